@@ -1,0 +1,566 @@
+"""A fake Anthropic client: a queue with a memory and a conscience.
+
+    client = StubClient(reply(calls=[("bash", {"command": "ls"})]), reply("Done."))
+    agent_loop(client, ...)
+    assert len(client.requests) == 2 and not client.refused
+
+Replies are queued, requests are kept, and each request is checked as the API would
+check it, in the API's own words where they are known. Not covered: the limits on
+messages and megabytes, documents, server tools, the values of images, and how long
+or from what size on a cache entry lives.
+"""
+
+import copy
+import hashlib
+import itertools
+import json
+import re
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+# Not 4: a program that estimates bytes / 4 must learn the true count from `usage`.
+BYTES_PER_TOKEN = 3.2
+
+REQUIRED = ("model", "max_tokens", "messages")
+KNOWN = {*REQUIRED, "system", "tools", "thinking", "cache_control", "tool_choice"}
+KNOWN |= {"metadata", "stop_sequences", "output_config", "service_tier", "container"}
+# arguments of `stream` that the SDK keeps to itself
+CLIENT_ONLY = {"timeout", "extra_headers", "extra_query", "extra_body"}
+
+# each block type: the keys it must have, the keys it may have, and where it may stand
+BLOCKS = {
+    "text": ({"text": str}, {"citations"}, {"system", "user", "assistant", "result"}),
+    "image": ({"source": dict}, {"transformations"}, {"user", "result"}),
+    "tool_use": ({"id": str, "name": str, "input": dict}, {"caller"}, {"assistant"}),
+    "tool_result": ({"tool_use_id": str, "content": object}, {"is_error"}, {"user"}),
+    "thinking": ({"thinking": str, "signature": str}, set(), {"assistant"}),
+    "redacted_thinking": ({"data": str}, set(), {"assistant"}),
+}
+# where thinking is signed; it cannot carry a cache marker, all other blocks can
+SIGNED_IN = {"thinking": "signature", "redacted_thinking": "data"}
+TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "strict"}
+TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
+
+ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+class Refused(ValueError):
+    """The API would answer this request with status 400; the text is its message."""
+
+
+class TooLong(Refused):
+    """The request is valid but longer than the context window."""
+
+
+class EmptyQueue(BaseException):
+    """A request came and no reply was left; no `except Exception` can swallow it."""
+
+
+# --- What tests put into the queue ---
+
+tool_ids = (f"toolu_{number:04}" for number in itertools.count(1))
+
+
+def reply(text="", calls=(), thinking=None, stop=None, content=None, details=None):
+    """A reply of the model; `calls` is a sequence of `(tool name, input)`.
+
+    `content`, a list of raw blocks, replaces what the first three would make.
+    `details`, a dict, becomes `stop_details`: a refusal has them.
+    """
+    if content is None:
+        content = []
+        if thinking is not None:
+            content.append({"type": "thinking", "thinking": thinking})
+        if text:
+            content.append({"type": "text", "text": text})
+        for name, arguments in calls:
+            call = {"type": "tool_use", "id": next(tool_ids), "name": name}
+            content.append(call | {"input": arguments})
+    called = any(block["type"] == "tool_use" for block in content)
+    stop = stop or ("tool_use" if called else "end_turn")
+    return {"content": content, "stop_reason": stop, "stop_details": details}
+
+
+def api_error(status, message, type=None, headers=None):
+    """The exception that the SDK itself raises for an answer with this status."""
+    import anthropic
+    import httpx2
+
+    default = "api_error" if status >= 500 else "invalid_request_error"
+    error = {"type": type or ERROR_TYPES.get(status, default), "message": message}
+    body = {"type": "error", "error": error}
+    answer = httpx2.Response(status, headers=headers, json=body)
+    http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer))
+    with anthropic.Anthropic(api_key="test", max_retries=0, http_client=http) as client:
+        try:
+            client.messages.create(model="stub", max_tokens=1, messages=[])
+        except anthropic.APIStatusError as raised:
+            return raised.with_traceback(None)
+    raise ValueError(f"status {status} is no error")
+
+
+# --- Reading a request as the API does ---
+
+
+def encoded(value, errors="surrogatepass"):
+    """`value` as the SDK puts it on the wire: compact JSON, not escaped, in UTF-8."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode(errors=errors)
+
+
+def tokens(value):
+    return int(len(encoded(value)) / BYTES_PER_TOKEN)
+
+
+def count(system, tools, messages):
+    """Tokens of a request; keys of our own in a message are left out."""
+    sent = [{"role": m["role"], "content": m["content"]} for m in messages]
+    return tokens([system or "", tools or [], sent])
+
+
+def blocks(content):
+    """Content as a list of blocks: a string equals one text block."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content or []
+
+
+def merge_turns(messages):
+    """`(role, blocks)` of each turn: neighbours of one role are one turn to the API."""
+    return [
+        (role, [block for message in group for block in blocks(message["content"])])
+        for role, group in itertools.groupby(messages, key=lambda m: m["role"])
+    ]
+
+
+def markers(body):
+    """The number of cache markers in a request (in a text the quotes are escaped)."""
+    return encoded(body).count(b'"cache_control":{')
+
+
+def unmarked(value):
+    """`value` encoded without cache markers, which are no part of a conversation."""
+    data = encoded(value)
+    if b'"cache_control":' not in data:
+        return data
+
+    def strip(fields):
+        return {key: fields[key] for key in fields if key != "cache_control"}
+
+    return encoded(json.loads(data, object_hook=strip))
+
+
+def body_of(request):
+    """What of the arguments of `stream` is sent."""
+    body = {key: request[key] for key in request if key not in CLIENT_ONLY}
+    return body | (request.get("extra_body") or {})
+
+
+# --- The conscience ---
+
+
+def check(request, window=200_000, max_output=None, adaptive=True):
+    """Raise `Refused` where the API would answer 400 to these arguments of `stream`.
+
+    What the SDK cannot encode raises as it does there: `UnicodeEncodeError` for a
+    lone surrogate, `TypeError` for an object that is not JSON.
+    """
+    body = body_of(request)
+    encoded(body, errors="strict")
+    for problem in problems(body, max_output, adaptive):
+        raise Refused(problem)
+    length = count(body.get("system"), body.get("tools"), body["messages"])
+    if length > window:
+        raise TooLong(f"prompt is too long: {length} tokens > {window} maximum")
+
+
+def problems(body, max_output, adaptive):
+    """Yield what is wrong with a request; only the first is sure to be true."""
+    yield from in_settings(body, max_output, adaptive)
+    yield from in_tools(body.get("tools") or [])
+    yield from in_content("system", blocks(body.get("system") or []), "system")
+    yield from in_messages(body["messages"])
+    turns = merge_turns(body["messages"])
+    yield from in_order(turns, body.get("tools"))
+    yield from in_pairs(turns)
+    yield from in_thinking(turns, Chain(body))
+
+
+def unknown_keys(at, given, known):
+    return [f"{at}{k}: Extra inputs are not permitted" for k in given if k not in known]
+
+
+def in_settings(body, max_output, adaptive):
+    yield from [f"{key}: Field required" for key in REQUIRED if body.get(key) is None]
+    yield from unknown_keys("", body, KNOWN)
+    asked = body["max_tokens"]
+    if type(asked) is not int or asked < 1:
+        yield "max_tokens: Input should be greater than or equal to 1"
+    if max_output and asked > max_output:
+        yield (
+            f"max_tokens: {asked} > {max_output}, which is the maximum allowed number "
+            f"of output tokens for {body['model']}"
+        )
+    if thinking := body.get("thinking"):
+        if (kind := thinking.get("type")) != "adaptive":
+            yield f'"thinking.type.{kind}" is not supported for this model.'
+        if not adaptive:
+            yield "adaptive thinking is not supported on this model"
+        yield from unknown_keys("thinking.adaptive.", thinking, {"type", "display"})
+    choice = (body.get("tool_choice") or {"type": "auto"}).get("type")
+    if choice not in ("auto", "none"):
+        yield f"tool_choice: type `{choice}` is not supported for this model."
+    if (got := markers(body)) > 4:
+        yield f"A maximum of 4 blocks with cache_control may be provided. Found {got}."
+
+
+def in_tools(tools):
+    for index, tool in enumerate(tools):
+        where = f"tools.{index}.custom."
+        yield from unknown_keys(where, tool, TOOL_KEYS)
+        if not re.fullmatch(TOOL_NAME, str(tool.get("name", ""))):
+            yield f"{where}name: String should match pattern '{TOOL_NAME}'"
+        if not isinstance(tool.get("input_schema"), dict):
+            yield f"{where}input_schema: Field required"
+    if len({tool["name"] for tool in tools}) < len(tools):
+        yield "tools: Tool names must be unique."
+
+
+def in_messages(messages):
+    if not messages:
+        yield "messages: at least one message is required"
+    for index, message in enumerate(messages):
+        role, content = message.get("role"), message.get("content")
+        yield from unknown_keys(f"messages.{index}.", message, {"role", "content"})
+        if role not in ("user", "assistant"):
+            yield f'messages: Unexpected role "{role}".'
+        if not content or not isinstance(content, (str, list)):
+            yield (
+                f"messages.{index}: all messages must have non-empty content except "
+                "for the optional final assistant message"
+            )
+        yield from in_content(f"messages.{index}.content", blocks(content), role)
+
+
+def in_content(where, content, place):
+    for index, block in enumerate(content):
+        kind = str(block.get("type"))
+        if kind not in BLOCKS:
+            yield f"{where}.{index}: Input tag '{kind}' does not match any expected tag"
+        if place not in BLOCKS[kind][2]:
+            yield f"{where}.{index}: `{kind}` blocks are not permitted in `{place}`"
+        yield from in_block(f"{where}.{index}.{kind}.", block, kind)
+
+
+def in_block(where, block, kind):
+    required, optional, _ = BLOCKS[kind]
+    marker = set() if kind in SIGNED_IN else {"cache_control"}
+    yield from unknown_keys(where, block, {"type", *required} | optional | marker)
+    for key, expected in required.items():
+        if not isinstance(block.get(key), expected):
+            yield f"{where}{key}: Field required, and of the right type"
+    if kind == "text" and not block["text"]:
+        yield "messages: text content blocks must be non-empty"
+    if kind == "text" and not block["text"].strip():
+        yield "messages: text content blocks must contain non-whitespace text"
+    if kind == "tool_use" and not re.fullmatch(TOOL_NAME, block["name"]):
+        yield f"{where}name: String should match pattern '{TOOL_NAME}'"
+    if kind == "tool_result":
+        if not block.get("content") or not isinstance(block["content"], (str, list)):
+            yield f"{where}content: Input should be a non-empty string or list"
+        if isinstance(block["content"], list):
+            yield from in_content(f"{where}content", block["content"], "result")
+
+
+def in_order(turns, tools):
+    if turns[0][0] != "user":
+        yield 'messages: first message must use the "user" role'
+    if turns[-1][0] != "user":
+        yield (
+            "This model does not support assistant message prefill. The conversation "
+            "must end with a user message."
+        )
+    kinds = {block["type"] for _, content in turns for block in content}
+    if kinds & {"tool_use", "tool_result"} and not tools:
+        yield "Requests with `tool_use` or `tool_result` blocks must define tools"
+
+
+def in_pairs(turns):
+    """Each call is answered once, first in the next turn, and nothing else is."""
+    calls = [[b["id"] for b in turn if b["type"] == "tool_use"] for _, turn in turns]
+    every = [call for called in calls for call in called]
+    if len(set(every)) < len(every):
+        yield "messages: `tool_use` ids must be unique"
+    for index, called in enumerate([[], *calls[:-1]]):
+        content = turns[index][1]
+        first = itertools.takewhile(lambda b: b["type"] == "tool_result", content)
+        answered = {block["tool_use_id"] for block in first}
+        if missing := [call for call in called if call not in answered]:
+            yield (
+                f"messages.{index - 1}: `tool_use` ids were found without "
+                f"`tool_result` blocks immediately after: {', '.join(missing)}. Each "
+                "`tool_use` block must have a corresponding `tool_result` block in the "
+                "next message."
+            )
+        yield from in_results(f"messages.{index}.content", content, called)
+
+
+def in_results(where, content, called):
+    seen = set()
+    for index, block in enumerate(content):
+        answers = block.get("tool_use_id")
+        if answers and answers not in called:
+            yield (
+                f"{where}.{index}: unexpected `tool_use_id` found in `tool_result` "
+                f"blocks: {answers}. Each `tool_result` block must have a "
+                "corresponding `tool_use` block in the previous message."
+            )
+        if answers and answers in seen:
+            yield (
+                f"{where}.{index}: each `tool_use` must have a single result. Found "
+                f"multiple `tool_result` blocks with id: {answers}"
+            )
+        seen.add(answers)
+
+
+def in_thinking(turns, chain):
+    for where, block in chain.read(turns):
+        yield (
+            f"{where}: Invalid `signature` in `{block['type']}` block. The block is "
+            "bound to a different conversation. Remove the block, or set ..."
+        )
+
+
+class Chain:
+    """Reads a conversation and knows what a thinking block at its end is bound to.
+
+    A signature is `CONTEXT.PREVIOUS.CHECKSUM`: a hash of the system prompt, the tools
+    and every block before it that is not thinking; a hash of the signature before it,
+    or "none"; a hash of both and of the thinking. That is all it takes to verify it, so
+    another process can. The first in a request may have any PREVIOUS, because leaving
+    out a leading run is allowed.
+    """
+
+    def __init__(self, body):
+        fixed = [blocks(body.get("system")), body.get("tools") or []]
+        self.context = hashlib.sha256(unmarked(fixed))
+        self.previous = None
+
+    def read(self, turns):
+        """Go past all blocks; yield each thinking that does not belong."""
+        for index, (role, content) in enumerate(turns):
+            for position, block in enumerate(content):
+                if not self.follow(role, block):
+                    yield f"messages.{index}.content.{position}", block
+
+    def follow(self, role, block):
+        """Go past `block`; False when it is thinking that does not belong here."""
+        if block["type"] not in SIGNED_IN:
+            # an empty text cannot be sent back, so to leave it out is no edit
+            if block["type"] != "text" or block["text"].strip():
+                self.context.update(unmarked([role, block]))
+            return True
+        given = block[SIGNED_IN[block["type"]]]
+        claimed = (given.split(".") + [""])[1]
+        valid = given == self.signature(block, self.previous or claimed)
+        self.previous = short_hash(given)
+        return valid
+
+    def extend(self, content):
+        """Sign the thinking of a new reply, in place."""
+        for block in content:
+            if key := SIGNED_IN.get(block["type"]):
+                block[key] = self.signature(block, self.previous or "none")
+            self.follow("assistant", block)
+
+    def signature(self, block, previous):
+        bound = f"{self.context.hexdigest()[:16]}.{previous}"
+        return f"{bound}.{short_hash(bound + block.get('thinking', ''))}"
+
+
+def short_hash(text):
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+# --- The client ---
+
+
+class StubClient:
+    """Stands in for `anthropic.Anthropic` wherever a client is an argument.
+
+    `requests` holds the arguments of every request, `refused` the errors of those that
+    were invalid, `too_long` of those longer than the window; a fixture can assert that
+    `refused` is empty. A request that is refused takes no reply from the queue.
+    """
+
+    def __init__(self, *replies, window=200_000, max_output=64_000, adaptive=True):
+        self.queue = deque(replies)
+        self.window, self.max_output, self.adaptive = window, max_output, adaptive
+        self.requests, self.refused, self.too_long = [], [], []
+        self.info: Any = None  # replaces `model_info`; an exception is raised
+        self.cached = set()
+        self.messages = SimpleNamespace(stream=lambda **request: Stream(self, request))
+        self.models = SimpleNamespace(retrieve=self.retrieve)
+
+    def enqueue(self, *replies):
+        """Add what the next requests get: a `reply`, an exception, or a function.
+
+        The function is called with the request and returns one of the other two.
+        """
+        self.queue.extend(replies)
+
+    def with_options(self, **_):
+        return self
+
+    def close(self):
+        pass
+
+    def retrieve(self, model, **_):
+        if isinstance(self.info, BaseException):
+            raise self.info
+        return as_object(self.info or self.model_info(model))
+
+    def model_info(self, model):
+        """What the models endpoint answers, as far as a program may rely on it."""
+        types = {"adaptive": {"supported": self.adaptive}}
+        return {
+            "id": model,
+            "type": "model",
+            "display_name": model,
+            "created_at": "2026-01-01T00:00:00Z",
+            "lifecycle": "active",
+            "max_input_tokens": self.window,
+            "max_tokens": self.max_output,
+            "capabilities": {"thinking": {"supported": self.adaptive, "types": types}},
+        }
+
+    def answer(self, request):
+        """The message for `request`, a plain dict; raises what the SDK would."""
+        return self.finish(request, self.take(request))
+
+    def take(self, request):
+        """Record and check `request`; return what is next in the queue, or raise it."""
+        self.requests.append(copy.deepcopy(request))
+        try:
+            check(request, self.window, self.max_output, self.adaptive)
+        except (TypeError, ValueError) as error:
+            errors = self.too_long if isinstance(error, TooLong) else self.refused
+            errors.append(str(error))
+            if isinstance(error, Refused):
+                raise api_error(400, str(error)) from None
+            raise
+        if not self.queue:
+            last = str(request["messages"][-1])[:500]
+            raise EmptyQueue(f"no reply for request {len(self.requests)}: {last}")
+        given = self.queue.popleft()
+        given = given(request) if callable(given) else given
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    def finish(self, request, given):
+        """The message that `given`, a `reply`, becomes: signed, and with its usage."""
+        body, content = body_of(request), copy.deepcopy(given["content"])
+        chain = Chain(body)
+        list(chain.read(merge_turns(body["messages"])))
+        chain.extend(content)
+        return {
+            "id": f"msg_{len(self.requests):04}",
+            "type": "message",
+            "role": "assistant",
+            "model": body["model"],
+            **given,
+            "content": content,
+            "stop_sequence": None,
+            "usage": self.usage(body, content),
+        }
+
+    def usage(self, body, content):
+        """The counts. Read from the cache is what an earlier request began with too."""
+        total = count(body.get("system"), body.get("tools"), body["messages"])
+        size = known = 0
+        beginnings, running = set(), hashlib.sha256()
+        for part in map(unmarked, cache_order(body)):
+            size += len(part)
+            running.update(part)
+            beginnings.add(running.digest())
+            known = size if running.digest() in self.cached else known
+        read = created = 0
+        if markers(body):
+            self.cached |= beginnings
+            read = min(total * known // size, total - 3)
+            created = total - 3 - read
+        return {
+            "input_tokens": total - read - created,
+            "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": created,
+            "output_tokens": max(1, tokens(content)),
+        }
+
+
+def cache_order(body):
+    """The parts of a request in the order in which the prompt cache matches them."""
+    yield body["model"]
+    yield from body.get("tools") or []
+    yield from blocks(body.get("system"))
+    # a change of either loses the messages, but not the tools and the system prompt
+    yield [body.get("thinking"), body.get("tool_choice")]
+    for role, content in merge_turns(body["messages"]):
+        yield from ([role, block] for block in content)
+
+
+class Block(SimpleNamespace):
+    """A content block of a reply, as the SDK gives it."""
+
+    def to_dict(self, **_):
+        return copy.deepcopy(vars(self))
+
+
+class Stream:
+    """What `messages.stream` returns: a context manager that yields events."""
+
+    def __init__(self, client, request):
+        self.client, self.request = client, request
+
+    def __enter__(self):
+        answer = self.client.answer(self.request)
+        content = [Block(**block) for block in answer["content"]]
+        self.message = as_object(answer | {"content": []})
+        self.message.content = content
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def __iter__(self):
+        event = SimpleNamespace
+        yield event(type="message_start", message=self.message)
+        for block in self.message.content:
+            yield event(type="content_block_start", content_block=block)
+            if block.type in ("text", "thinking"):
+                for piece in split(getattr(block, block.type)):
+                    yield event(type=block.type, **{block.type: piece})
+            yield event(type="content_block_stop", content_block=block)
+        yield event(type="message_stop", message=self.message)
+
+    def get_final_message(self):
+        return self.message
+
+
+def as_object(value):
+    """JSON with attribute access: `{"a": {"b": 1}}` has `.a.b`."""
+    return json.loads(encoded(value), object_hook=lambda d: SimpleNamespace(**d))
+
+
+def split(text, parts=3):
+    """`text` in at most `parts` pieces, none of them empty."""
+    size = -(-len(text) // parts)
+    return [text[at : at + size] for at in range(0, len(text), size or 1)]

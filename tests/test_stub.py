@@ -1,0 +1,655 @@
+"""What the fake client guarantees, so that the other tests may rely on it."""
+
+import copy
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import anthropic
+import httpx2
+import pytest
+
+import stub
+from stub import StubClient, api_error, reply
+from wire import cut, event, mock_client, serve, sse
+
+BASH = {"name": "bash", "input_schema": {"type": "object"}}
+MARK = {"type": "ephemeral"}
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def assistant(*content):
+    return {"role": "assistant", "content": list(content)}
+
+
+def text(words, **more):
+    return {"type": "text", "text": words, **more}
+
+
+def call(id="toolu_1", **more):
+    return {"type": "tool_use", "id": id, "name": "bash", "input": {}, **more}
+
+
+def result(id="toolu_1", content="ok", **more):
+    return {"type": "tool_result", "tool_use_id": id, "content": content, **more}
+
+
+HELLO = [user("hello")]
+USUAL = {"model": "m", "max_tokens": 100, "system": "Be brief.", "tools": [BASH]}
+
+
+def request(messages=HELLO, **settings):
+    return copy.deepcopy(USUAL | {"messages": messages} | settings)
+
+
+def ask(client, messages=HELLO, **settings):
+    """The final message that `client` gives to `messages`."""
+    with client.messages.stream(**request(messages, **settings)) as stream:
+        return stream.get_final_message()
+
+
+def plain(message):
+    """Its content as plain dicts, as it stands in a history."""
+    return [block.to_dict() for block in message.content]
+
+
+# --- The conscience: requests ---
+
+THOUGHT = {"type": "thinking", "thinking": "", "signature": "", "cache_control": MARK}
+ASKED = user("hello"), assistant(call())
+ANSWERED = [*ASKED, user([result()])]
+EXTRA = "Extra inputs are not permitted"
+EMPTY = "messages.0: all messages must have non-empty content"
+PREFILL = (
+    "This model does not support assistant message prefill. The conversation must end "
+    "with a user message."
+)
+OPEN = "messages.1: `tool_use` ids were found without `tool_result` blocks immediately"
+ORPHAN = "messages.2.content.1: unexpected `tool_use_id` found in `tool_result` blocks"
+
+BAD_MESSAGES = {
+    "none": ([], "messages: at least one message is required"),
+    "assistant first": ([assistant(text("a")), user("b")], 'use the "user" role'),
+    "assistant last": ([user("a"), assistant(text("b"))], PREFILL),
+    "system role": ([{"role": "system", "content": "a"}], 'Unexpected role "system"'),
+    "key of our own": ([user("a") | {"tokens": 5}], f"messages.0.tokens: {EXTRA}"),
+    "empty string": ([user("")], EMPTY),
+    "empty list": ([user([])], EMPTY),
+    "empty text": ([user([text("")])], "messages: text content blocks must be non-em"),
+    "only spaces": ([user(" \n")], "text content blocks must contain non-whitespace"),
+    "spaces inside": ([*ASKED, user([result(content=[text(" ")])])], "non-whitespace"),
+    "empty result": ([*ASKED, user([result(content="")])], "non-empty string or list"),
+    "no result": ([*ASKED, user([result(content=None)])], "non-empty string or list"),
+    "unknown block": ([user([{"type": "video"}])], "messages.0.content.0: Input tag"),
+    "key in a text": (
+        [user([text("a", x=1)])],
+        f"messages.0.content.0.text.x: {EXTRA}",
+    ),
+    "key in a call": ([user("a"), assistant(call(x=1))], f"tool_use.x: {EXTRA}"),
+    "key in a result": ([*ASKED, user([result(x=1)])], f"tool_result.x: {EXTRA}"),
+    "marked thinking": ([user("a"), assistant(THOUGHT)], f"cache_control: {EXTRA}"),
+    "key missing": ([user([{"type": "text"}])], "messages.0.content.0.text.text: Fiel"),
+    "input is text": (
+        [user("a"), assistant(call(input="{}"))],
+        "tool_use.input: Field",
+    ),
+    "call by the user": ([user([call()])], "not permitted in `user`"),
+    "result by the model": ([user("a"), assistant(result())], "permitted in `assistan"),
+    "bad tool name": (
+        [user("a"), assistant(call(name="a b"))],
+        "tool_use.name: String",
+    ),
+    "call unanswered": ([*ASKED, user("never mind")], f"{OPEN} after: toolu_1. Each"),
+    "call half answered": (
+        [user("a"), assistant(call(), call("b")), user([result("b")])],
+        f"{OPEN} after: toolu_1. Each",
+    ),
+    "late": ([*ASKED, user("a"), assistant(text("b")), user([result()])], OPEN),
+    "text before result": ([*ASKED, user([text("a"), result()])], OPEN),
+    "message before result": ([*ASKED, user("a"), user([result()])], OPEN),
+    "orphan": ([*ASKED, user([result(), result("x")])], f"{ORPHAN}: x. Each"),
+    "two results": ([*ASKED, user([result(), result()])], "must have a single result"),
+    "one id twice": (ANSWERED * 2, "messages: `tool_use` ids must be unique"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MESSAGES)
+def test_refuses_messages(case):
+    messages, wording = BAD_MESSAGES[case]
+    with pytest.raises(stub.Refused) as refused:
+        stub.check(request(messages))
+    assert wording in str(refused.value)
+
+
+MARKED = text("a", cache_control=MARK)
+BAD_SETTINGS = [
+    ({"temperature": 1}, f"temperature: {EXTRA}"),
+    ({"extra_body": {"top_p": 1}}, f"top_p: {EXTRA}"),
+    ({"max_tokens": 0}, "max_tokens: Input should be"),
+    ({"max_tokens": None}, "max_tokens: Field required"),
+    ({"max_tokens": 65_000}, "max_tokens: 65000 > 64000, which is the maximum"),
+    ({"thinking": {"type": "enabled"}}, '"thinking.type.enabled" is not supported'),
+    ({"thinking": {"type": "disabled"}}, '"thinking.type.disabled" is not supported'),
+    ({"thinking": {"type": "adaptive", "budget_tokens": 1}}, f"budget_tokens: {EXTRA}"),
+    ({"tool_choice": {"type": "any"}}, "tool_choice: type `any`"),
+    ({"tool_choice": {"type": "tool", "name": "bash"}}, "tool_choice: type `tool`"),
+    ({"messages": [user([MARKED] * 5)]}, "A maximum of 4 blocks with cache_control"),
+    ({"messages": [user([MARKED] * 4)], "cache_control": MARK}, "Found 5."),
+    ({"messages": ANSWERED, "tools": []}, "must define tools"),
+    ({"tools": [BASH | {"handler": "f"}]}, f"tools.0.custom.handler: {EXTRA}"),
+    ({"tools": [BASH | {"name": "a.b"}]}, "tools.0.custom.name: String should match"),
+    ({"tools": [{"name": "bash"}]}, "tools.0.custom.input_schema: Field required"),
+    ({"tools": [BASH, BASH]}, "tools: Tool names must be unique."),
+    ({"system": [text("")]}, "text content blocks must be non-empty"),
+]
+
+
+@pytest.mark.parametrize("settings, wording", BAD_SETTINGS)
+def test_refuses_settings(settings, wording):
+    with pytest.raises(stub.Refused) as refused:
+        stub.check(request(**settings), max_output=64_000)
+    assert wording in str(refused.value)
+
+
+TWO_CALLS = [user("a"), assistant(call()), assistant(call("b"))]
+GOOD_REQUESTS = [
+    {},
+    {"system": [MARKED], "cache_control": MARK, "messages": [user([MARKED] * 2)]},
+    {"thinking": {"type": "adaptive", "display": "summarized"}},
+    {"tool_choice": {"type": "none"}, "timeout": httpx2.Timeout(5)},
+    {"system": "", "tools": []},
+    {"messages": ANSWERED},
+    {"messages": [*ANSWERED, user("and now")]},
+    {"messages": [user("a"), user([text("b")]), user("c")]},
+    {"messages": [*ASKED, user([result(is_error=True, content=[text("no")])])]},
+    {"messages": [*TWO_CALLS, user([result("b")]), user([result(), text("c")])]},
+    {"messages": [user('in a text it is no marker: "cache_control":{}' * 5)]},
+]
+
+
+@pytest.mark.parametrize("settings", GOOD_REQUESTS)
+def test_accepts(settings):
+    ask(StubClient(reply()), **settings)
+
+
+def test_refuses_thinking_where_the_model_has_none():
+    with pytest.raises(stub.Refused, match="adaptive thinking is not supported"):
+        stub.check(request(thinking={"type": "adaptive"}), adaptive=False)
+
+
+@pytest.mark.parametrize("client", [StubClient(), mock_client()])
+@pytest.mark.parametrize(
+    "bad, error", [("\ud800", UnicodeEncodeError), (object(), TypeError)]
+)
+def test_what_the_sdk_cannot_encode_raises_as_it_does_there(client, bad, error):
+    with pytest.raises(error):
+        ask(client, [user([text(bad)])])
+
+
+# --- The conscience: thinking ---
+
+
+def talk(*replies, client=None):
+    """The history after a conversation in which the model gave `replies`."""
+    client, messages = client or StubClient(*replies), [user("hello")]
+    for _ in replies:
+        content = plain(ask(client, messages))
+        called = [result(b["id"]) for b in content if b["type"] == "tool_use"]
+        messages += [assistant(*content), user(called or "go on")]
+    return messages
+
+
+def thinker(words):
+    return reply(thinking=words, calls=[("bash", {"command": words})])
+
+
+def without(*turns):
+    """An edit: the thinking leaves the assistant messages of these numbers (1 to 3)."""
+
+    def edit(messages):
+        for turn in turns:
+            message = messages[2 * turn - 1]
+            message["content"] = [b for b in message["content"] if "thinking" not in b]
+
+    return edit
+
+
+def change(index, key, value):
+    """An edit: the first block of a message gets another value."""
+    return lambda messages: messages[index]["content"][0].update({key: value})
+
+
+def both(*edits):
+    return lambda messages: [edit(messages) for edit in edits]
+
+
+cleared = change(2, "content", "[cleared]")
+# the index of the message whose thinking is refused, or None
+THINKING = {
+    "as it came": (lambda m: None, None),
+    "all removed": (without(1, 2, 3), None),
+    "a leading run removed": (without(1, 2), None),
+    "a trailing run removed": (without(2, 3), None),
+    "one removed from the middle": (without(2), 5),
+    "a message added in front": (lambda m: m.insert(0, user("before")), 1),
+    "a message appended": (lambda m: m.append(user("more")), None),
+    "the first message changed": (lambda m: m[0].update(content="bye"), 1),
+    "a string made a block": (lambda m: m[0].update(content=[text("hello")]), None),
+    "a result cleared": (cleared, 3),
+    "a result cleared, later thinking removed": (both(cleared, without(2, 3)), None),
+    "the last result cleared": (change(6, "content", "[cleared]"), None),
+    "a result marked for the cache": (change(4, "cache_control", MARK), None),
+    "thinking rewritten": (change(3, "thinking", "other"), 3),
+    "a signature rewritten": (change(3, "signature", "made up"), 3),
+}
+
+
+@pytest.mark.parametrize("case", THINKING)
+def test_thinking_is_bound_to_what_came_before(case):
+    edit, refused_at = THINKING[case]
+    messages = talk(thinker("one"), thinker(""), thinker("three"))
+    edit(messages)
+    errors = (client := StubClient(reply("fine"))).refused
+    with suppress(anthropic.BadRequestError):
+        ask(client, messages)
+    block = f"messages.{refused_at}.content.0"
+    wording = f"{block}: Invalid `signature` in `thinking` block."
+    assert [e[: len(wording)] for e in errors] == ([wording] if refused_at else [])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"system": "Be long."}, {"tools": [BASH | {"description": "new"}]}]
+)
+def test_thinking_is_bound_to_the_system_prompt_and_the_tools(settings):
+    with pytest.raises(anthropic.BadRequestError, match="Invalid `signature`"):
+        ask(StubClient(reply()), talk(thinker("one")), **settings)
+
+
+def test_thinking_is_not_bound_to_other_settings():
+    marked = [text("Be brief.", cache_control=MARK)]
+    ask(StubClient(reply()), talk(thinker("one")), system=marked, max_tokens=5)
+
+
+def test_redacted_and_interleaved_thinking_is_signed_too():
+    redacted = {"type": "redacted_thinking"}
+    content = [redacted, text("a"), {"type": "thinking", "thinking": ""}, text("b")]
+    messages = talk(reply(content=content))
+    ask(StubClient(reply()), messages)
+    messages[1]["content"][0]["data"] = "made up"
+    with pytest.raises(anthropic.BadRequestError, match="`redacted_thinking` block"):
+        ask(StubClient(reply()), messages)
+
+
+def test_new_thinking_continues_the_chain_of_what_was_left():
+    messages = talk(thinker("one"), thinker("two"))
+    without(1, 2)(messages)
+    messages.append(assistant(*plain(ask(StubClient(thinker("new")), messages))))
+    messages.append(user([result(messages[-1]["content"][-1]["id"])]))
+    ask(StubClient(reply()), messages)
+
+
+def test_a_removed_block_stays_out():
+    messages = talk(thinker("one"))
+    kept = copy.deepcopy(messages)
+    without(1)(messages)
+    answer = assistant(*plain(ask(StubClient(reply("a", thinking="two")), messages)))
+    with pytest.raises(anthropic.BadRequestError, match="Invalid `signature`"):
+        ask(StubClient(reply()), [*kept, answer, user("go on")])
+
+
+def test_an_empty_text_that_is_not_sent_back_is_no_edit():
+    given = reply(content=[text(""), {"type": "thinking", "thinking": "a"}, text("b")])
+    client = StubClient(given, reply())
+    content = plain(ask(client))
+    ask(client, [user("hello"), assistant(*content[1:]), user("go on")])
+
+
+# --- The queue and the memory ---
+
+
+def test_replies_come_in_order():
+    client = StubClient(reply("one"))
+    client.enqueue(reply("two"))
+    assert [ask(client).content[0].text for _ in "12"] == ["one", "two"]
+
+
+def test_requests_are_kept_as_they_were_when_they_were_made():
+    client, asked = StubClient(reply("one")), request()
+    with client.messages.stream(**asked):
+        asked["messages"][0]["content"] = "changed"
+    assert client.requests == [request()]
+
+
+def test_an_empty_queue_cannot_be_overlooked():
+    assert not issubclass(stub.EmptyQueue, Exception)
+    with pytest.raises(stub.EmptyQueue, match="request 1: .*hello"):
+        ask(StubClient())
+
+
+def test_a_function_in_the_queue_sees_the_request():
+    client = StubClient(lambda request: reply(request["messages"][0]["content"]))
+    assert ask(client, [user("echo")]).content[0].text == "echo"
+
+
+def test_an_exception_in_the_queue_is_raised_when_the_request_is_made():
+    client = StubClient(KeyboardInterrupt(), lambda request: OSError("gone"))
+    for error in (KeyboardInterrupt, OSError):
+        with pytest.raises(error):
+            ask(client)
+
+
+def test_a_refused_request_is_noted_and_takes_no_reply():
+    client = StubClient(reply("still here"))
+    with pytest.raises(anthropic.BadRequestError) as error:
+        ask(client, [user("")])
+    assert (error.value.status_code, error.value.type) == (400, "invalid_request_error")
+    assert client.refused == [error.value.api_message] and not client.too_long
+    assert ask(client).content[0].text == "still here"
+
+
+def test_a_request_over_the_window_is_too_long_and_not_invalid():
+    client = StubClient(window=1000)
+    with pytest.raises(anthropic.BadRequestError) as error:
+        ask(client, [user("x" * 4000)])
+    tokens = stub.count("Be brief.", [BASH], [user("x" * 4000)])
+    message = f"prompt is too long: {tokens} tokens > 1000 maximum"
+    assert error.value.api_message == message
+    assert client.too_long == [message] and not client.refused
+
+
+STATUSES = [
+    (400, anthropic.BadRequestError, "invalid_request_error"),
+    (401, anthropic.AuthenticationError, "authentication_error"),
+    (403, anthropic.PermissionDeniedError, "permission_error"),
+    (404, anthropic.NotFoundError, "not_found_error"),
+    (413, anthropic.ContentTooLargeError, "request_too_large"),
+    (429, anthropic.RateLimitError, "rate_limit_error"),
+    (500, anthropic.InternalServerError, "api_error"),
+    (529, anthropic.OverloadedError, "overloaded_error"),
+]
+
+
+@pytest.mark.parametrize("status, error, type", STATUSES)
+def test_an_api_error_is_what_the_sdk_would_raise(status, error, type):
+    made = api_error(status, "so it is", headers={"retry-after": "7"})
+    assert made.__class__ is error
+    assert (made.status_code, made.type, made.api_message) == (status, type, "so it is")
+    assert made.response.headers["retry-after"] == "7"
+
+
+# --- Replies ---
+
+
+def test_a_reply_streams_in_pieces_and_ends_whole():
+    client = StubClient(reply("three little pieces", thinking="well, well"))
+    with client.messages.stream(**request()) as stream:
+        events = list(stream)
+    pieces = [event.text for event in events if event.type == "text"]
+    assert len(pieces) > 1 and "".join(pieces) == "three little pieces"
+    assert "".join(e.thinking for e in events if e.type == "thinking") == "well, well"
+    assert [b.type for b in stream.get_final_message().content] == ["thinking", "text"]
+
+
+LS = ("bash", {"command": "ls"})
+REPLIES = [
+    (reply("a"), "end_turn", ["text"]),
+    (reply(), "end_turn", []),
+    (reply(thinking=""), "end_turn", ["thinking"]),
+    (reply("a", calls=[LS, LS]), "tool_use", ["text", "tool_use", "tool_use"]),
+    (reply("a", stop="max_tokens"), "max_tokens", ["text"]),
+    (reply(content=[call()]), "tool_use", ["tool_use"]),
+]
+
+
+@pytest.mark.parametrize("given, stop, types", REPLIES)
+def test_a_reply_has_the_blocks_and_the_stop_reason_it_was_given(given, stop, types):
+    message = ask(StubClient(given))
+    assert message.stop_reason == stop and message.stop_details is None
+    assert [block.type for block in message.content] == types
+
+
+def test_the_ids_of_calls_are_unique():
+    given = [reply(calls=[LS, LS])["content"] for _ in "123"]
+    assert len({block["id"] for content in given for block in content}) == 6
+
+
+def test_a_block_gives_a_fresh_dict_each_time():
+    block = ask(StubClient(reply(calls=[("bash", {"a": [1]})]))).content[0]
+    block.to_dict(mode="json")["input"]["a"].append(2)
+    assert block.to_dict()["input"] == {"a": [1]} == block.input
+
+
+def test_a_refusal_can_say_why():
+    given = reply(stop="refusal", details={"type": "refusal", "explanation": "no"})
+    assert ask(StubClient(given)).stop_details.explanation == "no"
+
+
+def test_the_models_endpoint_reports_the_limits():
+    client = StubClient(window=1234, max_output=56, adaptive=False)
+    info = client.with_options(timeout=5).models.retrieve("some-model", timeout=5)
+    assert (info.max_input_tokens, info.max_tokens) == (1234, 56)
+    assert info.capabilities.thinking.types.adaptive.supported is False
+    client.info = api_error(404, "no such model")
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("some-model")
+
+
+# --- Counting ---
+
+
+def context(usage):
+    cached = usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+    return usage.input_tokens + cached
+
+
+def test_a_count_is_bytes_by_3_2_and_ignores_keys_of_our_own():
+    messages = [user("あ" * 1000)]
+    tokens = stub.count("", [], messages)
+    assert 3000 / 3.2 < tokens < 3100 / 3.2
+    assert tokens == stub.count(None, None, [messages[0] | {"tokens": 99}])
+
+
+def test_usage_adds_up_to_the_count_and_the_reply():
+    usage = ask(StubClient(reply("x" * 320)), cache_control=MARK).usage
+    assert context(usage) == stub.count("Be brief.", [BASH], [user("hello")])
+    assert usage.output_tokens == stub.tokens([text("x" * 320)])
+
+
+def spend(client, messages, **settings):
+    client.enqueue(reply("ok"))
+    return ask(client, messages, **({"cache_control": MARK} | settings)).usage
+
+
+LONG = [user("x" * 3200), assistant(text("y" * 3200)), user("z" * 3200)]
+
+MARKED_FIRST = [user([text("x" * 3200, cache_control=MARK)]), *LONG[1:]]
+# what comes after LONG, and the least and the most tokens of it that are read
+CACHE = {
+    "the same again": (LONG, {}, 2900, 3100),
+    "one more message": ([*LONG, user("w" * 3200)], {}, 2900, 3100),
+    "the last message changed": ([*LONG[:2], user("w" * 3200)], {}, 1900, 2100),
+    "the first message changed": ([user("w"), *LONG[1:]], {}, 5, 100),
+    "a marker moved": (MARKED_FIRST, {"cache_control": None}, 2900, 3100),
+    "another thinking setting": (LONG, {"thinking": {"type": "adaptive"}}, 5, 100),
+    "another system prompt": (LONG, {"system": "Be long."}, 5, 50),
+    "another tool": (LONG, {"tools": [BASH | {"description": "d"}]}, 0, 5),
+    "another model": (LONG, {"model": "other"}, 0, 0),
+    "no marker": (LONG, {"cache_control": None}, 0, 0),
+}
+
+
+@pytest.mark.parametrize("case", CACHE)
+def test_what_is_read_from_the_cache(case):
+    messages, settings, least, most = CACHE[case]
+    client = StubClient()
+    first = spend(client, LONG)
+    assert first.cache_read_input_tokens == 0 and first.input_tokens == 3
+    usage = spend(client, messages, **settings)
+    assert least <= usage.cache_read_input_tokens <= most
+    sent = request(messages, **settings)
+    assert context(usage) == stub.count(sent["system"], sent["tools"], messages)
+
+
+# --- The wire ---
+
+EVERYTHING = reply("three little pieces 三", [("bash", {"a": "é"}), ("bash", {})], "hm")
+REDACTED = reply(content=[{"type": "redacted_thinking"}, text("a")])
+
+
+PLAIN = [reply(), reply("a", stop="refusal"), reply(thinking="")]
+
+
+@pytest.mark.parametrize("given", [EVERYTHING, REDACTED, *PLAIN])
+def test_the_real_sdk_makes_the_same_message_of_it(given):
+    real, fake = mock_client(given), StubClient(given)
+    one, two = ask(real), ask(fake)
+    assert plain(one) == plain(two)
+    assert one.stop_reason == two.stop_reason
+    assert one.usage.to_dict() == vars(two.usage)
+    assert real.requests[0]["messages"] == fake.requests[0]["messages"]
+
+
+def test_the_real_sdk_shows_the_same_text_and_thinking_events():
+    def shown(client):
+        with client.messages.stream(**request()) as stream:
+            events = [e for e in stream if e.type in ("text", "thinking")]
+            return [getattr(event, event.type) for event in events]
+
+    assert shown(mock_client(EVERYTHING)) == shown(StubClient(EVERYTHING))
+
+
+def test_a_conversation_over_the_wire_keeps_its_thinking_valid():
+    replies = thinker("one"), thinker("two"), reply("done", thinking="")
+    client = mock_client(*replies)
+    talk(*replies, client=client)
+    assert len(client.requests) == 3 and not client.stub.refused
+
+
+def test_a_stream_that_ends_early_has_no_stop_reason():
+    message = ask(mock_client(cut(reply(calls=[LS]), events=3)))
+    assert message.stop_reason is None
+    assert message.content[0].input == {}
+
+
+RATE_LIMIT = {"error": {"type": "rate_limit_error", "message": "slow down"}}
+FAULTS = [
+    (cut(reply("abc"), 3, httpx2.ReadError("reset")), httpx2.ReadError),
+    (cut(reply("abc"), 3, KeyboardInterrupt()), KeyboardInterrupt),
+    (cut(reply("abc"), 0), AssertionError),
+    (httpx2.ConnectError("refused"), anthropic.APIConnectionError),
+    (httpx2.ReadTimeout("slow"), anthropic.APITimeoutError),
+    ((429, {"retry-after": "7"}, RATE_LIMIT), anthropic.RateLimitError),
+    ((502, {}, b"<html>bad gateway</html>"), anthropic.InternalServerError),
+    ((200, {}, b"<html>a login page</html>"), AssertionError),
+    (api_error(529, "busy"), anthropic.OverloadedError),
+    (b"event: message_start\ndata: {not json\n\n", json.JSONDecodeError),
+]
+
+
+@pytest.mark.parametrize("queued, error", FAULTS)
+def test_the_wire_carries_faults(queued, error):
+    with pytest.raises(error):
+        ask(mock_client(queued))
+
+
+def test_an_error_event_in_a_stream_raises():
+    start = sse(StubClient(reply("abc")).answer(request()))[:3]
+    stop = event("error", error={"type": "overloaded_error", "message": "busy"})
+    with pytest.raises(anthropic.APIStatusError) as error:
+        ask(mock_client(b"".join([*start, stop])))
+    assert (error.value.status_code, error.value.type) == (200, "overloaded_error")
+
+
+def test_a_refused_request_is_status_400_on_the_wire():
+    client = mock_client(reply("unused"))
+    with pytest.raises(anthropic.BadRequestError, match="non-empty content"):
+        ask(client, [user("")])
+    assert len(client.stub.refused) == 1
+
+
+def test_the_models_endpoint_is_answered_on_the_wire():
+    client = mock_client()
+    info = client.models.retrieve("some-model")
+    assert (info.id, info.max_input_tokens) == ("some-model", 1_000_000)
+    assert info.max_tokens == 128_000
+    assert info.capabilities.thinking.types.adaptive.supported is True
+    client.stub.info = (404, {}, {"error": {"type": "not_found_error"}})
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("some-model")
+
+
+# --- The server ---
+
+
+def connect(url):
+    client = httpx2.Client(trust_env=False)  # a proxy would not find this machine
+    return anthropic.Anthropic(api_key="a", base_url=url, http_client=client)
+
+
+def test_the_server_answers_the_real_sdk():
+    client = StubClient(EVERYTHING, window=5000)
+    with serve(client) as url, connect(url) as real:
+        assert plain(ask(real))[1] == EVERYTHING["content"][1]
+        assert real.models.retrieve("some-model").max_input_tokens == 5000
+    assert client.requests == [request()]
+
+
+SERVED_FAULTS = [
+    (api_error(404, "no such model"), anthropic.NotFoundError),
+    (cut(reply("abc"), 3, httpx2.ReadError("reset")), httpx2.RemoteProtocolError),
+    (httpx2.ConnectError("gone"), anthropic.APIConnectionError),
+]
+
+
+@pytest.mark.parametrize("queued, error", SERVED_FAULTS)
+def test_the_server_carries_faults(queued, error, capfd):
+    client = StubClient(queued, queued, queued)
+    with serve(client) as url, connect(url) as real, pytest.raises(error):
+        ask(real.with_options(max_retries=0))
+    assert len(client.requests) == 1 and capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("messages", [[user("")], [user("nothing is queued")]])
+def test_the_server_refuses_and_notes_it(messages):
+    client = StubClient()
+    refused = pytest.raises(anthropic.BadRequestError)
+    with serve(client) as url, connect(url) as real, refused:
+        ask(real, messages)
+    assert len(client.refused) == 1
+
+
+def test_a_client_that_leaves_is_no_error(capfd):
+    client = StubClient(reply("x" * 1_000_000), reply("next"))
+    with serve(client, delay=0.01) as url, connect(url) as real:
+        with real.messages.stream(**request()) as stream:
+            next(iter(stream))
+        assert ask(real).content[0].text == "next"
+    assert capfd.readouterr().err == ""
+
+
+PROGRAM = """
+import anthropic
+with anthropic.Anthropic().messages.stream(
+    model="m", max_tokens=9, messages=[{"role": "user", "content": "hello"}]
+) as stream:
+    print("".join(stream.text_stream))
+"""
+
+
+def test_the_server_answers_another_process():
+    with serve(StubClient(reply("hello yourself"))) as url:
+        keys = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "a"}
+        program = [sys.executable, "-c", PROGRAM]
+        done = subprocess.run(program, env=keys, capture_output=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (b"hello yourself", b"")
+
+
+def test_importing_the_stub_does_not_import_the_sdk():
+    program = "import sys, stub; sys.exit('anthropic' in sys.modules)"
+    folder = Path(stub.__file__).parent
+    subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)

@@ -1,0 +1,226 @@
+"""The fake client as bytes on a wire, for what only the real SDK shows.
+
+`mock_client` is the real SDK over an in-process transport; `serve` is a server for a
+program in another process. Both answer from a `StubClient`, so the queue, the memory
+and the conscience are the same. Its queue may also hold what only a wire can carry:
+
+    (status, headers, body)          any answer; the body is JSON or bytes
+    bytes                            served with status 200 as an event stream
+    cut(reply, events=3)             a stream that ends after three events
+    cut(reply, events=3, error=e)    a stream that breaks with `e` after three events
+"""
+
+import json
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import anthropic
+import httpx2
+
+from stub import EmptyQueue, StubClient, api_error, split
+
+
+@dataclass
+class Cut:
+    reply: dict
+    events: int
+    error: BaseException | None
+
+
+def cut(reply, events, error=None):
+    """A stream of `reply` that ends, or breaks with `error`, after so many events."""
+    return Cut(reply, events, error)
+
+
+# --- Server-sent events ---
+
+
+def event(type, **data):
+    """One server-sent event of the Messages API, as bytes."""
+    return f"event: {type}\ndata: {json.dumps({'type': type, **data})}\n\n".encode()
+
+
+def sse(message):
+    """The events that stream `message`, a finished message as a plain dict."""
+    ending = ("stop_reason", "stop_sequence", "stop_details")
+    start = message | dict.fromkeys(ending) | {"content": []}
+    start["usage"] = message["usage"] | {"output_tokens": 1}
+    delta = {key: message[key] for key in ending}
+    usage = {"output_tokens": message["usage"]["output_tokens"]}
+    return [
+        event("message_start", message=start),
+        *(
+            one
+            for at, block in enumerate(message["content"])
+            for one in parts(at, block)
+        ),
+        event("message_delta", delta=delta, usage=usage),
+        event("message_stop"),
+    ]
+
+
+def parts(index, block):
+    """The events of one block: it starts empty and is filled piece by piece."""
+    empty, deltas = dict(block), []
+    if block["type"] in ("text", "thinking"):
+        key = block["type"]
+        deltas = [{"type": f"{key}_delta", key: piece} for piece in split(block[key])]
+        empty[key] = ""
+    if block["type"] == "thinking":
+        deltas.append({"type": "signature_delta", "signature": block["signature"]})
+        empty["signature"] = ""
+    if block["type"] == "tool_use":
+        pieces = split(json.dumps(block["input"]), 2)
+        deltas = [{"type": "input_json_delta", "partial_json": p} for p in pieces]
+        empty["input"] = {}
+    yield event("content_block_start", index=index, content_block=empty)
+    for delta in deltas:
+        yield event("content_block_delta", index=index, delta=delta)
+    yield event("content_block_stop", index=index)
+
+
+# --- Answers ---
+
+
+def respond(stub, method, path, body):
+    """The answer to an HTTP request; raises what is queued and is no answer."""
+    try:
+        if method == "GET" and path.startswith("/v1/models/"):
+            return model_answer(stub, path.rpartition("/")[2])
+        return message_answer(stub, json.loads(body))
+    except anthropic.APIStatusError as error:
+        return error.response
+
+
+def model_answer(stub, model):
+    if isinstance(stub.info, BaseException):
+        raise stub.info
+    if isinstance(stub.info, tuple):
+        return answer(*stub.info)
+    return answer(200, {}, stub.info or stub.model_info(model))
+
+
+def message_answer(stub, request):
+    if not request.pop("stream", False):
+        return answer(501, {}, b"only streams are answered here")
+    given = stub.take(request)
+    if isinstance(given, tuple):
+        return answer(*given)
+    if isinstance(given, bytes):
+        return stream([given])
+    if isinstance(given, Cut):
+        events = sse(stub.finish(request, given.reply))
+        return stream(events[: given.events], given.error)
+    return stream(sse(stub.finish(request, given)))
+
+
+def answer(status, headers, body):
+    if isinstance(body, bytes):
+        return httpx2.Response(status, headers=headers, content=body)
+    return httpx2.Response(status, headers=headers, json=body)
+
+
+def stream(events, error=None):
+    def chunks():
+        yield from events
+        if error:
+            raise error
+
+    headers = {"content-type": "text/event-stream"}
+    return httpx2.Response(200, headers=headers, content=chunks())
+
+
+# --- The real SDK, in process ---
+
+
+class MockClient(anthropic.Anthropic):
+    """The real SDK client; `stub` answers it, `requests` are the bodies it sent."""
+
+    stub: StubClient
+    requests: list
+
+
+def mock_client(*answers, window=1_000_000, max_output=128_000, **client_options):
+    """A `MockClient` with `answers` queued. An exception is raised by the transport.
+
+    `client.stub.info` is what the models endpoint answers: JSON, `(status, headers,
+    body)` or an exception; unset, a model with these limits and adaptive thinking.
+    """
+    stub = StubClient(*answers, window=window, max_output=max_output)
+
+    def handler(request):
+        return respond(stub, request.method, request.url.path, request.content)
+
+    http = httpx2.Client(transport=httpx2.MockTransport(handler))
+    options = {"api_key": "test-key-0123456789", "max_retries": 0} | client_options
+    client = MockClient(http_client=http, **options)
+    client.stub, client.requests = stub, stub.requests
+    return client
+
+
+# --- A server, for another process ---
+
+
+@contextmanager
+def serve(stub, delay=0.0):
+    """Serve `stub` on this machine and yield the URL for `ANTHROPIC_BASE_URL`.
+
+    `delay` is the pause between events, in seconds. What would raise in a test, such
+    as an empty queue, answers 400 here and stands in `stub.refused`. An error of the
+    transport closes the connection: without an answer, or in the middle of one.
+    """
+    handler = type("Handler", (Handler,), {"stub": stub, "delay": delay})
+    server = Server(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may leave
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    stub: StubClient
+    delay: float
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        path = self.path.partition("?")[0]
+        self.close_connection = True
+        try:
+            self.send(respond(self.stub, self.command, path, body))
+        except (EmptyQueue, AssertionError) as error:
+            self.stub.refused.append(repr(error))
+            self.send(api_error(400, repr(error)).response)
+        except (httpx2.TransportError, anthropic.APIConnectionError):
+            pass  # the client learns it from the answer, or its end, that is missing
+
+    do_GET = do_POST
+
+    def send(self, response):
+        chunked = "transfer-encoding" in response.headers
+        self.send_response(response.status_code)
+        for name, value in response.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        for chunk in filter(None, response.stream):
+            self.wfile.write(
+                b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk
+            )
+            time.sleep(self.delay)
+        if chunked:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, format, *args):
+        pass
