@@ -7,13 +7,22 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-import agent as program
 from stub import StubClient
 
-SETTINGS = (
-    "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL MODEL_ID CONTEXT_WINDOW "
-    "THRESHOLD KEEP_RECENT MIN_SAVINGS MAX_MESSAGES NO_COLOR"
-).split()
+import agent as program
+
+SETTINGS = [
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_BASE_URL",
+    "MODEL_ID",
+    "CONTEXT_WINDOW",
+    "THRESHOLD",
+    "KEEP_RECENT",
+    "MIN_SAVINGS",
+    "MAX_MESSAGES",
+    "NO_COLOR",
+]
 
 
 @pytest.fixture(autouse=True)
