@@ -1,0 +1,579 @@
+"""Layer 1: what is forgotten without asking the model, what never is, and the order."""
+
+import copy
+import itertools
+import re
+import time
+from pathlib import Path
+
+import pytest
+import stub
+from stub import reply
+
+import agent as program
+from agent import drop_thinking, micro_compact, remember, snip_compact
+from agent import tool_result_budget as budget
+
+T = 1_000_000  # a threshold so high that the limits in tokens and characters hold
+THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}
+REDACTED = {"type": "redacted_thinking", "data": "d"}
+TRANSCRIPT = Path(".transcripts/transcript_1.jsonl")
+CLEARED = "[Previous: used bash]"
+
+numbers = itertools.count(1)
+
+
+def typed(text):
+    return {"role": "user", "content": text}
+
+
+def step(*texts, tool="bash", given=None, thinking=THOUGHT):
+    """The model calls a tool once for each text, and these are the results."""
+    names = [f"call_{next(numbers)}" for _ in texts]
+    calls = [
+        {"type": "tool_use", "id": name, "name": tool, "input": given or {}}
+        for name in names
+    ]
+    results = [
+        {"type": "tool_result", "tool_use_id": name, "content": text}
+        for name, text in zip(names, texts)
+    ]
+    return [
+        {"role": "assistant", "content": [thinking, *calls]},
+        {"role": "user", "content": results},
+    ]
+
+
+def said(text, thinking=THOUGHT):
+    content = [thinking, {"type": "text", "text": text}]
+    return {"role": "assistant", "content": content}
+
+
+def history(*parts):
+    """A conversation that begins with what the person typed."""
+    steps = [part if isinstance(part, list) else [part] for part in parts]
+    return [typed("Go."), *itertools.chain(*steps)]
+
+
+def results(messages):
+    """The texts of all tool results, in order."""
+    return [result["content"] for _, _, result in program.exchanges(messages)]
+
+
+def thoughtful(messages):
+    """The indices of the messages that hold thinking."""
+    kinds = [{b["type"] for b in stub.blocks(m["content"])} for m in messages]
+    return [i for i, k in enumerate(kinds) if k & {"thinking", "redacted_thinking"}]
+
+
+def is_valid(messages):
+    """Whether all calls are paired and the order is one that the API takes."""
+    turns = stub.merge_turns(messages)
+    return not [*stub.in_pairs(turns), *stub.in_order(turns, ["any"])]
+
+
+def saved(text):
+    """Stands for the function that saves a text: the path that it returns."""
+    return f"saved/{len(text)}.txt"
+
+
+def cut(messages):
+    """Which of the results the budget replaced."""
+    return [text.startswith("<persisted-output>") for text in results(messages)]
+
+
+def layers(agent):
+    """The names of the layers that acted, in order."""
+    said = [text for kind, text in agent.events if kind == "layer"]
+    return re.findall(r"^\[(\w+)\]", "\n".join(said), re.MULTILINE)
+
+
+# --- The budget: results that are too large go to disk before the model sees them ---
+
+
+@pytest.mark.parametrize(
+    "threshold, characters, is_cut",
+    [
+        (T, 159_000, False),
+        (T, 161_000, True),  # over 40,000 tokens
+        (40_000, 39_000, False),
+        (40_000, 41_000, True),  # over a quarter of the threshold
+    ],
+)
+def test_a_single_result_over_the_limit_is_replaced(threshold, characters, is_cut):
+    messages = history(step("x" * characters))
+    assert cut(budget(messages, threshold, saved)) == [is_cut]
+
+
+def test_the_limit_of_a_result_is_in_tokens_so_japanese_reaches_it_sooner():
+    messages = history(step("あ" * 60_000))
+    assert cut(budget(messages, T, saved)) == [True]
+
+
+@pytest.mark.parametrize(
+    "threshold, sizes, expected",
+    [
+        (T, (60_000, 80_000, 60_000), [False, False, False]),
+        (T, (60_000, 80_000, 60_001), [False, True, False]),  # over 200,000 characters
+        (T, (90_000, 91_000, 50_000, 99_000), [False, True, False, True]),
+        (40_000, (15_000, 20_000, 17_000), [False, False, False]),
+        (40_000, (16_000, 20_000, 18_000), [False, True, False]),  # over T/3 tokens
+    ],
+)
+def test_the_largest_results_of_a_message_go_until_it_fits(threshold, sizes, expected):
+    messages = history(step(*("x" * size for size in sizes)))
+    assert cut(budget(messages, threshold, saved)) == expected
+
+
+def test_many_results_of_modest_size_are_brought_within_the_total_as_well():
+    messages = history(step(*["x" * 3_900] * 5))
+    before, after = (
+        sum(map(len, results(m))) for m in (messages, budget(messages, 12_000, saved))
+    )
+    assert before > 4 * 4_000 >= after
+
+
+def test_the_total_is_of_one_message_and_not_of_several():
+    messages = history(step("x" * 150_000), step("x" * 150_000))
+    assert budget(messages, T, saved) is messages
+
+
+def test_what_the_model_has_seen_is_left_to_the_other_steps():
+    messages = history(step("x" * 300_000), said("Seen."), typed("Next."))
+    assert budget(messages, T, saved) is messages
+
+
+def test_a_result_stays_in_the_budget_when_the_person_typed_something_after_it():
+    messages = history(step("x" * 300_000), typed("Stop."), typed("No, go on."))
+    assert cut(budget(messages, T, saved)) == [True]
+
+
+def test_the_marker_has_the_path_the_size_and_the_first_2000_characters():
+    text = "a" * 2_000 + "b" * 200_000
+    marker = results(budget(history(step(text)), T, saved))[0]
+    assert "saved/202000.txt" in marker and "202,000" in marker
+    assert "a" * 2_000 in marker and "ab" not in marker
+    assert marker.endswith("</persisted-output>")
+
+
+def test_the_file_holds_the_whole_result_and_is_named_by_its_content(make):
+    texts = ["x" * 50_000, "y" * 50_000, "x" * 50_000]
+    agent = make(threshold=30_000, messages=history(step(*texts)))
+    program.forget_tool_output(agent)
+    paths = re.findall(
+        r"\.task_outputs/tool-results/\S+", "".join(results(agent.messages))
+    )
+    assert [Path(path).read_text() for path in paths] == texts
+    assert paths[0] == paths[2] != paths[1]
+
+
+def test_a_file_that_was_read_is_not_saved_again(make):
+    read = step("x" * 90_000, tool="read_file", given={"path": "big.txt", "offset": 7})
+    agent = make(threshold=30_000, messages=history(read))
+    program.forget_tool_output(agent)
+    assert cut(agent.messages) == [True] and "big.txt" in results(agent.messages)[0]
+    assert not Path(".task_outputs").exists()
+
+
+@pytest.mark.parametrize("offset", [1, 400, "1:0", "400:0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"line {n}\n" for n in range(9_000)),
+        "".join(f"word {n} " for n in range(9_000)),
+        "".join(map(chr, range(0x4E00, 0x9E00))),
+    ],
+    ids=["lines", "one line", "Chinese"],
+)
+def test_what_a_cut_read_leaves_out_begins_where_its_marker_says(make, offset, text):
+    Path("big.txt").write_text(text if str(offset)[0] == "1" else "\n" * 399 + text)
+    agent = make(threshold=30_000)
+    read = step(
+        program.TOOLS["read_file"](agent, "big.txt", offset),
+        tool="read_file",
+        given={"path": "big.txt", "offset": offset},
+    )
+    marker = results(budget(history(read), 8_000, saved))[0]
+    shown = marker.split("\n", 2)[2].removesuffix("\n</persisted-output>")
+    rest = program.TOOLS["read_file"](agent, "big.txt", marker_offset(marker), 9_999)
+    start = text.index(rest[:1_000])  # within what was shown, or right after it
+    assert shown == text[:2_000] and 0 < start <= 2_000
+    assert text[start:].startswith(rest.split("\n(more follows")[0])
+
+
+def marker_offset(marker):
+    """The offset to read on from; as the model gives it: an int if it is a line."""
+    offset = re.search(r"offset=(\d+(?::\d+)?)", marker)[1]
+    return int(offset) if offset.isdigit() else offset
+
+
+def test_the_result_of_a_large_command_reaches_the_model_as_a_preview(make):
+    call = ("bash", {"command": "printf 'x%.0s' {1..90000}"})
+    agent = make(reply(calls=[call], thinking=""), reply("Done."), threshold=30_000)
+    program.take_turn(agent, "Print it.")
+    sent = results(agent.client.requests[1]["messages"])[0]
+    assert sent.startswith("<persisted-output>") and len(sent) < 3_000
+
+
+# --- The snip: above so many messages the middle goes ---
+
+
+def talk(length):
+    """A conversation of so many messages, each call with its result after it."""
+    steps = (step(f"result {n}") for n in range(length))
+    return [typed("Go."), *itertools.chain(*steps)][:length]
+
+
+def test_it_is_off_by_default(make):
+    agent = make(messages=talk(501))
+    program.forget_tool_output(agent)
+    assert agent.max_messages == 0 and len(agent.messages) == 501
+
+
+@pytest.mark.parametrize("length, fires", [(50, False), (51, True)])
+def test_at_fifty_it_fires_where_s08_does(length, fires):
+    messages = talk(length)
+    snipped = snip_compact(messages, 50, TRANSCRIPT)
+    assert (snipped is not messages) == fires
+
+
+@pytest.mark.parametrize("length", [51, 53, 55, 99])
+@pytest.mark.parametrize("most", [16, 20, 50])
+def test_the_first_three_and_the_newest_stay_and_no_pair_is_parted(length, most):
+    messages = talk(length)
+    snipped = snip_compact(messages, most, TRANSCRIPT)
+    assert snipped[:3] == messages[:3] and snipped[-1] == messages[-1]
+    assert len(snipped) <= most // 2 + 2 and is_valid(snipped)
+
+
+def test_messages_typed_in_a_row_do_not_make_it_part_a_pair():
+    for shift in range(4):
+        messages = [typed("Go."), *map(typed, "abcd"[:shift]), *talk(61)[1:]]
+        assert is_valid(snip_compact(messages, 50, TRANSCRIPT))
+
+
+def test_one_message_of_ours_that_names_the_transcript_stands_for_the_middle():
+    messages = talk(61)
+    snipped = snip_compact(messages, 50, TRANSCRIPT)
+    markers = [m for m in snipped if str(TRANSCRIPT) in str(m["content"])]
+    assert len(markers) == 1 and isinstance(markers[0]["content"], list)
+    assert markers[0]["role"] == "user" and snipped.index(markers[0]) == 3
+
+
+def test_it_does_not_fire_again_until_twenty_more_messages_have_come():
+    messages = snip_compact(talk(51), 50, TRANSCRIPT)
+    grown = [*messages, *itertools.chain(*(step("more") for _ in range(10)))]
+    assert len(messages) <= 26
+    assert snip_compact(grown, 50, TRANSCRIPT) is grown
+
+
+def test_thinking_before_the_snip_stays_and_after_it_goes():
+    assert thoughtful(snip_compact(talk(61), 50, TRANSCRIPT)) == [1]
+
+
+def test_what_the_person_typed_and_the_files_read_outlive_a_snip():
+    read = [step("text", tool="read_file", given={"path": f"{n}.py"}) for n in "ab"]
+    middle = [typed("Second."), *read[0], typed("Third."), *read[1], said("Hm.")]
+    messages = history(*(step("r") for _ in range(10)), middle, *talk(50)[1:])
+    snipped = snip_compact(messages, 50, TRANSCRIPT)
+    assert not {"Second.", "Third."} & {str(m["content"]) for m in snipped}
+    assert remember(snipped) == remember(messages)
+    assert remember(snipped)["words"] == ["Go.", "Second.", "Third."]
+
+
+def test_what_the_person_typed_outlives_a_second_snip():
+    once = snip_compact(history(typed("Second."), *talk(61)[1:]), 50, TRANSCRIPT)
+    twice = snip_compact([*once, typed("Third."), *talk(41)[1:]], 50, TRANSCRIPT)
+    assert len(twice) < len(once) + 10
+    assert remember(twice)["words"] == ["Go.", "Second.", "Third."]
+
+
+@pytest.mark.parametrize(
+    "plans, left",
+    [
+        ({0: ["[ ] mend it"]}, ["[ ] mend it"]),  # in the head, which stays
+        ({10: ["[ ] mend it"]}, ["[ ] mend it"]),
+        ({0: ["[ ] old"], 10: ["[ ] new"]}, ["[ ] new"]),
+        ({0: ["[ ] old"], 10: ["[ ] new"], 30: ["[x] new"]}, ["[x] new"]),
+        ({0: ["[ ] old"], 10: []}, []),
+    ],
+)
+def test_the_plan_outlives_a_snip_as_it_was_last_written(plans, left):
+    steps = [step("r") for _ in range(30)]
+    for place, items in sorted(plans.items(), reverse=True):
+        steps.insert(place, step("ok", tool="todo_write", given={"items": items}))
+    messages = history(*steps)
+    assert remember(messages)["todos"] == left
+    assert remember(snip_compact(messages, 50, TRANSCRIPT))["todos"] == left
+
+
+def test_a_conversation_that_is_snipped_while_it_runs_stays_valid(make):
+    call = [("bash", {"command": "echo hi"})]
+    replies = [reply(f"{n}", calls=call, thinking="") for n in range(14)]
+    agent = make(*replies, reply("Done."), max_messages=12)
+    assert program.take_turn(agent, "Work.") == "Done."
+    assert 2 <= layers(agent).count("snip_compact") <= 5
+    assert max(len(r["messages"]) for r in agent.client.requests) <= 12
+
+
+# --- micro_compact: old results give way to a placeholder ---
+
+LONG = "x" * 500
+
+
+@pytest.mark.parametrize(
+    "keep, cleared", [(0, 5), (1, 4), (3, 2), (4, 1), (5, 0), (99, 0)]
+)
+def test_all_but_the_newest_keep_recent_results_are_cleared(keep, cleared):
+    messages = history(*(step(LONG) for _ in range(5)), said("Done."))
+    after = results(micro_compact(messages, keep, 0))
+    assert after == [CLEARED] * cleared + [LONG] * (5 - cleared)
+
+
+@pytest.mark.parametrize("length, is_cleared", [(100, False), (101, True)])
+def test_only_results_over_100_characters_are_cleared(length, is_cleared):
+    messages = history(step("x" * length), said("Done."))
+    assert (results(micro_compact(messages, 0, 0)) == [CLEARED]) == is_cleared
+
+
+@pytest.mark.parametrize(
+    "tool", ["bash", "read_file", "write_file", "edit_file", "glob", "grep"]
+)
+def test_what_can_be_repeated_or_is_on_disk_is_cleared(tool):
+    messages = history(step(LONG, tool=tool), said("Done."))
+    assert results(micro_compact(messages, 0, 0)) == [f"[Previous: used {tool}]"]
+
+
+@pytest.mark.parametrize("tool", ["task", "todo_write", "compact"])
+def test_what_a_subagent_reported_and_what_is_our_own_stays(tool):
+    messages = history(step(LONG, tool=tool), step(LONG, tool=tool), said("Done."))
+    assert tool in program.TOOLS and tool not in program.COMPACTABLE_TOOLS
+    assert micro_compact(messages, 0, 0, True) is messages
+
+
+def test_the_placeholder_of_a_result_on_disk_names_its_file():
+    messages = budget(history(step("x" * 300_000)), T, saved)
+    cleared = results(micro_compact([*messages, said("Seen.")], 0, 0))
+    assert cleared == ["[Previous: used bash, saved at saved/300000.txt]"]
+
+
+def test_the_call_stays_so_that_the_model_can_do_it_again():
+    messages = history(step(LONG, given={"command": "ls"}), said("Done."))
+    after = micro_compact(messages, 0, 0)
+    assert program.blocks(after[1], "tool_use") == messages[1]["content"][1:]
+    assert is_valid([*after, typed("Go on.")])
+
+
+@pytest.mark.parametrize("later", [[], [typed("Stop.")], [typed("a"), typed("b")]])
+def test_a_result_that_the_model_has_not_seen_is_never_cleared(later):
+    messages = history(step(LONG), step(*[LONG] * 5), *later)
+    after = results(micro_compact(messages, 0, 0, True))
+    assert after == [CLEARED, *[LONG] * 5]
+
+
+def test_all_five_results_of_one_reply_reach_the_model_whole(make):
+    calls = [("bash", {"command": f"printf '{n}%.0s' {{1..500}}"}) for n in range(5)]
+    agent = make(reply(calls=calls, thinking=""), reply("Done."), min_savings=0)
+    program.take_turn(agent, "Count.")
+    sent = results(agent.client.requests[1]["messages"])
+    assert sent == [str(n) * 500 for n in range(5)]
+
+
+def test_with_keep_recent_0_a_result_is_cleared_once_the_model_has_seen_it(make):
+    calls = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
+    replies = [reply(calls=calls, thinking="") for _ in range(2)]
+    agent = make(*replies, reply("Done."), keep_recent=0, min_savings=0)
+    program.take_turn(agent, "Count.")
+    sent = [results(r["messages"]) for r in agent.client.requests]
+    assert sent == [[], [LONG], [CLEARED, LONG]]
+
+
+# Clearing 5 results of 40,000 characters frees 50,000 tokens, less the placeholders.
+FREED = 5 * (40_002 // 4 - len(f'"{CLEARED}"') // 4)
+
+
+@pytest.mark.parametrize(
+    "least, cold, is_cleared",
+    [
+        (FREED, False, True),
+        (FREED + 5, False, False),
+        (FREED + 5, True, True),
+        (0, False, True),
+    ],
+)
+def test_it_clears_only_what_is_worth_it_unless_the_cache_is_cold(
+    least, cold, is_cleared
+):
+    messages = history(*(step("x" * 40_000) for _ in range(5)), said("Done."))
+    assert (micro_compact(messages, 0, least, cold) is not messages) == is_cleared
+
+
+@pytest.mark.parametrize(
+    "threshold, seconds, characters, is_cleared",
+    [
+        (170_616, 10, 70_000, False),
+        (170_616, 10, 90_000, True),  # over 20,000 tokens
+        (40_000, 10, 19_000, False),
+        (40_000, 10, 21_000, True),  # over an eighth of the threshold
+        (170_616, 290, 1_000, False),
+        (170_616, 310, 1_000, True),  # today's cache lives five minutes
+    ],
+)
+def test_the_agent_clears_20000_tokens_at_once_or_what_is_no_longer_cached(
+    make, threshold, seconds, characters, is_cleared
+):
+    seen = history(step("x" * characters), said("Seen."))
+    agent = make(threshold=threshold, keep_recent=0, messages=seen)
+    agent.last_request = time.monotonic() - seconds
+    program.forget_tool_output(agent)
+    assert (results(agent.messages) == [CLEARED]) == is_cleared
+
+
+def test_before_the_first_request_the_cache_is_cold(make):
+    agent = make(keep_recent=0, messages=history(step(LONG), said("Seen.")))
+    program.forget_tool_output(agent)
+    assert results(agent.messages) == [CLEARED]
+
+
+def test_a_request_warms_the_cache(make):
+    calls = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
+    agent = make(reply(calls=calls), reply(calls=calls), reply("Done."), keep_recent=0)
+    program.take_turn(agent, "Count.")
+    assert results(agent.messages) == [LONG, LONG]
+
+
+# --- Thinking is bound to what stands before it ---
+
+
+@pytest.mark.parametrize("thinking", [THOUGHT, REDACTED])
+def test_thinking_before_the_first_change_stays_and_after_it_goes(thinking):
+    steps = [step(text, thinking=thinking) for text in ("short", LONG, "short", LONG)]
+    messages = history(*steps, said("Done.", thinking))
+    assert thoughtful(messages) == [1, 3, 5, 7, 9]
+    assert thoughtful(micro_compact(messages, 0, 0)) == [1, 3]
+
+
+def test_thinking_goes_only_from_the_given_message_on():
+    messages = history(said("a"), said("b"), said("c"))
+    assert thoughtful(drop_thinking(messages, 2)) == [1]
+    assert thoughtful(drop_thinking(messages)) == []
+
+
+def test_a_reply_that_was_only_thinking_goes_whole():
+    bare = {"role": "assistant", "content": [THOUGHT, REDACTED]}
+    messages = history(bare, typed("Well?"), said("Yes."))
+    assert [m["role"] for m in drop_thinking(messages)] == ["user", "user", "assistant"]
+
+
+def test_nothing_but_the_thinking_is_taken_from_a_message():
+    messages = history(step("ok"), said("Done."))
+    bare = drop_thinking(messages)
+    assert bare[1]["content"] == messages[1]["content"][1:]
+    assert bare[2] is messages[2] and len(bare) == len(messages)
+
+
+def test_a_long_run_of_clearing_never_sends_thinking_whose_past_was_changed(make):
+    call = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
+    replies = [reply(f"{n}", calls=call, thinking="") for n in range(8)]
+    agent = make(*replies, reply("Done."), min_savings=200, keep_recent=1)
+    program.take_turn(agent, "Work.")  # `make` fails where a request was refused
+    assert layers(agent).count("micro_compact") == 3
+    assert 0 < len(thoughtful(agent.client.requests[-1]["messages"])) < 8
+
+
+# --- What the steps share ---
+
+STEPS = {
+    "budget": lambda messages: budget(messages, 30_000, saved),
+    "snip": lambda messages: snip_compact(messages, 50, TRANSCRIPT),
+    "micro": lambda messages: micro_compact(messages, 3, 0),
+    "thinking": lambda messages: drop_thinking(messages, 3),
+}
+
+
+def work():
+    """A conversation in which every step finds something to do."""
+    steps = [step(LONG) for _ in range(30)]
+    return history(*steps, typed("More."), step("x" * 90_000, "y" * 90_000))
+
+
+@pytest.fixture(params=STEPS)
+def forget(request):
+    return STEPS[request.param]
+
+
+def test_a_step_changes_neither_the_list_nor_the_blocks_it_is_given(forget):
+    messages = work()
+    before = copy.deepcopy(messages)
+    assert forget(messages) != messages
+    assert messages == before
+
+
+def test_a_step_done_twice_is_a_step_done_once(forget):
+    once = forget(work())
+    assert forget(once) is once
+
+
+def test_a_step_with_nothing_to_do_returns_the_list_itself(forget):
+    for messages in ([], [typed("Go.")], history({**said("Done."), "content": LONG})):
+        assert forget(messages) is messages
+
+
+def test_what_a_step_leaves_is_a_valid_conversation(forget):
+    assert is_valid(forget(work()))
+
+
+def test_the_steps_come_in_order_budget_snip_micro(make):
+    agent = make(messages=work(), threshold=30_000, max_messages=50, min_savings=0)
+    program.forget_tool_output(agent)
+    assert layers(agent) == ["tool_result_budget", "snip_compact", "micro_compact"]
+
+
+def test_a_large_result_is_on_disk_before_its_placeholder_replaces_it(make):
+    call = [("bash", {"command": "printf 'x%.0s' {1..90000}"})]
+    replies = reply(calls=call), reply("Seen."), reply("Done.")
+    agent = make(*replies, threshold=30_000, keep_recent=0, min_savings=0)
+    program.take_turn(agent, "Print it.")
+    program.take_turn(agent, "And now?")
+    place = re.fullmatch(
+        r"\[Previous: used bash, saved at (\S+)\]", *results(agent.messages)
+    )
+    assert Path(place[1]).read_text() == "x" * 90_000
+
+
+def test_an_agent_with_nothing_to_forget_keeps_its_list_and_says_nothing(make):
+    messages = history(step("short"), said("Done."))
+    agent = make(messages=messages)
+    program.forget_tool_output(agent)
+    assert agent.messages is messages and agent.events == []
+
+
+def test_the_count_shrinks_by_what_was_freed(make):
+    call = [("bash", {"command": "printf 'x%.0s' {1..9000}"})]
+    agent = make(reply(calls=call), reply("Seen."), keep_recent=0, min_savings=0)
+    program.take_turn(agent, "Print it.")
+    before, messages = program.context_tokens(agent), agent.messages
+    program.forget_tool_output(agent)
+    freed = program.estimate_tokens(messages) - program.estimate_tokens(agent.messages)
+    assert freed > 2_000
+    assert program.context_tokens(agent) == before - freed
+
+
+def test_what_layer_1_did_is_told_with_the_tokens_before_and_after(make):
+    agent = make(messages=history(step("x" * 90_000), said("Seen.")), keep_recent=0)
+    before = program.context_tokens(agent)
+    program.forget_tool_output(agent)
+    [(kind, text)] = agent.events
+    assert kind == "layer" and text.startswith("[micro_compact]")
+    assert f"{before:,}" in text and f"{program.context_tokens(agent):,}" in text
+    assert str(agent.transcript) in text
+
+
+def test_the_transcript_keeps_what_layer_1_forgets(make):
+    call = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
+    replies = reply(calls=call), reply("Seen."), reply("Done.")
+    agent = make(*replies, keep_recent=0, min_savings=0)
+    for text in ("Print it.", "And now?"):
+        program.take_turn(agent, text)
+    assert results(agent.messages) == [CLEARED]
+    assert results(program.load(agent.transcript)) == [LONG]

@@ -1,0 +1,749 @@
+"""The loop: what each answer of the model does to the conversation.
+
+The fixture `make` fails a test whose requests the API would not have taken, so each test
+that begins another turn shows as well that the conversation was left valid.
+"""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from stub import EmptyQueue, StubClient, api_error, markers, reply
+
+import agent as program
+from agent import (
+    AgentError,
+    agent_loop,
+    compact_history,
+    context_tokens,
+    drop_thinking,
+    load,
+    remember,
+    take_turn,
+)
+
+WRITE = ("write_file", {"path": "made.txt", "content": "made"})
+READ = ("read_file", {"path": "notes.txt"})
+BASH = ("bash", {"command": "echo from bash"})
+TASK = ("task", {"description": "look", "prompt": "Look at the notes."})
+SUMMARY = reply("<analysis>notes</analysis><summary>All is well.</summary>")
+LONG = "A long answer. " * 2_000  # over 9,000 tokens as the stub counts them
+SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
+
+
+@pytest.fixture(autouse=True)
+def notes(workspace):
+    """A file for the model to read."""
+    (workspace / "notes.txt").write_text("these are the notes")
+
+
+def results(message):
+    """The tool results in a message."""
+    return [b for b in message["content"] if b["type"] == "tool_result"]
+
+
+def roles(agent):
+    return [message["role"] for message in agent.messages]
+
+
+def thinking_in(messages):
+    """The types of all thinking blocks in these messages."""
+    found = [b["type"] for m in messages for b in m["content"] if type(b) is dict]
+    return [name for name in found if "thinking" in name]
+
+
+def on_disk(agent):
+    """Whether the transcript, loaded back, is the conversation."""
+    return load(agent.transcript) == drop_thinking(agent.messages)
+
+
+def goes_on(agent):
+    """Whether another turn is a valid request that gets its answer."""
+    agent.client.queue.clear()
+    agent.client.enqueue(reply("Fine."))
+    return take_turn(agent, "And now?") == "Fine." and on_disk(agent)
+
+
+# ---- a turn ----
+
+
+@pytest.mark.parametrize("stop", ["end_turn", "stop_sequence"])
+def test_an_answer_without_calls_ends_the_turn(make, stop):
+    agent = make(reply("Hello.", thinking="a greeting", stop=stop))
+    assert take_turn(agent, "Hi") == "Hello."
+    assert agent.messages[0] == {"role": "user", "content": "Hi"}
+    assert roles(agent) == ["user", "assistant"] and goes_on(agent)
+
+
+def test_the_answer_is_the_text_of_the_last_reply_alone(make):
+    two = [{"type": "text", "text": "One, "}, {"type": "text", "text": "two."}]
+    agent = make(reply("I look.", calls=[READ]), reply(content=two))
+    assert take_turn(agent, "Count") == "One, two."
+
+
+def test_every_call_of_a_reply_is_run_and_all_are_answered_in_one_message(make):
+    agent = make(reply(calls=[READ, BASH, WRITE]), reply("Done."))
+    take_turn(agent, "Work")
+    assert roles(agent) == ["user", "assistant", "user", "assistant"]
+    texts = [block["content"] for block in results(agent.messages[2])]
+    assert "the notes" in texts[0] and "from bash" in texts[1] and len(texts) == 3
+    assert Path("made.txt").read_text() == "made"
+
+
+def test_results_come_in_the_order_of_the_calls(make):
+    agent = make(reply(calls=[BASH, READ, BASH]), reply("Done."))
+    take_turn(agent, "Work")
+    ids = [b["id"] for b in agent.messages[1]["content"] if b["type"] == "tool_use"]
+    assert [b["tool_use_id"] for b in results(agent.messages[2])] == ids
+
+
+BAD_CALLS = {
+    "an unknown tool": ("fly", {}),
+    "an argument too few": ("read_file", {}),
+    "an argument too many": ("glob", {"pattern": "*", "depth": 1}),
+    "an argument of another type": ("read_file", {"path": 5}),
+    "a tool that cannot do it": ("read_file", {"path": "missing.txt"}),
+    "a path that no system takes": ("read_file", {"path": "a\0b"}),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_a_bad_call_is_an_error_for_the_model_and_the_work_goes_on(make, case):
+    agent = make(reply(calls=[BAD_CALLS[case], READ]), reply("Done."))
+    assert take_turn(agent, "Work") == "Done."
+    bad, good = results(agent.messages[2])
+    assert bad["is_error"] is True and bad["content"].strip()
+    assert "is_error" not in good
+
+
+def test_a_tool_that_raises_is_an_error_for_the_model(make, monkeypatch):
+    def broken(agent, pattern):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setitem(program.TOOLS, "glob", broken)
+    agent = make(reply(calls=[("glob", {"pattern": "*"})]), reply("Done."))
+    assert take_turn(agent, "Work") == "Done."
+    [result] = results(agent.messages[2])
+    assert result["is_error"] is True and "by zero" in result["content"]
+
+
+def test_a_refused_call_reaches_the_model_as_a_refusal(make):
+    agent = make(reply(calls=[WRITE]), reply("As you like."), approve=lambda *_: False)
+    take_turn(agent, "Work")
+    [result] = results(agent.messages[2])
+    assert result["is_error"] is True and "refused" in result["content"]
+    assert not Path("made.txt").exists()
+
+
+def test_text_and_thinking_are_shown_as_they_stream(make):
+    agent = make(reply("Three little pieces.", thinking="a thought"))
+    take_turn(agent, "Hi")
+    for kind, whole in ("text", "Three little pieces."), ("thinking", "a thought"):
+        pieces = [text for k, text in agent.events if k == kind]
+        assert len(pieces) > 1 and "".join(pieces) == whole
+
+
+def test_each_call_is_shown_with_its_tool_and_its_input(make):
+    agent = make(reply(calls=[READ, BASH]), reply("Done."))
+    take_turn(agent, "Work")
+    shown = [text for kind, text in agent.events if kind == "tool"]
+    assert "read_file" in shown[0] and "notes.txt" in shown[0]
+    assert "bash" in shown[1] and "echo from bash" in shown[1]
+
+
+def test_an_error_that_nobody_foresaw_is_not_swallowed(make):
+    with pytest.raises(EmptyQueue):
+        take_turn(make(), "Hi")
+
+
+def test_a_message_larger_than_the_window_is_refused_before_anything_is_sent(make):
+    agent = make(**SMALL)
+    with pytest.raises(AgentError):
+        take_turn(agent, "x" * 200_000)
+    assert agent.messages == agent.client.requests == [] and goes_on(agent)
+
+
+# ---- empty replies ----
+
+THOUGHT = {"type": "thinking", "thinking": "hm"}
+EMPTY = {
+    "no content": [],
+    "an empty text": [{"type": "text", "text": ""}],
+    "only spaces": [{"type": "text", "text": " \n"}],
+    "only thinking": [THOUGHT],
+    "only redacted thinking": [{"type": "redacted_thinking"}],
+    "thinking and an empty text": [THOUGHT, {"type": "text", "text": ""}],
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, case):
+    agent = make(reply(content=EMPTY[case]), reply("Here I am."))
+    assert take_turn(agent, "Hi") == "Here I am."
+    first, second = (request["messages"] for request in agent.client.requests)
+    assert second[: len(first)] == first and len(second) == len(first) + 1
+    assert second[-1]["role"] == "user" and type(second[-1]["content"]) is list
+    assert roles(agent).count("assistant") == 1 and goes_on(agent)
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_a_second_empty_reply_ends_the_turn(make, case):
+    agent = make(*[reply(content=EMPTY[case])] * 2)
+    with pytest.raises(AgentError):
+        take_turn(agent, "Hi")
+    assert len(agent.client.requests) == 2
+    assert "assistant" not in roles(agent) and goes_on(agent)
+
+
+def test_an_empty_reply_after_tools_leaves_their_results_in_place(make):
+    agent = make(reply(calls=[READ]), reply(content=[]), reply("Done."))
+    assert take_turn(agent, "Work") == "Done."
+    assert "the notes" in results(agent.messages[2])[0]["content"]
+
+
+def test_empty_texts_beside_a_call_are_left_out(make):
+    empty = {"type": "text", "text": ""}
+    call = {"type": "tool_use", "id": "toolu_beside", "name": "bash"}
+    given = reply(content=[empty, call | {"input": {"command": "true"}}])
+    agent = make(given, reply("Done."))
+    assert take_turn(agent, "Work") == "Done."
+    assert [block["type"] for block in agent.messages[1]["content"]] == ["tool_use"]
+
+
+# ---- replies that are cut off ----
+
+
+def cut_off():
+    return reply("I write", calls=[WRITE], thinking="hm", stop="max_tokens")
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_call_that_was_cut_off_is_answered_but_not_run(make, times):
+    agent = make(*[cut_off() for _ in range(times)], reply("Done."))
+    assert take_turn(agent, "Work") == "Done."
+    answers = [r for m in agent.messages[1:] for r in results(m)]
+    assert len(answers) == times and all(r["is_error"] for r in answers)
+    assert not Path("made.txt").exists() and goes_on(agent)
+
+
+def test_a_reply_that_is_cut_off_again_and_again_ends_the_turn(make):
+    agent = make(*[cut_off() for _ in range(9)])
+    with pytest.raises(AgentError):
+        take_turn(agent, "Work")
+    assert 2 <= len(agent.client.requests) < 9
+    assert not Path("made.txt").exists() and goes_on(agent)
+
+
+def test_all_calls_of_a_reply_that_was_cut_off_are_answered_and_none_is_run(make):
+    agent = make(reply(calls=[WRITE, READ], stop="max_tokens"), reply("Done."))
+    take_turn(agent, "Work")
+    assert [r["is_error"] for r in results(agent.messages[2])] == [True, True]
+    assert not Path("made.txt").exists()
+
+
+def test_a_text_that_was_cut_off_is_kept_and_the_model_goes_on(make):
+    agent = make(reply("The first half", stop="max_tokens"), reply("the second"))
+    assert "the second" in take_turn(agent, "Tell")
+    asked = agent.client.requests[1]["messages"]
+    assert asked[1]["content"] == [{"type": "text", "text": "The first half"}]
+    assert asked[2]["role"] == "user" and goes_on(agent)
+
+
+def test_thinking_that_was_cut_off_is_not_kept(make):
+    agent = make(reply(thinking="and then", stop="max_tokens"), cut_off(), reply("Yes"))
+    take_turn(agent, "Hi")
+    assert thinking_in(agent.messages) == [] and goes_on(agent)
+
+
+def test_work_in_between_makes_a_cut_off_reply_the_first_one_again(make):
+    turns = [(cut_off(), cut_off(), reply(calls=[READ])) for _ in range(3)]
+    agent = make(*itertools.chain(*turns), reply("Done."))
+    assert take_turn(agent, "Work") == "Done."
+
+
+# ---- refusals ----
+
+WHY = {"type": "refusal", "category": "cyber", "explanation": "It looks like malware."}
+REFUSALS = {
+    "without a word": reply(content=[], stop="refusal"),
+    "in the middle of a text": reply("First you", stop="refusal"),
+    "in the middle of a call": reply("I", calls=[WRITE], thinking="h", stop="refusal"),
+    "with a reason": reply(stop="refusal", details=WHY),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_neither_a_refusal_nor_what_drew_it_is_kept(make, case):
+    agent = make(reply("Hello.", thinking="hm"), REFUSALS[case])
+    take_turn(agent, "Hi")
+    before = agent.messages
+    with pytest.raises(AgentError):
+        take_turn(agent, "Something forbidden")
+    assert agent.messages == before and on_disk(agent)
+    assert not Path("made.txt").exists() and goes_on(agent)
+    assert "forbidden" not in str(agent.client.requests[-1])
+
+
+def test_a_refusal_of_the_first_message_leaves_an_empty_conversation(make):
+    agent = make(REFUSALS["without a word"])
+    with pytest.raises(AgentError):
+        take_turn(agent, "Something forbidden")
+    assert agent.messages == load(agent.transcript) == [] and goes_on(agent)
+
+
+def test_a_refusal_of_results_takes_their_calls_back_too(make):
+    Path("notes.txt").write_text("a forbidden recipe")
+    agent = make(reply("I look.", calls=[READ, BASH]), REFUSALS["without a word"])
+    with pytest.raises(AgentError):
+        take_turn(agent, "Read the notes")
+    assert agent.messages == [{"role": "user", "content": "Read the notes"}]
+    assert on_disk(agent) and goes_on(agent)
+    assert "forbidden" not in str(agent.client.requests[-1])
+
+
+def test_a_refusal_right_after_a_compaction_does_not_lose_the_summary(make):
+    agent = make(reply(LONG), SUMMARY, REFUSALS["without a word"], **SMALL)
+    take_turn(agent, "Tell me a story")
+    agent.offset += 9_000  # as if the model's tokens were small
+    with pytest.raises(AgentError):
+        take_turn(agent, "Something")
+    assert "All is well." in str(agent.messages) and goes_on(agent)
+
+
+def test_why_the_model_refused_is_shown(make):
+    agent = make(REFUSALS["with a reason"])
+    with pytest.raises(AgentError) as error:
+        take_turn(agent, "Something forbidden")
+    assert "looks like malware" in f"{error.value} {agent.events}"
+
+
+def test_a_refusal_without_a_reason_is_told_as_well(make):
+    agent = make(
+        reply(stop="refusal", details=dict.fromkeys(WHY) | {"type": "refusal"})
+    )
+    with pytest.raises(AgentError) as error:
+        take_turn(agent, "Something forbidden")
+    assert "refuse" in str(error.value) and "None" not in str(error.value)
+
+
+# ---- other reasons to stop ----
+
+
+@pytest.mark.parametrize("stop", ["pause_turn", "something_new"])
+@pytest.mark.parametrize("calls", [[], [WRITE]])
+def test_an_unknown_stop_reason_ends_the_turn_and_nothing_is_kept(make, stop, calls):
+    agent = make(reply("Partly", calls=calls, stop=stop))
+    with pytest.raises(AgentError, match=stop):
+        take_turn(agent, "Work")
+    assert agent.messages == [{"role": "user", "content": "Work"}]
+    assert not Path("made.txt").exists() and goes_on(agent)
+
+
+def unfinished():
+    return reply("Partly", calls=[WRITE]) | {"stop_reason": None}
+
+
+def test_a_reply_that_did_not_finish_is_asked_for_again(make, pauses):
+    agent = make(unfinished(), unfinished(), reply("Whole."))
+    assert take_turn(agent, "Work") == "Whole." and len(pauses) == 2
+    assert roles(agent) == ["user", "assistant"] and not Path("made.txt").exists()
+
+
+def test_a_reply_that_never_finishes_ends_the_turn(make):
+    agent = make(*[unfinished() for _ in range(9)])
+    with pytest.raises(AgentError):
+        take_turn(agent, "Work")
+    assert len(agent.client.requests) == 5
+    assert roles(agent) == ["user"] and goes_on(agent)
+
+
+def test_a_reply_that_filled_the_window_is_not_kept_and_the_work_goes_on(make):
+    full = reply("Partly", calls=[WRITE], stop="model_context_window_exceeded")
+    agent = make(reply(LONG, thinking="hm"), full, SUMMARY, reply("Done."), **SMALL)
+    take_turn(agent, "Tell me a story")
+    assert take_turn(agent, "Work") == "Done."
+    assert "Partly" not in str(agent.messages) and not Path("made.txt").exists()
+    assert "All is well." in str(agent.messages[0]) and goes_on(agent)
+
+
+# ---- the layers within the loop ----
+
+
+def test_the_layers_come_in_order_before_every_request(make, monkeypatch):
+    seen = []
+    for name in "forget_tool_output", "should_compact", "ask":
+        spied = getattr(program, name)
+
+        def spy(*given, name=name, spied=spied):
+            seen.append(name)
+            return spied(*given)
+
+        monkeypatch.setattr(program, name, spy)
+    take_turn(make(reply(calls=[READ]), reply("Done.")), "Work")
+    assert seen == ["forget_tool_output", "should_compact", "ask"] * 2
+
+
+def test_a_context_over_the_threshold_is_summarised_and_the_turn_goes_on(make):
+    agent = make(reply(LONG, calls=[READ]), SUMMARY, reply("Done."), **SMALL)
+    agent.offset = 2_000
+    assert take_turn(agent, "Read the notes") == "Done."
+    assert any(text.startswith("[auto_compact]") for _, text in agent.events)
+    assert context_tokens(agent) < agent.threshold and goes_on(agent)
+
+
+def test_the_compact_tool_is_answered_and_does_not_end_the_turn(make):
+    call = ("compact", {"focus": "the notes"})
+    agent = make(reply(LONG, calls=[call, READ]), SUMMARY, reply("Done."))
+    assert take_turn(agent, "Work") == "Done."
+    asked = agent.client.requests[1]["messages"]
+    assert len(results(asked[2])) == 2 and "the notes" in str(asked[-1]["content"])
+    assert "All is well." in str(agent.messages[0]) and goes_on(agent)
+
+
+def test_there_are_never_two_summaries_without_a_reply_in_between(make):
+    agent = make(reply(LONG), **SMALL)
+    take_turn(agent, "Tell me a story")
+    agent.offset = 9_000
+    too_long = api_error(400, "prompt is too long: 40000 tokens > 30000 maximum")
+    agent.client.enqueue(SUMMARY, too_long, reply("Done."))
+    assert take_turn(agent, "More") == "Done."
+    prompts = [str(r["messages"][-1]) for r in agent.client.requests]
+    assert sum("<summary> tags" in prompt for prompt in prompts) == 1
+
+
+# ---- Ctrl-C ----
+
+CTRL_C = KeyboardInterrupt()
+OVERLOADED = api_error(529, "Overloaded")
+WORK = reply("I look around.", calls=[READ, BASH, READ], thinking="a plan")
+# replies, and the event at which Ctrl-C comes: its kind and how many there were before
+INTERRUPTED = {
+    "before the first reply": ([CTRL_C], None),
+    "before a later reply": ([WORK, CTRL_C], None),
+    "while thinking streams": ([WORK], ("thinking", 1)),
+    "while text streams": ([WORK], ("text", 1)),
+    "at the first call": ([WORK], ("tool", 0)),
+    "between two calls": ([WORK], ("tool", 2)),
+    "while waiting": ([WORK, OVERLOADED], ("layer", 0)),
+    "before the summary": ([reply(LONG, calls=[READ])], ("layer", 0)),
+    "during the summary": ([reply(LONG, calls=[READ]), CTRL_C], None),
+    "after the summary": ([reply(LONG, calls=[READ]), SUMMARY], ("layer", 1)),
+    "in a subagent": ([reply(calls=[READ, TASK, READ]), CTRL_C], None),
+    "in a subagent's tools": ([reply(calls=[TASK, READ]), WORK], ("tool", 2)),
+}
+
+
+def press_ctrl_c(agent, when):
+    """Let Ctrl-C come when an event of a kind is shown, after so many others."""
+    seen = []
+
+    def emit(kind, text):
+        seen.append(kind)
+        if when and kind == when[0] and seen.count(kind) > when[1]:
+            raise KeyboardInterrupt
+
+    agent.emit = emit
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("case", INTERRUPTED)
+def test_ctrl_c_leaves_a_valid_conversation(make, case, times):
+    replies, when = INTERRUPTED[case]
+    agent = make(**SMALL)
+    for _ in range(times):
+        agent.client.enqueue(*replies)
+        agent.offset = 2_000
+        press_ctrl_c(agent, when)
+        with pytest.raises(KeyboardInterrupt):
+            take_turn(agent, "Work")
+        agent.client.queue.clear()
+    agent.emit = lambda kind, text: None
+    assert goes_on(agent)
+
+
+def test_what_streamed_before_ctrl_c_is_not_kept(make):
+    agent = make(WORK)
+    press_ctrl_c(agent, ("text", 1))
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Work")
+    assert agent.messages == [{"role": "user", "content": "Work"}]
+
+
+def test_ctrl_c_keeps_the_results_of_the_calls_that_were_done(make):
+    agent = make(WORK)
+    press_ctrl_c(agent, ("tool", 1))
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Work")
+    first, *others = results(agent.messages[-1])
+    assert "the notes" in first["content"] and "is_error" not in first
+    assert [r["is_error"] for r in others] == [True, True] and on_disk(agent)
+
+
+def test_ctrl_c_at_an_approval_runs_nothing_more(make):
+    def approve(name, arguments):
+        raise KeyboardInterrupt
+
+    agent = make(reply(calls=[WRITE, READ]), approve=approve)
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Work")
+    assert all(r["is_error"] for r in results(agent.messages[-1]))
+    assert not Path("made.txt").exists() and goes_on(agent)
+
+
+def test_ctrl_c_while_an_interruption_is_noted_leaves_a_valid_conversation(
+    make, monkeypatch
+):
+    agent = make(WORK)
+    monkeypatch.setattr(program, "run_tool", interrupted)
+    monkeypatch.setattr(program, "tool_result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Work")
+    monkeypatch.undo()
+    assert roles(agent)[-1] == "assistant" and goes_on(agent)
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_compaction_by_hand_after_ctrl_c_is_a_valid_request(make, monkeypatch):
+    agent = make(reply(LONG, calls=[READ]), SUMMARY)
+    monkeypatch.setattr(program, "run_tools", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Work")
+    assert compact_history(agent, "compact", by_hand=True) and goes_on(agent)
+
+
+# ---- subagents ----
+
+
+def test_a_subagents_last_answer_is_the_result_of_the_call(make):
+    agent = make(reply(calls=[TASK]), reply("I read", calls=[READ]), reply("Found."))
+    agent.client.enqueue(reply("Done."))
+    assert take_turn(agent, "Work") == "Done."
+    assert results(agent.messages[2])[0]["content"] == "Found."
+    assert roles(agent) == ["user", "assistant", "user", "assistant"]
+
+
+def test_a_subagent_knows_only_what_the_prompt_says(make):
+    agent = make(reply(calls=[TASK]), reply("Found."), reply("Done."))
+    take_turn(agent, "A secret plan")
+    alone = agent.client.requests[1]["messages"]
+    assert alone == [{"role": "user", "content": TASK[1]["prompt"]}]
+
+
+def test_a_subagent_has_the_same_tools_without_task(make):
+    agent = make(reply(calls=[TASK]), reply("Found."), reply("Done."))
+    take_turn(agent, "Work")
+    own, its = ([t["name"] for t in r["tools"]] for r in agent.client.requests[:2])
+    assert its == [name for name in own if name != "task"] and "task" in own
+
+
+def test_a_subagent_that_calls_task_is_told_that_it_cannot(make):
+    agent = make(reply(calls=[TASK]), reply(calls=[TASK]), reply("Alone."))
+    agent.client.enqueue(reply("Done."))
+    take_turn(agent, "Work")
+    [result] = results(agent.client.requests[2]["messages"][2])
+    assert result["is_error"] is True and "task" in result["content"]
+
+
+def test_a_subagent_has_a_transcript_of_its_own(make):
+    agent = make(reply(calls=[TASK]), reply("Found."), reply("Done."))
+    take_turn(agent, "Work")
+    [its] = Path(".transcripts").glob("task_*.jsonl")
+    assert [m["role"] for m in load(its)] == ["user", "assistant"]
+    assert on_disk(agent) and "Found." in str(load(its)[1])
+
+
+def test_a_subagent_forgets_with_the_same_layers(make):
+    agent = make(reply(calls=[TASK]), **SMALL)
+    agent.client.enqueue(reply(LONG, calls=[READ]), reply(LONG, calls=[READ]), SUMMARY)
+    agent.client.enqueue(reply("Found."), reply("Done."))
+    take_turn(agent, "Work")
+    assert any("[auto_compact]" in text for _, text in agent.events)
+    assert "All is well." in str(agent.client.requests[4]["messages"])
+    assert "All is well." not in str(agent.messages) and goes_on(agent)
+
+
+def test_a_subagents_compact_call_compacts_its_own_conversation_alone(make):
+    call = ("compact", {"focus": "the notes"})
+    agent = make(reply(LONG, calls=[TASK]), reply(LONG, calls=[call]), SUMMARY)
+    agent.client.enqueue(reply("Found."), reply("Done."))
+    take_turn(agent, "Work")
+    assert len(agent.client.requests) == 5 and agent.focus is None
+    assert LONG in str(agent.messages)
+
+
+def test_a_subagents_plan_is_not_its_callers(make):
+    plan = ("todo_write", {"items": ["[ ] mine"]})
+    its = ("todo_write", {"items": ["[ ] its"]})
+    agent = make(reply(calls=[plan, TASK]), reply(calls=[its]), reply("Found."))
+    agent.client.enqueue(reply("Done."))
+    take_turn(agent, "Work")
+    assert remember(agent.messages)["todos"] == ["[ ] mine"]
+
+
+FAILED = {
+    "refused": reply(stop="refusal"),
+    "an unknown stop": reply("x", stop="something_new"),
+    "no permission": api_error(403, "not for you"),
+    "never finished": [unfinished() for _ in range(5)],
+}
+
+
+@pytest.mark.parametrize("case", FAILED)
+def test_a_subagent_that_fails_is_an_error_for_its_caller(make, case):
+    failure = FAILED[case] if type(FAILED[case]) is list else [FAILED[case]]
+    agent = make(reply(calls=[TASK]), *failure, reply("Without it."))
+    assert take_turn(agent, "Work") == "Without it."
+    [result] = results(agent.messages[2])
+    assert result["is_error"] is True and goes_on(agent)
+
+
+def test_what_subagents_do_is_shown_apart_from_the_conversation(make):
+    agent = make(reply(calls=[TASK]), reply(calls=[BASH]), reply("Found."))
+    agent.client.enqueue(reply("Done."))
+    take_turn(agent, "Work")
+    shown = [text for kind, text in agent.events if kind == "tool"]
+    assert shown[0].startswith("[task]") and shown[1].startswith(" ")
+    assert "[bash]" in shown[1]
+
+
+# ---- what is sent ----
+
+
+def long_work(agent):
+    """The requests of a conversation with tools, a plan, a cut and two compactions."""
+    plan = ("todo_write", {"items": ["[ ] read"]})
+    call = ("compact", {"focus": "notes"})
+    agent.client.enqueue(
+        reply("I plan.", calls=[plan, READ], thinking="first"),
+        reply(LONG, calls=[call], thinking="second"),
+        SUMMARY,
+        cut_off(),
+        reply("Half.", thinking="third"),
+        reply(LONG, thinking="fourth"),
+        SUMMARY,
+        reply("Done.", thinking="fifth"),
+    )
+    take_turn(agent, "Begin")
+    agent.offset = 0
+    take_turn(agent, "Go on")
+    agent.offset = 9_000
+    take_turn(agent, "End it")
+    return agent.client.requests
+
+
+FIXED = ("model", "system", "tools", "max_tokens", "thinking", "cache_control")
+
+
+def test_nothing_but_the_messages_changes_within_a_conversation(make, pauses):
+    first, *others = long_work(make(thinking=True, **SMALL))
+    assert len(others) == 7
+    for request in others:
+        assert request.keys() == first.keys()
+        assert [request[key] for key in FIXED] == [first[key] for key in FIXED]
+
+
+def test_the_cache_is_asked_for_at_the_end_and_at_the_system_prompt(make):
+    for request in long_work(make(**SMALL)):
+        assert request["cache_control"] == {"type": "ephemeral"}
+        [system] = request["system"]
+        assert system["cache_control"] == {"type": "ephemeral"}
+        assert markers(request) == 2
+
+
+def test_each_request_begins_with_the_one_before_and_is_read_from_the_cache(make):
+    agent = make(reply("I look.", calls=[READ], thinking="hm"), reply("Done."))
+    take_turn(agent, "Work")
+    assert goes_on(agent)
+    asked = [request["messages"] for request in agent.client.requests]
+    for earlier, later in itertools.pairwise(asked):
+        assert later[: len(earlier)] == earlier
+    assert agent.cached > 0.5
+
+
+def test_keys_of_our_own_are_never_sent(make):
+    agent = make(**SMALL)
+    requests = long_work(agent)
+    assert any(message.keys() > {"role", "content"} for message in agent.messages)
+    for message in itertools.chain(*(request["messages"] for request in requests)):
+        assert message.keys() == {"role", "content"}
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_thinking_is_asked_for_only_where_the_model_offers_it(make, offered):
+    client = StubClient(reply("Hello."), adaptive=offered)
+    agent = make(client=client, thinking=offered)
+    take_turn(agent, "Hi")
+    shown = {"type": "adaptive", "display": "summarized"}
+    assert client.requests[0].get("thinking") == (shown if offered else None)
+
+
+def test_the_request_says_what_the_settings_say(make):
+    agent = make(reply("Hello."), model="some-model", max_output=4_321)
+    take_turn(agent, "Hi")
+    [request] = agent.client.requests
+    assert (request["model"], request["max_tokens"]) == ("some-model", 4_321)
+    assert not {"tool_choice", "temperature", "top_p", "top_k"} & request.keys()
+
+
+def test_the_summary_is_asked_for_with_the_settings_of_the_conversation(make):
+    agent = make(reply(LONG, thinking="hm"), SUMMARY, thinking=True)
+    take_turn(agent, "Tell me a story")
+    compact_history(agent, "compact", by_hand=True)
+    asked, summarised = agent.client.requests
+    assert [summarised[key] for key in FIXED] == [asked[key] for key in FIXED]
+    assert "hm" in json.dumps(summarised["messages"])
+
+
+def test_the_system_prompt_holds_no_clock(make, monkeypatch):
+    agent = make(reply("Hello."), reply("Hello."))
+    take_turn(agent, "Hi")
+    monkeypatch.setattr(program.time, "strftime", lambda *_: "21:00")
+    monkeypatch.setattr(program.time, "time", lambda: 0.0)
+    take_turn(agent, "Hi")
+    first, second = agent.client.requests
+    assert first["system"] == second["system"]
+
+
+def test_thinking_is_sent_back_as_it_came(make):
+    agent = make(reply(thinking="", calls=[READ]), reply("Done.", thinking="so"))
+    take_turn(agent, "Work")
+    assert goes_on(agent)
+    sent = agent.client.requests[-1]["messages"]
+    assert thinking_in(sent) == ["thinking"] * 2
+    assert sent[1]["content"][0]["signature"]
+
+
+@pytest.mark.parametrize("typed, answer", [("\ud800 hi", "Yes."), ("hi", "\udfff.")])
+def test_a_lone_surrogate_is_replaced_before_it_is_sent(make, typed, answer):
+    agent = make(reply("Yes."), lambda request: reply(answer))
+    take_turn(agent, typed)
+    assert take_turn(agent, typed)
+    assert "\\ud" not in json.dumps(agent.messages) and goes_on(agent)
+
+
+def test_a_lone_surrogate_in_the_focus_is_replaced_before_it_is_sent(make, pauses):
+    agent = make(reply(LONG), SUMMARY)
+    take_turn(agent, "Tell me a story")
+    agent.focus = "the \udcff part"
+    assert compact_history(agent, "compact", by_hand=True)
+    assert pauses == [] and goes_on(agent)
+
+
+def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeypatch):
+    folder = bytes(tmp_path) + b"/\xff"
+    try:
+        program.os.mkdir(folder)
+    except OSError:
+        pytest.skip("this file system takes only names that are text")
+    monkeypatch.chdir(folder)
+    agent = make(reply("Hello."))
+    assert take_turn(agent, "Hi") == "Hello." and goes_on(agent)
+
+
+def test_the_loop_can_be_entered_without_a_new_message(make):
+    agent = make(reply("Hello."), messages=[{"role": "user", "content": "Hi"}])
+    assert agent_loop(agent) == "Hello."

@@ -1,0 +1,843 @@
+"""What each tool does, and what reaches the model when one cannot do it."""
+
+import ast
+import inspect
+import json
+import os
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import agent as program
+from agent import TOOLS, run_tool, run_tools, take_turn
+from stub import api_error, reply
+
+NAMES = "bash read_file write_file edit_file glob grep todo_write task compact".split()
+ASKING = {
+    "bash": {"command": "touch made"},
+    "write_file": {"path": "made", "content": "x"},
+    "edit_file": {"path": "there", "old_text": "a", "new_text": "b"},
+}
+
+
+def call(name, /, **given):
+    """A tool call; its id is its name."""
+    return {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": given}
+
+
+def texts(message):
+    """What the results in a message say, in order."""
+    return [block["content"] for block in message["content"]]
+
+
+def lines_of(path):
+    """The entries of a transcript."""
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.fixture
+def use(make):
+    """use(tool, **input): what the tool answers, which must not be an error."""
+    agent = make()
+
+    def use(name, /, **given):
+        block = run_tool(agent, call(name, **given))
+        assert "is_error" not in block, block["content"]
+        return block["content"]
+
+    return use
+
+
+@pytest.fixture
+def error_of(make):
+    """error_of(tool, **input): what the tool answers, which must be an error."""
+    agent = make()
+
+    def error_of(name, /, **given):
+        block = run_tool(agent, call(name, **given))
+        assert block.get("is_error") is True, block["content"]
+        assert block["content"].strip()
+        return block["content"]
+
+    return error_of
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """broken(error): from now on the tool `glob` raises it."""
+
+    def break_it(error):
+        def glob(agent, pattern):
+            raise error
+
+        monkeypatch.setitem(TOOLS, "glob", glob)
+
+    return break_it
+
+
+# --- Schemas ---
+
+
+def parameters(name):
+    """The parameters of a tool that the model fills in."""
+    return list(inspect.signature(TOOLS[name]).parameters.values())[1:]
+
+
+@pytest.fixture
+def schemas(make):
+    return {tool["name"]: tool for tool in make().tools}
+
+
+def test_the_tools_are_these_nine(schemas):
+    assert sorted(schemas) == sorted(TOOLS) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_follows_the_signature(schemas, name):
+    schema, expected = schemas[name]["input_schema"], parameters(name)
+    assert schema["type"] == "object"
+    assert list(schema["properties"]) == [p.name for p in expected]
+    assert schema["required"] == [p.name for p in expected if p.default is p.empty]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_description_says_what_the_tool_does(schemas, name):
+    assert schemas[name]["description"] == inspect.getdoc(TOOLS[name])
+    assert len(schemas[name]["description"]) > 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_property_is_used_by_its_handler(name):
+    handler = ast.parse(textwrap.dedent(inspect.getsource(TOOLS[name]))).body[0]
+    assert isinstance(handler, ast.FunctionDef)
+    used = {n.id for line in handler.body for n in ast.walk(line) if hasattr(n, "id")}
+    assert {p.name for p in parameters(name)} - used == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "type"),
+    [
+        ("bash", "command", "string"),
+        ("bash", "timeout", "integer"),
+        ("read_file", "offset", ["integer", "string"]),
+        ("read_file", "limit", "integer"),
+        ("edit_file", "replace_all", "boolean"),
+        ("todo_write", "items", "array"),
+        ("compact", "focus", "string"),
+    ],
+)
+def test_a_property_has_the_type_that_the_handler_takes(schemas, name, key, type):
+    assert schemas[name]["input_schema"]["properties"][key]["type"] == type
+
+
+def test_the_items_of_a_list_have_a_type(schemas):
+    items = schemas["todo_write"]["input_schema"]["properties"]["items"]
+    assert items["items"] == {"type": "string"}
+
+
+def test_bash_says_that_nothing_confines_a_command():
+    assert re.search(
+        r"whatever the user can|all that the user can", TOOLS["bash"].__doc__
+    )
+
+
+# --- One call ---
+
+
+def test_a_result_answers_its_call_and_holds_nothing_else(make):
+    block = run_tool(make(), call("bash", command="echo hi"))
+    assert block == {
+        "type": "tool_result",
+        "tool_use_id": "toolu_bash",
+        "content": "hi\n",
+    }
+
+
+def test_each_call_is_reported_once_with_its_name(make):
+    agent = make()
+    run_tool(agent, call("bash", command="echo hi"))
+    [(kind, line)] = agent.events
+    assert kind == "tool" and line.startswith("[bash]") and "echo hi" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("bash", {"command": "true"}),
+        ("read_file", {"path": "blank"}),
+        ("grep", {"pattern": "absent"}),
+        ("glob", {"pattern": "absent"}),
+    ],
+)
+def test_no_result_is_empty(use, name, given):
+    Path("blank").write_text("\n\n")
+    assert re.fullmatch(r"\(.+\)", use(name, **given))
+
+
+def test_a_lone_surrogate_does_not_reach_the_model(make, monkeypatch):
+    monkeypatch.setitem(TOOLS, "glob", lambda agent, pattern: "a\ud800b")
+    assert run_tool(make(), call("glob", pattern="*"))["content"] == "a?b"
+
+
+WRONG = {
+    "an unknown tool": ("list_dir", {}, "list_dir"),
+    "nothing given": ("bash", {}, "command"),
+    "one is missing": ("edit_file", {"path": "there"}, "old_text"),
+    "one too many": ("glob", {"pattern": "*", "depth": 2}, "depth"),
+    "the agent itself": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
+    "a number as command": ("bash", {"command": 5}, "command"),
+    "a text as timeout": ("bash", {"command": "touch made", "timeout": "5"}, "timeout"),
+    "no path": ("read_file", {"path": None}, "path"),
+    "a list as path": ("read_file", {"path": ["there"]}, "path"),
+    "a word as offset": ("read_file", {"path": "there", "offset": "end"}, "end"),
+    "a text as limit": ("read_file", {"path": "there", "limit": "all"}, "limit"),
+    "a number as content": ("write_file", {"path": "made", "content": 5}, ""),
+    "a number as text": (
+        "edit_file",
+        {"path": "there", "old_text": 1, "new_text": "b"},
+        "",
+    ),
+    "a number as pattern": ("grep", {"pattern": 5}, "pattern"),
+    "a text as plan": ("todo_write", {"items": "[ ] one"}, ""),
+    "a number in a plan": ("todo_write", {"items": [5]}, "items"),
+}
+
+
+@pytest.mark.parametrize(("name", "given", "named"), WRONG.values(), ids=WRONG)
+def test_wrong_arguments_are_an_error_that_names_them(error_of, name, given, named):
+    Path("there").write_text("a")
+    assert named in error_of(name, **given)
+    assert Path("there").read_text() == "a" and not Path("made").exists()
+
+
+def test_an_unknown_tool_is_answered_with_the_known_ones(error_of):
+    answer = error_of("list_dir")
+    assert all(name in answer for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("broken"),
+        OSError(28, "broken"),
+        TypeError("broken"),
+        ValueError("broken"),
+        RecursionError("broken"),
+        MemoryError("broken"),
+        AssertionError("broken"),
+        program.AgentError("broken"),
+        program.ToolError("broken"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken, error):
+    broken(error)
+    assert "broken" in error_of("glob", pattern="*")
+
+
+def test_an_error_does_not_end_the_loop(make, broken):
+    broken(RuntimeError("broken"))
+    agent = make(reply(calls=[("glob", {"pattern": "*"})]), reply("I see."))
+    assert take_turn(agent, "Look.") == "I see."
+    assert agent.messages[-2]["content"][0]["is_error"] is True
+
+
+# --- Approval ---
+
+
+@pytest.mark.parametrize(("name", "given"), ASKING.items())
+def test_a_refused_call_reaches_the_model_as_a_refusal(make, name, given):
+    Path("there").write_text("a")
+    block = run_tool(make(approve=lambda *_: False), call(name, **given))
+    assert block["is_error"] is True and "refused" in block["content"]
+    assert Path("there").read_text() == "a" and not Path("made").exists()
+
+
+@pytest.mark.parametrize(("name", "given"), ASKING.items())
+def test_an_approved_call_is_run(make, name, given):
+    Path("there").write_text("a")
+    block = run_tool(make(approve=lambda *_: True), call(name, **given))
+    assert "is_error" not in block
+    assert Path("there").read_text() == "b" or Path("made").exists()
+
+
+@pytest.mark.parametrize(("name", "given"), ASKING.items())
+def test_without_anyone_to_ask_the_answer_is_no(name, given):
+    assert run_tool(program.Agent(None), call(name, **given))["is_error"] is True
+    assert not Path("made").exists()
+
+
+@pytest.mark.parametrize(("name", "given"), ASKING.items())
+def test_whoever_approves_sees_the_tool_and_all_of_its_input(make, name, given):
+    asked = []
+    agent = make(approve=lambda *question: asked.append(question))
+    run_tool(agent, call(name, **given))
+    assert asked == [(name, given)]
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("read_file", {"path": "there"}),
+        ("glob", {"pattern": "*"}),
+        ("grep", {"pattern": "a"}),
+        ("todo_write", {"items": []}),
+        ("compact", {}),
+        ("bash", {"comand": "ls"}),
+        ("list_dir", {}),
+    ],
+)
+def test_nobody_is_asked_about_what_changes_nothing(make, name, given):
+    Path("there").write_text("a")
+    asked = []
+    run_tool(
+        make(approve=lambda *question: asked.append(question)), call(name, **given)
+    )
+    assert asked == []
+
+
+# --- Several calls ---
+
+THREE = [call("bash", command=f"echo {i} | tee -a ran") for i in (1, 2, 3)]
+THREE = [block | {"id": f"toolu_{i}"} for i, block in enumerate(THREE)]
+
+
+def test_all_calls_of_a_reply_are_run_in_order_and_answered_in_one_message(make):
+    agent = make()
+    run_tools(agent, THREE)
+    [message] = agent.messages
+    assert message["role"] == "user" and texts(message) == ["1\n", "2\n", "3\n"]
+    assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
+
+
+def test_one_failing_call_does_not_keep_the_others_from_running(make):
+    agent = make()
+    run_tools(agent, [THREE[0], call("bash"), call("list_dir"), THREE[2]])
+    errors = [b.get("is_error", False) for b in agent.messages[-1]["content"]]
+    assert errors == [False, True, True, False]
+
+
+def test_one_call_can_be_refused_and_the_next_be_approved(make):
+    answers = iter([True, False, True])
+    agent = make(approve=lambda *_: next(answers))
+    run_tools(agent, THREE)
+    errors = [b.get("is_error", False) for b in agent.messages[-1]["content"]]
+    assert errors == [False, True, False] and Path("ran").read_text() == "1\n3\n"
+
+
+def test_the_answers_are_in_the_transcript(make):
+    agent = make()
+    run_tools(agent, THREE)
+    assert lines_of(agent.transcript) == agent.messages
+
+
+def test_calls_that_are_not_to_run_are_answered_with_the_reason(make):
+    agent = make()
+    run_tools(agent, THREE, not_run="Cut off.")
+    assert texts(agent.messages[-1]) == ["Cut off."] * 3
+    assert all(b["is_error"] for b in agent.messages[-1]["content"])
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
+    broken(KeyboardInterrupt())
+    agent = make()
+    calls = [*THREE[:at], call("glob", pattern="*"), *THREE[at + 1 :]]
+    with pytest.raises(KeyboardInterrupt):
+        run_tools(agent, calls)
+    [message] = agent.messages
+    assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in calls]
+    errors = [b.get("is_error", False) for b in message["content"]]
+    assert errors == [False] * at + [True] * (3 - at)
+    ran = Path("ran").read_text().split() if at else []
+    assert ran == ["1", "2"][:at] and lines_of(agent.transcript) == [message]
+
+
+def test_after_ctrl_c_the_conversation_goes_on(make, broken):
+    broken(KeyboardInterrupt())
+    calls = [("bash", {"command": "true"}), ("glob", {"pattern": "*"})]
+    agent = make(reply(thinking="", calls=calls), reply("Yes."))
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Look.")
+    assert take_turn(agent, "Are you there?") == "Yes."
+
+
+# --- bash ---
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("echo out; echo err >&2", "out\nerr\n"),
+        ("printf 'no newline'", "no newline"),
+        ("pwd", "{workspace}\n"),
+        ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
+        (r"printf 'caf\351'", "caf\ufffd"),
+        ("[[ a == a ]] && echo bash", "bash\n"),
+    ],
+)
+def test_bash_returns_what_the_command_says(use, workspace, command, output):
+    expected = output.format(workspace=workspace.resolve())
+    assert use("bash", command=command) == expected
+
+
+@pytest.mark.parametrize("status", [1, 3, 127])
+def test_a_failing_command_is_a_result_with_its_status(use, status):
+    answer = use("bash", command=f"echo said; exit {status}")
+    assert "said" in answer and str(status) in answer
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, 120),
+        ({"timeout": 5}, 5),
+        ({"timeout": 9_999}, 600),
+        ({"timeout": 0}, 1),
+        ({"timeout": -5}, 1),
+    ],
+)
+def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
+    allowed = []
+
+    def run(argv, seconds):
+        allowed.append(seconds)
+        return "", 0
+
+    monkeypatch.setattr(program, "run", run)
+    use("bash", command="true", **given)
+    assert allowed == [seconds]
+
+
+# --- read_file ---
+
+
+def read_all(use, path, **given):
+    """The file put together from its pages, and the number of them."""
+    whole, pages = "", 0
+    while True:
+        answer, pages = use("read_file", path=path, **given), pages + 1
+        note = re.search(r"\n\(.*offset=([\d:]+)\)$", answer)
+        whole += answer[: note.start()] if note else answer
+        if not note or pages == 100:
+            return whole, pages
+        whole += "" if ":" in note[1] else "\n"
+        given["offset"] = note[1]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"one\ntwo\n", "one\ntwo\n"),
+        (b"no newline", "no newline"),
+        (b"one\r\ntwo\r\n", "one\ntwo\n"),
+        (
+            "caf\u00e9 \u65e5\u672c \U0001f600".encode(),
+            "caf\u00e9 \u65e5\u672c \U0001f600",
+        ),
+        (b"caf\xe9", "caf\ufffd"),
+        ("one\u2028still one\x0cand so".encode(), "one\u2028still one\x0cand so"),
+    ],
+)
+def test_read_file_returns_the_text(use, data, text):
+    Path("file").write_bytes(data)
+    assert use("read_file", path="file") == text
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "more"),
+    [
+        ({"limit": 2}, "1\n2", "offset=3"),
+        ({"offset": 4, "limit": 2}, "4\n5", "offset=6"),
+        ({"offset": "4", "limit": 2}, "4\n5", "offset=6"),
+        ({"offset": 9}, "9\n10\n", ""),
+        ({"offset": 9, "limit": 2}, "9\n10", ""),
+        ({"offset": 0, "limit": 2}, "1\n2", "offset=3"),
+        ({"offset": -7, "limit": 2}, "1\n2", "offset=3"),
+        ({"limit": 0}, "1", "offset=2"),
+        ({"limit": -1}, "1", "offset=2"),
+    ],
+)
+def test_read_file_returns_the_lines_asked_for(use, given, text, more):
+    Path("file").write_text("".join(f"{i}\n" for i in range(1, 11)))
+    lines, _, note = use("read_file", path="file", **given).partition("\n(")
+    assert lines.rstrip() == text.rstrip()
+    assert more in note and bool(note) == bool(more)
+
+
+PAGED = {
+    "many lines": "".join(f"line {i}\n" for i in range(4_500)),
+    "wide lines": "".join("x" * 999 + "\n" for _ in range(120)),
+    "one line": "".join(f"{i}," for i in range(30_000)),
+    "one long line among others": "a\nb\n" + "x" * 120_000 + "\nc\nd",
+    "a line of exactly a page": "x" * 50_000 + "\ny",
+    "blank lines": "a\n\n\n" * 2_000 + "b",
+    "Japanese": "\u65e5\u672c\u8a9e\n" * 5_000,
+}
+
+
+@pytest.mark.parametrize("text", PAGED.values(), ids=PAGED)
+def test_the_pages_of_a_file_put_together_are_the_file(use, text):
+    Path("file").write_text(text, "utf-8")
+    whole, pages = read_all(use, "file")
+    assert whole.rstrip() == text.rstrip() and 1 < pages < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "most"),
+    [("x\n" * 9_000, 9_000, 4_000), ("x" * 999 + "\n", 2, 999)],
+)
+def test_a_page_is_no_longer_than_2_000_lines(use, text, limit, most):
+    Path("file").write_text(text)
+    answer = use("read_file", path="file", limit=limit)
+    assert len(answer.partition("\n(")[0].rstrip("\n")) in (most, most - 1)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "most"), [(170_616, 50_000), (100_000, 50_000), (10_000, 5_000)]
+)
+def test_a_page_has_50_000_characters_or_half_the_threshold(make, threshold, most):
+    Path("file").write_text("x" * 60_000)
+    agent = make(threshold=threshold)
+    answer = run_tool(agent, call("read_file", path="file"))["content"]
+    assert answer.count("x") == most
+
+
+@pytest.mark.parametrize("offset", [3, 99, "2:500"])
+def test_after_the_end_of_a_file_read_file_says_so(use, offset):
+    Path("file").write_text("one\ntwo\n")
+    assert str(offset) in use("read_file", path="file", offset=offset)
+
+
+@pytest.mark.parametrize("path", ["absent", "sub", ".", "", "file/below"])
+def test_read_file_of_what_is_no_file_is_an_error(error_of, path):
+    Path("sub").mkdir()
+    Path("file").write_text("x")
+    error_of("read_file", path=path)
+
+
+# --- write_file and edit_file ---
+
+CONTENTS = [
+    "",
+    "one\n",
+    "no newline",
+    "one\r\ntwo\n",
+    "caf\u00e9 \u65e5\u672c \U0001f600\n",
+]
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("path", ["file", "new/folders/file", "./new/../file"])
+def test_write_file_writes_exactly_this(use, path, content):
+    Path("file").write_text("what was there before")
+    use("write_file", path=path, content=content)
+    assert Path(os.path.normpath(path)).read_bytes() == content.encode()
+
+
+@pytest.mark.parametrize("path", ["sub", ".", "", "file/below"])
+def test_write_file_where_no_file_can_be_is_an_error(error_of, path):
+    Path("sub").mkdir()
+    Path("file").write_text("x")
+    error_of("write_file", path=path, content="y")
+    assert sorted(os.listdir()) == ["file", "sub"] and os.listdir("sub") == []
+
+
+EDITS = {
+    "once": ("a b c", "b", "x", {}, "a x c"),
+    "to nothing": ("a b c", " b", "", {}, "a c"),
+    "several lines": ("a\nb\nc\n", "a\nb\n", "x\n", {}, "x\nc\n"),
+    "everywhere": ("a b a", "a", "x", {"replace_all": True}, "x b x"),
+    "the only one of all": ("a b c", "b", "x", {"replace_all": True}, "a x c"),
+    "no regular expression": ("a.c abc", "a.c", r"\1", {}, r"\1 abc"),
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "more", "after"), EDITS.values(), ids=EDITS
+)
+def test_edit_file_replaces(use, before, old, new, more, after):
+    Path("file").write_text(before)
+    use("edit_file", path="file", old_text=old, new_text=new, **more)
+    assert Path("file").read_text() == after
+
+
+@pytest.mark.parametrize(
+    ("old", "more"),
+    [
+        ("a", {}),
+        ("a", {"replace_all": False}),
+        ("a", {"replace_all": "false"}),
+        ("absent", {}),
+        ("absent", {"replace_all": True}),
+        ("", {}),
+        ("", {"replace_all": True}),
+        ("A B", {}),
+    ],
+)
+def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
+    Path("file").write_text("a b a")
+    error_of("edit_file", path="file", old_text=old, new_text="x", **more)
+    assert Path("file").read_text() == "a b a"
+
+
+def test_edit_file_says_how_often_the_text_occurs(error_of):
+    Path("file").write_text("a b a")
+    assert "2" in error_of("edit_file", path="file", old_text="a", new_text="x")
+
+
+def test_edit_file_makes_no_new_file(error_of):
+    error_of("edit_file", path="absent", old_text="a", new_text="x")
+    assert os.listdir() == []
+
+
+# --- glob and grep ---
+
+
+@pytest.fixture
+def tree():
+    """A few files to look for."""
+    for path in ("a.py", "src/b.py", "src/deep/c.py", "src/d.txt", "-e"):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(f"first\n{path} is here\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("*.py", ["a.py"]),
+        ("src/*", ["src/b.py", "src/d.txt", "src/deep/"]),
+        ("**/*.py", ["a.py", "src/b.py", "src/deep/c.py"]),
+        ("./a.py", ["a.py"]),
+        ("src/[bd].*", ["src/b.py", "src/d.txt"]),
+    ],
+)
+def test_glob_lists_what_matches_in_order(use, tree, pattern, names):
+    assert use("glob", pattern=pattern).split("\n") == names
+
+
+def test_glob_says_how_many_there_are_where_it_does_not_list_all(use):
+    for i in range(1_234):
+        Path(f"file{i}").touch()
+    answer = use("glob", pattern="*")
+    assert answer.count("file") < 1_234 and "1,234" in answer
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"pattern": "here"}, ["-e", "a.py", "src/b.py", "src/d.txt", "src/deep/c.py"]),
+        ({"pattern": "here", "path": "src/deep"}, ["src/deep/c.py"]),
+        ({"pattern": "here", "path": "src/d.txt"}, ["src/d.txt"]),
+        ({"pattern": "here", "path": "-e"}, ["-e"]),
+        ({"pattern": "-e is"}, ["-e"]),
+        ({"pattern": "(a|b)[.]py is"}, ["a.py", "src/b.py"]),
+    ],
+)
+def test_grep_names_file_and_line_of_each_match(use, tree, given, found):
+    lines = sorted(line.removeprefix("./") for line in use("grep", **given).split("\n"))
+    assert lines == [f"{name}:2:{name} is here" for name in found]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"pattern": "("},
+        {"pattern": "[a"},
+        {"pattern": "here", "path": "absent"},
+        {"pattern": "here", "path": "a.py/below"},
+    ],
+)
+def test_grep_that_cannot_search_is_an_error(error_of, tree, given):
+    error_of("grep", **given)
+
+
+@pytest.mark.parametrize("pattern", ["", "/etc/*", "a\0b"])
+def test_glob_that_cannot_search_is_an_error(error_of, pattern):
+    error_of("glob", pattern=pattern)
+
+
+# --- todo_write and compact ---
+
+
+@pytest.mark.parametrize(
+    ("items", "todo", "count"),
+    [(["[ ] one", "[x] two", "[ ] three"], 2, 3), (["[x] one"], 0, 1), ([], 0, 0)],
+)
+def test_todo_write_counts_what_is_still_to_do(use, items, todo, count):
+    assert re.findall(r"\d+", use("todo_write", items=items)) == [str(todo), str(count)]
+
+
+@pytest.mark.parametrize("item", ["one", "[] one", "[X]one", "- [ ] one", ""])
+def test_todo_write_refuses_an_item_without_a_mark(error_of, item):
+    assert "[ ]" in error_of("todo_write", items=["[ ] good", item])
+
+
+def test_todo_write_keeps_the_plan_outside_of_the_context(make):
+    items = ["[ ] one", "[x] two"]
+    agent = make(reply(calls=[("todo_write", {"items": items})]), reply("Planned."))
+    take_turn(agent, "Plan.")
+    assert program.remember(agent.messages)["todos"] == items
+
+
+@pytest.mark.parametrize(("given", "focus"), [({}, ""), ({"focus": "the plan"},) * 2])
+def test_compact_asks_for_a_compaction_and_answers(make, given, focus):
+    agent = make()
+    assert agent.focus is None
+    block = run_tool(agent, call("compact", **given))
+    assert "is_error" not in block
+    assert agent.focus == (focus["focus"] if focus else "")
+
+
+# --- task ---
+
+TASK = ("task", {"description": "count", "prompt": "Count the files."})
+SUMMARY = "<summary>The files were counted.</summary>"
+
+
+def subtranscript():
+    [path] = Path(".transcripts").glob("task_*.jsonl")
+    return path
+
+
+def test_a_task_returns_the_last_answer_of_a_subagent(make):
+    agent = make(reply(calls=[TASK]), reply("There are 3."), reply("Thanks."))
+    assert take_turn(agent, "How many?") == "Thanks."
+    assert texts(agent.messages[-2]) == ["There are 3."]
+    assert "is_error" not in agent.messages[-2]["content"][0]
+
+
+def test_a_subagent_knows_only_what_the_prompt_says(make):
+    agent = make(reply(calls=[TASK]), reply("There are 3."), reply("Thanks."))
+    take_turn(agent, "How many?")
+    sent = agent.client.requests[1]["messages"]
+    assert sent == [{"role": "user", "content": "Count the files."}]
+
+
+def test_the_details_of_a_subagent_stay_out_of_the_conversation(make):
+    work = reply("Looking.", calls=[("bash", {"command": "echo detail"})])
+    agent = make(reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks."))
+    take_turn(agent, "How many?")
+    assert len(agent.messages) == 4 and "detail" not in json.dumps(agent.messages)
+
+
+def test_a_subagent_has_a_transcript_of_its_own(make):
+    work = reply(calls=[("bash", {"command": "echo detail"})])
+    agent = make(reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks."))
+    take_turn(agent, "How many?")
+    assert [m["role"] for m in lines_of(subtranscript())] == ["user", "assistant"] * 2
+    assert lines_of(agent.transcript) == agent.messages
+    assert agent.transcript.name.startswith("transcript_")
+
+
+def test_a_subagent_has_the_same_tools_without_task(make):
+    agent = make(reply(calls=[TASK]), reply("There are 3."), reply("Thanks."))
+    take_turn(agent, "How many?")
+    given = [[tool["name"] for tool in r["tools"]] for r in agent.client.requests]
+    assert sorted(given[1]) == sorted({*NAMES} - {"task"})
+    assert sorted(given[0]) == sorted(given[2]) == sorted(NAMES)
+
+
+def test_a_subagent_that_calls_task_is_told_which_tools_it_has(make):
+    agent = make(
+        reply(calls=[TASK]), reply(calls=[TASK]), reply("3."), reply("Thanks.")
+    )
+    take_turn(agent, "How many?")
+    [result] = lines_of(subtranscript())[2]["content"]
+    known = re.findall(r"\w+", result["content"].replace("'task'", ""))
+    assert result["is_error"] is True
+    assert "grep" in known and "task" not in known
+
+
+def test_two_tasks_in_one_reply_are_both_answered(make):
+    answers = reply("There are 3."), reply("There are 4."), reply("Thanks.")
+    agent = make(reply(calls=[TASK, TASK]), *answers)
+    take_turn(agent, "How many?")
+    assert texts(agent.messages[-2]) == ["There are 3.", "There are 4."]
+    assert len(list(Path(".transcripts").glob("task_*.jsonl"))) == 2
+
+
+def test_a_subagent_forgets_old_results_as_the_agent_does(make):
+    work = [reply(calls=[("bash", {"command": "seq 999"})]) for _ in range(2)]
+    answers = reply("There are 3."), reply("Thanks.")
+    agent = make(reply(calls=[TASK]), *work, *answers, keep_recent=1, min_savings=0)
+    take_turn(agent, "How many?")
+    first = agent.client.requests[3]["messages"][2]
+    assert texts(first) == ["[Previous: used bash]"]
+
+
+def test_a_subagent_is_summarised_as_the_agent_is(make):
+    work = reply(calls=[("bash", {"command": "seq 2000"})])
+    more = reply(calls=[("bash", {"command": "seq 2000"})])
+    answers = work, more, reply(SUMMARY), reply("There are 3."), reply("Thanks.")
+    agent = make(reply(calls=[TASK]), *answers, threshold=6_000)
+    assert take_turn(agent, "How many?") == "Thanks."
+    assert any("[auto_compact]" in text for kind, text in agent.events)
+    assert "event" in lines_of(subtranscript())[-2]
+    assert len(agent.messages) == 4
+
+
+def test_a_subagent_that_calls_compact_does_not_compact_the_agent(make):
+    work = reply(calls=[("bash", {"command": "seq 2000"}), ("compact", {})])
+    answers = work, reply(SUMMARY), reply("There are 3."), reply("Thanks.")
+    agent = make(reply(calls=[TASK]), *answers)
+    take_turn(agent, "How many?")
+    assert len(agent.messages) == 4 and agent.focus is None
+    assert [e["event"] for e in lines_of(subtranscript()) if "event" in e] == [
+        "compact"
+    ]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_subagent_asks_before_it_runs_a_command(make, allowed):
+    work = reply(calls=[("bash", {"command": "touch made"})])
+    answers = reply(calls=[TASK]), work, reply("3."), reply("Thanks.")
+    agent = make(*answers, approve=lambda name, given: allowed)
+    take_turn(agent, "How many?")
+    assert Path("made").exists() == allowed
+
+
+def test_a_plan_of_a_subagent_is_not_the_plan_of_the_agent(make):
+    mine, other = (("todo_write", {"items": [f"[ ] {who}"]}) for who in ("me", "it"))
+    calls = reply(calls=[mine, TASK]), reply(calls=[other])
+    agent = make(*calls, reply("There are 3."), reply("Thanks."))
+    take_turn(agent, "How many?")
+    assert program.remember(agent.messages)["todos"] == ["[ ] me"]
+
+
+FAILURES = {
+    "an error of the API": api_error(400, "no such thing"),
+    "a refusal": reply(stop="refusal"),
+    "an unknown stop": reply("Half.", stop="pause_turn"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_an_error_of_a_subagent_is_an_error_to_the_model(make, failure):
+    agent = make(reply(calls=[TASK]), failure, reply("I see."))
+    assert take_turn(agent, "How many?") == "I see."
+    [result] = agent.messages[-2]["content"]
+    assert result["is_error"] is True and result["content"].strip()
+
+
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_a_task_without_a_prompt_is_an_error_and_asks_no_subagent(make, prompt):
+    empty = ("task", {"description": "count", "prompt": prompt})
+    agent = make(reply(calls=[empty]), reply("I see."))
+    assert take_turn(agent, "How many?") == "I see."
+    assert agent.messages[-2]["content"][0]["is_error"] is True
+    assert len(agent.client.requests) == 2
+
+
+def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken):
+    broken(KeyboardInterrupt())
+    work = reply(calls=[("glob", {"pattern": "*"})])
+    agent = make(reply(calls=[TASK, TASK]), work, reply("Yes."))
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "How many?")
+    assert lines_of(subtranscript())[-1]["content"][0]["is_error"] is True
+    assert [b["is_error"] for b in agent.messages[-1]["content"]] == [True, True]
+    assert take_turn(agent, "Are you there?") == "Yes."
