@@ -12,19 +12,17 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from agent import Agent, AgentError, Terminal, auto_compact_threshold
-from agent import command, show, status_line, take_turn
 from stub import StubClient, count, reply
 
-WINDOW, MAX_OUTPUT = 20_000, 6_000  # tokens; so small that the layers have work to do
-THRESHOLD = auto_compact_threshold(WINDOW, MAX_OUTPUT)
-ROW = 1_000  # tokens that a line of the picture stands for
-PAUSE = 0.3  # seconds before each prompt, so that an eye can follow
-TOO_LONG = "the API takes less than this request, from here on"
+from agent import Agent, AgentError, Terminal, command, show, status_line, take_turn
+
+WINDOW, THRESHOLD, MAX_OUTPUT = 20_000, 10_000, 6_000  # small: the layers must act
+ROW = 1_000  # tokens that a row of the picture stands for
+PAUSE = 0.3  # seconds before each prompt on a terminal, so that an eye can follow
+TOO_LONG = "from here on the API takes less than this request"
 
 
 @dataclass
@@ -34,14 +32,9 @@ class Scene:
     title: str
     layer: str
     watch: str
-    typed: list[str]
-    replies: list  # of the model; summaries come from `summary`
-    learned: str  # what a summary in this scene or a later one knows
-    doing: str = ""  # what a summary in this scene says of the work; "": there is none
-    then: str = ""
-
-
-# --- The script ---
+    typed: str  # a prompt a line
+    work: list  # the model's replies but the last, without summaries
+    answer: str  # its last reply, and what later summaries know of the scene
 
 
 def use(tool, say="", thinking=None, **arguments):
@@ -50,158 +43,110 @@ def use(tool, say="", thinking=None, **arguments):
 
 
 def pages(path, *lines):
-    """A reply that reads pages of a file, each of 60 lines."""
-    return reply(
-        calls=[("read_file", {"path": path, "offset": n, "limit": 60}) for n in lines]
-    )
+    """A reply that reads pages of a file, of 60 lines each."""
+    options = [{"path": path, "offset": line, "limit": 60} for line in lines]
+    return reply(calls=[("read_file", given) for given in options])
 
 
+# --- The script ---
+
+NEXT = "\n   - "
+PLAN = ["[ ] write NOTES.md", "[ ] look at it once more"]
 NOTES = """\
 # How this agent keeps its context small
 
 1. Old tool results become placeholders: free, before every request.
 2. Over the threshold, one summary replaces the conversation.
 3. The same on demand: the compact tool, /compact, or a prompt that is too long.
-
-Whatever leaves the context stays in the transcript, and grep finds it there.
 """
 
 SCENES = [
     Scene(
         "A result too big for the context goes to disk",
         "tool_result_budget",
-        "the model gets the first lines and a path, and searches the file there.",
-        ["Print agent.py. Which parts is it made of?"],
+        "a preview stays, the model can search the rest.",
+        "Print agent.py. Which parts is it made of?",
         [
-            use("bash", "I print the file.", command="cat agent.py"),
-            use(
-                "grep",
-                thinking="Too large for the context, but it is on disk: I search it.\n",
-                pattern="^# -+ ",
-                path=".task_outputs",
-            ),
-            reply(
-                "It begins with settings, messages and tools; then come the three\n"
-                "layers, the loop and the terminal. The headings say so."
-            ),
+            use("bash", command="cat agent.py", thinking="A look at the whole."),
+            use("grep", "It is on disk now.", path=".task_outputs", pattern="^# -+ "),
         ],
-        "agent.py is one file in titled bands: settings, messages, tools, the three\n"
-        "  layers, the loop, the terminal.",
+        "agent.py goes from settings and tools by way of three layers to the loop.",
     ),
     Scene(
         "Old results are cleared",
         "micro_compact",
-        "how many tokens it frees. It needs no model.",
-        ["Read the first 300 lines, page by page."],
-        [
-            *(pages("agent.py", line) for line in range(1, 301, 60)),
-            reply(
-                "Settings come first, then the state of a conversation, helpers for\n"
-                "messages, and the counting of tokens. My first pages are\n"
-                "placeholders by now; I can still see that I read them, and where."
-            ),
-        ],
-        "The state is one dataclass, Agent. Tokens are counted as bytes / 4, set right\n"
-        "  by what the API reports with each reply.",
+        "how many tokens that frees. It needs no model.",
+        "Read the first 300 lines, page by page.",
+        [pages("agent.py", line) for line in range(1, 301, 60)],
+        "Settings come first, then the state of a conversation, then its messages.",
     ),
     Scene(
         "Over the threshold, a summary replaces the conversation",
         "auto_compact",
-        "the summary itself, and the transcript that keeps every word.",
-        ["Now the tests. What does their fake model check?"],
+        "the summary, and the transcript that keeps every word.",
+        "Now the tests. What does their fake model check?",
         [
-            use("bash", command="head -c 8800 tests/stub.py"),
+            use("bash", command="head -c 8800 tests/stub.py", thinking="One half."),
             use("bash", command="tail -c +8801 tests/stub.py | head -c 8800"),
             use("bash", command="head -c 7600 tests/wire.py"),
-            reply(
-                "It refuses what the API would refuse: a tool call without its result,\n"
-                "an empty text, a key it does not know, thinking whose past was\n"
-                "changed. A layer that breaks a conversation fails its test."
-            ),
         ],
-        "StubClient (tests/stub.py) queues replies, keeps requests and refuses what the\n"
-        "  API would: open tool calls, empty texts, thinking whose past was changed.",
-        "reading tests/stub.py and tests/wire.py, the fake model and its server.",
-        "say what the fake model checks.",
+        "StubClient refuses what the API would: open tool calls, stale thinking ...",
     ),
     Scene(
         "The model asks for a summary itself",
         "compact",
-        "the focus, which says what to keep. The work goes on by itself.",
-        ["Which functions turn a reply into a stream?"],
+        "the focus says what to keep, and the work goes on.",
+        "Which functions turn a reply into a stream?",
         [
             pages("tests/wire.py", 1, 61),
-            use(
-                "compact",
-                "I know where to look, and make room before I go on.",
-                focus="the functions of tests/wire.py that make a stream",
-            ),
-            use("grep", pattern="^def (sse|parts|event)", path="tests/wire.py"),
-            reply(
-                "Three: sse gives the events of a reply, parts those of one block,\n"
-                "and event writes each as bytes."
-            ),
+            use("compact", focus="the functions of tests/wire.py that make a stream"),
+            use("grep", path="tests/wire.py", pattern="^def (sse|parts|event)"),
         ],
-        "tests/wire.py: sse, parts and event turn a reply into a stream; serve offers\n"
-        "  it to another process.",
-        "looking for the functions of tests/wire.py that make a stream.",
-        "find them with grep, and answer.",
+        "In tests/wire.py sse does, with parts for its blocks and event for the bytes.",
     ),
     Scene(
         "You ask for a summary",
         "compact",
-        "the same on your word, between two of your messages.",
-        [
-            "How is the fake model itself tested?",
-            "/compact what we know of the layers and of the fake model",
-        ],
-        [
-            use("bash", command="head -c 8800 tests/test_stub.py"),
-            reply("With tables of bad requests, each beside the API's own words."),
-        ],
-        "tests/test_stub.py: tables of bad requests, beside the API's own words.",
-        "none; all questions are answered.",
-        "wait for the user.",
+        "the same on your word, between two messages.",
+        "How is the fake model itself tested?\n"
+        "/compact what we know of the layers and of the fake model",
+        [use("bash", command="head -c 8800 tests/test_stub.py")],
+        "Its tests are tables of bad requests, each beside the API's own words.",
     ),
     Scene(
         "The API refuses a prompt as too long",
         "reactive_compact",
-        "the same request goes on with a summary and the newest messages.",
-        ["Write what you found to NOTES.md, in a few lines."],
+        "a summary and the newest messages go on with it.",
+        "Write what you found to NOTES.md, in a few lines.",
         [
             pages("agent.py", 1, 61),
-            use("todo_write", items=["[ ] write NOTES.md", "[ ] look at it once more"]),
+            use("todo_write", items=PLAN),
             use("write_file", path="NOTES.md", content=NOTES),
-            use("todo_write", items=["[x] write NOTES.md", "[ ] look at it once more"]),
+            use("todo_write", items=["[x] write NOTES.md", PLAN[1]]),
             TOO_LONG,
             use("bash", command="wc NOTES.md"),
-            reply("NOTES.md is in place: the three layers, a line each."),
         ],
-        "NOTES.md says in a line each what the three layers do.",
-        "NOTES.md is written; one item of the plan is left.",
-        "look at NOTES.md once more.",
+        "NOTES.md is in place: the three layers, a line each.",
     ),
 ]
 
 
 def summary(number):
     """The summary that the model gives in this scene, in nine sections."""
-    past, now = SCENES[:number], SCENES[number - 1]
-    said = [line for scene in past for line in scene.typed if line[0] != "/"]
-    findings = "".join(f"\n- {scene.learned}" for scene in past)
-    messages = "".join(f"\n- {line}" for line in said)
+    typed = [scene.typed.splitlines()[0] for scene in SCENES[:number]]
+    known = [scene.answer for scene in SCENES[: number - 1]]
     return reply(f"""\
-<analysis>{len(said)} messages of the user, all of them about this project.</analysis>
+<analysis>{number} messages of the user, all of them about this project.</analysis>
 <summary>
-1. Request, intent and constraints: understand how this agent keeps its context small.
-2. Key concepts: three layers before each request; a transcript that keeps everything.
-3. Files and code: agent.py, the program; tests/stub.py and tests/wire.py, a fake model.
-4. Errors and fixes: one result was too large; it is in a file under .task_outputs.
-5. Findings:{findings}
-6. All user messages:{messages}
-7. Pending tasks: what the newest message asks for.
-8. Current work: {now.doing}
-9. Next step: {now.then}
+1. Request, intent and constraints: learn how this agent forgets.
+2. Key concepts: three layers before each request; a transcript of everything.
+3. Files and code: agent.py; tests/stub.py and tests/wire.py, the fake model.
+4. Errors and fixes: a result was too large; it is in a file in .task_outputs.
+5. Findings:{"".join(f"{NEXT}{text}" for text in known)}
+6. All user messages:{"".join(f"{NEXT}{text}" for text in typed)}
+7. Pending tasks: none but the current work.
+8. Current work: the newest of these messages; the reading for it is done.
+9. Next step: answer it; if that is done, wait for the user.
 </summary>""")
 
 
@@ -214,34 +159,29 @@ class PromptTooLong(Exception):
     status_code = 400
 
 
-@dataclass
 class ScriptedModel(StubClient):
-    """The stub, with a queue of its own for summaries and a limit that can be staged."""
+    """The stub, which gives summaries when asked, and takes less from TOO_LONG on."""
 
-    tell: Callable[[str], None]
-    scene: int = 0
-    limit: int = WINDOW
-    summaries: list = field(default_factory=list)
-    sent: list = field(default_factory=list)  # (scene, tokens, mark) of each request
-
-    def __post_init__(self):
+    def __init__(self, tell):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
+        self.tell, self.limit, self.scene = tell, WINDOW, 0
+        self.sent = []  # (scene, tokens, mark in the picture) of each request
 
     def take(self, request):
         tokens = count(request["system"], request["tools"], request["messages"])
         last = request["messages"][-1]["content"][-1]
-        summary = isinstance(last, dict) and "<analysis>" in last.get("text", "")
-        if not summary and self.queue and self.queue[0] is TOO_LONG:
+        asked = isinstance(last, dict) and "<analysis>" in last.get("text", "")
+        if self.queue and self.queue[0] is TOO_LONG:
             self.queue.popleft()
             self.limit = tokens // ROW * ROW
-        mark = "x" if tokens > self.limit else "s" if summary else "#"
+        mark = "x" if tokens > self.limit else "s" if asked else "#"
         self.sent.append((self.scene, tokens, mark))
         if mark == "x":
             text = f"prompt is too long: {tokens} tokens > {self.limit} maximum"
             self.tell(f"(the API answers: {text})")
             raise PromptTooLong(text)
-        if summary and self.summaries:
-            self.queue.appendleft(self.summaries.pop(0))
+        if mark == "s":
+            self.queue.appendleft(summary(self.scene))
         return super().take(request)
 
 
@@ -259,7 +199,7 @@ def scratch_copy():
 def play(scene, agent, terminal):
     """Play a scene; returns the agent to go on with, or raises AgentError."""
     model, acted = agent.client, []
-    show(terminal, "plain", f"\n--- {model.scene}. {scene.title} ".ljust(78, "-"))
+    show(terminal, "plain", f"\n--- {model.scene}. {scene.title} ".ljust(79, "-"))
     show(terminal, "plain", f"Watch for [{scene.layer}]: {scene.watch}")
 
     def emit(kind, text):
@@ -268,10 +208,11 @@ def play(scene, agent, terminal):
             acted.append(text)
             if scene.layer == "auto_compact":
                 now = agent.messages[0]["content"][0]["text"]
-                show(terminal, "layer", textwrap.indent(now, "  | "))
+                show(terminal, "layer", textwrap.indent(now, "| "))
 
     agent.emit = emit
-    for line in scene.typed:
+    model.enqueue(*scene.work, reply(scene.answer))
+    for line in scene.typed.splitlines():
         time.sleep(PAUSE * terminal.out.isatty())
         show(terminal, "plain", f"\n> {line}")
         if line.startswith("/"):
@@ -279,22 +220,22 @@ def play(scene, agent, terminal):
         else:
             take_turn(agent, line)
         show(terminal, "layer", status_line(agent))
-    if model.refused or model.queue or model.summaries or not acted:
-        raise AgentError(f"scene {model.scene} did not happen. {model.refused or ''}")
+    if model.refused or model.queue or not acted:
+        raise AgentError(f"not all of this scene came to pass. {model.refused or ''}")
     return agent
 
 
-def picture(sent, threshold):
+def picture(sent):
     """The lines of a drawing: the context's size, request by request."""
-    wide = 2 if len(sent) <= 30 else 1
-    for row in range(max(tokens for _, tokens, _ in sent) // ROW, -1, -1):
-        ruler, note = ("-", " threshold") if row == threshold // ROW else (" ", "")
-        bars = [mark if tokens > row * ROW else ruler for _, tokens, mark in sent]
-        line = "".join(bar * wide for bar in bars)
-        yield f"{row * ROW:>7,} {line}{note}".rstrip()
+    wide = 2 if len(sent) <= 35 else 1
+    most = max(tokens for _, tokens, _ in sent) // ROW * ROW
+    for row in range(most, -1, -ROW):
+        empty = "-" if row == THRESHOLD else " "
+        bars = [mark if tokens > row else empty for _, tokens, mark in sent]
+        yield f"{row:>7,} {''.join(bar * wide for bar in bars)}".rstrip()
     scenes = [scene for scene, _, _ in sent]
     first = [n if n != before else "" for n, before in zip(scenes, [0, *scenes])]
-    yield ("  scene " + "".join(f"{n:<{wide}}" for n in first)).rstrip()
+    yield "  scene " + "".join(f"{n:<{wide}}" for n in first).rstrip()
 
 
 def closing(agent, folder):
@@ -303,16 +244,16 @@ def closing(agent, folder):
     lines = agent.transcript.read_text(encoding="utf-8").split("\n")[:-1]
     messages = [m for m in map(json.loads, lines) if "event" not in m]
     whole = count(last["system"], last["tools"], messages)
-    drawing = "\n".join(picture(sent, agent.threshold))
+    drawing = "\n".join(picture(sent))
     return f"""
---- The context's size in tokens, request by request {"-" * 25}
+--- The size of the context, in tokens, request by request -------------------
 
 {drawing}
 
-        # a request   s one for a summary   x refused as too long
+        # request   s summary   x refused as too long   - threshold
 
-The whole conversation is {whole:,} tokens long, and the largest request was
-{max(tokens for _, tokens, _ in sent):,}. Not a word is lost; the transcript has it all:
+The whole conversation is {whole:,} tokens long; no request had more than
+{max(tokens for _, tokens, _ in sent):,}. Not a word of it is lost, the transcript has them all:
 {folder / agent.transcript}"""
 
 
@@ -338,8 +279,6 @@ The context may grow to {THRESHOLD:,} tokens here, so that there is something to
     os.chdir(folder)
     try:
         for model.scene, scene in enumerate(SCENES, 1):
-            model.enqueue(*scene.replies)
-            model.summaries = [summary(model.scene)] * bool(scene.doing)
             agent = play(scene, agent, terminal)
         tell(closing(agent, folder))
     except AgentError as error:

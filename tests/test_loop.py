@@ -28,8 +28,9 @@ READ = ("read_file", {"path": "notes.txt"})
 BASH = ("bash", {"command": "echo from bash"})
 TASK = ("task", {"description": "look", "prompt": "Look at the notes."})
 SUMMARY = reply("<analysis>notes</analysis><summary>All is well.</summary>")
-LONG = "A long answer. " * 2_000  # over 9,000 tokens as the stub counts them
 SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
+LONG = "A long answer. " * 2_600  # brings the context over that threshold
+HALF = LONG[: len(LONG) // 2]
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +59,15 @@ def on_disk(agent):
     return load(agent.transcript) == drop_thinking(agent.messages)
 
 
+def answer(request):
+    """An answer to any request: to the one for a summary, a summary."""
+    return SUMMARY if "<analysis>" in str(request["messages"][-1]) else reply("Fine.")
+
+
 def goes_on(agent):
     """Whether another turn is a valid request that gets its answer."""
     agent.client.queue.clear()
-    agent.client.enqueue(reply("Fine."))
+    agent.client.enqueue(answer, answer)
     return take_turn(agent, "And now?") == "Fine." and on_disk(agent)
 
 
@@ -305,7 +311,6 @@ def test_a_refusal_of_results_takes_their_calls_back_too(make):
 def test_a_refusal_right_after_a_compaction_does_not_lose_the_summary(make):
     agent = make(reply(LONG), SUMMARY, REFUSALS["without a word"], **SMALL)
     take_turn(agent, "Tell me a story")
-    agent.offset += 9_000  # as if the model's tokens were small
     with pytest.raises(AgentError):
         take_turn(agent, "Something")
     assert "All is well." in str(agent.messages) and goes_on(agent)
@@ -360,7 +365,7 @@ def test_a_reply_that_never_finishes_ends_the_turn(make):
 
 def test_a_reply_that_filled_the_window_is_not_kept_and_the_work_goes_on(make):
     full = reply("Partly", calls=[WRITE], stop="model_context_window_exceeded")
-    agent = make(reply(LONG, thinking="hm"), full, SUMMARY, reply("Done."), **SMALL)
+    agent = make(reply(HALF, thinking="hm"), full, SUMMARY, reply("Done."), **SMALL)
     take_turn(agent, "Tell me a story")
     assert take_turn(agent, "Work") == "Done."
     assert "Partly" not in str(agent.messages) and not Path("made.txt").exists()
@@ -386,7 +391,6 @@ def test_the_layers_come_in_order_before_every_request(make, monkeypatch):
 
 def test_a_context_over_the_threshold_is_summarised_and_the_turn_goes_on(make):
     agent = make(reply(LONG, calls=[READ]), SUMMARY, reply("Done."), **SMALL)
-    agent.offset = 2_000
     assert take_turn(agent, "Read the notes") == "Done."
     assert any(text.startswith("[auto_compact]") for _, text in agent.events)
     assert context_tokens(agent) < agent.threshold and goes_on(agent)
@@ -402,35 +406,46 @@ def test_the_compact_tool_is_answered_and_does_not_end_the_turn(make):
 
 
 def test_there_are_never_two_summaries_without_a_reply_in_between(make):
-    agent = make(reply(LONG), **SMALL)
-    take_turn(agent, "Tell me a story")
-    agent.offset = 9_000
     too_long = api_error(400, "prompt is too long: 40000 tokens > 30000 maximum")
-    agent.client.enqueue(SUMMARY, too_long, reply("Done."))
+    summary = reply(f"<summary>{'A fact. ' * 300}</summary>")
+    agent = make(reply(LONG), summary, too_long, reply("Done."), **SMALL)
+    take_turn(agent, "Tell me a story")
     assert take_turn(agent, "More") == "Done."
     prompts = [str(r["messages"][-1]) for r in agent.client.requests]
-    assert sum("<summary> tags" in prompt for prompt in prompts) == 1
+    assert ["<analysis>" in prompt for prompt in prompts] == [False, True, False, False]
 
 
 # ---- Ctrl-C ----
 
-CTRL_C = KeyboardInterrupt()
-OVERLOADED = api_error(529, "Overloaded")
-WORK = reply("I look around.", calls=[READ, BASH, READ], thinking="a plan")
-# replies, and the event at which Ctrl-C comes: its kind and how many there were before
+CTRL_C, OVERLOADED = KeyboardInterrupt(), api_error(529, "Overloaded")
+
+
+def work():
+    return reply("I look around.", calls=[READ, BASH, READ], thinking="a plan")
+
+
+def ask_for_help():
+    return reply(calls=[TASK, READ])
+
+
+def talk():
+    return reply(LONG, calls=[READ])
+
+
+# what the model answers, and at which event of a kind Ctrl-C comes, if not instead
 INTERRUPTED = {
     "before the first reply": ([CTRL_C], None),
-    "before a later reply": ([WORK, CTRL_C], None),
-    "while thinking streams": ([WORK], ("thinking", 1)),
-    "while text streams": ([WORK], ("text", 1)),
-    "at the first call": ([WORK], ("tool", 0)),
-    "between two calls": ([WORK], ("tool", 2)),
-    "while waiting": ([WORK, OVERLOADED], ("layer", 0)),
-    "before the summary": ([reply(LONG, calls=[READ])], ("layer", 0)),
-    "during the summary": ([reply(LONG, calls=[READ]), CTRL_C], None),
-    "after the summary": ([reply(LONG, calls=[READ]), SUMMARY], ("layer", 1)),
-    "in a subagent": ([reply(calls=[READ, TASK, READ]), CTRL_C], None),
-    "in a subagent's tools": ([reply(calls=[TASK, READ]), WORK], ("tool", 2)),
+    "before a later reply": ([work, CTRL_C], None),
+    "while thinking streams": ([work], ("thinking", 1)),
+    "while text streams": ([work], ("text", 1)),
+    "at the first call": ([work], ("tool", 0)),
+    "between two calls": ([work], ("tool", 2)),
+    "while waiting": ([work, OVERLOADED], ("layer", 0)),
+    "before the summary": ([talk], ("layer", 0)),
+    "during the summary": ([talk, CTRL_C], None),
+    "after the summary": ([talk, SUMMARY], ("layer", 1)),
+    "before a subagent's reply": ([ask_for_help, CTRL_C], None),
+    "in a subagent's tools": ([ask_for_help, work], ("tool", 2)),
 }
 
 
@@ -452,8 +467,7 @@ def test_ctrl_c_leaves_a_valid_conversation(make, case, times):
     replies, when = INTERRUPTED[case]
     agent = make(**SMALL)
     for _ in range(times):
-        agent.client.enqueue(*replies)
-        agent.offset = 2_000
+        agent.client.enqueue(*(r() if callable(r) else r for r in replies))
         press_ctrl_c(agent, when)
         with pytest.raises(KeyboardInterrupt):
             take_turn(agent, "Work")
@@ -463,7 +477,7 @@ def test_ctrl_c_leaves_a_valid_conversation(make, case, times):
 
 
 def test_what_streamed_before_ctrl_c_is_not_kept(make):
-    agent = make(WORK)
+    agent = make(work())
     press_ctrl_c(agent, ("text", 1))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Work")
@@ -471,7 +485,7 @@ def test_what_streamed_before_ctrl_c_is_not_kept(make):
 
 
 def test_ctrl_c_keeps_the_results_of_the_calls_that_were_done(make):
-    agent = make(WORK)
+    agent = make(work())
     press_ctrl_c(agent, ("tool", 1))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Work")
@@ -494,12 +508,11 @@ def test_ctrl_c_at_an_approval_runs_nothing_more(make):
 def test_ctrl_c_while_an_interruption_is_noted_leaves_a_valid_conversation(
     make, monkeypatch
 ):
-    agent = make(WORK)
-    monkeypatch.setattr(program, "run_tool", interrupted)
-    monkeypatch.setattr(program, "tool_result", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    agent = make(work())
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(program, "run_tool", interrupted)
+        patch.setattr(program, "tool_result", interrupted)
         take_turn(agent, "Work")
-    monkeypatch.undo()
     assert roles(agent)[-1] == "assistant" and goes_on(agent)
 
 
@@ -509,8 +522,8 @@ def interrupted(*_, **__):
 
 def test_a_compaction_by_hand_after_ctrl_c_is_a_valid_request(make, monkeypatch):
     agent = make(reply(LONG, calls=[READ]), SUMMARY)
-    monkeypatch.setattr(program, "run_tools", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(program, "run_tools", interrupted)
         take_turn(agent, "Work")
     assert compact_history(agent, "compact", by_hand=True) and goes_on(agent)
 
@@ -558,7 +571,7 @@ def test_a_subagent_has_a_transcript_of_its_own(make):
 
 def test_a_subagent_forgets_with_the_same_layers(make):
     agent = make(reply(calls=[TASK]), **SMALL)
-    agent.client.enqueue(reply(LONG, calls=[READ]), reply(LONG, calls=[READ]), SUMMARY)
+    agent.client.enqueue(reply(HALF, calls=[READ]), reply(HALF, calls=[READ]), SUMMARY)
     agent.client.enqueue(reply("Found."), reply("Done."))
     take_turn(agent, "Work")
     assert any("[auto_compact]" in text for _, text in agent.events)
@@ -627,11 +640,8 @@ def long_work(agent):
         SUMMARY,
         reply("Done.", thinking="fifth"),
     )
-    take_turn(agent, "Begin")
-    agent.offset = 0
-    take_turn(agent, "Go on")
-    agent.offset = 9_000
-    take_turn(agent, "End it")
+    for text in "Begin", "Go on", "End it":
+        take_turn(agent, text)
     return agent.client.requests
 
 

@@ -9,12 +9,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from stub import api_error, reply
 
 import agent as program
 from agent import TOOLS, run_tool, run_tools, take_turn
-from stub import api_error, reply
 
-NAMES = "bash read_file write_file edit_file glob grep todo_write task compact".split()
+FILES = {"read_file", "write_file", "edit_file", "glob", "grep"}
+NAMES = FILES | {"bash", "todo_write", "task", "compact"}
 ASKING = {
     "bash": {"command": "touch made"},
     "write_file": {"path": "made", "content": "x"},
@@ -91,10 +92,10 @@ def schemas(make):
 
 
 def test_the_tools_are_these_nine(schemas):
-    assert sorted(schemas) == sorted(TOOLS) == sorted(NAMES)
+    assert schemas.keys() == TOOLS.keys() == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_schema_follows_the_signature(schemas, name):
     schema, expected = schemas[name]["input_schema"], parameters(name)
     assert schema["type"] == "object"
@@ -102,13 +103,13 @@ def test_a_schema_follows_the_signature(schemas, name):
     assert schema["required"] == [p.name for p in expected if p.default is p.empty]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_description_says_what_the_tool_does(schemas, name):
     assert schemas[name]["description"] == inspect.getdoc(TOOLS[name])
     assert len(schemas[name]["description"]) > 20
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_property_is_used_by_its_handler(name):
     handler = ast.parse(textwrap.dedent(inspect.getsource(TOOLS[name]))).body[0]
     assert isinstance(handler, ast.FunctionDef)
@@ -365,6 +366,17 @@ def test_after_ctrl_c_the_conversation_goes_on(make, broken):
     assert take_turn(agent, "Are you there?") == "Yes."
 
 
+def test_ctrl_c_at_the_question_answers_all_calls(make):
+    def interrupt(name, given):
+        raise KeyboardInterrupt
+
+    agent = make(approve=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_tools(agent, THREE)
+    assert [b["is_error"] for b in agent.messages[-1]["content"]] == [True] * 3
+    assert not Path("ran").exists()
+
+
 # --- bash ---
 
 
@@ -486,14 +498,10 @@ def test_the_pages_of_a_file_put_together_are_the_file(use, text):
     assert whole.rstrip() == text.rstrip() and 1 < pages < 10
 
 
-@pytest.mark.parametrize(
-    ("text", "limit", "most"),
-    [("x\n" * 9_000, 9_000, 4_000), ("x" * 999 + "\n", 2, 999)],
-)
-def test_a_page_is_no_longer_than_2_000_lines(use, text, limit, most):
-    Path("file").write_text(text)
-    answer = use("read_file", path="file", limit=limit)
-    assert len(answer.partition("\n(")[0].rstrip("\n")) in (most, most - 1)
+def test_a_page_is_no_longer_than_2_000_lines(use):
+    Path("file").write_text("x\n" * 9_000)
+    answer = use("read_file", path="file", limit=9_000)
+    assert answer.count("x") == 2_000 and "offset=2001" in answer
 
 
 @pytest.mark.parametrize(
@@ -655,7 +663,7 @@ def test_grep_that_cannot_search_is_an_error(error_of, tree, given):
     error_of("grep", **given)
 
 
-@pytest.mark.parametrize("pattern", ["", "/etc/*", "a\0b"])
+@pytest.mark.parametrize("pattern", ["", "/etc/*"])
 def test_glob_that_cannot_search_is_an_error(error_of, pattern):
     error_of("glob", pattern=pattern)
 
@@ -683,13 +691,15 @@ def test_todo_write_keeps_the_plan_outside_of_the_context(make):
     assert program.remember(agent.messages)["todos"] == items
 
 
-@pytest.mark.parametrize(("given", "focus"), [({}, ""), ({"focus": "the plan"},) * 2])
+@pytest.mark.parametrize(
+    ("given", "focus"),
+    [({}, ""), ({"focus": "the plan"}, "the plan"), ({"focus": None}, "")],
+)
 def test_compact_asks_for_a_compaction_and_answers(make, given, focus):
     agent = make()
     assert agent.focus is None
-    block = run_tool(agent, call("compact", **given))
-    assert "is_error" not in block
-    assert agent.focus == (focus["focus"] if focus else "")
+    assert "is_error" not in run_tool(agent, call("compact", **given))
+    assert agent.focus == focus
 
 
 # --- task ---
@@ -737,7 +747,7 @@ def test_a_subagent_has_the_same_tools_without_task(make):
     agent = make(reply(calls=[TASK]), reply("There are 3."), reply("Thanks."))
     take_turn(agent, "How many?")
     given = [[tool["name"] for tool in r["tools"]] for r in agent.client.requests]
-    assert sorted(given[1]) == sorted({*NAMES} - {"task"})
+    assert sorted(given[1]) == sorted(NAMES - {"task"})
     assert sorted(given[0]) == sorted(given[2]) == sorted(NAMES)
 
 
@@ -770,14 +780,13 @@ def test_a_subagent_forgets_old_results_as_the_agent_does(make):
 
 
 def test_a_subagent_is_summarised_as_the_agent_is(make):
-    work = reply(calls=[("bash", {"command": "seq 2000"})])
-    more = reply(calls=[("bash", {"command": "seq 2000"})])
-    answers = work, more, reply(SUMMARY), reply("There are 3."), reply("Thanks.")
-    agent = make(reply(calls=[TASK]), *answers, threshold=6_000)
+    work = [reply(calls=[("bash", {"command": "seq 1100"})]) for _ in range(3)]
+    answers = *work, reply(SUMMARY), reply("There are 3."), reply("Thanks.")
+    agent = make(reply(calls=[TASK]), *answers, threshold=6_000, keep_recent=9)
     assert take_turn(agent, "How many?") == "Thanks."
-    assert any("[auto_compact]" in text for kind, text in agent.events)
-    assert "event" in lines_of(subtranscript())[-2]
-    assert len(agent.messages) == 4
+    assert "error" not in [kind for kind, text in agent.events]
+    events = [e["event"] for e in lines_of(subtranscript()) if "event" in e]
+    assert events == ["auto_compact"] and len(agent.messages) == 4
 
 
 def test_a_subagent_that_calls_compact_does_not_compact_the_agent(make):

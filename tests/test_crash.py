@@ -1,0 +1,511 @@
+"""SIGKILL and Ctrl-C at every point of a scripted run.
+
+The run does all that an agent does: it streams, runs tools, hands work to a subagent,
+saves a large result, plans, compacts in all three ways, is cut off, answered with nothing
+and refused. A point is whatever the world could notice: an event, a piece of a stream, a
+question, an operation on a file or a process, a line of the transcript. Each run is a
+process of its own, forked, because starting Python anew for each would take minutes.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from stub import Stream, StubClient, api_error, reply
+
+import agent as program
+from agent import Agent, AgentError, drop_thinking, load, remember, resume, take_turn
+
+SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
+LONG = "A long answer. " * 2_600  # brings the context over that threshold
+HALF = LONG[: len(LONG) // 2]
+SUMMARY = reply("<analysis>notes</analysis><summary>All is well.</summary>")
+READ = ("read_file", {"path": "notes.txt"})
+WRITE = ("write_file", {"path": "made.txt", "content": "made"})
+BIG = ("bash", {"command": "seq 9999"})
+TASK = ("task", {"description": "look", "prompt": "Look at the notes."})
+PLAN = ("todo_write", {"items": ["[x] begin", "[ ] go on"]})
+COMPACT = ("compact", {"focus": "the notes"})
+TOO_LONG = api_error(400, "prompt is too long: 40000 tokens > 30000 maximum")
+FOLDER = Path(".transcripts")
+
+
+def script():
+    """What the person types, and what the model answers to it."""
+    return {
+        "Look at everything": [
+            reply("Let me look.", thinking="a plan", calls=[READ, PLAN, WRITE]),
+            reply("Then this.", thinking="more", calls=[BIG, READ]),
+            reply("Help me.", calls=[TASK]),
+            reply("I look.", calls=[READ], thinking="its own"),
+            reply("Its answer."),
+            reply("I write", calls=[WRITE], stop="max_tokens"),
+            reply("Enough of that.", calls=[COMPACT, READ], thinking="so"),
+            SUMMARY,
+            reply("Done with that.", thinking="so"),
+        ],
+        "Tell me all": [
+            reply(LONG, calls=[READ], thinking="long"),
+            SUMMARY,
+            reply(content=[]),
+            reply("Told.", thinking="so"),
+        ],
+        "Something forbidden": [reply("I", stop="refusal")],
+        "Tell me half": [reply(HALF)],
+        "And the end": [TOO_LONG, SUMMARY, reply("The end.")],
+    }
+
+
+# ---- points, and what happens at them ----
+
+
+class Points:
+    """Counts the points that a run passes, and acts at some of them."""
+
+    def __init__(self, act=None, at=()):
+        self.act, self.at, self.passed = act, at, []
+
+    def __call__(self, name):
+        self.passed.append(name)
+        if len(self.passed) in self.at:
+            self.act()
+
+
+class WatchedStream(Stream):
+    """A stream with a point before and after each of its pieces."""
+
+    def __enter__(self):
+        self.client.point("request")
+        super().__enter__()
+        self.client.point("answer")
+        return self
+
+    def __iter__(self):
+        for event in super().__iter__():
+            self.client.point(f"stream {event.type}")
+            yield event
+
+    def get_final_message(self):
+        self.client.point("the end of a stream")
+        return super().get_final_message()
+
+
+class WatchedClient(StubClient):
+    def __init__(self, *replies, point=lambda name: None, **limits):
+        super().__init__(*replies, **limits)
+        self.point = point
+        self.messages.stream = lambda **request: WatchedStream(self, request)
+
+
+def act_on(point):
+    """An agent whose every step is a point."""
+
+    def approve(tool, arguments):
+        point("approval")
+        return True
+
+    agent = Agent(WatchedClient(point=point), approve=approve, **SMALL)
+    agent.emit = lambda kind, text: point(f"event {kind}")
+    return agent
+
+
+AUDITED = {"open", "os.mkdir", "os.chmod", "os.rename", "os.remove"}
+AUDITED |= {"fcntl.flock", "subprocess.Popen", "os.killpg"}
+
+
+@contextmanager
+def watched(point, acknowledge=lambda kind, entry: None):
+    """Let what the program does to files, processes and transcripts be points too."""
+    original, watching = program.commit, [True]
+
+    def commit(agent, entry, *more):
+        point("before a line")
+        original(agent, entry, *more)
+        acknowledge(agent.kind, entry)
+        point("after a line")
+
+    def audit(name, arguments):
+        if name in AUDITED and watching[0]:
+            point(name)
+
+    program.commit = commit
+    sys.addaudithook(audit)  # for good, which is why this is done in a child
+    try:
+        yield
+    finally:
+        program.commit, watching[0] = original, False
+
+
+def play(agent, turns):
+    """Run the script; what ends a turn with a clear line does not end the run."""
+    for text, replies in turns.items():
+        agent.client.queue.clear()
+        agent.client.enqueue(*replies)
+        with suppress(AgentError):
+            take_turn(agent, text)
+
+
+# ---- processes ----
+
+
+def child(work):
+    """Do `work()` in a process of its own; returns its pid."""
+    sys.stdout.flush()
+    if pid := os.fork():
+        return pid
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:  # noqa: BLE001  the parent is told
+        Path("traceback").write_text(traceback.format_exc())
+    finally:
+        os._exit(status)
+
+
+def ended(pid):
+    """How a child ended: its exit status, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def fill(folder):
+    """Make a workspace and go there."""
+    folder.mkdir()
+    os.chdir(folder)
+    Path("notes.txt").write_text("these are the notes\n" * 200)
+
+
+def acknowledge(kind, entry):
+    """Remember outside of the program that a line was committed."""
+    with open("acknowledged", "ab") as file:
+        file.write(json.dumps([kind, entry]).encode() + b"\n")
+
+
+def run_script(folder, act=None, at=()):
+    """The whole script in a new folder; writes there which points it passed."""
+    fill(folder)
+    point = Points(act, at)
+    agent = act_on(point)
+    with watched(point, acknowledge):
+        play(agent, script())
+    assert not agent.client.refused, agent.client.refused
+    Path("points").write_text(json.dumps(point.passed))
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    status = ended(child(partial(run_script, folder)))
+    assert status == 0, (folder / "traceback").read_text()
+    return folder
+
+
+# ---- what must hold afterwards ----
+
+
+def replay(lines):
+    """The conversation that these lines of a transcript make, without thinking."""
+    messages = []
+    for entry in map(json.loads, lines):
+        messages = entry["messages"] if "event" in entry else [*messages, entry]
+    return drop_thinking(messages)
+
+
+def shape(messages):
+    """Messages without the texts of results, which layer 1 clears in memory alone."""
+    return json.loads(
+        json.dumps(messages),
+        object_hook=lambda b: (
+            b if b.get("type") != "tool_result" else {**b, "content": None}
+        ),
+    )
+
+
+def typed(lines):
+    """What the person typed and did not take back, of these lines."""
+    words = []
+    for entry in map(json.loads, lines):
+        if entry.get("event") == "refusal":
+            words.pop()
+        elif "event" not in entry and type(entry["content"]) is str:
+            words.append(entry["content"])
+    return words
+
+
+def planned(lines):
+    """Whether the plan stands in these lines, with its result."""
+    text = b"".join(lines)
+    return b"1 of 2 still to do" in text
+
+
+def acknowledged():
+    """The lines that were acknowledged in this folder."""
+    path = Path("acknowledged")
+    given = [json.loads(line) for line in path.open()] if path.exists() else []
+    return [entry for kind, entry in given if kind == "transcript"]
+
+
+def answer(request):
+    """An answer to any request: to the one for a summary, a summary."""
+    return SUMMARY if "<analysis>" in str(request["messages"][-1]) else reply("Fine.")
+
+
+def check_resumed(lines):
+    """Take up the newest conversation, which is what these lines say, and go on."""
+    agent = Agent(StubClient(answer, answer), **SMALL)
+    resume(agent, None)
+    assert agent.messages == replay(lines)
+    assert take_turn(agent, "And now?") == "Fine." and not agent.client.refused
+    memory = remember(agent.messages)
+    assert memory["words"] == [*typed(lines), "And now?"]
+    assert ("[ ] go on" in memory["todos"]) is planned(lines)
+    assert shape(load(agent.transcript)) == shape(drop_thinking(agent.messages))
+    agent.log.close()
+
+
+def check_killed():
+    """Nothing that was acknowledged is lost, and the work can go on."""
+    given = acknowledged()
+    paths = list(FOLDER.glob("transcript_*.jsonl"))
+    if not paths:
+        assert given == []
+        return 0
+    lines = paths[0].read_bytes().splitlines(keepends=True)
+    assert [json.loads(line) for line in lines[: len(given)]] == given
+    assert len(lines) <= len(given) + 1 and len(paths) == 1
+    check_resumed(lines)
+    return len(lines)
+
+
+# ---- SIGKILL ----
+
+
+def test_the_script_passes_every_kind_of_point(whole):
+    kinds = {name.split()[0] for name in json.loads((whole / "points").read_text())}
+    assert AUDITED <= kinds
+    assert kinds - AUDITED == {
+        *("request", "answer", "stream", "the", "event"),
+        *("approval", "before", "after"),
+    }
+
+
+def test_the_script_compacts_in_every_way(whole):
+    [path] = whole.glob(".transcripts/transcript_*.jsonl")
+    events = [json.loads(line).get("event") for line in path.open()]
+    wanted = ["compact", "auto_compact", "refusal", "reactive_compact"]
+    assert [event for event in events if event] == wanted
+    assert list(whole.glob(".task_outputs/tool-results/*.txt"))
+    assert list(whole.glob(".transcripts/task_*.jsonl"))
+
+
+def test_after_sigkill_at_any_point_the_conversation_goes_on(whole, tmp_path):
+    points, seen = json.loads((whole / "points").read_text()), set()
+    for number, name in enumerate(points, 1):
+        folder = tmp_path / str(number)
+        pid = child(partial(run_script, folder, kill, [number]))
+        assert ended(pid) == -signal.SIGKILL, f"point {number}, {name}"
+        os.chdir(folder)
+        try:
+            seen.add(check_killed())
+        except BaseException as error:
+            raise AssertionError(f"killed at point {number}, {name}") from error
+    [path] = whole.glob(".transcripts/transcript_*.jsonl")
+    assert seen == set(range(len(path.read_bytes().splitlines()) + 1))
+
+
+def test_after_sigkill_in_the_middle_of_any_line_the_conversation_goes_on(whole):
+    [path] = whole.glob(".transcripts/transcript_*.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    FOLDER.mkdir()
+    for number, line in enumerate(lines):
+        for cut in {1, 9, len(line) // 2, len(line) - 2, len(line) - 1}:
+            torn = b"".join(lines[:number]) + line[:cut]
+            (FOLDER / path.name).write_bytes(torn)
+            check_resumed(lines[:number])
+
+
+def test_after_sigkill_by_a_tool_that_runs_the_conversation_goes_on(workspace):
+    suicide = ("bash", {"command": "kill -KILL $PPID; sleep 5"})
+
+    def work():
+        agent = Agent(StubClient(reply("I try.", calls=[READ, suicide])), **SMALL)
+        agent.approve = lambda tool, arguments: True
+        take_turn(agent, "Try it")
+
+    assert ended(child(work)) == -signal.SIGKILL
+    [path] = FOLDER.glob("transcript_*.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 2
+    check_resumed(lines)
+
+
+def test_after_sigkill_again_and_again_nothing_is_lost(workspace):
+    def work(number):
+        agent = Agent(StubClient(lambda request: kill()), **SMALL)
+        if number:
+            resume(agent, None)
+        take_turn(agent, f"Try {number}")
+
+    for number in range(5):
+        assert ended(child(partial(work, number))) == -signal.SIGKILL
+    agent = Agent(StubClient(answer))
+    resume(agent, None)
+    take_turn(agent, "At last")
+    said = [f"Try {number}" for number in range(5)]
+    assert remember(agent.messages)["words"] == [*said, "At last"]
+
+
+def test_agents_that_run_at_once_in_one_folder_do_not_disturb_each_other(workspace):
+    Path("notes.txt").write_text("these are the notes\n" * 200)
+
+    def work(number):
+        agent = Agent(StubClient(), approve=lambda *_: True, **SMALL)
+        play(agent, {f"{text} of {number}": r for text, r in script().items()})
+        assert not agent.client.refused
+
+    children = [child(partial(work, number)) for number in range(3)]
+    assert [ended(pid) for pid in children] == [0, 0, 0]
+    paths = FOLDER.glob("transcript_*.jsonl")
+    said = sorted(remember(load(path))["words"] for path in paths)
+    texts = [text for text in script() if text != "Something forbidden"]
+    assert said == [[f"{text} of {number}" for text in texts] for number in range(3)]
+
+
+# ---- Ctrl-C ----
+
+
+def in_batches(tmp_path, work, cases):
+    """Do `work(case)` for each in one child; the tracebacks of those that failed."""
+    report = tmp_path / "report"
+
+    def batch():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        failed = {}
+        for case in cases:
+            try:
+                work(case)
+            except BaseException:  # noqa: BLE001  the parent is told
+                failed[str(case)] = traceback.format_exc()
+        report.write_text(json.dumps(failed))
+
+    assert ended(child(batch)) == 0
+    return json.loads(report.read_text())
+
+
+def interrupted_turns(agent, turns):
+    """Run the script, and after Ctrl-C another turn; how often Ctrl-C came out."""
+    count = 0
+    for text, replies in [*turns.items(), ("Again", [answer, answer])]:
+        agent.client.queue.clear()
+        agent.client.enqueue(*replies)
+        try:
+            with suppress(AgentError):
+                take_turn(agent, text)
+        except KeyboardInterrupt:
+            count += 1
+            if count == 1:
+                return count + interrupted_turns(agent, {})
+    return count
+
+
+def check_interrupted(agent):
+    """The conversation is valid, on disk, and the next turn and Ctrl-C still work."""
+    agent.client.point = agent.emit = lambda *_: None
+    agent.client.queue.clear()
+    agent.client.enqueue(answer, answer)
+    assert take_turn(agent, "And now?") == "Fine."
+    assert not agent.client.refused, agent.client.refused
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+    lines = agent.transcript.read_bytes().splitlines(keepends=True)
+    assert shape(replay(lines)) == shape(drop_thinking(agent.messages))
+    agent.log.close()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_at_any_point_leaves_a_valid_conversation(whole, tmp_path, times):
+    points = json.loads((whole / "points").read_text())
+
+    def work(number):
+        fill(tmp_path / str(number))
+        point = Points(interrupt, range(number, number + times))
+        agent = act_on(point)
+        with watched(point):
+            count = interrupted_turns(agent, script())
+        assert count == times or point.passed[number - 1 :][:1] == ["after a line"]
+        check_interrupted(agent)
+        shutil.rmtree(tmp_path / str(number))
+
+    failed = in_batches(tmp_path, work, range(1, len(points) + 1))
+    assert {f"{n} {points[int(n) - 1]}": text for n, text in failed.items()} == {}
+
+
+class Lines:
+    """Traces the lines of the program's functions that act on an agent."""
+
+    def __init__(self, act=None, at=None):
+        self.act, self.at, self.passed = act, at, {}
+
+    def __call__(self, frame, event, argument):
+        code = frame.f_code
+        if code.co_filename != program.__file__:
+            return None
+        return self.line if "agent" in code.co_varnames[: code.co_argcount] else None
+
+    def line(self, frame, event, argument):
+        if event == "line":
+            place = frame.f_code.co_name, frame.f_lineno
+            if place == self.at and place not in self.passed:
+                self.passed[place] = True
+                self.act()
+            self.passed[place] = True
+        return self.line
+
+
+@contextmanager
+def traced(lines):
+    before = sys.gettrace()
+    sys.settrace(lines)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def test_ctrl_c_at_any_line_leaves_a_valid_conversation(tmp_path):
+    def run(folder, lines):
+        fill(folder)
+        agent = act_on(lambda name: None)
+        with traced(lines):
+            count = interrupted_turns(agent, script())
+        return agent, count
+
+    def work(place):
+        agent, count = run(tmp_path / f"{place[0]}{place[1]}", Lines(interrupt, place))
+        assert count == 1
+        check_interrupted(agent)
+
+    def survey():
+        lines = Lines()
+        run(tmp_path / "survey", lines)
+        (tmp_path / "lines").write_text(json.dumps(list(lines.passed)))
+
+    assert ended(child(survey)) == 0
+    places = list(map(tuple, json.loads((tmp_path / "lines").read_text())))
+    assert len(places) > 100
+    assert in_batches(tmp_path, work, places) == {}

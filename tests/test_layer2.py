@@ -1,0 +1,825 @@
+"""Layer 2: when a summary is made, how it is asked for, and what it leaves behind."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+import stub
+from stub import StubClient, api_error, reply
+
+import agent as program
+
+T = 10_000  # tokens; an agent with this threshold has about 1,000 in its fixed parts
+WINDOW = {"threshold": T}
+BODY = "x" * 60_000  # over T by any count
+SUMMARY = reply("<analysis>notes</analysis>\n<summary>It went well.</summary>")
+NONE = reply("I would rather talk.")
+
+numbers = itertools.count(1)
+
+
+def typed(text):
+    return {"role": "user", "content": text}
+
+
+def said(text):
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def did(tool, given, text="ok"):
+    """A call of the model's and its result, as two messages."""
+    key = f"call_{next(numbers)}"
+    call = {"type": "tool_use", "id": key, "name": tool, "input": given}
+    result = {"type": "tool_result", "tool_use_id": key, "content": text}
+    return [
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+
+
+def read(path, text="text"):
+    return did("read_file", {"path": path}, text)
+
+
+@pytest.fixture
+def long(make):
+    """long(*replies, before=messages): an agent whose conversation is over T."""
+
+    def build(*replies, before=(), **fields):
+        agent = make(*replies, **WINDOW | fields)
+        for message in [typed("First wish."), *before, said(BODY)]:
+            program.commit(agent, message)
+        return agent
+
+    return build
+
+
+@pytest.fixture
+def compacted(long):
+    """compacted(before, text): the message that a summary left of a conversation."""
+
+    def build(*before, summary=SUMMARY, text="Newest wish.", **fields):
+        agent = long(summary, reply("Done."), before=before, **fields)
+        program.take_turn(agent, text)
+        assert len(agent.messages) == 2 and len(summaries(agent)) == 1
+        return agent
+
+    return build
+
+
+def summaries(agent):
+    """The requests for a summary."""
+    return [r for r in agent.client.requests if "<analysis>" in last_text(r)]
+
+
+def last_text(request):
+    return str(request["messages"][-1]["content"])
+
+
+def texts(message):
+    """The texts of a message of ours, block by block."""
+    return [block["text"] for block in message["content"]]
+
+
+def head(agent):
+    """All that stands for the history, as one text."""
+    return "\n".join(texts(agent.messages[0]))
+
+
+def told(agent, *kinds):
+    return "\n".join(text for kind, text in agent.events if kind in kinds)
+
+
+def bytes_4(agent):
+    """Bytes / 4 of all that the next request sends."""
+    sent = [m["content"] for m in agent.messages]
+    fixed = [program.system_prompt(), agent.tools]
+    return len(stub.encoded(fixed + sent)) / 4
+
+
+def reported(agent):
+    """What the API counts with the last reply in it."""
+    fixed = [{"type": "text", "text": program.system_prompt()}], agent.tools
+    return stub.count(*fixed, agent.messages)
+
+
+# --- The threshold and the limits ---
+
+
+@pytest.mark.parametrize(
+    "window, output, threshold",
+    [
+        (200_000, 16_384, 170_616),
+        (1_000_000, 128_000, 967_000),
+        (24_000, 8_000, 12_000),  # never less than half of a small window
+        (60_000, 16_384, 30_616),
+    ],
+)
+def test_the_threshold_leaves_room_for_a_reply_and_a_summary(window, output, threshold):
+    assert program.auto_compact_threshold(window, output) == threshold
+
+
+@pytest.mark.parametrize(
+    "own, settings, expected",
+    [
+        ((1_000_000, 128_000), {}, (200_000, 16_384, 170_616)),
+        (
+            (1_000_000, 128_000),
+            {"CONTEXT_WINDOW": "1000000"},
+            (1_000_000, 16_384, 970_616),
+        ),
+        ((200_000, 64_000), {"CONTEXT_WINDOW": "900000"}, (200_000, 16_384, 170_616)),
+        ((200_000, 64_000), {"CONTEXT_WINDOW": "60000"}, (60_000, 16_384, 30_616)),
+        ((200_000, 4_096), {}, (200_000, 4_096, 182_904)),  # the model's maximum
+        ((24_000, 8_000), {}, (24_000, 8_000, 12_000)),  # a third of the window
+        ((30_000, 64_000), {}, (30_000, 10_000, 15_000)),
+        ((200_000, 64_000), {"THRESHOLD": "50000"}, (200_000, 16_384, 50_000)),
+        ((200_000, 64_000), {"THRESHOLD": "199999"}, (200_000, 16_384, 183_616)),
+    ],
+)
+def test_the_limits_are_the_models_own_within_the_settings(
+    monkeypatch, own, settings, expected
+):
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    client = StubClient(window=own[0], max_output=own[1])
+    agent = program.Agent(client, **program.limits(client, "model"))
+    assert (agent.window, agent.max_output, agent.threshold) == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        api_error(404, "model: none"),
+        json.JSONDecodeError("nothing", "", 0),
+        TimeoutError(),
+        {"id": "model"},
+        {"max_input_tokens": None, "max_tokens": None, "capabilities": None},
+        {"max_input_tokens": "90000", "max_tokens": "4096"},
+        {"max_input_tokens": True, "max_tokens": True},
+        "<html>",
+    ],
+    ids=str,
+)
+def test_the_defaults_hold_where_the_models_endpoint_gives_no_limits(answer):
+    client = StubClient()
+    client.info = answer
+    agent = program.Agent(client, **program.limits(client, "model"))
+    limits = agent.window, agent.max_output, agent.threshold, agent.thinking
+    assert limits == (200_000, 16_384, 170_616, False)
+
+
+def test_the_settings_of_layer_1_may_be_zero(monkeypatch):
+    for name in ("KEEP_RECENT", "MIN_SAVINGS"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("MAX_MESSAGES", "50")
+    agent = program.Agent(None, **program.limits(StubClient(), "model"))
+    assert (agent.keep_recent, agent.min_savings, agent.max_messages) == (0, 0, 50)
+
+
+def test_a_setting_that_is_no_number_is_an_error_that_names_it(monkeypatch):
+    monkeypatch.setenv("THRESHOLD", "a lot")
+    with pytest.raises(program.AgentError, match="THRESHOLD"):
+        program.limits(StubClient(), "model")
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_thinking_is_asked_for_where_the_model_offers_it(make, adaptive):
+    client = StubClient(reply("Hi."), adaptive=adaptive)
+    agent = make(client=client, **program.limits(client, "model"))
+    program.take_turn(agent, "Hello.")
+    assert ("thinking" in client.requests[0]) == adaptive
+
+
+# --- Counting ---
+
+
+def test_before_the_first_reply_all_that_is_sent_counts_as_bytes_4(make):
+    agent = make(messages=[typed("x" * 4_000), said("y" * 4_000), typed("あ" * 4_000)])
+    assert program.context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.01)
+
+
+@pytest.mark.parametrize("text, tokens", [("x", 1_000), ("é", 2_000), ("日", 3_000)])
+def test_bytes_and_not_characters_are_counted(make, text, tokens):
+    empty, full = make(), make(messages=[typed(text * 4_000)])
+    more = program.context_tokens(full) - program.context_tokens(empty)
+    assert more == pytest.approx(tokens, abs=2)
+    assert program.estimate_tokens(full.messages) == more
+
+
+def test_after_a_reply_the_count_is_what_the_api_reported(make):
+    agent = make(reply("x" * 900), reply("日本語" * 300, thinking="Well."))
+    for text in ("Tell me.", "Again, in another language, please."):
+        program.take_turn(agent, text)  # the second one is read from the cache
+        assert program.context_tokens(agent) == pytest.approx(reported(agent), abs=12)
+
+
+@pytest.mark.parametrize("text, tokens", [("x", 1_000), ("日", 3_000)])
+def test_what_came_after_the_last_reply_is_added_as_bytes_4(make, text, tokens):
+    agent = make(reply("x" * 9_000))
+    program.take_turn(agent, "Tell me.")
+    before = program.context_tokens(agent)
+    program.commit(agent, typed(text * 4_000))
+    assert program.context_tokens(agent) - before == pytest.approx(tokens, abs=2)
+
+
+def test_right_after_a_compaction_all_counts_as_bytes_4_again(make):
+    agent = make(reply(BODY), SUMMARY)
+    program.take_turn(agent, "Tell me.")
+    assert program.context_tokens(agent) > 1.2 * bytes_4(agent)
+    assert program.compact_history(agent, "compact", by_hand=True)
+    assert program.context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.05)
+
+
+def test_a_message_that_is_taken_back_leaves_the_count_as_it_was(make):
+    agent = make(reply(BODY), reply(stop="refusal"))
+    program.take_turn(agent, "Tell me.")
+    before = program.context_tokens(agent)
+    with pytest.raises(program.AgentError):
+        program.take_turn(agent, "Something forbidden.")
+    assert program.context_tokens(agent) == before
+
+
+@pytest.mark.parametrize("above, expected", [(0, False), (1, True)])
+def test_a_summary_is_due_above_the_threshold_and_not_at_it(make, above, expected):
+    agent = make(messages=[typed(BODY)])
+    agent.threshold = program.context_tokens(agent) - above
+    assert program.should_compact(agent) is expected
+
+
+def test_it_is_the_apis_count_that_decides(make):
+    replies = [reply("x" * 20_000), SUMMARY, reply("Done.")]
+    agent = make(*replies, threshold=6_500)  # 6,000 by bytes / 4, 7,500 by the API
+    program.take_turn(agent, "First.")
+    assert bytes_4(agent) < agent.threshold < program.context_tokens(agent)
+    program.take_turn(agent, "Second.")
+    assert len(summaries(agent)) == 1
+
+
+def test_under_the_threshold_nothing_is_summarised(make):
+    agent = make(reply("a"), reply("b"), **WINDOW)
+    for text in ("First.", "Second."):
+        program.take_turn(agent, text)
+    assert summaries(agent) == [] and len(agent.messages) == 4
+
+
+def test_what_layer_1_frees_can_make_a_summary_unnecessary(make):
+    agent = make(reply("Done."), keep_recent=0, **WINDOW)
+    agent.messages = [typed("Look."), *did("bash", {}, BODY), said("Seen.")]
+    assert program.should_compact(agent)
+    program.take_turn(agent, "Go on.")
+    assert len(agent.client.requests) == 1 and "auto" not in told(agent, "layer")
+
+
+# --- The request for a summary ---
+
+
+@pytest.fixture
+def asked(make):
+    """An agent that has been summarised once, with thinking in its conversation."""
+    thought = reply(BODY, thinking="A secret thought.")
+    agent = make(
+        thought, SUMMARY, reply("Done.", thinking="x"), thinking=True, **WINDOW
+    )
+    program.take_turn(agent, "First wish.")
+    before = agent.messages
+    assert program.take_turn(agent, "Second wish.") == "Done."
+    agent.before = [*before, typed("Second wish.")]
+    return agent
+
+
+def test_it_is_the_live_conversation_unchanged_and_one_message_more(asked):
+    [request] = summaries(asked)
+    assert request["messages"][:-1] == asked.before
+    assert request["messages"][-1]["role"] == "user"
+    assert stub.blocks(request["messages"][1]["content"])[0]["type"] == "thinking"
+
+
+def test_all_its_settings_are_those_of_the_conversation(asked):
+    first, summary, after = (
+        {k: v for k, v in r.items() if k != "messages"} for r in asked.client.requests
+    )
+    assert first == summary == after
+    assert "tool_choice" not in summary and summary["max_tokens"] == asked.max_output
+
+
+def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(asked):
+    [text] = texts(summaries(asked)[0]["messages"][-1])
+    lines = text.strip().split("\n")
+    assert "tool" in lines[0] and "tool" in lines[-1]
+    assert re.findall(r"^(\d)\. \S", text, re.MULTILINE) == list("123456789")
+    assert "<analysis>" in text and "<summary>" in text
+    assert f"{T // 8:,}" in text and "earlier summary" in text
+
+
+def test_no_thinking_text_gets_into_the_prompt_or_the_new_history(asked):
+    prompt = last_text(summaries(asked)[0])
+    assert "secret thought" not in prompt + str(asked.messages)
+
+
+def test_the_focus_is_appended_where_one_was_given(long):
+    agent = long(SUMMARY, focus="the names of the birds")
+    program.compact_history(agent, "compact", by_hand=True)
+    assert "the names of the birds" in last_text(summaries(agent)[0])
+
+
+def test_neither_system_prompt_nor_tools_ever_change(asked):
+    fixed = [json.dumps([r["system"], r["tools"]]) for r in asked.client.requests]
+    assert len(fixed) == 3 and len(set(fixed)) == 1
+
+
+def test_the_system_prompt_tells_how_the_context_is_kept(asked):
+    system = asked.client.requests[0]["system"][0]["text"]
+    for word in ("[Previous: used", ".transcripts", "summary", "compact"):
+        assert word in system
+
+
+# --- What is accepted as a summary ---
+
+WELL = "<summary>It went well.</summary>"
+CALL = [("bash", {"command": "touch called"})]
+
+
+@pytest.mark.parametrize(
+    "answer, summary",
+    [
+        (reply(WELL), "It went well."),
+        (reply(f"<analysis>a</analysis>\n\n{WELL}\n"), "It went well."),
+        (reply(WELL, stop="stop_sequence"), "It went well."),
+        (reply(WELL, thinking="a <summary>thought</summary>"), "It went well."),
+        (reply("<analysis>a <summary> of it</analysis>" + WELL), "It went well."),
+        (reply("<summary>\nTwo\n\nparts\n</summary>"), "Two\n\nparts"),
+        (
+            reply("<analysis>a</analysis><summary>It splits at </analysis>.</summary>"),
+            "It splits at </analysis>.",
+        ),
+        (
+            reply("<summary>Between <summary> and </summary> it stands.</summary>"),
+            "Between <summary> and </summary> it stands.",
+        ),
+    ],
+)
+def test_a_normal_reply_with_a_summary_is_accepted(long, answer, summary):
+    agent = long(answer, reply("Done."))
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    assert f"\n{summary}\n" in head(agent) and "<analysis>" not in head(agent)
+    assert agent.failures == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(WELL, stop="refusal"),
+        reply("", stop="refusal"),
+        reply(WELL, stop="max_tokens"),
+        reply(WELL, stop="pause_turn"),
+        reply(WELL, calls=CALL),
+        reply(WELL, calls=CALL, stop="end_turn"),
+        reply("", calls=CALL),
+        reply("It went well."),
+        reply("<summary></summary>"),
+        reply("<summary> \n </summary>"),
+        reply("<summary>It went"),
+        reply("<analysis><summary>It went well.</summary></analysis>"),
+        reply(""),
+        reply("", thinking="Hm."),
+        reply(f"<summary>{BODY}{BODY}</summary>"),  # longer than the history
+        api_error(400, "some other fault"),
+        api_error(401, "invalid x-api-key"),
+    ],
+    ids=lambda answer: str(answer)[:70],
+)
+def test_anything_else_is_a_failure_that_leaves_the_history_as_it_was(long, answer):
+    agent = long(answer, reply("Done."))
+    before = [*agent.messages, typed("Newest wish.")]
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    assert agent.messages == [*before, said("Done.")]
+    assert agent.failures == 1 and "[auto_compact]" in told(agent, "error")
+    assert agent.client.requests[-1]["messages"] == before
+    assert not Path("called").exists()
+
+
+def test_a_summary_that_the_network_prevents_is_a_failure_too(long, pauses):
+    agent = long(*[api_error(529, "Overloaded")] * 5, reply("Done."))
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    assert len(pauses) == 4 and agent.failures == 1 and len(agent.messages) == 4
+
+
+# --- What replaces the history ---
+
+
+def test_one_message_of_ours_replaces_the_history_and_the_request_ends_with_it(long):
+    agent = long(SUMMARY, reply("Done."))
+    program.take_turn(agent, "Newest wish.")
+    [sent] = agent.client.requests[-1]["messages"]
+    assert sent["role"] == "user" and len(texts(sent)) > 1
+    assert agent.messages[1:] == [said("Done.")]
+
+
+def test_it_has_summary_words_plan_files_and_request_in_this_order(compacted):
+    for name in "ab":
+        Path(f"{name}.py").write_text(f"the text of {name}")
+    plan = did("todo_write", {"items": ["[x] look", "[ ] mend it"]})
+    agent = compacted(*plan, *read("a.py"), *read("b.py"), typed("Second wish."))
+    first, words, todo, *files, last = texts(agent.messages[0])
+    assert first.startswith(
+        f"[Conversation compressed. Transcript: {agent.transcript}]"
+    )
+    assert "reference" in first and "It went well." in first
+    assert words.index("First wish.") < words.index("Second wish.")
+    assert "[ ] mend it" in todo and "look" not in todo
+    assert ["the text of" in text for text in files] == [True, True]
+    assert last.endswith("Newest wish.")
+
+
+def test_the_transcript_that_it_names_holds_what_was_forgotten(compacted):
+    agent = compacted()
+    path = re.search(r"Transcript: (\S+)\]", head(agent))[1]
+    assert BODY in Path(path).read_text()
+
+
+# --- The person's own words ---
+
+ODD = 'Keep  "two  spaces",\n\tthe tab & <tags>, 日本語 and it\'s end. '
+
+
+def words_of(agent):
+    return program.remember(agent.messages)["words"]
+
+
+def test_the_persons_words_are_kept_letter_by_letter(compacted):
+    agent = compacted(typed(ODD), said("Yes."), typed("Third."), text=ODD + "!")
+    assert head(agent).count(ODD) == 2
+    assert words_of(agent) == ["First wish.", ODD, "Third.", ODD + "!"]
+
+
+def test_words_are_carried_over_several_compactions(long):
+    agent = long(*[SUMMARY, reply(BODY)] * 4)
+    wishes = [f"Wish number {n}." for n in range(4)]
+    for wish in wishes:
+        program.take_turn(agent, wish)
+    assert len(summaries(agent)) == 4
+    assert words_of(agent) == ["First wish.", *wishes]
+    places = [head(agent).index(wish) for wish in words_of(agent)]
+    assert places == sorted(places) and head(agent).count("First wish.") == 1
+
+
+def test_of_many_words_the_first_and_the_newest_stay_within_the_budget(compacted):
+    wishes = [f"#{n}: {'w' * 590}." for n in range(30)]  # 150 tokens each
+    agent = compacted(*map(typed, wishes))
+    kept = [wish for wish in wishes if wish in head(agent)]
+    assert "First wish." in head(agent) and kept == wishes[-len(kept) :]
+    assert 900 < program.estimate_tokens([typed(wish) for wish in kept]) <= T // 8
+
+
+def test_the_budget_is_20000_tokens_where_the_threshold_is_high(make):
+    wishes = [f"#{n}: {'w' * 3_990}." for n in range(60)]  # 1,000 tokens each
+    agent = make(SUMMARY, messages=[*map(typed, wishes), said("x" * 400_000)])
+    program.compact_history(agent, "compact", by_hand=True)
+    kept = words_of(agent)
+    assert kept[0] == wishes[0] and kept[2:] == wishes[-len(kept[2:]) :]
+    assert kept[1].startswith("#")  # some of its own text, where it was cut
+    assert 19_000 < program.estimate_tokens(map(typed, kept)) <= 20_000
+
+
+def test_over_several_compactions_the_first_and_the_newest_words_still_stay(long):
+    agent = long(*[SUMMARY, reply(BODY)] * 6)
+    wishes = [f"#{n}: {'w' * 1_990}." for n in range(6)]  # 500 tokens each
+    for wish in wishes:
+        program.take_turn(agent, wish)
+        assert "First wish." in head(agent) and wish in head(agent)
+    assert wishes[-2] in head(agent) and wishes[0] not in head(agent)
+
+
+@pytest.mark.parametrize("place", ["First", "Second"])
+def test_a_long_wish_that_fits_the_budget_stays_whole(make, place):
+    wishes = ["First wish.", "Second wish."]
+    big = f"{place} wish, a long one. " + "w" * 3_200  # 800 of 1,250 tokens
+    wishes[place == "Second"] = big
+    history = [*map(typed, wishes), said(BODY), typed("Now.")]
+    agent = make(SUMMARY, messages=history, **WINDOW)
+    assert program.auto_compact(agent)
+    assert all(wish in head(agent) for wish in wishes)
+
+
+def test_a_first_wish_over_the_budget_leaves_room_for_the_newest(make):
+    wishes = ["A" * 90_000, "b" * 800, "c" * 800]
+    history = [*map(typed, wishes), said(BODY), typed("Now.")]
+    agent = make(SUMMARY, messages=history, **WINDOW)
+    assert program.auto_compact(agent)
+    assert "AAAA" in head(agent) and wishes[2] in head(agent)
+
+
+def test_what_we_put_into_the_conversation_is_not_taken_for_the_persons_words(
+    compacted,
+):
+    ours = {"role": "user", "content": [{"type": "text", "text": "A note."}]}
+    assert words_of(compacted(ours)) == ["First wish.", "Newest wish."]
+
+
+# --- The plan ---
+
+
+def test_the_open_plan_survives_every_compaction(long):
+    plan = did("todo_write", {"items": ["[ ] mend it"]})
+    agent = long(*[SUMMARY, reply(BODY)] * 3, before=plan)
+    for text in ("One.", "Two.", "Three."):
+        program.take_turn(agent, text)
+        assert "[ ] mend it" in head(agent)
+
+
+@pytest.mark.parametrize("items", [[], ["[x] look", "[x] mend it"]])
+def test_a_plan_that_is_done_is_not_brought_back(long, items):
+    plan = did("todo_write", {"items": ["[ ] mend it"]})
+    agent = long(*[SUMMARY, reply(BODY)] * 2, before=plan)
+    program.take_turn(agent, "One.")
+    for message in did("todo_write", {"items": items}):
+        program.commit(agent, message)
+    program.take_turn(agent, "Two.")
+    assert len(summaries(agent)) == 2 and "mend it" not in head(agent)
+
+
+def test_a_plan_that_the_tool_refused_does_not_count(compacted):
+    call, answer = did("todo_write", {"items": ["[ ] wrong"]}, "Begin each item so.")
+    answer["content"][0]["is_error"] = True
+    assert "wrong" not in head(compacted(call, answer))
+
+
+# --- The files ---
+
+
+def test_recently_read_files_come_back_fresh_from_disk(compacted):
+    Path("a.py").write_text("the new text")
+    agent = compacted(*read("a.py", "the old text"))
+    assert "the new text" in head(agent) and "the old text" not in head(agent)
+
+
+def test_five_files_come_back_those_read_last_each_once(compacted):
+    for n in range(7):
+        Path(f"{n}.py").write_text(f"text of {n}")
+    order = [0, 1, 2, 3, 4, 5, 6, 0, 5]
+    agent = compacted(*itertools.chain(*(read(f"{n}.py") for n in order)))
+    found = re.findall(r"text of (\d)", head(agent))
+    assert sorted(found) == ["0", "3", "4", "5", "6"]
+    assert re.findall(r"(\d)\.py", head(agent)) == found
+
+
+def test_a_file_written_or_searched_only_does_not_come_back(compacted):
+    Path("a.py").write_text("its text")
+    wrote = did("write_file", {"path": "a.py", "content": "c"})
+    searched = did("grep", {"pattern": "x", "path": "a.py"})
+    assert "its text" not in head(compacted(*wrote, *searched))
+
+
+def test_a_file_that_could_not_be_read_does_not_come_back(compacted):
+    call, answer = read("a.py", "There is no file there.")
+    answer["content"][0]["is_error"] = True
+    Path("a.py").write_text("its text")
+    assert "its text" not in head(compacted(call, answer))
+
+
+def test_each_file_is_cut_at_5000_tokens_with_a_note(make):
+    text = "".join(f"line {n}, and so on\n" for n in range(9_000))
+    Path("long.txt").write_text(text)
+    [restored] = program.restore_recent_files(make(), ["long.txt"])
+    assert 4_800 < len(restored) / 4 < 5_100
+    assert "line 1," in restored and "line 8999" not in restored
+    assert re.search("cut|more", restored[-200:])
+
+
+def test_all_files_together_are_within_a_quarter_of_the_threshold(make):
+    for name in "abcde":
+        Path(name).write_text(name * 16_000)
+    agent = make(threshold=40_000)
+    restored = program.restore_recent_files(agent, list("abcde"))
+    assert 9_000 < sum(map(len, restored)) / 4 < 10_100
+    assert "e" * 15_000 in restored[0]  # the one read last comes first
+
+
+def test_a_file_that_is_gone_is_named(compacted):
+    agent = compacted(*read("gone.py"))
+    [line] = [text for text in texts(agent.messages[0]) if "gone.py" in text]
+    assert "no file" in line
+
+
+def test_a_restored_file_still_counts_as_recent_at_the_next_compaction(long):
+    Path("a.py").write_text("its text")
+    agent = long(*[SUMMARY, reply(BODY)] * 3, before=read("a.py"))
+    for text in ("One.", "Two.", "Three."):
+        program.take_turn(agent, text)
+        assert head(agent).count("its text") == 1
+
+
+def test_a_file_that_has_become_a_link_to_the_outside_is_not_restored(
+    compacted, tmp_path
+):
+    (tmp_path / "secret").write_text("the secret")
+    Path("a.py").symlink_to(tmp_path / "secret")
+    agent = compacted(*read("a.py"))
+    assert "a.py" in head(agent) and "the secret" not in head(agent)
+
+
+def test_an_api_key_in_a_restored_file_is_redacted(compacted, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789")
+    Path("a.py").write_text("key = 'sk-ant-0123456789'")
+    agent = compacted(*read("a.py", "key = '[redacted]'"))
+    assert "key = " in head(agent) and "sk-ant" not in head(agent)
+    assert "sk-ant" not in agent.transcript.read_text()
+
+
+# --- What to do next, and how much is kept ---
+
+
+def test_in_the_middle_of_work_it_ends_with_the_request_in_progress(long):
+    calls = [("bash", {"command": "echo hi"})]
+    agent = long(reply(BODY, calls=calls), SUMMARY, reply("Done."), threshold=30_000)
+    assert program.take_turn(agent, "Count the birds.") == "Done."
+    assert texts(agent.messages[0])[-1].endswith("Count the birds.")
+
+
+def test_by_hand_it_ends_with_the_agent_waiting_for_the_person(long):
+    agent = long(SUMMARY, before=[said("Well?"), typed("Count the birds.")])
+    assert program.compact_history(agent, "compact", by_hand=True)
+    *_, words, last = texts(agent.messages[0])
+    assert "Count the birds." in words and "Count the birds." not in last
+    assert "user" in last
+
+
+@pytest.mark.parametrize(
+    "length, files, words",
+    [(4_000, True, True), (30_000, False, True), (35_000, False, False)],
+)
+def test_to_fit_files_are_dropped_first_and_then_older_words(
+    make, length, files, words
+):
+    Path("a.py").write_text("f" * 12_000)
+    wishes = [typed("w" * 4_000), said("Yes."), *read("a.py")]
+    agent = make(reply(f"<summary>{'s' * length}</summary>"), **WINDOW)
+    agent.messages = [*wishes, said(BODY), typed("Newest wish.")]
+    assert program.auto_compact(agent)
+    assert program.context_tokens(agent) < T and "Newest wish." in head(agent)
+    assert ("ffff" in head(agent), "wwww" in head(agent)) == (files, words)
+
+
+def test_what_is_left_is_under_the_threshold_in_japanese_too(long):
+    agent = long(SUMMARY, reply("Done."), before=[typed("日本語" * 4_000)])
+    program.take_turn(agent, "続けて。")
+    assert stub.count("", [], agent.client.requests[-1]["messages"]) < T
+
+
+def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(make):
+    agent = make(reply("Done."), **WINDOW)
+    assert program.take_turn(agent, "w" * 60_000) == "Done."
+    assert summaries(agent) == [] and agent.failures == 0
+    assert "nothing to compact" in told(agent, "layer")
+    assert agent.messages[0] == typed("w" * 60_000)
+
+
+def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compacted):
+    agent = compacted()
+    line = told(agent, "layer").split("\n")[-1]
+    counts = re.findall(r"\d[\d,]*", line.split(str(agent.transcript))[0])
+    before, after = (int(count.replace(",", "")) for count in counts[-2:])
+    assert line.startswith("[auto_compact]") and str(agent.transcript) in line
+    assert before > T > after > 0
+
+
+# --- The breaker ---
+
+
+@pytest.fixture
+def broken(long):
+    """An agent whose summaries failed three times in a row, and its next replies."""
+
+    def build(*replies, before=(), **fields):
+        agent = long(*[NONE, reply("Done.")] * 3, *replies, before=before, **fields)
+        for text in ("One.", "Two.", "Three."):
+            assert program.take_turn(agent, text) == "Done."
+        return agent
+
+    return build
+
+
+def test_after_three_failures_in_a_row_the_breaker_opens_and_says_so_once(broken):
+    agent = broken(reply("Done."))
+    program.take_turn(agent, "Four.")
+    assert len(summaries(agent)) == 3 and agent.failures == 3
+    errors = [text for kind, text in agent.events if kind == "error"]
+    assert ["/compact" in text for text in errors] == [False, False, True]
+
+
+def test_a_success_in_between_begins_the_count_anew(long):
+    turns = [NONE, reply("a"), NONE, reply("b"), SUMMARY, reply(BODY), NONE, reply("c")]
+    agent = long(*turns)
+    failures = []
+    for text in ("One.", "Two.", "Three.", "Four."):
+        program.take_turn(agent, text)
+        failures.append(agent.failures)
+    assert failures == [1, 2, 0, 1]
+
+
+def test_while_it_is_open_the_history_is_rebuilt_without_the_model(broken):
+    plan = did("todo_write", {"items": ["[ ] mend it"]})
+    Path("a.py").write_text("its text")
+    agent = broken(reply("Done."), before=[*plan, *read("a.py")])
+    assert program.take_turn(agent, "Four.") == "Done."
+    assert program.context_tokens(agent) < T and len(summaries(agent)) == 3
+    kept = str(agent.client.requests[-1]["messages"])
+    for part in (str(agent.transcript), "First wish.", "[ ] mend it", "its text"):
+        assert part in kept
+
+
+def test_the_rebuild_without_the_model_keeps_the_newest_messages(broken):
+    work = [did("bash", {"command": "ls"}, f"result {n}") for n in range(4)]
+    agent = broken(reply("Done."))
+    for message in itertools.chain(*work):
+        program.commit(agent, message)
+    program.take_turn(agent, "Four.")
+    sent = agent.client.requests[-1]["messages"]
+    assert sent[-1] == typed("Four.") and sent[-3:-1] == work[3]
+    assert len(sent) <= 7 and BODY not in str(sent)
+
+
+def test_the_rebuild_without_the_model_drops_newest_messages_that_do_not_fit(broken):
+    agent = broken(reply("Done."))
+    for message in did("bash", {"command": "ls"}, BODY):
+        program.commit(agent, message)
+    assert program.take_turn(agent, "Four.") == "Done."
+    assert program.context_tokens(agent) < T
+
+
+def test_work_goes_on_while_it_is_open(broken):
+    agent = broken(*[reply(BODY)] * 3)
+    for text in ("Four.", "Five.", "Six."):
+        assert program.take_turn(agent, text) == BODY
+    assert len(summaries(agent)) == 3 and agent.failures >= 3
+
+
+def test_compact_by_hand_passes_an_open_breaker_and_closes_it(broken):
+    agent = broken(SUMMARY, reply(BODY), SUMMARY, reply("Done."))
+    assert program.compact_history(agent, "compact", by_hand=True)
+    assert agent.failures == 0 and "It went well." in head(agent)
+    for text in ("Four.", "Five."):
+        program.take_turn(agent, text)
+    assert len(summaries(agent)) == 5
+
+
+def test_compact_by_hand_that_fails_leaves_it_open(broken):
+    agent = broken(NONE, reply("Done."))
+    before = agent.messages
+    assert not program.compact_history(agent, "compact", by_hand=True)
+    assert agent.messages == before and len(summaries(agent)) == 4
+    program.take_turn(agent, "Four.")
+    assert len(summaries(agent)) == 4
+
+
+def test_the_compact_tool_does_not_pass_an_open_breaker(long):
+    replies = reply(calls=[("compact", {})]), reply("Done.")
+    agent = long(*replies, threshold=100_000, failures=3)
+    assert program.take_turn(agent, "Four.") == "Done."
+    assert summaries(agent) == []
+
+
+# --- Never two summaries without a reply in between ---
+
+
+def test_after_each_reply_a_summary_may_be_made_again_in_the_same_turn(make):
+    calls = [("bash", {"command": "echo hi"})]
+    agent = make(
+        *[reply(BODY, calls=calls), SUMMARY] * 3, reply("Done."), threshold=15_000
+    )
+    assert program.take_turn(agent, "Work.") == "Done."
+    kinds = ["<analysis>" in last_text(r) for r in agent.client.requests]
+    assert kinds == [False, True] * 3 + [False]
+
+
+@pytest.mark.parametrize("first", [SUMMARY, NONE], ids=["made", "failed"])
+def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
+    long, first
+):
+    too_long = api_error(400, "prompt is too long: 208310 tokens > 200000 maximum")
+    before = [message for n in range(9) for message in did("bash", {}, f"{n}")]
+    agent = long(first, too_long, reply("Done."), before=before)
+    if first is SUMMARY:  # a request too long for the API, though we count it as short
+        agent.client.queue[0] = reply(f"<summary>{'s' * 9_000}</summary>")
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    assert len(summaries(agent)) == 1 and len(agent.client.requests) == 3
+    assert "Newest wish." in str(agent.client.requests[-1]["messages"])
+
+
+def test_two_compactions_by_hand_in_a_row_are_one(long):
+    agent = long(SUMMARY, SUMMARY)
+    assert program.compact_history(agent, "compact", by_hand=True)
+    once = agent.messages
+    assert not program.compact_history(agent, "compact", by_hand=True)
+    assert len(summaries(agent)) == 1 and agent.messages == once
+    assert "nothing to compact" in told(agent, "layer")
+
+
+def test_what_is_typed_after_a_compaction_by_hand_does_not_summarise_again(long):
+    agent = long(SUMMARY, reply("Done."))
+    program.compact_history(agent, "compact", by_hand=True)
+    assert program.take_turn(agent, "w" * 34_000) == "Done."
+    assert len(summaries(agent)) == 1

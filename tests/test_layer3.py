@@ -1,0 +1,418 @@
+"""Layer 3: a compaction that the model, the person or the API asks for."""
+
+import io
+import itertools
+from pathlib import Path
+
+import pytest
+import stub
+from stub import StubClient, api_error, reply
+
+import agent as program
+
+BODY = "x" * 20_000
+SUMMARY = reply("<analysis>notes</analysis>\n<summary>It went well.</summary>")
+NONE = reply("I would rather talk.")
+TOO_LONG = api_error(400, "prompt is too long: 208310 tokens > 200000 maximum")
+REFUSALS = {
+    "too long": TOO_LONG,
+    "other words": api_error(400, "Prompt is too long: it has 208310 tokens"),
+    "older models": api_error(
+        400,
+        "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, "
+        "decrease input length or `max_tokens` and try again",
+    ),
+    "megabytes": api_error(413, "Request exceeds the maximum size"),
+    "window": reply("I was about", stop="model_context_window_exceeded"),
+    "window, in a call": reply(
+        "I",
+        calls=[("bash", {"command": "touch ran"})],
+        stop="model_context_window_exceeded",
+    ),
+}
+
+numbers = itertools.count(1)
+
+
+def typed(text):
+    return {"role": "user", "content": text}
+
+
+def said(text):
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def did(text, tool="bash", given=None):
+    """A call of the model's and its result, as two messages."""
+    key = f"call_{next(numbers)}"
+    call = {"type": "tool_use", "id": key, "name": tool, "input": given or {}}
+    result = {"type": "tool_result", "tool_use_id": key, "content": text}
+    return [
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+
+
+def summaries(agent):
+    """The requests for a summary."""
+    requests = agent.client.requests
+    return [r for r in requests if "<analysis>" in str(r["messages"][-1]["content"])]
+
+
+def texts(message):
+    return [block["text"] for block in message["content"]]
+
+
+def told(agent):
+    return "\n".join(text for _, text in agent.events)
+
+
+def loaded(agent):
+    return program.load(agent.transcript)
+
+
+@pytest.fixture
+def worked(make):
+    """worked(*replies): an agent with a history of 20 messages, 9 of them calls."""
+
+    def build(*replies, **fields):
+        agent = make(*replies, keep_recent=99, **fields)  # layer 1 has nothing to do
+        steps = (did(f"result {n} " + "r" * 4_000) for n in range(9))
+        for message in [typed("First wish."), *itertools.chain(*steps), said("Well.")]:
+            program.commit(agent, message)
+        return agent
+
+    return build
+
+
+# --- The model asks: the `compact` tool ---
+
+
+def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
+    calls = [
+        ("bash", {"command": "echo one"}),
+        ("compact", {"focus": "the birds"}),
+        ("bash", {"command": "echo two"}),
+    ]
+    more = reply(calls=[("bash", {"command": "echo three"})])
+    agent = worked(reply(calls=calls, thinking=""), SUMMARY, more, reply("Done."))
+    assert program.take_turn(agent, "Count.") == "Done."
+    [request] = summaries(agent)
+    answers = [b["content"] for b in request["messages"][-2]["content"]]
+    assert answers[::2] == ["one\n", "two\n"] and "summar" in answers[1]
+    assert "the birds" in request["messages"][-1]["content"][0]["text"]
+
+
+def test_the_compaction_comes_before_the_next_request(worked):
+    agent = worked(reply(calls=[("compact", {})]), SUMMARY, reply("Done."))
+    program.take_turn(agent, "Count.")
+    [sent] = agent.client.requests[2]["messages"]
+    assert "It went well." in texts(sent)[0]
+    assert texts(sent)[-1].endswith("Count.")  # the request is still in progress
+    assert agent.messages == [{**agent.messages[0], **sent}, said("Done.")]
+
+
+def test_a_focus_is_of_one_compaction_only(worked):
+    first = reply(calls=[("compact", {"focus": "the birds"})])
+    again = reply(BODY, calls=[("compact", {})])
+    agent = worked(first, SUMMARY, again, SUMMARY, reply("Done."))
+    program.take_turn(agent, "Count.")
+    asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
+    assert asked == [True, False]
+
+
+def test_over_the_threshold_there_is_one_summary_and_it_has_the_focus(worked):
+    first = reply(BODY, calls=[("compact", {"focus": "the birds"})])
+    agent = worked(first, SUMMARY, reply("Done."), threshold=14_000)
+    assert program.take_turn(agent, "Count.") == "Done."
+    [request] = summaries(agent)
+    assert "the birds" in str(request["messages"][-1])
+
+
+def test_with_nothing_to_compact_it_is_said_and_the_work_goes_on(make):
+    agent = make(reply(calls=[("compact", {})]), reply("Done."))
+    assert program.take_turn(agent, "Hello.") == "Done."
+    assert summaries(agent) == [] and agent.failures == 0
+    assert "[compact] nothing to compact" in told(agent)
+    assert len(agent.messages) == 4
+
+
+def test_when_its_summary_fails_the_work_goes_on_with_the_history_as_it_was(worked):
+    agent = worked(reply(calls=[("compact", {})]), NONE, reply("Done."))
+    before = len(agent.messages)
+    assert program.take_turn(agent, "Count.") == "Done."
+    assert len(agent.messages) == before + 4 and agent.failures == 1
+    assert agent.focus is None
+
+
+def test_a_subagent_compacts_its_own_conversation_only(worked):
+    agent = worked(
+        reply(calls=[("task", {"description": "d", "prompt": "Look."})]),
+        reply(BODY, calls=[("compact", {})]),
+        SUMMARY,
+        reply("Found."),
+        reply("Done."),
+    )
+    before = agent.messages
+    assert program.take_turn(agent, "Count.") == "Done."
+    assert agent.messages[: len(before)] == before
+    assert len(summaries(agent)) == 1 and len(agent.client.requests[3]["messages"]) == 1
+
+
+# --- The person asks: /compact ---
+
+
+@pytest.fixture
+def enter():
+    """enter(agent, line): what the terminal does with a line that begins with "/"."""
+    terminal = program.Terminal(io.StringIO())
+    return lambda agent, line: program.command(agent, terminal, line)
+
+
+def test_compact_summarises_with_what_the_person_wants_kept(worked, enter):
+    agent = worked(SUMMARY)
+    assert enter(agent, "/compact the red birds") is agent
+    [request] = summaries(agent)
+    assert "the red birds" in request["messages"][-1]["content"][0]["text"]
+    assert "[compact]" in told(agent) and len(agent.messages) == 1
+
+
+def test_after_compact_the_agent_waits_and_the_next_wish_is_answered(worked, enter):
+    agent = worked(SUMMARY, reply("Done."))
+    enter(agent, "/compact")
+    assert "First wish." not in texts(agent.messages[0])[-1]
+    assert program.take_turn(agent, "Second wish.") == "Done."
+    sent = agent.client.requests[-1]["messages"]
+    assert len(sent) == 2 and sent[1] == typed("Second wish.")
+
+
+@pytest.mark.parametrize("messages", [[], [typed("Hello."), said("Hi.")]])
+def test_compact_with_nothing_to_compact_says_so(make, enter, messages):
+    agent = make(messages=messages)
+    enter(agent, "/compact")
+    assert "nothing to compact" in told(agent)
+    assert agent.messages == messages and agent.client.requests == []
+
+
+def test_a_compact_that_fails_says_so_and_keeps_the_history(worked, enter):
+    agent = worked(NONE, SUMMARY)
+    before = agent.messages
+    enter(agent, "/compact the birds")
+    assert agent.messages == before and agent.events[-1][0] == "error"
+    enter(agent, "/compact")
+    assert len(agent.messages) == 1 and "birds" not in str(summaries(agent)[1])
+
+
+def test_compact_is_valid_right_after_resuming_a_run_that_ended_in_a_call(
+    make, worked, enter
+):
+    died = worked()
+    program.commit(died, did("never written")[0])
+    died.log.close()
+    agent = make(SUMMARY, reply("Done."))
+    program.resume(agent, died.transcript)
+    enter(agent, "/compact")
+    assert program.take_turn(agent, "Go on.") == "Done."
+
+
+# --- The API asks: the prompt is too long ---
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_a_request_that_is_too_long_is_compacted_and_goes_on(worked, refusal):
+    agent = worked(refusal, SUMMARY, reply("Done."))
+    assert program.take_turn(agent, "Second wish.") == "Done."
+    assert "[reactive_compact]" in told(agent) and len(summaries(agent)) == 1
+    assert "It went well." in texts(agent.messages[0])[0]
+    assert "I was about" not in str(agent.messages) and not Path("ran").exists()
+    assert loaded(agent) == agent.messages
+
+
+def test_the_summary_is_of_the_conversation_without_the_partial_reply(worked):
+    agent = worked(REFUSALS["window, in a call"], SUMMARY, reply("Done."))
+    program.take_turn(agent, "Second wish.")
+    assert summaries(agent)[0]["messages"][-2] == typed("Second wish.")
+
+
+@pytest.mark.parametrize(
+    "later, kept",
+    [
+        ([], 6),  # the fifth from the end is a result: its call stays with it
+        ([typed("a")], 5),
+        ([typed("a"), said("b")], 6),
+        ([typed("a"), *did("b"), said("c")], 5),
+        ([*did("a"), *did("b")], 5),
+    ],
+)
+def test_the_newest_five_messages_stay_and_no_pair_is_parted(worked, later, kept):
+    agent = worked(TOO_LONG, SUMMARY, reply("Done."))
+    for message in later:
+        program.commit(agent, message)
+    newest = [*agent.messages, typed("Second wish.")][-kept:]
+    program.take_turn(agent, "Second wish.")
+    assert agent.client.requests[-1]["messages"][1:] == newest
+
+
+def test_the_thinking_of_what_stays_goes(make):
+    calls = [("bash", {"command": "echo " + "w" * 4_000})]
+    steps = [reply(f"{n}", calls=calls, thinking="") for n in range(6)]
+    agent = make(*steps, TOO_LONG, SUMMARY, reply("Done.", thinking=""))
+    assert program.take_turn(agent, "Work.") == "Done."
+    sent = agent.client.requests[-1]["messages"]
+    assert 5 <= len(sent[1:]) <= 6 and '"thinking"' not in str(sent).replace("'", '"')
+
+
+def test_what_the_person_typed_last_stays_the_request_in_progress(worked):
+    agent = worked(TOO_LONG, SUMMARY, reply("Done."))
+    program.take_turn(agent, "Second wish.")
+    head, *_, last = agent.client.requests[-1]["messages"]
+    assert last == typed("Second wish.")
+    assert any("First wish." in text for text in texts(head)[:-1])
+    assert "First wish." not in texts(head)[-1]  # it is done, not in progress
+
+
+def test_a_request_older_than_the_newest_five_messages_is_named_as_in_progress(make):
+    agent = make(TOO_LONG, SUMMARY, reply("Done."), keep_recent=99)
+    steps = [*did(BODY), *did("a"), *did("b"), *did("c")]
+    for message in [typed("Count the birds."), *steps]:
+        program.commit(agent, message)
+    program.agent_loop(agent)
+    head, *tail = agent.client.requests[-1]["messages"]
+    assert texts(head)[-1].endswith("Count the birds.")
+    assert tail == steps[2:]
+
+
+@pytest.mark.parametrize("first", [NONE, reply(stop="refusal"), api_error(400, "no")])
+def test_if_the_summary_fails_the_history_is_rebuilt_without_the_model(worked, first):
+    agent = worked(TOO_LONG, first, reply("Done."))
+    newest = agent.messages[-3:]
+    assert program.take_turn(agent, "Second wish.") == "Done."
+    assert len(summaries(agent)) == 1 and agent.failures == 1
+    head, *tail = agent.client.requests[-1]["messages"]
+    assert str(agent.transcript) in texts(head)[0] and "First wish." in str(head)
+    assert tail[-4:-1] == newest and tail[-1] == typed("Second wish.")
+
+
+def test_while_the_breaker_is_open_no_summary_is_tried(worked):
+    agent = worked(TOO_LONG, reply("Done."), failures=3)
+    assert program.take_turn(agent, "Second wish.") == "Done."
+    assert summaries(agent) == [] and agent.failures == 3
+    assert len(agent.client.requests[-1]["messages"]) <= 7
+
+
+def test_a_history_of_a_few_huge_messages_is_brought_down_as_well(make):
+    calls = [("bash", {"command": "printf 'x%.0s' {1..30000}"})]
+    agent = make(reply(calls=calls), TOO_LONG, SUMMARY, reply("Done."))
+    assert program.take_turn(agent, "Print it.") == "Done."
+    [sent] = agent.client.requests[-1]["messages"]
+    assert texts(sent)[-1].endswith("Print it.")
+
+
+@pytest.mark.parametrize("second", REFUSALS.values(), ids=REFUSALS)
+def test_refused_again_it_is_one_clear_error(worked, second):
+    agent = worked(TOO_LONG, SUMMARY, second)
+    with pytest.raises(program.AgentError, match="too long"):
+        program.take_turn(agent, "Second wish.")
+    assert len(agent.client.requests) == 3 and not Path("ran").exists()
+
+
+def test_after_that_error_the_history_is_intact_and_can_be_used(worked):
+    agent = worked(TOO_LONG, SUMMARY, TOO_LONG, reply("Done."))
+    with pytest.raises(program.AgentError):
+        program.take_turn(agent, "Second wish.")
+    assert loaded(agent) == agent.messages
+    assert agent.messages[-1] == typed("Second wish.")
+    assert program.remember(agent.messages)["words"] == ["First wish.", "Second wish."]
+    assert program.take_turn(agent, "Third wish.") == "Done."
+
+
+def test_where_nothing_can_be_compacted_it_is_the_same_clear_error(make):
+    agent = make(TOO_LONG, reply("Done."))
+    with pytest.raises(program.AgentError, match="too long"):
+        program.take_turn(agent, "Hello.")
+    assert agent.messages == [typed("Hello.")] and len(agent.client.requests) == 1
+
+
+def test_a_later_turn_may_compact_again(worked):
+    agent = worked(TOO_LONG, SUMMARY, reply(BODY), TOO_LONG, SUMMARY, reply("Done."))
+    for text in ("Second wish.", "Third wish."):
+        program.take_turn(agent, text)
+    assert len(summaries(agent)) == 2
+    assert program.remember(agent.messages)["words"][0] == "First wish."
+
+
+@pytest.mark.parametrize("window", [6_000, 8_000, 11_000])
+def test_a_window_that_is_smaller_than_we_think_is_recovered_from(worked, window):
+    client = StubClient(SUMMARY, reply("Done."), window=window)
+    agent = worked(client=client)
+    assert program.take_turn(agent, "Second wish.") == "Done."
+    assert client.too_long and len(client.too_long) < len(client.requests)
+    assert "It went well." in texts(agent.messages[0])[0]
+
+
+# --- The request for the summary is itself too long ---
+
+
+@pytest.fixture
+def refused(worked):
+    """refused(n, *replies): /compact, whose request is refused n times as too long."""
+
+    def build(times, *replies, refusal=TOO_LONG):
+        agent = worked(*[refusal] * times, *replies)
+        agent.before = agent.messages
+        agent.done = program.compact_history(agent, "compact", by_hand=True)
+        return agent
+
+    return build
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+def test_the_oldest_exchanges_are_left_out_until_it_fits(refused, times, refusal):
+    agent = refused(times, SUMMARY, refusal=refusal)
+    lengths = [len(r["messages"]) for r in agent.client.requests]
+    assert agent.done and len(lengths) == times + 1
+    assert lengths == sorted(set(lengths), reverse=True)
+    newest = [request["messages"][-2] for request in agent.client.requests]
+    assert newest == [agent.before[-1]] * len(lengths)
+
+
+def test_at_most_three_times_and_then_it_has_failed(refused):
+    agent = refused(4, SUMMARY)
+    assert not agent.done and len(agent.client.requests) == 4
+    assert agent.messages == agent.before and agent.failures == 1
+
+
+def test_what_is_left_out_of_the_request_is_not_lost_from_what_is_kept(refused):
+    agent = refused(3, SUMMARY)
+    assert "First wish." in str(agent.messages)
+    assert str(agent.before[2]["content"][0]["content"]) in agent.transcript.read_text()
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+@pytest.mark.parametrize("shift", range(4))
+def test_no_pair_is_parted_however_much_is_left_out(make, times, shift):
+    agent = make(*[TOO_LONG] * times, SUMMARY)
+    steps = itertools.chain(*(did("r" * 3_000) for _ in range(7)))
+    agent.messages = [typed("Go."), *map(typed, "abc"[:shift]), *steps, said("Done.")]
+    program.compact_history(agent, "compact", by_hand=True)
+    for request in agent.client.requests:
+        assert not [*stub.in_pairs(stub.merge_turns(request["messages"]))]
+
+
+def test_thinking_is_dropped_from_that_copy_and_from_no_other(make):
+    calls = [("bash", {"command": "echo " + "w" * 3_000})]
+    steps = [reply(f"{n}", calls=calls, thinking="") for n in range(6)]
+    agent = make(*steps, reply("Done."), TOO_LONG, NONE, reply("More.", thinking=""))
+    program.take_turn(agent, "Work.")
+    before = agent.messages
+    program.compact_history(agent, "compact", by_hand=True)
+    whole, copy = ("'thinking'" in str(r["messages"]) for r in summaries(agent))
+    assert (whole, copy) == (True, False) and agent.messages == before
+    assert program.take_turn(agent, "Go on.") == "More."  # its thinking is still valid
+
+
+def test_it_is_tried_for_an_automatic_summary_too(worked):
+    agent = worked(TOO_LONG, SUMMARY, reply("Done."), threshold=8_000)
+    assert program.take_turn(agent, "Second wish.") == "Done."
+    assert len(summaries(agent)) == 2 and agent.failures == 0

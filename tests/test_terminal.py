@@ -1,0 +1,773 @@
+"""The program as a person meets it: on a real terminal, and in a pipe."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from stub import StubClient, api_error, reply
+from wire import serve
+
+import agent as program
+
+PROMPT = "\n> "
+KEY = "test-key-0123456789"
+PATIENCE = 30  # seconds until something that does not come is missed
+HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
+RAW = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# makes its terminal the one that Ctrl-C comes from, then becomes the program
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Person:
+    """Somebody at a terminal in which the program runs."""
+
+    def __init__(self, argv, folder, settings):
+        self.raw, self.seen, self.folder = b"\r\n", 0, folder
+        self.keys, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 300, 0, 0))
+        options = {"stdin": slave, "stdout": slave, "stderr": slave, "env": settings}
+        argv = [sys.executable, "-c", TAKE_TERMINAL, *argv]
+        self.process = subprocess.Popen(
+            argv, cwd=folder, start_new_session=True, **options
+        )
+        os.close(slave)
+
+    @property
+    def screen(self):
+        """All that was shown so far, without the program's own colors."""
+        text = self.raw.decode(errors="replace").replace("\r\n", "\n")
+        return re.sub(r"\x1b\[(0|2|31)m", "", text)
+
+    def read(self):
+        """Whether anything more was shown, which `screen` has now."""
+        more = b""
+        with suppress(OSError):  # on Linux, when the program has ended
+            if select.select([self.keys], [], [], PATIENCE)[0]:
+                more = os.read(self.keys, 65_536)
+        self.raw += more
+        return more != b""
+
+    def see(self, *texts):
+        """Wait for these texts in this order; returns what was shown since the last."""
+        start = self.seen
+        for text in texts:
+            while text not in self.screen[self.seen :]:
+                assert self.read(), f"{text!r} is missing in {self.screen[start:]!r}"
+            self.seen = self.screen.index(text, self.seen) + len(text)
+        return self.screen[start : self.seen]
+
+    def press(self, keys):
+        os.write(self.keys, keys.encode())
+
+    def say(self, line, *texts):
+        """Type a line, see these texts and then the prompt; returns all that came."""
+        self.press(line + "\n")
+        return self.see(*texts, PROMPT)
+
+    def leave(self, keys):
+        """The exit status after these keys."""
+        self.press(keys)
+        while self.read():
+            pass
+        return self.process.wait(PATIENCE)
+
+    def end(self):
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self.keys)
+
+
+class Desk:
+    """A fresh install of the program, a workspace, and an API that answers."""
+
+    def __init__(self, root, stub, url):
+        self.stub, self.url = stub, url
+        self.install, self.folder = root / "install", root / "workspace"
+        self.install.mkdir(parents=True)
+        self.folder.mkdir()
+        shutil.copy(program.__file__, self.install / "agent.py")
+
+    def argv(self, *options):
+        return [sys.executable, str(self.install / "agent.py"), *options]
+
+    def settings(self, **more):
+        """The environment of the program; what is None in `more` is not in it."""
+        own = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": self.url}
+        usual = {"PATH": os.environ["PATH"], "TERM": "dumb", "NO_PROXY": "*"}
+        return {k: v for k, v in (usual | own | more).items() if v is not None}
+
+    def answer(self, *argv, **settings):
+        """The finished program, its input a pipe in which nothing comes and that stays."""
+        reading, writing = os.pipe()
+        pipes = {"stdin": reading, "capture_output": True, "timeout": PATIENCE}
+        options = {"cwd": self.folder, "env": self.settings(**settings), **pipes}
+        try:
+            return subprocess.run(self.argv(*argv), check=False, text=True, **options)
+        finally:
+            os.close(reading)
+            os.close(writing)
+
+    @contextmanager
+    def person(self, *options, **settings):
+        person = Person(self.argv(*options), self.folder, self.settings(**settings))
+        try:
+            person.see(PROMPT)
+            yield person
+        finally:
+            person.end()
+
+
+@contextmanager
+def open_desk(root):
+    stub = StubClient()
+    with serve(stub) as url:
+        yield Desk(root, stub, url)
+    assert (stub.refused, [*stub.queue]) == ([], [])
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One program for all tests that need none of their own: loading the SDK is slow."""
+    root = tmp_path_factory.mktemp("shared") / "desk"
+    with open_desk(root) as desk, ExitStack() as running:
+        yield SimpleNamespace(desk=desk, stub=desk.stub, running=running, idle=None)
+
+
+@pytest.fixture
+def stub(shared):
+    """The API of `person`; in the end nothing may be left in it or have been refused."""
+    shared.stub.requests.clear()
+    yield shared.stub
+    refused, left = [*shared.stub.refused], [*shared.stub.queue]
+    shared.stub.refused.clear()
+    shared.stub.queue.clear()
+    assert (refused, left) == ([], [])
+
+
+@pytest.fixture
+def person(shared, stub):
+    """Somebody before an empty prompt, in a new conversation."""
+    if shared.idle is None:
+        shared.idle = shared.running.enter_context(shared.desk.person())
+    person, shared.idle = shared.idle, None
+    person.say("/clear")
+    yield person
+    if person.screen.endswith(PROMPT):  # else a failure left it in the middle of things
+        shared.idle = person
+    for name in ("file", "old", "pipe"):
+        (person.folder / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def desk(tmp_path):
+    with open_desk(tmp_path / "desk") as desk:
+        yield desk
+
+
+def bash(command, say=""):
+    return reply(say, [("bash", {"command": command})])
+
+
+def results(request):
+    """The tool results in the last message of a request."""
+    content = request["messages"][-1]["content"]
+    return [block for block in content if block["type"] == "tool_result"]
+
+
+class Held:
+    """What a model answers, but not before it may: then the test is ready for it."""
+
+    def __init__(self, answer):
+        self.answer, self.asked, self.may = answer, threading.Event(), threading.Event()
+
+    def __call__(self, request):
+        self.asked.set()
+        self.may.wait(PATIENCE)
+        return self.answer
+
+
+@pytest.fixture
+def pipe(person):
+    """The end to read from of a named pipe in the workspace."""
+    os.mkfifo(person.folder / "pipe")
+    reading = os.open(person.folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    yield reading
+    os.close(reading)
+
+
+def is_held(pipe):
+    """Whether a process has the pipe open to write to it."""
+    try:
+        return os.read(pipe, 1) != b""
+    except BlockingIOError:
+        return True
+
+
+def eventually(true):
+    """Whether it becomes true within the patience of a test."""
+    end = time.monotonic() + PATIENCE
+    while not true() and time.monotonic() < end:
+        select.select([], [], [], 0.02)
+    return true()
+
+
+# --- Ctrl-C and leaving ---
+
+
+def test_ctrl_c_at_an_empty_prompt_hints_at_the_way_out(person):
+    while not select.select([person.keys], [], [], 0.2)[0]:
+        person.press("\x03")  # Python misses one that comes as it begins to wait
+    assert "Ctrl-D" in person.see(PROMPT)
+
+
+def test_ctrl_c_ends_a_command_with_its_children_and_nothing_else(person, stub, pipe):
+    stub.enqueue(bash("sleep 600 > pipe & wait"), reply("Still here."))
+    person.press("wait\n")
+    person.see("Run bash?")
+    person.press("y\n")
+    assert eventually(lambda: is_held(pipe))
+    person.press("\x03")
+    person.see(PROMPT)
+    assert eventually(lambda: not is_held(pipe))
+    person.say("and now?", "Still here.")
+    (result,) = stub.requests[-1]["messages"][2]["content"]
+    assert result["is_error"] and "nterrupted" in result["content"]
+
+
+def test_ctrl_c_while_the_model_answers_keeps_nothing_of_the_answer(person, stub):
+    held = Held(reply("Too late."))
+    stub.enqueue(held, reply("In time."))
+    person.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("\x03")
+    person.see(PROMPT)
+    held.may.set()
+    person.say("second", "In time.")
+    assert [m["content"] for m in stub.requests[-1]["messages"]] == ["first", "second"]
+
+
+def test_ctrl_c_during_a_summary_leaves_the_conversation_as_it_was(person, stub):
+    held = Held(reply("<summary>Too late.</summary>"))
+    stub.enqueue(reply("So it is. " * 2000), held, reply("In time."))
+    person.say("first", "So it is.")
+    person.press("/compact\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("\x03")
+    person.see(PROMPT)
+    held.may.set()
+    person.say("second", "In time.")
+    roles = [message["role"] for message in stub.requests[-1]["messages"]]
+    assert roles == ["user", "assistant", "user"]
+
+
+def test_ctrl_c_at_a_question_answers_every_call(person, stub):
+    calls = [("bash", {"command": f"touch {name}"}) for name in "ab"]
+    stub.enqueue(reply(calls=calls), reply("As you like."))
+    person.press("two at once\n")
+    person.see("Run bash?")
+    person.press("\x03")
+    person.see(PROMPT)
+    person.say("go on", "As you like.")
+    answers = stub.requests[-1]["messages"][2]["content"]
+    assert [block["is_error"] for block in answers] == [True, True]
+    assert not (person.folder / "a").exists()
+
+
+# --- Approvals ---
+
+
+def test_a_refused_call_reaches_the_model_as_a_refusal_and_is_not_run(person, stub):
+    stub.enqueue(bash("touch file"), reply("Then not."))
+    person.press("touch it\n")
+    person.see("Run bash?")
+    person.say("n", "Then not.")
+    (result,) = results(stub.requests[-1])
+    assert result["is_error"] and "refused" in result["content"]
+    assert not (person.folder / "file").exists()
+
+
+def test_an_approved_call_is_run(person, stub):
+    stub.enqueue(bash("echo 12 > file; cat file"), reply("Done."))
+    person.press("write it\n")
+    person.see("Run bash?")
+    person.say("y", "Done.")
+    assert results(stub.requests[-1])[0]["content"].strip() == "12"
+
+
+def test_anything_but_y_n_and_a_is_asked_again(person, stub):
+    stub.enqueue(bash("touch file"), reply("Then not."))
+    person.press("touch it\n")
+    for answer in ("\n", "maybe\n", "n\n"):
+        person.see("Run bash?")
+        person.press(answer)
+    person.see("Then not.", PROMPT)
+    assert not (person.folder / "file").exists()
+
+
+def test_the_end_of_the_input_at_a_question_is_a_no(person, stub):
+    stub.enqueue(bash("touch file"), reply("Then not."))
+    person.press("touch it\n")
+    person.see("Run bash?")
+    person.press("\x04")
+    person.see("Then not.", PROMPT)
+    assert not (person.folder / "file").exists()
+
+
+def test_what_was_typed_before_the_question_is_no_answer(person, stub):
+    held = Held(bash("touch file"))
+    stub.enqueue(held, reply("Then not."))
+    person.press("touch it\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("y\n")
+    person.see("y")
+    held.may.set()
+    person.see("Run bash?")
+    person.say("n", "Then not.")
+    assert not (person.folder / "file").exists()
+
+
+def test_the_question_shows_the_whole_command_with_control_characters(person, stub):
+    lines = [f"echo {letter * 400}" for letter in "ab"] + ["echo \x1b[2J \u202e # end"]
+    stub.enqueue(bash("\n".join(lines)), reply("Then not."))
+    person.press("do\n")
+    question = person.see("Run bash?")
+    assert all(line in question for line in lines[:2])
+    assert r"echo \x1b[2J \u202e # end" in question
+    person.say("n", "Then not.")
+
+
+@pytest.mark.parametrize(
+    "name, given, asks",
+    [
+        ("write_file", {"path": "new", "content": "text"}, True),
+        ("edit_file", {"path": "old", "old_text": "a", "new_text": "b"}, True),
+        ("read_file", {"path": "old"}, False),
+        ("glob", {"pattern": "*"}, False),
+        ("grep", {"pattern": "a"}, False),
+        ("todo_write", {"items": ["[ ] all"]}, False),
+    ],
+)
+def test_what_writes_asks_first_and_what_reads_does_not(
+    person, stub, name, given, asks
+):
+    (person.folder / "old").write_text("a")
+    stub.enqueue(reply(calls=[(name, given)]), reply("Finished."))
+    person.press("do\n")
+    if asks:
+        person.see(f"Run {name}?")
+        person.press("n\n")
+    assert "Run " not in person.see("Finished.", PROMPT)
+    assert (person.folder / "old").read_text() == "a"
+
+
+def test_a_subagent_asks_as_well(person, stub):
+    given = {"description": "touch", "prompt": "touch it"}
+    stub.enqueue(reply(calls=[("task", given)]), bash("touch file"), reply("Not done."))
+    stub.enqueue(reply("Then not."))
+    person.press("have it touched\n")
+    person.see("Run bash?")
+    person.say("n", "Then not.")
+    assert "Not done." in results(stub.requests[-1])[0]["content"]
+    assert not (person.folder / "file").exists()
+
+
+def test_always_holds_for_that_tool_in_this_run_only(desk):
+    write = reply(calls=[("write_file", {"path": "new", "content": "text"})])
+    desk.stub.enqueue(bash("echo 1"), bash("echo 2"), write, reply("First."))
+    desk.stub.enqueue(bash("echo 3"), reply("Second."))
+    with desk.person(NO_COLOR="1") as person:
+        person.press("first\n")
+        person.see("Run bash?")
+        person.press("a\n")
+        assert "Run bash?" not in person.see("Run write_file?")
+        person.say("n", "First.")
+        person.say("/clear")
+        assert "Run bash?" not in person.say("second", "Second.")
+        assert b"\x1b" not in person.raw
+        assert person.leave("/quit\n") == 0
+    desk.stub.enqueue(bash("echo 4"), reply("Third."))
+    with desk.person("--resume") as person:
+        person.press("third\n")
+        person.see("Run bash?")
+        person.say("n", "Third.")
+    assert desk.stub.requests[-1]["messages"][0]["content"] == "second"
+
+
+# --- Commands ---
+
+
+def test_context_says_what_fills_the_window_in_tokens(person, stub):
+    stub.enqueue(bash("seq 2000"), reply("Counted."))
+    person.press("count\n")
+    person.see("Run bash?")
+    person.say("y", "Counted.")
+    table = dict(
+        re.findall(r"^(\w[\w ]+?)  +([\d,]+)$", person.say("/context"), re.MULTILINE)
+    )
+    parts = {name: int(number.replace(",", "")) for name, number in table.items()}
+    assert {"system and tools", "person", "assistant", "results of bash"} <= {*parts}
+    assert parts["results of bash"] > parts["assistant"] > parts["person"] > 0
+    assert abs(sum(parts.values()) - 2 * parts["in all"]) < 10
+
+
+def test_compact_without_anything_to_compact_says_so_and_asks_nobody(person, stub):
+    assert "nothing" in person.say("/compact")
+    assert stub.requests == []
+
+
+def test_compact_summarises_with_the_focus_that_was_given(person, stub):
+    summary = "<analysis>a</analysis><summary>Seen.</summary>"
+    stub.enqueue(reply("So it is. " * 2000), reply(summary), reply("Go on."))
+    person.say("what is it?", "So it is.")
+    shown = person.say("/compact the names of the files")
+    assert "[compact]" in shown and ".transcripts/transcript_" in shown
+    assert "the names of the files" in str(stub.requests[-1]["messages"][-1])
+    person.say("next", "Go on.")
+    first, second = stub.requests[-1]["messages"]
+    assert "Seen." in str(first) and "what is it?" in str(first)
+    assert second == {"role": "user", "content": "next"}
+
+
+def test_clear_begins_a_new_conversation_with_a_new_transcript(person, stub):
+    before = {*person.folder.glob(".transcripts/transcript_*")}
+    stub.enqueue(reply("One."), reply("Two."))
+    person.say("first", "One.")
+    person.say("/clear")
+    person.say("second", "Two.")
+    after = {*person.folder.glob(".transcripts/transcript_*")} - before
+    assert len(after) == 2
+    assert stub.requests[-1]["messages"] == [{"role": "user", "content": "second"}]
+
+
+@pytest.mark.parametrize("line", ["/help", "/nonsense", "/nonsense with words", "/"])
+def test_help_and_what_is_no_command_list_the_commands(person, stub, line):
+    shown = person.say(line)
+    names = "/compact", "/context", "/clear", "/quit", "Ctrl-C"
+    assert all(name in shown for name in names) and stub.requests == []
+
+
+def test_a_path_at_the_beginning_of_a_line_is_no_command(person, stub):
+    stub.enqueue(reply("A file."))
+    person.say("/etc/hosts: what is it?", "A file.")
+
+
+def test_an_empty_line_does_nothing(person, stub):
+    assert person.say("  ").strip() == ">"
+    assert stub.requests == []
+
+
+def test_a_line_can_be_edited_while_it_is_typed(person, stub):
+    stub.enqueue(reply("Hello."))
+    person.say("helo\x02l", "Hello.")  # Ctrl-B: back by one
+    assert stub.requests[-1]["messages"][0]["content"] == "hello"
+
+
+# --- What it shows ---
+
+
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        (HOSTILE, r"\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"),
+        ("sure\rnever\b\x7f\0", r"sure\rnever\x08\x7f\x00"),
+        ("\u2066\u2069\u200f", r"\u2066\u2069\u200f"),
+        ("lines\n\tand \u65e5\u672c\u8a9e", "lines\n\tand \u65e5\u672c\u8a9e"),
+    ],
+)
+def test_control_characters_are_made_visible_and_nothing_else(text, shown):
+    assert program.visible(text) == shown
+
+
+def test_a_line_after_each_answer_says_how_full_the_context_is(person, stub):
+    stub.enqueue(reply("Here."), reply("There."))
+    person.say("where?", "Here.")
+    line = person.say("and?", "There.").split("\n")[-2]
+    used, most, share, cached = re.findall(r"\d[\d,]*", line)
+    assert most == "170,616" and 0 < int(used.replace(",", "")) < 170_616
+    assert int(share) <= 1 and int(cached) > 50
+
+
+def test_each_call_is_one_line_however_long_it_is(person, stub):
+    pattern = "(a|\n" * 1000
+    stub.enqueue(reply(calls=[("grep", {"pattern": pattern})]), reply("No."))
+    shown = person.say("search", "No.")
+    (line,) = [line for line in shown.split("\n") if "[grep]" in line]
+    assert len(line) <= 300 and shown.count("(a|") == line.count("(a|")
+
+
+def test_text_and_thinking_are_shown_as_they_stream(person, stub):
+    stub.enqueue(reply("The answer\nis 12.", thinking="Let me see."))
+    person.say("what?", "Let me see.\n", "The answer\nis 12.")
+
+
+def test_on_a_terminal_all_but_the_answer_is_dim(person, stub):
+    stub.enqueue(reply("Plain.", [("glob", {"pattern": "*"})]), reply("Done."))
+    person.say("what?", "Done.")
+    assert b"\x1b[2m[glob] *\x1b[0m" in person.raw and b"\x1b[2mPlain" not in person.raw
+
+
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [reply(HOSTILE)],
+        [reply("end", thinking=HOSTILE)],
+        [reply(calls=[("grep", {"pattern": HOSTILE})]), reply("end")],
+        [reply(calls=[("todo_write", {HOSTILE: HOSTILE})]), reply("end")],
+        [api_error(400, HOSTILE)],
+    ],
+    ids=["text", "thinking", "arguments", "names of arguments", "errors"],
+)
+def test_nothing_that_arrives_can_steer_the_terminal(person, stub, replies):
+    stub.enqueue(*replies)
+    assert RAW.findall(person.say("do", "end")) == []
+
+
+def test_what_a_file_holds_cannot_steer_the_terminal(person, stub):
+    (person.folder / "file").write_text(HOSTILE)
+    stub.enqueue(bash("cat file"), reply("end"))
+    person.press("show\n")
+    shown = person.see("Run bash?")
+    assert RAW.findall(shown + person.say("y", "end")) == []
+
+
+def test_ctrl_d_leaves_with_status_0(person):
+    assert person.leave("\x04") == 0
+
+
+# --- Without a terminal: in this process, but for what only a process can show ---
+
+
+@pytest.fixture
+def api():
+    """An API for one test; in the end nothing may be left in it or have been refused."""
+    stub = StubClient()
+    with serve(stub) as stub.url:
+        yield stub
+    assert (stub.refused, [*stub.queue]) == ([], [])
+
+
+@pytest.fixture
+def run(api, capsys, monkeypatch, tmp_path):
+    """run(*argv, stdin="", **settings): (exit status, stdout, stderr) of the program."""
+    monkeypatch.setattr(program, "__file__", str(tmp_path / "agent.py"))  # and no .env
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
+    usual = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": api.url, "NO_PROXY": "*"}
+
+    def go(*argv, stdin="", **settings):
+        for name, value in (usual | settings).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        return program.main([*argv]), *capsys.readouterr()
+
+    return go
+
+
+def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
+    api.enqueue(reply("I look.", [("glob", {"pattern": "*"})]), reply("Nothing here."))
+    status, out, err = run("-p", "what is here?")
+    assert (status, out) == (0, "Nothing here.\n")
+    assert "[glob] *" in err and "Nothing here." not in err
+    assert api.requests[0]["messages"][0]["content"] == "what is here?"
+
+
+def test_p_minus_reads_the_prompt_from_standard_input(run, api):
+    api.enqueue(reply("Good."))
+    assert run("-p", "-", stdin="first line\nsecond line")[:2] == (0, "Good.\n")
+    assert api.requests[0]["messages"][0]["content"] == "first line\nsecond line"
+
+
+def test_escapes_in_an_answer_do_not_reach_a_pipe_raw(run, api):
+    api.enqueue(reply(HOSTILE, thinking=HOSTILE))
+    status, out, err = run("-p", "do")
+    assert status == 0 and "end" in out and RAW.findall(out + err) == []
+
+
+@pytest.mark.parametrize("prompt", ["", "  \n"])
+def test_an_empty_prompt_is_refused_before_it_is_sent(run, api, prompt):
+    status, out, err = run("-p", prompt)
+    assert status in (1, 2) and out == ""
+    assert the_line(err) and api.requests == []
+
+
+def test_without_a_terminal_to_ask_on_the_answer_is_no(run, api):
+    api.enqueue(bash("touch file"), reply("Then not."))
+    status, out, err = run("-p", "touch it", stdin="y\n")
+    assert (status, out) == (0, "Then not.\n") and "--yes" in err
+    assert results(api.requests[-1])[0]["is_error"] and not Path("file").exists()
+
+
+def test_yes_runs_tools_without_asking(run, api):
+    api.enqueue(bash("echo $((6 * 7))"), reply("Done."))
+    assert run("-p", "count", "--yes")[:2] == (0, "Done.\n")
+    assert results(api.requests[-1])[0]["content"].strip() == "42"
+
+
+def test_without_a_terminal_lines_of_standard_input_are_prompts(run, api):
+    api.enqueue(reply("One."), reply("Two."))
+    status, out, _ = run(stdin="first\n\nsecond\n/quit\nthird\n")
+    assert status == 0 and re.search("One.*Two.", out, re.DOTALL)
+    assert len(api.requests) == 2
+
+
+def test_ctrl_c_ends_p_with_status_130(run, api):
+    api.enqueue(lambda _: os.kill(os.getpid(), signal.SIGINT) or reply("Too late."))
+    assert run("-p", "do")[:2] == (130, "")
+
+
+# --- Settings ---
+
+
+def test_p_needs_only_the_env_file_beside_the_program_and_no_input(desk):
+    good = f"ANTHROPIC_API_KEY={KEY}\nANTHROPIC_BASE_URL={desk.url}\nMODEL_ID=beside"
+    (desk.install / ".env").write_text(good)
+    bad = "ANTHROPIC_BASE_URL=http://127.0.0.1:9\nMODEL_ID=elsewhere\nTHRESHOLD=x"
+    (desk.folder / ".env").write_text(bad)
+    desk.stub.enqueue(reply("Here."))
+    done = desk.answer("-p", "?", ANTHROPIC_API_KEY=None, ANTHROPIC_BASE_URL=None)
+    assert (done.returncode, done.stdout) == (0, "Here.\n")
+    assert desk.stub.requests[0]["model"] == "beside"
+
+
+def test_a_key_in_the_env_file_of_the_workspace_is_not_used(desk):
+    (desk.folder / ".env").write_text(f"ANTHROPIC_API_KEY={KEY}")
+    done = desk.answer("-p", "where?", ANTHROPIC_API_KEY=None)
+    assert done.returncode == 1 and "ANTHROPIC_API_KEY" in done.stderr
+
+
+def test_the_shell_wins_over_the_env_file(run, api, tmp_path):
+    (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=x")
+    api.enqueue(reply("Good."))
+    assert run("-p", "a", MODEL_ID="shell", THRESHOLD="50000")[0] == 0
+    assert api.requests[0]["model"] == "shell"
+
+
+def test_the_command_line_names_the_model_before_the_settings_do(run, api):
+    api.enqueue(reply("Good."))
+    run("-p", "a", "--model", "mine", MODEL_ID="theirs")
+    assert api.requests[0]["model"] == "mine"
+
+
+@pytest.mark.parametrize(
+    "settings, most",
+    [
+        ({}, 170_616),
+        ({"CONTEXT_WINDOW": "1000000"}, 967_000 + 20_000 - 16_384),
+        ({"THRESHOLD": "50000"}, 50_000),
+        ({"THRESHOLD": "9999999"}, 200_000 - 16_384),
+    ],
+)
+def test_the_threshold_follows_from_the_settings(run, api, settings, most):
+    api.info = api.model_info("m") | {"max_input_tokens": 1_000_000}
+    _, out, _ = run(stdin="/compact\n", **settings)
+    assert f" of {most:,} tokens" in out
+
+
+def test_help_names_the_flags_without_loading_the_sdk():
+    argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True)
+    flags = "-p", "--resume", "--model", "--yes", "--demo", "--help"
+    assert all(flag in done.stdout for flag in flags)
+    assert "argparse" in done.stderr and "anthropic" not in done.stderr
+
+
+# --- Mistakes: one line that names what to change ---
+
+
+def the_line(err):
+    """The one line of what was said, beside those about waiting."""
+    (line,) = [line for line in err.splitlines() if not line.startswith("[retry]")]
+    return line
+
+
+@pytest.mark.parametrize(
+    "argv, settings, word",
+    [
+        ([], {"ANTHROPIC_API_KEY": ""}, "ANTHROPIC_API_KEY"),
+        ([], {"THRESHOLD": "many"}, "THRESHOLD"),
+        ([], {"CONTEXT_WINDOW": "-5"}, "CONTEXT_WINDOW"),
+        ([], {"CONTEXT_WINDOW": "0"}, "CONTEXT_WINDOW"),
+        ([], {"KEEP_RECENT": "3.5"}, "KEEP_RECENT"),
+        ([], {"MIN_SAVINGS": "1e4"}, "MIN_SAVINGS"),
+        ([], {"MAX_MESSAGES": "\uff15"}, "MAX_MESSAGES"),
+        (["--resume"], {}, "transcript"),
+        (["--resume", "no-such-file"], {}, "no-such-file"),
+        (["--resume", "."], {}, "transcript"),
+    ],
+)
+def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, word):
+    status, out, err = run("-p", "hello", *argv, **settings)
+    assert status in (1, 2) and out == ""
+    assert word in the_line(err) and api.requests == []
+
+
+@pytest.mark.parametrize(
+    "status, word",
+    [
+        (400, "wrong here"),
+        (401, "ANTHROPIC_API_KEY"),
+        (403, "ANTHROPIC_API_KEY"),
+        (404, "MODEL_ID"),
+    ],
+)
+def test_an_error_of_the_api_is_one_line_and_status_1(run, api, status, word):
+    api.enqueue(api_error(status, "something is wrong here"))
+    got, out, err = run("-p", "hello")
+    assert (got, out) == (1, "") and word in the_line(err) and "wrong here" in err
+
+
+def test_while_the_server_cannot_be_reached_it_says_that_it_waits(run, pauses):
+    _, _, err = run("-p", "hello", ANTHROPIC_BASE_URL="http://127.0.0.1:9")
+    assert pauses == sorted(pauses) and err.count("[retry]") == len(pauses) == 4
+
+
+@pytest.mark.parametrize(
+    "address", ["nonsense", "http://localhost:port", "http://127.0.0.1:9"]
+)
+def test_an_address_that_cannot_be_reached_is_named(run, address):
+    status, out, err = run("-p", "hello", ANTHROPIC_BASE_URL=address)
+    assert status in (1, 2) and out == "" and "ANTHROPIC_BASE_URL" in the_line(err)
+
+
+# --- Resuming ---
+
+
+def test_resume_goes_on_with_the_newest_conversation_or_the_one_named(run, api):
+    for n in range(3):
+        api.enqueue(reply(f"Answer {n}."))
+        run("-p", f"question {n}")
+    first = min(Path(".transcripts").glob("*.jsonl"), key=os.path.getmtime)
+    api.enqueue(reply("Newest."), reply("Named."))
+    run("-p", "and?", "--resume")
+    run("-p", "and?", "--resume", str(first))
+    begun = [request["messages"][0]["content"] for request in api.requests[-2:]]
+    assert begun == ["question 2", "question 0"]
+    assert len([*Path(".transcripts").glob("*.jsonl")]) == 3
+
+
+def test_a_damaged_transcript_names_its_line(run, api):
+    good = json.dumps({"role": "user", "content": "hello"})
+    Path("old.jsonl").write_text(f"{good}\nnot json\n{good}\n")
+    status, _, err = run("-p", "and?", "--resume", "old.jsonl")
+    assert status == 1 and re.search(r"line 2\b", the_line(err))
+    assert api.requests == []
