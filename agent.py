@@ -1322,6 +1322,9 @@ def main(argv: list[str] | None = None) -> int:
             sys.path[:0] = [str(Path(__file__).resolve().parent / "tests")]
             return __import__("demo").main()
         start(options, terminal)
+    except BrokenPipeError:  # who reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
     except (AgentError, OSError, ImportError) as error:
         show(terminal, "error", str(error))
         return 1
