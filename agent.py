@@ -66,6 +66,7 @@ MAX_NAMES, MAX_LINE_CHARS = 1_000, 300  # of one glob call; of a line that grep 
 TRANSCRIPT_DIR = Path(".transcripts")
 RESULTS_DIR = Path(".task_outputs/tool-results")
 RECORDS = {TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
+BEGINNING = b'{"role": "user", "content": "'  # of every transcript
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 
 
@@ -563,14 +564,15 @@ def open_log(agent: Agent, path: Path | None = None) -> BinaryIO:
     """The transcript, open for appending by this agent alone; raises AgentError."""
     own_folder(TRANSCRIPT_DIR)
     name = f"{agent.kind}_{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}.jsonl"
-    agent.transcript = path or TRANSCRIPT_DIR / name
-    file = os.open(agent.transcript, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    agent.log = os.fdopen(file, "ab", buffering=0)
+    path = path or TRANSCRIPT_DIR / name
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.fdopen(file, "ab", buffering=0)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise AgentError(f"{agent.transcript} is in use by another agent.") from None
-    return agent.log
+        raise AgentError(f"{path} is in use by another agent.") from None
+    agent.transcript, agent.log = path, log
+    return log
 
 
 def commit(agent: Agent, entry: dict, messages: list[dict] | None = None) -> None:
@@ -608,22 +610,35 @@ def change(agent: Agent, kind: str, what: str, messages: list[dict]) -> None:
     agent.emit("layer", f"{text}; the whole is in {agent.transcript}")
 
 
+def sendable(message: dict) -> bool:
+    """Whether a line of a transcript is a message; may raise what `load` catches."""
+    content = message["content"]
+    parts = content if type(content) is list else [{"type": "text", "text": content}]
+    known = message["role"] in ("user", "assistant")
+    return (
+        known and bool(parts) and all(b["type"] != "text" or b["text"] for b in parts)
+    )
+
+
 def load(path: Path) -> list[dict]:
     """The conversation in a transcript, as it was before layer 1 and without thinking.
 
-    A last line that was not finished is cut off, from the file too. Raises AgentError.
+    A last line that was not finished does not count. Raises AgentError.
     """
     *lines, torn = path.read_bytes().split(b"\n")
+    lines += [] if lines or BEGINNING.startswith(torn[: len(BEGINNING)]) else [torn]
     messages: list[dict] = []
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
-            messages = entry["messages"] if "event" in entry else [*messages, entry]
-            if any(not {"role", "content"} <= m.keys() for m in messages[-1:]):
-                raise KeyError("role or content")
+            new = entry["messages"] if "event" in entry else [entry]
+            messages = [*(() if "event" in entry else messages), *new]
+            start = pair_safe(messages, max(0, len(messages) - 2))
+            list(exchanges(messages[start:]))  # KeyError: a result without its call
+            if not all(map(sendable, new)):
+                raise ValueError("no message")
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise AgentError(f"{path} is damaged in line {number}: {error}") from error
-    os.truncate(path, path.stat().st_size - len(torn))
     return drop_thinking(messages)
 
 
@@ -633,8 +648,10 @@ def resume(agent: Agent, path: Path | None) -> None:
     newest = max(filter(Path.is_file, paths), key=os.path.getmtime, default=None)
     if newest is None:
         raise AgentError(f"There is no transcript {path or f'in {TRANSCRIPT_DIR}'}.")
-    open_log(agent, newest)
-    agent.messages = load(newest)
+    messages = load(newest)
+    whole = newest.read_bytes().rfind(b"\n") + 1
+    open_log(agent, newest).truncate(whole)  # a line torn off by a crash goes
+    agent.messages = messages
     agent.emit("layer", f"[resume] {newest}: {context_tokens(agent):,} tokens")
 
 
@@ -691,9 +708,12 @@ def preview(call: dict, result: dict, save_text: Callable) -> str:
 
 def save_result(text: str) -> Path:
     """The file that holds this text; its name is a hash, so nothing is overwritten."""
-    own_folder(RESULTS_DIR)
     path = RESULTS_DIR / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
-    save(path, text.encode())
+    try:
+        own_folder(RESULTS_DIR)
+        save(path, text.encode())
+    except OSError as error:
+        raise AgentError(f"A large result cannot be saved: {error}.") from error
     return path
 
 
@@ -940,7 +960,7 @@ def ask(agent: Agent, messages: list, quiet=False) -> Reply:
         except Exception as error:  # a broken stream raises nearly anything
             status = getattr(error, "status_code", None)
             text = getattr(error, "api_message", None) or str(error) or repr(error)
-            text = " ".join(text.split())[:300]
+            text = " ".join(text.split())[:300].rstrip(".")
             too_long = re.search("(?i)prompt is too long|exceed context limit", text)
             if status == 413 or (status == 400 and too_long):
                 raise PromptTooLong(text) from error
@@ -1210,8 +1230,8 @@ def command(agent: Agent, terminal: Terminal, line: str) -> Agent:
 
 def repl(agent: Agent, terminal: Terminal) -> None:
     """Read what the person types and work on it, until Ctrl-D or /quit."""
-    import readline  # noqa: F401  input() edits lines with it
-
+    with suppress(ImportError):
+        import readline  # noqa: F401  input() edits lines with it
     while True:
         line = ""
         try:
@@ -1255,6 +1275,10 @@ def limits(client: Any, model: str) -> dict[str, Any]:
         own = [n if type(n) is int and n > 0 else 0 for n in reported]
         thinking = info.capabilities.thinking.types.adaptive.supported is True
     window = min(number("CONTEXT_WINDOW", CONTEXT_WINDOW), own[0] or sys.maxsize)
+    if window < 4_000:
+        raise AgentError(
+            f"CONTEXT_WINDOW: {window} tokens hold nothing, give 4000 or more."
+        )
     most = min(MAX_OUTPUT, own[1] or MAX_OUTPUT, window // 3)
     threshold = number("THRESHOLD", 0) or auto_compact_threshold(window, most)
     return {
@@ -1279,7 +1303,10 @@ def connect(model: str | None) -> Agent:
         )
     import anthropic
 
-    client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
+    try:
+        client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
+    except Exception as error:
+        raise AgentError(f"{error}. {HINTS[None]}") from error
     model = model or os.environ.get("MODEL_ID") or MODEL_ID
     return Agent(client, model, **limits(client, model))
 

@@ -19,7 +19,7 @@ from stub import StubClient, count, reply
 
 from agent import Agent, AgentError, Terminal, command, show, status_line, take_turn
 
-WINDOW, THRESHOLD, MAX_OUTPUT = 20_000, 10_000, 6_000  # small: the layers must act
+WINDOW, THRESHOLD, MAX_OUTPUT = 20_000, 10_000, 6_000  # so small that layers must act
 ROW = 1_000  # tokens that a row of the picture stands for
 PAUSE = 0.3  # seconds before each prompt on a terminal, so that an eye can follow
 TOO_LONG = "from here on the API takes less than this request"
@@ -50,7 +50,6 @@ def pages(path, *lines):
 
 # --- The script ---
 
-NEXT = "\n   - "
 PLAN = ["[ ] write NOTES.md", "[ ] look at it once more"]
 NOTES = """\
 # How this agent keeps its context small
@@ -131,6 +130,10 @@ SCENES = [
 ]
 
 
+def bullets(lines):
+    return "".join(f"\n   - {line}" for line in lines)
+
+
 def summary(number):
     """The summary that the model gives in this scene, in nine sections."""
     typed = [scene.typed.splitlines()[0] for scene in SCENES[:number]]
@@ -142,8 +145,8 @@ def summary(number):
 2. Key concepts: three layers before each request; a transcript of everything.
 3. Files and code: agent.py; tests/stub.py and tests/wire.py, the fake model.
 4. Errors and fixes: a result was too large; it is in a file in .task_outputs.
-5. Findings:{"".join(f"{NEXT}{text}" for text in known)}
-6. All user messages:{"".join(f"{NEXT}{text}" for text in typed)}
+5. Findings:{bullets(known)}
+6. All user messages:{bullets(typed)}
 7. Pending tasks: none but the current work.
 8. Current work: the newest of these messages; the reading for it is done.
 9. Next step: answer it; if that is done, wait for the user.
@@ -269,8 +272,8 @@ def main():
         return True
 
     model = ScriptedModel(tell)
-    agent = Agent(model, "scripted", WINDOW, MAX_OUTPUT, THRESHOLD, approve=approve)
-    agent.thinking = True
+    more = {"keep_recent": 4, "thinking": True, "approve": approve}
+    agent = Agent(model, "scripted", WINDOW, MAX_OUTPUT, THRESHOLD, **more)
     tell(f"""\
 The model in this demonstration is scripted: no key is needed, nothing is sent.
 All else is real: the loop, the tools, the layers, and the files, a copy in

@@ -9,7 +9,6 @@ process of its own, forked, because starting Python anew for each would take min
 
 import json
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -18,21 +17,22 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from stub import Stream, StubClient, api_error, reply
+from stub import Stream, StubClient, api_error, count, reply, tokens
 
 import agent as program
 from agent import Agent, AgentError, drop_thinking, load, remember, resume, take_turn
 
-SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
-LONG = "A long answer. " * 2_600  # brings the context over that threshold
+SMALL = {"threshold": 4_000, "window": 12_000, "max_output": 2_000}
+LONG = "A long answer. " * 700  # brings the context over that threshold
 HALF = LONG[: len(LONG) // 2]
 SUMMARY = reply("<analysis>notes</analysis><summary>All is well.</summary>")
 READ = ("read_file", {"path": "notes.txt"})
 WRITE = ("write_file", {"path": "made.txt", "content": "made"})
-BIG = ("bash", {"command": "seq 9999"})
+BIG = ("bash", {"command": "seq 2000"})
 TASK = ("task", {"description": "look", "prompt": "Look at the notes."})
 PLAN = ("todo_write", {"items": ["[x] begin", "[ ] go on"]})
 COMPACT = ("compact", {"focus": "the notes"})
+NOTES = "these are the notes\n" * 60
 TOO_LONG = api_error(400, "prompt is too long: 40000 tokens > 30000 maximum")
 FOLDER = Path(".transcripts")
 
@@ -79,7 +79,7 @@ class Points:
 
 
 class WatchedStream(Stream):
-    """A stream with a point before and after each of its pieces."""
+    """A stream with a point at its beginning, before each part, and at its end."""
 
     def __enter__(self):
         self.client.point("request")
@@ -89,19 +89,32 @@ class WatchedStream(Stream):
 
     def __iter__(self):
         for event in super().__iter__():
-            self.client.point(f"stream {event.type}")
+            if event.type == "content_block_start":
+                self.client.point("part")
             yield event
 
     def get_final_message(self):
-        self.client.point("the end of a stream")
+        self.client.point("end")
         return super().get_final_message()
 
 
 class WatchedClient(StubClient):
-    def __init__(self, *replies, point=lambda name: None, **limits):
-        super().__init__(*replies, **limits)
+    """Its streams are watched. Each run ends in a check, so requests need none."""
+
+    def __init__(self, point):
+        super().__init__()
         self.point = point
         self.messages.stream = lambda **request: WatchedStream(self, request)
+
+    def take(self, request):
+        given = self.queue.popleft()
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    def usage(self, body, content):
+        total = count(body["system"], body["tools"], body["messages"])
+        return {"input_tokens": total, "output_tokens": tokens(content)}
 
 
 def act_on(point):
@@ -111,8 +124,8 @@ def act_on(point):
         point("approval")
         return True
 
-    agent = Agent(WatchedClient(point=point), approve=approve, **SMALL)
-    agent.emit = lambda kind, text: point(f"event {kind}")
+    agent = Agent(WatchedClient(point), approve=approve, **SMALL)
+    agent.emit = lambda kind, text: kind in ("text", "thinking") or point("event")
     return agent
 
 
@@ -123,24 +136,28 @@ AUDITED |= {"fcntl.flock", "subprocess.Popen", "os.killpg"}
 @contextmanager
 def watched(point, acknowledge=lambda kind, entry: None):
     """Let what the program does to files, processes and transcripts be points too."""
-    original, watching = program.commit, [True]
+    before = program.commit, AUDIT["point"]
 
     def commit(agent, entry, *more):
         point("before a line")
-        original(agent, entry, *more)
+        before[0](agent, entry, *more)
         acknowledge(agent.kind, entry)
         point("after a line")
 
-    def audit(name, arguments):
-        if name in AUDITED and watching[0]:
-            point(name)
-
-    program.commit = commit
-    sys.addaudithook(audit)  # for good, which is why this is done in a child
+    program.commit, AUDIT["point"] = commit, point
     try:
         yield
     finally:
-        program.commit, watching[0] = original, False
+        program.commit, AUDIT["point"] = before
+
+
+AUDIT = {"point": lambda name: None}
+
+
+def audit(name, arguments):
+    """An audit hook stays for good: one is enough, and that in children alone."""
+    if name in AUDITED:
+        AUDIT["point"](name)
 
 
 def play(agent, turns):
@@ -161,6 +178,7 @@ def child(work):
     if pid := os.fork():
         return pid
     status = 1
+    sys.addaudithook(audit)
     try:
         work()
         status = 0
@@ -179,13 +197,7 @@ def fill(folder):
     """Make a workspace and go there."""
     folder.mkdir()
     os.chdir(folder)
-    Path("notes.txt").write_text("these are the notes\n" * 200)
-
-
-def acknowledge(kind, entry):
-    """Remember outside of the program that a line was committed."""
-    with open("acknowledged", "ab") as file:
-        file.write(json.dumps([kind, entry]).encode() + b"\n")
+    Path("notes.txt").write_text(NOTES)
 
 
 def run_script(folder, act=None, at=()):
@@ -193,9 +205,13 @@ def run_script(folder, act=None, at=()):
     fill(folder)
     point = Points(act, at)
     agent = act_on(point)
-    with watched(point, acknowledge):
-        play(agent, script())
-    assert not agent.client.refused, agent.client.refused
+    with open("acknowledged", "ab", buffering=0) as file:
+
+        def acknowledge(kind, entry):
+            file.write(json.dumps([kind, entry]).encode() + b"\n")
+
+        with watched(point, acknowledge):
+            play(agent, script())
     Path("points").write_text(json.dumps(point.passed))
 
 
@@ -249,15 +265,13 @@ def typed(lines):
 
 
 def planned(lines):
-    """Whether the plan stands in these lines, with its result."""
-    text = b"".join(lines)
-    return b"1 of 2 still to do" in text
+    """Whether the plan was made, and the notes read beside it, in these lines."""
+    return b"1 of 2 still to do" in b"".join(lines)
 
 
 def acknowledged():
     """The lines that were acknowledged in this folder."""
-    path = Path("acknowledged")
-    given = [json.loads(line) for line in path.open()] if path.exists() else []
+    given = map(json.loads, Path("acknowledged").read_bytes().splitlines())
     return [entry for kind, entry in given if kind == "transcript"]
 
 
@@ -275,6 +289,7 @@ def check_resumed(lines):
     memory = remember(agent.messages)
     assert memory["words"] == [*typed(lines), "And now?"]
     assert ("[ ] go on" in memory["todos"]) is planned(lines)
+    assert ("notes.txt" in memory["files"]) is planned(lines)
     assert shape(load(agent.transcript)) == shape(drop_thinking(agent.messages))
     agent.log.close()
 
@@ -297,12 +312,10 @@ def check_killed():
 
 
 def test_the_script_passes_every_kind_of_point(whole):
-    kinds = {name.split()[0] for name in json.loads((whole / "points").read_text())}
-    assert AUDITED <= kinds
-    assert kinds - AUDITED == {
-        *("request", "answer", "stream", "the", "event"),
-        *("approval", "before", "after"),
-    }
+    kinds = set(json.loads((whole / "points").read_text()))
+    streamed = {"request", "answer", "part", "end"}
+    others = {"event", "approval", "before a line", "after a line"}
+    assert kinds == AUDITED | streamed | others
 
 
 def test_the_script_compacts_in_every_way(whole):
@@ -372,7 +385,7 @@ def test_after_sigkill_again_and_again_nothing_is_lost(workspace):
 
 
 def test_agents_that_run_at_once_in_one_folder_do_not_disturb_each_other(workspace):
-    Path("notes.txt").write_text("these are the notes\n" * 200)
+    Path("notes.txt").write_text(NOTES)
 
     def work(number):
         agent = Agent(StubClient(), approve=lambda *_: True, **SMALL)
@@ -409,50 +422,79 @@ def in_batches(tmp_path, work, cases):
 
 
 def interrupted_turns(agent, turns):
-    """Run the script, and after Ctrl-C another turn; how often Ctrl-C came out."""
-    count = 0
-    for text, replies in [*turns.items(), ("Again", [answer, answer])]:
-        agent.client.queue.clear()
-        agent.client.enqueue(*replies)
+    """Run the script until Ctrl-C comes, then one more turn; how often it came out."""
+    times = 0
+    for text, replies in turns.items():
         try:
-            with suppress(AgentError):
-                take_turn(agent, text)
+            play(agent, {text: replies})
         except KeyboardInterrupt:
-            count += 1
-            if count == 1:
-                return count + interrupted_turns(agent, {})
-    return count
+            times += 1
+            with watched(lambda name: None):
+                on_disk(agent)
+            break
+    agent.client = StubClient(answer, answer)
+    try:
+        take_turn(agent, "Again")
+    except KeyboardInterrupt:
+        times += 1
+    assert not agent.client.refused, agent.client.refused
+    return times
 
 
 def check_interrupted(agent):
     """The conversation is valid, on disk, and the next turn and Ctrl-C still work."""
-    agent.client.point = agent.emit = lambda *_: None
-    agent.client.queue.clear()
-    agent.client.enqueue(answer, answer)
+    agent.client, agent.emit = StubClient(answer, answer), lambda kind, text: None
     assert take_turn(agent, "And now?") == "Fine."
     assert not agent.client.refused, agent.client.refused
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
-    lines = agent.transcript.read_bytes().splitlines(keepends=True)
-    assert shape(replay(lines)) == shape(drop_thinking(agent.messages))
+    on_disk(agent)
     agent.log.close()
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_at_any_point_leaves_a_valid_conversation(whole, tmp_path, times):
+def on_disk(agent):
+    """What was written is what is in memory, but for what layer 1 clears there."""
+    path = agent.transcript
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    assert shape(replay(lines)) == shape(drop_thinking(agent.messages))
+
+
+def test_ctrl_c_twice_in_a_row_at_any_point_leaves_a_valid_conversation(
+    whole, tmp_path
+):
     points = json.loads((whole / "points").read_text())
 
     def work(number):
         fill(tmp_path / str(number))
-        point = Points(interrupt, range(number, number + times))
+        point = Points(interrupt, [number, number + 1])
         agent = act_on(point)
         with watched(point):
-            count = interrupted_turns(agent, script())
-        assert count == times or point.passed[number - 1 :][:1] == ["after a line"]
+            times = interrupted_turns(agent, script())
+        assert 1 <= times <= 2 <= len(point.passed[number - 1 :])
         check_interrupted(agent)
-        shutil.rmtree(tmp_path / str(number))
 
     failed = in_batches(tmp_path, work, range(1, len(points) + 1))
     assert {f"{n} {points[int(n) - 1]}": text for n, text in failed.items()} == {}
+
+
+def test_ctrl_c_as_signals_are_held_back_does_not_hold_them_back_for_good(
+    make, monkeypatch
+):
+    held_back = signal.pthread_sigmask
+
+    def arriving_late(how, signals):
+        result = held_back(how, signals)
+        if how == signal.SIG_BLOCK and signals:
+            raise KeyboardInterrupt
+        return result
+
+    agent = make(reply("Hello."))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(signal, "pthread_sigmask", arriving_late)
+        take_turn(agent, "Hi")
+    try:
+        assert held_back(signal.SIG_BLOCK, []) == set()
+    finally:
+        held_back(signal.SIG_SETMASK, [])
 
 
 class Lines:
@@ -492,12 +534,12 @@ def test_ctrl_c_at_any_line_leaves_a_valid_conversation(tmp_path):
         fill(folder)
         agent = act_on(lambda name: None)
         with traced(lines):
-            count = interrupted_turns(agent, script())
-        return agent, count
+            times = interrupted_turns(agent, script())
+        return agent, times
 
     def work(place):
-        agent, count = run(tmp_path / f"{place[0]}{place[1]}", Lines(interrupt, place))
-        assert count == 1
+        agent, times = run(tmp_path / f"{place[0]}{place[1]}", Lines(interrupt, place))
+        assert times == 1
         check_interrupted(agent)
 
     def survey():

@@ -133,7 +133,7 @@ def test_many_results_of_modest_size_are_brought_within_the_total_as_well():
     assert before > 4 * 4_000 >= after
 
 
-def test_the_total_is_of_one_message_and_not_of_several():
+def test_what_the_model_has_seen_does_not_count_toward_the_total():
     messages = history(step("x" * 150_000), step("x" * 150_000))
     assert budget(messages, T, saved) is messages
 

@@ -819,7 +819,7 @@ def test_two_compactions_by_hand_in_a_row_are_one(long):
 
 
 def test_what_is_typed_after_a_compaction_by_hand_does_not_summarise_again(long):
-    agent = long(SUMMARY, reply("Done."))
+    agent = long(reply(f"<summary>{'s' * 28_000}</summary>"), reply("Done."))
     program.compact_history(agent, "compact", by_hand=True)
-    assert program.take_turn(agent, "w" * 34_000) == "Done."
+    assert program.take_turn(agent, "w" * 12_000) == "Done."  # over T with it
     assert len(summaries(agent)) == 1

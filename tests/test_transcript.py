@@ -6,6 +6,7 @@ import resource
 import shutil
 import stat
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -533,6 +534,24 @@ def test_whoever_could_not_take_up_a_transcript_does_not_write_to_it(make):
     assert first.transcript.read_bytes() == before
 
 
+def test_what_its_agent_writes_while_it_is_taken_up_is_not_lost(make, monkeypatch):
+    first, second = make(reply("Hello."), reply("Late.")), make()
+    take_turn(first, "Hi")
+    original = load
+
+    def load_slowly(path):
+        messages = original(path)
+        if not first.log.closed:
+            take_turn(first, "A last word")
+            leave(first)
+        return messages
+
+    monkeypatch.setattr(program, "load", load_slowly)
+    with suppress(AgentError):  # to be refused is as well
+        resume(second, None)
+    assert second.messages in ([], first.messages) and on_disk(first)
+
+
 def test_a_transcript_is_free_again_when_its_agent_has_ended(make, again):
     take_turn(first := make(reply("Hello.")), "Hi")
     leave(first)
@@ -661,15 +680,34 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line_before_anything_is_sent(
     assert take_turn(agent, "Hi") == "Hello." and len(agent.messages) == 2
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.fixture
+def unprivileged():
+    """Root may write anywhere, so a test of what one may not write is somebody else."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65_534)
+    yield
+    if root:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o555])
 def test_a_read_only_folder_is_one_clear_line_before_anything_is_sent(
-    make, refused, workspace
+    make, refused, workspace, unprivileged, mode
 ):
     agent = make(reply("Hello."))
-    workspace.chmod(0o500)
-    assert refused(agent, "Hi") and agent.client.requests == []
-    workspace.chmod(0o700)
-    assert take_turn(agent, "Hi") == "Hello." and len(agent.messages) == 2
+    with suppress(PermissionError):  # it is root's, and so it is read-only already
+        workspace.chmod(mode)
+    assert "written" in refused(agent, "Hi")
+    assert agent.client.requests == agent.messages == []
+
+
+def test_a_transcript_that_cannot_be_written_cannot_be_taken_up(make, unprivileged):
+    Path("old.jsonl").write_bytes(GOOD + b"\n")
+    Path("old.jsonl").chmod(0o400)
+    with pytest.raises((AgentError, PermissionError)) as error:
+        resume(make(), Path("old.jsonl"))
+    assert "\n" not in str(error.value)
 
 
 def test_with_p_a_folder_that_cannot_be_written_is_one_line_and_status_1(

@@ -213,6 +213,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(response.status_code)
         for name, value in response.headers.items():
             self.send_header(name, value)
+        self.send_header("connection", "close")
         self.end_headers()
         for chunk in filter(None, response.stream):
             self.wfile.write(
