@@ -371,39 +371,40 @@ def run(argv: list[str], seconds: float) -> tuple[str, int | None]:
     """A command's output and its exit status, None if it was killed after `seconds`.
 
     It has no standard input, no API key, and its own process group, which is killed
-    whole in the end. Of a long output only head and tail are kept, in memory as well.
+    whole in the end.
     """
-    end, half = time.monotonic() + seconds, MAX_COMMAND_BYTES // 2
-    options: dict = {
-        "start_new_session": True,
-        "stdin": subprocess.DEVNULL,
-        "bufsize": 0,
-    }
-    options["env"] = {k: v for k, v in os.environ.items() if k not in KEY_NAMES}
-    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(argv, **options) as process:
-        stdout: Any = process.stdout
-        kept, total, chunk, status = bytearray(), 0, b"-", None
+    env = {k: v for k, v in os.environ.items() if k not in KEY_NAMES}
+    pipes = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(
+        argv, 0, None, *pipes, env=env, start_new_session=True
+    ) as process:
         try:
-            while chunk and (left := end - time.monotonic()) > 0:
-                if select.select([stdout], [], [], min(left, 0.1))[0]:
-                    kept += (chunk := stdout.read(65_536))
-                    total += len(chunk)
-                    if len(kept) > 4 * half:
-                        del kept[half:-half]
-                elif process.poll() is not None:
-                    break  # done, though a child that it left behind holds the pipe
-                if status is None and (status := process.poll()) is not None:
-                    end = min(end, time.monotonic() + 0.5)  # or even writes to it
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0, end - time.monotonic()))
+            output = read_output(process, time.monotonic() + seconds)
         finally:
             status = process.poll()
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    if total > 2 * half:
-        kept[half:-half] = f"\n[{total - 2 * half:,} bytes left out]\n".encode()
-    return kept.decode(errors="replace"), status
+    return output.decode(errors="replace"), status
+
+
+def read_output(process: subprocess.Popen, end: float) -> bytes:
+    """What a command writes until it ends, at `end` at the latest; head and tail."""
+    stdout: Any = process.stdout
+    kept, left_out, half, chunk = bytearray(), 0, MAX_COMMAND_BYTES // 2, b"-"
+    while chunk and (left := end - time.monotonic()) > 0:
+        if process.poll() is not None:  # a child that it left behind may go on writing
+            end = min(end, time.monotonic() + 0.2)
+        if select.select([stdout], [], [], min(left, 0.1))[0]:
+            kept += (chunk := stdout.read(65_536))
+        if len(kept) > 4 * half:
+            left_out += len(kept) - 2 * half
+            del kept[half:-half]
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(max(0, end - time.monotonic()))
+    left_out += max(0, len(kept) - 2 * half)
+    if left_out:
+        kept[half:-half] = f"\n[{left_out:,} bytes left out]\n".encode()
+    return bytes(kept)
 
 
 @tool
@@ -1042,8 +1043,8 @@ your tools: look before you change something, check your work by running it, and
 briefly and plainly what you did. Keep a plan with todo_write for more than one step.
 
 Your context is kept small: old tool results give way to "[Previous: used ...]", too
-large ones go to a file, and now and then a summary replaces the conversation. Everything
-stays on disk as JSON lines in {TRANSCRIPT_DIR}/: search there with grep for what you no
+large ones go to a file, and now and then a summary replaces the conversation. All stays
+on disk as JSON lines in {TRANSCRIPT_DIR}/: search there with grep for what you no
 longer see, and repeat a call when you need its result again. Call compact when a piece
 of work is done and its details are needed no more.
 
