@@ -844,7 +844,7 @@ def summarise(agent: Agent, kind: str, focus: str | None, free: bool) -> str:
             break
     else:
         raise AgentError("the conversation is too long to be summarised")
-    text = re.sub("(?s)<analysis>.*?</analysis>", "", text_of(reply.message), count=1)
+    text = re.sub(r"(?s)\A\s*<analysis>.*?</analysis>", "", text_of(reply.message))
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
     done = reply.stop in ("end_turn", "stop_sequence")
     if not (done and summary) or blocks(reply.message, "tool_use"):
