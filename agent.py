@@ -561,18 +561,15 @@ def own_folder(path: Path) -> None:
     save(Path(path.parts[0], ".gitignore"), b"*\n!.gitignore\n")
 
 
-def open_log(agent: Agent, path: Path | None = None) -> BinaryIO:
-    """The transcript, open for appending by this agent alone; raises AgentError."""
+def open_log(path: Path) -> BinaryIO:
+    """A transcript, open for appending by this agent alone; raises AgentError."""
     own_folder(TRANSCRIPT_DIR)
-    name = f"{agent.kind}_{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}.jsonl"
-    path = path or TRANSCRIPT_DIR / name
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     log = os.fdopen(file, "ab", buffering=0)
     try:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise AgentError(f"{path} is in use by another agent.") from None
-    agent.transcript, agent.log = path, log
     return log
 
 
@@ -582,18 +579,21 @@ def commit(agent: Agent, entry: dict, messages: list[dict] | None = None) -> Non
     Both or neither: Ctrl-C waits, and a line that the disk has no room for is cut off.
     """
     line = to_bytes(entry) + b"\n"
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    name = f"{agent.kind}_{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}.jsonl"
     try:
-        log = agent.log or open_log(agent)
-        end = log.seek(0, os.SEEK_END)
-        if log.write(line) != len(line):
-            log.truncate(end)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        if agent.log is None:
+            agent.log = open_log(TRANSCRIPT_DIR / name)
+            agent.transcript = TRANSCRIPT_DIR / name
+        end = agent.log.seek(0, os.SEEK_END)
+        if agent.log.write(line) != len(line):
+            agent.log.truncate(end)
             raise OSError("no space left on the device")
         agent.messages = [*agent.messages, entry] if messages is None else messages
     except OSError as error:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def change(agent: Agent, kind: str, what: str, messages: list[dict]) -> None:
@@ -649,10 +649,10 @@ def resume(agent: Agent, path: Path | None) -> None:
     newest = max(filter(Path.is_file, paths), key=os.path.getmtime, default=None)
     if newest is None:
         raise AgentError(f"There is no transcript {path or f'in {TRANSCRIPT_DIR}'}.")
+    log = open_log(newest)
     messages = load(newest)
-    whole = newest.read_bytes().rfind(b"\n") + 1
-    open_log(agent, newest).truncate(whole)  # a line torn off by a crash goes
-    agent.messages = messages
+    log.truncate(newest.read_bytes().rfind(b"\n") + 1)  # a line torn off by a crash
+    agent.log, agent.transcript, agent.messages = log, newest, messages
     agent.emit("layer", f"[resume] {newest}: {context_tokens(agent):,} tokens")
 
 
