@@ -236,8 +236,10 @@ def clip(text: str, tokens: int) -> str:
 def fit(texts: list[str], tokens: int) -> list[str]:
     """The first of the texts, `tokens` tokens together, the last of them clipped."""
     kept = []
-    while len(kept) < len(texts) and (left := tokens - sum(map(size, kept))) > 50:
-        kept.append(clip(texts[len(kept)], left))
+    for text in texts:
+        if tokens > 50:  # less is not worth a note
+            kept.append(clip(text, tokens))
+            tokens -= size(text)
     return kept
 
 
@@ -802,7 +804,7 @@ def compact_history(agent: Agent, kind: str, keep=0, free=False, by_hand=False) 
     focus, agent.focus = agent.focus, None
     close_calls(agent)
     stopped = agent.failures >= MAX_FAILURES and not free and not by_hand
-    nothing_new = unseen(agent.messages) == 0 and not free
+    nothing_new = unseen(agent.messages) == 0 and not keep
     if stopped or nothing_new or not rebuild(agent, "", 0, by_hand):
         why = (
             "stopped after failures, try /compact" if stopped else "nothing to compact"
@@ -1026,10 +1028,14 @@ def to_reply(final: Any) -> Reply:
     content = [b for b in content if b["type"] != "text" or b["text"].strip()]
     message = json.loads(to_bytes({"role": "assistant", "content": content}))
     useful = blocks(message, "text", "tool_use")
-    if stop == "max_tokens" or not useful:  # thinking that may have been cut off
-        message["content"] = useful
+    if stop == "max_tokens" or not useful or message["content"] != content:
+        message["content"] = (
+            useful  # the thinking was cut off, or is not as it was signed
+        )
     counts = [getattr(usage, f"{name}_tokens", None) or 0 for name in COUNTED]
-    return Reply(message, stop, sum(counts), counts[0] / max(1, sum(counts[:3])))
+    sent = sum(counts[:3])
+    said = counts[3] if message["content"] == content else size(message["content"])
+    return Reply(message, stop, sent and sent + said, counts[0] / max(1, sent))
 
 
 # ---- the loop ----
@@ -1104,7 +1110,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
     if reply.message["content"]:
         commit(agent, reply.message)
-        if reply.tokens and reply.stop != "max_tokens":
+        if reply.tokens:
             agent.offset += reply.tokens - context_tokens(agent)
     return blocks(reply.message, "tool_use")
 

@@ -166,7 +166,7 @@ def audit():
     events, watching = [], [True]
 
     def hook(event, args):
-        if watching and event.startswith("os."):
+        if watching and event in ("os.scandir", "os.listdir"):
             events.append((event, os.path.realpath(str(args[0] or "."))))
         elif watching and event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR):
             events.append((event, os.path.realpath(str(args[0]))))
