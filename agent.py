@@ -55,7 +55,7 @@ MAX_WORDS = 20_000  # of the person's own messages that outlive a compaction
 MAX_RESTORE_FILES, MAX_RESTORE_TOKENS_PER_FILE = 5, 5_000  # read again after one (v5)
 MAX_RESTORE_TOKENS_TOTAL = 50_000
 MAX_TRIES, MAX_WAIT = 5, 60  # of one request; seconds, the longest retry-after obeyed
-BASH_SECONDS, MAX_BASH_SECONDS, GREP_SECONDS = 120, 600, 30
+BASH_SECONDS, MAX_BASH_SECONDS, GREP_SECONDS = 120, 600, 10
 PROBE_SECONDS, STALL_SECONDS = (
     5,
     120,
@@ -249,7 +249,7 @@ def page(text: str, offset: str, lines: int, most: int) -> tuple[str, str]:
     An offset is a line from 1 on, or LINE:CHARACTER in a line longer than `most`.
     """
     line, column = map(int, f"{offset}:0".split(":")[:2])
-    line = max(line, 1)
+    line, column = max(line, 1), max(column, 0)
     rest = "\n".join(text.split("\n")[line - 1 :])[column:]
     part = "\n".join(rest.split("\n", lines)[:lines])
     if len(part) > most and "\n" not in part[:most]:
@@ -328,8 +328,8 @@ def tool_result(call: dict, text: str, is_error: bool = False) -> dict:
 
 def redact(text: str) -> str:
     """`text` without the API keys."""
-    for key in map(os.environ.get, KEY_NAMES):
-        text = text.replace(key, "[redacted]") if key and len(key) >= 8 else text
+    for key in sorted((os.environ.get(name, "") for name in KEY_NAMES), key=len)[::-1]:
+        text = text.replace(key, "[redacted]") if len(key) >= 8 else text
     return text
 
 
@@ -357,11 +357,13 @@ def read_bytes(real: Path) -> bytes:
     return data
 
 
-def save(path: Path, data: bytes) -> None:
+def save(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a file whole or not at all; one that was there keeps its mode."""
     temporary = path.with_name(f".tmp-{os.urandom(8).hex()}")
+    mode = 0o600 if path.exists() else mode
     try:
-        temporary.write_bytes(data)
+        with open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:
+            file.write(data)
         if path.exists():
             shutil.copymode(path, temporary)
         temporary.replace(path)
@@ -377,9 +379,8 @@ def run(argv: list[str], seconds: float) -> tuple[str, int | None]:
     """
     env = {k: v for k, v in os.environ.items() if k not in KEY_NAMES}
     pipes = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
-    with subprocess.Popen(
-        argv, 0, None, *pipes, env=env, start_new_session=True
-    ) as process:
+    options: dict = {"env": env, "start_new_session": True}
+    with subprocess.Popen(argv, 0, None, *pipes, **options) as process:
         try:
             output = read_output(process, time.monotonic() + seconds)
         finally:
@@ -468,7 +469,7 @@ def edit_file(
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ of the workspace that match, like src/**/*.py."""
     root, skipped = Path.cwd().resolve(), {".git", *RECORDS} - {*Path(pattern).parts}
-    if ".." in pattern or pattern.count("**") > 2:
+    if ".." in Path(pattern).parts or pattern.count("**") > 2:
         raise ToolError("A pattern has no .. and ** at most twice.")
     inside(re.split(r"[^/]*[*?[]", pattern)[0])
     found = [p for p in root.glob(pattern) if root in Path(os.path.realpath(p)).parents]
@@ -482,7 +483,7 @@ def glob(agent: Agent, pattern: str) -> str:
 def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """Search a file, or all files in a folder, for an extended regular expression.
 
-    Returns file:line:text. The records of this conversation and .git are searched only
+    Returns file:line:text, of files that are UTF-8 text. The records of this conversation and .git are searched only
     when path names them: in .transcripts stands all that was ever said and done.
     """
     if not (real := inside(path)).exists():
@@ -714,7 +715,7 @@ def save_result(text: str) -> Path:
     path = RESULTS_DIR / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
     try:
         own_folder(RESULTS_DIR)
-        save(path, text.encode())
+        save(path, text.encode(), 0o600)
     except OSError as error:
         raise AgentError(f"A large result cannot be saved: {error}.") from error
     return path
@@ -806,9 +807,7 @@ def compact_history(agent: Agent, kind: str, keep=0, free=False, by_hand=False) 
     stopped = agent.failures >= MAX_FAILURES and not free and not by_hand
     nothing_new = unseen(agent.messages) == 0 and not keep
     if stopped or nothing_new or not rebuild(agent, "", 0, by_hand):
-        why = (
-            "stopped after failures, try /compact" if stopped else "nothing to compact"
-        )
+        why = "stopped, try /compact" if stopped else "nothing to compact"
         agent.emit("layer", f"[{kind}] {why}")
         return False
     agent.remedies += 1
@@ -883,9 +882,8 @@ def replacement(agent: Agent, summary: str, old: list, files, words, then) -> di
     """
     memory = remember(old)
     request = memory["words"].pop() if memory["words"] and not then else ""
-    first = [
-        t if size(t) <= words else clip(t, words // 2) for t in memory["words"][:1]
-    ]
+    first = memory["words"][:1]
+    first = [t if size(t) <= words else clip(t, words // 2) for t in first]
     said = fit([*first, *memory["words"][:0:-1]], words)
     memory["words"] = said[:1] + said[:0:-1]
     quoted = "".join(f"\n<message>\n{text}\n</message>" for text in memory["words"])
@@ -1029,9 +1027,7 @@ def to_reply(final: Any) -> Reply:
     message = json.loads(to_bytes({"role": "assistant", "content": content}))
     useful = blocks(message, "text", "tool_use")
     if stop == "max_tokens" or not useful or message["content"] != content:
-        message["content"] = (
-            useful  # the thinking was cut off, or is not as it was signed
-        )
+        message["content"] = useful  # the thinking is cut, or not as it was signed
     counts = [getattr(usage, f"{name}_tokens", None) or 0 for name in COUNTED]
     sent = sum(counts[:3])
     said = counts[3] if message["content"] == content else size(message["content"])
@@ -1062,9 +1058,7 @@ def take_turn(agent: Agent, text: str) -> str:
     """The answer to what the person typed; raises AgentError."""
     message = json.loads(to_bytes({"role": "user", "content": text}))
     if not text.strip() or fixed_tokens(agent) + size(text) > agent.window:
-        raise AgentError(
-            "That is empty, or longer than the window: name a file instead."
-        )
+        raise AgentError("That is empty, or too long for the window: name a file.")
     close_calls(agent)
     commit(agent, message)
     return agent_loop(agent)
@@ -1119,10 +1113,7 @@ def nudge(agent: Agent, calls: list[dict], stop: str, nudges: int) -> int:
     """Ask the model to go on after a reply that was cut off or empty (API_FACTS 5)."""
     text, most = "Please continue.", 1
     if stop == "max_tokens":
-        text, most = (
-            "Cut off at the output limit. Go on in smaller parts.",
-            MAX_FAILURES,
-        )
+        text, most = "Cut off: too long. Go on in smaller parts.", MAX_FAILURES
     if calls:
         run_tools(agent, calls, not_run=text)
     else:
@@ -1154,10 +1145,8 @@ class Terminal:
 
 def visible(text: str, more: str = "") -> str:
     """`text` with control characters, and those that reorder text, made visible."""
-    hidden = (
-        rf"[{more}\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-    )
-    return re.sub(hidden, lambda m: m[0].encode("unicode_escape").decode(), text)
+    hidden = more + r"\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069"
+    return re.sub(f"[{hidden}]", lambda m: m[0].encode("unicode_escape").decode(), text)
 
 
 def show(terminal: Terminal, kind: str, text: str) -> None:
@@ -1209,9 +1198,7 @@ def context_table(agent: Agent) -> str:
         if type(message["content"]) is str:
             parts["person"] = parts.get("person", 0) + size(message["content"])
         for block in message["content"] if type(message["content"]) is list else []:
-            part = (
-                "assistant" if message["role"] == "assistant" else "summary and notes"
-            )
+            part = "assistant" if message["role"] == "assistant" else "summaries"
             if block["type"] == "tool_result":
                 part = f"results of {names[block['tool_use_id']]}"
             parts[part] = parts.get(part, 0) + size(block)
@@ -1250,11 +1237,7 @@ def repl(agent: Agent, terminal: Terminal) -> None:
         except AgentError as error:
             show(terminal, "error", str(error))
         except KeyboardInterrupt:
-            show(
-                terminal,
-                "error",
-                "\n" + ("stopped" if line else "Ctrl-D leaves, or /quit"),
-            )
+            show(terminal, "error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
         except EOFError:
             return show(terminal, "plain", "")
         if line:
@@ -1283,9 +1266,7 @@ def limits(client: Any, model: str) -> dict[str, Any]:
         thinking = info.capabilities.thinking.types.adaptive.supported is True
     window = min(number("CONTEXT_WINDOW", CONTEXT_WINDOW), own[0] or sys.maxsize)
     if window < 4_000:
-        raise AgentError(
-            f"CONTEXT_WINDOW: {window} tokens hold nothing, give 4000 or more."
-        )
+        raise AgentError(f"CONTEXT_WINDOW={window}: give 4000 tokens or more.")
     most = min(MAX_OUTPUT, own[1] or MAX_OUTPUT, window // 3)
     threshold = number("THRESHOLD", 0) or auto_compact_threshold(window, most)
     return {
@@ -1305,9 +1286,7 @@ def connect(model: str | None) -> Agent:
 
     dotenv.load_dotenv(Path(__file__).resolve().parent / ".env")
     if not any(map(os.environ.get, KEY_NAMES)):
-        raise AgentError(
-            "No API key: set ANTHROPIC_API_KEY in .env (see .env.example)."
-        )
+        raise AgentError("No API key: set ANTHROPIC_API_KEY, see .env.example.")
     import anthropic
 
     try:
@@ -1324,9 +1303,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     agent.emit = partial(show, terminal)
     agent.approve = (lambda *_: True) if options.yes else partial(ask_person, terminal)
     if fixed_tokens(agent) > agent.threshold:
-        agent.emit(
-            "error", "THRESHOLD is below what every request holds: no summaries."
-        )
+        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
     if options.prompt is None:
@@ -1347,7 +1324,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     terminal = Terminal(sys.stdout if options.prompt is None else sys.stderr)
     terminal.streams = options.prompt is None
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends commands as well
+    for ending in signal.SIGTERM, signal.SIGHUP:  # commands that run end as well
+        signal.signal(ending, lambda *_: sys.exit(143))
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

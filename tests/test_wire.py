@@ -364,7 +364,8 @@ def test_what_is_too_long_is_compacted_once_and_the_same_request_goes_on(
 def test_a_second_refusal_is_a_clear_error_and_the_history_is_intact(
     long_talk, too_long
 ):
-    agent = long_talk(too_long, SUMMARY, too_long)
+    summary = reply(f"<summary>{'A fact. ' * 300}</summary>")
+    agent = long_talk(too_long, summary, too_long)
     with pytest.raises(AgentError, match="too long") as error:
         take_turn(agent, "Go on")
     assert one_line(error) and len(agent.client.requests) == 4
