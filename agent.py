@@ -11,7 +11,8 @@
 Everything that ever happened stays on disk in .transcripts/, one JSON object a line.
 Messages are plain dicts as the Messages API has them, plus one key that is not sent:
 "carried", what a compaction took over from the messages it replaced. A user message
-whose content is a string was typed by the person; what we add is a list of blocks.
+whose content is a string was typed by the person (to a subagent: by the agent that
+started it); what we add ourselves is a list of blocks.
 """
 
 import argparse
@@ -101,7 +102,7 @@ class Agent:
     last_request: float = float("-inf")  # seconds, time.monotonic()
     focus: str | None = None  # not None: a compaction is asked for, to keep this
     failures: int = 0  # failed summaries in a row
-    remedies: int = 0  # compactions tried since the last reply
+    remedies: int = 0  # since the last reply: 1 a compaction, 2 nothing is left to try
 
 
 class AgentError(Exception):
@@ -234,12 +235,12 @@ def clip(text: str, tokens: int) -> str:
 
 
 def fit(texts: list[str], tokens: int) -> list[str]:
-    """The first of the texts, `tokens` tokens together, the last of them clipped."""
+    """The first of the texts, about `tokens` together, the last of them clipped."""
     kept = []
     for text in texts:
         if tokens > 50:  # less is not worth a note
             kept.append(clip(text, tokens))
-            tokens -= size(text)
+            tokens -= size(text) + 8  # for the tags around it
     return kept
 
 
@@ -270,6 +271,7 @@ JSON_TYPES: dict[Any, dict] = {
     int | str: {"type": ["integer", "string"]},
     list[str]: {"type": "array", "items": {"type": "string"}},
 }
+SECRETS = ("--exclude=.env", "--exclude=.env[!.]*", "--exclude=.env.[!e]*")
 ASK_FIRST = {"bash", "write_file", "edit_file"}
 SUMMARIES = {"auto_compact", "compact", "reactive_compact"}
 COMPACTABLE_TOOLS = {"bash", "read_file", "write_file", "edit_file", "glob", "grep"}
@@ -339,7 +341,7 @@ def inside(path: str, writing: bool = False) -> Path:
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
         raise ToolError(f"{path} is outside of the workspace {root}.")
-    if real.name.lower() == ".env":
+    if re.match(r"\.env(?!\.example$)", real.name.lower()):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     if writing and RECORDS & {part.lower() for part in real.relative_to(root).parts}:
         raise ToolError(f"{path} belongs to the agent's own records. Write elsewhere.")
@@ -483,14 +485,15 @@ def glob(agent: Agent, pattern: str) -> str:
 def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """Search a file, or all files in a folder, for an extended regular expression.
 
-    Returns file:line:text, of files that are UTF-8 text. The records of this conversation and .git are searched only
-    when path names them: in .transcripts stands all that was ever said and done.
+    Returns file:line:text, of files that are UTF-8 text. .git and the records of this
+    conversation are searched only when path names them: in .transcripts stands all
+    that was ever said and done.
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
     name = os.path.relpath(real, Path.cwd().resolve())
     skipped = [f"--exclude-dir={d}" for d in {".git", *RECORDS} - {*Path(name).parts}]
-    flags = ["-rnHIsE", "-D", "skip", "--color=always", "--exclude=.env", *skipped]
+    flags = ["-rnHIsE", "-D", "skip", "--color=always", *SECRETS, *skipped]
     grep = ["env", "-u", "GREP_COLOR", "GREP_COLORS=", "grep"]
     output, status = run([*grep, *flags, "-e", pattern, "--", name], GREP_SECONDS)
     if status is None or status > 1 and output.startswith("grep:"):
@@ -610,12 +613,13 @@ def change(agent: Agent, kind: str, what: str, messages: list[dict]) -> None:
         event = {"event": kind, "before": before, "after": after, "messages": messages}
         commit(agent, event, messages)
     agent.messages, agent.offset = messages, offset
+    agent.cached *= kind not in SUMMARIES
     text = f"[{kind}] {what}: {before:,} -> {after:,} tokens"
     agent.emit("layer", f"{text}; the whole is in {agent.transcript}")
 
 
 def sendable(message: dict) -> bool:
-    """Whether a line of a transcript is a message; may raise what `load` catches."""
+    """Whether this is a message as `commit` writes it; may raise what `load` catches."""
     content = message["content"]
     parts = content if type(content) is list else [{"type": "text", "text": content}]
     known = message["role"] in ("user", "assistant")
@@ -787,8 +791,9 @@ grep, for what you need to know of the work so far."""
 
 
 def should_compact(agent: Agent) -> bool:
-    """Whether the context is over the threshold, and nothing was tried yet."""
-    return not agent.remedies and context_tokens(agent) > agent.threshold
+    """Whether the context is over a threshold that it can keep, and not treated yet."""
+    over = fixed_tokens(agent) < agent.threshold < context_tokens(agent)
+    return over and not agent.remedies
 
 
 def auto_compact(agent: Agent) -> bool:
@@ -800,7 +805,7 @@ def auto_compact(agent: Agent) -> bool:
 def compact_history(agent: Agent, kind: str, keep=0, free=False, by_hand=False) -> bool:
     """Whether a summary replaced all but the newest `keep` messages; else nothing did.
 
-    `free`: a note instead of a summary. `by_hand`: the person asked, and speaks next.
+    `free`: without the model, by a note. `by_hand`: the person asked, and speaks next.
     """
     focus, agent.focus = agent.focus, None
     close_calls(agent)
@@ -884,7 +889,7 @@ def replacement(agent: Agent, summary: str, old: list, files, words, then) -> di
     request = memory["words"].pop() if memory["words"] and not then else ""
     first = memory["words"][:1]
     first = [t if size(t) <= words else clip(t, words // 2) for t in first]
-    said = fit([*first, *memory["words"][:0:-1]], words)
+    said = fit([*first, *memory["words"][:0:-1]], words)  # the first, then newest first
     memory["words"] = said[:1] + said[:0:-1]
     quoted = "".join(f"\n<message>\n{text}\n</message>" for text in memory["words"])
     todo = "".join(f"\n{item}" for item in memory["todos"] if item.startswith("[ ]"))
@@ -921,10 +926,13 @@ def reactive_compact(agent: Agent) -> None:
     Once between two replies, without the model if that was asked already or fails.
     Raises AgentError where it does not help, with the history as it was.
     """
-    for free in (False, True)[agent.remedies > 0 :] if agent.remedies < 2 else ():
-        if compact_history(agent, "reactive_compact", KEEP_TAIL, free=free):
-            agent.remedies = 2
-            return
+    kind, first = "reactive_compact", agent.remedies == 0
+    if agent.remedies < 2 and (
+        (first and compact_history(agent, kind, KEEP_TAIL))
+        or compact_history(agent, kind, KEEP_TAIL, free=True)
+    ):
+        agent.remedies = 2
+        return
     raise AgentError("The conversation is too long for the model; /clear begins anew.")
 
 
@@ -1006,7 +1014,7 @@ def stream_reply(agent: Agent, messages: list, quiet: bool) -> Reply:
     with agent.client.messages.stream(**request) as stream:
         for event in stream:
             if event.type in STREAMED and not quiet and agent.kind != "task":
-                agent.emit(event.type, getattr(event, event.type))
+                agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
         return to_reply(stream.get_final_message())
 
 
@@ -1030,7 +1038,8 @@ def to_reply(final: Any) -> Reply:
         message["content"] = useful  # the thinking is cut, or not as it was signed
     counts = [getattr(usage, f"{name}_tokens", None) or 0 for name in COUNTED]
     sent = sum(counts[:3])
-    said = counts[3] if message["content"] == content else size(message["content"])
+    whole = len(message["content"]) == len(content)
+    said = counts[3] if whole else size(message["content"])
     return Reply(message, stop, sent and sent + said, counts[0] / max(1, sent))
 
 
@@ -1072,7 +1081,8 @@ def close_calls(agent: Agent) -> None:
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; returns that answer."""
-    nudges, agent.remedies = 0, int("carried" in agent.messages[unseen(agent.messages)])
+    nudges = 0
+    agent.remedies = int("carried" in agent.messages[unseen(agent.messages)])
     while True:
         forget_tool_output(agent)  # layer 1: free, every time
         if should_compact(agent):
@@ -1129,7 +1139,9 @@ HELP = """\
 /compact [what to keep]   summarise the conversation now
 /context                  what fills the context, in tokens
 /clear                    begin a new conversation, with a new transcript
+/help                     this list
 /quit                     leave, as Ctrl-D does; Ctrl-C stops what is being done"""
+COMMANDS = ("/compact", "/context", "/clear", "/help", "/quit")
 STYLES = {"text": "", "plain": "", "error": "\x1b[31m"}  # all else is dim
 
 
@@ -1230,7 +1242,7 @@ def repl(agent: Agent, terminal: Terminal) -> None:
         line = ""
         try:
             line = input("> " if sys.stdin.isatty() else "").strip()
-            if re.match(r"/\w*( |$)", line):
+            if line.split(" ")[0] in COMMANDS or re.fullmatch(r"/\w*", line):
                 agent = command(agent, terminal, line)
             elif line:
                 take_turn(agent, line)
@@ -1256,7 +1268,7 @@ def number(name: str, default: int) -> int:
 
 
 def limits(client: Any, model: str) -> dict[str, Any]:
-    """What Agent takes of limits: the model's own, within the settings."""
+    """The numbers of an Agent: the model's own limits, within those of the settings."""
     own, thinking = [0, 0], False
     with suppress(Exception):  # the models endpoint is never needed
         client = client.with_options(timeout=PROBE_SECONDS, max_retries=0)
@@ -1299,6 +1311,9 @@ def connect(model: str | None) -> Agent:
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     agent = connect(options.model)
     agent.emit = partial(show, terminal)
     agent.approve = (lambda *_: True) if options.yes else partial(ask_person, terminal)
@@ -1326,13 +1341,12 @@ def main(argv: list[str] | None = None) -> int:
     terminal.streams = options.prompt is None
     for ending in signal.SIGTERM, signal.SIGHUP:  # commands that run end as well
         signal.signal(ending, lambda *_: sys.exit(143))
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
     try:
         if options.demo:
             sys.path[:0] = [str(Path(__file__).resolve().parent / "tests")]
-            return __import__("demo").main()
+            import demo  # pyright: ignore[reportMissingImports]
+
+            return demo.main()
         start(options, terminal)
     except BrokenPipeError:  # who reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -424,28 +424,26 @@ def in_batches(tmp_path, work, cases):
 def interrupted_turns(agent, turns):
     """Run the script until Ctrl-C comes, then one more turn; how often it came out."""
     times = 0
-    for text, replies in turns.items():
-        try:
-            play(agent, {text: replies})
-        except KeyboardInterrupt:
-            times += 1
-            with watched(lambda name: None):
-                on_disk(agent)
-            break
+    try:
+        play(agent, turns)
+    except KeyboardInterrupt:
+        times = 1
+        with watched(lambda name: None):
+            on_disk(agent)
     agent.client = StubClient(answer, answer)
     try:
         take_turn(agent, "Again")
     except KeyboardInterrupt:
         times += 1
-    assert not agent.client.refused, agent.client.refused
     return times
 
 
 def check_interrupted(agent):
     """The conversation is valid, on disk, and the next turn and Ctrl-C still work."""
-    agent.client, agent.emit = StubClient(answer, answer), lambda kind, text: None
+    again, agent.client = agent.client, StubClient(answer, answer)
+    agent.emit = lambda kind, text: None
     assert take_turn(agent, "And now?") == "Fine."
-    assert not agent.client.refused, agent.client.refused
+    assert again.refused == agent.client.refused == []
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
     on_disk(agent)
     agent.log.close()
@@ -519,35 +517,35 @@ class Lines:
         return self.line
 
 
-@contextmanager
-def traced(lines):
-    before = sys.gettrace()
+def traced_run(folder, lines):
+    """An agent after the script, with its lines traced, and how often Ctrl-C came out."""
+    fill(folder)
+    agent, before = act_on(lambda name: None), sys.gettrace()
     sys.settrace(lines)
     try:
-        yield
+        return agent, interrupted_turns(agent, script())
     finally:
         sys.settrace(before)
 
 
-def test_ctrl_c_at_any_line_leaves_a_valid_conversation(tmp_path):
-    def run(folder, lines):
-        fill(folder)
-        agent = act_on(lambda name: None)
-        with traced(lines):
-            times = interrupted_turns(agent, script())
-        return agent, times
-
-    def work(place):
-        agent, times = run(tmp_path / f"{place[0]}{place[1]}", Lines(interrupt, place))
-        assert times == 1
-        check_interrupted(agent)
+@pytest.fixture
+def places(tmp_path):
+    """All lines that the script passes, as (function, number of the line)."""
 
     def survey():
-        lines = Lines()
-        run(tmp_path / "survey", lines)
+        traced_run(tmp_path / "survey", lines := Lines())
         (tmp_path / "lines").write_text(json.dumps(list(lines.passed)))
 
     assert ended(child(survey)) == 0
-    places = list(map(tuple, json.loads((tmp_path / "lines").read_text())))
+    return [tuple(place) for place in json.loads((tmp_path / "lines").read_text())]
+
+
+def test_ctrl_c_at_any_line_leaves_a_valid_conversation(places, tmp_path):
+    def work(place):
+        folder = tmp_path / f"{place[0]}{place[1]}"
+        agent, times = traced_run(folder, Lines(interrupt, place))
+        assert times == 1
+        check_interrupted(agent)
+
     assert len(places) > 100
     assert in_batches(tmp_path, work, places) == {}
