@@ -1141,7 +1141,6 @@ HELP = """\
 /clear                    begin a new conversation, with a new transcript
 /help                     this list
 /quit                     leave, as Ctrl-D does; Ctrl-C stops what is being done"""
-COMMANDS = ("/compact", "/context", "/clear", "/help", "/quit")
 STYLES = {"text": "", "plain": "", "error": "\x1b[31m"}  # all else is dim
 
 
@@ -1228,8 +1227,14 @@ def command(agent: Agent, terminal: Terminal, line: str) -> Agent:
         return fresh(agent)
     if name == "/compact":
         compact_history(agent, "compact", by_hand=True)
+    elif name == "/context":
+        show(terminal, "plain", context_table(agent))
     else:
-        show(terminal, "plain", context_table(agent) if name == "/context" else HELP)
+        show(
+            terminal,
+            "plain",
+            HELP if name == "/help" else f"No command {name}.\n{HELP}",
+        )
     agent.focus = None
     return agent
 
@@ -1242,7 +1247,7 @@ def repl(agent: Agent, terminal: Terminal) -> None:
         line = ""
         try:
             line = input("> " if sys.stdin.isatty() else "").strip()
-            if line.split(" ")[0] in COMMANDS or re.fullmatch(r"/\w*", line):
+            if re.match(r"/\w*( |$)", line):
                 agent = command(agent, terminal, line)
             elif line:
                 take_turn(agent, line)

@@ -1,0 +1,313 @@
+"""A session of 5,000 turns, and conversations that no compaction can help.
+
+The figures of the long session, which no test asserts because machines differ:
+
+    PYTHONPATH=. python tests/test_long_life.py
+"""
+
+import gc
+import json
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import tracemalloc
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import stub
+from stub import StubClient, api_error, reply
+from wire import serve
+
+import agent as program
+
+TURNS, WINDOW, OUTPUT = 5_000, 60_000, 16_384
+THRESHOLD = program.auto_compact_threshold(WINDOW, OUTPUT)
+TRACED = 150  # the last turns, in which the memory is measured, which is slow
+COMPACTIONS = ("auto_compact", "compact", "reactive_compact")
+
+FIRST = "The first request: keep the notes in order, and never delete a line."
+PLAN = "[ ] archive the notes at the very end"
+DONE = "What was done so far."
+SUMMARY = f"<analysis>-</analysis><summary>{f'{DONE} ' * 40}</summary>"
+TOO_LONG = api_error(400, "prompt is too long: 60001 tokens > 60000 maximum")
+
+
+class Worker(StubClient):
+    """Gives what is queued, and summaries besides; keeps figures, not requests.
+
+    Every 20th request is checked as the API would, and its reply has signed thinking;
+    the others are only measured, so that a long life is short to test.
+    """
+
+    def __init__(self, window=WINDOW):
+        super().__init__(window=window)
+        self.asked, self.newest, self.summing_up = 0, {}, False
+        self.largest = {"work": 0, "summary": 0, "after a summary": 0}
+
+    def answer(self, request):
+        self.asked, self.newest = self.asked + 1, request
+        size = stub.count(request["system"], request["tools"], request["messages"])
+        self.measure(request, size)
+        given = reply(SUMMARY) if self.summing_up else self.queue.popleft()
+        if isinstance(given, Exception):
+            raise given.with_traceback(None)
+        if self.asked % 20 == 0:
+            return self.check_and_sign(request, given)
+        spoken = stub.tokens(given["content"])
+        return given | {"usage": {"input_tokens": size, "output_tokens": spoken}}
+
+    def measure(self, request, size):
+        kinds = ["after a summary"] if self.summing_up else []
+        self.summing_up = "<analysis>" in str(request["messages"][-1]["content"][-1])
+        for kind in [*kinds, "summary" if self.summing_up else "work"]:
+            self.largest[kind] = max(self.largest[kind], size)
+
+    def check_and_sign(self, request, given):
+        self.requests.clear()
+        self.cached.clear()
+        thinking = {"type": "thinking", "thinking": "Let me see."}
+        self.queue.appendleft(given | {"content": [thinking, *given["content"]]})
+        return super().answer(request)
+
+
+# --- The long session ---
+
+
+def words(turn):
+    return FIRST if turn == 1 else f"Request {turn}: look at part {turn % 9} again."
+
+
+def work(turn):
+    """What the model does in this turn: some calls, and a text; at times a surprise."""
+    page = {"path": f"notes{turn % 4}.txt", "offset": 1 + turn % 200, "limit": 40}
+    calls = []
+    if turn % 3 == 0:
+        calls = [("read_file", page), ("todo_write", {"items": ["no box"]})]
+    if turn == 1:
+        calls = [("todo_write", {"items": [PLAN]})]
+    if turn % 250 == 100:
+        calls = [("compact", {"focus": "the notes"}), ("read_file", page)]
+    if turn % 1_000 == 600:
+        calls = [("bash", {"command": "seq 60000"})]
+    called = [reply(calls=calls)] if calls else []
+    refused = [TOO_LONG] if turn % 700 == 350 else []
+    return [*called, *refused, reply(f"Part {turn} is in order. " * 120)]
+
+
+@dataclass
+class Session:
+    """A session that was lived through, and its figures."""
+
+    agent: program.Agent
+    client: Worker
+    folder: Path
+    seconds: list[float] = field(default_factory=list)  # of each turn
+    peaks: list[int] = field(default_factory=list)  # of the process, every 500 turns
+    memory: list[int] = field(default_factory=list)  # bytes, after each late compaction
+    lines: list[dict] = field(default_factory=list)  # of the transcript, in short
+
+
+def live(turns=TURNS, traced=TRACED):
+    """A session of so many turns in the current folder; the last may be traced."""
+    for number in range(4):
+        Path(f"notes{number}.txt").write_text("a line of the notes, all alike\n" * 900)
+    limits = {"window": WINDOW, "max_output": OUTPUT, "threshold": THRESHOLD}
+    agent = program.Agent(Worker(), approve=lambda *_: True, **limits)
+    session = Session(agent, agent.client, Path.cwd())
+    for turn in range(1, turns + 1):
+        if turn == turns - traced:
+            tracemalloc.start()
+        agent.client.enqueue(*work(turn))
+        start, before = time.perf_counter(), len(agent.messages)
+        program.take_turn(agent, words(turn))
+        session.seconds.append(time.perf_counter() - start)
+        if tracemalloc.is_tracing() and len(agent.messages) < before:
+            gc.collect()
+            session.memory.append(tracemalloc.get_traced_memory()[0])
+        if turn % 500 == 0:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            session.peaks.append(peak)
+    tracemalloc.stop()
+    with agent.transcript.open(encoding="utf-8") as file:
+        session.lines = [short(json.loads(line)) for line in file]
+    return session
+
+
+def short(entry):
+    """A line of the transcript; of a message, which may be long, only the role."""
+    return entry if "event" in entry else {"role": entry["role"]}
+
+
+@contextmanager
+def folder_of_its_own(path):
+    before = Path.cwd()
+    os.chdir(path)
+    yield
+    os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """The long session, which all its tests look at."""
+    with folder_of_its_own(tmp_path_factory.mktemp("long")):
+        session = live()
+        yield session
+        session.agent.log.close()
+
+
+def compactions(session):
+    return [line for line in session.lines if line.get("event") in COMPACTIONS]
+
+
+def tokens(text):
+    """The program's own measure: UTF-8 bytes / 4."""
+    return len(text.encode()) / 4
+
+
+def test_a_long_session_keeps_every_kind_of_compaction_busy(session):
+    kinds = [line["event"] for line in compactions(session)]
+    assert len(session.seconds) == TURNS
+    assert kinds.count("auto_compact") > 100
+    assert kinds.count("compact") >= 10 and kinds.count("reactive_compact") >= 5
+
+
+def test_no_summary_comes_without_a_reply_in_between(session):
+    """A second remedy before a reply, where the API wants one, is without the model."""
+    second = False
+    for line in session.lines:
+        if line.get("event") in COMPACTIONS:
+            summed_up = DONE in line["messages"][0]["content"][0]["text"]
+            assert not (second and summed_up)
+            second = True
+        elif line.get("role") == "assistant":
+            second = False
+
+
+def test_no_compaction_leaves_the_context_over_the_threshold(session):
+    assert max(line["after"] for line in compactions(session)) <= THRESHOLD
+    assert 0 < session.client.largest["after a summary"] <= THRESHOLD
+
+
+def test_no_request_is_over_the_window_with_room_for_its_reply(session):
+    assert max(session.client.largest.values()) + OUTPUT <= WINDOW
+    assert session.client.refused == session.client.too_long == []
+
+
+def test_the_plan_and_the_words_are_in_the_last_request(session):
+    sent = str(session.client.newest["messages"])
+    newest = [words(turn) for turn in range(TURNS - 99, TURNS + 1)]
+    assert [text for text in (FIRST, PLAN, *newest) if text not in sent] == []
+
+
+def test_what_a_compaction_restores_stays_under_the_sizes_promised(session):
+    for line in compactions(session):
+        texts = [block["text"] for block in line["messages"][0]["content"]]
+        files = [tokens(text) for text in texts if text.startswith("<file ")]
+        said = [tokens(text) for text in line["messages"][0]["carried"]["words"]]
+        assert len(files) <= program.MAX_RESTORE_FILES
+        assert max(files, default=0) <= program.MAX_RESTORE_TOKENS_PER_FILE + 50
+        assert sum(files) <= THRESHOLD / 4 and sum(said) <= THRESHOLD / 8 + 50
+
+
+def test_results_on_disk_are_whole_and_kept_once(session):
+    whole = "".join(f"{number}\n" for number in range(1, 60_001))
+    saved = list((session.folder / program.RESULTS_DIR).glob("*.txt"))
+    assert [path.read_text() for path in saved] == [whole]
+
+
+def test_the_transcript_of_a_long_session_loads_back(session):
+    loaded = program.load(session.folder / session.agent.transcript)
+    assert program.remember(loaded) == program.remember(session.agent.messages)
+    assert len(loaded) == len(session.agent.messages)
+
+
+def test_memory_stays_flat(session):
+    # A reply alone is 3 kB. What varies is in the interpreter's own caches.
+    assert len(session.memory) > 5
+    assert max(session.memory) - session.memory[0] < 250_000
+
+
+# --- What no compaction can help ---
+
+
+def test_a_threshold_below_the_fixed_parts_is_one_warning(monkeypatch, capsys):
+    """With one warning, no summary is asked for, and the work is done."""
+    calls = [reply(calls=[("glob", {"pattern": "*"})]) for _ in range(3)]
+    client = StubClient(*calls, reply("Done."))
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-of-no-use")
+    monkeypatch.setenv("THRESHOLD", "500")
+    with serve(client) as url:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+        assert program.main(["--yes", "-p", "Look around."]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "Done.\n" and len(client.requests) == 4
+    warnings = [s for s in shown.err.split("\n") if "THRESHOLD" in s or "compact" in s]
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["word " * 60_000, "漢字" * 40_000 + "🙂", "\n" * 130_000]
+)
+def test_a_message_larger_than_the_window_is_refused_before_it_is_sent(make, text):
+    agent = make(reply("Hello."), window=WINDOW, max_output=OUTPUT)
+    program.take_turn(agent, "Hi.")
+    before, written = agent.messages, agent.transcript.read_bytes()
+    with pytest.raises(program.AgentError, match="(?i)window|long|large"):
+        program.take_turn(agent, f"Look: {text}")
+    assert agent.messages == before and agent.transcript.read_bytes() == written
+    assert len(agent.client.requests) == 1
+
+
+def test_the_threshold_holds_where_all_is_chinese_or_japanese(workspace):
+    (workspace / "記録.txt").write_text("作業の記録を一行ずつ書く。\n" * 2_000)
+    client, threshold = Worker(window=24_000), 12_000
+    agent = program.Agent(client, window=24_000, max_output=8_000, threshold=threshold)
+    for turn in range(90):
+        page = {"path": "記録.txt", "offset": 1 + turn, "limit": 300}
+        client.enqueue(reply("見ます。", calls=[("read_file", page)]))
+        client.enqueue(reply("この部分は正しく、直す所はない。" * 40))
+        program.take_turn(agent, f"{turn}番目の部分を見て、誤りがあれば直すこと。")
+    agent.log.close()
+    assert client.largest["after a summary"] <= threshold
+    assert client.largest["work"] <= 1.1 * threshold
+
+
+def test_many_short_messages_of_the_person_stay_within_their_share(make):
+    said = {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]}
+    agent = make(window=24_000, max_output=8_000, threshold=12_000)
+    for text in (FIRST, *["go on"] * 1_200, "and now the last"):
+        agent.messages += [{"role": "user", "content": text}, said]
+    assert program.compact_history(agent, "auto_compact", free=True, by_hand=True)
+    content = agent.messages[0]["content"]
+    share = sum(tokens(block["text"]) for block in content if FIRST in block["text"])
+    assert 100 < share <= agent.threshold / 8 + 50
+    assert "and now the last" in str(content)
+
+
+def main():
+    """Print the figures of the long session, untraced and so at full speed."""
+    with tempfile.TemporaryDirectory() as folder, folder_of_its_own(folder):
+        session = live(traced=-1)
+        session.agent.log.close()
+        first, last = session.seconds[:500], session.seconds[-500:]
+        print(f"turns {TURNS}, requests {session.client.asked}")
+        for name, part in ("first", first), ("last", last):
+            mean, worst = 1_000 * statistics.mean(part), 1_000 * max(part)
+            print(f"{name} 500 turns: {mean:.1f} ms a turn, the slowest {worst:.0f} ms")
+        print(f"peak memory after each 500 turns: {session.peaks} (KB; bytes on macOS)")
+        print("compactions:", {k: kinds(session).count(k) for k in COMPACTIONS})
+        print("largest requests, tokens:", session.client.largest)
+        print(f"transcript: {session.agent.transcript.stat().st_size:,} bytes")
+
+
+def kinds(session):
+    return [line["event"] for line in compactions(session)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

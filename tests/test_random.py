@@ -1,0 +1,410 @@
+"""Random conversations through random layers and turns: what holds after every step."""
+
+import itertools
+import json
+from collections import deque
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+
+import pytest
+import stub
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stub import StubClient, api_error
+
+import agent as program
+
+# The same examples in every run; no limit of time for one, since machines are slow.
+LIVES = settings(max_examples=750, derandomize=True, deadline=None)
+HISTORIES = settings(max_examples=1_400, derandomize=True, deadline=None)
+
+THINKING = ("thinking", "redacted_thinking")
+COLD = float("-inf")
+
+
+@pytest.fixture(autouse=True)
+def small_world(monkeypatch, workspace):
+    """Limits so small that short examples reach every layer, and scripted tools."""
+    monkeypatch.setattr(program, "MAX_RESULT_TOKENS", 400)
+    monkeypatch.setattr(program, "MAX_RESULTS_CHARS", 2_000)
+    monkeypatch.setattr(program, "PREVIEW_CHARS", 300)
+    monkeypatch.setattr(program, "run_tool", partial(noted_call, program.run_tool))
+    monkeypatch.setattr(program, "commit", partial(noted_line, program.commit))
+    for name in ("bash", "grep"):
+        monkeypatch.setitem(program.TOOLS, name, scripted_tool)
+    (workspace / "notes.txt").write_text("a line of notes\n" * 120)
+
+
+# --- What random conversations are made of ---
+
+SAMPLES = ["yes", "", " \n", "日本語で話す", "🙂👍🏽", "\ud800", "a\u2028b\r\n\x00c"]
+SAMPLES += ["</summary>", "line\n" * 40, "word " * 300, "要約" * 250, "🙂" * 150]
+ANY_CHARACTER = st.characters(exclude_categories=[])  # lone surrogates included
+TEXT = st.one_of(st.sampled_from(SAMPLES), st.text(ANY_CHARACTER, max_size=6))
+PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo" * 40}
+PICTURE = {"type": "image", "source": PNG}
+LISTS = {
+    "(a list)": [{"type": "text", "text": "図" * 300}, {"type": "text", "text": "b"}],
+    "(a picture)": [PICTURE],
+    "(both)": [{"type": "text", "text": "see:"}, PICTURE],
+}
+ERRORS = [program.ToolError, ValueError, KeyboardInterrupt]
+LARGE = ["word " * 400, "要約" * 400, "🙂\n" * 400, "x" * 700]
+OUTPUT = st.sampled_from([*LARGE * 3, *LISTS, *ERRORS, *SAMPLES])
+OUTPUTS = st.lists(OUTPUT, min_size=1, max_size=3)
+WRONG_CALLS = [
+    ("read_file", {"limit": "many"}),
+    ("read_file", {"path": "gone.txt"}),
+    ("todo_write", {"items": ["no box"]}),
+    ("no_such_tool", {}),
+]
+CALLS = [
+    ("bash", {"command": "make"}),
+    ("bash", {"command": "make\udc80"}),
+    ("grep", {"pattern": "図"}),
+    ("read_file", {"path": "notes.txt"}),
+    ("read_file", {"path": "./notes.txt", "offset": 3}),
+    ("todo_write", {"items": ["[ ] 次の仕事", "[x] done"]}),
+    ("todo_write", {"items": []}),
+    ("compact", {"focus": "names"}),
+    ("task", {"description": "look", "prompt": "Look around."}),
+    *WRONG_CALLS,
+]
+TEXTS = [(kind, text) for kind in ("text", *THINKING) for text in SAMPLES]
+PART = st.sampled_from([*TEXTS, *[("call", call) for call in CALLS] * 6])
+TOO_LONG = api_error(400, "prompt is too long: 9 tokens > 8 maximum")
+NO_KEY = api_error(401, "invalid x-api-key")
+REPLY = st.one_of(
+    st.tuples(
+        st.lists(PART, min_size=1, max_size=4),
+        st.sampled_from([None, None, None, None, "max_tokens", "refusal"]),
+    ),
+    st.sampled_from([([], None), TOO_LONG, NO_KEY, ([("call", CALLS[0])], None)]),
+)
+GOOD = [("thinking", "hm"), ("text", "<analysis>a</analysis><summary>短い</summary>")]
+SUMMARY = st.sampled_from(
+    [
+        (GOOD, None),
+        ([("text", f"<summary>{'long ' * 600}</summary>")], None),
+        ([("text", "<summary> </summary>")], None),
+        ([("text", "<summary>cut off</summary>")], "max_tokens"),
+        ([*GOOD, ("call", CALLS[0])], None),
+        ([], "refusal"),
+        NO_KEY,
+        TOO_LONG,
+        TOO_LONG,
+    ]
+)
+REPLIES = st.lists(REPLY, min_size=1, max_size=3)
+TURN = st.tuples(TEXT, REPLIES, OUTPUTS, st.lists(SUMMARY, max_size=2))
+
+
+class Model(StubClient):
+    """Gives the scripted replies and summaries, then usual ones; notes what tests need.
+
+    `results`: each tool_result as it went to the transcript. Of the newest request
+    `system`, its system prompt, and `thoughts`, the blocks of thinking in its reply.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.replies, self.outputs, self.summaries = deque(), deque(), deque()
+        self.ids, self.results, self.system = itertools.count(), {}, []
+
+    def take(self, request):
+        self.requests.clear()
+        self.queue = deque([self.scripted])
+        self.system = request["system"]
+        if "[Previous: used" in str(unseen(request["messages"])):
+            self.refused.append("a result was cleared before it was seen")
+        return super().take(request)
+
+    def scripted(self, request):
+        summing_up = "<analysis>" in str(request["messages"][-1]["content"])
+        queue = self.summaries if summing_up else self.replies
+        usual = (GOOD if summing_up else [("text", "Done.")], None)
+        given = queue.popleft() if queue else usual
+        if isinstance(given, BaseException):
+            return given.with_traceback(None)
+        parts, stop = given
+        return stub.reply(content=[self.block(*part) for part in parts], stop=stop)
+
+    def block(self, kind, value):
+        if kind == "call":
+            named = {"name": value[0], "input": value[1]}
+            return {"type": "tool_use", "id": f"toolu_{next(self.ids):05}", **named}
+        return {"type": kind} | ({} if kind == "redacted_thinking" else {kind: value})
+
+    def finish(self, request, given):
+        message = super().finish(request, given)
+        self.thoughts = len(of_types(message, *THINKING))
+        return message
+
+
+def scripted_tool(agent, **_):
+    """A tool whose outputs, or errors, are scripted; after the last come all again."""
+    output = agent.client.outputs[0]
+    agent.client.outputs.rotate(-1)
+    if isinstance(output, str):
+        return output
+    raise output("失敗 " * 40)
+
+
+def noted_call(run_tool, agent, call):
+    """Run a tool and note its result, which may be scripted to be a list of blocks."""
+    result = run_tool(agent, call)
+    result["content"] = LISTS.get(result["content"], result["content"])
+    agent.client.results[call["id"]] = deepcopy(result)
+    return result
+
+
+def noted_line(commit, agent, entry, *rest):
+    """Write a line, and note the results in it where it replaces the history.
+
+    Where it follows a reply at once, the count must be right.
+    """
+    follows = agent.messages and agent.messages[-1]["role"] == "assistant"
+    if follows and isinstance(entry.get("content"), list):
+        assert_counted(agent)
+    assert entry.get("event") not in ("micro_compact", "tool_result_budget")
+    commit(agent, entry, *rest)
+    for message in entry.get("messages", []):
+        for block in of_types(message, "tool_result"):
+            agent.client.results[block["tool_use_id"]] = deepcopy(block)
+
+
+def of_types(message, *types):
+    """The blocks of these types in a message."""
+    content = message["content"]
+    content = content if isinstance(content, list) else []
+    return [block for block in content if block["type"] in types]
+
+
+def unseen(messages):
+    """What came after the last reply, the newest first."""
+    return list(itertools.takewhile(lambda m: m["role"] == "user", messages[::-1]))
+
+
+# --- What must hold ---
+
+
+def assert_counted(agent):
+    """The count is within 2% of the API's own, once a reply has come.
+
+    Unless thinking was left out of that reply: then nobody knows what of its output
+    the next request sends.
+    """
+    messages = agent.messages
+    if len(of_types(messages[-1], *THINKING)) == agent.client.thoughts:
+        counted = stub.count(agent.client.system, agent.tools, messages)
+        assert abs(program.context_tokens(agent) - counted) <= 0.02 * counted
+
+
+def assert_valid(messages, system, tools):
+    """The API takes these messages, and what the person says next if need be."""
+    sent = [{"role": m["role"], "content": m["content"]} for m in messages]
+    if not sent or sent[-1]["role"] == "assistant":
+        sent.append({"role": "user", "content": "Go on."})
+    settings = {"model": "m", "max_tokens": 1, "system": system, "tools": tools}
+    stub.check(settings | {"messages": sent})
+
+
+def assert_on_disk(agent):
+    """The transcript is the conversation before layer 1, without thinking."""
+    if agent.log is None:
+        return
+    written, results = [], agent.client.results
+    for message in agent.messages:
+        if isinstance(content := message["content"], list):
+            content = [results.get(b.get("tool_use_id"), b) for b in content]
+            content = [b for b in content if b["type"] not in THINKING]
+        written += [{**message, "content": content}] if content else []
+    assert program.load(agent.transcript) == written
+
+
+def assert_sound(agent):
+    """What holds whenever the agent is not at work."""
+    assert agent.client.refused == []
+    assert_valid(agent.messages, agent.client.system, agent.tools)
+    assert_on_disk(agent)
+    assert program.context_tokens(agent) > 0
+
+
+# --- The steps ---
+
+
+def turn(agent, typed, replies, outputs, summaries):
+    """The person types, and the model does what is scripted."""
+    queues = agent.client.replies, agent.client.outputs, agent.client.summaries
+    for queue, script in zip(queues, (replies, outputs, summaries), strict=True):
+        queue.clear()
+        queue.extend(script)
+    with suppress(program.AgentError, KeyboardInterrupt):
+        program.take_turn(agent, typed)
+        assert_counted(agent)
+
+
+def layer_1(agent, **only):
+    """Layer 1 with these settings for once, and the prompt cache cold."""
+    usual = {name: getattr(agent, name) for name in only}
+    vars(agent).update(only, last_request=COLD)
+    program.forget_tool_output(agent)
+    vars(agent).update(usual)
+
+
+def automatic(agent):
+    if program.should_compact(agent):
+        program.auto_compact(agent)
+
+
+def reactive(agent):
+    with suppress(program.AgentError):
+        program.reactive_compact(agent)
+
+
+def without_thinking(agent, start):
+    agent.messages = program.drop_thinking(agent.messages, start)
+
+
+def resumed(agent):
+    """The agent as another run of the program would take it up."""
+    if agent.log:
+        agent.log.close()
+        path, agent.log, agent.messages = agent.transcript, None, []
+        agent.offset, agent.failures, agent.remedies = 0, 0, 0
+        program.resume(agent, path)
+
+
+LAYERS = {
+    "tool_result_budget": partial(layer_1, keep_recent=99, max_messages=0),
+    "snip_compact": partial(layer_1, keep_recent=99, max_messages=6),
+    "micro_compact": partial(layer_1, keep_recent=1, max_messages=0),
+    "/compact": partial(program.compact_history, kind="compact", by_hand=True),
+    "compact": partial(program.compact_history, kind="compact"),
+    "without a model": partial(program.compact_history, kind="auto_compact", free=True),
+    "auto_compact": automatic,
+    "reactive_compact": reactive,
+    "drop_thinking": partial(without_thinking, start=0),
+    "drop_thinking from 3 on": partial(without_thinking, start=3),
+    "resume": resumed,
+}
+STEP = st.one_of(TURN, TURN, st.sampled_from(sorted(LAYERS)))
+
+
+def take(agent, step):
+    """One step; a layer is run twice, and the second time changes nothing."""
+    if not isinstance(step, str):
+        return turn(agent, *step)
+    old = agent.messages
+    LAYERS[step](agent)
+    if (once := agent.messages) is not old:
+        LAYERS[step](agent)
+        assert agent.messages == once, f"{step} twice is not {step} once"
+
+
+@LIVES
+@given(
+    st.lists(STEP, min_size=2, max_size=7),
+    st.sampled_from([1_000, 3_000, 100_000]),
+    st.sampled_from([0, 2]),
+    st.sampled_from([0, 8]),
+)
+def test_every_step_leaves_a_sound_conversation(steps, room, keep_recent, max_messages):
+    agent = program.Agent(Model(), approve=lambda *_: True, min_savings=300)
+    agent.threshold = program.context_tokens(agent) + room
+    agent.keep_recent, agent.max_messages = keep_recent, max_messages
+    for step in steps:
+        before = agent.messages, deepcopy(agent.messages)
+        take(agent, step)
+        assert before[0] == before[1], "messages were changed in place"
+        assert_sound(agent)
+    if agent.log:
+        agent.log.close()
+
+
+# --- The layers that need no model, on histories that need not be of our making ---
+
+SYSTEM, TOOLS = "Be brief.", [{"name": "bash", "input_schema": {"type": "object"}}]
+EXCHANGE = st.tuples(st.lists(PART, min_size=1, max_size=4), OUTPUTS, TEXT)
+CARRIED = {
+    "words": ["前の話", "and then?"],
+    "files": ["notes.txt"],
+    "todos": ["[ ] 次"],
+}
+COMPACTED = {
+    "role": "user",
+    "content": [{"type": "text", "text": "[Conversation compressed.]"}],
+    "carried": CARRIED,
+}
+BEGINNINGS = [COMPACTED, {"role": "user", "content": "始めよう"}]
+FREE = {
+    "tool_result_budget": lambda m: program.tool_result_budget(m, 3_000, saved_at),
+    "snip_compact to 6": lambda m: program.snip_compact(m, 6, Path("t.jsonl")),
+    "snip_compact to 13": lambda m: program.snip_compact(m, 13, Path("t.jsonl")),
+    "micro_compact": lambda m: program.micro_compact(m, 2, 200),
+    "micro_compact of all": lambda m: program.micro_compact(m, 0, 0),
+    "micro_compact when cold": lambda m: program.micro_compact(m, 1, 20_000, True),
+    "drop_thinking": lambda m: program.drop_thinking(m),
+    "drop_thinking from 3 on": lambda m: program.drop_thinking(m, 3),
+}
+
+
+def saved_at(text):
+    return Path(".task_outputs/tool-results/0123456789abcdef.txt")
+
+
+def result_of(call, output):
+    result = {"type": "tool_result", "tool_use_id": call["id"]}
+    if isinstance(output, type) or (call["name"], call["input"]) in WRONG_CALLS:
+        return result | {"content": "失敗 " * 40, "is_error": True}
+    return result | {"content": LISTS.get(output) or output.strip() or "(no output)"}
+
+
+def conversation(beginning, exchanges):
+    """A history with signed thinking, of (parts of a reply, outputs, what is typed)."""
+    messages, model = [deepcopy(beginning)], Model()
+    for parts, outputs, typed in exchanges:
+        blank = [("text", ""), ("text", " \n")]
+        said = [model.block(*part) for part in parts if part not in blank]
+        calls = [block for block in said if block["type"] == "tool_use"]
+        results = map(result_of, calls, itertools.cycle(outputs))
+        messages += [{"role": "assistant", "content": said}] if said else []
+        messages += [{"role": "user", "content": list(results)}] if calls else []
+        messages += [{"role": "user", "content": typed}] if typed.strip() else []
+    return signed(json.loads(stub.encoded(messages, errors="replace")))
+
+
+def signed(messages):
+    """The messages, their thinking signed in place."""
+    chain = stub.Chain({"system": SYSTEM, "tools": TOOLS})
+    for message in messages:
+        content = stub.blocks(message["content"])
+        if message["role"] == "assistant":
+            chain.extend(content)
+        else:
+            for block in content:
+                chain.follow("user", block)
+    return messages
+
+
+@HISTORIES
+@given(
+    st.sampled_from(BEGINNINGS),
+    st.lists(EXCHANGE, min_size=1, max_size=6),
+    st.lists(st.sampled_from(sorted(FREE)), min_size=1, max_size=5),
+)
+def test_layers_without_a_model_settle_at_once(beginning, exchanges, layers):
+    messages = conversation(beginning, exchanges)
+    for name in layers:
+        before, after = deepcopy(messages), FREE[name](messages)
+        assert messages == before, "messages were changed in place"
+        assert (after == before) == (after is messages), "it is a copy of the same"
+        assert FREE[name](after) is after, "twice is not once"
+        assert_valid(after, SYSTEM, TOOLS)
+        assert program.remember(after) == program.remember(before)
+        if "micro_compact" in name:
+            new = unseen(messages)
+            assert unseen(after)[: len(new)] == new
+        messages = after
