@@ -619,7 +619,7 @@ def change(agent: Agent, kind: str, what: str, messages: list[dict]) -> None:
 
 
 def sendable(message: dict) -> bool:
-    """Whether this is a message as `commit` writes it; may raise what `load` catches."""
+    """Whether it is a message as `commit` writes it; may raise what `load` catches."""
     content = message["content"]
     parts = content if type(content) is list else [{"type": "text", "text": content}]
     known = message["role"] in ("user", "assistant")

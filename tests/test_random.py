@@ -104,21 +104,25 @@ TURN = st.tuples(TEXT, REPLIES, OUTPUTS, st.lists(SUMMARY, max_size=2))
 class Model(StubClient):
     """Gives the scripted replies and summaries, then usual ones; notes what tests need.
 
-    `results`: each tool_result as it went to the transcript. Of the newest request
-    `system`, its system prompt, and `thoughts`, the blocks of thinking in its reply.
+    `results`: each tool_result as it went to the transcript; `seen`: the ids of those
+    that had a reply; `system`: the system prompt; `thoughts`: how many blocks of thinking
+    the newest reply had, to an agent with so many tools (a subagent has one less).
     """
 
     def __init__(self):
         super().__init__()
         self.replies, self.outputs, self.summaries = deque(), deque(), deque()
-        self.ids, self.results, self.system = itertools.count(), {}, []
+        self.ids, self.results = itertools.count(), {}
+        self.system, self.seen, self.thoughts = [], set(), {}
 
     def take(self, request):
         self.requests.clear()
         self.queue = deque([self.scripted])
         self.system = request["system"]
-        if "[Previous: used" in str(unseen(request["messages"])):
-            self.refused.append("a result was cleared before it was seen")
+        results = [b for m in request["messages"] for b in of_types(m, "tool_result")]
+        cleared = [b for b in results if "[Previous: used" in b["content"]]
+        if not {b["tool_use_id"] for b in cleared} <= self.seen:
+            self.refused.append("a result was cleared before the model saw it")
         return super().take(request)
 
     def scripted(self, request):
@@ -138,8 +142,10 @@ class Model(StubClient):
         return {"type": kind} | ({} if kind == "redacted_thinking" else {kind: value})
 
     def finish(self, request, given):
+        sent = [b for m in request["messages"] for b in of_types(m, "tool_result")]
+        self.seen |= {b["tool_use_id"] for b in sent}
         message = super().finish(request, given)
-        self.thoughts = len(of_types(message, *THINKING))
+        self.thoughts[len(request["tools"])] = len(of_types(message, *THINKING))
         return message
 
 
@@ -197,7 +203,8 @@ def assert_counted(agent):
     the next request sends.
     """
     messages = agent.messages
-    if len(of_types(messages[-1], *THINKING)) == agent.client.thoughts:
+    thoughts = agent.client.thoughts[len(agent.tools)]
+    if len(of_types(messages[-1], *THINKING)) == thoughts:
         counted = stub.count(agent.client.system, agent.tools, messages)
         assert abs(program.context_tokens(agent) - counted) <= 0.02 * counted
 

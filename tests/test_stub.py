@@ -10,7 +10,6 @@ from pathlib import Path
 import anthropic
 import httpx2
 import pytest
-
 import stub
 from stub import StubClient, api_error, reply
 from wire import cut, event, mock_client, serve, sse

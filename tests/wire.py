@@ -20,7 +20,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anthropic
 import httpx2
-
 from stub import EmptyQueue, StubClient, api_error, split
 
 
