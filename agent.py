@@ -271,7 +271,7 @@ JSON_TYPES: dict[Any, dict] = {
     int | str: {"type": ["integer", "string"]},
     list[str]: {"type": "array", "items": {"type": "string"}},
 }
-SECRETS = ("--exclude=.env", "--exclude=.env[!.]*", "--exclude=.env.[!e]*")
+SECRETS = ("--exclude=.env", "--exclude=.envrc", "--exclude=.env.[!e]*")
 ASK_FIRST = {"bash", "write_file", "edit_file"}
 SUMMARIES = {"auto_compact", "compact", "reactive_compact"}
 COMPACTABLE_TOOLS = {"bash", "read_file", "write_file", "edit_file", "glob", "grep"}
@@ -341,7 +341,7 @@ def inside(path: str, writing: bool = False) -> Path:
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
         raise ToolError(f"{path} is outside of the workspace {root}.")
-    if re.match(r"\.env(?!\.example$)", real.name.lower()):
+    if re.match(r"\.env(rc)?($|\.(?!example$))", real.name.lower()):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     if writing and RECORDS & {part.lower() for part in real.relative_to(root).parts}:
         raise ToolError(f"{path} belongs to the agent's own records. Write elsewhere.")
@@ -562,6 +562,8 @@ def fresh(agent: Agent) -> Agent:
 
 def own_folder(path: Path) -> None:
     """Make a folder that only the user can read and that git leaves alone."""
+    if any(map(Path.is_symlink, [path, *path.parents])):
+        raise OSError(f"{path} leads elsewhere, by a symbolic link")
     path.mkdir(parents=True, exist_ok=True)
     Path(path.parts[0]).chmod(0o700)
     save(Path(path.parts[0], ".gitignore"), b"*\n!.gitignore\n")
@@ -588,9 +590,13 @@ def commit(agent: Agent, entry: dict, messages: list[dict] | None = None) -> Non
     name = f"{agent.kind}_{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}.jsonl"
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        if agent.log is None:
+        lost = agent.log and os.fstat(agent.log.fileno()).st_nlink == 0
+        if agent.log is None or lost:
             agent.log = open_log(TRANSCRIPT_DIR / name)
             agent.transcript = TRANSCRIPT_DIR / name
+        if lost:  # the file was deleted: begin another with all that is known
+            messages = [*agent.messages, entry] if messages is None else messages
+            line = to_bytes({"event": "deleted", "messages": messages}) + b"\n"
         end = agent.log.seek(0, os.SEEK_END)
         if agent.log.write(line) != len(line):
             agent.log.truncate(end)
@@ -734,9 +740,12 @@ def snip_compact(messages: list, max_messages: int, transcript: Path) -> list:
     tail = pair_safe(messages, len(messages) - max(1, max_messages // 2 - head - 1))
     if not 0 < max_messages < len(messages) or tail <= head + 1:
         return messages
-    note = user(f"[snipped {tail - head} messages. Transcript: {transcript}]")
-    note["carried"] = remember(messages[head:tail])
-    note["carried"]["todos"] = remember(messages[:tail])["todos"]
+    gone = remember(messages[head:tail])
+    gone["todos"] = remember(messages[:tail])["todos"]
+    texts = [f"[snipped {tail - head} messages. Transcript: {transcript}]"]
+    if gone["words"] and not remember(messages[tail:])["words"]:
+        texts.append(f"The request in progress:\n{gone['words'][-1]}")
+    note = {**user(*texts), "carried": gone}
     return [*messages[:head], note, *drop_thinking(messages[tail:])]
 
 
@@ -1345,7 +1354,8 @@ def main(argv: list[str] | None = None) -> int:
     terminal = Terminal(sys.stdout if options.prompt is None else sys.stderr)
     terminal.streams = options.prompt is None
     for ending in signal.SIGTERM, signal.SIGHUP:  # commands that run end as well
-        signal.signal(ending, lambda *_: sys.exit(143))
+        if signal.getsignal(ending) != signal.SIG_IGN:  # as under nohup
+            signal.signal(ending, lambda *_: sys.exit(143))
     try:
         if options.demo:
             sys.path[:0] = [str(Path(__file__).resolve().parent / "tests")]

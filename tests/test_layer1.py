@@ -577,3 +577,11 @@ def test_the_transcript_keeps_what_layer_1_forgets(make):
         program.take_turn(agent, text)
     assert results(agent.messages) == [CLEARED]
     assert results(program.load(agent.transcript)) == [LONG]
+
+
+def test_a_snip_names_the_request_in_progress_when_it_takes_it_out(make):
+    steps = [reply(calls=[("glob", {"pattern": f"{n}*"})]) for n in range(20)]
+    agent = make(reply("One."), *steps, reply("Done."), max_messages=12)
+    for text in ("First", "The wish of now"):
+        program.take_turn(agent, text)
+    assert "The wish of now" in str(agent.client.requests[-1]["messages"])

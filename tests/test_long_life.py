@@ -147,8 +147,10 @@ def short(entry):
 def folder_of_its_own(path):
     before = Path.cwd()
     os.chdir(path)
-    yield
-    os.chdir(before)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 @pytest.fixture(scope="module")
@@ -156,12 +158,16 @@ def session(tmp_path_factory):
     """The long session, which all its tests look at."""
     with folder_of_its_own(tmp_path_factory.mktemp("long")):
         session = live()
-        yield session
-        session.agent.log.close()
+    yield session
+    session.agent.log.close()
 
 
 def compactions(session):
     return [line for line in session.lines if line.get("event") in COMPACTIONS]
+
+
+def kinds(session):
+    return [line["event"] for line in compactions(session)]
 
 
 def tokens(text):
@@ -170,10 +176,10 @@ def tokens(text):
 
 
 def test_a_long_session_keeps_every_kind_of_compaction_busy(session):
-    kinds = [line["event"] for line in compactions(session)]
+    made = kinds(session)
     assert len(session.seconds) == TURNS
-    assert kinds.count("auto_compact") > 100
-    assert kinds.count("compact") >= 10 and kinds.count("reactive_compact") >= 5
+    assert made.count("auto_compact") > 100
+    assert made.count("compact") >= 10 and made.count("reactive_compact") >= 5
 
 
 def test_no_summary_comes_without_a_reply_in_between(session):
@@ -251,7 +257,9 @@ def test_a_threshold_below_the_fixed_parts_is_one_warning(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "text", ["word " * 60_000, "漢字" * 40_000 + "🙂", "\n" * 130_000]
+    "text",
+    ["word " * 60_000, "漢字" * 40_000 + "🙂", "\n" * 130_000],
+    ids=["English", "Chinese", "empty lines"],
 )
 def test_a_message_larger_than_the_window_is_refused_before_it_is_sent(make, text):
     agent = make(reply("Hello."), window=WINDOW, max_output=OUTPUT)
@@ -264,7 +272,7 @@ def test_a_message_larger_than_the_window_is_refused_before_it_is_sent(make, tex
 
 
 def test_the_threshold_holds_where_all_is_chinese_or_japanese(workspace):
-    (workspace / "記録.txt").write_text("作業の記録を一行ずつ書く。\n" * 2_000)
+    (workspace / "記録.txt").write_text("作業の記録を一行ずつ書く。\n" * 2_000, "utf-8")
     client, threshold = Worker(window=24_000), 12_000
     agent = program.Agent(client, window=24_000, max_output=8_000, threshold=threshold)
     for turn in range(90):
@@ -303,10 +311,6 @@ def main():
         print("compactions:", {k: kinds(session).count(k) for k in COMPACTIONS})
         print("largest requests, tokens:", session.client.largest)
         print(f"transcript: {session.agent.transcript.stat().st_size:,} bytes")
-
-
-def kinds(session):
-    return [line["event"] for line in compactions(session)]
 
 
 if __name__ == "__main__":

@@ -721,3 +721,19 @@ def test_with_resume_what_cannot_be_taken_up_is_one_line_and_status_1(
     assert program.main(["--resume", path, "-p", "Hi"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1 and path in err
+
+
+def test_a_transcript_that_was_deleted_is_begun_anew_with_all_that_is_known(make):
+    agent = make(reply("One."), reply("Two."))
+    take_turn(agent, "First")
+    agent.transcript.unlink()
+    take_turn(agent, "Second")
+    assert load(agent.transcript) == agent.messages and len(agent.messages) == 4
+
+
+def test_a_folder_that_is_a_symbolic_link_is_not_written_to(make, tmp_path):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    FOLDER.symlink_to(elsewhere)
+    with pytest.raises(AgentError, match="symbolic link"):
+        take_turn(make(reply("Hello.")), "Hi")
+    assert list(elsewhere.iterdir()) == []
