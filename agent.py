@@ -345,7 +345,8 @@ def inside(path: str, writing: bool = False) -> Path:
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     if writing and RECORDS & {part.lower() for part in real.relative_to(root).parts}:
         raise ToolError(f"{path} belongs to the agent's own records. Write elsewhere.")
-    if writing and real.exists() and not real.is_file():
+    writable = real.is_file() and os.access(real, os.W_OK)
+    if writing and real.exists() and not writable:
         raise ToolError(f"{path} is not a file that can be written.")
     return real
 
@@ -434,7 +435,8 @@ def read_file(agent: Agent, path: str, offset: int | str = 1, limit: int = 2000)
     Where more follows, the result ends with the offset to read on from: a line, or
     "LINE:CHARACTER" within a line that is too long for one result.
     """
-    text = read_bytes(inside(path)).decode(errors="replace").replace("\r\n", "\n")
+    text = redact(read_bytes(inside(path)).decode(errors="replace"))
+    text = text.replace("\r\n", "\n")
     most = min(MAX_READ_CHARS, agent.threshold // 2)
     part, more = page(text, str(offset), min(max(limit, 1), MAX_READ_LINES), most)
     note = f"\n(more follows: read on with offset={more})" if more else ""
@@ -745,6 +747,7 @@ def snip_compact(messages: list, max_messages: int, transcript: Path) -> list:
     texts = [f"[snipped {tail - head} messages. Transcript: {transcript}]"]
     if gone["words"] and not remember(messages[tail:])["words"]:
         texts.append(f"The request in progress:\n{gone['words'][-1]}")
+    texts += [item for item in gone["todos"] if item.startswith("[ ]")]
     note = {**user(*texts), "carried": gone}
     return [*messages[:head], note, *drop_thinking(messages[tail:])]
 
@@ -919,7 +922,7 @@ def restore_recent_files(agent: Agent, paths: list[str]) -> list[str]:
     texts = []
     for path in reversed(paths):
         try:
-            text = clip(redact(read_file(agent, path)), MAX_RESTORE_TOKENS_PER_FILE)
+            text = clip(read_file(agent, path), MAX_RESTORE_TOKENS_PER_FILE)
         except (ToolError, OSError) as error:
             text = f"({error})"
         texts.append(f"<file path={json.dumps(path)}>\n{text}\n</file>")
@@ -999,6 +1002,7 @@ def wait(agent: Agent, error: Exception, attempt: int, text: str) -> None:
     after = re.fullmatch(r"\d+(\.\d+)?", headers.get("retry-after", ""))
     seconds = float(after[0]) if after else 2.0 ** (attempt - 1)
     if seconds > MAX_WAIT:
+        seconds = min(seconds, 1e9)  # what a calendar can hold
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
         raise AgentError(f"{text}. The API asks for {seconds:.0f} s: try after {when}.")
     tries = f"try {attempt + 1} of {MAX_TRIES}"
@@ -1043,6 +1047,8 @@ def to_reply(final: Any) -> Reply:
     content = [b for b in content if b["type"] != "text" or b["text"].strip()]
     message = json.loads(to_bytes({"role": "assistant", "content": content}))
     useful = blocks(message, "text", "tool_use")
+    if any(type(call["input"]) is not dict for call in blocks(message, "tool_use")):
+        raise ValueError("the input of a tool call is no object")
     if stop == "max_tokens" or not useful or message["content"] != content:
         message["content"] = useful  # the thinking is cut, or not as it was signed
     counts = [getattr(usage, f"{name}_tokens", None) or 0 for name in COUNTED]
@@ -1276,7 +1282,7 @@ def repl(agent: Agent, terminal: Terminal) -> None:
 def number(name: str, default: int) -> int:
     """A setting that is a whole number; raises AgentError."""
     text = os.environ.get(name, "").strip()
-    if not re.fullmatch(r"[0-9]*", text):
+    if not re.fullmatch(r"[0-9]{0,18}", text):
         raise AgentError(f"{name}={text}: give a whole number (.env or shell).")
     return int(text or default)
 
@@ -1310,7 +1316,13 @@ def connect(model: str | None) -> Agent:
     """An agent on the SDK's client, with the settings of .env; raises AgentError."""
     import dotenv
 
-    dotenv.load_dotenv(Path(__file__).resolve().parent / ".env")
+    try:
+        dotenv.load_dotenv(Path(__file__).resolve().parent / ".env")
+    except ValueError as error:
+        raise AgentError(f".env cannot be read: {error}.") from error
+    for name in KEY_NAMES:  # a file often ends in a line break, a key never does
+        if name in os.environ:
+            os.environ[name] = os.environ[name].strip()
     if not any(map(os.environ.get, KEY_NAMES)):
         raise AgentError("No API key: set ANTHROPIC_API_KEY, see .env.example.")
     import anthropic

@@ -923,3 +923,10 @@ def test_a_summary_that_is_cut_off_does_not_hang(make):
     endless = reply("<summary>" + "on and " * 40_000, stop="max_tokens")
     agent = make(reply(calls=calls), endless, reply("Done."))
     assert take_turn(agent, "Count the files.") == "Done."
+
+
+@pytest.mark.parametrize("offset", [1, "1:9", "1:12"])
+def test_a_key_is_redacted_before_a_page_cuts_it(use, monkeypatch, offset):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test-0123456789")
+    Path("config").write_text("key = sk-ant-test-0123456789")
+    assert "0123456789" not in use("read_file", path="config", offset=offset)

@@ -757,3 +757,10 @@ def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeyp
 def test_the_loop_can_be_entered_without_a_new_message(make):
     agent = make(reply("Hello."), messages=[{"role": "user", "content": "Hi"}])
     assert agent_loop(agent) == "Hello."
+
+
+def test_a_call_whose_input_is_no_object_is_asked_for_again(make):
+    block = {"type": "tool_use", "id": "toolu_x", "name": "bash", "input": ["ls"]}
+    agent = make(reply(content=[block], stop="tool_use"), reply("Done."))
+    assert take_turn(agent, "Go on") == "Done."
+    assert "toolu_x" not in str(agent.messages)
