@@ -17,7 +17,7 @@ from stub import StubClient, api_error
 import agent as program
 
 # The same examples in every run; no limit of time for one, since machines are slow.
-LIVES = settings(max_examples=750, derandomize=True, deadline=None)
+LIVES = settings(max_examples=650, derandomize=True, deadline=None)
 HISTORIES = settings(max_examples=1_400, derandomize=True, deadline=None)
 
 THINKING = ("thinking", "redacted_thinking")
@@ -175,6 +175,8 @@ def noted_line(commit, agent, entry, *rest):
     if follows and isinstance(entry.get("content"), list):
         assert_counted(agent)
     assert entry.get("event") not in ("micro_compact", "tool_result_budget")
+    if "compact" in entry.get("event", "").removeprefix("snip_compact"):
+        assert entry["after"] < agent.threshold
     commit(agent, entry, *rest)
     for message in entry.get("messages", []):
         for block in of_types(message, "tool_result"):
