@@ -1713,9 +1713,8 @@ def context_table(agent: Agent) -> str:
         if is_typed(message):
             parts["what you said"] += size(message["content"])
             continue
-        for block, part in itertools.zip_longest(
-            message["content"], message.get("parts", [])
-        ):
+        labels = message.get("parts", [])
+        for block, part in itertools.zip_longest(message["content"], labels):
             if block["type"] == "tool_result":
                 part = f"results of {names[block['tool_use_id']]}"
             default = "assistant" if message["role"] == "assistant" else "notes"
@@ -1815,27 +1814,26 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             terminal.armed, typed = True, bool(line)
             line = line or read_prompt(editor)
             typed = True
-            agent = work_on(agent, terminal, line)
+            agent = work_on(agent, terminal, line) if line else agent
             line, terminal.armed = "", False
         except KeyboardInterrupt:
-            show(
-                terminal, "error", "\nstopped" if typed else "\nCtrl-D or /quit leaves"
-            )
-            line = ""
+            line, hint = "", "stopped" if typed else "Ctrl-D or /quit leaves"
+            show(terminal, "error", f"\n{hint}")
         except EOFError:
             return show(terminal, "plain", "")
 
 
 def work_on(agent: Agent, terminal: Terminal, line: str) -> Agent:
     """Do what one line asks for; returns the agent to go on with."""
+    is_command = re.match(r"/\w*( |$)", line) or line in ("exit", "quit")
     try:
-        if re.match(r"/\w*( |$)", line) or line in ("exit", "quit"):
+        if is_command:
             agent = command(agent, terminal, line)
-        elif line:
+        else:
             take_turn(connected(agent), line)
     except (AgentError, OSError) as error:
         show(terminal, "error", str(error))
-    if line:
+    if line.startswith("/compact") or not is_command:
         show(terminal, "layer", status_line(agent))
     return agent
 
@@ -1861,15 +1859,16 @@ def limits(own_window: int = 0, own_output: int = 0) -> dict[str, Any]:
         raise AgentError(f"CONTEXT_WINDOW={window}: give 4000 tokens or more.")
     most = min(MAX_OUTPUT, own_output or MAX_OUTPUT, window // 3)
     default = auto_compact_threshold(window, most)
-    threshold = number("THRESHOLD", default)
+    asked = number("THRESHOLD", default)  # 0: layer 2 never acts by itself
+    threshold = min(asked or default, window - most)
     return {
         "window": window,
         "max_output": most,
-        "threshold": min(threshold or default, window - most),
-        "auto": threshold > 0,
+        "threshold": threshold,
+        "auto": asked > 0,
         "keep_recent": number("KEEP_RECENT", KEEP_RECENT),
         "keep_tokens": number("KEEP_TOKENS", KEEP_TOKENS),
-        "clear_above": number("CLEAR_ABOVE", -1),
+        "clear_above": number("CLEAR_ABOVE", threshold // 2),
         "min_savings": number("MIN_SAVINGS", MIN_SAVINGS),
         "max_messages": number("MAX_MESSAGES", MAX_MESSAGES),
     }
@@ -1942,6 +1941,7 @@ def piped() -> str:
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
+    terminal.armed = True
     agent = configured(options, terminal)
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
@@ -1952,7 +1952,6 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
         if options.resume is not None:
             show_last(agent, terminal)
         return repl(agent, terminal, options.prompt or "")
-    terminal.armed = True
     text = sys.stdin.read() if options.p == "-" else f"{piped()}\n\n{options.p}".strip()
     print(visible(take_turn(connected(agent), text)))
 
@@ -1965,9 +1964,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "and from the .env beside agent.py: .env.example has them all.",
     )
     parser.add_argument("prompt", nargs="?", help="the first prompt, then go on asking")
-    parser.add_argument(
-        "-p", metavar="PROMPT", help="answer once; - reads it from stdin"
-    )
+    parser.add_argument("-p", metavar="PROMPT", help="answer once; -: read from stdin")
     parser.add_argument("--resume", nargs="?", const="", metavar="FILE", help="go on")
     parser.add_argument("--model", help="instead of MODEL_ID")
     parser.add_argument("--yes", action="store_true", help="run tools without asking")
