@@ -246,10 +246,11 @@ def micro_compact(
     each clearing rewrites the prompt cache from the first changed message on.
     """
     results = [e for e in exchanges(messages) if e.call["name"] in COMPACTABLE_TOOLS]
+    kept, new = kept_results(results, keep_recent, keep_tokens), unseen(messages)
     old = [
         e
-        for e in results[: kept_results(results, keep_recent, keep_tokens)]
-        if e.at < unseen(messages) and len(e.result["content"]) > CLEAR_OVER_CHARS
+        for e in results[:kept]
+        if e.at < new and len(e.result["content"]) > CLEAR_OVER_CHARS
     ]
     if not old or sum(size(e.result["content"]) for e in old) < min_savings:
         return messages
@@ -1521,10 +1522,8 @@ def find_skills(agent: Agent) -> dict[str, tuple[Path, str]]:
             try:
                 fields, _ = front_matter(read_file(agent, str(path)))
                 skills[fields["name"]] = path, fields["description"][:1_024]
-            except (ToolError, OSError, KeyError) as error:
-                agent.emit(
-                    "error", f"[skill] {path} is left out: {error} is wrong in it"
-                )
+            except (ToolError, OSError) as error:
+                agent.emit("error", f"[skill] {path} is left out: {error}")
     return skills
 
 
@@ -1532,11 +1531,13 @@ def front_matter(text: str) -> tuple[dict[str, str], str]:
     """(The fields at the head of a SKILL.md, the rest of it); raises ToolError."""
     head = re.match(r"(?s)---\n(.*?)\n---(?:\n|$)", text)
     if not head:
-        raise ToolError("the front matter between two lines ---")
+        raise ToolError("it does not begin with fields between two lines ---")
     joined = re.sub(r"\n\s+", " ", head[1])  # an indented line goes on with its field
-    fields = re.findall(r"(?m)^([\w-]+):\s*(?:[>|][+-]?\s)?\s*(.*)$", joined)
-    values = {name: value.strip().strip("'\"") for name, value in fields}
-    return {name: value for name, value in values.items() if value}, text[head.end() :]
+    found = re.findall(r"(?m)^([\w-]+):\s*(?:[>|][+-]?\s)?\s*(.*)$", joined)
+    fields = {name: value.strip().strip("'\"") for name, value in found}
+    if not fields.get("name") or not fields.get("description"):
+        raise ToolError("it has no name or no description")
+    return fields, text[head.end() :]
 
 
 def restore_skills(agent: Agent, names: list[str]) -> list[str]:
