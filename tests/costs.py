@@ -1,0 +1,427 @@
+#!/usr/bin/env python3
+"""What forgetting costs, and what it loses, on your own recorded sessions.
+
+    python tests/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
+    python tests/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
+
+Replays recorded conversations under several policies, and prices and searches every
+request that would have been sent. No key, no network, no SDK.
+
+cost    of all requests, in input tokens, with prefix caching: read 0.1, written 1.25,
+        output 5. Each request has two cache markers, on the system prompt and at its
+        end; a marker finds what an earlier one wrote within 20 positions, its own the
+        first of them (a run of blocks of one type is one, an assistant message one
+        more). Over all sessions, their sum in parts of the sum for doing nothing.
+E       edits: the share of the lines that an edit must quote, and that had stood
+        anywhere before, which still stand in the request; the mean over replies.
+N       names: the same of the names and paths in calls and final answers that a tool
+        result had shown before.
+R       (E + N) / 2.
+
+"ours" is agent.py itself: its loop asks a client that hands out the recorded replies,
+and calls tools that hand out the recorded results. The cache is taken as alive. Thinking
+is left out, an image counts as the word [image], and where the recorder compacted its own
+context the messages go on whole.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from math import log
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+
+from policies import FIXED, PEERS, SUMMARY, TUTORIALS, WINDOW, Policy
+from recorded import Measured, Message, Session, Unusable, read_messages
+
+import agent as program
+
+READ, WRITE, OUTPUT = 0.1, 1.25, 5  # prices, in those of an input token without cache
+LOOK_BACK = 20  # positions that a cache marker looks at, its own included
+SETTINGS = {
+    "THRESHOLD": "threshold",
+    "CONTEXT_WINDOW": "window",
+    "KEEP_RECENT": "keep_recent",
+    "KEEP_TOKENS": "keep_tokens",
+    "CLEAR_ABOVE": "clear_above",
+    "MIN_SAVINGS": "min_savings",
+    "MAX_MESSAGES": "max_messages",
+}
+CAVEATS = """\
+What this does not show: to have a line in sight is not to succeed, and an agent that had
+forgotten would have acted otherwise. Recorded agents re-read what their own compactions
+took, so their need is under-counted. Differences of R below 0.005 mean nothing."""
+
+# ---- the price of a request, and what still stands in it ----
+
+
+class Sent(NamedTuple):
+    """A message in the request that was sent last, and all that is before it."""
+
+    message: Message
+    prefix: int  # a hash
+    tokens: float
+    position: int
+
+
+class Meter:
+    """Prices the requests of one policy on one session, and searches them."""
+
+    def __init__(self, session: Session, cached: bool = True) -> None:
+        self.session, self.cached = session, cached
+        self.write = WRITE if cached else 1
+        self.cost, self.summaries, self.clearings = 0.0, 0, 0
+        self.contexts: list[float] = []
+        self.edits: list[float] = []
+        self.names: list[float] = []
+        self.sent: list[Sent] = []
+        self.written: set[int] = set()
+        self.standing: Counter[str] = Counter()
+
+    def send(self, history: list[Message], output: float) -> float:
+        """Price a request and its reply; returns the request's tokens."""
+        self.follow(history)
+        last = self.sent[-1]
+        read = self.cached_tokens() if self.cached else 0
+        self.cost += READ * read + self.write * (last.tokens - read) + OUTPUT * output
+        self.written.add(last.prefix)
+        return last.tokens
+
+    def follow(self, history: list[Message]) -> None:
+        """Let `sent` be this history; only what changed is gone through."""
+        same = 0
+        while same < min(len(self.sent), len(history)):
+            if self.sent[same].message != history[same]:
+                break
+            same += 1
+        for gone in self.sent[same:]:
+            self.standing.subtract(block.text for block in gone.message.blocks)
+        self.standing = +self.standing if self.sent[same:] else self.standing
+        del self.sent[same:]
+        for new in history[same:]:
+            self.sent.append(self.after_last(new))
+            self.standing.update(block.text for block in new.blocks)
+
+    def after_last(self, new: Message) -> Sent:
+        """A message behind those that are sent already."""
+        start = Sent(new, 0, FIXED, 0)
+        last = self.sent[-1] if self.sent else start
+        types = [block.type for block in new.blocks]
+        runs = sum(a != b for a, b in zip(types, [None, *types]))
+        position = last.position + runs + (new.role == "assistant")
+        prefix = hash((last.prefix, new))
+        return Sent(new, prefix, last.tokens + new.tokens, position)
+
+    def cached_tokens(self) -> float:
+        """How much of the request an earlier one wrote where a marker finds it."""
+        for sent in reversed(self.sent):
+            if self.sent[-1].position - sent.position >= LOOK_BACK:
+                break
+            if sent.prefix in self.written:
+                return sent.tokens
+        return FIXED if self.written else 0
+
+    def reply(self, history: list[Message], at: int) -> float:
+        """Send a request that is answered by the recorded reply with this index."""
+        size = self.send(history, self.session.measured[at].tokens)
+        self.contexts.append(size)
+        new = [text for text in self.standing if text not in self.session.texts]
+        for shares, needed in zip((self.edits, self.names), self.session.needs[at]):
+            if needed:
+                kept = sum(self.stands(needle, new) for needle in needed)
+                shares.append(kept / len(needed))
+        return size
+
+    def stands(self, needle: str, new: list[str]) -> bool:
+        """Whether it is in the request, in a recorded text or in a `new` one."""
+        recorded = self.session.stood[needle]
+        found = any(block.text in self.standing for _, block in recorded)
+        return found or any(needle in text for text in new)
+
+    def summarise(self, size: float, price: float = 1, calls: int = 1) -> None:
+        """Price summaries by requests of their own."""
+        self.summaries += 1
+        self.cost += calls * (price * size + OUTPUT * SUMMARY)
+
+    def summarise_live(self, history: list[Message]) -> float:
+        """Price a summary by the conversation and one message more."""
+        self.summaries += 1
+        return self.send(history, SUMMARY)
+
+
+def replay(session: Session, policy: Policy) -> Meter:
+    """The meter after a session under a rule."""
+    meter = Meter(session, policy.cached)
+    history: list[Message] = []
+    for at, recorded in enumerate(session.measured):
+        if recorded.role == "assistant":
+            sent = policy.rule(history, meter)
+            history = sent if policy.lasting else history
+            meter.reply(sent, at)
+        history = [*history, recorded]
+    return meter
+
+
+# ---- ours: agent.py's own loop, between recorded replies and recorded results ----
+
+
+class TurnOver(BaseException):
+    """What comes next was typed: it ends a turn, and no `except Exception` stops it."""
+
+
+class Part(SimpleNamespace):
+    """A block of a reply, as the SDK gives it."""
+
+    def to_dict(self, **_: Any) -> dict:
+        return dict(vars(self))
+
+
+class Stream:
+    """What `messages.stream` returns, without events."""
+
+    def __init__(self, content: list[dict], size: float, output: float) -> None:
+        calls = any(part["type"] == "tool_use" for part in content)
+        self.message = SimpleNamespace(
+            content=[Part(**part) for part in content],
+            stop_reason="tool_use" if calls else "end_turn",
+            stop_details=None,
+            usage=SimpleNamespace(input_tokens=int(size), output_tokens=int(output)),
+        )
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def get_final_message(self) -> Any:
+        return self.message
+
+
+class Recording:
+    """A client that hands out the recorded replies, and their results as tools do."""
+
+    def __init__(self, session: Session, meter: Meter) -> None:
+        self.session, self.meter = session, meter
+        self.messages = SimpleNamespace(stream=self.stream)
+        self.next = 0  # the index of the message that comes next
+        self.results: deque[str] = deque()
+        self.measured = Measured()
+        self.known: dict[int, tuple[Any, Message]] = {}
+
+    def typed(self) -> Iterator[str]:
+        """What the person typed, up to the end of the recording."""
+        while self.next < len(self.session.messages):
+            content = self.session.messages[self.next]["content"]
+            self.next += 1
+            if type(content) is str:
+                yield content
+
+    def stream(self, **request: Any) -> Stream:
+        """The next recorded reply, or a summary; TurnOver if none comes next."""
+        history = self.history(request["messages"])
+        if wants_summary(request["messages"][-1]):
+            size = self.meter.summarise_live(history)
+            text = "word " * int(SUMMARY * 3.1 / 5)
+            text = f"<analysis></analysis><summary>{text}</summary>"
+            return Stream([{"type": "text", "text": text}], size, SUMMARY)
+        at, recorded = self.next, self.session.messages
+        if at == len(recorded) or recorded[at]["role"] != "assistant":
+            raise TurnOver
+        self.next += 1
+        for message in recorded[at + 1 : at + 2]:
+            if type(message["content"]) is list:
+                self.results = deque(part["content"] for part in message["content"])
+                self.next += 1
+        size = self.meter.reply(history, at)
+        return Stream(recorded[at]["content"], size, self.session.measured[at].tokens)
+
+    def history(self, messages: list[dict]) -> list[Message]:
+        """The messages as they are measured; those of the last request are known."""
+        known = {}
+        for sent in messages:
+            content = sent["content"]
+            before = self.known.get(id(content))
+            known[id(content)] = before or (content, self.measured.message(sent))
+        self.known = known
+        return [known[id(sent["content"])][1] for sent in messages]
+
+    def tools(self) -> dict[str, Any]:
+        """A tool for each name in the recording, which returns the next result."""
+        sent = [m["content"] for m in self.session.messages if m["role"] == "assistant"]
+        called = {p["name"] for parts in sent for p in parts if p["type"] == "tool_use"}
+        anything = {"description": "Recorded.", "input_schema": {"type": "object"}}
+        return {
+            name: program.Tool({"name": name, **anything}, self.result)
+            for name in sorted(called)
+        }
+
+    def result(self, agent: Any, /, **_: Any) -> str:
+        """What the tool returned when it was recorded."""
+        return self.results.popleft()
+
+    def listen(self, style: str, text: str) -> None:
+        """Count what layer 1 says that it has cleared."""
+        self.meter.clearings += text.startswith("[micro_compact]")
+
+
+def wants_summary(message: dict) -> bool:
+    """Whether the loop asks for a summary: nothing else has both tags and one block."""
+    content = message["content"]
+    text = content[0].get("text", "") if len(content) == 1 else ""
+    return type(content) is list and "<analysis>" in text and "<summary>" in text
+
+
+def drive(session: Session, fields: Mapping[str, int]) -> Meter:
+    """The meter after a session of agent.py's own with these fields of Agent."""
+    meter = Meter(session)
+    recording = Recording(session, meter)
+    world = {"approve": lambda *_: True, "emit": recording.listen}
+    tools: Any = recording.tools()
+    with scratch_folder():
+        agent = program.Agent(recording, tools=tools, **world, **fields)
+        for text in recording.typed():
+            try:
+                program.take_turn(agent, text)
+            except (TurnOver, program.AgentError):
+                continue  # after an error with what was typed next
+    return meter
+
+
+@contextmanager
+def scratch_folder() -> Iterator[None]:
+    """Work in an empty folder, which is deleted afterwards."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+
+def limits(settings: Mapping[str, str]) -> dict[str, int]:
+    """The fields of Agent that these settings give, as the program derives them."""
+    given = {n: number(n, settings[n]) for n in SETTINGS if settings.get(n)}
+    fields = {SETTINGS[name]: value for name, value in given.items()}
+    window = fields.setdefault("window", WINDOW)
+    output = min(16_384, window // 3)
+    threshold = fields.get("threshold") or program.auto_compact_threshold(window, output)
+    return {**fields, "max_output": output, "threshold": min(threshold, window - output)}
+
+
+def number(name: str, text: str) -> int:
+    """A setting's value."""
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise Unusable(f"{name}={text}: give a whole number")
+    return int(text)
+
+
+# ---- what it comes to ----
+
+Runs = dict[str, Callable[[Session], Meter]]
+
+
+def runs(peers: bool, changes: list[str]) -> Runs:
+    """What to measure: a function from a session to a meter, for each policy."""
+    now = {name: os.environ.get(name, "") for name in SETTINGS}
+    own = {"summaries": limits(now) | {"keep_recent": sys.maxsize}, "ours": limits(now)}
+    for change in changes:
+        own[f"ours {change}"] = limits(now | changed(change))
+    rules = TUTORIALS | (PEERS if peers else {})
+    tutorials = {name: partial(replay, policy=rule) for name, rule in rules.items()}
+    return tutorials | {name: partial(drive, fields=own[name]) for name in own}
+
+
+def changed(change: str) -> dict[str, str]:
+    """The settings in NAME=VALUE[,NAME=VALUE...]."""
+    settings = dict(pair.partition("=")[::2] for pair in change.split(","))
+    if unknown := sorted(settings.keys() - SETTINGS.keys()):
+        known = ", ".join(SETTINGS)
+        raise Unusable(f"{unknown[0]}: no such setting; there are {known}")
+    return settings
+
+
+def measure(sessions: list[Session], runs: Runs) -> list[dict]:
+    """A row for each policy, over all sessions."""
+    steps = itertools.product(runs, sessions)
+    done = {name: [] for name in runs}
+    for step, (name, session) in enumerate(steps):
+        progress(step, len(runs) * len(sessions), name)
+        done[name].append(runs[name](session))
+    progress(0, 0, "")
+    whole = sum(meter.cost for meter in done["nothing"])
+    return [row(name, meters, whole) for name, meters in done.items()]
+
+
+def progress(done: int, all: int, name: str) -> None:
+    """Show how far it is, on a terminal only; none of none wipes it out."""
+    if sys.stderr.isatty():
+        bar = "#" * (30 * done // max(all, 1))
+        line = f"[{bar:.<30}] {name}" if all else ""
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def row(name: str, meters: list[Meter], whole: float) -> dict:
+    """What a policy comes to: its cost in parts of `whole`, its means over replies."""
+    contexts = [size for meter in meters for size in meter.contexts]
+    edits = mean([share for meter in meters for share in meter.edits], 1)
+    named = mean([share for meter in meters for share in meter.names], 1)
+    return {
+        "policy": name,
+        "cost": round(sum(meter.cost for meter in meters) / whole, 4),
+        "summaries": sum(meter.summaries for meter in meters),
+        "clearings": sum(meter.clearings for meter in meters),
+        "average": round(mean(contexts, 0)),
+        "largest": round(max(contexts, default=0)),
+        "E": round(edits, 4),
+        "N": round(named, 4),
+        "R": round((edits + named) / 2, 4),
+        "requests": len(contexts),
+    }
+
+
+def mean(values: list[float], none: float) -> float:
+    """The mean, or `none` of no values."""
+    return sum(values) / len(values) if values else none
+
+
+def table(rows: list[dict]) -> str:
+    """The rows as text, what they come to, and what they do not show."""
+    width = max(len(row["policy"]) for row in rows)
+    heads = "   cost  summaries  clearings  average  largest      E      N      R"
+    lines = [
+        f"{row['policy']:<{width}}  {row['cost']:>5.3f}  {row['summaries']:>9,}"
+        f"  {row['clearings']:>9,}  {row['average']:>7,}  {row['largest']:>7,}"
+        f"  {row['E']:.3f}  {row['N']:.3f}  {row['R']:.3f}"
+        for row in rows
+    ]
+    return "\n".join([f"{'':<{width}}{heads}", *lines, "", verdict(rows), "", CAVEATS])
+
+
+def verdict(rows: list[dict]) -> str:
+    """One sentence: what was cheapest, what kept most, what ours costs between them."""
+    forgetting = [row for row in rows if row["policy"] != "nothing"]
+    cheapest = min(forgetting, key=lambda row: row["cost"])
+    most = max(forgetting, key=lambda row: (row["R"], -row["cost"]))
+    ours = next(row for row in rows if row["policy"] == "ours")
+    return (
+        f"Cheapest was {cheapest['policy']} at {cheapest['cost']:.2f} (R "
+        f"{cheapest['R']:.3f}), most was kept by {most['policy']} at "
+        f"{most['cost']:.2f} (R {most['R']:.3f}); the settings in force cost "
+        f"{ours['cost']:.2f} and keep R {ours['R']:.3f}."
+    )
