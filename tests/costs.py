@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What forgetting costs, and what it loses, on your own recorded sessions.
 
     python tests/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
@@ -35,13 +34,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from math import log
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
+from charts import BLUE, GREEN, ORANGE, TEXT, Dot, sawtooth, scatter
 from policies import FIXED, PEERS, SUMMARY, TUTORIALS, WINDOW, Policy
 from recorded import Measured, Message, Session, Unusable, read_messages
 
@@ -199,7 +198,7 @@ class Stream:
             usage=SimpleNamespace(input_tokens=int(size), output_tokens=int(output)),
         )
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self):
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -320,8 +319,9 @@ def limits(settings: Mapping[str, str]) -> dict[str, int]:
     fields = {SETTINGS[name]: value for name, value in given.items()}
     window = fields.setdefault("window", WINDOW)
     output = min(16_384, window // 3)
-    threshold = fields.get("threshold") or program.auto_compact_threshold(window, output)
-    return {**fields, "max_output": output, "threshold": min(threshold, window - output)}
+    fitting = program.auto_compact_threshold(window, output)
+    fields["threshold"] = min(fields.get("threshold") or fitting, window - output)
+    return {**fields, "max_output": output}
 
 
 def number(name: str, text: str) -> int:
@@ -425,3 +425,78 @@ def verdict(rows: list[dict]) -> str:
         f"{most['cost']:.2f} (R {most['R']:.3f}); the settings in force cost "
         f"{ours['cost']:.2f} and keep R {ours['R']:.3f}."
     )
+
+
+# ---- pictures, and the command line ----
+
+
+def costs_picture(rows: list[dict]) -> str:
+    """Cost against what is kept, as SVG text."""
+    return scatter([Dot(r["policy"], r["cost"], r["R"], color(r)) for r in rows])
+
+
+def color(row: dict) -> str:
+    """Ours, the tutorials', the other agents' and what is no policy, told apart."""
+    name = row["policy"]
+    if name.startswith("ours"):
+        return BLUE
+    tutorial = name in TUTORIALS and name != "nothing"
+    return ORANGE if tutorial else GREEN if name in PEERS else TEXT
+
+
+def session_picture(session: Session) -> str:
+    """The context of a session, request by request, under three policies."""
+    colors = {"nothing": TEXT, "s06": ORANGE, "ours": BLUE}
+    measured = {name: run(session) for name, run in runs(False, []).items()}
+    return sawtooth([(n, measured[n].contexts, c) for n, c in colors.items()])
+
+
+def read(paths: list[Path]) -> list[Session]:
+    """The sessions in files; one line for each file that holds none."""
+    sessions = []
+    for path in paths:
+        try:
+            sessions.append(Session(read_messages(path)))
+        except (Unusable, OSError) as error:
+            print(error, file=sys.stderr)
+    if not sessions:
+        raise Unusable("There is nothing to measure.")
+    return sessions
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, print, draw; returns the exit status."""
+    about, _, more = (__doc__ or "").partition("\n\n")
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        description=about, epilog=more, formatter_class=style
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--peers", action="store_true", help="other agents' rules too")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,...")
+    parser.add_argument("--json", action="store_true", help="the rows as JSON")
+    parser.add_argument("--svg", type=Path, help="draw cost against what is kept")
+    parser.add_argument("--session", type=Path, help="draw the longest session")
+    options = parser.parse_args(argv)
+    try:
+        wanted = runs(options.peers, options.set)
+        report(options, read(options.files), wanted)
+    except (Unusable, OSError, program.AgentError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def report(options: argparse.Namespace, sessions: list[Session], wanted: Runs) -> None:
+    """Print the rows and write the pictures that were asked for."""
+    rows = measure(sessions, wanted)
+    print(json.dumps(rows, indent=1) if options.json else table(rows))
+    if options.svg:
+        options.svg.write_text(costs_picture(rows))
+    if options.session:
+        longest = max(sessions, key=lambda session: len(session.messages))
+        options.session.write_text(session_picture(longest))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
