@@ -34,7 +34,7 @@ class Box(NamedTuple):
 
     def meets(self, other: "Box") -> bool:
         """Whether two boxes overlap."""
-        across = self.left < other.right and other.left < self.right
+        across = self.left < other.right + 5 and other.left < self.right + 5
         return across and self.top < other.bottom and other.top < self.bottom
 
 
@@ -53,25 +53,35 @@ def scatter(dots: list[Dot]) -> str:
     body = [rule(y(kept), f"{kept:.3g}") for kept in steps]
     body += [tick(x(cost), f"{cost:g}") for cost in COSTS if low < cost < high]
     body.append(text(LEFT, TOP - 25, "kept in sight of what was needed next (R)"))
-    body.append(text(RIGHT, HEIGHT - 12, "cost, doing nothing = 1", "end"))
-    places = [(x(dot.cost), y(dot.kept)) for dot in dots]
-    body += [circle(at, dot.color) for at, dot in zip(places, dots)]
-    body += names_beside(places, dots)
+    body.append(text(RIGHT, HEIGHT - 12, "cost, doing nothing = 1 (logarithmic)", "end"))
+    places: dict[Point, list[Dot]] = {}
+    for dot in dots:
+        place = round(x(dot.cost), 0), round(y(dot.kept), 0)
+        places.setdefault(place, []).append(dot)
+    body += [circle(at, of_all(found)) for at, found in places.items()]
+    body += names_beside(places)
     title = "What each policy costs, against what it keeps: "
     return picture(title + ", ".join(d.name for d in dots), body)
 
 
-def names_beside(places: list[Point], dots: list[Dot]) -> list[str]:
+def of_all(dots: list[Dot]) -> str:
+    """The color of dots in one place."""
+    colors = {dot.color for dot in dots}
+    return TEXT if len(colors) > 1 else dots[0].color
+
+
+def names_beside(places: dict[Point, list[Dot]]) -> list[str]:
     """The dots' names, none over another or over a dot; a line leads to a far one."""
     taken = [Box(a - 6, b - 6, a + 6, b + 6) for a, b in places]
     parts = []
-    for at, dot in sorted(zip(places, dots), key=lambda pair: pair[0][1]):
-        box = free_place(at, LETTER * len(dot.name), taken)
+    for at, dots in sorted(places.items(), key=lambda place: place[0][1]):
+        names, color = ", ".join(dot.name for dot in dots), of_all(dots)
+        box = free_place(at, LETTER * len(names), taken)
         taken.append(box)
         near = nearest(box, at)
         if dist(at, near) > 12:
-            parts.append(line([at, near], dot.color, 1))
-        parts.append(text(box.left, box.bottom - 4, dot.name, color=dot.color))
+            parts.append(line([at, near], color, 1))
+        parts.append(text(box.left, box.bottom - 4, names, color=color))
     return parts
 
 

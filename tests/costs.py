@@ -415,7 +415,7 @@ def table(rows: list[dict]) -> str:
 
 def verdict(rows: list[dict]) -> str:
     """One sentence: what was cheapest, what kept most, what ours costs between them."""
-    forgetting = [row for row in rows if row["policy"] != "nothing"]
+    forgetting = [row for row in rows if row["summaries"] + row["clearings"]] or rows
     cheapest = min(forgetting, key=lambda row: row["cost"])
     most = max(forgetting, key=lambda row: (row["R"], -row["cost"]))
     ours = next(row for row in rows if row["policy"] == "ours")
