@@ -1,16 +1,17 @@
 """Pictures as SVG text: no background, colours that read on light and dark alike."""
 
 from html import escape
-from math import cos, dist, hypot, log, pi, sin
+from math import cos, dist, log, pi, sin, sqrt
 from typing import NamedTuple
 
 TEXT, BLUE, ORANGE = "#6e7781", "#2f81f7", "#c2690a"
 GREEN, PURPLE = "#2da44e", "#8957e5"
 WIDTH, HEIGHT = 700, 440
-LEFT, RIGHT, TOP, BOTTOM = 60, 685, 45, 385  # of the plot within the picture
+LEFT, RIGHT, TOP, BOTTOM = 55, 685, 60, 385  # of the plot within the picture
 FONT, LETTER = 13, 7.3  # pixels: the height of a letter, and the most of its width
 FAMILY = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 COSTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)  # with a tick
+KEPT = (1, 0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.25, 0)  # a line
 
 Point = tuple[float, float]
 
@@ -32,27 +33,34 @@ class Box(NamedTuple):
     right: float
     bottom: float
 
+    def wider(self, more: float) -> "Box":
+        """The box with more room at both ends."""
+        return self._replace(left=self.left - more, right=self.right + more)
+
     def meets(self, other: "Box") -> bool:
         """Whether two boxes overlap."""
-        across = self.left < other.right + 5 and other.left < self.right + 5
+        across = self.left < other.right and other.left < self.right
         return across and self.top < other.bottom and other.top < self.bottom
 
 
 def scatter(dots: list[Dot]) -> str:
-    """Cost, on a logarithmic scale, against what is kept; a dot a policy, named."""
+    """Cost against what is kept, a dot a policy, its name beside it.
+
+    The first on a logarithmic scale, the second on that of a root: both lie close.
+    """
     low, high = min(d.cost for d in dots) / 1.3, max(d.cost for d in dots) * 1.3
-    least = min(int(min(d.kept for d in dots) * 20) / 20, 0.9)
+    worst = min(d.kept for d in dots)
+    least = next(mark for mark in KEPT[3:] if mark <= worst)
 
     def x(cost: float) -> float:
         return between(LEFT, RIGHT, log(cost / low) / log(high / low))
 
     def y(kept: float) -> float:
-        return between(BOTTOM, TOP, (kept - least) / (1 - least))
+        return between(TOP, BOTTOM, sqrt((1 - kept) / (1 - least)))
 
-    steps = [least + (1 - least) * step / 4 for step in range(5)]
-    body = [rule(y(kept), f"{kept:.3g}") for kept in steps]
+    body = [rule(y(kept), f"{kept:.2f}") for kept in KEPT if kept >= least]
     body += [tick(x(cost), f"{cost:g}") for cost in COSTS if low < cost < high]
-    body.append(text(LEFT, TOP - 25, "kept in sight of what was needed next (R)"))
+    body.append(text(LEFT, TOP - 38, "kept in sight of what was needed next (R)"))
     body.append(text(RIGHT, HEIGHT - 12, "cost, doing nothing = 1 (logarithmic)", "end"))
     places: dict[Point, list[Dot]] = {}
     for dot in dots:
@@ -77,24 +85,42 @@ def names_beside(places: dict[Point, list[Dot]]) -> list[str]:
     for at, dots in sorted(places.items(), key=lambda place: place[0][1]):
         names, color = ", ".join(dot.name for dot in dots), of_all(dots)
         box = free_place(at, LETTER * len(names), taken)
-        taken.append(box)
-        near = nearest(box, at)
-        if dist(at, near) > 12:
-            parts.append(line([at, near], color, 1))
-        parts.append(text(box.left, box.bottom - 4, names, color=color))
+        way = leader(at, box)
+        taken += [box, *way]
+        if len(way) > 1:
+            parts.append(line([at, nearest(box, at)], color, 1))
+        parts.append(name_in(box, at, names, color))
     return parts
 
 
 def free_place(at: Point, width: float, taken: list[Box]) -> Box:
     """A place for a name of this width, as near to its dot as there is one."""
-    box = Box(*at, at[0] + width, at[1] + FONT + 4)
+    box = beside(at, width, 9, 0)
     for away in range(9, 200, 6):
         for step in range(16):
             box = beside(at, width, away, step * pi / 8)
             inside = box.left > LEFT and box.right < WIDTH and 30 < box.top < BOTTOM
-            if inside and not any(map(box.meets, taken)):
+            covered = [box.wider(3), *leader(at, box)]
+            if inside and not any(a.meets(b) for a in covered for b in taken):
                 return box
     return box
+
+
+def leader(at: Point, box: Box) -> list[Box]:
+    """What the line from a dot to its name covers, if it is not right beside it."""
+    end = nearest(box, at)
+    shares = [share / 8 for share in range(1, 9)] if dist(at, end) > 14 else []
+    points = [(between(at[0], end[0], s), between(at[1], end[1], s)) for s in shares]
+    return [Box(x - 1, y - 1, x + 1, y + 1) for x, y in points if dist(at, (x, y)) > 8]
+
+
+def name_in(box: Box, at: Point, name: str, color: str) -> str:
+    """A name, held by the side of its box that is towards the dot."""
+    if box.left >= at[0]:
+        return text(box.left, box.bottom - 4, name, "start", color)
+    if box.right <= at[0]:
+        return text(box.right, box.bottom - 4, name, "end", color)
+    return text((box.left + box.right) / 2, box.bottom - 4, name, "middle", color)
 
 
 def beside(at: Point, width: float, away: float, angle: float) -> Box:
@@ -124,7 +150,7 @@ def sawtooth(curves: list[tuple[str, list[float], str]]) -> str:
 
     marks = range(0, int(most) + 1, step)
     body = [rule(at(0, size)[1], f"{size // 1000}k") for size in marks]
-    body.append(text(LEFT, TOP - 25, "tokens of context sent"))
+    body.append(text(LEFT, TOP - 38, "tokens of context sent"))
     body.append(text(end, HEIGHT - 12, f"{count:,} requests", "end"))
     lowest = BOTTOM + 20.0
     for name, sizes, color in sorted(curves, key=lambda curve: curve[1][-1]):
@@ -184,7 +210,7 @@ def line(points: list[Point], color: str, width: float) -> str:
     """A line through the points, of which near ones are left out."""
     kept = [points[0]]
     for point in points[1:-1]:
-        if hypot(point[0] - kept[-1][0], point[1] - kept[-1][1]) > 0.7:
+        if dist(point, kept[-1]) > 0.7:
             kept.append(point)
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*kept, points[-1]])
     style = f'fill="none" stroke="{color}" stroke-width="{width}"'
