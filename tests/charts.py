@@ -61,7 +61,9 @@ def scatter(dots: list[Dot]) -> str:
     body = [rule(y(kept), f"{kept:.2f}") for kept in KEPT if kept >= least]
     body += [tick(x(cost), f"{cost:g}") for cost in COSTS if low < cost < high]
     body.append(text(LEFT, TOP - 38, "kept in sight of what was needed next (R)"))
-    body.append(text(RIGHT, HEIGHT - 12, "cost, doing nothing = 1 (logarithmic)", "end"))
+    body.append(
+        text(RIGHT, HEIGHT - 12, "cost, doing nothing = 1 (logarithmic)", "end")
+    )
     places: dict[Point, list[Dot]] = {}
     for dot in dots:
         place = round(x(dot.cost), 0), round(y(dot.kept), 0)

@@ -27,7 +27,6 @@ import argparse
 import itertools
 import json
 import os
-import re
 import sys
 import tempfile
 from collections import Counter, deque
@@ -41,22 +40,23 @@ from typing import Any, NamedTuple
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
 from charts import BLUE, GREEN, ORANGE, TEXT, Dot, sawtooth, scatter
-from policies import FIXED, PEERS, SUMMARY, TUTORIALS, WINDOW, Policy
+from policies import FIXED, PEERS, SUMMARY, TUTORIALS, Policy
 from recorded import Measured, Message, Session, Unusable, read_messages
 
 import agent as program
 
 READ, WRITE, OUTPUT = 0.1, 1.25, 5  # prices, in those of an input token without cache
 LOOK_BACK = 20  # positions that a cache marker looks at, its own included
-SETTINGS = {
-    "THRESHOLD": "threshold",
-    "CONTEXT_WINDOW": "window",
-    "KEEP_RECENT": "keep_recent",
-    "KEEP_TOKENS": "keep_tokens",
-    "CLEAR_ABOVE": "clear_above",
-    "MIN_SAVINGS": "min_savings",
-    "MAX_MESSAGES": "max_messages",
-}
+SETTINGS = (
+    "THRESHOLD",
+    "CONTEXT_WINDOW",
+    "KEEP_RECENT",
+    "KEEP_TOKENS",
+    "CLEAR_ABOVE",
+    "MIN_SAVINGS",
+    "MAX_MESSAGES",
+)
+NO_MATTER = 0.005  # differences of R below this mean nothing
 CAVEATS = """\
 What this does not show: to have a line in sight is not to succeed, and an agent that had
 forgotten would have acted otherwise. Recorded agents re-read what their own compactions
@@ -285,7 +285,7 @@ def wants_summary(message: dict) -> bool:
     return type(content) is list and "<analysis>" in text and "<summary>" in text
 
 
-def drive(session: Session, fields: Mapping[str, int]) -> Meter:
+def drive(session: Session, fields: Mapping[str, Any]) -> Meter:
     """The meter after a session of agent.py's own with these fields of Agent."""
     meter = Meter(session)
     recording = Recording(session, meter)
@@ -313,22 +313,15 @@ def scratch_folder() -> Iterator[None]:
             os.chdir(before)
 
 
-def limits(settings: Mapping[str, str]) -> dict[str, int]:
-    """The fields of Agent that these settings give, as the program derives them."""
-    given = {n: number(n, settings[n]) for n in SETTINGS if settings.get(n)}
-    fields = {SETTINGS[name]: value for name, value in given.items()}
-    window = fields.setdefault("window", WINDOW)
-    output = min(16_384, window // 3)
-    fitting = program.auto_compact_threshold(window, output)
-    fields["threshold"] = min(fields.get("threshold") or fitting, window - output)
-    return {**fields, "max_output": output}
-
-
-def number(name: str, text: str) -> int:
-    """A setting's value."""
-    if not re.fullmatch("[0-9]{1,18}", text):
-        raise Unusable(f"{name}={text}: give a whole number")
-    return int(text)
+def limits(changes: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of Agent that the program itself makes of the settings."""
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        return program.limits()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 # ---- what it comes to ----
@@ -338,10 +331,9 @@ Runs = dict[str, Callable[[Session], Meter]]
 
 def runs(peers: bool, changes: list[str]) -> Runs:
     """What to measure: a function from a session to a meter, for each policy."""
-    now = {name: os.environ.get(name, "") for name in SETTINGS}
-    own = {"summaries": limits(now) | {"keep_recent": sys.maxsize}, "ours": limits(now)}
+    own = {"summaries": limits({}) | {"clear_above": sys.maxsize}, "ours": limits({})}
     for change in changes:
-        own[f"ours {change}"] = limits(now | changed(change))
+        own[f"ours {change}"] = limits(changed(change))
     rules = TUTORIALS | (PEERS if peers else {})
     tutorials = {name: partial(replay, policy=rule) for name, rule in rules.items()}
     return tutorials | {name: partial(drive, fields=own[name]) for name in own}
@@ -349,8 +341,9 @@ def runs(peers: bool, changes: list[str]) -> Runs:
 
 def changed(change: str) -> dict[str, str]:
     """The settings in NAME=VALUE[,NAME=VALUE...]."""
-    settings = dict(pair.partition("=")[::2] for pair in change.split(","))
-    if unknown := sorted(settings.keys() - SETTINGS.keys()):
+    pairs = [pair.partition("=") for pair in change.split(",")]
+    settings = {name: value for name, _, value in pairs}
+    if unknown := sorted(settings.keys() - set(SETTINGS)):
         known = ", ".join(SETTINGS)
         raise Unusable(f"{unknown[0]}: no such setting; there are {known}")
     return settings
@@ -416,15 +409,22 @@ def table(rows: list[dict]) -> str:
 def verdict(rows: list[dict]) -> str:
     """One sentence: what was cheapest, what kept most, what ours costs between them."""
     forgetting = [row for row in rows if row["summaries"] + row["clearings"]] or rows
-    cheapest = min(forgetting, key=lambda row: row["cost"])
-    most = max(forgetting, key=lambda row: (row["R"], -row["cost"]))
+    best = max(row["R"] for row in forgetting)
+    keeping = [row for row in forgetting if row["R"] > best - NO_MATTER]
+    cheapest, most = (
+        min(few, key=lambda row: row["cost"]) for few in (forgetting, keeping)
+    )
     ours = next(row for row in rows if row["policy"] == "ours")
     return (
-        f"Cheapest was {cheapest['policy']} at {cheapest['cost']:.2f} (R "
-        f"{cheapest['R']:.3f}), most was kept by {most['policy']} at "
-        f"{most['cost']:.2f} (R {most['R']:.3f}); the settings in force cost "
-        f"{ours['cost']:.2f} and keep R {ours['R']:.3f}."
+        f"Cheapest was {cheapest['policy']} ({figures(cheapest)}), most was kept for "
+        f"the least by {most['policy']} ({figures(most)});\n"
+        f"the settings in force come to {figures(ours)}."
     )
+
+
+def figures(row: dict) -> str:
+    """The two numbers that count."""
+    return f"cost {row['cost']:.2f}, R {row['R']:.3f}"
 
 
 # ---- pictures, and the command line ----

@@ -79,7 +79,7 @@ def part_of(part: dict) -> dict:
     return {"type": "text", "text": text_in([part])}
 
 
-def text_in(content: str | list[dict]) -> str:
+def text_in(content: Any) -> str:
     """The text of some content; what is no text is named."""
     if type(content) is str:
         return content
