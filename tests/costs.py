@@ -6,20 +6,17 @@
 Replays recorded conversations under several policies, and prices and searches every
 request that would have been sent. No key, no network, no SDK.
 
-cost    of all requests, in input tokens, with prefix caching: read 0.1, written 1.25,
-        output 5. Each request has two cache markers, on the system prompt and at its
-        end; a marker finds what an earlier one wrote within 20 positions, its own the
-        first of them (a run of blocks of one type is one, an assistant message one
-        more). Over all sessions, their sum in parts of the sum for doing nothing.
+cost    of all requests in input tokens, with prefix caching: read 0.1, written 1.25,
+        output 5; the sum over all sessions, in parts of the sum for doing nothing
 E       edits: the share of the lines that an edit must quote, and that had stood
-        anywhere before, which still stand in the request; the mean over replies.
+        anywhere before, which still stand in the request; the mean over replies
 N       names: the same of the names and paths in calls and final answers that a tool
-        result had shown before.
-R       (E + N) / 2.
+        result had shown before
+R       (E + N) / 2
 
-"ours" is agent.py itself: its loop asks a client that hands out the recorded replies,
-and calls tools that hand out the recorded results. The cache is taken as alive. Thinking
-is left out, an image counts as the word [image], and where the recorder compacted its own
+"ours" is agent.py itself, by the settings of the shell: its loop asks a client that hands
+out the recorded replies, and calls tools that hand out the recorded results. Thinking is
+left out, an image counts as the word [image], and where the recorder compacted its own
 context the messages go on whole.
 """
 
@@ -29,24 +26,23 @@ import json
 import os
 import sys
 import tempfile
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
 from charts import BLUE, GREEN, ORANGE, TEXT, Dot, sawtooth, scatter
-from policies import FIXED, PEERS, SUMMARY, TUTORIALS, Policy
+from policies import PEERS, SUMMARY, TUTORIALS
+from prices import Meter, replay
 from recorded import Measured, Message, Session, Unusable, read_messages
 
 import agent as program
 
-READ, WRITE, OUTPUT = 0.1, 1.25, 5  # prices, in those of an input token without cache
-LOOK_BACK = 20  # positions that a cache marker looks at, its own included
 SETTINGS = (
     "THRESHOLD",
     "CONTEXT_WINDOW",
@@ -61,116 +57,6 @@ CAVEATS = """\
 What this does not show: to have a line in sight is not to succeed, and an agent that had
 forgotten would have acted otherwise. Recorded agents re-read what their own compactions
 took, so their need is under-counted. Differences of R below 0.005 mean nothing."""
-
-# ---- the price of a request, and what still stands in it ----
-
-
-class Sent(NamedTuple):
-    """A message in the request that was sent last, and all that is before it."""
-
-    message: Message
-    prefix: int  # a hash
-    tokens: float
-    position: int
-
-
-class Meter:
-    """Prices the requests of one policy on one session, and searches them."""
-
-    def __init__(self, session: Session, cached: bool = True) -> None:
-        self.session, self.cached = session, cached
-        self.write = WRITE if cached else 1
-        self.cost, self.summaries, self.clearings = 0.0, 0, 0
-        self.contexts: list[float] = []
-        self.edits: list[float] = []
-        self.names: list[float] = []
-        self.sent: list[Sent] = []
-        self.written: set[int] = set()
-        self.standing: Counter[str] = Counter()
-
-    def send(self, history: list[Message], output: float) -> float:
-        """Price a request and its reply; returns the request's tokens."""
-        self.follow(history)
-        last = self.sent[-1]
-        read = self.cached_tokens() if self.cached else 0
-        self.cost += READ * read + self.write * (last.tokens - read) + OUTPUT * output
-        self.written.add(last.prefix)
-        return last.tokens
-
-    def follow(self, history: list[Message]) -> None:
-        """Let `sent` be this history; only what changed is gone through."""
-        same = 0
-        while same < min(len(self.sent), len(history)):
-            if self.sent[same].message != history[same]:
-                break
-            same += 1
-        for gone in self.sent[same:]:
-            self.standing.subtract(block.text for block in gone.message.blocks)
-        self.standing = +self.standing if self.sent[same:] else self.standing
-        del self.sent[same:]
-        for new in history[same:]:
-            self.sent.append(self.after_last(new))
-            self.standing.update(block.text for block in new.blocks)
-
-    def after_last(self, new: Message) -> Sent:
-        """A message behind those that are sent already."""
-        start = Sent(new, 0, FIXED, 0)
-        last = self.sent[-1] if self.sent else start
-        types = [block.type for block in new.blocks]
-        runs = sum(a != b for a, b in zip(types, [None, *types]))
-        position = last.position + runs + (new.role == "assistant")
-        prefix = hash((last.prefix, new))
-        return Sent(new, prefix, last.tokens + new.tokens, position)
-
-    def cached_tokens(self) -> float:
-        """How much of the request an earlier one wrote where a marker finds it."""
-        for sent in reversed(self.sent):
-            if self.sent[-1].position - sent.position >= LOOK_BACK:
-                break
-            if sent.prefix in self.written:
-                return sent.tokens
-        return FIXED if self.written else 0
-
-    def reply(self, history: list[Message], at: int) -> float:
-        """Send a request that is answered by the recorded reply with this index."""
-        size = self.send(history, self.session.measured[at].tokens)
-        self.contexts.append(size)
-        new = [text for text in self.standing if text not in self.session.texts]
-        for shares, needed in zip((self.edits, self.names), self.session.needs[at]):
-            if needed:
-                kept = sum(self.stands(needle, new) for needle in needed)
-                shares.append(kept / len(needed))
-        return size
-
-    def stands(self, needle: str, new: list[str]) -> bool:
-        """Whether it is in the request, in a recorded text or in a `new` one."""
-        recorded = self.session.stood[needle]
-        found = any(block.text in self.standing for _, block in recorded)
-        return found or any(needle in text for text in new)
-
-    def summarise(self, size: float, price: float = 1, calls: int = 1) -> None:
-        """Price summaries by requests of their own."""
-        self.summaries += 1
-        self.cost += calls * (price * size + OUTPUT * SUMMARY)
-
-    def summarise_live(self, history: list[Message]) -> float:
-        """Price a summary by the conversation and one message more."""
-        self.summaries += 1
-        return self.send(history, SUMMARY)
-
-
-def replay(session: Session, policy: Policy) -> Meter:
-    """The meter after a session under a rule."""
-    meter = Meter(session, policy.cached)
-    history: list[Message] = []
-    for at, recorded in enumerate(session.measured):
-        if recorded.role == "assistant":
-            sent = policy.rule(history, meter)
-            history = sent if policy.lasting else history
-            meter.reply(sent, at)
-        history = [*history, recorded]
-    return meter
-
 
 # ---- ours: agent.py's own loop, between recorded replies and recorded results ----
 
@@ -218,7 +104,7 @@ class Recording:
         self.session, self.meter = session, meter
         self.messages = SimpleNamespace(stream=self.stream)
         self.next = 0  # the index of the message that comes next
-        self.results: deque[str] = deque()
+        self.results: dict[str, deque[dict]] = defaultdict(deque)
         self.measured = Measured()
         self.known: dict[int, tuple[Any, Message]] = {}
 
@@ -241,13 +127,13 @@ class Recording:
         at, recorded = self.next, self.session.messages
         if at == len(recorded) or recorded[at]["role"] != "assistant":
             raise TurnOver
-        self.next += 1
-        for message in recorded[at + 1 : at + 2]:
-            if type(message["content"]) is list:
-                self.results = deque(part["content"] for part in message["content"])
-                self.next += 1
+        reply = recorded[at]["content"]
+        calls = [part for part in reply if part["type"] == "tool_use"]
+        self.next += 2 if calls else 1
+        for call, result in zip(calls, recorded[at + 1]["content"] if calls else ()):
+            self.results[call["name"]].append(result)
         size = self.meter.reply(history, at)
-        return Stream(recorded[at]["content"], size, self.session.measured[at].tokens)
+        return Stream(reply, size, self.session.measured[at].tokens)
 
     def history(self, messages: list[dict]) -> list[Message]:
         """The messages as they are measured; those of the last request are known."""
@@ -265,13 +151,16 @@ class Recording:
         called = {p["name"] for parts in sent for p in parts if p["type"] == "tool_use"}
         anything = {"description": "Recorded.", "input_schema": {"type": "object"}}
         return {
-            name: program.Tool({"name": name, **anything}, self.result)
+            name: program.Tool({"name": name, **anything}, partial(self.result, name))
             for name in sorted(called)
         }
 
-    def result(self, agent: Any, /, **_: Any) -> str:
-        """What the tool returned when it was recorded."""
-        return self.results.popleft()
+    def result(self, name: str, agent: Any, /, **_: Any) -> str:
+        """What the tool of this name returned, or how it failed, when recorded."""
+        result = self.results[name].popleft()
+        if result.get("is_error"):
+            raise program.ToolError(result["content"])
+        return result["content"]
 
     def listen(self, style: str, text: str) -> None:
         """Count what layer 1 says that it has cleared."""
@@ -281,8 +170,9 @@ class Recording:
 def wants_summary(message: dict) -> bool:
     """Whether the loop asks for a summary: nothing else has both tags and one block."""
     content = message["content"]
-    text = content[0].get("text", "") if len(content) == 1 else ""
-    return type(content) is list and "<analysis>" in text and "<summary>" in text
+    alone = type(content) is list and len(content) == 1
+    text = content[0].get("text", "") if alone else ""
+    return "<analysis>" in text and "<summary>" in text
 
 
 def drive(session: Session, fields: Mapping[str, Any]) -> Meter:
@@ -296,8 +186,10 @@ def drive(session: Session, fields: Mapping[str, Any]) -> Meter:
         for text in recording.typed():
             try:
                 program.take_turn(agent, text)
-            except (TurnOver, program.AgentError):
-                continue  # after an error with what was typed next
+            except TurnOver:
+                continue
+            except program.AgentError as error:  # go on with what was typed next
+                print(f"A turn of ours is left out: {error}", file=sys.stderr)
     return meter
 
 

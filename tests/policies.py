@@ -212,13 +212,13 @@ def gemini_cli(history: list[Message], meter: Any) -> list[Message]:
     """At 70% of the window a summary, in two calls, of the older 70%."""
     if total(history) <= 0.7 * WINDOW:
         return history
-    tails = {at: tail_of(block.text, 30) for at, block in beyond(history, 50_000)}
     cut = turn_after(history, 0.7 * characters(history))
     if cut == 0:
-        return history
-    old = rewritten(history, tails)[:cut]
-    meter.summarise(total(old), calls=2)
-    return [summary(), *rewritten(history, tails)[cut:]]
+        return history  # there is but one turn
+    tails = {at: tail_of(block.text, 30) for at, block in beyond(history, 50_000)}
+    history = rewritten(history, tails)
+    meter.summarise(total(history[:cut]), calls=2)
+    return [summary(), *history[cut:]]
 
 
 def tail_of(text: str, lines: int) -> str:
@@ -229,8 +229,8 @@ def tail_of(text: str, lines: int) -> str:
 def turn_after(history: list[Message], most: float) -> int:
     """The first turn of the person's after so many characters, or else the last."""
     turns = [i for i, m in enumerate(history) if is_typed(m)]
-    late = [i for i in turns if characters(history[:i]) >= most]
-    return [*late, *turns[-1:], 0][0]
+    late = (i for i in turns if characters(history[:i]) >= most)
+    return next(late, turns[-1] if turns else 0)
 
 
 def openhands(history: list[Message], meter: Any) -> list[Message]:

@@ -25,6 +25,7 @@ OUR_NAMES = {
     "task": "task",
     "agent": "task",
     "todowrite": "todo_write",
+    "load_skill": "skill",  # there are none where the recording is replayed
 }
 NOT_SAID = ("isSidechain", "isMeta", "isCompactSummary", "isApiErrorMessage")
 
@@ -70,13 +71,21 @@ def part_of(part: dict) -> dict:
     if part["type"] == "tool_use":
         given = {"path" if k == "file_path" else k: v for k, v in part["input"].items()}
         if type(given.get("todos")) is list:
-            given["items"] = [f"[ ] {t.get('content')}" for t in given.pop("todos")]
+            given["items"] = [todo_line(todo) for todo in given.pop("todos")]
         name = OUR_NAMES.get(part["name"].lower(), part["name"])
         return {"type": "tool_use", "id": part["id"], "name": name, "input": given}
     if part["type"] == "tool_result":
         text = text_in(part.get("content") or "") or "(no output)"
-        return {"type": "tool_result", "id": part["tool_use_id"], "text": text}
+        failed = {"is_error": True} if part.get("is_error") else {}
+        result = {"tool_use_id": part["tool_use_id"], "content": text, **failed}
+        return {"type": "tool_result", **result}
     return {"type": "text", "text": text_in([part])}
+
+
+def todo_line(todo: dict) -> str:
+    """A line of a plan as our tool takes it."""
+    mark = "x" if todo.get("status") == "completed" else " "
+    return f"[{mark}] {todo.get('content')}"
 
 
 def text_in(content: Any) -> str:
@@ -105,7 +114,7 @@ def whole_replies(recorded: list[dict]) -> list[dict]:
 
 def in_order(recorded: list[dict]) -> list[dict]:
     """Messages as the API has them: every call answered, what was typed on its own."""
-    found = {p["id"]: p["text"] for p in parts(recorded, "tool_result")}
+    found = {p["tool_use_id"]: p for p in parts(recorded, "tool_result")}
     messages: list[dict] = []
     for message in recorded:
         said = "\n\n".join(p["text"] for p in parts([message], "text"))
@@ -121,17 +130,25 @@ def parts(messages: list[dict], type: str) -> Iterator[dict]:
     return (p for m in messages for p in m["content"] if p["type"] == type)
 
 
-def answered(content: list[dict], found: dict[str, str]) -> list[dict]:
+def answered(content: list[dict], found: dict[str, dict]) -> list[dict]:
     """A reply, and the message with its results; nothing if it is empty."""
     content = [p for p in content if p["type"] == "tool_use" or p["text"].strip()]
     reply = {"role": "assistant", "content": content}
     calls = [part["id"] for part in parts([reply], "tool_use")]
-    results = [
-        {"type": "tool_result", "tool_use_id": call, "content": found.get(call, "-")}
-        for call in calls
-    ]
+    results = [found.get(call) or no_result(call) for call in calls]
     both = [reply, {"role": "user", "content": results}]
     return [m for m in both if m["content"]]
+
+
+def no_result(call: str) -> dict:
+    """What answers a call that was interrupted."""
+    text = "(no result was recorded)"
+    return {
+        "type": "tool_result",
+        "tool_use_id": call,
+        "content": text,
+        "is_error": True,
+    }
 
 
 # ---- messages as they are priced and searched ----

@@ -1,12 +1,14 @@
 """The measure itself: prices by hand, what stands in sight, and both formats."""
 
 import json
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import charts
 import costs
 import pytest
 from policies import PEERS, TUTORIALS, Policy, cleared, results, snip
+from prices import Meter, replay
 from recorded import Measured, Session, note, read_messages, tokens
 
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
@@ -61,11 +63,11 @@ def load(tmp_path):
 
 def price(histories, cached=True):
     """What each of these requests costs in turn, its reply left out."""
-    meter, costs_now = costs.Meter(Session([]), cached), [0.0]
+    meter, costs_now = Meter(Session([]), cached), [0.0]
     for history in histories:
         meter.send(history, 0)
         costs_now.append(meter.cost)
-    return [after - before for before, after in zip(costs_now, costs_now[1:])]
+    return [after - before for before, after in pairwise(costs_now)]
 
 
 def test_ascii_counts_a_third_of_a_token_and_other_writing_one():
@@ -92,7 +94,7 @@ def test_a_change_far_back_leaves_only_the_fixed_part_in_the_cache():
 
 
 def test_output_costs_five_tokens_each():
-    meter = costs.Meter(Session([]))
+    meter = Meter(Session([]))
     meter.send([note(T31)], output=100)
     assert meter.cost == pytest.approx(1.25 * 3_515 + 500)
 
@@ -109,7 +111,7 @@ def test_a_marker_looks_at_twenty_positions_its_own_the_first(added, found):
 def test_a_run_of_one_type_is_one_position_and_a_reply_one_more():
     blocks = ["a", "b", call("1"), call("2")]
     session = Session([typed("x"), said(*blocks)])
-    meter = costs.Meter(session)
+    meter = Meter(session)
     meter.follow(session.measured)
     assert [sent.position for sent in meter.sent] == [1, 4]
 
@@ -143,9 +145,9 @@ def forget_first(history, meter):
 
 
 def test_what_was_cleared_is_missing_from_the_share():
-    whole = costs.replay(Session(SHOP), TUTORIALS["nothing"])
+    whole = replay(Session(SHOP), TUTORIALS["nothing"])
     assert (whole.edits, whole.names) == ([1], [1, 1])
-    less = costs.replay(Session(SHOP), Policy(forget_first))
+    less = replay(Session(SHOP), Policy(forget_first))
     assert (less.edits, less.names) == ([0], [0, 0])
 
 
@@ -153,7 +155,7 @@ def test_what_a_rule_itself_puts_in_is_searched_too():
     def quote(history, meter):
         return [note("one_price, checkout_all"), *forget_first(history, meter)[1:]]
 
-    less = costs.replay(Session(SHOP), Policy(quote, lasting=False))
+    less = replay(Session(SHOP), Policy(quote, lasting=False))
     assert (less.edits, less.names) == ([0], [1, 1])
 
 
@@ -212,8 +214,8 @@ def test_damaged_lines_are_left_out(tmp_path):
 
 def test_a_session_cut_in_half_ends_in_a_call_without_result(load):
     messages = load(SHOP[:4])
-    assert messages[-1]["content"][0]["content"] == "-"
-    assert len(costs.replay(Session(messages), TUTORIALS["nothing"]).contexts) == 2
+    assert messages[-1]["content"][0]["is_error"] is True
+    assert len(replay(Session(messages), TUTORIALS["nothing"]).contexts) == 2
 
 
 def test_images_and_thinking_are_left_out(load):
@@ -245,11 +247,11 @@ def test_a_file_of_something_else_is_one_clear_line(tmp_path, capsys, text):
 
 def test_s06_clears_all_but_three_at_every_request_and_pays_for_it():
     session = Session(reading(12))
-    uncached = costs.replay(session, TUTORIALS["s06"])
-    whole = costs.replay(session, TUTORIALS["nothing"])
+    uncached = replay(session, TUTORIALS["s06"])
+    whole = replay(session, TUTORIALS["nothing"])
     assert uncached.clearings == 9 and uncached.summaries == 0
     assert uncached.contexts[-1] < 3_500 + 4 * 1_100 < whole.contexts[-1]
-    assert costs.replay(session, TUTORIALS["s06 cached"]).cost > whole.cost
+    assert replay(session, TUTORIALS["s06 cached"]).cost > whole.cost
 
 
 def test_s08_leaves_the_first_three_a_note_and_the_newest_47():
@@ -268,9 +270,9 @@ def test_no_rule_leaves_a_result_without_its_call(name):
         return seen[-1]
 
     turns = [m for _ in range(4) for m in reading(30, 9_000)]
-    costs.replay(Session(turns), policy._replace(rule=watched))
+    replay(Session(turns), policy._replace(rule=watched))
     for history in seen:
-        for before, after in zip([note(""), *history], history):
+        for before, after in pairwise([note(""), *history]):
             answers = after.blocks[0].type == "tool_result"
             assert not answers or before.blocks[-1].type == "tool_use"
 
@@ -280,7 +282,7 @@ def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
     interrupted.insert(3, typed("And quickly."))
     meter = costs.drive(Session(interrupted), {})
     assert len(meter.contexts) == 4 and meter.cost > 0
-    whole = costs.replay(Session(interrupted), TUTORIALS["nothing"])
+    whole = replay(Session(interrupted), TUTORIALS["nothing"])
     assert meter.contexts == pytest.approx(whole.contexts)
     assert meter.cost == pytest.approx(whole.cost)
 
