@@ -37,7 +37,7 @@ from typing import Any
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
 from charts import BLUE, GREEN, ORANGE, TEXT, Dot, sawtooth, scatter
-from policies import PEERS, SUMMARY, TUTORIALS
+from policies import PEERS, SUMMARY, TUTORIALS, Policy
 from prices import Meter, replay
 from recorded import Measured, Message, Session, Unusable, read_messages
 
@@ -224,11 +224,14 @@ Runs = dict[str, Callable[[Session], Meter]]
 def runs(peers: bool, changes: list[str]) -> Runs:
     """What to measure: a function from a session to a meter, for each policy."""
     own = {"summaries": limits({}) | {"clear_above": sys.maxsize}, "ours": limits({})}
-    for change in changes:
-        own[f"ours {change}"] = limits(changed(change))
-    rules = TUTORIALS | (PEERS if peers else {})
-    tutorials = {name: partial(replay, policy=rule) for name, rule in rules.items()}
-    return tutorials | {name: partial(drive, fields=own[name]) for name in own}
+    own |= {f"ours {change}": limits(changed(change)) for change in changes}
+    loops = {name: partial(drive, fields=own[name]) for name in own}
+    return rules(TUTORIALS) | loops | rules(PEERS if peers else {})
+
+
+def rules(policies: Mapping[str, Policy]) -> Runs:
+    """The same for the rules of others."""
+    return {name: partial(replay, policy=rule) for name, rule in policies.items()}
 
 
 def changed(change: str) -> dict[str, str]:

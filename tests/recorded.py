@@ -40,7 +40,7 @@ def read_messages(path: Path) -> list[dict]:
     for line in path.read_bytes().split(b"\n"):
         try:
             recorded += [parts_of(m) for m in messages_in(json.loads(line), recorded)]
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # a damaged line, or one of another program's
     messages = in_order(whole_replies(recorded))
     if not any(m["role"] == "assistant" for m in messages):
@@ -73,13 +73,17 @@ def part_of(part: dict) -> dict:
         if type(given.get("todos")) is list:
             given["items"] = [todo_line(todo) for todo in given.pop("todos")]
         name = OUR_NAMES.get(part["name"].lower(), part["name"])
-        return {"type": "tool_use", "id": part["id"], "name": name, "input": given}
+        return {"type": "tool_use", "id": str(part["id"]), "name": name, "input": given}
     if part["type"] == "tool_result":
         text = text_in(part.get("content") or "") or "(no output)"
         failed = {"is_error": True} if part.get("is_error") else {}
-        result = {"tool_use_id": part["tool_use_id"], "content": text, **failed}
-        return {"type": "tool_result", **result}
+        return result_of(str(part["tool_use_id"]), text) | failed
     return {"type": "text", "text": text_in([part])}
+
+
+def result_of(call: str, text: str) -> dict:
+    """A tool_result block."""
+    return {"type": "tool_result", "tool_use_id": call, "content": text}
 
 
 def todo_line(todo: dict) -> str:
@@ -135,20 +139,13 @@ def answered(content: list[dict], found: dict[str, dict]) -> list[dict]:
     content = [p for p in content if p["type"] == "tool_use" or p["text"].strip()]
     reply = {"role": "assistant", "content": content}
     calls = [part["id"] for part in parts([reply], "tool_use")]
-    results = [found.get(call) or no_result(call) for call in calls]
+    cut_off = "(no result was recorded)"
+    results = [
+        found.get(call) or result_of(call, cut_off) | {"is_error": True}
+        for call in calls
+    ]
     both = [reply, {"role": "user", "content": results}]
     return [m for m in both if m["content"]]
-
-
-def no_result(call: str) -> dict:
-    """What answers a call that was interrupted."""
-    text = "(no result was recorded)"
-    return {
-        "type": "tool_result",
-        "tool_use_id": call,
-        "content": text,
-        "is_error": True,
-    }
 
 
 # ---- messages as they are priced and searched ----

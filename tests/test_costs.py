@@ -62,12 +62,12 @@ def load(tmp_path):
 
 
 def price(histories, cached=True):
-    """What each of these requests costs in turn, its reply left out."""
-    meter, costs_now = Meter(Session([]), cached), [0.0]
+    """What each of these requests costs in turn, with replies of 100 tokens left out."""
+    meter, spent = Meter(Session([]), cached), [0.0]
     for history in histories:
-        meter.send(history, 0)
-        costs_now.append(meter.cost)
-    return [after - before for before, after in pairwise(costs_now)]
+        meter.send(history, output=100)
+        spent.append(meter.cost)
+    return [after - before - 500 for before, after in pairwise(spent)]
 
 
 def test_ascii_counts_a_third_of_a_token_and_other_writing_one():
@@ -91,12 +91,6 @@ def test_a_change_far_back_leaves_only_the_fixed_part_in_the_cache():
     history = [note(T31, role) for role in ("user", "assistant") * 4]
     _, changed = price([history, [note("x" * 62), *history[1:]]])
     assert changed == pytest.approx(0.1 * 3_500 + 1.25 * (25 + 7 * 15))
-
-
-def test_output_costs_five_tokens_each():
-    meter = Meter(Session([]))
-    meter.send([note(T31)], output=100)
-    assert meter.cost == pytest.approx(1.25 * 3_515 + 500)
 
 
 @pytest.mark.parametrize("added, found", [(19, True), (20, False)])
@@ -190,12 +184,8 @@ def test_a_reply_in_several_lines_is_one(load):
         result("2", [{"type": "text", "text": "B"}]),
     ]
     _, reply, answer = load(as_claude_code(lines))
-    assert [block.get("name") for block in reply["content"]] == [
-        None,
-        "read_file",
-        "bash",
-    ]
-    assert reply["content"][1]["input"] == {"path": "a.py"}
+    read, ran = call("1", path="a.py"), call("2", "bash", command="ls")
+    assert reply == said("I look.", read, ran)
     assert [block["content"] for block in answer["content"]] == ["A", "B"]
 
 
@@ -220,15 +210,11 @@ def test_a_session_cut_in_half_ends_in_a_call_without_result(load):
 
 def test_images_and_thinking_are_left_out(load):
     image = {"type": "image", "source": {"data": "A" * 9_000}}
-    look = {"type": "text", "text": "Look:"}
     thinking = {"type": "thinking", "thinking": "...", "signature": "s"}
-    asked = {"role": "user", "content": [look, image]}
-    messages = load(
-        [asked, said(thinking, call("1", path="a.png")), result("1", [image])]
-    )
-    assert messages[0] == typed("Look:\n\n[image]")
-    assert len(messages[1]["content"]) == 1
-    assert messages[2]["content"][0]["content"] == "[image]"
+    asked, read = said("Look:", image) | {"role": "user"}, call("1", path="a.png")
+    messages = load([asked, said(thinking, read), result("1", [image])])
+    whole = [typed("Look:\n\n[image]"), said(read), result("1", "[image]")]
+    assert messages == whole
 
 
 @pytest.mark.parametrize("text", ["", "hello\n", '{"a": 1}\n', "[]\n"])
@@ -289,12 +275,11 @@ def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
 
 def test_ours_clears_and_summarises_by_its_settings():
     session = Session(reading(40))
-    clearing = {"clear_above": 0, "keep_tokens": 0, "min_savings": 5_000}
-    clears = costs.drive(session, clearing)
+    early = {"clear_above": 0, "keep_tokens": 0, "min_savings": 5_000}
+    clears = costs.drive(session, early)
     assert clears.clearings > 2 and clears.summaries == 0
-    never = {"clear_above": 10**9, "threshold": 20_000}
-    summed = costs.drive(session, never)
-    assert summed.summaries > 0 and max(summed.contexts) < 22_000
+    sums = costs.drive(session, {"clear_above": 10**9, "threshold": 20_000})
+    assert sums.summaries > 0 and max(sums.contexts) < 22_000
 
 
 # ---- what is printed and drawn ----
@@ -321,7 +306,7 @@ def test_a_wrong_setting_is_one_clear_line(tmp_path, capsys, setting):
 def test_the_table_ends_in_a_sentence_and_three_lines(tmp_path, capsys):
     assert costs.main([str(write(tmp_path / "s", reading(30))), "--peers"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines[1:12]] == [*TUTORIALS, *PEERS]
+    assert [line.split("  ")[0] for line in lines[1:14]] == [*NAMES, *PEERS]
     assert "\n".join(lines[-3:]) == costs.CAVEATS
     assert "Cheapest was " in lines[-6] and "settings in force" in lines[-5]
 
