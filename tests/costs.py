@@ -379,6 +379,8 @@ def main(argv: list[str] | None = None) -> int:
     except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

@@ -32,6 +32,9 @@ def summary(*more: str) -> Message:
     return message("user", [*blocks, *(text_block("text", text) for text in more)])
 
 
+ASKED = Message("user", (Block("text", "(asks for a summary)", 500),), 503)
+
+
 def total(history: list[Message]) -> float:
     """Tokens of a request with this history."""
     return FIXED + sum(m.tokens for m in history)
@@ -159,7 +162,7 @@ def v5(history: list[Message], meter: Any) -> list[Message]:
         history = cleared(history, old, meter, text)
     if total(history) <= 170_616:
         return history
-    meter.summarise_live(history)
+    meter.summarise_live([*history, ASKED])
     reads = [b for _, b in results(history) if b.name == "read_file"]
     files = list({b.path: b.whole[:15_500] for b in reversed(reads)}.values())[:5]
     return [summary(*files)]
@@ -203,7 +206,7 @@ def codex(history: list[Message], meter: Any) -> list[Message]:
     """A summary at 90% of the window; the newest of the person's messages stay."""
     if total(history) <= 0.9 * WINDOW:
         return history
-    meter.summarise_live(history)
+    meter.summarise_live([*history, ASKED])
     said = [m for m in history if is_typed(m)]
     return [*said[newest(said, 20_000) :], summary()]
 
