@@ -151,7 +151,7 @@ def sawtooth(curves: list[tuple[str, list[float], str]]) -> str:
         return across, between(BOTTOM, TOP, size / most)
 
     marks = range(0, int(most) + 1, step)
-    body = [rule(at(0, size)[1], f"{size // 1000}k") for size in marks]
+    body = [rule(at(0, size)[1], f"{size // 1000}k" if size else "0") for size in marks]
     body.append(text(LEFT, TOP - 38, "tokens of context sent"))
     body.append(text(end, HEIGHT - 12, f"{count:,} requests", "end"))
     lowest = BOTTOM + 20.0
