@@ -140,7 +140,7 @@ def nearest(box: Box, at: Point) -> Point:
 
 
 def sawtooth(curves: list[tuple[str, list[float], str]]) -> str:
-    """The context at each request, in tokens; a curve a policy: (name, sizes, color)."""
+    """The context at each request, in tokens; a curve is (name, sizes, color)."""
     most = max(size for _, sizes, _ in curves for size in sizes)
     count = max(len(sizes) for _, sizes, _ in curves)
     step = next(s for s in (5_000, 10_000, 20_000, 50_000, 10**6) if most / s <= 6)

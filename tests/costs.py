@@ -14,10 +14,10 @@ N       names: the same of the names and paths in calls and final answers that a
         result had shown before
 R       (E + N) / 2
 
-"ours" is agent.py itself, by the settings of the shell: its loop asks a client that hands
-out the recorded replies, and calls tools that hand out the recorded results. Thinking is
-left out, an image counts as the word [image], and where the recorder compacted its own
-context the messages go on whole.
+"ours" is agent.py itself, by the settings of the shell: its loop asks a client that
+hands out the recorded replies, and calls tools that hand out the recorded results.
+Thinking is left out, an image counts as the word [image], and where the recorder
+compacted its own context the messages go on whole.
 """
 
 import argparse
@@ -54,7 +54,7 @@ SETTINGS = (
 )
 NO_MATTER = 0.005  # differences of R below this mean nothing
 CAVEATS = """\
-What this does not show: to have a line in sight is not to succeed, and an agent that had
+What this does not show: to have a line in sight is not to succeed; an agent that had
 forgotten would have acted otherwise. Recorded agents re-read what their own compactions
 took, so their need is under-counted. Differences of R below 0.005 mean nothing."""
 

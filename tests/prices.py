@@ -1,8 +1,9 @@
 """What a request costs, and what still stands in it of what its reply needs.
 
 Each request has two cache markers, on the system prompt and at its end; a marker finds
-what an earlier one wrote within 20 positions, its own the first of them (a run of blocks
-of one type is one position, an assistant message one more). The cache is taken as alive.
+what an earlier one wrote within 20 positions, its own the first of them (a run of
+blocks of one type is one position, an assistant message one more). The cache is taken
+as alive.
 """
 
 from collections import Counter

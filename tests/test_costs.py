@@ -62,7 +62,7 @@ def load(tmp_path):
 
 
 def price(histories, cached=True):
-    """What each of these requests costs in turn, with replies of 100 tokens left out."""
+    """What each of these requests costs in turn, its reply of 100 tokens left out."""
     meter, spent = Meter(Session([]), cached), [0.0]
     for history in histories:
         meter.send(history, output=100)
