@@ -1,0 +1,270 @@
+"""How others forget: each rule takes a history and returns the one to go on with.
+
+The tutorials' rules, and those of other agents by their sources and documents as of
+autumn 2026, in a few lines each, for a window of 200,000 tokens, which are counted as
+they are priced. What a summary costs they tell the meter (see prices.py).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from recorded import Block, Message, message, note, text_block
+
+WINDOW = 200_000
+FIXED = 3_500  # tokens of the system prompt and the tools in every request
+SUMMARY = 2_500  # tokens of a summary
+
+
+class Policy(NamedTuple):
+    """A rule, and how its requests are sent."""
+
+    rule: Callable[[list[Message], Any], list[Message]]
+    cached: bool = True
+    lasting: bool = True  # the next request begins with what this one sent
+
+
+# ---- what the rules are made of ----
+
+
+def summary(*more: str) -> Message:
+    """What stands for the messages that were summarised, and more texts after it."""
+    blocks = [Block("text", "(summary)", SUMMARY, "summary")]
+    return message("user", [*blocks, *(text_block("text", text) for text in more)])
+
+
+ASKED = Message("user", (Block("text", "(asks for a summary)", 500),), 503)
+
+
+def total(history: list[Message]) -> float:
+    """Tokens of a request with this history."""
+    return FIXED + sum(m.tokens for m in history)
+
+
+def characters(history: list[Message]) -> int:
+    """Characters of all that is said, called and returned."""
+    return sum(len(b.text) for m in history for b in m.blocks)
+
+
+def is_result(message: Message) -> bool:
+    """Whether a message answers calls, so that it cannot stand without them."""
+    return message.blocks[0].type == "tool_result"
+
+
+def is_typed(message: Message) -> bool:
+    """Whether the person typed a message."""
+    plain = message.role == "user" and not is_result(message)
+    return plain and message.blocks[0].name != "summary"
+
+
+def before_pair(history: list[Message], cut: int) -> int:
+    """`cut`, or one less where it would part calls from their results."""
+    return cut - is_result(history[cut])
+
+
+def newest(history: list[Message], most: float) -> int:
+    """The index where the newest messages begin that are at most `most` tokens."""
+    cut = len(history)
+    while cut and history[cut - 1].tokens <= most:
+        cut -= 1
+        most -= history[cut].tokens
+    return before_pair(history, cut) if cut < len(history) else cut
+
+
+Place = tuple[int, int]  # of a block: the index of its message, and its own in there
+
+
+def results(history: list[Message]) -> list[tuple[Place, Block]]:
+    """All tool results, oldest first."""
+    return [
+        ((i, j), block)
+        for i, message in enumerate(history)
+        for j, block in enumerate(message.blocks)
+        if block.type == "tool_result"
+    ]
+
+
+def beyond(history: list[Message], most: float) -> list[tuple[Place, Block]]:
+    """The results that are not among the newest `most` tokens of results."""
+    found = results(history)
+    while found and (most := most - found[-1][1].tokens) >= 0:
+        found.pop()
+    return found
+
+
+def rewritten(history: list[Message], texts: dict[Place, str]) -> list[Message]:
+    """The history with other texts in these results."""
+    new = list(history)
+    for (i, j), text in texts.items():
+        blocks = list(new[i].blocks)
+        old = blocks[j]
+        blocks[j] = text_block("tool_result", text, old.name, old.path, old.whole)
+        new[i] = message(new[i].role, blocks)
+    return new
+
+
+def cleared(history: list[Message], old: list, meter: Any, text: str) -> list[Message]:
+    """The history with a placeholder for these results, counted as one clearing."""
+    meter.clearings += bool(old)
+    return rewritten(history, {at: text.format(block.name) for at, block in old})
+
+
+# ---- the tutorials ----
+
+
+def nothing(history: list[Message], meter: Any) -> list[Message]:
+    """Forget nothing."""
+    return history
+
+
+def s06(history: list[Message], meter: Any) -> list[Message]:
+    """Old results at every turn, those not yet seen too; a summary at 50,000."""
+    old = [r for r in results(history)[:-3] if len(r[1].text) > 100]
+    history = cleared(history, old, meter, "[Previous: used {}]")
+    if characters(history) / 4 <= 50_000:
+        return history
+    first_characters_only(history, meter)
+    return [summary(), note("Understood. Continuing.", "assistant")]
+
+
+def s08(history: list[Message], meter: Any) -> list[Message]:
+    """The middle, then old results, at every turn; over 50,000 characters a summary."""
+    history = snip(history, 50)
+    old = [r for r in results(history)[:-3] if len(r[1].text) > 120]
+    text = "[Earlier tool result compacted. Re-run if needed.]"
+    history = cleared(history, old, meter, text)
+    if characters(history) <= 50_000:
+        return history
+    first_characters_only(history, meter)
+    return [summary()]
+
+
+def first_characters_only(history: list[Message], meter: Any) -> None:
+    """A summary of the first 80,000 characters, by a request of its own."""
+    meter.summarise(min(total(history) - FIXED, 25_800) + 300, meter.write)
+
+
+def snip(history: list[Message], most: int) -> list[Message]:
+    """The first 3 messages and the newest `most` - 3, with a note between them."""
+    if len(history) <= most:
+        return history
+    head, tail = 3, before_pair(history, len(history) - (most - 3))
+    while is_result(history[head]):
+        head += 1
+    gone = note(f"[snipped {tail - head} messages from conversation middle]")
+    return [*history[:head], gone, *history[tail:]]
+
+
+def v5(history: list[Message], meter: Any) -> list[Message]:
+    """Long old results when they come to 20,000; near the window's end a summary."""
+    old = [r for r in results(history)[:-3] if r[1].tokens > 1_000]
+    if sum(block.tokens for _, block in old) >= 20_000:
+        text = "[Old tool result content cleared]"
+        history = cleared(history, old, meter, text)
+    if total(history) <= 170_616:
+        return history
+    meter.summarise_live([*history, ASKED])
+    reads = [b for _, b in results(history) if b.name == "read_file"]
+    files = list({b.path: b.whole[:15_500] for b in reversed(reads)}.values())[:5]
+    return [summary(*files)]
+
+
+# ---- other agents ----
+
+
+def pi(history: list[Message], meter: Any) -> list[Message]:
+    """A summary of all but the newest 20,000 tokens; the files' names stay."""
+    if total(history) <= WINDOW - 16_384:
+        return history
+    cut = newest(history, 20_000)
+    meter.summarise(shortened(history[:cut], 2_000))
+    files = {b.path for m in history[:cut] for b in m.blocks if b.path}
+    return [summary("\n".join(sorted(files))), *history[cut:]]
+
+
+def shortened(history: list[Message], most: int) -> float:
+    """Tokens of a history whose results are cut to `most` characters."""
+    long = {at: b.text[:most] for at, b in results(history) if len(b.text) > most}
+    return total(rewritten(history, long)) - FIXED
+
+
+def opencode(history: list[Message], meter: Any) -> list[Message]:
+    """Results two turns back, between turns; near the window's end a summary."""
+    typed = [i for i, m in enumerate(history) if is_typed(m)]
+    if typed[-1:] == [len(history) - 1] and len(typed) > 2:
+        old = [r for r in beyond(history, 40_000) if r[0][0] < typed[-3]]
+        old = [r for r in old if len(r[1].text) > 100]
+        if sum(block.tokens for _, block in old) >= 20_000:
+            text = "[Old tool result content cleared]"
+            history = cleared(history, old, meter, text)
+    if total(history) <= 168_000:
+        return history
+    meter.summarise(total(history))
+    return [summary(), *history[newest(history, 15_000) :]]
+
+
+def codex(history: list[Message], meter: Any) -> list[Message]:
+    """A summary at 90% of the window; the newest of the person's messages stay."""
+    if total(history) <= 0.9 * WINDOW:
+        return history
+    meter.summarise_live([*history, ASKED])
+    said = [m for m in history if is_typed(m)]
+    return [*said[newest(said, 20_000) :], summary()]
+
+
+def gemini_cli(history: list[Message], meter: Any) -> list[Message]:
+    """At 70% of the window a summary, in two calls, of the older 70%."""
+    if total(history) <= 0.7 * WINDOW:
+        return history
+    cut = turn_after(history, 0.7 * characters(history))
+    if cut == 0:
+        return history  # there is but one turn
+    tails = {at: tail_of(block.text, 30) for at, block in beyond(history, 50_000)}
+    history = rewritten(history, tails)
+    meter.summarise(total(history[:cut]), calls=2)
+    return [summary(), *history[cut:]]
+
+
+def tail_of(text: str, lines: int) -> str:
+    """The last lines of a text."""
+    return "\n".join(text.split("\n")[-lines:])
+
+
+def turn_after(history: list[Message], most: float) -> int:
+    """The first turn of the person's after so many characters, or else the last."""
+    turns = [i for i, m in enumerate(history) if is_typed(m)]
+    late = (i for i in turns if characters(history[:i]) >= most)
+    return next(late, turns[-1] if turns else 0)
+
+
+def openhands(history: list[Message], meter: Any) -> list[Message]:
+    """Over 120 events the first 4 and the newest 55 stay, and a summary between."""
+    if len(history) <= 120:
+        return history
+    head = 4 + is_result(history[4])
+    tail = before_pair(history, len(history) - 55)
+    meter.summarise(shortened(history[head:tail], 10_000))
+    return [*history[:head], summary(), *history[tail:]]
+
+
+def clear_tool_uses(history: list[Message], meter: Any) -> list[Message]:
+    """The server's own clearing: over 100,000 tokens, anew at every request."""
+    if total(history) <= 100_000:
+        return history
+    return cleared(history, results(history)[:-3], meter, "[cleared]")
+
+
+TUTORIALS = {
+    "nothing": Policy(nothing),
+    "s06": Policy(s06, cached=False),
+    "s06 cached": Policy(s06),
+    "s08": Policy(s08),
+    "v5": Policy(v5),
+}
+PEERS = {
+    "pi": Policy(pi),
+    "opencode": Policy(opencode),
+    "codex": Policy(codex),
+    "gemini-cli": Policy(gemini_cli),
+    "OpenHands": Policy(openhands),
+    "clear_tool_uses": Policy(clear_tool_uses, lasting=False),
+}

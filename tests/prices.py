@@ -1,0 +1,124 @@
+"""What a request costs, and what still stands in it of what its reply needs.
+
+Each request has two cache markers, on the system prompt and at its end; a marker finds
+what an earlier one wrote within 20 positions, its own the first of them (a run of
+blocks of one type is one position, an assistant message one more). The cache is taken
+as alive.
+"""
+
+from collections import Counter
+from itertools import pairwise
+from typing import NamedTuple
+
+from policies import FIXED, SUMMARY, Policy
+from recorded import Message, Session
+
+READ, WRITE, OUTPUT = 0.1, 1.25, 5  # prices, in those of an input token without cache
+LOOK_BACK = 20  # positions that a cache marker looks at, its own included
+
+
+class Sent(NamedTuple):
+    """A message in the request that was sent last, and all that is before it."""
+
+    message: Message
+    prefix: int  # a hash
+    tokens: float
+    position: int
+
+
+class Meter:
+    """Prices the requests of one policy on one session, and searches them."""
+
+    def __init__(self, session: Session, cached: bool = True) -> None:
+        self.session, self.cached = session, cached
+        self.write = WRITE if cached else 1
+        self.cost, self.summaries, self.clearings = 0.0, 0, 0
+        self.contexts: list[float] = []
+        self.edits: list[float] = []
+        self.names: list[float] = []
+        self.sent: list[Sent] = []
+        self.written: set[int] = set()
+        self.standing: Counter[str] = Counter()
+
+    def send(self, history: list[Message], output: float) -> float:
+        """Price a request and its reply; returns the request's tokens."""
+        self.follow(history)
+        last = self.sent[-1]
+        read = self.cached_tokens() if self.cached else 0
+        self.cost += READ * read + self.write * (last.tokens - read) + OUTPUT * output
+        self.written.add(last.prefix)
+        return last.tokens
+
+    def follow(self, history: list[Message]) -> None:
+        """Let `sent` be this history; only what changed is gone through."""
+        same = 0
+        while same < min(len(self.sent), len(history)):
+            if self.sent[same].message != history[same]:
+                break
+            same += 1
+        for gone in self.sent[same:]:
+            self.standing.subtract(block.text for block in gone.message.blocks)
+        self.standing = +self.standing if self.sent[same:] else self.standing
+        del self.sent[same:]
+        for new in history[same:]:
+            self.sent.append(self.after_last(new))
+            self.standing.update(block.text for block in new.blocks)
+
+    def after_last(self, new: Message) -> Sent:
+        """A message behind those that are sent already."""
+        start = Sent(new, 0, FIXED, 0)
+        last = self.sent[-1] if self.sent else start
+        types = [block.type for block in new.blocks]
+        runs = sum(a != b for a, b in pairwise([None, *types]))
+        position = last.position + runs + (new.role == "assistant")
+        prefix = hash((last.prefix, new))
+        return Sent(new, prefix, last.tokens + new.tokens, position)
+
+    def cached_tokens(self) -> float:
+        """How much of the request an earlier one wrote where a marker finds it."""
+        for sent in reversed(self.sent):
+            if self.sent[-1].position - sent.position >= LOOK_BACK:
+                break
+            if sent.prefix in self.written:
+                return sent.tokens
+        return FIXED if self.written else 0
+
+    def reply(self, history: list[Message], at: int) -> float:
+        """Send a request that is answered by the recorded reply with this index."""
+        size = self.send(history, self.session.measured[at].tokens)
+        self.contexts.append(size)
+        new = [text for text in self.standing if text not in self.session.texts]
+        for shares, needed in zip((self.edits, self.names), self.session.needs[at]):
+            if needed:
+                kept = sum(self.stands(needle, new) for needle in needed)
+                shares.append(kept / len(needed))
+        return size
+
+    def stands(self, needle: str, new: list[str]) -> bool:
+        """Whether it is in the request, in a recorded text or in a `new` one."""
+        recorded = self.session.stood[needle]
+        found = any(block.text in self.standing for _, block in recorded)
+        return found or any(needle in text for text in new)
+
+    def summarise(self, size: float, price: float = 1, calls: int = 1) -> None:
+        """Price summaries by requests of their own."""
+        self.summaries += 1
+        self.cost += calls * (price * size + OUTPUT * SUMMARY)
+
+    def summarise_live(self, history: list[Message]) -> float:
+        """Price a summary by the conversation and one message more."""
+        self.summaries += 1
+        return self.send(history, SUMMARY)
+
+
+def replay(session: Session, policy: Policy) -> Meter:
+    """The meter after a session under a rule."""
+    meter = Meter(session, policy.cached)
+    history: list[Message] = []
+    for at, recorded in enumerate(session.measured):
+        if recorded.role == "assistant":
+            sent = policy.rule(history, meter)
+            history = sent if policy.lasting else history
+            meter.reply(sent, at)
+        history = [*history, recorded]
+    return meter

@@ -1,0 +1,325 @@
+"""The measure itself: prices by hand, what stands in sight, and both formats."""
+
+import json
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import charts
+import costs
+import pytest
+from policies import PEERS, TUTORIALS, Policy, cleared, results, snip
+from prices import Meter, replay
+from recorded import Measured, Session, note, read_messages, tokens
+
+T31 = "x" * 31  # a text of 10 tokens, so a message of 15
+NAMES = ["nothing", "s06", "s06 cached", "s08", "v5", "summaries", "ours"]
+
+
+def typed(text):
+    return {"role": "user", "content": text}
+
+
+def said(*blocks):
+    blocks = [{"type": "text", "text": b} if type(b) is str else b for b in blocks]
+    return {"role": "assistant", "content": blocks}
+
+
+def call(id, name="read_file", **given):
+    return {"type": "tool_use", "id": id, "name": name, "input": given}
+
+
+def result(id, content):
+    block = {"type": "tool_result", "tool_use_id": id, "content": content}
+    return {"role": "user", "content": [block]}
+
+
+def reading(count, chars=3_100):
+    """A conversation that reads files of this length, one by one, then answers."""
+    messages = [typed("Read all.")]
+    for n in range(count):
+        messages += [said(call(f"c{n}", path=f"src/f_{n}.py"))]
+        messages += [result(f"c{n}", f"value_{n:04} = {n}\n" + "y" * chars)]
+    return [*messages, said("Done.")]
+
+
+def write(path, entries):
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return path
+
+
+def as_claude_code(messages, **more):
+    kinds = ((m["role"], m) for m in messages)
+    return [{"type": kind, "message": m, "uuid": "u", **more} for kind, m in kinds]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """load(entries): the messages of a file with these lines."""
+    return lambda entries: read_messages(write(tmp_path / "session.jsonl", entries))
+
+
+# ---- the price of a request ----
+
+
+def price(histories, cached=True):
+    """What each of these requests costs in turn, its reply of 100 tokens left out."""
+    meter, spent = Meter(Session([]), cached), [0.0]
+    for history in histories:
+        meter.send(history, output=100)
+        spent.append(meter.cost)
+    return [after - before - 500 for before, after in pairwise(spent)]
+
+
+def test_ascii_counts_a_third_of_a_token_and_other_writing_one():
+    assert tokens(T31) == 10
+    assert tokens("漢字" + T31) == pytest.approx(10 + 2 * 1.05)
+
+
+def test_a_first_request_is_written_and_the_next_reads_it():
+    one, two = [note(T31)], [note(T31), note(T31, "assistant"), note(T31)]
+    first, second, same = price([one, two, two])
+    assert first == pytest.approx(1.25 * 3_515)
+    assert second == pytest.approx(0.1 * 3_515 + 1.25 * 30)
+    assert same == pytest.approx(0.1 * 3_545)
+    assert price([one, one], cached=False) == pytest.approx([3_515, 3_515])
+
+
+def test_a_change_far_back_leaves_only_the_fixed_part_in_the_cache():
+    history = [note(T31, role) for role in ("user", "assistant") * 4]
+    _, changed = price([history, [note("x" * 62), *history[1:]]])
+    assert changed == pytest.approx(0.1 * 3_500 + 1.25 * (25 + 7 * 15))
+
+
+@pytest.mark.parametrize("added, found", [(19, True), (20, False)])
+def test_a_marker_looks_at_twenty_positions_its_own_the_first(added, found):
+    start = [note(T31)]
+    long = start + [note(T31)] * added  # one position each
+    _, second = price([start, long])
+    read = 3_515 if found else 3_500
+    assert second == pytest.approx(0.1 * read + 1.25 * (3_515 + 15 * added - read))
+
+
+def test_a_run_of_one_type_is_one_position_and_a_reply_one_more():
+    blocks = ["a", "b", call("1"), call("2")]
+    session = Session([typed("x"), said(*blocks)])
+    meter = Meter(session)
+    meter.follow(session.measured)
+    assert [sent.position for sent in meter.sent] == [1, 4]
+
+
+# ---- what still stands ----
+
+LINE = "    total = sum(one_price for item in cart)"
+SHOP = [
+    typed("Mend the shop."),
+    said(call("a", path="src/shop.py")),
+    result("a", f"def checkout_all(cart):\n{LINE}\n" + "#" * 200),
+    said(call("b", "bash", command="ls")),
+    result("b", "shop.py " * 20),
+    said(call("c", "bash", command="cat nothing_known.txt")),
+    result("c", "none " * 40),
+    said(call("d", "edit_file", path="src/shop.py", old_text=f"{LINE}\n", new_text="")),
+    result("d", "ok"),
+    said("I mended checkout_all."),
+]
+
+
+def test_a_reply_needs_the_lines_it_quotes_and_the_names_it_was_shown():
+    needs = Session(SHOP).needs
+    assert needs[1] == needs[5] == ([], [])  # no result had shown these names
+    assert needs[7] == ([LINE.strip()], ["one_price"])
+    assert needs[9] == ([], ["checkout_all"])
+
+
+def forget_first(history, meter):
+    return cleared(history, results(history)[:1], meter, "[gone]")
+
+
+def test_what_was_cleared_is_missing_from_the_share():
+    whole = replay(Session(SHOP), TUTORIALS["nothing"])
+    assert (whole.edits, whole.names) == ([1], [1, 1])
+    less = replay(Session(SHOP), Policy(forget_first))
+    assert (less.edits, less.names) == ([0], [0, 0])
+
+
+def test_what_a_rule_itself_puts_in_is_searched_too():
+    def quote(history, meter):
+        return [note("one_price, checkout_all"), *forget_first(history, meter)[1:]]
+
+    less = replay(Session(SHOP), Policy(quote, lasting=False))
+    assert (less.edits, less.names) == ([0], [1, 1])
+
+
+@pytest.mark.parametrize("line", ["short = 1", "aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa"])
+def test_lines_that_are_short_or_say_little_do_not_count(line):
+    messages = [typed(line), said(call("e", "edit_file", old_text=line))]
+    assert Session(messages).needs[1] == ([], [])
+
+
+# ---- reading ----
+
+
+def test_both_formats_give_the_same_conversation(load):
+    assert load(SHOP) == load(as_claude_code(SHOP)) == SHOP
+
+
+def test_claude_codes_own_lines_are_not_part_of_it(load):
+    own = ["isSidechain", "isMeta", "isCompactSummary"]
+    extra = [e for key in own for e in as_claude_code([typed("no")], **{key: True})]
+    extra += [{"type": "progress"}, {"type": "system", "subtype": "compact_boundary"}]
+    lines = as_claude_code(SHOP)
+    assert load([*lines[:3], *extra, *lines[3:]]) == SHOP
+
+
+def test_a_reply_in_several_lines_is_one(load):
+    lines = [
+        typed("Go."),
+        said("I look.") | {"id": "m1"},
+        said(call("1", "Read", file_path="a.py")) | {"id": "m1"},
+        result("1", "A"),
+        said(call("2", "Bash", command="ls")) | {"id": "m1"},
+        result("2", [{"type": "text", "text": "B"}]),
+    ]
+    _, reply, answer = load(as_claude_code(lines))
+    read, ran = call("1", path="a.py"), call("2", "bash", command="ls")
+    assert reply == said("I look.", read, ran)
+    assert [block["content"] for block in answer["content"]] == ["A", "B"]
+
+
+def test_our_own_compactions_count_only_at_the_beginning_of_a_file(load):
+    event = {"event": "auto_compact", "messages": [typed("A summary.")]}
+    assert load([*SHOP[:3], event, *SHOP[3:]]) == SHOP
+    assert load([event, said("Yes.")])[0] == typed("A summary.")
+
+
+def test_damaged_lines_are_left_out(tmp_path):
+    path = write(tmp_path / "torn.jsonl", SHOP)
+    torn = b'\xff\xfe{\n[1]\n"x"\n{"role": "user"}\n{"role": "assistant", "con'
+    path.write_bytes(path.read_bytes() + torn)
+    assert read_messages(path) == SHOP
+
+
+def test_a_session_cut_in_half_ends_in_a_call_without_result(load):
+    messages = load(SHOP[:4])
+    assert messages[-1]["content"][0]["is_error"] is True
+    assert len(replay(Session(messages), TUTORIALS["nothing"]).contexts) == 2
+
+
+def test_images_and_thinking_are_left_out(load):
+    image = {"type": "image", "source": {"data": "A" * 9_000}}
+    thinking = {"type": "thinking", "thinking": "...", "signature": "s"}
+    asked, read = said("Look:", image) | {"role": "user"}, call("1", path="a.png")
+    messages = load([asked, said(thinking, read), result("1", [image])])
+    whole = [typed("Look:\n\n[image]"), said(read), result("1", "[image]")]
+    assert messages == whole
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", '{"a": 1}\n', "[]\n"])
+def test_a_file_of_something_else_is_one_clear_line(tmp_path, capsys, text):
+    other, good = tmp_path / "other", write(tmp_path / "good", SHOP)
+    other.write_text(text)
+    assert costs.main([str(other), str(good), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"{other}: neither a transcript nor a session of Claude Code\n"
+    assert json.loads(out)[0]["requests"] == 5
+    assert costs.main([str(other)]) == 1
+
+
+# ---- the rules, and ours ----
+
+
+def test_s06_clears_all_but_three_at_every_request_and_pays_for_it():
+    session = Session(reading(12))
+    uncached = replay(session, TUTORIALS["s06"])
+    whole = replay(session, TUTORIALS["nothing"])
+    assert uncached.clearings == 9 and uncached.summaries == 0
+    assert uncached.contexts[-1] < 3_500 + 4 * 1_100 < whole.contexts[-1]
+    assert replay(session, TUTORIALS["s06 cached"]).cost > whole.cost
+
+
+def test_s08_leaves_the_first_three_a_note_and_the_newest_47():
+    history = [*map(Measured().message, [typed(str(n)) for n in range(60)])]
+    short = [m.blocks[0].text for m in snip(history, 50)]
+    middle = "[snipped 10 messages from conversation middle]"
+    assert short == ["0", "1", "2", middle, *map(str, range(13, 60))]
+
+
+@pytest.mark.parametrize("name", [*TUTORIALS, *PEERS])
+def test_no_rule_leaves_a_result_without_its_call(name):
+    policy, seen = (TUTORIALS | PEERS)[name], []
+
+    def watched(history, meter):
+        seen.append(policy.rule(history, meter))
+        return seen[-1]
+
+    turns = [m for _ in range(4) for m in reading(30, 9_000)]
+    replay(Session(turns), policy._replace(rule=watched))
+    for history in seen:
+        for before, after in pairwise([note(""), *history]):
+            answers = after.blocks[0].type == "tool_result"
+            assert not answers or before.blocks[-1].type == "tool_use"
+
+
+def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
+    interrupted = reading(3)
+    interrupted.insert(3, typed("And quickly."))
+    meter = costs.drive(Session(interrupted), {})
+    assert len(meter.contexts) == 4 and meter.cost > 0
+    whole = replay(Session(interrupted), TUTORIALS["nothing"])
+    assert meter.contexts == pytest.approx(whole.contexts)
+    assert meter.cost == pytest.approx(whole.cost)
+
+
+def test_ours_clears_and_summarises_by_its_settings():
+    session = Session(reading(40))
+    early = {"clear_above": 0, "keep_tokens": 0, "min_savings": 5_000}
+    clears = costs.drive(session, early)
+    assert clears.clearings > 2 and clears.summaries == 0
+    sums = costs.drive(session, {"clear_above": 10**9, "threshold": 20_000})
+    assert sums.summaries > 0 and max(sums.contexts) < 22_000
+
+
+# ---- what is printed and drawn ----
+
+
+def test_json_has_a_row_for_each_policy(tmp_path, capsys):
+    path = write(tmp_path / "s", reading(8))
+    assert costs.main([str(path), "--json", "--set", "KEEP_RECENT=1"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["policy"] for row in rows] == [*NAMES, "ours KEEP_RECENT=1"]
+    keys = "policy cost summaries clearings average largest E N R requests"
+    assert {" ".join(row) for row in rows} == {keys}
+    assert rows[0]["cost"] == rows[0]["R"] == 1
+
+
+@pytest.mark.parametrize("setting", ["KEEP=1", "KEEP_RECENT=few", "THRESHOLD=-1"])
+def test_a_wrong_setting_is_one_clear_line(tmp_path, capsys, setting):
+    path = write(tmp_path / "s", SHOP)
+    assert costs.main([str(path), "--set", setting]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and setting.split("=")[0] in err and err.count("\n") == 1
+
+
+def test_the_table_ends_in_a_sentence_and_three_lines(tmp_path, capsys):
+    assert costs.main([str(write(tmp_path / "s", reading(30))), "--peers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines[1:14]] == [*NAMES, *PEERS]
+    assert "\n".join(lines[-3:]) == costs.CAVEATS
+    assert "Cheapest was " in lines[-6] and "settings in force" in lines[-5]
+
+
+def test_pictures_name_every_policy(tmp_path, capsys):
+    path, dots, teeth = write(tmp_path / "s", reading(8)), "dots.svg", "teeth.svg"
+    assert costs.main([str(path), "--svg", dots, "--session", teeth]) == 0
+    for name, wanted in ((dots, NAMES), (teeth, ["nothing", "s06", "ours"])):
+        root = ElementTree.parse(name).getroot()
+        words = " ".join(root.itertext())
+        assert root.get("role") == "img" and all(policy in words for policy in wanted)
+
+
+def test_names_in_a_crowd_do_not_cover_each_other():
+    taken, places = [], [(300 + 7 * n % 40, 70 + 11 * n % 30) for n in range(13)]
+    for place in places:
+        taken.append(charts.free_place(place, 90, taken))
+    pairs = [(a, b) for i, a in enumerate(taken) for b in taken[:i]]
+    assert not any(a.meets(b) for a, b in pairs)
