@@ -261,9 +261,11 @@ def micro_compact(
 def kept_results(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
     """Where the newest few begin, or the newest that make up `keep_tokens`."""
     start = len(results)
-    while start > 0 and (len(results) - start < keep_recent or keep_tokens > 0):
+    while start > 0:
+        keep_tokens -= size(results[start - 1].result["content"])
+        if len(results) - start >= keep_recent and keep_tokens < 0:
+            break
         start -= 1
-        keep_tokens -= size(results[start].result["content"])
     return start
 
 
