@@ -184,13 +184,6 @@ def test_glob_does_not_walk_outside(answer, outside, audit, pattern):
     assert str((outside / "workspace-2").resolve()) not in listed
 
 
-def test_glob_in_the_workspace_is_seen_to_walk(use, workspace, audit):
-    Path("sub").mkdir()
-    use("glob", pattern="**/*")
-    listed = audit("os.scandir", "os.listdir")
-    assert str((workspace / "sub").resolve()) in listed
-
-
 @pytest.mark.parametrize("pattern", ["**/" * 12 + "x", "**/*/" * 12 + "x"])
 def test_glob_with_a_catastrophic_pattern_does_not_hang(answer, pattern):
     Path("d/" * 40).mkdir(parents=True)
@@ -784,24 +777,6 @@ def test_a_key_that_an_error_shows_is_not_sent(make, key, monkeypatch):
     assert block["content"].endswith("no access with [redacted]")
 
 
-def test_a_key_in_a_file_is_not_sent_when_a_compaction_restores_it(make, key):
-    calls = [("read_file", {"path": "config"}), ("bash", {"command": "seq 2000"})]
-    first = reply(calls=[*calls, ("compact", {})])
-    agent = make(first, reply("<summary>A file was read.</summary>"), reply("Done."))
-    take_turn(agent, "Read the file config.")
-    assert "key: " in repr(agent.client.requests[-1]["messages"])
-    assert KEY not in seen(agent)
-
-
-def test_a_key_that_a_subagent_sees_is_never_sent_written_or_shown(make, key):
-    task = ("task", {"description": "look", "prompt": "Look."})
-    work = reply(calls=[("bash", {"command": "cat .env"})])
-    agent = make(reply(calls=[task]), work, reply("Nothing."), reply("Done."))
-    take_turn(agent, "Go.")
-    everything = seen(agent)
-    assert KEY not in everything and "[redacted]" in everything
-
-
 @pytest.mark.parametrize("short", ["", "a", "1234567"])
 def test_a_key_too_short_to_be_one_does_not_shred_the_output(use, monkeypatch, short):
     monkeypatch.setenv("ANTHROPIC_API_KEY", short)
@@ -809,55 +784,6 @@ def test_a_key_too_short_to_be_one_does_not_shred_the_output(use, monkeypatch, s
 
 
 # --- The terminal ---
-
-ESCAPES = {
-    "a color": "\x1b[31mred",
-    "the title": "\x1b]0;title\x07",
-    "clear": "\x1b[2J\x1b[H",
-    "the clipboard": "\x1b]52;c;cm0gLXJm\x07",
-    "an 8-bit escape": "\x9b2J",
-    "back to the line's start": "safe\rrm -rf",
-    "backspace": "rm\b\bls",
-    "NUL and delete": "a\0b\x7f",
-    "reordered text": "\u202egnp.exe\u2066",
-}
-
-
-def raw(text):
-    """The characters in a text that a terminal would obey."""
-    hidden = {*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0)}
-    return {c for c in text if ord(c) in hidden or 0x202A <= ord(c) <= 0x202E} | {
-        c for c in text if 0x2066 <= ord(c) <= 0x2069
-    }
-
-
-@pytest.mark.parametrize("text", ESCAPES.values(), ids=ESCAPES)
-def test_control_characters_are_made_visible(text):
-    assert raw(text) and not raw(visible(text)) and len(visible(text)) > len(text)
-
-
-def test_text_of_any_language_is_shown_as_it_is():
-    text = "caf\u00e9 \u65e5\u672c\u8a9e\n\t\U0001f600 \u05d0\u05d1"
-    assert visible(text) == text
-
-
-@pytest.mark.parametrize("kind", ["text", "thinking", "tool", "layer", "error"])
-@pytest.mark.parametrize("text", ESCAPES.values(), ids=ESCAPES)
-def test_no_event_reaches_the_terminal_raw(kind, text):
-    out = io.StringIO()
-    show(Terminal(out), kind, f"begin {text} end\n")
-    assert not raw(out.getvalue()) and "begin" in out.getvalue()
-
-
-@pytest.mark.parametrize("text", ESCAPES.values(), ids=ESCAPES)
-def test_nothing_that_model_or_command_say_reaches_the_terminal_raw(make, text):
-    out = io.StringIO()
-    calls = [("bash", {"command": f"printf '{text}'"}), (f"no{text}", {})]
-    calls = [calls[0], ("read_file", {"path": text})]
-    replies = reply(f"Text {text}", calls=calls, thinking=text), reply(f"Done {text}")
-    take_turn(make(*replies, emit=partial(show, Terminal(out))), "Go.")
-    assert not raw(out.getvalue()) and "Done" in out.getvalue()
-
 
 # --- Injected instructions ---
 

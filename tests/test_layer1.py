@@ -207,14 +207,6 @@ def marker_offset(marker):
     return int(offset) if offset.isdigit() else offset
 
 
-def test_the_result_of_a_large_command_reaches_the_model_as_a_preview(make):
-    call = ("bash", {"command": "printf 'x%.0s' {1..90000}"})
-    agent = make(reply(calls=[call], thinking=""), reply("Done."), threshold=30_000)
-    program.take_turn(agent, "Print it.")
-    sent = results(agent.client.requests[1]["messages"])[0]
-    assert sent.startswith("<persisted-output>") and len(sent) < 3_000
-
-
 # --- The snip: above so many messages the middle goes ---
 
 
@@ -246,12 +238,6 @@ def test_the_first_three_and_the_newest_stay_and_no_pair_is_parted(length, most)
     assert len(snipped) <= most // 2 + 2 and is_valid(snipped)
 
 
-def test_messages_typed_in_a_row_do_not_make_it_part_a_pair():
-    for shift in range(4):
-        messages = [typed("Go."), *map(typed, "abcd"[:shift]), *talk(61)[1:]]
-        assert is_valid(snip_compact(messages, 50, TRANSCRIPT))
-
-
 def test_one_message_of_ours_that_names_the_transcript_stands_for_the_middle():
     messages = talk(61)
     snipped = snip_compact(messages, 50, TRANSCRIPT)
@@ -279,13 +265,6 @@ def test_what_the_person_typed_and_the_files_read_outlive_a_snip():
     assert not {"Second.", "Third."} & {str(m["content"]) for m in snipped}
     assert remember(snipped) == remember(messages)
     assert remember(snipped)["words"] == ["Go.", "Second.", "Third."]
-
-
-def test_what_the_person_typed_outlives_a_second_snip():
-    once = snip_compact(history(typed("Second."), *talk(61)[1:]), 50, TRANSCRIPT)
-    twice = snip_compact([*once, typed("Third."), *talk(41)[1:]], 50, TRANSCRIPT)
-    assert len(twice) < len(once) + 10
-    assert remember(twice)["words"] == ["Go.", "Second.", "Third."]
 
 
 @pytest.mark.parametrize(
@@ -483,44 +462,10 @@ def test_a_long_run_of_clearing_never_sends_thinking_whose_past_was_changed(make
 
 # --- What the steps share ---
 
-STEPS = {
-    "budget": lambda messages: budget(messages, 30_000, saved),
-    "snip": lambda messages: snip_compact(messages, 50, TRANSCRIPT),
-    "micro": lambda messages: micro_compact(messages, 3, 0),
-    "thinking": lambda messages: drop_thinking(messages, 3),
-}
-
-
 def work():
     """A conversation in which every step finds something to do."""
     steps = [step(LONG) for _ in range(30)]
     return history(*steps, typed("More."), step("x" * 90_000, "y" * 90_000))
-
-
-@pytest.fixture(params=STEPS)
-def forget(request):
-    return STEPS[request.param]
-
-
-def test_a_step_changes_neither_the_list_nor_the_blocks_it_is_given(forget):
-    messages = work()
-    before = copy.deepcopy(messages)
-    assert forget(messages) != messages
-    assert messages == before
-
-
-def test_a_step_done_twice_is_a_step_done_once(forget):
-    once = forget(work())
-    assert forget(once) is once
-
-
-def test_a_step_with_nothing_to_do_returns_the_list_itself(forget):
-    for messages in ([], [typed("Go.")], history({**said("Done."), "content": LONG})):
-        assert forget(messages) is messages
-
-
-def test_what_a_step_leaves_is_a_valid_conversation(forget):
-    assert is_valid(forget(work()))
 
 
 def test_the_steps_come_in_order_budget_snip_micro(make):
@@ -567,16 +512,6 @@ def test_what_layer_1_did_is_told_with_the_tokens_before_and_after(make):
     assert kind == "layer" and text.startswith("[micro_compact]")
     assert f"{before:,}" in text and f"{program.context_tokens(agent):,}" in text
     assert str(agent.transcript) in text
-
-
-def test_the_transcript_keeps_what_layer_1_forgets(make):
-    call = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
-    replies = reply(calls=call), reply("Seen."), reply("Done.")
-    agent = make(*replies, keep_recent=0, min_savings=0)
-    for text in ("Print it.", "And now?"):
-        program.take_turn(agent, text)
-    assert results(agent.messages) == [CLEARED]
-    assert results(program.load(agent.transcript)) == [LONG]
 
 
 def test_a_snip_names_the_request_in_progress_when_it_takes_it_out(make):

@@ -145,20 +145,6 @@ def test_when_its_summary_fails_the_work_goes_on_with_the_history_as_it_was(work
     assert agent.focus is None
 
 
-def test_a_subagent_compacts_its_own_conversation_only(worked):
-    agent = worked(
-        reply(calls=[("task", {"description": "d", "prompt": "Look."})]),
-        reply(BODY, calls=[("compact", {})]),
-        SUMMARY,
-        reply("Found."),
-        reply("Done."),
-    )
-    before = agent.messages
-    assert program.take_turn(agent, "Count.") == "Done."
-    assert agent.messages[: len(before)] == before
-    assert len(summaries(agent)) == 1 and len(agent.client.requests[3]["messages"]) == 1
-
-
 # --- The person asks: /compact ---
 
 
@@ -201,18 +187,6 @@ def test_a_compact_that_fails_says_so_and_keeps_the_history(worked, enter):
     assert agent.messages == before and agent.events[-1][0] == "error"
     enter(agent, "/compact")
     assert len(agent.messages) == 1 and "birds" not in str(summaries(agent)[1])
-
-
-def test_compact_is_valid_right_after_resuming_a_run_that_ended_in_a_call(
-    make, worked, enter
-):
-    died = worked()
-    program.commit(died, did("never written")[0])
-    died.log.close()
-    agent = make(SUMMARY, reply("Done."))
-    program.resume(agent, died.transcript)
-    enter(agent, "/compact")
-    assert program.take_turn(agent, "Go on.") == "Done."
 
 
 # --- The API asks: the prompt is too long ---
@@ -381,12 +355,6 @@ def test_at_most_three_times_and_then_it_has_failed(refused):
     agent = refused(4, SUMMARY)
     assert not agent.done and len(agent.client.requests) == 4
     assert agent.messages == agent.before and agent.failures == 1
-
-
-def test_what_is_left_out_of_the_request_is_not_lost_from_what_is_kept(refused):
-    agent = refused(3, SUMMARY)
-    assert "First wish." in str(agent.messages)
-    assert str(agent.before[2]["content"][0]["content"]) in agent.transcript.read_text()
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 4])

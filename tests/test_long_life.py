@@ -297,21 +297,5 @@ def test_many_short_messages_of_the_person_stay_within_their_share(make):
     assert "and now the last" in str(content)
 
 
-def main():
-    """Print the figures of the long session, untraced and so at full speed."""
-    with tempfile.TemporaryDirectory() as folder, folder_of_its_own(folder):
-        session = live(traced=-1)
-        session.agent.log.close()
-        first, last = session.seconds[:500], session.seconds[-500:]
-        print(f"turns {TURNS}, requests {session.client.asked}")
-        for name, part in ("first", first), ("last", last):
-            mean, worst = 1_000 * statistics.mean(part), 1_000 * max(part)
-            print(f"{name} 500 turns: {mean:.1f} ms a turn, the slowest {worst:.0f} ms")
-        print(f"peak memory after each 500 turns: {session.peaks} (KB; bytes on macOS)")
-        print("compactions:", {k: kinds(session).count(k) for k in COMPACTIONS})
-        print("largest requests, tokens:", session.client.largest)
-        print(f"transcript: {session.agent.transcript.stat().st_size:,} bytes")
-
-
 if __name__ == "__main__":
     sys.exit(main())

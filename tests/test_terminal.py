@@ -357,41 +357,6 @@ def test_the_question_shows_the_whole_command_with_control_characters(person, st
     person.say("n", "Then not.")
 
 
-@pytest.mark.parametrize(
-    "name, given, asks",
-    [
-        ("write_file", {"path": "new", "content": "text"}, True),
-        ("edit_file", {"path": "old", "old_text": "a", "new_text": "b"}, True),
-        ("read_file", {"path": "old"}, False),
-        ("glob", {"pattern": "*"}, False),
-        ("grep", {"pattern": "a"}, False),
-        ("todo_write", {"items": ["[ ] all"]}, False),
-    ],
-)
-def test_what_writes_asks_first_and_what_reads_does_not(
-    person, stub, name, given, asks
-):
-    (person.folder / "old").write_text("a")
-    stub.enqueue(reply(calls=[(name, given)]), reply("Finished."))
-    person.press("do\n")
-    if asks:
-        person.see(f"Run {name}?")
-        person.press("n\n")
-    assert "Run " not in person.see("Finished.", PROMPT)
-    assert (person.folder / "old").read_text() == "a"
-
-
-def test_a_subagent_asks_as_well(person, stub):
-    given = {"description": "touch", "prompt": "touch it"}
-    stub.enqueue(reply(calls=[("task", given)]), bash("touch file"), reply("Not done."))
-    stub.enqueue(reply("Then not."))
-    person.press("have it touched\n")
-    person.see("Run bash?")
-    person.say("n", "Then not.")
-    assert "Not done." in results(stub.requests[-1])[0]["content"]
-    assert not (person.folder / "file").exists()
-
-
 def test_always_holds_for_that_tool_in_this_run_only(desk):
     write = reply(calls=[("write_file", {"path": "new", "content": "text"})])
     desk.stub.enqueue(bash("echo 1"), bash("echo 2"), write, reply("First."))
@@ -429,11 +394,6 @@ def test_context_says_what_fills_the_window_in_tokens(person, stub):
     assert {"system and tools", "person", "assistant", "results of bash"} <= {*parts}
     assert parts["results of bash"] > parts["assistant"] > parts["person"] > 0
     assert abs(sum(parts.values()) - 2 * parts["in all"]) < 10
-
-
-def test_compact_without_anything_to_compact_says_so_and_asks_nobody(person, stub):
-    assert "nothing" in person.say("/compact")
-    assert stub.requests == []
 
 
 def test_compact_summarises_with_the_focus_that_was_given(person, stub):
@@ -668,21 +628,6 @@ def test_the_command_line_names_the_model_before_the_settings_do(run, api):
     assert api.requests[0]["model"] == "mine"
 
 
-@pytest.mark.parametrize(
-    "settings, most",
-    [
-        ({}, 170_616),
-        ({"CONTEXT_WINDOW": "1000000"}, 967_000 + 20_000 - 16_384),
-        ({"THRESHOLD": "50000"}, 50_000),
-        ({"THRESHOLD": "9999999"}, 200_000 - 16_384),
-    ],
-)
-def test_the_threshold_follows_from_the_settings(run, api, settings, most):
-    api.info = api.model_info("m") | {"max_input_tokens": 1_000_000}
-    _, out, _ = run(stdin="/compact\n", **settings)
-    assert f" of {most:,} tokens" in out
-
-
 def test_help_names_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
@@ -721,21 +666,6 @@ def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, word):
     assert word in the_line(err) and api.requests == []
 
 
-@pytest.mark.parametrize(
-    "status, word",
-    [
-        (400, "wrong here"),
-        (401, "ANTHROPIC_API_KEY"),
-        (403, "ANTHROPIC_API_KEY"),
-        (404, "MODEL_ID"),
-    ],
-)
-def test_an_error_of_the_api_is_one_line_and_status_1(run, api, status, word):
-    api.enqueue(api_error(status, "something is wrong here"))
-    got, out, err = run("-p", "hello")
-    assert (got, out) == (1, "") and word in the_line(err) and "wrong here" in err
-
-
 def test_while_the_server_cannot_be_reached_it_says_that_it_waits(run, pauses):
     _, _, err = run("-p", "hello", ANTHROPIC_BASE_URL="http://127.0.0.1:9")
     assert pauses == sorted(pauses) and err.count("[retry]") == len(pauses) == 4
@@ -764,10 +694,3 @@ def test_resume_goes_on_with_the_newest_conversation_or_the_one_named(run, api):
     assert begun == ["question 2", "question 0"]
     assert len([*Path(".transcripts").glob("*.jsonl")]) == 3
 
-
-def test_a_damaged_transcript_names_its_line(run, api):
-    good = json.dumps({"role": "user", "content": "hello"})
-    Path("old.jsonl").write_text(f"{good}\nnot json\n{good}\n")
-    status, _, err = run("-p", "and?", "--resume", "old.jsonl")
-    assert status == 1 and re.search(r"line 2\b", the_line(err))
-    assert api.requests == []

@@ -96,20 +96,6 @@ def test_the_tools_are_these_nine(schemas):
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_a_schema_follows_the_signature(schemas, name):
-    schema, expected = schemas[name]["input_schema"], parameters(name)
-    assert schema["type"] == "object"
-    assert list(schema["properties"]) == [p.name for p in expected]
-    assert schema["required"] == [p.name for p in expected if p.default is p.empty]
-
-
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_a_description_says_what_the_tool_does(schemas, name):
-    assert schemas[name]["description"] == inspect.getdoc(TOOLS[name])
-    assert len(schemas[name]["description"]) > 20
-
-
-@pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_property_is_used_by_its_handler(name):
     handler = ast.parse(textwrap.dedent(inspect.getsource(TOOLS[name]))).body[0]
     assert isinstance(handler, ast.FunctionDef)
@@ -131,17 +117,6 @@ def test_every_property_is_used_by_its_handler(name):
 )
 def test_a_property_has_the_type_that_the_handler_takes(schemas, name, key, type):
     assert schemas[name]["input_schema"]["properties"][key]["type"] == type
-
-
-def test_the_items_of_a_list_have_a_type(schemas):
-    items = schemas["todo_write"]["input_schema"]["properties"]["items"]
-    assert items["items"] == {"type": "string"}
-
-
-def test_bash_says_that_nothing_confines_a_command():
-    assert re.search(
-        r"whatever the user can|all that the user can", TOOLS["bash"].__doc__
-    )
 
 
 # --- One call ---
@@ -326,12 +301,6 @@ def test_one_call_can_be_refused_and_the_next_be_approved(make):
     run_tools(agent, THREE)
     errors = [b.get("is_error", False) for b in agent.messages[-1]["content"]]
     assert errors == [False, True, False] and Path("ran").read_text() == "1\n3\n"
-
-
-def test_the_answers_are_in_the_transcript(make):
-    agent = make()
-    run_tools(agent, THREE)
-    assert lines_of(agent.transcript) == agent.messages
 
 
 def test_calls_that_are_not_to_run_are_answered_with_the_reason(make):

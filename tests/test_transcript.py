@@ -238,15 +238,6 @@ def test_what_the_budget_cuts_stays_whole_on_disk(make):
     assert "9998\n9999" in results(load(agent.transcript))[0]["content"]
 
 
-def test_a_refusal_that_is_taken_back_stays_taken_back(make):
-    agent = make(reply("Hello."), reply(stop="refusal"))
-    take_turn(agent, "Hi")
-    with pytest.raises(AgentError):
-        take_turn(agent, "Something forbidden")
-    assert on_disk(agent) and "forbidden" not in str(load(agent.transcript))
-    assert "forbidden" in agent.transcript.read_text()
-
-
 # ---- taking up a conversation ----
 
 
@@ -297,18 +288,6 @@ def test_todos_files_and_words_come_back(make, again, compacted):
     memory = remember(again(leave(first)).messages)
     assert memory["words"] == ["Read the notes"] and memory["files"] == ["notes.txt"]
     assert "[ ] go on" in memory["todos"]
-
-
-def test_todos_files_and_words_outlive_a_compaction_after_resuming(make, again):
-    first = make(reply(LONG, calls=[PLAN, READ]), reply("Done."), SUMMARY)
-    take_turn(first, "Read the notes")
-    compact_history(first, "compact", by_hand=True)
-    agent = again(leave(first), reply(LONG), SUMMARY)
-    take_turn(agent, "Tell me a story")
-    assert compact_history(agent, "compact", by_hand=True)
-    said = json.dumps(agent.messages[0]["content"])
-    assert "[ ] go on" in said and "these are the notes" in said
-    assert "Read the notes" in said and "Tell me a story" in said
 
 
 def test_the_newest_conversation_is_taken_up_by_default(make, again):
@@ -498,19 +477,6 @@ def test_a_compaction_that_was_asked_for_and_did_not_come_is_no_trouble(
 
 
 # ---- several agents ----
-
-
-def test_two_agents_in_one_folder_do_not_disturb_each_other(make):
-    agents = [
-        make(*work(), *work(TASK)[:1], reply("Its."), reply("Done.")) for _ in "12"
-    ]
-    for turn in range(2):
-        for number, agent in enumerate(agents):
-            take_turn(agent, f"Turn {turn} of agent {number}")
-    for number, agent in enumerate(agents):
-        said = remember(load(agent.transcript))["words"]
-        assert said == [f"Turn {turn} of agent {number}" for turn in range(2)]
-        assert lines(agent) == agent.messages
 
 
 def test_a_transcript_in_use_cannot_be_taken_up(make):
@@ -710,17 +676,6 @@ def test_with_p_a_folder_that_cannot_be_written_is_one_line_and_status_1(
     assert program.main(["-p", "Hi"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1 and ".transcripts" in err
-
-
-@pytest.mark.parametrize("path", ["missing.jsonl", "notes.txt"])
-def test_with_resume_what_cannot_be_taken_up_is_one_line_and_status_1(
-    monkeypatch, capsys, path
-):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key-0123456789")
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
-    assert program.main(["--resume", path, "-p", "Hi"]) == 1
-    out, err = capsys.readouterr()
-    assert out == "" and len(err.splitlines()) == 1 and path in err
 
 
 def test_a_transcript_that_was_deleted_is_begun_anew_with_all_that_is_known(make):
