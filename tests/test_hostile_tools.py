@@ -1,6 +1,5 @@
 """The tools against a hostile model: nothing leaks, hangs, grows or gets outside."""
 
-import io
 import json
 import os
 import signal
@@ -9,14 +8,13 @@ import stat
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 from stub import reply
 
 import agent as program
-from agent import Terminal, run, run_tool, show, take_turn, visible
+from agent import run, run_tool, take_turn
 
 KEY = "sk-ant-test-0123456789abcdef"
 RECORDS = (".git", ".transcripts", ".task_outputs")

@@ -9,9 +9,6 @@ import gc
 import json
 import os
 import resource
-import statistics
-import sys
-import tempfile
 import time
 import tracemalloc
 from contextlib import contextmanager
@@ -295,7 +292,3 @@ def test_many_short_messages_of_the_person_stay_within_their_share(make):
     share = sum(tokens(block["text"]) for block in content if FIRST in block["text"])
     assert 100 < share <= agent.threshold / 8 + 50
     assert "and now the last" in str(content)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,21 +5,18 @@ that begins another turn shows as well that the conversation was left valid.
 """
 
 import itertools
-import json
 from pathlib import Path
 
 import pytest
-from stub import EmptyQueue, StubClient, api_error, markers, reply
+from stub import EmptyQueue, StubClient, markers, reply
 
 import agent as program
 from agent import (
     AgentError,
     agent_loop,
     compact_history,
-    context_tokens,
     drop_thinking,
     load,
-    remember,
     take_turn,
 )
 

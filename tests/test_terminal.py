@@ -1,8 +1,6 @@
 """The program as a person meets it: on a real terminal, and in a pipe."""
 
 import fcntl
-import io
-import json
 import os
 import pty
 import re
@@ -518,31 +516,6 @@ def test_ctrl_d_leaves_with_status_0(person):
 # --- Without a terminal: in this process, but for what only a process can show ---
 
 
-@pytest.fixture
-def api():
-    """An API for one test; in the end nothing may be left in it or have been refused."""
-    stub = StubClient()
-    with serve(stub) as stub.url:
-        yield stub
-    assert (stub.refused, [*stub.queue]) == ([], [])
-
-
-@pytest.fixture
-def run(api, capsys, monkeypatch, tmp_path):
-    """run(*argv, stdin="", **settings): (exit status, stdout, stderr) of the program."""
-    monkeypatch.setattr(program, "__file__", str(tmp_path / "agent.py"))  # and no .env
-    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
-    usual = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": api.url, "NO_PROXY": "*"}
-
-    def go(*argv, stdin="", **settings):
-        for name, value in (usual | settings).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        return program.main([*argv]), *capsys.readouterr()
-
-    return go
-
-
 def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
     api.enqueue(reply("I look.", [("glob", {"pattern": "*"})]), reply("Nothing here."))
     status, out, err = run("-p", "what is here?")
@@ -693,4 +666,3 @@ def test_resume_goes_on_with_the_newest_conversation_or_the_one_named(run, api):
     begun = [request["messages"][0]["content"] for request in api.requests[-2:]]
     assert begun == ["question 2", "question 0"]
     assert len([*Path(".transcripts").glob("*.jsonl")]) == 3
-

@@ -5,7 +5,6 @@ the middle of work, the tests ask for the answer, for what is kept, and for what
 """
 
 import itertools
-import re
 import threading
 
 import httpx2
@@ -14,7 +13,7 @@ from stub import StubClient, api_error, reply
 from wire import cut, event, mock_client, serve
 
 import agent as program
-from agent import AgentError, compact_history, drop_thinking, load, main, take_turn
+from agent import AgentError, drop_thinking, load, main, take_turn
 
 SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
 LONG = "A long answer. " * 2_600  # brings the context over that threshold
@@ -534,4 +533,3 @@ def test_the_summarys_words_are_not_streamed_to_the_person(long_talk):
     take_turn(agent, "Go on")
     shown = "".join(said(agent, "text"))
     assert "All is well." not in shown and shown.endswith(WHOLE)
-
