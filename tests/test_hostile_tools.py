@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from builders import call
 from stub import reply
 
 import agent as program
@@ -18,11 +19,6 @@ from agent import run, run_tool, take_turn
 
 KEY = "sk-ant-test-0123456789abcdef"
 RECORDS = (".git", ".transcripts", ".task_outputs")
-
-
-def call(name, /, **given):
-    """A tool call; its id is its name."""
-    return {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": given}
 
 
 @pytest.fixture(autouse=True)
@@ -37,42 +33,6 @@ def no_hang():
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture
-def answer(make):
-    """answer(tool, **input): (what it says, whether that is an error)."""
-    agent = make()
-
-    def answer(name, /, **given):
-        block = run_tool(agent, call(name, **given))
-        return block["content"], block.get("is_error", False)
-
-    return answer
-
-
-@pytest.fixture
-def use(answer):
-    """use(tool, **input): what the tool answers, which must not be an error."""
-
-    def use(name, /, **given):
-        content, is_error = answer(name, **given)
-        assert not is_error, content
-        return content
-
-    return use
-
-
-@pytest.fixture
-def error_of(answer):
-    """error_of(tool, **input): what the tool answers, which must be an error."""
-
-    def error_of(name, /, **given):
-        content, is_error = answer(name, **given)
-        assert is_error, content
-        return content
-
-    return error_of
 
 
 # --- Paths: outside of the workspace ---
@@ -178,8 +138,10 @@ def audit():
 @pytest.mark.parametrize("pattern", ["../**/*", "sub/../../**/*", "folder/**/*"])
 def test_glob_does_not_walk_outside(answer, outside, audit, pattern):
     answer("glob", pattern=pattern)
+    answer("glob", pattern="**/*")
     listed = audit("os.scandir", "os.listdir")
     assert str((outside / "workspace-2").resolve()) not in listed
+    assert str((outside / "workspace" / "sub").resolve()) in listed
 
 
 @pytest.mark.parametrize("pattern", ["**/" * 12 + "x", "**/*/" * 12 + "x"])
@@ -354,13 +316,25 @@ def change(request, answer):
     return lambda path: answer(request.param, path=path, **given)
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o644, 0o755, 0o444])
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])
 def test_a_file_keeps_its_mode(change, mode):
     Path("file").write_text("before")
     Path("file").chmod(mode)
     change("file")
     assert stat.S_IMODE(Path("file").stat().st_mode) == mode
     assert Path("file").read_text() == "after"
+
+
+def test_a_read_only_file_is_refused_unless_one_is_root(change):
+    Path("file").write_text("before")
+    Path("file").chmod(0o444)
+    _, is_error = change("file")
+    root = os.geteuid() == 0
+    assert (is_error, Path("file").read_text()) == (
+        not root,
+        "after" if root else "before",
+    )
+    assert stat.S_IMODE(Path("file").stat().st_mode) == 0o444
 
 
 def test_who_reads_a_file_while_it_is_written_gets_the_whole_old_one(change):

@@ -9,7 +9,18 @@ from pathlib import Path
 import builders
 import pytest
 import stub
-from builders import THOUGHT, did, history, is_valid, layers, outputs, said, typed
+from builders import (
+    THOUGHT,
+    did,
+    history,
+    is_valid,
+    layers,
+    outputs,
+    planned,
+    read,
+    said,
+    typed,
+)
 from stub import reply
 
 import agent as program

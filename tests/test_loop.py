@@ -8,6 +8,21 @@ import itertools
 from pathlib import Path
 
 import pytest
+from builders import (
+    BASH,
+    HALF,
+    LONG,
+    READ,
+    SMALL,
+    SUMMARY,
+    WRITE,
+    goes_on,
+    on_disk,
+    outputs,
+    results,
+    roles,
+    shown,
+)
 from stub import EmptyQueue, StubClient, markers, reply
 
 import agent as program
@@ -15,56 +30,17 @@ from agent import (
     AgentError,
     agent_loop,
     compact_history,
-    drop_thinking,
     load,
     take_turn,
 )
 
-WRITE = ("write_file", {"path": "made.txt", "content": "made"})
-READ = ("read_file", {"path": "notes.txt"})
-BASH = ("bash", {"command": "echo from bash"})
-SUMMARY = reply("<analysis>notes</analysis><summary>All is well.</summary>")
-SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
-LONG = "A long answer. " * 2_600  # brings the context over that threshold
-HALF = LONG[: len(LONG) // 2]
-
-
-@pytest.fixture(autouse=True)
-def notes(workspace):
-    """A file for the model to read."""
-    (workspace / "notes.txt").write_text("these are the notes")
-
-
-def results(message):
-    """The tool results in a message."""
-    return [b for b in message["content"] if b["type"] == "tool_result"]
-
-
-def roles(agent):
-    return [message["role"] for message in agent.messages]
+pytestmark = pytest.mark.usefixtures("notes")
 
 
 def thinking_in(messages):
     """The types of all thinking blocks in these messages."""
     found = [b["type"] for m in messages for b in m["content"] if type(b) is dict]
     return [name for name in found if "thinking" in name]
-
-
-def on_disk(agent):
-    """Whether the transcript, loaded back, is the conversation."""
-    return load(agent.transcript) == drop_thinking(agent.messages)
-
-
-def answer(request):
-    """An answer to any request: to the one for a summary, a summary."""
-    return SUMMARY if "<analysis>" in str(request["messages"][-1]) else reply("Fine.")
-
-
-def goes_on(agent):
-    """Whether another turn is a valid request that gets its answer."""
-    agent.client.queue.clear()
-    agent.client.enqueue(answer, answer)
-    return take_turn(agent, "And now?") == "Fine." and on_disk(agent)
 
 
 # ---- a turn ----
@@ -75,7 +51,7 @@ def test_an_answer_without_calls_ends_the_turn(make, stop):
     agent = make(reply("Hello.", thinking="a greeting", stop=stop))
     assert take_turn(agent, "Hi") == "Hello."
     assert agent.messages[0] == {"role": "user", "content": "Hi"}
-    assert roles(agent) == ["user", "assistant"] and goes_on(agent)
+    assert roles(agent.messages) == ["user", "assistant"] and goes_on(agent)
 
 
 def test_the_answer_is_the_text_of_the_last_reply_alone(make):
@@ -87,9 +63,9 @@ def test_the_answer_is_the_text_of_the_last_reply_alone(make):
 def test_every_call_of_a_reply_is_run_and_all_are_answered_in_one_message(make):
     agent = make(reply(calls=[READ, BASH, WRITE]), reply("Done."))
     take_turn(agent, "Work")
-    assert roles(agent) == ["user", "assistant", "user", "assistant"]
-    texts = [block["content"] for block in results(agent.messages[2])]
-    assert "the notes" in texts[0] and "from bash" in texts[1] and len(texts) == 3
+    assert roles(agent.messages) == ["user", "assistant", "user", "assistant"]
+    notes, echo, _ = outputs(agent.messages[2])
+    assert "the notes" in notes and "from bash" in echo
     assert Path("made.txt").read_text() == "made"
 
 
@@ -97,7 +73,7 @@ def test_text_and_thinking_are_shown_as_they_stream(make):
     agent = make(reply("Three little pieces.", thinking="a thought"))
     take_turn(agent, "Hi")
     for kind, whole in ("text", "Three little pieces."), ("thinking", "a thought"):
-        pieces = [text for k, text in agent.events if k == kind]
+        pieces = shown(agent, kind)
         assert len(pieces) > 1 and "".join(pieces) == whole
 
 
@@ -126,7 +102,7 @@ def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, ca
     first, second = (request["messages"] for request in agent.client.requests)
     assert second[: len(first)] == first and len(second) == len(first) + 1
     assert second[-1]["role"] == "user" and type(second[-1]["content"]) is list
-    assert roles(agent).count("assistant") == 1 and goes_on(agent)
+    assert roles(agent.messages).count("assistant") == 1 and goes_on(agent)
 
 
 @pytest.mark.parametrize("case", EMPTY)
@@ -135,13 +111,13 @@ def test_a_second_empty_reply_ends_the_turn(make, case):
     with pytest.raises(AgentError):
         take_turn(agent, "Hi")
     assert len(agent.client.requests) == 2
-    assert "assistant" not in roles(agent) and goes_on(agent)
+    assert "assistant" not in roles(agent.messages) and goes_on(agent)
 
 
 def test_an_empty_reply_after_tools_leaves_their_results_in_place(make):
     agent = make(reply(calls=[READ]), reply(content=[]), reply("Done."))
     assert take_turn(agent, "Work") == "Done."
-    assert "the notes" in results(agent.messages[2])[0]["content"]
+    assert "the notes" in outputs(agent.messages[2])[0]
 
 
 def test_empty_texts_beside_a_call_are_left_out(make):
@@ -164,7 +140,7 @@ def cut_off():
 def test_a_call_that_was_cut_off_is_answered_but_not_run(make, times):
     agent = make(*[cut_off() for _ in range(times)], reply("Done."))
     assert take_turn(agent, "Work") == "Done."
-    answers = [r for m in agent.messages[1:] for r in results(m)]
+    answers = results(*agent.messages)
     assert len(answers) == times and all(r["is_error"] for r in answers)
     assert not Path("made.txt").exists() and goes_on(agent)
 
@@ -281,7 +257,9 @@ def unfinished():
 def test_a_reply_that_did_not_finish_is_asked_for_again(make, pauses):
     agent = make(unfinished(), unfinished(), reply("Whole."))
     assert take_turn(agent, "Work") == "Whole." and len(pauses) == 2
-    assert roles(agent) == ["user", "assistant"] and not Path("made.txt").exists()
+    assert (
+        roles(agent.messages) == ["user", "assistant"] and not Path("made.txt").exists()
+    )
 
 
 def test_a_reply_that_never_finishes_ends_the_turn(make):
@@ -289,7 +267,7 @@ def test_a_reply_that_never_finishes_ends_the_turn(make):
     with pytest.raises(AgentError):
         take_turn(agent, "Work")
     assert len(agent.client.requests) == 5
-    assert roles(agent) == ["user"] and goes_on(agent)
+    assert roles(agent.messages) == ["user"] and goes_on(agent)
 
 
 def test_a_reply_that_filled_the_window_is_not_kept_and_the_work_goes_on(make):
@@ -299,14 +277,6 @@ def test_a_reply_that_filled_the_window_is_not_kept_and_the_work_goes_on(make):
     assert take_turn(agent, "Work") == "Done."
     assert "Partly" not in str(agent.messages) and not Path("made.txt").exists()
     assert "All is well." in str(agent.messages[0]) and goes_on(agent)
-
-
-# ---- the layers within the loop ----
-
-
-# ---- Ctrl-C ----
-
-# ---- subagents ----
 
 
 # ---- what is sent ----

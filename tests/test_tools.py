@@ -9,10 +9,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, shown
 from stub import api_error, reply
 
 import agent as program
-from agent import TOOLS, run_tool, run_tools, take_turn
+from agent import TOOLS, remember, run_tool, run_tools, take_turn
 
 FILES = {"read_file", "write_file", "edit_file", "glob", "grep"}
 NAMES = FILES | {"bash", "todo_write", "task", "compact"}
@@ -21,48 +22,6 @@ ASKING = {
     "write_file": {"path": "made", "content": "x"},
     "edit_file": {"path": "there", "old_text": "a", "new_text": "b"},
 }
-
-
-def call(name, /, **given):
-    """A tool call; its id is its name."""
-    return {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": given}
-
-
-def texts(message):
-    """What the results in a message say, in order."""
-    return [block["content"] for block in message["content"]]
-
-
-def lines_of(path):
-    """The entries of a transcript."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-@pytest.fixture
-def use(make):
-    """use(tool, **input): what the tool answers, which must not be an error."""
-    agent = make()
-
-    def use(name, /, **given):
-        block = run_tool(agent, call(name, **given))
-        assert "is_error" not in block, block["content"]
-        return block["content"]
-
-    return use
-
-
-@pytest.fixture
-def error_of(make):
-    """error_of(tool, **input): what the tool answers, which must be an error."""
-    agent = make()
-
-    def error_of(name, /, **given):
-        block = run_tool(agent, call(name, **given))
-        assert block.get("is_error") is True, block["content"]
-        assert block["content"].strip()
-        return block["content"]
-
-    return error_of
 
 
 @pytest.fixture
@@ -232,10 +191,9 @@ def test_a_refused_call_reaches_the_model_as_a_refusal(make, name, given):
 
 
 @pytest.mark.parametrize(("name", "given"), ASKING.items())
-def test_an_approved_call_is_run(make, name, given):
+def test_an_approved_call_is_run(use, name, given):
     Path("there").write_text("a")
-    block = run_tool(make(approve=lambda *_: True), call(name, **given))
-    assert "is_error" not in block
+    use(name, **given)
     assert Path("there").read_text() == "b" or Path("made").exists()
 
 
@@ -284,7 +242,7 @@ def test_all_calls_of_a_reply_are_run_in_order_and_answered_in_one_message(make)
     agent = make()
     run_tools(agent, THREE)
     [message] = agent.messages
-    assert message["role"] == "user" and texts(message) == ["1\n", "2\n", "3\n"]
+    assert message["role"] == "user" and outputs(message) == ["1\n", "2\n", "3\n"]
     assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
 
 
@@ -306,7 +264,7 @@ def test_one_call_can_be_refused_and_the_next_be_approved(make):
 def test_calls_that_are_not_to_run_are_answered_with_the_reason(make):
     agent = make()
     run_tools(agent, THREE, not_run="Cut off.")
-    assert texts(agent.messages[-1]) == ["Cut off."] * 3
+    assert outputs(agent.messages[-1]) == ["Cut off."] * 3
     assert all(b["is_error"] for b in agent.messages[-1]["content"])
     assert not Path("ran").exists()
 
@@ -658,7 +616,7 @@ def test_todo_write_keeps_the_plan_outside_of_the_context(make):
     items = ["[ ] one", "[x] two"]
     agent = make(reply(calls=[("todo_write", {"items": items})]), reply("Planned."))
     take_turn(agent, "Plan.")
-    assert program.remember(agent.messages)["todos"] == items
+    assert remember(agent.messages)["todos"] == items
 
 
 @pytest.mark.parametrize(
@@ -674,9 +632,6 @@ def test_compact_asks_for_a_compaction_and_answers(make, given, focus):
 
 # --- task ---
 
-TASK = ("task", {"description": "count", "prompt": "Count the files."})
-SUMMARY = "<summary>The files were counted.</summary>"
-
 
 def subtranscript():
     [path] = Path(".transcripts").glob("task_*.jsonl")
@@ -686,7 +641,7 @@ def subtranscript():
 def test_a_task_returns_the_last_answer_of_a_subagent(make):
     agent = make(reply(calls=[TASK]), reply("There are 3."), reply("Thanks."))
     assert take_turn(agent, "How many?") == "Thanks."
-    assert texts(agent.messages[-2]) == ["There are 3."]
+    assert outputs(agent.messages[-2]) == ["There are 3."]
     assert "is_error" not in agent.messages[-2]["content"][0]
 
 
@@ -694,7 +649,7 @@ def test_a_subagent_knows_only_what_the_prompt_says(make):
     agent = make(reply(calls=[TASK]), reply("There are 3."), reply("Thanks."))
     take_turn(agent, "How many?")
     sent = agent.client.requests[1]["messages"]
-    assert sent == [{"role": "user", "content": "Count the files."}]
+    assert sent == [{"role": "user", "content": "Look at the notes."}]
 
 
 def test_the_details_of_a_subagent_stay_out_of_the_conversation(make):
@@ -736,7 +691,7 @@ def test_two_tasks_in_one_reply_are_both_answered(make):
     answers = reply("There are 3."), reply("There are 4."), reply("Thanks.")
     agent = make(reply(calls=[TASK, TASK]), *answers)
     take_turn(agent, "How many?")
-    assert texts(agent.messages[-2]) == ["There are 3.", "There are 4."]
+    assert outputs(agent.messages[-2]) == ["There are 3.", "There are 4."]
     assert len(list(Path(".transcripts").glob("task_*.jsonl"))) == 2
 
 
@@ -746,22 +701,22 @@ def test_a_subagent_forgets_old_results_as_the_agent_does(make):
     agent = make(reply(calls=[TASK]), *work, *answers, keep_recent=1, min_savings=0)
     take_turn(agent, "How many?")
     first = agent.client.requests[3]["messages"][2]
-    assert texts(first) == ["[Previous: used bash]"]
+    assert outputs(first) == ["[Previous: used bash]"]
 
 
 def test_a_subagent_is_summarised_as_the_agent_is(make):
     work = [reply(calls=[("bash", {"command": "seq 1100"})]) for _ in range(3)]
-    answers = *work, reply(SUMMARY), reply("There are 3."), reply("Thanks.")
+    answers = *work, SUMMARY, reply("There are 3."), reply("Thanks.")
     agent = make(reply(calls=[TASK]), *answers, threshold=6_000, keep_recent=9)
     assert take_turn(agent, "How many?") == "Thanks."
-    assert "error" not in [kind for kind, text in agent.events]
+    assert shown(agent, "error") == []
     events = [e["event"] for e in lines_of(subtranscript()) if "event" in e]
     assert events == ["auto_compact"] and len(agent.messages) == 4
 
 
 def test_a_subagent_that_calls_compact_does_not_compact_the_agent(make):
     work = reply(calls=[("bash", {"command": "seq 2000"}), ("compact", {})])
-    answers = work, reply(SUMMARY), reply("There are 3."), reply("Thanks.")
+    answers = work, SUMMARY, reply("There are 3."), reply("Thanks.")
     agent = make(reply(calls=[TASK]), *answers)
     take_turn(agent, "How many?")
     assert len(agent.messages) == 4 and agent.focus is None
@@ -784,7 +739,7 @@ def test_a_plan_of_a_subagent_is_not_the_plan_of_the_agent(make):
     calls = reply(calls=[mine, TASK]), reply(calls=[other])
     agent = make(*calls, reply("There are 3."), reply("Thanks."))
     take_turn(agent, "How many?")
-    assert program.remember(agent.messages)["todos"] == ["[ ] me"]
+    assert remember(agent.messages)["todos"] == ["[ ] me"]
 
 
 FAILURES = {
@@ -820,3 +775,11 @@ def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken):
     assert lines_of(subtranscript())[-1]["content"][0]["is_error"] is True
     assert [b["is_error"] for b in agent.messages[-1]["content"]] == [True, True]
     assert take_turn(agent, "Are you there?") == "Yes."
+
+
+def test_what_a_subagent_does_is_shown_apart_from_the_conversation(make):
+    work = reply(calls=[BASH])
+    agent = make(reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks."))
+    take_turn(agent, "How many?")
+    own, its = shown(agent, "tool")
+    assert own.startswith("[task]") and its.startswith(" ") and "[bash]" in its

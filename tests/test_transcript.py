@@ -10,6 +10,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from builders import (
+    BASH,
+    LONG,
+    PLAN,
+    READ,
+    SMALL,
+    SUMMARY,
+    TASK,
+    lines_of,
+    on_disk,
+    one_line,
+    outputs,
+    results,
+)
 from stub import reply
 
 import agent as program
@@ -25,20 +39,8 @@ from agent import (
     take_turn,
 )
 
-SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
-LONG = "A long answer. " * 2_600  # brings the context over that threshold
-SUMMARY = reply("<analysis>notes</analysis><summary>All is well.</summary>")
-READ = ("read_file", {"path": "notes.txt"})
-BASH = ("bash", {"command": "echo from bash"})
-TASK = ("task", {"description": "look", "prompt": "Look at the notes."})
-PLAN = ("todo_write", {"items": ["[x] begin", "[ ] go on"]})
 FOLDER = Path(".transcripts")
-
-
-@pytest.fixture(autouse=True)
-def notes(workspace):
-    """A file for the model to read."""
-    (workspace / "notes.txt").write_text("these are the notes\n" * 200)
+pytestmark = pytest.mark.usefixtures("notes")
 
 
 def work(*more):
@@ -47,15 +49,8 @@ def work(*more):
 
 
 def lines(agent):
-    """The lines of the transcript, each parsed by itself."""
-    *whole, rest = agent.transcript.read_bytes().split(b"\n")
-    assert rest == b""
-    return [json.loads(line) for line in whole]
-
-
-def on_disk(agent):
-    """Whether the transcript, loaded back, is the conversation."""
-    return load(agent.transcript) == drop_thinking(agent.messages)
+    """The lines of its transcript, each parsed by itself."""
+    return lines_of(agent.transcript)
 
 
 def leave(agent):
@@ -74,12 +69,6 @@ def again(make):
         return agent
 
     return build
-
-
-def results(messages):
-    """All tool results, in order."""
-    content = [m["content"] for m in messages if type(m["content"]) is list]
-    return [b for bs in content for b in bs if b["type"] == "tool_result"]
 
 
 # ---- what is written ----
@@ -226,7 +215,7 @@ def test_what_layer_1_clears_stays_whole_on_disk_and_writes_no_line(make):
     take_turn(agent, "Work")
     assert "[Previous: used read_file]" in str(agent.messages)
     assert compactions(agent) == [] and len(lines(agent)) == 14
-    whole = [r["content"] for r in results(load(agent.transcript))]
+    whole = outputs(*load(agent.transcript))
     assert len(whole) == 6 and all(text.count("the notes") == 200 for text in whole)
 
 
@@ -235,7 +224,7 @@ def test_what_the_budget_cuts_stays_whole_on_disk(make):
     agent.threshold = 12_000
     take_turn(agent, "Work")
     assert "<persisted-output>" in str(agent.messages) and compactions(agent) == []
-    assert "9998\n9999" in results(load(agent.transcript))[0]["content"]
+    assert "9998\n9999" in outputs(*load(agent.transcript))[0]
 
 
 # ---- taking up a conversation ----
@@ -320,7 +309,7 @@ def test_a_subagents_transcript_can_be_taken_up_by_name(make, again):
 def test_no_such_transcript_is_one_clear_line(make, path):
     with pytest.raises(AgentError) as error:
         resume(make(), path)
-    assert "transcript" in str(error.value) and "\n" not in str(error.value)
+    assert "transcript" in str(error.value) and one_line(error)
     assert not Path("missing.jsonl").exists()
 
 
@@ -415,7 +404,7 @@ def test_a_damaged_line_is_named_and_the_file_left_as_it_is(make, case, number):
     before = path.read_bytes()
     with pytest.raises(AgentError, match=rf"line {number}\b") as error:
         resume(make(), path)
-    assert "\n" not in str(error.value) and path.read_bytes() == before
+    assert one_line(error) and path.read_bytes() == before
 
 
 def test_results_without_their_call_are_a_damaged_line(make):
@@ -447,7 +436,7 @@ def broken_off(make):
 def test_calls_without_results_get_interrupted_ones(broken_off, again, calls):
     agent = again(broken_off(*calls), reply("Again."))
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
-    answers = results(agent.messages)
+    answers = results(*agent.messages)
     assert [answer["is_error"] for answer in answers] == [True] * len(calls)
     assert all("nterrupted" in answer["content"] for answer in answers)
 
@@ -466,7 +455,7 @@ def test_a_conversation_that_broke_off_again_is_still_valid(broken_off, again):
         take_turn(agent, "Go on")
     leave(agent)
     agent = again(path, reply("Again."))
-    assert take_turn(agent, "Now?") == "Again." and len(results(agent.messages)) == 1
+    assert take_turn(agent, "Now?") == "Again." and len(results(*agent.messages)) == 1
 
 
 def test_a_compaction_that_was_asked_for_and_did_not_come_is_no_trouble(
@@ -529,7 +518,7 @@ def test_a_command_that_outlives_the_agent_does_not_hold_its_transcript(make, ag
     take_turn(first := make(reply(calls=[stays]), reply("Done.")), "Work")
     leave(first)
     assert len(again(None).messages) == 4
-    os.kill(int(results(first.messages)[0]["content"]), 9)
+    os.kill(int(outputs(*first.messages)[0]), 9)
 
 
 # ---- a disk that is full, a folder that cannot be written ----
@@ -567,7 +556,7 @@ def refused(disk):
                 take_turn(agent, text)
         finally:
             disk.free()
-        assert "\n" not in str(error.value)
+        assert one_line(error)
         return str(error.value)
 
     return turn
@@ -621,7 +610,7 @@ def test_results_without_room_are_answered_as_interrupted_later(make, disk, refu
     assert agent.messages[-1]["role"] == "assistant" and on_disk(agent)
     agent.emit = lambda kind, text: None
     assert take_turn(agent, "And now?") == "Fine."
-    assert [answer["is_error"] for answer in results(agent.messages)] == [True] * 2
+    assert [answer["is_error"] for answer in results(*agent.messages)] == [True] * 2
 
 
 BIG = ("bash", {"command": "seq 9999"})
@@ -633,7 +622,7 @@ def test_large_results_without_room_end_the_turn_in_one_clear_line(make, refused
     assert refused(agent, "Work") and on_disk(agent)
     Path(".task_outputs").unlink()
     assert take_turn(agent, "And now?") == "Fine."
-    assert "9998\n9999" in results(load(agent.transcript))[0]["content"]
+    assert "9998\n9999" in outputs(*load(agent.transcript))[0]
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line_before_anything_is_sent(
@@ -667,15 +656,10 @@ def test_a_read_only_folder_is_one_clear_line_before_anything_is_sent(
     assert agent.client.requests == agent.messages == []
 
 
-def test_with_p_a_folder_that_cannot_be_written_is_one_line_and_status_1(
-    monkeypatch, capsys
-):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key-0123456789")
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+def test_with_p_a_folder_that_cannot_be_written_is_one_line_and_status_1(run):
     FOLDER.write_text("a file where the folder should be")
-    assert program.main(["-p", "Hi"]) == 1
-    out, err = capsys.readouterr()
-    assert out == "" and len(err.splitlines()) == 1 and ".transcripts" in err
+    status, out, err = run("-p", "Hi")
+    assert (status, out, err.count("\n")) == (1, "", 1) and ".transcripts" in err
 
 
 def test_a_transcript_that_was_deleted_is_begun_anew_with_all_that_is_known(make):
