@@ -22,7 +22,7 @@ import re
 import stub
 from stub import api_error, reply
 
-import agent as program
+from agent import drop_thinking, load, take_turn
 
 LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # all of what takes minutes
 
@@ -154,8 +154,7 @@ def lines_of(path):
 
 def on_disk(agent):
     """Whether its transcript, loaded back, is its conversation."""
-    loaded = program.load(agent.transcript)
-    return loaded == program.drop_thinking(agent.messages)
+    return load(agent.transcript) == drop_thinking(agent.messages)
 
 
 def any_answer(request):
@@ -168,7 +167,7 @@ def goes_on(agent):
     fake = getattr(agent.client, "stub", agent.client)  # of the real SDK, or itself
     fake.queue.clear()
     fake.enqueue(any_answer, any_answer)
-    return program.take_turn(agent, "And now?") == "Fine." and on_disk(agent)
+    return take_turn(agent, "And now?") == "Fine." and on_disk(agent)
 
 
 def one_line(error):
