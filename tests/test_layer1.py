@@ -310,14 +310,6 @@ def test_a_result_that_the_model_has_not_seen_is_never_cleared(later):
     assert after == [CLEARED, *[LONG] * 5]
 
 
-def test_all_five_results_of_one_reply_reach_the_model_whole(make):
-    calls = [("bash", {"command": f"printf '{n}%.0s' {{1..500}}"}) for n in range(5)]
-    agent = make(reply(calls=calls, thinking=""), reply("Done."), min_savings=0)
-    program.take_turn(agent, "Count.")
-    sent = outputs(*agent.client.requests[1]["messages"])
-    assert sent == [str(n) * 500 for n in range(5)]
-
-
 def test_with_keep_recent_0_a_result_is_cleared_once_the_model_has_seen_it(make):
     calls = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
     replies = [reply(calls=calls, thinking="") for _ in range(2)]

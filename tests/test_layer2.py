@@ -217,13 +217,6 @@ def test_it_is_the_apis_count_that_decides(make):
     assert len(summaries(agent)) == 1
 
 
-def test_under_the_threshold_nothing_is_summarised(make):
-    agent = make(reply("a"), reply("b"), **WINDOW)
-    for text in ("First.", "Second."):
-        program.take_turn(agent, text)
-    assert summaries(agent) == [] and len(agent.messages) == 4
-
-
 def test_what_layer_1_frees_can_make_a_summary_unnecessary(make):
     agent = make(reply("Done."), keep_recent=0, **WINDOW)
     agent.messages = [typed("Look."), *did(BODY), said("Seen.")]
@@ -271,11 +264,6 @@ def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(asked):
     assert re.findall(r"^(\d)\. \S", text, re.MULTILINE) == list("123456789")
     assert "<analysis>" in text and "<summary>" in text
     assert f"{T // 8:,}" in text and "earlier summary" in text
-
-
-def test_no_thinking_text_gets_into_the_prompt_or_the_new_history(asked):
-    prompt = last_text(summaries(asked)[0])
-    assert "secret thought" not in prompt + str(asked.messages)
 
 
 def test_the_focus_is_appended_where_one_was_given(long):
@@ -388,12 +376,6 @@ def test_it_has_summary_words_plan_files_and_request_in_this_order(compacted):
     assert last.endswith("Newest wish.")
 
 
-def test_the_transcript_that_it_names_holds_what_was_forgotten(compacted):
-    agent = compacted()
-    path = re.search(r"Transcript: (\S+)\]", head(agent))[1]
-    assert BODY in Path(path).read_text()
-
-
 # --- The person's own words ---
 
 ODD = 'Keep  "two  spaces",\n\tthe tab & <tags>, 日本語 and it\'s end. '
@@ -474,14 +456,6 @@ def test_what_we_put_into_the_conversation_is_not_taken_for_the_persons_words(
 
 
 # --- The plan ---
-
-
-def test_the_open_plan_survives_every_compaction(long):
-    plan = planned("[ ] mend it")
-    agent = long(*[SUMMARY, reply(BODY)] * 3, before=plan)
-    for text in ("One.", "Two.", "Three."):
-        program.take_turn(agent, text)
-        assert "[ ] mend it" in head(agent)
 
 
 @pytest.mark.parametrize("items", [[], ["[x] look", "[x] mend it"]])

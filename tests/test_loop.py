@@ -22,6 +22,7 @@ from builders import (
     results,
     roles,
     shown,
+    typed,
 )
 from stub import EmptyQueue, StubClient, markers, reply
 
@@ -50,7 +51,7 @@ def thinking_in(messages):
 def test_an_answer_without_calls_ends_the_turn(make, stop):
     agent = make(reply("Hello.", thinking="a greeting", stop=stop))
     assert take_turn(agent, "Hi") == "Hello."
-    assert agent.messages[0] == {"role": "user", "content": "Hi"}
+    assert agent.messages[0] == typed("Hi")
     assert roles(agent.messages) == ["user", "assistant"] and goes_on(agent)
 
 
@@ -208,7 +209,7 @@ def test_a_refusal_of_results_takes_their_calls_back_too(make):
     agent = make(reply("I look.", calls=[READ, BASH]), REFUSALS["without a word"])
     with pytest.raises(AgentError):
         take_turn(agent, "Read the notes")
-    assert agent.messages == [{"role": "user", "content": "Read the notes"}]
+    assert agent.messages == [typed("Read the notes")]
     assert on_disk(agent) and goes_on(agent)
     assert "forbidden" not in str(agent.client.requests[-1])
 
@@ -246,7 +247,7 @@ def test_an_unknown_stop_reason_ends_the_turn_and_nothing_is_kept(make, stop, ca
     agent = make(reply("Partly", calls=calls, stop=stop))
     with pytest.raises(AgentError, match=stop):
         take_turn(agent, "Work")
-    assert agent.messages == [{"role": "user", "content": "Work"}]
+    assert agent.messages == [typed("Work")]
     assert not Path("made.txt").exists() and goes_on(agent)
 
 
@@ -375,7 +376,7 @@ def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeyp
 
 
 def test_the_loop_can_be_entered_without_a_new_message(make):
-    agent = make(reply("Hello."), messages=[{"role": "user", "content": "Hi"}])
+    agent = make(reply("Hello."), messages=[typed("Hi")])
     assert agent_loop(agent) == "Hello."
 
 

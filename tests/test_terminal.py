@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from builders import typed
 from stub import StubClient, api_error, reply
 from wire import serve
 
@@ -306,14 +307,6 @@ def test_a_refused_call_reaches_the_model_as_a_refusal_and_is_not_run(person, st
     assert not (person.folder / "file").exists()
 
 
-def test_an_approved_call_is_run(person, stub):
-    stub.enqueue(bash("echo 12 > file; cat file"), reply("Done."))
-    person.press("write it\n")
-    person.see("Run bash?")
-    person.say("y", "Done.")
-    assert results(stub.requests[-1])[0]["content"].strip() == "12"
-
-
 def test_anything_but_y_n_and_a_is_asked_again(person, stub):
     stub.enqueue(bash("touch file"), reply("Then not."))
     person.press("touch it\n")
@@ -405,7 +398,7 @@ def test_compact_summarises_with_the_focus_that_was_given(person, stub):
     person.say("next", "Go on.")
     first, second = stub.requests[-1]["messages"]
     assert "Seen." in str(first) and "what is it?" in str(first)
-    assert second == {"role": "user", "content": "next"}
+    assert second == typed("next")
 
 
 def test_clear_begins_a_new_conversation_with_a_new_transcript(person, stub):
@@ -416,7 +409,7 @@ def test_clear_begins_a_new_conversation_with_a_new_transcript(person, stub):
     person.say("second", "Two.")
     after = {*person.folder.glob(".transcripts/transcript_*")} - before
     assert len(after) == 2
-    assert stub.requests[-1]["messages"] == [{"role": "user", "content": "second"}]
+    assert stub.requests[-1]["messages"] == [typed("second")]
 
 
 @pytest.mark.parametrize("line", ["/help", "/nonsense", "/nonsense with words", "/"])

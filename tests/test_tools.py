@@ -2,14 +2,14 @@
 
 import ast
 import inspect
-import json
+import itertools
 import os
 import re
-import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
-from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, shown
+from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, roles, shown, typed
 from stub import api_error, reply
 
 import agent as program
@@ -40,26 +40,16 @@ def broken(monkeypatch):
 # --- Schemas ---
 
 
-def parameters(name):
-    """The parameters of a tool that the model fills in."""
-    return list(inspect.signature(TOOLS[name]).parameters.values())[1:]
-
-
-@pytest.fixture
-def schemas(make):
-    return {tool["name"]: tool for tool in make().tools}
-
-
-def test_the_tools_are_these_nine(schemas):
-    assert schemas.keys() == TOOLS.keys() == NAMES
+def test_the_tools_are_these_nine(make):
+    assert {tool["name"] for tool in make().tools} == TOOLS.keys() == NAMES
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_property_is_used_by_its_handler(name):
-    handler = ast.parse(textwrap.dedent(inspect.getsource(TOOLS[name]))).body[0]
-    assert isinstance(handler, ast.FunctionDef)
-    used = {n.id for line in handler.body for n in ast.walk(line) if hasattr(n, "id")}
-    assert {p.name for p in parameters(name)} - used == set()
+    handler: Any = ast.parse(inspect.getsource(TOOLS[name])).body[0]
+    nodes = itertools.chain(*map(ast.walk, handler.body))
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    assert {argument.arg for argument in handler.args.args[1:]} <= used
 
 
 @pytest.mark.parametrize(
@@ -74,8 +64,9 @@ def test_every_property_is_used_by_its_handler(name):
         ("compact", "focus", "string"),
     ],
 )
-def test_a_property_has_the_type_that_the_handler_takes(schemas, name, key, type):
-    assert schemas[name]["input_schema"]["properties"][key]["type"] == type
+def test_a_property_has_the_type_that_the_handler_takes(make, name, key, type):
+    [tool] = [tool for tool in make().tools if tool["name"] == name]
+    assert tool["input_schema"]["properties"][key]["type"] == type
 
 
 # --- One call ---
@@ -137,6 +128,22 @@ WRONG = {
     "a number as pattern": ("grep", {"pattern": 5}, "pattern"),
     "a text as plan": ("todo_write", {"items": "[ ] one"}, ""),
     "a number in a plan": ("todo_write", {"items": [5]}, "items"),
+    "no such file": ("read_file", {"path": "absent"}, "absent"),
+    "a folder": ("read_file", {"path": "."}, ""),
+    "no name": ("read_file", {"path": ""}, ""),
+    "below a file": ("read_file", {"path": "there/below"}, ""),
+    "a folder to write": ("write_file", {"path": ".", "content": "x"}, ""),
+    "written below a file": ("write_file", {"path": "there/b", "content": "x"}, ""),
+    "edited before it is made": (
+        "edit_file",
+        {"path": "made", "old_text": "a", "new_text": "x"},
+        "made",
+    ),
+    "half a group": ("grep", {"pattern": "("}, ""),
+    "half a class": ("grep", {"pattern": "[a"}, ""),
+    "grep of no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
+    "glob of nothing": ("glob", {"pattern": ""}, ""),
+    "glob from the root": ("glob", {"pattern": "/etc/*"}, ""),
 }
 
 
@@ -144,7 +151,7 @@ WRONG = {
 def test_wrong_arguments_are_an_error_that_names_them(error_of, name, given, named):
     Path("there").write_text("a")
     assert named in error_of(name, **given)
-    assert Path("there").read_text() == "a" and not Path("made").exists()
+    assert Path("there").read_text() == "a" and os.listdir() == ["there"]
 
 
 def test_an_unknown_tool_is_answered_with_the_known_ones(error_of):
@@ -183,9 +190,9 @@ def test_an_error_does_not_end_the_loop(make, broken):
 
 
 @pytest.mark.parametrize(("name", "given"), ASKING.items())
-def test_a_refused_call_reaches_the_model_as_a_refusal(make, name, given):
+def test_a_call_that_nobody_approves_reaches_the_model_as_a_refusal(name, given):
     Path("there").write_text("a")
-    block = run_tool(make(approve=lambda *_: False), call(name, **given))
+    block = run_tool(program.Agent(None), call(name, **given))
     assert block["is_error"] is True and "refused" in block["content"]
     assert Path("there").read_text() == "a" and not Path("made").exists()
 
@@ -195,12 +202,6 @@ def test_an_approved_call_is_run(use, name, given):
     Path("there").write_text("a")
     use(name, **given)
     assert Path("there").read_text() == "b" or Path("made").exists()
-
-
-@pytest.mark.parametrize(("name", "given"), ASKING.items())
-def test_without_anyone_to_ask_the_answer_is_no(name, given):
-    assert run_tool(program.Agent(None), call(name, **given))["is_error"] is True
-    assert not Path("made").exists()
 
 
 @pytest.mark.parametrize(("name", "given"), ASKING.items())
@@ -246,13 +247,6 @@ def test_all_calls_of_a_reply_are_run_in_order_and_answered_in_one_message(make)
     assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
 
 
-def test_one_failing_call_does_not_keep_the_others_from_running(make):
-    agent = make()
-    run_tools(agent, [THREE[0], call("bash"), call("list_dir"), THREE[2]])
-    errors = [b.get("is_error", False) for b in agent.messages[-1]["content"]]
-    assert errors == [False, True, True, False]
-
-
 def test_one_call_can_be_refused_and_the_next_be_approved(make):
     answers = iter([True, False, True])
     agent = make(approve=lambda *_: next(answers))
@@ -282,15 +276,6 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
     assert errors == [False] * at + [True] * (3 - at)
     ran = Path("ran").read_text().split() if at else []
     assert ran == ["1", "2"][:at] and lines_of(agent.transcript) == [message]
-
-
-def test_after_ctrl_c_the_conversation_goes_on(make, broken):
-    broken(KeyboardInterrupt())
-    calls = [("bash", {"command": "true"}), ("glob", {"pattern": "*"})]
-    agent = make(reply(thinking="", calls=calls), reply("Yes."))
-    with pytest.raises(KeyboardInterrupt):
-        take_turn(agent, "Look.")
-    assert take_turn(agent, "Are you there?") == "Yes."
 
 
 def test_ctrl_c_at_the_question_answers_all_calls(make):
@@ -447,13 +432,6 @@ def test_after_the_end_of_a_file_read_file_says_so(use, offset):
     assert str(offset) in use("read_file", path="file", offset=offset)
 
 
-@pytest.mark.parametrize("path", ["absent", "sub", ".", "", "file/below"])
-def test_read_file_of_what_is_no_file_is_an_error(error_of, path):
-    Path("sub").mkdir()
-    Path("file").write_text("x")
-    error_of("read_file", path=path)
-
-
 # --- write_file and edit_file ---
 
 CONTENTS = [
@@ -471,14 +449,6 @@ def test_write_file_writes_exactly_this(use, path, content):
     Path("file").write_text("what was there before")
     use("write_file", path=path, content=content)
     assert Path(os.path.normpath(path)).read_bytes() == content.encode()
-
-
-@pytest.mark.parametrize("path", ["sub", ".", "", "file/below"])
-def test_write_file_where_no_file_can_be_is_an_error(error_of, path):
-    Path("sub").mkdir()
-    Path("file").write_text("x")
-    error_of("write_file", path=path, content="y")
-    assert sorted(os.listdir()) == ["file", "sub"] and os.listdir("sub") == []
 
 
 EDITS = {
@@ -522,11 +492,6 @@ def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
 def test_edit_file_says_how_often_the_text_occurs(error_of):
     Path("file").write_text("a b a")
     assert "2" in error_of("edit_file", path="file", old_text="a", new_text="x")
-
-
-def test_edit_file_makes_no_new_file(error_of):
-    error_of("edit_file", path="absent", old_text="a", new_text="x")
-    assert os.listdir() == []
 
 
 # --- glob and grep ---
@@ -578,24 +543,6 @@ def test_grep_names_file_and_line_of_each_match(use, tree, given, found):
     assert lines == [f"{name}:2:{name} is here" for name in found]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"pattern": "("},
-        {"pattern": "[a"},
-        {"pattern": "here", "path": "absent"},
-        {"pattern": "here", "path": "a.py/below"},
-    ],
-)
-def test_grep_that_cannot_search_is_an_error(error_of, tree, given):
-    error_of("grep", **given)
-
-
-@pytest.mark.parametrize("pattern", ["", "/etc/*"])
-def test_glob_that_cannot_search_is_an_error(error_of, pattern):
-    error_of("glob", pattern=pattern)
-
-
 # --- todo_write and compact ---
 
 
@@ -610,13 +557,6 @@ def test_todo_write_counts_what_is_still_to_do(use, items, todo, count):
 @pytest.mark.parametrize("item", ["one", "[] one", "[X]one", "- [ ] one", ""])
 def test_todo_write_refuses_an_item_without_a_mark(error_of, item):
     assert "[ ]" in error_of("todo_write", items=["[ ] good", item])
-
-
-def test_todo_write_keeps_the_plan_outside_of_the_context(make):
-    items = ["[ ] one", "[x] two"]
-    agent = make(reply(calls=[("todo_write", {"items": items})]), reply("Planned."))
-    take_turn(agent, "Plan.")
-    assert remember(agent.messages)["todos"] == items
 
 
 @pytest.mark.parametrize(
@@ -638,42 +578,17 @@ def subtranscript():
     return path
 
 
-def test_a_task_returns_the_last_answer_of_a_subagent(make):
-    agent = make(reply(calls=[TASK]), reply("There are 3."), reply("Thanks."))
-    assert take_turn(agent, "How many?") == "Thanks."
-    assert outputs(agent.messages[-2]) == ["There are 3."]
-    assert "is_error" not in agent.messages[-2]["content"][0]
-
-
-def test_a_subagent_knows_only_what_the_prompt_says(make):
-    agent = make(reply(calls=[TASK]), reply("There are 3."), reply("Thanks."))
-    take_turn(agent, "How many?")
-    sent = agent.client.requests[1]["messages"]
-    assert sent == [{"role": "user", "content": "Look at the notes."}]
-
-
-def test_the_details_of_a_subagent_stay_out_of_the_conversation(make):
+def test_a_task_is_done_by_a_subagent_that_knows_only_the_prompt(make):
     work = reply("Looking.", calls=[("bash", {"command": "echo detail"})])
     agent = make(reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks."))
-    take_turn(agent, "How many?")
-    assert len(agent.messages) == 4 and "detail" not in json.dumps(agent.messages)
-
-
-def test_a_subagent_has_a_transcript_of_its_own(make):
-    work = reply(calls=[("bash", {"command": "echo detail"})])
-    agent = make(reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks."))
-    take_turn(agent, "How many?")
-    assert [m["role"] for m in lines_of(subtranscript())] == ["user", "assistant"] * 2
-    assert lines_of(agent.transcript) == agent.messages
-    assert agent.transcript.name.startswith("transcript_")
-
-
-def test_a_subagent_has_the_same_tools_without_task(make):
-    agent = make(reply(calls=[TASK]), reply("There are 3."), reply("Thanks."))
-    take_turn(agent, "How many?")
-    given = [[tool["name"] for tool in r["tools"]] for r in agent.client.requests]
-    assert sorted(given[1]) == sorted(NAMES - {"task"})
-    assert sorted(given[0]) == sorted(given[2]) == sorted(NAMES)
+    assert take_turn(agent, "How many?") == "Thanks."
+    assert outputs(*agent.messages) == ["There are 3."]
+    assert lines_of(agent.transcript) == agent.messages and len(agent.messages) == 4
+    assert roles(lines_of(subtranscript())) == ["user", "assistant"] * 2
+    sent = agent.client.requests
+    assert sent[1]["messages"] == [typed(TASK[1]["prompt"])]
+    given = [{tool["name"] for tool in request["tools"]} for request in sent]
+    assert given == [NAMES, NAMES - {"task"}, NAMES - {"task"}, NAMES]
 
 
 def test_a_subagent_that_calls_task_is_told_which_tools_it_has(make):
@@ -685,14 +600,6 @@ def test_a_subagent_that_calls_task_is_told_which_tools_it_has(make):
     known = re.findall(r"\w+", result["content"].replace("'task'", ""))
     assert result["is_error"] is True
     assert "grep" in known and "task" not in known
-
-
-def test_two_tasks_in_one_reply_are_both_answered(make):
-    answers = reply("There are 3."), reply("There are 4."), reply("Thanks.")
-    agent = make(reply(calls=[TASK, TASK]), *answers)
-    take_turn(agent, "How many?")
-    assert outputs(agent.messages[-2]) == ["There are 3.", "There are 4."]
-    assert len(list(Path(".transcripts").glob("task_*.jsonl"))) == 2
 
 
 def test_a_subagent_forgets_old_results_as_the_agent_does(make):

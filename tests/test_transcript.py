@@ -23,6 +23,7 @@ from builders import (
     one_line,
     outputs,
     results,
+    typed,
 )
 from stub import reply
 
@@ -110,7 +111,7 @@ def test_the_person_message_is_on_disk_before_anything_is_sent(make):
     agent = make(lambda request: KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Do not lose me")
-    assert lines(agent) == [{"role": "user", "content": "Do not lose me"}]
+    assert lines(agent) == [typed("Do not lose me")]
 
 
 def test_a_file_is_for_the_user_alone_and_so_is_the_folder(make):
@@ -353,7 +354,7 @@ def test_an_empty_transcript_comes_back_when_a_first_message_was_taken_back(
 
 # ---- torn and damaged files ----
 
-NEXT = json.dumps({"role": "user", "content": "日本語 and more"}, ensure_ascii=False)
+NEXT = json.dumps(typed("日本語 and more"), ensure_ascii=False)
 TORN = NEXT.encode()
 
 
