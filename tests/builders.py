@@ -19,10 +19,11 @@ import json
 import os
 import re
 
+import pytest
 import stub
 from stub import api_error, reply
 
-from agent import drop_thinking, load, take_turn
+from agent import AgentError, drop_thinking, load, take_turn
 
 LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # all of what takes minutes
 
@@ -170,6 +171,14 @@ def goes_on(agent):
     return take_turn(agent, "And now?") == "Fine." and on_disk(agent)
 
 
+def fails(agent, text):
+    """The one clear line with which this turn ends."""
+    with pytest.raises(AgentError) as error:
+        take_turn(agent, text)
+    return one_line(error)
+
+
 def one_line(error):
-    """Whether the text of a caught error is one clear line."""
-    return re.fullmatch(r"\S(?!.*Traceback).{,498}", str(error.value)) is not None
+    """The text of a caught error, which is one clear line."""
+    assert re.fullmatch(r"\S(?!.*Traceback).{,498}", str(error.value))
+    return str(error.value)

@@ -13,6 +13,7 @@ from builders import (
     TOO_LONG,
     asks_for_summary,
     did,
+    fails,
     planned,
     read,
     said,
@@ -196,8 +197,7 @@ def test_a_message_that_is_taken_back_leaves_the_count_as_it_was(make):
     agent = make(reply(BODY), reply(stop="refusal"))
     program.take_turn(agent, "Tell me.")
     before = program.context_tokens(agent)
-    with pytest.raises(program.AgentError):
-        program.take_turn(agent, "Something forbidden.")
+    fails(agent, "Something forbidden.")
     assert program.context_tokens(agent) == before
 
 

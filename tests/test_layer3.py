@@ -11,6 +11,7 @@ from builders import (
     SUMMARY,
     TOO_LONG,
     did,
+    fails,
     on_disk,
     said,
     shown,
@@ -257,15 +258,13 @@ def test_a_history_of_a_few_huge_messages_is_brought_down_as_well(make):
 @pytest.mark.parametrize("second", REFUSALS.values(), ids=REFUSALS)
 def test_refused_again_it_is_one_clear_error(worked, second):
     agent = worked(TOO_LONG, SUMMARY, second)
-    with pytest.raises(program.AgentError, match="too long"):
-        program.take_turn(agent, "Second wish.")
+    assert "too long" in fails(agent, "Second wish.")
     assert len(agent.client.requests) == 3 and not Path("ran").exists()
 
 
 def test_after_that_error_the_history_is_intact_and_can_be_used(worked):
     agent = worked(TOO_LONG, SUMMARY, TOO_LONG, reply("Done."))
-    with pytest.raises(program.AgentError):
-        program.take_turn(agent, "Second wish.")
+    fails(agent, "Second wish.")
     assert on_disk(agent)
     assert agent.messages[-1] == typed("Second wish.")
     assert program.remember(agent.messages)["words"] == ["First wish.", "Second wish."]
@@ -274,8 +273,7 @@ def test_after_that_error_the_history_is_intact_and_can_be_used(worked):
 
 def test_where_nothing_can_be_compacted_it_is_the_same_clear_error(make):
     agent = make(TOO_LONG, reply("Done."))
-    with pytest.raises(program.AgentError, match="too long"):
-        program.take_turn(agent, "Hello.")
+    assert "too long" in fails(agent, "Hello.")
     assert agent.messages == [typed("Hello.")] and len(agent.client.requests) == 1
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from builders import typed
+from builders import results, typed
 from stub import StubClient, api_error, reply
 from wire import serve
 
@@ -83,6 +83,11 @@ class Person:
         """Type a line, see these texts and then the prompt; returns all that came."""
         self.press(line + "\n")
         return self.see(*texts, PROMPT)
+
+    def asked(self, line):
+        """Type a line and see what the program asks before it runs a command."""
+        self.press(line + "\n")
+        return self.see("Run bash?")
 
     def leave(self, keys):
         """The exit status after these keys."""
@@ -189,12 +194,6 @@ def bash(command, say=""):
     return reply(say, [("bash", {"command": command})])
 
 
-def results(request):
-    """The tool results in the last message of a request."""
-    content = request["messages"][-1]["content"]
-    return [block for block in content if block["type"] == "tool_result"]
-
-
 class Held:
     """What a model answers, but not before it may: then the test is ready for it."""
 
@@ -243,8 +242,7 @@ def test_ctrl_c_at_an_empty_prompt_hints_at_the_way_out(person):
 
 def test_ctrl_c_ends_a_command_with_its_children_and_nothing_else(person, stub, pipe):
     stub.enqueue(bash("sleep 600 > pipe & wait"), reply("Still here."))
-    person.press("wait\n")
-    person.see("Run bash?")
+    person.asked("wait")
     person.press("y\n")
     assert eventually(lambda: is_held(pipe))
     person.press("\x03")
@@ -284,8 +282,7 @@ def test_ctrl_c_during_a_summary_leaves_the_conversation_as_it_was(person, stub)
 def test_ctrl_c_at_a_question_answers_every_call(person, stub):
     calls = [("bash", {"command": f"touch {name}"}) for name in "ab"]
     stub.enqueue(reply(calls=calls), reply("As you like."))
-    person.press("two at once\n")
-    person.see("Run bash?")
+    person.asked("two at once")
     person.press("\x03")
     person.see(PROMPT)
     person.say("go on", "As you like.")
@@ -299,29 +296,22 @@ def test_ctrl_c_at_a_question_answers_every_call(person, stub):
 
 def test_a_refused_call_reaches_the_model_as_a_refusal_and_is_not_run(person, stub):
     stub.enqueue(bash("touch file"), reply("Then not."))
-    person.press("touch it\n")
-    person.see("Run bash?")
+    person.asked("touch it")
     person.say("n", "Then not.")
-    (result,) = results(stub.requests[-1])
+    (result,) = results(stub.requests[-1]["messages"][-1])
     assert result["is_error"] and "refused" in result["content"]
     assert not (person.folder / "file").exists()
 
 
-def test_anything_but_y_n_and_a_is_asked_again(person, stub):
+@pytest.mark.parametrize("answers", [["\n", "maybe\n", "n\n"], ["\x04"]])
+def test_anything_but_y_n_and_a_is_asked_again_and_the_end_is_a_no(
+    person, stub, answers
+):
     stub.enqueue(bash("touch file"), reply("Then not."))
     person.press("touch it\n")
-    for answer in ("\n", "maybe\n", "n\n"):
+    for answer in answers:
         person.see("Run bash?")
         person.press(answer)
-    person.see("Then not.", PROMPT)
-    assert not (person.folder / "file").exists()
-
-
-def test_the_end_of_the_input_at_a_question_is_a_no(person, stub):
-    stub.enqueue(bash("touch file"), reply("Then not."))
-    person.press("touch it\n")
-    person.see("Run bash?")
-    person.press("\x04")
     person.see("Then not.", PROMPT)
     assert not (person.folder / "file").exists()
 
@@ -342,8 +332,7 @@ def test_what_was_typed_before_the_question_is_no_answer(person, stub):
 def test_the_question_shows_the_whole_command_with_control_characters(person, stub):
     lines = [f"echo {letter * 400}" for letter in "ab"] + ["echo \x1b[2J \u202e # end"]
     stub.enqueue(bash("\n".join(lines)), reply("Then not."))
-    person.press("do\n")
-    question = person.see("Run bash?")
+    question = person.asked("do")
     assert all(line in question for line in lines[:2])
     assert r"echo \x1b[2J \u202e # end" in question
     person.say("n", "Then not.")
@@ -354,8 +343,7 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
     desk.stub.enqueue(bash("echo 1"), bash("echo 2"), write, reply("First."))
     desk.stub.enqueue(bash("echo 3"), reply("Second."))
     with desk.person(NO_COLOR="1") as person:
-        person.press("first\n")
-        person.see("Run bash?")
+        person.asked("first")
         person.press("a\n")
         assert "Run bash?" not in person.see("Run write_file?")
         person.say("n", "First.")
@@ -365,8 +353,7 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
         assert person.leave("/quit\n") == 0
     desk.stub.enqueue(bash("echo 4"), reply("Third."))
     with desk.person("--resume") as person:
-        person.press("third\n")
-        person.see("Run bash?")
+        person.asked("third")
         person.say("n", "Third.")
     assert desk.stub.requests[-1]["messages"][0]["content"] == "second"
 
@@ -376,8 +363,7 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
 
 def test_context_says_what_fills_the_window_in_tokens(person, stub):
     stub.enqueue(bash("seq 2000"), reply("Counted."))
-    person.press("count\n")
-    person.see("Run bash?")
+    person.asked("count")
     person.say("y", "Counted.")
     table = dict(
         re.findall(r"^(\w[\w ]+?)  +([\d,]+)$", person.say("/context"), re.MULTILINE)
@@ -498,8 +484,7 @@ def test_nothing_that_arrives_can_steer_the_terminal(person, stub, replies):
 def test_what_a_file_holds_cannot_steer_the_terminal(person, stub):
     (person.folder / "file").write_text(HOSTILE)
     stub.enqueue(bash("cat file"), reply("end"))
-    person.press("show\n")
-    shown = person.see("Run bash?")
+    shown = person.asked("show")
     assert RAW.findall(shown + person.say("y", "end")) == []
 
 
@@ -541,13 +526,16 @@ def test_without_a_terminal_to_ask_on_the_answer_is_no(run, api):
     api.enqueue(bash("touch file"), reply("Then not."))
     status, out, err = run("-p", "touch it", stdin="y\n")
     assert (status, out) == (0, "Then not.\n") and "--yes" in err
-    assert results(api.requests[-1])[0]["is_error"] and not Path("file").exists()
+    assert (
+        results(api.requests[-1]["messages"][-1])[0]["is_error"]
+        and not Path("file").exists()
+    )
 
 
 def test_yes_runs_tools_without_asking(run, api):
     api.enqueue(bash("echo $((6 * 7))"), reply("Done."))
     assert run("-p", "count", "--yes")[:2] == (0, "Done.\n")
-    assert results(api.requests[-1])[0]["content"].strip() == "42"
+    assert results(api.requests[-1]["messages"][-1])[0]["content"].strip() == "42"
 
 
 def test_without_a_terminal_lines_of_standard_input_are_prompts(run, api):
