@@ -11,7 +11,6 @@ from builders import (
     NO_SUMMARY,
     SUMMARY,
     TOO_LONG,
-    asks_for_summary,
     did,
     fails,
     planned,
@@ -420,15 +419,6 @@ def test_the_budget_is_20000_tokens_where_the_threshold_is_high(make):
     assert 19_000 < program.estimate_tokens(map(typed, kept)) <= 20_000
 
 
-def test_over_several_compactions_the_first_and_the_newest_words_still_stay(long):
-    agent = long(*[SUMMARY, reply(BODY)] * 6)
-    wishes = [f"#{n}: {'w' * 1_990}." for n in range(6)]  # 500 tokens each
-    for wish in wishes:
-        program.take_turn(agent, wish)
-        assert "First wish." in head(agent) and wish in head(agent)
-    assert wishes[-2] in head(agent) and wishes[0] not in head(agent)
-
-
 @pytest.mark.parametrize("place", ["First", "Second"])
 def test_a_long_wish_that_fits_the_budget_stays_whole(make, place):
     wishes = ["First wish.", "Second wish."]
@@ -660,17 +650,6 @@ def test_while_it_is_open_the_history_is_rebuilt_without_the_model(broken):
         assert part in kept
 
 
-def test_the_rebuild_without_the_model_keeps_the_newest_messages(broken):
-    work = [did(f"result {n}") for n in range(4)]
-    agent = broken(reply("Done."))
-    for message in itertools.chain(*work):
-        program.commit(agent, message)
-    program.take_turn(agent, "Four.")
-    sent = agent.client.requests[-1]["messages"]
-    assert sent[-1] == typed("Four.") and sent[-3:-1] == work[3]
-    assert len(sent) <= 7 and BODY not in str(sent)
-
-
 def test_the_rebuild_without_the_model_drops_newest_messages_that_do_not_fit(broken):
     agent = broken(reply("Done."))
     for message in did(BODY):
@@ -707,16 +686,6 @@ def test_the_compact_tool_does_not_pass_an_open_breaker(long):
 # --- Never two summaries without a reply in between ---
 
 
-def test_after_each_reply_a_summary_may_be_made_again_in_the_same_turn(make):
-    calls = [("bash", {"command": "echo hi"})]
-    agent = make(
-        *[reply(BODY, calls=calls), SUMMARY] * 3, reply("Done."), threshold=15_000
-    )
-    assert program.take_turn(agent, "Work.") == "Done."
-    kinds = list(map(asks_for_summary, agent.client.requests))
-    assert kinds == [False, True] * 3 + [False]
-
-
 @pytest.mark.parametrize("first", [SUMMARY, NO_SUMMARY], ids=["made", "failed"])
 def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
     long, first
@@ -728,15 +697,6 @@ def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
     assert program.take_turn(agent, "Newest wish.") == "Done."
     assert len(summaries(agent)) == 1 and len(agent.client.requests) == 3
     assert "Newest wish." in str(agent.client.requests[-1]["messages"])
-
-
-def test_two_compactions_by_hand_in_a_row_are_one(long):
-    agent = long(SUMMARY, SUMMARY)
-    assert program.compact_history(agent, "compact", by_hand=True)
-    once = agent.messages
-    assert not program.compact_history(agent, "compact", by_hand=True)
-    assert len(summaries(agent)) == 1 and agent.messages == once
-    assert "nothing to compact" in str(shown(agent, "layer"))
 
 
 def test_what_is_typed_after_a_compaction_by_hand_does_not_summarise_again(long):

@@ -11,16 +11,13 @@ import threading
 import httpx2
 import pytest
 from builders import (
-    HALF,
     LONG,
     READ,
     SMALL,
     SUMMARY,
-    TOO_LONG,
     WRITE,
     fails,
     goes_on,
-    layers,
     on_disk,
     said,
     shown,
@@ -33,7 +30,6 @@ import agent as program
 from agent import take_turn
 
 WHOLE = "An answer without a word lost."
-FULL = reply("Partly", calls=[WRITE], stop="model_context_window_exceeded")
 
 
 @pytest.fixture
@@ -245,44 +241,17 @@ def test_with_p_a_fault_that_stays_is_a_line_on_stderr_and_status_1(run, api, ca
     assert (status, out, err.count("\n")) == (1, "", 1) and named in err
 
 
-# ---- too long ----
-
-ALL_TOO_LONG = {
-    "the prompt": TOO_LONG,
-    "prompt and output": api_error(
-        400,
-        "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, "
-        "decrease input length or `max_tokens` and try again",
-    ),
-    "the request": api_error(413, "Request exceeds the maximum size"),
-    "with the reply": FULL,
-}
-
-
 @pytest.fixture
 def long_talk(wired):
     """long_talk(*answers): an agent after a turn, with these answers still to come."""
 
-    def build(*answers, text=LONG):
-        agent = wired(reply(text, thinking="hm"), **SMALL)
+    def build(*answers):
+        agent = wired(reply(LONG, thinking="hm"), **SMALL)
         take_turn(agent, "Tell me a story")
         agent.client.stub.enqueue(*answers)
         return agent
 
     return build
-
-
-@pytest.mark.parametrize("case", ALL_TOO_LONG)
-def test_what_is_too_long_is_compacted_once_and_the_same_request_goes_on(
-    long_talk, case
-):
-    agent = long_talk(ALL_TOO_LONG[case], SUMMARY, reply(WHOLE), text=HALF)
-    assert take_turn(agent, "Go on") == WHOLE
-    assert len(agent.client.requests) == 4 and agent.failures == 0
-    last = str(agent.client.requests[-1]["messages"])
-    assert "All is well." in last and "Go on" in last and "Partly" not in last
-    assert "reactive_compact" in layers(agent)
-    assert goes_on(agent)
 
 
 # ---- thinking that the API does not take back ----
