@@ -1,5 +1,8 @@
 """Fixtures for all tests: an empty folder, no key, no real pauses, an agent to drive."""
 
+import io
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -7,28 +10,34 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
+from builders import call
 from stub import StubClient
 
 import agent as program
 
-SETTINGS = [
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_AUTH_TOKEN",
-    "ANTHROPIC_BASE_URL",
-    "MODEL_ID",
-    "CONTEXT_WINDOW",
-    "THRESHOLD",
-    "KEEP_RECENT",
-    "MIN_SAVINGS",
-    "MAX_MESSAGES",
-    "NO_COLOR",
-]
+SETTINGS = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"}
+SETTINGS |= {"MODEL_ID", "CONTEXT_WINDOW", "THRESHOLD", "KEEP_RECENT", "MIN_SAVINGS"}
+SETTINGS |= {"MAX_MESSAGES", "NO_COLOR"}
+PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
+
+# Under nohup, or in the background, it may be ignored, by all children as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """The whole suite runs on all cores, but what is named runs in one process."""
+    options = config.option
+    one = options.file_or_dir or options.usepdb or "PYTEST_XDIST_WORKER" in os.environ
+    if getattr(options, "numprocesses", 0) is None and not one:
+        options.numprocesses = min(8, max(2, os.cpu_count() or 2))
+        options.dist = "loadgroup"  # what shares a long session stays in one process
 
 
 @pytest.fixture(autouse=True)
 def workspace(tmp_path, monkeypatch):
     """An empty folder to work in, and none of the person's own settings."""
-    for name in SETTINGS:
+    for name in SETTINGS | PROXIES | {name.lower() for name in PROXIES}:
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "workspace"
     folder.mkdir()
@@ -42,6 +51,12 @@ def pauses(monkeypatch):
     seconds = []
     monkeypatch.setattr(program.time, "sleep", seconds.append)
     return seconds
+
+
+@pytest.fixture
+def notes(workspace):
+    """A file for the model to read, notes.txt."""
+    (workspace / "notes.txt").write_text("these are the notes\n" * 200)
 
 
 @pytest.fixture
@@ -64,4 +79,74 @@ def make():
         return agent
 
     yield build
-    assert [text for c in clients for text in getattr(c, "refused", [])] == []
+    fakes = [getattr(client, "stub", client) for client in clients]
+    assert [text for fake in fakes for text in getattr(fake, "refused", [])] == []
+
+
+# --- Tools, one call at a time ---
+
+
+@pytest.fixture
+def answer(make):
+    """answer(tool, **input): (what it says, whether that is an error)."""
+    agent = make()
+
+    def answer(name, /, **given):
+        block = program.run_tool(agent, call(name, **given))
+        return block["content"], block.get("is_error", False)
+
+    return answer
+
+
+@pytest.fixture
+def use(answer):
+    """use(tool, **input): what the tool answers, which must not be an error."""
+
+    def use(name, /, **given):
+        content, is_error = answer(name, **given)
+        assert not is_error, content
+        return content
+
+    return use
+
+
+@pytest.fixture
+def error_of(answer):
+    """error_of(tool, **input): what the tool answers, which must be an error."""
+
+    def error_of(name, /, **given):
+        content, is_error = answer(name, **given)
+        assert is_error and content.strip()
+        return content
+
+    return error_of
+
+
+# --- The program in this process, over a server ---
+
+
+@pytest.fixture
+def api():
+    """An API for one test; in the end nothing may be left in it or have been refused."""
+    from wire import serve  # which loads the SDK
+
+    stub = StubClient()
+    with serve(stub) as stub.url:
+        yield stub
+    assert (stub.refused, [*stub.queue]) == ([], [])
+
+
+@pytest.fixture
+def run(api, capsys, monkeypatch, tmp_path):
+    """run(*argv, stdin="", **settings): (exit status, stdout, stderr) of the program."""
+    monkeypatch.setattr(program, "__file__", str(tmp_path / "agent.py"))  # and no .env
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
+    usual = {"ANTHROPIC_API_KEY": "test-key-0123456789", "ANTHROPIC_BASE_URL": api.url}
+
+    def go(*argv, stdin="", **settings):
+        for name, value in (usual | settings).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        return program.main([*argv]), *capsys.readouterr()
+
+    return go

@@ -1,13 +1,26 @@
 """Layer 1: what is forgotten without asking the model, what never is, and the order."""
 
-import copy
 import itertools
 import re
+import textwrap
 import time
 from pathlib import Path
 
+import builders
 import pytest
 import stub
+from builders import (
+    THOUGHT,
+    did,
+    history,
+    is_valid,
+    layers,
+    outputs,
+    planned,
+    read,
+    said,
+    typed,
+)
 from stub import reply
 
 import agent as program
@@ -15,61 +28,15 @@ from agent import drop_thinking, micro_compact, remember, snip_compact
 from agent import tool_result_budget as budget
 
 T = 1_000_000  # a threshold so high that the limits in tokens and characters hold
-THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}
 REDACTED = {"type": "redacted_thinking", "data": "d"}
 TRANSCRIPT = Path(".transcripts/transcript_1.jsonl")
 CLEARED = "[Previous: used bash]"
-
-numbers = itertools.count(1)
-
-
-def typed(text):
-    return {"role": "user", "content": text}
-
-
-def step(*texts, tool="bash", given=None, thinking=THOUGHT):
-    """The model calls a tool once for each text, and these are the results."""
-    names = [f"call_{next(numbers)}" for _ in texts]
-    calls = [
-        {"type": "tool_use", "id": name, "name": tool, "input": given or {}}
-        for name in names
-    ]
-    results = [
-        {"type": "tool_result", "tool_use_id": name, "content": text}
-        for name, text in zip(names, texts)
-    ]
-    return [
-        {"role": "assistant", "content": [thinking, *calls]},
-        {"role": "user", "content": results},
-    ]
-
-
-def said(text, thinking=THOUGHT):
-    content = [thinking, {"type": "text", "text": text}]
-    return {"role": "assistant", "content": content}
-
-
-def history(*parts):
-    """A conversation that begins with what the person typed."""
-    steps = [part if isinstance(part, list) else [part] for part in parts]
-    return [typed("Go."), *itertools.chain(*steps)]
-
-
-def results(messages):
-    """The texts of all tool results, in order."""
-    return [result["content"] for _, _, result in program.exchanges(messages)]
 
 
 def thoughtful(messages):
     """The indices of the messages that hold thinking."""
     kinds = [{b["type"] for b in stub.blocks(m["content"])} for m in messages]
     return [i for i, k in enumerate(kinds) if k & {"thinking", "redacted_thinking"}]
-
-
-def is_valid(messages):
-    """Whether all calls are paired and the order is one that the API takes."""
-    turns = stub.merge_turns(messages)
-    return not [*stub.in_pairs(turns), *stub.in_order(turns, ["any"])]
 
 
 def saved(text):
@@ -79,13 +46,7 @@ def saved(text):
 
 def cut(messages):
     """Which of the results the budget replaced."""
-    return [text.startswith("<persisted-output>") for text in results(messages)]
-
-
-def layers(agent):
-    """The names of the layers that acted, in order."""
-    said = [text for kind, text in agent.events if kind == "layer"]
-    return re.findall(r"^\[(\w+)\]", "\n".join(said), re.MULTILINE)
+    return [text.startswith("<persisted-output>") for text in outputs(*messages)]
 
 
 # --- The budget: results that are too large go to disk before the model sees them ---
@@ -101,12 +62,12 @@ def layers(agent):
     ],
 )
 def test_a_single_result_over_the_limit_is_replaced(threshold, characters, is_cut):
-    messages = history(step("x" * characters))
+    messages = history(did("x" * characters))
     assert cut(budget(messages, threshold, saved)) == [is_cut]
 
 
 def test_the_limit_of_a_result_is_in_tokens_so_japanese_reaches_it_sooner():
-    messages = history(step("あ" * 60_000))
+    messages = history(did("あ" * 60_000))
     assert cut(budget(messages, T, saved)) == [True]
 
 
@@ -121,36 +82,36 @@ def test_the_limit_of_a_result_is_in_tokens_so_japanese_reaches_it_sooner():
     ],
 )
 def test_the_largest_results_of_a_message_go_until_it_fits(threshold, sizes, expected):
-    messages = history(step(*("x" * size for size in sizes)))
+    messages = history(did(*("x" * size for size in sizes)))
     assert cut(budget(messages, threshold, saved)) == expected
 
 
 def test_many_results_of_modest_size_are_brought_within_the_total_as_well():
-    messages = history(step(*["x" * 3_900] * 5))
+    messages = history(did(*["x" * 3_900] * 5))
     before, after = (
-        sum(map(len, results(m))) for m in (messages, budget(messages, 12_000, saved))
+        sum(map(len, outputs(*m))) for m in (messages, budget(messages, 12_000, saved))
     )
     assert before > 4 * 4_000 >= after
 
 
 def test_what_the_model_has_seen_does_not_count_toward_the_total():
-    messages = history(step("x" * 150_000), step("x" * 150_000))
+    messages = history(did("x" * 150_000), did("x" * 150_000))
     assert budget(messages, T, saved) is messages
 
 
 def test_what_the_model_has_seen_is_left_to_the_other_steps():
-    messages = history(step("x" * 300_000), said("Seen."), typed("Next."))
+    messages = history(did("x" * 300_000), said("Seen."), typed("Next."))
     assert budget(messages, T, saved) is messages
 
 
 def test_a_result_stays_in_the_budget_when_the_person_typed_something_after_it():
-    messages = history(step("x" * 300_000), typed("Stop."), typed("No, go on."))
+    messages = history(did("x" * 300_000), typed("Stop."), typed("No, go on."))
     assert cut(budget(messages, T, saved)) == [True]
 
 
 def test_the_marker_has_the_path_the_size_and_the_first_2000_characters():
     text = "a" * 2_000 + "b" * 200_000
-    marker = results(budget(history(step(text)), T, saved))[0]
+    marker = outputs(*budget(history(did(text)), T, saved))[0]
     assert "saved/202000.txt" in marker and "202,000" in marker
     assert "a" * 2_000 in marker and "ab" not in marker
     assert marker.endswith("</persisted-output>")
@@ -158,20 +119,20 @@ def test_the_marker_has_the_path_the_size_and_the_first_2000_characters():
 
 def test_the_file_holds_the_whole_result_and_is_named_by_its_content(make):
     texts = ["x" * 50_000, "y" * 50_000, "x" * 50_000]
-    agent = make(threshold=30_000, messages=history(step(*texts)))
+    agent = make(threshold=30_000, messages=history(did(*texts)))
     program.forget_tool_output(agent)
     paths = re.findall(
-        r"\.task_outputs/tool-results/\S+", "".join(results(agent.messages))
+        r"\.task_outputs/tool-results/\S+", "".join(outputs(*agent.messages))
     )
     assert [Path(path).read_text() for path in paths] == texts
     assert paths[0] == paths[2] != paths[1]
 
 
 def test_a_file_that_was_read_is_not_saved_again(make):
-    read = step("x" * 90_000, tool="read_file", given={"path": "big.txt", "offset": 7})
+    read = did("x" * 90_000, tool="read_file", given={"path": "big.txt", "offset": 7})
     agent = make(threshold=30_000, messages=history(read))
     program.forget_tool_output(agent)
-    assert cut(agent.messages) == [True] and "big.txt" in results(agent.messages)[0]
+    assert cut(agent.messages) == [True] and "big.txt" in outputs(*agent.messages)[0]
     assert not Path(".task_outputs").exists()
 
 
@@ -188,12 +149,12 @@ def test_a_file_that_was_read_is_not_saved_again(make):
 def test_what_a_cut_read_leaves_out_begins_where_its_marker_says(make, offset, text):
     Path("big.txt").write_text(text if str(offset)[0] == "1" else "\n" * 399 + text)
     agent = make(threshold=30_000)
-    read = step(
+    read = did(
         program.TOOLS["read_file"](agent, "big.txt", offset),
         tool="read_file",
         given={"path": "big.txt", "offset": offset},
     )
-    marker = results(budget(history(read), 8_000, saved))[0]
+    marker = outputs(*budget(history(read), 8_000, saved))[0]
     shown = marker.split("\n", 2)[2].removesuffix("\n</persisted-output>")
     rest = program.TOOLS["read_file"](agent, "big.txt", marker_offset(marker), 9_999)
     start = text.index(rest[:1_000])  # within what was shown, or right after it
@@ -207,20 +168,12 @@ def marker_offset(marker):
     return int(offset) if offset.isdigit() else offset
 
 
-def test_the_result_of_a_large_command_reaches_the_model_as_a_preview(make):
-    call = ("bash", {"command": "printf 'x%.0s' {1..90000}"})
-    agent = make(reply(calls=[call], thinking=""), reply("Done."), threshold=30_000)
-    program.take_turn(agent, "Print it.")
-    sent = results(agent.client.requests[1]["messages"])[0]
-    assert sent.startswith("<persisted-output>") and len(sent) < 3_000
-
-
 # --- The snip: above so many messages the middle goes ---
 
 
 def talk(length):
     """A conversation of so many messages, each call with its result after it."""
-    steps = (step(f"result {n}") for n in range(length))
+    steps = (did(f"result {n}", thinking=[THOUGHT]) for n in range(length))
     return [typed("Go."), *itertools.chain(*steps)][:length]
 
 
@@ -246,12 +199,6 @@ def test_the_first_three_and_the_newest_stay_and_no_pair_is_parted(length, most)
     assert len(snipped) <= most // 2 + 2 and is_valid(snipped)
 
 
-def test_messages_typed_in_a_row_do_not_make_it_part_a_pair():
-    for shift in range(4):
-        messages = [typed("Go."), *map(typed, "abcd"[:shift]), *talk(61)[1:]]
-        assert is_valid(snip_compact(messages, 50, TRANSCRIPT))
-
-
 def test_one_message_of_ours_that_names_the_transcript_stands_for_the_middle():
     messages = talk(61)
     snipped = snip_compact(messages, 50, TRANSCRIPT)
@@ -262,7 +209,7 @@ def test_one_message_of_ours_that_names_the_transcript_stands_for_the_middle():
 
 def test_it_does_not_fire_again_until_twenty_more_messages_have_come():
     messages = snip_compact(talk(51), 50, TRANSCRIPT)
-    grown = [*messages, *itertools.chain(*(step("more") for _ in range(10)))]
+    grown = [*messages, *itertools.chain(*(did("more") for _ in range(10)))]
     assert len(messages) <= 26
     assert snip_compact(grown, 50, TRANSCRIPT) is grown
 
@@ -272,20 +219,12 @@ def test_thinking_before_the_snip_stays_and_after_it_goes():
 
 
 def test_what_the_person_typed_and_the_files_read_outlive_a_snip():
-    read = [step("text", tool="read_file", given={"path": f"{n}.py"}) for n in "ab"]
-    middle = [typed("Second."), *read[0], typed("Third."), *read[1], said("Hm.")]
-    messages = history(*(step("r") for _ in range(10)), middle, *talk(50)[1:])
+    middle = [typed("Second."), *read("a.py"), typed("Third."), *read("b.py")]
+    messages = history(*(did("r") for _ in range(10)), middle, *talk(50)[1:])
     snipped = snip_compact(messages, 50, TRANSCRIPT)
     assert not {"Second.", "Third."} & {str(m["content"]) for m in snipped}
     assert remember(snipped) == remember(messages)
     assert remember(snipped)["words"] == ["Go.", "Second.", "Third."]
-
-
-def test_what_the_person_typed_outlives_a_second_snip():
-    once = snip_compact(history(typed("Second."), *talk(61)[1:]), 50, TRANSCRIPT)
-    twice = snip_compact([*once, typed("Third."), *talk(41)[1:]], 50, TRANSCRIPT)
-    assert len(twice) < len(once) + 10
-    assert remember(twice)["words"] == ["Go.", "Second.", "Third."]
 
 
 @pytest.mark.parametrize(
@@ -299,9 +238,9 @@ def test_what_the_person_typed_outlives_a_second_snip():
     ],
 )
 def test_the_plan_outlives_a_snip_as_it_was_last_written(plans, left):
-    steps = [step("r") for _ in range(30)]
+    steps = [did("r") for _ in range(30)]
     for place, items in sorted(plans.items(), reverse=True):
-        steps.insert(place, step("ok", tool="todo_write", given={"items": items}))
+        steps.insert(place, planned(*items))
     messages = history(*steps)
     assert remember(messages)["todos"] == left
     assert remember(snip_compact(messages, 50, TRANSCRIPT))["todos"] == left
@@ -325,58 +264,50 @@ LONG = "x" * 500
     "keep, cleared", [(0, 5), (1, 4), (3, 2), (4, 1), (5, 0), (99, 0)]
 )
 def test_all_but_the_newest_keep_recent_results_are_cleared(keep, cleared):
-    messages = history(*(step(LONG) for _ in range(5)), said("Done."))
-    after = results(micro_compact(messages, keep, 0))
+    messages = history(*(did(LONG) for _ in range(5)), said("Done."))
+    after = outputs(*micro_compact(messages, keep, 0))
     assert after == [CLEARED] * cleared + [LONG] * (5 - cleared)
 
 
 @pytest.mark.parametrize("length, is_cleared", [(100, False), (101, True)])
 def test_only_results_over_100_characters_are_cleared(length, is_cleared):
-    messages = history(step("x" * length), said("Done."))
-    assert (results(micro_compact(messages, 0, 0)) == [CLEARED]) == is_cleared
+    messages = history(did("x" * length), said("Done."))
+    assert (outputs(*micro_compact(messages, 0, 0)) == [CLEARED]) == is_cleared
 
 
 @pytest.mark.parametrize(
     "tool", ["bash", "read_file", "write_file", "edit_file", "glob", "grep"]
 )
 def test_what_can_be_repeated_or_is_on_disk_is_cleared(tool):
-    messages = history(step(LONG, tool=tool), said("Done."))
-    assert results(micro_compact(messages, 0, 0)) == [f"[Previous: used {tool}]"]
+    messages = history(did(LONG, tool=tool), said("Done."))
+    assert outputs(*micro_compact(messages, 0, 0)) == [f"[Previous: used {tool}]"]
 
 
 @pytest.mark.parametrize("tool", ["task", "todo_write", "compact"])
 def test_what_a_subagent_reported_and_what_is_our_own_stays(tool):
-    messages = history(step(LONG, tool=tool), step(LONG, tool=tool), said("Done."))
+    messages = history(did(LONG, tool=tool), did(LONG, tool=tool), said("Done."))
     assert tool in program.TOOLS and tool not in program.COMPACTABLE_TOOLS
     assert micro_compact(messages, 0, 0, True) is messages
 
 
 def test_the_placeholder_of_a_result_on_disk_names_its_file():
-    messages = budget(history(step("x" * 300_000)), T, saved)
-    cleared = results(micro_compact([*messages, said("Seen.")], 0, 0))
+    messages = budget(history(did("x" * 300_000)), T, saved)
+    cleared = outputs(*micro_compact([*messages, said("Seen.")], 0, 0))
     assert cleared == ["[Previous: used bash, saved at saved/300000.txt]"]
 
 
 def test_the_call_stays_so_that_the_model_can_do_it_again():
-    messages = history(step(LONG, given={"command": "ls"}), said("Done."))
+    messages = history(did(LONG, given={"command": "ls"}), said("Done."))
     after = micro_compact(messages, 0, 0)
-    assert program.blocks(after[1], "tool_use") == messages[1]["content"][1:]
+    assert after[1] == messages[1]
     assert is_valid([*after, typed("Go on.")])
 
 
 @pytest.mark.parametrize("later", [[], [typed("Stop.")], [typed("a"), typed("b")]])
 def test_a_result_that_the_model_has_not_seen_is_never_cleared(later):
-    messages = history(step(LONG), step(*[LONG] * 5), *later)
-    after = results(micro_compact(messages, 0, 0, True))
+    messages = history(did(LONG), did(*[LONG] * 5), *later)
+    after = outputs(*micro_compact(messages, 0, 0, True))
     assert after == [CLEARED, *[LONG] * 5]
-
-
-def test_all_five_results_of_one_reply_reach_the_model_whole(make):
-    calls = [("bash", {"command": f"printf '{n}%.0s' {{1..500}}"}) for n in range(5)]
-    agent = make(reply(calls=calls, thinking=""), reply("Done."), min_savings=0)
-    program.take_turn(agent, "Count.")
-    sent = results(agent.client.requests[1]["messages"])
-    assert sent == [str(n) * 500 for n in range(5)]
 
 
 def test_with_keep_recent_0_a_result_is_cleared_once_the_model_has_seen_it(make):
@@ -384,7 +315,7 @@ def test_with_keep_recent_0_a_result_is_cleared_once_the_model_has_seen_it(make)
     replies = [reply(calls=calls, thinking="") for _ in range(2)]
     agent = make(*replies, reply("Done."), keep_recent=0, min_savings=0)
     program.take_turn(agent, "Count.")
-    sent = [results(r["messages"]) for r in agent.client.requests]
+    sent = [outputs(*r["messages"]) for r in agent.client.requests]
     assert sent == [[], [LONG], [CLEARED, LONG]]
 
 
@@ -404,7 +335,7 @@ FREED = 5 * (40_002 // 4 - len(f'"{CLEARED}"') // 4)
 def test_it_clears_only_what_is_worth_it_unless_the_cache_is_cold(
     least, cold, is_cleared
 ):
-    messages = history(*(step("x" * 40_000) for _ in range(5)), said("Done."))
+    messages = history(*(did("x" * 40_000) for _ in range(5)), said("Done."))
     assert (micro_compact(messages, 0, least, cold) is not messages) == is_cleared
 
 
@@ -422,24 +353,24 @@ def test_it_clears_only_what_is_worth_it_unless_the_cache_is_cold(
 def test_the_agent_clears_20000_tokens_at_once_or_what_is_no_longer_cached(
     make, threshold, seconds, characters, is_cleared
 ):
-    seen = history(step("x" * characters), said("Seen."))
+    seen = history(did("x" * characters), said("Seen."))
     agent = make(threshold=threshold, keep_recent=0, messages=seen)
     agent.last_request = time.monotonic() - seconds
     program.forget_tool_output(agent)
-    assert (results(agent.messages) == [CLEARED]) == is_cleared
+    assert (outputs(*agent.messages) == [CLEARED]) == is_cleared
 
 
 def test_before_the_first_request_the_cache_is_cold(make):
-    agent = make(keep_recent=0, messages=history(step(LONG), said("Seen.")))
+    agent = make(keep_recent=0, messages=history(did(LONG), said("Seen.")))
     program.forget_tool_output(agent)
-    assert results(agent.messages) == [CLEARED]
+    assert outputs(*agent.messages) == [CLEARED]
 
 
 def test_a_request_warms_the_cache(make):
     calls = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
     agent = make(reply(calls=calls), reply(calls=calls), reply("Done."), keep_recent=0)
     program.take_turn(agent, "Count.")
-    assert results(agent.messages) == [LONG, LONG]
+    assert outputs(*agent.messages) == [LONG, LONG]
 
 
 # --- Thinking is bound to what stands before it ---
@@ -447,14 +378,14 @@ def test_a_request_warms_the_cache(make):
 
 @pytest.mark.parametrize("thinking", [THOUGHT, REDACTED])
 def test_thinking_before_the_first_change_stays_and_after_it_goes(thinking):
-    steps = [step(text, thinking=thinking) for text in ("short", LONG, "short", LONG)]
+    steps = [did(text, thinking=[thinking]) for text in ("short", LONG, "short", LONG)]
     messages = history(*steps, said("Done.", thinking))
     assert thoughtful(messages) == [1, 3, 5, 7, 9]
     assert thoughtful(micro_compact(messages, 0, 0)) == [1, 3]
 
 
 def test_thinking_goes_only_from_the_given_message_on():
-    messages = history(said("a"), said("b"), said("c"))
+    messages = history(*(said(text, THOUGHT) for text in "abc"))
     assert thoughtful(drop_thinking(messages, 2)) == [1]
     assert thoughtful(drop_thinking(messages)) == []
 
@@ -466,7 +397,7 @@ def test_a_reply_that_was_only_thinking_goes_whole():
 
 
 def test_nothing_but_the_thinking_is_taken_from_a_message():
-    messages = history(step("ok"), said("Done."))
+    messages = history(did("ok", thinking=[THOUGHT]), said("Done."))
     bare = drop_thinking(messages)
     assert bare[1]["content"] == messages[1]["content"][1:]
     assert bare[2] is messages[2] and len(bare) == len(messages)
@@ -483,44 +414,11 @@ def test_a_long_run_of_clearing_never_sends_thinking_whose_past_was_changed(make
 
 # --- What the steps share ---
 
-STEPS = {
-    "budget": lambda messages: budget(messages, 30_000, saved),
-    "snip": lambda messages: snip_compact(messages, 50, TRANSCRIPT),
-    "micro": lambda messages: micro_compact(messages, 3, 0),
-    "thinking": lambda messages: drop_thinking(messages, 3),
-}
-
 
 def work():
     """A conversation in which every step finds something to do."""
-    steps = [step(LONG) for _ in range(30)]
-    return history(*steps, typed("More."), step("x" * 90_000, "y" * 90_000))
-
-
-@pytest.fixture(params=STEPS)
-def forget(request):
-    return STEPS[request.param]
-
-
-def test_a_step_changes_neither_the_list_nor_the_blocks_it_is_given(forget):
-    messages = work()
-    before = copy.deepcopy(messages)
-    assert forget(messages) != messages
-    assert messages == before
-
-
-def test_a_step_done_twice_is_a_step_done_once(forget):
-    once = forget(work())
-    assert forget(once) is once
-
-
-def test_a_step_with_nothing_to_do_returns_the_list_itself(forget):
-    for messages in ([], [typed("Go.")], history({**said("Done."), "content": LONG})):
-        assert forget(messages) is messages
-
-
-def test_what_a_step_leaves_is_a_valid_conversation(forget):
-    assert is_valid(forget(work()))
+    steps = [did(LONG) for _ in range(30)]
+    return history(*steps, typed("More."), did("x" * 90_000, "y" * 90_000))
 
 
 def test_the_steps_come_in_order_budget_snip_micro(make):
@@ -536,13 +434,13 @@ def test_a_large_result_is_on_disk_before_its_placeholder_replaces_it(make):
     program.take_turn(agent, "Print it.")
     program.take_turn(agent, "And now?")
     place = re.fullmatch(
-        r"\[Previous: used bash, saved at (\S+)\]", *results(agent.messages)
+        r"\[Previous: used bash, saved at (\S+)\]", *outputs(*agent.messages)
     )
     assert Path(place[1]).read_text() == "x" * 90_000
 
 
 def test_an_agent_with_nothing_to_forget_keeps_its_list_and_says_nothing(make):
-    messages = history(step("short"), said("Done."))
+    messages = history(did("short"), said("Done."))
     agent = make(messages=messages)
     program.forget_tool_output(agent)
     assert agent.messages is messages and agent.events == []
@@ -560,7 +458,7 @@ def test_the_count_shrinks_by_what_was_freed(make):
 
 
 def test_what_layer_1_did_is_told_with_the_tokens_before_and_after(make):
-    agent = make(messages=history(step("x" * 90_000), said("Seen.")), keep_recent=0)
+    agent = make(messages=history(did("x" * 90_000), said("Seen.")), keep_recent=0)
     before = program.context_tokens(agent)
     program.forget_tool_output(agent)
     [(kind, text)] = agent.events
@@ -569,19 +467,19 @@ def test_what_layer_1_did_is_told_with_the_tokens_before_and_after(make):
     assert str(agent.transcript) in text
 
 
-def test_the_transcript_keeps_what_layer_1_forgets(make):
-    call = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
-    replies = reply(calls=call), reply("Seen."), reply("Done.")
-    agent = make(*replies, keep_recent=0, min_savings=0)
-    for text in ("Print it.", "And now?"):
-        program.take_turn(agent, text)
-    assert results(agent.messages) == [CLEARED]
-    assert results(program.load(agent.transcript)) == [LONG]
-
-
 def test_a_snip_names_the_request_in_progress_when_it_takes_it_out(make):
     steps = [reply(calls=[("glob", {"pattern": f"{n}*"})]) for n in range(20)]
     agent = make(reply("One."), *steps, reply("Done."), max_messages=12)
     for text in ("First", "The wish of now"):
         program.take_turn(agent, text)
     assert "The wish of now" in str(agent.client.requests[-1]["messages"])
+
+
+# --- How to add a test ---
+
+
+def test_the_example_of_how_to_add_a_test_passes():
+    [example] = re.findall(r"\n\n((?: {4}.*\n)+)", str(builders.__doc__))
+    names = {**vars(builders), "micro_compact": micro_compact}
+    exec(textwrap.dedent(example), names)  # noqa: S102
+    names["test_an_old_result_gives_way_to_a_placeholder"]()

@@ -7,6 +7,20 @@ from pathlib import Path
 
 import pytest
 import stub
+from builders import (
+    NO_SUMMARY,
+    SUMMARY,
+    TOO_LONG,
+    did,
+    fails,
+    planned,
+    read,
+    said,
+    shown,
+    summaries,
+    texts,
+    typed,
+)
 from stub import StubClient, api_error, reply
 
 import agent as program
@@ -14,33 +28,6 @@ import agent as program
 T = 10_000  # tokens; an agent with this threshold has about 1,000 in its fixed parts
 WINDOW = {"threshold": T}
 BODY = "x" * 60_000  # over T by any count
-SUMMARY = reply("<analysis>notes</analysis>\n<summary>It went well.</summary>")
-NONE = reply("I would rather talk.")
-
-numbers = itertools.count(1)
-
-
-def typed(text):
-    return {"role": "user", "content": text}
-
-
-def said(text):
-    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
-
-
-def did(tool, given, text="ok"):
-    """A call of the model's and its result, as two messages."""
-    key = f"call_{next(numbers)}"
-    call = {"type": "tool_use", "id": key, "name": tool, "input": given}
-    result = {"type": "tool_result", "tool_use_id": key, "content": text}
-    return [
-        {"role": "assistant", "content": [call]},
-        {"role": "user", "content": [result]},
-    ]
-
-
-def read(path, text="text"):
-    return did("read_file", {"path": path}, text)
 
 
 @pytest.fixture
@@ -69,27 +56,13 @@ def compacted(long):
     return build
 
 
-def summaries(agent):
-    """The requests for a summary."""
-    return [r for r in agent.client.requests if "<analysis>" in last_text(r)]
-
-
-def last_text(request):
-    return str(request["messages"][-1]["content"])
-
-
-def texts(message):
-    """The texts of a message of ours, block by block."""
-    return [block["text"] for block in message["content"]]
-
-
 def head(agent):
     """All that stands for the history, as one text."""
     return "\n".join(texts(agent.messages[0]))
 
 
-def told(agent, *kinds):
-    return "\n".join(text for kind, text in agent.events if kind in kinds)
+def last_text(request):
+    return str(request["messages"][-1]["content"])
 
 
 def bytes_4(agent):
@@ -179,20 +152,6 @@ def test_the_settings_of_layer_1_may_be_zero(monkeypatch):
     assert (agent.keep_recent, agent.min_savings, agent.max_messages) == (0, 0, 50)
 
 
-def test_a_setting_that_is_no_number_is_an_error_that_names_it(monkeypatch):
-    monkeypatch.setenv("THRESHOLD", "a lot")
-    with pytest.raises(program.AgentError, match="THRESHOLD"):
-        program.limits(StubClient(), "model")
-
-
-@pytest.mark.parametrize("adaptive", [True, False])
-def test_thinking_is_asked_for_where_the_model_offers_it(make, adaptive):
-    client = StubClient(reply("Hi."), adaptive=adaptive)
-    agent = make(client=client, **program.limits(client, "model"))
-    program.take_turn(agent, "Hello.")
-    assert ("thinking" in client.requests[0]) == adaptive
-
-
 # --- Counting ---
 
 
@@ -237,8 +196,7 @@ def test_a_message_that_is_taken_back_leaves_the_count_as_it_was(make):
     agent = make(reply(BODY), reply(stop="refusal"))
     program.take_turn(agent, "Tell me.")
     before = program.context_tokens(agent)
-    with pytest.raises(program.AgentError):
-        program.take_turn(agent, "Something forbidden.")
+    fails(agent, "Something forbidden.")
     assert program.context_tokens(agent) == before
 
 
@@ -258,19 +216,12 @@ def test_it_is_the_apis_count_that_decides(make):
     assert len(summaries(agent)) == 1
 
 
-def test_under_the_threshold_nothing_is_summarised(make):
-    agent = make(reply("a"), reply("b"), **WINDOW)
-    for text in ("First.", "Second."):
-        program.take_turn(agent, text)
-    assert summaries(agent) == [] and len(agent.messages) == 4
-
-
 def test_what_layer_1_frees_can_make_a_summary_unnecessary(make):
     agent = make(reply("Done."), keep_recent=0, **WINDOW)
-    agent.messages = [typed("Look."), *did("bash", {}, BODY), said("Seen.")]
+    agent.messages = [typed("Look."), *did(BODY), said("Seen.")]
     assert program.should_compact(agent)
     program.take_turn(agent, "Go on.")
-    assert len(agent.client.requests) == 1 and "auto" not in told(agent, "layer")
+    assert len(agent.client.requests) == 1 and "auto" not in str(shown(agent, "layer"))
 
 
 # --- The request for a summary ---
@@ -314,20 +265,10 @@ def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(asked):
     assert f"{T // 8:,}" in text and "earlier summary" in text
 
 
-def test_no_thinking_text_gets_into_the_prompt_or_the_new_history(asked):
-    prompt = last_text(summaries(asked)[0])
-    assert "secret thought" not in prompt + str(asked.messages)
-
-
 def test_the_focus_is_appended_where_one_was_given(long):
     agent = long(SUMMARY, focus="the names of the birds")
     program.compact_history(agent, "compact", by_hand=True)
     assert "the names of the birds" in last_text(summaries(agent)[0])
-
-
-def test_neither_system_prompt_nor_tools_ever_change(asked):
-    fixed = [json.dumps([r["system"], r["tools"]]) for r in asked.client.requests]
-    assert len(fixed) == 3 and len(set(fixed)) == 1
 
 
 def test_the_system_prompt_tells_how_the_context_is_kept(asked):
@@ -338,18 +279,18 @@ def test_the_system_prompt_tells_how_the_context_is_kept(asked):
 
 # --- What is accepted as a summary ---
 
-WELL = "<summary>It went well.</summary>"
+WELL = "<summary>All is well.</summary>"
 CALL = [("bash", {"command": "touch called"})]
 
 
 @pytest.mark.parametrize(
     "answer, summary",
     [
-        (reply(WELL), "It went well."),
-        (reply(f"<analysis>a</analysis>\n\n{WELL}\n"), "It went well."),
-        (reply(WELL, stop="stop_sequence"), "It went well."),
-        (reply(WELL, thinking="a <summary>thought</summary>"), "It went well."),
-        (reply("<analysis>a <summary> of it</analysis>" + WELL), "It went well."),
+        (reply(WELL), "All is well."),
+        (reply(f"<analysis>a</analysis>\n\n{WELL}\n"), "All is well."),
+        (reply(WELL, stop="stop_sequence"), "All is well."),
+        (reply(WELL, thinking="a <summary>thought</summary>"), "All is well."),
+        (reply("<analysis>a <summary> of it</analysis>" + WELL), "All is well."),
         (reply("<summary>\nTwo\n\nparts\n</summary>"), "Two\n\nparts"),
         (
             reply("<analysis>a</analysis><summary>It splits at </analysis>.</summary>"),
@@ -378,11 +319,11 @@ def test_a_normal_reply_with_a_summary_is_accepted(long, answer, summary):
         reply(WELL, calls=CALL),
         reply(WELL, calls=CALL, stop="end_turn"),
         reply("", calls=CALL),
-        reply("It went well."),
+        reply("All is well."),
         reply("<summary></summary>"),
         reply("<summary> \n </summary>"),
         reply("<summary>It went"),
-        reply("<analysis><summary>It went well.</summary></analysis>"),
+        reply("<analysis><summary>All is well.</summary></analysis>"),
         reply(""),
         reply("", thinking="Hm."),
         reply(f"<summary>{BODY}{BODY}</summary>"),  # longer than the history
@@ -396,7 +337,7 @@ def test_anything_else_is_a_failure_that_leaves_the_history_as_it_was(long, answ
     before = [*agent.messages, typed("Newest wish.")]
     assert program.take_turn(agent, "Newest wish.") == "Done."
     assert agent.messages == [*before, said("Done.")]
-    assert agent.failures == 1 and "[auto_compact]" in told(agent, "error")
+    assert agent.failures == 1 and "[auto_compact]" in str(shown(agent, "error"))
     assert agent.client.requests[-1]["messages"] == before
     assert not Path("called").exists()
 
@@ -421,23 +362,17 @@ def test_one_message_of_ours_replaces_the_history_and_the_request_ends_with_it(l
 def test_it_has_summary_words_plan_files_and_request_in_this_order(compacted):
     for name in "ab":
         Path(f"{name}.py").write_text(f"the text of {name}")
-    plan = did("todo_write", {"items": ["[x] look", "[ ] mend it"]})
+    plan = planned("[x] look", "[ ] mend it")
     agent = compacted(*plan, *read("a.py"), *read("b.py"), typed("Second wish."))
     first, words, todo, *files, last = texts(agent.messages[0])
     assert first.startswith(
         f"[Conversation compressed. Transcript: {agent.transcript}]"
     )
-    assert "reference" in first and "It went well." in first
+    assert "reference" in first and "All is well." in first
     assert words.index("First wish.") < words.index("Second wish.")
     assert "[ ] mend it" in todo and "look" not in todo
     assert ["the text of" in text for text in files] == [True, True]
     assert last.endswith("Newest wish.")
-
-
-def test_the_transcript_that_it_names_holds_what_was_forgotten(compacted):
-    agent = compacted()
-    path = re.search(r"Transcript: (\S+)\]", head(agent))[1]
-    assert BODY in Path(path).read_text()
 
 
 # --- The person's own words ---
@@ -484,15 +419,6 @@ def test_the_budget_is_20000_tokens_where_the_threshold_is_high(make):
     assert 19_000 < program.estimate_tokens(map(typed, kept)) <= 20_000
 
 
-def test_over_several_compactions_the_first_and_the_newest_words_still_stay(long):
-    agent = long(*[SUMMARY, reply(BODY)] * 6)
-    wishes = [f"#{n}: {'w' * 1_990}." for n in range(6)]  # 500 tokens each
-    for wish in wishes:
-        program.take_turn(agent, wish)
-        assert "First wish." in head(agent) and wish in head(agent)
-    assert wishes[-2] in head(agent) and wishes[0] not in head(agent)
-
-
 @pytest.mark.parametrize("place", ["First", "Second"])
 def test_a_long_wish_that_fits_the_budget_stays_whole(make, place):
     wishes = ["First wish.", "Second wish."]
@@ -522,29 +448,19 @@ def test_what_we_put_into_the_conversation_is_not_taken_for_the_persons_words(
 # --- The plan ---
 
 
-def test_the_open_plan_survives_every_compaction(long):
-    plan = did("todo_write", {"items": ["[ ] mend it"]})
-    agent = long(*[SUMMARY, reply(BODY)] * 3, before=plan)
-    for text in ("One.", "Two.", "Three."):
-        program.take_turn(agent, text)
-        assert "[ ] mend it" in head(agent)
-
-
 @pytest.mark.parametrize("items", [[], ["[x] look", "[x] mend it"]])
 def test_a_plan_that_is_done_is_not_brought_back(long, items):
-    plan = did("todo_write", {"items": ["[ ] mend it"]})
+    plan = planned("[ ] mend it")
     agent = long(*[SUMMARY, reply(BODY)] * 2, before=plan)
     program.take_turn(agent, "One.")
-    for message in did("todo_write", {"items": items}):
+    for message in planned(*items):
         program.commit(agent, message)
     program.take_turn(agent, "Two.")
     assert len(summaries(agent)) == 2 and "mend it" not in head(agent)
 
 
 def test_a_plan_that_the_tool_refused_does_not_count(compacted):
-    call, answer = did("todo_write", {"items": ["[ ] wrong"]}, "Begin each item so.")
-    answer["content"][0]["is_error"] = True
-    assert "wrong" not in head(compacted(call, answer))
+    assert "wrong" not in head(compacted(*planned("[ ] wrong", is_error=True)))
 
 
 # --- The files ---
@@ -568,16 +484,14 @@ def test_five_files_come_back_those_read_last_each_once(compacted):
 
 def test_a_file_written_or_searched_only_does_not_come_back(compacted):
     Path("a.py").write_text("its text")
-    wrote = did("write_file", {"path": "a.py", "content": "c"})
-    searched = did("grep", {"pattern": "x", "path": "a.py"})
+    wrote = did("ok", tool="write_file", given={"path": "a.py", "content": "c"})
+    searched = did("ok", tool="grep", given={"pattern": "x", "path": "a.py"})
     assert "its text" not in head(compacted(*wrote, *searched))
 
 
 def test_a_file_that_could_not_be_read_does_not_come_back(compacted):
-    call, answer = read("a.py", "There is no file there.")
-    answer["content"][0]["is_error"] = True
     Path("a.py").write_text("its text")
-    assert "its text" not in head(compacted(call, answer))
+    assert "its text" not in head(compacted(*read("a.py", "Not here.", is_error=True)))
 
 
 def test_each_file_is_cut_at_5000_tokens_with_a_note(make):
@@ -610,15 +524,6 @@ def test_a_restored_file_still_counts_as_recent_at_the_next_compaction(long):
     for text in ("One.", "Two.", "Three."):
         program.take_turn(agent, text)
         assert head(agent).count("its text") == 1
-
-
-def test_a_file_that_has_become_a_link_to_the_outside_is_not_restored(
-    compacted, tmp_path
-):
-    (tmp_path / "secret").write_text("the secret")
-    Path("a.py").symlink_to(tmp_path / "secret")
-    agent = compacted(*read("a.py"))
-    assert "a.py" in head(agent) and "the secret" not in head(agent)
 
 
 def test_an_api_key_in_a_restored_file_is_redacted(compacted, monkeypatch):
@@ -673,13 +578,13 @@ def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(make):
     agent = make(reply("Done."), **WINDOW)
     assert program.take_turn(agent, "w" * 60_000) == "Done."
     assert summaries(agent) == [] and agent.failures == 0
-    assert "nothing to compact" in told(agent, "layer")
+    assert "nothing to compact" in str(shown(agent, "layer"))
     assert agent.messages[0] == typed("w" * 60_000)
 
 
 def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compacted):
     agent = compacted()
-    line = told(agent, "layer").split("\n")[-1]
+    line = shown(agent, "layer")[-1]
     counts = re.findall(r"\d[\d,]*", line.split(str(agent.transcript))[0])
     before, after = (int(count.replace(",", "")) for count in counts[-2:])
     assert line.startswith("[auto_compact]") and str(agent.transcript) in line
@@ -694,7 +599,9 @@ def broken(long):
     """An agent whose summaries failed three times in a row, and its next replies."""
 
     def build(*replies, before=(), **fields):
-        agent = long(*[NONE, reply("Done.")] * 3, *replies, before=before, **fields)
+        agent = long(
+            *[NO_SUMMARY, reply("Done.")] * 3, *replies, before=before, **fields
+        )
         for text in ("One.", "Two.", "Three."):
             assert program.take_turn(agent, text) == "Done."
         return agent
@@ -706,12 +613,24 @@ def test_after_three_failures_in_a_row_the_breaker_opens_and_says_so_once(broken
     agent = broken(reply("Done."))
     program.take_turn(agent, "Four.")
     assert len(summaries(agent)) == 3 and agent.failures == 3
-    errors = [text for kind, text in agent.events if kind == "error"]
-    assert ["/compact" in text for text in errors] == [False, False, True]
+    assert ["/compact" in text for text in shown(agent, "error")] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_success_in_between_begins_the_count_anew(long):
-    turns = [NONE, reply("a"), NONE, reply("b"), SUMMARY, reply(BODY), NONE, reply("c")]
+    turns = [
+        NO_SUMMARY,
+        reply("a"),
+        NO_SUMMARY,
+        reply("b"),
+        SUMMARY,
+        reply(BODY),
+        NO_SUMMARY,
+        reply("c"),
+    ]
     agent = long(*turns)
     failures = []
     for text in ("One.", "Two.", "Three.", "Four."):
@@ -721,7 +640,7 @@ def test_a_success_in_between_begins_the_count_anew(long):
 
 
 def test_while_it_is_open_the_history_is_rebuilt_without_the_model(broken):
-    plan = did("todo_write", {"items": ["[ ] mend it"]})
+    plan = planned("[ ] mend it")
     Path("a.py").write_text("its text")
     agent = broken(reply("Done."), before=[*plan, *read("a.py")])
     assert program.take_turn(agent, "Four.") == "Done."
@@ -731,43 +650,25 @@ def test_while_it_is_open_the_history_is_rebuilt_without_the_model(broken):
         assert part in kept
 
 
-def test_the_rebuild_without_the_model_keeps_the_newest_messages(broken):
-    work = [did("bash", {"command": "ls"}, f"result {n}") for n in range(4)]
-    agent = broken(reply("Done."))
-    for message in itertools.chain(*work):
-        program.commit(agent, message)
-    program.take_turn(agent, "Four.")
-    sent = agent.client.requests[-1]["messages"]
-    assert sent[-1] == typed("Four.") and sent[-3:-1] == work[3]
-    assert len(sent) <= 7 and BODY not in str(sent)
-
-
 def test_the_rebuild_without_the_model_drops_newest_messages_that_do_not_fit(broken):
     agent = broken(reply("Done."))
-    for message in did("bash", {"command": "ls"}, BODY):
+    for message in did(BODY):
         program.commit(agent, message)
     assert program.take_turn(agent, "Four.") == "Done."
     assert program.context_tokens(agent) < T
 
 
-def test_work_goes_on_while_it_is_open(broken):
-    agent = broken(*[reply(BODY)] * 3)
-    for text in ("Four.", "Five.", "Six."):
-        assert program.take_turn(agent, text) == BODY
-    assert len(summaries(agent)) == 3 and agent.failures >= 3
-
-
 def test_compact_by_hand_passes_an_open_breaker_and_closes_it(broken):
     agent = broken(SUMMARY, reply(BODY), SUMMARY, reply("Done."))
     assert program.compact_history(agent, "compact", by_hand=True)
-    assert agent.failures == 0 and "It went well." in head(agent)
+    assert agent.failures == 0 and "All is well." in head(agent)
     for text in ("Four.", "Five."):
         program.take_turn(agent, text)
     assert len(summaries(agent)) == 5
 
 
 def test_compact_by_hand_that_fails_leaves_it_open(broken):
-    agent = broken(NONE, reply("Done."))
+    agent = broken(NO_SUMMARY, reply("Done."))
     before = agent.messages
     assert not program.compact_history(agent, "compact", by_hand=True)
     assert agent.messages == before and len(summaries(agent)) == 4
@@ -785,37 +686,17 @@ def test_the_compact_tool_does_not_pass_an_open_breaker(long):
 # --- Never two summaries without a reply in between ---
 
 
-def test_after_each_reply_a_summary_may_be_made_again_in_the_same_turn(make):
-    calls = [("bash", {"command": "echo hi"})]
-    agent = make(
-        *[reply(BODY, calls=calls), SUMMARY] * 3, reply("Done."), threshold=15_000
-    )
-    assert program.take_turn(agent, "Work.") == "Done."
-    kinds = ["<analysis>" in last_text(r) for r in agent.client.requests]
-    assert kinds == [False, True] * 3 + [False]
-
-
-@pytest.mark.parametrize("first", [SUMMARY, NONE], ids=["made", "failed"])
+@pytest.mark.parametrize("first", [SUMMARY, NO_SUMMARY], ids=["made", "failed"])
 def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
     long, first
 ):
-    too_long = api_error(400, "prompt is too long: 208310 tokens > 200000 maximum")
-    before = [message for n in range(9) for message in did("bash", {}, f"{n}")]
-    agent = long(first, too_long, reply("Done."), before=before)
+    before = [message for n in range(9) for message in did(f"{n}")]
+    agent = long(first, TOO_LONG, reply("Done."), before=before)
     if first is SUMMARY:  # a request too long for the API, though we count it as short
         agent.client.queue[0] = reply(f"<summary>{'s' * 9_000}</summary>")
     assert program.take_turn(agent, "Newest wish.") == "Done."
     assert len(summaries(agent)) == 1 and len(agent.client.requests) == 3
     assert "Newest wish." in str(agent.client.requests[-1]["messages"])
-
-
-def test_two_compactions_by_hand_in_a_row_are_one(long):
-    agent = long(SUMMARY, SUMMARY)
-    assert program.compact_history(agent, "compact", by_hand=True)
-    once = agent.messages
-    assert not program.compact_history(agent, "compact", by_hand=True)
-    assert len(summaries(agent)) == 1 and agent.messages == once
-    assert "nothing to compact" in told(agent, "layer")
 
 
 def test_what_is_typed_after_a_compaction_by_hand_does_not_summarise_again(long):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import stub
+from builders import LONG_TESTS, TOO_LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stub import StubClient, api_error
@@ -17,8 +18,9 @@ from stub import StubClient, api_error
 import agent as program
 
 # The same examples in every run; no limit of time for one, since machines are slow.
-LIVES = settings(max_examples=650, derandomize=True, deadline=None)
-HISTORIES = settings(max_examples=1_400, derandomize=True, deadline=None)
+USUAL = settings(derandomize=True, deadline=None)
+LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 200)
+HISTORIES = settings(USUAL, max_examples=1_400 if LONG_TESTS else 400)
 
 THINKING = ("thinking", "redacted_thinking")
 COLD = float("-inf")
@@ -74,7 +76,6 @@ CALLS = [
 ]
 TEXTS = [(kind, text) for kind in ("text", *THINKING) for text in SAMPLES]
 PART = st.sampled_from([*TEXTS, *[("call", call) for call in CALLS] * 6])
-TOO_LONG = api_error(400, "prompt is too long: 9 tokens > 8 maximum")
 NO_KEY = api_error(401, "invalid x-api-key")
 REPLY = st.one_of(
     st.tuples(

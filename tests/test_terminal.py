@@ -1,8 +1,6 @@
 """The program as a person meets it: on a real terminal, and in a pipe."""
 
 import fcntl
-import io
-import json
 import os
 import pty
 import re
@@ -20,11 +18,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from builders import results, typed
 from stub import StubClient, api_error, reply
 from wire import serve
 
 import agent as program
 
+pytestmark = pytest.mark.xdist_group("a terminal")
 PROMPT = "\n> "
 KEY = "test-key-0123456789"
 PATIENCE = 30  # seconds until something that does not come is missed
@@ -83,6 +83,11 @@ class Person:
         """Type a line, see these texts and then the prompt; returns all that came."""
         self.press(line + "\n")
         return self.see(*texts, PROMPT)
+
+    def asked(self, line):
+        """Type a line and see what the program asks before it runs a command."""
+        self.press(line + "\n")
+        return self.see("Run bash?")
 
     def leave(self, keys):
         """The exit status after these keys."""
@@ -189,12 +194,6 @@ def bash(command, say=""):
     return reply(say, [("bash", {"command": command})])
 
 
-def results(request):
-    """The tool results in the last message of a request."""
-    content = request["messages"][-1]["content"]
-    return [block for block in content if block["type"] == "tool_result"]
-
-
 class Held:
     """What a model answers, but not before it may: then the test is ready for it."""
 
@@ -243,8 +242,7 @@ def test_ctrl_c_at_an_empty_prompt_hints_at_the_way_out(person):
 
 def test_ctrl_c_ends_a_command_with_its_children_and_nothing_else(person, stub, pipe):
     stub.enqueue(bash("sleep 600 > pipe & wait"), reply("Still here."))
-    person.press("wait\n")
-    person.see("Run bash?")
+    person.asked("wait")
     person.press("y\n")
     assert eventually(lambda: is_held(pipe))
     person.press("\x03")
@@ -284,8 +282,7 @@ def test_ctrl_c_during_a_summary_leaves_the_conversation_as_it_was(person, stub)
 def test_ctrl_c_at_a_question_answers_every_call(person, stub):
     calls = [("bash", {"command": f"touch {name}"}) for name in "ab"]
     stub.enqueue(reply(calls=calls), reply("As you like."))
-    person.press("two at once\n")
-    person.see("Run bash?")
+    person.asked("two at once")
     person.press("\x03")
     person.see(PROMPT)
     person.say("go on", "As you like.")
@@ -299,37 +296,22 @@ def test_ctrl_c_at_a_question_answers_every_call(person, stub):
 
 def test_a_refused_call_reaches_the_model_as_a_refusal_and_is_not_run(person, stub):
     stub.enqueue(bash("touch file"), reply("Then not."))
-    person.press("touch it\n")
-    person.see("Run bash?")
+    person.asked("touch it")
     person.say("n", "Then not.")
-    (result,) = results(stub.requests[-1])
+    (result,) = results(stub.requests[-1]["messages"][-1])
     assert result["is_error"] and "refused" in result["content"]
     assert not (person.folder / "file").exists()
 
 
-def test_an_approved_call_is_run(person, stub):
-    stub.enqueue(bash("echo 12 > file; cat file"), reply("Done."))
-    person.press("write it\n")
-    person.see("Run bash?")
-    person.say("y", "Done.")
-    assert results(stub.requests[-1])[0]["content"].strip() == "12"
-
-
-def test_anything_but_y_n_and_a_is_asked_again(person, stub):
+@pytest.mark.parametrize("answers", [["\n", "maybe\n", "n\n"], ["\x04"]])
+def test_anything_but_y_n_and_a_is_asked_again_and_the_end_is_a_no(
+    person, stub, answers
+):
     stub.enqueue(bash("touch file"), reply("Then not."))
     person.press("touch it\n")
-    for answer in ("\n", "maybe\n", "n\n"):
+    for answer in answers:
         person.see("Run bash?")
         person.press(answer)
-    person.see("Then not.", PROMPT)
-    assert not (person.folder / "file").exists()
-
-
-def test_the_end_of_the_input_at_a_question_is_a_no(person, stub):
-    stub.enqueue(bash("touch file"), reply("Then not."))
-    person.press("touch it\n")
-    person.see("Run bash?")
-    person.press("\x04")
     person.see("Then not.", PROMPT)
     assert not (person.folder / "file").exists()
 
@@ -350,46 +332,10 @@ def test_what_was_typed_before_the_question_is_no_answer(person, stub):
 def test_the_question_shows_the_whole_command_with_control_characters(person, stub):
     lines = [f"echo {letter * 400}" for letter in "ab"] + ["echo \x1b[2J \u202e # end"]
     stub.enqueue(bash("\n".join(lines)), reply("Then not."))
-    person.press("do\n")
-    question = person.see("Run bash?")
+    question = person.asked("do")
     assert all(line in question for line in lines[:2])
     assert r"echo \x1b[2J \u202e # end" in question
     person.say("n", "Then not.")
-
-
-@pytest.mark.parametrize(
-    "name, given, asks",
-    [
-        ("write_file", {"path": "new", "content": "text"}, True),
-        ("edit_file", {"path": "old", "old_text": "a", "new_text": "b"}, True),
-        ("read_file", {"path": "old"}, False),
-        ("glob", {"pattern": "*"}, False),
-        ("grep", {"pattern": "a"}, False),
-        ("todo_write", {"items": ["[ ] all"]}, False),
-    ],
-)
-def test_what_writes_asks_first_and_what_reads_does_not(
-    person, stub, name, given, asks
-):
-    (person.folder / "old").write_text("a")
-    stub.enqueue(reply(calls=[(name, given)]), reply("Finished."))
-    person.press("do\n")
-    if asks:
-        person.see(f"Run {name}?")
-        person.press("n\n")
-    assert "Run " not in person.see("Finished.", PROMPT)
-    assert (person.folder / "old").read_text() == "a"
-
-
-def test_a_subagent_asks_as_well(person, stub):
-    given = {"description": "touch", "prompt": "touch it"}
-    stub.enqueue(reply(calls=[("task", given)]), bash("touch file"), reply("Not done."))
-    stub.enqueue(reply("Then not."))
-    person.press("have it touched\n")
-    person.see("Run bash?")
-    person.say("n", "Then not.")
-    assert "Not done." in results(stub.requests[-1])[0]["content"]
-    assert not (person.folder / "file").exists()
 
 
 def test_always_holds_for_that_tool_in_this_run_only(desk):
@@ -397,8 +343,7 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
     desk.stub.enqueue(bash("echo 1"), bash("echo 2"), write, reply("First."))
     desk.stub.enqueue(bash("echo 3"), reply("Second."))
     with desk.person(NO_COLOR="1") as person:
-        person.press("first\n")
-        person.see("Run bash?")
+        person.asked("first")
         person.press("a\n")
         assert "Run bash?" not in person.see("Run write_file?")
         person.say("n", "First.")
@@ -408,8 +353,7 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
         assert person.leave("/quit\n") == 0
     desk.stub.enqueue(bash("echo 4"), reply("Third."))
     with desk.person("--resume") as person:
-        person.press("third\n")
-        person.see("Run bash?")
+        person.asked("third")
         person.say("n", "Third.")
     assert desk.stub.requests[-1]["messages"][0]["content"] == "second"
 
@@ -419,8 +363,7 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
 
 def test_context_says_what_fills_the_window_in_tokens(person, stub):
     stub.enqueue(bash("seq 2000"), reply("Counted."))
-    person.press("count\n")
-    person.see("Run bash?")
+    person.asked("count")
     person.say("y", "Counted.")
     table = dict(
         re.findall(r"^(\w[\w ]+?)  +([\d,]+)$", person.say("/context"), re.MULTILINE)
@@ -429,11 +372,6 @@ def test_context_says_what_fills_the_window_in_tokens(person, stub):
     assert {"system and tools", "person", "assistant", "results of bash"} <= {*parts}
     assert parts["results of bash"] > parts["assistant"] > parts["person"] > 0
     assert abs(sum(parts.values()) - 2 * parts["in all"]) < 10
-
-
-def test_compact_without_anything_to_compact_says_so_and_asks_nobody(person, stub):
-    assert "nothing" in person.say("/compact")
-    assert stub.requests == []
 
 
 def test_compact_summarises_with_the_focus_that_was_given(person, stub):
@@ -446,7 +384,7 @@ def test_compact_summarises_with_the_focus_that_was_given(person, stub):
     person.say("next", "Go on.")
     first, second = stub.requests[-1]["messages"]
     assert "Seen." in str(first) and "what is it?" in str(first)
-    assert second == {"role": "user", "content": "next"}
+    assert second == typed("next")
 
 
 def test_clear_begins_a_new_conversation_with_a_new_transcript(person, stub):
@@ -457,7 +395,7 @@ def test_clear_begins_a_new_conversation_with_a_new_transcript(person, stub):
     person.say("second", "Two.")
     after = {*person.folder.glob(".transcripts/transcript_*")} - before
     assert len(after) == 2
-    assert stub.requests[-1]["messages"] == [{"role": "user", "content": "second"}]
+    assert stub.requests[-1]["messages"] == [typed("second")]
 
 
 @pytest.mark.parametrize("line", ["/help", "/nonsense", "/nonsense with words", "/"])
@@ -546,8 +484,7 @@ def test_nothing_that_arrives_can_steer_the_terminal(person, stub, replies):
 def test_what_a_file_holds_cannot_steer_the_terminal(person, stub):
     (person.folder / "file").write_text(HOSTILE)
     stub.enqueue(bash("cat file"), reply("end"))
-    person.press("show\n")
-    shown = person.see("Run bash?")
+    shown = person.asked("show")
     assert RAW.findall(shown + person.say("y", "end")) == []
 
 
@@ -556,31 +493,6 @@ def test_ctrl_d_leaves_with_status_0(person):
 
 
 # --- Without a terminal: in this process, but for what only a process can show ---
-
-
-@pytest.fixture
-def api():
-    """An API for one test; in the end nothing may be left in it or have been refused."""
-    stub = StubClient()
-    with serve(stub) as stub.url:
-        yield stub
-    assert (stub.refused, [*stub.queue]) == ([], [])
-
-
-@pytest.fixture
-def run(api, capsys, monkeypatch, tmp_path):
-    """run(*argv, stdin="", **settings): (exit status, stdout, stderr) of the program."""
-    monkeypatch.setattr(program, "__file__", str(tmp_path / "agent.py"))  # and no .env
-    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
-    usual = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": api.url, "NO_PROXY": "*"}
-
-    def go(*argv, stdin="", **settings):
-        for name, value in (usual | settings).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        return program.main([*argv]), *capsys.readouterr()
-
-    return go
 
 
 def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
@@ -614,13 +526,16 @@ def test_without_a_terminal_to_ask_on_the_answer_is_no(run, api):
     api.enqueue(bash("touch file"), reply("Then not."))
     status, out, err = run("-p", "touch it", stdin="y\n")
     assert (status, out) == (0, "Then not.\n") and "--yes" in err
-    assert results(api.requests[-1])[0]["is_error"] and not Path("file").exists()
+    assert (
+        results(api.requests[-1]["messages"][-1])[0]["is_error"]
+        and not Path("file").exists()
+    )
 
 
 def test_yes_runs_tools_without_asking(run, api):
     api.enqueue(bash("echo $((6 * 7))"), reply("Done."))
     assert run("-p", "count", "--yes")[:2] == (0, "Done.\n")
-    assert results(api.requests[-1])[0]["content"].strip() == "42"
+    assert results(api.requests[-1]["messages"][-1])[0]["content"].strip() == "42"
 
 
 def test_without_a_terminal_lines_of_standard_input_are_prompts(run, api):
@@ -668,21 +583,6 @@ def test_the_command_line_names_the_model_before_the_settings_do(run, api):
     assert api.requests[0]["model"] == "mine"
 
 
-@pytest.mark.parametrize(
-    "settings, most",
-    [
-        ({}, 170_616),
-        ({"CONTEXT_WINDOW": "1000000"}, 967_000 + 20_000 - 16_384),
-        ({"THRESHOLD": "50000"}, 50_000),
-        ({"THRESHOLD": "9999999"}, 200_000 - 16_384),
-    ],
-)
-def test_the_threshold_follows_from_the_settings(run, api, settings, most):
-    api.info = api.model_info("m") | {"max_input_tokens": 1_000_000}
-    _, out, _ = run(stdin="/compact\n", **settings)
-    assert f" of {most:,} tokens" in out
-
-
 def test_help_names_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
@@ -721,21 +621,6 @@ def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, word):
     assert word in the_line(err) and api.requests == []
 
 
-@pytest.mark.parametrize(
-    "status, word",
-    [
-        (400, "wrong here"),
-        (401, "ANTHROPIC_API_KEY"),
-        (403, "ANTHROPIC_API_KEY"),
-        (404, "MODEL_ID"),
-    ],
-)
-def test_an_error_of_the_api_is_one_line_and_status_1(run, api, status, word):
-    api.enqueue(api_error(status, "something is wrong here"))
-    got, out, err = run("-p", "hello")
-    assert (got, out) == (1, "") and word in the_line(err) and "wrong here" in err
-
-
 def test_while_the_server_cannot_be_reached_it_says_that_it_waits(run, pauses):
     _, _, err = run("-p", "hello", ANTHROPIC_BASE_URL="http://127.0.0.1:9")
     assert pauses == sorted(pauses) and err.count("[retry]") == len(pauses) == 4
@@ -763,11 +648,3 @@ def test_resume_goes_on_with_the_newest_conversation_or_the_one_named(run, api):
     begun = [request["messages"][0]["content"] for request in api.requests[-2:]]
     assert begun == ["question 2", "question 0"]
     assert len([*Path(".transcripts").glob("*.jsonl")]) == 3
-
-
-def test_a_damaged_transcript_names_its_line(run, api):
-    good = json.dumps({"role": "user", "content": "hello"})
-    Path("old.jsonl").write_text(f"{good}\nnot json\n{good}\n")
-    status, _, err = run("-p", "and?", "--resume", "old.jsonl")
-    assert status == 1 and re.search(r"line 2\b", the_line(err))
-    assert api.requests == []

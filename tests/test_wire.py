@@ -10,99 +10,70 @@ import threading
 
 import httpx2
 import pytest
+from builders import (
+    LONG,
+    READ,
+    SMALL,
+    SUMMARY,
+    WRITE,
+    fails,
+    goes_on,
+    on_disk,
+    said,
+    shown,
+    typed,
+)
 from stub import StubClient, api_error, reply
 from wire import cut, event, mock_client, serve
 
 import agent as program
-from agent import AgentError, compact_history, drop_thinking, load, main, take_turn
+from agent import take_turn
 
-SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
-LONG = "A long answer. " * 2_600  # brings the context over that threshold
-HALF, THIRD = LONG[: len(LONG) // 2], LONG[: len(LONG) // 3]
-SUMMARY = reply("<analysis>notes</analysis><summary>All is well.</summary>")
 WHOLE = "An answer without a word lost."
-READ = ("read_file", {"path": "notes.txt"})
-WRITE = ("write_file", {"path": "made.txt", "content": "made"})
-FULL = reply("Partly", calls=[WRITE], stop="model_context_window_exceeded")
 
 
 @pytest.fixture
-def wired(make, workspace):
+def wired(make, notes):
     """wired(*answers, **fields of Agent): an agent over the real SDK (see wire.py)."""
-    (workspace / "notes.txt").write_text("these are the notes")
-    clients = []
-
-    def build(*answers, **fields):
-        clients.append(mock_client(*answers))
-        return make(client=clients[-1], **fields)
-
-    yield build
-    assert [text for client in clients for text in client.stub.refused] == []
-
-
-def on_disk(agent):
-    """Whether the transcript, loaded back, is the conversation."""
-    return load(agent.transcript) == drop_thinking(agent.messages)
-
-
-def goes_on(agent):
-    """Whether another turn is a valid request that gets its answer."""
-    agent.client.stub.queue.clear()
-    agent.client.stub.enqueue(answer, answer)
-    return take_turn(agent, "And now?") == "Fine." and on_disk(agent)
-
-
-def answer(request):
-    """An answer to any request: to the one for a summary, a summary."""
-    return SUMMARY if "<analysis>" in str(request["messages"][-1]) else reply("Fine.")
-
-
-def said(agent, kind):
-    """What was shown of this kind."""
-    return [text for k, text in agent.events if k == kind]
-
-
-def one_line(error):
-    """Whether the text of a caught error is one clear line."""
-    text = str(error.value)
-    return (
-        text.strip()
-        and len(text) < 500
-        and "\n" not in text
-        and "Traceback" not in text
-    )
+    return lambda *answers, **fields: make(client=mock_client(*answers), **fields)
 
 
 # ---- faults that pass ----
 
 
+START = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
+START |= {"content": [], "stop_reason": None, "stop_sequence": None}
+START |= {"usage": {"input_tokens": 5, "output_tokens": 1}}
+START = event("message_start", message=START)
+
+
 def error_event(type, message):
     """An error in the stream, after status 200 and the beginning of an answer."""
-    start = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
-    start |= {"content": [], "stop_reason": None, "stop_sequence": None}
-    start |= {"usage": {"input_tokens": 5, "output_tokens": 1}}
-    error = {"type": type, "message": message}
-    return event("message_start", message=start) + event("error", error=error)
+    return START + event("error", error={"type": type, "message": message})
 
 
-def broken_call(*pieces, stop="tool_use", id="toolu_broken"):
+def stopped(*blocks, stop):
+    """A stream of these blocks, each as its events, that ends with a stop reason."""
+    ending = event(
+        "message_delta", delta={"stop_reason": stop}, usage={"output_tokens": 9}
+    )
+    return b"".join([START, *blocks, ending, event("message_stop")])
+
+
+def broken_call(*pieces, stop="tool_use"):
     """A stream with a call whose input arrives in these pieces of JSON."""
-    start = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
-    start |= {"content": [], "stop_reason": None, "stop_sequence": None}
-    start |= {"usage": {"input_tokens": 5, "output_tokens": 1}}
-    call = {"type": "tool_use", "id": id, "name": "write_file", "input": {}}
+    block = {
+        "type": "tool_use",
+        "id": "toolu_broken",
+        "name": "write_file",
+        "input": {},
+    }
     deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
-    return b"".join(
-        [
-            event("message_start", message=start),
-            event("content_block_start", index=0, content_block=call),
-            *(event("content_block_delta", index=0, delta=d) for d in deltas),
-            event("content_block_stop", index=0),
-            event(
-                "message_delta", delta={"stop_reason": stop}, usage={"output_tokens": 9}
-            ),
-            event("message_stop"),
-        ]
+    return stopped(
+        event("content_block_start", index=0, content_block=block),
+        *(event("content_block_delta", index=0, delta=delta) for delta in deltas),
+        event("content_block_stop", index=0),
+        stop=stop,
     )
 
 
@@ -139,33 +110,27 @@ PASSING = {
 }
 
 
-@pytest.mark.parametrize("times", [2, 4])
+@pytest.mark.parametrize("times", [1, 4])
 @pytest.mark.parametrize("case", PASSING)
-def test_a_fault_that_passes_costs_not_a_word(wired, pauses, case, times):
-    agent = wired(*[PASSING[case][0]] * times, reply(WHOLE))
-    assert take_turn(agent, "Hi") == WHOLE
-    text = {"type": "text", "text": WHOLE}
-    assert [m["content"] for m in agent.messages] == ["Hi", [text]]
-    assert len(pauses) == times and on_disk(agent)
-
-
-@pytest.mark.parametrize("case", PASSING)
-def test_the_person_sees_that_it_waits_and_why_and_for_how_long(wired, pauses, case):
+def test_a_fault_that_passes_costs_a_wait_that_is_told_and_not_a_word(
+    wired, pauses, case, times
+):
     fault, reason = PASSING[case]
-    agent = wired(fault, reply(WHOLE))
-    take_turn(agent, "Hi")
-    [line] = [text for text in said(agent, "layer") if text.startswith("[retry]")]
-    assert reason in line and f"{pauses[0]:g} s" in line and "\n" not in line
+    agent = wired(*[fault] * times, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and on_disk(agent)
+    assert agent.messages == [typed("Hi"), said(WHOLE)] and len(pauses) == times
+    lines = [text for text in shown(agent, "layer") if text.startswith("[retry]")]
+    for line, seconds in zip(lines, pauses, strict=True):
+        assert reason in line and f"{seconds:g} s" in line and "\n" not in line
 
 
 @pytest.mark.parametrize("case", PASSING)
 def test_five_tries_with_growing_pauses_and_then_one_clear_line(wired, pauses, case):
     agent = wired(*[PASSING[case][0]] * 9)
-    with pytest.raises(AgentError) as error:
-        take_turn(agent, "Hi")
-    assert len(agent.client.requests) == 5 and one_line(error)
+    fails(agent, "Hi")
+    assert len(agent.client.requests) == 5
     assert len(pauses) == 4 and all(a < b for a, b in itertools.pairwise(pauses))
-    assert agent.messages == [{"role": "user", "content": "Hi"}] and goes_on(agent)
+    assert agent.messages == [typed("Hi")] and goes_on(agent)
 
 
 def test_a_fault_in_the_middle_of_work_keeps_the_results(wired):
@@ -179,8 +144,7 @@ def test_a_fault_in_the_middle_of_work_keeps_the_results(wired):
 def test_different_faults_share_the_five_tries(wired, pauses):
     faults = [fault for fault, _ in list(PASSING.values())[:5]]
     agent = wired(*faults)
-    with pytest.raises(AgentError):
-        take_turn(agent, "Hi")
+    fails(agent, "Hi")
     assert len(agent.client.requests) == 5 and len(pauses) == 4
 
 
@@ -210,10 +174,9 @@ def test_a_longer_retry_after_ends_the_turn_and_says_when_to_come_back(
     wired, pauses, after
 ):
     agent = wired(limited(after))
-    with pytest.raises(AgentError, match=r"\d\d:\d\d") as error:
-        take_turn(agent, "Hi")
-    assert pauses == [] and one_line(error) and len(agent.client.requests) == 1
-    assert agent.messages == [{"role": "user", "content": "Hi"}] and goes_on(agent)
+    assert re.search(r"\d\d:\d\d", fails(agent, "Hi"))
+    assert pauses == [] and len(agent.client.requests) == 1
+    assert agent.messages == [typed("Hi")] and goes_on(agent)
 
 
 @pytest.mark.parametrize("after", ["soon", "-5", "nan", "inf", "1e9", "", "٣"])
@@ -239,12 +202,6 @@ def test_a_wait_is_shown_before_it_begins_and_ctrl_c_ends_it(wired, monkeypatch)
     assert len(agent.messages) == 3 and goes_on(agent)
 
 
-def test_the_sdk_does_not_retry_in_silence(wired, pauses):
-    agent = wired(api_error(529, "Overloaded"), reply(WHOLE))
-    take_turn(agent, "Hi")
-    assert len(agent.client.requests) == 2 == len(pauses) + 1
-
-
 # ---- faults that stay ----
 
 # each fault, and what the line about it names
@@ -264,142 +221,37 @@ STAYING = {
 def test_a_fault_that_stays_is_one_line_that_names_what_to_change(wired, pauses, case):
     fault, named = STAYING[case]
     agent = wired(fault)
-    with pytest.raises(AgentError, match=named) as error:
-        take_turn(agent, "Hi")
-    assert one_line(error) and pauses == [] and len(agent.client.requests) == 1
-    assert agent.messages == [{"role": "user", "content": "Hi"}] and goes_on(agent)
+    assert named in fails(agent, "Hi")
+    assert pauses == [] and len(agent.client.requests) == 1
+    assert agent.messages == [typed("Hi")] and goes_on(agent)
 
 
 @pytest.mark.parametrize("case", STAYING)
 def test_a_fault_in_the_middle_of_work_leaves_the_conversation_usable(wired, case):
     agent = wired(reply(calls=[READ], thinking="hm"), STAYING[case][0])
-    with pytest.raises(AgentError):
-        take_turn(agent, "Hi")
+    fails(agent, "Hi")
     assert len(agent.messages) == 3 and on_disk(agent) and goes_on(agent)
 
 
-@pytest.fixture
-def run_main(monkeypatch, capsys):
-    """run_main(stub, *arguments): the exit status, stdout and stderr of the program."""
-
-    def run(stub, *arguments):
-        monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key-0123456789")
-        with serve(stub) as url:
-            monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
-            status = main(list(arguments))
-        return status, *capsys.readouterr()
-
-    return run
-
-
-@pytest.mark.parametrize("case", STAYING)
-def test_with_p_a_fault_that_stays_is_a_line_on_stderr_and_status_1(run_main, case):
+@pytest.mark.parametrize("case", ["no valid key", "another server"])
+def test_with_p_a_fault_that_stays_is_a_line_on_stderr_and_status_1(run, api, case):
     fault, named = STAYING[case]
-    status, out, err = run_main(StubClient(fault), "-p", "Hi")
+    api.enqueue(fault)
+    status, out, err = run("-p", "Hi")
     assert (status, out, err.count("\n")) == (1, "", 1) and named in err
-
-
-def test_with_p_the_answer_is_on_stdout_and_a_wait_on_stderr(run_main):
-    stub = StubClient(api_error(529, "Overloaded"), reply(WHOLE))
-    status, out, err = run_main(stub, "-p", "Hi")
-    assert (status, out) == (0, WHOLE + "\n")
-    assert "[retry]" in err and "Overloaded" in err
-
-
-def test_with_p_a_server_that_is_not_there_is_one_line_and_status_1(
-    run_main, monkeypatch, capsys
-):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key-0123456789")
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
-    assert main(["-p", "Hi"]) == 1
-    out, err = capsys.readouterr()
-    assert out == "" and "ANTHROPIC_BASE_URL" in err.splitlines()[-1]
-
-
-# ---- too long ----
-
-TOO_LONG = {
-    "the prompt": api_error(400, "prompt is too long: 208310 tokens > 200000 maximum"),
-    "prompt and output": api_error(
-        400,
-        "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, "
-        "decrease input length or `max_tokens` and try again",
-    ),
-    "the request": api_error(413, "Request exceeds the maximum size"),
-    "with the reply": FULL,
-}
-
-
-@pytest.fixture(params=TOO_LONG)
-def too_long(request):
-    """Each way in which the API says that a conversation is too long."""
-    return TOO_LONG[request.param]
 
 
 @pytest.fixture
 def long_talk(wired):
     """long_talk(*answers): an agent after a turn, with these answers still to come."""
 
-    def build(*answers, text=HALF):
-        agent = wired(reply(text, thinking="hm"), **SMALL)
+    def build(*answers):
+        agent = wired(reply(LONG, thinking="hm"), **SMALL)
         take_turn(agent, "Tell me a story")
         agent.client.stub.enqueue(*answers)
         return agent
 
     return build
-
-
-def test_what_is_too_long_is_compacted_once_and_the_same_request_goes_on(
-    long_talk, too_long
-):
-    agent = long_talk(too_long, SUMMARY, reply(WHOLE))
-    assert take_turn(agent, "Go on") == WHOLE
-    assert len(agent.client.requests) == 4 and agent.failures == 0
-    last = str(agent.client.requests[-1]["messages"])
-    assert "All is well." in last and "Go on" in last and "Partly" not in last
-    assert any(t.startswith("[reactive_compact]") for t in said(agent, "layer"))
-    assert goes_on(agent)
-
-
-def test_a_second_refusal_is_a_clear_error_and_the_history_is_intact(
-    long_talk, too_long
-):
-    summary = reply(f"<summary>{'A fact. ' * 300}</summary>")
-    agent = long_talk(too_long, summary, too_long)
-    with pytest.raises(AgentError, match="too long") as error:
-        take_turn(agent, "Go on")
-    assert one_line(error) and len(agent.client.requests) == 4
-    assert "Go on" in str(agent.messages) and on_disk(agent) and goes_on(agent)
-
-
-def test_where_the_summary_is_refused_as_too_long_it_goes_on_without_one(
-    long_talk, too_long
-):
-    agent = long_talk(*[too_long] * 5, reply(WHOLE))
-    assert take_turn(agent, "Go on") == WHOLE
-    last = str(agent.client.requests[-1]["messages"])
-    assert "Go on" in last and "Tell me a story" in last and HALF not in last
-    assert agent.failures == 1 and goes_on(agent)
-
-
-def test_nothing_to_compact_is_a_clear_error_with_the_history_as_it_was(
-    wired, too_long
-):
-    agent = wired(too_long)
-    with pytest.raises(AgentError, match="too long") as error:
-        take_turn(agent, "Hi")
-    assert one_line(error) and len(agent.client.requests) == 1
-    assert agent.messages == [{"role": "user", "content": "Hi"}] and goes_on(agent)
-
-
-def test_too_long_in_the_middle_of_work_keeps_the_newest_results(long_talk, too_long):
-    agent = long_talk(reply(THIRD), reply(calls=[READ], thinking="hm"), text=THIRD)
-    agent.client.stub.enqueue(too_long, SUMMARY, reply(WHOLE))
-    take_turn(agent, "Tell me another")
-    assert take_turn(agent, "Read the notes") == WHOLE
-    last = agent.client.requests[-1]["messages"]
-    assert "these are the notes" in str(last) and "Read the notes" in str(last)
-    assert "All is well." in str(last[0]) and goes_on(agent)
 
 
 # ---- thinking that the API does not take back ----
@@ -433,16 +285,8 @@ def test_all_thinking_is_removed_and_the_request_tried_once_more(wired, stale, p
 
 def test_refused_again_without_thinking_it_is_one_clear_line(wired, stale):
     agent = wired(reply(calls=[READ], thinking="one"), stale, stale)
-    with pytest.raises(AgentError) as error:
-        take_turn(agent, "Hi")
-    assert one_line(error) and len(agent.client.requests) == 3 and goes_on(agent)
-
-
-def test_without_any_thinking_it_is_not_tried_again(wired, stale):
-    agent = wired(stale)
-    with pytest.raises(AgentError):
-        take_turn(agent, "Hi")
-    assert len(agent.client.requests) == 1 and goes_on(agent)
+    fails(agent, "Hi")
+    assert len(agent.client.requests) == 3 and goes_on(agent)
 
 
 def test_thinking_after_it_was_removed_is_kept_again(wired, stale):
@@ -453,7 +297,7 @@ def test_thinking_after_it_was_removed_is_kept_again(wired, stale):
 
 
 def test_in_a_summary_too_all_thinking_is_removed(long_talk, stale):
-    agent = long_talk(stale, SUMMARY, reply(WHOLE), text=LONG)
+    agent = long_talk(stale, SUMMARY, reply(WHOLE))
     assert take_turn(agent, "Go on") == WHOLE
     assert [thoughts(request) for request in agent.client.requests] == [0, 1, 0, 0]
     assert agent.failures == 0 and goes_on(agent)
@@ -479,75 +323,21 @@ INCOMPLETE = {
 }
 
 
-def cut_calls(case):
-    """Streams without end of a call that is cut off by the output limit."""
-    for number in itertools.count():
-        pieces, id = INCOMPLETE[case], f"toolu_cut_{number}"
-        yield broken_call(*pieces, stop="max_tokens", id=id)
-
-
-@pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("case", INCOMPLETE)
-def test_a_call_cut_off_in_the_middle_is_answered_and_not_run(
-    wired, workspace, case, times
-):
-    agent = wired(*itertools.islice(cut_calls(case), times), reply(WHOLE))
-    assert take_turn(agent, "Hi") == WHOLE and len(agent.client.requests) == times + 1
-    assert not (workspace / "made.txt").exists() and goes_on(agent)
-
-
-@pytest.mark.parametrize("case", INCOMPLETE)
-def test_calls_cut_off_again_and_again_end_the_turn(wired, workspace, case):
-    agent = wired(*itertools.islice(cut_calls(case), 9))
-    with pytest.raises(AgentError) as error:
-        take_turn(agent, "Hi")
-    assert one_line(error) and len(agent.client.requests) < 9
+def test_a_call_cut_off_in_the_middle_is_answered_and_not_run(wired, workspace, case):
+    cut_off = broken_call(*INCOMPLETE[case], stop="max_tokens")
+    agent = wired(cut_off, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and len(agent.client.requests) == 2
     assert not (workspace / "made.txt").exists() and goes_on(agent)
 
 
 def test_thinking_cut_off_before_its_signature_is_not_sent_back(wired):
     unsigned = {"type": "thinking", "thinking": "and so", "signature": ""}
-    pieces = [event("content_block_start", index=0, content_block=unsigned)]
-    pieces += [event("content_block_stop", index=0)]
-    whole = broken_call(stop="max_tokens").split(b"event: ")
-    stream = [b"event: " + part for part in whole[1:2] + whole[-2:]]
-    agent = wired(b"".join([stream[0], *pieces, *stream[1:]]), reply(WHOLE))
+    start = event("content_block_start", index=0, content_block=unsigned)
+    end = event("content_block_stop", index=0)
+    agent = wired(stopped(start, end, stop="max_tokens"), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE
     assert thoughts(agent.client.requests[-1]) == 0 and goes_on(agent)
-
-
-ODD = {
-    "a refusal": [reply(stop="refusal")],
-    "a refusal in the middle": [reply("First", calls=[WRITE], stop="refusal")],
-    "a pause": [reply("Wait", calls=[WRITE], stop="pause_turn")],
-    "an unknown stop": [reply("Hm", calls=[WRITE], stop="something_new")],
-    "two empty replies": [reply(content=[]), reply(content=[])],
-    "empty texts": [reply(content=[{"type": "text", "text": ""}])] * 2,
-}
-
-
-@pytest.mark.parametrize("case", ODD)
-def test_an_odd_end_is_one_clear_line_and_nothing_of_it_is_kept(wired, workspace, case):
-    agent = wired(reply("Hello.", thinking="hm"), *ODD[case])
-    take_turn(agent, "Hi")
-    with pytest.raises(AgentError) as error:
-        take_turn(agent, "Work")
-    assert one_line(error) and not (workspace / "made.txt").exists()
-    replies = [m for m in agent.messages if m["role"] == "assistant"]
-    assert len(replies) == 1 and on_disk(agent) and goes_on(agent)
-
-
-def test_why_the_model_refused_is_shown(wired):
-    details = {"type": "refusal", "category": "bio", "explanation": "It is a virus."}
-    agent = wired(reply(stop="refusal", details=details))
-    with pytest.raises(AgentError) as error:
-        take_turn(agent, "Hi")
-    assert "It is a virus." in f"{error.value} {agent.events}"
-
-
-def test_an_empty_reply_is_asked_for_once_more(wired):
-    agent = wired(reply(content=[]), reply(WHOLE))
-    assert take_turn(agent, "Hi") == WHOLE and len(agent.client.requests) == 2
 
 
 def test_all_kinds_of_blocks_come_back_as_the_api_gave_them(wired):
@@ -578,20 +368,11 @@ class Hanging(StubClient):
         self.over = threading.Event()
 
 
-LIMITS = {"type": "model", "max_input_tokens": None, "max_tokens": None}
 NONSENSE = {
     "404": (404, {}, {"type": "error", "error": {"type": "not_found_error"}}),
     "500": (500, {}, b""),
-    "401": (401, {}, b"{}"),
-    "null limits": (200, {}, LIMITS),
-    "numbers as text": (200, {}, {"max_input_tokens": "200000", "max_tokens": "64000"}),
-    "negative numbers": (200, {}, {"max_input_tokens": -5, "max_tokens": -7}),
-    "a fraction": (200, {}, {"max_input_tokens": 0.5, "max_tokens": 7.5}),
-    "zero": (200, {}, {"max_input_tokens": 0, "max_tokens": 0}),
-    "lists": (200, {}, {"max_input_tokens": [], "capabilities": [1]}),
     "another shape": (200, {}, {"object": "list", "data": [{"id": "a"}]}),
     "a page": (200, {"content-type": "text/html"}, b"<html>hello</html>"),
-    "nothing": (200, {"content-type": "application/json"}, b""),
     "no JSON": (200, {"content-type": "application/json"}, b"{nonsense"),
     "a number": (200, {"content-type": "application/json"}, b"7"),
     "no connection": httpx2.ConnectError("refused"),
@@ -599,27 +380,21 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("case", NONSENSE)
-def test_nonsense_from_the_models_endpoint_means_defaults(run_main, case):
-    stub = StubClient(reply(WHOLE))
-    stub.info = NONSENSE[case]
-    status, out, err = run_main(stub, "-p", "Hi")
-    assert (status, out) == (0, WHOLE + "\n"), err
-    [request] = stub.requests
+def test_nonsense_from_the_models_endpoint_means_defaults(run, api, case):
+    api.enqueue(reply(WHOLE))
+    api.info = NONSENSE[case]
+    assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
+    [request] = api.requests
     assert request["max_tokens"] == 16_384 and "thinking" not in request
 
 
-def test_a_models_endpoint_that_hangs_costs_a_short_wait(run_main, monkeypatch):
+def test_a_models_endpoint_that_hangs_costs_a_short_wait(run, monkeypatch):
     monkeypatch.setattr(program, "PROBE_SECONDS", 0.2)
-    stub = Hanging(reply(WHOLE))
-    begun = program.time.monotonic()
-    assert run_main(stub, "-p", "Hi")[:2] == (0, WHOLE + "\n")
-    stub.over.set()
+    stub, begun = Hanging(reply(WHOLE)), program.time.monotonic()
+    with serve(stub) as url:
+        assert run("-p", "Hi", ANTHROPIC_BASE_URL=url)[:2] == (0, WHOLE + "\n")
+        stub.over.set()
     assert program.time.monotonic() - begun < 20 and len(stub.requests) == 1
-    assert stub.requests[0]["max_tokens"] == 16_384
-
-
-def test_the_wait_for_the_models_endpoint_is_at_most_five_seconds():
-    assert program.PROBE_SECONDS <= 5
 
 
 @pytest.mark.parametrize(
@@ -627,133 +402,28 @@ def test_the_wait_for_the_models_endpoint_is_at_most_five_seconds():
 )
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_what_the_models_endpoint_says_is_obeyed(
-    run_main, window, most, asked, adaptive
+    run, api, window, most, asked, adaptive
 ):
-    answers = {"window": window, "max_output": most, "adaptive": adaptive}
-    stub = StubClient(reply(WHOLE), **answers)
-    assert run_main(stub, "-p", "Hi")[:2] == (0, WHOLE + "\n")
-    [request] = stub.requests
+    api.window, api.max_output, api.adaptive = window, most, adaptive
+    api.enqueue(reply(WHOLE))
+    assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
+    [request] = api.requests
     assert request["max_tokens"] == asked and ("thinking" in request) is adaptive
 
 
 # ---- faults during the summary ----
 
 
-def five(fault):
-    return [fault] * 5
-
-
-FAILED_SUMMARY = {
-    **{case: five(PASSING[case][0]) for case in PASSING},
-    **{case: [STAYING[case][0]] for case in STAYING},
-    **{f"too long, {case}": [TOO_LONG[case]] * 4 for case in TOO_LONG},
-    "a long retry-after": [limited("600")],
-    "a refusal": [reply(stop="refusal")],
-    "a refusal after a summary": [reply("<summary>All.</summary>", stop="refusal")],
-    "a length stop": [reply("<summary>All is well.</summary>", stop="max_tokens")],
-    "a length stop in the middle": [reply("<summary>All is", stop="max_tokens")],
-    "a tool call": [reply("<summary>All is well.</summary>", calls=[WRITE])],
-    "an empty reply": [reply(content=[])],
-    "an empty summary": [reply("<summary> \n </summary>")],
-    "no summary": [reply("All is well.")],
-    "a summary in the notes": [reply("<analysis><summary>a</summary></analysis> b")],
-    "only its beginning": [reply("<summary>All is well.")],
-    "longer than the history": [reply(f"<summary>{'word ' * 20_000}</summary>")],
-    "a pause": [reply("<summary>All is well.</summary>", stop="pause_turn")],
-}
-
-
-@pytest.mark.parametrize("case", FAILED_SUMMARY)
-def test_a_summary_that_fails_leaves_the_history_and_the_work_goes_on(
-    long_talk, workspace, case
-):
-    agent = long_talk(*FAILED_SUMMARY[case], reply(WHOLE), text=LONG)
-    before = agent.messages
-    assert take_turn(agent, "Go on") == WHOLE
-    assert drop_thinking(agent.messages[: len(before)]) == drop_thinking(before)
-    assert [m["role"] for m in agent.messages[len(before) :]] == ["user", "assistant"]
-    [line] = [t for t in said(agent, "error") if t.startswith("[auto_compact]")]
-    assert "\n" not in line and len(line) < 600 and agent.failures == 1
-    assert not (workspace / "made.txt").exists() and on_disk(agent)
-
-
-@pytest.mark.parametrize("case", PASSING)
+@pytest.mark.parametrize("case", ["overloaded", "a drop in the text"])
 def test_a_fault_that_passes_does_not_cost_the_summary(long_talk, case):
-    agent = long_talk(PASSING[case][0], SUMMARY, reply(WHOLE), text=LONG)
+    agent = long_talk(PASSING[case][0], SUMMARY, reply(WHOLE))
     assert take_turn(agent, "Go on") == WHOLE
     assert "All is well." in str(agent.messages[0]) and agent.failures == 0
     assert goes_on(agent)
 
 
-def test_a_summary_request_that_is_too_long_leaves_out_the_oldest(wired, too_long):
-    agent = wired(*[reply(f"{n} {HALF}") for n in range(4)], **SMALL)
-    agent.threshold = 10**6
-    for number in range(4):
-        take_turn(agent, f"Story {number}")
-    agent.threshold = SMALL["threshold"]
-    agent.client.stub.enqueue(too_long, SUMMARY, reply(WHOLE))
-    assert take_turn(agent, "Go on") == WHOLE
-    whole, less = (str(request) for request in agent.client.requests[4:6])
-    assert len(less) < len(whole) and "3 A long" in less and "0 A long" not in less
-    assert agent.failures == 0 and goes_on(agent)
-
-
-def test_three_failures_in_a_row_open_the_breaker_and_the_person_is_told(long_talk):
-    agent = long_talk(text=LONG)
-    for number in range(1, 4):
-        agent.client.stub.enqueue(reply("no summary"), reply(WHOLE))
-        assert take_turn(agent, "Go on") == WHOLE and agent.failures == number
-    lines = [t for t in said(agent, "error") if t.startswith("[auto_compact]")]
-    assert ["/compact" in line for line in lines] == [False, False, True]
-
-
-def test_while_the_breaker_is_open_the_work_goes_on_without_the_model(long_talk):
-    agent = long_talk(reply(WHOLE), text=LONG)
-    agent.failures = 3
-    assert take_turn(agent, "Go on") == WHOLE and len(agent.client.requests) == 2
-    last = str(agent.client.requests[-1]["messages"])
-    assert "Tell me a story" in last and "Go on" in last and LONG not in last
-    assert agent.failures == 3 and goes_on(agent)
-
-
-def test_a_summary_in_between_makes_the_next_failure_the_first_again(long_talk):
-    agent = long_talk(
-        reply("none"), reply(WHOLE), reply("none"), reply(WHOLE), text=LONG
-    )
-    take_turn(agent, "Go on")
-    take_turn(agent, "Go on")
-    agent.client.stub.enqueue(SUMMARY, reply(WHOLE))
-    assert agent.failures == 2 and take_turn(agent, "Go on") == WHOLE
-    assert agent.failures == 0
-
-
-@pytest.mark.parametrize("case", FAILED_SUMMARY)
-def test_by_hand_it_still_tries_and_a_failure_leaves_the_breaker_open(long_talk, case):
-    agent = long_talk(*FAILED_SUMMARY[case], text=LONG)
-    agent.failures, before = 3, agent.messages
-    assert compact_history(agent, "compact", by_hand=True) is False
-    assert len(agent.client.requests) == 1 + len(FAILED_SUMMARY[case])
-    assert agent.messages == before and agent.failures >= 3 and on_disk(agent)
-
-
-def test_a_summary_by_hand_closes_the_breaker(long_talk):
-    agent = long_talk(SUMMARY, text=LONG)
-    agent.failures = 3
-    assert compact_history(agent, "compact", by_hand=True) and agent.failures == 0
-    agent.client.stub.enqueue(reply(LONG), SUMMARY, reply(WHOLE))
-    assert [take_turn(agent, "Go on") for _ in "12"] == [LONG, WHOLE]
-    assert "All is well." in str(agent.messages[0]) and goes_on(agent)
-
-
 def test_the_summarys_words_are_not_streamed_to_the_person(long_talk):
-    agent = long_talk(SUMMARY, reply(WHOLE), text=LONG)
+    agent = long_talk(SUMMARY, reply(WHOLE))
     take_turn(agent, "Go on")
-    shown = "".join(said(agent, "text"))
-    assert "All is well." not in shown and shown.endswith(WHOLE)
-
-
-def test_an_error_names_no_secret(wired, monkeypatch):
-    agent = wired(api_error(401, "invalid x-api-key"))
-    with pytest.raises(AgentError) as error:
-        take_turn(agent, "Hi")
-    assert not re.search("test-key", f"{error.value} {agent.events}")
+    streamed = "".join(shown(agent, "text"))
+    assert "All is well." not in streamed and streamed.endswith(WHOLE)

@@ -1,0 +1,184 @@
+"""What tests are made of, and how to add one.
+
+For a change in `micro_compact`: write what it should do as a function like this one,
+into tests/test_layer1.py, see `python -m pytest -q tests/test_layer1.py` fail, change
+agent.py, and see it pass.
+
+    def test_an_old_result_gives_way_to_a_placeholder():
+        messages = history(did("x" * 500), did("y" * 500), said("Done."))
+        after = micro_compact(messages, keep_recent=1, min_savings=0)
+        assert outputs(*after) == ["[Previous: used bash]", "y" * 500]
+
+To see it in the loop, take the fixture `make`: `agent = make(reply(calls=[BASH]),
+reply("Done."), keep_recent=0)`, then `take_turn(agent, "Work")`. What was sent is in
+`agent.client.requests`, and the test fails if the API would have refused any of it.
+"""
+
+import itertools
+import json
+import os
+import re
+
+import pytest
+import stub
+from stub import api_error, reply
+
+from agent import AgentError, drop_thinking, load, take_turn
+
+LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # all of what takes minutes
+
+SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
+LONG = "A long answer. " * 2_600  # brings the context over that threshold
+HALF = LONG[: len(LONG) // 2]
+
+READ = ("read_file", {"path": "notes.txt"})
+WRITE = ("write_file", {"path": "made.txt", "content": "made"})
+BASH = ("bash", {"command": "echo from bash"})
+TASK = ("task", {"description": "look", "prompt": "Look at the notes."})
+PLAN = ("todo_write", {"items": ["[x] begin", "[ ] go on"]})
+SUMMARY = reply("<analysis>notes</analysis>\n<summary>All is well.</summary>")
+NO_SUMMARY = reply("I would rather talk.")
+TOO_LONG = api_error(400, "prompt is too long: 208310 tokens > 200000 maximum")
+THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}
+
+numbers = itertools.count(1)
+
+
+# --- Messages ---
+
+
+def typed(text):
+    """What the person typed."""
+    return {"role": "user", "content": text}
+
+
+def said(text, *thinking):
+    """A reply of the model that calls no tool, after these blocks of thinking."""
+    content = [*thinking, {"type": "text", "text": text}]
+    return {"role": "assistant", "content": content}
+
+
+def call(name, /, **given):
+    """A call of a tool, as run_tool takes it; its id is its name."""
+    return {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": given}
+
+
+def did(*texts, tool="bash", given=None, thinking=(), **more):
+    """Two messages: calls of a tool, one for each text, and these as their results."""
+    named = call(tool, **given or {})
+    calls = [{**named, "id": f"toolu_did_{next(numbers)}"} for _ in texts]
+    answers = [
+        {"type": "tool_result", "tool_use_id": c["id"], "content": text, **more}
+        for c, text in zip(calls, texts, strict=True)
+    ]
+    return [
+        {"role": "assistant", "content": [*thinking, *calls]},
+        {"role": "user", "content": answers},
+    ]
+
+
+def read(path, text="text", **more):
+    """A file was read, as two messages."""
+    return did(text, tool="read_file", given={"path": path}, **more)
+
+
+def planned(*items, **more):
+    """A plan was written, as two messages."""
+    return did("ok", tool="todo_write", given={"items": [*items]}, **more)
+
+
+def history(*parts):
+    """A conversation that begins with what the person typed; the parts are messages."""
+    parts = [part if isinstance(part, list) else [part] for part in parts]
+    return [typed("Go."), *itertools.chain(*parts)]
+
+
+# --- What is in messages ---
+
+
+def results(*messages):
+    """The tool results in these messages, in order."""
+    content = [m["content"] for m in messages if isinstance(m["content"], list)]
+    return [b for b in itertools.chain(*content) if b["type"] == "tool_result"]
+
+
+def outputs(*messages):
+    """What the tool results in these messages say, in order."""
+    return [result["content"] for result in results(*messages)]
+
+
+def texts(message):
+    """The texts of a message of ours, block by block."""
+    return [block["text"] for block in message["content"]]
+
+
+def roles(messages):
+    """Who speaks, message by message."""
+    return [message["role"] for message in messages]
+
+
+def is_valid(messages):
+    """Whether all calls are paired and the order is one that the API takes."""
+    turns = stub.merge_turns(messages)
+    return not [*stub.in_pairs(turns), *stub.in_order(turns, ["any"])]
+
+
+# --- What an agent did ---
+
+
+def shown(agent, *kinds):
+    """The texts of its events of these kinds, of all if none is named."""
+    return [text for kind, text in agent.events if kind in kinds or not kinds]
+
+
+def layers(agent):
+    """The names of the layers that acted, in order."""
+    return re.findall(r"^\[(\w+)\]", "\n".join(shown(agent, "layer")), re.MULTILINE)
+
+
+def asks_for_summary(request):
+    """Whether a request asks for a summary."""
+    return "<analysis>" in str(request["messages"][-1]["content"])
+
+
+def summaries(agent):
+    """Its requests for a summary."""
+    return [r for r in agent.client.requests if asks_for_summary(r)]
+
+
+def lines_of(path):
+    """The lines of a transcript, each parsed by itself."""
+    *whole, rest = path.read_bytes().split(b"\n")
+    assert rest == b""
+    return [json.loads(line) for line in whole]
+
+
+def on_disk(agent):
+    """Whether its transcript, loaded back, is its conversation."""
+    return load(agent.transcript) == drop_thinking(agent.messages)
+
+
+def any_answer(request):
+    """An answer to any request: to the one for a summary, a summary."""
+    return SUMMARY if asks_for_summary(request) else reply("Fine.")
+
+
+def goes_on(agent):
+    """Whether another turn is a valid request that gets its answer."""
+    fake = getattr(agent.client, "stub", agent.client)  # of the real SDK, or itself
+    fake.queue.clear()
+    fake.enqueue(any_answer, any_answer)
+    return take_turn(agent, "And now?") == "Fine." and on_disk(agent)
+
+
+def fails(agent, text):
+    """The one clear line with which this turn ends."""
+    with pytest.raises(AgentError) as error:
+        take_turn(agent, text)
+    return one_line(error)
+
+
+def one_line(error):
+    """The text of a caught error, which is one clear line."""
+    assert re.fullmatch(r"\S(?!.*Traceback).{,498}", str(error.value))
+    return str(error.value)
