@@ -192,6 +192,7 @@ def problems(body, max_output, adaptive):
     yield from in_order(turns, body.get("tools"))
     yield from in_pairs(turns)
     yield from in_thinking(turns, Chain(body))
+    yield from in_latest(body["messages"])
 
 
 def unknown_keys(at, given, known):
@@ -339,14 +340,30 @@ def in_thinking(turns, chain):
         )
 
 
+def in_latest(messages):
+    """The latest reply keeps all of its thinking or none, the signatures know how much.
+
+    They are valid here: a request with one that is not was refused before.
+    """
+    replies = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
+    for index in replies[-1:]:
+        content = blocks(messages[index]["content"])
+        signed = [b[SIGNED_IN[b["type"]]] for b in content if b["type"] in SIGNED_IN]
+        if any(signature.split(".")[2] != str(len(signed)) for signature in signed):
+            yield (
+                f"messages.{index}: `thinking` or `redacted_thinking` blocks in the "
+                "latest assistant message cannot be modified"
+            )
+
+
 class Chain:
     """Reads a conversation and knows what a thinking block at its end is bound to.
 
-    A signature is `CONTEXT.PREVIOUS.CHECKSUM`: a hash of the system prompt, the tools
-    and every block before it that is not thinking; a hash of the signature before it,
-    or "none"; a hash of both and of the thinking. That is all it takes to verify it, so
-    another process can. The first in a request may have any PREVIOUS, because leaving
-    out a leading run is allowed.
+    A signature is `CONTEXT.PREVIOUS.COUNT.CHECKSUM`: a hash of the system prompt, the
+    tools and every block before it that is not thinking; a hash of the signature before
+    it, or "none"; how many the reply has; a hash of all that and of the thinking. So
+    another process can verify it. The first in a request may have any PREVIOUS, because
+    leaving out a leading run is allowed.
     """
 
     def __init__(self, body):
@@ -369,20 +386,21 @@ class Chain:
                 self.context.update(unmarked([role, block]))
             return True
         given = block[SIGNED_IN[block["type"]]]
-        claimed = (given.split(".") + [""])[1]
-        valid = given == self.signature(block, self.previous or claimed)
+        _, previous, number = (given.split(".") + ["", ""])[:3]
+        valid = given == self.signature(block, self.previous or previous, number)
         self.previous = short_hash(given)
         return valid
 
     def extend(self, content):
         """Sign the thinking of a new reply, in place."""
+        number = sum(block["type"] in SIGNED_IN for block in content)
         for block in content:
             if key := SIGNED_IN.get(block["type"]):
-                block[key] = self.signature(block, self.previous or "none")
+                block[key] = self.signature(block, self.previous or "none", number)
             self.follow("assistant", block)
 
-    def signature(self, block, previous):
-        bound = f"{self.context.hexdigest()[:16]}.{previous}"
+    def signature(self, block, previous, number):
+        bound = f"{self.context.hexdigest()[:16]}.{previous}.{number}"
         return f"{bound}.{short_hash(bound + block.get('thinking', ''))}"
 
 

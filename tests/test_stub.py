@@ -229,6 +229,7 @@ def both(*edits):
 
 cleared = change(2, "content", "[cleared]")
 # the index of the message whose thinking is refused, or None
+THOUGHTS = ["thinking", "redacted_thinking"]
 THINKING = {
     "as it came": (lambda m: None, None),
     "all removed": (without(1, 2, 3), None),
@@ -290,6 +291,30 @@ def test_new_thinking_continues_the_chain_of_what_was_left():
     messages.append(assistant(*plain(ask(StubClient(thinker("new")), messages))))
     messages.append(user([result(messages[-1]["content"][-1]["id"])]))
     ask(StubClient(reply()), messages)
+
+
+TWO_THOUGHTS = [
+    {"type": "thinking", "thinking": "one"},
+    text("a"),
+    {"type": "redacted_thinking"},
+    call(),
+]
+
+
+@pytest.mark.parametrize("later", [[], [reply("and then")]])
+@pytest.mark.parametrize("kept", [[], ["thinking"], ["redacted_thinking"], THOUGHTS])
+def test_the_latest_reply_keeps_all_of_its_thinking_or_none(kept, later):
+    messages = talk(reply(content=TWO_THOUGHTS), *later)
+    content = messages[1]["content"]
+    messages[1]["content"] = [
+        b for b in content if b["type"] in ("text", "tool_use", *kept)
+    ]
+    client = StubClient(reply())
+    with suppress(anthropic.BadRequestError):
+        ask(client, messages)
+    wording = "messages.1: `thinking` or `redacted_thinking` blocks in the latest"
+    refused = len(kept) == 1 and not later
+    assert [e[: len(wording)] for e in client.refused] == [wording] * refused
 
 
 def test_a_removed_block_stays_out():
