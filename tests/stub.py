@@ -39,6 +39,8 @@ BLOCKS = {
 }
 # where thinking is signed; it cannot carry a cache marker, all other blocks can
 SIGNED_IN = {"thinking": "signature", "redacted_thinking": "data"}
+# of a run of these the prompt cache makes one position, and looks back over so many
+RUNS, LOOK_BACK = {"tool_use", "tool_result"}, 20
 TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "strict"}
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
 
@@ -141,9 +143,9 @@ def merge_turns(messages):
     ]
 
 
-def markers(body):
+def markers(value):
     """The number of cache markers in a request (in a text the quotes are escaped)."""
-    return encoded(body).count(b'"cache_control":{')
+    return encoded(value).count(b'"cache_control":{')
 
 
 def unmarked(value):
@@ -502,37 +504,58 @@ class StubClient:
         }
 
     def usage(self, body, content):
-        """The counts. Read from the cache is what an earlier request began with too."""
+        """The counts; what the last marker leaves, 3 tokens at least, is only input."""
         total = count(body.get("system"), body.get("tools"), body["messages"])
-        size = known = 0
-        beginnings, running = set(), hashlib.sha256()
-        for part in map(unmarked, cache_order(body)):
-            size += len(part)
-            running.update(part)
-            beginnings.add(running.digest())
-            known = size if running.digest() in self.cached else known
-        read = created = 0
-        if markers(body):
-            self.cached |= beginnings
-            read = min(total * known // size, total - 3)
-            created = total - 3 - read
+        known, marked, size = look_up(body, self.cached)
+        read, ready = (min(total * part // size, total - 3) for part in (known, marked))
         return {
-            "input_tokens": total - read - created,
+            "input_tokens": total - ready,
             "cache_read_input_tokens": read,
-            "cache_creation_input_tokens": created,
+            "cache_creation_input_tokens": ready - read,
             "output_tokens": max(1, tokens(content)),
         }
 
 
+# --- The prompt cache ---
+
+
+def look_up(body, cached):
+    """Bytes of a request that are read from the cache, that end at a marker, and all.
+
+    Only markers write an entry, each for all that stands before it, into the set
+    `cached`; and a marker finds an entry at most LOOK_BACK positions before it.
+    """
+    parts, before, running = list(cache_order(body)), "", hashlib.sha256()
+    beginnings, entries = [], set()
+    position = read = marked = size = 0
+    for index, (kind, part) in enumerate(parts):
+        position += bool(kind) and not (kind == before and kind in RUNS)
+        before, data = kind or before, unmarked(part)
+        size += len(data)
+        running.update(data)
+        beginnings.append((position, size, running.digest()))
+        automatic = index == len(parts) - 1 and body.get("cache_control")
+        if automatic or markers(part):
+            near = (b for b in beginnings if position - b[0] <= LOOK_BACK)
+            read = max([read, *(end for _, end, entry in near if entry in cached)])
+            marked = size
+            entries.add(running.digest())
+    cached |= entries
+    return read, marked, size
+
+
 def cache_order(body):
-    """The parts of a request in the order in which the prompt cache matches them."""
-    yield body["model"]
-    yield from body.get("tools") or []
-    yield from blocks(body.get("system"))
+    """`(type, part)` of each part, in the order in which the prompt cache matches."""
+    yield "", body["model"]
+    yield from (("tool", tool) for tool in body.get("tools") or [])
+    yield from (("text", block) for block in blocks(body.get("system")))
     # a change of either loses the messages, but not the tools and the system prompt
-    yield [body.get("thinking"), body.get("tool_choice")]
+    yield "", [body.get("thinking"), body.get("tool_choice")]
     for role, content in merge_turns(body["messages"]):
-        yield from ([role, block] for block in content)
+        yield from ((block["type"], [role, block]) for block in content)
+
+
+# --- The answer as the SDK gives it ---
 
 
 class Block(SimpleNamespace):

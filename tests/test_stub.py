@@ -484,39 +484,81 @@ def test_usage_adds_up_to_the_count_and_the_reply():
     assert usage.output_tokens == stub.tokens([text("x" * 320)])
 
 
+NONE, OTHER = {"cache_control": None}, [BASH | {"description": "other"}]
+
+
 def spend(client, messages, **settings):
     client.enqueue(reply("ok"))
     return ask(client, messages, **({"cache_control": MARK} | settings)).usage
 
 
+SYSTEM = {"system": [text("s" * 3200, cache_control=MARK)]}
 LONG = [user("x" * 3200), assistant(text("y" * 3200)), user("z" * 3200)]
-
 MARKED_FIRST = [user([text("x" * 3200, cache_control=MARK)]), *LONG[1:]]
-# what comes after LONG, and the least and the most tokens of it that are read
+THINK = {"thinking": {"type": "adaptive"}}
+# what comes first, what comes next, and the least and the most that is read, in tokens
 CACHE = {
-    "the same again": (LONG, {}, 2900, 3100),
-    "one more message": ([*LONG, user("w" * 3200)], {}, 2900, 3100),
-    "the last message changed": ([*LONG[:2], user("w" * 3200)], {}, 1900, 2100),
-    "the first message changed": ([user("w"), *LONG[1:]], {}, 5, 100),
-    "a marker moved": (MARKED_FIRST, {"cache_control": None}, 2900, 3100),
-    "another thinking setting": (LONG, {"thinking": {"type": "adaptive"}}, 5, 100),
-    "another system prompt": (LONG, {"system": "Be long."}, 5, 50),
-    "another tool": (LONG, {"tools": [BASH | {"description": "d"}]}, 0, 5),
-    "another model": (LONG, {"model": "other"}, 0, 0),
-    "no marker": (LONG, {"cache_control": None}, 0, 0),
+    "the same again": ((LONG, {}), (LONG, {}), 2900, 3100),
+    "one more message": ((LONG, {}), ([*LONG, user("w" * 3200)], {}), 2900, 3100),
+    "one marker, at the same place": ((MARKED_FIRST, NONE), (LONG, {}), 900, 1100),
+    "the last message changed": ((LONG, {}), ([*LONG[:2], user("w")], {}), 0, 0),
+    "and the system prompt marked": ((LONG, SYSTEM), (LONG[:1], SYSTEM), 900, 1100),
+    "another thinking setting": ((LONG, SYSTEM), (LONG, SYSTEM | THINK), 900, 1100),
+    "another tool": ((LONG, SYSTEM), (LONG, SYSTEM | {"tools": OTHER}), 0, 0),
+    "another model": ((LONG, SYSTEM), (LONG, SYSTEM | {"model": "other"}), 0, 0),
+    "the entry lies behind the marker": ((LONG, {}), (MARKED_FIRST, NONE), 0, 0),
+    "no marker": ((LONG, {}), (LONG, NONE), 0, 0),
 }
 
 
 @pytest.mark.parametrize("case", CACHE)
 def test_what_is_read_from_the_cache(case):
-    messages, settings, least, most = CACHE[case]
+    first, (messages, settings), least, most = CACHE[case]
     client = StubClient()
-    first = spend(client, LONG)
-    assert first.cache_read_input_tokens == 0 and first.input_tokens == 3
+    assert spend(client, first[0], **first[1]).cache_read_input_tokens == 0
     usage = spend(client, messages, **settings)
     assert least <= usage.cache_read_input_tokens <= most
     sent = request(messages, **settings)
     assert context(usage) == stub.count(sent["system"], sent["tools"], messages)
+
+
+def test_what_stands_after_the_last_marker_is_not_cached():
+    at_end, inside = (
+        spend(StubClient(), m, **c) for m, c in [(LONG, {}), (MARKED_FIRST, NONE)]
+    )
+    assert at_end.input_tokens == 3
+    assert (
+        1900 <= inside.input_tokens <= 2100 and inside.cache_creation_input_tokens > 900
+    )
+
+
+@pytest.mark.parametrize("calls", [1, 10])
+@pytest.mark.parametrize("blocks, found", [(20, True), (21, False)])
+def test_a_marker_looks_back_over_20_positions(calls, blocks, found):
+    """Where a run of calls, or of results, is one position."""
+    ids = [f"toolu_{n}" for n in range(calls)]
+    more = [
+        assistant(*map(call, ids)),
+        user([*map(result, ids)] + [text("a")] * (blocks - 2)),
+    ]
+    client = StubClient()
+    spend(client, LONG[:1])
+    read = spend(client, [*LONG[:1], *more]).cache_read_input_tokens
+    assert (read > 900) == found
+
+
+@pytest.mark.parametrize("marked, least, most", [(True, 900, 1100), (False, 0, 0)])
+def test_after_an_edit_far_back_only_a_second_marker_finds_anything(
+    marked, least, most
+):
+    settings = SYSTEM if marked else {"system": "s" * 3200}
+    messages = [user("x" * 3200), *[assistant(text("y")), user("z")] * 15]
+    client = StubClient()
+    for end in range(1, len(messages), 2):
+        spend(client, messages[:end], **settings)
+    messages[2] = user("changed")
+    usage = spend(client, messages, **settings)
+    assert least <= usage.cache_read_input_tokens <= most
 
 
 # --- The wire ---
