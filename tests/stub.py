@@ -55,7 +55,17 @@ ERROR_TYPES = {
 
 
 class Refused(ValueError):
-    """The API would answer this request with status 400; the text is its message."""
+    """The API would answer this request with status 400; the text is its message.
+
+    To a program it looks like the SDK's own exception, but it needs no SDK.
+    """
+
+    status_code, type = 400, "invalid_request_error"
+    response = SimpleNamespace(headers={})
+
+    @property
+    def api_message(self):
+        return str(self)
 
 
 class TooLong(Refused):
@@ -463,7 +473,7 @@ class StubClient:
         }
 
     def answer(self, request):
-        """The message for `request`, a plain dict; raises what the SDK would."""
+        """The message for `request`, a plain dict; raises where the SDK would."""
         return self.finish(request, self.take(request))
 
     def take(self, request):
@@ -474,8 +484,6 @@ class StubClient:
         except (TypeError, ValueError) as error:
             errors = self.too_long if isinstance(error, TooLong) else self.refused
             errors.append(str(error))
-            if isinstance(error, Refused):
-                raise api_error(400, str(error)) from None
             raise
         if not self.queue:
             last = str(request["messages"][-1])[:500]

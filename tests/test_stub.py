@@ -4,7 +4,6 @@ import copy
 import json
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import anthropic
@@ -55,6 +54,15 @@ def ask(client, messages=HELLO, **settings):
 def plain(message):
     """Its content as plain dicts, as it stands in a history."""
     return [block.to_dict() for block in message.content]
+
+
+def refusal(messages=HELLO, **settings):
+    """Why a request is refused, or "" if it is not."""
+    try:
+        stub.check(request(messages, **settings), max_output=64_000)
+    except stub.Refused as error:
+        return str(error)
+    return ""
 
 
 # --- The conscience: requests ---
@@ -120,9 +128,7 @@ BAD_MESSAGES = {
 @pytest.mark.parametrize("case", BAD_MESSAGES)
 def test_refuses_messages(case):
     messages, wording = BAD_MESSAGES[case]
-    with pytest.raises(stub.Refused) as refused:
-        stub.check(request(messages))
-    assert wording in str(refused.value)
+    assert wording in refusal(messages)
 
 
 MARKED = text("a", cache_control=MARK)
@@ -150,9 +156,7 @@ BAD_SETTINGS = [
 
 @pytest.mark.parametrize("settings, wording", BAD_SETTINGS)
 def test_refuses_settings(settings, wording):
-    with pytest.raises(stub.Refused) as refused:
-        stub.check(request(**settings), max_output=64_000)
-    assert wording in str(refused.value)
+    assert wording in refusal(**settings)
 
 
 TWO_CALLS = [user("a"), assistant(call()), assistant(call("b"))]
@@ -173,7 +177,7 @@ GOOD_REQUESTS = [
 
 @pytest.mark.parametrize("settings", GOOD_REQUESTS)
 def test_accepts(settings):
-    ask(StubClient(reply()), **settings)
+    assert refusal(**settings) == ""
 
 
 def test_refuses_thinking_where_the_model_has_none():
@@ -229,7 +233,12 @@ def both(*edits):
 
 cleared = change(2, "content", "[cleared]")
 # the index of the message whose thinking is refused, or None
-THOUGHTS = ["thinking", "redacted_thinking"]
+TWO_THOUGHTS = [
+    {"type": "thinking", "thinking": "one"},
+    text("a"),
+    {"type": "redacted_thinking"},
+    call(),
+]
 THINKING = {
     "as it came": (lambda m: None, None),
     "all removed": (without(1, 2, 3), None),
@@ -254,35 +263,28 @@ def test_thinking_is_bound_to_what_came_before(case):
     edit, refused_at = THINKING[case]
     messages = talk(thinker("one"), thinker(""), thinker("three"))
     edit(messages)
-    errors = (client := StubClient(reply("fine"))).refused
-    with suppress(anthropic.BadRequestError):
-        ask(client, messages)
-    block = f"messages.{refused_at}.content.0"
-    wording = f"{block}: Invalid `signature` in `thinking` block."
-    assert [e[: len(wording)] for e in errors] == ([wording] if refused_at else [])
+    block = f"messages.{refused_at}.content.0: Invalid `signature` in `thinking` block."
+    assert refusal(messages)[: len(block)] == (block if refused_at else "")
 
 
-@pytest.mark.parametrize(
-    "settings", [{"system": "Be long."}, {"tools": [BASH | {"description": "new"}]}]
-)
-def test_thinking_is_bound_to_the_system_prompt_and_the_tools(settings):
-    with pytest.raises(anthropic.BadRequestError, match="Invalid `signature`"):
-        ask(StubClient(reply()), talk(thinker("one")), **settings)
+MARKED_SYSTEM = {"system": [text("Be brief.", cache_control=MARK)], "max_tokens": 5}
+NEW_TOOL = {"tools": [BASH | {"description": "new"}]}
+BOUND_TO = [({"system": "Be long."}, True), (NEW_TOOL, True), (MARKED_SYSTEM, False)]
 
 
-def test_thinking_is_not_bound_to_other_settings():
-    marked = [text("Be brief.", cache_control=MARK)]
-    ask(StubClient(reply()), talk(thinker("one")), system=marked, max_tokens=5)
+@pytest.mark.parametrize("settings, bound", BOUND_TO)
+def test_thinking_is_bound_to_the_system_prompt_and_the_tools(settings, bound):
+    problem = refusal(talk(thinker("one")), **settings)
+    assert ("Invalid `signature`" in problem) == bound
 
 
 def test_redacted_and_interleaved_thinking_is_signed_too():
-    redacted = {"type": "redacted_thinking"}
-    content = [redacted, text("a"), {"type": "thinking", "thinking": ""}, text("b")]
-    messages = talk(reply(content=content))
-    ask(StubClient(reply()), messages)
-    messages[1]["content"][0]["data"] = "made up"
-    with pytest.raises(anthropic.BadRequestError, match="`redacted_thinking` block"):
-        ask(StubClient(reply()), messages)
+    messages = talk(reply(content=TWO_THOUGHTS))
+    assert refusal(messages) == ""
+    messages[1]["content"][2]["data"] = "made up"
+    assert "messages.1.content.2: Invalid `signature` in `redacted_" in refusal(
+        messages
+    )
 
 
 def test_new_thinking_continues_the_chain_of_what_was_left():
@@ -290,31 +292,7 @@ def test_new_thinking_continues_the_chain_of_what_was_left():
     without(1, 2)(messages)
     messages.append(assistant(*plain(ask(StubClient(thinker("new")), messages))))
     messages.append(user([result(messages[-1]["content"][-1]["id"])]))
-    ask(StubClient(reply()), messages)
-
-
-TWO_THOUGHTS = [
-    {"type": "thinking", "thinking": "one"},
-    text("a"),
-    {"type": "redacted_thinking"},
-    call(),
-]
-
-
-@pytest.mark.parametrize("later", [[], [reply("and then")]])
-@pytest.mark.parametrize("kept", [[], ["thinking"], ["redacted_thinking"], THOUGHTS])
-def test_the_latest_reply_keeps_all_of_its_thinking_or_none(kept, later):
-    messages = talk(reply(content=TWO_THOUGHTS), *later)
-    content = messages[1]["content"]
-    messages[1]["content"] = [
-        b for b in content if b["type"] in ("text", "tool_use", *kept)
-    ]
-    client = StubClient(reply())
-    with suppress(anthropic.BadRequestError):
-        ask(client, messages)
-    wording = "messages.1: `thinking` or `redacted_thinking` blocks in the latest"
-    refused = len(kept) == 1 and not later
-    assert [e[: len(wording)] for e in client.refused] == [wording] * refused
+    assert refusal(messages) == ""
 
 
 def test_a_removed_block_stays_out():
@@ -322,15 +300,27 @@ def test_a_removed_block_stays_out():
     kept = copy.deepcopy(messages)
     without(1)(messages)
     answer = assistant(*plain(ask(StubClient(reply("a", thinking="two")), messages)))
-    with pytest.raises(anthropic.BadRequestError, match="Invalid `signature`"):
-        ask(StubClient(reply()), [*kept, answer, user("go on")])
+    assert "Invalid `signature`" in refusal([*kept, answer, user("go on")])
+
+
+KINDS = ["thinking", "redacted_thinking"]
+
+
+@pytest.mark.parametrize("later", [[], [reply("and then")]])
+@pytest.mark.parametrize("kept", [[], KINDS[:1], KINDS[1:], KINDS])
+def test_the_latest_reply_keeps_all_of_its_thinking_or_none(kept, later):
+    messages = talk(reply(content=TWO_THOUGHTS), *later)
+    content = messages[1]["content"]
+    messages[1]["content"] = [b for b in content if b["type"] not in {*KINDS} - {*kept}]
+    wording = "messages.1: `thinking` or `redacted_thinking` blocks in the latest"
+    assert refusal(messages).startswith(wording) == (len(kept) == 1 and not later)
 
 
 def test_an_empty_text_that_is_not_sent_back_is_no_edit():
-    given = reply(content=[text(""), {"type": "thinking", "thinking": "a"}, text("b")])
-    client = StubClient(given, reply())
-    content = plain(ask(client))
-    ask(client, [user("hello"), assistant(*content[1:]), user("go on")])
+    content = [text(""), {"type": "thinking", "thinking": "a"}, text("b")]
+    messages = talk(reply(content=content))
+    del messages[1]["content"][0]
+    assert refusal(messages) == ""
 
 
 # --- The queue and the memory ---
@@ -369,21 +359,33 @@ def test_an_exception_in_the_queue_is_raised_when_the_request_is_made():
 
 def test_a_refused_request_is_noted_and_takes_no_reply():
     client = StubClient(reply("still here"))
-    with pytest.raises(anthropic.BadRequestError) as error:
+    with pytest.raises(stub.Refused) as error:
         ask(client, [user("")])
-    assert (error.value.status_code, error.value.type) == (400, "invalid_request_error")
     assert client.refused == [error.value.api_message] and not client.too_long
     assert ask(client).content[0].text == "still here"
 
 
 def test_a_request_over_the_window_is_too_long_and_not_invalid():
     client = StubClient(window=1000)
-    with pytest.raises(anthropic.BadRequestError) as error:
+    with pytest.raises(stub.TooLong) as error:
         ask(client, [user("x" * 4000)])
     tokens = stub.count("Be brief.", [BASH], [user("x" * 4000)])
     message = f"prompt is too long: {tokens} tokens > 1000 maximum"
     assert error.value.api_message == message
     assert client.too_long == [message] and not client.refused
+
+
+@pytest.mark.parametrize("messages", [[user("")], [user("x" * 4000)]])
+def test_a_refusal_looks_to_a_program_like_the_exception_of_the_sdk(messages):
+    made, client = StubClient(window=1000), mock_client(window=1000)
+    with pytest.raises(stub.Refused) as ours:
+        ask(made, messages)
+    with pytest.raises(anthropic.BadRequestError) as theirs:
+        ask(client, messages)
+    for name in "status_code", "type", "api_message":
+        assert getattr(ours.value, name) == getattr(theirs.value, name)
+    assert (made.refused, made.too_long) == (client.stub.refused, client.stub.too_long)
+    assert "retry-after" not in ours.value.response.headers
 
 
 STATUSES = [
@@ -629,13 +631,6 @@ def test_an_error_event_in_a_stream_raises():
     with pytest.raises(anthropic.APIStatusError) as error:
         ask(mock_client(b"".join([*start, stop])))
     assert (error.value.status_code, error.value.type) == (200, "overloaded_error")
-
-
-def test_a_refused_request_is_status_400_on_the_wire():
-    client = mock_client(reply("unused"))
-    with pytest.raises(anthropic.BadRequestError, match="non-empty content"):
-        ask(client, [user("")])
-    assert len(client.stub.refused) == 1
 
 
 def test_the_models_endpoint_is_answered_on_the_wire():
