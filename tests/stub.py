@@ -4,10 +4,23 @@
     agent_loop(client, ...)
     assert len(client.requests) == 2 and not client.refused
 
-Replies are queued, requests are kept, and each request is checked as the API would
-check it, in the API's own words where they are known. Not covered: the limits on
-messages and megabytes, documents, server tools, the values of images, and how long
-or from what size on a cache entry lives.
+Replies are queued, requests are kept, and each request passes what the API checks, in
+the API's own words where they are known:
+
+    request -> settings   known keys, max_tokens, thinking, at most 4 cache markers
+               tools      names, schemas, no name twice
+               content    known blocks and keys, nothing empty, each where it may stand
+               order      the person first and last; tools sent if any were called
+               pairs      each tool_use answered at once, by one tool_result
+               thinking   signed over all before it; the latest reply's all or none
+               length     "prompt is too long: N tokens > 200000 maximum"
+                 |                                    \
+               next in the queue                       Refused, TooLong (status 400)
+                 |
+               reply      thinking signed, tokens counted, cache read and written
+
+Not covered: the limits on messages and megabytes, documents, server tools, the values
+of images, and how long or from what size on a cache entry lives.
 """
 
 import copy
@@ -464,9 +477,6 @@ class StubClient:
         return {
             "id": model,
             "type": "model",
-            "display_name": model,
-            "created_at": "2026-01-01T00:00:00Z",
-            "lifecycle": "active",
             "max_input_tokens": self.window,
             "max_tokens": self.max_output,
             "capabilities": {"thinking": {"supported": self.adaptive, "types": types}},
