@@ -278,6 +278,11 @@ def in_messages(messages):
 
 def in_content(where, content, place):
     for index, block in enumerate(content):
+        if not isinstance(block, dict):
+            yield (
+                f"{where}.{index}: Input should be a valid dictionary or object to "
+                "extract fields from"
+            )
         kind = str(block.get("type"))
         if kind not in BLOCKS:
             yield f"{where}.{index}: Input tag '{kind}' does not match any expected tag"
