@@ -14,21 +14,21 @@ import os
 import sys
 import tempfile
 import textwrap
-from functools import partial
+from collections import deque
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
 import stub
-from stub import Refused, StubClient, TooLong, count, reply, tokens
+from stub import StubClient, count, reply
 
 import agent as program
 
-# --- The stage: files, a model with a script, and a line for who says what ---
+# --- The stage: a model with a script, files, and a naive agent's few helpers ---
 
-NAMES = "read_file", "edit_file", "compact"
-TOOLS = [{"name": name, "input_schema": {"type": "object"}} for name in NAMES]
 SUMMARY = "The files were read."
+TOOLS = [{"name": n, "input_schema": {}} for n in ("read_file", "edit_file", "compact")]
+COUNTS = "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
 
 
 class Model(StubClient):
@@ -42,26 +42,25 @@ class Model(StubClient):
         if "<analysis>" not in str(request["messages"][-1]["content"]):
             return super().take(request)
         self.asked.append(request)
-        self.queue.appendleft(
-            lambda _: reply(f"<summary>{next(self.summaries)}</summary>")
-        )
+        summary = reply(f"<summary>{next(self.summaries)}</summary>")
+        replies, self.queue = self.queue, deque([summary])
         try:
             return super().take(request)
-        except TooLong:
-            self.queue.popleft()
-            raise
+        finally:
+            self.queue = replies
 
     def finish(self, request, given):
         answer = super().finish(request, given)
-        self.usages.append(answer["usage"])
+        self.usages.append([answer["usage"][part] for part in COUNTS])
         return answer
 
 
-def say(who, text):
-    """Print who speaks, and what, in 80 columns."""
-    text = " ".join(text.split())
-    indent = {"initial_indent": f"  {who:<8}", "subsequent_indent": " " * 10}
-    print(textwrap.fill(text, 79, break_on_hyphens=False, **indent))
+def say(lines):
+    """Print who speaks, and what, in 80 columns; a line is `who: what`."""
+    for line in textwrap.dedent(lines).strip().split("\n"):
+        who, _, what = line.partition(": ")
+        indent = {"initial_indent": f"  {who:<8}", "subsequent_indent": " " * 10}
+        print(textwrap.fill(what, 79, break_on_hyphens=False, **indent))
 
 
 def write_files(number, characters):
@@ -73,11 +72,10 @@ def write_files(number, characters):
     return names
 
 
-def read(*names, thinking=None, **more):
-    """A reply of the model that reads these files."""
-    return reply(
-        calls=[("read_file", {"path": n, **more}) for n in names], thinking=thinking
-    )
+def use(tool, *names, thinking=None, **more):
+    """A reply of the model that calls a tool, for each of these files."""
+    calls = [(tool, {"path": name, **more}) for name in names] or [(tool, more)]
+    return reply(calls=calls, thinking=thinking)
 
 
 def request(messages):
@@ -87,18 +85,18 @@ def request(messages):
     return {**settings, "tools": TOOLS, "messages": messages, **marker}
 
 
-def ask(client, messages):
-    """The content of the model's answer; raises Refused."""
-    return client.answer(request(messages))["content"]
-
-
-def refusal(messages):
-    """What the API says to these messages, "" if it takes them."""
+def refusal(step, *arguments, **more):
+    """What the API says while this is done, "" if it takes all."""
     try:
-        stub.check(request(messages))
-    except Refused as error:
+        step(*arguments, **more)
+    except stub.Refused as error:
         return str(error)
     return ""
+
+
+def taken(messages):
+    """What the API says to a request with these messages."""
+    return refusal(stub.check, request(messages))
 
 
 def person(text):
@@ -112,12 +110,11 @@ def calls_in(content):
 def run(call):
     """The answer to a call of one of the naive agent's tools."""
     given, text = call["input"], "done"
-    path = Path(given.get("path", ""))
-    if call["name"] != "compact":
-        text = path.read_text(encoding="utf-8")
-    if call["name"] == "edit_file":
+    if "path" in given:
+        text = Path(given["path"]).read_text(encoding="utf-8")
+    if "new_text" in given:
         text = text.replace(given["old_text"], given["new_text"])
-        path.write_text(text, encoding="utf-8")
+        Path(given["path"]).write_text(text, encoding="utf-8")
     return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
 
 
@@ -127,7 +124,7 @@ def results(messages):
     return [b for content in lists for b in content if b["type"] == "tool_result"]
 
 
-def whole(sent):
+def seen(sent):
     """How many tool results of a request are more than a placeholder."""
     return sum(len(result["content"]) > 100 for result in results(sent["messages"]))
 
@@ -145,24 +142,21 @@ def ours(model, *prompts, **limits):
     return agent, acted
 
 
-PARTS = "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
-
-
-def spent(usages):
-    """(The share that came from the prompt cache, the price in tokens) of requests."""
-    new, written, known = (sum(usage[part] for usage in usages) for part in PARTS)
+def bill(usages):
+    """What share of requests came from the prompt cache, and their price in tokens."""
+    new, written, known = map(sum, zip(*usages))
     price = round(new + 1.25 * written + 0.1 * known, -3)
-    return f"{known / (new + written + known):.0%}", f"{price:,.0f}"
+    return f"{known / (new + written + known):.0%} from the cache, price {price:,.0f}"
 
 
 # --- 1 ---
 
 
 def append_for_ever(client, messages, before=list):
-    """The loop of all tutorials, with what a layer does `before` each request."""
+    """The loop of all five, with what a layer does `before` each request."""
     while True:
         messages[:] = before(messages)
-        content = ask(client, messages)
+        content = client.answer(request(messages))["content"]
         messages.append({"role": "assistant", "content": content})
         if not calls_in(content):
             return
@@ -172,39 +166,29 @@ def append_for_ever(client, messages, before=list):
 
 def chapter_1():
     """The loop, and the wall"""
-    names = write_files(24, 40_000)
-    script = [*map(read, names), reply("All read.")]
+    names = write_files(20, 40_000)
+    script = [*(use("read_file", name) for name in names), reply("All read.")]
     model, messages = Model(*script), [person("Read all files.")]
-    say("naive", "24 files of 40,000 characters are read, nothing is forgotten.")
-    try:
-        append_for_ever(model, messages)
-    except TooLong as error:
-        say("API", str(error))
+    problem = refusal(append_for_ever, model, messages)
     sent = sum(count("", [], request["messages"]) for request in model.requests)
-    say(
-        "damage",
-        f"""file {len(results(messages))} of 24 is the last, after {sent:,}
-        tokens sent: every request sends all again.""",
-    )
     model = Model(*script)
-    agent, acted = ours(model, "Read all files.")
+    _, acted = ours(model, "Read all files.")
     most = max(count("", [], request["messages"]) for request in model.requests)
-    say(
-        "ours",
-        f"""all 24 are read, {len(acted)} times old results were cleared, and no
-        request had more than {round(most, -3):,} tokens of messages.""",
-    )
+    say(f"""
+        naive: 20 files of 40,000 characters are read; nothing is forgotten.
+        API: {problem}
+        damage: file {len(results(messages))} is the last, and {sent:,} tokens were sent.
+        ours: all 20 are read; {len(acted)} times old results were cleared.
+        ours: no request had more than {round(most, -3):,} tokens of messages.""")
 
 
 # --- 2 ---
 
 
 def understood(summary):
-    """s06 and v5: what replaces the history ends in words of the assistant's."""
-    return [
-        {"role": "user", "content": summary},
-        {"role": "assistant", "content": "Understood. Continuing."},
-    ]
+    """s06 and v5: what replaces the history ends in the assistant's words."""
+    answer = {"role": "assistant", "content": "Understood. Continuing."}
+    return [{"role": "user", "content": summary}, answer]
 
 
 def keep_newest(summary, messages, number):
@@ -213,7 +197,7 @@ def keep_newest(summary, messages, number):
 
 
 def keep_newest_whole(summary, messages, number):
-    """The same cut with two helpers of agent.py."""
+    """The same cut, with two helpers of agent.py."""
     cut = program.pair_safe(messages, len(messages) - number)
     newest = program.drop_thinking(messages[cut:])
     return [{"role": "user", "content": summary}, *newest]
@@ -221,57 +205,48 @@ def keep_newest_whole(summary, messages, number):
 
 def chapter_2():
     """What the API will not take"""
-    script = [read(name, thinking="Hm.") for name in write_files(6, 800)]
-    messages = [person("Read all files.")]
+    names, messages = write_files(6, 800), [person("Read all files.")]
+    script = [use("read_file", name, thinking="Hm.") for name in names]
     append_for_ever(Model(*script, reply("All read.")), messages)
-    messages.pop()
-    say("naive", "a summary, and an assistant message that says it is understood.")
-    say("API", refusal(understood(SUMMARY)))
-    say("naive", "a summary and the newest 3 messages: the cut parts a pair.")
-    say("API", refusal(keep_newest(SUMMARY, messages, 3)))
-    say("naive", "a summary and the newest 4: pairs are whole, the thinking is not.")
-    say("API", refusal(keep_newest(SUMMARY, messages, 4)))
+    del messages[-1]
     cuts = range(1, len(messages))
-    for who, keep in ("damage", keep_newest), ("ours", keep_newest_whole):
-        refused = [n for n in cuts if refusal(keep(SUMMARY, messages, n))]
-        say(who, f"of {len(cuts)} places to cut, {len(refused)} are refused.")
+    bad = [n for n in cuts if taken(keep_newest(SUMMARY, messages, n))]
+    left = [n for n in cuts if taken(keep_newest_whole(SUMMARY, messages, n))]
+    say(f"""
+        naive: a summary, and the assistant's word that it is understood.
+        API: {taken(understood(SUMMARY))}
+        naive: a summary and the newest 3 messages: the cut parts a pair.
+        API: {taken(keep_newest(SUMMARY, messages, 3))}
+        naive: a summary and the newest 4: the pairs are whole, the thinking is not.
+        API: {taken(keep_newest(SUMMARY, messages, 4))}
+        damage: of {len(cuts)} places to cut, {len(bad)} are refused.
+        ours: of {len(cuts)} places to cut, {len(left)} are refused.""")
 
 
 # --- 3 ---
 
 
 def characters_by_4(text):
-    """All five: a token is four characters."""
+    """All five: four characters are a token."""
     return len(text) // 4
 
 
 def chapter_3():
     """Counting"""
-    text = "文脈は有限だ。" * 500
-    say(
-        "naive",
-        f"{len(text):,} Japanese characters are {characters_by_4(text)} tokens.",
-    )
-    late = "文" * 200_000
-    say(
-        "damage",
-        f"""the API counts {tokens(text):,}. A threshold of 50,000 such tokens
-        fires at {tokens(late):,}, in a window of 200,000.""",
-    )
+    text, late = "文脈は有限だ。" * 500, "文" * 200_000
     model = Model(reply("はい。"), reply("はい。"))
     agent, _ = ours(model, text)
-    guess = program.estimate_tokens([person(text)])
-    say("ours", f"before any reply, by bytes: {guess:,} tokens.")
     agent.messages.append(person(text))
     guess = program.context_tokens(agent)
     agent.messages.pop()
     program.take_turn(agent, text)
-    true = sum(model.usages[-1][part] for part in PARTS)
-    say(
-        "ours",
-        f"""after a reply, whose count sets it right: {abs(guess / true - 1):.0%} off
-        for a request with twice the text.""",
-    )
+    off = abs(guess / sum(model.usages[-1]) - 1)
+    say(f"""
+        naive: {len(text):,} Japanese characters are {characters_by_4(text)} tokens.
+        damage: the API counts {stub.tokens(text):,}. A threshold of 50,000 such tokens \
+fires at {stub.tokens(late):,}, in a window of 200,000.
+        ours: before any reply, by bytes: {program.estimate_tokens([person(text)]):,}.
+        ours: after one, which tells the true count: {off:.0%} off for twice the text.""")
 
 
 # --- 4 ---
@@ -287,51 +262,37 @@ def micro_compact_every_turn(messages, names, keep_recent=3):
 
 
 def forget(messages):
-    """The above, while the program that made the calls still runs."""
-    lists = [m["content"] for m in messages if m["role"] == "assistant"]
-    names = {
-        call["id"]: call["name"] for content in lists for call in calls_in(content)
-    }
+    """The same while the program that made the calls still runs."""
+    names = {result["tool_use_id"]: "read_file" for result in results(messages)}
     return micro_compact_every_turn(messages, names)
 
 
 def chapter_4():
     """Layer 1: old results"""
     names = write_files(20, 9_000)
-    six = read(*names[:6], thinking="All six."), read(names[6], thinking="One more.")
-    model = Model(*six, reply("Done."))
-    say("naive", "one reply reads six files; all results but the newest 3 are cleared.")
-    try:
-        append_for_ever(model, [person("Compare six files.")], before=forget)
-    except Refused as error:
-        say("damage", f"of 6 files the model sees {whole(model.requests[1])}.")
-        say("naive", "it thinks, reads one file more, and one more result is cleared.")
-        say("API", str(error))
-    saved = json.loads(json.dumps(model.requests[1]["messages"]))
+    one, two = names[:6], names[6:7]
+    six = (
+        use("read_file", *one, thinking="All six."),
+        use("read_file", *two, thinking="One more."),
+    )
+    first, mine = Model(*six), Model(*six, reply("Done."))
+    problem = refusal(append_for_ever, first, [person("Compare six.")], before=forget)
+    ours(mine, "Compare six.")
+    saved = json.loads(json.dumps(first.requests[1]["messages"]))
     micro_compact_every_turn(saved, {}, keep_recent=1)
-    say("damage", f"after a reload the map is empty: {results(saved)[4]['content']}")
-    script = [*map(read, names), reply("Done.")]
-    model = Model(*script)
-    append_for_ever(model, [person("Read them.")], before=forget)
-    say(
-        "damage",
-        """20 reads: {} of what was sent came from the cache, at a price of {}
-        tokens.""".format(*spent(model.usages)),
-    )
-    model = Model(*six, reply("Done."))
-    ours(model, "Compare six files.")
-    say(
-        "ours",
-        f"""of 6 files the model sees {whole(model.requests[1])}, and
-        {len(model.refused)} requests are refused.""",
-    )
-    model = Model(*script)
-    ours(model, "Read them.")
-    say(
-        "ours",
-        """20 reads: {} from the cache, at a price of {} tokens, system prompt and
-        tools included.""".format(*spent(model.usages)),
-    )
+    script = [*(use("read_file", name) for name in names), reply("Done.")]
+    every_turn, seldom = Model(*script), Model(*script)
+    append_for_ever(every_turn, [person("Read them.")], before=forget)
+    ours(seldom, "Read them.")
+    say(f"""
+        naive: one reply reads six files; all results but the newest 3 are cleared.
+        damage: of 6 files the model sees {seen(first.requests[1])}.
+        naive: it thinks, reads one file more, and one more result is cleared.
+        API: {problem}
+        damage: after a reload it is {results(saved)[4]["content"]}.
+        damage: 20 reads: {bill(every_turn.usages)}.
+        ours: of 6 files the model sees {seen(mine.requests[1])}, refused: {len(mine.refused)}.
+        ours: 20 reads: {bill(seldom.usages)}.""")
 
 
 # --- 5 ---
@@ -360,86 +321,61 @@ def snip_to_50(messages, most=50):
 def chapter_5():
     """Layer 1: too much at once, too many messages"""
     (name,) = write_files(1, 60_000)
-    model = Model(*[read(name)] * 5, reply("I give up."))
+    model = Model(*[use("read_file", name)] * 5, reply("I give up."))
     append_for_ever(model, [person("Read it.")], before=budget_then_threshold)
-    say(
-        "naive",
-        """a file of 60,000 characters: within the budget of 200,000, over the
-        threshold of 50,000.""",
-    )
-    say(
-        "damage",
-        f"""read 5 times, summarised 5 times before a request, seen
-        {sum(map(whole, model.requests))} times.""",
-    )
-    model = Model(read(name), read(name, offset=1 + 50_000 // 80), reply("Done."))
-    _, acted = ours(model, "Read it.")
-    say(
-        "ours",
-        f"""read in 2 pages, {len(acted)} summaries, seen
-        {whole(model.requests[-1])} of 2.""",
-    )
+    pages = use("read_file", name), use("read_file", name, offset=1 + 50_000 // 80)
+    paged = Model(*pages, reply("Done."))
+    _, lost = ours(paged, "Read it.")
     chat, after = [person("Hello.")], []
     for _ in range(44):
         chat += [{"role": "assistant", "content": "Yes."}, person("Go on.")]
-        if (shorter := snip_to_50(chat)) is not chat:
-            chat = shorter
-            after.append(len(chat))
-    say("naive", f"a snip to 50 messages leaves {', '.join(map(str, after[:3]))} ...")
-    script = [read(n, thinking="Hm.") for n in write_files(45, 160)]
-    try:
-        append_for_ever(Model(*script), [person("Read all.")], before=snip_to_50)
-    except Refused as error:
-        say("API", str(error))
-    say("damage", f"{len(after)} cuts in 44 turns, each loses the cache.")
-    model = Model(*[reply("Yes.")] * 44, *script, reply("Done."))
-    _, acted = ours(model, *["Go on."] * 44, max_messages=50)
-    chat_cuts = len(acted)
-    _, acted = ours(model, "Read all.", max_messages=50)
-    say(
-        "ours",
-        f"""{chat_cuts} cuts in 44 turns; {len(acted)} in 45 reads with thinking,
-        {len(model.refused)} refused.""",
+        chat, before = snip_to_50(chat), chat
+        after += [len(chat)] * (chat is not before)
+    script = [use("read_file", n, thinking="Hm.") for n in write_files(44, 160)]
+    problem = refusal(
+        append_for_ever, Model(*script), [person("Go.")], before=snip_to_50
     )
+    model_2 = Model(*script, reply("Done."))
+    _, cuts = ours(model_2, "Go.", max_messages=50)
+    say(f"""
+        naive: a file of 60,000 characters; the budget is 200,000, the threshold 50,000.
+        damage: read 5 times, summarised 5 times, seen {sum(map(seen, model.requests))} times.
+        ours: read in 2 pages, {len(lost)} summaries, seen {seen(paged.requests[-1])} of 2.
+        naive: a snip to 50 messages leaves {after[0]}, {after[1]}, {after[2]} ...
+        damage: {len(after)} cuts in 44 turns, and each loses the cache.
+        API: {problem}
+        ours: {len(cuts)} cuts in 44 turns, refused: {len(model_2.refused)}.""")
 
 
 # --- 6 ---
 
 
 def v5_threshold(context_window, max_output=16_384):
-    """v5: what the window leaves after a reply and a margin, however small it is."""
+    """v5: what a reply and a margin leave of the window, however small it is."""
     return context_window - min(max_output, 20_000) - 13_000
 
 
-def summarise_over(threshold, messages):
-    """v5: whether it is time is a comparison with the threshold, and nothing else."""
+def summarise_over(messages, threshold=v5_threshold(16_000)):
+    """v5: the context is compared with the threshold, and nothing else is asked."""
     over = characters_by_4(json.dumps(messages)) > threshold
     return summary_alone(SUMMARY) if over else messages
 
 
 def chapter_6():
     """When"""
-    print(f"  {'window':>11} {'naive':>9} {'ours':>9}   (T, in tokens)")
-    for window in 8_000, 16_000, 32_000, 200_000, 1_000_000:
-        mine = program.auto_compact_threshold(window, min(16_384, window // 3))
-        print(f"  {window:>11,} {v5_threshold(window):>9,} {mine:>9,}")
-    script = [*map(read, write_files(10, 160)), reply("Done.")]
-    model = Model(*script)
-    before = partial(summarise_over, v5_threshold(16_000))
-    append_for_ever(model, [person("Read ten files.")], before=before)
-    lost = [
-        sent for sent in model.requests if sent["messages"] == summary_alone(SUMMARY)
-    ]
-    say(
-        "damage",
-        f"""ten small files in a window of 16,000: {len(lost)} of
-        {len(model.requests)} requests are a summary, and nothing else.""",
-    )
-    limits = {"window": 16_000, "max_output": 5_333}
-    limits["threshold"] = program.auto_compact_threshold(*limits.values())
-    model = Model(*script)
-    ours(model, "Read ten files.", **limits)
-    say("ours", f"{len(model.asked)} summaries in {len(model.requests)} requests.")
+    windows = 8_000, 16_000, 32_000, 200_000, 1_000_000
+    print("  window  " + "".join(f"{window:>10,}" for window in windows))
+    mine = [program.auto_compact_threshold(w, min(16_384, w // 3)) for w in windows]
+    script = [*(use("read_file", n) for n in write_files(10, 160)), reply("Done.")]
+    model, second = Model(*script), Model(*script)
+    append_for_ever(model, [person("Read ten files.")], before=summarise_over)
+    lost = [r for r in model.requests if r["messages"] == summary_alone(SUMMARY)]
+    ours(second, "Read ten files.", window=16_000, max_output=5_333, threshold=mine[1])
+    say(f"""
+        naive: {"".join(f"{v5_threshold(window):>10,}" for window in windows)}
+        ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
+        damage: window 16,000: {len(lost)} of {len(model.requests)} requests are a summary.
+        ours: window 16,000: {len(second.asked)} of {len(second.requests)}.""")
 
 
 # --- 7 ---
@@ -462,85 +398,67 @@ def pay_and_forget(client, messages):
 
 def summary_alone(summary):
     """s08: one message replaces all."""
-    return [{"role": "user", "content": f"Summary of all before:\n{summary}"}]
+    return [{"role": "user", "content": f"Summary of all before: {summary}"}]
 
 
 def chapter_7():
     """Layer 2: the summary"""
     names, task = write_files(60, 3_280), "Find the file that differs."
-    script = [read(*names[n : n + 10]) for n in range(0, 60, 10)]
+    script = [use("read_file", *names[n : n + 10]) for n in range(0, 60, 10)]
     messages = [person(task)]
     append_for_ever(Model(*script, reply("None.")), messages)
-    for end, part in ("head", slice(80_000)), ("tail", slice(-80_000, None)):
-        sent = json.dumps(messages)[part]
-        kept = sum(f"{name} 0000" in sent for name in names)
-        say(
-            "naive",
-            f"""of 80,000 characters of JSON the {end} has {kept} of 60 results,
-            {"and" if task in sent else "not"} the task.""",
-        )
-    nothing = reply(content=[{"type": "text", "text": ""}])
+    head, tail = json.dumps(messages)[:80_000], json.dumps(messages)[-80_000:]
+    marks = [*(f"{name} 0000" for name in names), task]
+    has = [[mark in part for mark in marks] for part in (head, tail)]
     thought = reply(thinking="Well.", stop="max_tokens")
-    model = Model(thought, nothing, reply("A long summary. " * 300))
+    empty = reply(content=[{"type": "text", "text": ""}])
+    model = Model(thought, empty, reply("A long summary. " * 300))
     try:
         summary_of_its_own(model, messages)
     except AttributeError as error:
-        say("damage", f"thinking ate max_tokens=2000; content[0].text: {error}")
-    empty = summary_alone(summary_of_its_own(model, messages))
-    say(
-        "damage",
-        f"""an empty answer replaces {count("", [], messages):,} tokens by
-        {count("", [], empty)}.""",
-    )
+        problem = error
+    nothing = summary_alone(summary_of_its_own(model, messages))
     left = str(pay_and_forget(model, messages)).count("long summary")
-    paid = model.usages[-1]["output_tokens"]
-    say(
-        "damage",
-        f"""TypeScript: a summary of {paid:,} tokens is paid for, {left} of
-        them are used; {spent(model.usages)[0]} of its request came from the cache.""",
-    )
-    model = Model(*script, reply("None."), summaries=[""])
-    agent, _ = ours(model, task, threshold=60_000, keep_recent=100)
-    usage = model.usages[model.requests.index(model.asked[0])]
-    say(
-        "ours",
-        f"""in the conversation itself: {whole(model.asked[0])} of 60 results and
-        the task, {spent([usage])[0]} from the cache. The answer was empty:
-        {len(results(agent.messages))} of 60 results are still there.""",
-    )
+    mine = Model(*script, reply("None."), summaries=[""])
+    agent, _ = ours(mine, task, threshold=60_000, keep_recent=100)
+    usage = mine.usages[mine.requests.index(mine.asked[0])]
+    say(f"""
+        naive: the head of 80,000 characters: {sum(has[0][:60])} of 60 results, \
+the task: {has[0][60]}.
+        naive: the tail of 80,000 characters: {sum(has[1][:60])} of 60 results, \
+the task: {has[1][60]}.
+        damage: max_tokens=2000 went into thinking: {problem}
+        damage: an empty answer replaces {count("", [], messages):,} tokens by \
+{count("", [], nothing)}.
+        damage: TypeScript: its summary's request, {bill(model.usages[2:])}; used: {left}.
+        ours: the request has {seen(mine.asked[0])} of 60 results; {bill([usage])}.
+        ours: the answer was empty: {len(results(agent.messages))} of 60 results stay.""")
 
 
 # --- 8 ---
 
 RULE, MORE = "Never touch the tests. Rename apple to pear.", "Rename plum to fig, too."
-PARAPHRASES = "apple is renamed; mind the tests", "renaming goes on", "work was done"
+PARAPHRASES = "apple is renamed, mind the tests", "renaming goes on", "work was done"
 
 
 def chapter_8():
     """What stays"""
-    say("naive", "each summary is made of the one before (the model is scripted):")
-    messages = [person(RULE)]
-    for paraphrase in PARAPHRASES:
-        messages = summary_alone(paraphrase)
-        say("", messages[0]["content"])
-    kept = [text for text in (RULE, MORE) if text in str(messages)]
-    say(
-        "damage",
-        f"""of 2 things that the person said {len(kept)} are left; that one of
-        them is not done, nothing says.""",
-    )
-    names, compact = write_files(6, 30_000), reply(calls=[("compact", {})])
-    first = read(*names[:2]), compact, reply("Done.")
-    then = read(*names[2:4]), compact, read(*names[4:]), compact, reply("Done.")
-    agent, acted = ours(Model(*first, *then, summaries=PARAPHRASES), RULE, MORE)
-    blocks = [block["text"] for block in agent.messages[0]["content"]]
-    kept = [text for text in (RULE, MORE) if text in "".join(blocks)]
-    say(
-        "ours",
-        f"""after {len(acted)} summaries {len(kept)} of 2 stand word for word, and
-        the message ends:""",
-    )
-    say("", blocks[-1])
+    left = [
+        text for text in (RULE, MORE) if text in str(summary_alone(PARAPHRASES[-1]))
+    ]
+    names, compact = write_files(6, 30_000), use("compact")
+    first = use("read_file", *names[:2]), compact, reply("Done.")
+    more = use("read_file", *names[2:4]), compact, use("read_file", *names[4:]), compact
+    model = Model(*first, *more, reply("Done."), summaries=PARAPHRASES)
+    agent, acted = ours(model, RULE, MORE)
+    texts = [block["text"] for block in agent.messages[0]["content"]]
+    kept = [text for text in (RULE, MORE) if text in "".join(texts)]
+    say(f"""
+        naive: three summaries, each made of the one before (by a script, here):
+        : {PARAPHRASES[0]} > {PARAPHRASES[1]} > {PARAPHRASES[2]}
+        damage: of 2 things that the person said {len(left)} are left. One is not done yet; nothing says so.
+        ours: after {len(acted)} summaries {len(kept)} of 2 stand word for word, at the end:
+        : {" ".join(texts[-1].split())}""")
 
 
 # --- 9 ---
@@ -549,14 +467,14 @@ def chapter_8():
 def loop_that_ends_with_compact(client, messages):
     """s06: the tool `compact` leaves the loop, and its focus is read by nobody."""
     while True:
-        content = ask(client, messages)
+        content = client.answer(request(messages))["content"]
         messages.append({"role": "assistant", "content": content})
         calls = calls_in(content)
-        if calls and calls[0]["name"] == "compact":
+        if any(call["name"] == "compact" for call in calls):
             messages[:] = summary_alone(SUMMARY)
-        if not calls or calls[0]["name"] == "compact":
             return
-        messages.append({"role": "user", "content": [run(call) for call in calls]})
+        answers = [run(call) for call in calls]
+        messages.append({"role": "user", "content": answers})
 
 
 def answer_after_the_summary(call):
@@ -564,15 +482,9 @@ def answer_after_the_summary(call):
     return [*summary_alone(SUMMARY), {"role": "user", "content": [run(call)]}]
 
 
-def is_too_long(error):
+def is_too_long(problem):
     """s08, by the name of its exception."""
-    return "prompt_too_long" in str(error)
-
-
-def edit(name):
-    """A reply that edits the first line of a file."""
-    given = {"path": name, "old_text": f"{name} 0000", "new_text": "edited"}
-    return reply(calls=[("edit_file", given)])
+    return "prompt_too_long" in problem
 
 
 def edited(names):
@@ -582,43 +494,38 @@ def edited(names):
 def chapter_9():
     """Layer 3: on demand"""
     names, focus = write_files(5, 9_000), "which files are still to do"
-    compact = reply(calls=[("compact", {"focus": focus})])
-    edits = [edit(name) for name in names]
-    script = [read(*names), *edits[:2], compact, *edits[2:], reply("Done.")]
+    compact, given = (
+        use("compact", focus=focus),
+        {"old_text": "0000", "new_text": "edited"},
+    )
+    edits = [use("edit_file", name, **given) for name in names]
+    script = [use("read_file", *names), *edits[:2], compact, *edits[2:], reply("Done.")]
     loop_that_ends_with_compact(Model(*script), [person("Edit five files.")])
-    say("naive", "five files are to be edited; after two the model calls `compact`.")
-    say("damage", f"the loop ends: {edited(names)} of 5 are edited.")
-    say("naive", "or the call is answered after the summary took it away.")
-    say("API", refusal(answer_after_the_summary(compact["content"][0])))
-    say("naive", "or the API asks for it, in its own words.")
-    try:
-        ask(Model(window=20_000), [person("x" * 70_000)])
-    except TooLong as error:
-        say("API", str(error))
-        say("damage", f"is it prompt_too_long? {is_too_long(error)}: the program ends.")
+    done, orphan = edited(names), answer_after_the_summary(compact["content"][0])
+    problem = refusal(Model(window=20_000).answer, request([person("x" * 70_000)]))
     names, model = write_files(5, 9_000), Model(*script)
     ours(model, "Edit five files.")
-    asked = str(model.asked[0]["messages"][-1])
-    say(
-        "ours",
-        f"""{edited(names)} of 5 are edited; the focus is in the request for the
-        summary: {focus in asked}.""",
-    )
-    names = write_files(12, 9_000)
-    model = Model(*map(read, names), reply("Done."), window=30_000)
-    _, acted = ours(model, "Read twelve files.")
-    say(
-        "ours",
-        f"""{len(model.too_long)} times too long, {len(acted)} times [{acted[0]}], and
-        all {len(names) - len(model.queue)} of 12 files are read.""",
-    )
+    asked = focus in str(model.asked[0]["messages"][-1])
+    script = [*(use("read_file", n) for n in write_files(12, 9_000)), reply("Done.")]
+    tight = Model(*script, window=30_000)
+    _, acted = ours(tight, "Read twelve files.")
+    say(f"""
+        naive: five files are to be edited; after two the model calls `compact`.
+        damage: the loop is left: {done} of 5 are edited.
+        naive: or the call is answered after the summary took it away.
+        API: {taken(orphan)}
+        naive: or the API is to be heard, and it says:
+        API: {problem}
+        damage: is that "prompt_too_long"? {is_too_long(problem)}: the program ends.
+        ours: {edited(names)} of 5 are edited; the summary was asked for with the focus: {asked}.
+        ours: {acted[0]} {len(acted)} times; {12 - len(tight.queue)} of 12 files are read.""")
 
 
 # --- 10 ---
 
 
 def save_by_the_second(messages, now):
-    """s06: a transcript is named by the second, an object is written by `str`."""
+    """s06: a transcript is named by the second, and an object is written by `str`."""
     path = Path(f"transcript_{int(now)}.jsonl")
     lines = [json.dumps(message, default=str) for message in messages]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -630,33 +537,32 @@ def chapter_10():
     first, second = [person("The first task.")] * 9, [person("The second.")] * 5
     path, again = (save_by_the_second(m, t) for m, t in ((first, 7.2), (second, 7.9)))
     left = path.read_text(encoding="utf-8").count("first")
-    say("naive", f"two compactions in a second, files {path} and {again}.")
-    say("damage", f"of 9 messages before the first compaction {left} are left.")
     with Model(reply("Done.")).messages.stream(**request(second)) as stream:
-        content = stream.get_final_message().content
-    talk = [*second, {"role": "assistant", "content": content}, person("Go on.")]
-    lines = save_by_the_second(talk, 8.0).read_text(encoding="utf-8").split("\n")
-    say("naive", f"`default=str` writes: {json.loads(lines[-2])['content'][0]}")
-    say("API", refusal([json.loads(line) for line in lines]))
-    names, compact = write_files(4, 30_000), reply(calls=[("compact", {})])
-    script = read(*names[:2]), compact, read(*names[2:]), compact, reply("Done.")
-    agent, acted = ours(Model(*script), "Read four files.")
-    text = agent.transcript.read_text(encoding="utf-8")
-    kept = sum(f"{name} 0000" in text for name in names)
+        answer = {"role": "assistant", "content": stream.get_final_message().content}
+    third = save_by_the_second([*second, answer, person("Go on.")], 8.0)
+    back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
+    names, compact = write_files(4, 30_000), use("compact")
+    script = (
+        use("read_file", *names[:2]),
+        compact,
+        use("read_file", *names[2:]),
+        compact,
+    )
+    agent, acted = ours(Model(*script, reply("Done.")), "Read four files.")
     files = [*agent.transcript.parent.glob("*.jsonl")]
-    say(
-        "ours",
-        f"""{len(acted)} compactions in a second, {len(files)} file, and {kept} of 4
-        files read are in it.""",
-    )
-    back = program.load(agent.transcript)
-    sent = [{"role": m["role"], "content": m["content"]} for m in back]
-    problem = refusal([*sent, person("Go on.")])
-    say(
-        "ours",
-        f"""read back it is what the agent held: {back == agent.messages}; the API
-        takes it: {not problem}.""",
-    )
+    kept = [
+        n for n in names if f"{n} 0000" in agent.transcript.read_text(encoding="utf-8")
+    ]
+    mine = program.load(agent.transcript)
+    sent = [{"role": m["role"], "content": m["content"]} for m in mine]
+    say(f"""
+        naive: two compactions in one second: {path} and {again}.
+        damage: of 9 messages in the first {left} are left.
+        naive: `default=str` writes {back[-2]["content"][0]}
+        API: {taken(back)}
+        ours: {len(acted)} compactions in one second, {len(files)} file: it has {len(kept)} of 4 results.
+        ours: read back it equals what the agent holds: {mine == agent.messages}; \
+refused: {taken([*sent, person("Go on.")]) or "no"}.""")
 
 
 # --- Which chapter ---
@@ -664,18 +570,18 @@ def chapter_10():
 
 def main(arguments):
     """Play these chapters, all if none; returns 0, or 2 where there is no such one."""
-    named = {name[8:]: play for name, play in globals().items() if "chapter_" in name}
-    if wrong := [name for name in arguments if name not in named]:
-        print(f"No chapter {wrong[0]} here, only {', '.join(named)}.", file=sys.stderr)
+    chapters = {name[8:]: f for name, f in globals().items() if "chapter_" in name}
+    if wrong := [name for name in arguments if name not in chapters]:
+        print(f"No chapter {wrong[0]}, only {', '.join(chapters)}.", file=sys.stderr)
         return 2
     back = Path.cwd()
-    for name in arguments or named:
-        print(f"{name}. {named[name].__doc__}")
+    for name in arguments or chapters:
+        print(f"{name}. {chapters[name].__doc__}")
         stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:
-                named[name]()
+                chapters[name]()
             finally:
                 os.chdir(back)
     return 0
