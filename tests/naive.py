@@ -505,6 +505,7 @@ def chapter_9():
     problem = refusal(Model(window=20_000).answer, request([person("x" * 70_000)]))
     names, model = write_files(5, 9_000), Model(*script)
     ours(model, "Edit five files.")
+    mine = edited(names)
     asked = focus in str(model.asked[0]["messages"][-1])
     script = [*(use("read_file", n) for n in write_files(12, 9_000)), reply("Done.")]
     tight = Model(*script, window=30_000)
@@ -517,7 +518,7 @@ def chapter_9():
         naive: or the API is to be heard, and it says:
         API: {problem}
         damage: is that "prompt_too_long"? {is_too_long(problem)}: the program ends.
-        ours: {edited(names)} of 5 are edited; the summary was asked for with the focus: {asked}.
+        ours: {mine} of 5 are edited; the focus is in the summary's request: {asked}.
         ours: {acted[0]} {len(acted)} times; {12 - len(tight.queue)} of 12 files are read.""")
 
 

@@ -67,10 +67,10 @@ ERROR_TYPES = {
 }
 
 
-class Refused(ValueError):
+class Refused(Exception):
     """The API would answer this request with status 400; the text is its message.
 
-    To a program it looks like the SDK's own exception, but it needs no SDK.
+    To a program it looks as the SDK's own exception does, which needs the SDK.
     """
 
     status_code, type = 400, "invalid_request_error"
@@ -496,7 +496,7 @@ class StubClient:
         self.requests.append(copy.deepcopy(request))
         try:
             check(request, self.window, self.max_output, self.adaptive)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, Refused) as error:
             errors = self.too_long if isinstance(error, TooLong) else self.refused
             errors.append(str(error))
             raise

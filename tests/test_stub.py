@@ -94,6 +94,7 @@ BAD_MESSAGES = {
     "empty result": ([*ASKED, user([result(content="")])], "non-empty string or list"),
     "no result": ([*ASKED, user([result(content=None)])], "non-empty string or list"),
     "unknown block": ([user([{"type": "video"}])], "messages.0.content.0: Input tag"),
+    "an object as text": ([user(["Text()"])], "messages.0.content.0: Input should be"),
     "key in a text": ([user([text("a", x=1)])], f"0.content.0.text.x: {EXTRA}"),
     "key in a call": ([user("a"), assistant(call(x=1))], f"tool_use.x: {EXTRA}"),
     "key in a result": ([*ASKED, user([result(x=1)])], f"tool_result.x: {EXTRA}"),
