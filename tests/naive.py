@@ -15,6 +15,7 @@ import sys
 import tempfile
 import textwrap
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
@@ -26,6 +27,7 @@ import agent as program
 
 # --- The stage: a model with a script, files, and a naive agent's few helpers ---
 
+NAMES = {}  # of each call that was run, its tool's
 SUMMARY = "The files were read."
 TOOLS = [{"name": n, "input_schema": {}} for n in ("read_file", "edit_file", "compact")]
 COUNTS = "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
@@ -99,6 +101,11 @@ def taken(messages):
     return refusal(stub.check, request(messages))
 
 
+def reads(names, thinking=None):
+    """Replies of the model that read these files one by one."""
+    return [use("read_file", name, thinking=thinking) for name in names]
+
+
 def person(text):
     return {"role": "user", "content": text}
 
@@ -110,6 +117,7 @@ def calls_in(content):
 def run(call):
     """The answer to a call of one of the naive agent's tools."""
     given, text = call["input"], "done"
+    NAMES[call["id"]] = call["name"]
     if "path" in given:
         text = Path(given["path"]).read_text(encoding="utf-8")
     if "new_text" in given:
@@ -149,9 +157,6 @@ def bill(usages):
     return f"{known / (new + written + known):.0%} from the cache, price {price:,.0f}"
 
 
-# --- 1 ---
-
-
 def append_for_ever(client, messages, before=list):
     """The loop of all five, with what a layer does `before` each request."""
     while True:
@@ -166,23 +171,20 @@ def append_for_ever(client, messages, before=list):
 
 def chapter_1():
     """The loop, and the wall"""
-    names = write_files(20, 40_000)
-    script = [*(use("read_file", name) for name in names), reply("All read.")]
+    names = write_files(18, 40_000)
+    script = [*reads(names), reply("All read.")]
     model, messages = Model(*script), [person("Read all files.")]
     problem = refusal(append_for_ever, model, messages)
-    sent = sum(count("", [], request["messages"]) for request in model.requests)
+    sent = sum(map(sum, model.usages))
     model = Model(*script)
     _, acted = ours(model, "Read all files.")
     most = max(count("", [], request["messages"]) for request in model.requests)
     say(f"""
-        naive: 20 files of 40,000 characters are read; nothing is forgotten.
+        naive: 18 files of 40,000 characters are read; nothing is forgotten.
         API: {problem}
-        damage: file {len(results(messages))} is the last, and {sent:,} tokens were sent.
-        ours: all 20 are read; {len(acted)} times old results were cleared.
+        damage: file {len(results(messages))} is the last; {sent:,} tokens were sent.
+        ours: all 18 are read; {len(acted)} times old results were cleared.
         ours: no request had more than {round(most, -3):,} tokens of messages.""")
-
-
-# --- 2 ---
 
 
 def understood(summary):
@@ -196,22 +198,16 @@ def keep_newest(summary, messages, number):
     return [{"role": "user", "content": summary}, *messages[-number:]]
 
 
-def keep_newest_whole(summary, messages, number):
-    """The same cut, with two helpers of agent.py."""
-    cut = program.pair_safe(messages, len(messages) - number)
-    newest = program.drop_thinking(messages[cut:])
-    return [{"role": "user", "content": summary}, *newest]
-
-
 def chapter_2():
     """What the API will not take"""
     names, messages = write_files(6, 800), [person("Read all files.")]
-    script = [use("read_file", name, thinking="Hm.") for name in names]
-    append_for_ever(Model(*script, reply("All read.")), messages)
+    append_for_ever(Model(*reads(names, "Hm."), reply("All read.")), messages)
     del messages[-1]
     cuts = range(1, len(messages))
     bad = [n for n in cuts if taken(keep_newest(SUMMARY, messages, n))]
-    left = [n for n in cuts if taken(keep_newest_whole(SUMMARY, messages, n))]
+    safe = [program.pair_safe(messages, len(messages) - n) for n in cuts]
+    kept = [program.drop_thinking(messages[cut:]) for cut in safe]
+    left = [tail for tail in kept if taken([person(SUMMARY), *tail])]
     say(f"""
         naive: a summary, and the assistant's word that it is understood.
         API: {taken(understood(SUMMARY))}
@@ -221,9 +217,6 @@ def chapter_2():
         API: {taken(keep_newest(SUMMARY, messages, 4))}
         damage: of {len(cuts)} places to cut, {len(bad)} are refused.
         ours: of {len(cuts)} places to cut, {len(left)} are refused.""")
-
-
-# --- 3 ---
 
 
 def characters_by_4(text):
@@ -243,13 +236,10 @@ def chapter_3():
     off = abs(guess / sum(model.usages[-1]) - 1)
     say(f"""
         naive: {len(text):,} Japanese characters are {characters_by_4(text)} tokens.
-        damage: the API counts {stub.tokens(text):,}. A threshold of 50,000 such tokens \
-fires at {stub.tokens(late):,}, in a window of 200,000.
+        damage: the API counts {stub.tokens(text):,}; a threshold of 50,000 lets \
+{stub.tokens(late):,} pass, in a window of 200,000.
         ours: before any reply, by bytes: {program.estimate_tokens([person(text)]):,}.
-        ours: after one, which tells the true count: {off:.0%} off for twice the text.""")
-
-
-# --- 4 ---
+        ours: after one, which told the true count: {off:.0%} off for the next.""")
 
 
 def micro_compact_every_turn(messages, names, keep_recent=3):
@@ -261,28 +251,20 @@ def micro_compact_every_turn(messages, names, keep_recent=3):
     return messages
 
 
-def forget(messages):
-    """The same while the program that made the calls still runs."""
-    names = {result["tool_use_id"]: "read_file" for result in results(messages)}
-    return micro_compact_every_turn(messages, names)
-
-
 def chapter_4():
     """Layer 1: old results"""
     names = write_files(20, 9_000)
-    one, two = names[:6], names[6:7]
-    six = (
-        use("read_file", *one, thinking="All six."),
-        use("read_file", *two, thinking="One more."),
-    )
+    six = use("read_file", *names[:6], thinking="Six."), *reads(names[6:7], "One more.")
+    forget = partial(micro_compact_every_turn, names=NAMES)
     first, mine = Model(*six), Model(*six, reply("Done."))
-    problem = refusal(append_for_ever, first, [person("Compare six.")], before=forget)
+    problem = refusal(append_for_ever, first, [person("Compare six.")], forget)
     ours(mine, "Compare six.")
+    saw = seen(mine.requests[1])
     saved = json.loads(json.dumps(first.requests[1]["messages"]))
-    micro_compact_every_turn(saved, {}, keep_recent=1)
-    script = [*(use("read_file", name) for name in names), reply("Done.")]
+    micro_compact_every_turn(saved, names={}, keep_recent=1)
+    script = [*reads(names), reply("Done.")]
     every_turn, seldom = Model(*script), Model(*script)
-    append_for_ever(every_turn, [person("Read them.")], before=forget)
+    append_for_ever(every_turn, [person("Read them.")], forget)
     ours(seldom, "Read them.")
     say(f"""
         naive: one reply reads six files; all results but the newest 3 are cleared.
@@ -291,11 +273,8 @@ def chapter_4():
         API: {problem}
         damage: after a reload it is {results(saved)[4]["content"]}.
         damage: 20 reads: {bill(every_turn.usages)}.
-        ours: of 6 files the model sees {seen(mine.requests[1])}, refused: {len(mine.refused)}.
+        ours: of 6 files the model sees {saw}, refused: {len(mine.refused)}.
         ours: 20 reads: {bill(seldom.usages)}.""")
-
-
-# --- 5 ---
 
 
 def budget_then_threshold(messages, budget=200_000, threshold=50_000):
@@ -304,7 +283,7 @@ def budget_then_threshold(messages, budget=200_000, threshold=50_000):
     if sum(len(result["content"]) for result in new) > budget:
         new[0]["content"] = new[0]["content"][:2_000] + "(the rest is on disk)"
     if len(json.dumps(messages)) > threshold:
-        return summary_alone("The file was read.")
+        return summary_alone(SUMMARY)
     return messages
 
 
@@ -321,33 +300,31 @@ def snip_to_50(messages, most=50):
 def chapter_5():
     """Layer 1: too much at once, too many messages"""
     (name,) = write_files(1, 60_000)
-    model = Model(*[use("read_file", name)] * 5, reply("I give up."))
-    append_for_ever(model, [person("Read it.")], before=budget_then_threshold)
+    model = Model(*reads([name] * 5), reply("I give up."))
+    append_for_ever(model, [person("Read it.")], budget_then_threshold)
+    lost = [r for r in model.requests if r["messages"] == summary_alone(SUMMARY)]
+    times = sum(map(seen, model.requests))
     pages = use("read_file", name), use("read_file", name, offset=1 + 50_000 // 80)
     paged = Model(*pages, reply("Done."))
-    _, lost = ours(paged, "Read it.")
+    _, acted = ours(paged, "Read it.")
+    saw = seen(paged.requests[-1])
     chat, after = [person("Hello.")], []
     for _ in range(44):
         chat += [{"role": "assistant", "content": "Yes."}, person("Go on.")]
         chat, before = snip_to_50(chat), chat
         after += [len(chat)] * (chat is not before)
-    script = [use("read_file", n, thinking="Hm.") for n in write_files(44, 160)]
-    problem = refusal(
-        append_for_ever, Model(*script), [person("Go.")], before=snip_to_50
-    )
-    model_2 = Model(*script, reply("Done."))
-    _, cuts = ours(model_2, "Go.", max_messages=50)
+    script = reads(write_files(44, 160), "Hm.")
+    problem = refusal(append_for_ever, Model(*script), [person("Go.")], snip_to_50)
+    mine = Model(*script, reply("Done."))
+    _, cuts = ours(mine, "Go.", max_messages=50)
     say(f"""
         naive: a file of 60,000 characters; the budget is 200,000, the threshold 50,000.
-        damage: read 5 times, summarised 5 times, seen {sum(map(seen, model.requests))} times.
-        ours: read in 2 pages, {len(lost)} summaries, seen {seen(paged.requests[-1])} of 2.
+        damage: read 5 times, summarised {len(lost)} times, seen {times} times.
+        ours: read in 2 pages, {len(acted)} summaries, seen {saw} of 2.
         naive: a snip to 50 messages leaves {after[0]}, {after[1]}, {after[2]} ...
-        damage: {len(after)} cuts in 44 turns, and each loses the cache.
+        damage: {len(after)} cuts in 44 turns, and each rewrites the cache.
         API: {problem}
-        ours: {len(cuts)} cuts in 44 turns, refused: {len(model_2.refused)}.""")
-
-
-# --- 6 ---
+        ours: {len(cuts)} cuts in 44 reads, refused: {len(mine.refused)}.""")
 
 
 def v5_threshold(context_window, max_output=16_384):
@@ -355,9 +332,9 @@ def v5_threshold(context_window, max_output=16_384):
     return context_window - min(max_output, 20_000) - 13_000
 
 
-def summarise_over(messages, threshold=v5_threshold(16_000)):
+def summarise_over(messages):
     """v5: the context is compared with the threshold, and nothing else is asked."""
-    over = characters_by_4(json.dumps(messages)) > threshold
+    over = characters_by_4(json.dumps(messages)) > v5_threshold(16_000)
     return summary_alone(SUMMARY) if over else messages
 
 
@@ -366,19 +343,16 @@ def chapter_6():
     windows = 8_000, 16_000, 32_000, 200_000, 1_000_000
     print("  window  " + "".join(f"{window:>10,}" for window in windows))
     mine = [program.auto_compact_threshold(w, min(16_384, w // 3)) for w in windows]
-    script = [*(use("read_file", n) for n in write_files(10, 160)), reply("Done.")]
+    script = [*reads(write_files(10, 160)), reply("Done.")]
     model, second = Model(*script), Model(*script)
-    append_for_ever(model, [person("Read ten files.")], before=summarise_over)
-    lost = [r for r in model.requests if r["messages"] == summary_alone(SUMMARY)]
+    append_for_ever(model, [person("Read ten files.")], summarise_over)
+    alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
     ours(second, "Read ten files.", window=16_000, max_output=5_333, threshold=mine[1])
     say(f"""
         naive: {"".join(f"{v5_threshold(window):>10,}" for window in windows)}
         ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
-        damage: window 16,000: {len(lost)} of {len(model.requests)} requests are a summary.
-        ours: window 16,000: {len(second.asked)} of {len(second.requests)}.""")
-
-
-# --- 7 ---
+        damage: window 16,000: {sum(alone)} of {len(alone)} requests are a summary alone.
+        ours: {len(second.asked)} of {len(second.requests)} requests ask for one.""")
 
 
 def summary_of_its_own(client, messages, part=slice(80_000)):
@@ -407,9 +381,9 @@ def chapter_7():
     script = [use("read_file", *names[n : n + 10]) for n in range(0, 60, 10)]
     messages = [person(task)]
     append_for_ever(Model(*script, reply("None.")), messages)
-    head, tail = json.dumps(messages)[:80_000], json.dumps(messages)[-80_000:]
-    marks = [*(f"{name} 0000" for name in names), task]
-    has = [[mark in part for mark in marks] for part in (head, tail)]
+    parts = json.dumps(messages)[:80_000], json.dumps(messages)[-80_000:]
+    head, tail = (sum(f"{name} 0000" in part for name in names) for part in parts)
+    first, last = (task in part for part in parts)
     thought = reply(thinking="Well.", stop="max_tokens")
     empty = reply(content=[{"type": "text", "text": ""}])
     model = Model(thought, empty, reply("A long summary. " * 300))
@@ -418,24 +392,20 @@ def chapter_7():
     except AttributeError as error:
         problem = error
     nothing = summary_alone(summary_of_its_own(model, messages))
+    before = stub.tokens(messages)
     left = str(pay_and_forget(model, messages)).count("long summary")
     mine = Model(*script, reply("None."), summaries=[""])
     agent, _ = ours(mine, task, threshold=60_000, keep_recent=100)
     usage = mine.usages[mine.requests.index(mine.asked[0])]
     say(f"""
-        naive: the head of 80,000 characters: {sum(has[0][:60])} of 60 results, \
-the task: {has[0][60]}.
-        naive: the tail of 80,000 characters: {sum(has[1][:60])} of 60 results, \
-the task: {has[1][60]}.
+        naive: the first 80,000 characters: {head} of 60 results, the task: {first}.
+        naive: or the last 80,000: {tail} of 60 results, the task: {last}.
         damage: max_tokens=2000 went into thinking: {problem}
-        damage: an empty answer replaces {count("", [], messages):,} tokens by \
-{count("", [], nothing)}.
-        damage: TypeScript: its summary's request, {bill(model.usages[2:])}; used: {left}.
-        ours: the request has {seen(mine.asked[0])} of 60 results; {bill([usage])}.
-        ours: the answer was empty: {len(results(agent.messages))} of 60 results stay.""")
+        damage: an empty answer: {before:,} tokens become {stub.tokens(nothing)}.
+        damage: one not used: {bill(model.usages[2:])}; {left} of it is kept.
+        ours: {seen(mine.asked[0])} of 60 results and the task; {bill([usage])}.
+        ours: an empty answer: {len(results(agent.messages))} of 60 results stay.""")
 
-
-# --- 8 ---
 
 RULE, MORE = "Never touch the tests. Rename apple to pear.", "Rename plum to fig, too."
 PARAPHRASES = "apple is renamed, mind the tests", "renaming goes on", "work was done"
@@ -443,25 +413,20 @@ PARAPHRASES = "apple is renamed, mind the tests", "renaming goes on", "work was 
 
 def chapter_8():
     """What stays"""
-    left = [
-        text for text in (RULE, MORE) if text in str(summary_alone(PARAPHRASES[-1]))
-    ]
+    left = sum(text in PARAPHRASES[-1] for text in (RULE, MORE))
     names, compact = write_files(6, 30_000), use("compact")
     first = use("read_file", *names[:2]), compact, reply("Done.")
     more = use("read_file", *names[2:4]), compact, use("read_file", *names[4:]), compact
     model = Model(*first, *more, reply("Done."), summaries=PARAPHRASES)
     agent, acted = ours(model, RULE, MORE)
     texts = [block["text"] for block in agent.messages[0]["content"]]
-    kept = [text for text in (RULE, MORE) if text in "".join(texts)]
+    kept = sum(text in "".join(texts) for text in (RULE, MORE))
     say(f"""
         naive: three summaries, each made of the one before (by a script, here):
         : {PARAPHRASES[0]} > {PARAPHRASES[1]} > {PARAPHRASES[2]}
-        damage: of 2 things that the person said {len(left)} are left. One is not done yet; nothing says so.
-        ours: after {len(acted)} summaries {len(kept)} of 2 stand word for word, at the end:
+        damage: of 2 things that the person said {left} are left; one is not yet done.
+        ours: after {len(acted)} summaries {kept} of 2 stand word for word, and last:
         : {" ".join(texts[-1].split())}""")
-
-
-# --- 9 ---
 
 
 def loop_that_ends_with_compact(client, messages):
@@ -494,11 +459,9 @@ def edited(names):
 def chapter_9():
     """Layer 3: on demand"""
     names, focus = write_files(5, 9_000), "which files are still to do"
-    compact, given = (
-        use("compact", focus=focus),
-        {"old_text": "0000", "new_text": "edited"},
-    )
-    edits = [use("edit_file", name, **given) for name in names]
+    compact = use("compact", focus=focus)
+    change = {"old_text": "0000", "new_text": "edited"}
+    edits = [use("edit_file", name, **change) for name in names]
     script = [use("read_file", *names), *edits[:2], compact, *edits[2:], reply("Done.")]
     loop_that_ends_with_compact(Model(*script), [person("Edit five files.")])
     done, orphan = edited(names), answer_after_the_summary(compact["content"][0])
@@ -507,9 +470,10 @@ def chapter_9():
     ours(model, "Edit five files.")
     mine = edited(names)
     asked = focus in str(model.asked[0]["messages"][-1])
-    script = [*(use("read_file", n) for n in write_files(12, 9_000)), reply("Done.")]
+    script = [*reads(write_files(12, 9_000)), reply("Done.")]
     tight = Model(*script, window=30_000)
     _, acted = ours(tight, "Read twelve files.")
+    read = 12 - len(tight.queue)
     say(f"""
         naive: five files are to be edited; after two the model calls `compact`.
         damage: the loop is left: {done} of 5 are edited.
@@ -519,10 +483,7 @@ def chapter_9():
         API: {problem}
         damage: is that "prompt_too_long"? {is_too_long(problem)}: the program ends.
         ours: {mine} of 5 are edited; the focus is in the summary's request: {asked}.
-        ours: {acted[0]} {len(acted)} times; {12 - len(tight.queue)} of 12 files are read.""")
-
-
-# --- 10 ---
+        ours: {acted[0]} {len(acted)} times; {read} of 12 files are read.""")
 
 
 def save_by_the_second(messages, now):
@@ -543,17 +504,12 @@ def chapter_10():
     third = save_by_the_second([*second, answer, person("Go on.")], 8.0)
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
     names, compact = write_files(4, 30_000), use("compact")
-    script = (
-        use("read_file", *names[:2]),
-        compact,
-        use("read_file", *names[2:]),
-        compact,
-    )
-    agent, acted = ours(Model(*script, reply("Done.")), "Read four files.")
+    one, two = use("read_file", *names[:2]), use("read_file", *names[2:])
+    model = Model(one, compact, two, compact, reply("Done."))
+    agent, acted = ours(model, "Read four files.")
     files = [*agent.transcript.parent.glob("*.jsonl")]
-    kept = [
-        n for n in names if f"{n} 0000" in agent.transcript.read_text(encoding="utf-8")
-    ]
+    text = agent.transcript.read_text(encoding="utf-8")
+    kept = sum(f"{name} 0000" in text for name in names)
     mine = program.load(agent.transcript)
     sent = [{"role": m["role"], "content": m["content"]} for m in mine]
     say(f"""
@@ -561,9 +517,9 @@ def chapter_10():
         damage: of 9 messages in the first {left} are left.
         naive: `default=str` writes {back[-2]["content"][0]}
         API: {taken(back)}
-        ours: {len(acted)} compactions in one second, {len(files)} file: it has {len(kept)} of 4 results.
-        ours: read back it equals what the agent holds: {mine == agent.messages}; \
-refused: {taken([*sent, person("Go on.")]) or "no"}.""")
+        ours: {len(acted)} compactions, {len(files)} file; it has {kept} of 4 results.
+        ours: read back it is what the agent holds: {mine == agent.messages}; the API \
+takes it: {not taken([*sent, person("Go on.")])}.""")
 
 
 # --- Which chapter ---

@@ -54,6 +54,7 @@ BLOCKS = {
 SIGNED_IN = {"thinking": "signature", "redacted_thinking": "data"}
 # of a run of these the prompt cache makes one position, and looks back over so many
 RUNS, LOOK_BACK = {"tool_use", "tool_result"}, 20
+MARKER = b'"cache_control":{'
 TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "strict"}
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
 
@@ -168,12 +169,11 @@ def merge_turns(messages):
 
 def markers(value):
     """The number of cache markers in a request (in a text the quotes are escaped)."""
-    return encoded(value).count(b'"cache_control":{')
+    return encoded(value).count(MARKER)
 
 
-def unmarked(value):
-    """`value` encoded without cache markers, which are no part of a conversation."""
-    data = encoded(value)
+def unmarked(data):
+    """JSON as bytes without cache markers, which are no part of a conversation."""
     if b'"cache_control":' not in data:
         return data
 
@@ -398,7 +398,7 @@ class Chain:
 
     def __init__(self, body):
         fixed = [blocks(body.get("system")), body.get("tools") or []]
-        self.context = hashlib.sha256(unmarked(fixed))
+        self.context = hashlib.sha256(unmarked(encoded(fixed)))
         self.previous = None
 
     def read(self, turns):
@@ -413,7 +413,7 @@ class Chain:
         if block["type"] not in SIGNED_IN:
             # an empty text cannot be sent back, so to leave it out is no edit
             if block["type"] != "text" or block["text"].strip():
-                self.context.update(unmarked([role, block]))
+                self.context.update(unmarked(encoded([role, block])))
             return True
         given = block[SIGNED_IN[block["type"]]]
         _, previous, number = (given.split(".") + ["", ""])[:3]
@@ -553,12 +553,13 @@ def look_up(body, cached):
     position = read = marked = size = 0
     for index, (kind, part) in enumerate(parts):
         position += bool(kind) and not (kind == before and kind in RUNS)
-        before, data = kind or before, unmarked(part)
+        before, whole = kind or before, encoded(part)
+        data = unmarked(whole)
         size += len(data)
         running.update(data)
         beginnings.append((position, size, running.digest()))
         automatic = index == len(parts) - 1 and body.get("cache_control")
-        if automatic or markers(part):
+        if automatic or MARKER in whole:
             near = (b for b in beginnings if position - b[0] <= LOOK_BACK)
             read = max([read, *(end for _, end, entry in near if entry in cached)])
             marked = size
