@@ -553,7 +553,7 @@ def look_up(body, cached):
     position = read = marked = size = 0
     for index, (kind, part) in enumerate(parts):
         position += bool(kind) and not (kind == before and kind in RUNS)
-        before, whole = kind or before, encoded(part)
+        before, whole = kind, encoded(part)
         data = unmarked(whole)
         size += len(data)
         running.update(data)

@@ -184,6 +184,7 @@ def test_refuses_thinking_where_the_model_has_none():
 def test_what_the_sdk_cannot_encode_raises_as_it_does_there(client, bad, error):
     with pytest.raises(error):
         ask(client, [user([text(bad)])])
+    assert client.refused if isinstance(client, StubClient) else client.requests == []
 
 
 # --- The conscience: thinking ---
@@ -499,10 +500,10 @@ def test_what_is_read_from_the_cache(case):
 
 @pytest.mark.parametrize("messages, settings", [(LONG, {}), (MARKED_FIRST, NONE)])
 def test_what_stands_after_the_last_marker_is_not_cached(messages, settings):
-    usage = spend(StubClient(), messages, **settings)
-    whole, tail = stub.count("Be brief.", [BASH], messages), stub.tokens(messages[1:])
-    rest = tail if settings else 3
-    assert rest <= usage.input_tokens < rest + 10
+    usage = spend(StubClient(), messages, **SYSTEM, **settings)
+    whole = stub.count(SYSTEM["system"], [BASH], messages)
+    rest = stub.tokens(messages[1:]) if settings else 3
+    assert rest <= usage.input_tokens <= rest + (rest > 3) * 50
     assert usage.cache_creation_input_tokens == whole - usage.input_tokens
 
 
@@ -516,6 +517,14 @@ def test_a_marker_looks_back_over_20_positions(calls, blocks, found):
     spend(client, LONG[:1])
     usage = spend(client, [*LONG[:1], assistant(*map(call, ids)), user(answers)])
     assert (usage.cache_read_input_tokens > 900) == found
+
+
+@pytest.mark.parametrize("blocks, read", [(20, 1000), (21, 0)])
+def test_it_looks_back_into_the_system_prompt(blocks, read):
+    client = StubClient()
+    spend(client, LONG, **SYSTEM)
+    usage = spend(client, [user([text("a")] * blocks)], **SYSTEM_UNMARKED)
+    assert abs(usage.cache_read_input_tokens - read) < 100
 
 
 @pytest.mark.parametrize("settings, read", [(SYSTEM, 1000), (SYSTEM_UNMARKED, 0)])
