@@ -42,7 +42,7 @@ def test_all_chapters_together_take_about_a_second():
     used = os.times()
     assert (done.returncode, done.stderr) == (0, "")
     assert max(map(len, done.stdout.split("\n"))) < 80
-    assert used.children_user - before.children_user < 1.5
+    assert used.children_user - before.children_user < 3
 
 
 def test_the_output_is_the_same_wherever_it_runs(tmp_path):
@@ -56,7 +56,7 @@ def test_the_output_is_the_same_wherever_it_runs(tmp_path):
 
 # what each chapter ends in: the API's words, a number of damage, a number of ours
 ENDINGS = {
-    "1": ["prompt is too long: ", " tokens > 200000 maximum", "file 16 is the last"],
+    "1": ["prompt is too long: ", " tokens > 200000 maximum", "file 14 is the last"],
     "2": ["does not support assistant message prefill", "unexpected `tool_use_id`"],
     "3": ["3,500 Japanese characters are 875 tokens", "counts 3,281", "187,500"],
     "4": [
