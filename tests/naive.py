@@ -400,14 +400,18 @@ def chapter_7():
     left = str(pay_and_forget(model, messages)).count("long summary")
     mine = Model(*script, reply("None."), summaries=[""])
     agent, _ = ours(mine, task, threshold=60_000, keep_recent=100)
-    usage = mine.usages[mine.requests.index(mine.asked[0])]
+    asked = mine.asked[0]
+    usage, whole = (
+        mine.usages[mine.requests.index(asked)],
+        task in str(asked["messages"]),
+    )
     say(f"""
         naive: the first 80,000 characters: {head} of 60 results, the task: {first}.
         naive: or the last 80,000: {tail} of 60 results, the task: {last}.
         damage: max_tokens=2000 went into thinking: {problem}
         damage: an empty answer: {before:,} tokens become {stub.tokens(nothing)}.
         damage: one not used: {bill(model.usages[2:])}; {left} of it is kept.
-        ours: {seen(mine.asked[0])} of 60 results and the task; {bill([usage])}.
+        ours: {seen(asked)} of 60 results, the task: {whole}; {bill([usage])}.
         ours: an empty answer: {len(results(agent.messages))} of 60 results stay.""")
 
 
