@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from stub import StubClient, count, reply
+from stub import StubClient, TooLong, count, reply
 
 from agent import Agent, AgentError, Terminal, command, show, status_line, take_turn
 
@@ -156,18 +156,12 @@ def summary(number):
 # --- The stage ---
 
 
-class PromptTooLong(Exception):
-    """The API's refusal, as far as the program reads the SDK's exception."""
-
-    status_code = 400
-
-
 class ScriptedModel(StubClient):
     """The stub, which gives summaries when asked, and takes less from TOO_LONG on."""
 
     def __init__(self, tell):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
-        self.tell, self.limit, self.scene = tell, WINDOW, 0
+        self.tell, self.scene = tell, 0
         self.sent = []  # (scene, tokens, mark in the picture) of each request
 
     def take(self, request):
@@ -176,16 +170,16 @@ class ScriptedModel(StubClient):
         asked = isinstance(last, dict) and "<analysis>" in last.get("text", "")
         if self.queue and self.queue[0] is TOO_LONG:
             self.queue.popleft()
-            self.limit = tokens // ROW * ROW
-        mark = "x" if tokens > self.limit else "s" if asked else "#"
+            self.window = tokens // ROW * ROW
+        mark = "x" if tokens > self.window else "s" if asked else "#"
         self.sent.append((self.scene, tokens, mark))
-        if mark == "x":
-            text = f"prompt is too long: {tokens} tokens > {self.limit} maximum"
-            self.tell(f"(the API answers: {text})")
-            raise PromptTooLong(text)
         if mark == "s":
             self.queue.appendleft(summary(self.scene))
-        return super().take(request)
+        try:
+            return super().take(request)
+        except TooLong as error:
+            self.tell(f"(the API answers: {error})")
+            raise
 
 
 def scratch_copy():

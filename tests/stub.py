@@ -4,10 +4,23 @@
     agent_loop(client, ...)
     assert len(client.requests) == 2 and not client.refused
 
-Replies are queued, requests are kept, and each request is checked as the API would
-check it, in the API's own words where they are known. Not covered: the limits on
-messages and megabytes, documents, server tools, the values of images, and how long
-or from what size on a cache entry lives.
+Replies are queued, requests are kept, and each request passes what the API checks, in
+the API's own words where they are known:
+
+    request -> settings   known keys, max_tokens, thinking, at most 4 cache markers
+               tools      names, schemas, no name twice
+               content    known blocks and keys, nothing empty, each where it may stand
+               order      the person first and last; tools sent if any were called
+               pairs      each tool_use answered at once, by one tool_result
+               thinking   signed over all before it; the latest reply's all or none
+               length     "prompt is too long: N tokens > 200000 maximum"
+                 |                                    \
+               next in the queue                       Refused, TooLong (status 400)
+                 |
+               reply      thinking signed, tokens counted, cache read and written
+
+Not covered: the limits on messages and megabytes, documents, server tools, the values
+of images, and how long or from what size on a cache entry lives.
 """
 
 import copy
@@ -39,6 +52,9 @@ BLOCKS = {
 }
 # where thinking is signed; it cannot carry a cache marker, all other blocks can
 SIGNED_IN = {"thinking": "signature", "redacted_thinking": "data"}
+# of a run of these the prompt cache makes one position, and looks back over so many
+RUNS, LOOK_BACK = {"tool_use", "tool_result"}, 20
+MARKER = b'"cache_control":{'
 TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "strict"}
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
 
@@ -52,8 +68,18 @@ ERROR_TYPES = {
 }
 
 
-class Refused(ValueError):
-    """The API would answer this request with status 400; the text is its message."""
+class Refused(Exception):
+    """The API would answer this request with status 400; the text is its message.
+
+    To a program it looks as the SDK's own exception does, which needs the SDK.
+    """
+
+    status_code, type = 400, "invalid_request_error"
+    response = SimpleNamespace(headers={})
+
+    @property
+    def api_message(self):
+        return str(self)
 
 
 class TooLong(Refused):
@@ -141,14 +167,13 @@ def merge_turns(messages):
     ]
 
 
-def markers(body):
+def markers(value):
     """The number of cache markers in a request (in a text the quotes are escaped)."""
-    return encoded(body).count(b'"cache_control":{')
+    return encoded(value).count(MARKER)
 
 
-def unmarked(value):
-    """`value` encoded without cache markers, which are no part of a conversation."""
-    data = encoded(value)
+def unmarked(data):
+    """JSON as bytes without cache markers, which are no part of a conversation."""
     if b'"cache_control":' not in data:
         return data
 
@@ -192,6 +217,7 @@ def problems(body, max_output, adaptive):
     yield from in_order(turns, body.get("tools"))
     yield from in_pairs(turns)
     yield from in_thinking(turns, Chain(body))
+    yield from in_latest(body["messages"])
 
 
 def unknown_keys(at, given, known):
@@ -252,6 +278,11 @@ def in_messages(messages):
 
 def in_content(where, content, place):
     for index, block in enumerate(content):
+        if not isinstance(block, dict):
+            yield (
+                f"{where}.{index}: Input should be a valid dictionary or object to "
+                "extract fields from"
+            )
         kind = str(block.get("type"))
         if kind not in BLOCKS:
             yield f"{where}.{index}: Input tag '{kind}' does not match any expected tag"
@@ -339,19 +370,35 @@ def in_thinking(turns, chain):
         )
 
 
+def in_latest(messages):
+    """The latest reply keeps all of its thinking or none, the signatures know how much.
+
+    They are valid here: a request with one that is not was refused before.
+    """
+    replies = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
+    for index in replies[-1:]:
+        content = blocks(messages[index]["content"])
+        signed = [b[SIGNED_IN[b["type"]]] for b in content if b["type"] in SIGNED_IN]
+        if any(signature.split(".")[2] != str(len(signed)) for signature in signed):
+            yield (
+                f"messages.{index}: `thinking` or `redacted_thinking` blocks in the "
+                "latest assistant message cannot be modified"
+            )
+
+
 class Chain:
     """Reads a conversation and knows what a thinking block at its end is bound to.
 
-    A signature is `CONTEXT.PREVIOUS.CHECKSUM`: a hash of the system prompt, the tools
-    and every block before it that is not thinking; a hash of the signature before it,
-    or "none"; a hash of both and of the thinking. That is all it takes to verify it, so
-    another process can. The first in a request may have any PREVIOUS, because leaving
-    out a leading run is allowed.
+    A signature is `CONTEXT.PREVIOUS.COUNT.CHECKSUM`: a hash of the system prompt, the
+    tools and every block before it that is not thinking; a hash of the signature before
+    it, or "none"; how many the reply has; a hash of all that and of the thinking. So
+    another process can verify it. The first in a request may have any PREVIOUS, because
+    leaving out a leading run is allowed.
     """
 
     def __init__(self, body):
         fixed = [blocks(body.get("system")), body.get("tools") or []]
-        self.context = hashlib.sha256(unmarked(fixed))
+        self.context = hashlib.sha256(unmarked(encoded(fixed)))
         self.previous = None
 
     def read(self, turns):
@@ -366,23 +413,24 @@ class Chain:
         if block["type"] not in SIGNED_IN:
             # an empty text cannot be sent back, so to leave it out is no edit
             if block["type"] != "text" or block["text"].strip():
-                self.context.update(unmarked([role, block]))
+                self.context.update(unmarked(encoded([role, block])))
             return True
         given = block[SIGNED_IN[block["type"]]]
-        claimed = (given.split(".") + [""])[1]
-        valid = given == self.signature(block, self.previous or claimed)
+        _, previous, number = (given.split(".") + ["", ""])[:3]
+        valid = given == self.signature(block, self.previous or previous, number)
         self.previous = short_hash(given)
         return valid
 
     def extend(self, content):
         """Sign the thinking of a new reply, in place."""
+        number = sum(block["type"] in SIGNED_IN for block in content)
         for block in content:
             if key := SIGNED_IN.get(block["type"]):
-                block[key] = self.signature(block, self.previous or "none")
+                block[key] = self.signature(block, self.previous or "none", number)
             self.follow("assistant", block)
 
-    def signature(self, block, previous):
-        bound = f"{self.context.hexdigest()[:16]}.{previous}"
+    def signature(self, block, previous, number):
+        bound = f"{self.context.hexdigest()[:16]}.{previous}.{number}"
         return f"{bound}.{short_hash(bound + block.get('thinking', ''))}"
 
 
@@ -434,16 +482,13 @@ class StubClient:
         return {
             "id": model,
             "type": "model",
-            "display_name": model,
-            "created_at": "2026-01-01T00:00:00Z",
-            "lifecycle": "active",
             "max_input_tokens": self.window,
             "max_tokens": self.max_output,
             "capabilities": {"thinking": {"supported": self.adaptive, "types": types}},
         }
 
     def answer(self, request):
-        """The message for `request`, a plain dict; raises what the SDK would."""
+        """The message for `request`, a plain dict; raises where the SDK would."""
         return self.finish(request, self.take(request))
 
     def take(self, request):
@@ -451,11 +496,9 @@ class StubClient:
         self.requests.append(copy.deepcopy(request))
         try:
             check(request, self.window, self.max_output, self.adaptive)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, Refused) as error:
             errors = self.too_long if isinstance(error, TooLong) else self.refused
             errors.append(str(error))
-            if isinstance(error, Refused):
-                raise api_error(400, str(error)) from None
             raise
         if not self.queue:
             last = str(request["messages"][-1])[:500]
@@ -484,37 +527,59 @@ class StubClient:
         }
 
     def usage(self, body, content):
-        """The counts. Read from the cache is what an earlier request began with too."""
+        """The counts; what the last marker leaves, 3 tokens at least, is only input."""
         total = count(body.get("system"), body.get("tools"), body["messages"])
-        size = known = 0
-        beginnings, running = set(), hashlib.sha256()
-        for part in map(unmarked, cache_order(body)):
-            size += len(part)
-            running.update(part)
-            beginnings.add(running.digest())
-            known = size if running.digest() in self.cached else known
-        read = created = 0
-        if markers(body):
-            self.cached |= beginnings
-            read = min(total * known // size, total - 3)
-            created = total - 3 - read
+        known, marked, size = look_up(body, self.cached)
+        read, ready = (min(total * part // size, total - 3) for part in (known, marked))
         return {
-            "input_tokens": total - read - created,
+            "input_tokens": total - ready,
             "cache_read_input_tokens": read,
-            "cache_creation_input_tokens": created,
+            "cache_creation_input_tokens": ready - read,
             "output_tokens": max(1, tokens(content)),
         }
 
 
+# --- The prompt cache ---
+
+
+def look_up(body, cached):
+    """Bytes of a request that are read from the cache, that end at a marker, and all.
+
+    Only markers write an entry, each for all that stands before it, into the set
+    `cached`; and a marker finds an entry at most LOOK_BACK positions before it.
+    """
+    parts, before, running = list(cache_order(body)), "", hashlib.sha256()
+    beginnings, entries = [], set()
+    position = read = marked = size = 0
+    for index, (kind, part) in enumerate(parts):
+        position += bool(kind) and not (kind == before and kind in RUNS)
+        before, whole = kind, encoded(part)
+        data = unmarked(whole)
+        size += len(data)
+        running.update(data)
+        beginnings.append((position, size, running.digest()))
+        automatic = index == len(parts) - 1 and body.get("cache_control")
+        if automatic or MARKER in whole:
+            near = (b for b in beginnings if position - b[0] <= LOOK_BACK)
+            read = max([read, *(end for _, end, entry in near if entry in cached)])
+            marked = size
+            entries.add(running.digest())
+    cached |= entries
+    return read, marked, size
+
+
 def cache_order(body):
-    """The parts of a request in the order in which the prompt cache matches them."""
-    yield body["model"]
-    yield from body.get("tools") or []
-    yield from blocks(body.get("system"))
+    """`(type, part)` of each part, in the order in which the prompt cache matches."""
+    yield "", body["model"]
+    yield from (("tool", tool) for tool in body.get("tools") or [])
+    yield from (("text", block) for block in blocks(body.get("system")))
     # a change of either loses the messages, but not the tools and the system prompt
-    yield [body.get("thinking"), body.get("tool_choice")]
+    yield "", [body.get("thinking"), body.get("tool_choice")]
     for role, content in merge_turns(body["messages"]):
-        yield from ([role, block] for block in content)
+        yield from ((block["type"], [role, block]) for block in content)
+
+
+# --- The answer as the SDK gives it ---
 
 
 class Block(SimpleNamespace):

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anthropic
 import httpx2
-from stub import EmptyQueue, StubClient, api_error, split
+from stub import EmptyQueue, Refused, StubClient, api_error, split
 
 
 @dataclass
@@ -91,6 +91,8 @@ def respond(stub, method, path, body):
         if method == "GET" and path.startswith("/v1/models/"):
             return model_answer(stub, path.rpartition("/")[2])
         return message_answer(stub, json.loads(body))
+    except Refused as error:
+        return api_error(error.status_code, error.api_message).response
     except anthropic.APIStatusError as error:
         return error.response
 

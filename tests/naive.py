@@ -1,0 +1,556 @@
+"""The five tutorials' mechanisms against today's API, and ours on the same work.
+
+    python3 tests/naive.py       all chapters
+    python3 tests/naive.py 4     chapter 4 alone
+
+No key, no network, no package: the model is scripted, and the API is the tests' own
+`stub`, which refuses what the real one refuses. The mechanisms are in our own words.
+Each ends in a refusal or in a number; then `agent.py` is given the same work.
+"""
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+import textwrap
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+
+import stub
+from stub import StubClient, count, reply
+
+import agent as program
+
+# --- The stage: a model with a script, files, and a naive agent's few helpers ---
+
+NAMES = {}  # of each call that was run, its tool's
+SUMMARY = "The files were read."
+TOOLS = [{"name": n, "input_schema": {}} for n in ("read_file", "edit_file", "compact")]
+COUNTS = "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
+
+
+class Model(StubClient):
+    """The stub; it gives our agent the summaries that it asks for, and keeps usages."""
+
+    def __init__(self, *replies, summaries=(SUMMARY,), **limits):
+        super().__init__(*replies, **limits)
+        self.summaries, self.asked, self.usages = itertools.cycle(summaries), [], []
+
+    def answer(self, request):  # counted alike, whatever the scratch folder's name
+        system = json.dumps(request.get("system", "")).replace(os.getcwd(), "/work")
+        return super().answer({**request, "system": json.loads(system)})
+
+    def take(self, request):
+        if "<analysis>" not in str(request["messages"][-1]["content"]):
+            return super().take(request)
+        self.asked.append(request)
+        summary = reply(f"<summary>{next(self.summaries)}</summary>")
+        replies, self.queue = self.queue, deque([summary])
+        try:
+            return super().take(request)
+        finally:
+            self.queue = replies
+
+    def finish(self, request, given):
+        answer = super().finish(request, given)
+        self.usages.append([answer["usage"][part] for part in COUNTS])
+        return answer
+
+
+def say(lines):
+    """Print who speaks, and what, in 80 columns; a line is `who: what`."""
+    for line in textwrap.dedent(lines).strip().split("\n"):
+        who, _, what = line.partition(": ")
+        indent = {"initial_indent": f"  {who:<8}", "subsequent_indent": " " * 10}
+        print(textwrap.fill(what, 79, break_on_hyphens=False, **indent))
+
+
+def write_files(number, characters):
+    """The names of so many new text files, in lines of 80 characters."""
+    names = [f"file_{n:02}.txt" for n in range(1, number + 1)]
+    for name in names:
+        lines = (f"{name} {n:04} ".ljust(79, "x") for n in range(characters // 80))
+        Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return names
+
+
+def use(tool, *names, thinking=None, **more):
+    """A reply of the model that calls a tool, for each of these files."""
+    calls = [(tool, {"path": name, **more}) for name in names] or [(tool, more)]
+    return reply(calls=calls, thinking=thinking)
+
+
+def request(messages):
+    """What a naive agent sends."""
+    settings = {"model": "m", "max_tokens": 16_000, "system": "You write code."}
+    marker = {"cache_control": {"type": "ephemeral"}}
+    return {**settings, "tools": TOOLS, "messages": messages, **marker}
+
+
+def refusal(step, *arguments, **more):
+    """What the API says while this is done, "" if it takes all."""
+    try:
+        step(*arguments, **more)
+    except stub.Refused as error:
+        return str(error)
+    return ""
+
+
+def taken(messages):
+    """What the API says to a request with these messages."""
+    return refusal(stub.check, request(messages))
+
+
+def reads(names, thinking=None):
+    """Replies of the model that read these files one by one."""
+    return [use("read_file", name, thinking=thinking) for name in names]
+
+
+def person(text):
+    return {"role": "user", "content": text}
+
+
+def calls_in(content):
+    return [block for block in content if block["type"] == "tool_use"]
+
+
+def run(call):
+    """The answer to a call of one of the naive agent's tools."""
+    given, text = call["input"], "done"
+    NAMES[call["id"]] = call["name"]
+    if "path" in given:
+        text = Path(given["path"]).read_text(encoding="utf-8")
+    if "new_text" in given:
+        text = text.replace(given["old_text"], given["new_text"])
+        Path(given["path"]).write_text(text, encoding="utf-8")
+    return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+
+
+def results(messages):
+    """All tool results, oldest first."""
+    lists = [m["content"] for m in messages if type(m["content"]) is list]
+    return [b for content in lists for b in content if b["type"] == "tool_result"]
+
+
+def seen(sent):
+    """How many tool results of a request are more than a placeholder."""
+    return sum(len(result["content"]) > 100 for result in results(sent["messages"]))
+
+
+def ours(model, *prompts, **limits):
+    """Our agent after these prompts, and the names of the layers that acted."""
+    acted = []
+
+    def emit(kind, text):
+        acted.extend([text[1:].partition("]")[0]] * ("->" in text))
+
+    agent = program.Agent(model, emit=emit, approve=lambda *_: True, **limits)
+    for prompt in prompts:
+        program.take_turn(agent, prompt)
+    return agent, acted
+
+
+def bill(usages):
+    """What share of requests came from the prompt cache, and their price in tokens."""
+    new, written, known = map(sum, zip(*usages))
+    price = round(new + 1.25 * written + 0.1 * known, -3)
+    return f"{known / (new + written + known):.0%} from the cache, price {price:,.0f}"
+
+
+def append_for_ever(client, messages, before=list):
+    """The loop of all five, with what a layer does `before` each request."""
+    while True:
+        messages[:] = before(messages)
+        content = client.answer(request(messages))["content"]
+        messages.append({"role": "assistant", "content": content})
+        if not calls_in(content):
+            return
+        answers = [run(call) for call in calls_in(content)]
+        messages.append({"role": "user", "content": answers})
+
+
+def chapter_1():
+    """The loop, and the wall"""
+    names = write_files(16, 48_000)
+    script = [*reads(names), reply("All read.")]
+    model, messages = Model(*script), [person("Read all files.")]
+    problem = refusal(append_for_ever, model, messages)
+    sent = sum(map(sum, model.usages))
+    model = Model(*script)
+    _, acted = ours(model, "Read all files.")
+    most = max(count("", [], request["messages"]) for request in model.requests)
+    say(f"""
+        naive: 16 files of 48,000 characters are read; nothing is forgotten.
+        API: {problem}
+        damage: file {len(results(messages))} is the last; {sent:,} tokens were sent.
+        ours: all 16 are read; {len(acted)} times old results were cleared.
+        ours: no request had more than {round(most, -3):,} tokens of messages.""")
+
+
+def understood(summary):
+    """s06 and v5: what replaces the history ends in the assistant's words."""
+    answer = {"role": "assistant", "content": "Understood. Continuing."}
+    return [{"role": "user", "content": summary}, answer]
+
+
+def keep_newest(summary, messages, number):
+    """A cut by number alone."""
+    return [{"role": "user", "content": summary}, *messages[-number:]]
+
+
+def chapter_2():
+    """What the API will not take"""
+    names, messages = write_files(6, 800), [person("Read all files.")]
+    append_for_ever(Model(*reads(names, "Hm."), reply("All read.")), messages)
+    del messages[-1]
+    cuts = range(1, len(messages))
+    bad = [n for n in cuts if taken(keep_newest(SUMMARY, messages, n))]
+    safe = [program.pair_safe(messages, len(messages) - n) for n in cuts]
+    kept = [program.drop_thinking(messages[cut:]) for cut in safe]
+    left = [tail for tail in kept if taken([person(SUMMARY), *tail])]
+    say(f"""
+        naive: a summary, and the assistant's word that it is understood.
+        API: {taken(understood(SUMMARY))}
+        naive: a summary and the newest 3 messages: the cut parts a pair.
+        API: {taken(keep_newest(SUMMARY, messages, 3))}
+        naive: a summary and the newest 4: the pairs are whole, the thinking is not.
+        API: {taken(keep_newest(SUMMARY, messages, 4))}
+        damage: of {len(cuts)} places to cut, {len(bad)} are refused.
+        ours: of {len(cuts)} places to cut, {len(left)} are refused.""")
+
+
+def characters_by_4(text):
+    """All five: four characters are a token."""
+    return len(text) // 4
+
+
+def chapter_3():
+    """Counting"""
+    text, late = "文脈は有限だ。" * 500, "文" * 200_000
+    model = Model(reply("はい。"), reply("はい。"))
+    agent, _ = ours(model, text)
+    agent.messages.append(person(text))
+    guess = program.context_tokens(agent)
+    agent.messages.pop()
+    program.take_turn(agent, text)
+    off = abs(guess / sum(model.usages[-1]) - 1)
+    say(f"""
+        naive: {len(text):,} Japanese characters are {characters_by_4(text)} tokens.
+        damage: the API counts {stub.tokens(text):,}; a threshold of 50,000 lets \
+{stub.tokens(late):,} pass, in a window of 200,000.
+        ours: before any reply, by bytes: {program.estimate_tokens([person(text)]):,}.
+        ours: after one, which told the true count: {off:.0%} off for the next.""")
+
+
+def micro_compact_every_turn(messages, names, keep_recent=3):
+    """s06: before each request, all results but three; `names` by a call's id."""
+    for result in results(messages)[:-keep_recent]:
+        if len(result["content"]) > 100:
+            name = names.get(result["tool_use_id"], "unknown")
+            result["content"] = f"[Previous: used {name}]"
+    return messages
+
+
+def chapter_4():
+    """Layer 1: old results"""
+    names = write_files(20, 9_000)
+    six = use("read_file", *names[:6], thinking="Six."), *reads(names[6:7], "One more.")
+    forget = partial(micro_compact_every_turn, names=NAMES)
+    first, mine = Model(*six), Model(*six, reply("Done."))
+    problem = refusal(append_for_ever, first, [person("Compare six.")], forget)
+    ours(mine, "Compare six.")
+    saw = seen(mine.requests[1])
+    saved = json.loads(json.dumps(first.requests[1]["messages"]))
+    micro_compact_every_turn(saved, names={}, keep_recent=1)
+    script = [*reads(names), reply("Done.")]
+    every_turn, seldom = Model(*script), Model(*script)
+    append_for_ever(every_turn, [person("Read them.")], forget)
+    ours(seldom, "Read them.")
+    say(f"""
+        naive: one reply reads six files; all results but the newest 3 are cleared.
+        damage: of 6 files the model sees {seen(first.requests[1])}.
+        naive: it thinks, reads one file more, and one more result is cleared.
+        API: {problem}
+        damage: after a reload it is {results(saved)[4]["content"]}.
+        damage: 20 reads: {bill(every_turn.usages)}.
+        ours: of 6 files the model sees {saw}, refused: {len(mine.refused)}.
+        ours: 20 reads: {bill(seldom.usages)}.""")
+
+
+def budget_then_threshold(messages, budget=200_000, threshold=50_000):
+    """s08: a message's results go to disk over one limit, all is lost over another."""
+    new = results(messages[-1:])
+    if sum(len(result["content"]) for result in new) > budget:
+        new[0]["content"] = new[0]["content"][:2_000] + "(the rest is on disk)"
+    if len(json.dumps(messages)) > threshold:
+        return summary_alone(SUMMARY)
+    return messages
+
+
+def snip_to_50(messages, most=50):
+    """s08: over 50 messages, the first 3 and the newest 47 stay."""
+    if len(messages) <= most:
+        return messages
+    tail = len(messages) - (most - 3)
+    tail -= bool(results(messages[tail : tail + 1]))  # with the call that it answers
+    note = {"role": "user", "content": f"({tail - 3} messages are left out)"}
+    return [*messages[:3], note, *messages[tail:]]
+
+
+def chapter_5():
+    """Layer 1: too much at once, too many messages"""
+    (name,) = write_files(1, 60_000)
+    model = Model(*reads([name] * 5), reply("I give up."))
+    append_for_ever(model, [person("Read it.")], budget_then_threshold)
+    lost = [r for r in model.requests if r["messages"] == summary_alone(SUMMARY)]
+    times = sum(map(seen, model.requests))
+    pages = use("read_file", name), use("read_file", name, offset=1 + 50_000 // 80)
+    paged = Model(*pages, reply("Done."))
+    _, acted = ours(paged, "Read it.")
+    saw = seen(paged.requests[-1])
+    chat, after = [person("Hello.")], []
+    for _ in range(44):
+        chat += [{"role": "assistant", "content": "Yes."}, person("Go on.")]
+        chat, before = snip_to_50(chat), chat
+        after += [len(chat)] * (chat is not before)
+    script = reads(write_files(44, 160), "Hm.")
+    problem = refusal(append_for_ever, Model(*script), [person("Go.")], snip_to_50)
+    mine = Model(*script, reply("Done."))
+    _, cuts = ours(mine, "Go.", max_messages=50)
+    say(f"""
+        naive: a file of 60,000 characters; the budget is 200,000, the threshold 50,000.
+        damage: read 5 times, summarised {len(lost)} times, seen {times} times.
+        ours: read in 2 pages, {len(acted)} summaries, seen {saw} of 2.
+        naive: a snip to 50 messages leaves {after[0]}, {after[1]}, {after[2]} ...
+        damage: {len(after)} cuts in 44 turns, and each rewrites the cache.
+        API: {problem}
+        ours: {len(cuts)} cuts in 44 reads, refused: {len(mine.refused)}.""")
+
+
+def v5_threshold(context_window, max_output=16_384):
+    """v5: what a reply and a margin leave of the window, however small it is."""
+    return context_window - min(max_output, 20_000) - 13_000
+
+
+def summarise_over(messages):
+    """v5: the context is compared with the threshold, and nothing else is asked."""
+    over = characters_by_4(json.dumps(messages)) > v5_threshold(16_000)
+    return summary_alone(SUMMARY) if over else messages
+
+
+def chapter_6():
+    """When"""
+    windows = 8_000, 16_000, 32_000, 200_000, 1_000_000
+    print("  window  " + "".join(f"{window:>10,}" for window in windows))
+    mine = [program.auto_compact_threshold(w, min(16_384, w // 3)) for w in windows]
+    script = [*reads(write_files(10, 160)), reply("Done.")]
+    model, second = Model(*script), Model(*script)
+    append_for_ever(model, [person("Read ten files.")], summarise_over)
+    alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
+    ours(second, "Read ten files.", window=16_000, max_output=5_333, threshold=mine[1])
+    say(f"""
+        naive: {"".join(f"{v5_threshold(window):>10,}" for window in windows)}
+        ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
+        damage: window 16,000: {sum(alone)} of {len(alone)} requests are a summary alone.
+        ours: {len(second.asked)} of {len(second.requests)} requests ask for one.""")
+
+
+def summary_of_its_own(client, messages, part=slice(80_000)):
+    """s06, v5: a request of its own about a part of the history, as JSON."""
+    text = "Summarise this.\n\n" + json.dumps(messages)[part]
+    more = {"model": "m", "max_tokens": 2_000}
+    with client.messages.stream(messages=[person(text)], **more) as stream:
+        answer = stream.get_final_message()
+    return answer.content[0].text
+
+
+def pay_and_forget(client, messages):
+    """s06 in TypeScript: the answer is awaited, and not used."""
+    summary_of_its_own(client, messages)
+    return [{"role": "user", "content": "The whole is in transcript_1.jsonl."}]
+
+
+def summary_alone(summary):
+    """s08: one message replaces all."""
+    return [{"role": "user", "content": f"Summary of all before: {summary}"}]
+
+
+def chapter_7():
+    """Layer 2: the summary"""
+    names, task = write_files(60, 3_280), "Find the file that differs."
+    script = [use("read_file", *names[n : n + 10]) for n in range(0, 60, 10)]
+    messages = [person(task)]
+    append_for_ever(Model(*script, reply("None.")), messages)
+    parts = json.dumps(messages)[:80_000], json.dumps(messages)[-80_000:]
+    head, tail = (sum(f"{name} 0000" in part for name in names) for part in parts)
+    first, last = (task in part for part in parts)
+    thought = reply(thinking="Well.", stop="max_tokens")
+    empty = reply(content=[{"type": "text", "text": ""}])
+    model = Model(thought, empty, reply("A long summary. " * 300))
+    try:
+        summary_of_its_own(model, messages)
+    except AttributeError as error:
+        problem = error
+    nothing = summary_alone(summary_of_its_own(model, messages))
+    before = stub.tokens(messages)
+    left = str(pay_and_forget(model, messages)).count("long summary")
+    mine = Model(*script, reply("None."), summaries=[""])
+    agent, _ = ours(mine, task, threshold=60_000, keep_recent=100)
+    asked = mine.asked[0]
+    usage, whole = (
+        mine.usages[mine.requests.index(asked)],
+        task in str(asked["messages"]),
+    )
+    say(f"""
+        naive: the first 80,000 characters: {head} of 60 results, the task: {first}.
+        naive: or the last 80,000: {tail} of 60 results, the task: {last}.
+        damage: max_tokens=2000 went into thinking: {problem}
+        damage: an empty answer: {before:,} tokens become {stub.tokens(nothing)}.
+        damage: one not used: {bill(model.usages[2:])}; {left} of it is kept.
+        ours: {seen(asked)} of 60 results, the task: {whole}; {bill([usage])}.
+        ours: an empty answer: {len(results(agent.messages))} of 60 results stay.""")
+
+
+RULE, MORE = "Never touch the tests. Rename apple to pear.", "Rename plum to fig, too."
+PARAPHRASES = "apple is renamed, mind the tests", "renaming goes on", "work was done"
+
+
+def chapter_8():
+    """What stays"""
+    left = sum(text in PARAPHRASES[-1] for text in (RULE, MORE))
+    names, compact = write_files(6, 30_000), use("compact")
+    first = use("read_file", *names[:2]), compact, reply("Done.")
+    more = use("read_file", *names[2:4]), compact, use("read_file", *names[4:]), compact
+    model = Model(*first, *more, reply("Done."), summaries=PARAPHRASES)
+    agent, acted = ours(model, RULE, MORE)
+    texts = [block["text"] for block in agent.messages[0]["content"]]
+    kept = sum(text in "".join(texts) for text in (RULE, MORE))
+    say(f"""
+        naive: three summaries, each made of the one before (by a script, here):
+        : {PARAPHRASES[0]} > {PARAPHRASES[1]} > {PARAPHRASES[2]}
+        damage: of 2 things that the person said {left} are left; one is not yet done.
+        ours: after {len(acted)} summaries {kept} of 2 stand word for word, and last:
+        : {" ".join(texts[-1].split())}""")
+
+
+def loop_that_ends_with_compact(client, messages):
+    """s06: the tool `compact` leaves the loop, and its focus is read by nobody."""
+    while True:
+        content = client.answer(request(messages))["content"]
+        messages.append({"role": "assistant", "content": content})
+        calls = calls_in(content)
+        if any(call["name"] == "compact" for call in calls):
+            messages[:] = summary_alone(SUMMARY)
+            return
+        answers = [run(call) for call in calls]
+        messages.append({"role": "user", "content": answers})
+
+
+def answer_after_the_summary(call):
+    """s08: the summary takes the call away, then the call is answered."""
+    return [*summary_alone(SUMMARY), {"role": "user", "content": [run(call)]}]
+
+
+def is_too_long(problem):
+    """s08, by the name of its exception."""
+    return "prompt_too_long" in problem
+
+
+def edited(names):
+    return sum("edited" in Path(n).read_text(encoding="utf-8") for n in names)
+
+
+def chapter_9():
+    """Layer 3: on demand"""
+    names, focus = write_files(5, 9_000), "which files are still to do"
+    compact = use("compact", focus=focus)
+    change = {"old_text": "0000", "new_text": "edited"}
+    edits = [use("edit_file", name, **change) for name in names]
+    script = [use("read_file", *names), *edits[:2], compact, *edits[2:], reply("Done.")]
+    loop_that_ends_with_compact(Model(*script), [person("Edit five files.")])
+    done, orphan = edited(names), answer_after_the_summary(compact["content"][0])
+    problem = refusal(Model(window=20_000).answer, request([person("x" * 70_000)]))
+    names, model = write_files(5, 9_000), Model(*script)
+    ours(model, "Edit five files.")
+    mine = edited(names)
+    asked = focus in str(model.asked[0]["messages"][-1])
+    script = [*reads(write_files(12, 9_000)), reply("Done.")]
+    tight = Model(*script, window=30_000)
+    _, acted = ours(tight, "Read twelve files.")
+    read = 12 - len(tight.queue)
+    say(f"""
+        naive: five files are to be edited; after two the model calls `compact`.
+        damage: the loop is left: {done} of 5 are edited.
+        naive: or the call is answered after the summary took it away.
+        API: {taken(orphan)}
+        naive: or the API is to be heard, and it says:
+        API: {problem}
+        damage: is that "prompt_too_long"? {is_too_long(problem)}: the program ends.
+        ours: {mine} of 5 are edited; the focus is in the summary's request: {asked}.
+        ours: {acted[0]} {len(acted)} times; {read} of 12 files are read.""")
+
+
+def save_by_the_second(messages, now):
+    """s06: a transcript is named by the second, and an object is written by `str`."""
+    path = Path(f"transcript_{int(now)}.jsonl")
+    lines = [json.dumps(message, default=str) for message in messages]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def chapter_10():
+    """Nothing is lost"""
+    first, second = [person("The first task.")] * 9, [person("The second.")] * 5
+    path, again = (save_by_the_second(m, t) for m, t in ((first, 7.2), (second, 7.9)))
+    left = path.read_text(encoding="utf-8").count("first")
+    with Model(reply("Done.")).messages.stream(**request(second)) as stream:
+        answer = {"role": "assistant", "content": stream.get_final_message().content}
+    third = save_by_the_second([*second, answer, person("Go on.")], 8.0)
+    back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
+    names, compact = write_files(4, 30_000), use("compact")
+    one, two = use("read_file", *names[:2]), use("read_file", *names[2:])
+    model = Model(one, compact, two, compact, reply("Done."))
+    agent, acted = ours(model, "Read four files.")
+    files = [*agent.transcript.parent.glob("*.jsonl")]
+    text = agent.transcript.read_text(encoding="utf-8")
+    kept = sum(f"{name} 0000" in text for name in names)
+    mine = program.load(agent.transcript)
+    sent = [{"role": m["role"], "content": m["content"]} for m in mine]
+    say(f"""
+        naive: two compactions in one second: {path} and {again}.
+        damage: of 9 messages in the first {left} are left.
+        naive: `default=str` writes {back[-2]["content"][0]}
+        API: {taken(back)}
+        ours: {len(acted)} compactions, {len(files)} file; it has {kept} of 4 results.
+        ours: read back it is what the agent holds: {mine == agent.messages}; the API \
+takes it: {not taken([*sent, person("Go on.")])}.""")
+
+
+# --- Which chapter ---
+
+
+def main(arguments):
+    """Play these chapters, all if none; returns 0, or 2 where there is no such one."""
+    chapters = {name[8:]: f for name, f in globals().items() if "chapter_" in name}
+    if wrong := [name for name in arguments if name not in chapters]:
+        print(f"No chapter {wrong[0]}, only {', '.join(chapters)}.", file=sys.stderr)
+        return 2
+    back = Path.cwd()
+    for name in arguments or chapters:
+        print(f"{name}. {chapters[name].__doc__}")
+        stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                chapters[name]()
+            finally:
+                os.chdir(back)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
