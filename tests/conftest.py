@@ -1,6 +1,5 @@
 """Fixtures for all tests: an empty folder, no key, no real pauses, an agent to drive."""
 
-import io
 import os
 import signal
 import sys
@@ -16,8 +15,8 @@ from stub import StubClient
 import agent as program
 
 SETTINGS = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"}
-SETTINGS |= {"MODEL_ID", "CONTEXT_WINDOW", "THRESHOLD", "KEEP_RECENT", "MIN_SAVINGS"}
-SETTINGS |= {"MAX_MESSAGES", "NO_COLOR"}
+SETTINGS |= {"MODEL_ID", "CONTEXT_WINDOW", "THRESHOLD", "KEEP_RECENT", "KEEP_TOKENS"}
+SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "NO_COLOR"}
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
 # Under nohup, or in the background, it may be ignored, by all children as well.
@@ -63,8 +62,9 @@ def notes(workspace):
 def make():
     """make(*replies, **fields of Agent): an agent over a StubClient with these replies.
 
-    What it says is in `agent.events`, a list of (kind, text). Approves every call unless
-    told otherwise. At the end, no request may have been refused as invalid.
+    What it says is in `agent.events`, a list of (style, text), without the clock.
+    Approves every call unless told otherwise. At the end, no request may have been
+    refused as invalid.
     """
     clients = []
 
@@ -72,8 +72,12 @@ def make():
         events = []
         fields.setdefault("client", StubClient(*replies))
         clients.append(fields["client"])
-        fields.setdefault("approve", lambda name, arguments: True)
-        fields.setdefault("emit", lambda kind, text: events.append((kind, text)))
+        fields.setdefault("approve", lambda name, what: True)
+
+        def emit(style, text):
+            events.extend([(style, text)] if style != "wait" else [])
+
+        fields.setdefault("emit", emit)
         agent = program.Agent(**fields)
         agent.events = events
         return agent
@@ -146,7 +150,8 @@ def run(api, capsys, monkeypatch, tmp_path):
     def go(*argv, stdin="", **settings):
         for name, value in (usual | settings).items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        (tmp_path / "stdin").write_text(stdin)
+        monkeypatch.setattr(sys, "stdin", (tmp_path / "stdin").open())
         return program.main([*argv]), *capsys.readouterr()
 
     return go
