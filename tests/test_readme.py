@@ -1,0 +1,216 @@
+"""README.md says what is so: quotations, names, numbers, commands and their promises."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from builders import SUMMARY, asks_for_summary
+from readme import QUOTED, README, ROOT, expected, names
+from stub import StubClient, reply
+
+import agent as program
+
+PAGE = README.read_text("utf-8")
+SOURCE = (ROOT / "agent.py").read_text("utf-8")
+HEADINGS = re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?s)```.*?```", "", PAGE))
+CHAPTERS = dict(re.findall(r"(?ms)^### (\d+)\. (.*?)(?=^###? )", PAGE))
+CODE = r"`([A-Za-z_]\w*(?:\.\w+)?)`"
+
+
+def band_of(name):
+    """The functions of a band of agent.py, in order; `name` begins its comment."""
+    band = re.search(rf"(?ms)^# ---- {name}.*?(?=^# ---- |\Z)", SOURCE)[0]
+    return re.findall(r"(?m)^def (\w+)", band)
+
+
+# --- Quotations and names ---
+
+
+@pytest.mark.parametrize(
+    "kind, what, quoted", [m.groups()[1:] for m in QUOTED.finditer(PAGE)]
+)
+def test_a_quotation_is_what_it_says(kind, what, quoted):
+    whole = expected(kind, what)
+    assert quoted and f"\n{quoted}" in f"\n{whole}", "run: python tests/readme.py"
+
+
+def test_every_fence_of_python_is_a_quotation():
+    assert PAGE.count("```python\n") == len(re.findall(r"-->\n```python\n", PAGE))
+
+
+@pytest.mark.parametrize(
+    "band", ["the loop", "layer 1", "layer 2", "layer 3", "messages", "counting"]
+)
+def test_each_function_is_quoted_or_named(band):
+    known = {m[3] for m in QUOTED.finditer(PAGE)} | {*re.findall(CODE, PAGE)}
+    assert [name for name in band_of(band) if name not in known] == []
+
+
+def test_the_table_of_the_rest_keeps_the_order_of_the_file():
+    table = re.search(r"(?s)### The rest of the file\n(.*?)\n###", PAGE)[1]
+    order = [*names("agent.py")]
+    for row in table.split("\n")[4:]:
+        places = [order.index(name) for name in re.findall(CODE, row) if name in order]
+        assert places == sorted(places), row
+
+
+def test_the_names_that_the_page_uses_are_in_the_source():
+    table = re.search(r"(?s)### The five tutorials.*?\nLeft out", PAGE)[0]
+    rows = [row.split("|") for row in table.split("\n") if row.startswith("| `")]
+    here = {name for row in rows for name in re.findall(CODE, row[2])}
+    assert here <= names("agent.py").keys()
+
+
+# --- The five tutorials ---
+
+
+def tutorial_rows():
+    table = re.search(r"(?s)### The five tutorials.*?\nLeft out", PAGE)[0]
+    for theirs, chapter in re.findall(r"(?m)^\| (`.*?) \| .*? \| (\d+) \|$", table):
+        yield from ((name, chapter) for name in re.findall(r"`([^`]+)`", theirs))
+
+
+@pytest.mark.parametrize("name, chapter", list(tutorial_rows()))
+def test_the_head_of_a_chapter_has_the_names_that_send_readers_there(name, chapter):
+    head = re.search(r"(?m)^In the tutorials: (.*)$", CHAPTERS[chapter])[1]
+    assert f"`{name}`" in head
+
+
+def test_a_head_line_names_nothing_that_no_table_has():
+    heads = re.findall(r"(?m)^In the tutorials: (.*)$", PAGE)
+    named = {name for head in heads for name in re.findall(r"`([^`]+)`", head)}
+    assert named == {name for name, _ in tutorial_rows()}
+
+
+# --- Numbers ---
+
+
+@pytest.mark.parametrize("name, number", re.findall(r"`([A-Z_]+)` = `?([\d,]+)", PAGE))
+def test_a_number_beside_a_constant_is_its_value(name, number):
+    assert getattr(program, name) == int(number.replace(",", ""))
+
+
+def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
+    table = re.search(r"(?s)### Settings\n(.*?)\n###", PAGE)[1]
+    example = (ROOT / ".env.example").read_text("utf-8")
+    for name, default in re.findall(r"(?m)^\| `(\w+)` \| (.*?) \|", table):
+        assert re.search(rf"(?m)^#?{name}=", example), name
+        if default.isdecimal():
+            assert int(default) == getattr(program, name), name
+
+
+def test_the_default_threshold_and_where_clearing_starts():
+    threshold = program.auto_compact_threshold()
+    assert f"{threshold // 2:,} of {threshold:,} tokens" in PAGE
+    assert f"from the window: {threshold} " in PAGE
+
+
+# --- Links ---
+
+
+def test_links_lead_somewhere():
+    anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in HEADINGS}
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGE):
+        if target.startswith("#"):
+            assert target[1:] in anchors, target
+        elif not target.startswith("http"):
+            assert (ROOT / target).exists(), target
+
+
+def test_no_line_of_a_file_is_named_by_its_number():
+    assert not re.search(r"(?i)\blines? \d|\.py:\d|#L\d", PAGE)
+
+
+# --- Every command to try shows what it promises ---
+
+TRY = re.findall(r"```sh\n([^`]+?)\n```\n\nWatch for (`+)(.+?)\2", PAGE)
+
+
+def read_all(names):
+    """A model that reads these files one by one, uses `compact` if asked to, and ends."""
+    left = list(names)
+
+    def answer(request):
+        if asks_for_summary(request):
+            return SUMMARY
+        said = json.dumps(request["messages"], ensure_ascii=False)
+        if left:
+            return reply(calls=[("read_file", {"path": left.pop(0)})])
+        if "use the compact tool" in said and not used:
+            used.append(True)
+            return reply(calls=[("compact", {"focus": "the names of the functions"})])
+        return reply("That is all.")
+
+    used = []
+    return answer
+
+
+class Endless(StubClient):
+    """The stub, whose queue is never empty."""
+
+    def take(self, request):
+        self.queue.append(self.model)
+        return super().take(request)
+
+
+def shell(command, folder, **settings):
+    """What a command of the page prints, run as a reader would in that folder."""
+    python = f"{sys.executable} {ROOT}/"
+    command = re.sub(r"\bpython3? (?=agent\.py|tests/)", lambda _: python, command)
+    usual = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONUTF8": "1"}
+    options = {"env": usual | settings, "capture_output": True, "text": True}
+    done = subprocess.run(
+        ["bash", "-c", command], check=False, cwd=folder, input="", **options
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "command, promise", [(c, p) for c, _, p in TRY if 'agent.py "' not in c]
+)
+def test_what_can_be_tried_without_a_key_shows_what_it_promises(
+    command, promise, workspace
+):
+    folder = workspace / ".claude/projects/one"
+    folder.mkdir(parents=True)
+    turn = {"type": "user", "message": {"role": "user", "content": "Read."}}
+    done = {
+        "type": "assistant",
+        "message": {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "It is read."}],
+        },
+    }
+    (folder / "session.jsonl").write_text("\n".join(map(json.dumps, [turn, done])))
+    assert " ".join(promise.split()) in " ".join(shell(command, workspace).split())
+
+
+@pytest.mark.parametrize(
+    "command, promise", [(c, p) for c, _, p in TRY if 'agent.py "' in c]
+)
+def test_what_is_tried_with_a_key_shows_what_it_promises(command, promise, workspace):
+    from wire import serve  # which loads the SDK
+
+    files = [f"part_{number}.py" for number in range(12)] + ["agent.py"]
+    for name in files:
+        (workspace / name).write_text(
+            "def work(x):\n    return x + 1  # as before\n" * 200
+        )
+    stub = Endless()
+    stub.model = read_all(files)
+    key = {"ANTHROPIC_API_KEY": "test-key-0123456789"}
+    with serve(stub) as url:
+        said = shell(command, workspace, ANTHROPIC_BASE_URL=url, **key)
+    assert promise in said and not stub.refused
+
+
+def test_there_is_something_to_try_in_each_chapter_with_a_simple_way():
+    assert [
+        n
+        for n, text in CHAPTERS.items()
+        if "tests/naive.py: " in text and "Watch for" not in text
+    ] == []
+    assert len(TRY) >= 14
