@@ -103,7 +103,9 @@ def three_ways(courses):
     def at(index, size):
         return 55 + 580 * index / max(1, count - 1), low - (low - high) * size / WALL
 
-    body = [rule(at(0, k * 1_000)[1], f"{k}k"[-4:]) for k in (0, 50, 100, 150, 200)]
+    body = [
+        rule(at(0, k * 1_000)[1], f"{k}k" if k else "0") for k in (0, 50, 100, 150, 200)
+    ]
     body.append(line([(55, high), (685, high)], TEXT, 2))
     body.append(text(55, 18, f"tokens of context at each of {count} requests"))
     told, y = [], low
@@ -144,7 +146,7 @@ def cost_and_kept(policies):
 FILES = {"shop.py": 9_000, "shop.log": 8_000, "cart.py": 7_000, "price.py": 4_000}
 FILES |= {"test.log": 3_000, "big.log": 45_000, "long.log": 30_000, "mid.log": 18_000}
 SUMMARY = (
-    f"<summary>\n{'Checkout is slow since each price is read anew. ' * 85}\n</summary>"
+    f"<summary>\n{'Checkout is slow since each price is read anew. ' * 78}\n</summary>"
 )
 
 
@@ -171,7 +173,7 @@ LOGS = [("bash", {"command": f"cat {name}.log"}) for name in ("big", "mid", "lon
 def worked(script):
     """An agent that has done all this, by the program's own functions, but no layer."""
     for name, tokens in FILES.items():
-        Path(name).write_text("\n".join([("price " * 83)[:498]] * (tokens // 125)))
+        Path(name).write_text(f"{('price ' * 350)[:1_999]}\n" * (tokens // 500))
     agent = program.Agent(StubClient(), approve=lambda name, what: True)
     for step in script:
         if type(step) is str:
@@ -207,7 +209,7 @@ def layers():
 # ---- lists of messages: a row a block, thinking at the left of what it led to ----
 
 COLORS = {"thinking": PURPLE, "tool_use": GREEN, "tool_result": ORANGE}
-COLORS |= {"typed": BLUE, "assistant": GREEN, "user": TEXT}  # the latter two: texts
+COLORS |= {"typed": BLUE, "assistant": GREEN, "user": PURPLE}  # the latter two: texts
 
 
 class Row(NamedTuple):
@@ -253,9 +255,9 @@ def column(messages, x, width, other=(), sign=""):
         places.append((row, y))
         thinking, known = row.block["type"] == "thinking", row.block in same
         words, color = (row.words, TEXT) if known else (sign + row.words, row.color)
-        wide = 78 if thinking else x + width - left
+        wide = 92 if thinking else x + width - left
         body += cell(left, y, wide, words, color, row.tokens)
-        y, left, last = (y, x + 81, row.at) if thinking else (y + 21, x, row.at)
+        y, left, last = (y, x + 95, row.at) if thinking else (y + 21, x, row.at)
     return body, places
 
 
@@ -310,7 +312,7 @@ def what_remains(message):
         "summary": "asked for in T/8",
         "words": f"{program.MAX_WORDS:,} tokens or T/8",
         "plan": "what is still to do",
-        "files": f"{program.MAX_RESTORE_TOKENS_PER_FILE:,} tokens each",
+        "files": f"{program.MAX_RESTORE_FILES} of {program.MAX_RESTORE_TOKENS_PER_FILE:,} tokens",
     }
     body, places = column([message], 230, 462)
     body += [text(8, 20, "block"), text(80, 20, "at most")]
@@ -364,7 +366,10 @@ def transcript():
     program.take_turn(agent, "And the cart?")
     lines = agent.transcript.read_bytes().splitlines(keepends=True)
     lines[-1] = lines[-1][:40]
-    body = [text(36, 20, "the lines of the file"), text(400, 20, "are these messages")]
+    body = [
+        text(36, 20, "the lines of the file"),
+        text(400, 20, "what they replay to, in messages"),
+    ]
     for n in range(1, len(lines) + 1):
         Path("prefix").write_bytes(b"".join(lines[:n]))
         history, y = program.load(Path("prefix")), 5 + 25 * n
@@ -373,7 +378,8 @@ def transcript():
             words = (
                 f"event {json.loads(lines[n - 1])['event']}: a summary of all before"
             )
-        words = words if lines[n - 1].endswith(b"\n") else "(torn off: left out)"
+        if not lines[n - 1].endswith(b"\n"):
+            words, color = "(torn off: left out)", TEXT
         body += [text(30, y + 14, str(n), "end"), *cell(36, y, 344, words, color)]
         for at in range(len(history)):
             shade = rows(history[: at + 1])[-1].color
