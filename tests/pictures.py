@@ -103,9 +103,8 @@ def three_ways(courses):
     def at(index, size):
         return 55 + 580 * index / max(1, count - 1), low - (low - high) * size / WALL
 
-    body = [
-        rule(at(0, k * 1_000)[1], f"{k}k" if k else "0") for k in (0, 50, 100, 150, 200)
-    ]
+    marks = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
+    body = [rule(at(0, size)[1], mark) for size, mark in marks.items()]
     body.append(line([(55, high), (685, high)], TEXT, 2))
     body.append(text(55, 18, f"tokens of context at each of {count} requests"))
     told, y = [], low
@@ -145,9 +144,8 @@ def cost_and_kept(policies):
 
 FILES = {"shop.py": 9_000, "shop.log": 8_000, "cart.py": 7_000, "price.py": 4_000}
 FILES |= {"test.log": 3_000, "big.log": 45_000, "long.log": 30_000, "mid.log": 18_000}
-SUMMARY = (
-    f"<summary>\n{'Checkout is slow since each price is read anew. ' * 78}\n</summary>"
-)
+FOUND = "Checkout is slow since each price is read anew. " * 78
+SUMMARY = f"<summary>\n{FOUND}\n</summary>"
 
 
 def use(tool, *more, **given):
@@ -194,11 +192,9 @@ def layers():
     auto, reactive = (replace(agent, client=StubClient(reply(SUMMARY))) for _ in "ab")
     program.auto_compact(auto)
     program.reactive_compact(reactive, too_long)
+    budget = program.tool_result_budget(new, agent.threshold, save)
     return {
-        "tool_result_budget": (
-            new,
-            program.tool_result_budget(new, agent.threshold, save),
-        ),
+        "tool_result_budget": (new, budget),
         "snip_compact": (old, program.snip_compact(old, 12, agent.transcript)),
         "micro_compact": (old, program.micro_compact(old, save)),
         "auto_compact": (old, auto.messages),

@@ -59,10 +59,6 @@ def test_a_picture_made_again_is_the_one_on_disk(name):
     assert on_disk == DRAWN[name].encode(), "python tests/pictures.py makes it again"
 
 
-def test_there_are_no_other_pictures_on_disk():
-    assert {path.stem for path in pictures.FOLDER.glob("*.svg")} == {*DRAWN}
-
-
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_picture_has_a_title_and_its_numbers_in_words(name):
     root = parsed(name)
