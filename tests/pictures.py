@@ -315,7 +315,9 @@ def what_remains(message):
     told = []
     for (row, y), part in zip(places, message["parts"]):
         body += [text(8, y + 14, part), text(80, y + 14, limits[part])]
-        told.append(f"{part}: {row.tokens or 'under 100'} tokens, {limits[part]}")
+        told.append(
+            f"{part}: {row.tokens or 'under 100'} tokens; at most: {limits[part]}"
+        )
     title = "The one message that remains, block by block"
     return picture(title, told, body, places[-1][1] + 30)
 
@@ -411,7 +413,7 @@ def box(x, y, wide, height, color, opacity=0.15):
 
 def described(svg, told):
     """A picture with a description."""
-    told = escape("; ".join(told))
+    told = escape(" ".join("; ".join(told).split()))
     return svg.replace("</title>", f"</title>\n<desc>{told}</desc>", 1)
 
 
