@@ -1,0 +1,128 @@
+"""The tutorial's pictures: as on disk, readable on both backgrounds, and true."""
+
+import inspect
+import json
+import re
+from xml.etree import ElementTree
+
+import charts
+import pictures
+import pytest
+
+import agent as program
+
+DRAWN = pictures.pictures()
+SVG = "{http://www.w3.org/2000/svg}"
+COLORS = {charts.TEXT, charts.BLUE, charts.ORANGE, charts.GREEN, charts.PURPLE}
+BACKGROUNDS = ["#ffffff", "#0d1117"]
+
+
+def parsed(name):
+    return ElementTree.fromstring(DRAWN[name])
+
+
+def told(name):
+    return parsed(name).find(f"{SVG}desc").text
+
+
+def channels(color):
+    return [int(color[at : at + 2], 16) for at in (1, 3, 5)]
+
+
+def light(channels):
+    """The relative luminance of a color, as the guidelines of the web define it."""
+    parts = [c / 255 for c in channels]
+    linear = [p / 12.92 if p <= 0.04 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear))
+
+
+def contrast(one, other):
+    low, high = sorted([light(one), light(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def boxes(root):
+    """What each text covers at most, in pixels."""
+    for element in root.iter(f"{SVG}text"):
+        x, y, wide = (
+            *map(float, (element.get("x"), element.get("y"))),
+            len(element.text),
+        )
+        start = {"start": 0, "middle": 0.5, "end": 1}[element.get("text-anchor")]
+        left = x - start * wide * charts.LETTER
+        yield charts.Box(left, y - 11, left + wide * charts.LETTER, y + 3)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_picture_made_again_is_the_one_on_disk(name):
+    on_disk = (pictures.FOLDER / f"{name}.svg").read_bytes()
+    assert on_disk == DRAWN[name].encode(), "python tests/pictures.py makes it again"
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_picture_has_a_title_and_its_numbers_in_words(name):
+    root = parsed(name)
+    assert root.get("role") == "img" and root.find(f"{SVG}title").text
+    assert name == "doors" or re.search(r"\d", told(name))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_colors_are_the_five_and_there_is_no_background(name):
+    found = re.findall(r'(?:fill|stroke)="([^"]+)"', DRAWN[name])
+    assert {*found} <= COLORS | {"none"}
+    widths = [float(box.get("width")) for box in parsed(name).iter(f"{SVG}rect")]
+    assert max(widths, default=0) < charts.WIDTH * 0.9
+
+
+@pytest.mark.parametrize("background", BACKGROUNDS)
+@pytest.mark.parametrize("color", sorted(COLORS))
+def test_a_color_reads_on_both_backgrounds_and_text_on_its_tint(color, background):
+    ground, share = channels(background), 0.15
+    tint = [share * a + (1 - share) * b for a, b in zip(channels(color), ground)]
+    assert contrast(channels(color), ground) >= 3
+    assert contrast(channels(charts.TEXT), tint) >= 3
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_text_is_large_enough_inside_the_picture_and_not_over_other_text(name):
+    root = parsed(name)
+    _, _, width, height = map(int, root.get("viewBox").split())
+    assert width == 700 and int(root.get("font-size")) >= 12
+    found = list(boxes(root))
+    assert all(
+        0 <= b.left and b.right <= width + 1 and b.bottom < height for b in found
+    )
+    crowd = [a for n, a in enumerate(found) if any(a.meets(b) for b in found[:n])]
+    assert crowd == []
+
+
+def test_the_figures_are_numbers_and_names_of_policies():
+    text = pictures.FIGURES.read_text()
+    assert json.loads(text)["sessions"] == 9 and len(text) < 20_000
+    assert max(map(len, re.findall(r'"([^"]*)"', text))) < 30
+
+
+def test_measuring_anew_gives_figures_that_can_be_drawn(tmp_path):
+    call = {"type": "tool_use", "id": "c", "name": "bash", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "x" * 3_100}
+    parts = ("user", "Go."), ("assistant", [call]), ("user", [result])
+    lines = [json.dumps({"role": role, "content": content}) for role, content in parts]
+    (tmp_path / "session").write_text("\n".join(lines))
+    figures = pictures.measure([tmp_path / "session"])
+    assert figures["shares"]["newest"] > 0.9 and figures["shares"]["tool_result"] == 0
+    assert [len(course) for course in figures["steps"].values()] == [1, 1, 1]
+    pictures.tokens_by_kind(figures), pictures.three_ways(figures["steps"])
+
+
+def test_each_door_stands_in_the_loop_and_leads_to_one_function():
+    loop = inspect.getsource(program.agent_loop)
+    doors = "should_compact(agent)", "agent.focus is not None", "except PromptTooLong"
+    assert all(door in loop for door in doors)
+    for name in ("auto_compact", "manual_compact", "reactive_compact", "command"):
+        assert f"{name} leads to compact_history" in told("doors")
+
+
+def test_the_cut_and_the_prefixes_show_what_the_program_does():
+    assert "message 6 of 9: allowed; a cut before message 7 of 9: parts" in told("cut")
+    counts = re.findall(r": (\d) messages", told("transcript"))
+    assert counts == list("12345123455")
