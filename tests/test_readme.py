@@ -108,6 +108,15 @@ def test_the_default_threshold_and_where_clearing_starts():
     assert f"from the window: {threshold} " in PAGE
 
 
+def test_the_table_of_costs_is_what_was_measured():
+    figures = json.loads((ROOT / "tests/pictures/figures.json").read_text())
+    rows = re.findall(r"(?m)^\| ([\w =-]+) \| (\d\.\d\d) \| (\d\.\d{3}) \|$", PAGE)
+    for policy, cost, kept in rows:
+        measured = figures["policies"][policy]
+        assert [f"{measured[0]:.2f}", f"{measured[1]:.3f}"] == [cost, kept], policy
+    assert len(rows) > 9
+
+
 # --- Links ---
 
 
