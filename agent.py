@@ -168,12 +168,12 @@ def agent_loop(agent: Agent) -> str:
             reactive_compact(agent, error)  # layer 3: the API asked for it
             continue
         calls = take_reply(agent, reply)
-        answer += text_of(reply.message)
+        answer = "" if calls else answer + text_of(reply.message)
         if reply.stop == "max_tokens" or not reply.message["content"]:
             nudges = nudge(agent, calls, reply.stop, nudges)
         elif calls:
             run_tools(agent, calls)
-            answer, nudges = "", 0
+            nudges = 0
         else:
             return answer
 

@@ -14,10 +14,12 @@ from builders import (
     READ,
     SMALL,
     SUMMARY,
+    TASK,
     WRITE,
     fails,
     goes_on,
     on_disk,
+    outputs,
     results,
     roles,
     shown,
@@ -26,12 +28,7 @@ from builders import (
 from stub import EmptyQueue, StubClient, markers, reply
 
 import agent as program
-from agent import (
-    agent_loop,
-    compact_history,
-    load,
-    take_turn,
-)
+from agent import agent_loop, load, take_turn
 
 pytestmark = pytest.mark.usefixtures("notes")
 
@@ -95,14 +92,6 @@ def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, ca
     assert roles(agent.messages).count("assistant") == 1 and goes_on(agent)
 
 
-@pytest.mark.parametrize("case", EMPTY)
-def test_a_second_empty_reply_ends_the_turn(make, case):
-    agent = make(*[reply(content=EMPTY[case])] * 2)
-    fails(agent, "Hi")
-    assert len(agent.client.requests) == 2
-    assert "assistant" not in roles(agent.messages) and goes_on(agent)
-
-
 def test_empty_texts_beside_a_call_are_left_out(make):
     empty = {"type": "text", "text": ""}
     call = {"type": "tool_use", "id": "toolu_beside", "name": "bash"}
@@ -128,16 +117,48 @@ def test_a_call_that_was_cut_off_is_answered_but_not_run(make, times):
     assert not Path("made.txt").exists() and goes_on(agent)
 
 
-def test_a_reply_that_is_cut_off_again_and_again_ends_the_turn(make):
-    agent = make(*[cut_off() for _ in range(9)])
+@pytest.mark.parametrize("case", [*EMPTY, "cut off"])
+def test_a_reply_that_is_empty_or_cut_off_again_and_again_ends_the_turn(make, case):
+    given = EMPTY.get(case)
+    agent = make(
+        *[reply(content=given) if case in EMPTY else cut_off() for _ in "9" * 9]
+    )
     fails(agent, "Work")
-    assert 2 <= len(agent.client.requests) < 9
+    assert len(agent.client.requests) == 1 + program.MAX_FAILURES
     assert not Path("made.txt").exists() and goes_on(agent)
+
+
+# each row: the replies, the last of them whole, and the answer that they make
+HALVES = {
+    "a text": ([reply("One, ", stop="max_tokens"), reply("two.")], "One, two."),
+    "three parts": ([*[reply("a", stop="max_tokens")] * 2, reply("b")], "aab"),
+    "nothing, then a text": ([reply(content=[]), reply("two.")], "two."),
+    "before a call": ([reply("I look.", calls=[READ]), reply("Done.")], "Done."),
+    "before a call cut off": ([cut_off(), reply("Done.")], "Done."),
+    "cut off, then a call": (
+        [reply("I ", stop="max_tokens"), reply("look.", calls=[READ]), reply("Done.")],
+        "Done.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HALVES)
+def test_the_answer_is_every_word_since_the_last_call(make, case):
+    replies, whole = HALVES[case]
+    agent = make(*replies)
+    assert take_turn(agent, "Tell") == whole and goes_on(agent)
+
+
+def test_a_subagent_returns_all_of_an_answer_that_was_cut_off(make):
+    child = reply("One, ", stop="max_tokens"), reply("two.")
+    agent = make(reply(calls=[TASK]), *child, reply("Done."))
+    take_turn(agent, "Work")
+    assert outputs(*agent.messages) == ["One, two."]
 
 
 def test_a_text_that_was_cut_off_is_kept_and_the_model_goes_on(make):
     agent = make(reply("The first half", stop="max_tokens"), reply("the second"))
-    assert "the second" in take_turn(agent, "Tell")
+    take_turn(agent, "Tell")
     asked = agent.client.requests[1]["messages"]
     assert asked[1]["content"] == [{"type": "text", "text": "The first half"}]
     assert asked[2]["role"] == "user" and goes_on(agent)
@@ -295,14 +316,6 @@ def test_the_request_says_what_the_settings_say(make):
     [request] = agent.client.requests
     assert (request["model"], request["max_tokens"]) == ("some-model", 4_321)
     assert not {"tool_choice", "temperature", "top_p", "top_k"} & request.keys()
-
-
-def test_a_lone_surrogate_in_the_focus_is_replaced_before_it_is_sent(make, pauses):
-    agent = make(reply(LONG), SUMMARY)
-    take_turn(agent, "Tell me a story")
-    agent.focus = "the \udcff part"
-    assert compact_history(agent, "compact", by_hand=True)
-    assert pauses == [] and goes_on(agent)
 
 
 def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeypatch):
