@@ -908,7 +908,8 @@ STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-NOT_SENT = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")  # of httpx
+NOT_SENT = (TypeError, ValueError)  # while the request is written
+NOT_SENT_NAMES = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")  # of httpx
 TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)"
 STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
 HINTS = {
@@ -936,7 +937,7 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             if status == 400 and re.search(STALE, text) and bare is not messages:
                 kept, messages = drop_thinking(agent.messages), bare
                 change(agent, "thinking", "refused by the API, dropped", kept)
-            elif tries == MAX_TRIES or not is_passing(error, status):
+            elif tries == MAX_TRIES or not (status in PASSING or status >= 500):
                 raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
             else:
                 wait(agent, error, tries, text)
@@ -962,14 +963,6 @@ def fault(agent: Agent, error: Exception) -> str:
     address = getattr(agent.client, "base_url", "")
     nobody = address and not hasattr(error, "status_code")
     return f"{text} ({address})" if nobody else text
-
-
-def is_passing(error: Exception, status: int | None) -> bool:
-    """Whether another try may help; not if nothing could even be sent."""
-    cause = error.__cause__
-    if isinstance(cause, (TypeError, ValueError)) or type(cause).__name__ in NOT_SENT:
-        return False
-    return status in PASSING or status >= 500
 
 
 def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
@@ -1003,8 +996,12 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     with ExitStack() as stack:
         try:
             stream = stack.enter_context(agent.client.messages.stream(**request))
-        except (TypeError, ValueError) as error:
-            raise AgentError(f"The request cannot be sent: {error}.") from error
+        except Exception as error:
+            why = error.__cause__ or error
+            if isinstance(why, NOT_SENT) or type(why).__name__ in NOT_SENT_NAMES:
+                text = fault(agent, error)
+                raise AgentError(f"The request cannot be sent: {text}.") from error
+            raise
         read_stream(agent, stream, quiet)
         reply = to_reply(stream.get_final_message())
     agent.bill.update(sent=reply.sent, read=reply.read)

@@ -5,7 +5,6 @@ the middle of work, the tests ask for the answer, for what is kept, and for what
 """
 
 import itertools
-import re
 import threading
 
 import httpx2
@@ -107,6 +106,8 @@ PASSING = {
     "an error event": (error_event("api_error", "Internal error"), "Internal error"),
     "a page instead of a stream": (b"<html>\n<body>Log in</body>\n</html>", ""),
     "a call that is no JSON": (broken_call('{"path": nonsense}'), ""),
+    "a call with NaN": (broken_call('{"timeout": NaN}'), "Out of range float"),
+    "a call with infinity": (broken_call('{"timeout": 1e999}'), "Out of range float"),
 }
 
 
@@ -158,6 +159,9 @@ def test_a_reply_that_came_gives_the_next_request_five_tries_again(wired, pauses
 # ---- waiting ----
 
 
+DATE = "Fri, 31 Dec 2100 23:59:59 GMT"
+
+
 def limited(after, status=429):
     return api_error(status, "Too many requests", headers={"retry-after": after})
 
@@ -169,17 +173,19 @@ def test_retry_after_is_honoured_up_to_a_minute(wired, pauses, after, status):
     assert take_turn(agent, "Hi") == WHOLE and pauses == [float(after)]
 
 
-@pytest.mark.parametrize("after", ["61", "600", "86400", "99999999"])
+@pytest.mark.parametrize("after", ["61", "86400", "99999999", "9" * 20])
 def test_a_longer_retry_after_ends_the_turn_and_says_when_to_come_back(
-    wired, pauses, after
+    wired, pauses, monkeypatch, after
 ):
-    agent = wired(limited(after))
-    assert re.search(r"\d\d:\d\d", fails(agent, "Hi"))
+    agent, seconds = wired(limited(after)), min(float(after), 1e9)
+    monkeypatch.setattr(program.time, "time", lambda: 3e8)
+    when = program.time.localtime(3e8 + seconds)
+    assert program.time.strftime("after %H:%M:%S.", when) in fails(agent, "Hi")
     assert pauses == [] and len(agent.client.requests) == 1
     assert agent.messages == [typed("Hi")] and goes_on(agent)
 
 
-@pytest.mark.parametrize("after", ["soon", "-5", "nan", "inf", "1e9", "", "٣"])
+@pytest.mark.parametrize("after", ["soon", "-5", "nan", "inf", "1e9", "", "٣", DATE])
 def test_a_retry_after_that_is_no_number_of_seconds_is_passed_over(
     after, wired, pauses
 ):
@@ -202,7 +208,19 @@ def test_a_wait_is_shown_before_it_begins_and_ctrl_c_ends_it(wired, monkeypatch)
     assert len(agent.messages) == 3 and goes_on(agent)
 
 
+def test_a_stream_of_nothing_but_pings_is_closed_and_tried_again(
+    run, api, monkeypatch, pauses
+):
+    monkeypatch.setattr(program, "STALL_SECONDS", 1)
+    api.enqueue([START, *[event("ping")] * 600], reply(WHOLE))
+    with serve(api, delay=0.05) as url:
+        status, out, err = run("-p", "Hi", ANTHROPIC_BASE_URL=url)
+    assert (status, out, len(pauses)) == (0, WHOLE + "\n", 1) and "[retry]" in err
+
+
 # ---- faults that stay ----
+
+KEY = "a-key-that-nobody-may-see"
 
 # each fault, and what the line about it names
 STAYING = {
@@ -238,7 +256,41 @@ def test_with_p_a_fault_that_stays_is_a_line_on_stderr_and_status_1(run, api, ca
     fault, named = STAYING[case]
     api.enqueue(fault)
     status, out, err = run("-p", "Hi")
-    assert (status, out, err.count("\n")) == (1, "", 1) and named in err
+    _, line = err.splitlines()  # the first names the transcript
+    assert (status, out) == (1, "") and named in line
+
+
+ADDRESSES = {"http://127.0.0.1:1": 4, "ftp://127.0.0.1": 0, "nonsense": 0}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_that_cannot_be_reached_is_named(run, pauses, address):
+    status, out, err = run("-p", "Hi", ANTHROPIC_BASE_URL=address)
+    assert (status, out, len(pauses)) == (1, "", ADDRESSES[address])
+    assert address in err.splitlines()[-1]
+
+
+UNSENDABLE = {"max_output": float("nan"), "system": "\udcff", "model": object()}
+
+
+@pytest.mark.parametrize("field", UNSENDABLE)
+def test_what_cannot_be_encoded_is_not_tried_again(wired, pauses, field):
+    agent = wired(**{field: UNSENDABLE[field]})
+    assert "cannot be sent" in fails(agent, "Hi")
+    assert pauses == agent.client.requests == []
+
+
+def test_a_header_that_cannot_be_sent_is_not_tried_again_and_not_shown(run, pauses):
+    status, _, err = run("-p", "Hi", ANTHROPIC_API_KEY="a-key-in\ntwo-lines")
+    assert status == 1 and "cannot be sent" in err.splitlines()[-1]
+    assert pauses == [] and "two-lines" not in err
+
+
+@pytest.mark.parametrize("status, times", [(400, 1), (401, 1), (529, 5)])
+def test_an_error_that_quotes_the_key_never_shows_it(run, api, status, times):
+    api.enqueue(*[api_error(status, f"What is {KEY}?")] * times)
+    result = run("-p", "Hi", ANTHROPIC_API_KEY=KEY)
+    assert result[2].count("What is [redacted]?") == times and KEY not in str(result)
 
 
 @pytest.fixture
@@ -281,6 +333,14 @@ def test_all_thinking_is_removed_and_the_request_tried_once_more(wired, stale, p
     assert take_turn(agent, "Hi") == WHOLE and pauses == []
     assert [thoughts(request) for request in agent.client.requests] == [0, 1, 0]
     assert goes_on(agent) and thoughts(agent.client.requests[-1]) == 0
+
+
+@pytest.mark.parametrize("before", [0, 2, 4])
+def test_to_remove_thinking_does_not_count_as_a_try(wired, stale, pauses, before):
+    faults = [api_error(529, "Overloaded")] * 4
+    faults.insert(before, stale)
+    agent = wired(reply(calls=[READ], thinking="one"), *faults, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and len(pauses) == 4
 
 
 def test_refused_again_without_thinking_it_is_one_clear_line(wired, stale):
@@ -409,6 +469,25 @@ def test_what_the_models_endpoint_says_is_obeyed(
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
     [request] = api.requests
     assert request["max_tokens"] == asked and ("thinking" in request) is adaptive
+
+
+def test_a_models_endpoint_that_hangs_keeps_nobody_from_leaving(run, monkeypatch):
+    monkeypatch.setattr(program, "PROBE_SECONDS", 60)
+    stub = Hanging()
+    with serve(stub) as url:
+        assert run(stdin="/quit\n", ANTHROPIC_BASE_URL=url)[0] == 0
+        [thread] = [t for t in threading.enumerate() if "connect" in t.name]
+        assert thread.daemon and thread.is_alive()
+        stub.over.set()
+        thread.join()
+
+
+def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch):
+    monkeypatch.setattr("anthropic.Anthropic", lambda **_: 1 / 0)
+    status, out, _ = run(stdin="/help\nHi\n/clear\n")
+    assert status == 0 and out.count("division by zero") == 2
+    assert out.index("/compact") < out.index("division by zero")
+    assert run("-p", "Hi")[:2] == (1, "")
 
 
 # ---- faults during the summary ----
