@@ -1010,23 +1010,27 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
 
 def read_stream(agent: Agent, stream: Any, quiet: bool) -> None:
     """Show a reply as it is written; one that sends nothing but pings is closed."""
-    written, events, event = 0, iter(stream), None
-    while True:
-        pings = threading.Timer(STALL_SECONDS, lambda: stream.close())
-        pings.daemon = True
-        pings.start()
-        try:
-            event = next(events, None)
-        finally:
-            pings.cancel()
-        if event is None:
-            return
-        if event.type in STREAMED:
-            piece = getattr(event, event.type)  # .text, .thinking
-            written += size(piece)
-            agent.emit(
-                *(("wait", f"{written:,} tokens") if quiet else (event.type, piece))
-            )
+    written, heard, over = 0, time.monotonic(), threading.Event()
+
+    def watch() -> None:
+        while (left := heard + STALL_SECONDS - time.monotonic()) > 0:
+            if over.wait(left):
+                return
+        stream.close()
+
+    try:
+        threading.Thread(target=watch, daemon=True).start()
+        for event in stream:
+            heard = time.monotonic()
+            if event.type in STREAMED:
+                piece = getattr(event, event.type)  # .text, .thinking
+                written += size(piece)
+                shown = (
+                    ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
+                )
+                agent.emit(*shown)
+    finally:
+        over.set()
 
 
 def to_reply(final: Any) -> Reply:
