@@ -32,7 +32,7 @@ from builders import (
 from stub import EmptyQueue, StubClient, markers, reply
 
 import agent as program
-from agent import agent_loop, limits, load, take_turn
+from agent import limits, load, take_turn
 
 pytestmark = pytest.mark.usefixtures("notes")
 
@@ -297,15 +297,6 @@ def test_keys_of_our_own_are_never_sent(make):
         assert message.keys() == {"role", "content"}
 
 
-@pytest.mark.parametrize("offered", [True, False])
-def test_thinking_is_asked_for_only_where_the_model_offers_it(make, offered):
-    client = StubClient(reply("Hello."), adaptive=offered)
-    agent = make(client=client, thinking=offered)
-    take_turn(agent, "Hi")
-    shown = {"type": "adaptive", "display": "summarized"}
-    assert client.requests[0].get("thinking") == (shown if offered else None)
-
-
 def test_the_request_says_what_the_settings_say(make):
     agent = make(reply("Hello."), model="some-model", max_output=4_321)
     take_turn(agent, "Hi")
@@ -323,11 +314,6 @@ def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeyp
     monkeypatch.chdir(folder)
     agent = make(reply("Hello."))
     assert take_turn(agent, "Hi") == "Hello." and goes_on(agent)
-
-
-def test_the_loop_can_be_entered_without_a_new_message(make):
-    agent = make(reply("Hello."), messages=[typed("Hi")])
-    assert agent_loop(agent) == "Hello."
 
 
 def test_a_call_whose_input_is_no_object_is_asked_for_again(make):

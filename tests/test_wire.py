@@ -10,19 +10,7 @@ import threading
 
 import httpx2
 import pytest
-from builders import (
-    LONG,
-    READ,
-    SMALL,
-    SUMMARY,
-    WRITE,
-    fails,
-    goes_on,
-    on_disk,
-    said,
-    shown,
-    typed,
-)
+from builders import LONG, READ, SMALL, SUMMARY, WRITE, fails, goes_on, said, shown
 from stub import StubClient, api_error, reply
 from wire import cut, event, mock_client, serve
 
@@ -113,11 +101,12 @@ def test_a_fault_that_passes_costs_a_wait_that_is_told_and_not_a_word(
 ):
     fault, reason = PASSING[case]
     agent = wired(*[fault] * times, reply(WHOLE))
-    assert take_turn(agent, "Hi") == WHOLE and on_disk(agent)
-    assert agent.messages == [typed("Hi"), said(WHOLE)] and len(pauses) == times
+    assert take_turn(agent, "Hi") == WHOLE
+    assert agent.messages[1:] == [said(WHOLE)] and len(pauses) == times
     lines = [text for text in shown(agent, "layer") if text.startswith("[retry]")]
     for line, seconds in zip(lines, pauses, strict=True):
         assert reason in line and f"{seconds:g} s" in line and "\n" not in line
+    assert goes_on(agent)
 
 
 @pytest.mark.parametrize("case", PASSING)
@@ -126,22 +115,7 @@ def test_five_tries_with_growing_pauses_and_then_one_clear_line(wired, pauses, c
     fails(agent, "Hi")
     assert len(agent.client.requests) == 5
     assert len(pauses) == 4 and all(a < b for a, b in itertools.pairwise(pauses))
-    assert agent.messages == [typed("Hi")] and goes_on(agent)
-
-
-def test_a_fault_in_the_middle_of_work_keeps_the_results(wired):
-    agent = wired(reply(calls=[READ]), cut(PARTLY, 14), api_error(529, "Overloaded"))
-    agent.client.stub.enqueue(reply(WHOLE))
-    assert take_turn(agent, "Hi") == WHOLE
-    assert "these are the notes" in str(agent.messages[2]) and len(agent.messages) == 4
-    assert "partial" not in str(agent.messages) and goes_on(agent)
-
-
-def test_different_faults_share_the_five_tries(wired, pauses):
-    faults = [fault for fault, _ in list(PASSING.values())[:5]]
-    agent = wired(*faults)
-    fails(agent, "Hi")
-    assert len(agent.client.requests) == 5 and len(pauses) == 4
+    assert len(agent.messages) == 1 and goes_on(agent)
 
 
 def test_a_reply_that_came_gives_the_next_request_five_tries_again(wired, pauses):
@@ -177,7 +151,7 @@ def test_a_longer_retry_after_ends_the_turn_and_says_when_to_come_back(
     when = program.time.localtime(3e8 + seconds)
     assert program.time.strftime("after %H:%M:%S.", when) in fails(agent, "Hi")
     assert pauses == [] and len(agent.client.requests) == 1
-    assert agent.messages == [typed("Hi")] and goes_on(agent)
+    assert len(agent.messages) == 1 and goes_on(agent)
 
 
 @pytest.mark.parametrize("after", ["soon", "-5", "nan", "inf", "1e9", "", "٣", DATE])
@@ -237,16 +211,7 @@ def test_a_fault_that_stays_is_one_line_that_names_what_to_change(
     agent = wired(*[reply(calls=[READ], thinking="hm")] * at_work, fault)
     assert named in fails(agent, "Hi")
     assert pauses == [] and len(agent.client.requests) == 1 + at_work
-    assert len(agent.messages) == 1 + 2 * at_work and on_disk(agent) and goes_on(agent)
-
-
-@pytest.mark.parametrize("case", ["no valid key", "another server"])
-def test_with_p_a_fault_that_stays_is_a_line_on_stderr_and_status_1(run, api, case):
-    fault, named = STAYING[case]
-    api.enqueue(fault)
-    status, out, err = run("-p", "Hi")
-    _, line = err.splitlines()  # the first names the transcript
-    assert (status, out) == (1, "") and named in line
+    assert len(agent.messages) == 1 + 2 * at_work and goes_on(agent)
 
 
 ADDRESSES = {"http://127.0.0.1:1": 4, "ftp://127.0.0.1": 0, "nonsense": 0}
@@ -278,8 +243,10 @@ def test_a_header_that_cannot_be_sent_is_not_tried_again_and_not_shown(run, paus
 @pytest.mark.parametrize("status, times", [(400, 1), (401, 1), (529, 5)])
 def test_an_error_that_quotes_the_key_never_shows_it(run, api, status, times):
     api.enqueue(*[api_error(status, f"What is {KEY}?")] * times)
-    result = run("-p", "Hi", ANTHROPIC_API_KEY=KEY)
-    assert result[2].count("What is [redacted]?") == times and KEY not in str(result)
+    code, out, err = run("-p", "Hi", ANTHROPIC_API_KEY=KEY)
+    _, *lines = err.splitlines()  # the first names the transcript
+    assert (code, out) == (1, "") and KEY not in err
+    assert ["What is [redacted]?" in line for line in lines] == [True] * times
 
 
 @pytest.fixture
@@ -317,32 +284,24 @@ def thoughts(request):
     return sum("thinking" in b["type"] for b in itertools.chain(*content))
 
 
-def test_all_thinking_is_removed_and_the_request_tried_once_more(wired, stale, pauses):
-    agent = wired(reply(calls=[READ], thinking="one"), stale, reply(WHOLE))
-    assert take_turn(agent, "Hi") == WHOLE and pauses == []
-    assert [thoughts(request) for request in agent.client.requests] == [0, 1, 0]
-    assert goes_on(agent) and thoughts(agent.client.requests[-1]) == 0
-
-
-@pytest.mark.parametrize("before", [0, 2, 4])
-def test_to_remove_thinking_does_not_count_as_a_try(wired, stale, pauses, before):
-    faults = [api_error(529, "Overloaded")] * 4
+@pytest.mark.parametrize("before, after", [(0, 0), (0, 4), (2, 2), (4, 0)])
+def test_all_thinking_is_removed_which_does_not_count_as_a_try(
+    wired, stale, pauses, before, after
+):
+    faults = [api_error(529, "Overloaded")] * (before + after)
     faults.insert(before, stale)
-    agent = wired(reply(calls=[READ], thinking="one"), *faults, reply(WHOLE))
-    assert take_turn(agent, "Hi") == WHOLE and len(pauses) == 4
+    agent = wired(reply(calls=[READ], thinking="one"), *faults)
+    agent.client.stub.enqueue(reply(WHOLE, thinking="two"))
+    assert take_turn(agent, "Hi") == WHOLE and len(pauses) == before + after
+    assert goes_on(agent)  # with the new thinking
+    sent = [thoughts(request) for request in agent.client.requests]
+    assert sent == [0, *[1] * (before + 1), *[0] * (after + 1), 1]
 
 
 def test_refused_again_without_thinking_it_is_one_clear_line(wired, stale):
     agent = wired(reply(calls=[READ], thinking="one"), stale, stale)
     fails(agent, "Hi")
     assert len(agent.client.requests) == 3 and goes_on(agent)
-
-
-def test_thinking_after_it_was_removed_is_kept_again(wired, stale):
-    agent = wired(reply(calls=[READ], thinking="one"), stale)
-    agent.client.stub.enqueue(reply(WHOLE, thinking="two"))
-    take_turn(agent, "Hi")
-    assert goes_on(agent) and thoughts(agent.client.requests[-1]) == 1
 
 
 def test_in_a_summary_too_all_thinking_is_removed(long_talk, stale):
@@ -412,8 +371,8 @@ class Hanging(StubClient):
 
     info = property(lambda self: self.over.wait(30), lambda self, value: None)
 
-    def __init__(self, *replies):
-        super().__init__(*replies)
+    def __init__(self, *replies, **limits):
+        super().__init__(*replies, **limits)
         self.over = threading.Event()
 
 
@@ -437,13 +396,13 @@ def test_nonsense_from_the_models_endpoint_means_defaults(run, api, case):
     assert request["max_tokens"] == 16_384 and "thinking" not in request
 
 
-def test_a_models_endpoint_that_hangs_costs_a_short_wait(run, monkeypatch):
+def test_a_models_endpoint_that_hangs_is_not_waited_for(run, monkeypatch):
     monkeypatch.setattr(program, "PROBE_SECONDS", 0.2)
-    stub, begun = Hanging(reply(WHOLE)), program.time.monotonic()
+    stub = Hanging(reply(WHOLE), window=24_000)
     with serve(stub) as url:
         assert run("-p", "Hi", ANTHROPIC_BASE_URL=url)[:2] == (0, WHOLE + "\n")
         stub.over.set()
-    assert program.time.monotonic() - begun < 20 and len(stub.requests) == 1
+    assert [request["max_tokens"] for request in stub.requests] == [16_384]
 
 
 @pytest.mark.parametrize(
@@ -457,7 +416,9 @@ def test_what_the_models_endpoint_says_is_obeyed(
     api.enqueue(reply(WHOLE))
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
     [request] = api.requests
-    assert request["max_tokens"] == asked and ("thinking" in request) is adaptive
+    shown = {"type": "adaptive", "display": "summarized"}
+    assert request["max_tokens"] == asked
+    assert request.get("thinking") == (shown if adaptive else None)
 
 
 def test_a_models_endpoint_that_hangs_keeps_nobody_from_leaving(run, monkeypatch):
@@ -480,14 +441,6 @@ def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch
 
 
 # ---- faults during the summary ----
-
-
-@pytest.mark.parametrize("case", ["overloaded", "a drop in the text"])
-def test_a_fault_that_passes_does_not_cost_the_summary(long_talk, case):
-    agent = long_talk(PASSING[case][0], SUMMARY, reply(WHOLE))
-    assert take_turn(agent, "Go on") == WHOLE
-    assert "All is well." in str(agent.messages[0]) and agent.failures == 0
-    assert goes_on(agent)
 
 
 def test_the_summarys_words_are_not_streamed_to_the_person(long_talk):
