@@ -176,12 +176,11 @@ def chapter_1():
     """The loop, and the wall"""
     names = write_files(16, 48_000)
     script = [*reads(names), reply("All read.")]
-    model, messages = Model(*script), [person("Read all files.")]
-    problem = refusal(append_for_ever, model, messages)
-    sent = sum(map(sum, model.usages))
-    model = Model(*script)
-    _, acted = ours(model, "Read all files.")
-    most = max(count("", [], request["messages"]) for request in model.requests)
+    first, second, messages = Model(*script), Model(*script), [person("Read all.")]
+    problem = refusal(append_for_ever, first, messages)
+    sent = sum(map(sum, first.usages))
+    _, acted = ours(second, "Read all.")
+    most = max(count("", [], request["messages"]) for request in second.requests)
     say(f"""
         naive: 16 files of 48,000 characters are read; nothing is forgotten.
         API: {problem}
@@ -353,7 +352,7 @@ def chapter_6():
     say(f"""
         naive: {"".join(f"{v5_threshold(window):>10,}" for window in windows)}
         ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
-        damage: window 16,000: {sum(alone)} of {len(alone)} requests are a summary alone.
+        damage: in 16,000 {sum(alone)} of {len(alone)} requests are a summary alone.
         ours: {len(second.asked)} of {len(second.requests)} requests ask for one.""")
 
 
@@ -398,13 +397,14 @@ def chapter_7():
     mine = Model(*script, reply("None."), summaries=[""])
     agent, _ = ours(mine, task, threshold=60_000, keep_recent=100)
     asked, usage = mine.asked[0], mine.usages[mine.requests.index(mine.asked[0])]
+    whole = task in str(asked)
     say(f"""
         naive: the first 80,000 characters: {head} of 60 results, the task: {first}.
         naive: or the last 80,000: {tail} of 60 results, the task: {last}.
         damage: max_tokens=2000 went into thinking: {problem}
         damage: an empty answer: {before:,} tokens become {stub.tokens(nothing)}.
         damage: one not used: {bill(model.usages[2:])}; {left} of it is kept.
-        ours: {seen(asked)} of 60 results, the task: {task in str(asked)}; {bill([usage])}.
+        ours: {seen(asked)} of 60 results, the task: {whole}; {bill([usage])}.
         ours: an empty answer: {len(results(agent.messages))} of 60 results stay.""")
 
 

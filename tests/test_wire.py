@@ -179,7 +179,7 @@ def test_a_stream_of_nothing_but_pings_is_closed_and_tried_again(
     run, api, monkeypatch, pauses
 ):
     monkeypatch.setattr(program, "STALL_SECONDS", 1)
-    api.enqueue([START, *[event("ping")] * 600], reply(WHOLE))
+    api.enqueue([*[event("ping")] * 100, stopped(stop="end_turn")], reply(WHOLE))
     with serve(api, delay=0.05) as url:
         status, out, err = run("-p", "Hi", ANTHROPIC_BASE_URL=url)
     assert (status, out, len(pauses)) == (0, WHOLE + "\n", 1) and "[retry]" in err
@@ -267,7 +267,7 @@ def long_talk(wired):
 STALE = {
     "bound": "messages.1.content.0: Invalid `signature` in `thinking` block. The block "
     "is bound to a different conversation. Remove the block, or set ...",
-    "redacted": "messages.1.content.0: Invalid `signature` in `redacted_thinking` block.",
+    "redacted": "messages.1.content.0: Invalid `signature` in `redacted_thinking`",
     "cannot be modified": "messages.1.content.0: `thinking` or `redacted_thinking` "
     "blocks in the latest assistant message cannot be modified.",
 }
