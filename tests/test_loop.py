@@ -1,7 +1,7 @@
 """The loop: what each answer of the model does to the conversation.
 
-The fixture `make` fails a test whose requests the API would not have taken, so each test
-that begins another turn shows as well that the conversation was left valid.
+The fixture `make` fails a test whose requests the API would not have taken, so each
+test that begins another turn shows as well that the conversation was left valid.
 """
 
 import itertools

@@ -1,7 +1,8 @@
 """Faults of the network, the API and the model, with the real SDK and no stub of it.
 
 Each fault comes over the wire as the SDK would meet it; where it meets the program in
-the middle of work, the tests ask for the answer, for what is kept, and for what is said.
+the middle of work, the tests ask for the answer, for what is kept, and for what is
+said.
 """
 
 import itertools
