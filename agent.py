@@ -168,12 +168,12 @@ def agent_loop(agent: Agent) -> str:
             reactive_compact(agent, error)  # layer 3: the API asked for it
             continue
         calls = take_reply(agent, reply)
-        answer += text_of(reply.message)
+        answer = "" if calls else answer + text_of(reply.message)
         if reply.stop == "max_tokens" or not reply.message["content"]:
             nudges = nudge(agent, calls, reply.stop, nudges)
         elif calls:
             run_tools(agent, calls)
-            answer, nudges = "", 0
+            nudges = 0
         else:
             return answer
 
@@ -908,7 +908,8 @@ STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-NOT_SENT = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")  # of httpx
+NOT_SENT = (TypeError, ValueError)  # while the request is written
+NOT_SENT_NAMES = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")  # of httpx
 TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)"
 STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
 HINTS = {
@@ -936,7 +937,7 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             if status == 400 and re.search(STALE, text) and bare is not messages:
                 kept, messages = drop_thinking(agent.messages), bare
                 change(agent, "thinking", "refused by the API, dropped", kept)
-            elif tries == MAX_TRIES or not is_passing(error, status):
+            elif tries == MAX_TRIES or not (status in PASSING or status >= 500):
                 raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
             else:
                 wait(agent, error, tries, text)
@@ -962,14 +963,6 @@ def fault(agent: Agent, error: Exception) -> str:
     address = getattr(agent.client, "base_url", "")
     nobody = address and not hasattr(error, "status_code")
     return f"{text} ({address})" if nobody else text
-
-
-def is_passing(error: Exception, status: int | None) -> bool:
-    """Whether another try may help; not if nothing could even be sent."""
-    cause = error.__cause__
-    if isinstance(cause, (TypeError, ValueError)) or type(cause).__name__ in NOT_SENT:
-        return False
-    return status in PASSING or status >= 500
 
 
 def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
@@ -1003,8 +996,12 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     with ExitStack() as stack:
         try:
             stream = stack.enter_context(agent.client.messages.stream(**request))
-        except (TypeError, ValueError) as error:
-            raise AgentError(f"The request cannot be sent: {error}.") from error
+        except Exception as error:
+            why = error.__cause__ or error
+            if isinstance(why, NOT_SENT) or type(why).__name__ in NOT_SENT_NAMES:
+                text = fault(agent, error)
+                raise AgentError(f"The request cannot be sent: {text}.") from error
+            raise
         read_stream(agent, stream, quiet)
         reply = to_reply(stream.get_final_message())
     agent.bill.update(sent=reply.sent, read=reply.read)
@@ -1013,23 +1010,27 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
 
 def read_stream(agent: Agent, stream: Any, quiet: bool) -> None:
     """Show a reply as it is written; one that sends nothing but pings is closed."""
-    written, events, event = 0, iter(stream), None
-    while True:
-        pings = threading.Timer(STALL_SECONDS, lambda: stream.close())
-        pings.daemon = True
-        pings.start()
-        try:
-            event = next(events, None)
-        finally:
-            pings.cancel()
-        if event is None:
-            return
-        if event.type in STREAMED:
-            piece = getattr(event, event.type)  # .text, .thinking
-            written += size(piece)
-            agent.emit(
-                *(("wait", f"{written:,} tokens") if quiet else (event.type, piece))
-            )
+    written, heard, over = 0, time.monotonic(), threading.Event()
+
+    def watch() -> None:
+        while (left := heard + STALL_SECONDS - time.monotonic()) > 0:
+            if over.wait(left):
+                return
+        stream.close()
+
+    try:
+        threading.Thread(target=watch, daemon=True).start()
+        for event in stream:
+            heard = time.monotonic()
+            if event.type in STREAMED:
+                piece = getattr(event, event.type)  # .text, .thinking
+                written += size(piece)
+                shown = (
+                    ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
+                )
+                agent.emit(*shown)
+    finally:
+        over.set()
 
 
 def to_reply(final: Any) -> Reply:

@@ -28,11 +28,12 @@ import sys
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
@@ -40,6 +41,7 @@ from charts import BLUE, GREEN, ORANGE, TEXT, Dot, sawtooth, scatter
 from policies import PEERS, SUMMARY, TUTORIALS, Policy
 from prices import Meter, replay
 from recorded import Measured, Message, Session, Unusable, read_messages
+from stub import Stream
 
 import agent as program
 
@@ -65,44 +67,12 @@ class TurnOver(BaseException):
     """What comes next was typed: it ends a turn, and no `except Exception` stops it."""
 
 
-class Part(SimpleNamespace):
-    """A block of a reply, as the SDK gives it."""
-
-    def to_dict(self, **_: Any) -> dict:
-        return dict(vars(self))
-
-
-class Stream:
-    """What `messages.stream` returns, without events."""
-
-    def __init__(self, content: list[dict], size: float, output: float) -> None:
-        calls = any(part["type"] == "tool_use" for part in content)
-        self.message = SimpleNamespace(
-            content=[Part(**part) for part in content],
-            stop_reason="tool_use" if calls else "end_turn",
-            stop_details=None,
-            usage=SimpleNamespace(input_tokens=int(size), output_tokens=int(output)),
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def get_final_message(self) -> Any:
-        return self.message
-
-
 class Recording:
     """A client that hands out the recorded replies, and their results as tools do."""
 
     def __init__(self, session: Session, meter: Meter) -> None:
         self.session, self.meter = session, meter
-        self.messages = SimpleNamespace(stream=self.stream)
+        self.messages = SimpleNamespace(stream=lambda **sent: Stream(self, sent))
         self.next = 0  # the index of the message that comes next
         self.results: dict[str, deque[dict]] = defaultdict(deque)
         self.measured = Measured()
@@ -116,14 +86,14 @@ class Recording:
             if type(content) is str:
                 yield content
 
-    def stream(self, **request: Any) -> Stream:
+    def answer(self, request: dict) -> dict:
         """The next recorded reply, or a summary; TurnOver if none comes next."""
         history = self.history(request["messages"])
         if wants_summary(request["messages"][-1]):
             size = self.meter.summarise_live(history)
             text = "word " * int(SUMMARY * 3.1 / 5)
             text = f"<analysis></analysis><summary>{text}</summary>"
-            return Stream([{"type": "text", "text": text}], size, SUMMARY)
+            return finished([{"type": "text", "text": text}], size, SUMMARY)
         at, recorded = self.next, self.session.messages
         if at == len(recorded) or recorded[at]["role"] != "assistant":
             raise TurnOver
@@ -133,7 +103,7 @@ class Recording:
         for call, result in zip(calls, recorded[at + 1]["content"] if calls else ()):
             self.results[call["name"]].append(result)
         size = self.meter.reply(history, at)
-        return Stream(reply, size, self.session.measured[at].tokens)
+        return finished(reply, size, self.session.measured[at].tokens)
 
     def history(self, messages: list[dict]) -> list[Message]:
         """The messages as they are measured; those of the last request are known."""
@@ -164,7 +134,18 @@ class Recording:
 
     def listen(self, style: str, text: str) -> None:
         """Count what layer 1 says that it has cleared."""
-        self.meter.clearings += text.startswith("[micro_compact]")
+        cleared = text.startswith("[micro_compact]")
+        self.meter.clearings += style == "layer" and cleared
+
+
+def finished(content: list[dict], size: float, output: float) -> dict:
+    """A reply as the API gives it."""
+    calls = any(part["type"] == "tool_use" for part in content)
+    return {
+        "content": content,
+        "stop_reason": "tool_use" if calls else "end_turn",
+        "usage": {"input_tokens": int(size), "output_tokens": int(output)},
+    }
 
 
 def wants_summary(message: dict) -> bool:
@@ -181,7 +162,9 @@ def drive(session: Session, fields: Mapping[str, Any]) -> Meter:
     recording = Recording(session, meter)
     world = {"approve": lambda *_: True, "emit": recording.listen}
     tools: Any = recording.tools()
-    with scratch_folder():
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.callback(os.chdir, Path.cwd())
+        os.chdir(folder)
         agent = program.Agent(recording, tools=tools, **world, **fields)
         for text in recording.typed():
             try:
@@ -193,27 +176,10 @@ def drive(session: Session, fields: Mapping[str, Any]) -> Meter:
     return meter
 
 
-@contextmanager
-def scratch_folder() -> Iterator[None]:
-    """Work in an empty folder, which is deleted afterwards."""
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            yield
-        finally:
-            os.chdir(before)
-
-
 def limits(changes: Mapping[str, str]) -> dict[str, Any]:
     """The fields of Agent that the program itself makes of the settings."""
-    before = dict(os.environ)
-    os.environ.update(changes)
-    try:
+    with mock.patch.dict(os.environ, changes):
         return program.limits()
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 # ---- what it comes to ----

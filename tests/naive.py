@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import textwrap
-from collections import deque
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -40,25 +40,21 @@ class Model(StubClient):
         super().__init__(*replies, **limits)
         self.summaries, self.asked, self.usages = itertools.cycle(summaries), [], []
 
-    def answer(self, request):  # counted alike, whatever the scratch folder's name
-        system = json.dumps(request.get("system", "")).replace(os.getcwd(), "/work")
-        return super().answer({**request, "system": json.loads(system)})
-
     def take(self, request):
         if "<analysis>" not in str(request["messages"][-1]["content"]):
             return super().take(request)
         self.asked.append(request)
-        summary = reply(f"<summary>{next(self.summaries)}</summary>")
-        replies, self.queue = self.queue, deque([summary])
+        self.queue.appendleft(reply(f"<summary>{next(self.summaries)}</summary>"))
         try:
             return super().take(request)
-        finally:
-            self.queue = replies
+        except stub.TooLong:
+            self.queue.popleft()
+            raise
 
-    def finish(self, request, given):
-        answer = super().finish(request, given)
-        self.usages.append([answer["usage"][part] for part in COUNTS])
-        return answer
+    def usage(self, body, content):
+        usage = super().usage(body, content)
+        self.usages.append([usage[part] for part in COUNTS])
+        return usage
 
 
 def say(lines):
@@ -70,11 +66,13 @@ def say(lines):
 
 
 def write_files(number, characters):
-    """The names of so many new text files, in lines of 80 characters."""
+    """The names of so many new text files, in lines of 400 characters at most."""
     names = [f"file_{n:02}.txt" for n in range(1, number + 1)]
     for name in names:
-        lines = (f"{name} {n:04} ".ljust(79, "x") for n in range(characters // 80))
-        Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        lines = [
+            f"{name} {n:04} ".ljust(399, "x") for n in range(1 + characters // 400)
+        ]
+        Path(name).write_text("\n".join(lines)[: characters - 1] + "\n")
     return names
 
 
@@ -110,11 +108,18 @@ def reads(names, thinking=None):
     return [use("read_file", name, thinking=thinking) for name in names]
 
 
-def person(text):
-    return {"role": "user", "content": text}
+def person(content):
+    return {"role": "user", "content": content}
 
 
-def calls_in(content):
+def model_said(content):
+    return {"role": "assistant", "content": content}
+
+
+def ask(client, messages):
+    """Let the model answer; returns the calls in its answer."""
+    content = client.answer(request(messages))["content"]
+    messages.append(model_said(content))
     return [block for block in content if block["type"] == "tool_use"]
 
 
@@ -143,15 +148,12 @@ def seen(sent):
 
 def ours(model, *prompts, **limits):
     """Our agent after these prompts, and the names of the layers that acted."""
-    acted = []
-
-    def emit(kind, text):
-        acted.extend([text[1:].partition("]")[0]] * ("->" in text))
-
-    agent = program.Agent(model, emit=emit, approve=lambda *_: True, **limits)
+    lines = []
+    world = {"approve": lambda *_: True, "emit": lambda _, text: lines.append(text)}
+    agent = program.Agent(model, system="You write code.", **world, **limits)
     for prompt in prompts:
         program.take_turn(agent, prompt)
-    return agent, acted
+    return agent, [line[1:].partition("]")[0] for line in lines if "->" in line]
 
 
 def bill(usages):
@@ -165,24 +167,20 @@ def append_for_ever(client, messages, before=list):
     """The loop of all five, with what a layer does `before` each request."""
     while True:
         messages[:] = before(messages)
-        content = client.answer(request(messages))["content"]
-        messages.append({"role": "assistant", "content": content})
-        if not calls_in(content):
+        if not (calls := ask(client, messages)):
             return
-        answers = [run(call) for call in calls_in(content)]
-        messages.append({"role": "user", "content": answers})
+        messages.append(person([run(call) for call in calls]))
 
 
 def chapter_1():
     """The loop, and the wall"""
     names = write_files(16, 48_000)
     script = [*reads(names), reply("All read.")]
-    model, messages = Model(*script), [person("Read all files.")]
-    problem = refusal(append_for_ever, model, messages)
-    sent = sum(map(sum, model.usages))
-    model = Model(*script)
-    _, acted = ours(model, "Read all files.")
-    most = max(count("", [], request["messages"]) for request in model.requests)
+    first, second, messages = Model(*script), Model(*script), [person("Read all.")]
+    problem = refusal(append_for_ever, first, messages)
+    sent = sum(map(sum, first.usages))
+    _, acted = ours(second, "Read all.")
+    most = max(count("", [], request["messages"]) for request in second.requests)
     say(f"""
         naive: 16 files of 48,000 characters are read; nothing is forgotten.
         API: {problem}
@@ -193,13 +191,12 @@ def chapter_1():
 
 def understood(summary):
     """s06 and v5: what replaces the history ends in the assistant's words."""
-    answer = {"role": "assistant", "content": "Understood. Continuing."}
-    return [{"role": "user", "content": summary}, answer]
+    return [person(summary), model_said("Understood. Continuing.")]
 
 
 def keep_newest(summary, messages, number):
     """A cut by number alone."""
-    return [{"role": "user", "content": summary}, *messages[-number:]]
+    return [person(summary), *messages[-number:]]
 
 
 def chapter_2():
@@ -297,8 +294,8 @@ def snip_to_50(messages, most=50):
         return messages
     tail = len(messages) - (most - 3)
     tail -= bool(results(messages[tail : tail + 1]))  # with the call that it answers
-    note = {"role": "user", "content": f"({tail - 3} messages are left out)"}
-    return [*messages[:3], note, *messages[tail:]]
+    note = f"({tail - 3} messages are left out)"
+    return [*messages[:3], person(note), *messages[tail:]]
 
 
 def chapter_5():
@@ -308,13 +305,13 @@ def chapter_5():
     append_for_ever(model, [person("Read it.")], budget_then_threshold)
     lost = [r for r in model.requests if r["messages"] == summary_alone(SUMMARY)]
     times = sum(map(seen, model.requests))
-    pages = use("read_file", name), use("read_file", name, offset=1 + 50_000 // 80)
+    pages = use("read_file", name), use("read_file", name, offset=1 + 50_000 // 400)
     paged = Model(*pages, reply("Done."))
     _, acted = ours(paged, "Read it.")
     saw = seen(paged.requests[-1])
     chat, after = [person("Hello.")], []
     for _ in range(44):
-        chat += [{"role": "assistant", "content": "Yes."}, person("Go on.")]
+        chat += [model_said("Yes."), person("Go on.")]
         chat, before = snip_to_50(chat), chat
         after += [len(chat)] * (chat is not before)
     script = reads(write_files(44, 160), "Hm.")
@@ -355,28 +352,27 @@ def chapter_6():
     say(f"""
         naive: {"".join(f"{v5_threshold(window):>10,}" for window in windows)}
         ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
-        damage: window 16,000: {sum(alone)} of {len(alone)} requests are a summary alone.
+        damage: in 16,000 {sum(alone)} of {len(alone)} requests are a summary alone.
         ours: {len(second.asked)} of {len(second.requests)} requests ask for one.""")
 
 
 def summary_of_its_own(client, messages, part=slice(80_000)):
     """s06, v5: a request of its own about a part of the history, as JSON."""
     text = "Summarise this.\n\n" + json.dumps(messages)[part]
-    more = {"model": "m", "max_tokens": 2_000}
-    with client.messages.stream(messages=[person(text)], **more) as stream:
-        answer = stream.get_final_message()
-    return answer.content[0].text
+    more = {"model": "m", "max_tokens": 2_000, "messages": [person(text)]}
+    with client.messages.stream(**more) as stream:
+        return stream.get_final_message().content[0].text
 
 
 def pay_and_forget(client, messages):
     """s06 in TypeScript: the answer is awaited, and not used."""
     summary_of_its_own(client, messages)
-    return [{"role": "user", "content": "The whole is in transcript_1.jsonl."}]
+    return [person("The whole is in transcript_1.jsonl.")]
 
 
 def summary_alone(summary):
     """s08: one message replaces all."""
-    return [{"role": "user", "content": f"Summary of all before: {summary}"}]
+    return [person(f"Summary of all before: {summary}")]
 
 
 def chapter_7():
@@ -400,11 +396,8 @@ def chapter_7():
     left = str(pay_and_forget(model, messages)).count("long summary")
     mine = Model(*script, reply("None."), summaries=[""])
     agent, _ = ours(mine, task, threshold=60_000, keep_recent=100)
-    asked = mine.asked[0]
-    usage, whole = (
-        mine.usages[mine.requests.index(asked)],
-        task in str(asked["messages"]),
-    )
+    asked, usage = mine.asked[0], mine.usages[mine.requests.index(mine.asked[0])]
+    whole = task in str(asked)
     say(f"""
         naive: the first 80,000 characters: {head} of 60 results, the task: {first}.
         naive: or the last 80,000: {tail} of 60 results, the task: {last}.
@@ -440,19 +433,16 @@ def chapter_8():
 def loop_that_ends_with_compact(client, messages):
     """s06: the tool `compact` leaves the loop, and its focus is read by nobody."""
     while True:
-        content = client.answer(request(messages))["content"]
-        messages.append({"role": "assistant", "content": content})
-        calls = calls_in(content)
+        calls = ask(client, messages)
         if any(call["name"] == "compact" for call in calls):
             messages[:] = summary_alone(SUMMARY)
             return
-        answers = [run(call) for call in calls]
-        messages.append({"role": "user", "content": answers})
+        messages.append(person([run(call) for call in calls]))
 
 
 def answer_after_the_summary(call):
     """s08: the summary takes the call away, then the call is answered."""
-    return [*summary_alone(SUMMARY), {"role": "user", "content": [run(call)]}]
+    return [*summary_alone(SUMMARY), person([run(call)])]
 
 
 def is_too_long(problem):
@@ -508,7 +498,7 @@ def chapter_10():
     path, again = (save_by_the_second(m, t) for m, t in ((first, 7.2), (second, 7.9)))
     left = path.read_text(encoding="utf-8").count("first")
     with Model(reply("Done.")).messages.stream(**request(second)) as stream:
-        answer = {"role": "assistant", "content": stream.get_final_message().content}
+        answer = model_said(stream.get_final_message().content)
     third = save_by_the_second([*second, answer, person("Go on.")], 8.0)
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
     names, compact = write_files(4, 30_000), use("compact")
@@ -539,16 +529,13 @@ def main(arguments):
     if wrong := [name for name in arguments if name not in chapters]:
         print(f"No chapter {wrong[0]}, only {', '.join(chapters)}.", file=sys.stderr)
         return 2
-    back = Path.cwd()
     for name in arguments or chapters:
         print(f"{name}. {chapters[name].__doc__}")
         stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            stack.callback(os.chdir, os.getcwd())
             os.chdir(folder)
-            try:
-                chapters[name]()
-            finally:
-                os.chdir(back)
+            chapters[name]()
     return 0
 
 

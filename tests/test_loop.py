@@ -1,23 +1,29 @@
 """The loop: what each answer of the model does to the conversation.
 
-The fixture `make` fails a test whose requests the API would not have taken, so each test
-that begins another turn shows as well that the conversation was left valid.
+The fixture `make` fails a test whose requests the API would not have taken, so each
+test that begins another turn shows as well that the conversation was left valid.
 """
 
 import itertools
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 from builders import (
     BASH,
+    HALF,
     LONG,
     READ,
     SMALL,
     SUMMARY,
+    TASK,
     WRITE,
     fails,
     goes_on,
+    layers,
     on_disk,
+    outputs,
     results,
     roles,
     shown,
@@ -26,12 +32,7 @@ from builders import (
 from stub import EmptyQueue, StubClient, markers, reply
 
 import agent as program
-from agent import (
-    agent_loop,
-    compact_history,
-    load,
-    take_turn,
-)
+from agent import limits, load, take_turn
 
 pytestmark = pytest.mark.usefixtures("notes")
 
@@ -51,12 +52,6 @@ def test_an_answer_without_calls_ends_the_turn(make, stop):
     assert take_turn(agent, "Hi") == "Hello."
     assert agent.messages[0] == typed("Hi")
     assert roles(agent.messages) == ["user", "assistant"] and goes_on(agent)
-
-
-def test_the_answer_is_the_text_of_the_last_reply_alone(make):
-    two = [{"type": "text", "text": "One, "}, {"type": "text", "text": "two."}]
-    agent = make(reply("I look.", calls=[READ]), reply(content=two))
-    assert take_turn(agent, "Count") == "One, two."
 
 
 def test_text_and_thinking_are_shown_as_they_stream(make):
@@ -95,14 +90,6 @@ def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, ca
     assert roles(agent.messages).count("assistant") == 1 and goes_on(agent)
 
 
-@pytest.mark.parametrize("case", EMPTY)
-def test_a_second_empty_reply_ends_the_turn(make, case):
-    agent = make(*[reply(content=EMPTY[case])] * 2)
-    fails(agent, "Hi")
-    assert len(agent.client.requests) == 2
-    assert "assistant" not in roles(agent.messages) and goes_on(agent)
-
-
 def test_empty_texts_beside_a_call_are_left_out(make):
     empty = {"type": "text", "text": ""}
     call = {"type": "tool_use", "id": "toolu_beside", "name": "bash"}
@@ -128,19 +115,49 @@ def test_a_call_that_was_cut_off_is_answered_but_not_run(make, times):
     assert not Path("made.txt").exists() and goes_on(agent)
 
 
-def test_a_reply_that_is_cut_off_again_and_again_ends_the_turn(make):
-    agent = make(*[cut_off() for _ in range(9)])
+@pytest.mark.parametrize("case", [*EMPTY, "cut off"])
+def test_a_reply_that_is_empty_or_cut_off_again_and_again_ends_the_turn(make, case):
+    given = EMPTY.get(case)
+    agent = make(
+        *[reply(content=given) if case in EMPTY else cut_off() for _ in "9" * 9]
+    )
     fails(agent, "Work")
-    assert 2 <= len(agent.client.requests) < 9
+    assert len(agent.client.requests) == 1 + program.MAX_FAILURES
     assert not Path("made.txt").exists() and goes_on(agent)
 
 
-def test_a_text_that_was_cut_off_is_kept_and_the_model_goes_on(make):
-    agent = make(reply("The first half", stop="max_tokens"), reply("the second"))
-    assert "the second" in take_turn(agent, "Tell")
-    asked = agent.client.requests[1]["messages"]
-    assert asked[1]["content"] == [{"type": "text", "text": "The first half"}]
-    assert asked[2]["role"] == "user" and goes_on(agent)
+# each row: the replies, the last of them whole, and the answer that they make
+TWO = [{"type": "text", "text": "One, "}, {"type": "text", "text": "two."}]
+HALVES = {
+    "a text": ([reply("One, ", stop="max_tokens"), reply("two.")], "One, two."),
+    "three parts": ([*[reply("a", stop="max_tokens")] * 2, reply("b")], "aab"),
+    "nothing, then a text": ([reply(content=[]), reply("two.")], "two."),
+    "before a call": (
+        [reply("I look.", calls=[READ]), reply(content=TWO)],
+        "One, two.",
+    ),
+    "before a call cut off": ([cut_off(), reply("Done.")], "Done."),
+    "cut off, then a call": (
+        [reply("I ", stop="max_tokens"), reply("look.", calls=[READ]), reply("Done.")],
+        "Done.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HALVES)
+def test_the_answer_is_every_word_since_the_last_call(make, case):
+    replies, whole = HALVES[case]
+    agent = make(*replies)
+    assert take_turn(agent, "Tell") == whole and goes_on(agent)
+    first = next(b["text"] for r in replies for b in r["content"] if "text" in b)
+    assert first in str(agent.client.requests[-1]["messages"])
+
+
+def test_a_subagent_returns_all_of_an_answer_that_was_cut_off(make):
+    child = reply("One, ", stop="max_tokens"), reply("two.")
+    agent = make(reply(calls=[TASK]), *child, reply("Done."))
+    take_turn(agent, "Work")
+    assert outputs(*agent.messages) == ["One, two."]
 
 
 def test_thinking_that_was_cut_off_is_not_kept(make):
@@ -280,29 +297,12 @@ def test_keys_of_our_own_are_never_sent(make):
         assert message.keys() == {"role", "content"}
 
 
-@pytest.mark.parametrize("offered", [True, False])
-def test_thinking_is_asked_for_only_where_the_model_offers_it(make, offered):
-    client = StubClient(reply("Hello."), adaptive=offered)
-    agent = make(client=client, thinking=offered)
-    take_turn(agent, "Hi")
-    shown = {"type": "adaptive", "display": "summarized"}
-    assert client.requests[0].get("thinking") == (shown if offered else None)
-
-
 def test_the_request_says_what_the_settings_say(make):
     agent = make(reply("Hello."), model="some-model", max_output=4_321)
     take_turn(agent, "Hi")
     [request] = agent.client.requests
     assert (request["model"], request["max_tokens"]) == ("some-model", 4_321)
     assert not {"tool_choice", "temperature", "top_p", "top_k"} & request.keys()
-
-
-def test_a_lone_surrogate_in_the_focus_is_replaced_before_it_is_sent(make, pauses):
-    agent = make(reply(LONG), SUMMARY)
-    take_turn(agent, "Tell me a story")
-    agent.focus = "the \udcff part"
-    assert compact_history(agent, "compact", by_hand=True)
-    assert pauses == [] and goes_on(agent)
 
 
 def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeypatch):
@@ -316,13 +316,80 @@ def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeyp
     assert take_turn(agent, "Hi") == "Hello." and goes_on(agent)
 
 
-def test_the_loop_can_be_entered_without_a_new_message(make):
-    agent = make(reply("Hello."), messages=[typed("Hi")])
-    assert agent_loop(agent) == "Hello."
-
-
 def test_a_call_whose_input_is_no_object_is_asked_for_again(make):
     block = {"type": "tool_use", "id": "toolu_x", "name": "bash", "input": ["ls"]}
     agent = make(reply(content=[block], stop="tool_use"), reply("Done."))
     assert take_turn(agent, "Go on") == "Done."
     assert "toolu_x" not in str(agent.messages)
+
+
+def test_without_usage_the_count_goes_on_by_our_own_estimate(make):
+    class Silent(StubClient):
+        def usage(self, body, content):
+            return dict.fromkeys(super().usage(body, content))
+
+    agent = make(client=Silent(reply(LONG + HALF), SUMMARY, reply("Yes.")), **SMALL)
+    take_turn(agent, "Tell me a story")
+    ours = program.estimate_tokens(agent.messages) + program.fixed_tokens(agent)
+    assert (
+        program.context_tokens(agent) == ours
+        and agent.bill["sent"] == agent.cached == 0
+    )
+    assert take_turn(agent, "And?") == "Yes." and layers(agent)[-1] == "auto_compact"
+
+
+# ---- settings ----
+
+NEVER = "1000000"
+LAYER_1, LAYER_2 = "micro_compact", "auto_compact"
+# the settings, and which of two layers act in the same work
+SWITCHES = [
+    ({}, {LAYER_1, LAYER_2}),
+    ({"THRESHOLD": "0"}, {LAYER_1}),
+    ({"KEEP_RECENT": NEVER}, {LAYER_2}),
+    ({"CLEAR_ABOVE": NEVER}, {LAYER_2}),
+    ({"THRESHOLD": "0", "CLEAR_ABOVE": NEVER}, set()),
+]
+
+
+@pytest.mark.parametrize("settings, acting", SWITCHES)
+def test_a_setting_switches_a_layer_off(make, monkeypatch, settings, acting):
+    for name, value in {"CONTEXT_WINDOW": "24000", **settings}.items():
+        monkeypatch.setenv(name, value)
+    reads = [reply(calls=[READ]) for _ in range(5)]
+    agent = make(*reads, reply(LONG), **limits())
+    take_turn(agent, "Read")
+    agent.client.enqueue(*[SUMMARY] * (LAYER_2 in acting), reply("Done."))
+    assert take_turn(agent, "And?") == "Done."
+    assert {*layers(agent)} & {LAYER_1, LAYER_2} == acting
+
+
+NUMBERS = ["CLEAR_ABOVE", "KEEP_TOKENS", "KEEP_RECENT", "MIN_SAVINGS", "MAX_MESSAGES"]
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, "THRESHOLD"])
+def test_the_numbers_of_the_layers_come_from_the_environment(monkeypatch, name):
+    monkeypatch.setenv(name, "7")
+    assert limits()[name.lower()] == 7
+
+
+@pytest.mark.parametrize("window, fits", [("4000", True), ("3999", False)])
+def test_a_window_of_4000_tokens_is_the_smallest(run, api, window, fits):
+    api.enqueue(*[reply("Yes.")] * fits)
+    status, out, err = run("-p", "Hi", CONTEXT_WINDOW=window)
+    assert (status, out) == ((0, "Yes.\n") if fits else (1, ""))
+    assert ("give 4000 tokens or more" in err) is not fits
+
+
+def test_a_settings_file_that_is_no_utf_8_is_one_clear_line(run, tmp_path):
+    (tmp_path / ".env").write_bytes(b"MODEL_ID=\xff\xfe\n")
+    status, out, err = run("-p", "Hi")
+    assert (status, out, err.count("\n")) == (1, "", 1) and ".env" in err
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGINT"])
+def test_a_signal_that_is_ignored_stays_so_as_under_nohup(name):
+    number = getattr(signal, name)
+    before = signal.signal(number, signal.SIG_IGN)
+    program.prepare(program.Terminal(sys.stdout))
+    assert signal.signal(number, before) == signal.SIG_IGN

@@ -6,6 +6,7 @@ and the conscience are the same. Its queue may also hold what only a wire can ca
 
     (status, headers, body)          any answer; the body is JSON or bytes
     bytes                            served with status 200 as an event stream
+    [bytes, ...]                     the same, piece by piece
     cut(reply, events=3)             a stream that ends after three events
     cut(reply, events=3, error=e)    a stream that breaks with `e` after three events
 """
@@ -13,7 +14,6 @@ and the conscience are the same. Its queue may also hold what only a wire can ca
 import json
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -111,8 +111,8 @@ def message_answer(stub, request):
     given = stub.take(request)
     if isinstance(given, tuple):
         return answer(*given)
-    if isinstance(given, bytes):
-        return stream([given])
+    if isinstance(given, bytes | list):
+        return stream([given] if isinstance(given, bytes) else given)
     if isinstance(given, Cut):
         events = sse(stub.finish(request, given.reply))
         return stream(events[: given.events], given.error)
@@ -193,6 +193,7 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     stub: StubClient
     delay: float
+    pause = threading.Event()
     protocol_version = "HTTP/1.1"
 
     def do_POST(self):
@@ -220,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(
                 b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk
             )
-            time.sleep(self.delay)
+            self.pause.wait(self.delay)  # not a sleep, which a test may have replaced
         if chunked:
             self.wfile.write(b"0\r\n\r\n")
 
