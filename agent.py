@@ -252,7 +252,8 @@ def micro_compact(
         for e in results[:kept]
         if e.at < new and len(e.result["content"]) > CLEAR_OVER_CHARS
     ]
-    if not old or sum(size(e.result["content"]) for e in old) < min_savings:
+    freed = sum(size(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
+    if not old or freed < min_savings:
         return messages
     texts = {e.call["id"]: placeholder(e, save_text) for e in old}
     return drop_thinking(with_results(messages, texts), old[0].at)
