@@ -283,18 +283,20 @@ def tool_result_budget(
     """New results that are too large become a preview; the whole is saved (s08).
 
     The largest first: each that is over 40,000 tokens or T/4, then any, until all are
-    within 200,000 characters and T/3. A preview gets its share of that.
+    within 200,000 characters and T/3. A preview is less than its share of that.
     """
     texts: dict[str, str] = {}
     new = list(exchanges(messages, start=unseen(messages)))
     chars = sum(len(e.result["content"]) for e in new)
     tokens = sum(size(e.result["content"]) for e in new)
-    share = threshold // 3 * 4 // max(1, len(new))  # bytes
+    most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
+    share = max(40, most // max(1, len(new)))  # 40: of where it is saved
     for exchange in sorted(new, key=lambda e: -size(e.result["content"])):
         text = exchange.result["content"]
         too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
         too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
-        if (too_many or too_large) and len(text.encode()) > min(share, PREVIEW_CHARS):
+        no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
+        if (too_many or too_large) and no_preview:
             shown = preview(text, share, save_text)
             texts[exchange.call["id"]] = shown
             chars -= len(text) - len(shown)
@@ -303,13 +305,12 @@ def tool_result_budget(
 
 
 def preview(text: str, share: int, save_text: Callable[[str], Path]) -> str:
-    """What stands for a result that is too large, in `share` bytes if that can be."""
-    title = (
-        f"<persisted-output>\n{len(text):,} characters, saved at {save_text(text)}\n"
-    )
-    room = max(0, share - len(title) - 30)
-    head = text[:PREVIEW_CHARS].encode()[:room].decode(errors="ignore")
-    return f"{title}{head}\n</persisted-output>"
+    """What stands for a result that is too large, in less than `share` tokens."""
+    where = f"{len(text):,} characters, saved at {save_text(text)}"
+    head = text[:PREVIEW_CHARS]
+    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
+        head = head[: len(head) * 7 // 8]
+    return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
 
 
 def snip_compact(messages: list[dict], max_messages: int, transcript: Path) -> list:

@@ -22,7 +22,7 @@ from builders import (
     shown,
     typed,
 )
-from stub import reply
+from stub import StubClient, reply
 
 import agent as program
 from agent import (
@@ -99,12 +99,32 @@ def test_the_largest_results_of_a_message_go_until_it_fits(threshold, sizes, exp
     assert cut(budget(messages, threshold, saved)) == expected
 
 
-def test_many_results_of_modest_size_are_brought_within_the_total_as_well():
-    messages = history(did(*["x" * 3_900] * 5))
-    before, after = (
-        sum(map(len, outputs(*m))) for m in (messages, budget(messages, 12_000, saved))
-    )
-    assert before > 4 * 4_000 >= after
+@pytest.mark.parametrize("threshold", [12_000, 40_000, 170_616])
+@pytest.mark.parametrize("text", ["x", '"\n', "\x01", "\\", "日"])
+@pytest.mark.parametrize(
+    "number, length", [(1, 90_000), (5, 2_300), (40, 2_300), (100, 2_300), (100, 900)]
+)
+def test_all_new_results_are_within_the_total_whatever_their_sizes_are(
+    threshold, text, number, length
+):
+    messages = history(did(*[text * (length // len(text))] * number))
+    after = budget(messages, threshold, program.save_result)
+    assert sum(map(program.size, outputs(*after))) <= threshold // 3
+    assert sum(map(len, outputs(*after))) <= 200_000
+    assert budget(after, threshold, program.save_result) is after
+
+
+@pytest.mark.parametrize("number", [40, 100])
+def test_many_parallel_reads_reach_the_model_in_one_request_in_a_small_window(
+    make, number
+):
+    Path("notes.txt").write_text("some notes\n" * 209)  # 2,300 characters
+    calls = [("read_file", {"path": "notes.txt"})] * number
+    client = StubClient(reply(calls=calls), reply("Done."), window=24_000)
+    agent = make(client=client, window=24_000, max_output=8_000)
+    assert program.take_turn(agent, "Read them all.") == "Done."
+    sent = outputs(*client.requests[1]["messages"])
+    assert ["saved at .task_outputs" in text for text in sent] == [True] * number
 
 
 def test_what_the_model_has_seen_does_not_count_toward_the_total():
