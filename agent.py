@@ -641,7 +641,8 @@ def not_shown(messages: list[dict], cut: int) -> dict:
 
 def fit_words(words: list[str], tokens: int) -> list[str]:
     """The first of the texts and then the newest, about `tokens` in all, in order."""
-    kept = fit([*words[:1], *words[:0:-1]], tokens, each=tokens // 2)
+    each = tokens if size(words[:1]) <= tokens else tokens // 2
+    kept = fit([*words[:1], *words[:0:-1]], tokens, each)
     return kept[:1] + kept[:0:-1]
 
 

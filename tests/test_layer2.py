@@ -10,7 +10,6 @@ import stub
 from builders import (
     NO_SUMMARY,
     SUMMARY,
-    TOO_LONG,
     did,
     fails,
     planned,
@@ -65,17 +64,21 @@ def last_text(request):
     return str(request["messages"][-1]["content"])
 
 
+def schemas(agent):
+    return [tool.schema for tool in agent.tools.values()]
+
+
 def bytes_4(agent):
     """Bytes / 4 of all that the next request sends."""
     sent = [m["content"] for m in agent.messages]
-    fixed = [program.system_prompt(), agent.tools]
+    fixed = [agent.system, schemas(agent)]
     return len(stub.encoded(fixed + sent)) / 4
 
 
 def reported(agent):
     """What the API counts with the last reply in it."""
-    fixed = [{"type": "text", "text": program.system_prompt()}], agent.tools
-    return stub.count(*fixed, agent.messages)
+    system = [{"type": "text", "text": agent.system}]
+    return stub.count(system, schemas(agent), agent.messages)
 
 
 # --- The threshold and the limits ---
@@ -92,6 +95,20 @@ def reported(agent):
 )
 def test_the_threshold_leaves_room_for_a_reply_and_a_summary(window, output, threshold):
     assert program.auto_compact_threshold(window, output) == threshold
+
+
+@pytest.fixture
+def connect(monkeypatch):
+    """connect(client): an agent that the program gave this client, and its limits."""
+
+    def build(client):
+        monkeypatch.setattr("anthropic.Anthropic", lambda **_: client)
+        agent = program.Agent(None)
+        program.connect(agent)
+        assert agent.client is client
+        return agent
+
+    return build
 
 
 @pytest.mark.parametrize(
@@ -113,12 +130,11 @@ def test_the_threshold_leaves_room_for_a_reply_and_a_summary(window, output, thr
     ],
 )
 def test_the_limits_are_the_models_own_within_the_settings(
-    monkeypatch, own, settings, expected
+    monkeypatch, connect, own, settings, expected
 ):
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    client = StubClient(window=own[0], max_output=own[1])
-    agent = program.Agent(client, **program.limits(client, "model"))
+    agent = connect(StubClient(window=own[0], max_output=own[1]))
     assert (agent.window, agent.max_output, agent.threshold) == expected
 
 
@@ -136,20 +152,21 @@ def test_the_limits_are_the_models_own_within_the_settings(
     ],
     ids=str,
 )
-def test_the_defaults_hold_where_the_models_endpoint_gives_no_limits(answer):
+def test_the_defaults_hold_where_the_models_endpoint_gives_no_limits(connect, answer):
     client = StubClient()
     client.info = answer
-    agent = program.Agent(client, **program.limits(client, "model"))
+    agent = connect(client)
     limits = agent.window, agent.max_output, agent.threshold, agent.thinking
     assert limits == (200_000, 16_384, 170_616, False)
 
 
 def test_the_settings_of_layer_1_may_be_zero(monkeypatch):
-    for name in ("KEEP_RECENT", "MIN_SAVINGS"):
-        monkeypatch.setenv(name, "0")
+    names = "keep_recent", "keep_tokens", "clear_above", "min_savings"
+    for name in names:
+        monkeypatch.setenv(name.upper(), "0")
     monkeypatch.setenv("MAX_MESSAGES", "50")
-    agent = program.Agent(None, **program.limits(StubClient(), "model"))
-    assert (agent.keep_recent, agent.min_savings, agent.max_messages) == (0, 0, 50)
+    agent = program.Agent(None, **program.limits())
+    assert [vars(agent)[name] for name in (*names, "max_messages")] == [0, 0, 0, 0, 50]
 
 
 # --- Counting ---
@@ -184,12 +201,14 @@ def test_what_came_after_the_last_reply_is_added_as_bytes_4(make, text, tokens):
     assert program.context_tokens(agent) - before == pytest.approx(tokens, abs=2)
 
 
-def test_right_after_a_compaction_all_counts_as_bytes_4_again(make):
+def test_right_after_a_compaction_bytes_4_count_by_the_factor_of_the_last_reply(make):
     agent = make(reply(BODY), SUMMARY)
     program.take_turn(agent, "Tell me.")
-    assert program.context_tokens(agent) > 1.2 * bytes_4(agent)
-    assert program.compact_history(agent, "compact", by_hand=True)
-    assert program.context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.05)
+    factor = program.context_tokens(agent) / bytes_4(agent)
+    assert factor > 1.2
+    assert program.compact_history(agent, "compact")
+    expected = factor * bytes_4(agent)
+    assert program.context_tokens(agent) == pytest.approx(expected, rel=0.05)
 
 
 def test_a_message_that_is_taken_back_leaves_the_count_as_it_was(make):
@@ -197,7 +216,7 @@ def test_a_message_that_is_taken_back_leaves_the_count_as_it_was(make):
     program.take_turn(agent, "Tell me.")
     before = program.context_tokens(agent)
     fails(agent, "Something forbidden.")
-    assert program.context_tokens(agent) == before
+    assert program.context_tokens(agent) == pytest.approx(before, abs=2)
 
 
 @pytest.mark.parametrize("above, expected", [(0, False), (1, True)])
@@ -267,7 +286,7 @@ def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(asked):
 
 def test_the_focus_is_appended_where_one_was_given(long):
     agent = long(SUMMARY, focus="the names of the birds")
-    program.compact_history(agent, "compact", by_hand=True)
+    program.compact_history(agent, "compact")
     assert "the names of the birds" in last_text(summaries(agent)[0])
 
 
@@ -298,7 +317,7 @@ CALL = [("bash", {"command": "touch called"})]
         ),
         (
             reply("<summary>Between <summary> and </summary> it stands.</summary>"),
-            "Between <summary> and </summary> it stands.",
+            r"Between <summary> and <\/summary> it stands.",
         ),
     ],
 )
@@ -412,7 +431,7 @@ def test_of_many_words_the_first_and_the_newest_stay_within_the_budget(compacted
 def test_the_budget_is_20000_tokens_where_the_threshold_is_high(make):
     wishes = [f"#{n}: {'w' * 3_990}." for n in range(60)]  # 1,000 tokens each
     agent = make(SUMMARY, messages=[*map(typed, wishes), said("x" * 400_000)])
-    program.compact_history(agent, "compact", by_hand=True)
+    program.compact_history(agent, "compact")
     kept = words_of(agent)
     assert kept[0] == wishes[0] and kept[2:] == wishes[-len(kept[2:]) :]
     assert kept[1].startswith("#")  # some of its own text, where it was cut
@@ -546,7 +565,7 @@ def test_in_the_middle_of_work_it_ends_with_the_request_in_progress(long):
 
 def test_by_hand_it_ends_with_the_agent_waiting_for_the_person(long):
     agent = long(SUMMARY, before=[said("Well?"), typed("Count the birds.")])
-    assert program.compact_history(agent, "compact", by_hand=True)
+    assert program.compact_history(agent, "compact")
     *_, words, last = texts(agent.messages[0])
     assert "Count the birds." in words and "Count the birds." not in last
     assert "user" in last
@@ -660,7 +679,7 @@ def test_the_rebuild_without_the_model_drops_newest_messages_that_do_not_fit(bro
 
 def test_compact_by_hand_passes_an_open_breaker_and_closes_it(broken):
     agent = broken(SUMMARY, reply(BODY), SUMMARY, reply("Done."))
-    assert program.compact_history(agent, "compact", by_hand=True)
+    assert program.compact_history(agent, "compact")
     assert agent.failures == 0 and "All is well." in head(agent)
     for text in ("Four.", "Five."):
         program.take_turn(agent, text)
@@ -670,7 +689,7 @@ def test_compact_by_hand_passes_an_open_breaker_and_closes_it(broken):
 def test_compact_by_hand_that_fails_leaves_it_open(broken):
     agent = broken(NO_SUMMARY, reply("Done."))
     before = agent.messages
-    assert not program.compact_history(agent, "compact", by_hand=True)
+    assert not program.compact_history(agent, "compact")
     assert agent.messages == before and len(summaries(agent)) == 4
     program.take_turn(agent, "Four.")
     assert len(summaries(agent)) == 4
@@ -691,7 +710,8 @@ def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
     long, first
 ):
     before = [message for n in range(9) for message in did(f"{n}")]
-    agent = long(first, TOO_LONG, reply("Done."), before=before)
+    too_long = api_error(400, "prompt is too long: 18310 tokens > 16000 maximum")
+    agent = long(first, too_long, reply("Done."), before=before, window=18_000)
     if first is SUMMARY:  # a request too long for the API, though we count it as short
         agent.client.queue[0] = reply(f"<summary>{'s' * 9_000}</summary>")
     assert program.take_turn(agent, "Newest wish.") == "Done."
@@ -701,6 +721,6 @@ def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
 
 def test_what_is_typed_after_a_compaction_by_hand_does_not_summarise_again(long):
     agent = long(reply(f"<summary>{'s' * 28_000}</summary>"), reply("Done."))
-    program.compact_history(agent, "compact", by_hand=True)
+    program.compact_history(agent, "compact")
     assert program.take_turn(agent, "w" * 12_000) == "Done."  # over T with it
     assert len(summaries(agent)) == 1
