@@ -502,17 +502,16 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     """The API said "prompt is too long": only the newest messages stay (s08).
 
     By a summary, once between two replies, else without the model. Raises AgentError
-    where neither helps, with the history as it was.
+    where neither helps, with the history as it was but for a prompt that is too large.
     """
-    new = error.tokens - (agent.counted or fixed_tokens(agent))
+    name, start = "reactive_compact", typed_from(agent.messages)
+    if start == 0 or tokens_from(agent, start, error.tokens) > agent.threshold:
+        change(agent, name, "taken back", agent.messages[:start], record=True)
+        raise AgentError(f"{error}: put your last message into a file, and name that.")
     agent.counted = max(error.tokens, context_tokens(agent), agent.window + 1)
     agent.known = len(agent.messages)  # the API's count is right, ours was not
-    if is_typed(agent.messages[-1]) and new > agent.threshold:
-        kept = agent.messages[:-1]
-        change(agent, "reactive_compact", "taken back", kept, record=True)
-        raise AgentError(f"{error}: put your last message into a file, and name that.")
-    name = "reactive_compact"
-    if agent.tries == 0 and compact_history(agent, name, KEEP_TAIL):
+    may_ask = agent.tries == 0 and agent.failures < MAX_FAILURES
+    if may_ask and compact_history(agent, name, KEEP_TAIL):
         return
     if agent.tries > 1 or not compact_without_model(agent, name):
         raise AgentError(f"{error}, and nothing is left to leave out: /clear it.")
@@ -557,6 +556,14 @@ def unseen(messages: list[dict]) -> int:
     """The index of the first message that the model has not seen yet."""
     end = len(messages)
     while end > 0 and messages[end - 1]["role"] != "assistant":
+        end -= 1
+    return end
+
+
+def typed_from(messages: list[dict]) -> int:
+    """The index where that begins which the person typed at the end."""
+    end = len(messages)
+    while end > 0 and is_typed(messages[end - 1]):
         end -= 1
     return end
 
@@ -703,6 +710,14 @@ def tokens_with(agent: Agent, messages: list[dict]) -> int:
     fixed = fixed_tokens(agent)
     factor = context_tokens(agent) / (fixed + estimate_tokens(agent.messages))
     return round(factor * (fixed + estimate_tokens(messages)))
+
+
+def tokens_from(agent: Agent, start: int, tokens: int) -> float:
+    """How many of the `tokens` that the API counts are of the messages from `start`."""
+    if start == len(agent.messages):
+        return 0
+    before = tokens * tokens_with(agent, agent.messages[:start]) / context_tokens(agent)
+    return tokens - (agent.counted if agent.known == start else before)
 
 
 def pays_after(old: list[dict], new: list[dict]) -> float:
