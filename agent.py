@@ -1563,21 +1563,25 @@ def front_matter(text: str) -> tuple[dict[str, str], str]:
 def restore_skills(agent: Agent, names: list[str]) -> list[str]:
     """The skills that were loaded, as they are now, the newest first."""
     names = [name for name in reversed(names) if name in agent.skills]
-    texts = fit(map(partial(load_skill, agent), names), MAX_SKILLS, each=MAX_SKILL)
-    return [quote("skill", text, name) for name, text in zip(names, texts)]
+    texts = (again(agent, load_skill, name) for name in names)
+    kept = fit(texts, MAX_SKILLS, each=MAX_SKILL)
+    return [quote("skill", text, name) for name, text in zip(names, kept)]
 
 
 def restore_recent_files(agent: Agent, paths: list[str]) -> list[str]:
     """The files read last, fresh from disk, a quarter of the threshold in all (v5)."""
-    texts = {}
-    for path in reversed(paths):
-        try:
-            texts[path] = read_file(agent, path)
-        except (ToolError, OSError) as error:
-            texts[path] = f"({error})"
+    texts = (again(agent, read_file, path) for path in reversed(paths))
     most = min(MAX_RESTORE_TOKENS_TOTAL, agent.threshold // 4)
-    kept = fit(texts.values(), most, each=MAX_RESTORE_TOKENS_PER_FILE)
-    return [quote("file", text, path) for path, text in zip(texts, kept)]
+    kept = fit(texts, most, each=MAX_RESTORE_TOKENS_PER_FILE)
+    return [quote("file", text, path) for path, text in zip(reversed(paths), kept)]
+
+
+def again(agent: Agent, tool: Callable[[Agent, str], str], name: str) -> str:
+    """What a tool says of `name` now: its text, or the fault."""
+    try:
+        return tool(agent, name)
+    except (ToolError, OSError) as error:
+        return f"({error})"
 
 
 # ---- the terminal: the one place that prints ----

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -545,12 +546,117 @@ def test_a_restored_file_still_counts_as_recent_at_the_next_compaction(long):
         assert head(agent).count("its text") == 1
 
 
+@pytest.mark.parametrize("text", ["a line\n" * 6_500_000, "x" * 45_000_000])
+def test_of_five_files_of_45_megabytes_no_more_is_read_than_is_restored(make, text):
+    Path("0").write_text(text)
+    for n in "1234":
+        Path(n).symlink_to("0")
+    agent = make()
+    tracemalloc.start()
+    restored = program.restore_recent_files(agent, list("01234"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(restored) == 5 and peak < 3_000_000
+
+
 def test_an_api_key_in_a_restored_file_is_redacted(compacted, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789")
     Path("a.py").write_text("key = 'sk-ant-0123456789'")
     agent = compacted(*read("a.py", "key = '[redacted]'"))
     assert "key = " in head(agent) and "sk-ant" not in head(agent)
     assert "sk-ant" not in agent.transcript.read_text()
+
+
+# --- The skills ---
+
+
+@pytest.fixture
+def skill():
+    """skill(name, text): a skill of the workspace, which an agent made later knows."""
+
+    def write(name, text):
+        path = Path(".agents/skills", name, "SKILL.md")
+        path.parent.mkdir(parents=True)
+        path.write_text(f"---\nname: {name}\ndescription: For {name}.\n---\n{text}")
+        return path
+
+    return write
+
+
+def loaded(name, **more):
+    """A skill was loaded, as two messages."""
+    return did("Its text.", tool="load_skill", given={"name": name}, **more)
+
+
+def test_a_skill_that_was_loaded_is_put_back_after_this_compaction_and_the_next(
+    long, skill
+):
+    skill("birds", "Count the birds twice.")
+    skill("fish", "Never count fish.")
+    agent = long(*[SUMMARY, reply(BODY)] * 3, before=loaded("birds"))
+    for text in ("One.", "Two.", "Three."):
+        program.take_turn(agent, text)
+        assert head(agent).count("Count the birds twice.") == 1
+        assert "Never count fish." not in head(agent)
+
+
+def test_a_skill_that_could_not_be_loaded_does_not_come_back(compacted, skill):
+    skill("birds", "Count the birds twice.")
+    agent = compacted(*loaded("birds", is_error=True))
+    assert "Count the birds" not in head(agent)
+
+
+def test_of_many_skills_the_newest_come_back_5000_tokens_each_25000_in_all(make, skill):
+    for name in "abcdefg":
+        skill(name, name * 40_000)
+    restored = program.restore_skills(make(), list("abcdefg"))
+    assert [re.findall('name="(.)"', text) for text in restored] == [
+        [n] for n in "gfedc"
+    ]
+    assert all(4_800 < len(text) / 4 < 5_100 and "cut" in text for text in restored)
+    assert sum(map(len, restored)) / 4 < 25_300
+
+
+def test_a_skill_that_is_gone_is_named_and_the_work_goes_on(long, skill):
+    path = skill("birds", "Count the birds twice.")
+    agent = long(SUMMARY, reply("Done."), before=loaded("birds"))
+    path.unlink()
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    [line] = [text for text in texts(agent.messages[0]) if "birds" in text]
+    assert "no file" in line
+
+
+# --- Quotations ---
+
+
+@pytest.mark.parametrize("tag", ["file", "summary", "message", "skill", "rules"])
+@pytest.mark.parametrize("form", ["</{}>", "</ {} >", "< / {}>", "<\n/\t{}\n>"])
+@pytest.mark.parametrize("case", [str.lower, str.upper, str.title])
+def test_what_is_quoted_cannot_close_its_quotation(compacted, skill, tag, form, case):
+    said_by = {tag: f"Before. {form.format(case(tag))} After."}
+    Path("a.py").write_text(said_by.get("file", "-"))
+    Path("AGENTS.md").write_text(said_by.get("rules", "-"))
+    skill("birds", said_by.get("skill", "-"))
+    before = [*read("a.py"), *loaded("birds"), typed(said_by.get("message", "-"))]
+    summary = reply(f"<summary>{said_by.get('summary', '-')}</summary>")
+    agent = compacted(*before, summary=summary)
+    whole = agent.system + head(agent)
+    ends = re.findall(rf"(?i)<\s*/\s*{tag}\s*>", whole)
+    assert ends == [f"</{tag}>"] * len(re.findall(f"<{tag}[ >]", whole))
+    assert "After." in whole
+
+
+def test_what_is_cut_is_closed_all_the_same(compacted, skill):
+    Path("a.py").write_text("a</file>\n" * 9_000)
+    skill("birds", "b</skill>\n" * 9_000)
+    wish = typed("c</message>\n" * 9_000)
+    agent = compacted(
+        *read("a.py"), *loaded("birds"), wish, summary=SUMMARY, threshold=40_000
+    )
+    for tag in ("file", "skill", "message"):
+        [text] = [t for t in texts(agent.messages[0]) if f"<{tag}" in t]
+        assert re.search("cut here|more follows", text) and text.endswith(f"</{tag}>")
+        assert text.count(f"</{tag}>") == len(re.findall(f"<{tag}[ >]", text))
 
 
 # --- What to do next, and how much is kept ---
