@@ -20,6 +20,7 @@ from builders import (
     read,
     said,
     shown,
+    texts,
     typed,
 )
 from stub import StubClient, reply
@@ -237,6 +238,13 @@ def test_the_plan_outlives_a_snip_as_it_was_last_written(plans, left):
     messages = history(*steps)
     assert remember(messages)["todos"] == left
     assert remember(snip_compact(messages, 50, TRANSCRIPT))["todos"] == left
+
+
+def test_the_note_of_a_snip_shows_what_is_still_to_do(make):
+    plan = planned("[x] look", "[ ] mend it", "[ ] tell of it")
+    snipped = snip_compact(history(plan, *talk(60)[1:]), 50, TRANSCRIPT)
+    assert texts(snipped[3])[-2:] == ["[ ] mend it", "[ ] tell of it"]
+    assert "[x] look" not in texts(snipped[3])
 
 
 def test_a_conversation_that_is_snipped_while_it_runs_stays_valid(make):
@@ -462,7 +470,7 @@ def test_the_presets_clear_as_the_tutorials_do(make, settings, cleared):
     agent = make(*replies, reply("Done."), auto=False, **settings)
     program.take_turn(agent, "Count.")
     sent = [outputs(*r["messages"]) for r in agent.client.requests]
-    assert [sum(text != LONG for text in texts) for texts in sent] == cleared
+    assert [sum(text != LONG for text in results) for results in sent] == cleared
 
 
 def tokens(number):

@@ -227,6 +227,15 @@ def test_a_summary_is_due_above_the_threshold_and_not_at_it(make, above, expecte
     assert program.should_compact(agent) is expected
 
 
+def test_the_share_that_came_from_the_cache_is_known(make):
+    agent = make(reply("x" * 40_000), reply("Well."), reply("Well."))
+    shares = []
+    for text in ("One.", "Two.", "Three."):
+        program.take_turn(agent, text)
+        shares.append(agent.cached)
+    assert shares[0] == 0 and 0 < shares[1] < 0.5 and 0.9 < shares[2] < 1
+
+
 def test_it_is_the_apis_count_that_decides(make):
     replies = [reply("x" * 20_000), SUMMARY, reply("Done.")]
     agent = make(*replies, threshold=6_500)  # 6,000 by bytes / 4, 7,500 by the API
@@ -677,20 +686,38 @@ def test_by_hand_it_ends_with_the_agent_waiting_for_the_person(long):
     assert "user" in last
 
 
+FILE, OLD, TAIL, WORDS = "ffff", "bbbb", "tttt", "wwww"
+
+
 @pytest.mark.parametrize(
-    "length, files, words",
-    [(4_000, True, True), (30_000, False, True), (35_000, False, False)],
+    "length, kept",
+    [
+        (4_000, {FILE, TAIL, WORDS}),
+        (18_000, {TAIL, WORDS}),
+        (26_000, {WORDS}),
+        (31_000, set()),
+    ],
 )
-def test_to_fit_files_are_dropped_first_and_then_older_words(
-    make, length, files, words
+def test_to_fit_files_are_dropped_first_then_the_newest_messages_then_older_words(
+    make, length, kept
 ):
-    Path("a.py").write_text("f" * 12_000)
-    wishes = [typed("w" * 4_000), said("Yes."), *read("a.py")]
-    agent = make(reply(f"<summary>{'s' * length}</summary>"), **WINDOW)
-    agent.messages = [*wishes, said(BODY), typed("Newest wish.")]
-    assert program.auto_compact(agent)
-    assert program.context_tokens(agent) < T and "Newest wish." in head(agent)
-    assert ("ffff" in head(agent), "wwww" in head(agent)) == (files, words)
+    Path("a.py").write_text(FILE * 2_000)  # 2,000 tokens
+    agent = make(threshold=10_000)
+    old = [typed(WORDS * 1_000), said("Yes."), *read("a.py"), said(OLD * 15_000)]
+    agent.messages = [*old, typed("Newest wish."), *did("1"), *did(TAIL * 1_500)]
+    fixed = program.fixed_tokens(agent)
+    agent.counted, agent.known = fixed + 16_500, 9  # as by our count
+    new = program.rebuild(agent, "s" * (length + 4 * (1_500 - fixed)), 5)
+    assert {part for part in (FILE, OLD, TAIL, WORDS) if part in str(new)} == kept
+    assert program.tokens_with(agent, new) < 10_000 and "Newest wish." in str(new)
+
+
+def test_what_is_no_smaller_or_not_under_the_threshold_replaces_nothing(make):
+    agent = make(messages=[typed("w" * 4_000), said(BODY), typed("x")], **WINDOW)
+    assert program.rebuild(agent, "s" * 40_000, 0) is None  # over T
+    agent.threshold = 100_000
+    assert program.rebuild(agent, "s" * 70_000, 0) is None  # longer than it was
+    assert program.rebuild(agent, "s" * 40_000, 0) is not None
 
 
 def test_what_is_left_is_under_the_threshold_in_japanese_too(long):
