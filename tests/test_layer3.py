@@ -431,9 +431,3 @@ def test_thinking_is_dropped_from_that_copy_and_from_no_other(make):
     whole, copy = ("'thinking'" in str(r["messages"]) for r in summaries(agent))
     assert (whole, copy) == (True, False) and agent.messages == before
     assert program.take_turn(agent, "Go on.") == "More."  # its thinking is still valid
-
-
-def test_it_is_tried_for_an_automatic_summary_too(worked):
-    agent = worked(TOO_LONG, SUMMARY, reply("Done."), threshold=8_000)
-    assert program.take_turn(agent, "Second wish.") == "Done."
-    assert len(summaries(agent)) == 2 and agent.failures == 0
