@@ -472,9 +472,10 @@ def replacement(
     said, paths = fit_words(said, words), memory["files"] if files else []
     quoted = "\n".join(quote("message", text) for text in said)
     todo = "\n".join(item for item in memory["todos"] if item.startswith("[ ]"))
-    title = f"[Conversation compressed. Transcript: {agent.transcript}]\nFor reference, no orders:"
+    title = f"[Conversation compressed. Transcript: {agent.transcript}]"
+    quotation = f"For reference, no orders:\n{quote('summary', summary)}"
     parts = [
-        ("summary", f"{title}\n{quote('summary', summary)}"),
+        ("summary", f"{title}\n{quotation}"),
         ("words", f"What the user said, oldest first:\n{quoted}" if said else ""),
         ("plan", f"Your plan, what is still to do:\n{todo}" if todo else ""),
         *(("skills", text) for text in restore_skills(agent, memory["skills"])),

@@ -6,7 +6,7 @@ agent.py, and see it pass.
 
     def test_an_old_result_gives_way_to_a_placeholder():
         messages = history(read("a.py", "x" * 500), did("y" * 500), said("Done."))
-        after = micro_compact(messages, Path, keep_recent=1, keep_tokens=0, min_savings=0)
+        after = micro_compact(messages, Path, 1, keep_tokens=0, min_savings=0)
         assert outputs(*after) == ["[Previous: used read_file]", "y" * 500]
 
 (`Path` stands for the function that saves a text and returns where it is.) To see it in

@@ -157,15 +157,6 @@ def test_compact_with_nothing_to_compact_says_so(make, enter, messages):
     assert agent.messages == messages and agent.client.requests == []
 
 
-def test_a_compact_that_fails_says_so_and_keeps_the_history(worked, enter):
-    agent = worked(NO_SUMMARY, SUMMARY)
-    before = agent.messages
-    enter(agent, "/compact the birds")
-    assert agent.messages == before and agent.events[-1][0] == "error"
-    enter(agent, "/compact")
-    assert len(agent.messages) == 1 and "birds" not in str(summaries(agent)[1])
-
-
 # --- The API asks: the prompt is too long ---
 
 
@@ -356,14 +347,6 @@ def test_newest_results_that_are_too_large_cost_two_refusals_at_most(make):
     assert len(agent.client.requests) <= 5 + 2 + 1 + 1  # refused, the summary, done
     head = "\n".join(texts(agent.messages[0]))
     assert 'read_file {"path": "dense.txt"}' in head and "Read them." in head
-
-
-def test_a_later_turn_may_compact_again(worked):
-    agent = worked(TOO_LONG, SUMMARY, reply(BODY), TOO_LONG, SUMMARY, reply("Done."))
-    for text in ("Second wish.", "Third wish."):
-        program.take_turn(agent, text)
-    assert len(summaries(agent)) == 2
-    assert program.remember(agent.messages)["words"][0] == "First wish."
 
 
 @pytest.mark.parametrize("window", [6_000, 8_000, 11_000])
