@@ -321,6 +321,13 @@ def test_a_later_message_that_is_too_large_is_taken_back(make, resumed):
     assert program.take_turn(agent, "Look into the file.") == "Done." and on_disk(agent)
 
 
+def test_what_the_api_counted_before_tells_how_large_a_message_is(make):
+    agent = make(reply("x" * 22_000), huge(22_000), reply("Done."), **SMALL)
+    program.take_turn(agent, "Hello.")
+    assert 8_000 < program.context_tokens(agent) < 9_500
+    assert "into a file" in fails(agent, "y" * 11_000)  # the rest of the 22,000
+
+
 def test_of_two_messages_that_were_typed_the_large_one_goes_as_well(make):
     agent = make(reply("Hi."), KeyboardInterrupt(), *[count_dense] * 2, **SMALL)
     program.take_turn(agent, "Hello.")
