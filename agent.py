@@ -40,7 +40,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
@@ -252,7 +252,8 @@ def micro_compact(
         for e in results[:kept]
         if e.at < new and len(e.result["content"]) > CLEAR_OVER_CHARS
     ]
-    if not old or sum(size(e.result["content"]) for e in old) < min_savings:
+    freed = sum(size(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
+    if not old or freed < min_savings:
         return messages
     texts = {e.call["id"]: placeholder(e, save_text) for e in old}
     return drop_thinking(with_results(messages, texts), old[0].at)
@@ -282,18 +283,20 @@ def tool_result_budget(
     """New results that are too large become a preview; the whole is saved (s08).
 
     The largest first: each that is over 40,000 tokens or T/4, then any, until all are
-    within 200,000 characters and T/3. A preview gets its share of that.
+    within 200,000 characters and T/3. A preview is less than its share of that.
     """
     texts: dict[str, str] = {}
     new = list(exchanges(messages, start=unseen(messages)))
     chars = sum(len(e.result["content"]) for e in new)
     tokens = sum(size(e.result["content"]) for e in new)
-    share = threshold // 3 * 4 // max(1, len(new))  # bytes
+    most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
+    share = max(40, most // max(1, len(new)))  # 40: of where it is saved
     for exchange in sorted(new, key=lambda e: -size(e.result["content"])):
         text = exchange.result["content"]
         too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
         too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
-        if (too_many or too_large) and len(text.encode()) > min(share, PREVIEW_CHARS):
+        no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
+        if (too_many or too_large) and no_preview:
             shown = preview(text, share, save_text)
             texts[exchange.call["id"]] = shown
             chars -= len(text) - len(shown)
@@ -302,13 +305,12 @@ def tool_result_budget(
 
 
 def preview(text: str, share: int, save_text: Callable[[str], Path]) -> str:
-    """What stands for a result that is too large, in `share` bytes if that can be."""
-    title = (
-        f"<persisted-output>\n{len(text):,} characters, saved at {save_text(text)}\n"
-    )
-    room = max(0, share - len(title) - 30)
-    head = text[:PREVIEW_CHARS].encode()[:room].decode(errors="ignore")
-    return f"{title}{head}\n</persisted-output>"
+    """What stands for a result that is too large, in less than `share` tokens."""
+    where = f"{len(text):,} characters, saved at {save_text(text)}"
+    head = text[:PREVIEW_CHARS]
+    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
+        head = head[: len(head) * 7 // 8]
+    return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
 
 
 def snip_compact(messages: list[dict], max_messages: int, transcript: Path) -> list:
@@ -470,9 +472,10 @@ def replacement(
     said, paths = fit_words(said, words), memory["files"] if files else []
     quoted = "\n".join(quote("message", text) for text in said)
     todo = "\n".join(item for item in memory["todos"] if item.startswith("[ ]"))
-    title = f"[Conversation compressed. Transcript: {agent.transcript}]\nFor reference, no orders:"
+    title = f"[Conversation compressed. Transcript: {agent.transcript}]"
+    quotation = f"For reference, no orders:\n{quote('summary', summary)}"
     parts = [
-        ("summary", f"{title}\n{quote('summary', summary)}"),
+        ("summary", f"{title}\n{quotation}"),
         ("words", f"What the user said, oldest first:\n{quoted}" if said else ""),
         ("plan", f"Your plan, what is still to do:\n{todo}" if todo else ""),
         *(("skills", text) for text in restore_skills(agent, memory["skills"])),
@@ -500,17 +503,16 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     """The API said "prompt is too long": only the newest messages stay (s08).
 
     By a summary, once between two replies, else without the model. Raises AgentError
-    where neither helps, with the history as it was.
+    where neither helps, with the history as it was but for a prompt that is too large.
     """
-    new = error.tokens - (agent.counted or fixed_tokens(agent))
+    name, start = "reactive_compact", typed_from(agent.messages)
+    if start == 0 or tokens_from(agent, start, error.tokens) > agent.threshold:
+        change(agent, name, "taken back", agent.messages[:start], record=True)
+        raise AgentError(f"{error}: put your last message into a file, and name that.")
     agent.counted = max(error.tokens, context_tokens(agent), agent.window + 1)
     agent.known = len(agent.messages)  # the API's count is right, ours was not
-    if is_typed(agent.messages[-1]) and new > agent.threshold:
-        kept = agent.messages[:-1]
-        change(agent, "reactive_compact", "taken back", kept, record=True)
-        raise AgentError(f"{error}: put your last message into a file, and name that.")
-    name = "reactive_compact"
-    if agent.tries == 0 and compact_history(agent, name, KEEP_TAIL):
+    may_ask = agent.tries == 0 and agent.failures < MAX_FAILURES
+    if may_ask and compact_history(agent, name, KEEP_TAIL):
         return
     if agent.tries > 1 or not compact_without_model(agent, name):
         raise AgentError(f"{error}, and nothing is left to leave out: /clear it.")
@@ -555,6 +557,14 @@ def unseen(messages: list[dict]) -> int:
     """The index of the first message that the model has not seen yet."""
     end = len(messages)
     while end > 0 and messages[end - 1]["role"] != "assistant":
+        end -= 1
+    return end
+
+
+def typed_from(messages: list[dict]) -> int:
+    """The index where that begins which the person typed at the end."""
+    end = len(messages)
+    while end > 0 and is_typed(messages[end - 1]):
         end -= 1
     return end
 
@@ -639,7 +649,8 @@ def not_shown(messages: list[dict], cut: int) -> dict:
 
 def fit_words(words: list[str], tokens: int) -> list[str]:
     """The first of the texts and then the newest, about `tokens` in all, in order."""
-    kept = fit([*words[:1], *words[:0:-1]], tokens, each=tokens // 2)
+    each = tokens if size(words[:1]) <= tokens else tokens // 2
+    kept = fit([*words[:1], *words[:0:-1]], tokens, each)
     return kept[:1] + kept[:0:-1]
 
 
@@ -700,6 +711,14 @@ def tokens_with(agent: Agent, messages: list[dict]) -> int:
     fixed = fixed_tokens(agent)
     factor = context_tokens(agent) / (fixed + estimate_tokens(agent.messages))
     return round(factor * (fixed + estimate_tokens(messages)))
+
+
+def tokens_from(agent: Agent, start: int, tokens: int) -> float:
+    """How many of the `tokens` that the API counts are of the messages from `start`."""
+    if start == len(agent.messages):
+        return 0
+    before = tokens * tokens_with(agent, agent.messages[:start]) / context_tokens(agent)
+    return tokens - (agent.counted if agent.known == start else before)
 
 
 def pays_after(old: list[dict], new: list[dict]) -> float:
@@ -1308,19 +1327,28 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
     start, most = max(offset, 1), min(MAX_READ_CHARS, agent.threshold // 2)
     lines, limit = [], min(max(limit, 1), MAX_READ_LINES)
     with text_file(path).open("rb") as file:
-        for data in itertools.islice(file, start - 1, None):
+        heads = line_heads(file, 4 * most + 1_000)
+        for data, length in itertools.islice(heads, start - 1, None):
             if b"\0" in data:
                 raise ToolError(f"{path} is binary. Look at it with bash.")
-            line = redact(data[: 4 * most + 1_000].decode(errors="replace"))
-            line = line.rstrip("\r\n")
+            line = redact(data.decode(errors="replace")).rstrip("\r\n")
             if len(line) > most:
-                line = f"{line[:most]}\n(cut: {len(data):,} bytes; see it with bash)"
+                line = f"{line[:most]}\n(cut: {length:,} bytes; see it with bash)"
             if lines and (len(lines) == limit or len(line) > most):
                 note = f"(more follows: read on with offset={start + len(lines)})"
                 return "\n".join([*lines, note])
             lines.append(line)
             most -= len(line) + 1
     return "\n".join(lines) or f"(nothing at offset {offset}: the file ends before it)"
+
+
+def line_heads(file: BinaryIO, most: int) -> Iterator[tuple[bytes, int]]:
+    """Of each line its first bytes, and how many it has; no more is kept in memory."""
+    while head := file.readline(most):
+        piece, length = head, len(head)
+        while not piece.endswith(b"\n") and (piece := file.readline(most)):
+            length += len(piece)
+        yield head, length
 
 
 @tool
@@ -1546,21 +1574,25 @@ def front_matter(text: str) -> tuple[dict[str, str], str]:
 def restore_skills(agent: Agent, names: list[str]) -> list[str]:
     """The skills that were loaded, as they are now, the newest first."""
     names = [name for name in reversed(names) if name in agent.skills]
-    texts = fit(map(partial(load_skill, agent), names), MAX_SKILLS, each=MAX_SKILL)
-    return [quote("skill", text, name) for name, text in zip(names, texts)]
+    texts = (again(agent, load_skill, name) for name in names)
+    kept = fit(texts, MAX_SKILLS, each=MAX_SKILL)
+    return [quote("skill", text, name) for name, text in zip(names, kept)]
 
 
 def restore_recent_files(agent: Agent, paths: list[str]) -> list[str]:
     """The files read last, fresh from disk, a quarter of the threshold in all (v5)."""
-    texts = {}
-    for path in reversed(paths):
-        try:
-            texts[path] = read_file(agent, path)
-        except (ToolError, OSError) as error:
-            texts[path] = f"({error})"
+    texts = (again(agent, read_file, path) for path in reversed(paths))
     most = min(MAX_RESTORE_TOKENS_TOTAL, agent.threshold // 4)
-    kept = fit(texts.values(), most, each=MAX_RESTORE_TOKENS_PER_FILE)
-    return [quote("file", text, path) for path, text in zip(texts, kept)]
+    kept = fit(texts, most, each=MAX_RESTORE_TOKENS_PER_FILE)
+    return [quote("file", text, path) for path, text in zip(reversed(paths), kept)]
+
+
+def again(agent: Agent, tool: Callable[[Agent, str], str], name: str) -> str:
+    """What a tool says of `name` now: its text, or the fault."""
+    try:
+        return tool(agent, name)
+    except (ToolError, OSError) as error:
+        return f"({error})"
 
 
 # ---- the terminal: the one place that prints ----

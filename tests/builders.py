@@ -5,12 +5,13 @@ into tests/test_layer1.py, see `python -m pytest -q tests/test_layer1.py` fail, 
 agent.py, and see it pass.
 
     def test_an_old_result_gives_way_to_a_placeholder():
-        messages = history(did("x" * 500), did("y" * 500), said("Done."))
-        after = micro_compact(messages, keep_recent=1, min_savings=0)
-        assert outputs(*after) == ["[Previous: used bash]", "y" * 500]
+        messages = history(read("a.py", "x" * 500), did("y" * 500), said("Done."))
+        after = micro_compact(messages, Path, 1, keep_tokens=0, min_savings=0)
+        assert outputs(*after) == ["[Previous: used read_file]", "y" * 500]
 
-To see it in the loop, take the fixture `make`: `agent = make(reply(calls=[BASH]),
-reply("Done."), keep_recent=0)`, then `take_turn(agent, "Work")`. What was sent is in
+(`Path` stands for the function that saves a text and returns where it is.) To see it in
+the loop, take the fixture `make`: `agent = make(reply(calls=[BASH]), reply("Done."),
+clear_above=0)`, then `take_turn(agent, "Work")`. What was sent is in
 `agent.client.requests`, and the test fails if the API would have refused any of it.
 """
 

@@ -19,18 +19,27 @@ from builders import (
     planned,
     read,
     said,
+    shown,
+    texts,
     typed,
 )
-from stub import reply
+from stub import StubClient, reply
 
 import agent as program
-from agent import drop_thinking, micro_compact, remember, snip_compact
+from agent import (
+    drop_thinking,
+    micro_compact,
+    pays_after,
+    preview,
+    remember,
+    snip_compact,
+)
 from agent import tool_result_budget as budget
 
 T = 1_000_000  # a threshold so high that the limits in tokens and characters hold
 REDACTED = {"type": "redacted_thinking", "data": "d"}
 TRANSCRIPT = Path(".transcripts/transcript_1.jsonl")
-CLEARED = "[Previous: used bash]"
+CLEARED = "[Previous: used bash, saved at saved/500.txt]"
 
 
 def thoughtful(messages):
@@ -42,6 +51,11 @@ def thoughtful(messages):
 def saved(text):
     """Stands for the function that saves a text: the path that it returns."""
     return f"saved/{len(text)}.txt"
+
+
+def clear(messages, keep_recent=0, keep_tokens=0, min_savings=0):
+    """micro_compact as s06 has it, unless told otherwise."""
+    return micro_compact(messages, saved, keep_recent, keep_tokens, min_savings)
 
 
 def cut(messages):
@@ -62,13 +76,9 @@ def cut(messages):
     ],
 )
 def test_a_single_result_over_the_limit_is_replaced(threshold, characters, is_cut):
-    messages = history(did("x" * characters))
-    assert cut(budget(messages, threshold, saved)) == [is_cut]
-
-
-def test_the_limit_of_a_result_is_in_tokens_so_japanese_reaches_it_sooner():
-    messages = history(did("あ" * 60_000))
-    assert cut(budget(messages, T, saved)) == [True]
+    for text in ("x" * characters, "あ" * (characters // 3)):  # in tokens, by bytes
+        messages = history(did(text))
+        assert cut(budget(messages, threshold, saved)) == [is_cut]
 
 
 @pytest.mark.parametrize(
@@ -86,21 +96,36 @@ def test_the_largest_results_of_a_message_go_until_it_fits(threshold, sizes, exp
     assert cut(budget(messages, threshold, saved)) == expected
 
 
-def test_many_results_of_modest_size_are_brought_within_the_total_as_well():
-    messages = history(did(*["x" * 3_900] * 5))
-    before, after = (
-        sum(map(len, outputs(*m))) for m in (messages, budget(messages, 12_000, saved))
-    )
-    assert before > 4 * 4_000 >= after
+@pytest.mark.parametrize("threshold", [12_000, 40_000, 170_616])
+@pytest.mark.parametrize("text", ["x", '"\n', "\x01", "\\", "日"])
+@pytest.mark.parametrize(
+    "number, length", [(1, 90_000), (5, 2_300), (40, 2_300), (100, 2_300), (100, 900)]
+)
+def test_all_new_results_are_within_the_total_whatever_their_sizes_are(
+    threshold, text, number, length
+):
+    messages = history(did(*[text * (length // len(text))] * number))
+    after = budget(messages, threshold, program.save_result)
+    assert sum(map(program.size, outputs(*after))) <= threshold // 3
+    assert sum(map(len, outputs(*after))) <= 200_000
+    assert budget(after, threshold, program.save_result) is after
+
+
+@pytest.mark.parametrize("number", [40, 100])
+def test_many_parallel_reads_reach_the_model_in_one_request_in_a_small_window(
+    make, number
+):
+    Path("notes.txt").write_text("some notes\n" * 209)  # 2,300 characters
+    calls = [("read_file", {"path": "notes.txt"})] * number
+    client = StubClient(reply(calls=calls), reply("Done."), window=24_000)
+    agent = make(client=client, window=24_000, max_output=8_000)
+    assert program.take_turn(agent, "Read them all.") == "Done."
+    sent = outputs(*client.requests[1]["messages"])
+    assert ["saved at .task_outputs" in text for text in sent] == [True] * number
 
 
 def test_what_the_model_has_seen_does_not_count_toward_the_total():
     messages = history(did("x" * 150_000), did("x" * 150_000))
-    assert budget(messages, T, saved) is messages
-
-
-def test_what_the_model_has_seen_is_left_to_the_other_steps():
-    messages = history(did("x" * 300_000), said("Seen."), typed("Next."))
     assert budget(messages, T, saved) is messages
 
 
@@ -120,52 +145,12 @@ def test_the_marker_has_the_path_the_size_and_the_first_2000_characters():
 def test_the_file_holds_the_whole_result_and_is_named_by_its_content(make):
     texts = ["x" * 50_000, "y" * 50_000, "x" * 50_000]
     agent = make(threshold=30_000, messages=history(did(*texts)))
-    program.forget_tool_output(agent)
+    program.layer_1(agent)
     paths = re.findall(
         r"\.task_outputs/tool-results/\S+", "".join(outputs(*agent.messages))
     )
     assert [Path(path).read_text() for path in paths] == texts
     assert paths[0] == paths[2] != paths[1]
-
-
-def test_a_file_that_was_read_is_not_saved_again(make):
-    read = did("x" * 90_000, tool="read_file", given={"path": "big.txt", "offset": 7})
-    agent = make(threshold=30_000, messages=history(read))
-    program.forget_tool_output(agent)
-    assert cut(agent.messages) == [True] and "big.txt" in outputs(*agent.messages)[0]
-    assert not Path(".task_outputs").exists()
-
-
-@pytest.mark.parametrize("offset", [1, 400, "1:0", "400:0"])
-@pytest.mark.parametrize(
-    "text",
-    [
-        "".join(f"line {n}\n" for n in range(9_000)),
-        "".join(f"word {n} " for n in range(9_000)),
-        "".join(map(chr, range(0x4E00, 0x9E00))),
-    ],
-    ids=["lines", "one line", "Chinese"],
-)
-def test_what_a_cut_read_leaves_out_begins_where_its_marker_says(make, offset, text):
-    Path("big.txt").write_text(text if str(offset)[0] == "1" else "\n" * 399 + text)
-    agent = make(threshold=30_000)
-    read = did(
-        program.TOOLS["read_file"](agent, "big.txt", offset),
-        tool="read_file",
-        given={"path": "big.txt", "offset": offset},
-    )
-    marker = outputs(*budget(history(read), 8_000, saved))[0]
-    shown = marker.split("\n", 2)[2].removesuffix("\n</persisted-output>")
-    rest = program.TOOLS["read_file"](agent, "big.txt", marker_offset(marker), 9_999)
-    start = text.index(rest[:1_000])  # within what was shown, or right after it
-    assert shown == text[:2_000] and 0 < start <= 2_000
-    assert text[start:].startswith(rest.split("\n(more follows")[0])
-
-
-def marker_offset(marker):
-    """The offset to read on from; as the model gives it: an int if it is a line."""
-    offset = re.search(r"offset=(\d+(?::\d+)?)", marker)[1]
-    return int(offset) if offset.isdigit() else offset
 
 
 # --- The snip: above so many messages the middle goes ---
@@ -179,7 +164,7 @@ def talk(length):
 
 def test_it_is_off_by_default(make):
     agent = make(messages=talk(501))
-    program.forget_tool_output(agent)
+    program.layer_1(agent)
     assert agent.max_messages == 0 and len(agent.messages) == 501
 
 
@@ -197,21 +182,6 @@ def test_the_first_three_and_the_newest_stay_and_no_pair_is_parted(length, most)
     snipped = snip_compact(messages, most, TRANSCRIPT)
     assert snipped[:3] == messages[:3] and snipped[-1] == messages[-1]
     assert len(snipped) <= most // 2 + 2 and is_valid(snipped)
-
-
-def test_one_message_of_ours_that_names_the_transcript_stands_for_the_middle():
-    messages = talk(61)
-    snipped = snip_compact(messages, 50, TRANSCRIPT)
-    markers = [m for m in snipped if str(TRANSCRIPT) in str(m["content"])]
-    assert len(markers) == 1 and isinstance(markers[0]["content"], list)
-    assert markers[0]["role"] == "user" and snipped.index(markers[0]) == 3
-
-
-def test_it_does_not_fire_again_until_twenty_more_messages_have_come():
-    messages = snip_compact(talk(51), 50, TRANSCRIPT)
-    grown = [*messages, *itertools.chain(*(did("more") for _ in range(10)))]
-    assert len(messages) <= 26
-    assert snip_compact(grown, 50, TRANSCRIPT) is grown
 
 
 def test_thinking_before_the_snip_stays_and_after_it_goes():
@@ -246,6 +216,14 @@ def test_the_plan_outlives_a_snip_as_it_was_last_written(plans, left):
     assert remember(snip_compact(messages, 50, TRANSCRIPT))["todos"] == left
 
 
+def test_the_note_of_a_snip_shows_what_is_still_to_do(make):
+    plan = planned("[x] look", "[ ] mend it", "[ ] tell of it")
+    snipped = snip_compact(history(plan, *talk(60)[1:]), 50, TRANSCRIPT)
+    assert str(TRANSCRIPT) in texts(snipped[3])[0]
+    assert texts(snipped[3])[-2:] == ["[ ] mend it", "[ ] tell of it"]
+    assert "[x] look" not in texts(snipped[3])
+
+
 def test_a_conversation_that_is_snipped_while_it_runs_stays_valid(make):
     call = [("bash", {"command": "echo hi"})]
     replies = [reply(f"{n}", calls=call, thinking="") for n in range(14)]
@@ -258,6 +236,13 @@ def test_a_conversation_that_is_snipped_while_it_runs_stays_valid(make):
 # --- micro_compact: old results give way to a placeholder ---
 
 LONG = "x" * 500
+S06 = {"clear_above": 0, "keep_tokens": 0, "min_savings": 0}
+V5 = {"clear_above": 0, "keep_tokens": 0}
+
+
+def address(placeholder):
+    """The path in a placeholder."""
+    return re.fullmatch(r"\[Previous: used \w+, saved at (\S+)\]", placeholder)[1]
 
 
 @pytest.mark.parametrize(
@@ -265,87 +250,140 @@ LONG = "x" * 500
 )
 def test_all_but_the_newest_keep_recent_results_are_cleared(keep, cleared):
     messages = history(*(did(LONG) for _ in range(5)), said("Done."))
-    after = outputs(*micro_compact(messages, keep, 0))
+    after = outputs(*clear(messages, keep))
     assert after == [CLEARED] * cleared + [LONG] * (5 - cleared)
 
 
 @pytest.mark.parametrize("length, is_cleared", [(100, False), (101, True)])
 def test_only_results_over_100_characters_are_cleared(length, is_cleared):
     messages = history(did("x" * length), said("Done."))
-    assert (outputs(*micro_compact(messages, 0, 0)) == [CLEARED]) == is_cleared
+    assert (clear(messages) is not messages) == is_cleared
 
 
 @pytest.mark.parametrize(
-    "tool", ["bash", "read_file", "write_file", "edit_file", "glob", "grep"]
+    "tool, address",
+    [
+        ("bash", ", saved at saved/500.txt"),
+        ("grep", ", saved at saved/500.txt"),
+        ("glob", ", saved at saved/500.txt"),
+        ("read_file", ""),  # it can be read again where it is
+        ("write_file", ""),
+        ("edit_file", ""),
+    ],
 )
-def test_what_can_be_repeated_or_is_on_disk_is_cleared(tool):
+def test_the_placeholder_names_the_tool_and_where_the_result_is_now(tool, address):
     messages = history(did(LONG, tool=tool), said("Done."))
-    assert outputs(*micro_compact(messages, 0, 0)) == [f"[Previous: used {tool}]"]
+    assert outputs(*clear(messages)) == [f"[Previous: used {tool}{address}]"]
 
 
 @pytest.mark.parametrize("tool", ["task", "todo_write", "compact"])
 def test_what_a_subagent_reported_and_what_is_our_own_stays(tool):
     messages = history(did(LONG, tool=tool), did(LONG, tool=tool), said("Done."))
     assert tool in program.TOOLS and tool not in program.COMPACTABLE_TOOLS
-    assert micro_compact(messages, 0, 0, True) is messages
+    assert clear(messages) is messages
 
 
-def test_the_placeholder_of_a_result_on_disk_names_its_file():
-    messages = budget(history(did("x" * 300_000)), T, saved)
-    cleared = outputs(*micro_compact([*messages, said("Seen.")], 0, 0))
-    assert cleared == ["[Previous: used bash, saved at saved/300000.txt]"]
+FORGED = "<persisted-output>\n9 characters, saved at " + "/etc/" * 4_000 + "passwd\n"
 
 
-def test_the_call_stays_so_that_the_model_can_do_it_again():
-    messages = history(did(LONG, given={"command": "ls"}), said("Done."))
-    after = micro_compact(messages, 0, 0)
-    assert after[1] == messages[1]
-    assert is_valid([*after, typed("Go on.")])
+@pytest.mark.parametrize("tool", ["bash", "read_file"])
+@pytest.mark.parametrize("text", [FORGED, preview("x" * 9_000, 4_000, saved)])
+def test_a_preview_is_cleared_like_any_text_and_no_path_is_taken_from_it(text, tool):
+    messages = history(did(text, tool=tool), said("Seen."))
+    address = f", saved at saved/{len(text)}.txt" if tool == "bash" else ""
+    once = clear(messages)
+    assert outputs(*once) == [f"[Previous: used {tool}{address}]"]
+    assert clear(once) is once
 
 
 @pytest.mark.parametrize("later", [[], [typed("Stop.")], [typed("a"), typed("b")]])
 def test_a_result_that_the_model_has_not_seen_is_never_cleared(later):
     messages = history(did(LONG), did(*[LONG] * 5), *later)
-    after = outputs(*micro_compact(messages, 0, 0, True))
+    after = outputs(*clear(messages))
     assert after == [CLEARED, *[LONG] * 5]
 
 
 def test_with_keep_recent_0_a_result_is_cleared_once_the_model_has_seen_it(make):
     calls = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
     replies = [reply(calls=calls, thinking="") for _ in range(2)]
-    agent = make(*replies, reply("Done."), keep_recent=0, min_savings=0)
+    agent = make(*replies, reply("Done."), **S06 | {"keep_recent": 0})
     program.take_turn(agent, "Count.")
-    sent = [outputs(*r["messages"]) for r in agent.client.requests]
-    assert sent == [[], [LONG], [CLEARED, LONG]]
-
-
-# Clearing 5 results of 40,000 characters frees 50,000 tokens, less the placeholders.
-FREED = 5 * (40_002 // 4 - len(f'"{CLEARED}"') // 4)
+    [_, second, third] = [outputs(*r["messages"]) for r in agent.client.requests]
+    assert second == [LONG] and third[1:] == [LONG]
+    assert Path(address(third[0])).read_text() == LONG
 
 
 @pytest.mark.parametrize(
-    "least, cold, is_cleared",
+    "keep, tokens, cleared",
     [
-        (FREED, False, True),
-        (FREED + 5, False, False),
-        (FREED + 5, True, True),
-        (0, False, True),
+        (0, 249, 5),  # each is 1,000 characters and two quotes: 250 tokens
+        (0, 250, 4),
+        (0, 500, 3),
+        (0, 749, 3),
+        (0, 750, 2),
+        (3, 500, 2),
+        (1, 750, 2),
+        (0, 1_250, 0),
     ],
 )
-def test_it_clears_only_what_is_worth_it_unless_the_cache_is_cold(
-    least, cold, is_cleared
+def test_the_newest_results_within_keep_tokens_stay_and_keep_recent(
+    keep, tokens, cleared
 ):
+    messages = history(*(did("x" * 1_000) for _ in range(5)), said("Done."))
+    after = outputs(*clear(messages, keep, tokens))
+    assert [len(text) < 100 for text in after] == [n < cleared for n in range(5)]
+
+
+# Of 5 results of 40,000 characters, less a placeholder of 100 characters each.
+FREED = 5 * (40_002 // 4 - 100 // 4)
+
+
+@pytest.mark.parametrize("least, is_cleared", [(FREED, True), (FREED + 1, False)])
+def test_it_clears_only_what_frees_min_savings_at_once(least, is_cleared):
     messages = history(*(did("x" * 40_000) for _ in range(5)), said("Done."))
-    assert (micro_compact(messages, 0, least, cold) is not messages) == is_cleared
+    after = clear(messages, min_savings=least)
+    assert (after is not messages) == is_cleared
+    freed = program.estimate_tokens(messages) - program.estimate_tokens(after)
+    assert freed >= least * is_cleared
+
+
+@pytest.mark.parametrize("share, above", [(2, None), (3, 0)])
+@pytest.mark.parametrize("over", [False, True])
+def test_nothing_is_cleared_up_to_clear_above_half_of_the_threshold(
+    make, share, above, over
+):
+    agent = make(keep_recent=0, messages=history(did("x" * 90_000), said("Seen.")))
+    agent.threshold = share * (program.context_tokens(agent) - over)
+    agent.clear_above = above if above is None else agent.threshold // 3
+    program.layer_1(agent)
+    assert (layers(agent) == ["micro_compact"]) == over
+
+
+@pytest.mark.parametrize(
+    "threshold, characters, stays",
+    [
+        (170_616, 39_000, True),
+        (170_616, 41_000, False),  # over 10,000 tokens
+        (40_000, 9_900, True),
+        (40_000, 10_100, False),  # over a sixteenth of the threshold
+    ],
+)
+def test_the_newest_10000_tokens_of_results_stay_whatever_keep_recent_says(
+    make, threshold, characters, stays
+):
+    seen = history(did("x" * characters), said("Seen."))
+    agent = make(threshold=threshold, keep_recent=0, clear_above=0, messages=seen)
+    program.layer_1(agent)
+    assert (agent.messages is seen) == stays
 
 
 @pytest.mark.parametrize(
     "threshold, seconds, characters, is_cleared",
     [
-        (170_616, 10, 70_000, False),
-        (170_616, 10, 90_000, True),  # over 20,000 tokens
-        (40_000, 10, 19_000, False),
-        (40_000, 10, 21_000, True),  # over an eighth of the threshold
+        (170_616, 10, 79_900, False),
+        (170_616, 10, 80_400, True),  # over 20,000 tokens
+        (40_000, 10, 19_900, False),
+        (40_000, 10, 20_400, True),  # over an eighth of the threshold
         (170_616, 290, 1_000, False),
         (170_616, 310, 1_000, True),  # today's cache lives five minutes
     ],
@@ -353,24 +391,66 @@ def test_it_clears_only_what_is_worth_it_unless_the_cache_is_cold(
 def test_the_agent_clears_20000_tokens_at_once_or_what_is_no_longer_cached(
     make, threshold, seconds, characters, is_cleared
 ):
+    limits = {"keep_recent": 0, "keep_tokens": 0, "clear_above": 0}
     seen = history(did("x" * characters), said("Seen."))
-    agent = make(threshold=threshold, keep_recent=0, messages=seen)
+    agent = make(threshold=threshold, messages=seen, **limits)
     agent.last_request = time.monotonic() - seconds
-    program.forget_tool_output(agent)
-    assert (outputs(*agent.messages) == [CLEARED]) == is_cleared
+    program.layer_1(agent)
+    assert (agent.messages is not seen) == is_cleared
 
 
-def test_before_the_first_request_the_cache_is_cold(make):
-    agent = make(keep_recent=0, messages=history(did(LONG), said("Seen.")))
-    program.forget_tool_output(agent)
-    assert outputs(*agent.messages) == [CLEARED]
+COUNT = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
 
 
-def test_a_request_warms_the_cache(make):
-    calls = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
-    agent = make(reply(calls=calls), reply(calls=calls), reply("Done."), keep_recent=0)
+@pytest.mark.parametrize(
+    "settings, cleared",
+    [
+        (S06, [0, 0, 0, 0, 1, 2, 3, 4, 5]),  # at every request
+        (V5, [0, 0, 0, 0, 0, 0, 0, 0, 0]),  # 20,000 tokens at once, or none
+        (V5 | {"threshold": 3_000}, [0, 0, 0, 0, 0, 0, 0, 4, 4]),  # or T/8: 375
+        ({}, [0, 0, 0, 0, 0, 0, 0, 0, 0]),  # ours: there is room
+    ],
+    ids=["s06", "v5", "v5, small", "ours"],
+)
+def test_the_presets_clear_as_the_tutorials_do(make, settings, cleared):
+    replies = [reply(calls=COUNT) for _ in range(8)]
+    agent = make(*replies, reply("Done."), auto=False, **settings)
     program.take_turn(agent, "Count.")
-    assert outputs(*agent.messages) == [LONG, LONG]
+    sent = [outputs(*r["messages"]) for r in agent.client.requests]
+    assert [sum(text != LONG for text in results) for results in sent] == cleared
+
+
+def tokens(number):
+    """A message that is estimated at so many tokens."""
+    return typed("x" * (4 * number - 2))
+
+
+@pytest.mark.parametrize(
+    "cleared, left, behind, requests",
+    [
+        (1_000, 500, 0, 11.5),  # 500 written anew, 500 saved each time
+        (10_000, 2_000, 6_000, 11.5),  # 8,000 and 8,000
+        (21_000, 1_000, 9_000, 5.75),  # 10,000 and 20,000
+        (24_000, 1_000, 45_000, 23),  # 46,000 and 23,000
+    ],
+)
+def test_a_clearing_pays_after_11_5_times_what_is_rewritten_over_what_is_freed(
+    cleared, left, behind, requests
+):
+    before, after = tokens(99_000), tokens(behind or 1)
+    old, new = [before, tokens(cleared)], [before, tokens(left)]
+    end = [after] if behind else []
+    assert pays_after([*old, *end], [*new, *end]) == requests
+
+
+@pytest.mark.parametrize("ago, pays", [(0, 12), (400, 0)])
+def test_a_clearing_says_after_how_many_requests_it_pays(make, ago, pays):
+    """12: as much stays behind it as it frees; 0: the cache is cold anyway."""
+    seen = history(did("x" * 400_000), did("y" * 400_000), said("Seen."))
+    last = time.monotonic() - ago
+    agent = make(messages=seen, keep_recent=1, clear_above=0, last_request=last)
+    program.layer_1(agent)
+    assert f"pays after {pays} requests" in shown(agent, "layer")[0]
 
 
 # --- Thinking is bound to what stands before it ---
@@ -381,13 +461,7 @@ def test_thinking_before_the_first_change_stays_and_after_it_goes(thinking):
     steps = [did(text, thinking=[thinking]) for text in ("short", LONG, "short", LONG)]
     messages = history(*steps, said("Done.", thinking))
     assert thoughtful(messages) == [1, 3, 5, 7, 9]
-    assert thoughtful(micro_compact(messages, 0, 0)) == [1, 3]
-
-
-def test_thinking_goes_only_from_the_given_message_on():
-    messages = history(*(said(text, THOUGHT) for text in "abc"))
-    assert thoughtful(drop_thinking(messages, 2)) == [1]
-    assert thoughtful(drop_thinking(messages)) == []
+    assert thoughtful(clear(messages)) == [1, 3]
 
 
 def test_a_reply_that_was_only_thinking_goes_whole():
@@ -404,9 +478,9 @@ def test_nothing_but_the_thinking_is_taken_from_a_message():
 
 
 def test_a_long_run_of_clearing_never_sends_thinking_whose_past_was_changed(make):
-    call = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
-    replies = [reply(f"{n}", calls=call, thinking="") for n in range(8)]
-    agent = make(*replies, reply("Done."), min_savings=200, keep_recent=1)
+    replies = [reply(f"{n}", calls=COUNT, thinking="") for n in range(8)]
+    settings = S06 | {"min_savings": 200, "keep_recent": 1}
+    agent = make(*replies, reply("Done."), **settings)
     program.take_turn(agent, "Work.")  # `make` fails where a request was refused
     assert layers(agent).count("micro_compact") == 3
     assert 0 < len(thoughtful(agent.client.requests[-1]["messages"])) < 8
@@ -422,49 +496,39 @@ def work():
 
 
 def test_the_steps_come_in_order_budget_snip_micro(make):
-    agent = make(messages=work(), threshold=30_000, max_messages=50, min_savings=0)
-    program.forget_tool_output(agent)
-    assert layers(agent) == ["tool_result_budget", "snip_compact", "micro_compact"]
-
-
-def test_a_large_result_is_on_disk_before_its_placeholder_replaces_it(make):
-    call = [("bash", {"command": "printf 'x%.0s' {1..90000}"})]
-    replies = reply(calls=call), reply("Seen."), reply("Done.")
-    agent = make(*replies, threshold=30_000, keep_recent=0, min_savings=0)
-    program.take_turn(agent, "Print it.")
-    program.take_turn(agent, "And now?")
-    place = re.fullmatch(
-        r"\[Previous: used bash, saved at (\S+)\]", *outputs(*agent.messages)
-    )
-    assert Path(place[1]).read_text() == "x" * 90_000
+    agent = make(messages=work(), threshold=30_000, max_messages=50, **S06)
+    program.layer_1(agent)
+    acted = [name for name in layers(agent) if name != "transcript"]
+    assert acted == ["tool_result_budget", "snip_compact", "micro_compact"]
 
 
 def test_an_agent_with_nothing_to_forget_keeps_its_list_and_says_nothing(make):
     messages = history(did("short"), said("Done."))
     agent = make(messages=messages)
-    program.forget_tool_output(agent)
+    program.layer_1(agent)
     assert agent.messages is messages and agent.events == []
 
 
 def test_the_count_shrinks_by_what_was_freed(make):
     call = [("bash", {"command": "printf 'x%.0s' {1..9000}"})]
-    agent = make(reply(calls=call), reply("Seen."), keep_recent=0, min_savings=0)
+    agent = make(reply(calls=call), reply("Seen."), **S06 | {"keep_recent": 0})
     program.take_turn(agent, "Print it.")
     before, messages = program.context_tokens(agent), agent.messages
-    program.forget_tool_output(agent)
+    program.layer_1(agent)
     freed = program.estimate_tokens(messages) - program.estimate_tokens(agent.messages)
     assert freed > 2_000
-    assert program.context_tokens(agent) == before - freed
+    factor = before / (program.fixed_tokens(agent) + program.estimate_tokens(messages))
+    assert before - program.context_tokens(agent) == pytest.approx(factor * freed, 1)
 
 
 def test_what_layer_1_did_is_told_with_the_tokens_before_and_after(make):
-    agent = make(messages=history(did("x" * 90_000), said("Seen.")), keep_recent=0)
+    seen = history(did("x" * 90_000), said("Seen."))
+    agent = make(messages=seen, clear_above=0, keep_recent=0)
     before = program.context_tokens(agent)
-    program.forget_tool_output(agent)
+    program.layer_1(agent)
     [(kind, text)] = agent.events
     assert kind == "layer" and text.startswith("[micro_compact]")
     assert f"{before:,}" in text and f"{program.context_tokens(agent):,}" in text
-    assert str(agent.transcript) in text
 
 
 def test_a_snip_names_the_request_in_progress_when_it_takes_it_out(make):
@@ -480,6 +544,6 @@ def test_a_snip_names_the_request_in_progress_when_it_takes_it_out(make):
 
 def test_the_example_of_how_to_add_a_test_passes():
     [example] = re.findall(r"\n\n((?: {4}.*\n)+)", str(builders.__doc__))
-    names = {**vars(builders), "micro_compact": micro_compact}
+    names = {**vars(builders), "micro_compact": micro_compact, "Path": Path}
     exec(textwrap.dedent(example), names)  # noqa: S102
     names["test_an_old_result_gives_way_to_a_placeholder"]()

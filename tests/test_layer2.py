@@ -1,8 +1,8 @@
 """Layer 2: when a summary is made, how it is asked for, and what it leaves behind."""
 
 import itertools
-import json
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,6 @@ import stub
 from builders import (
     NO_SUMMARY,
     SUMMARY,
-    TOO_LONG,
     did,
     fails,
     planned,
@@ -21,7 +20,7 @@ from builders import (
     texts,
     typed,
 )
-from stub import StubClient, api_error, reply
+from stub import api_error, reply
 
 import agent as program
 
@@ -65,51 +64,42 @@ def last_text(request):
     return str(request["messages"][-1]["content"])
 
 
+def schemas(agent):
+    return [tool.schema for tool in agent.tools.values()]
+
+
 def bytes_4(agent):
     """Bytes / 4 of all that the next request sends."""
     sent = [m["content"] for m in agent.messages]
-    fixed = [program.system_prompt(), agent.tools]
+    fixed = [agent.system, schemas(agent)]
     return len(stub.encoded(fixed + sent)) / 4
 
 
 def reported(agent):
     """What the API counts with the last reply in it."""
-    fixed = [{"type": "text", "text": program.system_prompt()}], agent.tools
-    return stub.count(*fixed, agent.messages)
+    system = [{"type": "text", "text": agent.system}]
+    return stub.count(system, schemas(agent), agent.messages)
 
 
 # --- The threshold and the limits ---
 
 
-@pytest.mark.parametrize(
-    "window, output, threshold",
-    [
-        (200_000, 16_384, 170_616),
-        (1_000_000, 128_000, 967_000),
-        (24_000, 8_000, 12_000),  # never less than half of a small window
-        (60_000, 16_384, 30_616),
-    ],
-)
-def test_the_threshold_leaves_room_for_a_reply_and_a_summary(window, output, threshold):
-    assert program.auto_compact_threshold(window, output) == threshold
+OWN = (1_000_000, 128_000), (200_000, 64_000), (200_000, 4_096), (24_000, 8_000)
 
 
 @pytest.mark.parametrize(
     "own, settings, expected",
     [
-        ((1_000_000, 128_000), {}, (200_000, 16_384, 170_616)),
-        (
-            (1_000_000, 128_000),
-            {"CONTEXT_WINDOW": "1000000"},
-            (1_000_000, 16_384, 970_616),
-        ),
-        ((200_000, 64_000), {"CONTEXT_WINDOW": "900000"}, (200_000, 16_384, 170_616)),
-        ((200_000, 64_000), {"CONTEXT_WINDOW": "60000"}, (60_000, 16_384, 30_616)),
-        ((200_000, 4_096), {}, (200_000, 4_096, 182_904)),  # the model's maximum
-        ((24_000, 8_000), {}, (24_000, 8_000, 12_000)),  # a third of the window
+        (OWN[0], {}, (200_000, 16_384, 170_616)),
+        (OWN[0], {"CONTEXT_WINDOW": "1000000"}, (1_000_000, 16_384, 970_616)),
+        (OWN[1], {"CONTEXT_WINDOW": "900000"}, (200_000, 16_384, 170_616)),
+        (OWN[1], {"CONTEXT_WINDOW": "60000"}, (60_000, 16_384, 30_616)),
+        (OWN[2], {}, (200_000, 4_096, 182_904)),  # the model's maximum
+        (OWN[3], {}, (24_000, 8_000, 12_000)),  # half of a small window, a third of it
         ((30_000, 64_000), {}, (30_000, 10_000, 15_000)),
-        ((200_000, 64_000), {"THRESHOLD": "50000"}, (200_000, 16_384, 50_000)),
-        ((200_000, 64_000), {"THRESHOLD": "199999"}, (200_000, 16_384, 183_616)),
+        (OWN[1], {"THRESHOLD": "50000"}, (200_000, 16_384, 50_000)),
+        (OWN[1], {"THRESHOLD": "199999"}, (200_000, 16_384, 183_616)),
+        ((0, 0), {}, (200_000, 16_384, 170_616)),  # unknown
     ],
 )
 def test_the_limits_are_the_models_own_within_the_settings(
@@ -117,39 +107,17 @@ def test_the_limits_are_the_models_own_within_the_settings(
 ):
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    client = StubClient(window=own[0], max_output=own[1])
-    agent = program.Agent(client, **program.limits(client, "model"))
+    agent = program.Agent(None, **program.limits(*own))
     assert (agent.window, agent.max_output, agent.threshold) == expected
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        api_error(404, "model: none"),
-        json.JSONDecodeError("nothing", "", 0),
-        TimeoutError(),
-        {"id": "model"},
-        {"max_input_tokens": None, "max_tokens": None, "capabilities": None},
-        {"max_input_tokens": "90000", "max_tokens": "4096"},
-        {"max_input_tokens": True, "max_tokens": True},
-        "<html>",
-    ],
-    ids=str,
-)
-def test_the_defaults_hold_where_the_models_endpoint_gives_no_limits(answer):
-    client = StubClient()
-    client.info = answer
-    agent = program.Agent(client, **program.limits(client, "model"))
-    limits = agent.window, agent.max_output, agent.threshold, agent.thinking
-    assert limits == (200_000, 16_384, 170_616, False)
-
-
 def test_the_settings_of_layer_1_may_be_zero(monkeypatch):
-    for name in ("KEEP_RECENT", "MIN_SAVINGS"):
-        monkeypatch.setenv(name, "0")
+    names = "keep_recent", "keep_tokens", "clear_above", "min_savings"
+    for name in names:
+        monkeypatch.setenv(name.upper(), "0")
     monkeypatch.setenv("MAX_MESSAGES", "50")
-    agent = program.Agent(None, **program.limits(StubClient(), "model"))
-    assert (agent.keep_recent, agent.min_savings, agent.max_messages) == (0, 0, 50)
+    agent = program.Agent(None, **program.limits())
+    assert [vars(agent)[name] for name in (*names, "max_messages")] == [0, 0, 0, 0, 50]
 
 
 # --- Counting ---
@@ -158,14 +126,6 @@ def test_the_settings_of_layer_1_may_be_zero(monkeypatch):
 def test_before_the_first_reply_all_that_is_sent_counts_as_bytes_4(make):
     agent = make(messages=[typed("x" * 4_000), said("y" * 4_000), typed("あ" * 4_000)])
     assert program.context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.01)
-
-
-@pytest.mark.parametrize("text, tokens", [("x", 1_000), ("é", 2_000), ("日", 3_000)])
-def test_bytes_and_not_characters_are_counted(make, text, tokens):
-    empty, full = make(), make(messages=[typed(text * 4_000)])
-    more = program.context_tokens(full) - program.context_tokens(empty)
-    assert more == pytest.approx(tokens, abs=2)
-    assert program.estimate_tokens(full.messages) == more
 
 
 def test_after_a_reply_the_count_is_what_the_api_reported(make):
@@ -184,12 +144,14 @@ def test_what_came_after_the_last_reply_is_added_as_bytes_4(make, text, tokens):
     assert program.context_tokens(agent) - before == pytest.approx(tokens, abs=2)
 
 
-def test_right_after_a_compaction_all_counts_as_bytes_4_again(make):
+def test_right_after_a_compaction_bytes_4_count_by_the_factor_of_the_last_reply(make):
     agent = make(reply(BODY), SUMMARY)
     program.take_turn(agent, "Tell me.")
-    assert program.context_tokens(agent) > 1.2 * bytes_4(agent)
-    assert program.compact_history(agent, "compact", by_hand=True)
-    assert program.context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.05)
+    factor = program.context_tokens(agent) / bytes_4(agent)
+    assert factor > 1.2
+    assert program.compact_history(agent, "compact")
+    expected = factor * bytes_4(agent)
+    assert program.context_tokens(agent) == pytest.approx(expected, rel=0.05)
 
 
 def test_a_message_that_is_taken_back_leaves_the_count_as_it_was(make):
@@ -197,7 +159,7 @@ def test_a_message_that_is_taken_back_leaves_the_count_as_it_was(make):
     program.take_turn(agent, "Tell me.")
     before = program.context_tokens(agent)
     fails(agent, "Something forbidden.")
-    assert program.context_tokens(agent) == before
+    assert program.context_tokens(agent) == pytest.approx(before, abs=2)
 
 
 @pytest.mark.parametrize("above, expected", [(0, False), (1, True)])
@@ -205,6 +167,15 @@ def test_a_summary_is_due_above_the_threshold_and_not_at_it(make, above, expecte
     agent = make(messages=[typed(BODY)])
     agent.threshold = program.context_tokens(agent) - above
     assert program.should_compact(agent) is expected
+
+
+def test_the_share_that_came_from_the_cache_is_known(make):
+    agent = make(reply("x" * 40_000), reply("Well."), reply("Well."))
+    shares = []
+    for text in ("One.", "Two.", "Three."):
+        program.take_turn(agent, text)
+        shares.append(agent.cached)
+    assert shares[0] == 0 and 0 < shares[1] < 0.5 and 0.9 < shares[2] < 1
 
 
 def test_it_is_the_apis_count_that_decides(make):
@@ -241,19 +212,13 @@ def asked(make):
     return agent
 
 
-def test_it_is_the_live_conversation_unchanged_and_one_message_more(asked):
+def test_it_is_the_live_conversation_with_its_settings_and_one_message_more(asked):
     [request] = summaries(asked)
     assert request["messages"][:-1] == asked.before
-    assert request["messages"][-1]["role"] == "user"
     assert stub.blocks(request["messages"][1]["content"])[0]["type"] == "thinking"
-
-
-def test_all_its_settings_are_those_of_the_conversation(asked):
-    first, summary, after = (
-        {k: v for k, v in r.items() if k != "messages"} for r in asked.client.requests
-    )
-    assert first == summary == after
-    assert "tool_choice" not in summary and summary["max_tokens"] == asked.max_output
+    settings = [r | {"messages": []} for r in asked.client.requests]
+    assert settings[0] == settings[1] == settings[2]
+    assert "tool_choice" not in request and request["max_tokens"] == asked.max_output
 
 
 def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(asked):
@@ -263,18 +228,6 @@ def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(asked):
     assert re.findall(r"^(\d)\. \S", text, re.MULTILINE) == list("123456789")
     assert "<analysis>" in text and "<summary>" in text
     assert f"{T // 8:,}" in text and "earlier summary" in text
-
-
-def test_the_focus_is_appended_where_one_was_given(long):
-    agent = long(SUMMARY, focus="the names of the birds")
-    program.compact_history(agent, "compact", by_hand=True)
-    assert "the names of the birds" in last_text(summaries(agent)[0])
-
-
-def test_the_system_prompt_tells_how_the_context_is_kept(asked):
-    system = asked.client.requests[0]["system"][0]["text"]
-    for word in ("[Previous: used", ".transcripts", "summary", "compact"):
-        assert word in system
 
 
 # --- What is accepted as a summary ---
@@ -298,7 +251,7 @@ CALL = [("bash", {"command": "touch called"})]
         ),
         (
             reply("<summary>Between <summary> and </summary> it stands.</summary>"),
-            "Between <summary> and </summary> it stands.",
+            r"Between <summary> and <\/summary> it stands.",
         ),
     ],
 )
@@ -342,21 +295,7 @@ def test_anything_else_is_a_failure_that_leaves_the_history_as_it_was(long, answ
     assert not Path("called").exists()
 
 
-def test_a_summary_that_the_network_prevents_is_a_failure_too(long, pauses):
-    agent = long(*[api_error(529, "Overloaded")] * 5, reply("Done."))
-    assert program.take_turn(agent, "Newest wish.") == "Done."
-    assert len(pauses) == 4 and agent.failures == 1 and len(agent.messages) == 4
-
-
 # --- What replaces the history ---
-
-
-def test_one_message_of_ours_replaces_the_history_and_the_request_ends_with_it(long):
-    agent = long(SUMMARY, reply("Done."))
-    program.take_turn(agent, "Newest wish.")
-    [sent] = agent.client.requests[-1]["messages"]
-    assert sent["role"] == "user" and len(texts(sent)) > 1
-    assert agent.messages[1:] == [said("Done.")]
 
 
 def test_it_has_summary_words_plan_files_and_request_in_this_order(compacted):
@@ -412,7 +351,7 @@ def test_of_many_words_the_first_and_the_newest_stay_within_the_budget(compacted
 def test_the_budget_is_20000_tokens_where_the_threshold_is_high(make):
     wishes = [f"#{n}: {'w' * 3_990}." for n in range(60)]  # 1,000 tokens each
     agent = make(SUMMARY, messages=[*map(typed, wishes), said("x" * 400_000)])
-    program.compact_history(agent, "compact", by_hand=True)
+    program.compact_history(agent, "compact")
     kept = words_of(agent)
     assert kept[0] == wishes[0] and kept[2:] == wishes[-len(kept[2:]) :]
     assert kept[1].startswith("#")  # some of its own text, where it was cut
@@ -438,13 +377,6 @@ def test_a_first_wish_over_the_budget_leaves_room_for_the_newest(make):
     assert "AAAA" in head(agent) and wishes[2] in head(agent)
 
 
-def test_what_we_put_into_the_conversation_is_not_taken_for_the_persons_words(
-    compacted,
-):
-    ours = {"role": "user", "content": [{"type": "text", "text": "A note."}]}
-    assert words_of(compacted(ours)) == ["First wish.", "Newest wish."]
-
-
 # --- The plan ---
 
 
@@ -466,12 +398,6 @@ def test_a_plan_that_the_tool_refused_does_not_count(compacted):
 # --- The files ---
 
 
-def test_recently_read_files_come_back_fresh_from_disk(compacted):
-    Path("a.py").write_text("the new text")
-    agent = compacted(*read("a.py", "the old text"))
-    assert "the new text" in head(agent) and "the old text" not in head(agent)
-
-
 def test_five_files_come_back_those_read_last_each_once(compacted):
     for n in range(7):
         Path(f"{n}.py").write_text(f"text of {n}")
@@ -482,16 +408,20 @@ def test_five_files_come_back_those_read_last_each_once(compacted):
     assert re.findall(r"(\d)\.py", head(agent)) == found
 
 
-def test_a_file_written_or_searched_only_does_not_come_back(compacted):
+@pytest.mark.parametrize(
+    "tool, given, failed",
+    [
+        ("write_file", {"path": "a.py", "content": "c"}, False),
+        ("grep", {"pattern": "x", "path": "a.py"}, False),
+        ("read_file", {"path": "a.py"}, True),
+        ("load_skill", {"name": "birds"}, True),
+    ],
+)
+def test_only_what_was_read_comes_back(compacted, skill, tool, given, failed):
     Path("a.py").write_text("its text")
-    wrote = did("ok", tool="write_file", given={"path": "a.py", "content": "c"})
-    searched = did("ok", tool="grep", given={"pattern": "x", "path": "a.py"})
-    assert "its text" not in head(compacted(*wrote, *searched))
-
-
-def test_a_file_that_could_not_be_read_does_not_come_back(compacted):
-    Path("a.py").write_text("its text")
-    assert "its text" not in head(compacted(*read("a.py", "Not here.", is_error=True)))
+    skill("birds", "its text")
+    agent = compacted(*did("-", tool=tool, given=given, is_error=failed))
+    assert "its text" not in head(agent)
 
 
 def test_each_file_is_cut_at_5000_tokens_with_a_note(make):
@@ -526,52 +456,140 @@ def test_a_restored_file_still_counts_as_recent_at_the_next_compaction(long):
         assert head(agent).count("its text") == 1
 
 
-def test_an_api_key_in_a_restored_file_is_redacted(compacted, monkeypatch):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789")
-    Path("a.py").write_text("key = 'sk-ant-0123456789'")
-    agent = compacted(*read("a.py", "key = '[redacted]'"))
-    assert "key = " in head(agent) and "sk-ant" not in head(agent)
-    assert "sk-ant" not in agent.transcript.read_text()
+@pytest.mark.parametrize("text", ["a line\n" * 6_500_000, "x" * 45_000_000])
+def test_of_five_files_of_45_megabytes_no_more_is_read_than_is_restored(make, text):
+    Path("0").write_text(text)
+    for n in "1234":
+        Path(n).symlink_to("0")
+    agent = make()
+    tracemalloc.start()
+    restored = program.restore_recent_files(agent, list("01234"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(restored) == 5 and peak < 3_000_000
+
+
+# --- The skills ---
+
+
+@pytest.fixture
+def skill():
+    """skill(name, text): a skill of the workspace, which an agent made later knows."""
+
+    def write(name, text):
+        path = Path(".agents/skills", name, "SKILL.md")
+        path.parent.mkdir(parents=True)
+        path.write_text(f"---\nname: {name}\ndescription: For {name}.\n---\n{text}")
+        return path
+
+    return write
+
+
+def loaded(name, **more):
+    """A skill was loaded, as two messages."""
+    return did("Its text.", tool="load_skill", given={"name": name}, **more)
+
+
+def test_a_skill_that_was_loaded_is_put_back_after_this_compaction_and_the_next(
+    long, skill
+):
+    skill("birds", "Count the birds twice.")
+    skill("fish", "Never count fish.")
+    agent = long(*[SUMMARY, reply(BODY)] * 3, before=loaded("birds"))
+    for text in ("One.", "Two.", "Three."):
+        program.take_turn(agent, text)
+        assert head(agent).count("Count the birds twice.") == 1
+        assert "Never count fish." not in head(agent)
+
+
+def test_of_many_skills_the_newest_come_back_5000_tokens_each_25000_in_all(make, skill):
+    for name in "abcdefg":
+        skill(name, name * 40_000)
+    restored = program.restore_skills(make(), list("abcdefg"))
+    assert [re.findall('name="(.)"', text) for text in restored] == [
+        [n] for n in "gfedc"
+    ]
+    assert all(4_800 < len(text) / 4 < 5_100 and "cut" in text for text in restored)
+    assert sum(map(len, restored)) / 4 < 25_300
+
+
+def test_a_skill_that_is_gone_is_named_and_the_work_goes_on(long, skill):
+    path = skill("birds", "Count the birds twice.")
+    agent = long(SUMMARY, reply("Done."), before=loaded("birds"))
+    path.unlink()
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    [line] = [text for text in texts(agent.messages[0]) if "birds" in text]
+    assert "no file" in line
+
+
+# --- Quotations ---
+
+
+@pytest.mark.parametrize("tag", ["file", "summary", "message", "skill", "rules"])
+@pytest.mark.parametrize("form", ["</{}>", "</ {} >", "< / {}>", "<\n/\t{}\n>"])
+@pytest.mark.parametrize("case", [str.lower, str.upper, str.title])
+def test_what_is_quoted_cannot_close_its_quotation(compacted, skill, tag, form, case):
+    said_by = {tag: f"Before. {form.format(case(tag))} After."}
+    Path("a.py").write_text(said_by.get("file", "-"))
+    Path("AGENTS.md").write_text(said_by.get("rules", "-"))
+    skill("birds", said_by.get("skill", "-"))
+    before = [*read("a.py"), *loaded("birds"), typed(said_by.get("message", "-"))]
+    summary = reply(f"<summary>{said_by.get('summary', '-')}</summary>")
+    agent = compacted(*before, summary=summary)
+    whole = agent.system + head(agent)
+    ends = re.findall(rf"(?i)<\s*/\s*{tag}\s*>", whole)
+    assert ends == [f"</{tag}>"] * len(re.findall(f"<{tag}[ >]", whole))
+    assert "After." in whole
+
+
+def test_what_is_cut_is_closed_all_the_same(compacted, skill):
+    Path("a.py").write_text("a</file>\n" * 9_000)
+    skill("birds", "b</skill>\n" * 9_000)
+    wish = typed("c</message>\n" * 9_000)
+    agent = compacted(
+        *read("a.py"), *loaded("birds"), wish, summary=SUMMARY, threshold=40_000
+    )
+    for tag in ("file", "skill", "message"):
+        [text] = [t for t in texts(agent.messages[0]) if f"<{tag}" in t]
+        assert re.search("cut here|more follows", text) and text.endswith(f"</{tag}>")
+        assert text.count(f"</{tag}>") == len(re.findall(f"<{tag}[ >]", text))
 
 
 # --- What to do next, and how much is kept ---
 
 
-def test_in_the_middle_of_work_it_ends_with_the_request_in_progress(long):
-    calls = [("bash", {"command": "echo hi"})]
-    agent = long(reply(BODY, calls=calls), SUMMARY, reply("Done."), threshold=30_000)
-    assert program.take_turn(agent, "Count the birds.") == "Done."
-    assert texts(agent.messages[0])[-1].endswith("Count the birds.")
-
-
-def test_by_hand_it_ends_with_the_agent_waiting_for_the_person(long):
-    agent = long(SUMMARY, before=[said("Well?"), typed("Count the birds.")])
-    assert program.compact_history(agent, "compact", by_hand=True)
-    *_, words, last = texts(agent.messages[0])
-    assert "Count the birds." in words and "Count the birds." not in last
-    assert "user" in last
+FILE, OLD, TAIL, WORDS = "ffff", "bbbb", "tttt", "wwww"
 
 
 @pytest.mark.parametrize(
-    "length, files, words",
-    [(4_000, True, True), (30_000, False, True), (35_000, False, False)],
+    "length, kept",
+    [
+        (4_000, {FILE, TAIL, WORDS}),
+        (18_000, {TAIL, WORDS}),
+        (26_000, {WORDS}),
+        (31_000, set()),
+    ],
 )
-def test_to_fit_files_are_dropped_first_and_then_older_words(
-    make, length, files, words
+def test_to_fit_files_are_dropped_first_then_the_newest_messages_then_older_words(
+    make, length, kept
 ):
-    Path("a.py").write_text("f" * 12_000)
-    wishes = [typed("w" * 4_000), said("Yes."), *read("a.py")]
-    agent = make(reply(f"<summary>{'s' * length}</summary>"), **WINDOW)
-    agent.messages = [*wishes, said(BODY), typed("Newest wish.")]
-    assert program.auto_compact(agent)
-    assert program.context_tokens(agent) < T and "Newest wish." in head(agent)
-    assert ("ffff" in head(agent), "wwww" in head(agent)) == (files, words)
+    Path("a.py").write_text(FILE * 2_000)  # 2,000 tokens
+    agent = make(threshold=10_000)
+    old = [typed(WORDS * 1_000), said("Yes."), *read("a.py"), said(OLD * 15_000)]
+    agent.messages = [*old, typed("Newest wish."), *did("1"), *did(TAIL * 1_500)]
+    fixed = program.fixed_tokens(agent)
+    agent.counted, agent.known = fixed + 16_500, 9  # as by our count
+    new = program.rebuild(agent, "s" * (length + 4 * (1_500 - fixed)), 5)
+    assert {part for part in (FILE, OLD, TAIL, WORDS) if part in str(new)} == kept
+    assert program.tokens_with(agent, new) < 10_000 and "Newest wish." in str(new)
 
 
-def test_what_is_left_is_under_the_threshold_in_japanese_too(long):
-    agent = long(SUMMARY, reply("Done."), before=[typed("日本語" * 4_000)])
-    program.take_turn(agent, "続けて。")
-    assert stub.count("", [], agent.client.requests[-1]["messages"]) < T
+def test_what_is_no_smaller_or_not_under_the_threshold_replaces_nothing(make):
+    agent = make(messages=[typed("w" * 4_000), said(BODY), typed("x")], **WINDOW)
+    assert program.rebuild(agent, "s" * 40_000, 0) is None  # over T
+    agent.threshold = 100_000
+    assert program.rebuild(agent, "s" * 70_000, 0) is None  # longer than it was
+    assert program.rebuild(agent, "s" * 40_000, 0) is not None
 
 
 def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(make):
@@ -621,18 +639,8 @@ def test_after_three_failures_in_a_row_the_breaker_opens_and_says_so_once(broken
 
 
 def test_a_success_in_between_begins_the_count_anew(long):
-    turns = [
-        NO_SUMMARY,
-        reply("a"),
-        NO_SUMMARY,
-        reply("b"),
-        SUMMARY,
-        reply(BODY),
-        NO_SUMMARY,
-        reply("c"),
-    ]
-    agent = long(*turns)
-    failures = []
+    bad, good = [NO_SUMMARY, reply("Done.")], [SUMMARY, reply(BODY)]
+    agent, failures = long(*bad, *bad, *good, *bad), []
     for text in ("One.", "Two.", "Three.", "Four."):
         program.take_turn(agent, text)
         failures.append(agent.failures)
@@ -650,17 +658,9 @@ def test_while_it_is_open_the_history_is_rebuilt_without_the_model(broken):
         assert part in kept
 
 
-def test_the_rebuild_without_the_model_drops_newest_messages_that_do_not_fit(broken):
-    agent = broken(reply("Done."))
-    for message in did(BODY):
-        program.commit(agent, message)
-    assert program.take_turn(agent, "Four.") == "Done."
-    assert program.context_tokens(agent) < T
-
-
 def test_compact_by_hand_passes_an_open_breaker_and_closes_it(broken):
     agent = broken(SUMMARY, reply(BODY), SUMMARY, reply("Done."))
-    assert program.compact_history(agent, "compact", by_hand=True)
+    assert program.compact_history(agent, "compact")
     assert agent.failures == 0 and "All is well." in head(agent)
     for text in ("Four.", "Five."):
         program.take_turn(agent, text)
@@ -670,7 +670,7 @@ def test_compact_by_hand_passes_an_open_breaker_and_closes_it(broken):
 def test_compact_by_hand_that_fails_leaves_it_open(broken):
     agent = broken(NO_SUMMARY, reply("Done."))
     before = agent.messages
-    assert not program.compact_history(agent, "compact", by_hand=True)
+    assert not program.compact_history(agent, "compact")
     assert agent.messages == before and len(summaries(agent)) == 4
     program.take_turn(agent, "Four.")
     assert len(summaries(agent)) == 4
@@ -691,7 +691,8 @@ def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
     long, first
 ):
     before = [message for n in range(9) for message in did(f"{n}")]
-    agent = long(first, TOO_LONG, reply("Done."), before=before)
+    too_long = api_error(400, "prompt is too long: 18310 tokens > 16000 maximum")
+    agent = long(first, too_long, reply("Done."), before=before, window=18_000)
     if first is SUMMARY:  # a request too long for the API, though we count it as short
         agent.client.queue[0] = reply(f"<summary>{'s' * 9_000}</summary>")
     assert program.take_turn(agent, "Newest wish.") == "Done."
@@ -701,6 +702,6 @@ def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
 
 def test_what_is_typed_after_a_compaction_by_hand_does_not_summarise_again(long):
     agent = long(reply(f"<summary>{'s' * 28_000}</summary>"), reply("Done."))
-    program.compact_history(agent, "compact", by_hand=True)
+    program.compact_history(agent, "compact")
     assert program.take_turn(agent, "w" * 12_000) == "Done."  # over T with it
     assert len(summaries(agent)) == 1

@@ -8,8 +8,9 @@ import pytest
 import stub
 from builders import (
     NO_SUMMARY,
+    SMALL,
     SUMMARY,
-    TOO_LONG,
+    asks_for_summary,
     did,
     fails,
     on_disk,
@@ -24,12 +25,13 @@ from stub import StubClient, api_error, reply
 import agent as program
 
 BODY = "x" * 20_000
+TOO_LONG = api_error(400, "prompt is too long: 14310 tokens > 14000 maximum")
 REFUSALS = {
     "too long": TOO_LONG,
-    "other words": api_error(400, "Prompt is too long: it has 208310 tokens"),
+    "other words": api_error(400, "Prompt is too long: it has 14310 tokens"),
     "older models": api_error(
         400,
-        "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, "
+        "input length and `max_tokens` exceed context limit: 13240 + 1333 > 14000, "
         "decrease input length or `max_tokens` and try again",
     ),
     "megabytes": api_error(413, "Request exceeds the maximum size"),
@@ -44,10 +46,14 @@ REFUSALS = {
 
 @pytest.fixture
 def worked(make):
-    """worked(*replies): an agent with a history of 20 messages, 9 of them calls."""
+    """worked(*replies): an agent with a history of 20 messages, 9 of them calls.
+
+    That is 10,600 tokens by our count.
+    """
 
     def build(*replies, **fields):
-        agent = make(*replies, keep_recent=99, **fields)  # layer 1 has nothing to do
+        fields = {"threshold": 12_000, "window": 14_000, "clear_above": 99_999} | fields
+        agent = make(*replies, **fields)
         steps = (did(f"result {n} " + "r" * 4_000) for n in range(9))
         for message in [typed("First wish."), *itertools.chain(*steps), said("Well.")]:
             program.commit(agent, message)
@@ -151,15 +157,6 @@ def test_compact_with_nothing_to_compact_says_so(make, enter, messages):
     assert agent.messages == messages and agent.client.requests == []
 
 
-def test_a_compact_that_fails_says_so_and_keeps_the_history(worked, enter):
-    agent = worked(NO_SUMMARY, SUMMARY)
-    before = agent.messages
-    enter(agent, "/compact the birds")
-    assert agent.messages == before and agent.events[-1][0] == "error"
-    enter(agent, "/compact")
-    assert len(agent.messages) == 1 and "birds" not in str(summaries(agent)[1])
-
-
 # --- The API asks: the prompt is too long ---
 
 
@@ -173,10 +170,11 @@ def test_a_request_that_is_too_long_is_compacted_and_goes_on(worked, refusal):
     assert on_disk(agent)
 
 
-def test_the_summary_is_of_the_conversation_without_the_partial_reply(worked):
+def test_the_summary_is_of_all_but_the_newest_without_the_partial_reply(worked):
     agent = worked(REFUSALS["window, in a call"], SUMMARY, reply("Done."))
+    before = agent.messages
     program.take_turn(agent, "Second wish.")
-    assert summaries(agent)[0]["messages"][-2] == typed("Second wish.")
+    assert summaries(agent)[0]["messages"][:-1] == before[:-5]
 
 
 @pytest.mark.parametrize(
@@ -247,42 +245,115 @@ def test_while_the_breaker_is_open_no_summary_is_tried(worked):
     assert len(agent.client.requests[-1]["messages"]) <= 7
 
 
-def test_a_history_of_a_few_huge_messages_is_brought_down_as_well(make):
-    calls = [("bash", {"command": "printf 'x%.0s' {1..30000}"})]
-    agent = make(reply(calls=calls), TOO_LONG, SUMMARY, reply("Done."))
+def test_a_history_of_a_few_huge_messages_goes_with_a_note_of_what_was_not_seen(make):
+    calls = [
+        ("bash", {"command": "printf 'x%.0s' {1..30000}"}),
+        ("glob", {"pattern": "*"}),
+    ]
+    agent = make(reply(calls=calls), huge(210_000), reply("Done."))
     assert program.take_turn(agent, "Print it.") == "Done."
     [sent] = agent.client.requests[-1]["messages"]
-    assert texts(sent)[-1].endswith("Print it.")
+    [note] = [text for text in texts(sent) if "want of room" in text]
+    assert "bash" in note and "{1..30000}" in note and 'glob {"pattern": "*"}' in note
+    assert texts(sent)[-1].endswith("Print it.") and summaries(agent) == []
+
+
+def test_a_note_names_no_call_whose_result_was_seen(worked):
+    agent = worked(huge(30_000), SUMMARY, reply("Done."), threshold=6_000, auto=False)
+    program.take_turn(agent, "Second wish.")
+    [note] = [t for t in texts(agent.messages[0]) if "want of room" in t]
+    assert "transcript" in note and "bash" not in note and "saw no result" not in note
 
 
 @pytest.mark.parametrize("second", REFUSALS.values(), ids=REFUSALS)
-def test_refused_again_it_is_one_clear_error(worked, second):
-    agent = worked(TOO_LONG, SUMMARY, second)
-    assert "too long" in fails(agent, "Second wish.")
-    assert len(agent.client.requests) == 3 and not Path("ran").exists()
+def test_refused_after_both_remedies_it_is_one_clear_error(worked, second):
+    agent = worked(TOO_LONG, SUMMARY, second, second)
+    assert "/clear" in fails(agent, "Second wish.")
+    assert len(agent.client.requests) == 4 and not Path("ran").exists()
 
 
 def test_after_that_error_the_history_is_intact_and_can_be_used(worked):
-    agent = worked(TOO_LONG, SUMMARY, TOO_LONG, reply("Done."))
+    agent = worked(TOO_LONG, SUMMARY, TOO_LONG, TOO_LONG, reply("Done."))
     fails(agent, "Second wish.")
     assert on_disk(agent)
-    assert agent.messages[-1] == typed("Second wish.")
+    assert texts(agent.messages[-1])[-1].endswith("Second wish.")
     assert program.remember(agent.messages)["words"] == ["First wish.", "Second wish."]
     assert program.take_turn(agent, "Third wish.") == "Done."
 
 
-def test_where_nothing_can_be_compacted_it_is_the_same_clear_error(make):
-    agent = make(TOO_LONG, reply("Done."))
-    assert "too long" in fails(agent, "Hello.")
-    assert agent.messages == [typed("Hello.")] and len(agent.client.requests) == 1
+# --- What was typed, or the newest results, are too large by the API's count alone ---
+
+DENSE = "\u2042" * 3_333  # 2,500 tokens by our count, 10,000 by the API's
 
 
-def test_a_later_turn_may_compact_again(worked):
-    agent = worked(TOO_LONG, SUMMARY, reply(BODY), TOO_LONG, SUMMARY, reply("Done."))
-    for text in ("Second wish.", "Third wish."):
+def count_dense(request):
+    """An answer, if the request is within 16,000 tokens by a count that knows DENSE."""
+    length = stub.count(request["system"], request["tools"], request["messages"])
+    length += 2 * str(request["messages"]).count("\u2042")
+    answer = SUMMARY if asks_for_summary(request) else reply("Done.")
+    return answer if length <= 16_000 else huge(length)
+
+
+def huge(tokens):
+    return api_error(400, f"prompt is too long: {tokens} tokens > 16000 maximum")
+
+
+@pytest.mark.parametrize(
+    "refusal", [huge(42_000), api_error(413, "Request exceeds the maximum size")]
+)
+def test_a_first_message_that_is_too_large_is_taken_back(make, refusal):
+    agent = make(refusal, reply("Done."), **SMALL)
+    assert "into a file" in fails(agent, 3 * DENSE)
+    assert agent.messages == [] and len(agent.client.requests) == 1
+    assert program.take_turn(agent, "Look into the file.") == "Done."
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_later_message_that_is_too_large_is_taken_back(make, resumed):
+    agent = make(*[reply("x" * 400)] * 3, *[count_dense] * 2, **SMALL)
+    for text in ("One.", "Two.", "Three."):
         program.take_turn(agent, text)
-    assert len(summaries(agent)) == 2
-    assert program.remember(agent.messages)["words"][0] == "First wish."
+    if resumed:
+        program.resume(agent, agent.transcript)
+    before = agent.messages
+    assert "into a file" in fails(agent, 3 * DENSE)
+    assert agent.messages == before and len(agent.client.requests) == 4
+    assert program.take_turn(agent, "Look into the file.") == "Done." and on_disk(agent)
+
+
+def test_what_the_api_counted_before_tells_how_large_a_message_is(make):
+    agent = make(reply("x" * 22_000), huge(22_000), reply("Done."), **SMALL)
+    program.take_turn(agent, "Hello.")
+    assert 8_000 < program.context_tokens(agent) < 9_500
+    assert "into a file" in fails(agent, "y" * 11_000)  # the rest of the 22,000
+
+
+def test_of_two_messages_that_were_typed_the_large_one_goes_as_well(make):
+    agent = make(reply("Hi."), KeyboardInterrupt(), *[count_dense] * 2, **SMALL)
+    program.take_turn(agent, "Hello.")
+    with pytest.raises(KeyboardInterrupt):
+        program.take_turn(agent, 3 * DENSE)
+    fails(agent, "Well?")
+    assert program.take_turn(agent, "Look into the file.") == "Done."
+
+
+def test_a_short_message_after_a_long_history_is_not_what_is_too_large(worked):
+    agent = worked(TOO_LONG, SUMMARY, reply("Done."))
+    program.commit(agent, said("Well."))
+    program.resume(agent, agent.transcript)  # nothing is counted any more
+    assert program.take_turn(agent, "Go on.") == "Done."
+
+
+def test_newest_results_that_are_too_large_cost_two_refusals_at_most(make):
+    Path("dense.txt").write_text(DENSE)
+    Path("plain.txt").write_text("x" * 4_000)
+    steps = [reply(calls=[("read_file", {"path": "plain.txt"})]) for _ in range(4)]
+    dense = reply(calls=[("read_file", {"path": "dense.txt"})])
+    agent = make(*steps, dense, *[count_dense] * 4, **SMALL, clear_above=99_999)
+    assert program.take_turn(agent, "Read them.") == "Done."
+    assert len(agent.client.requests) <= 5 + 2 + 1 + 1  # refused, the summary, done
+    head = "\n".join(texts(agent.messages[0]))
+    assert 'read_file {"path": "dense.txt"}' in head and "Read them." in head
 
 
 @pytest.mark.parametrize("window", [6_000, 8_000, 11_000])
@@ -304,7 +375,7 @@ def refused(worked):
     def build(times, *replies, refusal=TOO_LONG):
         agent = worked(*[refusal] * times, *replies)
         agent.before = agent.messages
-        agent.done = program.compact_history(agent, "compact", by_hand=True)
+        agent.done = program.compact_history(agent, "compact")
         return agent
 
     return build
@@ -333,7 +404,7 @@ def test_no_pair_is_parted_however_much_is_left_out(make, times, shift):
     agent = make(*[TOO_LONG] * times, SUMMARY)
     steps = itertools.chain(*(did("r" * 3_000) for _ in range(7)))
     agent.messages = [typed("Go."), *map(typed, "abc"[:shift]), *steps, said("Done.")]
-    program.compact_history(agent, "compact", by_hand=True)
+    program.compact_history(agent, "compact")
     for request in agent.client.requests:
         assert not [*stub.in_pairs(stub.merge_turns(request["messages"]))]
 
@@ -346,13 +417,7 @@ def test_thinking_is_dropped_from_that_copy_and_from_no_other(make):
     )
     program.take_turn(agent, "Work.")
     before = agent.messages
-    program.compact_history(agent, "compact", by_hand=True)
+    program.compact_history(agent, "compact")
     whole, copy = ("'thinking'" in str(r["messages"]) for r in summaries(agent))
     assert (whole, copy) == (True, False) and agent.messages == before
     assert program.take_turn(agent, "Go on.") == "More."  # its thinking is still valid
-
-
-def test_it_is_tried_for_an_automatic_summary_too(worked):
-    agent = worked(TOO_LONG, SUMMARY, reply("Done."), threshold=8_000)
-    assert program.take_turn(agent, "Second wish.") == "Done."
-    assert len(summaries(agent)) == 2 and agent.failures == 0
