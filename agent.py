@@ -739,8 +739,8 @@ def commit(agent: Agent, entry: dict) -> None:
         stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
         path, written = TRANSCRIPT_DIR / f"{agent.log_name}_{stamp}.jsonl", 0
         if agent.messages:
-            origin = {"event": "continued", "from": str(agent.transcript)}
-            line = to_bytes({**origin, "messages": messages}) + b"\n"
+            known = {"event": "continued", "from": str(agent.transcript)}
+            line = to_bytes({**known, "messages": agent.messages}) + b"\n" + line
     try:
         own_folder(TRANSCRIPT_DIR)
         with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
