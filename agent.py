@@ -1067,7 +1067,7 @@ def sendable(content: list[dict], cut_off: bool) -> list[dict]:
     signed, since a lone surrogate in the reply had to be replaced.
     """
     known = [
-        {key: b[key] for key in ("type", *BLOCKS["assistant", b["type"]])}
+        {k: v for k, v in b.items() if k in ("type", *BLOCKS["assistant", b["type"]])}
         for b in content
     ]
     kept = [b for b in known if b["type"] != "text" or b["text"].strip()]
