@@ -1054,7 +1054,8 @@ def to_reply(final: Any) -> Reply:
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
         return Reply(user(reason), stop, sent, read, 0)
-    content = [block.to_dict(exclude_none=True) for block in final.content]
+    said = [b for b in final.content if b.type != "text" or b.text.strip()]
+    content = [block.to_dict(exclude_none=True) for block in said]
     kept = sendable(content, cut_off=stop == "max_tokens")
     written = written if len(kept) == len(content) else size(kept)
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, written)
@@ -1063,14 +1064,13 @@ def to_reply(final: Any) -> Reply:
 def sendable(content: list[dict], cut_off: bool) -> list[dict]:
     """The blocks of a reply that the API takes back; ValueError: one cannot be sent.
 
-    No empty text; no thinking that was cut, that stands alone or that is not as it was
-    signed, since a lone surrogate in the reply had to be replaced.
+    No thinking that was cut, that stands alone or that is not as it was signed, since a
+    lone surrogate in the reply had to be replaced.
     """
-    known = [
+    kept = [
         {k: v for k, v in b.items() if k in ("type", *BLOCKS["assistant", b["type"]])}
         for b in content
     ]
-    kept = [b for b in known if b["type"] != "text" or b["text"].strip()]
     clean = json.loads(to_bytes(kept))
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
     if useful:
