@@ -156,7 +156,7 @@ def scripted_tool(agent, **_):
 def noted_call(run_tool, agent, call):
     """Run a tool and note its result."""
     result = run_tool(agent, call)
-    agent.client.results[call["id"]] = deepcopy(result)
+    agent.client.results[call["id"]] = json.loads(program.to_bytes(result))
     return result
 
 
