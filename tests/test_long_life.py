@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import stub
-from builders import LONG_TESTS
+from builders import LONG_TESTS, did, said, typed
 from stub import StubClient, api_error, reply
 
 import agent as program
@@ -273,3 +273,32 @@ def test_many_short_messages_of_the_person_stay_within_their_share(make):
     share = sum(tokens(block["text"]) for block in content if FIRST in block["text"])
     assert 100 < share <= agent.threshold / 8 + 50
     assert "and now the last" in str(agent.messages)
+
+
+# --- What it costs to have nothing to do ---
+
+
+def test_with_nothing_to_do_the_layers_read_a_third_of_the_conversation_at_most(
+    make, monkeypatch
+):
+    """Counted in bytes of JSON: the conversation has 1,000 messages."""
+    agent = make(window=1_000_000, keep_tokens=0, min_savings=0)
+    agent.messages = [
+        message
+        for number in range(250)
+        for message in (typed(words(number)), *did("a line\n" * 350), said("Done."))
+    ]
+    whole = len(program.to_bytes(agent.messages))
+    agent.counted, agent.known = whole // 4, len(agent.messages) - 1
+    agent.messages = agent.messages[:-1]
+    read, to_bytes = [], program.to_bytes
+
+    def counted(value):
+        read.append(len(data := to_bytes(value)))
+        return data
+
+    monkeypatch.setattr(program, "to_bytes", counted)
+    before = agent.messages
+    program.layer_1(agent)
+    assert not program.should_compact(agent) and agent.messages is before
+    assert whole > 4 * 150_000 and 0 < sum(read) < whole / 3
