@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections import deque
 from contextlib import suppress
 from copy import deepcopy
@@ -20,7 +21,7 @@ import agent as program
 # The same examples in every run; no limit of time for one, since machines are slow.
 USUAL = settings(derandomize=True, deadline=None)
 LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 60)
-HISTORIES = settings(USUAL, max_examples=1_400 if LONG_TESTS else 200)
+HISTORIES = settings(USUAL, max_examples=1_400 if LONG_TESTS else 300)
 
 THINKING = ("thinking", "redacted_thinking")
 COLD = float("-inf")
@@ -274,6 +275,11 @@ def asked_for(agent):
     program.manual_compact(agent)
 
 
+def without_model(agent):
+    if agent.messages and not agent.tries:  # as a second remedy it leaves less
+        program.compact_without_model(agent, "auto_compact")
+
+
 def reactive(agent):
     """Once between two replies; a second time it goes without the model, or fails."""
     if agent.messages and not agent.tries:
@@ -298,7 +304,7 @@ LAYERS = {
     "micro_compact": partial(layer_1, keep_recent=1, max_messages=0),
     "/compact": partial(program.compact_history, name="compact"),
     "compact": asked_for,
-    "without a model": partial(program.compact_without_model, name="auto_compact"),
+    "without a model": without_model,
     "auto_compact": automatic,
     "reactive_compact": reactive,
     "drop_thinking": partial(without_thinking, start=0),
@@ -421,3 +427,88 @@ def test_layers_without_a_model_settle_at_once(beginning, exchanges, layers):
             new = unseen(messages)
             assert unseen(after)[: len(new)] == new
         messages = after
+
+
+# --- A transcript that was damaged ---
+
+CALLED = [("text", "a"), ("call", CALLS[0]), ("call", CALLS[3]), ("thinking", "hm")]
+LINES = [
+    json.dumps(message)
+    for message in conversation(
+        BEGINNINGS[1], [(CALLED, ["out"], "more"), (CALLED[1:], ["out"], "日本語")]
+    )
+]
+LINES.insert(5, json.dumps({"event": "compact", "messages": [COMPACTED]}))
+LINES.insert(6, json.dumps({"role": "user", "content": "And then?"}))
+VALUES = [None, True, 5, -1.5, "", " ", "a", "\ud800", [], ["a"], [[]], {}, {"a": 5}]
+VALUES += [float("nan"), float("inf"), {"type": "text", "text": "a"}, CARRIED]
+KEYS = ["role", "content", "type", "id", "name", "input", "is_error", "text", "path"]
+KEYS += ["tool_use_id", "carried", "event", "messages", "parts", "todos", "more"]
+VALUE = st.one_of(
+    st.sampled_from(VALUES), st.sampled_from([json.loads(line) for line in LINES])
+)
+NUMBER = st.integers(0, 99)
+EDIT = st.one_of(
+    st.tuples(st.sampled_from(["drop", "twice", "swap"]), NUMBER, NUMBER),
+    st.tuples(st.just("cut"), NUMBER, st.integers(0, 300)),
+    st.tuples(st.just("set"), NUMBER, NUMBER, st.sampled_from(KEYS), VALUE),
+    st.tuples(st.just("replace"), NUMBER, NUMBER, VALUE),
+    st.tuples(st.just("remove"), NUMBER, NUMBER),
+)
+
+
+def edited(lines, do, at, which, *value):
+    """The lines after one of them was damaged."""
+    at, lines = at % len(lines), [*lines]
+    if do in ("drop", "twice"):
+        lines[at : at + 1] = [lines[at]] * (2 * (do == "twice"))
+    elif do == "swap":
+        lines[at], lines[which % len(lines)] = lines[which % len(lines)], lines[at]
+    elif do == "cut":
+        lines[at] = lines[at][:which]
+    else:
+        with suppress(ValueError):  # it was cut before
+            entry = json.loads(lines[at])
+            damage(places(entry), do, which, *value)
+            lines[at] = json.dumps(entry)
+    return lines
+
+
+def places(value):
+    """Each (list or object, index or key) in a value, from the outside in."""
+    if isinstance(value, (dict, list)):
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        for key in keys:
+            yield value, key
+            yield from places(value[key])
+
+
+def damage(found, do, which, *value):
+    """Set a key, or replace or remove a value, at one of these places."""
+    found = list(found)
+    for inside, key in [found[which % len(found)]] if found else []:
+        if do == "remove":
+            del inside[key]
+        elif do == "replace":
+            inside[key] = deepcopy(value[0])
+        elif isinstance(inside, dict):
+            inside[value[0]] = deepcopy(value[1])
+
+
+@settings(USUAL, max_examples=4_000 if LONG_TESTS else 600)
+@given(st.lists(EDIT, min_size=1, max_size=3))
+def test_what_a_damaged_transcript_gives_the_api_takes_or_one_line_says_where(edits):
+    lines = LINES
+    for edit in edits:
+        lines = edited(lines, *edit) or [""]
+    Path("damaged.jsonl").write_text("\n".join(lines))
+    agent = program.Agent(StubClient(*[stub.reply("Fine.")] * 2))
+    try:
+        program.resume(agent, Path("damaged.jsonl"))
+    except program.AgentError as error:
+        assert re.search(r"damaged in line \d+: |There is no conv", str(error))
+        assert len(str(error)) < 300
+        return
+    assert program.take_turn(agent, "Go on") == "Fine." and not agent.client.refused
+    assert program.load(agent.transcript) == agent.messages
+    program.context_table(agent)
