@@ -734,14 +734,16 @@ def pays_after(old: list[dict], new: list[dict]) -> float:
 
 # ---- the transcript: every message on disk before a layer can touch it ----
 
-# the keys of a block of each type; the first holds text that must not be blank
+# who may say a block of which type, and its keys; the first must not be blank
 BLOCKS = {
-    "text": ["text"],
-    "tool_use": ["name", "id", "input"],
-    "tool_result": ["content", "tool_use_id"],
-    "thinking": ["signature", "thinking"],
-    "redacted_thinking": ["data"],
+    ("user", "text"): ["text"],
+    ("user", "tool_result"): ["content", "tool_use_id"],
+    ("assistant", "text"): ["text"],
+    ("assistant", "tool_use"): ["name", "id", "input"],
+    ("assistant", "thinking"): ["signature", "thinking"],
+    ("assistant", "redacted_thinking"): ["data"],
 }
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def commit(agent: Agent, entry: dict) -> None:
@@ -758,8 +760,8 @@ def commit(agent: Agent, entry: dict) -> None:
         stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
         path, written = TRANSCRIPT_DIR / f"{agent.log_name}_{stamp}.jsonl", 0
         if agent.messages:
-            origin = {"event": "continued", "from": str(agent.transcript)}
-            line = to_bytes({**origin, "messages": messages}) + b"\n"
+            known = {"event": "continued", "from": str(agent.transcript)}
+            line = to_bytes({**known, "messages": agent.messages}) + b"\n" + line
     try:
         own_folder(TRANSCRIPT_DIR)
         with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
@@ -809,21 +811,18 @@ def load(path: Path) -> list[dict]:
         entry = None
         try:
             entry = json.loads(line)
-            to_bytes(entry)  # ValueError: NaN or infinity
+            known = follow([], json.loads(to_bytes(entry)))  # ValueError: NaN, infinity
+            if type(known) is not list:
+                raise ValueError("what is known is no list")
             if "event" in entry:
                 messages, ids = [], set()
-            for message in follow([], entry):
+            for message in known:
                 check(message, messages, ids)
                 messages.append(message)
-        except (
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ) as e:
+        except DAMAGE as e:
             if entry is not None or number < len(lines):
-                raise AgentError(f"{path} is damaged in line {number}: {e!r}.") from e
+                text = f"{path} is damaged in line {number}: {repr(e)[:200]}."
+                raise AgentError(text) from e
     return drop_thinking(messages)
 
 
@@ -834,24 +833,23 @@ def check(message: dict, before: list[dict], ids: set[str]) -> None:
     answers = [b["tool_use_id"] for b in blocks(message, "tool_result")]
     if sorted(answers) != sorted(calls):
         raise ValueError(f"the calls {calls} are answered by {answers}")
-    if role != "user" and (role != "assistant" or not before) or not content:
-        raise ValueError(f"no message, or one of {role} that cannot stand here")
-    for block in [{"type": "text", "text": content}] if is_typed(message) else content:
-        first, *others = BLOCKS[block["type"]]
-        fits = block[first].strip() and {first, *others} <= block.keys()
-        fits = fits and block.keys() <= {"type", first, *others, "is_error"}
-        if block["type"] == "tool_use":
-            fits = fits and role == "assistant" and type(block["input"]) is dict
-            fits = fits and re.fullmatch(r"[\w-]{1,128}", block["name"], re.ASCII)
-            fits = fits and block["id"] not in ids
-            ids.add(block["id"])
-        if not fits or (block["type"] == "tool_result" and role != "user"):
+    if not content or not before and role != "user":
+        raise ValueError("nothing is said, or not by the user first")
+    said = [{"type": "text", "text": content}] if is_typed(message) else content
+    for at, block in enumerate(said):
+        keys, result = BLOCKS[role, block["type"]], block["type"] == "tool_result"
+        types = [dict if key == "input" else str for key in keys]
+        fits = [type(block[key]) for key in keys] == types and block[keys[0]].strip()
+        more = {key: block[key] for key in block.keys() - {"type", *keys}}
+        fits = fits and (not more or result and more == {"is_error": True})
+        if not fits or result is not (at < len(answers)):  # results stand first
             raise ValueError(f"a {block['type']} block that the API would refuse")
-    if not all(
-        type(text) is str
-        for texts in remember([*before[-1:], message]).values()
-        for text in texts
-    ):
+    for call in blocks(message, "tool_use"):
+        if call["id"] in ids or not re.fullmatch(r"(?a)[\w-]{1,128}", call["name"]):
+            raise ValueError(f"a call of {call['name']} that the API would refuse")
+        ids.add(call["id"])
+    ours = [*remember([*before[-1:], message]).values(), message.get("parts", [])]
+    if {type(text) for texts in ours for text in texts} - {str}:
         raise ValueError("what it remembers is no text")
 
 
@@ -860,7 +858,7 @@ def resume(agent: Agent, path: Path | None) -> None:
 
     The file stays as it is: what comes from now on goes into another.
     """
-    path = path or next((found for found, _ in conversations()), None)
+    path = path or next((found for found, _ in conversations(agent)), None)
     messages = load(path) if path and path.is_file() else []
     if path is None or not messages:
         raise AgentError(f"There is no conversation in {path or TRANSCRIPT_DIR}.")
@@ -869,18 +867,28 @@ def resume(agent: Agent, path: Path | None) -> None:
     agent.emit("layer", f"[resume] {path}: {context_tokens(agent):,} tokens")
 
 
-def conversations() -> Iterator[tuple[Path, list[dict]]]:
+def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
     """The files of this folder with a conversation, newest first, and what they hold.
 
-    One that another went on from is left out: the newer one holds it all.
+    One that another went on from is left out: the newer one holds it all. A damaged one
+    is named and left out.
     """
-    gone_on = set()
-    paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
+    paths = [p for p in TRANSCRIPT_DIR.glob("transcript_*.jsonl") if p.is_file()]
+    gone_on = {origin(path) for path in paths}
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
-        with path.open("rb") as file, suppress(ValueError, AttributeError):
-            gone_on.add(json.loads(file.readline()).get("from"))
-        if str(path) not in gone_on and (messages := load(path)):
-            yield path, messages
+        try:
+            if path.name not in gone_on and (messages := load(path)):
+                yield path, messages
+        except (AgentError, OSError) as error:
+            agent.emit("error", f"[resume] {error}")
+            gone_on.discard(origin(path))
+
+
+def origin(path: Path) -> str:
+    """The name of the transcript that this one went on from, "" if there is none."""
+    with suppress(OSError, *DAMAGE), path.open("rb") as file:
+        return Path(json.loads(file.readline())["from"]).name
+    return ""
 
 
 def own_folder(path: Path) -> None:
@@ -1066,7 +1074,8 @@ def to_reply(final: Any) -> Reply:
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
         return Reply(user(reason), stop, sent, read, 0)
-    content = [block.to_dict(exclude_none=True) for block in final.content]
+    said = [b for b in final.content if b.type != "text" or b.text.strip()]
+    content = [block.to_dict(exclude_none=True) for block in said]
     kept = sendable(content, cut_off=stop == "max_tokens")
     written = written if len(kept) == len(content) else size(kept)
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, written)
@@ -1075,14 +1084,17 @@ def to_reply(final: Any) -> Reply:
 def sendable(content: list[dict], cut_off: bool) -> list[dict]:
     """The blocks of a reply that the API takes back; ValueError: one cannot be sent.
 
-    No empty text; no thinking that was cut, that stands alone or that is not as it was
-    signed, since a lone surrogate in the reply had to be replaced.
+    No thinking that was cut, that stands alone or that is not as it was signed, since a
+    lone surrogate in the reply had to be replaced.
     """
-    kept = [b for b in content if b["type"] != "text" or b["text"].strip()]
+    kept = [
+        {k: v for k, v in b.items() if k in ("type", *BLOCKS["assistant", b["type"]])}
+        for b in content
+    ]
     clean = json.loads(to_bytes(kept))
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
-    if any(type(b.get("input", {})) is not dict for b in useful):
-        raise ValueError("the input of a tool call is no object")
+    if useful:
+        check({"role": "assistant", "content": useful}, [user()], set())
     return useful if cut_off or not useful or clean != kept else clean
 
 
@@ -1793,7 +1805,7 @@ def command(agent: Agent, terminal: Terminal, line: str) -> Agent:
 
 def choose(agent: Agent, terminal: Terminal, number: str) -> None:
     """List the conversations of this folder, or take up the one with this number."""
-    found = list(itertools.islice(conversations(), 20))
+    found = list(itertools.islice(conversations(agent), 20))
     if number:
         if not number.isdecimal() or not 0 < int(number) <= len(found):
             raise AgentError(f"There is no conversation {number}: /resume lists them.")

@@ -1,10 +1,11 @@
 """SIGKILL and Ctrl-C at the points of a scripted run: every fourth, or all (LONG_TESTS).
 
 The run does all that an agent does: it streams, runs tools, hands work to a subagent,
-saves a large result, plans, compacts in all three ways, is cut off, answered with nothing
-and refused. A point is whatever the world could notice: an event, a piece of a stream, a
-question, an operation on a file or a process, a line of the transcript. Each run is a
-process of its own, forked, because starting Python anew for each would take minutes.
+saves a large result, plans, compacts in all three ways, is cut off, answered with
+nothing, refused, and taken up by a second agent. A point is whatever the world could
+notice: an event, a piece of a stream, a question, an operation on a file or a process,
+a line of the transcript. Each run is a process of its own, forked, because starting
+Python anew for each would take minutes.
 """
 
 import json
@@ -17,19 +18,21 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from builders import LONG_TESTS, PLAN, READ, SUMMARY, TASK, TOO_LONG, WRITE, any_answer
-from stub import Stream, StubClient, count, reply, tokens
+from builders import LONG_TESTS, PLAN, READ, SUMMARY, TASK, WRITE, any_answer
+from stub import Stream, StubClient, api_error, count, reply, tokens
 
 import agent as program
 from agent import Agent, AgentError, drop_thinking, load, remember, resume, take_turn
 
 pytestmark = pytest.mark.xdist_group("the script")
-SMALL = {"threshold": 4_000, "window": 12_000, "max_output": 2_000}
+SMALL = {"threshold": 4_000, "window": 5_000, "max_output": 1_000}
 LONG = "A long answer. " * 700  # brings the context over that threshold
 HALF = LONG[: len(LONG) // 2]
 BIG = ("bash", {"command": "seq 2000"})
 COMPACT = ("compact", {"focus": "the notes"})
+TOO_LONG = api_error(413, "Request exceeds the maximum size")
 NOTES = "these are the notes\n" * 60
+TURNS = 3  # of the script, before a second agent takes the conversation up
 FOLDER = Path(".transcripts")
 EVERY = 1 if LONG_TESTS else 4  # how many points, or lines, make one that is tried
 
@@ -55,6 +58,10 @@ def script():
             reply("Told.", thinking="so"),
         ],
         "Something forbidden": [reply("I", stop="refusal")],
+        "Is it all there?": [
+            reply("Yes.", calls=[READ], thinking="so"),
+            reply("It is."),
+        ],
         "Tell me half": [reply(HALF)],
         "And the end": [TOO_LONG, SUMMARY, reply("The end.")],
     }
@@ -117,28 +124,28 @@ class WatchedClient(StubClient):
 def act_on(point):
     """An agent whose every step is a point."""
 
-    def approve(tool, arguments):
+    def approve(name, what):
         point("approval")
         return True
 
     agent = Agent(WatchedClient(point), approve=approve, **SMALL)
-    agent.emit = lambda kind, text: kind in ("text", "thinking") or point("event")
+    agent.emit = lambda style, text: style in ("text", "thinking") or point("event")
     return agent
 
 
 AUDITED = {"open", "os.mkdir", "os.chmod", "os.rename", "os.remove"}
-AUDITED |= {"fcntl.flock", "subprocess.Popen", "os.killpg"}
+AUDITED |= {"subprocess.Popen", "os.killpg"}
 
 
 @contextmanager
-def watched(point, acknowledge=lambda kind, entry: None):
+def watched(point, acknowledge=lambda log_name, entry: None):
     """Let what the program does to files, processes and transcripts be points too."""
     before = program.commit, AUDIT["point"]
 
-    def commit(agent, entry, *more):
+    def commit(agent, entry):
         point("before a line")
-        before[0](agent, entry, *more)
-        acknowledge(agent.kind, entry)
+        before[0](agent, entry)
+        acknowledge(agent.log_name, entry)
         point("after a line")
 
     program.commit, AUDIT["point"] = commit, point
@@ -158,7 +165,7 @@ def audit(name, arguments):
 
 
 def play(agent, turns):
-    """Run the script; what ends a turn with a clear line does not end the run."""
+    """Run these turns; what ends one with a clear line does not end the run."""
     for text, replies in turns.items():
         agent.client.queue.clear()
         agent.client.enqueue(*replies)
@@ -200,15 +207,16 @@ def fill(folder):
 def run_script(folder, act=None, at=()):
     """The whole script in a new folder; writes there which points it passed."""
     fill(folder)
-    point = Points(act, at)
-    agent = act_on(point)
+    point, turns = Points(act, at), [*script().items()]
     with open("acknowledged", "ab", buffering=0) as file:
 
-        def acknowledge(kind, entry):
-            file.write(json.dumps([kind, entry]).encode() + b"\n")
+        def acknowledge(log_name, entry):
+            file.write(json.dumps([log_name, entry]).encode() + b"\n")
 
         with watched(point, acknowledge):
-            play(agent, script())
+            play(act_on(point), dict(turns[:TURNS]))
+            resume(second := act_on(point), None)
+            play(second, dict(turns[TURNS:]))
     Path("points").write_text(json.dumps(point.passed))
 
 
@@ -269,34 +277,45 @@ def planned(lines):
 def acknowledged():
     """The lines that were acknowledged in this folder."""
     given = map(json.loads, Path("acknowledged").read_bytes().splitlines())
-    return [entry for kind, entry in given if kind == "transcript"]
+    return [entry for log_name, entry in given if log_name == "transcript"]
+
+
+def written(folder):
+    """The lines of all transcripts in a folder, as if one run had written them."""
+    lines = []
+    for path in sorted(folder.glob("transcript_*.jsonl"), key=os.path.getmtime):
+        own = path.read_bytes().splitlines(keepends=True)
+        if lines and own:
+            assert json.loads(own[0])["event"] == "continued"
+            assert shape(replay(own[:1])) == shape(replay(lines))
+        lines += own[1:] if lines else own
+    return lines
 
 
 def check_resumed(lines):
     """Take up the newest conversation, which is what these lines say, and go on."""
+    before = {path: path.read_bytes() for path in FOLDER.glob("*.jsonl")}
     agent = Agent(StubClient(any_answer, any_answer), **SMALL)
     resume(agent, None)
-    assert agent.messages == replay(lines)
+    assert shape(agent.messages) == shape(replay(lines))
     assert take_turn(agent, "And now?") == "Fine." and not agent.client.refused
     memory = remember(agent.messages)
     assert memory["words"] == [*typed(lines), "And now?"]
     assert ("[ ] go on" in memory["todos"]) is planned(lines)
     assert ("notes.txt" in memory["files"]) is planned(lines)
     assert shape(load(agent.transcript)) == shape(drop_thinking(agent.messages))
-    agent.log.close()
+    assert before == {path: path.read_bytes() for path in before}
+    assert agent.transcript not in before
+    agent.transcript.unlink()
 
 
 def check_killed():
     """Nothing that was acknowledged is lost, and the work can go on."""
-    given = acknowledged()
-    paths = list(FOLDER.glob("transcript_*.jsonl"))
-    if not paths:
-        assert given == []
-        return 0
-    lines = paths[0].read_bytes().splitlines(keepends=True)
+    given, lines = acknowledged(), written(FOLDER)
     assert [json.loads(line) for line in lines[: len(given)]] == given
-    assert len(lines) <= len(given) + 1 and len(paths) == 1
-    check_resumed(lines)
+    assert len(lines) <= len(given) + 1
+    if lines:
+        check_resumed(lines)
     return len(lines)
 
 
@@ -311,10 +330,10 @@ def test_the_script_passes_every_kind_of_point(whole):
 
 
 def test_the_script_compacts_in_every_way(whole):
-    [path] = whole.glob(".transcripts/transcript_*.jsonl")
-    events = [json.loads(line).get("event") for line in path.open()]
+    events = [json.loads(line).get("event") for line in written(whole / FOLDER)]
     wanted = ["compact", "auto_compact", "refusal", "reactive_compact"]
     assert [event for event in events if event] == wanted
+    assert len(list(whole.glob(".transcripts/transcript_*.jsonl"))) == 2
     assert list(whole.glob(".task_outputs/tool-results/*.txt"))
     assert list(whole.glob(".transcripts/task_*.jsonl"))
 
@@ -330,20 +349,30 @@ def test_after_sigkill_at_any_point_the_conversation_goes_on(whole, tmp_path):
             seen.add(check_killed())
         except BaseException as error:
             raise AssertionError(f"killed at point {number}, {name}") from error
-    [path] = whole.glob(".transcripts/transcript_*.jsonl")
-    lines = set(range(len(path.read_bytes().splitlines()) + 1))
+    lines = set(range(len(written(whole / FOLDER)) + 1))
     assert seen == lines if LONG_TESTS else len(seen) > len(lines) / 2
 
 
 def test_after_sigkill_in_the_middle_of_any_line_the_conversation_goes_on(whole):
-    [path] = whole.glob(".transcripts/transcript_*.jsonl")
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = written(whole / FOLDER)
     FOLDER.mkdir()
     for number, line in enumerate(lines):
         for cut in {1, 9, len(line) // 2, len(line) - 2, len(line) - 1}:
             torn = b"".join(lines[:number]) + line[:cut]
-            (FOLDER / path.name).write_bytes(torn)
-            check_resumed(lines[:number])
+            (FOLDER / "transcript_1.jsonl").write_bytes(torn)
+            whole_lines = number + (cut == len(line) - 1)  # but for its line break
+            if whole_lines:
+                check_resumed(lines[:whole_lines])
+
+
+def test_after_sigkill_in_the_middle_of_a_first_line_the_old_file_goes_on(whole):
+    old, new = sorted(whole.glob(f"{FOLDER}/transcript_*.jsonl"), key=os.path.getmtime)
+    FOLDER.mkdir()
+    (FOLDER / old.name).write_bytes(old.read_bytes())
+    first, *_ = new.read_bytes().splitlines(keepends=True)
+    for cut in (0, 1, len(first) // 2, len(first) - 2):
+        (FOLDER / new.name).write_bytes(first[:cut])
+        check_resumed(old.read_bytes().splitlines(keepends=True))
 
 
 def test_after_sigkill_by_a_tool_that_runs_the_conversation_goes_on(workspace):
@@ -351,7 +380,7 @@ def test_after_sigkill_by_a_tool_that_runs_the_conversation_goes_on(workspace):
 
     def work():
         agent = Agent(StubClient(reply("I try.", calls=[READ, suicide])), **SMALL)
-        agent.approve = lambda tool, arguments: True
+        agent.approve = lambda name, what: True
         take_turn(agent, "Try it")
 
     assert ended(child(work)) == -signal.SIGKILL
@@ -422,7 +451,7 @@ def interrupted_turns(agent, turns):
     except KeyboardInterrupt:
         times = 1
         with watched(lambda name: None):
-            on_disk(agent)
+            on_disk(agent, more=1)
     agent.client = StubClient(any_answer, any_answer)
     try:
         take_turn(agent, "Again")
@@ -434,19 +463,21 @@ def interrupted_turns(agent, turns):
 def check_interrupted(agent):
     """The conversation is valid, on disk, and the next turn and Ctrl-C still work."""
     again, agent.client = agent.client, StubClient(any_answer, any_answer)
-    agent.emit = lambda kind, text: None
+    agent.emit = lambda style, text: None
     assert take_turn(agent, "And now?") == "Fine."
     assert again.refused == agent.client.refused == []
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
     on_disk(agent)
-    agent.log.close()
 
 
-def on_disk(agent):
-    """What was written is what is in memory, but for what layer 1 clears there."""
+def on_disk(agent, more=0):
+    """What was written is what is in memory, but for what layer 1 clears there.
+
+    After Ctrl-C the file may hold one line more: it is not gone on with.
+    """
     path = agent.transcript
     lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    assert shape(replay(lines)) == shape(drop_thinking(agent.messages))
+    known = [shape(replay(lines[: len(lines) - n])) for n in range(more + 1)]
+    assert shape(drop_thinking(agent.messages)) in known
 
 
 def test_ctrl_c_twice_in_a_row_at_any_point_leaves_a_valid_conversation(
@@ -463,29 +494,9 @@ def test_ctrl_c_twice_in_a_row_at_any_point_leaves_a_valid_conversation(
         assert 1 <= times <= 2 <= len(point.passed[number - 1 :])
         check_interrupted(agent)
 
-    failed = in_batches(tmp_path, work, range(1, len(points) + 1, EVERY))
+    few = 4  # points that are passed in taking up the conversation, as is not done here
+    failed = in_batches(tmp_path, work, range(1, len(points) - few, EVERY))
     assert {f"{n} {points[int(n) - 1]}": text for n, text in failed.items()} == {}
-
-
-def test_ctrl_c_as_signals_are_held_back_does_not_hold_them_back_for_good(
-    make, monkeypatch
-):
-    held_back = signal.pthread_sigmask
-
-    def arriving_late(how, signals):
-        result = held_back(how, signals)
-        if how == signal.SIG_BLOCK and signals:
-            raise KeyboardInterrupt
-        return result
-
-    agent = make(reply("Hello."))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(signal, "pthread_sigmask", arriving_late)
-        take_turn(agent, "Hi")
-    try:
-        assert held_back(signal.SIG_BLOCK, []) == set()
-    finally:
-        held_back(signal.SIG_SETMASK, [])
 
 
 class Lines:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 import stub
-from builders import LONG_TESTS, TOO_LONG
-from stub import StubClient, reply
-from wire import serve
+from builders import LONG_TESTS, did, said, typed
+from stub import StubClient, api_error, reply
 
 import agent as program
 
 TURNS = 5_000 if LONG_TESTS else 2_000
 WINDOW, OUTPUT = 60_000, 16_384
 THRESHOLD = program.auto_compact_threshold(WINDOW, OUTPUT)
+TOO_LONG = api_error(413, "Request exceeds the maximum size")
 TRACED = 150  # the last turns, in which the memory is measured, which is slow
 pytestmark = pytest.mark.xdist_group("a long life")
 COMPACTIONS = ("auto_compact", "compact", "reactive_compact")
@@ -143,9 +143,7 @@ def folder_of_its_own(path):
 def session(tmp_path_factory):
     """The long session, which all its tests look at."""
     with folder_of_its_own(tmp_path_factory.mktemp("long")):
-        session = live()
-    yield session
-    session.agent.log.close()
+        return live()
 
 
 def compactions(session):
@@ -227,18 +225,13 @@ def test_memory_stays_flat(session):
 # --- What no compaction can help ---
 
 
-def test_a_threshold_below_the_fixed_parts_is_one_warning(monkeypatch, capsys):
+def test_a_threshold_below_the_fixed_parts_is_one_warning(run, api):
     """With one warning, no summary is asked for, and the work is done."""
     calls = [reply(calls=[("glob", {"pattern": "*"})]) for _ in range(3)]
-    client = StubClient(*calls, reply("Done."))
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-of-no-use")
-    monkeypatch.setenv("THRESHOLD", "500")
-    with serve(client) as url:
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
-        assert program.main(["--yes", "-p", "Look around."]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == "Done.\n" and len(client.requests) == 4
-    warnings = [s for s in shown.err.split("\n") if "THRESHOLD" in s or "compact" in s]
+    api.enqueue(*calls, reply("Done."))
+    status, out, err = run("--yes", "-p", "Look around.", THRESHOLD="500")
+    assert (status, out, len(api.requests)) == (0, "Done.\n", 4)
+    warnings = [s for s in err.split("\n") if "THRESHOLD" in s or "compact" in s]
     assert len(warnings) == 1
 
 
@@ -266,7 +259,6 @@ def test_the_threshold_holds_where_all_is_chinese_or_japanese(workspace):
         client.enqueue(reply("見ます。", calls=[("read_file", page)]))
         client.enqueue(reply("この部分は正しく、直す所はない。" * 40))
         program.take_turn(agent, f"{turn}番目の部分を見て、誤りがあれば直すこと。")
-    agent.log.close()
     assert client.largest["after a summary"] <= threshold
     assert client.largest["work"] <= 1.1 * threshold
 
@@ -276,8 +268,37 @@ def test_many_short_messages_of_the_person_stay_within_their_share(make):
     agent = make(window=24_000, max_output=8_000, threshold=12_000)
     for text in (FIRST, *["go on"] * 1_200, "and now the last"):
         agent.messages += [{"role": "user", "content": text}, said]
-    assert program.compact_history(agent, "auto_compact", free=True, by_hand=True)
+    assert program.compact_without_model(agent, "auto_compact")
     content = agent.messages[0]["content"]
     share = sum(tokens(block["text"]) for block in content if FIRST in block["text"])
     assert 100 < share <= agent.threshold / 8 + 50
-    assert "and now the last" in str(content)
+    assert "and now the last" in str(agent.messages)
+
+
+# --- What it costs to have nothing to do ---
+
+
+def test_with_nothing_to_do_the_layers_read_a_third_of_the_conversation_at_most(
+    make, monkeypatch
+):
+    """Counted in bytes of JSON: the conversation has 1,000 messages."""
+    agent = make(window=1_000_000, keep_tokens=0, min_savings=0)
+    agent.messages = [
+        message
+        for number in range(250)
+        for message in (typed(words(number)), *did("a line\n" * 350), said("Done."))
+    ]
+    whole = len(program.to_bytes(agent.messages))
+    agent.counted, agent.known = whole // 4, len(agent.messages) - 1
+    agent.messages = agent.messages[:-1]
+    read, to_bytes = [], program.to_bytes
+
+    def counted(value):
+        read.append(len(data := to_bytes(value)))
+        return data
+
+    monkeypatch.setattr(program, "to_bytes", counted)
+    before = agent.messages
+    program.layer_1(agent)
+    assert not program.should_compact(agent) and agent.messages is before
+    assert whole > 4 * 150_000 and 0 < sum(read) < whole / 3

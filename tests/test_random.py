@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections import deque
 from contextlib import suppress
 from copy import deepcopy
@@ -19,8 +20,8 @@ import agent as program
 
 # The same examples in every run; no limit of time for one, since machines are slow.
 USUAL = settings(derandomize=True, deadline=None)
-LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 200)
-HISTORIES = settings(USUAL, max_examples=1_400 if LONG_TESTS else 400)
+LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 60)
+HISTORIES = settings(USUAL, max_examples=1_400 if LONG_TESTS else 300)
 
 THINKING = ("thinking", "redacted_thinking")
 COLD = float("-inf")
@@ -35,7 +36,8 @@ def small_world(monkeypatch, workspace):
     monkeypatch.setattr(program, "run_tool", partial(noted_call, program.run_tool))
     monkeypatch.setattr(program, "commit", partial(noted_line, program.commit))
     for name in ("bash", "grep"):
-        monkeypatch.setitem(program.TOOLS, name, scripted_tool)
+        scripted = program.TOOLS[name]._replace(handler=scripted_tool)
+        monkeypatch.setitem(program.TOOLS, name, scripted)
     (workspace / "notes.txt").write_text("a line of notes\n" * 120)
 
 
@@ -45,16 +47,9 @@ SAMPLES = ["yes", "", " \n", "日本語で話す", "🙂👍🏽", "\ud800", "a\
 SAMPLES += ["</summary>", "line\n" * 40, "word " * 300, "要約" * 250, "🙂" * 150]
 ANY_CHARACTER = st.characters(exclude_categories=[])  # lone surrogates included
 TEXT = st.one_of(st.sampled_from(SAMPLES), st.text(ANY_CHARACTER, max_size=6))
-PNG = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo" * 40}
-PICTURE = {"type": "image", "source": PNG}
-LISTS = {
-    "(a list)": [{"type": "text", "text": "図" * 300}, {"type": "text", "text": "b"}],
-    "(a picture)": [PICTURE],
-    "(both)": [{"type": "text", "text": "see:"}, PICTURE],
-}
 ERRORS = [program.ToolError, ValueError, KeyboardInterrupt]
 LARGE = ["word " * 400, "要約" * 400, "🙂\n" * 400, "x" * 700]
-OUTPUT = st.sampled_from([*LARGE * 3, *LISTS, *ERRORS, *SAMPLES])
+OUTPUT = st.sampled_from([*LARGE * 3, *ERRORS, *SAMPLES])
 OUTPUTS = st.lists(OUTPUT, min_size=1, max_size=3)
 WRONG_CALLS = [
     ("read_file", {"limit": "many"}),
@@ -160,15 +155,14 @@ def scripted_tool(agent, **_):
 
 
 def noted_call(run_tool, agent, call):
-    """Run a tool and note its result, which may be scripted to be a list of blocks."""
+    """Run a tool and note its result."""
     result = run_tool(agent, call)
-    result["content"] = LISTS.get(result["content"], result["content"])
-    agent.client.results[call["id"]] = deepcopy(result)
+    agent.client.results[call["id"]] = json.loads(program.to_bytes(result))
     return result
 
 
-def noted_line(commit, agent, entry, *rest):
-    """Write a line, and note the results in it where it replaces the history.
+def noted_line(commit, agent, entry):
+    """Write a line; note the results in it, and before it where it begins a file.
 
     Where it follows a reply at once, the count must be right.
     """
@@ -176,10 +170,12 @@ def noted_line(commit, agent, entry, *rest):
     if follows and isinstance(entry.get("content"), list):
         assert_counted(agent)
     assert entry.get("event") not in ("micro_compact", "tool_result_budget")
-    if "compact" in entry.get("event", "").removeprefix("snip_compact"):
+    taken_back = entry.get("messages") == agent.messages[:-1]
+    if "compact" in entry.get("event", "").removeprefix("snip_") and not taken_back:
         assert entry["after"] < agent.threshold
-    commit(agent, entry, *rest)
-    for message in entry.get("messages", []):
+    known = [] if agent.written else agent.messages
+    commit(agent, entry)
+    for message in [*known, *entry.get("messages", [])]:
         for block in of_types(message, "tool_result"):
             agent.client.results[block["tool_use_id"]] = deepcopy(block)
 
@@ -199,6 +195,10 @@ def unseen(messages):
 # --- What must hold ---
 
 
+def schemas(agent):
+    return [tool.schema for tool in agent.tools.values()]
+
+
 def assert_counted(agent):
     """The count is within 2% of the API's own, once a reply has come.
 
@@ -208,7 +208,7 @@ def assert_counted(agent):
     messages = agent.messages
     thoughts = agent.client.thoughts[len(agent.tools)]
     if len(of_types(messages[-1], *THINKING)) == thoughts:
-        counted = stub.count(agent.client.system, agent.tools, messages)
+        counted = stub.count(agent.client.system, schemas(agent), messages)
         assert abs(program.context_tokens(agent) - counted) <= 0.02 * counted
 
 
@@ -223,7 +223,7 @@ def assert_valid(messages, system, tools):
 
 def assert_on_disk(agent):
     """The transcript is the conversation before layer 1, without thinking."""
-    if agent.log is None:
+    if not agent.transcript.is_file():
         return
     written, results = [], agent.client.results
     for message in agent.messages:
@@ -237,7 +237,7 @@ def assert_on_disk(agent):
 def assert_sound(agent):
     """What holds whenever the agent is not at work."""
     assert agent.client.refused == []
-    assert_valid(agent.messages, agent.client.system, agent.tools)
+    assert_valid(agent.messages, agent.client.system, schemas(agent))
     assert_on_disk(agent)
     assert program.context_tokens(agent) > 0
 
@@ -258,9 +258,10 @@ def turn(agent, typed, replies, outputs, summaries):
 
 def layer_1(agent, **only):
     """Layer 1 with these settings for once, and the prompt cache cold."""
+    only |= {"clear_above": 0, "keep_tokens": 0}
     usual = {name: getattr(agent, name) for name in only}
     vars(agent).update(only, last_request=COLD)
-    program.forget_tool_output(agent)
+    program.layer_1(agent)
     vars(agent).update(usual)
 
 
@@ -269,9 +270,21 @@ def automatic(agent):
         program.auto_compact(agent)
 
 
+def asked_for(agent):
+    agent.focus = "names"
+    program.manual_compact(agent)
+
+
+def without_model(agent):
+    if agent.messages and not agent.tries:  # as a second remedy it leaves less
+        program.compact_without_model(agent, "auto_compact")
+
+
 def reactive(agent):
-    with suppress(program.AgentError):
-        program.reactive_compact(agent)
+    """Once between two replies; a second time it goes without the model, or fails."""
+    if agent.messages and not agent.tries:
+        with suppress(program.AgentError):
+            program.reactive_compact(agent, program.PromptTooLong("too long"))
 
 
 def without_thinking(agent, start):
@@ -280,10 +293,8 @@ def without_thinking(agent, start):
 
 def resumed(agent):
     """The agent as another run of the program would take it up."""
-    if agent.log:
-        agent.log.close()
-        path, agent.log, agent.messages = agent.transcript, None, []
-        agent.offset, agent.failures, agent.remedies = 0, 0, 0
+    if agent.messages and agent.transcript.is_file():
+        path, agent.messages, agent.failures, agent.tries = agent.transcript, [], 0, 0
         program.resume(agent, path)
 
 
@@ -291,9 +302,9 @@ LAYERS = {
     "tool_result_budget": partial(layer_1, keep_recent=99, max_messages=0),
     "snip_compact": partial(layer_1, keep_recent=99, max_messages=6),
     "micro_compact": partial(layer_1, keep_recent=1, max_messages=0),
-    "/compact": partial(program.compact_history, kind="compact", by_hand=True),
-    "compact": partial(program.compact_history, kind="compact"),
-    "without a model": partial(program.compact_history, kind="auto_compact", free=True),
+    "/compact": partial(program.compact_history, name="compact"),
+    "compact": asked_for,
+    "without a model": without_model,
     "auto_compact": automatic,
     "reactive_compact": reactive,
     "drop_thinking": partial(without_thinking, start=0),
@@ -330,8 +341,6 @@ def test_every_step_leaves_a_sound_conversation(steps, room, keep_recent, max_me
         take(agent, step)
         assert before[0] == before[1], "messages were changed in place"
         assert_sound(agent)
-    if agent.log:
-        agent.log.close()
 
 
 # --- The layers that need no model, on histories that need not be of our making ---
@@ -353,9 +362,9 @@ FREE = {
     "tool_result_budget": lambda m: program.tool_result_budget(m, 3_000, saved_at),
     "snip_compact to 6": lambda m: program.snip_compact(m, 6, Path("t.jsonl")),
     "snip_compact to 13": lambda m: program.snip_compact(m, 13, Path("t.jsonl")),
-    "micro_compact": lambda m: program.micro_compact(m, 2, 200),
-    "micro_compact of all": lambda m: program.micro_compact(m, 0, 0),
-    "micro_compact when cold": lambda m: program.micro_compact(m, 1, 20_000, True),
+    "micro_compact": lambda m: program.micro_compact(m, saved_at, 2, 100, 200),
+    "micro_compact of all": lambda m: program.micro_compact(m, saved_at, 0, 0, 0),
+    "micro_compact but 500": lambda m: program.micro_compact(m, saved_at, 1, 500, 0),
     "drop_thinking": lambda m: program.drop_thinking(m),
     "drop_thinking from 3 on": lambda m: program.drop_thinking(m, 3),
 }
@@ -369,7 +378,7 @@ def result_of(call, output):
     result = {"type": "tool_result", "tool_use_id": call["id"]}
     if isinstance(output, type) or (call["name"], call["input"]) in WRONG_CALLS:
         return result | {"content": "失敗 " * 40, "is_error": True}
-    return result | {"content": LISTS.get(output) or output.strip() or "(no output)"}
+    return result | {"content": output.strip() or "(no output)"}
 
 
 def conversation(beginning, exchanges):
@@ -418,3 +427,88 @@ def test_layers_without_a_model_settle_at_once(beginning, exchanges, layers):
             new = unseen(messages)
             assert unseen(after)[: len(new)] == new
         messages = after
+
+
+# --- A transcript that was damaged ---
+
+CALLED = [("text", "a"), ("call", CALLS[0]), ("call", CALLS[3]), ("thinking", "hm")]
+LINES = [
+    json.dumps(message)
+    for message in conversation(
+        BEGINNINGS[1], [(CALLED, ["out"], "more"), (CALLED[1:], ["out"], "日本語")]
+    )
+]
+LINES.insert(5, json.dumps({"event": "compact", "messages": [COMPACTED]}))
+LINES.insert(6, json.dumps({"role": "user", "content": "And then?"}))
+VALUES = [None, True, 5, -1.5, "", " ", "a", "\ud800", [], ["a"], [[]], {}, {"a": 5}]
+VALUES += [float("nan"), float("inf"), {"type": "text", "text": "a"}, CARRIED]
+KEYS = ["role", "content", "type", "id", "name", "input", "is_error", "text", "path"]
+KEYS += ["tool_use_id", "carried", "event", "messages", "parts", "todos", "more"]
+VALUE = st.one_of(
+    st.sampled_from(VALUES), st.sampled_from([json.loads(line) for line in LINES])
+)
+NUMBER = st.integers(0, 99)
+EDIT = st.one_of(
+    st.tuples(st.sampled_from(["drop", "twice", "swap"]), NUMBER, NUMBER),
+    st.tuples(st.just("cut"), NUMBER, st.integers(0, 300)),
+    st.tuples(st.just("set"), NUMBER, NUMBER, st.sampled_from(KEYS), VALUE),
+    st.tuples(st.just("replace"), NUMBER, NUMBER, VALUE),
+    st.tuples(st.just("remove"), NUMBER, NUMBER),
+)
+
+
+def edited(lines, do, at, which, *value):
+    """The lines after one of them was damaged."""
+    at, lines = at % len(lines), [*lines]
+    if do in ("drop", "twice"):
+        lines[at : at + 1] = [lines[at]] * (2 * (do == "twice"))
+    elif do == "swap":
+        lines[at], lines[which % len(lines)] = lines[which % len(lines)], lines[at]
+    elif do == "cut":
+        lines[at] = lines[at][:which]
+    else:
+        with suppress(ValueError):  # it was cut before
+            entry = json.loads(lines[at])
+            damage(places(entry), do, which, *value)
+            lines[at] = json.dumps(entry)
+    return lines
+
+
+def places(value):
+    """Each (list or object, index or key) in a value, from the outside in."""
+    if isinstance(value, (dict, list)):
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        for key in keys:
+            yield value, key
+            yield from places(value[key])
+
+
+def damage(found, do, which, *value):
+    """Set a key, or replace or remove a value, at one of these places."""
+    found = list(found)
+    for inside, key in [found[which % len(found)]] if found else []:
+        if do == "remove":
+            del inside[key]
+        elif do == "replace":
+            inside[key] = deepcopy(value[0])
+        elif isinstance(inside, dict):
+            inside[value[0]] = deepcopy(value[1])
+
+
+@settings(USUAL, max_examples=4_000 if LONG_TESTS else 600)
+@given(st.lists(EDIT, min_size=1, max_size=3))
+def test_what_a_damaged_transcript_gives_the_api_takes_or_one_line_says_where(edits):
+    lines = LINES
+    for edit in edits:
+        lines = edited(lines, *edit) or [""]
+    Path("damaged.jsonl").write_text("\n".join(lines))
+    agent = program.Agent(StubClient(*[stub.reply("Fine.")] * 2))
+    try:
+        program.resume(agent, Path("damaged.jsonl"))
+    except program.AgentError as error:
+        assert re.search(r"damaged in line \d+: |There is no conv", str(error))
+        assert len(str(error)) < 300
+        return
+    assert program.take_turn(agent, "Go on") == "Fine." and not agent.client.refused
+    assert program.load(agent.transcript) == agent.messages
+    program.context_table(agent)

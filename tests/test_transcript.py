@@ -19,6 +19,7 @@ from builders import (
     SUMMARY,
     TASK,
     fails,
+    layers,
     lines_of,
     on_disk,
     one_line,
@@ -26,14 +27,15 @@ from builders import (
     results,
     typed,
 )
-from stub import reply
+from stub import StubClient, reply
 
 import agent as program
 from agent import (
+    Agent,
     AgentError,
     commit,
     compact_history,
-    context_tokens,
+    conversations,
     drop_thinking,
     load,
     remember,
@@ -42,6 +44,8 @@ from agent import (
 )
 
 FOLDER = Path(".transcripts")
+BIG = ("bash", {"command": "seq 9999"})
+TIGHT = {"min_savings": 0, "keep_tokens": 0, "clear_above": 0}
 pytestmark = pytest.mark.usefixtures("notes")
 
 
@@ -53,12 +57,6 @@ def work(*more):
 def lines(agent):
     """The lines of its transcript, each parsed by itself."""
     return lines_of(agent.transcript)
-
-
-def leave(agent):
-    """What is left of an agent whose process has ended: its transcript."""
-    agent.log.close()
-    return agent.transcript
 
 
 @pytest.fixture
@@ -115,16 +113,33 @@ def test_a_folder_that_was_open_to_all_is_closed(make):
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="git is not here")
-def test_git_sees_nothing_of_the_records_but_their_gitignore(make):
-    agent = make(reply(calls=[("bash", {"command": "seq 9999"})]), reply("Done."))
-    agent.threshold = 12_000
-    take_turn(agent, "Work")
+def test_git_sees_nothing_of_the_records(make):
+    take_turn(make(reply(calls=[BIG]), reply("Done."), **SMALL), "Work")
     assert list(Path(".task_outputs").rglob("*.txt")) and list(FOLDER.glob("*.jsonl"))
     subprocess.run(["git", "init", "-q"], check=True)
     listing = ["git", "ls-files", "--others", "--exclude-standard"]
     seen = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
-    records = {name for name in seen.splitlines() if name.startswith(".")}
-    assert records == {".transcripts/.gitignore", ".task_outputs/.gitignore"}
+    assert not [name for name in seen.splitlines() if name.startswith(".")]
+    assert [path.read_text() for path in Path().glob(".*/.gitignore")] == ["*\n"] * 2
+
+
+def test_a_gitignore_that_is_there_is_left_as_it_is(make):
+    for folder in FOLDER, Path(".task_outputs"):
+        folder.mkdir()
+        (folder / ".gitignore").write_text("mine\n")
+    take_turn(make(reply(calls=[BIG]), reply("Done."), **SMALL), "Work")
+    assert {p.read_text() for p in Path().glob(".*/.gitignore")} == {"mine\n"}
+
+
+def test_a_saved_result_is_for_the_user_alone_and_so_is_its_folder(make):
+    mask = os.umask(0)
+    try:
+        take_turn(make(reply(calls=[BIG]), reply("Done."), **SMALL), "Work")
+    finally:
+        os.umask(mask)
+    [path] = Path(".task_outputs").rglob("*.txt")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(".task_outputs").stat().st_mode) == 0o700
 
 
 def test_names_are_unique_within_a_second(make):
@@ -191,7 +206,7 @@ def test_a_snip_is_one_line_too(make):
 
 def test_what_layer_1_clears_stays_whole_on_disk_and_writes_no_line(make):
     replies = [reply(calls=[READ], thinking="hm") for _ in range(6)]
-    agent = make(*replies, reply("Done."), min_savings=0)
+    agent = make(*replies, reply("Done."), **TIGHT)
     take_turn(agent, "Work")
     assert "[Previous: used read_file]" in str(agent.messages)
     assert compactions(agent) == [] and len(lines(agent)) == 14
@@ -200,8 +215,7 @@ def test_what_layer_1_clears_stays_whole_on_disk_and_writes_no_line(make):
 
 
 def test_what_the_budget_cuts_stays_whole_on_disk(make):
-    agent = make(reply(calls=[("bash", {"command": "seq 9999"})]), reply("Done."))
-    agent.threshold = 12_000
+    agent = make(reply(calls=[BIG]), reply("Done."), **SMALL)
     take_turn(agent, "Work")
     assert "<persisted-output>" in str(agent.messages) and compactions(agent) == []
     assert "9998\n9999" in outputs(*load(agent.transcript))[0]
@@ -210,20 +224,77 @@ def test_what_the_budget_cuts_stays_whole_on_disk(make):
 # ---- taking up a conversation ----
 
 
-def test_a_conversation_is_taken_up_and_written_on_in_the_same_file(make, again):
+def test_a_conversation_is_taken_up_in_a_new_file_and_the_old_stays_as_it_is(
+    make, again
+):
     take_turn(first := make(*work()), "Work")
-    path = leave(first)
+    path, before = first.transcript, first.transcript.read_bytes()
     agent = again(None, reply("Again."))
-    assert agent.messages == drop_thinking(first.messages) and agent.transcript == path
+    assert agent.messages == drop_thinking(first.messages)
     assert take_turn(agent, "Go on") == "Again."
-    assert len(lines(agent)) == 6 and on_disk(agent)
-    assert [p.name for p in FOLDER.glob("*.jsonl")] == [path.name]
+    known, *rest = lines(agent)
+    assert (known["event"], known["from"]) == ("continued", str(path))
+    assert known["messages"] + rest == agent.messages and on_disk(agent)
+    assert path.read_bytes() == before and agent.transcript != path
+
+
+def test_what_is_only_looked_at_leaves_no_file(make, again):
+    take_turn(make(*work()), "Work")
+    again(None)
+    assert len(list(FOLDER.glob("*.jsonl"))) == 1
+
+
+def test_two_terminals_go_on_from_one_transcript_each_in_its_own_file(make, again):
+    take_turn(first := make(*work()), "Work")
+    before = first.transcript.read_bytes()
+    others = [again(first.transcript, reply("Yes.")) for _ in range(2)]
+    first.client.enqueue(reply("Yes."))
+    for number, agent in enumerate([*others, first]):
+        take_turn(agent, f"Go on {number}")
+    assert len({agent.transcript for agent in [*others, first]}) == 3
+    assert all(on_disk(agent) and len(agent.messages) == 6 for agent in others)
+    assert first.transcript.read_bytes().startswith(before) and on_disk(first)
+
+
+def listed():
+    """The listing of the conversations: the path of each, and the errors shown."""
+    errors = []
+    agent = Agent(None, emit=lambda style, text: errors.append(text))
+    return [path for path, _ in conversations(agent)], errors
+
+
+def test_a_conversation_that_was_gone_on_with_is_listed_once_by_its_newest_file(
+    make, again
+):
+    take_turn(other := make(reply("Yes.")), "Another")
+    take_turn(agent := make(reply("Yes.")), "One")
+    for given in ("", "./", f"{Path.cwd()}/"):
+        path = Path(f"{given}{agent.transcript}")
+        take_turn(agent := again(path, reply("Again.")), "Go on")
+    assert sorted(listed()[0]) == sorted([agent.transcript, other.transcript])
+
+
+def test_what_hides_no_conversation_is_empty_torn_damaged_or_a_folder(make, again):
+    take_turn(agent := make(reply("Yes.")), "One")
+    origin = json.dumps({"event": "continued", "from": str(agent.transcript)}).encode()
+    first = origin[:-1] + b', "messages": []}\n'
+    unusual = [b"", b"{", first[:30], first + b"5\n", b"[]\n", b'{"from": []}\n']
+    unusual += [b"[" * 99_999 + b"\n", b'{"from": 5}']
+    for number, data in enumerate(unusual):
+        (FOLDER / f"transcript_{number}.jsonl").write_bytes(data)
+        os.utime(FOLDER / f"transcript_{number}.jsonl", (2e9, 2e9))
+    (FOLDER / "transcript_folder.jsonl").mkdir()
+    (FOLDER / "transcript_link.jsonl").symlink_to("nowhere")
+    paths, errors = listed()
+    assert paths == [agent.transcript] and len(errors) == 5
+    assert all("is damaged in line" in error for error in errors)
+    assert again(None).messages == agent.messages
 
 
 def test_what_comes_back_is_without_thinking(make, again):
     take_turn(first := make(*work()), "Work")
     assert "thinking" in str(first.messages)
-    agent = again(leave(first), reply("Again.", thinking="new"))
+    agent = again(first.transcript, reply("Again.", thinking="new"))
     assert "thinking" not in str(agent.messages)
     take_turn(agent, "Go on")
     assert "new" in str(agent.messages)
@@ -235,16 +306,15 @@ def test_a_reply_of_nothing_but_thinking_is_not_left_empty(make):
     for content in ["Hi"], [[thought]], ["Go on"]:
         role = "user" if type(content[0]) is str else "assistant"
         commit(agent, {"role": role, "content": content[0]})
-    assert [m["content"] for m in load(leave(agent))] == ["Hi", "Go on"]
+    assert [m["content"] for m in load(agent.transcript)] == ["Hi", "Go on"]
 
 
 def test_a_compacted_conversation_comes_back_compacted(make, again):
     take_turn(first := make(reply(LONG)), "Tell me a story")
     first.client.enqueue(SUMMARY)
-    assert compact_history(first, "compact", by_hand=True)
-    agent = again(leave(first), reply("Fine."))
+    assert compact_history(first, "compact")
+    agent = again(first.transcript, reply("Fine."))
     assert agent.messages == first.messages and len(agent.messages) == 1
-    assert context_tokens(agent) == context_tokens(first)
     assert take_turn(agent, "Go on") == "Fine." and on_disk(agent)
 
 
@@ -253,8 +323,8 @@ def test_todos_files_and_words_come_back(make, again, compacted):
     first = make(reply(LONG, calls=[PLAN, READ]), reply("Done."), SUMMARY)
     take_turn(first, "Read the notes")
     if compacted:
-        assert compact_history(first, "compact", by_hand=True)
-    memory = remember(again(leave(first)).messages)
+        assert compact_history(first, "compact")
+    memory = remember(again(first.transcript).messages)
     assert memory["words"] == ["Read the notes"] and memory["files"] == ["notes.txt"]
     assert "[ ] go on" in memory["todos"]
 
@@ -263,7 +333,7 @@ def test_the_newest_conversation_is_taken_up_by_default(make, again):
     paths = []
     for number in range(3):
         take_turn(agent := make(reply("Yes.")), f"Conversation {number}")
-        os.utime(leave(agent), (10 + number, 10 + number))
+        os.utime(agent.transcript, (10 + number, 10 + number))
         paths.append(agent.transcript)
     os.utime(paths[1], (99, 99))
     assert again(None).messages[0]["content"] == "Conversation 1"
@@ -273,7 +343,7 @@ def test_the_newest_conversation_is_not_a_subagents(make, again):
     agent = make(reply(calls=[TASK]), reply("Its."), reply("Done."))
     take_turn(agent, "Work")
     [its] = FOLDER.glob("task_*.jsonl")
-    os.utime(leave(agent), (10, 10))
+    os.utime(agent.transcript, (10, 10))
     os.utime(its, (99, 99))
     assert again(None).messages[0]["content"] == "Work"
 
@@ -289,7 +359,7 @@ def test_a_subagents_transcript_can_be_taken_up_by_name(make, again):
 def test_no_such_transcript_is_one_clear_line(make, path):
     with pytest.raises(AgentError) as error:
         resume(make(), path)
-    assert "transcript" in one_line(error)
+    assert "There is no conversation in" in one_line(error)
     assert not Path("missing.jsonl").exists()
 
 
@@ -311,87 +381,165 @@ def test_a_file_that_is_no_transcript_is_refused_and_left_as_it_is(make, case):
 
 
 @pytest.mark.parametrize("written", [b"", b'{"role": "us', b'{"role": "user"'])
-def test_a_first_line_that_was_never_finished_is_an_empty_conversation(
-    make, again, written
-):
-    FOLDER.mkdir()
-    path = FOLDER / "transcript_1.jsonl"
-    path.write_bytes(written)
-    agent = again(None, reply("Hello."))
-    assert agent.messages == [] and path.read_bytes() == b""
-    assert take_turn(agent, "Hi") == "Hello." and on_disk(agent)
-
-
-def test_an_empty_transcript_comes_back_when_a_first_message_was_taken_back(
-    make, again
-):
-    fails(first := make(reply(stop="refusal")), "Something forbidden")
-    agent = again(leave(first), reply("Hello."))
-    assert agent.messages == [] and take_turn(agent, "Hi") == "Hello."
+def test_a_first_line_that_was_never_finished_is_no_conversation(make, written):
+    Path("transcript.jsonl").write_bytes(written)
+    with pytest.raises(AgentError, match="There is no conversation in transcript"):
+        resume(make(), Path("transcript.jsonl"))
+    assert Path("transcript.jsonl").read_bytes() == written
 
 
 # ---- torn and damaged files ----
 
-NEXT = json.dumps(typed("日本語 and more"), ensure_ascii=False)
-TORN = NEXT.encode()
+NEXT = json.dumps(typed("日本語 and more"), ensure_ascii=False).encode()
 
 
-@pytest.mark.parametrize("length", range(1, len(TORN) + 1))
-def test_a_torn_last_line_is_cut_off_from_the_file_too(make, again, length):
+def test_a_torn_last_line_is_left_out_and_a_whole_one_counts(make, again):
     take_turn(first := make(reply("Hello.")), "Hi")
-    path = leave(first)
-    whole = path.read_bytes()
-    path.write_bytes(whole + TORN[:length])
-    agent = again(path, reply("Again."))
-    assert agent.messages == first.messages and path.read_bytes() == whole
-    take_turn(agent, "Go on")
-    assert len(lines(agent)) == 4 and on_disk(agent)
+    path, whole = first.transcript, first.transcript.read_bytes()
+    for length in range(1, len(NEXT) + 1):
+        path.write_bytes(whole + NEXT[:length])
+        agent = again(path, reply("Again."))
+        more = [typed("日本語 and more")] if length == len(NEXT) else []
+        assert agent.messages == first.messages + more
+        take_turn(agent, "Go on")
+        assert on_disk(agent) and path.read_bytes() == whole + NEXT[:length]
 
 
-GOOD = b'{"role": "user", "content": "Hi"}'
+def line(content, role="user"):
+    return json.dumps({"role": role, "content": content}).encode()
+
+
+def a_call(**more):
+    block = {"type": "tool_use", "id": "t1", "name": "bash", "input": {}}
+    return line([block | more], "assistant")
+
+
+def a_result(*more, **fields):
+    block = {"type": "tool_result", "tool_use_id": "t1", "content": "a"}
+    return line([block | fields, *more])
+
+
+HI, SAID = line("Hi"), line([{"type": "text", "text": "Hi"}], "assistant")
+THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}
+# the lines of a file, and which of them is the bad one
 DAMAGE = {
-    "nothing": b"",
-    "spaces": b"  ",
-    "no JSON": b"not json",
-    "half a line": GOOD[:20],
-    "two lines glued": GOOD + GOOD,
-    "a torn line glued to the next": GOOD[:20] + GOOD,
-    "no UTF-8": b'{"role": "user", "content": "\xff"}',
-    "zeros": b"\0" * 40,
-    "a number": b"5",
-    "null": b"null",
-    "a text": b'"event"',
-    "a list": b'["event"]',
-    "no role": b'{"content": "Hi"}',
-    "no content": b'{"role": "user"}',
-    "an event without messages": b'{"event": "compact"}',
-    "an event with a text": b'{"event": "compact", "messages": "none"}',
-    "an event with numbers": b'{"event": "compact", "messages": [5]}',
-    "a block that is none": b'{"role": "user", "content": [5]}',
-    "an empty content": b'{"role": "user", "content": []}',
-    "an empty text": b'{"role": "user", "content": ""}',
+    "nothing": ([HI, b"", HI], 2),
+    "spaces": ([HI, HI, b"  ", HI], 3),
+    "no JSON": ([b"not json", HI], 1),
+    "half a line": ([HI, HI[:20], HI], 2),
+    "two lines glued": ([HI, HI + HI], 2),
+    "a torn line glued to the next": ([HI[:20] + HI, HI], 1),
+    "no UTF-8": ([HI, b'{"role": "user", "content": "\xff"}', HI], 2),
+    "zeros": ([HI, b"\0" * 40, HI], 2),
+    "a number": ([HI, b"5"], 2),
+    "null": ([b"null"], 1),
+    "a text": ([HI, b'"event"'], 2),
+    "a list": ([HI, b'["event"]', HI], 2),
+    "deep nesting": ([HI, b"[" * 99_999, HI], 2),
+    "deep nesting in an input": (
+        [HI, a_call(input={"a": 0}).replace(b"0", b"[" * 99_999), HI],
+        2,
+    ),
+    "no role": ([HI, b'{"content": "Hi"}'], 2),
+    "no content": ([HI, b'{"role": "user"}'], 2),
+    "another role": ([HI, line("Hi", "system")], 2),
+    "an event without messages": ([HI, b'{"event": "compact"}'], 2),
+    "an event with a text": ([HI, b'{"event": "compact", "messages": ""}', HI], 2),
+    "an event with an object": ([b'{"event": "compact", "messages": {}}'], 1),
+    "an event with numbers": ([HI, b'{"event": "compact", "messages": [5]}'], 2),
+    "a block that is none": ([HI, line([5])], 2),
+    "an empty content": ([HI, line([]), HI], 2),
+    "a blank text": ([HI, line(" \n"), HI], 2),
+    "a blank block": ([HI, line([{"type": "text", "text": " "}], "assistant")], 2),
+    "a list for a text": ([HI, line([{"type": "text", "text": ["a"]}])], 2),
+    "an unknown block": ([HI, line([{"type": "picture"}])], 2),
+    "a missing first line": ([SAID, HI], 1),
+    "results without a call": ([HI, a_result(), HI], 2),
+    "a deleted result": ([HI, a_call(), HI, SAID], 3),
+    "another's result": ([HI, a_call(), a_result(tool_use_id="t2")], 3),
+    "a doubled result": ([HI, a_call(), a_result(), a_result(), SAID], 4),
+    "a doubled call": ([HI, a_call(), a_call(), a_result()], 3),
+    "an exchange twice": ([HI, *[a_call(), a_result()] * 2, SAID], 4),
+    "a call of the user": ([HI, a_call().replace(b"assistant", b"user")], 2),
+    "a result of the model": (
+        [HI, a_call(), a_result().replace(b"user", b"assistant")],
+        3,
+    ),
+    "thinking of the user": ([HI, line([THOUGHT, {"type": "text", "text": "a"}])], 2),
+    "text before the result": (
+        [
+            HI,
+            a_call(),
+            line([{"type": "text", "text": "a"}, *json.loads(a_result())["content"]]),
+        ],
+        3,
+    ),
+    "no input": ([HI, a_call(input=None)], 2),
+    "a list for an input": ([HI, a_call(input=[])], 2),
+    "NaN": ([HI, a_call(input={"timeout": float("nan")})], 2),
+    "infinity": ([HI, a_call(input={"timeout": 0}).replace(b"0}", b"1e999}")], 2),
+    "a number for an id": ([HI, a_call(id=5)], 2),
+    "a name with spaces": ([HI, a_call(name="two words"), HI], 2),
+    "an object for a result": ([HI, a_call(), a_result(content={"a": "b"})], 3),
+    "a blank result": ([HI, a_call(), a_result(content=" "), HI], 3),
+    "an extra key in a result": ([HI, a_call(), a_result(at=5), HI], 3),
+    "an extra key in a call": ([HI, a_call(is_error=True)], 2),
+    "a result that is half an error": ([HI, a_call(), a_result(is_error="no")], 3),
+    "files that are numbers": ([HI[:-1] + b', "carried": {"files": [5]}}'], 1),
+    "todos that are none": ([HI[:-1] + b', "carried": {"todos": [null]}}'], 1),
+    "parts that are lists": ([HI[:-1] + b', "parts": [[]]}'], 1),
 }
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("case", DAMAGE)
-def test_a_damaged_line_is_named_and_the_file_left_as_it_is(make, case, number):
-    path = Path("damaged.jsonl")
-    damaged = [GOOD] * 3
-    damaged[number - 1] = DAMAGE[case]
-    path.write_bytes(b"\n".join(damaged) + b"\n" + TORN[:9])
-    before = path.read_bytes()
-    with pytest.raises(AgentError, match=rf"line {number}\b") as error:
-        resume(make(), path)
-    assert one_line(error) and path.read_bytes() == before
-
-
-def test_results_without_their_call_are_a_damaged_line(make):
-    result = {"type": "tool_result", "tool_use_id": "toolu_gone", "content": "a"}
-    orphan = json.dumps({"role": "user", "content": [result]}).encode()
-    Path("damaged.jsonl").write_bytes(b"\n".join([GOOD, orphan, GOOD, b""]))
-    with pytest.raises(AgentError, match=r"line 2\b"):
+def test_a_damaged_line_is_named_and_the_file_left_as_it_is(make, case):
+    lines, number = DAMAGE[case]
+    data = b"\n".join([*lines, NEXT[:9]])
+    Path("damaged.jsonl").write_bytes(data)
+    with pytest.raises(AgentError, match=rf"damaged in line {number}:") as error:
         resume(make(), Path("damaged.jsonl"))
+    assert one_line(error) and Path("damaged.jsonl").read_bytes() == data
+    assert not FOLDER.exists()
+
+
+FINE = {
+    "a doubled message": [HI, HI, SAID],
+    "a doubled answer": [HI, SAID, SAID],
+    "a call at the end": [HI, a_call()],
+    "text after the result": [HI, a_call(), a_result({"type": "text", "text": "a"})],
+    "a lone surrogate": [b'{"role": "user", "content": "a\\ud800"}'],
+}
+
+
+@pytest.mark.parametrize("case", FINE)
+def test_what_the_api_would_take_is_taken_up(again, case):
+    Path("fine.jsonl").write_bytes(b"\n".join(FINE[case]))
+    agent = again(Path("fine.jsonl"), reply("Again."))
+    assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
+
+
+# ---- replies that cannot be sent back ----
+
+NOT_SENDABLE = {
+    "NaN": ("bash", {"command": "true", "timeout": float("nan")}),
+    "infinity": ("bash", {"command": "true", "timeout": float("inf")}),
+    "infinity in depth": ("todo_write", {"items": [[float("-inf")]]}),
+    "a list for an input": ("bash", []),
+    "no input": ("bash", None),
+    "a name with spaces": ("two words", {}),
+}
+
+
+@pytest.mark.parametrize("case", NOT_SENDABLE)
+def test_a_reply_that_cannot_be_sent_back_is_not_kept(make, again, case):
+    client = StubClient()
+    bad = {**client.finish({"model": "m", "messages": []}, reply("I try."))}
+    bad["content"] += reply(calls=[NOT_SENDABLE[case]])["content"]
+    agent = make(lambda request: reply("Fine."), client=client)
+    client.answer = lambda request: client.requests.append(request) or bad
+    assert fails(agent, "Work") and agent.messages == [typed("Work")]
+    assert len(client.requests) == program.MAX_TRIES
+    assert take_turn(again(None, reply("Again.")), "Go on") == "Again."
 
 
 # ---- calls without results ----
@@ -404,7 +552,7 @@ def broken_off(make):
     def build(*calls):
         agent = make(reply(LONG, calls=calls, thinking="hm"), *[reply("Done.")] * 2)
         take_turn(agent, "Work")
-        path = leave(agent)
+        path = agent.transcript
         path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:2]))
         return path
 
@@ -422,18 +570,18 @@ def test_calls_without_results_get_interrupted_ones(broken_off, again, calls):
 
 def test_a_conversation_that_broke_off_can_be_compacted_at_once(broken_off, again):
     agent = again(broken_off(READ, BASH), SUMMARY, reply("Again."))
-    assert compact_history(agent, "compact", by_hand=True)
+    program.command(agent, None, "/compact")
+    assert layers(agent)[-1] == "compact" and len(agent.messages) == 1
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
 
 
 def test_a_conversation_that_broke_off_again_is_still_valid(broken_off, again):
     path = broken_off(READ)
-    leave(again(path))
+    again(path)
     agent = again(path, lambda request: KeyboardInterrupt(), reply("Again."))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Go on")
-    leave(agent)
-    agent = again(path, reply("Again."))
+    agent = again(agent.transcript, reply("Again."))
     assert take_turn(agent, "Now?") == "Again." and len(results(*agent.messages)) == 1
 
 
@@ -442,62 +590,6 @@ def test_a_compaction_that_was_asked_for_and_did_not_come_is_no_trouble(
 ):
     agent = again(broken_off(("compact", {"focus": "notes"})), reply("Again."))
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
-
-
-# ---- several agents ----
-
-
-def test_a_transcript_in_use_cannot_be_taken_up(make):
-    take_turn(first := make(reply("Hello."), *work()), "Hi")
-    before = first.transcript.read_bytes()
-    for path in None, first.transcript:
-        with pytest.raises(AgentError, match="in use"):
-            resume(make(), path)
-    assert first.transcript.read_bytes() == before
-    take_turn(first, "Work")
-    assert lines(first) == first.messages and len(first.messages) == 6
-
-
-def test_whoever_could_not_take_up_a_transcript_does_not_write_to_it(make):
-    take_turn(first := make(reply("Hello.")), "Hi")
-    second = make(reply("Hello."))
-    with pytest.raises(AgentError, match="in use"):
-        resume(second, None)
-    before = first.transcript.read_bytes()
-    take_turn(second, "Hi")
-    assert first.transcript.read_bytes() == before
-
-
-def test_what_its_agent_writes_while_it_is_taken_up_is_not_lost(make, monkeypatch):
-    first, second = make(reply("Hello."), reply("Late.")), make()
-    take_turn(first, "Hi")
-    original = load
-
-    def load_slowly(path):
-        messages = original(path)
-        if not first.log.closed:
-            take_turn(first, "A last word")
-            leave(first)
-        return messages
-
-    monkeypatch.setattr(program, "load", load_slowly)
-    with suppress(AgentError):  # to be refused is as well
-        resume(second, None)
-    assert second.messages in ([], first.messages) and on_disk(first)
-
-
-def test_a_transcript_is_free_again_when_its_agent_has_ended(make, again):
-    take_turn(first := make(reply("Hello.")), "Hi")
-    leave(first)
-    assert again(None).messages == first.messages
-
-
-def test_a_command_that_outlives_the_agent_does_not_hold_its_transcript(make, again):
-    stays = ("bash", {"command": "setsid sleep 5 >/dev/null 2>&1 & echo $!"})
-    take_turn(first := make(reply(calls=[stays]), reply("Done.")), "Work")
-    leave(first)
-    assert len(again(None).messages) == 4
-    os.kill(int(outputs(*first.messages)[0]), 9)
 
 
 # ---- a disk that is full, a folder that cannot be written ----
@@ -549,14 +641,18 @@ def test_a_full_disk_is_one_clear_line_before_anything_is_sent(make, disk, refus
 
 
 @pytest.mark.parametrize("room", [0, 1, 20, 44])
-def test_a_line_without_room_leaves_nothing_to_be_glued_to(make, disk, refused, room):
+def test_a_line_without_room_is_followed_by_a_file_with_all_that_is_known(
+    make, disk, refused, room
+):
     take_turn(agent := make(reply("Hello."), reply("Fine.")), "Hi")
-    before, written = agent.messages, agent.transcript.read_bytes()
-    disk.fill(agent.transcript, room)
+    path, before, written = agent.transcript, agent.messages, agent.written
+    disk.fill(path, room)
     assert refused(agent, "There is no room for this message")
-    assert agent.messages == before and agent.transcript.read_bytes() == written
-    assert len(agent.client.requests) == 1
-    assert take_turn(agent, "And now?") == "Fine." and lines(agent) == agent.messages
+    assert agent.messages == before and path.stat().st_size == written + room
+    assert len(agent.client.requests) == 1 and load(path) == before
+    assert take_turn(agent, "And now?") == "Fine." and on_disk(agent)
+    assert (agent.transcript == path) is (room == 0)
+    assert listed()[0] == [agent.transcript]
 
 
 FILLED = {
@@ -583,15 +679,12 @@ def test_a_disk_that_fills_up_ends_the_turn_and_keeps_the_conversation(
 
 def test_results_without_room_are_answered_as_interrupted_later(make, disk, refused):
     agent = make(reply(calls=[READ, PLAN]), reply("Fine."))
-    agent.emit = lambda kind, text: disk.fill() if kind == "tool" else None
+    agent.emit = lambda style, text: disk.fill() if style == "tool" else None
     assert refused(agent, "Work")
     assert agent.messages[-1]["role"] == "assistant" and on_disk(agent)
-    agent.emit = lambda kind, text: None
+    agent.emit = lambda style, text: None
     assert take_turn(agent, "And now?") == "Fine."
     assert [answer["is_error"] for answer in results(*agent.messages)] == [True] * 2
-
-
-BIG = ("bash", {"command": "seq 9999"})
 
 
 def test_large_results_without_room_end_the_turn_in_one_clear_line(make, refused):
@@ -640,16 +733,39 @@ def test_with_p_a_folder_that_cannot_be_written_is_one_line_and_status_1(run):
     assert (status, out, err.count("\n")) == (1, "", 1) and ".transcripts" in err
 
 
-def test_a_transcript_that_was_deleted_is_begun_anew_with_all_that_is_known(make):
-    agent = make(reply("One."), reply("Two."))
+def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known(make):
+    agent = make(reply("One."), reply("Two."), SUMMARY)
     take_turn(agent, "First")
-    agent.transcript.unlink()
+    (gone := agent.transcript).unlink()
     take_turn(agent, "Second")
     assert load(agent.transcript) == agent.messages and len(agent.messages) == 4
+    assert lines(agent)[0]["from"] == str(gone) and not gone.exists()
+
+
+def test_a_compaction_that_begins_a_file_leaves_what_it_replaced_in_its_first_line(
+    make,
+):
+    take_turn(agent := make(reply(LONG), SUMMARY), "Tell me a story")
+    agent.transcript.unlink()
+    before = agent.messages
+    assert compact_history(agent, "compact")
+    known, event = lines(agent)
+    assert known["messages"] == before and event["messages"] == agent.messages
+    assert event["event"] == "compact" and on_disk(agent)
 
 
 def test_a_folder_that_is_a_symbolic_link_is_not_written_to(make, tmp_path):
     (elsewhere := tmp_path / "elsewhere").mkdir()
     FOLDER.symlink_to(elsewhere)
     assert "symbolic link" in fails(make(reply("Hello.")), "Hi")
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_folder_of_results_is_not_written_through(
+    make, tmp_path
+):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    Path(".task_outputs").symlink_to(elsewhere)
+    agent = make(reply(calls=[BIG]), **SMALL)
+    assert "symbolic link" in fails(agent, "Work") and on_disk(agent)
     assert list(elsewhere.iterdir()) == []
