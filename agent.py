@@ -1290,8 +1290,8 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     background ends with it, unless started with setsid and writing to a file. Nothing
     confines it: once approved, it can do whatever the user can.
     """
-    ask_first(agent, "bash", command)
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
+    ask_first(agent, "bash", command)
     output, status = run(["bash", "-c", command], timeout)
     if status is None:
         return f"{output}\n(killed: it was not done after {timeout} seconds)"
