@@ -40,7 +40,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
@@ -1307,19 +1307,28 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
     start, most = max(offset, 1), min(MAX_READ_CHARS, agent.threshold // 2)
     lines, limit = [], min(max(limit, 1), MAX_READ_LINES)
     with text_file(path).open("rb") as file:
-        for data in itertools.islice(file, start - 1, None):
+        for data in itertools.islice(
+            beginnings(file, 4 * most + 1_000), start - 1, None
+        ):
             if b"\0" in data:
                 raise ToolError(f"{path} is binary. Look at it with bash.")
-            line = redact(data[: 4 * most + 1_000].decode(errors="replace"))
-            line = line.rstrip("\r\n")
-            if len(line) > most:
-                line = f"{line[:most]}\n(cut: {len(data):,} bytes; see it with bash)"
+            line = redact(data.decode(errors="replace")).rstrip("\r\n")
+            if len(line) > most or len(data) > 4 * most:
+                line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
             if lines and (len(lines) == limit or len(line) > most):
                 note = f"(more follows: read on with offset={start + len(lines)})"
                 return "\n".join([*lines, note])
             lines.append(line)
             most -= len(line) + 1
     return "\n".join(lines) or f"(nothing at offset {offset}: the file ends before it)"
+
+
+def beginnings(file: BinaryIO, most: int) -> Iterator[bytes]:
+    """The first `most` bytes of each line; the rest is passed over, piece by piece."""
+    while data := file.readline(most):
+        yield data
+        while data and not data.endswith(b"\n"):
+            data = file.readline(1_000_000)
 
 
 @tool

@@ -5,7 +5,10 @@ import inspect
 import itertools
 import os
 import re
+import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -420,10 +423,21 @@ def test_the_pages_of_a_file_put_together_are_the_file(use, text):
 def test_a_line_wider_than_a_page_is_cut_with_a_note(use, wide):
     Path("file").write_text(f"a\n{wide}\nb", "utf-8")
     first, cut, last = pages(use, "file")
-    size = f"{len(wide.encode()) + 1:,} bytes"
     shown, note = cut.split("\n")
     assert (first, shown, last) == ("a", wide[:50_000], "b")
-    assert note.startswith("(cut") and size in note and "bash" in note
+    assert note.startswith("(cut here") and "bash" in note
+
+
+@pytest.mark.parametrize(("width", "read"), [(9, 1e5), (45_000_000, 45_000_000)])
+def test_of_45_mb_no_line_more_is_read_and_no_more_held(use, monkeypatch, width, read):
+    Path("file").write_text(("x" * (width - 1) + "\n") * (45_000_000 // width))
+    with Path("file").open("rb") as file:
+        still = SimpleNamespace(open=lambda mode: nullcontext(file))
+        monkeypatch.setattr(program, "text_file", lambda path: still)
+        tracemalloc.start()
+        assert "\n(" in use("read_file", path="file")
+        assert file.tell() <= read and tracemalloc.get_traced_memory()[1] < 5e6
+        tracemalloc.stop()
 
 
 def test_a_page_is_no_longer_than_2_000_lines(use):
