@@ -1101,6 +1101,7 @@ MAX_READ_CHARS = 50_000  # of one read_file call; T/2 if that is less
 MAX_NAMES = 1_000  # of one glob call
 MAX_LINE_CHARS = 300  # of a line that grep shows
 MAX_DIFF_LINES = 40  # of a change that the person is asked about
+MAX_COMPARED = 1_000  # lines before or after a change that are compared for it
 MAX_RULES = 8_000  # of AGENTS.md, in tokens
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
@@ -1334,9 +1335,7 @@ def beginnings(file: BinaryIO, most: int) -> Iterator[bytes]:
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    real, old = inside(path, writing=True), ""
-    if real.exists():
-        old = real.read_bytes().decode(errors="surrogateescape")
+    old = text_to_change(path) if inside(path, writing=True).exists() else ""
     replace_text(agent, "write_file", path, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1346,10 +1345,8 @@ def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
-    real = inside(path, writing=True)
-    if text_file(path).stat().st_size > MAX_FILE_BYTES:
-        raise ToolError(f"{path} is too large. Change it with bash.")
-    text = real.read_bytes().decode(errors="surrogateescape")
+    inside(path, writing=True)
+    text = text_to_change(path)
     dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if "\r\n" in text and dos_old in text:
         old_text, new_text = dos_old, dos_new
@@ -1361,19 +1358,53 @@ def edit_file(
     return f"Replaced {count} in {path}."
 
 
+def text_to_change(path: str) -> str:
+    """What is in a file, every byte of it; raises ToolError."""
+    real = text_file(path)
+    if real.stat().st_size > MAX_FILE_BYTES or b"\0" in (data := real.read_bytes()):
+        raise ToolError(f"{path} is binary or too large. Change it with bash.")
+    return data.decode(errors="surrogateescape")
+
+
 def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None:
     """Write a file after the person has seen what changes; raises ToolError."""
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    lines = old.splitlines(), new.splitlines()
-    diff = list(difflib.unified_diff(*lines, path, path, lineterm=""))
-    more = (
-        f"\n({len(diff) - MAX_DIFF_LINES} more lines)" if diff[MAX_DIFF_LINES:] else ""
-    )
-    ask_first(agent, name, "\n".join(diff[:MAX_DIFF_LINES]) + more)
+    ask_first(agent, name, changes(path, old, new))
     real = inside(path, writing=True)
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
+
+
+def changes(path: str, old: str, new: str) -> str:
+    """A diff for the person, of 40 lines at most, and how many more there are.
+
+    Comparing takes time that grows with the square: over 1,000 lines from the first
+    change to the last, the new ones are shown alone.
+    """
+    before, after = (text.split("\n") if text else [] for text in (old, new))
+    start = max(0, same_lines(before, after) - 3)
+    before, after = before[start:][::-1], after[start:][::-1]
+    end = max(0, same_lines(before, after) - 3)
+    before, after = before[end:][::-1], after[end:][::-1]
+    if max(len(before), len(after)) > MAX_COMPARED:
+        title = f"{path}: {len(before):,} lines from line {start + 1:,} on become"
+        diff = [title, *(f"+{line}" for line in after)]
+    else:
+        diff = difflib.unified_diff(before, after, path, path, lineterm="")
+        at = partial(re.sub, r"(?<=[-+])\d+", lambda m: str(int(m[0]) + start))
+        diff = [at(line) if line.startswith("@@") else line for line in diff]
+    diff = [f"{line[:2_000]} [cut]" if line[2_000:] else line for line in diff]
+    more = len(diff) - MAX_DIFF_LINES
+    diff[MAX_DIFF_LINES:] = [f"({more:,} more lines)"] if more > 0 else []
+    return "\n".join(diff) or f"{path}: no line changes"
+
+
+def same_lines(before: list[str], after: list[str]) -> int:
+    """How many lines at the beginning of both are the same."""
+    pairs = enumerate(zip(before, after))
+    most = min(len(before), len(after))
+    return next((at for at, (old, new) in pairs if old != new), most)
 
 
 @tool

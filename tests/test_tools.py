@@ -16,7 +16,7 @@ from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, roles, shown,
 from stub import api_error, reply
 
 import agent as program
-from agent import TOOLS, remember, run_tool, run_tools, take_turn
+from agent import TOOLS, changes, remember, run_tool, run_tools, take_turn
 
 FILES = {"read_file", "write_file", "edit_file", "glob", "grep"}
 NAMES = FILES | {"bash", "todo_write", "task", "load_skill", "compact"}
@@ -235,6 +235,53 @@ def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name,
     agent = make(approve=lambda *question: asked.append(question))
     run_tool(agent, call(name, **given))
     assert asked == ([] if (name, given) in QUIET else [(name, ASKED[name])])
+
+
+LINES = [f"line {i}" for i in range(1, 50_001)]
+HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
+DIFFS = {
+    "one line of many": (
+        700,
+        "new",
+        f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+new\n{TAIL}",
+    ),
+    "a line end": (
+        700,
+        "line 700\r",
+        f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+line 700\r\n{TAIL}",
+    ),
+    "a form feed": (
+        700,
+        "a\x0cb",
+        f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+a\x0cb\n{TAIL}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("number", "new", "shown"), DIFFS.values(), ids=DIFFS)
+def test_a_diff_shows_every_byte_that_changes(number, new, shown):
+    after = [*LINES[: number - 1], new, *LINES[number:]]
+    diff = changes("f", "\n".join(LINES), "\n".join(after))
+    assert diff == f"--- f\n+++ f\n{shown}"
+
+
+LONG_DIFFS = {
+    "few": ([], LINES[:37], 40, ""),
+    "a line too many": ([], LINES[:38], 41, "(1 more lines)"),
+    "all of them": (LINES, LINES[::-1], 41, "(49,961 more lines)"),
+    "the first and the last": (LINES, ["a", *LINES, "z"], 41, "(49,963 more lines)"),
+    "wide ones": (["a" * 9_000_000], ["b" * 9_000_000], 5, ""),
+    "none": (LINES, LINES, 1, "f: no line changes"),
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "most", "last"), LONG_DIFFS.values(), ids=LONG_DIFFS
+)
+def test_a_diff_is_short_and_soon_there(old, new, most, last):
+    lines = changes("f", "\n".join(old), "\n".join(new)).split("\n")
+    assert len(lines) == most and lines[-1].endswith(last)
+    assert all(len(line) < 2_010 for line in lines)
 
 
 @pytest.mark.parametrize("refusal", [False, "", None, 1, "y", "Use the other file"])
