@@ -15,7 +15,7 @@ from builders import call, texts
 from stub import reply
 
 import agent as program
-from agent import run, run_tool, take_turn
+from agent import run, take_turn
 
 KEY = "sk-ant-test-0123456789abcdef"
 RECORDS = (".git", ".transcripts", ".task_outputs")
@@ -699,13 +699,12 @@ def test_a_key_that_a_tool_shows_is_never_sent_written_or_shown(make, key, block
     assert KEY not in everything and "[redacted]" in everything
 
 
-def test_a_key_that_an_error_shows_is_not_sent(make, key, monkeypatch):
+def test_a_key_that_an_error_shows_is_not_sent(error_of, key, monkeypatch):
     def inside(path):
         raise RuntimeError(f"no access with {KEY}")
 
     monkeypatch.setattr(program, "inside", inside)
-    block = run_tool(make(), call("glob", pattern="*"))
-    assert block["content"].endswith("no access with [redacted]")
+    assert error_of("glob", pattern="*").endswith("no access with [redacted]")
 
 
 @pytest.mark.parametrize("short", ["", "a", "1234567"])
@@ -760,7 +759,7 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, workspace
     become(Path("file"), what)
     assert program.compact_history(agent, "compact")
     sent = repr(agent.messages)
-    assert "hidden" not in sent and '<file path="file">' in sent
+    assert "hidden" not in sent and '<file name="file">' in sent
 
 
 def test_a_summary_that_is_cut_off_does_not_hang(make):
