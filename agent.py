@@ -1106,6 +1106,8 @@ MAX_RULES = 8_000  # of AGENTS.md, in tokens
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
 OWN_FOLDERS = {TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
+SECRET = re.compile(r"(?is)\.env(rc)?(\.(?!example\Z).*)?")  # names of files
+COLOR = r"\x1b\[[\d;]*[mK]"  # what grep and others put around a match
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, dict] = {
@@ -1189,7 +1191,9 @@ def tool_result(call: dict, text: str, is_error: bool = False) -> dict:
 def redact(text: str) -> str:
     """`text` without the API keys."""
     for key in sorted((os.environ.get(name, "") for name in KEY_NAMES), key=len)[::-1]:
-        text = text.replace(key, "[redacted]") if len(key) >= 8 else text
+        if len(key) >= 8:
+            colored = f"(?:{COLOR})*".join(map(re.escape, key))
+            text = re.sub(colored, "[redacted]", text)
     return text
 
 
@@ -1207,7 +1211,7 @@ def inside(path: str, writing: bool = False) -> Path:
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
         raise ToolError(f"{path} is outside of the workspace {root}.")
-    if is_secret(real, root):
+    if secrets(root, [real, Path(path)]):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     folders = {part.lower() for part in real.relative_to(root).parts}
     if writing and OWN_FOLDERS & folders:
@@ -1218,15 +1222,14 @@ def inside(path: str, writing: bool = False) -> Path:
     return real
 
 
-def is_secret(real: Path, root: Path) -> bool:
-    """Whether it is a .env or one of its kin, by name or as a hard link to one."""
-    secret = re.compile(r"(?i)\.env(rc)?(\.(?!example$).*)?")
-    if secret.fullmatch(real.name):
-        return True
-    if not real.is_file() or real.stat().st_nlink == 1:
-        return False
-    kin = [p for p in root.rglob(".[eE][nN][vV]*") if secret.fullmatch(p.name)]
-    return any(p.is_file() and p.samefile(real) for p in kin)
+def secrets(root: Path, files: list[Path]) -> list[Path]:
+    """Which of the files are a .env or one of its kin, by name or as a hard link."""
+    linked = [f for f in files if f.is_file() and f.stat().st_nlink > 1]
+    kin = root.rglob(".[eE][nN][vV]*") if linked else []
+    held = [p.stat() for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
+    same = {(stat.st_dev, stat.st_ino) for stat in held}
+    named = [f for f in files if SECRET.fullmatch(f.name)]
+    return named + [f for f in linked if (f.stat().st_dev, f.stat().st_ino) in same]
 
 
 def text_file(path: str) -> Path:
@@ -1439,26 +1442,35 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     skipped = {".git", *OWN_FOLDERS} - {*Path(name).parts}
     flags = ["-rnHIsE", "--null", "-D", "skip", "--color=always"]
     flags += [f"--exclude-dir={folder}" for folder in skipped]
-    grep = ["env", "-u", "GREP_COLOR", "GREP_COLORS=", "grep"]
+    grep = ["env", "-u", "GREP_COLOR", "GREP_COLORS=fn=:ln=:se=:ne", "grep"]
     output, status = run([*grep, *flags, "-e", pattern, "--", name], GREP_SECONDS)
-    if status is None or status > 1 and output.startswith("grep:"):
-        raise ToolError(output or "It took too long: narrow the path or the pattern.")
-    found = [around_match(line) for line in output.split("\n") if "\0" in line]
-    secret = {file for file, _ in found if is_secret(root / file, root)}
-    lines = [f"{file}:{text}" for file, text in found if file not in secret]
+    if status is None:
+        raise ToolError("It took too long: narrow the path or the pattern.")
+    if output.startswith("grep:") and "\0" not in output:
+        raise ToolError(output)
+    found, lines, (file, *rest) = [], [], output.split("\0")
+    for piece in rest:  # its line, and after it the next file, whose name may hold any
+        line, _, following = piece.partition("\n")
+        found.append((file, line))
+        file = following
+    secret = secrets(root, [root / file for file in {file for file, _ in found}])
+    for file, line in found:
+        if " bytes left out]\n" in file:
+            lines.append("(some is left out here: narrow the path or the pattern)")
+        elif root / file not in secret:
+            lines.append(visible(file, "\n\t") + f":{around_match(line)}")
     return "\n".join(lines) or "(no matches)"
 
 
-def around_match(line: str) -> tuple[str, str]:
-    """(The file, the text without a key) of a colored line, clipped around its match."""
-    parts = [re.sub(r"\x1b\[[\d;]*[mK]", "", p) for p in line.split("\x1b[01;31m")]
-    file, _, rest = "".join(parts).partition("\0")
-    place, _, text = redact(rest).partition(":")
-    if len(text) <= MAX_LINE_CHARS:
-        return file, f"{place}:{text}"
-    match = len(parts[0]) - len(file) - len(place) - 2
-    start = max(0, min(match, len(text)) - MAX_LINE_CHARS // 3)
-    return file, f"{place}:{text[start : start + MAX_LINE_CHARS]} [line clipped]"
+def around_match(line: str) -> str:
+    """A line of grep without its colors and without a key, clipped around its match."""
+    parts = [re.sub(COLOR, "", part) for part in line.split("\x1b[01;31m")]
+    place, _, text = redact("".join(parts)).partition(":")
+    if len(text) > MAX_LINE_CHARS:
+        match = min(len(parts[0]) - len(place) - 1, len(text))
+        start = max(0, match - MAX_LINE_CHARS // 3)
+        text = f"{text[start : start + MAX_LINE_CHARS]} [line clipped]"
+    return f"{place}:{text}"
 
 
 @tool

@@ -215,22 +215,68 @@ def test_grep_shows_nothing_of_a_binary_file(use):
     assert use("grep", pattern="hidden").removeprefix("./") == "text:1:hidden"
 
 
-@pytest.mark.parametrize("path", [".env", "sub/.env", ".ENV", "sub/../.env", "alias"])
-@pytest.mark.parametrize("name", ["read_file", "write_file", "edit_file", "grep"])
-def test_no_tool_but_bash_touches_a_dot_env(error_of, name, path):
-    Path("sub").mkdir()
-    for secret in (".env", "sub/.env"):
-        Path(secret).write_text("hidden\n")
-    Path("alias").symlink_to(".env")
-    assert "hidden" not in error_of(name, path=path, **TOUCHING[name])
-    assert Path(".env").read_text() == Path("sub/.env").read_text() == "hidden\n"
+SECRETS = [".env", "sub/.env", ".ENV", "sub/.ENV", "sub/../.env", ".env.e2e", ".envrc"]
+SECRETS += [
+    ".envrc.local",
+    ".env.example.local",
+    ".env.a\nb",
+    "link",
+    "hard",
+    "named/.env",
+]
 
 
-def test_grep_in_a_folder_leaves_every_dot_env_out(use):
-    Path("sub").mkdir()
-    for path in (".env", "sub/.env", ".env.example"):
+@pytest.fixture
+def secret_files():
+    """Every way to name what is secret, and two files that are not."""
+    for folder in ("sub", "named"):
+        Path(folder).mkdir()
+    Path("named/file").write_text("in the open\n")
+    for path in [*SECRETS[:-3], ".env.example", ".environment"]:
         Path(path).write_text("hidden\n")
-    assert use("grep", pattern="hidden").removeprefix("./") == ".env.example:1:hidden"
+    Path("link").symlink_to(".env")
+    Path("hard").hardlink_to("sub/.ENV")
+    Path("named/.env").symlink_to("file")
+
+
+@pytest.mark.parametrize("path", SECRETS)
+@pytest.mark.parametrize("name", ["read_file", "write_file", "edit_file", "grep"])
+def test_no_tool_but_bash_touches_a_secret(error_of, secret_files, name, path):
+    before = Path(path).read_bytes()
+    assert "holds secrets" in error_of(name, path=path, **TOUCHING[name])
+    assert Path(path).read_bytes() == before
+
+
+@pytest.mark.parametrize("path", [".env.example", ".environment"])
+def test_an_example_is_no_secret(use, secret_files, path):
+    assert use("read_file", path=path) == "hidden"
+
+
+def test_grep_in_a_folder_leaves_every_secret_out_and_glob_lists_it(use, secret_files):
+    found = use("grep", pattern="hidden").replace("./", "").split("\n")
+    assert sorted(found) == [".env.example:1:hidden", ".environment:1:hidden"]
+    assert ".env.e2e" in use("glob", pattern=".env*").split("\n")
+
+
+def test_a_compaction_puts_no_secret_back(make, secret_files):
+    paths = ["hard", ".env.e2e", ".env.example"]
+    texts = program.restore_recent_files(make(), paths)
+    assert ["hidden" in text for text in texts] == [True, False, False]
+
+
+def test_many_hard_links_are_looked_at_in_one_walk(use, monkeypatch):
+    Path("linked").write_text("hidden\n")
+    for i in range(50):
+        Path(f"linked{i}").hardlink_to("linked")
+    walks, rglob = [], Path.rglob
+    monkeypatch.setattr(Path, "rglob", lambda p, x: walks.append(x) or rglob(p, x))
+    assert use("grep", pattern="hidden").count("hidden") == 51 and len(walks) == 1
+
+
+def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeypatch):
+    Path(".env").write_text("b hidden\n" * 9_000)
+    monkeypatch.setattr(program, "run", lambda *_: (".env\x001:b hidden\n", None))
+    assert "hidden" not in error_of("grep", pattern="b")
 
 
 # --- Paths: bytes and names that are easily lost ---
@@ -277,6 +323,15 @@ def test_glob_shows_an_odd_name_on_one_line_without_control_characters(use, path
     Path(path).touch()
     line = use("glob", pattern="*")
     assert not {"\n", "\x1b"} & set(line)
+
+
+@pytest.mark.parametrize("path", [*NAMES, "a:1:b", "\x1b[01;31mred\x1b[m"])
+def test_grep_shows_an_odd_name_on_one_line_and_no_hard_link_to_a_secret(use, path):
+    Path(path).write_text("two\n")
+    Path(".env").write_text("two\n")
+    Path(f"hard {path}").hardlink_to(".env")
+    shown = program.visible(path, "\n\t")
+    assert use("grep", pattern="two") == f"./{shown}:1:two"
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8")
@@ -676,6 +731,11 @@ def test_no_key_is_in_the_environment_of_a_command(use, key, command):
     assert content != "(no output)"
 
 
+def test_headers_of_ones_own_are_not_in_the_environment_of_a_command(use, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Key: hidden")
+    assert "hidden" not in use("bash", command="env")
+
+
 def test_all_other_variables_reach_a_command(use, key, monkeypatch):
     monkeypatch.setenv("OTHER_SETTING", "reaches it")
     assert use("bash", command="echo $OTHER_SETTING") == "reaches it\n"
@@ -705,6 +765,52 @@ def test_a_key_that_an_error_shows_is_not_sent(error_of, key, monkeypatch):
 
     monkeypatch.setattr(program, "inside", inside)
     assert error_of("glob", pattern="*").endswith("no access with [redacted]")
+
+
+LEAKS = {
+    "clipped by grep": (
+        "grep",
+        {"pattern": "key"},
+        "key " + "a" * 170 + KEY + "b" * 9_000,
+    ),
+    "a match in it": ("grep", {"pattern": "t-te"}, "a" * 9_000 + KEY + "b" * 9_000),
+    "colored": ("bash", {"command": "grep --color=always t-te config"}, KEY),
+    "across the cut": (
+        "bash",
+        {"command": "cat config"},
+        "a" * 499_990 + KEY + "b" * 10**6,
+    ),
+    "across the tail": (
+        "bash",
+        {"command": "cat config"},
+        "a" * 10**6 + KEY + "b" * 499_980,
+    ),
+    "colored, across the cut": (
+        "grep",
+        {"pattern": "t-te|o"},
+        "o\n" * 27_772 + "o" * 6 + KEY + "b" * 10**6,
+    ),
+    "cut by read_file": ("read_file", {"path": "config"}, "a" * 49_990 + KEY),
+}
+
+
+@pytest.mark.parametrize(("name", "given", "text"), LEAKS.values(), ids=LEAKS)
+def test_a_key_is_redacted_before_anything_cuts_it(use, key, name, given, text):
+    Path("config").write_text(text)
+    content = use(name, **given)
+    assert KEY[:9] not in content and KEY[-9:] not in content
+
+
+def test_a_key_that_is_read_as_redacted_is_not_written_back(use, error_of, key):
+    config = f'{{"?": 1, "key": "{KEY}"}}'
+    Path("config.json").write_text(config)
+    read = use("read_file", path="config.json")
+    edit = {"old_text": f'1, "key": "{KEY}', "new_text": '2, "key": "[redacted]'}
+    for name, given in (("write_file", {"content": read}), ("edit_file", edit)):
+        assert "API key" in error_of(name, path="config.json", **given)
+    assert Path("config.json").read_text() == config
+    use("edit_file", path="config.json", old_text="?", new_text="!")
+    assert KEY in Path("config.json").read_text()
 
 
 @pytest.mark.parametrize("short", ["", "a", "1234567"])
