@@ -1498,7 +1498,7 @@ def load_skill(agent: Agent, name: str) -> str:
     if name not in agent.skills:
         raise ToolError(f"There is no skill {name!r}, but {', '.join(agent.skills)}.")
     path = agent.skills[name]
-    body = front_matter(text_file(str(path)).read_text("utf-8", "replace"))[1]
+    body = front_matter(read_file(agent, str(path)))[1]
     return f"{body}\n(The files of this skill are in {path.parent}.)"
 
 
@@ -1554,17 +1554,18 @@ def read_workspace(agent: Agent) -> None:
     agent.rules, agent.skills = "", {name: path for name, (path, _) in skills.items()}
     for name in ("CLAUDE.md", "AGENTS.md"):  # the second counts if there are both
         with suppress(ToolError, OSError):
-            rules = fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
-            agent.rules = quote("rules", rules[0], name)
+            if text_file(name).stat().st_size:
+                rules = fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
+                agent.rules = quote("rules", rules[0], name)
     parts = [
         SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR),
         agent.rules,
     ]
+    agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
         about = "".join(f"\n- {name}: {use}" for name, (_, use) in skills.items())
         parts.append(f"Skills, to be read with load_skill before use:{about}")
-    else:
-        agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
+        agent.tools["load_skill"] = TOOLS["load_skill"]
     agent.system = json.loads(to_bytes("\n\n".join(filter(None, parts))))
 
 
@@ -1575,43 +1576,58 @@ def find_skills(agent: Agent) -> dict[str, tuple[Path, str]]:
         if path.parts[0] in (".agents", ".claude"):
             try:
                 fields, _ = front_matter(read_file(agent, str(path)))
-                skills[fields["name"]] = path, fields["description"][:1_024]
+                skills.setdefault(fields["name"], (path, fields["description"][:1_024]))
             except (ToolError, OSError) as error:
-                agent.emit("error", f"[skill] {path} is left out: {error}")
+                line = visible(f"[skill] {path} is left out: {error}", "\n")
+                agent.emit("error", line)
     return skills
 
 
 def front_matter(text: str) -> tuple[dict[str, str], str]:
     """(The fields at the head of a SKILL.md, the rest of it); raises ToolError."""
-    head = re.match(r"(?s)---\n(.*?)\n---(?:\n|$)", text)
+    head = re.match(r"(?s)\ufeff?---\s*\n(.*?)\n---[ \t]*(?:\n|\Z)", text)
     if not head:
         raise ToolError("it does not begin with fields between two lines ---")
-    joined = re.sub(r"\n\s+", " ", head[1])  # an indented line goes on with its field
-    found = re.findall(r"(?m)^([\w-]+):\s*(?:[>|][+-]?\s)?\s*(.*)$", joined)
-    fields = {name: value.strip().strip("'\"") for name, value in found}
+    joined = re.sub(r"\s*\n[ \t]+", " ", head[1])  # an indented line goes on
+    field = r"(?m)^([\w-]+):[ \t]*([>|][+-]?(?=\s|$))?[ \t]*(.*)$"
+    found = re.findall(field, joined)
+    fields = {name: text if folded else bare(text) for name, folded, text in found}
     if not fields.get("name") or not fields.get("description"):
         raise ToolError("it has no name or no description")
     return fields, text[head.end() :]
 
 
+def bare(value: str) -> str:
+    """A value without the quotes around it and the comment after it."""
+    quoted = re.match(r"""(["'])(.*?)\1\s*(?:#.*)?$""", value)
+    return quoted[2] if quoted else re.sub(r"(?:^|\s)#.*", "", value).strip()
+
+
 def restore_skills(agent: Agent, names: list[str]) -> list[str]:
     """The skills that were loaded, as they are now, the newest first."""
-    names = [name for name in reversed(names) if name in agent.skills]
-    texts = fit(map(partial(load_skill, agent), names), MAX_SKILLS, each=MAX_SKILL)
-    return [quote("skill", text, name) for name, text in zip(names, texts)]
+    names = [name for name in names if name in agent.skills]
+    texts = read_again(partial(load_skill, agent), names)
+    kept = fit(texts.values(), MAX_SKILLS, each=MAX_SKILL)
+    return [quote("skill", text, name) for name, text in zip(texts, kept)]
 
 
 def restore_recent_files(agent: Agent, paths: list[str]) -> list[str]:
     """The files read last, fresh from disk, a quarter of the threshold in all (v5)."""
-    texts = {}
-    for path in reversed(paths):
-        try:
-            texts[path] = read_file(agent, path)
-        except (ToolError, OSError) as error:
-            texts[path] = f"({error})"
+    texts = read_again(partial(read_file, agent), paths)
     most = min(MAX_RESTORE_TOKENS_TOTAL, agent.threshold // 4)
     kept = fit(texts.values(), most, each=MAX_RESTORE_TOKENS_PER_FILE)
     return [quote("file", text, path) for path, text in zip(texts, kept)]
+
+
+def read_again(read: Callable[[str], str], names: list[str]) -> dict[str, str]:
+    """What there is under each name now, the newest first, or why there is nothing."""
+    texts = {}
+    for name in reversed(names):
+        try:
+            texts[name] = read(name)
+        except (ToolError, OSError) as error:
+            texts[name] = f"({error})"
+    return texts
 
 
 # ---- the terminal: the one place that prints ----
@@ -1630,7 +1646,9 @@ STYLES |= {"error": "\x1b[31m", "failed": "\x1b[31m"}
 RESULT_LINES = 3  # of a tool's result on the screen
 HISTORY = TRANSCRIPT_DIR / "history"
 # letters and marks that show nothing, besides all that is no character to print
-UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"
+UNSEEN = (
+    "\ufe00-\ufe0d\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"
+)
 
 
 @dataclass

@@ -785,11 +785,6 @@ LEAKS = {
         {"command": "cat config"},
         "a" * 10**6 + KEY + "b" * 499_980,
     ),
-    "colored, across the cut": (
-        "grep",
-        {"pattern": "t-te|o"},
-        "o\n" * 27_772 + "o" * 6 + KEY + "b" * 10**6,
-    ),
     "cut by read_file": ("read_file", {"path": "config"}, "a" * 49_990 + KEY),
 }
 
@@ -817,6 +812,25 @@ def test_a_key_that_is_read_as_redacted_is_not_written_back(use, error_of, key):
 def test_a_key_too_short_to_be_one_does_not_shred_the_output(use, monkeypatch, short):
     monkeypatch.setenv("ANTHROPIC_API_KEY", short)
     assert use("bash", command="echo a 12345678") == "a 12345678\n"
+
+
+# --- What cannot be seen ---
+
+HIDDEN = (
+    "\u061c\u2028\u2029\u200b\u200e\u202e\u2066\ufeff\xad\U000e0041\U000e0100\ufe00"
+)
+HIDDEN += "\u034f\u3164\u2800\r\x1b\x7f\x9b\ue000\ud800"
+SEEN = "ab \t\n\u65e5\u672c\u3000\xe9e\u0301\u05d0\u0639\U0001f600\u2764\ufe0f\U0001f1ef\xa0"
+
+
+@pytest.mark.parametrize("char", HIDDEN, ids=ascii)
+def test_what_one_cannot_see_is_shown_as_an_escape(char):
+    assert program.visible(f"a{char}b") == f"a{ascii(char)[1:-1]}b"
+
+
+@pytest.mark.parametrize("char", SEEN, ids=ascii)
+def test_what_one_can_see_stays(char):
+    assert program.visible(char) == char
 
 
 # --- Injected instructions ---
