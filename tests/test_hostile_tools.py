@@ -102,13 +102,6 @@ def test_what_resolves_to_the_workspace_is_allowed(use, workspace, path):
     assert use("read_file", path=path.format(workspace=workspace)) == "here"
 
 
-def test_a_write_through_a_link_keeps_the_link(use):
-    Path("file").write_text("before")
-    Path("alias").symlink_to("file")
-    use("write_file", path="alias", content="after")
-    assert Path("alias").is_symlink() and Path("file").read_text() == "after"
-
-
 ESCAPING = ["../*", "../**/*.txt", "**/../../*.txt", "folder/*", "*/*", "*.txt", "**/*"]
 
 
@@ -318,13 +311,6 @@ def test_a_file_with_an_odd_name_is_a_file_like_any_other(use, path):
     assert os.listdir() == [path]
 
 
-@pytest.mark.parametrize("path", NAMES)
-def test_glob_shows_an_odd_name_on_one_line_without_control_characters(use, path):
-    Path(path).touch()
-    line = use("glob", pattern="*")
-    assert not {"\n", "\x1b"} & set(line)
-
-
 @pytest.mark.parametrize("path", [*NAMES, "a:1:b", "\x1b[01;31mred\x1b[m"])
 def test_grep_shows_an_odd_name_on_one_line_and_no_hard_link_to_a_secret(use, path):
     Path(path).write_text("two\n")
@@ -332,6 +318,7 @@ def test_grep_shows_an_odd_name_on_one_line_and_no_hard_link_to_a_secret(use, pa
     Path(f"hard {path}").hardlink_to(".env")
     shown = program.visible(path, "\n\t")
     assert use("grep", pattern="two") == f"./{shown}:1:two"
+    assert shown in use("glob", pattern="*").split("\n")
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8")
@@ -388,12 +375,8 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(error_of):
     assert Path("file").read_text() == "before" and os.listdir() == ["file"]
 
 
-OWN = [
-    ".transcripts/file",
-    ".task_outputs/file",
-    ".task_outputs/tool-results/file",
-    ".Transcripts/file",
-    ".TASK_OUTPUTS/file",
+OWN = [".transcripts/file", ".task_outputs/tool-results/file", ".Transcripts/file"]
+OWN += [
     "./sub/../.transcripts/file",
     "{workspace}/.transcripts/file",
     "alias/file",
@@ -413,12 +396,6 @@ def test_no_tool_writes_into_the_records(change, workspace, path):
     assert is_error, content
     texts = [p.read_text() for p in Path().rglob("file")]
     assert texts and set(texts) == {"before"}
-
-
-@pytest.mark.parametrize("folder", [".transcripts", ".task_outputs"])
-def test_the_records_are_not_begun_by_a_tool(error_of, folder):
-    error_of("write_file", path=f"{folder}/file", content="x")
-    assert os.listdir() == []
 
 
 # --- What glob and grep leave out ---
@@ -464,12 +441,7 @@ def test_grep_with_a_catastrophic_pattern_does_not_hang(answer, monkeypatch):
     assert is_error or content == "(no matches)"
 
 
-COLORS = [
-    {},
-    {"GREP_COLORS": "ms=01;32"},
-    {"GREP_COLORS": "mt=07"},
-    {"GREP_COLOR": "7"},
-]
+COLORS = [{}, {"GREP_COLORS": "ms=01;32"}, {"GREP_COLOR": "7"}]
 
 
 @pytest.mark.parametrize("colors", COLORS, ids=str)
@@ -551,12 +523,6 @@ def test_a_child_that_holds_the_output_ends_with_the_command(use, writers, child
     assert writers() == "up\n"
 
 
-def test_a_child_ends_with_a_command_that_is_killed(writers):
-    _, status = run(["bash", "-c", f"{CHILD} & sleep 600"], 0.5)
-    writers()  # comes back once there is none
-    assert status is None
-
-
 def test_a_child_that_goes_on_writing_does_not_keep_the_tool(use):
     begun = time.monotonic()
     use("bash", command="yes & sleep 0.1; exit 0", timeout=6)
@@ -586,23 +552,14 @@ def typed():
         os.close(file)
 
 
-@pytest.mark.parametrize(
-    ("command", "output"),
-    [
-        ("cat", "(no output)"),
-        ("read line; echo got $line", "got\n"),
-        ("read line </dev/tty || echo no terminal", "no terminal\n"),
-        ("head -c 5; echo end", "end\n"),
-    ],
-)
+READING = [("cat", "(no output)"), ("head -c 5; echo end", "end\n")]
+READING += [("read line </dev/tty || echo no terminal", "no terminal\n")]
+
+
+@pytest.mark.parametrize(("command", "output"), READING)
 def test_a_command_that_reads_standard_input_gets_nothing(use, typed, command, output):
     content = use("bash", command=command, timeout=600)
     assert content.endswith(output) and "typed" not in content
-
-
-def test_a_nul_byte_in_a_command_is_an_error(error_of):
-    error_of("bash", command="echo a\0b; touch made")
-    assert os.listdir() == []
 
 
 def test_a_command_longer_than_the_system_takes_is_an_error(error_of):
@@ -626,13 +583,6 @@ def test_odd_output_reaches_model_and_transcript_as_text(make, bytes, text):
     assert agent.client.requests[1]["messages"][2]["content"][0]["content"] == text
     lines = agent.transcript.read_text("utf-8").split("\n")[:-1]
     assert [json.loads(line) for line in lines] == agent.messages
-
-
-def test_up_to_a_million_characters_of_output_are_kept_whole(use):
-    text = "".join(f"{i}\n" for i in range(150_000))
-    Path("file").write_text(text)
-    assert 900_000 < len(text) < 1_000_000
-    assert use("bash", command="cat file") == text
 
 
 def test_of_100_mb_head_and_tail_are_kept(use):
@@ -880,10 +830,3 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, workspace
     assert program.compact_history(agent, "compact")
     sent = repr(agent.messages)
     assert "hidden" not in sent and '<file name="file">' in sent
-
-
-def test_a_summary_that_is_cut_off_does_not_hang(make):
-    calls = [("bash", {"command": "seq 3000"}), ("compact", {})]
-    endless = reply("<summary>" + "on and " * 40_000, stop="max_tokens")
-    agent = make(reply(calls=calls), endless, reply("Done."))
-    assert take_turn(agent, "Count the files.") == "Done."

@@ -61,19 +61,13 @@ def test_every_property_is_used_by_its_handler(name):
     assert {argument.arg for argument in handler.args.args[1:]} <= used
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "type"),
-    [
-        ("bash", "command", "string"),
-        ("bash", "timeout", "integer"),
-        ("read_file", "offset", "integer"),
-        ("read_file", "limit", "integer"),
-        ("edit_file", "replace_all", "boolean"),
-        ("todo_write", "items", "array"),
-        ("compact", "focus", "string"),
-    ],
-)
-def test_a_property_has_the_type_that_the_handler_takes(name, key, type):
+TYPES = ["bash command string", "bash timeout integer", "read_file offset integer"]
+TYPES += ["edit_file replace_all boolean", "todo_write items array"]
+
+
+@pytest.mark.parametrize("words", TYPES)
+def test_a_property_has_the_type_that_the_handler_takes(words):
+    name, key, type = words.split()
     assert TOOLS[name].schema["input_schema"]["properties"][key]["type"] == type
 
 
@@ -82,11 +76,8 @@ def test_a_property_has_the_type_that_the_handler_takes(name, key, type):
 
 def test_a_result_answers_its_call_and_holds_nothing_else(make):
     block = run_tool(make(), call("bash", command="echo hi"))
-    assert block == {
-        "type": "tool_result",
-        "tool_use_id": "toolu_bash",
-        "content": "hi\n",
-    }
+    about = {"type": "tool_result", "tool_use_id": "toolu_bash"}
+    assert block == {**about, "content": "hi\n"}
 
 
 @pytest.mark.parametrize(
@@ -103,15 +94,11 @@ def test_a_call_is_reported_by_its_name_and_then_its_result(
     assert last == style and text.startswith(result)
 
 
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("bash", {"command": "true"}),
-        ("read_file", {"path": "blank"}),
-        ("grep", {"pattern": "absent"}),
-        ("glob", {"pattern": "absent"}),
-    ],
-)
+EMPTY = [("bash", {"command": "true"}), ("read_file", {"path": "blank"})]
+EMPTY += [(name, {"pattern": "absent"}) for name in ("grep", "glob")]
+
+
+@pytest.mark.parametrize(("name", "given"), EMPTY)
 def test_no_result_is_empty(use, name, given):
     Path("blank").write_text("\n\n")
     assert re.fullmatch(r"\(.+\)", use(name, **given))
@@ -133,31 +120,16 @@ WRONG = {
     "a number as command": ("bash", {"command": 5}, "command"),
     "a text as timeout": ("bash", {"command": "touch made", "timeout": "5"}, "timeout"),
     "no path": ("read_file", {"path": None}, "path"),
-    "a list as path": ("read_file", {"path": ["there"]}, "path"),
     "a word as offset": ("read_file", {"path": "there", "offset": "end"}, "offset"),
-    "a text as limit": ("read_file", {"path": "there", "limit": "all"}, "limit"),
     "a number as content": ("write_file", {"path": "made", "content": 5}, ""),
-    "a number as text": (
-        "edit_file",
-        {"path": "there", "old_text": 1, "new_text": "b"},
-        "",
-    ),
     "a number as pattern": ("grep", {"pattern": 5}, "pattern"),
-    "a text as plan": ("todo_write", {"items": "[ ] one"}, ""),
     "a number in a plan": ("todo_write", {"items": [5]}, "items"),
     "no such file": ("read_file", {"path": "absent"}, "absent"),
     "a folder": ("read_file", {"path": "."}, ""),
-    "no name": ("read_file", {"path": ""}, ""),
     "below a file": ("read_file", {"path": "there/below"}, ""),
     "a folder to write": ("write_file", {"path": ".", "content": "x"}, ""),
     "written below a file": ("write_file", {"path": "there/b", "content": "x"}, ""),
-    "edited before it is made": (
-        "edit_file",
-        {"path": "made", "old_text": "a", "new_text": "x"},
-        "made",
-    ),
     "half a group": ("grep", {"pattern": "("}, ""),
-    "half a class": ("grep", {"pattern": "[a"}, ""),
     "grep of no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
     "glob of nothing": ("glob", {"pattern": ""}, ""),
     "glob from the root": ("glob", {"pattern": "/etc/*"}, ""),
@@ -171,36 +143,14 @@ def test_wrong_arguments_are_an_error_that_names_them(error_of, name, given, nam
     assert Path("there").read_text() == "a" and os.listdir() == ["there"]
 
 
-def test_an_unknown_tool_is_answered_with_the_known_ones(error_of):
-    answer = error_of("list_dir")
-    assert all(name in answer for name in ALWAYS)
+ERRORS = [RuntimeError, OSError, TypeError, ValueError, RecursionError, MemoryError]
+ERRORS += [AssertionError, program.AgentError, program.ToolError]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("broken"),
-        OSError(28, "broken"),
-        TypeError("broken"),
-        ValueError("broken"),
-        RecursionError("broken"),
-        MemoryError("broken"),
-        AssertionError("broken"),
-        program.AgentError("broken"),
-        program.ToolError("broken"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+@pytest.mark.parametrize("error", ERRORS)
 def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken, error):
-    broken(error)
+    broken(error("broken"))
     assert "broken" in error_of("glob", pattern="*")
-
-
-def test_an_error_does_not_end_the_loop(make, broken):
-    agent = make(reply(calls=[("glob", {"pattern": "*"})]), reply("I see."))
-    broken(RuntimeError("broken"))
-    assert take_turn(agent, "Look.") == "I see."
-    assert agent.messages[-2]["content"][0]["is_error"] is True
 
 
 # --- Approval ---
@@ -314,14 +264,6 @@ def test_one_call_can_be_refused_and_the_next_be_approved(make):
     assert errors == [False, True, False] and Path("ran").read_text() == "1\n3\n"
 
 
-def test_calls_that_are_not_to_run_are_answered_with_the_reason(make):
-    agent = make()
-    run_tools(agent, THREE, not_run="Cut off.")
-    assert outputs(agent.messages[-1]) == ["Cut off."] * 3
-    assert all(b["is_error"] for b in agent.messages[-1]["content"])
-    assert not Path("ran").exists()
-
-
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
     agent = make()
@@ -374,14 +316,7 @@ def test_a_failing_command_is_a_result_with_its_status(use, status):
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"),
-    [
-        ({}, 120),
-        ({"timeout": 5}, 5),
-        ({"timeout": 9_999}, 600),
-        ({"timeout": 0}, 1),
-        ({"timeout": -5}, 1),
-    ],
+    ("given", "seconds"), [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
 def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
     allowed = []
@@ -436,9 +371,7 @@ def test_read_file_returns_the_text(use, data, text):
         ({"offset": 4, "limit": 2}, "4\n5", "offset=6"),
         ({"offset": 9}, "9\n10\n", ""),
         ({"offset": 9, "limit": 2}, "9\n10", ""),
-        ({"offset": 0, "limit": 2}, "1\n2", "offset=3"),
         ({"offset": -7, "limit": 2}, "1\n2", "offset=3"),
-        ({"limit": 0}, "1", "offset=2"),
         ({"limit": -1}, "1", "offset=2"),
     ],
 )
@@ -487,12 +420,6 @@ def test_of_45_mb_no_line_more_is_read_and_no_more_held(use, monkeypatch, width,
         tracemalloc.stop()
 
 
-def test_a_page_is_no_longer_than_2_000_lines(use):
-    Path("file").write_text("x\n" * 9_000)
-    answer = use("read_file", path="file", limit=9_000)
-    assert answer.count("x") == 2_000 and "offset=2001" in answer
-
-
 @pytest.mark.parametrize(
     ("threshold", "most"), [(170_616, 50_000), (100_000, 50_000), (10_000, 5_000)]
 )
@@ -511,13 +438,7 @@ def test_after_the_end_of_a_file_read_file_says_so(use, offset):
 
 # --- write_file and edit_file ---
 
-CONTENTS = [
-    "",
-    "one\n",
-    "no newline",
-    "one\r\ntwo\n",
-    "caf\u00e9 \u65e5\u672c \U0001f600\n",
-]
+CONTENTS = ["", "one\n", "no newline", "one\r\ntwo\n", "caf\u00e9 \u65e5\u672c\n"]
 
 
 @pytest.mark.parametrize("content", CONTENTS)
@@ -547,19 +468,11 @@ def test_edit_file_replaces(use, before, old, new, more, after):
     assert Path("file").read_text() == after
 
 
-@pytest.mark.parametrize(
-    ("old", "more"),
-    [
-        ("a", {}),
-        ("a", {"replace_all": False}),
-        ("a", {"replace_all": "false"}),
-        ("absent", {}),
-        ("absent", {"replace_all": True}),
-        ("", {}),
-        ("", {"replace_all": True}),
-        ("A B", {}),
-    ],
-)
+ALL = {"replace_all": True}
+NOT_ONCE = [("a", {}), ("a", {"replace_all": "false"}), ("absent", {}), ("absent", ALL)]
+
+
+@pytest.mark.parametrize(("old", "more"), [*NOT_ONCE, ("", {}), ("", ALL), ("A B", {})])
 def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
     Path("file").write_text("a b a")
     error = error_of("edit_file", path="file", old_text=old, new_text="x", **more)
@@ -668,27 +581,6 @@ def test_a_task_is_done_by_a_subagent_that_knows_only_the_prompt(make):
     assert sent[1]["messages"] == [typed(TASK[1]["prompt"])]
     given = [{tool["name"] for tool in request["tools"]} for request in sent]
     assert given == [ALWAYS, ALWAYS - {"task"}, ALWAYS - {"task"}, ALWAYS]
-
-
-def test_a_subagent_that_calls_task_is_told_which_tools_it_has(make):
-    agent = make(
-        reply(calls=[TASK]), reply(calls=[TASK]), reply("3."), reply("Thanks.")
-    )
-    take_turn(agent, "How many?")
-    [result] = lines_of(subtranscript())[2]["content"]
-    known = re.findall(r"\w+", result["content"].replace("'task'", ""))
-    assert result["is_error"] is True
-    assert "grep" in known and "task" not in known
-
-
-def test_a_subagent_forgets_old_results_as_the_agent_does(make):
-    work = [reply(calls=[("bash", {"command": "seq 999"})]) for _ in range(2)]
-    answers = reply("There are 3."), reply("Thanks.")
-    tight = {"clear_above": 0, "keep_recent": 1, "keep_tokens": 0, "min_savings": 0}
-    agent = make(reply(calls=[TASK]), *work, *answers, **tight)
-    take_turn(agent, "How many?")
-    [first] = outputs(agent.client.requests[3]["messages"][2])
-    assert first.startswith("[Previous: used bash, saved at ")
 
 
 def test_a_subagent_is_summarised_as_the_agent_is(make):
