@@ -164,13 +164,6 @@ def test_a_call_that_nobody_approves_reaches_the_model_as_a_refusal(name, given)
     assert Path("there").read_text() == "a" and not Path("made").exists()
 
 
-@pytest.mark.parametrize(("name", "given"), ASKING.items())
-def test_an_approved_call_is_run(use, name, given):
-    Path("there").write_text("a")
-    use(name, **given)
-    assert Path("there").read_text() == "b" or Path("made").exists()
-
-
 QUIET = [("read_file", {"path": "there"}), ("glob", {"pattern": "*"}), ("compact", {})]
 QUIET += [("grep", {"pattern": "a"}), ("todo_write", {"items": []}), ("list_dir", {})]
 QUIET += [("bash", {"comand": "ls"}), ("bash", {"command": "ls", "timeout": "5"})]
@@ -182,37 +175,22 @@ QUIET += [("write_file", {"path": "../made", "content": "x"})]
 def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name, given):
     Path("there").write_text("a")
     asked = []
-    agent = make(approve=lambda *question: asked.append(question))
+    agent = make(approve=lambda *question: asked.append(question) or True)
     run_tool(agent, call(name, **given))
     assert asked == ([] if (name, given) in QUIET else [(name, ASKED[name])])
+    done = Path("there").read_text() == "b" or Path("made").exists()
+    assert done == ((name, given) not in QUIET)
 
 
 LINES = [f"line {i}" for i in range(1, 50_001)]
 HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
-DIFFS = {
-    "one line of many": (
-        700,
-        "new",
-        f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+new\n{TAIL}",
-    ),
-    "a line end": (
-        700,
-        "line 700\r",
-        f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+line 700\r\n{TAIL}",
-    ),
-    "a form feed": (
-        700,
-        "a\x0cb",
-        f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+a\x0cb\n{TAIL}",
-    ),
-}
 
 
-@pytest.mark.parametrize(("number", "new", "shown"), DIFFS.values(), ids=DIFFS)
-def test_a_diff_shows_every_byte_that_changes(number, new, shown):
-    after = [*LINES[: number - 1], new, *LINES[number:]]
-    diff = changes("f", "\n".join(LINES), "\n".join(after))
-    assert diff == f"--- f\n+++ f\n{shown}"
+@pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b"])
+def test_a_diff_shows_every_byte_that_changes(new):
+    diff = changes("f", "\n".join(LINES), "\n".join([*LINES[:699], new, *LINES[700:]]))
+    hunk = f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+{new}\n{TAIL}"
+    assert diff == f"--- f\n+++ f\n{hunk}"
 
 
 LONG_DIFFS = {
@@ -351,10 +329,7 @@ def pages(use, path, **given):
         (b"one\ntwo\n", "one\ntwo"),
         (b"no newline", "no newline"),
         (b"one\r\ntwo\r\n", "one\ntwo"),
-        (
-            "caf\u00e9 \u65e5\u672c \U0001f600".encode(),
-            "caf\u00e9 \u65e5\u672c \U0001f600",
-        ),
+        ("\xe9 \u65e5 \U0001f600".encode(), "\xe9 \u65e5 \U0001f600"),
         (b"caf\xe9", "caf\ufffd"),
         ("one\u2028still one\x0cand so".encode(), "one\u2028still one\x0cand so"),
     ],
@@ -369,7 +344,8 @@ def test_read_file_returns_the_text(use, data, text):
     [
         ({"limit": 2}, "1\n2", "offset=3"),
         ({"offset": 4, "limit": 2}, "4\n5", "offset=6"),
-        ({"offset": 9}, "9\n10\n", ""),
+        ({"offset": 9}, "9\n10", ""),
+        ({"offset": 99}, "(nothing at offset 99: the file ends before it)", ""),
         ({"offset": 9, "limit": 2}, "9\n10", ""),
         ({"offset": -7, "limit": 2}, "1\n2", "offset=3"),
         ({"limit": -1}, "1", "offset=2"),
@@ -378,7 +354,7 @@ def test_read_file_returns_the_text(use, data, text):
 def test_read_file_returns_the_lines_asked_for(use, given, text, more):
     Path("file").write_text("".join(f"{i}\n" for i in range(1, 11)))
     lines, _, note = use("read_file", path="file", **given).partition("\n(")
-    assert lines.rstrip() == text.rstrip()
+    assert lines == text
     assert more in note and bool(note) == bool(more)
 
 
@@ -430,12 +406,6 @@ def test_a_page_has_50_000_characters_or_half_the_threshold(make, threshold, mos
     assert answer.count("x") == most
 
 
-@pytest.mark.parametrize("offset", [3, 99])
-def test_after_the_end_of_a_file_read_file_says_so(use, offset):
-    Path("file").write_text("one\ntwo\n")
-    assert str(offset) in use("read_file", path="file", offset=offset)
-
-
 # --- write_file and edit_file ---
 
 CONTENTS = ["", "one\n", "no newline", "one\r\ntwo\n", "caf\u00e9 \u65e5\u672c\n"]
@@ -452,7 +422,6 @@ def test_write_file_writes_exactly_this(use, path, content):
 EDITS = {
     "once": ("a b c", "b", "x", {}, "a x c"),
     "to nothing": ("a b c", " b", "", {}, "a c"),
-    "several lines": ("a\nb\nc\n", "a\nb\n", "x\n", {}, "x\nc\n"),
     "everywhere": ("a b a", "a", "x", {"replace_all": True}, "x b x"),
     "the only one of all": ("a b c", "b", "x", {"replace_all": True}, "a x c"),
     "no regular expression": ("a.c abc", "a.c", r"\1", {}, r"\1 abc"),

@@ -1,11 +1,10 @@
 """What an agent knows of its folder: AGENTS.md and skills, also those of a stranger."""
 
 import io
-import os
 from pathlib import Path
 
 import pytest
-from builders import SMALL, call, outputs, said, shown, texts, typed
+from builders import call, outputs, said, shown, texts, turn_into, typed
 from stub import reply
 
 import agent as program
@@ -22,37 +21,17 @@ def skill(text=SKILL, path=".agents/skills/review/SKILL.md"):
     return Path(path)
 
 
-def become(path, what):
-    """Let a file be something else."""
-    path.unlink()
-    if what == "folder":
-        path.mkdir()
-    elif what == "pipe":
-        os.mkfifo(path)
-    elif isinstance(what, bytes):
-        path.write_bytes(what)
-    else:
-        path.symlink_to(what)
-
-
 # --- AGENTS.md ---
 
 
 @pytest.mark.parametrize(
-    ("files", "known"),
-    [
-        ({"AGENTS.md": "Use tabs."}, "Use tabs."),
-        ({"CLAUDE.md": "Use tabs."}, "Use tabs."),
-        ({"AGENTS.md": "Use tabs.", "CLAUDE.md": "Use spaces."}, "Use tabs."),
-        ({"AGENTS.md": "", "CLAUDE.md": "Use tabs."}, "Use tabs."),
-    ],
+    "texts", [["Use tabs."], [None, "Use tabs."], ["Use tabs.", "x"], ["", "Use tabs."]]
 )
-def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, files, known):
-    for name, text in files.items():
-        Path(name).write_text(text)
+def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, texts):
+    for name, text in zip(["AGENTS.md", "CLAUDE.md"], texts, strict=False):
+        Path(name).write_text(text) if text is not None else None
     agent = make()
-    assert known in agent.rules and "spaces" not in agent.rules
-    assert agent.rules in agent.system
+    assert "\nUse tabs.\n" in agent.rules and agent.rules in agent.system
 
 
 def test_the_rules_cannot_close_their_quotation(make):
@@ -85,7 +64,7 @@ def test_what_is_no_file_of_the_workspace_gives_no_rules(make, what):
     bare = make().system
     for path in ("AGENTS.md", "../outside", ".env"):
         Path(path).write_text("hidden")
-    become(Path("AGENTS.md"), what)
+    turn_into(Path("AGENTS.md"), what)
     assert (make().rules, make().system) == ("", bare)
 
 
@@ -207,7 +186,7 @@ def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
 @pytest.mark.parametrize("what", ["pipe", "/dev/zero", "../../../../outside"])
 def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, what):
     Path("../outside").write_text(SKILL)
-    become(skill(), what)
+    turn_into(skill(), what)
     agent = make()
     assert agent.skills == {} and len(shown(agent, "error")) == 1
 
@@ -293,7 +272,7 @@ def test_a_loaded_skill_is_put_back_as_it_is_now_the_newest_first(make):
 def test_a_skill_that_cannot_be_read_any_more_does_not_stop_a_compaction(make, what):
     path = skill()
     agent = make()
-    become(path, what)
+    turn_into(path, what)
     [text] = put_back(agent, "review")
     assert text.startswith('<skill name="review">\n(')
 
@@ -303,12 +282,5 @@ def test_skills_that_are_put_back_have_5_000_tokens_each_and_25_000_in_all(make)
     for name in names:
         text = SKILL.replace("review", name) + "word " * 9_000
         skill(text, f".agents/skills/{name}/SKILL.md")
-    found = put_back(make(), *names)
-    assert all(size(text) < 5_100 for text in found)
-    assert 4 <= len(found) <= 6 and sum(map(size, found)) < 25_500
-
-
-def test_rules_that_fill_a_small_window_leave_the_loop_running(make):
-    Path("AGENTS.md").write_text("word " * 6_000)
-    agent = make(reply("Yes."), **SMALL)
-    assert take_turn(agent, "Hm?") == "Yes."
+    sizes = [*map(size, put_back(make(), *names))]
+    assert max(sizes) < 5_100 and 20_000 < sum(sizes) < 25_500
