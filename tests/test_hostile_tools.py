@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -11,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from builders import call, turn_into
+from builders import call, history, read, said, texts, turn_into
 from stub import reply
 
 import agent as program
@@ -378,15 +379,12 @@ def records():
         Path(folder, "file").write_text("hidden\n")
 
 
-def test_glob_and_grep_leave_the_records_out(use, records):
-    assert use("glob", pattern="**/file") == "sub/file"
-    assert use("grep", pattern="hidden").removeprefix("./") == "sub/file:1:hidden"
-
-
-@pytest.mark.parametrize("pattern", ["*/file", ".*/file", "**/*", "*"])
-def test_a_wildcard_does_not_name_the_records(answer, records, pattern):
-    content, _ = answer("glob", pattern=pattern)
-    assert not any(folder in content for folder in RECORDS)
+def test_glob_and_grep_leave_the_records_out(answer, records):
+    for pattern in ("**/file", "*/file", ".*/file", "**/*", "*"):
+        assert not set(RECORDS) & {
+            *re.split("[\n/]", answer("glob", pattern=pattern)[0])
+        }
+    assert answer("grep", pattern="hidden")[0] == "./sub/file:1:hidden"
 
 
 @pytest.mark.parametrize("folder", RECORDS)
@@ -580,10 +578,7 @@ def measure(block):
     # through a shell: a process begins with the peak of the one it was forked from
     argv = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", MEASURE]
     env = os.environ | {"PYTHONPATH": str(Path(program.__file__).parent)}
-    done = subprocess.run(
-        [*argv, json.dumps(block)], env=env, capture_output=True, check=True
-    )
-    return json.loads(done.stdout)
+    return json.loads(subprocess.check_output([*argv, json.dumps(block)], env=env))
 
 
 LARGE = {
@@ -615,6 +610,7 @@ def test_memory_is_bounded(block):
 def key(request, monkeypatch):
     """The name of the variable that holds the key."""
     monkeypatch.setenv(request.param, KEY)
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Mine: hidden")
     Path(".env").write_text(f"{request.param}={KEY}\n")
     Path("config").write_text(f"key: {KEY}\n")
     return request.param
@@ -628,25 +624,16 @@ def seen(agent):
     return "\n".join([repr(agent.client.requests), repr(agent.events), *files])
 
 
-NO_KEY = {
-    "env": "env",
-    "printenv": 'printenv {key} || echo "none"',
-    "printf": 'printf "<%s>" "${key}"',
-    "a script": "printf 'echo <${key}>' >script; bash script",
-    "a child": "bash -c 'bash -c env'",
-}
+NO_KEY = ["env", 'printf "<%s>" "${key}"', "bash -c 'bash -c env'"]
 
 
-@pytest.mark.parametrize("command", NO_KEY.values(), ids=NO_KEY)
+@pytest.mark.parametrize("command", NO_KEY)
 def test_no_key_is_in_the_environment_of_a_command(use, key, command):
     content = use("bash", command=command.format(key=key))
-    assert KEY not in content and "[redacted]" not in content
+    assert (
+        KEY not in content and "[redacted]" not in content and "X-Mine" not in content
+    )
     assert content != "(no output)"
-
-
-def test_headers_of_ones_own_are_not_in_the_environment_of_a_command(use, monkeypatch):
-    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Key: hidden")
-    assert "hidden" not in use("bash", command="env")
 
 
 def test_all_other_variables_reach_a_command(use, key, monkeypatch):
@@ -657,7 +644,6 @@ def test_all_other_variables_reach_a_command(use, key, monkeypatch):
 SHOWING = {
     "cat .env": ("bash", {"command": "cat .env"}),
     "an error": ("bash", {"command": "cat .env >&2; exit 1"}),
-    "a script": ("bash", {"command": "printf 'cat config' >script; bash script"}),
     "read_file": ("read_file", {"path": "config"}),
     "grep": ("grep", {"pattern": "key", "path": "config"}),
     "much of it": ("bash", {"command": 'yes "$(cat config)" | head -n 9000'}),
@@ -680,25 +666,14 @@ def test_a_key_that_an_error_shows_is_not_sent(error_of, key, monkeypatch):
     assert error_of("glob", pattern="*").endswith("no access with [redacted]")
 
 
+CAT, MILLION = ("bash", {"command": "cat config"}), "a" * 1_000_000
 LEAKS = {
-    "clipped by grep": (
-        "grep",
-        {"pattern": "key"},
-        "key " + "a" * 170 + KEY + "b" * 9_000,
-    ),
-    "a match in it": ("grep", {"pattern": "t-te"}, "a" * 9_000 + KEY + "b" * 9_000),
+    "clipped by grep": ("grep", {"pattern": "is"}, f"is {MILLION[:170]}{KEY}{MILLION}"),
+    "a match in it": ("grep", {"pattern": "t-te"}, MILLION[:9_000] + KEY + MILLION),
     "colored": ("bash", {"command": "grep --color=always t-te config"}, KEY),
-    "across the cut": (
-        "bash",
-        {"command": "cat config"},
-        "a" * 499_990 + KEY + "b" * 10**6,
-    ),
-    "across the tail": (
-        "bash",
-        {"command": "cat config"},
-        "a" * 10**6 + KEY + "b" * 499_980,
-    ),
-    "cut by read_file": ("read_file", {"path": "config"}, "a" * 49_990 + KEY),
+    "across the cut": (*CAT, MILLION[:499_990] + KEY + MILLION),
+    "across the tail": (*CAT, MILLION + KEY + MILLION[:499_980]),
+    "cut by read_file": ("read_file", {"path": "config"}, MILLION[:49_990] + KEY),
 }
 
 
@@ -729,11 +704,9 @@ def test_a_key_too_short_to_be_one_does_not_shred_the_output(use, monkeypatch, s
 
 # --- What cannot be seen ---
 
-HIDDEN = (
-    "\u061c\u2028\u2029\u200b\u200e\u202e\u2066\ufeff\xad\U000e0041\U000e0100\ufe00"
-)
+HIDDEN = "\u061c\u2028\u2029\u200b\u202e\u2066\ufeff\xad\U000e0041\U000e0100\ufe00"
 HIDDEN += "\u034f\u3164\u2800\r\x1b\x7f\x9b\ue000\ud800"
-SEEN = "ab \t\n\u65e5\u672c\u3000\xe9e\u0301\u05d0\u0639\U0001f600\u2764\ufe0f\U0001f1ef\xa0"
+SEEN = "a \t\n\u65e5\u3000\xe9\u0301\u05d0\u0639\U0001f600\u2764\ufe0f\xa0"
 
 
 @pytest.mark.parametrize("char", HIDDEN, ids=ascii)
@@ -748,19 +721,15 @@ def test_what_one_can_see_stays(char):
 
 # --- After a compaction ---
 
+BROKEN = ["nothing", "folder", "pipe", b"\0", "file", "../secret", "/dev/zero"]
 
-@pytest.mark.parametrize(
-    "what", ["nothing", "folder", "pipe", b"\0", "file", "../secret", "/dev/zero"]
-)
-def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, workspace, what):
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
     Path("../secret").write_text("hidden\n")
     Path("file").write_text("here\n")
-    calls = [("read_file", {"path": "file"}), ("bash", {"command": "seq 3000"})]
-    summary = reply("<summary>A file was read.</summary>")
-    agent = make(reply("Hm."), reply(calls=calls), reply("Read."), summary)
-    take_turn(agent, "Hello.")
-    take_turn(agent, "Read it.")
     turn_into(Path("file"), what)
-    assert program.compact_history(agent, "compact")
-    sent = repr(agent.messages)
-    assert "hidden" not in sent and '<file name="file">' in sent
+    agent = make(messages=history(read("file"), said("x" * 9_000)))
+    head = program.replacement(agent, "A summary.", agent.messages, True, 0)
+    [text] = [text for text in texts(head) if "<file" in text]
+    assert text.startswith('<file name="file">\n(') and "hidden" not in text
