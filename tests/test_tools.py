@@ -113,23 +113,17 @@ def test_a_lone_surrogate_does_not_reach_the_model(make):
 
 WRONG = {
     "an unknown tool": ("list_dir", {}, "list_dir"),
-    "nothing given": ("bash", {}, "command"),
     "one is missing": ("edit_file", {"path": "there"}, "old_text"),
     "one too many": ("glob", {"pattern": "*", "depth": 2}, "depth"),
     "the agent itself": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
     "a number as command": ("bash", {"command": 5}, "command"),
     "a text as timeout": ("bash", {"command": "touch made", "timeout": "5"}, "timeout"),
-    "no path": ("read_file", {"path": None}, "path"),
     "a word as offset": ("read_file", {"path": "there", "offset": "end"}, "offset"),
     "a number as content": ("write_file", {"path": "made", "content": 5}, ""),
     "a number as pattern": ("grep", {"pattern": 5}, "pattern"),
-    "a number in a plan": ("todo_write", {"items": [5]}, "items"),
     "no such file": ("read_file", {"path": "absent"}, "absent"),
     "a folder": ("read_file", {"path": "."}, ""),
-    "below a file": ("read_file", {"path": "there/below"}, ""),
-    "a folder to write": ("write_file", {"path": ".", "content": "x"}, ""),
     "written below a file": ("write_file", {"path": "there/b", "content": "x"}, ""),
-    "half a group": ("grep", {"pattern": "("}, ""),
     "grep of no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
     "glob of nothing": ("glob", {"pattern": ""}, ""),
     "glob from the root": ("glob", {"pattern": "/etc/*"}, ""),
@@ -264,22 +258,15 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
     ("command", "output"),
     [
         ("echo out; echo err >&2", "out\nerr\n"),
-        ("printf 'no newline'", "no newline"),
+        ("echo said; exit 3", "said\n\n(exit status 3)"),
         ("pwd", "{workspace}\n"),
         ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
         (r"printf 'caf\351'", "caf\ufffd"),
-        ("[[ a == a ]] && echo bash", "bash\n"),
     ],
 )
 def test_bash_returns_what_the_command_says(use, workspace, command, output):
     expected = output.format(workspace=workspace.resolve())
     assert use("bash", command=command) == expected
-
-
-@pytest.mark.parametrize("status", [1, 3, 127])
-def test_a_failing_command_is_a_result_with_its_status(use, status):
-    answer = use("bash", command=f"echo said; exit {status}")
-    assert "said" in answer and str(status) in answer
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,6 @@ def test_a_skill_that_is_not_there_is_an_error_that_names_those_that_are(make, n
 
 HEADS = {
     "plain": "name: n\ndescription: a b",
-    "folded": "name: n\ndescription: >\n  a\n  b",
     "folded, with a mark": "description: >-\n  a\n\n  b\nname: n",
     "literal": "name: n\ndescription: |\n  a\n  b\n",
     "goes on": "name: n\ndescription: a\n  b",
@@ -128,7 +127,6 @@ HEADS = {
     "comments": "# name: x\nname: n # so\n\n# more\ndescription: a b  # what for",
     "a comment after quotes": 'name: n\ndescription: "a b" # what "for"',
     "other fields": "license:\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
-    "blanks": "name:   n  \ndescription:\ta b\t",
 }
 
 
@@ -162,7 +160,6 @@ def test_a_value_loses_its_quotes_and_nothing_else(value, text):
 
 DAMAGED = {
     "no head": "Read it twice.",
-    "no end": "---\nname: n\ndescription: d\n",
     "no name": "---\ndescription: d\n---\n",
     "no description": "---\nname: n\n---\n",
     "an empty name": "---\nname: ''\ndescription: d\n---\n",
