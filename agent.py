@@ -1463,9 +1463,9 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
 
 
 def around_match(line: str) -> str:
-    """A line of grep without its colors and without a key, clipped around its match."""
+    """A line of grep without its colors, clipped around its match."""
     parts = [re.sub(COLOR, "", part) for part in line.split("\x1b[01;31m")]
-    place, _, text = redact("".join(parts)).partition(":")
+    place, _, text = "".join(parts).partition(":")
     if len(text) > MAX_LINE_CHARS:
         match = min(len(parts[0]) - len(place) - 1, len(text))
         start = max(0, match - MAX_LINE_CHARS // 3)
