@@ -126,7 +126,7 @@ HEADS = {
     "single quotes": "name: 'n'\ndescription: 'a b'",
     "comments": "# name: x\nname: n # so\n\n# more\ndescription: a b  # what for",
     "a comment after quotes": 'name: n\ndescription: "a b" # what "for"',
-    "other fields": "license:\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
+    "other fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
 }
 
 
