@@ -1133,10 +1133,13 @@ MAX_READ_CHARS = 50_000  # of one read_file call; T/2 if that is less
 MAX_NAMES = 1_000  # of one glob call
 MAX_LINE_CHARS = 300  # of a line that grep shows
 MAX_DIFF_LINES = 40  # of a change that the person is asked about
+MAX_COMPARED = 1_000  # lines before or after a change that are compared for it
 MAX_RULES = 8_000  # of AGENTS.md, in tokens
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
 OWN_FOLDERS = {TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
+SECRET = re.compile(r"(?is)\.env(rc)?(\.(?!example\Z).*)?")  # names of files
+COLOR = r"\x1b\[[\d;]*[mK]"  # what grep and others put around a match
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, dict] = {
@@ -1220,7 +1223,9 @@ def tool_result(call: dict, text: str, is_error: bool = False) -> dict:
 def redact(text: str) -> str:
     """`text` without the API keys."""
     for key in sorted((os.environ.get(name, "") for name in KEY_NAMES), key=len)[::-1]:
-        text = text.replace(key, "[redacted]") if len(key) >= 8 else text
+        if len(key) >= 8:
+            colored = f"(?:{COLOR})*".join(map(re.escape, key))
+            text = re.sub(colored, "[redacted]", text)
     return text
 
 
@@ -1238,7 +1243,7 @@ def inside(path: str, writing: bool = False) -> Path:
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
         raise ToolError(f"{path} is outside of the workspace {root}.")
-    if is_secret(real, root):
+    if secrets(root, [real, Path(path)]):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     folders = {part.lower() for part in real.relative_to(root).parts}
     if writing and OWN_FOLDERS & folders:
@@ -1249,15 +1254,14 @@ def inside(path: str, writing: bool = False) -> Path:
     return real
 
 
-def is_secret(real: Path, root: Path) -> bool:
-    """Whether it is a .env or one of its kin, by name or as a hard link to one."""
-    secret = re.compile(r"(?i)\.env(rc)?(\.(?!example$).*)?")
-    if secret.fullmatch(real.name):
-        return True
-    if not real.is_file() or real.stat().st_nlink == 1:
-        return False
-    kin = [p for p in root.rglob(".[eE][nN][vV]*") if secret.fullmatch(p.name)]
-    return any(p.is_file() and p.samefile(real) for p in kin)
+def secrets(root: Path, files: list[Path]) -> list[Path]:
+    """Which of the files are a .env or one of its kin, by name or as a hard link."""
+    linked = [f for f in files if f.is_file() and f.stat().st_nlink > 1]
+    kin = root.rglob(".[eE][nN][vV]*") if linked else []
+    held = [p.stat() for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
+    same = {(stat.st_dev, stat.st_ino) for stat in held}
+    named = [f for f in files if SECRET.fullmatch(f.name)]
+    return named + [f for f in linked if (f.stat().st_dev, f.stat().st_ino) in same]
 
 
 def text_file(path: str) -> Path:
@@ -1322,8 +1326,8 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     background ends with it, unless started with setsid and writing to a file. Nothing
     confines it: once approved, it can do whatever the user can.
     """
-    ask_first(agent, "bash", command)
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
+    ask_first(agent, "bash", command)
     output, status = run(["bash", "-c", command], timeout)
     if status is None:
         return f"{output}\n(killed: it was not done after {timeout} seconds)"
@@ -1339,13 +1343,14 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
     start, most = max(offset, 1), min(MAX_READ_CHARS, agent.threshold // 2)
     lines, limit = [], min(max(limit, 1), MAX_READ_LINES)
     with text_file(path).open("rb") as file:
-        heads = line_heads(file, 4 * most + 1_000)
-        for data, length in itertools.islice(heads, start - 1, None):
+        for data in itertools.islice(
+            beginnings(file, 4 * most + 1_000), start - 1, None
+        ):
             if b"\0" in data:
                 raise ToolError(f"{path} is binary. Look at it with bash.")
             line = redact(data.decode(errors="replace")).rstrip("\r\n")
-            if len(line) > most:
-                line = f"{line[:most]}\n(cut: {length:,} bytes; see it with bash)"
+            if len(line) > most or len(data) > 4 * most:
+                line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
             if lines and (len(lines) == limit or len(line) > most):
                 note = f"(more follows: read on with offset={start + len(lines)})"
                 return "\n".join([*lines, note])
@@ -1354,21 +1359,18 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
     return "\n".join(lines) or f"(nothing at offset {offset}: the file ends before it)"
 
 
-def line_heads(file: BinaryIO, most: int) -> Iterator[tuple[bytes, int]]:
-    """Of each line its first bytes, and how many it has; no more is kept in memory."""
-    while head := file.readline(most):
-        piece, length = head, len(head)
-        while not piece.endswith(b"\n") and (piece := file.readline(most)):
-            length += len(piece)
-        yield head, length
+def beginnings(file: BinaryIO, most: int) -> Iterator[bytes]:
+    """The first `most` bytes of each line; the rest is passed over, piece by piece."""
+    while data := file.readline(most):
+        yield data
+        while data and not data.endswith(b"\n"):
+            data = file.readline(65_536)
 
 
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    real, old = inside(path, writing=True), ""
-    if real.exists():
-        old = real.read_bytes().decode(errors="surrogateescape")
+    old = text_to_change(path) if inside(path, writing=True).exists() else ""
     replace_text(agent, "write_file", path, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1378,10 +1380,8 @@ def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
-    real = inside(path, writing=True)
-    if text_file(path).stat().st_size > MAX_FILE_BYTES:
-        raise ToolError(f"{path} is too large. Change it with bash.")
-    text = real.read_bytes().decode(errors="surrogateescape")
+    inside(path, writing=True)
+    text = text_to_change(path)
     dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if "\r\n" in text and dos_old in text:
         old_text, new_text = dos_old, dos_new
@@ -1393,19 +1393,53 @@ def edit_file(
     return f"Replaced {count} in {path}."
 
 
+def text_to_change(path: str) -> str:
+    """What is in a file, every byte of it; raises ToolError."""
+    real = text_file(path)
+    if real.stat().st_size > MAX_FILE_BYTES or b"\0" in (data := real.read_bytes()):
+        raise ToolError(f"{path} is binary or too large. Change it with bash.")
+    return data.decode(errors="surrogateescape")
+
+
 def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None:
     """Write a file after the person has seen what changes; raises ToolError."""
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    lines = old.splitlines(), new.splitlines()
-    diff = list(difflib.unified_diff(*lines, path, path, lineterm=""))
-    more = (
-        f"\n({len(diff) - MAX_DIFF_LINES} more lines)" if diff[MAX_DIFF_LINES:] else ""
-    )
-    ask_first(agent, name, "\n".join(diff[:MAX_DIFF_LINES]) + more)
+    ask_first(agent, name, changes(path, old, new))
     real = inside(path, writing=True)
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
+
+
+def changes(path: str, old: str, new: str) -> str:
+    """A diff for the person, of 40 lines at most, and how many more there are.
+
+    Comparing takes time that grows with the square: over 1,000 lines from the first
+    change to the last, the new ones are shown alone.
+    """
+    before, after = (text.split("\n") if text else [] for text in (old, new))
+    start = max(0, same_lines(before, after) - 3)
+    before, after = before[start:][::-1], after[start:][::-1]
+    end = max(0, same_lines(before, after) - 3)
+    before, after = before[end:][::-1], after[end:][::-1]
+    if max(len(before), len(after)) > MAX_COMPARED:
+        title = f"{path}: {len(before):,} lines from line {start + 1:,} on become"
+        diff = [title, *(f"+{line}" for line in after)]
+    else:
+        diff = difflib.unified_diff(before, after, path, path, lineterm="")
+        at = partial(re.sub, r"(?<=[-+])\d+", lambda m: str(int(m[0]) + start))
+        diff = [at(line) if line.startswith("@@") else line for line in diff]
+    diff = [f"{line[:2_000]} [cut]" if line[2_000:] else line for line in diff]
+    more = len(diff) - MAX_DIFF_LINES
+    diff[MAX_DIFF_LINES:] = [f"({more:,} more lines)"] if more > 0 else []
+    return "\n".join(diff) or f"{path}: no line changes"
+
+
+def same_lines(before: list[str], after: list[str]) -> int:
+    """How many lines at the beginning of both are the same."""
+    pairs = enumerate(zip(before, after))
+    most = min(len(before), len(after))
+    return next((at for at, (old, new) in pairs if old != new), most)
 
 
 @tool
@@ -1440,26 +1474,35 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     skipped = {".git", *OWN_FOLDERS} - {*Path(name).parts}
     flags = ["-rnHIsE", "--null", "-D", "skip", "--color=always"]
     flags += [f"--exclude-dir={folder}" for folder in skipped]
-    grep = ["env", "-u", "GREP_COLOR", "GREP_COLORS=", "grep"]
+    grep = ["env", "-u", "GREP_COLOR", "GREP_COLORS=fn=:ln=:se=:ne", "grep"]
     output, status = run([*grep, *flags, "-e", pattern, "--", name], GREP_SECONDS)
-    if status is None or status > 1 and output.startswith("grep:"):
-        raise ToolError(output or "It took too long: narrow the path or the pattern.")
-    found = [around_match(line) for line in output.split("\n") if "\0" in line]
-    secret = {file for file, _ in found if is_secret(root / file, root)}
-    lines = [f"{file}:{text}" for file, text in found if file not in secret]
+    if status is None:
+        raise ToolError("It took too long: narrow the path or the pattern.")
+    if output.startswith("grep:") and "\0" not in output:
+        raise ToolError(output)
+    found, lines, (file, *rest) = [], [], output.split("\0")
+    for piece in rest:  # its line, and after it the next file, whose name may hold any
+        line, _, following = piece.partition("\n")
+        found.append((file, line))
+        file = following
+    secret = secrets(root, [root / file for file in {file for file, _ in found}])
+    for file, line in found:
+        if " bytes left out]\n" in file:
+            lines.append("(some is left out here: narrow the path or the pattern)")
+        elif root / file not in secret:
+            lines.append(visible(file, "\n\t") + f":{around_match(line)}")
     return "\n".join(lines) or "(no matches)"
 
 
-def around_match(line: str) -> tuple[str, str]:
-    """(The file, the text without a key) of a colored line, clipped around its match."""
-    parts = [re.sub(r"\x1b\[[\d;]*[mK]", "", p) for p in line.split("\x1b[01;31m")]
-    file, _, rest = "".join(parts).partition("\0")
-    place, _, text = redact(rest).partition(":")
-    if len(text) <= MAX_LINE_CHARS:
-        return file, f"{place}:{text}"
-    match = len(parts[0]) - len(file) - len(place) - 2
-    start = max(0, min(match, len(text)) - MAX_LINE_CHARS // 3)
-    return file, f"{place}:{text[start : start + MAX_LINE_CHARS]} [line clipped]"
+def around_match(line: str) -> str:
+    """A line of grep without its colors, clipped around its match."""
+    parts = [re.sub(COLOR, "", part) for part in line.split("\x1b[01;31m")]
+    place, _, text = "".join(parts).partition(":")
+    if len(text) > MAX_LINE_CHARS:
+        match = min(len(parts[0]) - len(place) - 1, len(text))
+        start = max(0, match - MAX_LINE_CHARS // 3)
+        text = f"{text[start : start + MAX_LINE_CHARS]} [line clipped]"
+    return f"{place}:{text}"
 
 
 @tool
@@ -1487,7 +1530,7 @@ def load_skill(agent: Agent, name: str) -> str:
     if name not in agent.skills:
         raise ToolError(f"There is no skill {name!r}, but {', '.join(agent.skills)}.")
     path = agent.skills[name]
-    body = front_matter(text_file(str(path)).read_text("utf-8", "replace"))[1]
+    body = front_matter(read_file(agent, str(path)))[1]
     return f"{body}\n(The files of this skill are in {path.parent}.)"
 
 
@@ -1543,17 +1586,18 @@ def read_workspace(agent: Agent) -> None:
     agent.rules, agent.skills = "", {name: path for name, (path, _) in skills.items()}
     for name in ("CLAUDE.md", "AGENTS.md"):  # the second counts if there are both
         with suppress(ToolError, OSError):
-            rules = fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
-            agent.rules = quote("rules", rules[0], name)
+            if text_file(name).stat().st_size:
+                rules = fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
+                agent.rules = quote("rules", rules[0], name)
     parts = [
         SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR),
         agent.rules,
     ]
+    agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
         about = "".join(f"\n- {name}: {use}" for name, (_, use) in skills.items())
         parts.append(f"Skills, to be read with load_skill before use:{about}")
-    else:
-        agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
+        agent.tools["load_skill"] = TOOLS["load_skill"]
     agent.system = json.loads(to_bytes("\n\n".join(filter(None, parts))))
 
 
@@ -1564,23 +1608,31 @@ def find_skills(agent: Agent) -> dict[str, tuple[Path, str]]:
         if path.parts[0] in (".agents", ".claude"):
             try:
                 fields, _ = front_matter(read_file(agent, str(path)))
-                skills[fields["name"]] = path, fields["description"][:1_024]
+                skills.setdefault(fields["name"], (path, fields["description"][:1_024]))
             except (ToolError, OSError) as error:
-                agent.emit("error", f"[skill] {path} is left out: {error}")
+                line = visible(f"[skill] {path} is left out: {error}", "\n")
+                agent.emit("error", line)
     return skills
 
 
 def front_matter(text: str) -> tuple[dict[str, str], str]:
     """(The fields at the head of a SKILL.md, the rest of it); raises ToolError."""
-    head = re.match(r"(?s)---\n(.*?)\n---(?:\n|$)", text)
+    head = re.match(r"(?s)\ufeff?---\s*\n(.*?)\n---[ \t]*(?:\n|\Z)", text)
     if not head:
         raise ToolError("it does not begin with fields between two lines ---")
-    joined = re.sub(r"\n\s+", " ", head[1])  # an indented line goes on with its field
-    found = re.findall(r"(?m)^([\w-]+):\s*(?:[>|][+-]?\s)?\s*(.*)$", joined)
-    fields = {name: value.strip().strip("'\"") for name, value in found}
+    joined = re.sub(r"\s*\n[ \t]+", " ", head[1])  # an indented line goes on
+    field = r"(?m)^([\w-]+):[ \t]*([>|][+-]?(?=\s|$))?[ \t]*(.*)$"
+    found = re.findall(field, joined)
+    fields = {name: text if folded else bare(text) for name, folded, text in found}
     if not fields.get("name") or not fields.get("description"):
         raise ToolError("it has no name or no description")
     return fields, text[head.end() :]
+
+
+def bare(value: str) -> str:
+    """A value without the quotes around it and the comment after it."""
+    quoted = re.match(r"""(["'])(.*?)\1\s*(?:#.*)?$""", value)
+    return quoted[2] if quoted else re.sub(r"(?:^|\s)#.*", "", value).strip()
 
 
 def restore_skills(agent: Agent, names: list[str]) -> list[str]:
@@ -1623,7 +1675,9 @@ STYLES |= {"error": "\x1b[31m", "failed": "\x1b[31m"}
 RESULT_LINES = 3  # of a tool's result on the screen
 HISTORY = TRANSCRIPT_DIR / "history"
 # letters and marks that show nothing, besides all that is no character to print
-UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"
+UNSEEN = (
+    "\ufe00-\ufe0d\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"
+)
 
 
 @dataclass

@@ -183,3 +183,16 @@ def one_line(error):
     """The text of a caught error, which is one clear line."""
     assert re.fullmatch(r"\S(?!.*Traceback).{,498}", str(error.value))
     return str(error.value)
+
+
+def turn_into(path, what):
+    """Let a file be bytes, nothing, a folder or a pipe, or else a link to `what`."""
+    path.unlink()
+    if isinstance(what, bytes):
+        path.write_bytes(what)
+    elif what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what != "nothing":
+        path.symlink_to(what)

@@ -5,7 +5,10 @@ import inspect
 import itertools
 import os
 import re
+import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +16,20 @@ from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, roles, shown,
 from stub import api_error, reply
 
 import agent as program
-from agent import TOOLS, remember, run_tool, run_tools, take_turn
+from agent import TOOLS, changes, remember, run_tool, run_tools, take_turn
 
 FILES = {"read_file", "write_file", "edit_file", "glob", "grep"}
-NAMES = FILES | {"bash", "todo_write", "task", "compact"}
+NAMES = FILES | {"bash", "todo_write", "task", "load_skill", "compact"}
+ALWAYS = NAMES - {"load_skill"}  # that one is there only where there are skills
 ASKING = {
     "bash": {"command": "touch made"},
     "write_file": {"path": "made", "content": "x"},
     "edit_file": {"path": "there", "old_text": "a", "new_text": "b"},
+}
+ASKED = {
+    "bash": "touch made",
+    "write_file": "--- made\n+++ made\n@@ -0,0 +1 @@\n+x",
+    "edit_file": "--- there\n+++ there\n@@ -1 +1 @@\n-a\n+b",
 }
 
 
@@ -29,10 +38,10 @@ def broken(monkeypatch):
     """broken(error): from now on the tool `glob` raises it."""
 
     def break_it(error):
-        def glob(agent, pattern):
+        def inside(path):
             raise error
 
-        monkeypatch.setitem(TOOLS, "glob", glob)
+        monkeypatch.setattr(program, "inside", inside)
 
     return break_it
 
@@ -40,33 +49,26 @@ def broken(monkeypatch):
 # --- Schemas ---
 
 
-def test_the_tools_are_these_nine(make):
-    assert {tool["name"] for tool in make().tools} == TOOLS.keys() == NAMES
+def test_the_tools_are_these_ten():
+    assert {tool.schema["name"] for tool in TOOLS.values()} == TOOLS.keys() == NAMES
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_property_is_used_by_its_handler(name):
-    handler: Any = ast.parse(inspect.getsource(TOOLS[name])).body[0]
+    handler: Any = ast.parse(inspect.getsource(TOOLS[name].handler)).body[0]
     nodes = itertools.chain(*map(ast.walk, handler.body))
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     assert {argument.arg for argument in handler.args.args[1:]} <= used
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "type"),
-    [
-        ("bash", "command", "string"),
-        ("bash", "timeout", "integer"),
-        ("read_file", "offset", ["integer", "string"]),
-        ("read_file", "limit", "integer"),
-        ("edit_file", "replace_all", "boolean"),
-        ("todo_write", "items", "array"),
-        ("compact", "focus", "string"),
-    ],
-)
-def test_a_property_has_the_type_that_the_handler_takes(make, name, key, type):
-    [tool] = [tool for tool in make().tools if tool["name"] == name]
-    assert tool["input_schema"]["properties"][key]["type"] == type
+TYPES = ["bash command string", "bash timeout integer", "read_file offset integer"]
+TYPES += ["edit_file replace_all boolean", "todo_write items array"]
+
+
+@pytest.mark.parametrize("words", TYPES)
+def test_a_property_has_the_type_that_the_handler_takes(words):
+    name, key, type = words.split()
+    assert TOOLS[name].schema["input_schema"]["properties"][key]["type"] == type
 
 
 # --- One call ---
@@ -74,73 +76,54 @@ def test_a_property_has_the_type_that_the_handler_takes(make, name, key, type):
 
 def test_a_result_answers_its_call_and_holds_nothing_else(make):
     block = run_tool(make(), call("bash", command="echo hi"))
-    assert block == {
-        "type": "tool_result",
-        "tool_use_id": "toolu_bash",
-        "content": "hi\n",
-    }
-
-
-def test_each_call_is_reported_once_with_its_name(make):
-    agent = make()
-    run_tool(agent, call("bash", command="echo hi"))
-    [(kind, line)] = agent.events
-    assert kind == "tool" and line.startswith("[bash]") and "echo hi" in line
+    about = {"type": "tool_result", "tool_use_id": "toolu_bash"}
+    assert block == {**about, "content": "hi\n"}
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("bash", {"command": "true"}),
-        ("read_file", {"path": "blank"}),
-        ("grep", {"pattern": "absent"}),
-        ("glob", {"pattern": "absent"}),
-    ],
+    ("command", "style", "result"),
+    [("echo hi", "result", "hi\n"), ("echo a\0b", "failed", "ValueError: ")],
 )
+def test_a_call_is_reported_by_its_name_and_then_its_result(
+    make, command, style, result
+):
+    agent = make()
+    run_tool(agent, call("bash", command=command))
+    [first, (last, text)] = agent.events
+    assert first == ("tool", f"[bash] {command}")
+    assert last == style and text.startswith(result)
+
+
+EMPTY = [("bash", {"command": "true"}), ("read_file", {"path": "blank"})]
+EMPTY += [(name, {"pattern": "absent"}) for name in ("grep", "glob")]
+
+
+@pytest.mark.parametrize(("name", "given"), EMPTY)
 def test_no_result_is_empty(use, name, given):
     Path("blank").write_text("\n\n")
     assert re.fullmatch(r"\(.+\)", use(name, **given))
 
 
-def test_a_lone_surrogate_does_not_reach_the_model(make, monkeypatch):
-    monkeypatch.setitem(TOOLS, "glob", lambda agent, pattern: "a\ud800b")
-    assert run_tool(make(), call("glob", pattern="*"))["content"] == "a?b"
+def test_a_lone_surrogate_does_not_reach_the_model(make):
+    agent = make(reply(calls=[("glob", {"pattern": "*"})]), reply("Done."))
+    agent.tools["glob"] = TOOLS["glob"]._replace(handler=lambda *_, **__: "a\ud800b")
+    take_turn(agent, "Look.")
+    assert outputs(*agent.client.requests[1]["messages"]) == ["a?b"]
 
 
 WRONG = {
     "an unknown tool": ("list_dir", {}, "list_dir"),
-    "nothing given": ("bash", {}, "command"),
     "one is missing": ("edit_file", {"path": "there"}, "old_text"),
     "one too many": ("glob", {"pattern": "*", "depth": 2}, "depth"),
     "the agent itself": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
     "a number as command": ("bash", {"command": 5}, "command"),
     "a text as timeout": ("bash", {"command": "touch made", "timeout": "5"}, "timeout"),
-    "no path": ("read_file", {"path": None}, "path"),
-    "a list as path": ("read_file", {"path": ["there"]}, "path"),
-    "a word as offset": ("read_file", {"path": "there", "offset": "end"}, "end"),
-    "a text as limit": ("read_file", {"path": "there", "limit": "all"}, "limit"),
+    "a word as offset": ("read_file", {"path": "there", "offset": "end"}, "offset"),
     "a number as content": ("write_file", {"path": "made", "content": 5}, ""),
-    "a number as text": (
-        "edit_file",
-        {"path": "there", "old_text": 1, "new_text": "b"},
-        "",
-    ),
     "a number as pattern": ("grep", {"pattern": 5}, "pattern"),
-    "a text as plan": ("todo_write", {"items": "[ ] one"}, ""),
-    "a number in a plan": ("todo_write", {"items": [5]}, "items"),
     "no such file": ("read_file", {"path": "absent"}, "absent"),
     "a folder": ("read_file", {"path": "."}, ""),
-    "no name": ("read_file", {"path": ""}, ""),
-    "below a file": ("read_file", {"path": "there/below"}, ""),
-    "a folder to write": ("write_file", {"path": ".", "content": "x"}, ""),
     "written below a file": ("write_file", {"path": "there/b", "content": "x"}, ""),
-    "edited before it is made": (
-        "edit_file",
-        {"path": "made", "old_text": "a", "new_text": "x"},
-        "made",
-    ),
-    "half a group": ("grep", {"pattern": "("}, ""),
-    "half a class": ("grep", {"pattern": "[a"}, ""),
     "grep of no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
     "glob of nothing": ("glob", {"pattern": ""}, ""),
     "glob from the root": ("glob", {"pattern": "/etc/*"}, ""),
@@ -154,36 +137,14 @@ def test_wrong_arguments_are_an_error_that_names_them(error_of, name, given, nam
     assert Path("there").read_text() == "a" and os.listdir() == ["there"]
 
 
-def test_an_unknown_tool_is_answered_with_the_known_ones(error_of):
-    answer = error_of("list_dir")
-    assert all(name in answer for name in NAMES)
+ERRORS = [RuntimeError, OSError, TypeError, ValueError, RecursionError, MemoryError]
+ERRORS += [AssertionError, program.AgentError, program.ToolError]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("broken"),
-        OSError(28, "broken"),
-        TypeError("broken"),
-        ValueError("broken"),
-        RecursionError("broken"),
-        MemoryError("broken"),
-        AssertionError("broken"),
-        program.AgentError("broken"),
-        program.ToolError("broken"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+@pytest.mark.parametrize("error", ERRORS)
 def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken, error):
-    broken(error)
+    broken(error("broken"))
     assert "broken" in error_of("glob", pattern="*")
-
-
-def test_an_error_does_not_end_the_loop(make, broken):
-    broken(RuntimeError("broken"))
-    agent = make(reply(calls=[("glob", {"pattern": "*"})]), reply("I see."))
-    assert take_turn(agent, "Look.") == "I see."
-    assert agent.messages[-2]["content"][0]["is_error"] is True
 
 
 # --- Approval ---
@@ -197,24 +158,60 @@ def test_a_call_that_nobody_approves_reaches_the_model_as_a_refusal(name, given)
     assert Path("there").read_text() == "a" and not Path("made").exists()
 
 
-@pytest.mark.parametrize(("name", "given"), ASKING.items())
-def test_an_approved_call_is_run(use, name, given):
-    Path("there").write_text("a")
-    use(name, **given)
-    assert Path("there").read_text() == "b" or Path("made").exists()
-
-
 QUIET = [("read_file", {"path": "there"}), ("glob", {"pattern": "*"}), ("compact", {})]
 QUIET += [("grep", {"pattern": "a"}), ("todo_write", {"items": []}), ("list_dir", {})]
-QUIET += [("bash", {"comand": "ls"})]
+QUIET += [("bash", {"comand": "ls"}), ("bash", {"command": "ls", "timeout": "5"})]
+QUIET += [("edit_file", {"path": "there", "old_text": "absent", "new_text": "b"})]
+QUIET += [("write_file", {"path": "../made", "content": "x"})]
 
 
 @pytest.mark.parametrize(("name", "given"), [*ASKING.items(), *QUIET])
-def test_who_is_asked_sees_all_of_a_call_that_may_change_something(make, name, given):
+def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name, given):
+    Path("there").write_text("a")
     asked = []
-    agent = make(approve=lambda *question: asked.append(question))
+    agent = make(approve=lambda *question: asked.append(question) or True)
     run_tool(agent, call(name, **given))
-    assert asked == ([] if (name, given) in QUIET else [(name, given)])
+    assert asked == ([] if (name, given) in QUIET else [(name, ASKED[name])])
+    done = Path("there").read_text() == "b" or Path("made").exists()
+    assert done == ((name, given) not in QUIET)
+
+
+LINES = [f"line {i}" for i in range(1, 50_001)]
+HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
+
+
+@pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b"])
+def test_a_diff_shows_every_byte_that_changes(new):
+    diff = changes("f", "\n".join(LINES), "\n".join([*LINES[:699], new, *LINES[700:]]))
+    hunk = f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+{new}\n{TAIL}"
+    assert diff == f"--- f\n+++ f\n{hunk}"
+
+
+LONG_DIFFS = {
+    "few": ([], LINES[:37], 40, ""),
+    "a line too many": ([], LINES[:38], 41, "(1 more lines)"),
+    "all of them": (LINES, LINES[::-1], 41, "(49,961 more lines)"),
+    "the first and the last": (LINES, ["a", *LINES, "z"], 41, "(49,963 more lines)"),
+    "wide ones": (["a" * 9_000_000], ["b" * 9_000_000], 5, ""),
+    "none": (LINES, LINES, 1, "f: no line changes"),
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "most", "last"), LONG_DIFFS.values(), ids=LONG_DIFFS
+)
+def test_a_diff_is_short_and_soon_there(old, new, most, last):
+    lines = changes("f", "\n".join(old), "\n".join(new)).split("\n")
+    assert len(lines) == most and lines[-1].endswith(last)
+    assert all(len(line) < 2_010 for line in lines)
+
+
+@pytest.mark.parametrize("refusal", [False, "", None, 1, "y", "Use the other file"])
+def test_any_answer_but_true_is_a_refusal_whose_text_the_model_gets(make, refusal):
+    agent = make(approve=lambda name, what: refusal)
+    block = run_tool(agent, call("bash", command="touch made"))
+    assert block["is_error"] and "refused" in block["content"]
+    assert str(refusal or "") in block["content"] and os.listdir() == []
 
 
 # --- Several calls ---
@@ -239,18 +236,10 @@ def test_one_call_can_be_refused_and_the_next_be_approved(make):
     assert errors == [False, True, False] and Path("ran").read_text() == "1\n3\n"
 
 
-def test_calls_that_are_not_to_run_are_answered_with_the_reason(make):
-    agent = make()
-    run_tools(agent, THREE, not_run="Cut off.")
-    assert outputs(agent.messages[-1]) == ["Cut off."] * 3
-    assert all(b["is_error"] for b in agent.messages[-1]["content"])
-    assert not Path("ran").exists()
-
-
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
-    broken(KeyboardInterrupt())
     agent = make()
+    broken(KeyboardInterrupt())
     calls = [*THREE[:at], call("glob", pattern="*"), *THREE[at + 1 :]]
     with pytest.raises(KeyboardInterrupt):
         run_tools(agent, calls)
@@ -262,17 +251,6 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
     assert ran == ["1", "2"][:at] and lines_of(agent.transcript) == [message]
 
 
-def test_ctrl_c_at_the_question_answers_all_calls(make):
-    def interrupt(name, given):
-        raise KeyboardInterrupt
-
-    agent = make(approve=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run_tools(agent, THREE)
-    assert [b["is_error"] for b in agent.messages[-1]["content"]] == [True] * 3
-    assert not Path("ran").exists()
-
-
 # --- bash ---
 
 
@@ -280,11 +258,10 @@ def test_ctrl_c_at_the_question_answers_all_calls(make):
     ("command", "output"),
     [
         ("echo out; echo err >&2", "out\nerr\n"),
-        ("printf 'no newline'", "no newline"),
+        ("echo said; exit 3", "said\n\n(exit status 3)"),
         ("pwd", "{workspace}\n"),
         ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
         (r"printf 'caf\351'", "caf\ufffd"),
-        ("[[ a == a ]] && echo bash", "bash\n"),
     ],
 )
 def test_bash_returns_what_the_command_says(use, workspace, command, output):
@@ -292,21 +269,8 @@ def test_bash_returns_what_the_command_says(use, workspace, command, output):
     assert use("bash", command=command) == expected
 
 
-@pytest.mark.parametrize("status", [1, 3, 127])
-def test_a_failing_command_is_a_result_with_its_status(use, status):
-    answer = use("bash", command=f"echo said; exit {status}")
-    assert "said" in answer and str(status) in answer
-
-
 @pytest.mark.parametrize(
-    ("given", "seconds"),
-    [
-        ({}, 120),
-        ({"timeout": 5}, 5),
-        ({"timeout": 9_999}, 600),
-        ({"timeout": 0}, 1),
-        ({"timeout": -5}, 1),
-    ],
+    ("given", "seconds"), [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
 def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
     allowed = []
@@ -323,29 +287,25 @@ def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seco
 # --- read_file ---
 
 
-def read_all(use, path, **given):
-    """The file put together from its pages, and the number of them."""
-    whole, pages = "", 0
+def pages(use, path, **given):
+    """The pages of a file, each without its note."""
+    found = []
     while True:
-        answer, pages = use("read_file", path=path, **given), pages + 1
-        note = re.search(r"\n\(.*offset=([\d:]+)\)$", answer)
-        whole += answer[: note.start()] if note else answer
-        if not note or pages == 100:
-            return whole, pages
-        whole += "" if ":" in note[1] else "\n"
-        given["offset"] = note[1]
+        answer = use("read_file", path=path, **given)
+        note = re.search(r"\n\(more follows.*offset=(\d+)\)$", answer)
+        found.append(answer[: note.start()] if note else answer)
+        if not note or len(found) == 100:
+            return found
+        given["offset"] = int(note[1])
 
 
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"one\ntwo\n", "one\ntwo\n"),
+        (b"one\ntwo\n", "one\ntwo"),
         (b"no newline", "no newline"),
-        (b"one\r\ntwo\r\n", "one\ntwo\n"),
-        (
-            "caf\u00e9 \u65e5\u672c \U0001f600".encode(),
-            "caf\u00e9 \u65e5\u672c \U0001f600",
-        ),
+        (b"one\r\ntwo\r\n", "one\ntwo"),
+        ("\xe9 \u65e5 \U0001f600".encode(), "\xe9 \u65e5 \U0001f600"),
         (b"caf\xe9", "caf\ufffd"),
         ("one\u2028still one\x0cand so".encode(), "one\u2028still one\x0cand so"),
     ],
@@ -360,27 +320,23 @@ def test_read_file_returns_the_text(use, data, text):
     [
         ({"limit": 2}, "1\n2", "offset=3"),
         ({"offset": 4, "limit": 2}, "4\n5", "offset=6"),
-        ({"offset": "4", "limit": 2}, "4\n5", "offset=6"),
-        ({"offset": 9}, "9\n10\n", ""),
+        ({"offset": 9}, "9\n10", ""),
+        ({"offset": 99}, "(nothing at offset 99: the file ends before it)", ""),
         ({"offset": 9, "limit": 2}, "9\n10", ""),
-        ({"offset": 0, "limit": 2}, "1\n2", "offset=3"),
         ({"offset": -7, "limit": 2}, "1\n2", "offset=3"),
-        ({"limit": 0}, "1", "offset=2"),
         ({"limit": -1}, "1", "offset=2"),
     ],
 )
 def test_read_file_returns_the_lines_asked_for(use, given, text, more):
     Path("file").write_text("".join(f"{i}\n" for i in range(1, 11)))
     lines, _, note = use("read_file", path="file", **given).partition("\n(")
-    assert lines.rstrip() == text.rstrip()
+    assert lines == text
     assert more in note and bool(note) == bool(more)
 
 
 PAGED = {
     "many lines": "".join(f"line {i}\n" for i in range(4_500)),
     "wide lines": "".join("x" * 999 + "\n" for _ in range(120)),
-    "one line": "".join(f"{i}," for i in range(30_000)),
-    "one long line among others": "a\nb\n" + "x" * 120_000 + "\nc\nd",
     "a line of exactly a page": "x" * 50_000 + "\ny",
     "blank lines": "a\n\n\n" * 2_000 + "b",
     "Japanese": "\u65e5\u672c\u8a9e\n" * 5_000,
@@ -390,19 +346,33 @@ PAGED = {
 @pytest.mark.parametrize("text", PAGED.values(), ids=PAGED)
 def test_the_pages_of_a_file_put_together_are_the_file(use, text):
     Path("file").write_text(text, "utf-8")
-    whole, pages = read_all(use, "file")
-    assert whole.rstrip() == text.rstrip() and 1 < pages < 10
+    found = pages(use, "file")
+    assert "\n".join(found) == text.rstrip("\n") and 1 < len(found) < 10
+    assert all(len(page) <= 50_000 for page in found)
 
 
-def test_a_page_is_no_longer_than_2_000_lines(use):
-    Path("file").write_text("x\n" * 9_000)
-    answer = use("read_file", path="file", limit=9_000)
-    assert answer.count("x") == 2_000 and "offset=2001" in answer
+@pytest.mark.parametrize("wide", ["x" * 50_001, "\U0001f600" * 90_000, "x" * 9_000_000])
+def test_a_line_wider_than_a_page_is_cut_with_a_note(use, wide):
+    Path("file").write_text(f"a\n{wide}\nb", "utf-8")
+    first, cut, last = pages(use, "file")
+    shown, note = cut.split("\n")
+    assert (first, shown, last) == ("a", wide[:50_000], "b")
+    assert note.startswith("(cut here") and "bash" in note
 
 
-@pytest.mark.parametrize(
-    ("threshold", "most"), [(170_616, 50_000), (100_000, 50_000), (10_000, 5_000)]
-)
+@pytest.mark.parametrize(("width", "read"), [(9, 1e5), (45_000_000, 45_000_000)])
+def test_of_45_mb_no_line_more_is_read_and_no_more_held(use, monkeypatch, width, read):
+    Path("file").write_text(("x" * (width - 1) + "\n") * (45_000_000 // width))
+    with Path("file").open("rb") as file:
+        still = SimpleNamespace(open=lambda mode: nullcontext(file))
+        monkeypatch.setattr(program, "text_file", lambda path: still)
+        tracemalloc.start()
+        assert "\n(" in use("read_file", path="file")
+        assert file.tell() <= read and tracemalloc.get_traced_memory()[1] < 5e6
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("threshold", "most"), [(100_000, 50_000), (10_000, 5_000)])
 def test_a_page_has_50_000_characters_or_half_the_threshold(make, threshold, most):
     Path("file").write_text("x" * 60_000)
     agent = make(threshold=threshold)
@@ -410,21 +380,9 @@ def test_a_page_has_50_000_characters_or_half_the_threshold(make, threshold, mos
     assert answer.count("x") == most
 
 
-@pytest.mark.parametrize("offset", [3, 99, "2:500"])
-def test_after_the_end_of_a_file_read_file_says_so(use, offset):
-    Path("file").write_text("one\ntwo\n")
-    assert str(offset) in use("read_file", path="file", offset=offset)
-
-
 # --- write_file and edit_file ---
 
-CONTENTS = [
-    "",
-    "one\n",
-    "no newline",
-    "one\r\ntwo\n",
-    "caf\u00e9 \u65e5\u672c \U0001f600\n",
-]
+CONTENTS = ["", "one\n", "no newline", "one\r\ntwo\n", "caf\u00e9 \u65e5\u672c\n"]
 
 
 @pytest.mark.parametrize("content", CONTENTS)
@@ -438,9 +396,7 @@ def test_write_file_writes_exactly_this(use, path, content):
 EDITS = {
     "once": ("a b c", "b", "x", {}, "a x c"),
     "to nothing": ("a b c", " b", "", {}, "a c"),
-    "several lines": ("a\nb\nc\n", "a\nb\n", "x\n", {}, "x\nc\n"),
     "everywhere": ("a b a", "a", "x", {"replace_all": True}, "x b x"),
-    "the only one of all": ("a b c", "b", "x", {"replace_all": True}, "a x c"),
     "no regular expression": ("a.c abc", "a.c", r"\1", {}, r"\1 abc"),
 }
 
@@ -454,19 +410,11 @@ def test_edit_file_replaces(use, before, old, new, more, after):
     assert Path("file").read_text() == after
 
 
-@pytest.mark.parametrize(
-    ("old", "more"),
-    [
-        ("a", {}),
-        ("a", {"replace_all": False}),
-        ("a", {"replace_all": "false"}),
-        ("absent", {}),
-        ("absent", {"replace_all": True}),
-        ("", {}),
-        ("", {"replace_all": True}),
-        ("A B", {}),
-    ],
-)
+ALL = {"replace_all": True}
+NOT_ONCE = [("a", {}), ("a", {"replace_all": "false"}), ("absent", {}), ("absent", ALL)]
+
+
+@pytest.mark.parametrize(("old", "more"), [*NOT_ONCE, ("", {}), ("", ALL), ("A B", {})])
 def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
     Path("file").write_text("a b a")
     error = error_of("edit_file", path="file", old_text=old, new_text="x", **more)
@@ -491,8 +439,6 @@ def tree():
         ("*.py", ["a.py"]),
         ("src/*", ["src/b.py", "src/d.txt", "src/deep/"]),
         ("**/*.py", ["a.py", "src/b.py", "src/deep/c.py"]),
-        ("./a.py", ["a.py"]),
-        ("src/[bd].*", ["src/b.py", "src/d.txt"]),
         ("v1..*", ["v1..2"]),
     ],
 )
@@ -514,7 +460,6 @@ def test_glob_says_how_many_there_are_where_it_does_not_list_all(use):
         ({"pattern": "here", "path": "src/deep"}, ["src/deep/c.py"]),
         ({"pattern": "here", "path": "src/d.txt"}, ["src/d.txt"]),
         ({"pattern": "here", "path": "-e"}, ["-e"]),
-        ({"pattern": "-e is"}, ["-e"]),
         ({"pattern": "(a|b)[.]py is"}, ["a.py", "src/b.py"]),
     ],
 )
@@ -534,15 +479,18 @@ def test_todo_write_counts_what_is_still_to_do(use, items, todo, count):
     assert re.findall(r"\d+", use("todo_write", items=items)) == [str(todo), str(count)]
 
 
+def test_a_plan_is_shown_as_a_list(make):
+    agent = make()
+    run_tool(agent, call("todo_write", items=["[x] one", "[ ] two"]))
+    assert shown(agent, "plan") == ["[x] one\n[ ] two"]
+
+
 @pytest.mark.parametrize("item", ["one", "[] one", "[X]one", "- [ ] one", ""])
 def test_todo_write_refuses_an_item_without_a_mark(error_of, item):
     assert "[ ]" in error_of("todo_write", items=["[ ] good", item])
 
 
-@pytest.mark.parametrize(
-    ("given", "focus"),
-    [({}, ""), ({"focus": "the plan"}, "the plan"), ({"focus": None}, "")],
-)
+@pytest.mark.parametrize(("given", "focus"), [({}, ""), ({"focus": "it"}, "it")])
 def test_compact_asks_for_a_compaction_and_answers(make, given, focus):
     agent = make()
     assert agent.focus is None
@@ -568,27 +516,7 @@ def test_a_task_is_done_by_a_subagent_that_knows_only_the_prompt(make):
     sent = agent.client.requests
     assert sent[1]["messages"] == [typed(TASK[1]["prompt"])]
     given = [{tool["name"] for tool in request["tools"]} for request in sent]
-    assert given == [NAMES, NAMES - {"task"}, NAMES - {"task"}, NAMES]
-
-
-def test_a_subagent_that_calls_task_is_told_which_tools_it_has(make):
-    agent = make(
-        reply(calls=[TASK]), reply(calls=[TASK]), reply("3."), reply("Thanks.")
-    )
-    take_turn(agent, "How many?")
-    [result] = lines_of(subtranscript())[2]["content"]
-    known = re.findall(r"\w+", result["content"].replace("'task'", ""))
-    assert result["is_error"] is True
-    assert "grep" in known and "task" not in known
-
-
-def test_a_subagent_forgets_old_results_as_the_agent_does(make):
-    work = [reply(calls=[("bash", {"command": "seq 999"})]) for _ in range(2)]
-    answers = reply("There are 3."), reply("Thanks.")
-    agent = make(reply(calls=[TASK]), *work, *answers, keep_recent=1, min_savings=0)
-    take_turn(agent, "How many?")
-    first = agent.client.requests[3]["messages"][2]
-    assert outputs(first) == ["[Previous: used bash]"]
+    assert given == [ALWAYS, ALWAYS - {"task"}, ALWAYS - {"task"}, ALWAYS]
 
 
 def test_a_subagent_is_summarised_as_the_agent_is(make):
@@ -607,9 +535,7 @@ def test_a_subagent_that_calls_compact_does_not_compact_the_agent(make):
     agent = make(reply(calls=[TASK]), *answers)
     take_turn(agent, "How many?")
     assert len(agent.messages) == 4 and agent.focus is None
-    assert [e["event"] for e in lines_of(subtranscript()) if "event" in e] == [
-        "compact"
-    ]
+    assert "compact" in [line.get("event") for line in lines_of(subtranscript())]
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -629,14 +555,10 @@ def test_a_plan_of_a_subagent_is_not_the_plan_of_the_agent(make):
     assert remember(agent.messages)["todos"] == ["[ ] me"]
 
 
-FAILURES = {
-    "an error of the API": api_error(400, "no such thing"),
-    "a refusal": reply(stop="refusal"),
-    "an unknown stop": reply("Half.", stop="pause_turn"),
-}
+FAILURES = [api_error(400, "no such thing"), reply(stop="refusal")]
 
 
-@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize("failure", FAILURES, ids=["an error of the API", "a refusal"])
 def test_an_error_of_a_subagent_is_an_error_to_the_model(make, failure):
     agent = make(reply(calls=[TASK]), failure, reply("I see."))
     assert take_turn(agent, "How many?") == "I see."
@@ -654,9 +576,9 @@ def test_a_task_without_a_prompt_is_an_error_and_asks_no_subagent(make, prompt):
 
 
 def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken):
-    broken(KeyboardInterrupt())
     work = reply(calls=[("glob", {"pattern": "*"})])
     agent = make(reply(calls=[TASK, TASK]), work, reply("Yes."))
+    broken(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "How many?")
     assert lines_of(subtranscript())[-1]["content"][0]["is_error"] is True
@@ -664,9 +586,12 @@ def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken):
     assert take_turn(agent, "Are you there?") == "Yes."
 
 
-def test_what_a_subagent_does_is_shown_apart_from_the_conversation(make):
-    work = reply(calls=[BASH])
+def test_what_a_subagent_does_is_indented_and_its_answer_shown(make):
+    work = reply("Let me see.", calls=[BASH])
     agent = make(reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks."))
     take_turn(agent, "How many?")
     own, its = shown(agent, "tool")
-    assert own.startswith("[task]") and its.startswith(" ") and "[bash]" in its
+    assert own.startswith("[task]") and its.startswith("  look: [bash]")
+    assert shown(agent, "result") == ["  look: from bash\n"]
+    assert shown(agent, "answer") == ["There are 3."]
+    assert "".join(shown(agent, "text")) == "Thanks."

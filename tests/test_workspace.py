@@ -1,0 +1,283 @@
+"""What an agent knows of its folder: AGENTS.md and skills, also those of a stranger."""
+
+import io
+from pathlib import Path
+
+import pytest
+from builders import call, outputs, said, shown, texts, turn_into, typed
+from stub import reply
+
+import agent as program
+from agent import Terminal, command, front_matter, run_tool, size, take_turn
+
+SKILL = "---\nname: review\ndescription: how to review\n---\nRead it twice.\n"
+LOADED = ("load_skill", {"name": "review"})
+
+
+def skill(text=SKILL, path=".agents/skills/review/SKILL.md"):
+    """A skill of the workspace."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(text.encode())
+    return Path(path)
+
+
+# --- AGENTS.md ---
+
+
+@pytest.mark.parametrize(
+    "texts", [["Use tabs."], [None, "Use tabs."], ["Use tabs.", "x"], ["", "Use tabs."]]
+)
+def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, texts):
+    for name, text in zip(["AGENTS.md", "CLAUDE.md"], texts, strict=False):
+        Path(name).write_text(text) if text is not None else None
+    agent = make()
+    assert "\nUse tabs.\n" in agent.rules and agent.rules in agent.system
+
+
+def test_the_rules_cannot_close_their_quotation(make):
+    Path("AGENTS.md").write_text("a</rules>b")
+    assert make().rules == '<rules name="AGENTS.md">\na<\\/rules>b\n</rules>'
+
+
+@pytest.mark.parametrize("text", ["word " * 9_000, "\u65e5" * 20_000, "x\n" * 20_000])
+def test_rules_have_8_000_tokens_at_most_and_a_note_where_they_are_cut(make, text):
+    Path("AGENTS.md").write_text(text, "utf-8")
+    agent = make()
+    assert size(agent.rules) < 8_100
+    assert "[cut here" in agent.rules or "more follows" in agent.rules
+
+
+NO_RULES = [
+    "folder",
+    "pipe",
+    "/dev/zero",
+    "../outside",
+    b"",
+    b"\0",
+    ".env",
+    "AGENTS.md",
+]
+
+
+@pytest.mark.parametrize("what", NO_RULES)
+def test_what_is_no_file_of_the_workspace_gives_no_rules(make, what):
+    bare = make().system
+    for path in ("AGENTS.md", "../outside", ".env"):
+        Path(path).write_text("hidden")
+    turn_into(Path("AGENTS.md"), what)
+    assert (make().rules, make().system) == ("", bare)
+
+
+def test_rules_that_are_not_utf_8_can_be_sent(make):
+    Path("AGENTS.md").write_bytes(b"caf\xe9 \xed\xa0\x80")
+    agent = make(reply("Yes."))
+    assert "caf\ufffd" in agent.rules and take_turn(agent, "Hm?") == "Yes."
+
+
+# --- Skills ---
+
+
+def test_skills_stand_in_the_system_prompt_and_their_text_is_a_result(make):
+    skill()
+    agent = make(reply(calls=[LOADED]), reply("Done."))
+    take_turn(agent, "Review it.")
+    assert agent.system.endswith("\n- review: how to review")
+    assert "twice" not in agent.system
+    [text] = outputs(*agent.messages)
+    assert text.startswith("Read it twice.\n") and "name:" not in text
+    assert "(The files of this skill are in .agents/skills/review.)" in text
+
+
+def test_a_workspace_without_skills_and_rules_pays_nothing(make, workspace):
+    before = make()
+    skill(), Path("AGENTS.md").write_text("Use tabs.")
+    other = make()
+    program.shutil.rmtree(".agents"), Path("AGENTS.md").unlink()
+    after = make()
+    assert "load_skill" in other.tools and "load_skill" not in after.tools
+    assert (after.system, after.tools) == (before.system, before.tools)
+    assert after.system == program.SYSTEM_PROMPT.format(
+        folder=workspace, records=".transcripts"
+    )
+
+
+def test_of_two_skills_with_a_name_that_in_agents_counts(make):
+    skill(SKILL.replace("twice", "once"), ".claude/skills/review/SKILL.md")
+    skill(SKILL.replace("review", "other"), ".claude/skills/other/SKILL.md")
+    skill()
+    agent = make()
+    assert [*agent.skills] == ["review", "other"]
+    assert "twice" in run_tool(agent, call("load_skill", name="review"))["content"]
+
+
+@pytest.mark.parametrize("name", ["absent", "", "../review", ["review"], 5, None])
+def test_a_skill_that_is_not_there_is_an_error_that_names_those_that_are(make, name):
+    skill()
+    block = run_tool(make(), call("load_skill", name=name))
+    assert block["is_error"] and "review" in block["content"] + str(name)
+
+
+HEADS = {
+    "plain": "name: n\ndescription: a b",
+    "folded, with a mark": "description: >-\n  a\n\n  b\nname: n",
+    "literal": "name: n\ndescription: |\n  a\n  b\n",
+    "goes on": "name: n\ndescription: a\n  b",
+    "double quotes": 'name: "n"\ndescription: "a b"',
+    "single quotes": "name: 'n'\ndescription: 'a b'",
+    "comments": "# name: x\nname: n # so\n\n# more\ndescription: a b  # what for",
+    "a comment after quotes": 'name: n\ndescription: "a b" # what "for"',
+    "other fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
+}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_the_fields_of_a_skill_are_read_as_the_format_has_them(make, head, end):
+    path = skill(f"---\n{head}\n---\nBody\n".replace("\n", end))
+    agent = make()
+    assert agent.skills == {"n": path} and shown(agent, "error") == []
+    assert agent.system.endswith("\n- n: a b")
+    answer = run_tool(agent, call("load_skill", name="n"))["content"]
+    assert answer.startswith("Body\n")
+
+
+VALUES = {
+    "'a # b'": "a # b",
+    "\"say 'a'\"": "say 'a'",
+    "it's": "it's",
+    "use c#": "use c#",
+    "a: b": "a: b",
+    ">=3 of them": ">=3 of them",
+    "|\n  # a": "# a",
+}
+
+
+@pytest.mark.parametrize(("value", "text"), VALUES.items())
+def test_a_value_loses_its_quotes_and_nothing_else(value, text):
+    fields, _ = front_matter(f"---\nname: n\ndescription: {value}\n---\n")
+    assert fields["description"] == text
+
+
+DAMAGED = {
+    "no head": "Read it twice.",
+    "no name": "---\ndescription: d\n---\n",
+    "no description": "---\nname: n\n---\n",
+    "an empty name": "---\nname: ''\ndescription: d\n---\n",
+    "a comment for a name": "---\nname: # n\ndescription: d\n---\n",
+    "an empty file": "",
+    "binary": SKILL + "\0",
+    "endless": "---\n" + "a: b\n" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
+    bare = make()
+    skill(text, ".claude/skills/bad\nname/SKILL.md")
+    agent = make()
+    [line] = shown(agent, "error")
+    assert line.startswith("[skill] .claude/skills/bad") and "\n" not in line
+    assert (agent.system, agent.tools) == (bare.system, bare.tools)
+
+
+@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "../../../../outside"])
+def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, what):
+    Path("../outside").write_text(SKILL)
+    turn_into(skill(), what)
+    agent = make()
+    assert agent.skills == {} and len(shown(agent, "error")) == 1
+
+
+def test_a_folder_of_skills_that_leads_elsewhere_is_left_out(make, workspace):
+    skill(path="../elsewhere/skills/review/SKILL.md")
+    Path(".agents").symlink_to(workspace.parent / "elsewhere")
+    agent = make()
+    assert agent.skills == {} and "outside" in shown(agent, "error")[0]
+
+
+def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
+    skill(SKILL + "x" * 99 + "\n" + "more and more\n" * 3_000_000)
+    answer = run_tool(make(), call("load_skill", name="review"))["content"]
+    assert len(answer) < 51_000 and "offset=" in answer
+
+
+# --- Once for a conversation ---
+
+
+def test_a_conversation_keeps_what_was_read_at_its_beginning(make):
+    agent = make(reply("One."), reply("Two."))
+    take_turn(agent, "Hm?")
+    skill(), Path("AGENTS.md").write_text("Use tabs.")
+    take_turn(agent, "And now?")
+    first, second = agent.client.requests
+    assert (first["system"], first["tools"]) == (second["system"], second["tools"])
+
+
+def test_clear_reads_rules_and_skills_anew(make):
+    Path("AGENTS.md").write_text("Use tabs.")
+    agent, terminal = make(reply("Done.")), Terminal(io.StringIO())
+    skill(), Path("AGENTS.md").write_text("Use spaces.")
+    agent = command(agent, terminal, "/clear")
+    assert "spaces" in agent.rules and "tabs" not in agent.system
+    take_turn(agent, "Hm?")
+    names = [tool["name"] for tool in agent.client.requests[0]["tools"]]
+    assert "- review: how to review" in agent.system and "load_skill" in names
+
+
+def test_a_subagent_has_the_same_rules_and_skills(make):
+    skill(), Path("AGENTS.md").write_text("Use tabs.")
+    task = ("task", {"description": "look", "prompt": "Look."})
+    agent = make(reply(calls=[task]), reply(calls=[LOADED]), reply("3."), reply("So."))
+    take_turn(agent, "How many?")
+    own, its, again, _ = agent.client.requests
+    assert own["system"] == its["system"] and "Use tabs." in str(its["system"])
+    assert "Read it twice." in outputs(again["messages"][-1])[0]
+
+
+# --- After a compaction ---
+
+
+def loaded(*names):
+    """Two messages for each: a skill was loaded."""
+    results = [
+        {"type": "tool_result", "tool_use_id": n, "content": "ok"} for n in names
+    ]
+    calls = [call("load_skill", name=n) | {"id": n} for n in names]
+    both = {"role": "assistant", "content": calls}, {"role": "user", "content": results}
+    return [typed("Go."), *both, said("Done.")]
+
+
+def put_back(agent, *names):
+    """The blocks with skills in what replaces a conversation that loaded these."""
+    agent.messages = loaded(*names)
+    message = program.replacement(agent, "All is well.", agent.messages, True, 1_000)
+    pairs = zip(message["parts"], texts(message), strict=True)
+    return [text for part, text in pairs if part == "skills"]
+
+
+def test_a_loaded_skill_is_put_back_as_it_is_now_the_newest_first(make):
+    path = skill()
+    skill(SKILL.replace("review", "other"), ".agents/skills/other/SKILL.md")
+    agent = make()
+    path.write_text(SKILL.replace("twice", "thrice</skill>"))
+    first, second = put_back(agent, "other", "review", "gone")
+    assert first.startswith('<skill name="review">') and "thrice<\\/skill>" in first
+    assert second.startswith('<skill name="other">') and "twice" in second
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "/dev/zero", b"no head", b"\0"])
+def test_a_skill_that_cannot_be_read_any_more_does_not_stop_a_compaction(make, what):
+    path = skill()
+    agent = make()
+    turn_into(path, what)
+    [text] = put_back(agent, "review")
+    assert text.startswith('<skill name="review">\n(')
+
+
+def test_skills_that_are_put_back_have_5_000_tokens_each_and_25_000_in_all(make):
+    names = [f"n{i}" for i in range(9)]
+    for name in names:
+        text = SKILL.replace("review", name) + "word " * 9_000
+        skill(text, f".agents/skills/{name}/SKILL.md")
+    sizes = [*map(size, put_back(make(), *names))]
+    assert max(sizes) < 5_100 and 20_000 < sum(sizes) < 25_500
