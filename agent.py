@@ -503,7 +503,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     where neither helps, with the history as it was.
     """
     new = error.tokens - (agent.counted or fixed_tokens(agent))
-    agent.counted = max(error.tokens, context_tokens(agent), agent.window + 1)
+    agent.counted = max(error.tokens or agent.window + 1, context_tokens(agent))
     agent.known = len(agent.messages)  # the API's count is right, ours was not
     if is_typed(agent.messages[-1]) and new > agent.threshold:
         kept = agent.messages[:-1]
