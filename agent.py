@@ -1944,7 +1944,6 @@ def piped() -> str:
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
-    terminal.armed = True
     agent = configured(options, terminal)
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
@@ -2004,6 +2003,7 @@ def main(argv: list[str] | None = None) -> int:
     terminal.streams = options.p is None
     prepare(terminal)
     try:
+        terminal.armed = True
         if options.demo is not None:
             sys.path[:0] = [str(Path(__file__).resolve().parent / "tests")]
             import demo  # pyright: ignore[reportMissingImports]
