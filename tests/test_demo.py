@@ -55,7 +55,7 @@ def terminal(tmp_path):
                     master, key
                 )
                 screen += read_to(master, "q: leave ")
-        os.close(master)
+            os.close(master)  # so that it ends, whatever it waits for
         return process.returncode, screen
 
     return run
@@ -63,7 +63,7 @@ def terminal(tmp_path):
 
 def read_to(master, end):
     """What comes on the screen until this text, or until the program has left."""
-    text, ready = "", partial(select.select, [master], [], [], 60)
+    text, ready = "", partial(select.select, [master], [], [], 20)
     with suppress(OSError):  # on Linux, when the program has left
         while not text.endswith(end) and ready()[0] and (new := os.read(master, 9_999)):
             text += new.decode(errors="replace")
