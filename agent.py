@@ -509,7 +509,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     if start == 0 or tokens_from(agent, start, error.tokens) > agent.threshold:
         change(agent, name, "taken back", agent.messages[:start], record=True)
         raise AgentError(f"{error}: put your last message into a file, and name that.")
-    agent.counted = max(error.tokens, context_tokens(agent), agent.window + 1)
+    agent.counted = max(error.tokens or agent.window + 1, context_tokens(agent))
     agent.known = len(agent.messages)  # the API's count is right, ours was not
     may_ask = agent.tries == 0 and agent.failures < MAX_FAILURES
     if may_ask and compact_history(agent, name, KEEP_TAIL):
@@ -2043,7 +2043,6 @@ def piped() -> str:
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
-    terminal.armed = True
     agent = configured(options, terminal)
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
@@ -2103,6 +2102,7 @@ def main(argv: list[str] | None = None) -> int:
     terminal.streams = options.p is None
     prepare(terminal)
     try:
+        terminal.armed = True
         if options.demo is not None:
             sys.path[:0] = [str(Path(__file__).resolve().parent / "tests")]
             import demo  # pyright: ignore[reportMissingImports]

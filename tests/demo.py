@@ -1,290 +1,400 @@
-"""Every layer at work within seconds: no key, no network, and a scripted model.
+"""Every layer at work, as a lesson in seven scenes: no key, no network, no package.
 
-The model is the tests' own `StubClient`, so each request is checked as the API would
-check it. All else is real: the loop, the tools, the layers, the terminal, and the
-files, which are a scratch copy of this project.
+    python3 agent.py --demo       all scenes; on a terminal Enter goes on, q leaves
+    python3 agent.py --demo 2     scene 2 alone
+
+The model is the tests' own `StubClient` with a script, so each request is checked as
+the API would check it. All else is real; the files are a scratch copy of this project.
 """
 
+import io
+import itertools
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
 import textwrap
-import time
-from dataclasses import dataclass
+from collections import Counter, defaultdict, namedtuple
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
-from stub import StubClient, TooLong, count, reply
+from stub import EmptyQueue, StubClient, TooLong, count, reply, tokens
 
-from agent import Agent, AgentError, Terminal, command, show, status_line, take_turn
+from agent import Agent, AgentError, Terminal, blocks, pays_after, show, work_on
 
-WINDOW, THRESHOLD, MAX_OUTPUT = 20_000, 10_000, 6_000  # so small that layers must act
+WINDOW, THRESHOLD, MAX_OUTPUT = 20_000, 10_000, 4_000  # so small that layers must act
+READ, WRITE, OUTPUT = 0.1, 1.25, 5  # prices, in those of an input token
 ROW = 1_000  # tokens that a row of the picture stands for
-PAUSE = 0.3  # seconds before each prompt on a terminal, so that an eye can follow
-TOO_LONG = "from here on the API takes less than this request"
+INDENT = {"initial_indent": "    ", "subsequent_indent": "    "}
+fill = partial(textwrap.fill, width=79)
+
+# a request, priced; its mark: "#" work, "s" for a summary, "x" refused as too long
+Sent = namedtuple("Sent", "scene tokens read price mark")
 
 
-@dataclass
-class Scene:
-    """What happens, the layer that must do it, and what each side says."""
-
-    title: str
-    layer: str
-    watch: str
-    typed: str  # a prompt a line
-    work: list  # the model's replies but the last, without summaries
-    answer: str  # its last reply, and what later summaries know of the scene
+def scene(title, about, why, typed, *replies, max_messages=0, refused=""):
+    """The title begins with the layer that must act; a line of `typed` is a prompt, a
+    reply that is a text ends a turn, a line of `refused` explains a refusal."""
+    return SimpleNamespace(layer=title.partition(":")[0], **locals())
 
 
 def use(tool, say="", thinking=None, **arguments):
-    """A reply that calls a tool."""
     return reply(say, [(tool, arguments)], thinking)
 
 
-def pages(path, *lines):
-    """A reply that reads pages of a file, of 60 lines each."""
-    options = [{"path": path, "offset": line, "limit": 60} for line in lines]
-    return reply(calls=[("read_file", given) for given in options])
+def head(path, size, thinking=None):
+    """A reply that prints so many bytes of a file, whatever its length."""
+    return use("bash", command=f"head -c {size} {path}", thinking=thinking)
 
 
 # --- The script ---
 
 PLAN = ["[ ] write NOTES.md", "[ ] look at it once more"]
-NOTES = """\
-# How this agent keeps its context small
-
-1. Old tool results become placeholders: free, before every request.
-2. Over the threshold, one summary replaces the conversation.
-3. The same on demand: the compact tool, /compact, or a prompt that is too long.
+NOTES = "1. Old tool results become placeholders.\n2. A summary replaces the rest.\n"
+TOO_LONG = object()  # from here on the API takes a tenth less than this request
+REFUSED = """\
+It is over the API's limit. Remedy: one summary of all but the newest messages.
+The summary's request is as long. Remedy: leave out the oldest quarter of its messages.
+That quarter was short: still too long. Remedy: leave out the older half. Now it fits.
 """
 
 SCENES = [
-    Scene(
-        "A result too big for the context goes to disk",
-        "tool_result_budget",
-        "a preview stays, the model can search the rest.",
+    scene(
+        "tool_result_budget: a result that is too large goes to disk",
+        "Layer 1, first step, free: a new result over a quarter of the threshold is "
+        "saved, and the model gets a preview. In the tutorials: s08's L3, and v5.",
+        "it would have filled the context; the preview is enough to search it.",
         "Print agent.py. Which parts is it made of?",
-        [
-            use("bash", command="cat agent.py", thinking="A look at the whole."),
-            use("grep", "It is on disk now.", path=".task_outputs", pattern="^# -+ "),
-        ],
-        "agent.py goes from settings and tools by way of three layers to the loop.",
+        use("bash", command="cat agent.py", thinking="I look at the whole file."),
+        use("grep", "It is on disk now.", path=".task_outputs", pattern="^# -+ "),
+        "It has settings, the loop, three layers, and what these stand on.",
     ),
-    Scene(
-        "Old results are cleared",
-        "micro_compact",
-        "how many tokens that frees. It needs no model.",
-        "Read the first 300 lines, page by page.",
-        [pages("agent.py", line) for line in range(1, 301, 60)],
-        "Settings come first, then the state of a conversation, then its messages.",
+    scene(
+        "micro_compact: old results give way to placeholders",
+        "Layer 1, third step, free: over half of the threshold old results are "
+        "cleared, all but the newest three. In the tutorials: s06, v5, s08's L2.",
+        "a file can be read again; what a command printed is saved first, and the "
+        "placeholder says where. The thinking behind the first change goes too: it is "
+        "signed over all that stood before it, so the API would refuse it.",
+        "Read on: the settings, the state, and how the tests are built.",
+        use("read_file", path="agent.py", offset=45, limit=90, thinking="Settings."),
+        head("tests/builders.py", 2_700, thinking="Now the tests."),
+        head("tests/test_loop.py", 2_700),
+        head("tests/test_layer1.py", 2_700),
+        "Settings come first, then the state; tests are tables over builders.",
     ),
-    Scene(
-        "Over the threshold, a summary replaces the conversation",
-        "auto_compact",
-        "the summary, and the transcript that keeps every word.",
-        "Now the tests. What does their fake model check?",
-        [
-            use("bash", command="head -c 8800 tests/stub.py", thinking="One half."),
-            use("bash", command="tail -c +8801 tests/stub.py | head -c 8800"),
-            use("bash", command="head -c 7600 tests/wire.py"),
-        ],
-        "StubClient refuses what the API would: open tool calls, stale thinking ...",
+    scene(
+        "snip_compact: too many messages, so the middle is cut out",
+        "Layer 1, second step, free, and off by default since it forgets without a "
+        "summary: here over 20 messages (MAX_MESSAGES=20). In the tutorials: s08's L1.",
+        "the first messages say what the work is, the newest where it stands.",
+        "How much stays of a large result, and how many of the newest results?",
+        use("grep", path="agent.py", pattern="^PREVIEW_CHARS"),
+        use("grep", path="agent.py", pattern="^KEEP_RECENT"),
+        "2,000 characters stay of a large result, and the newest 3 results.",
+        max_messages=20,
     ),
-    Scene(
-        "The model asks for a summary itself",
-        "compact",
-        "the focus says what to keep, and the work goes on.",
-        "Which functions turn a reply into a stream?",
-        [
-            pages("tests/wire.py", 1, 61),
-            use("compact", focus="the functions of tests/wire.py that make a stream"),
-            use("grep", path="tests/wire.py", pattern="^def (sse|parts|event)"),
-        ],
-        "In tests/wire.py sse does, with parts for its blocks and event for the bytes.",
+    scene(
+        "auto_compact: over the threshold, a summary replaces it all",
+        "Layer 2, one request. In the tutorials: s06, v5, s08's compact_history (L4).",
+        "the three large results were new, so layer 1 had nothing to clear. Your words "
+        "stay as they are, and the file read last is put back: a summary loses both.",
+        "Now the fake model: what does it check, and who uses it?",
+        head("tests/conftest.py", 2_500, thinking="First a small one."),
+        head("tests/stub.py", 8_900, thinking="The fake model itself."),
+        head("tests/naive.py", 8_900),
+        head("tests/costs.py", 8_900, thinking="One more that uses it."),
+        "It refuses what the API would: open tool calls, stale thinking and more.",
     ),
-    Scene(
-        "You ask for a summary",
-        "compact",
-        "the same on your word, between two messages.",
-        "How is the fake model itself tested?\n"
-        "/compact what we know of the layers and of the fake model",
-        [use("bash", command="head -c 8800 tests/test_stub.py")],
-        "Its tests are tables of bad requests, each beside the API's own words.",
+    scene(
+        "compact: the model asks for a summary itself",
+        "Layer 3, one request: the tool `compact`, whose focus says what to keep. In "
+        "the tutorials: s06 and s08, where it ends the task; here the work goes on.",
+        "a piece of work was done, its details are needed no more: the model knows.",
+        "Which functions of the fake model count tokens?",
+        head("tests/test_stub.py", 5_000, thinking="Its tests name them."),
+        head("tests/stub.py", 5_000),
+        use("compact", focus="count, tokens and usage in tests/stub.py"),
+        use("grep", path="tests/stub.py", pattern="def (count|tokens|usage)"),
+        "In tests/stub.py: tokens, count, and usage for the cache.",
     ),
-    Scene(
-        "The API refuses a prompt as too long",
-        "reactive_compact",
-        "a summary and the newest messages go on with it.",
+    scene(
+        "compact: you ask for a summary",
+        "Layer 3, one request: the same on your word. In the tutorials: v5.",
+        "new work begins and need not carry all of the old; you say what matters.",
+        "How is the fake model tested?\n/compact the fake model\nAnd the tools?",
+        head("tests/test_stub.py", 8_000),
+        "By tables of bad requests, each beside the API's own words.",
+        head("tests/test_tools.py", 6_000, thinking="Let me see."),
+        "By calls, one at a time, in an empty folder: tests/test_tools.py.",
+    ),
+    scene(
+        "reactive_compact: the API refuses a prompt as too long",
+        "Layer 3, one request, when the API says so. In the tutorials: s08. Here its "
+        "limit is suddenly less than the agent was told, as after a change of model.",
+        "work can go on only with less. The newest messages stay as they are, but for "
+        "their thinking: they are what the model is doing right now.",
         "Write what you found to NOTES.md, in a few lines.",
-        [
-            pages("agent.py", 1, 61),
-            use("todo_write", items=PLAN),
-            use("write_file", path="NOTES.md", content=NOTES),
-            use("todo_write", items=["[x] write NOTES.md", PLAN[1]]),
-            TOO_LONG,
-            use("bash", command="wc NOTES.md"),
-        ],
-        "NOTES.md is in place: the three layers, a line each.",
+        head("tests/stub.py", 3_000, thinking="Once more, to quote it."),
+        use("todo_write", items=PLAN),
+        use("write_file", path="NOTES.md", content=NOTES, thinking="I write it."),
+        use("todo_write", items=["[x] write NOTES.md", PLAN[1]]),
+        TOO_LONG,
+        use("bash", command="cat NOTES.md"),
+        "NOTES.md is in place: the layers in two lines.",
+        refused=REFUSED,
     ),
 ]
 
 
-def bullets(lines):
-    return "".join(f"\n   - {line}" for line in lines)
-
-
 def summary(number):
-    """The summary that the model gives in this scene, in nine sections."""
-    typed = [scene.typed.splitlines()[0] for scene in SCENES[:number]]
-    known = [scene.answer for scene in SCENES[: number - 1]]
+    known = "\n".join(f"   - {scene.replies[-1]}" for scene in SCENES[: number - 1])
     return reply(f"""\
-<analysis>{number} messages of the user, all of them about this project.</analysis>
+<analysis>{number} pieces of work, all of them about this project.</analysis>
 <summary>
 1. Request, intent and constraints: learn how this agent forgets.
-2. Key concepts: three layers before each request; a transcript of everything.
-3. Files and code: agent.py; tests/stub.py and tests/wire.py, the fake model.
-4. Errors and fixes: a result was too large; it is in a file in .task_outputs.
-5. Findings:{bullets(known)}
-6. All user messages:{bullets(typed)}
+2. Key concepts: three layers before each request; a transcript of it all.
+3. Files and code: agent.py; tests/stub.py, the fake model, and its tests.
+4. Errors and fixes: a result was too large; it is in .task_outputs.
+5. Findings:
+{known}
+6. All user messages: they stand below, word for word.
 7. Pending tasks: none but the current work.
-8. Current work: the newest of these messages; the reading for it is done.
-9. Next step: answer it; if that is done, wait for the user.
+8. Current work: {SCENES[number - 1].typed.splitlines()[0]}
+9. Next step: answer that; if it is done, wait for the user.
 </summary>""")
 
+
+OPENING = f"""\
+A lesson in {len(SCENES)} scenes: how this agent forgets. The model is scripted, so no
+key is needed and nothing is sent; the loop, the tools and the layers are real.
+The threshold is {THRESHOLD:,} tokens, so that there is something to see; all tools may
+run unasked. Prices are in those of an input token: {WRITE} for one that is written
+to the prompt cache, {READ} for one read from it, {OUTPUT} for one of a summary.
+The work is done in a scratch copy of this project, which may be deleted then:"""
 
 # --- The stage ---
 
 
-class ScriptedModel(StubClient):
-    """The stub, which gives summaries when asked, and takes less from TOO_LONG on."""
+class WatchedAgent(Agent):
+    """An agent that knows which messages it had before the last change of them."""
 
-    def __init__(self, tell):
+    def __setattr__(self, name, value):
+        if name == "messages":
+            vars(self)["before"] = vars(self).get("messages", [])
+        super().__setattr__(name, value)
+
+
+class Lesson(StubClient):
+    """The scripted model, its agent, and what is told of them; summaries when asked."""
+
+    def __init__(self):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
-        self.tell, self.scene = tell, 0
-        self.sent = []  # (scene, tokens, mark in the picture) of each request
+        self.sent, self.bill = [], None
+        more = {"thinking": True, "approve": lambda name, what: True, "emit": self.emit}
+        self.agent = WatchedAgent(
+            self, "scripted", WINDOW, MAX_OUTPUT, THRESHOLD, **more
+        )
+        # the same numbers wherever the scratch copy is
+        self.agent.system = self.agent.system.replace(os.getcwd(), "/demo")
 
-    def take(self, request):
-        tokens = count(request["system"], request["tools"], request["messages"])
+    def tell(self, text):
+        show(self.out, "plain", text)
+
+    def play(self, number, out):
+        """Play a scene; raises AgentError where it is not what the script says."""
+        scene, self.scene, self.out = SCENES[number - 1], number, out
+        self.reasons = iter(scene.refused.splitlines())
+        self.agent.max_messages, self.too_long, self.acted = scene.max_messages, [], []
+        self.enqueue(*(reply(r) if type(r) is str else r for r in scene.replies))
+        title = f"--- Scene {number} of {len(SCENES)}. {scene.title} ".ljust(79, "-")
+        self.tell(f"\n{title}\n{fill(scene.about)}")
+        for line in scene.typed.splitlines():
+            self.tell("\n" + fill(f"> {line}", subsequent_indent="  "))
+            self.agent = work_on(self.agent, out, line)
+        came = self.acted, len(self.too_long), self.refused, [*self.queue]
+        if came != ([scene.layer], len(scene.refused.splitlines()), [], []):
+            raise AgentError(f"scene {number} came out otherwise: {came}")
+
+    def emit(self, style, text):
+        """Show an event; where a layer acted also what it changed, why, and a bill."""
+        show(self.out, style, text)
+        acted = re.match(r"\[(\w+)\] .*?([\d,]+) -> ([\d,]+) tokens", text)
+        if style != "layer" or not acted:
+            return
+        scene, old, new = SCENES[self.scene - 1], self.agent.before, self.agent.messages
+        self.acted.append(acted[1])
+        if scene.layer == "auto_compact":
+            said = new[0]["content"][0]["text"].partition("\n")[2]
+            self.tell(textwrap.indent(said, "    | "))
+        self.tell("\n".join(changed(old, new)))
+        self.tell(fill(f"Why: {scene.why}", **INDENT))
+        before, after = (int(number.replace(",", "")) for number in acted.groups()[1:])
+        start = max(i for i, sent in enumerate(self.sent) if sent.mark == "#")
+        rewrites, freed = pays_after(old, new), before - after
+        self.bill = lambda: bill(self.sent[start:], rewrites, freed)
+
+    def answer(self, request):
+        """The message for `request`, which is noted in `sent`."""
         last = request["messages"][-1]["content"][-1]
         asked = isinstance(last, dict) and "<analysis>" in last.get("text", "")
+        length = count(request["system"], request["tools"], request["messages"])
         if self.queue and self.queue[0] is TOO_LONG:
             self.queue.popleft()
-            self.window = tokens // ROW * ROW
-        mark = "x" if tokens > self.window else "s" if asked else "#"
-        self.sent.append((self.scene, tokens, mark))
-        if mark == "s":
+            self.window = length * 9 // 1_000 * 100
+        if asked and length <= self.window:
             self.queue.appendleft(summary(self.scene))
         try:
-            return super().take(request)
+            answer = super().answer(request)
         except TooLong as error:
-            self.tell(f"(the API answers: {error})")
+            self.sent.append(Sent(self.scene, length, 0, 0, "x"))
+            why = fill(next(self.reasons, ""), **INDENT)
+            self.tell(f"(refused by the API: {error})\n{why}")
             raise
+        read = answer["usage"]["cache_read_input_tokens"]
+        price = READ * read + WRITE * (length - read)
+        price += OUTPUT * answer["usage"]["output_tokens"] * asked
+        self.sent.append(Sent(self.scene, length, read, price, "s" if asked else "#"))
+        if self.bill and not asked:
+            self.tell("\n".join(self.bill()))
+            self.bill = None
+        return answer
 
 
-def scratch_copy():
-    """A new folder with a copy of this project's files."""
-    project = Path(__file__).resolve().parent.parent
-    folder = Path(tempfile.mkdtemp(prefix="agent-demo-")).resolve()
-    (folder / "tests").mkdir()
-    for pattern in ("*.py", "*.md", "tests/*.py"):
-        for path in project.glob(pattern):
-            shutil.copy(path, folder / path.relative_to(project))
-    return folder
+# --- What changed, and what it costs ---
 
 
-def play(scene, agent, terminal):
-    """Play a scene; returns the agent to go on with, or raises AgentError."""
-    model, acted = agent.client, []
-    show(terminal, "plain", f"\n--- {model.scene}. {scene.title} ".ljust(79, "-"))
-    show(terminal, "plain", f"Watch for [{scene.layer}]: {scene.watch}")
-
-    def emit(kind, text):
-        show(terminal, kind, text)
-        if text.startswith(f"[{scene.layer}]") and "->" in text:
-            acted.append(text)
-            if scene.layer == "auto_compact":
-                now = agent.messages[0]["content"][0]["text"]
-                show(terminal, "layer", textwrap.indent(now, "| "))
-
-    agent.emit = emit
-    model.enqueue(*scene.work, reply(scene.answer))
-    for line in scene.typed.splitlines():
-        time.sleep(PAUSE * terminal.out.isatty())
-        show(terminal, "plain", f"\n> {line}")
-        if line.startswith("/"):
-            agent = command(agent, terminal, line)
+def parts(messages):
+    """(What it is, its beginning, its text) of each block, in a list a message."""
+    names = {b["id"]: b["name"] for m in messages for b in blocks(m, "tool_use")}
+    for message in messages:
+        if isinstance(message["content"], str):
+            yield [("you typed", message["content"], message["content"])]
         else:
-            take_turn(agent, line)
-        show(terminal, "layer", status_line(agent))
-    if model.refused or model.queue or not acted:
-        raise AgentError(f"not all of this scene came to pass. {model.refused or ''}")
-    return agent
+            pairs = itertools.zip_longest(message["content"], message.get("parts", []))
+            yield [described(block, part, names) for block, part in pairs]
+
+
+def described(block, part, names):
+    kind = block["type"]
+    text = next(filter(None, map(block.get, ("content", "text", kind))), "")
+    if kind == "tool_use":
+        return f"tool_use {block['name']}", "", json.dumps(block["input"])
+    short = text.replace(".task_outputs/tool-results", "...")
+    if text.startswith("[Previous"):
+        return short, "", text
+    if text.startswith("<persisted-output>"):
+        return "preview", short.split("\n")[1], text
+    name = f" {names[block['tool_use_id']]}" if kind == "tool_result" else ""
+    return f"{part or kind}{name}", text if kind == "text" else "", text
+
+
+def changed(old, new):
+    """The lines that show what of the list of messages went, came and stayed."""
+    was, now = [*parts(old)], [*parts(new)]
+    before, after = Counter(itertools.chain(*was)), Counter(itertools.chain(*now))
+    yield "    messages before (-) and after (+)".ljust(73) + "tokens"
+    for sign, some in ("-", before - after), ("+", after - before):
+        rows = defaultdict(list)
+        for kind, detail, text in some.elements():
+            rows[kind, detail * (sign == "+")].append((detail, tokens(text)))
+        for (kind, _), row in rows.items():
+            label = f"{len(row)} {kind}" if len(row) > 1 else f"{kind} {row[0][0]}"
+            size = sum(size for _, size in row)
+            yield f"    {sign} {' '.join(label.split()):<64.64} {size:>8,}"
+    same = [message in new for message in old]
+    ends = {"the first": same.index(False), "the newest": same[::-1].index(False)}
+    where = "".join(f", {place} {n}" for place, n in ends.items() if n)
+    yield f"      {sum(same)} of {len(old)} messages unchanged{where}"
+    stay = [b[0] for some in now if some not in was for b in some if b in before]
+    if stay:
+        yield f"      in the others stay: {', '.join(dict.fromkeys(stay))}"
+
+
+def bill(sent, rewrites, freed):
+    """The requests around what a layer did, in lines, and when it has paid."""
+    yield "    the bill, in tokens       sent    from the cache       price"
+    summaries = [("the summary", s) for s in sent if s.mark == "s"]
+    rows = ("request before", sent[0]), *summaries, ("request after", sent[-1])
+    for name, s in rows:
+        yield f"    {name:<20}{s.tokens:>10,}{s.read:>18,}{s.price:>12,.0f}"
+    extra = sum(s.price for _, s in summaries)
+    pays = round(rewrites + extra / (READ * freed))
+    after = f"after {pays} request{'s' * (pays > 1)}" if pays else "at once"
+    yield f"    {freed:,} tokens less in each request: pays {after}"
+
+
+# --- The closing, and the command line ---
 
 
 def picture(sent):
-    """The lines of a drawing: the context's size, request by request."""
-    wide = 2 if len(sent) <= 35 else 1
-    most = max(tokens for _, tokens, _ in sent) // ROW * ROW
-    for row in range(most, -1, -ROW):
+    """The lines of a drawing: the size of each request, in the order they were sent."""
+    yield " tokens"
+    for row in range(max(s.tokens for s in sent) // ROW * ROW, -1, -ROW):
         empty = "-" if row == THRESHOLD else " "
-        bars = [mark if tokens > row else empty for _, tokens, mark in sent]
-        yield f"{row:>7,} {''.join(bar * wide for bar in bars)}".rstrip()
-    scenes = [scene for scene, _, _ in sent]
-    first = [n if n != before else "" for n, before in zip(scenes, [0, *scenes])]
-    yield "  scene " + "".join(f"{n:<{wide}}" for n in first).rstrip()
+        bars = "".join(s.mark if s.tokens > row else empty for s in sent)
+        yield f"{row:>7,} |{bars}".rstrip() + " threshold" * (empty == "-")
+    yield " " * 8 + "+" + "-" * len(sent) + "> requests, in their order"
+    scenes = [s.scene for s in sent]
+    first = [n if n != before else " " for n, before in zip(scenes, [0, *scenes])]
+    yield "  scene  " + "".join(map(str, first)).rstrip()
+    yield "\n         # request   s asks for a summary   x refused as too long"
 
 
-def closing(agent, folder):
+def closing(lesson):
     """The picture, what was spared, and where everything stands."""
-    sent, last = agent.client.sent, agent.client.requests[-1]
-    lines = agent.transcript.read_text(encoding="utf-8").split("\n")[:-1]
-    messages = [m for m in map(json.loads, lines) if "event" not in m]
-    whole = count(last["system"], last["tools"], messages)
-    drawing = "\n".join(picture(sent))
-    return f"""
---- The size of the context, in tokens, request by request -------------------
-
-{drawing}
-
-        # request   s summary   x refused as too long   - threshold
-
-The whole conversation is {whole:,} tokens long; no request had more than
-{max(tokens for _, tokens, _ in sent):,}. Not a word of it is lost, the transcript has them all:
-{folder / agent.transcript}"""
+    agent, most = lesson.agent, max(s.tokens for s in lesson.sent)
+    sent, read, whole = (agent.bill[name] for name in ("sent", "read", "unforgotten"))
+    told = (
+        f"{sent:,} tokens were sent, {most:,} at most at once, {read / sent:.0%} "
+        f"of them from the cache; without forgetting it would be {whole:,}. Not a "
+        "word is lost, the transcript has them all:"
+    )
+    title = "--- The size of the context, request by request ".ljust(79, "-")
+    drawing = "\n".join(picture(lesson.sent))
+    return f"\n{title}\n\n{drawing}\n\n{fill(told)}\n{agent.transcript.resolve()}"
 
 
-def main():
-    """Play all scenes in a scratch copy; returns 0, or 1 where one did not happen."""
-    terminal, back, folder = Terminal(sys.stdout), Path.cwd(), scratch_copy()
+def scratch_copy():
+    """A new folder with a copy of the files that the scenes are about."""
+    project = Path(__file__).resolve().parent.parent
+    folder = Path(tempfile.mkdtemp(prefix="agent-demo-")).resolve()
+    shutil.copytree(project / "tests", folder / "tests")
+    shutil.copy(project / "agent.py", folder)
+    return folder
 
-    def tell(text):
-        show(terminal, "plain", text)
 
-    def approve(name, arguments):
-        tell(f"Run {name}? y   (the script says yes)")
+def goes_on(number):
+    """Whether to play this scene: on a terminal the person says so, by Enter."""
+    if number == 1 or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return True
+    print(f"\nEnter: scene {number} of {len(SCENES)}   q: leave ", end="", flush=True)
+    return sys.stdin.readline() == "\n"
 
-    model = ScriptedModel(tell)
-    more = {"keep_recent": 4, "thinking": True, "approve": approve}
-    agent = Agent(model, "scripted", WINDOW, MAX_OUTPUT, THRESHOLD, **more)
-    tell(f"""\
-The model in this demonstration is scripted: no key is needed, nothing is sent.
-All else is real: the loop, the tools, the layers, and the files, a copy in
-{folder}
-The context may grow to {THRESHOLD:,} tokens here, so that there is something to see.""")
+
+def main(scene):
+    """Play all scenes, or one; returns 0, 1 if it fails, 2 if there is none such."""
+    if not 0 <= scene <= len(SCENES):
+        print(f"There is no scene {scene}: give 1 to {len(SCENES)}.", file=sys.stderr)
+        return 2
+    out, silent = Terminal(sys.stdout), Terminal(io.StringIO())
+    back, folder = Path.cwd(), scratch_copy()
     os.chdir(folder)
     try:
-        for model.scene, scene in enumerate(SCENES, 1):
-            agent = play(scene, agent, terminal)
-        tell(closing(agent, folder))
-    except AgentError as error:
-        show(terminal, "error", f"The demonstration failed: {error}")
+        lesson = Lesson()
+        show(out, "plain", f"{OPENING}\n{folder}")
+        for number in range(1, (scene or len(SCENES)) + 1):
+            if scene == 0 and not goes_on(number):
+                return 0
+            lesson.play(number, out if scene in (0, number) else silent)
+        on = f"\nOn: python3 agent.py --demo {scene % len(SCENES) + 1}"
+        show(out, "plain", on if scene else closing(lesson))
+    except (AgentError, EmptyQueue) as error:
+        show(out, "error", f"The demonstration failed: {error}")
         return 1
     finally:
         os.chdir(back)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,14 @@
-"""The demonstration: its scenes in their order, without a key, a network or the SDK."""
+"""The demo: seven scenes, each with its layer, without a key or a package."""
 
-import io
-import json
 import os
+import pty
 import re
+import select
+import signal
 import subprocess
 import sys
-from dataclasses import replace
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import demo
@@ -15,156 +17,184 @@ import pytest
 import agent as program
 
 PROGRAM = str(Path(program.__file__).resolve())
-# the real program without a way out, which tells in the end what it has loaded
-ALONE = f"""
-import runpy, socket, sys
-socket.socket = None
-sys.path.insert(0, {str(Path(PROGRAM).parent)!r})
-sys.argv = [{PROGRAM!r}, "--demo"]
-try:
-    runpy.run_path({PROGRAM!r}, run_name="__main__")
-finally:
-    print(*sys.modules, file=sys.stderr)
-"""
+LAYERS = ["tool_result_budget", "micro_compact", "snip_compact", "auto_compact"]
+LAYERS += ["compact", "compact", "reactive_compact"]
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """What `python agent.py --demo` prints to a pipe, as a finished process."""
-    folder = tmp_path_factory.mktemp("demo")
-    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder)}
-    options = {"capture_output": True, "encoding": "utf-8", "env": environment}
-    argv = [sys.executable, "-c", ALONE]
-    return subprocess.run(argv, check=False, cwd=folder, **options)
+    """What `python3 -S agent.py --demo` prints to a pipe; it has no package to load."""
+    folder = str(tmp_path_factory.mktemp("demo"))
+    argv = ["env", "-i", f"PATH={os.environ['PATH']}", f"TMPDIR={folder}"]
+    argv += [sys.executable, "-S", PROGRAM, "--demo"]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout[-999:]
+    return done.stdout
 
 
 @pytest.fixture
-def play(tmp_path, monkeypatch):
-    """play(tty) runs the demonstration in this process: (exit status, what it shows)."""
-
-    def run(tty=False):
-        out = io.StringIO()
-        out.isatty = lambda: tty
-        monkeypatch.setattr(sys, "stdout", out)
-        return demo.main(), out.getvalue()
-
+def play(tmp_path, monkeypatch, capsys):
+    """play(number) runs the demo in this process: (exit status, stdout, stderr)."""
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
+    return lambda number=0: (demo.main(number), *capsys.readouterr())
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    """terminal(*keys) gives them to the demo at its prompts: (status, the screen)."""
+
+    def run(*keys):
+        master, slave = pty.openpty()
+        ends = {"stdin": slave, "stdout": slave, "stderr": slave}
+        ends["env"] = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
+        with subprocess.Popen([sys.executable, PROGRAM, "--demo"], **ends) as process:
+            os.close(slave)
+            screen = read_to(master, "q: leave ")
+            for key in keys:
+                process.send_signal(key) if key == signal.SIGINT else os.write(
+                    master, key
+                )
+                screen += read_to(master, "q: leave ")
+            os.close(master)  # so that it ends, whatever it waits for
+        return process.returncode, screen
+
     return run
 
 
-def scenes(shown):
-    """What it prints, in parts: before the scenes, each scene, the closing."""
-    return re.split(r"^--- ", shown.stdout, flags=re.MULTILINE)
+def read_to(master, end):
+    """What comes on the screen until this text, or until the program has left."""
+    text, ready = "", partial(select.select, [master], [], [], 20)
+    with suppress(OSError):  # on Linux, when the program has left
+        while not text.endswith(end) and ready()[0] and (new := os.read(master, 9_999)):
+            text += new.decode(errors="replace")
+    return text
 
 
-def test_it_ends_well_without_a_key_a_network_or_the_sdk(shown):
-    loaded = shown.stderr.split()
-    assert (shown.returncode, "stub" in loaded) == (0, True), shown.stdout[-999:]
-    assert not {"anthropic", "httpx2", "httpx"} & {*loaded}
+def scenes(text):  # after the opening, and the closing after them
+    return re.split(r"^--- ", text, flags=re.MULTILINE)
 
 
-def test_it_says_first_that_the_model_is_scripted(shown):
-    assert "scripted" in shown.stdout.split("\n")[0]
+def without_names(text):  # of its folder and its transcript
+    return re.sub(r"\S*agent-demo-\w+|transcript_[\w-]+", "", text)
+
+
+def test_it_says_what_is_scripted_and_may_be_deleted_then_come_the_scenes(shown):
+    opening, *parts, _ = scenes(shown)
+    assert "model is scripted" in opening and "may be deleted" in opening
+    assert Path(opening.split()[-1]).name.startswith("agent-demo-")
+    wanted = [f"Scene {n} of 7. {layer}" for n, layer in enumerate(LAYERS, 1)]
+    assert [part.split(":")[0] for part in parts] == wanted
+
+
+@pytest.mark.parametrize("number, layer", [*enumerate(LAYERS, 1)])
+def test_each_shows_its_layer_alone_what_changed_why_and_the_bill(shown, number, layer):
+    part = scenes(shown)[number]
+    acted = re.findall(r"^\[(\w+)\] .* ([\d,]+) -> ([\d,]+) tokens", part, re.MULTILINE)
+    before, after = (int(n.replace(",", "")) for n in acted[0][1:])
+    assert [name for name, *_ in acted] == [layer] and before > after
+    changes = r"->.*    - .*    \+ .* messages unchanged.*    Why: .*request before.*"
+    bill = rf"request after.*{before - after:,} tokens less in each request: pays "
+    assert re.search(f"(?s){changes}{bill}", part)
 
 
 @pytest.mark.parametrize(
-    "scene, layer",
+    "number, line",
     [
-        (1, "tool_result_budget"),
-        (2, "micro_compact"),
-        (3, "auto_compact"),
-        (4, "compact"),
-        (5, "compact"),
-        (6, "reactive_compact"),
+        (1, r"\| \(\d+ more lines\)"),
+        (1, r"- tool_result bash +\d\d,\d{3}"),
+        (1, r"\+ preview [\d,]+ characters, saved at \.\.\./\w+\.txt +\d{3}"),
+        (2, r"- tool_result read_file +[\d,]+"),
+        (2, r"\+ \[Previous: used read_file\] +8"),
+        (2, r"\+ \[Previous: used bash, saved at \.\.\./\w+\.txt\] +\d\d"),
+        (2, r"- \d thinking +\d+"),
+        (3, r"\+ text \[snipped 12 messages\. .*"),
+        (3, r"9 of 21 messages unchanged, the first 3, the newest 6"),
+        (4, r"\+ files <file name=\"agent\.py\"> .*"),
+        (4, r"\| 9\. Next step: .*"),
+        (5, r"in the others stay: files"),
+        (6, r"\+ words The user will say what to do next\. +\d+"),
+        (7, r"\d of 14 messages unchanged, the newest 3"),
     ],
 )
-def test_each_scene_shows_its_layer_at_work_in_this_order(shown, scene, layer):
-    part = scenes(shown)[scene]
-    acted = re.search(
-        rf"^\[{layer}\].* ([\d,]+) -> ([\d,]+) tokens", part, re.MULTILINE
-    )
-    before, after = (int(number.replace(",", "")) for number in acted.groups())
-    assert part.startswith(f"{scene}. ") and f"Watch for [{layer}]" in part
-    assert before > after
+def test_what_changed_can_be_read(shown, number, line):
+    assert re.search(rf"(?m)^ +{line}$", scenes(shown)[number])
+
+
+def test_each_refusal_is_the_apis_and_explained_and_there_are_no_others(shown):
+    refused = r"\(refused by the API: prompt is too long: \d+ tokens > \d+ maximum\)\n"
+    found = re.findall(rf"{refused}    (.*)", shown)
+    assert all(map(str.startswith, demo.REFUSED.splitlines(), found))
+    assert scenes(shown)[7].count("refused by") == len(found) == 3
+
+
+def test_the_apis_count_is_believed_where_it_takes_less_than_we_were_told(shown):
+    counted = re.search(r"too long: (\d+) tokens", shown)[1]
+    assert f"[reactive_compact] summarising {int(counted):,} tokens" in shown
+
+
+def test_a_pipe_gets_no_prompt_no_colors_and_80_columns(shown):
+    assert "q: leave" not in shown and "\x1b" not in shown
+    wide = [line for line in shown.split("\n") if len(line) > 80]
+    program_own = r"\[\w+\] .* -> .* tokens(; .*)?|.*/agent-demo-.*"
+    assert not [line for line in wide if not re.fullmatch(program_own, line)]
+
+
+def test_on_a_terminal_enter_goes_on_to_the_next_scene_until_the_end(terminal):
+    status, screen = terminal(*[b"\n"] * 6)
+    assert (status, len(scenes(screen)), "\x1b[36m" in screen) == (0, 9, True)
+    assert re.findall(r"Enter: scene (\d)", screen) == [*"234567"]
 
 
 @pytest.mark.parametrize(
-    "scene, words",
-    [
-        (1, "[grep] .task_outputs"),
-        (3, "9. Next step"),
-        (4, "[compact] the functions"),
-        (5, "\n> /compact "),
-        (6, "prompt is too long: "),
-    ],
+    "key, status", [(b"q\n", 0), (b"\x04", 0), (signal.SIGINT, 130)]
 )
-def test_what_is_told_of_a_scene_can_be_seen_in_it(shown, scene, words):
-    assert words in scenes(shown)[scene]
+def test_on_a_terminal_one_can_leave_between_scenes(terminal, key, status):
+    left, screen = terminal(b"\n", key)
+    assert (left, len(scenes(screen)), "Traceback" in screen) == (status, 3, False)
 
 
-def test_its_last_line_is_the_transcript_which_has_every_result_in_full(shown):
-    path = Path(shown.stdout.split("\n")[-2])
-    printed = (path.parent.parent / "agent.py").read_text(encoding="utf-8")
-    as_json = json.dumps(printed, ensure_ascii=False)[1:-1]
-    assert as_json in path.read_text(encoding="utf-8")
-
-
-def test_it_works_on_a_copy_and_leaves_this_folder_alone(play, workspace):
-    status, out = play()
-    assert status == 0 and out.count("agent-demo-") == 2
-    assert (Path.cwd(), [*workspace.iterdir()]) == (workspace, [])
-
-
-def test_it_draws_each_request_as_a_bar_and_rules_the_threshold():
-    sent = [(1, 2_500, "#"), (1, 10_001, "s"), (3, 11_000, "x"), (3, 0, "#")]
-    assert [*demo.picture(sent)] == [
-        " 11,000",
-        " 10,000 --ssxx--",
-        *(f"{row * 1_000:>7,}   ssxx" for row in range(9, 2, -1)),
-        *(f"{row * 1_000:>7,} ##ssxx" for row in (2, 1, 0)),
-        "  scene 1   3",
-    ]
-
-
-def test_all_it_draws_and_narrates_fits_80_columns(shown):
-    wide = [line for line in shown.stdout.split("\n") if len(line) > 80]
-    # what names the folder is as long as its path
-    assert [
-        line for line in wide if not re.search(r"\.transcripts/|/agent-demo-", line)
-    ] == []
-
-
-def test_a_pipe_gets_no_colors(shown):
-    assert "\x1b" not in shown.stdout
-
-
-def test_a_reader_who_has_seen_enough_gets_no_traceback(tmp_path):
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    argv = [sys.executable, "-u", PROGRAM, "--demo"]
-    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(argv, env=environment, **pipes) as process:
-        process.stdout.close()  # as `| head` does
-        assert b"Traceback" not in process.stderr.read()
-
-
-@pytest.mark.parametrize("setting, colored", [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_a_terminal_gets_colors_unless_no_color_is_set(
-    play, monkeypatch, setting, colored
-):
-    for name, value in setting.items():
-        monkeypatch.setenv(name, value)
-    status, out = play(tty=True)
-    assert (status, "\x1b[" in out) == (0, colored)
-
-
-def test_it_fails_where_a_layer_did_not_act(play, monkeypatch):
-    quiet = replace(demo.SCENES[0], layer="snip_compact")
-    monkeypatch.setattr(demo, "SCENES", [quiet])
-    status, out = play()
-    assert status == 1 and "failed" in out.split("\n")[-2]
+def test_it_fails_where_a_scene_came_out_otherwise(play, monkeypatch):
+    monkeypatch.setattr(demo.SCENES[0], "layer", "snip_compact")
+    status, out, _ = play(1)
+    assert status == 1 and "demonstration failed: scene 1" in out
 
 
 def test_it_fails_where_the_api_would_refuse_a_request(play, monkeypatch):
     monkeypatch.setattr(program, "drop_thinking", lambda messages, start=0: messages)
-    status, out = play()
-    assert status == 1 and "signature" in out.split("\n")[-2]
+    assert "signature" in play(2)[1].split("\n")[-2]
+
+
+def test_the_picture_has_a_bar_for_each_request_and_says_what_its_axes_are():
+    sizes = [(1, 2_500, "#"), (1, 10_001, "s"), (2, 11_000, "x")]
+    sent = [demo.Sent(scene, size, 0, 0, mark) for scene, size, mark in sizes]
+    lines = [*demo.picture(sent)]
+    assert lines[:3] == [" tokens", " 11,000 |", " 10,000 |-sx threshold"]
+    assert lines[-4] == "      0 |#sx" and lines[-2] == "  scene  1 2"
+    assert lines[-3].endswith("+---> requests, in their order")
+
+
+def test_a_reader_who_has_seen_enough_gets_no_traceback(tmp_path):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes["env"] = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
+    argv = [sys.executable, "-u", PROGRAM, "--demo"]
+    with subprocess.Popen(argv, **pipes) as process:
+        process.stdout.close()  # as `| head` does
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_two_runs_differ_in_names_and_touch_no_file_here(shown, play, workspace):
+    assert without_names(play()[1]) == without_names(shown)
+    assert (Path.cwd(), [*workspace.iterdir()]) == (workspace, [])
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_one_scene_is_played_as_it_is_among_all(shown, play, number):
+    status, out, _ = play(number)
+    parts = [scenes(without_names(text)) for text in (out, shown)]
+    assert (status, len(parts[0])) == (0, 2)
+    assert parts[0][1].partition("\n\nOn: ")[0] == parts[1][number].rstrip("\n")
+
+
+@pytest.mark.parametrize("number", [-1, 8, 99])
+def test_a_number_that_is_no_scene_is_one_line_and_status_2(play, number):
+    assert play(number) == (2, "", f"There is no scene {number}: give 1 to 7.\n")
