@@ -9,9 +9,12 @@ drawn is what agent.py's functions made of them. Tokens of blocks: to the neares
 
 import argparse
 import json
+import os
 import re
 import sys
+import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from html import escape
 from itertools import pairwise, takewhile
@@ -435,7 +438,9 @@ def pictures():
         "frontier": cost_and_kept(figures["policies"]),
         "doors": doors(),
     }
-    with costs.scratch_folder():
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.callback(os.chdir, Path.cwd())
+        os.chdir(folder)
         made = layers()
         drawn |= {name: before_after(name, *both) for name, both in made.items()}
         drawn["cut"] = cuts(made["micro_compact"][0][:9])
