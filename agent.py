@@ -10,7 +10,8 @@
 
 Everything that ever happened stays on disk in .transcripts/, one JSON object a line.
 Read on to the end of layer 3 and you know how it forgets; what comes after (messages,
-counting, the transcript, the API, tools, the terminal) may be skipped.
+counting, the transcript, the API, tools, the terminal) may be skipped. README.md is the
+tutorial to it; s06, v5 and s08 are tutorials that had these ideas before.
 
 Messages are plain dicts as the Messages API has them. A user message whose content is a
 string was typed by the person; what we add ourselves is a list of blocks. "carried" and
@@ -58,7 +59,7 @@ PREVIEW_CHARS = 2_000  # what is shown of a result that is too large (s08)
 MAX_MESSAGES = 0  # over this many, snip_compact cuts the middle out; 0: never
 MAX_FAILURES = 3  # failed summaries in a row that stop the automatic ones (s08)
 KEEP_TAIL = 5  # newest messages that stay when the API refuses the conversation (s08)
-MAX_WORDS = 20_000  # of the person's own messages that outlive a compaction; or T/8
+MAX_SAID = 20_000  # of the person's own messages that outlive a compaction; or T/8
 MAX_RESTORE_FILES = 5  # read again after a compaction, the newest (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
 MAX_RESTORE_TOKENS_TOTAL = 50_000  # (v5); T/4 if that is less
@@ -102,7 +103,7 @@ class Agent:
     cached: float = 0.0  # share of the last request that came from the prompt cache
     last_request: float = float("-inf")  # seconds, time.monotonic()
     focus: str | None = None  # not None: the model asks for a summary that keeps this
-    tries: int = 0  # at a compaction, since the last reply
+    tries: int = 0  # at compacting since the last reply; 1: no summary any more
     failures: int = 0  # summaries that failed, in a row
     forgotten: int = 0  # tokens that the layers took out of this conversation
     bill: Counter = field(
@@ -215,9 +216,9 @@ def layer_1(agent: Agent) -> None:
     messages = snip_compact(agent.messages, agent.max_messages, agent.transcript)
     change(agent, "snip_compact", "middle cut out", messages, record=True)
 
-    full = agent.threshold // 2 if agent.clear_above is None else agent.clear_above
-    if context_tokens(agent) <= full:
-        return  # there is room: what was read may be needed again
+    room = agent.threshold // 2 if agent.clear_above is None else agent.clear_above
+    if context_tokens(agent) <= room:
+        return  # what was read may be needed again
     cold = time.monotonic() - agent.last_request > CACHE_SECONDS
     messages = micro_compact(
         agent.messages,
@@ -384,7 +385,7 @@ def auto_compact(agent: Agent) -> bool:
 
 
 def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
-    """Whether a summary replaced all but the newest `keep` messages; else nothing did."""
+    """Whether a summary replaced all but the newest `keep` messages, or nothing did."""
     focus, agent.focus = agent.focus, None
     old = agent.messages[: kept_from(agent.messages, keep)]
     if unseen(old) == 0 or rebuild(agent, "", keep) is None:  # even without a word
@@ -407,7 +408,7 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
 
 def compact_without_model(agent: Agent, name: str) -> bool:
     """Whether a note replaced all but the newest messages: for want of a summary."""
-    agent.tries += 1
+    agent.focus, agent.tries = None, agent.tries + 1
     new = rebuild(agent, NO_SUMMARY, KEEP_TAIL)
     if new is None:
         agent.emit("layer", f"[{name}] nothing to compact")
@@ -424,7 +425,8 @@ def summarise(agent: Agent, name: str, old: list[dict], focus: str | None) -> st
     """
     agent.emit("layer", f"[{name}] summarising {context_tokens(agent):,} tokens")
     focus = f"\nAbove all, keep: {focus}" if focus else ""
-    prompt = user(SUMMARY_PROMPT.format(tokens=agent.threshold // 8, focus=focus))
+    most = min(agent.threshold, 4 * agent.max_output) // 8  # the reply must hold it
+    prompt = user(SUMMARY_PROMPT.format(tokens=most, focus=focus))
     reply = ask_for_less(agent, old, prompt)
     text = re.sub(r"(?s)\A\s*<analysis>.*?</analysis>", "", text_of(reply.message))
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
@@ -440,7 +442,7 @@ def rebuild(agent: Agent, summary: str, keep: int) -> list[dict] | None:
     To be smaller than the history and under the threshold it goes without files, then
     without the old messages, then without older words. None if that does not help.
     """
-    old, most = agent.messages, min(MAX_WORDS, agent.threshold // 8)
+    old, most = agent.messages, min(MAX_SAID, agent.threshold // 8)
     tail = kept_from(old, keep)
     for files, cut, words in (
         (True, tail, most),
@@ -546,7 +548,7 @@ def text_of(message: dict) -> str:
 
 
 def exchanges(messages: list[dict], start: int = 0) -> Iterator[Exchange]:
-    """Each call with its result, in order, for the results in messages from `start` on."""
+    """Each call with its result, in order, for results in messages from `start` on."""
     for at in range(max(1, start), len(messages)):
         if results := blocks(messages[at], "tool_result"):
             calls = {b["id"]: b for b in blocks(messages[at - 1], "tool_use")}
@@ -554,7 +556,7 @@ def exchanges(messages: list[dict], start: int = 0) -> Iterator[Exchange]:
 
 
 def unseen(messages: list[dict]) -> int:
-    """The index of the first message that the model has not seen yet."""
+    """The index of the first message after the last reply: not seen by the model."""
     end = len(messages)
     while end > 0 and messages[end - 1]["role"] != "assistant":
         end -= 1
@@ -680,7 +682,7 @@ def quote(tag: str, text: str, name: str = "") -> str:
 
 
 def to_bytes(value: Any) -> bytes:
-    """JSON in UTF-8 as it is; a lone surrogate becomes "?". ValueError: NaN, infinity."""
+    """JSON in UTF-8 as it is, a lone surrogate as "?"; ValueError for NaN, infinity."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "replace")
 
@@ -701,13 +703,13 @@ def fixed_tokens(agent: Agent) -> int:
 
 
 def context_tokens(agent: Agent) -> int:
-    """Tokens that the next request sends: by the API up to the last reply, then ours."""
+    """Tokens that the next request sends: the API's to the last reply, then ours."""
     start = agent.counted if agent.known else fixed_tokens(agent)
     return start + estimate_tokens(agent.messages[agent.known :])
 
 
 def tokens_with(agent: Agent, messages: list[dict]) -> int:
-    """`context_tokens` with these messages: ours, by the factor that the count shows."""
+    """`context_tokens` with these messages: ours, by the factor of the last count."""
     fixed = fixed_tokens(agent)
     factor = context_tokens(agent) / (fixed + estimate_tokens(agent.messages))
     return round(factor * (fixed + estimate_tokens(messages)))
@@ -827,7 +829,7 @@ def load(path: Path) -> list[dict]:
 
 
 def check(message: dict, before: list[dict], ids: set[str]) -> None:
-    """Raise an error unless the API takes `message` after those; `ids`: of all calls."""
+    """Raise an error unless the API takes `message` there; `ids` are of all calls."""
     role, content = message["role"], message["content"]
     calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
     answers = [b["tool_use_id"] for b in blocks(message, "tool_result")]
@@ -984,7 +986,7 @@ def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
 
 
 def fault(agent: Agent, error: Exception) -> str:
-    """What went wrong, in one line without a key; where nobody answered, the address."""
+    """What went wrong, in one line without a key; the address if nobody answered."""
     text = getattr(error, "api_message", None) or str(error) or repr(error)
     text = " ".join(redact(text).split())[:300].rstrip(".")
     address = getattr(agent.client, "base_url", "")
@@ -1748,7 +1750,7 @@ def laid_out(style: str, text: str) -> str:
 
 
 def cut_to_screen(text: str) -> str:
-    """As much of a line as the screen is wide; East Asian characters take two columns."""
+    """As much of a line as the screen is wide; East Asian ones take two columns."""
     columns = shutil.get_terminal_size().columns - 2
     for end, char in enumerate(text):
         columns -= 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -309,7 +309,7 @@ def what_remains(message):
     """The message that stands for a conversation, block by block, and its limits."""
     limits = {
         "summary": "asked for in T/8",
-        "words": f"{program.MAX_WORDS:,} tokens or T/8",
+        "words": f"{program.MAX_SAID:,} tokens or T/8",
         "plan": "what is still to do",
         "files": f"{program.MAX_RESTORE_FILES} of {program.MAX_RESTORE_TOKENS_PER_FILE:,} tokens",
     }
