@@ -97,7 +97,7 @@ class Agent:
     messages: list[dict] = field(default_factory=list)
     log_name: str = "transcript"  # how the transcript's name begins
     transcript: Path = TRANSCRIPT_DIR  # the file, once there is a line to write
-    written: int = 0  # bytes that this run wrote to it
+    log_bytes: int = 0  # that this run wrote to it
     counted: int = 0  # tokens of the last request and its reply, says the API
     known: int = 0  # how many of the messages that covers
     cached: float = 0.0  # share of the last request that came from the prompt cache
@@ -131,8 +131,8 @@ class Reply(NamedTuple):
     message: dict
     stop: str
     sent: int  # of the request, 0 where the API does not say
-    read: int  # of it from the prompt cache
-    written: int  # of the reply
+    cached: int  # of it from the prompt cache
+    output: int  # of the reply
 
 
 class AgentError(Exception):
@@ -193,7 +193,7 @@ def take_turn(agent: Agent, text: str) -> str:
 
 def take_reply(agent: Agent, reply: Reply) -> list[dict]:
     """Make a reply part of the conversation; returns its calls, raises AgentError."""
-    agent.tries, agent.cached = 0, reply.read / max(1, reply.sent)
+    agent.tries, agent.cached = 0, reply.cached / max(1, reply.sent)
     agent.bill["unforgotten"] += reply.sent + agent.forgotten
     if reply.stop == "refusal":
         drop_refused(agent)
@@ -201,7 +201,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
     if reply.message["content"]:
         commit(agent, reply.message)
         if reply.sent:
-            agent.counted = reply.sent + reply.written
+            agent.counted = reply.sent + reply.output
             agent.known = len(agent.messages)
     return blocks(reply.message, "tool_use")
 
@@ -757,7 +757,7 @@ def commit(agent: Agent, entry: dict) -> None:
     """
     line = to_bytes(entry) + b"\n"
     messages = follow(agent.messages, json.loads(line))
-    path, written = agent.transcript, agent.written
+    path, written = agent.transcript, agent.log_bytes
     if not written or not path.is_file() or path.stat().st_size != written:
         stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
         path, written = TRANSCRIPT_DIR / f"{agent.log_name}_{stamp}.jsonl", 0
@@ -771,7 +771,7 @@ def commit(agent: Agent, entry: dict) -> None:
     except OSError as error:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
     agent.messages, agent.transcript = messages, path
-    agent.written = written + len(line)
+    agent.log_bytes = written + len(line)
     if not written:
         agent.emit("layer", f"[transcript] {path}")
 
@@ -864,7 +864,7 @@ def resume(agent: Agent, path: Path | None) -> None:
     messages = load(path) if path and path.is_file() else []
     if path is None or not messages:
         raise AgentError(f"There is no conversation in {path or TRANSCRIPT_DIR}.")
-    agent.messages, agent.transcript, agent.written = messages, path, 0
+    agent.messages, agent.transcript, agent.log_bytes = messages, path, 0
     agent.counted = agent.known = 0
     agent.emit("layer", f"[resume] {path}: {context_tokens(agent):,} tokens")
 
@@ -1033,7 +1033,7 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
             raise
         read_stream(agent, stream, quiet)
         reply = to_reply(stream.get_final_message())
-    agent.bill.update(sent=reply.sent, read=reply.read)
+    agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
 
 
@@ -1560,7 +1560,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
 def fresh(agent: Agent) -> Agent:
     """The agent with an empty conversation, and a transcript of its own to come."""
-    agent = replace(agent, messages=[], transcript=TRANSCRIPT_DIR, written=0)
+    agent = replace(agent, messages=[], transcript=TRANSCRIPT_DIR, log_bytes=0)
     agent = replace(agent, counted=0, known=0, cached=0.0, focus=None)
     return replace(agent, tries=0, failures=0, forgotten=0)
 

@@ -173,7 +173,7 @@ def noted_line(commit, agent, entry):
     taken_back = entry.get("messages") == agent.messages[:-1]
     if "compact" in entry.get("event", "").removeprefix("snip_") and not taken_back:
         assert entry["after"] < agent.threshold
-    known = [] if agent.written else agent.messages
+    known = [] if agent.log_bytes else agent.messages
     commit(agent, entry)
     for message in [*known, *entry.get("messages", [])]:
         for block in of_types(message, "tool_result"):

@@ -645,7 +645,7 @@ def test_a_line_without_room_is_followed_by_a_file_with_all_that_is_known(
     make, disk, refused, room
 ):
     take_turn(agent := make(reply("Hello."), reply("Fine.")), "Hi")
-    path, before, written = agent.transcript, agent.messages, agent.written
+    path, before, written = agent.transcript, agent.messages, agent.log_bytes
     disk.fill(path, room)
     assert refused(agent, "There is no room for this message")
     assert agent.messages == before and path.stat().st_size == written + room
