@@ -858,7 +858,8 @@ def conversations() -> Iterator[tuple[Path, list[dict]]]:
     gone_on = set()
     paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
-        with path.open("rb") as file, suppress(ValueError, AttributeError):
+        unread = ValueError, AttributeError, RecursionError  # `load` says what is wrong
+        with path.open("rb") as file, suppress(*unread):
             gone_on.add(json.loads(file.readline()).get("from"))
         if str(path) not in gone_on and (messages := load(path)):
             yield path, messages
@@ -1697,7 +1698,7 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
         return "there is no terminal to ask on"
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
     show(terminal, "plain", "  " + visible(what).replace("\n", "\n  "))
-    question = f"Run {name}? y: yes, n: no, a: always in this run, else: no, and why"
+    question = f"Run {name}? y: yes, a: always in this run, n or why not"
     show(terminal, "plain", question)
     answer = sys.stdin.readline().strip()
     terminal.allowed |= {name} if answer.lower() == "a" else set()
@@ -1836,7 +1837,8 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             line, terminal.armed = "", False
         except KeyboardInterrupt:
             line, hint = "", "stopped" if typed else "Ctrl-D or /quit leaves"
-            show(terminal, "error", f"\n{hint}")
+            below = "" if terminal.unfinished or terminal.waiting else "\n"  # the ^C
+            show(terminal, "error", f"{below}{hint}")
         except EOFError:
             return show(terminal, "plain", "")
 
@@ -1938,6 +1940,7 @@ def connect(agent: Agent, done: threading.Event) -> None:
 def connected(agent: Agent) -> Agent:
     """The agent, once its client is there; raises AgentError where there is none."""
     if isinstance(agent.client, threading.Event):  # a join() that Ctrl-C ends is lost
+        agent.emit("wait", "waiting for the connection")
         agent.client.wait()
     if isinstance(agent.client, AgentError):
         raise agent.client
