@@ -1939,9 +1939,10 @@ def connect(agent: Agent, done: threading.Event) -> None:
 
 def connected(agent: Agent) -> Agent:
     """The agent, once its client is there; raises AgentError where there is none."""
-    if isinstance(agent.client, threading.Event):  # a join() that Ctrl-C ends is lost
+    ready = agent.client
+    if isinstance(ready, threading.Event):  # unlike join(), it survives a Ctrl-C
         agent.emit("wait", "waiting for the connection")
-        agent.client.wait()
+        ready.wait()
     if isinstance(agent.client, AgentError):
         raise agent.client
     return agent

@@ -619,11 +619,6 @@ def test_what_is_waited_for_is_a_line_that_goes_away(desk):
     assert "\r\x1b[KAt last." in after
 
 
-def test_where_nothing_can_be_erased_no_line_counts_seconds(run, api):
-    api.enqueue(reply("Here."))
-    assert "waiting" not in "".join(map(str, run("-p", "hello")))
-
-
 def test_of_a_result_the_first_three_lines_are_shown_and_of_a_fault_in_red(
     person, stub
 ):
@@ -763,9 +758,13 @@ def test_a_prompt_on_the_command_line_is_the_first_one(run, api):
     assert said == ["question", "and?"]
 
 
-def test_no_words_and_too_many_are_two_mistakes(run):
-    empty, long = run("-p", "")[2], run("-p", "word " * 200_000)[2]
-    assert "empty" in the_line(empty) and "too long" in the_line(long)
+@pytest.mark.parametrize(
+    "prompt, word",
+    [("", "empty"), ("  \n", "empty"), ("word " * 25_000 * 8, "too long")],
+)
+def test_no_words_and_too_many_are_two_mistakes(run, api, prompt, word):
+    status, out, err = run("-p", prompt)
+    assert (status, out, api.requests) == (1, "", []) and word in the_line(err)
 
 
 @pytest.mark.parametrize("options", ["<&-", "-p - <&-", ">&- </dev/null", "2>&- <&-"])
@@ -820,13 +819,6 @@ def test_escapes_in_an_answer_do_not_reach_a_pipe_raw(run, api):
     api.enqueue(reply(HOSTILE, thinking=HOSTILE))
     status, out, err = run("-p", "do")
     assert status == 0 and "end" in out and RAW.findall(out + err) == []
-
-
-@pytest.mark.parametrize("prompt", ["", "  \n"])
-def test_an_empty_prompt_is_refused_before_it_is_sent(run, api, prompt):
-    status, out, err = run("-p", prompt)
-    assert status in (1, 2) and out == ""
-    assert the_line(err) and api.requests == []
 
 
 def test_without_a_terminal_to_ask_on_the_answer_is_no(run, api):
