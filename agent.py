@@ -1722,30 +1722,31 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             return start_clock(terminal, text)
         if style in STREAMED and not terminal.streams:
             return
-        if terminal.waiting and not terminal.unfinished and terminal.clock:
-            print("\r\x1b[K", end="", file=terminal.out)  # it is no longer true
-        terminal.waiting = ""
+        stop_clock(terminal)
+        ends = text.endswith("\n")  # the next event needs no line break then
         text, color = laid_out(style, visible(text)), STYLES.get(style, "\x1b[2m")
         if color and terminal.out.isatty() and not os.environ.get("NO_COLOR"):
             text = f"{color}{text}\x1b[0m"
         if terminal.unfinished not in ("", style):
             text = f"\n{text}"
-        terminal.unfinished = style if style in STREAMED else ""
-        end = "" if terminal.unfinished else "\n"
+        terminal.unfinished = style if style in STREAMED and not ends else ""
+        end = "" if style in STREAMED else "\n"
         print(text, end=end, file=terminal.out, flush=True)
 
 
 def laid_out(style: str, text: str) -> str:
     """How the text of an event stands on the screen."""
+    indent = "  " if text.startswith("  ") else ""  # as what a subagent does
     if style == "tool":
-        return cut_to_screen(" ".join(text.split()))
+        return cut_to_screen(indent + " ".join(text.split()))
     if style in ("result", "failed"):
-        lines = text.split("\n")
+        lines = text.removeprefix(indent).expandtabs().rstrip("\n").split("\n")
         more = len(lines) - RESULT_LINES
         lines[RESULT_LINES:] = [f"({more} more lines)"] if more > 0 else []
-        return "\n".join(cut_to_screen(f"  | {line}") for line in lines)
+        return "\n".join(cut_to_screen(f"{indent}  | {line}") for line in lines)
     if style in ("plan", "answer"):
-        return "\n".join(f"  {line}" for line in text.split("\n"))
+        lines = text.removeprefix(indent).split("\n")
+        return "\n".join(f"{indent}  {line}" for line in lines)
     return text
 
 
@@ -1763,9 +1764,18 @@ def start_clock(terminal: Terminal, text: str) -> None:
     """Show what is waited for and how long already, on a terminal alone."""
     terminal.since = terminal.since if terminal.waiting else time.monotonic()
     terminal.waiting = text
-    if terminal.clock is None and terminal.out.isatty():
+    erases = terminal.out.isatty() and os.environ.get("TERM") != "dumb"
+    if terminal.clock is None and erases:
         terminal.clock = threading.Thread(target=tick, args=(terminal,), daemon=True)
         terminal.clock.start()
+
+
+def stop_clock(terminal: Terminal) -> None:
+    """Take the line of `start_clock` away: nothing is waited for any more."""
+    with terminal.lock:
+        if terminal.waiting and not terminal.unfinished and terminal.clock:
+            print("\r\x1b[K", end="", file=terminal.out, flush=True)
+        terminal.waiting = ""
 
 
 def tick(terminal: Terminal) -> None:
@@ -1786,10 +1796,10 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
     if not sys.stdin.isatty():
         show(terminal, "error", f"[{name}] refused: no terminal to ask on (see --yes)")
         return "there is no terminal to ask on"
-    show(terminal, "plain", "  " + visible(what).replace("\n", "\n  "))
-    question = f"Run {name}? y: yes, n: no, a: always in this run, else: no, and why"
-    show(terminal, "plain", question)
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
+    show(terminal, "plain", "  " + visible(what).replace("\n", "\n  "))
+    question = f"Run {name}? y: yes, a: always in this run, n or why not"
+    show(terminal, "plain", question)
     answer = sys.stdin.readline().strip()
     terminal.allowed |= {name} if answer.lower() == "a" else set()
     return answer.lower() in ("y", "a") or ("" if answer.lower() == "n" else answer)
@@ -1822,6 +1832,7 @@ def context_table(agent: Agent) -> str:
             if block["type"] == "tool_result":
                 part = f"results of {names[block['tool_use_id']]}"
             default = "assistant" if message["role"] == "assistant" else "notes"
+            part = {"words": "what you said", "files": "restored files"}.get(part, part)
             parts[part or default] += size(block)
     whole = sum(parts.values())
     tokens, bill = context_tokens(agent), agent.bill
@@ -1842,7 +1853,8 @@ def command(agent: Agent, terminal: Terminal, line: str) -> Agent:
     if name in ("/quit", "exit", "quit"):
         raise EOFError
     if name == "/clear":
-        show(terminal, "layer", f"[clear] the old conversation is {agent.transcript}")
+        old = agent.transcript if agent.messages else "empty"
+        show(terminal, "note", f"[clear] the old conversation is {old}")
         return fresh(replace(connected(agent), system=""))
     if name == "/compact":
         close_calls(connected(agent))
@@ -1871,7 +1883,7 @@ def choose(agent: Agent, terminal: Terminal, number: str) -> None:
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         words = " ".join(" ".join(remember(messages)["words"][:1]).split())
         line = f"{number_of:>3}  {date}  {len(messages):>4} messages  {words}"
-        show(terminal, "plain", cut_to_screen(line))
+        show(terminal, "plain", cut_to_screen(visible(line)))
     show(terminal, "plain", "/resume NUMBER takes one up" if found else "none yet")
 
 
@@ -1879,7 +1891,8 @@ def show_last(agent: Agent, terminal: Terminal) -> None:
     """Show the last question of a conversation that is taken up, and its answer."""
     for said in remember(agent.messages)["words"][-1:]:
         show(terminal, "plain", f"> {said}")
-    answers = [text_of(m) for m in agent.messages if m["role"] == "assistant"]
+    asked = max([at for at, m in enumerate(agent.messages) if is_typed(m)], default=0)
+    answers = [text_of(m) for m in agent.messages[asked:] if m["role"] == "assistant"]
     for answer in list(filter(None, answers))[-1:]:
         show(terminal, "plain", answer)
 
@@ -1890,6 +1903,7 @@ def edit_lines() -> Any:
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
+        readline.set_auto_history(False)
         with suppress(OSError):
             readline.read_history_file(HISTORY)
         return readline
@@ -1902,6 +1916,7 @@ def read_prompt(editor: Any) -> str:
     while line.endswith("\\"):
         line = f"{line[:-1]}\n{input(more)}"
     if editor and line.strip() and sys.stdin.isatty():
+        editor.add_history(line.replace("\n", " "))  # a line each, as in the file
         with suppress(OSError, AttributeError):  # not every editor can append
             own_folder(TRANSCRIPT_DIR)
             HISTORY.touch(0o600)
@@ -1922,7 +1937,8 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             line, terminal.armed = "", False
         except KeyboardInterrupt:
             line, hint = "", "stopped" if typed else "Ctrl-D or /quit leaves"
-            show(terminal, "error", f"\n{hint}")
+            below = "" if terminal.unfinished or terminal.waiting else "\n"  # the ^C
+            show(terminal, "error", f"{below}{hint}")
         except EOFError:
             return show(terminal, "plain", "")
 
@@ -1938,7 +1954,7 @@ def work_on(agent: Agent, terminal: Terminal, line: str) -> Agent:
     except (AgentError, OSError) as error:
         show(terminal, "error", str(error))
     if line.startswith("/compact") or not is_command:
-        show(terminal, "layer", status_line(agent))
+        show(terminal, "note", status_line(agent))
     return agent
 
 
@@ -1999,15 +2015,16 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
     return agent
 
 
-def connect(agent: Agent) -> None:
+def connect(agent: Agent, done: threading.Event) -> None:
     """Give the agent the SDK's client and the model's own limits, or the fault."""
     try:
         import anthropic
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:  # noqa: BLE001  shown when the client is needed
-        agent.client = AgentError(f"{error}. {HINTS[None]}")
-        return
+        address = os.environ.get("ANTHROPIC_BASE_URL")
+        agent.client = AgentError(f"{error} ({address}). {HINTS[None]}")
+        return done.set()
     with suppress(Exception):  # the models endpoint is never needed
         probe = client.with_options(timeout=PROBE_SECONDS, max_retries=0)
         info = probe.models.retrieve(agent.model)
@@ -2017,12 +2034,15 @@ def connect(agent: Agent) -> None:
         can: Any = info.capabilities
         agent.thinking = can.thinking.types.adaptive.supported is True
     agent.client = client
+    done.set()
 
 
 def connected(agent: Agent) -> Agent:
     """The agent, once its client is there; raises AgentError where there is none."""
-    if isinstance(agent.client, threading.Thread):
-        agent.client.join()
+    ready = agent.client
+    if isinstance(ready, threading.Event):  # unlike join(), it survives a Ctrl-C
+        agent.emit("wait", "waiting for the connection")
+        ready.wait()
     if isinstance(agent.client, AgentError):
         raise agent.client
     return agent
@@ -2032,7 +2052,7 @@ def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
     known = ["AGENTS.md"] if agent.rules else []
     known += [f"skills: {', '.join(agent.skills)}"] if agent.skills else []
-    limit = f"window {agent.window:,} tokens, summary over {agent.threshold:,}"
+    limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
 
 
@@ -2048,15 +2068,17 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     agent = configured(options, terminal)
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
-    agent.client = threading.Thread(target=connect, args=(agent,), daemon=True)
-    agent.client.start()  # the SDK takes a second to load: the person may type
+    agent.client = threading.Event()  # the SDK takes a second to load: one may type
+    threading.Thread(target=connect, args=(agent, agent.client), daemon=True).start()
     if options.p is None:
-        show(terminal, "layer", first_screen(agent))
+        show(terminal, "note", first_screen(agent))
         if options.resume is not None:
             show_last(agent, terminal)
         return repl(agent, terminal, options.prompt or "")
     text = sys.stdin.read() if options.p == "-" else f"{piped()}\n\n{options.p}".strip()
-    print(visible(take_turn(connected(agent), text)))
+    answer = take_turn(connected(agent), text)
+    stop_clock(terminal)
+    print(visible(answer))
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -2071,7 +2093,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--resume", nargs="?", const="", metavar="FILE", help="go on")
     parser.add_argument("--model", help="instead of MODEL_ID")
     parser.add_argument("--yes", action="store_true", help="run tools without asking")
-    parser.add_argument("--demo", nargs="?", const=0, type=int, metavar="SCENE")
+    demo = {"nargs": "?", "const": 0, "type": int, "metavar": "SCENE"}
+    parser.add_argument("--demo", help="see it work, no key needed", **demo)
     return parser.parse_args(argv)
 
 

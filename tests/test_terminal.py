@@ -1,6 +1,7 @@
 """The program as a person meets it: on a real terminal, and in a pipe."""
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -27,14 +28,14 @@ import agent as program
 pytestmark = pytest.mark.xdist_group("a terminal")
 PROMPT = "\n> "
 KEY = "test-key-0123456789"
-PATIENCE = 30  # seconds until something that does not come is missed
+PATIENCE = 8  # seconds until something that does not come is missed
 HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
 RAW = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # makes its terminal the one that Ctrl-C comes from, then becomes the program
 TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
+os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
@@ -56,7 +57,7 @@ class Person:
     def screen(self):
         """All that was shown so far, without the program's own colors."""
         text = self.raw.decode(errors="replace").replace("\r\n", "\n")
-        return re.sub(r"\x1b\[(0|2|31)m", "", text)
+        return re.sub(r"\x1b\[(0|2|31|36)m|\x1b\[\?2004(h|l\r)", "", text)
 
     def read(self):
         """Whether anything more was shown, which `screen` has now."""
@@ -291,6 +292,44 @@ def test_ctrl_c_at_a_question_answers_every_call(person, stub):
     assert not (person.folder / "a").exists()
 
 
+def test_ctrl_c_ever_so_often_leaves_the_prompt_and_no_traceback(desk):
+    desk.stub.queue.extend([reply("So it is. " * 200)] * 60)
+    with desk.person() as person:
+        for n in range(40):  # at other moments each time, and twice in a row
+            person.press("what?\n")
+            select.select([], [], [], n * 0.004)
+            person.press("\x03")
+            select.select([], [], [], 0.002)
+            person.press("\x03")
+        while select.select([person.keys], [], [], 1)[0]:  # until it is quiet
+            person.read()
+        desk.stub.queue.clear()
+        desk.stub.enqueue(reply("Still here."))
+        shown = person.say("and now?", "Still here.")
+    assert "Traceback" not in shown and "Exception" not in shown
+
+
+def test_ctrl_c_while_it_connects_loses_neither_the_prompt_nor_the_client(desk):
+    asked, may = threading.Event(), threading.Event()
+
+    def info(model):
+        asked.set()
+        may.wait(PATIENCE)
+        return StubClient.model_info(desk.stub, model)
+
+    desk.stub.model_info = info
+    with desk.person(TERM="xterm") as person:
+        assert asked.wait(PATIENCE)
+        person.press("first\n")
+        person.see("waiting for the connection")
+        person.press("\x03")
+        person.see("stopped", PROMPT)
+        desk.stub.enqueue(reply("Connected."))
+        person.press("second\n")
+        may.set()
+        person.see("Connected.", PROMPT)
+
+
 # --- Approvals ---
 
 
@@ -303,17 +342,36 @@ def test_a_refused_call_reaches_the_model_as_a_refusal_and_is_not_run(person, st
     assert not (person.folder / "file").exists()
 
 
-@pytest.mark.parametrize("answers", [["\n", "maybe\n", "n\n"], ["\x04"]])
-def test_anything_but_y_n_and_a_is_asked_again_and_the_end_is_a_no(
-    person, stub, answers
+@pytest.mark.parametrize("answer", ["\n", "N\n", "\x04", "yes and no\n"])
+def test_anything_but_y_and_a_is_a_no_and_its_words_are_the_reason(
+    person, stub, answer
 ):
     stub.enqueue(bash("touch file"), reply("Then not."))
-    person.press("touch it\n")
-    for answer in answers:
-        person.see("Run bash?")
-        person.press(answer)
+    person.asked("touch it")
+    person.press(answer)
     person.see("Then not.", PROMPT)
-    assert not (person.folder / "file").exists()
+    (result,) = results(stub.requests[-1]["messages"][-1])
+    assert result["is_error"] and not (person.folder / "file").exists()
+    assert ("yes and no" in result["content"]) is answer.startswith("yes")
+
+
+def test_an_edit_is_asked_for_as_a_diff_of_at_most_forty_lines(person, stub):
+    (person.folder / "file").write_text("one\ntwo\n")
+    edit = {"path": "file", "old_text": "two", "new_text": "2\n" * 60}
+    stub.enqueue(reply(calls=[("edit_file", edit)]), reply("Then not."))
+    person.press("edit it\n")
+    question = person.see("Run edit_file?")
+    assert "\n   one\n  -two\n  +2\n" in question and "more lines)" in question
+    assert question.count("+2") < 40
+    person.say("n", "Then not.")
+
+
+@pytest.mark.parametrize("char", "\u061c\u2028\u200b\u00ad\U000e0041\u202e")
+def test_what_one_cannot_see_stands_in_the_question_as_an_escape(person, stub, char):
+    stub.enqueue(bash(f"echo {char}"), reply("Then not."))
+    question = person.asked("do")
+    assert char not in question and ascii(char)[1:-1] in question
+    person.say("n", "Then not.")
 
 
 def test_what_was_typed_before_the_question_is_no_answer(person, stub):
@@ -349,7 +407,7 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
         person.say("n", "First.")
         person.say("/clear")
         assert "Run bash?" not in person.say("second", "Second.")
-        assert b"\x1b" not in person.raw
+        assert not re.search(rb"\x1b\[[\d;]*m", person.raw)
         assert person.leave("/quit\n") == 0
     desk.stub.enqueue(bash("echo 4"), reply("Third."))
     with desk.person("--resume") as person:
@@ -361,16 +419,21 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
 # --- Commands ---
 
 
+def context_of(person):
+    """The rows of /context: tokens by name."""
+    row = re.compile(r"^(\w[\w. ]+?)  +([\d,]+) +\d+%", re.MULTILINE)
+    rows = row.findall(person.say("/context"))
+    return {name: int(number.replace(",", "")) for name, number in rows}
+
+
 def test_context_says_what_fills_the_window_in_tokens(person, stub):
     stub.enqueue(bash("seq 2000"), reply("Counted."))
     person.asked("count")
     person.say("y", "Counted.")
-    table = dict(
-        re.findall(r"^(\w[\w ]+?)  +([\d,]+)$", person.say("/context"), re.MULTILINE)
-    )
-    parts = {name: int(number.replace(",", "")) for name, number in table.items()}
-    assert {"system and tools", "person", "assistant", "results of bash"} <= {*parts}
-    assert parts["results of bash"] > parts["assistant"] > parts["person"] > 0
+    parts = context_of(person)
+    names = "system prompt", "tools", "what you said", "assistant", "results of bash"
+    assert {*names, "in all"} == {*parts}
+    assert parts["results of bash"] > parts["assistant"] > parts["what you said"] > 0
     assert abs(sum(parts.values()) - 2 * parts["in all"]) < 10
 
 
@@ -387,6 +450,64 @@ def test_compact_summarises_with_the_focus_that_was_given(person, stub):
     assert second == typed("next")
 
 
+def test_context_shows_what_a_summary_brought_back_in_rows_of_their_own(person, stub):
+    (person.folder / "file").write_text("text\n" * 100)
+    stub.enqueue(reply(calls=[("read_file", {"path": "file"})]))
+    stub.enqueue(reply("So it is. " * 2000), reply("<summary>Seen.</summary>"))
+    person.say("what is it?", "So it is.")
+    person.say("/compact")
+    assert {"summary", "what you said", "restored files"} <= {*context_of(person)}
+
+
+def test_context_sums_up_what_was_sent_and_what_forgetting_saved(make):
+    agent = make(reply("One."), reply("Two."))
+    program.take_turn(agent, "first")
+    agent.forgotten += 1_000
+    program.take_turn(agent, "second")
+    sent, read, unforgotten = (agent.bill[k] for k in ("sent", "read", "unforgotten"))
+    assert unforgotten == sent + 1_000
+    end = program.context_table(agent).split("\n")[-2:]
+    assert (
+        f"{sent:,} tokens, {read / sent:.0%}" in end[0] and f"{unforgotten:,}" in end[1]
+    )
+
+
+@pytest.mark.parametrize(
+    "tokens, most, meter", [(0, 9, 0), (50, 100, 10), (100, 100, 20), (300, 100, 20)]
+)
+def test_a_meter_has_twenty_places(tokens, most, meter):
+    assert program.bar(tokens, most) == "#" * meter + "." * (20 - meter)
+
+
+def test_the_status_line_measures_the_context_against_the_threshold(make):
+    agent = make(threshold=1_000, counted=500, known=0, cached=0.5, system="s")
+    agent.messages, agent.known = [typed("a")], 1
+    line = "context [##########..........] 500 of 1,000 tokens (50%), 50% cached"
+    assert program.status_line(agent) == line
+
+
+def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(desk):
+    with desk.person() as person:
+        for n in range(2):
+            desk.stub.enqueue(reply(f"Answer {n}."))
+            person.say(f"question {n}", f"Answer {n}.")
+            assert "transcript_" in person.say("/clear")
+        newest, oldest, *_ = person.say("/resume").split("\n")[1:]
+        assert "question 1" in newest and "2 messages" in newest
+        assert "question 0" in oldest and re.search(r"\d{4}-\d\d-\d\d", oldest)
+        assert "\n> question 0\nAnswer 0.\n" in person.say("/resume 2", "Answer 0.")
+        desk.stub.enqueue(reply("Gone on."))
+        person.say("and?", "Gone on.")
+        assert person.say("/resume").count("question 0") == 1
+        assert "no conversation 9" in person.say("/resume 9")
+    assert desk.stub.requests[-1]["messages"][0]["content"] == "question 0"
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "/quit"])
+def test_a_word_leaves(run, word):
+    assert run(stdin=f"{word}\nnever sent\n")[0] == 0
+
+
 def test_clear_begins_a_new_conversation_with_a_new_transcript(person, stub):
     before = {*person.folder.glob(".transcripts/transcript_*")}
     stub.enqueue(reply("One."), reply("Two."))
@@ -398,11 +519,16 @@ def test_clear_begins_a_new_conversation_with_a_new_transcript(person, stub):
     assert stub.requests[-1]["messages"] == [typed("second")]
 
 
-@pytest.mark.parametrize("line", ["/help", "/nonsense", "/nonsense with words", "/"])
-def test_help_and_what_is_no_command_list_the_commands(person, stub, line):
-    shown = person.say(line)
-    names = "/compact", "/context", "/clear", "/quit", "Ctrl-C"
+def test_help_lists_the_commands(person, stub):
+    shown = person.say("/help")
+    names = "/compact", "/context", "/resume", "/clear", "/quit", "exit", "Ctrl-C"
     assert all(name in shown for name in names) and stub.requests == []
+
+
+@pytest.mark.parametrize("line", ["/nonsense", "/nonsense with words", "/"])
+def test_what_is_no_command_gets_one_line_that_names_help(person, stub, line):
+    _, said, prompt = person.say(line).split("\n")
+    assert "/help" in said and prompt == "> " and stub.requests == []
 
 
 def test_a_path_at_the_beginning_of_a_line_is_no_command(person, stub):
@@ -413,6 +539,27 @@ def test_a_path_at_the_beginning_of_a_line_is_no_command(person, stub):
 def test_an_empty_line_does_nothing(person, stub):
     assert person.say("  ").strip() == ">"
     assert stub.requests == []
+
+
+def test_a_pasted_paragraph_is_one_prompt_and_so_is_a_line_that_goes_on(person, stub):
+    stub.enqueue(reply("Pasted."), reply("Went on."))
+    person.press("\x1b[200~one\rtwo\rthree\x1b[201~")
+    person.say("", "Pasted.")
+    person.press("four\\\n")
+    person.say("five", "Went on.")
+    said = [request["messages"][-1]["content"] for request in stub.requests]
+    assert said == ["one\ntwo\nthree", "four\nfive"]
+
+
+def test_what_was_typed_can_be_called_back_in_another_run(desk):
+    desk.stub.enqueue(*[reply("Yes.")] * 3)
+    with desk.person() as person:
+        person.say("first", "Yes.")
+        person.say("secon\\\nd", "Yes.")
+    assert (desk.folder / ".transcripts/history").stat().st_mode & 0o777 == 0o600
+    with desk.person() as person:
+        person.say("\x10\x10", "Yes.")  # Ctrl-P: the one before
+    assert desk.stub.requests[-1]["messages"][-1]["content"] == "first"
 
 
 def test_a_line_can_be_edited_while_it_is_typed(person, stub):
@@ -444,6 +591,93 @@ def test_a_line_after_each_answer_says_how_full_the_context_is(person, stub):
     used, most, share, cached = re.findall(r"\d[\d,]*", line)
     assert most == "170,616" and 0 < int(used.replace(",", "")) < 170_616
     assert int(share) <= 1 and int(cached) > 50
+
+
+def test_two_dim_lines_come_first(desk):
+    (desk.folder / "AGENTS.md").write_text("Be brief.")
+    with desk.person(MODEL_ID="some-model") as person:
+        first = person.raw.decode().strip().replace("\r\n", "\n")
+    assert first.startswith("\x1b[2msome-model in ") and first.count("\n") == 2
+    assert "170,616" in first and "AGENTS.md" in first and "/help\x1b[0m" in first
+
+
+def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):
+    slow = desk.install / "anthropic.py"
+    slow.write_text("import time\ntime.sleep(600)\n")
+    with desk.person() as person:  # has seen the prompt
+        assert "/help" in person.say("/help")
+
+
+def test_what_is_waited_for_is_a_line_that_goes_away(desk):
+    held = Held(reply("At last."))
+    desk.stub.enqueue(held)
+    with desk.person(TERM="xterm") as person:
+        person.press("hello\n")
+        person.see("waiting for the model, 1 s")
+        held.may.set()
+        after = person.see("At last.", PROMPT)
+    assert "\r\x1b[KAt last." in after
+
+
+def test_of_a_result_the_first_three_lines_are_shown_and_of_a_fault_in_red(
+    person, stub
+):
+    (person.folder / "file").write_text("1\n2\n\t3\n4\n5\n")
+    calls = [("read_file", {"path": "file"}), ("read_file", {"path": "none"})]
+    stub.enqueue(reply(calls=calls), reply("Read."))
+    shown = person.say("read", "Read.")
+    assert "] file\n  | 1\n  | 2\n  |         3\n  | (2 more lines)\n[" in shown
+    assert b"\x1b[31m  | There is no file none." in person.raw
+
+
+def test_a_line_break_at_the_end_of_a_result_is_no_line():
+    assert program.laid_out("result", "1\n2\n3\n") == "  | 1\n  | 2\n  | 3"
+
+
+def test_a_plan_is_a_list_and_what_a_subagent_does_is_indented(person, stub):
+    plan = {"items": ["[x] look", "[ ] act"]}
+    task = ("task", {"description": "count", "prompt": "Look."})
+    stub.enqueue(reply(calls=[("todo_write", plan), task]))
+    stub.enqueue(reply(calls=[("glob", {"pattern": "file"})]), reply("It is\nempty."))
+    stub.enqueue(reply("Done."))
+    shown = person.say("go", "Done.")
+    assert "\n  [x] look\n  [ ] act\n" in shown
+    assert (
+        "\n  count: [glob] file\n    | " in shown and "\n  It is\n  empty.\n" in shown
+    )
+
+
+@pytest.mark.parametrize(
+    "style, color", [("layer", "36"), ("note", "2"), ("error", "31")]
+)
+def test_styles_have_colors_of_their_own_and_none_with_no_color(
+    monkeypatch, style, color
+):
+    out = io.StringIO()
+    out.isatty = lambda: True
+    program.show(program.Terminal(out), style, "this")
+    monkeypatch.setenv("NO_COLOR", "1")
+    program.show(program.Terminal(out), style, "that")
+    assert out.getvalue() == f"\x1b[{color}mthis\x1b[0m\nthat\n"
+
+
+def test_no_empty_line_follows_text_that_ends_in_a_line_break():
+    out = io.StringIO()
+    terminal = program.Terminal(out)
+    for style, text in [("thinking", "Hm.\n"), ("text", "So."), ("tool", "[glob] *")]:
+        program.show(terminal, style, text)
+    assert out.getvalue() == "Hm.\nSo.\n[glob] *\n"
+
+
+def test_a_line_is_cut_to_the_columns_of_the_screen_wide_characters_count_two(
+    monkeypatch,
+):
+    monkeypatch.setenv("COLUMNS", "12")
+    assert program.cut_to_screen("abcdefghijklm") == "abcdefghij"
+    assert (
+        program.cut_to_screen("\u65e5\u672c\u8a9e" * 3)
+        == "\u65e5\u672c\u8a9e\u65e5\u672c"
+    )
 
 
 def test_each_call_is_one_line_however_long_it_is(person, stub):
@@ -503,6 +737,78 @@ def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
     assert api.requests[0]["messages"][0]["content"] == "what is here?"
 
 
+def test_what_is_piped_stands_before_the_prompt(run, api):
+    api.enqueue(reply("Good."))
+    assert run("-p", "What is it?", stdin="piped\ntext\n")[0] == 0
+    assert api.requests[0]["messages"][0]["content"] == "piped\ntext\n\n\nWhat is it?"
+
+
+def test_a_pipe_in_which_nothing_comes_is_not_waited_for(monkeypatch):
+    reading, writing = os.pipe()
+    monkeypatch.setattr(program, "PIPE_SECONDS", 0.01)
+    with os.fdopen(reading) as pipe, os.fdopen(writing, "w"):
+        monkeypatch.setattr(sys, "stdin", pipe)
+        assert program.piped() == ""
+
+
+def test_a_prompt_on_the_command_line_is_the_first_one(run, api):
+    api.enqueue(reply("One."), reply("Two."))
+    assert run("question", stdin="and?\n")[0] == 0
+    said = [request["messages"][-1]["content"] for request in api.requests]
+    assert said == ["question", "and?"]
+
+
+@pytest.mark.parametrize(
+    "prompt, word",
+    [("", "empty"), ("  \n", "empty"), ("word " * 25_000 * 8, "too long")],
+)
+def test_no_words_and_too_many_are_two_mistakes(run, api, prompt, word):
+    status, out, err = run("-p", prompt)
+    assert (status, out, api.requests) == (1, "", []) and word in the_line(err)
+
+
+@pytest.mark.parametrize("options", ["<&-", "-p - <&-", ">&- </dev/null", "2>&- <&-"])
+def test_a_closed_stream_is_an_empty_one(desk, options):
+    command = f'exec "$0" "$1" {options}'
+    argv = ["bash", "-c", command, *desk.argv()]
+    told = {"cwd": desk.folder, "env": desk.settings(), "timeout": PATIENCE}
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, **told)
+    assert done.returncode == ("-p" in options)
+    assert "Traceback" not in done.stdout + done.stderr and "Errno" not in done.stderr
+
+
+def test_a_command_that_removes_the_workspace_does_not_end_the_prompt(desk):
+    desk.stub.enqueue(bash("rm -rf $PWD"))
+    with desk.person() as person:
+        person.asked("remove it")
+        person.say("y")
+        assert "cannot be written" in person.say("and now?")
+        assert "Traceback" not in person.say("/clear") + person.say("/resume")
+        assert person.leave("/quit\n") == 0
+    desk.stub.queue.clear()
+
+
+def test_git_shows_nothing_of_what_the_program_keeps(desk):
+    subprocess.run(["git", "init", "-q"], cwd=desk.folder, check=True)
+    desk.stub.enqueue(bash("seq 1 60000"), reply("Done."))
+    assert desk.answer("-p", "count", "--yes").returncode == 0
+    assert (desk.folder / ".task_outputs").is_dir()
+    status = ["git", "status", "--porcelain"]
+    assert subprocess.check_output(status, cwd=desk.folder) == b""
+
+
+def test_a_hangup_ends_it_but_not_under_nohup(desk):
+    with desk.person() as person:
+        person.process.send_signal(signal.SIGHUP)
+        assert person.leave("") == 143
+    argv = ["bash", "-c", 'trap "" HUP; exec "$0" "$@"', *desk.argv()]
+    person = Person(argv, desk.folder, desk.settings())
+    person.see(PROMPT)
+    person.process.send_signal(signal.SIGHUP)
+    assert "/help" in person.say("/help")
+    person.end()
+
+
 def test_p_minus_reads_the_prompt_from_standard_input(run, api):
     api.enqueue(reply("Good."))
     assert run("-p", "-", stdin="first line\nsecond line")[:2] == (0, "Good.\n")
@@ -513,13 +819,6 @@ def test_escapes_in_an_answer_do_not_reach_a_pipe_raw(run, api):
     api.enqueue(reply(HOSTILE, thinking=HOSTILE))
     status, out, err = run("-p", "do")
     assert status == 0 and "end" in out and RAW.findall(out + err) == []
-
-
-@pytest.mark.parametrize("prompt", ["", "  \n"])
-def test_an_empty_prompt_is_refused_before_it_is_sent(run, api, prompt):
-    status, out, err = run("-p", prompt)
-    assert status in (1, 2) and out == ""
-    assert the_line(err) and api.requests == []
 
 
 def test_without_a_terminal_to_ask_on_the_answer_is_no(run, api):
@@ -591,12 +890,19 @@ def test_help_names_the_flags_without_loading_the_sdk():
     assert "argparse" in done.stderr and "anthropic" not in done.stderr
 
 
+def test_help_says_where_commands_and_settings_are(capsys):
+    with pytest.raises(SystemExit):
+        program.arguments(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "/help lists the /commands" in said and ".env beside agent.py" in said
+
+
 # --- Mistakes: one line that names what to change ---
 
 
 def the_line(err):
-    """The one line of what was said, beside those about waiting."""
-    (line,) = [line for line in err.splitlines() if not line.startswith("[retry]")]
+    """The one line of what was said, beside those about waiting and the transcript."""
+    (line,) = [line for line in err.splitlines() if not line.startswith("[")]
     return line
 
 
@@ -612,7 +918,7 @@ def the_line(err):
         ([], {"MAX_MESSAGES": "\uff15"}, "MAX_MESSAGES"),
         (["--resume"], {}, "transcript"),
         (["--resume", "no-such-file"], {}, "no-such-file"),
-        (["--resume", "."], {}, "transcript"),
+        (["--resume", "."], {}, "conversation"),
     ],
 )
 def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, word):
@@ -631,7 +937,8 @@ def test_while_the_server_cannot_be_reached_it_says_that_it_waits(run, pauses):
 )
 def test_an_address_that_cannot_be_reached_is_named(run, address):
     status, out, err = run("-p", "hello", ANTHROPIC_BASE_URL=address)
-    assert status in (1, 2) and out == "" and "ANTHROPIC_BASE_URL" in the_line(err)
+    assert status in (1, 2) and out == ""
+    assert "ANTHROPIC_BASE_URL" in the_line(err) and address in the_line(err)
 
 
 # --- Resuming ---
@@ -647,4 +954,3 @@ def test_resume_goes_on_with_the_newest_conversation_or_the_one_named(run, api):
     run("-p", "and?", "--resume", str(first))
     begun = [request["messages"][0]["content"] for request in api.requests[-2:]]
     assert begun == ["question 2", "question 0"]
-    assert len([*Path(".transcripts").glob("*.jsonl")]) == 3
