@@ -1029,7 +1029,7 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
             why = error.__cause__ or error
             if isinstance(why, NOT_SENT) or type(why).__name__ in NOT_SENT_NAMES:
                 text = fault(agent, error)
-                raise AgentError(f"The request cannot be sent: {text}.") from error
+                raise AgentError(f"It cannot be sent: {text}. {HINTS[None]}") from error
             raise
         read_stream(agent, stream, quiet)
         reply = to_reply(stream.get_final_message())
