@@ -1,17 +1,21 @@
 """README.md says what is so: quotations, names, numbers, commands and their promises."""
 
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import naive
 import pytest
-from builders import SUMMARY, asks_for_summary
+from builders import SUMMARY, asks_for_summary, did, history, outputs
 from readme import QUOTED, README, ROOT, expected, names
 from stub import StubClient, reply
 
 import agent as program
+from agent import micro_compact, snip_compact, tool_result_budget
 
 PAGE = README.read_text("utf-8")
 SOURCE = (ROOT / "agent.py").read_text("utf-8")
@@ -117,6 +121,58 @@ def test_the_table_of_costs_is_what_was_measured():
     assert len(rows) > 9
 
 
+# --- The order of the three steps, which chapter 5 has in a table ---
+
+ORDERS = list(itertools.permutations(["budget", "snip", "micro"]))
+
+
+def lost(steps, order):
+    """How many of six new results are neither in the messages nor saved in this order."""
+    new = [letter * 50_000 for letter in "abcdef"]
+    messages, saved = history(did("old" * 5_000), did(*new)), []
+    for name in order:
+        messages = steps(saved)[name](messages)
+    kept = [*outputs(*messages), *saved]
+    return sum(text not in kept for text in new)
+
+
+def s08(saved):
+    """The rules of s08; results of over 200,000 characters are saved, the largest first."""
+
+    def save(message):
+        for block in message["content"]:
+            if sum(len(b["content"]) for b in message["content"]) > 200_000:
+                saved.append(block["content"])
+                block["content"] = "<persisted-output>"
+
+    def micro(messages):
+        blocks = [b for m in messages for b in program.blocks(m, "tool_result")]
+        for block in blocks[:-3]:
+            block["content"] = "[Earlier tool result compacted.]"
+
+    steps = {"budget": lambda m: save(m[-1]), "snip": naive.snip_to_50, "micro": micro}
+    return {name: lambda m, step=step: step(m) or m for name, step in steps.items()}
+
+
+def ours(saved):
+    """The steps of agent.py, with limits so small that they act."""
+    path = Path("saved.txt")
+    return {
+        "budget": lambda m: tool_result_budget(
+            m, 40_000, lambda t: saved.append(t) or path
+        ),
+        "snip": lambda m: snip_compact(m, 4, path),
+        "micro": lambda m: micro_compact(m, lambda t: path, 0, 0, 0),
+    }
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+def test_the_order_of_the_steps_loses_text_by_s08s_rules_and_none_here(order):
+    too_late = order.index("micro") < order.index("budget")
+    assert lost(s08, order) == (3 if too_late else 0)
+    assert lost(ours, order) == 0
+
+
 # --- Links ---
 
 
@@ -167,8 +223,9 @@ class Endless(StubClient):
 
 def shell(command, folder, **settings):
     """What a command of the page prints, run as a reader would in that folder."""
-    python = f"{sys.executable} {ROOT}/"
-    command = re.sub(r"\bpython3? (?=agent\.py|tests/)", lambda _: python, command)
+    here = f"{sys.executable} {ROOT}/"
+    command = command.replace("~/agent/.venv/bin/python ~/agent/", here)
+    command = re.sub(r"\bpython3 (?=agent\.py|tests/)", lambda _: here, command)
     usual = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONUTF8": "1"}
     options = {"env": usual | settings, "capture_output": True, "text": True}
     done = subprocess.run(
