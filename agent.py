@@ -1935,7 +1935,7 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             typed = True
             agent = work_on(agent, terminal, line) if line else agent
             line, terminal.armed = "", False
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemError):  # the same, come up through readline
             line, hint = "", "stopped" if typed else "Ctrl-D or /quit leaves"
             below = "" if terminal.unfinished or terminal.waiting else "\n"  # the ^C
             show(terminal, "error", f"{below}{hint}")

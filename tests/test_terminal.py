@@ -28,7 +28,7 @@ import agent as program
 pytestmark = pytest.mark.xdist_group("a terminal")
 PROMPT = "\n> "
 KEY = "test-key-0123456789"
-PATIENCE = 8  # seconds until something that does not come is missed
+PATIENCE = 30  # seconds until something that does not come is missed
 HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
 RAW = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 # makes its terminal the one that Ctrl-C comes from, then becomes the program
@@ -301,8 +301,8 @@ def test_ctrl_c_ever_so_often_leaves_the_prompt_and_no_traceback(desk):
             person.press("\x03")
             select.select([], [], [], 0.002)
             person.press("\x03")
-        while select.select([person.keys], [], [], 1)[0]:  # until it is quiet
-            person.read()
+        while select.select([person.keys], [], [], 1)[0] and person.read():
+            pass  # until it is quiet
         desk.stub.queue.clear()
         desk.stub.enqueue(reply("Still here."))
         shown = person.say("and now?", "Still here.")
@@ -628,9 +628,6 @@ def test_of_a_result_the_first_three_lines_are_shown_and_of_a_fault_in_red(
     shown = person.say("read", "Read.")
     assert "] file\n  | 1\n  | 2\n  |         3\n  | (2 more lines)\n[" in shown
     assert b"\x1b[31m  | There is no file none." in person.raw
-
-
-def test_a_line_break_at_the_end_of_a_result_is_no_line():
     assert program.laid_out("result", "1\n2\n3\n") == "  | 1\n  | 2\n  | 3"
 
 
@@ -799,7 +796,8 @@ def test_git_shows_nothing_of_what_the_program_keeps(desk):
 
 def test_a_hangup_ends_it_but_not_under_nohup(desk):
     with desk.person() as person:
-        person.process.send_signal(signal.SIGHUP)
+        while not select.select([person.keys], [], [], 0.2)[0]:  # as for Ctrl-C
+            person.process.send_signal(signal.SIGHUP)
         assert person.leave("") == 143
     argv = ["bash", "-c", 'trap "" HUP; exec "$0" "$@"', *desk.argv()]
     person = Person(argv, desk.folder, desk.settings())
@@ -887,14 +885,9 @@ def test_help_names_the_flags_without_loading_the_sdk():
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
     flags = "-p", "--resume", "--model", "--yes", "--demo", "--help"
     assert all(flag in done.stdout for flag in flags)
-    assert "argparse" in done.stderr and "anthropic" not in done.stderr
-
-
-def test_help_says_where_commands_and_settings_are(capsys):
-    with pytest.raises(SystemExit):
-        program.arguments(["--help"])
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(done.stdout.split())
     assert "/help lists the /commands" in said and ".env beside agent.py" in said
+    assert "argparse" in done.stderr and "anthropic" not in done.stderr
 
 
 # --- Mistakes: one line that names what to change ---
