@@ -7,16 +7,13 @@ from xml.etree import ElementTree
 import charts
 import costs
 import pytest
+from builders import typed
 from policies import PEERS, TUTORIALS, Policy, cleared, results, snip
 from prices import Meter, replay
 from recorded import Measured, Session, note, read_messages, tokens
 
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
 NAMES = ["nothing", "s06", "s06 cached", "s08", "v5", "summaries", "ours"]
-
-
-def typed(text):
-    return {"role": "user", "content": text}
 
 
 def said(*blocks):

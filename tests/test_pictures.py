@@ -111,7 +111,7 @@ def test_measuring_anew_gives_figures_that_can_be_drawn(tmp_path):
     figures = pictures.measure([tmp_path / "session"])
     assert figures["shares"]["newest"] > 0.9 and figures["shares"]["tool_result"] == 0
     assert [len(course) for course in figures["steps"].values()] == [1, 1, 1]
-    pictures.tokens_by_kind(figures), pictures.three_ways(figures["steps"])
+    pictures.tokens_by_kind(figures), charts.three_ways(figures["steps"])
 
 
 def test_each_door_stands_in_the_loop_and_leads_to_one_function():
