@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from builders import call, outputs, said, shown, texts, turn_into, typed
+from builders import call, did, history, outputs, said, shown, texts, turn_into
 from stub import reply
 
 import agent as program
@@ -52,10 +52,10 @@ NO_RULES = [
     "pipe",
     "/dev/zero",
     "../outside",
+    "AGENTS.md",
     b"",
     b"\0",
     ".env",
-    "AGENTS.md",
 ]
 
 
@@ -180,19 +180,17 @@ def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
     assert (agent.system, agent.tools) == (bare.system, bare.tools)
 
 
-@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "../../../../outside"])
-def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, what):
+@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "../../../../outside", "folder"])
+def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, workspace, what):
     Path("../outside").write_text(SKILL)
-    turn_into(skill(), what)
+    if what == "folder":
+        skill(path="../elsewhere/skills/review/SKILL.md")
+        Path(".agents").symlink_to(workspace.parent / "elsewhere")
+    else:
+        turn_into(skill(), what)
     agent = make()
-    assert agent.skills == {} and len(shown(agent, "error")) == 1
-
-
-def test_a_folder_of_skills_that_leads_elsewhere_is_left_out(make, workspace):
-    skill(path="../elsewhere/skills/review/SKILL.md")
-    Path(".agents").symlink_to(workspace.parent / "elsewhere")
-    agent = make()
-    assert agent.skills == {} and "outside" in shown(agent, "error")[0]
+    [line] = shown(agent, "error")
+    assert agent.skills == {} and ("outside" in line or what != "folder")
 
 
 def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
@@ -238,13 +236,9 @@ def test_a_subagent_has_the_same_rules_and_skills(make):
 
 
 def loaded(*names):
-    """Two messages for each: a skill was loaded."""
-    results = [
-        {"type": "tool_result", "tool_use_id": n, "content": "ok"} for n in names
-    ]
-    calls = [call("load_skill", name=n) | {"id": n} for n in names]
-    both = {"role": "assistant", "content": calls}, {"role": "user", "content": results}
-    return [typed("Go."), *both, said("Done.")]
+    """A conversation in which these skills were loaded."""
+    calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
+    return history(*calls, said("Done."))
 
 
 def put_back(agent, *names):
