@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 import charts
 import costs
-from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, cell, circle, line
-from charts import picture, text
+from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, circle, line, text
 from costs import program
 from policies import total
 from stub import StubClient, reply
@@ -76,7 +75,7 @@ def tokens_by_kind(figures):
         body += [text(300, y, name, "end"), box(310, y - 14, wide, 18, color, 1)]
         body.append(text(318 + wide, y, f"{share[kind]:.1%}"))
     title = f"Where the tokens of {figures['sessions']} recorded sessions are"
-    return picture(title, body, told, 160)
+    return charts.picture(title, body, told, 160)
 
 
 # ---- the program's own runs, in a scratch folder ----
@@ -191,7 +190,7 @@ def column(messages, x, width, other=(), sign=""):
         thinking, known = row.block["type"] == "thinking", row.block in same
         words, color = (row.words, TEXT) if known else (sign + row.words, row.color)
         wide = 92 if thinking else x + width - left
-        body += cell(left, y, wide, words, color, row.tokens)
+        body += charts.cell(left, y, wide, words, color, row.tokens)
         y, left, last = (y, x + 95, row.at) if thinking else (y + 21, x, row.at)
     return body, places
 
@@ -209,7 +208,7 @@ def before_after(name, before, after):
     told += [f"new: {row.words[:60]}" for row in rows(after) if row.block not in old]
     title = f"The list of messages before and after {name}"
     height = max(y for _, y in places + more) + 30
-    return picture(title, [*body, *right], told, height)
+    return charts.picture(title, [*body, *right], told, height)
 
 
 def cuts(messages):
@@ -236,7 +235,7 @@ def cuts(messages):
         told.append(f"a cut before message {at + 1} of {len(messages)}: {words}")
     told.append("the cut that is allowed takes the thinking behind it")
     title = "A history: pairs joined, thinking chained to all before it"
-    return picture(title, body, told, places[-1][1] + 30)
+    return charts.picture(title, body, told, places[-1][1] + 30)
 
 
 def what_remains(message):
@@ -256,7 +255,7 @@ def what_remains(message):
         size = row.tokens or "under 100"
         told.append(f"{part}: {size} tokens; at most: {limits[part]}")
     title = "The one message that remains, block by block"
-    return picture(title, body, told, places[-1][1] + 30)
+    return charts.picture(title, body, told, places[-1][1] + 30)
 
 
 def doors():
@@ -285,7 +284,7 @@ def doors():
         body.append(line([start, (x - 12, y), (x, y)], TEXT, 1.5))
         body.append(line([(x - 6, y - 4), (x, y), (x - 6, y + 4)], TEXT, 1.5))
     told = [f"{caller} leads to {name}" for caller, name in edges]
-    return picture("The loop's three doors into one function", body, told, 240)
+    return charts.picture("The loop's three doors into one function", body, told, 240)
 
 
 def transcript():
@@ -309,14 +308,17 @@ def transcript():
             words = f"event {event}: a summary of all before"
         if not lines[n - 1].endswith(b"\n"):
             words, color = "(torn off: left out)", TEXT
-        body += [text(30, y + 14, str(n), "end"), *cell(36, y, 344, words, color)]
+        body += [
+            text(30, y + 14, str(n), "end"),
+            *charts.cell(36, y, 344, words, color),
+        ]
         for at in range(len(history)):
             shade = rows(history[: at + 1])[-1].color
             body.append(box(400 + 22 * at, y, 18, 19, shade, 1))
         told.append(f"{n}. {words}: {len(history)} messages")
         body.append(text(406 + 22 * len(history), y + 14, str(len(history))))
     title = "A transcript's lines, and what those up to each replay to"
-    return picture(title, body, told, 40 + 25 * len(lines))
+    return charts.picture(title, body, told, 40 + 25 * len(lines))
 
 
 # ---- all of them ----

@@ -32,7 +32,7 @@ from builders import (
 from stub import EmptyQueue, StubClient, markers, reply
 
 import agent as program
-from agent import limits, load, take_turn
+from agent import limits, take_turn
 
 pytestmark = pytest.mark.usefixtures("notes")
 
@@ -183,21 +183,16 @@ REFUSALS = {
 }
 
 
+@pytest.mark.parametrize("before", [[], [reply("Hello.", thinking="hm")]])
 @pytest.mark.parametrize("case", REFUSALS)
-def test_neither_a_refusal_nor_what_drew_it_is_kept(make, case):
-    agent = make(reply("Hello.", thinking="hm"), REFUSALS[case])
-    take_turn(agent, "Hi")
-    before = agent.messages
+def test_neither_a_refusal_nor_what_drew_it_is_kept(make, case, before):
+    agent = make(*before, REFUSALS[case])
+    assert [take_turn(agent, "Hi") for _ in before] == ["Hello."] * len(before)
+    kept = agent.messages
     fails(agent, "Something forbidden")
-    assert agent.messages == before and on_disk(agent)
+    assert agent.messages == kept and on_disk(agent)
     assert not Path("made.txt").exists() and goes_on(agent)
     assert "forbidden" not in str(agent.client.requests[-1])
-
-
-def test_a_refusal_of_the_first_message_leaves_an_empty_conversation(make):
-    agent = make(REFUSALS["without a word"])
-    fails(agent, "Something forbidden")
-    assert agent.messages == load(agent.transcript) == [] and goes_on(agent)
 
 
 def test_a_refusal_of_results_takes_their_calls_back_too(make):
@@ -263,20 +258,14 @@ def long_work(agent):
 FIXED = ("model", "system", "tools", "max_tokens", "thinking", "cache_control")
 
 
-def test_nothing_but_the_messages_changes_within_a_conversation(make, pauses):
+def test_nothing_but_the_messages_changes_and_the_cache_is_asked_for(make, pauses):
     first, *others = long_work(make(thinking=True, **SMALL))
-    assert len(others) == 7
+    [system] = first["system"]
+    assert system["cache_control"] == first["cache_control"] == {"type": "ephemeral"}
+    assert [markers(request) for request in (first, *others)] == [2] * 8
     for request in others:
         assert request.keys() == first.keys()
         assert [request[key] for key in FIXED] == [first[key] for key in FIXED]
-
-
-def test_the_cache_is_asked_for_at_the_end_and_at_the_system_prompt(make):
-    for request in long_work(make(**SMALL)):
-        assert request["cache_control"] == {"type": "ephemeral"}
-        [system] = request["system"]
-        assert system["cache_control"] == {"type": "ephemeral"}
-        assert markers(request) == 2
 
 
 def test_each_request_begins_with_the_one_before_and_is_read_from_the_cache(make):

@@ -7,15 +7,12 @@ import anthropic
 import httpx2
 import pytest
 import stub
+from builders import typed as user
 from stub import StubClient, api_error, reply
 from wire import cut, event, mock_client, serve, sse
 
 BASH = {"name": "bash", "input_schema": {"type": "object"}}
 MARK = {"type": "ephemeral"}
-
-
-def user(content):
-    return {"role": "user", "content": content}
 
 
 def assistant(*content):
@@ -498,24 +495,24 @@ REDACTED = reply(content=[HIDDEN, text("a")])
 PLAIN = [reply(), reply("a", stop="refusal"), reply(thinking="")]
 
 
+def streamed(client):
+    """The pieces that are streamed, and the message."""
+    with client.messages.stream(**request()) as stream:
+        events = [e for e in stream if e.type in ("text", "thinking")]
+        pieces = [getattr(event, event.type) for event in events]
+        return pieces, stream.get_final_message()
+
+
 @pytest.mark.parametrize("given", [EVERYTHING, REDACTED, *PLAIN])
-def test_the_real_sdk_makes_the_same_message_of_it(given):
+def test_the_real_sdk_makes_the_same_pieces_and_message_of_it(given):
     real, fake = mock_client(given), StubClient(given)
-    one, two = ask(real), ask(fake)
-    assert plain(one) == plain(two)
+    (pieces, one), (same, two) = streamed(real), streamed(fake)
+    assert pieces == same and plain(one) == plain(two)
     assert one.stop_reason == two.stop_reason
     assert one.usage.to_dict() == vars(two.usage)
     assert real.requests[0]["messages"] == fake.requests[0]["messages"]
-
-
-def test_the_real_sdk_shows_the_same_pieces():
-    shown = []
-    for client in StubClient(EVERYTHING), mock_client(EVERYTHING):
-        with client.messages.stream(**request()) as stream:
-            events = [e for e in stream if e.type in ("text", "thinking")]
-        shown.append([getattr(event, event.type) for event in events])
-    assert shown[0] == shown[1] and len(shown[0]) > 2
-    assert "".join(shown[0]) == "hmthree little pieces 三"
+    if given is EVERYTHING:
+        assert "".join(pieces) == "hmthree little pieces 三" and len(pieces) > 2
 
 
 def test_a_stream_that_ends_early_has_no_stop_reason():
@@ -564,28 +561,26 @@ def test_the_server_answers_the_real_sdk():
     assert client.requests == [request()]
 
 
+BROKEN = cut(reply("abc"), 3, httpx2.ReadError("reset"))
+# what is queued, what the client gets, and how many requests are noted as refused
 SERVED_FAULTS = [
-    (api_error(404, "no such model"), anthropic.NotFoundError),
-    (cut(reply("abc"), 3, httpx2.ReadError("reset")), httpx2.RemoteProtocolError),
-    (httpx2.ConnectError("gone"), anthropic.APIConnectionError),
+    (HELLO, api_error(404, "no such model"), anthropic.NotFoundError, 0),
+    (HELLO, BROKEN, httpx2.RemoteProtocolError, 0),
+    (HELLO, httpx2.ConnectError("gone"), anthropic.APIConnectionError, 0),
+    ([user("")], reply("a"), anthropic.BadRequestError, 1),
+    (HELLO, stub.EmptyQueue("nothing left"), anthropic.BadRequestError, 1),
 ]
 
 
-@pytest.mark.parametrize("queued, error", SERVED_FAULTS)
-def test_the_server_carries_faults(queued, error, capfd):
+@pytest.mark.parametrize("messages, queued, error, noted", SERVED_FAULTS)
+def test_the_server_carries_faults_and_notes_refusals(
+    messages, queued, error, noted, capfd
+):
     client = StubClient(queued, queued, queued)
     with serve(client) as url, connect(url) as real, pytest.raises(error):
-        ask(real.with_options(max_retries=0))
-    assert len(client.requests) == 1 and capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize("messages", [[user("")], [user("nothing is queued")]])
-def test_the_server_refuses_and_notes_it(messages):
-    client = StubClient()
-    refused = pytest.raises(anthropic.BadRequestError)
-    with serve(client) as url, connect(url) as real, refused:
-        ask(real, messages)
-    assert len(client.refused) == 1
+        ask(real.with_options(max_retries=0), messages)
+    assert (len(client.requests), len(client.refused)) == (1, noted)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_client_that_leaves_is_no_error(capfd):
