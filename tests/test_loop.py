@@ -37,12 +37,6 @@ from agent import limits, take_turn
 pytestmark = pytest.mark.usefixtures("notes")
 
 
-def thinking_in(messages):
-    """The types of all thinking blocks in these messages."""
-    found = [b["type"] for m in messages for b in m["content"] if type(b) is dict]
-    return [name for name in found if "thinking" in name]
-
-
 # ---- a turn ----
 
 
@@ -163,7 +157,7 @@ def test_a_subagent_returns_all_of_an_answer_that_was_cut_off(make):
 def test_thinking_that_was_cut_off_is_not_kept(make):
     agent = make(reply(thinking="and then", stop="max_tokens"), cut_off(), reply("Yes"))
     take_turn(agent, "Hi")
-    assert thinking_in(agent.messages) == [] and goes_on(agent)
+    assert "'thinking'" not in str(agent.messages) and goes_on(agent)
 
 
 def test_work_in_between_makes_a_cut_off_reply_the_first_one_again(make):

@@ -197,6 +197,7 @@ def change(index, key, value):
 
 
 cleared = change(2, "content", "[cleared]")
+MARKED_SYSTEM = {"system": [text("Be brief.", cache_control=MARK)], "max_tokens": 5}
 # the index of the message whose thinking is refused, or None
 THINKING = {
     "as it came": (lambda m: None, None),
@@ -214,6 +215,9 @@ THINKING = {
     "a result marked for the cache": (change(4, "cache_control", MARK), None),
     "thinking rewritten": (change(3, "thinking", "other"), 3),
     "a signature rewritten": (change(3, "signature", "made up"), 3),
+    "the system prompt changed": (lambda m: {"system": "Be long."}, 1),
+    "the system prompt marked": (lambda m: MARKED_SYSTEM, None),
+    "a tool changed": (lambda m: {"tools": [BASH | {"description": "new"}]}, 1),
 }
 
 
@@ -223,20 +227,11 @@ def test_thinking_is_bound_to_what_came_before(case):
     replies = thinker("one"), thinker(""), thinker("three")
     replies[0]["content"].insert(0, text(""))  # to leave it out is no edit
     messages = talk(*replies, client=mock_client(*replies))
-    edit(messages)
+    settings = edit(messages)
+    settings = settings if isinstance(settings, dict) else {}
     block = f"messages.{refused_at}.content.0: Invalid `signature` in `thinking` block."
-    assert refusal(messages)[: len(block)] == (block if refused_at else "")
-
-
-MARKED_SYSTEM = {"system": [text("Be brief.", cache_control=MARK)], "max_tokens": 5}
-NEW_TOOL = {"tools": [BASH | {"description": "new"}]}
-BOUND_TO = [({"system": "Be long."}, True), (NEW_TOOL, True), (MARKED_SYSTEM, False)]
-
-
-@pytest.mark.parametrize("settings, bound", BOUND_TO)
-def test_thinking_is_bound_to_the_system_prompt_and_the_tools(settings, bound):
-    problem = refusal(talk(thinker("one")), **settings)
-    assert ("Invalid `signature`" in problem) == bound
+    problem = refusal(messages, **settings)
+    assert problem[: len(block)] == (block if refused_at else "")
 
 
 HIDDEN = {"type": "redacted_thinking"}
@@ -573,9 +568,7 @@ SERVED_FAULTS = [
 
 
 @pytest.mark.parametrize("messages, queued, error, noted", SERVED_FAULTS)
-def test_the_server_carries_faults_and_notes_refusals(
-    messages, queued, error, noted, capfd
-):
+def test_the_server_carries_faults(messages, queued, error, noted, capfd):
     client = StubClient(queued, queued, queued)
     with serve(client) as url, connect(url) as real, pytest.raises(error):
         ask(real.with_options(max_retries=0), messages)

@@ -97,9 +97,7 @@ PASSING = {
 
 @pytest.mark.parametrize("times", [1, 4])
 @pytest.mark.parametrize("case", PASSING)
-def test_a_fault_that_passes_costs_a_wait_that_is_told_and_not_a_word(
-    wired, pauses, case, times
-):
+def test_a_fault_that_passes_costs_a_wait_and_not_a_word(wired, pauses, case, times):
     fault, reason = PASSING[case]
     agent = wired(*[fault] * times, reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE
@@ -149,9 +147,7 @@ def test_retry_after_is_honoured_up_to_a_minute(wired, pauses, after, status):
 
 
 @pytest.mark.parametrize("after", ["61", "86400", "99999999", "9" * 20])
-def test_a_longer_retry_after_ends_the_turn_and_says_when_to_come_back(
-    wired, pauses, monkeypatch, after
-):
+def test_a_longer_retry_after_says_when_to_come_back(wired, pauses, monkeypatch, after):
     agent, seconds = wired(limited(after)), min(float(after), 1e9)
     monkeypatch.setattr(program.time, "time", lambda: 3e8)
     when = program.time.localtime(3e8 + seconds)
@@ -172,9 +168,7 @@ def test_a_wait_is_shown_before_it_begins_and_ctrl_c_ends_it(wired, monkeypatch)
     assert len(agent.messages) == 3 and goes_on(agent)
 
 
-def test_a_stream_of_nothing_but_pings_is_closed_and_tried_again(
-    run, api, monkeypatch, pauses
-):
+def test_a_stream_of_pings_is_closed_and_tried_again(run, api, monkeypatch, pauses):
     monkeypatch.setattr(program, "STALL_SECONDS", 1)
     api.enqueue([*[event("ping")] * 100, stopped(stop="end_turn")], reply(WHOLE))
     with serve(api, delay=0.05) as url:
@@ -201,9 +195,7 @@ STAYING = {
 
 @pytest.mark.parametrize("at_work", [0, 1])
 @pytest.mark.parametrize("case", STAYING)
-def test_a_fault_that_stays_is_one_line_that_names_what_to_change(
-    wired, pauses, case, at_work
-):
+def test_a_fault_that_stays_names_what_to_change(wired, pauses, case, at_work):
     fault, named = STAYING[case]
     agent = wired(*[reply(calls=[READ], thinking="hm")] * at_work, fault)
     assert named in fails(agent, "Hi")
@@ -282,7 +274,7 @@ def thoughts(request):
 
 
 @pytest.mark.parametrize("before, after", [(0, 0), (0, 4), (2, 2), (4, 0)])
-def test_all_thinking_is_removed_which_does_not_count_as_a_try(
+def test_to_remove_thinking_does_not_count_as_a_try(
     wired, stale, pauses, before, after
 ):
     faults = [api_error(529, "Overloaded")] * (before + after)
@@ -320,29 +312,25 @@ def test_thinking_that_changed_in_memory_is_mended_for_good(wired):
 
 # ---- answers that end in an unusual way ----
 
+
+UNSIGNED = {"type": "thinking", "thinking": "and so", "signature": ""}
+START_OF_THINKING = event("content_block_start", index=0, content_block=UNSIGNED)
+END_OF_THINKING = event("content_block_stop", index=0)
 INCOMPLETE = {
-    "before its input": [],
-    "in a key": ['{"pa'],
-    "in a value": ['{"path": "made.txt", ', '"content": "ma'],
-    "after a value": ['{"path": "made.txt", "content": "made"'],
+    "before its input": broken_call(stop="max_tokens"),
+    "in a key": broken_call('{"pa', stop="max_tokens"),
+    "in a value": broken_call('{"path": "a", ', '"content": "ma', stop="max_tokens"),
+    "after a value": broken_call('{"path": "a", "content": "a"', stop="max_tokens"),
+    "thinking": stopped(START_OF_THINKING, END_OF_THINKING, stop="max_tokens"),
 }
 
 
 @pytest.mark.parametrize("case", INCOMPLETE)
-def test_a_call_cut_off_in_the_middle_is_answered_and_not_run(wired, workspace, case):
-    cut_off = broken_call(*INCOMPLETE[case], stop="max_tokens")
-    agent = wired(cut_off, reply(WHOLE))
+def test_a_call_or_thinking_cut_off_in_the_middle_is_not_used(wired, workspace, case):
+    agent = wired(INCOMPLETE[case], reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE and len(agent.client.requests) == 2
-    assert not (workspace / "made.txt").exists() and goes_on(agent)
-
-
-def test_thinking_cut_off_before_its_signature_is_not_sent_back(wired):
-    unsigned = {"type": "thinking", "thinking": "and so", "signature": ""}
-    start = event("content_block_start", index=0, content_block=unsigned)
-    end = event("content_block_stop", index=0)
-    agent = wired(stopped(start, end, stop="max_tokens"), reply(WHOLE))
-    assert take_turn(agent, "Hi") == WHOLE
-    assert thoughts(agent.client.requests[-1]) == 0 and goes_on(agent)
+    assert not (workspace / "a").exists() and goes_on(agent)
+    assert thoughts(agent.client.requests[-1]) == 0
 
 
 def test_all_kinds_of_blocks_come_back_as_the_api_gave_them(wired):
@@ -406,9 +394,7 @@ def test_a_models_endpoint_that_hangs_is_not_waited_for(run, monkeypatch):
     "window, most, asked", [(1_000_000, 128_000, 16_384), (24_000, 64_000, 8_000)]
 )
 @pytest.mark.parametrize("adaptive", [True, False])
-def test_what_the_models_endpoint_says_is_obeyed(
-    run, api, window, most, asked, adaptive
-):
+def test_the_models_endpoint_is_obeyed(run, api, window, most, asked, adaptive):
     api.window, api.max_output, api.adaptive = window, most, adaptive
     api.enqueue(reply(WHOLE))
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")

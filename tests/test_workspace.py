@@ -152,7 +152,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize(("value", "text"), VALUES.items())
+@pytest.mark.parametrize("value, text", VALUES.items())
 def test_a_value_loses_its_quotes_and_nothing_else(value, text):
     fields, _ = front_matter(f"---\nname: n\ndescription: {value}\n---\n")
     assert fields["description"] == text
