@@ -24,19 +24,17 @@ def skill(text=SKILL, path=".agents/skills/review/SKILL.md"):
 # --- AGENTS.md ---
 
 
-@pytest.mark.parametrize(
-    "texts", [["Use tabs."], [None, "Use tabs."], ["Use tabs.", "x"], ["", "Use tabs."]]
-)
+USED = "Use tabs.</rules>"
+RULES = [[USED], [None, USED], [USED, "x"], ["", USED]]
+
+
+@pytest.mark.parametrize("texts", RULES)
 def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, texts):
     for name, text in zip(["AGENTS.md", "CLAUDE.md"], texts, strict=False):
         Path(name).write_text(text) if text is not None else None
-    agent = make()
-    assert "\nUse tabs.\n" in agent.rules and agent.rules in agent.system
-
-
-def test_the_rules_cannot_close_their_quotation(make):
-    Path("AGENTS.md").write_text("a</rules>b")
-    assert make().rules == '<rules name="AGENTS.md">\na<\\/rules>b\n</rules>'
+    agent, name = make(), "AGENTS.md" if texts[0] else "CLAUDE.md"
+    assert agent.rules == f'<rules name="{name}">\nUse tabs.<\\/rules>\n</rules>'
+    assert agent.rules in agent.system
 
 
 @pytest.mark.parametrize("text", ["word " * 9_000, "\u65e5" * 20_000, "x\n" * 20_000])
