@@ -250,14 +250,17 @@ def long_work(agent):
 FIXED = ("model", "system", "tools", "max_tokens", "thinking", "cache_control")
 
 
-def test_nothing_but_the_messages_changes_and_the_cache_is_asked_for(make, pauses):
-    first, *others = long_work(make(thinking=True, **SMALL))
+def test_nothing_but_the_messages_changes_and_no_key_of_our_own_is_sent(make, pauses):
+    agent = make(thinking=True, **SMALL)
+    first, *others = long_work(agent)
     [system] = first["system"]
     assert system["cache_control"] == first["cache_control"] == {"type": "ephemeral"}
     assert [markers(request) for request in (first, *others)] == [2] * 8
+    assert any(message.keys() > {"role", "content"} for message in agent.messages)
     for request in others:
         assert request.keys() == first.keys()
         assert [request[key] for key in FIXED] == [first[key] for key in FIXED]
+        assert {key for m in request["messages"] for key in m} == {"role", "content"}
 
 
 def test_each_request_begins_with_the_one_before_and_is_read_from_the_cache(make):
@@ -268,14 +271,6 @@ def test_each_request_begins_with_the_one_before_and_is_read_from_the_cache(make
     for earlier, later in itertools.pairwise(asked):
         assert later[: len(earlier)] == earlier
     assert agent.cached > 0.5
-
-
-def test_keys_of_our_own_are_never_sent(make):
-    agent = make(**SMALL)
-    requests = long_work(agent)
-    assert any(message.keys() > {"role", "content"} for message in agent.messages)
-    for message in itertools.chain(*(request["messages"] for request in requests)):
-        assert message.keys() == {"role", "content"}
 
 
 def test_the_request_says_what_the_settings_say(make):

@@ -238,19 +238,6 @@ def test_an_error_that_quotes_the_key_never_shows_it(run, api, status, times):
     assert ["What is [redacted]?" in line for line in lines] == [True] * times
 
 
-@pytest.fixture
-def long_talk(wired):
-    """long_talk(*answers): an agent after a turn, with these answers still to come."""
-
-    def build(*answers):
-        agent = wired(reply(LONG, thinking="hm"), **SMALL)
-        take_turn(agent, "Tell me a story")
-        agent.client.stub.enqueue(*answers)
-        return agent
-
-    return build
-
-
 # ---- thinking that the API does not take back ----
 
 STALE = {
@@ -293,10 +280,14 @@ def test_refused_again_without_thinking_it_is_one_clear_line(wired, stale):
     assert len(agent.client.requests) == 3 and goes_on(agent)
 
 
-def test_in_a_summary_too_all_thinking_is_removed(long_talk, stale):
-    agent = long_talk(stale, SUMMARY, reply(WHOLE))
+def test_in_a_summary_too_all_thinking_is_removed_and_its_words_not_shown(wired, stale):
+    agent = wired(reply(LONG, thinking="hm"), **SMALL)
+    take_turn(agent, "Tell me a story")
+    agent.client.stub.enqueue(stale, SUMMARY, reply(WHOLE))
     assert take_turn(agent, "Go on") == WHOLE
     assert [thoughts(request) for request in agent.client.requests] == [0, 1, 0, 0]
+    streamed = "".join(shown(agent, "text"))
+    assert "All is well." not in streamed and streamed.endswith(WHOLE)
     assert agent.failures == 0 and goes_on(agent)
 
 
@@ -421,13 +412,3 @@ def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch
     assert status == 0 and out.count("division by zero") == 2
     assert out.index("/compact") < out.index("division by zero")
     assert run("-p", "Hi")[:2] == (1, "")
-
-
-# ---- faults during the summary ----
-
-
-def test_the_summarys_words_are_not_streamed_to_the_person(long_talk):
-    agent = long_talk(SUMMARY, reply(WHOLE))
-    take_turn(agent, "Go on")
-    streamed = "".join(shown(agent, "text"))
-    assert "All is well." not in streamed and streamed.endswith(WHOLE)
