@@ -124,7 +124,7 @@ HEADS = {
     "single quotes": "name: 'n'\ndescription: 'a b'",
     "comments": "# name: x\nname: n # so\n\n# more\ndescription: a b  # what for",
     "a comment after quotes": 'name: n\ndescription: "a b" # what "for"',
-    "other fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
+    "more fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
 }
 
 
