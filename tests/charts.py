@@ -1,6 +1,7 @@
 """Pictures as SVG text: no background, colours that read on light and dark alike."""
 
 from html import escape
+from itertools import pairwise, takewhile
 from math import cos, dist, log, pi, sin, sqrt
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ FONT, LETTER = 13, 7.3  # pixels: the height of a letter, and the most of its wi
 FAMILY = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 COSTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)  # with a tick
 KEPT = (1, 0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.25, 0)  # a line
+WALL = 200_000  # tokens: the window
+WAYS = {"nothing": TEXT, "s06": ORANGE, "ours": BLUE}
 
 Point = tuple[float, float]
 
@@ -61,9 +64,8 @@ def scatter(dots: list[Dot]) -> str:
     body = [rule(y(kept), f"{kept:.2f}") for kept in KEPT if kept >= least]
     body += [tick(x(cost), f"{cost:g}") for cost in COSTS if low < cost < high]
     body.append(text(LEFT, TOP - 38, "kept in sight of what was needed next (R)"))
-    body.append(
-        text(RIGHT, HEIGHT - 12, "cost, doing nothing = 1 (logarithmic)", "end")
-    )
+    scale = "cost, doing nothing = 1 (logarithmic)"
+    body.append(text(RIGHT, HEIGHT - 12, scale, "end"))
     places: dict[Point, list[Dot]] = {}
     for dot in dots:
         place = round(x(dot.cost), 0), round(y(dot.kept), 0)
@@ -71,7 +73,8 @@ def scatter(dots: list[Dot]) -> str:
     body += [circle(at, of_all(found)) for at, found in places.items()]
     body += names_beside(places)
     title = "What each policy costs, against what it keeps: "
-    return picture(title + ", ".join(d.name for d in dots), body)
+    told = [f"{dot.name}: cost {dot.cost:.2f}, R {dot.kept:.3f}" for dot in dots]
+    return picture(title + ", ".join(d.name for d in dots), body, told)
 
 
 def of_all(dots: list[Dot]) -> str:
@@ -139,28 +142,41 @@ def nearest(box: Box, at: Point) -> Point:
     return x, min(max(at[1], box.top), box.bottom)
 
 
-def sawtooth(curves: list[tuple[str, list[float], str]]) -> str:
-    """The context at each request, in tokens; a curve is (name, sizes, color)."""
-    most = max(size for _, sizes, _ in curves for size in sizes)
-    count = max(len(sizes) for _, sizes, _ in curves)
-    step = next(s for s in (5_000, 10_000, 20_000, 50_000, 10**6) if most / s <= 6)
-    end = RIGHT - LETTER * max(len(name) for name, _, _ in curves)
+def three_ways(courses: dict[str, list[list[int]]]) -> str:
+    """The context of one session under three policies, and what each forgot when."""
+    low, high, count = 370, 55, len(courses["nothing"])
 
     def at(index: int, size: float) -> Point:
-        across = between(LEFT, end, index / max(count - 1, 1))
-        return across, between(BOTTOM, TOP, size / most)
+        return 55 + 580 * index / max(1, count - 1), low - (low - high) * size / WALL
 
-    marks = range(0, int(most) + 1, step)
-    body = [rule(at(0, size)[1], f"{size // 1000}k" if size else "0") for size in marks]
-    body.append(text(LEFT, TOP - 38, "tokens of context sent"))
-    body.append(text(end, HEIGHT - 12, f"{count:,} requests", "end"))
-    lowest = BOTTOM + 20.0
-    for name, sizes, color in sorted(curves, key=lambda curve: curve[1][-1]):
-        body.append(line([at(i, size) for i, size in enumerate(sizes)], color, 2))
-        lowest = min(at(0, sizes[-1])[1] + 4, lowest - FONT - 3)
-        body.append(text(end + 6, lowest, name, color=color))
-    names = ", ".join(name for name, _, _ in curves)
-    return picture(f"The context over one session, request by request: {names}", body)
+    marks = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
+    body = [rule(at(0, size)[1], mark) for size, mark in marks.items()]
+    body.append(line([(55, high), (685, high)], TEXT, 2))
+    body.append(text(55, 18, f"tokens of context at each of {count} requests"))
+    told, y = [], low
+    for name, color in WAYS.items():
+        sent = [step[0] for step in takewhile(lambda s: s[0] <= WALL, courses[name])]
+        refused = len(sent) < len(courses[name])
+        curve = [at(i, size) for i, size in enumerate([*sent, *[WALL] * refused])]
+        x, top = curve[-1]
+        body.append(line(curve, color, 2))
+        body.append(text(x + 6, top + (18 if refused else 4), name, "start", color))
+        told.append(f"{name}: at most {max(sent):,} tokens")
+        if refused:
+            body.append(text(x, high - 10, "prompt is too long", "end"))
+            told.append(f"refused at request {len(curve)} of {count}")
+            continue
+        y += 20
+        body.append(text(47, y + 4, name, "end", color))
+        done = [list(pairwise(column)) for column in zip(*courses[name])][1:]
+        cleared, summed = ([n for n, (a, b) in enumerate(d, 1) if a < b] for d in done)
+        told.append(f"{len(cleared)} clearings, {len(summed)} summaries")
+        ends = [(at(n, 0)[0], y) for n in cleared]
+        body += [line([(a, b - 7), (a, b + 7)], color, 1.5) for a, b in ends]
+        body += [circle((at(n, 0)[0], y), PURPLE) for n in summed]
+    body.append(text(55, 434, "| old results cleared before this request"))
+    body.append(text(685, 434, "● all summarised", "end", PURPLE))
+    return picture("One recorded session, three ways", body, told)
 
 
 # ---- the parts of a picture ----
@@ -171,14 +187,15 @@ def between(start: float, end: float, share: float) -> float:
     return start + (end - start) * share
 
 
-def picture(title: str, body: list[str]) -> str:
-    """An SVG document of these parts."""
-    name = escape(title)
+def picture(title: str, body: list[str], told: list[str], height: int = HEIGHT) -> str:
+    """An SVG document of these parts, with what it says in words."""
+    name, words = escape(title), escape(" ".join("; ".join(told).split()))
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'role="img" aria-label="{name}" font-family="{FAMILY}" font-size="{FONT}">'
     )
-    return "\n".join([head, f"<title>{name}</title>", *body, "</svg>", ""])
+    about = [f"<title>{name}</title>", f"<desc>{words}</desc>"]
+    return "\n".join([head, *about, *body, "</svg>", ""])
 
 
 def text(
@@ -217,3 +234,27 @@ def line(points: list[Point], color: str, width: float) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*kept, points[-1]])
     style = f'fill="none" stroke="{color}" stroke-width="{width}"'
     return f'<polyline points="{path}" {style}/>'
+
+
+def box(
+    x: float, y: float, wide: float, height: int, color: str, opacity: float = 0.15
+) -> str:
+    """A rectangle; its outline if nothing fills it."""
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{height}" rx="3"'
+    outline = f'fill="none" stroke="{color}"'
+    style = f'fill="{color}" fill-opacity="{opacity}"' if opacity else outline
+    return f"<rect {place} {style}/>"
+
+
+def cell(
+    x: float, y: float, wide: float, words: str, color: str, tokens: int = 0
+) -> list[str]:
+    """A box in a list, its text clipped, filled by its tokens in parts of 10,000."""
+    words, count = " ".join(words.split()), f"{tokens:,}" if tokens else ""
+    most = int((wide - 10 - 9 * len(count)) / LETTER)
+    words = words if len(words) <= most else f"{words[: most - 1]}…"
+    parts = [box(x, y, wide, 19, color, 0), text(x + 6, y + 14, words)]
+    if tokens:
+        parts.append(box(x, y, min(1, tokens / 10_000) * wide, 19, color))
+        parts.append(text(x + wide - 6, y + 14, count, "end"))
+    return parts

@@ -37,23 +37,16 @@ from unittest import mock
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-from charts import BLUE, GREEN, ORANGE, TEXT, Dot, sawtooth, scatter
-from policies import PEERS, SUMMARY, TUTORIALS, Policy
+from charts import BLUE, GREEN, ORANGE, TEXT, WAYS, Dot, scatter, three_ways
+from policies import PEERS, SUMMARY, TUTORIALS
 from prices import Meter, replay
 from recorded import Measured, Message, Session, Unusable, read_messages
 from stub import Stream
 
 import agent as program
 
-SETTINGS = (
-    "THRESHOLD",
-    "CONTEXT_WINDOW",
-    "KEEP_RECENT",
-    "KEEP_TOKENS",
-    "CLEAR_ABOVE",
-    "MIN_SAVINGS",
-    "MAX_MESSAGES",
-)
+SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "KEEP_RECENT", "KEEP_TOKENS"}
+SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
 NO_MATTER = 0.005  # differences of R below this mean nothing
 CAVEATS = """\
 What this does not show: to have a line in sight is not to succeed; an agent that had
@@ -192,20 +185,17 @@ def runs(peers: bool, changes: list[str]) -> Runs:
     own = {"summaries": limits({}) | {"clear_above": sys.maxsize}, "ours": limits({})}
     own |= {f"ours {change}": limits(changed(change)) for change in changes}
     loops = {name: partial(drive, fields=own[name]) for name in own}
-    return rules(TUTORIALS) | loops | rules(PEERS if peers else {})
-
-
-def rules(policies: Mapping[str, Policy]) -> Runs:
-    """The same for the rules of others."""
-    return {name: partial(replay, policy=rule) for name, rule in policies.items()}
+    theirs = {n: partial(replay, policy=rule) for n, rule in TUTORIALS.items()}
+    others = {n: partial(replay, policy=rule) for n, rule in PEERS.items() if peers}
+    return theirs | loops | others
 
 
 def changed(change: str) -> dict[str, str]:
     """The settings in NAME=VALUE[,NAME=VALUE...]."""
     pairs = [pair.partition("=") for pair in change.split(",")]
     settings = {name: value for name, _, value in pairs}
-    if unknown := sorted(settings.keys() - set(SETTINGS)):
-        known = ", ".join(SETTINGS)
+    if unknown := sorted(settings.keys() - SETTINGS):
+        known = ", ".join(sorted(SETTINGS))
         raise Unusable(f"{unknown[0]}: no such setting; there are {known}")
     return settings
 
@@ -272,9 +262,8 @@ def verdict(rows: list[dict]) -> str:
     forgetting = [row for row in rows if row["summaries"] + row["clearings"]] or rows
     best = max(row["R"] for row in forgetting)
     keeping = [row for row in forgetting if row["R"] > best - NO_MATTER]
-    cheapest, most = (
-        min(few, key=lambda row: row["cost"]) for few in (forgetting, keeping)
-    )
+    cheapest = min(forgetting, key=lambda row: row["cost"])
+    most = min(keeping, key=lambda row: row["cost"])
     ours = next(row for row in rows if row["policy"] == "ours")
     return (
         f"Cheapest was {cheapest['policy']} ({figures(cheapest)}), most was kept for "
@@ -291,25 +280,12 @@ def figures(row: dict) -> str:
 # ---- pictures, and the command line ----
 
 
-def costs_picture(rows: list[dict]) -> str:
-    """Cost against what is kept, as SVG text."""
-    return scatter([Dot(r["policy"], r["cost"], r["R"], color(r)) for r in rows])
-
-
-def color(row: dict) -> str:
+def color(name: str) -> str:
     """Ours, the tutorials', the other agents' and what is no policy, told apart."""
-    name = row["policy"]
     if name.startswith("ours"):
         return BLUE
     tutorial = name in TUTORIALS and name != "nothing"
     return ORANGE if tutorial else GREEN if name in PEERS else TEXT
-
-
-def session_picture(session: Session) -> str:
-    """The context of a session, request by request, under three policies."""
-    colors = {"nothing": TEXT, "s06": ORANGE, "ours": BLUE}
-    measured = {name: run(session) for name, run in runs(False, []).items()}
-    return sawtooth([(n, measured[n].contexts, c) for n, c in colors.items()])
 
 
 def read(paths: list[Path]) -> list[Session]:
@@ -355,10 +331,12 @@ def report(options: argparse.Namespace, sessions: list[Session], wanted: Runs) -
     rows = measure(sessions, wanted)
     print(json.dumps(rows, indent=1) if options.json else table(rows))
     if options.svg:
-        options.svg.write_text(costs_picture(rows))
+        dots = [Dot(n := r["policy"], r["cost"], r["R"], color(n)) for r in rows]
+        options.svg.write_text(scatter(dots))
     if options.session:
         longest = max(sessions, key=lambda session: len(session.messages))
-        options.session.write_text(session_picture(longest))
+        courses = {name: wanted[name](longest).steps for name in WAYS}
+        options.session.write_text(three_ways(courses))
 
 
 if __name__ == "__main__":

@@ -16,25 +16,19 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
-from html import escape
-from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
-from unittest import mock
 
 import charts
 import costs
-from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, circle, line, rule, text
+from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, circle, line, text
 from costs import program
 from policies import total
-from prices import Meter
 from stub import StubClient, reply
 
 FOLDER = Path(__file__).with_name("pictures")
 FIGURES = FOLDER / "figures.json"
-WALL = program.CONTEXT_WINDOW
 SETTINGS = ["THRESHOLD=100000", "THRESHOLD=60000"]  # of ours, besides the default
-WAYS = {"nothing": TEXT, "s06": ORANGE, "ours": BLUE}
 KINDS = {
     "tool_result": ("tool results, older than the newest three", ORANGE),
     "newest": ("tool results, the newest three", ORANGE),
@@ -50,18 +44,18 @@ def measure(paths):
     """The figures of the pictures that are made from recorded sessions."""
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
     measured = costs.measure(sessions, runs)
-    long = [s for s in sessions if total(s.measured) > WALL] or sessions
+    long = [s for s in sessions if total(s.measured) > charts.WALL] or sessions
     longest = max(long, key=lambda session: len(session.needs))
     return {
         "sessions": len(sessions),
         "shares": shares(sessions),
         "policies": {row["policy"]: [row["cost"], row["R"]] for row in measured},
-        "steps": {name: steps(runs[name], longest) for name in WAYS},
+        "steps": {name: runs[name](longest).steps for name in charts.WAYS},
     }
 
 
 def shares(sessions):
-    """Where the tokens of all messages are, each counted once: the share of each kind."""
+    """Where the tokens of all messages are: the share of each kind."""
     found = Counter()
     for session in sessions:
         results = [b.tokens for _, b in session.blocks if b.type == "tool_result"]
@@ -70,21 +64,6 @@ def shares(sessions):
             role = session.measured[at].role
             found[role if block.type == "text" else block.type] += block.tokens
     return {kind: round(found[kind] / sum(found.values()), 4) for kind in KINDS}
-
-
-def steps(run, session):
-    """At each request of a session: the context, the clearings and summaries so far."""
-    seen = []
-
-    class Watched(Meter):
-        def reply(self, history, at):
-            size = super().reply(history, at)
-            seen.append([round(size / 100) * 100, self.clearings, self.summaries])
-            return size
-
-    with mock.patch("costs.Meter", Watched), mock.patch("prices.Meter", Watched):
-        run(session)
-    return seen
 
 
 def tokens_by_kind(figures):
@@ -96,51 +75,7 @@ def tokens_by_kind(figures):
         body += [text(300, y, name, "end"), box(310, y - 14, wide, 18, color, 1)]
         body.append(text(318 + wide, y, f"{share[kind]:.1%}"))
     title = f"Where the tokens of {figures['sessions']} recorded sessions are"
-    return picture(title, told, body, 160)
-
-
-def three_ways(courses):
-    """The context of one session under three policies, and what each forgot when."""
-    low, high, count = 370, 55, len(courses["nothing"])
-
-    def at(index, size):
-        return 55 + 580 * index / max(1, count - 1), low - (low - high) * size / WALL
-
-    marks = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
-    body = [rule(at(0, size)[1], mark) for size, mark in marks.items()]
-    body.append(line([(55, high), (685, high)], TEXT, 2))
-    body.append(text(55, 18, f"tokens of context at each of {count} requests"))
-    told, y = [], low
-    for name, color in WAYS.items():
-        sent = [step[0] for step in takewhile(lambda s: s[0] <= WALL, courses[name])]
-        refused = len(sent) < len(courses[name])
-        curve = [at(i, size) for i, size in enumerate([*sent, *[WALL] * refused])]
-        x, top = curve[-1]
-        body.append(line(curve, color, 2))
-        body.append(text(x + 6, top + (18 if refused else 4), name, "start", color))
-        told.append(f"{name}: at most {max(sent):,} tokens")
-        if refused:
-            body.append(text(x, high - 10, "prompt is too long", "end"))
-            told.append(f"refused at request {len(curve)} of {count}")
-            continue
-        y += 20
-        body.append(text(47, y + 4, name, "end", color))
-        done = [list(pairwise(column)) for column in zip(*courses[name])][1:]
-        cleared, summed = ([n for n, (a, b) in enumerate(d, 1) if a < b] for d in done)
-        told.append(f"{len(cleared)} clearings, {len(summed)} summaries")
-        ends = [(at(n, 0)[0], y) for n in cleared]
-        body += [line([(a, b - 7), (a, b + 7)], color, 1.5) for a, b in ends]
-        body += [circle((at(n, 0)[0], y), PURPLE) for n in summed]
-    body.append(text(55, 434, "| old results cleared before this request"))
-    body.append(text(685, 434, "● all summarised", "end", PURPLE))
-    return picture("One recorded session, three ways", told, body)
-
-
-def cost_and_kept(policies):
-    """Cost against what is kept, a dot a policy."""
-    dots = [charts.Dot(n, *v, costs.color({"policy": n})) for n, v in policies.items()]
-    told = [f"{dot.name}: cost {dot.cost:.2f}, R {dot.kept:.3f}" for dot in dots]
-    return described(charts.scatter(dots), told)
+    return charts.picture(title, body, told, 160)
 
 
 # ---- the program's own runs, in a scratch folder ----
@@ -188,7 +123,7 @@ def worked(script):
 
 
 def layers():
-    """What each layer makes of the messages: (those before, those after), by its name."""
+    """What each layer makes of the messages: (before, after), by its name."""
     agent, save = worked(SHOP), program.save_result
     old, too_long = agent.messages, program.PromptTooLong("prompt is too long", 210_000)
     new = worked(["Why?", use("read_file", *LOGS, path="price.py")]).messages
@@ -255,7 +190,7 @@ def column(messages, x, width, other=(), sign=""):
         thinking, known = row.block["type"] == "thinking", row.block in same
         words, color = (row.words, TEXT) if known else (sign + row.words, row.color)
         wide = 92 if thinking else x + width - left
-        body += cell(left, y, wide, words, color, row.tokens)
+        body += charts.cell(left, y, wide, words, color, row.tokens)
         y, left, last = (y, x + 95, row.at) if thinking else (y + 21, x, row.at)
     return body, places
 
@@ -273,7 +208,7 @@ def before_after(name, before, after):
     told += [f"new: {row.words[:60]}" for row in rows(after) if row.block not in old]
     title = f"The list of messages before and after {name}"
     height = max(y for _, y in places + more) + 30
-    return picture(title, told, [*body, *right], height)
+    return charts.picture(title, [*body, *right], told, height)
 
 
 def cuts(messages):
@@ -281,10 +216,8 @@ def cuts(messages):
     body, places = column(messages, 24, 280)
     cut = 5
     kept = program.drop_thinking(messages[program.pair_safe(messages, cut) :])
-    body += [
-        *column(kept, 412, 280)[0],
-        text(412, 20, "kept by the cut that is allowed"),
-    ]
+    body += column(kept, 412, 280)[0]
+    body.append(text(412, 20, "kept by the cut that is allowed"))
     middle = {id(row.block): y + 10 for row, y in places}
     for pair in program.exchanges(messages):
         a, b = middle[id(pair.call)], middle[id(pair.result)]
@@ -302,31 +235,31 @@ def cuts(messages):
         told.append(f"a cut before message {at + 1} of {len(messages)}: {words}")
     told.append("the cut that is allowed takes the thinking behind it")
     title = "A history: pairs joined, thinking chained to all before it"
-    return picture(title, told, body, places[-1][1] + 30)
+    return charts.picture(title, body, told, places[-1][1] + 30)
 
 
 def what_remains(message):
     """The message that stands for a conversation, block by block, and its limits."""
+    each = program.MAX_RESTORE_TOKENS_PER_FILE
     limits = {
         "summary": "asked for in T/8",
         "words": f"{program.MAX_SAID:,} tokens or T/8",
         "plan": "what is still to do",
-        "files": f"{program.MAX_RESTORE_FILES} of {program.MAX_RESTORE_TOKENS_PER_FILE:,} tokens",
+        "files": f"{program.MAX_RESTORE_FILES} of {each:,} tokens",
     }
     body, places = column([message], 230, 462)
     body += [text(8, 20, "block"), text(80, 20, "at most")]
     told = []
     for (row, y), part in zip(places, message["parts"]):
         body += [text(8, y + 14, part), text(80, y + 14, limits[part])]
-        told.append(
-            f"{part}: {row.tokens or 'under 100'} tokens; at most: {limits[part]}"
-        )
+        size = row.tokens or "under 100"
+        told.append(f"{part}: {size} tokens; at most: {limits[part]}")
     title = "The one message that remains, block by block"
-    return picture(title, told, body, places[-1][1] + 30)
+    return charts.picture(title, body, told, places[-1][1] + 30)
 
 
 def doors():
-    """The loop's doors into one function: what calls what, by the program's own code."""
+    """The loop's doors into one function: what calls what, by the program itself."""
     inner = "compact_history", "compact_without_model"
     asked = {
         "should_compact(agent)": "auto_compact",
@@ -336,11 +269,8 @@ def doors():
     }
     body = [text(8, 18, "agent_loop"), text(8, 193, "the person")]
     ends, edges = {}, list(asked.items())
-    for x, wide, names in (
-        (8, 180, asked),
-        (236, 140, asked.values()),
-        (506, 186, inner),
-    ):
+    columns = (8, 180, asked), (236, 140, asked.values()), (506, 186, inner)
+    for x, wide, names in columns:
         for number, name in enumerate(names):
             y = 28 + 57 * number + 57 * (names is inner)
             ends[name] = (x, y + 13), (x + wide, y + 13)
@@ -354,7 +284,7 @@ def doors():
         body.append(line([start, (x - 12, y), (x, y)], TEXT, 1.5))
         body.append(line([(x - 6, y - 4), (x, y), (x - 6, y + 4)], TEXT, 1.5))
     told = [f"{caller} leads to {name}" for caller, name in edges]
-    return picture("The loop's three doors into one function", told, body, 240)
+    return charts.picture("The loop's three doors into one function", body, told, 240)
 
 
 def transcript():
@@ -367,63 +297,28 @@ def transcript():
     program.take_turn(agent, "And the cart?")
     lines = agent.transcript.read_bytes().splitlines(keepends=True)
     lines[-1] = lines[-1][:40]
-    body = [
-        text(36, 20, "the lines of the file"),
-        text(400, 20, "what they replay to, in messages"),
-    ]
+    body = [text(36, 20, "the lines of the file")]
+    body.append(text(400, 20, "what they replay to, in messages"))
     for n in range(1, len(lines) + 1):
         Path("prefix").write_bytes(b"".join(lines[:n]))
         history, y = program.load(Path("prefix")), 5 + 25 * n
         *_, (_, _, words, _, color) = rows(history)
         if b'"event"' in lines[n - 1]:
-            words = (
-                f"event {json.loads(lines[n - 1])['event']}: a summary of all before"
-            )
+            event = json.loads(lines[n - 1])["event"]
+            words = f"event {event}: a summary of all before"
         if not lines[n - 1].endswith(b"\n"):
             words, color = "(torn off: left out)", TEXT
-        body += [text(30, y + 14, str(n), "end"), *cell(36, y, 344, words, color)]
+        body += [
+            text(30, y + 14, str(n), "end"),
+            *charts.cell(36, y, 344, words, color),
+        ]
         for at in range(len(history)):
             shade = rows(history[: at + 1])[-1].color
             body.append(box(400 + 22 * at, y, 18, 19, shade, 1))
         told.append(f"{n}. {words}: {len(history)} messages")
         body.append(text(406 + 22 * len(history), y + 14, str(len(history))))
     title = "A transcript's lines, and what those up to each replay to"
-    return picture(title, told, body, 40 + 25 * len(lines))
-
-
-# ---- the parts of a picture; see charts.py ----
-
-
-def cell(x, y, wide, words, color, tokens=0):
-    """A box in a list, its text clipped, filled by its tokens in parts of 10,000."""
-    words, count = " ".join(words.split()), f"{tokens:,}" if tokens else ""
-    most = int((wide - 10 - 9 * len(count)) / charts.LETTER)
-    words = words if len(words) <= most else f"{words[: most - 1]}…"
-    parts = [box(x, y, wide, 19, color, 0), text(x + 6, y + 14, words)]
-    if tokens:
-        parts.append(box(x, y, min(1, tokens / 10_000) * wide, 19, color))
-        parts.append(text(x + wide - 6, y + 14, count, "end"))
-    return parts
-
-
-def box(x, y, wide, height, color, opacity=0.15):
-    """A rectangle; its outline if nothing fills it."""
-    place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{height}" rx="3"'
-    outline = f'fill="none" stroke="{color}"'
-    style = f'fill="{color}" fill-opacity="{opacity}"' if opacity else outline
-    return f"<rect {place} {style}/>"
-
-
-def described(svg, told):
-    """A picture with a description."""
-    told = escape(" ".join("; ".join(told).split()))
-    return svg.replace("</title>", f"</title>\n<desc>{told}</desc>", 1)
-
-
-def picture(title, told, body, height=charts.HEIGHT):
-    """An SVG document of these parts."""
-    before, after = (f"{charts.WIDTH} {h}" for h in (charts.HEIGHT, height))
-    return described(charts.picture(title, body).replace(before, after, 1), told)
+    return charts.picture(title, body, told, 40 + 25 * len(lines))
 
 
 # ---- all of them ----
@@ -432,10 +327,12 @@ def picture(title, told, body, height=charts.HEIGHT):
 def pictures():
     """All pictures by name."""
     figures = json.loads(FIGURES.read_text())
+    measured = figures["policies"].items()
+    dots = [charts.Dot(name, *row, costs.color(name)) for name, row in measured]
     drawn = {
         "tokens": tokens_by_kind(figures),
-        "session": three_ways(figures["steps"]),
-        "frontier": cost_and_kept(figures["policies"]),
+        "session": charts.three_ways(figures["steps"]),
+        "frontier": charts.scatter(dots),
         "doors": doors(),
     }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

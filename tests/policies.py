@@ -212,28 +212,19 @@ def codex(history: list[Message], meter: Any) -> list[Message]:
 
 
 def gemini_cli(history: list[Message], meter: Any) -> list[Message]:
-    """At 70% of the window a summary, in two calls, of the older 70%."""
+    """At 70% of the window a summary, in two calls, of the turns in the older 70%."""
     if total(history) <= 0.7 * WINDOW:
         return history
-    cut = turn_after(history, 0.7 * characters(history))
+    turns = [i for i, m in enumerate(history) if is_typed(m)]
+    most = 0.7 * characters(history)
+    late = (i for i in turns if characters(history[:i]) >= most)
+    cut = next(late, turns[-1] if turns else 0)
     if cut == 0:
         return history  # there is but one turn
-    tails = {at: tail_of(block.text, 30) for at, block in beyond(history, 50_000)}
-    history = rewritten(history, tails)
+    ends = {at: b.text.split("\n")[-30:] for at, b in beyond(history, 50_000)}
+    history = rewritten(history, {at: "\n".join(ends[at]) for at in ends})
     meter.summarise(total(history[:cut]), calls=2)
     return [summary(), *history[cut:]]
-
-
-def tail_of(text: str, lines: int) -> str:
-    """The last lines of a text."""
-    return "\n".join(text.split("\n")[-lines:])
-
-
-def turn_after(history: list[Message], most: float) -> int:
-    """The first turn of the person's after so many characters, or else the last."""
-    turns = [i for i, m in enumerate(history) if is_typed(m)]
-    late = (i for i in turns if characters(history[:i]) >= most)
-    return next(late, turns[-1] if turns else 0)
 
 
 def openhands(history: list[Message], meter: Any) -> list[Message]:

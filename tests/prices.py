@@ -34,6 +34,7 @@ class Meter:
         self.write = WRITE if cached else 1
         self.cost, self.summaries, self.clearings = 0.0, 0, 0
         self.contexts: list[float] = []
+        self.steps: list[list[int]] = []  # context, clearings, summaries so far
         self.edits: list[float] = []
         self.names: list[float] = []
         self.sent: list[Sent] = []
@@ -87,6 +88,7 @@ class Meter:
         """Send a request that is answered by the recorded reply with this index."""
         size = self.send(history, self.session.measured[at].tokens)
         self.contexts.append(size)
+        self.steps.append([round(size / 100) * 100, self.clearings, self.summaries])
         new = [text for text in self.standing if text not in self.session.texts]
         for shares, needed in zip((self.edits, self.names), self.session.needs[at]):
             if needed:

@@ -71,7 +71,10 @@ def part_of(part: dict) -> dict:
     if part["type"] == "tool_use":
         given = {"path" if k == "file_path" else k: v for k, v in part["input"].items()}
         if type(given.get("todos")) is list:
-            given["items"] = [todo_line(todo) for todo in given.pop("todos")]
+            marks = (
+                (" x"[t.get("status") == "completed"], t) for t in given.pop("todos")
+            )
+            given["items"] = [f"[{mark}] {todo.get('content')}" for mark, todo in marks]
         name = OUR_NAMES.get(part["name"].lower(), part["name"])
         return {"type": "tool_use", "id": str(part["id"]), "name": name, "input": given}
     if part["type"] == "tool_result":
@@ -84,12 +87,6 @@ def part_of(part: dict) -> dict:
 def result_of(call: str, text: str) -> dict:
     """A tool_result block."""
     return {"type": "tool_result", "tool_use_id": call, "content": text}
-
-
-def todo_line(todo: dict) -> str:
-    """A line of a plan as our tool takes it."""
-    mark = "x" if todo.get("status") == "completed" else " "
-    return f"[{mark}] {todo.get('content')}"
 
 
 def text_in(content: Any) -> str:
@@ -140,10 +137,8 @@ def answered(content: list[dict], found: dict[str, dict]) -> list[dict]:
     reply = {"role": "assistant", "content": content}
     calls = [part["id"] for part in parts([reply], "tool_use")]
     cut_off = "(no result was recorded)"
-    results = [
-        found.get(call) or result_of(call, cut_off) | {"is_error": True}
-        for call in calls
-    ]
+    missing = {c: result_of(c, cut_off) | {"is_error": True} for c in calls}
+    results = [found.get(call) or missing[call] for call in calls]
     both = [reply, {"role": "user", "content": results}]
     return [m for m in both if m["content"]]
 
@@ -246,12 +241,8 @@ def quoted(value: Any) -> Iterator[str]:
                 yield from quoted(inner)
             else:
                 lines = map(str.strip, str(inner).split("\n"))
-                yield from (n for n in lines if len(n) >= 24 and words(n) >= 3)
-
-
-def words(line: str) -> int:
-    """How many different words a line has."""
-    return len(set(re.findall(r"\w+", line)))
+                long = (line for line in lines if len(line) >= 24)
+                yield from (n for n in long if len({*re.findall(r"\w+", n)}) >= 3)
 
 
 def names(text: str) -> Iterator[str]:

@@ -216,7 +216,11 @@ def problems(body, max_output, adaptive):
     turns = merge_turns(body["messages"])
     yield from in_order(turns, body.get("tools"))
     yield from in_pairs(turns)
-    yield from in_thinking(turns, Chain(body))
+    for where, block in Chain(body).read(turns):
+        yield (
+            f"{where}: Invalid `signature` in `{block['type']}` block. The block is "
+            "bound to a different conversation. Remove the block, or set ..."
+        )
     yield from in_latest(body["messages"])
 
 
@@ -360,14 +364,6 @@ def in_results(where, content, called):
                 f"multiple `tool_result` blocks with id: {answers}"
             )
         seen.add(answers)
-
-
-def in_thinking(turns, chain):
-    for where, block in chain.read(turns):
-        yield (
-            f"{where}: Invalid `signature` in `{block['type']}` block. The block is "
-            "bound to a different conversation. Remove the block, or set ..."
-        )
 
 
 def in_latest(messages):

@@ -7,16 +7,13 @@ from xml.etree import ElementTree
 import charts
 import costs
 import pytest
+from builders import typed
 from policies import PEERS, TUTORIALS, Policy, cleared, results, snip
 from prices import Meter, replay
 from recorded import Measured, Session, note, read_messages, tokens
 
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
 NAMES = ["nothing", "s06", "s06 cached", "s08", "v5", "summaries", "ours"]
-
-
-def typed(text):
-    return {"role": "user", "content": text}
 
 
 def said(*blocks):
@@ -159,16 +156,30 @@ def test_lines_that_are_short_or_say_little_do_not_count(line):
 # ---- reading ----
 
 
-def test_both_formats_give_the_same_conversation(load):
-    assert load(SHOP) == load(as_claude_code(SHOP)) == SHOP
+CLAUDE_CODE = as_claude_code(SHOP)
+OWN = ["isSidechain", "isMeta", "isCompactSummary"]
+OWN = [e for key in OWN for e in as_claude_code([typed("no")], **{key: True})]
+OWN += [{"type": "progress"}, {"type": "system", "subtype": "compact_boundary"}]
+EVENT = {"event": "auto_compact", "messages": [typed("A summary.")]}
+FILES = {
+    "our format": SHOP,
+    "Claude Code's": CLAUDE_CODE,
+    "with lines of its own": [*CLAUDE_CODE[:3], *OWN, *CLAUDE_CODE[3:]],
+    "with a compaction of ours": [*SHOP[:3], EVENT, *SHOP[3:]],
+}
+TORN = b'\xff\xfe{\n[1]\n"x"\n{"role": "user"}\n{"role": "assistant", "con'
 
 
-def test_claude_codes_own_lines_are_not_part_of_it(load):
-    own = ["isSidechain", "isMeta", "isCompactSummary"]
-    extra = [e for key in own for e in as_claude_code([typed("no")], **{key: True})]
-    extra += [{"type": "progress"}, {"type": "system", "subtype": "compact_boundary"}]
-    lines = as_claude_code(SHOP)
-    assert load([*lines[:3], *extra, *lines[3:]]) == SHOP
+@pytest.mark.parametrize("torn", [b"", TORN])
+@pytest.mark.parametrize("name", FILES)
+def test_each_format_gives_the_same_conversation(tmp_path, name, torn):
+    path = write(tmp_path / "session.jsonl", FILES[name])
+    path.write_bytes(path.read_bytes() + torn)
+    assert read_messages(path) == SHOP
+
+
+def test_a_compaction_counts_at_the_beginning_of_a_file(load):
+    assert load([EVENT, said("Yes.")])[0] == typed("A summary.")
 
 
 def test_a_reply_in_several_lines_is_one(load):
@@ -184,19 +195,6 @@ def test_a_reply_in_several_lines_is_one(load):
     read, ran = call("1", path="a.py"), call("2", "bash", command="ls")
     assert reply == said("I look.", read, ran)
     assert [block["content"] for block in answer["content"]] == ["A", "B"]
-
-
-def test_our_own_compactions_count_only_at_the_beginning_of_a_file(load):
-    event = {"event": "auto_compact", "messages": [typed("A summary.")]}
-    assert load([*SHOP[:3], event, *SHOP[3:]]) == SHOP
-    assert load([event, said("Yes.")])[0] == typed("A summary.")
-
-
-def test_damaged_lines_are_left_out(tmp_path):
-    path = write(tmp_path / "torn.jsonl", SHOP)
-    torn = b'\xff\xfe{\n[1]\n"x"\n{"role": "user"}\n{"role": "assistant", "con'
-    path.write_bytes(path.read_bytes() + torn)
-    assert read_messages(path) == SHOP
 
 
 def test_a_session_cut_in_half_ends_in_a_call_without_result(load):

@@ -14,7 +14,6 @@ import agent as program
 DRAWN = pictures.pictures()
 SVG = "{http://www.w3.org/2000/svg}"
 COLORS = {charts.TEXT, charts.BLUE, charts.ORANGE, charts.GREEN, charts.PURPLE}
-BACKGROUNDS = ["#ffffff", "#0d1117"]
 
 
 def parsed(name):
@@ -25,29 +24,11 @@ def told(name):
     return parsed(name).find(f"{SVG}desc").text
 
 
-def channels(color):
-    return [int(color[at : at + 2], 16) for at in (1, 3, 5)]
-
-
-def light(channels):
-    """The relative luminance of a color, as the guidelines of the web define it."""
-    parts = [c / 255 for c in channels]
-    linear = [p / 12.92 if p <= 0.04 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear))
-
-
-def contrast(one, other):
-    low, high = sorted([light(one), light(other)])
-    return (high + 0.05) / (low + 0.05)
-
-
 def boxes(root):
     """What each text covers at most, in pixels."""
     for element in root.iter(f"{SVG}text"):
-        x, y, wide = (
-            *map(float, (element.get("x"), element.get("y"))),
-            len(element.text),
-        )
+        x, y = float(element.get("x")), float(element.get("y"))
+        wide = len(element.text)
         start = {"start": 0, "middle": 0.5, "end": 1}[element.get("text-anchor")]
         left = x - start * wide * charts.LETTER
         yield charts.Box(left, y - 11, left + wide * charts.LETTER, y + 3)
@@ -60,27 +41,14 @@ def test_a_picture_made_again_is_the_one_on_disk(name):
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_picture_has_a_title_and_its_numbers_in_words(name):
+def test_a_picture_has_a_title_its_numbers_in_words_and_no_background(name):
     root = parsed(name)
     assert root.get("role") == "img" and root.find(f"{SVG}title").text
     assert name == "doors" or re.search(r"\d", told(name))
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_colors_are_the_five_and_there_is_no_background(name):
     found = re.findall(r'(?:fill|stroke)="([^"]+)"', DRAWN[name])
     assert {*found} <= COLORS | {"none"}
-    widths = [float(box.get("width")) for box in parsed(name).iter(f"{SVG}rect")]
+    widths = [float(box.get("width")) for box in root.iter(f"{SVG}rect")]
     assert max(widths, default=0) < charts.WIDTH * 0.9
-
-
-@pytest.mark.parametrize("background", BACKGROUNDS)
-@pytest.mark.parametrize("color", sorted(COLORS))
-def test_a_color_reads_on_both_backgrounds_and_text_on_its_tint(color, background):
-    ground, share = channels(background), 0.15
-    tint = [share * a + (1 - share) * b for a, b in zip(channels(color), ground)]
-    assert contrast(channels(color), ground) >= 3
-    assert contrast(channels(charts.TEXT), tint) >= 3
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -89,9 +57,8 @@ def test_text_is_large_enough_inside_the_picture_and_not_over_other_text(name):
     _, _, width, height = map(int, root.get("viewBox").split())
     assert width == 700 and int(root.get("font-size")) >= 12
     found = list(boxes(root))
-    assert all(
-        0 <= b.left and b.right <= width + 1 and b.bottom < height for b in found
-    )
+    assert all(0 <= b.left and b.right <= width + 1 for b in found)
+    assert max(b.bottom for b in found) < height
     crowd = [a for n, a in enumerate(found) if any(a.meets(b) for b in found[:n])]
     assert crowd == []
 
@@ -111,7 +78,7 @@ def test_measuring_anew_gives_figures_that_can_be_drawn(tmp_path):
     figures = pictures.measure([tmp_path / "session"])
     assert figures["shares"]["newest"] > 0.9 and figures["shares"]["tool_result"] == 0
     assert [len(course) for course in figures["steps"].values()] == [1, 1, 1]
-    pictures.tokens_by_kind(figures), pictures.three_ways(figures["steps"])
+    pictures.tokens_by_kind(figures), charts.three_ways(figures["steps"])
 
 
 def test_each_door_stands_in_the_loop_and_leads_to_one_function():

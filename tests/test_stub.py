@@ -7,15 +7,12 @@ import anthropic
 import httpx2
 import pytest
 import stub
+from builders import typed as user
 from stub import StubClient, api_error, reply
 from wire import cut, event, mock_client, serve, sse
 
 BASH = {"name": "bash", "input_schema": {"type": "object"}}
 MARK = {"type": "ephemeral"}
-
-
-def user(content):
-    return {"role": "user", "content": content}
 
 
 def assistant(*content):
@@ -200,6 +197,7 @@ def change(index, key, value):
 
 
 cleared = change(2, "content", "[cleared]")
+MARKED_SYSTEM = {"system": [text("Be brief.", cache_control=MARK)], "max_tokens": 5}
 # the index of the message whose thinking is refused, or None
 THINKING = {
     "as it came": (lambda m: None, None),
@@ -217,6 +215,9 @@ THINKING = {
     "a result marked for the cache": (change(4, "cache_control", MARK), None),
     "thinking rewritten": (change(3, "thinking", "other"), 3),
     "a signature rewritten": (change(3, "signature", "made up"), 3),
+    "the system prompt changed": (lambda m: {"system": "Be long."}, 1),
+    "the system prompt marked": (lambda m: MARKED_SYSTEM, None),
+    "a tool changed": (lambda m: {"tools": [BASH | {"description": "new"}]}, 1),
 }
 
 
@@ -226,20 +227,11 @@ def test_thinking_is_bound_to_what_came_before(case):
     replies = thinker("one"), thinker(""), thinker("three")
     replies[0]["content"].insert(0, text(""))  # to leave it out is no edit
     messages = talk(*replies, client=mock_client(*replies))
-    edit(messages)
+    settings = edit(messages)
+    settings = settings if isinstance(settings, dict) else {}
     block = f"messages.{refused_at}.content.0: Invalid `signature` in `thinking` block."
-    assert refusal(messages)[: len(block)] == (block if refused_at else "")
-
-
-MARKED_SYSTEM = {"system": [text("Be brief.", cache_control=MARK)], "max_tokens": 5}
-NEW_TOOL = {"tools": [BASH | {"description": "new"}]}
-BOUND_TO = [({"system": "Be long."}, True), (NEW_TOOL, True), (MARKED_SYSTEM, False)]
-
-
-@pytest.mark.parametrize("settings, bound", BOUND_TO)
-def test_thinking_is_bound_to_the_system_prompt_and_the_tools(settings, bound):
-    problem = refusal(talk(thinker("one")), **settings)
-    assert ("Invalid `signature`" in problem) == bound
+    problem = refusal(messages, **settings)
+    assert problem[: len(block)] == (block if refused_at else "")
 
 
 HIDDEN = {"type": "redacted_thinking"}
@@ -498,24 +490,24 @@ REDACTED = reply(content=[HIDDEN, text("a")])
 PLAIN = [reply(), reply("a", stop="refusal"), reply(thinking="")]
 
 
+def streamed(client):
+    """The pieces that are streamed, and the message."""
+    with client.messages.stream(**request()) as stream:
+        events = [e for e in stream if e.type in ("text", "thinking")]
+        pieces = [getattr(event, event.type) for event in events]
+        return pieces, stream.get_final_message()
+
+
 @pytest.mark.parametrize("given", [EVERYTHING, REDACTED, *PLAIN])
-def test_the_real_sdk_makes_the_same_message_of_it(given):
+def test_the_real_sdk_makes_the_same_pieces_and_message_of_it(given):
     real, fake = mock_client(given), StubClient(given)
-    one, two = ask(real), ask(fake)
-    assert plain(one) == plain(two)
+    (pieces, one), (same, two) = streamed(real), streamed(fake)
+    assert pieces == same and plain(one) == plain(two)
     assert one.stop_reason == two.stop_reason
     assert one.usage.to_dict() == vars(two.usage)
     assert real.requests[0]["messages"] == fake.requests[0]["messages"]
-
-
-def test_the_real_sdk_shows_the_same_pieces():
-    shown = []
-    for client in StubClient(EVERYTHING), mock_client(EVERYTHING):
-        with client.messages.stream(**request()) as stream:
-            events = [e for e in stream if e.type in ("text", "thinking")]
-        shown.append([getattr(event, event.type) for event in events])
-    assert shown[0] == shown[1] and len(shown[0]) > 2
-    assert "".join(shown[0]) == "hmthree little pieces 三"
+    if given is EVERYTHING:
+        assert "".join(pieces) == "hmthree little pieces 三" and len(pieces) > 2
 
 
 def test_a_stream_that_ends_early_has_no_stop_reason():
@@ -564,28 +556,24 @@ def test_the_server_answers_the_real_sdk():
     assert client.requests == [request()]
 
 
+BROKEN = cut(reply("abc"), 3, httpx2.ReadError("reset"))
+# what is queued, what the client gets, and how many requests are noted as refused
 SERVED_FAULTS = [
-    (api_error(404, "no such model"), anthropic.NotFoundError),
-    (cut(reply("abc"), 3, httpx2.ReadError("reset")), httpx2.RemoteProtocolError),
-    (httpx2.ConnectError("gone"), anthropic.APIConnectionError),
+    (HELLO, api_error(404, "no such model"), anthropic.NotFoundError, 0),
+    (HELLO, BROKEN, httpx2.RemoteProtocolError, 0),
+    (HELLO, httpx2.ConnectError("gone"), anthropic.APIConnectionError, 0),
+    ([user("")], reply("a"), anthropic.BadRequestError, 1),
+    (HELLO, stub.EmptyQueue("nothing left"), anthropic.BadRequestError, 1),
 ]
 
 
-@pytest.mark.parametrize("queued, error", SERVED_FAULTS)
-def test_the_server_carries_faults(queued, error, capfd):
+@pytest.mark.parametrize("messages, queued, error, noted", SERVED_FAULTS)
+def test_the_server_carries_faults(messages, queued, error, noted, capfd):
     client = StubClient(queued, queued, queued)
     with serve(client) as url, connect(url) as real, pytest.raises(error):
-        ask(real.with_options(max_retries=0))
-    assert len(client.requests) == 1 and capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize("messages", [[user("")], [user("nothing is queued")]])
-def test_the_server_refuses_and_notes_it(messages):
-    client = StubClient()
-    refused = pytest.raises(anthropic.BadRequestError)
-    with serve(client) as url, connect(url) as real, refused:
-        ask(real, messages)
-    assert len(client.refused) == 1
+        ask(real.with_options(max_retries=0), messages)
+    assert (len(client.requests), len(client.refused)) == (1, noted)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_client_that_leaves_is_no_error(capfd):

@@ -74,31 +74,25 @@ def test_a_property_has_the_type_that_the_handler_takes(words):
 # --- One call ---
 
 
-def test_a_result_answers_its_call_and_holds_nothing_else(make):
-    block = run_tool(make(), call("bash", command="echo hi"))
-    about = {"type": "tool_result", "tool_use_id": "toolu_bash"}
-    assert block == {**about, "content": "hi\n"}
-
-
 @pytest.mark.parametrize(
-    ("command", "style", "result"),
+    "command, style, result",
     [("echo hi", "result", "hi\n"), ("echo a\0b", "failed", "ValueError: ")],
 )
-def test_a_call_is_reported_by_its_name_and_then_its_result(
-    make, command, style, result
-):
+def test_a_call_and_its_result_are_reported(make, command, style, result):
     agent = make()
-    run_tool(agent, call("bash", command=command))
+    block = run_tool(agent, call("bash", command=command))
     [first, (last, text)] = agent.events
     assert first == ("tool", f"[bash] {command}")
     assert last == style and text.startswith(result)
+    about = {"type": "tool_result", "tool_use_id": "toolu_bash", "content": text}
+    assert block == about | ({"is_error": True} if style == "failed" else {})
 
 
 EMPTY = [("bash", {"command": "true"}), ("read_file", {"path": "blank"})]
 EMPTY += [(name, {"pattern": "absent"}) for name in ("grep", "glob")]
 
 
-@pytest.mark.parametrize(("name", "given"), EMPTY)
+@pytest.mark.parametrize("name, given", EMPTY)
 def test_no_result_is_empty(use, name, given):
     Path("blank").write_text("\n\n")
     assert re.fullmatch(r"\(.+\)", use(name, **given))
@@ -128,9 +122,11 @@ WRONG = {
     "glob of nothing": ("glob", {"pattern": ""}, ""),
     "glob from the root": ("glob", {"pattern": "/etc/*"}, ""),
 }
+for ITEM in ("one", "[] one", "[X]one", "- [ ] one", ""):
+    WRONG[f"the item {ITEM!r}"] = ("todo_write", {"items": ["[ ] good", ITEM]}, "[ ]")
 
 
-@pytest.mark.parametrize(("name", "given", "named"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("name, given, named", WRONG.values(), ids=WRONG)
 def test_wrong_arguments_are_an_error_that_names_them(error_of, name, given, named):
     Path("there").write_text("a")
     assert named in error_of(name, **given)
@@ -150,12 +146,20 @@ def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken, error):
 # --- Approval ---
 
 
-@pytest.mark.parametrize(("name", "given"), ASKING.items())
-def test_a_call_that_nobody_approves_reaches_the_model_as_a_refusal(name, given):
+REFUSALS = [False, "", None, 1, "y", "Use the other file"]
+
+
+@pytest.mark.parametrize("refusal", [*REFUSALS, "by default"])
+@pytest.mark.parametrize("name, given", ASKING.items())
+def test_any_answer_but_true_is_a_refusal_with_its_text(make, name, given, refusal):
     Path("there").write_text("a")
-    block = run_tool(program.Agent(None), call(name, **given))
+    agent = make(approve=lambda name, what: refusal)
+    if refusal == "by default":
+        agent, refusal = program.Agent(None), ""
+    block = run_tool(agent, call(name, **given))
     assert block["is_error"] is True and "refused" in block["content"]
-    assert Path("there").read_text() == "a" and not Path("made").exists()
+    assert str(refusal or "") in block["content"]
+    assert Path("there").read_text() == "a" and os.listdir() == ["there"]
 
 
 QUIET = [("read_file", {"path": "there"}), ("glob", {"pattern": "*"}), ("compact", {})]
@@ -165,7 +169,7 @@ QUIET += [("edit_file", {"path": "there", "old_text": "absent", "new_text": "b"}
 QUIET += [("write_file", {"path": "../made", "content": "x"})]
 
 
-@pytest.mark.parametrize(("name", "given"), [*ASKING.items(), *QUIET])
+@pytest.mark.parametrize("name, given", [*ASKING.items(), *QUIET])
 def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name, given):
     Path("there").write_text("a")
     asked = []
@@ -197,21 +201,11 @@ LONG_DIFFS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "most", "last"), LONG_DIFFS.values(), ids=LONG_DIFFS
-)
+@pytest.mark.parametrize("old, new, most, last", LONG_DIFFS.values(), ids=LONG_DIFFS)
 def test_a_diff_is_short_and_soon_there(old, new, most, last):
     lines = changes("f", "\n".join(old), "\n".join(new)).split("\n")
     assert len(lines) == most and lines[-1].endswith(last)
     assert all(len(line) < 2_010 for line in lines)
-
-
-@pytest.mark.parametrize("refusal", [False, "", None, 1, "y", "Use the other file"])
-def test_any_answer_but_true_is_a_refusal_whose_text_the_model_gets(make, refusal):
-    agent = make(approve=lambda name, what: refusal)
-    block = run_tool(agent, call("bash", command="touch made"))
-    assert block["is_error"] and "refused" in block["content"]
-    assert str(refusal or "") in block["content"] and os.listdir() == []
 
 
 # --- Several calls ---
@@ -220,20 +214,17 @@ THREE = [call("bash", command=f"echo {i} | tee -a ran") for i in (1, 2, 3)]
 THREE = [block | {"id": f"toolu_{i}"} for i, block in enumerate(THREE)]
 
 
-def test_all_calls_of_a_reply_are_run_in_order_and_answered_in_one_message(make):
-    agent = make()
+@pytest.mark.parametrize("answers", [[True] * 3, [True, False, True]])
+def test_calls_are_run_in_order_and_answered_in_one_message(make, answers):
+    asked = iter(answers)
+    agent = make(approve=lambda *_: next(asked))
     run_tools(agent, THREE)
     [message] = agent.messages
-    assert message["role"] == "user" and outputs(message) == ["1\n", "2\n", "3\n"]
+    assert message["role"] == "user" and outputs(message)[::2] == ["1\n", "3\n"]
     assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
-
-
-def test_one_call_can_be_refused_and_the_next_be_approved(make):
-    answers = iter([True, False, True])
-    agent = make(approve=lambda *_: next(answers))
-    run_tools(agent, THREE)
-    errors = [b.get("is_error", False) for b in agent.messages[-1]["content"]]
-    assert errors == [False, True, False] and Path("ran").read_text() == "1\n3\n"
+    approved = [not b.get("is_error", False) for b in message["content"]]
+    assert approved == answers
+    assert Path("ran").read_text() == ("1\n2\n3\n" if all(answers) else "1\n3\n")
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
@@ -255,7 +246,7 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
 
 
 @pytest.mark.parametrize(
-    ("command", "output"),
+    "command, output",
     [
         ("echo out; echo err >&2", "out\nerr\n"),
         ("echo said; exit 3", "said\n\n(exit status 3)"),
@@ -270,7 +261,7 @@ def test_bash_returns_what_the_command_says(use, workspace, command, output):
 
 
 @pytest.mark.parametrize(
-    ("given", "seconds"), [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
+    "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
 def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
     allowed = []
@@ -299,24 +290,24 @@ def pages(use, path, **given):
         given["offset"] = int(note[1])
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"one\ntwo\n", "one\ntwo"),
-        (b"no newline", "no newline"),
-        (b"one\r\ntwo\r\n", "one\ntwo"),
-        ("\xe9 \u65e5 \U0001f600".encode(), "\xe9 \u65e5 \U0001f600"),
-        (b"caf\xe9", "caf\ufffd"),
-        ("one\u2028still one\x0cand so".encode(), "one\u2028still one\x0cand so"),
-    ],
-)
+TEXTS = {
+    b"one\ntwo\n": "one\ntwo",
+    b"no newline": "no newline",
+    b"one\r\ntwo\r\n": "one\ntwo",
+    "\xe9 \u65e5 \U0001f600".encode(): "\xe9 \u65e5 \U0001f600",
+    b"caf\xe9": "caf\ufffd",
+    "one\u2028still one\x0cand so".encode(): "one\u2028still one\x0cand so",
+}
+
+
+@pytest.mark.parametrize("data, text", TEXTS.items())
 def test_read_file_returns_the_text(use, data, text):
     Path("file").write_bytes(data)
     assert use("read_file", path="file") == text
 
 
 @pytest.mark.parametrize(
-    ("given", "text", "more"),
+    "given, text, more",
     [
         ({"limit": 2}, "1\n2", "offset=3"),
         ({"offset": 4, "limit": 2}, "4\n5", "offset=6"),
@@ -360,7 +351,7 @@ def test_a_line_wider_than_a_page_is_cut_with_a_note(use, wide):
     assert note.startswith("(cut here") and "bash" in note
 
 
-@pytest.mark.parametrize(("width", "read"), [(9, 1e5), (45_000_000, 45_000_000)])
+@pytest.mark.parametrize("width, read", [(9, 1e5), (45_000_000, 45_000_000)])
 def test_of_45_mb_no_line_more_is_read_and_no_more_held(use, monkeypatch, width, read):
     Path("file").write_text(("x" * (width - 1) + "\n") * (45_000_000 // width))
     with Path("file").open("rb") as file:
@@ -372,7 +363,7 @@ def test_of_45_mb_no_line_more_is_read_and_no_more_held(use, monkeypatch, width,
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("threshold", "most"), [(100_000, 50_000), (10_000, 5_000)])
+@pytest.mark.parametrize("threshold, most", [(100_000, 50_000), (10_000, 5_000)])
 def test_a_page_has_50_000_characters_or_half_the_threshold(make, threshold, most):
     Path("file").write_text("x" * 60_000)
     agent = make(threshold=threshold)
@@ -401,9 +392,7 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("before", "old", "new", "more", "after"), EDITS.values(), ids=EDITS
-)
+@pytest.mark.parametrize("before, old, new, more, after", EDITS.values(), ids=EDITS)
 def test_edit_file_replaces(use, before, old, new, more, after):
     Path("file").write_text(before)
     use("edit_file", path="file", old_text=old, new_text=new, **more)
@@ -414,7 +403,7 @@ ALL = {"replace_all": True}
 NOT_ONCE = [("a", {}), ("a", {"replace_all": "false"}), ("absent", {}), ("absent", ALL)]
 
 
-@pytest.mark.parametrize(("old", "more"), [*NOT_ONCE, ("", {}), ("", ALL), ("A B", {})])
+@pytest.mark.parametrize("old, more", [*NOT_ONCE, ("", {}), ("", ALL), ("A B", {})])
 def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
     Path("file").write_text("a b a")
     error = error_of("edit_file", path="file", old_text=old, new_text="x", **more)
@@ -434,7 +423,7 @@ def tree():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "names"),
+    "pattern, names",
     [
         ("*.py", ["a.py"]),
         ("src/*", ["src/b.py", "src/d.txt", "src/deep/"]),
@@ -454,7 +443,7 @@ def test_glob_says_how_many_there_are_where_it_does_not_list_all(use):
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    "given, found",
     [
         ({"pattern": "py is"}, ["a.py", "src/b.py", "src/deep/c.py"]),
         ({"pattern": "here", "path": "src/deep"}, ["src/deep/c.py"]),
@@ -471,26 +460,18 @@ def test_grep_names_file_and_line_of_each_match(use, tree, given, found):
 # --- todo_write and compact ---
 
 
-@pytest.mark.parametrize(
-    ("items", "todo", "count"),
-    [(["[ ] one", "[x] two", "[ ] three"], 2, 3), (["[x] one"], 0, 1), ([], 0, 0)],
-)
-def test_todo_write_counts_what_is_still_to_do(use, items, todo, count):
-    assert re.findall(r"\d+", use("todo_write", items=items)) == [str(todo), str(count)]
+PLANS = [(["[ ] one", "[x] two", "[ ] three"], 2, 3), (["[x] one"], 0, 1), ([], 0, 0)]
 
 
-def test_a_plan_is_shown_as_a_list(make):
+@pytest.mark.parametrize("items, todo, count", PLANS)
+def test_a_plan_is_shown_and_what_is_still_to_do_is_counted(make, items, todo, count):
     agent = make()
-    run_tool(agent, call("todo_write", items=["[x] one", "[ ] two"]))
-    assert shown(agent, "plan") == ["[x] one\n[ ] two"]
+    answer = run_tool(agent, call("todo_write", items=items))["content"]
+    assert re.findall(r"\d+", answer) == [str(todo), str(count)]
+    assert shown(agent, "plan") == ["\n".join(items)]
 
 
-@pytest.mark.parametrize("item", ["one", "[] one", "[X]one", "- [ ] one", ""])
-def test_todo_write_refuses_an_item_without_a_mark(error_of, item):
-    assert "[ ]" in error_of("todo_write", items=["[ ] good", item])
-
-
-@pytest.mark.parametrize(("given", "focus"), [({}, ""), ({"focus": "it"}, "it")])
+@pytest.mark.parametrize("given, focus", [({}, ""), ({"focus": "it"}, "it")])
 def test_compact_asks_for_a_compaction_and_answers(make, given, focus):
     agent = make()
     assert agent.focus is None
@@ -519,23 +500,23 @@ def test_a_task_is_done_by_a_subagent_that_knows_only_the_prompt(make):
     assert given == [ALWAYS, ALWAYS - {"task"}, ALWAYS - {"task"}, ALWAYS]
 
 
-def test_a_subagent_is_summarised_as_the_agent_is(make):
-    work = [reply(calls=[("bash", {"command": "seq 1100"})]) for _ in range(3)]
-    answers = *work, SUMMARY, reply("There are 3."), reply("Thanks.")
-    agent = make(reply(calls=[TASK]), *answers, threshold=6_000, keep_recent=9)
+SEQ = ("bash", {"command": "seq 1100"})
+COMPACTING = {
+    "auto_compact": ([[SEQ]] * 3, {"threshold": 6_000, "keep_recent": 9}),
+    "compact": ([[SEQ, SEQ, ("compact", {})]], {}),
+}
+
+
+@pytest.mark.parametrize("event", COMPACTING)
+def test_a_subagent_is_summarised_as_the_agent_is_which_is_not(make, event):
+    work, limits = COMPACTING[event]
+    replies = [reply(calls=calls) for calls in [[TASK], *work]]
+    answers = SUMMARY, reply("There are 3."), reply("Thanks.")
+    agent = make(*replies, *answers, **limits)
     assert take_turn(agent, "How many?") == "Thanks."
-    assert shown(agent, "error") == []
+    assert shown(agent, "error") == [] and agent.focus is None
     events = [e["event"] for e in lines_of(subtranscript()) if "event" in e]
-    assert events == ["auto_compact"] and len(agent.messages) == 4
-
-
-def test_a_subagent_that_calls_compact_does_not_compact_the_agent(make):
-    work = reply(calls=[("bash", {"command": "seq 2000"}), ("compact", {})])
-    answers = work, SUMMARY, reply("There are 3."), reply("Thanks.")
-    agent = make(reply(calls=[TASK]), *answers)
-    take_turn(agent, "How many?")
-    assert len(agent.messages) == 4 and agent.focus is None
-    assert "compact" in [line.get("event") for line in lines_of(subtranscript())]
+    assert events == [event] and len(agent.messages) == 4
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -555,24 +536,22 @@ def test_a_plan_of_a_subagent_is_not_the_plan_of_the_agent(make):
     assert remember(agent.messages)["todos"] == ["[ ] me"]
 
 
-FAILURES = [api_error(400, "no such thing"), reply(stop="refusal")]
+FAILURES = {
+    "an error of the API": ("Look.", [api_error(400, "no such thing")]),
+    "a refusal": ("Look.", [reply(stop="refusal")]),
+    "no prompt": ("", []),
+    "an empty prompt": (" \n", []),
+}
 
 
-@pytest.mark.parametrize("failure", FAILURES, ids=["an error of the API", "a refusal"])
-def test_an_error_of_a_subagent_is_an_error_to_the_model(make, failure):
-    agent = make(reply(calls=[TASK]), failure, reply("I see."))
+@pytest.mark.parametrize("prompt, failure", FAILURES.values(), ids=FAILURES)
+def test_a_subagent_that_fails_or_has_no_prompt_is_an_error(make, prompt, failure):
+    task = ("task", {"description": "count", "prompt": prompt})
+    agent = make(reply(calls=[task]), *failure, reply("I see."))
     assert take_turn(agent, "How many?") == "I see."
     [result] = agent.messages[-2]["content"]
     assert result["is_error"] is True and result["content"].strip()
-
-
-@pytest.mark.parametrize("prompt", ["", " \n"])
-def test_a_task_without_a_prompt_is_an_error_and_asks_no_subagent(make, prompt):
-    empty = ("task", {"description": "count", "prompt": prompt})
-    agent = make(reply(calls=[empty]), reply("I see."))
-    assert take_turn(agent, "How many?") == "I see."
-    assert agent.messages[-2]["content"][0]["is_error"] is True
-    assert len(agent.client.requests) == 2
+    assert len(agent.client.requests) == 2 + len(failure)
 
 
 def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken):

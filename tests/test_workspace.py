@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from builders import call, outputs, said, shown, texts, turn_into, typed
+from builders import call, did, history, outputs, said, shown, texts, turn_into
 from stub import reply
 
 import agent as program
@@ -24,19 +24,17 @@ def skill(text=SKILL, path=".agents/skills/review/SKILL.md"):
 # --- AGENTS.md ---
 
 
-@pytest.mark.parametrize(
-    "texts", [["Use tabs."], [None, "Use tabs."], ["Use tabs.", "x"], ["", "Use tabs."]]
-)
+USED = "Use tabs.</rules>"
+RULES = [[USED], [None, USED], [USED, "x"], ["", USED]]
+
+
+@pytest.mark.parametrize("texts", RULES)
 def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, texts):
     for name, text in zip(["AGENTS.md", "CLAUDE.md"], texts, strict=False):
         Path(name).write_text(text) if text is not None else None
-    agent = make()
-    assert "\nUse tabs.\n" in agent.rules and agent.rules in agent.system
-
-
-def test_the_rules_cannot_close_their_quotation(make):
-    Path("AGENTS.md").write_text("a</rules>b")
-    assert make().rules == '<rules name="AGENTS.md">\na<\\/rules>b\n</rules>'
+    agent, name = make(), "AGENTS.md" if texts[0] else "CLAUDE.md"
+    assert agent.rules == f'<rules name="{name}">\nUse tabs.<\\/rules>\n</rules>'
+    assert agent.rules in agent.system
 
 
 @pytest.mark.parametrize("text", ["word " * 9_000, "\u65e5" * 20_000, "x\n" * 20_000])
@@ -52,10 +50,10 @@ NO_RULES = [
     "pipe",
     "/dev/zero",
     "../outside",
+    "AGENTS.md",
     b"",
     b"\0",
     ".env",
-    "AGENTS.md",
 ]
 
 
@@ -126,7 +124,7 @@ HEADS = {
     "single quotes": "name: 'n'\ndescription: 'a b'",
     "comments": "# name: x\nname: n # so\n\n# more\ndescription: a b  # what for",
     "a comment after quotes": 'name: n\ndescription: "a b" # what "for"',
-    "other fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
+    "more fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
 }
 
 
@@ -152,7 +150,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize(("value", "text"), VALUES.items())
+@pytest.mark.parametrize("value, text", VALUES.items())
 def test_a_value_loses_its_quotes_and_nothing_else(value, text):
     fields, _ = front_matter(f"---\nname: n\ndescription: {value}\n---\n")
     assert fields["description"] == text
@@ -180,19 +178,17 @@ def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
     assert (agent.system, agent.tools) == (bare.system, bare.tools)
 
 
-@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "../../../../outside"])
-def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, what):
+@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "../../../../outside", "folder"])
+def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, workspace, what):
     Path("../outside").write_text(SKILL)
-    turn_into(skill(), what)
+    if what == "folder":
+        skill(path="../elsewhere/skills/review/SKILL.md")
+        Path(".agents").symlink_to(workspace.parent / "elsewhere")
+    else:
+        turn_into(skill(), what)
     agent = make()
-    assert agent.skills == {} and len(shown(agent, "error")) == 1
-
-
-def test_a_folder_of_skills_that_leads_elsewhere_is_left_out(make, workspace):
-    skill(path="../elsewhere/skills/review/SKILL.md")
-    Path(".agents").symlink_to(workspace.parent / "elsewhere")
-    agent = make()
-    assert agent.skills == {} and "outside" in shown(agent, "error")[0]
+    [line] = shown(agent, "error")
+    assert agent.skills == {} and ("outside" in line or what != "folder")
 
 
 def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
@@ -238,13 +234,9 @@ def test_a_subagent_has_the_same_rules_and_skills(make):
 
 
 def loaded(*names):
-    """Two messages for each: a skill was loaded."""
-    results = [
-        {"type": "tool_result", "tool_use_id": n, "content": "ok"} for n in names
-    ]
-    calls = [call("load_skill", name=n) | {"id": n} for n in names]
-    both = {"role": "assistant", "content": calls}, {"role": "user", "content": results}
-    return [typed("Go."), *both, said("Done.")]
+    """A conversation in which these skills were loaded."""
+    calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
+    return history(*calls, said("Done."))
 
 
 def put_back(agent, *names):
