@@ -565,10 +565,8 @@ def unseen(messages: list[dict]) -> int:
 
 def typed_from(messages: list[dict]) -> int:
     """The index where that begins which the person typed at the end."""
-    end = len(messages)
-    while end > 0 and is_typed(messages[end - 1]):
-        end -= 1
-    return end
+    typed = itertools.takewhile(is_typed, reversed(messages))
+    return len(messages) - len(list(typed))
 
 
 def pair_safe(messages: list[dict], cut: int) -> int:
@@ -736,14 +734,14 @@ def pays_after(old: list[dict], new: list[dict]) -> float:
 
 # ---- the transcript: every message on disk before a layer can touch it ----
 
-# who may say a block of which type, and its keys; the first must not be blank
-BLOCKS = {
-    ("user", "text"): ["text"],
-    ("user", "tool_result"): ["content", "tool_use_id"],
-    ("assistant", "text"): ["text"],
-    ("assistant", "tool_use"): ["name", "id", "input"],
-    ("assistant", "thinking"): ["signature", "thinking"],
-    ("assistant", "redacted_thinking"): ["data"],
+# who may say a block of which type, and what is in it; the first must not be blank
+BLOCKS: dict[tuple[str, str], dict[str, type]] = {
+    ("user", "text"): {"text": str},
+    ("user", "tool_result"): {"content": str, "tool_use_id": str},
+    ("assistant", "text"): {"text": str},
+    ("assistant", "tool_use"): {"name": str, "id": str, "input": dict},
+    ("assistant", "thinking"): {"signature": str, "thinking": str},
+    ("assistant", "redacted_thinking"): {"data": str},
 }
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -840,10 +838,10 @@ def check(message: dict, before: list[dict], ids: set[str]) -> None:
     said = [{"type": "text", "text": content}] if is_typed(message) else content
     for at, block in enumerate(said):
         keys, result = BLOCKS[role, block["type"]], block["type"] == "tool_result"
-        types = [dict if key == "input" else str for key in keys]
-        fits = [type(block[key]) for key in keys] == types and block[keys[0]].strip()
-        more = {key: block[key] for key in block.keys() - {"type", *keys}}
-        fits = fits and (not more or result and more == {"is_error": True})
+        types = {key: type(value) for key, value in block.items()}
+        if result and block.get("is_error") is True:
+            del types["is_error"]
+        fits = types == {"type": str, **keys} and block[next(iter(keys))].strip()
         if not fits or result is not (at < len(answers)):  # results stand first
             raise ValueError(f"a {block['type']} block that the API would refuse")
     for call in blocks(message, "tool_use"):
@@ -1054,10 +1052,10 @@ def read_stream(agent: Agent, stream: Any, quiet: bool) -> None:
             if event.type in STREAMED:
                 piece = getattr(event, event.type)  # .text, .thinking
                 written += size(piece)
-                shown = (
-                    ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
-                )
-                agent.emit(*shown)
+                if quiet:
+                    agent.emit("wait", f"{written:,} tokens")
+                else:
+                    agent.emit(event.type, piece)
     finally:
         over.set()
 
@@ -1076,8 +1074,11 @@ def to_reply(final: Any) -> Reply:
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
         return Reply(user(reason), stop, sent, read, 0)
-    said = [b for b in final.content if b.type != "text" or b.text.strip()]
-    content = [block.to_dict(exclude_none=True) for block in said]
+    content = [
+        {key: getattr(block, key) for key in ("type", *BLOCKS["assistant", block.type])}
+        for block in final.content
+        if block.type != "text" or block.text.strip()
+    ]
     kept = sendable(content, cut_off=stop == "max_tokens")
     written = written if len(kept) == len(content) else size(kept)
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, written)
@@ -1089,15 +1090,11 @@ def sendable(content: list[dict], cut_off: bool) -> list[dict]:
     No thinking that was cut, that stands alone or that is not as it was signed, since a
     lone surrogate in the reply had to be replaced.
     """
-    kept = [
-        {k: v for k, v in b.items() if k in ("type", *BLOCKS["assistant", b["type"]])}
-        for b in content
-    ]
-    clean = json.loads(to_bytes(kept))
+    clean = json.loads(to_bytes(content))
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
     if useful:
         check({"role": "assistant", "content": useful}, [user()], set())
-    return useful if cut_off or not useful or clean != kept else clean
+    return useful if cut_off or not useful or clean != content else clean
 
 
 def drop_refused(agent: Agent) -> None:
@@ -1315,8 +1312,7 @@ def cut_middle(output: bytearray, half: int) -> int:
     """Take the keys out, then all but `half` at each end; how many bytes that were."""
     output[:] = redact(output.decode("latin-1")).encode("latin-1")
     left_out = max(0, len(output) - 2 * half)
-    if left_out:
-        del output[half:-half]
+    del output[half : half + left_out]
     return left_out
 
 
@@ -1345,9 +1341,8 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
     start, most = max(offset, 1), min(MAX_READ_CHARS, agent.threshold // 2)
     lines, limit = [], min(max(limit, 1), MAX_READ_LINES)
     with text_file(path).open("rb") as file:
-        for data in itertools.islice(
-            beginnings(file, 4 * most + 1_000), start - 1, None
-        ):
+        texts = beginnings(file, 4 * most + 1_000)
+        for data in itertools.islice(texts, start - 1, None):
             if b"\0" in data:
                 raise ToolError(f"{path} is binary. Look at it with bash.")
             line = redact(data.decode(errors="replace")).rstrip("\r\n")
@@ -1420,9 +1415,9 @@ def changes(path: str, old: str, new: str) -> str:
     change to the last, the new ones are shown alone.
     """
     before, after = (text.split("\n") if text else [] for text in (old, new))
-    start = max(0, same_lines(before, after) - 3)
+    start = max(0, len(os.path.commonprefix([before, after])) - 3)
     before, after = before[start:][::-1], after[start:][::-1]
-    end = max(0, same_lines(before, after) - 3)
+    end = max(0, len(os.path.commonprefix([before, after])) - 3)
     before, after = before[end:][::-1], after[end:][::-1]
     if max(len(before), len(after)) > MAX_COMPARED:
         title = f"{path}: {len(before):,} lines from line {start + 1:,} on become"
@@ -1437,20 +1432,11 @@ def changes(path: str, old: str, new: str) -> str:
     return "\n".join(diff) or f"{path}: no line changes"
 
 
-def same_lines(before: list[str], after: list[str]) -> int:
-    """How many lines at the beginning of both are the same."""
-    pairs = enumerate(zip(before, after))
-    most = min(len(before), len(after))
-    return next((at for at, (old, new) in pairs if old != new), most)
-
-
 @tool
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ of the workspace that match, like src/**/*.py."""
-    root, skipped = (
-        Path.cwd().resolve(),
-        {".git", *OWN_FOLDERS} - {*Path(pattern).parts},
-    )
+    root = Path.cwd().resolve()
+    skipped = {".git", *OWN_FOLDERS} - {*Path(pattern).parts}
     if ".." in Path(pattern).parts or pattern.count("**") > 2:
         raise ToolError("A pattern has no .. and ** at most twice.")
     inside(re.split(r"[^/]*[*?[]", pattern)[0])
@@ -1482,11 +1468,8 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         raise ToolError("It took too long: narrow the path or the pattern.")
     if output.startswith("grep:") and "\0" not in output:
         raise ToolError(output)
-    found, lines, (file, *rest) = [], [], output.split("\0")
-    for piece in rest:  # its line, and after it the next file, whose name may hold any
-        line, _, following = piece.partition("\n")
-        found.append((file, line))
-        file = following
+    parts = re.split(r"\0(.*)\n?", output)  # a name may hold line breaks, a line none
+    found, lines = list(zip(parts[::2], parts[1::2])), []
     secret = secrets(root, [root / file for file in {file for file, _ in found}])
     for file, line in found:
         if " bytes left out]\n" in file:
@@ -1591,16 +1574,14 @@ def read_workspace(agent: Agent) -> None:
             if text_file(name).stat().st_size:
                 rules = fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
                 agent.rules = quote("rules", rules[0], name)
-    parts = [
-        SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR),
-        agent.rules,
-    ]
+    parts = [SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)]
+    parts += [agent.rules] if agent.rules else []
     agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
         about = "".join(f"\n- {name}: {use}" for name, (_, use) in skills.items())
         parts.append(f"Skills, to be read with load_skill before use:{about}")
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    agent.system = json.loads(to_bytes("\n\n".join(filter(None, parts))))
+    agent.system = json.loads(to_bytes("\n\n".join(parts)))
 
 
 def find_skills(agent: Agent) -> dict[str, tuple[Path, str]]:
