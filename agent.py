@@ -854,10 +854,7 @@ def check(message: dict, before: list[dict], ids: set[str]) -> None:
 
 
 def resume(agent: Agent, path: Path | None) -> None:
-    """Take up the conversation in `path`, the newest if None; raises AgentError.
-
-    The file stays as it is: what comes from now on goes into another.
-    """
+    """Take up the conversation in `path`, the newest if None; raises AgentError."""
     path = path or next((found for found, _ in conversations(agent)), None)
     messages = load(path) if path and path.is_file() else []
     if path is None or not messages:
@@ -868,11 +865,7 @@ def resume(agent: Agent, path: Path | None) -> None:
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
-    """The files of this folder with a conversation, newest first, and what they hold.
-
-    One that another went on from is left out: the newer one holds it all. A damaged one
-    is named and left out.
-    """
+    """The transcripts of this folder that no other holds whole, the newest first."""
     paths = [p for p in TRANSCRIPT_DIR.glob("transcript_*.jsonl") if p.is_file()]
     gone_on = {origin(path) for path in paths}
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
@@ -1257,10 +1250,9 @@ def secrets(root: Path, files: list[Path]) -> list[Path]:
     """Which of the files are a .env or one of its kin, by name or as a hard link."""
     linked = [f for f in files if f.is_file() and f.stat().st_nlink > 1]
     kin = root.rglob(".[eE][nN][vV]*") if linked else []
-    held = [p.stat() for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
-    same = {(stat.st_dev, stat.st_ino) for stat in held}
+    held = [p for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
     named = [f for f in files if SECRET.fullmatch(f.name)]
-    return named + [f for f in linked if (f.stat().st_dev, f.stat().st_ino) in same]
+    return named + [f for f in linked if any(map(f.samefile, held))]
 
 
 def text_file(path: str) -> Path:
@@ -1273,8 +1265,7 @@ def text_file(path: str) -> Path:
 def run(argv: list[str], seconds: float) -> tuple[str, int | None]:
     """A command's output and its exit status, None if it was killed after `seconds`.
 
-    It has no standard input, no API key, and its own process group, which is killed
-    whole in the end.
+    It has no standard input, no API key, and a process group that is killed in the end.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     pipes = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
@@ -1678,13 +1669,6 @@ class Terminal:
     armed: bool = False  # whether Ctrl-C stops something
 
 
-def interrupt(terminal: Terminal, *_: Any) -> None:
-    """Ctrl-C: stop what is being done, once until there is something to stop again."""
-    if terminal.armed:
-        terminal.armed = False
-        raise KeyboardInterrupt
-
-
 def visible(text: str, more: str = "") -> str:
     """`text` with all that one cannot see, or that reorders text, as an escape."""
 
@@ -1743,7 +1727,8 @@ def cut_to_screen(text: str) -> str:
 
 def start_clock(terminal: Terminal, text: str) -> None:
     """Show what is waited for and how long already, on a terminal alone."""
-    terminal.since = terminal.since if terminal.waiting else time.monotonic()
+    if not terminal.waiting:
+        terminal.since = time.monotonic()
     terminal.waiting = text
     erases = terminal.out.isatty() and os.environ.get("TERM") != "dumb"
     if terminal.clock is None and erases:
@@ -1779,8 +1764,7 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
         return "there is no terminal to ask on"
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
     show(terminal, "plain", "  " + visible(what).replace("\n", "\n  "))
-    question = f"Run {name}? y: yes, a: always in this run, n or why not"
-    show(terminal, "plain", question)
+    show(terminal, "plain", f"Run {name}? y: yes, a: always in this run, n or why not")
     answer = sys.stdin.readline().strip()
     terminal.allowed |= {name} if answer.lower() == "a" else set()
     return answer.lower() in ("y", "a") or ("" if answer.lower() == "n" else answer)
@@ -1896,7 +1880,7 @@ def read_prompt(editor: Any) -> str:
     line = input(mark)
     while line.endswith("\\"):
         line = f"{line[:-1]}\n{input(more)}"
-    if editor and line.strip() and sys.stdin.isatty():
+    if editor and line.strip():
         editor.add_history(line.replace("\n", " "))  # a line each, as in the file
         with suppress(OSError, AttributeError):  # not every editor can append
             own_folder(TRANSCRIPT_DIR)
@@ -2080,15 +2064,18 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def prepare(terminal: Terminal) -> None:
-    """Take Ctrl-C and the ends of a session as they come."""
-    handlers = {
-        signal.SIGINT: partial(interrupt, terminal),
-        signal.SIGTERM: lambda *_: sys.exit(143),  # commands that run end as well
-        signal.SIGHUP: lambda *_: sys.exit(143),
-    }
-    for number, handler in handlers.items():
+    """Let Ctrl-C stop what is being done, and the end of a session all that runs."""
+
+    def handle(number: int, _: Any) -> None:
+        if number != signal.SIGINT:
+            sys.exit(143)
+        if terminal.armed:  # once until there is something to stop again
+            terminal.armed = False
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            signal.signal(number, handler)
+            signal.signal(number, handle)
 
 
 def open_streams() -> None:
