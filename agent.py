@@ -855,10 +855,10 @@ def check(message: dict, before: list[dict], ids: set[str]) -> None:
 
 def resume(agent: Agent, path: Path | None) -> None:
     """Take up the conversation in `path`, the newest if None; raises AgentError."""
-    path = path or next((found for found, _ in conversations(agent)), None)
-    messages = load(path) if path and path.is_file() else []
-    if path is None or not messages:
-        raise AgentError(f"There is no conversation in {path or TRANSCRIPT_DIR}.")
+    path = path or next((found for found, _ in conversations(agent)), TRANSCRIPT_DIR)
+    messages = load(path) if path.is_file() else []
+    if not messages:
+        raise AgentError(f"There is no conversation in {path}.")
     agent.messages, agent.transcript, agent.log_bytes = messages, path, 0
     agent.counted = agent.known = 0
     agent.emit("layer", f"[resume] {path}: {context_tokens(agent):,} tokens")
@@ -1460,9 +1460,9 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     if output.startswith("grep:") and "\0" not in output:
         raise ToolError(output)
     parts = re.split(r"\0(.*)\n?", output)  # a name may hold line breaks, a line none
-    found, lines = list(zip(parts[::2], parts[1::2])), []
-    secret = secrets(root, [root / file for file in {file for file, _ in found}])
-    for file, line in found:
+    files, lines = parts[:-1:2], []
+    secret = secrets(root, [root / file for file in set(files)])
+    for file, line in zip(files, parts[1::2]):
         if " bytes left out]\n" in file:
             lines.append("(some is left out here: narrow the path or the pattern)")
         elif root / file not in secret:
@@ -1475,7 +1475,7 @@ def around_match(line: str) -> str:
     parts = [re.sub(COLOR, "", part) for part in line.split("\x1b[01;31m")]
     place, _, text = "".join(parts).partition(":")
     if len(text) > MAX_LINE_CHARS:
-        match = min(len(parts[0]) - len(place) - 1, len(text))
+        match = len(parts[0]) - len(place) - 1
         start = max(0, match - MAX_LINE_CHARS // 3)
         text = f"{text[start : start + MAX_LINE_CHARS]} [line clipped]"
     return f"{place}:{text}"
@@ -1702,17 +1702,17 @@ def show(terminal: Terminal, style: str, text: str) -> None:
 def laid_out(style: str, text: str) -> str:
     """How the text of an event stands on the screen."""
     indent = "  " if text.startswith("  ") else ""  # as what a subagent does
+    text = text.removeprefix(indent)
     if style == "tool":
         return cut_to_screen(indent + " ".join(text.split()))
+    if style in ("plan", "answer"):
+        return f"{indent}  " + text.replace("\n", f"\n{indent}  ")
     if style in ("result", "failed"):
-        lines = text.removeprefix(indent).expandtabs().rstrip("\n").split("\n")
+        lines = text.expandtabs().rstrip("\n").split("\n")
         more = len(lines) - RESULT_LINES
         lines[RESULT_LINES:] = [f"({more} more lines)"] if more > 0 else []
         return "\n".join(cut_to_screen(f"{indent}  | {line}") for line in lines)
-    if style in ("plan", "answer"):
-        lines = text.removeprefix(indent).split("\n")
-        return "\n".join(f"{indent}  {line}" for line in lines)
-    return text
+    return indent + text
 
 
 def cut_to_screen(text: str) -> str:
@@ -1772,7 +1772,7 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
 
 def bar(tokens: float, most: int) -> str:
     """A meter of twenty places."""
-    return f"{'#' * min(20, round(20 * tokens / max(1, most))):.<20}"
+    return f"{'#' * min(20, round(20 * tokens / most)):.<20}"
 
 
 def status_line(agent: Agent) -> str:
@@ -1838,16 +1838,16 @@ def command(agent: Agent, terminal: Terminal, line: str) -> Agent:
 
 def choose(agent: Agent, terminal: Terminal, number: str) -> None:
     """List the conversations of this folder, or take up the one with this number."""
-    found = list(itertools.islice(conversations(agent), 20))
-    if number:
-        if not number.isdecimal() or not 0 < int(number) <= len(found):
-            raise AgentError(f"There is no conversation {number}: /resume lists them.")
-        resume(agent, found[int(number) - 1][0])
+    found = dict(zip(map(str, range(1, 21)), conversations(agent)))
+    if number in found:
+        resume(agent, found[number][0])
         return show_last(agent, terminal)
-    for number_of, (path, messages) in enumerate(found, 1):
+    if number:
+        raise AgentError(f"There is no conversation {number}: /resume lists them.")
+    for key, (path, messages) in found.items():
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         words = " ".join(" ".join(remember(messages)["words"][:1]).split())
-        line = f"{number_of:>3}  {date}  {len(messages):>4} messages  {words}"
+        line = f"{key:>3}  {date}  {len(messages):>4} messages  {words}"
         show(terminal, "plain", cut_to_screen(visible(line)))
     show(terminal, "plain", "/resume NUMBER takes one up" if found else "none yet")
 
@@ -1986,19 +1986,17 @@ def connect(agent: Agent, done: threading.Event) -> None:
         import anthropic
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
+        with suppress(Exception):  # the models endpoint is never needed
+            info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
+            reported = info.max_input_tokens, info.max_tokens
+            own = [n if type(n) is int and n > 0 else 0 for n in reported]
+            vars(agent).update(limits(*own))
+            can: Any = info.capabilities
+            agent.thinking = can.thinking.types.adaptive.supported is True
+        agent.client = client
     except Exception as error:  # noqa: BLE001  shown when the client is needed
         address = os.environ.get("ANTHROPIC_BASE_URL")
         agent.client = AgentError(f"{error} ({address}). {HINTS[None]}")
-        return done.set()
-    with suppress(Exception):  # the models endpoint is never needed
-        probe = client.with_options(timeout=PROBE_SECONDS, max_retries=0)
-        info = probe.models.retrieve(agent.model)
-        reported = info.max_input_tokens, info.max_tokens
-        own = [n if type(n) is int and n > 0 else 0 for n in reported]
-        vars(agent).update(limits(*own))
-        can: Any = info.capabilities
-        agent.thinking = can.thinking.types.adaptive.supported is True
-    agent.client = client
     done.set()
 
 
