@@ -565,10 +565,8 @@ def unseen(messages: list[dict]) -> int:
 
 def typed_from(messages: list[dict]) -> int:
     """The index where that begins which the person typed at the end."""
-    end = len(messages)
-    while end > 0 and is_typed(messages[end - 1]):
-        end -= 1
-    return end
+    typed = itertools.takewhile(is_typed, reversed(messages))
+    return len(messages) - len(list(typed))
 
 
 def pair_safe(messages: list[dict], cut: int) -> int:
@@ -736,14 +734,14 @@ def pays_after(old: list[dict], new: list[dict]) -> float:
 
 # ---- the transcript: every message on disk before a layer can touch it ----
 
-# who may say a block of which type, and its keys; the first must not be blank
-BLOCKS = {
-    ("user", "text"): ["text"],
-    ("user", "tool_result"): ["content", "tool_use_id"],
-    ("assistant", "text"): ["text"],
-    ("assistant", "tool_use"): ["name", "id", "input"],
-    ("assistant", "thinking"): ["signature", "thinking"],
-    ("assistant", "redacted_thinking"): ["data"],
+# who may say a block of which type, and what is in it; the first must not be blank
+BLOCKS: dict[tuple[str, str], dict[str, type]] = {
+    ("user", "text"): {"text": str},
+    ("user", "tool_result"): {"content": str, "tool_use_id": str},
+    ("assistant", "text"): {"text": str},
+    ("assistant", "tool_use"): {"name": str, "id": str, "input": dict},
+    ("assistant", "thinking"): {"signature": str, "thinking": str},
+    ("assistant", "redacted_thinking"): {"data": str},
 }
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -840,10 +838,10 @@ def check(message: dict, before: list[dict], ids: set[str]) -> None:
     said = [{"type": "text", "text": content}] if is_typed(message) else content
     for at, block in enumerate(said):
         keys, result = BLOCKS[role, block["type"]], block["type"] == "tool_result"
-        types = [dict if key == "input" else str for key in keys]
-        fits = [type(block[key]) for key in keys] == types and block[keys[0]].strip()
-        more = {key: block[key] for key in block.keys() - {"type", *keys}}
-        fits = fits and (not more or result and more == {"is_error": True})
+        types = {key: type(value) for key, value in block.items()}
+        if result and block.get("is_error") is True:
+            del types["is_error"]
+        fits = types == {"type": str, **keys} and block[next(iter(keys))].strip()
         if not fits or result is not (at < len(answers)):  # results stand first
             raise ValueError(f"a {block['type']} block that the API would refuse")
     for call in blocks(message, "tool_use"):
@@ -856,25 +854,18 @@ def check(message: dict, before: list[dict], ids: set[str]) -> None:
 
 
 def resume(agent: Agent, path: Path | None) -> None:
-    """Take up the conversation in `path`, the newest if None; raises AgentError.
-
-    The file stays as it is: what comes from now on goes into another.
-    """
-    path = path or next((found for found, _ in conversations(agent)), None)
-    messages = load(path) if path and path.is_file() else []
-    if path is None or not messages:
-        raise AgentError(f"There is no conversation in {path or TRANSCRIPT_DIR}.")
+    """Take up the conversation in `path`, the newest if None; raises AgentError."""
+    path = path or next((found for found, _ in conversations(agent)), TRANSCRIPT_DIR)
+    messages = load(path) if path.is_file() else []
+    if not messages:
+        raise AgentError(f"There is no conversation in {path}.")
     agent.messages, agent.transcript, agent.log_bytes = messages, path, 0
     agent.counted = agent.known = 0
     agent.emit("layer", f"[resume] {path}: {context_tokens(agent):,} tokens")
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
-    """The files of this folder with a conversation, newest first, and what they hold.
-
-    One that another went on from is left out: the newer one holds it all. A damaged one
-    is named and left out.
-    """
+    """The transcripts of this folder that no other holds whole, the newest first."""
     paths = [p for p in TRANSCRIPT_DIR.glob("transcript_*.jsonl") if p.is_file()]
     gone_on = {origin(path) for path in paths}
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
@@ -1054,10 +1045,10 @@ def read_stream(agent: Agent, stream: Any, quiet: bool) -> None:
             if event.type in STREAMED:
                 piece = getattr(event, event.type)  # .text, .thinking
                 written += size(piece)
-                shown = (
-                    ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
-                )
-                agent.emit(*shown)
+                if quiet:
+                    agent.emit("wait", f"{written:,} tokens")
+                else:
+                    agent.emit(event.type, piece)
     finally:
         over.set()
 
@@ -1076,8 +1067,11 @@ def to_reply(final: Any) -> Reply:
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
         return Reply(user(reason), stop, sent, read, 0)
-    said = [b for b in final.content if b.type != "text" or b.text.strip()]
-    content = [block.to_dict(exclude_none=True) for block in said]
+    content = [
+        {key: getattr(block, key) for key in ("type", *BLOCKS["assistant", block.type])}
+        for block in final.content
+        if block.type != "text" or block.text.strip()
+    ]
     kept = sendable(content, cut_off=stop == "max_tokens")
     written = written if len(kept) == len(content) else size(kept)
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, written)
@@ -1089,15 +1083,11 @@ def sendable(content: list[dict], cut_off: bool) -> list[dict]:
     No thinking that was cut, that stands alone or that is not as it was signed, since a
     lone surrogate in the reply had to be replaced.
     """
-    kept = [
-        {k: v for k, v in b.items() if k in ("type", *BLOCKS["assistant", b["type"]])}
-        for b in content
-    ]
-    clean = json.loads(to_bytes(kept))
+    clean = json.loads(to_bytes(content))
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
     if useful:
         check({"role": "assistant", "content": useful}, [user()], set())
-    return useful if cut_off or not useful or clean != kept else clean
+    return useful if cut_off or not useful or clean != content else clean
 
 
 def drop_refused(agent: Agent) -> None:
@@ -1260,10 +1250,9 @@ def secrets(root: Path, files: list[Path]) -> list[Path]:
     """Which of the files are a .env or one of its kin, by name or as a hard link."""
     linked = [f for f in files if f.is_file() and f.stat().st_nlink > 1]
     kin = root.rglob(".[eE][nN][vV]*") if linked else []
-    held = [p.stat() for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
-    same = {(stat.st_dev, stat.st_ino) for stat in held}
+    held = [p for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
     named = [f for f in files if SECRET.fullmatch(f.name)]
-    return named + [f for f in linked if (f.stat().st_dev, f.stat().st_ino) in same]
+    return named + [f for f in linked if any(map(f.samefile, held))]
 
 
 def text_file(path: str) -> Path:
@@ -1276,8 +1265,7 @@ def text_file(path: str) -> Path:
 def run(argv: list[str], seconds: float) -> tuple[str, int | None]:
     """A command's output and its exit status, None if it was killed after `seconds`.
 
-    It has no standard input, no API key, and its own process group, which is killed
-    whole in the end.
+    It has no standard input, no API key, and a process group that is killed in the end.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     pipes = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
@@ -1315,8 +1303,7 @@ def cut_middle(output: bytearray, half: int) -> int:
     """Take the keys out, then all but `half` at each end; how many bytes that were."""
     output[:] = redact(output.decode("latin-1")).encode("latin-1")
     left_out = max(0, len(output) - 2 * half)
-    if left_out:
-        del output[half:-half]
+    del output[half : half + left_out]
     return left_out
 
 
@@ -1345,9 +1332,8 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
     start, most = max(offset, 1), min(MAX_READ_CHARS, agent.threshold // 2)
     lines, limit = [], min(max(limit, 1), MAX_READ_LINES)
     with text_file(path).open("rb") as file:
-        for data in itertools.islice(
-            beginnings(file, 4 * most + 1_000), start - 1, None
-        ):
+        texts = beginnings(file, 4 * most + 1_000)
+        for data in itertools.islice(texts, start - 1, None):
             if b"\0" in data:
                 raise ToolError(f"{path} is binary. Look at it with bash.")
             line = redact(data.decode(errors="replace")).rstrip("\r\n")
@@ -1420,9 +1406,9 @@ def changes(path: str, old: str, new: str) -> str:
     change to the last, the new ones are shown alone.
     """
     before, after = (text.split("\n") if text else [] for text in (old, new))
-    start = max(0, same_lines(before, after) - 3)
+    start = max(0, len(os.path.commonprefix([before, after])) - 3)
     before, after = before[start:][::-1], after[start:][::-1]
-    end = max(0, same_lines(before, after) - 3)
+    end = max(0, len(os.path.commonprefix([before, after])) - 3)
     before, after = before[end:][::-1], after[end:][::-1]
     if max(len(before), len(after)) > MAX_COMPARED:
         title = f"{path}: {len(before):,} lines from line {start + 1:,} on become"
@@ -1437,20 +1423,11 @@ def changes(path: str, old: str, new: str) -> str:
     return "\n".join(diff) or f"{path}: no line changes"
 
 
-def same_lines(before: list[str], after: list[str]) -> int:
-    """How many lines at the beginning of both are the same."""
-    pairs = enumerate(zip(before, after))
-    most = min(len(before), len(after))
-    return next((at for at, (old, new) in pairs if old != new), most)
-
-
 @tool
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ of the workspace that match, like src/**/*.py."""
-    root, skipped = (
-        Path.cwd().resolve(),
-        {".git", *OWN_FOLDERS} - {*Path(pattern).parts},
-    )
+    root = Path.cwd().resolve()
+    skipped = {".git", *OWN_FOLDERS} - {*Path(pattern).parts}
     if ".." in Path(pattern).parts or pattern.count("**") > 2:
         raise ToolError("A pattern has no .. and ** at most twice.")
     inside(re.split(r"[^/]*[*?[]", pattern)[0])
@@ -1482,13 +1459,10 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         raise ToolError("It took too long: narrow the path or the pattern.")
     if output.startswith("grep:") and "\0" not in output:
         raise ToolError(output)
-    found, lines, (file, *rest) = [], [], output.split("\0")
-    for piece in rest:  # its line, and after it the next file, whose name may hold any
-        line, _, following = piece.partition("\n")
-        found.append((file, line))
-        file = following
-    secret = secrets(root, [root / file for file in {file for file, _ in found}])
-    for file, line in found:
+    parts = re.split(r"\0(.*)\n?", output)  # a name may hold line breaks, a line none
+    files, lines = parts[:-1:2], []
+    secret = secrets(root, [root / file for file in set(files)])
+    for file, line in zip(files, parts[1::2]):
         if " bytes left out]\n" in file:
             lines.append("(some is left out here: narrow the path or the pattern)")
         elif root / file not in secret:
@@ -1501,7 +1475,7 @@ def around_match(line: str) -> str:
     parts = [re.sub(COLOR, "", part) for part in line.split("\x1b[01;31m")]
     place, _, text = "".join(parts).partition(":")
     if len(text) > MAX_LINE_CHARS:
-        match = min(len(parts[0]) - len(place) - 1, len(text))
+        match = len(parts[0]) - len(place) - 1
         start = max(0, match - MAX_LINE_CHARS // 3)
         text = f"{text[start : start + MAX_LINE_CHARS]} [line clipped]"
     return f"{place}:{text}"
@@ -1591,16 +1565,14 @@ def read_workspace(agent: Agent) -> None:
             if text_file(name).stat().st_size:
                 rules = fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
                 agent.rules = quote("rules", rules[0], name)
-    parts = [
-        SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR),
-        agent.rules,
-    ]
+    parts = [SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)]
+    parts += [agent.rules] if agent.rules else []
     agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
         about = "".join(f"\n- {name}: {use}" for name, (_, use) in skills.items())
         parts.append(f"Skills, to be read with load_skill before use:{about}")
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    agent.system = json.loads(to_bytes("\n\n".join(filter(None, parts))))
+    agent.system = json.loads(to_bytes("\n\n".join(parts)))
 
 
 def find_skills(agent: Agent) -> dict[str, tuple[Path, str]]:
@@ -1697,13 +1669,6 @@ class Terminal:
     armed: bool = False  # whether Ctrl-C stops something
 
 
-def interrupt(terminal: Terminal, *_: Any) -> None:
-    """Ctrl-C: stop what is being done, once until there is something to stop again."""
-    if terminal.armed:
-        terminal.armed = False
-        raise KeyboardInterrupt
-
-
 def visible(text: str, more: str = "") -> str:
     """`text` with all that one cannot see, or that reorders text, as an escape."""
 
@@ -1737,17 +1702,17 @@ def show(terminal: Terminal, style: str, text: str) -> None:
 def laid_out(style: str, text: str) -> str:
     """How the text of an event stands on the screen."""
     indent = "  " if text.startswith("  ") else ""  # as what a subagent does
+    text = text.removeprefix(indent)
     if style == "tool":
         return cut_to_screen(indent + " ".join(text.split()))
+    if style in ("plan", "answer"):
+        return f"{indent}  " + text.replace("\n", f"\n{indent}  ")
     if style in ("result", "failed"):
-        lines = text.removeprefix(indent).expandtabs().rstrip("\n").split("\n")
+        lines = text.expandtabs().rstrip("\n").split("\n")
         more = len(lines) - RESULT_LINES
         lines[RESULT_LINES:] = [f"({more} more lines)"] if more > 0 else []
         return "\n".join(cut_to_screen(f"{indent}  | {line}") for line in lines)
-    if style in ("plan", "answer"):
-        lines = text.removeprefix(indent).split("\n")
-        return "\n".join(f"{indent}  {line}" for line in lines)
-    return text
+    return indent + text
 
 
 def cut_to_screen(text: str) -> str:
@@ -1762,7 +1727,8 @@ def cut_to_screen(text: str) -> str:
 
 def start_clock(terminal: Terminal, text: str) -> None:
     """Show what is waited for and how long already, on a terminal alone."""
-    terminal.since = terminal.since if terminal.waiting else time.monotonic()
+    if not terminal.waiting:
+        terminal.since = time.monotonic()
     terminal.waiting = text
     erases = terminal.out.isatty() and os.environ.get("TERM") != "dumb"
     if terminal.clock is None and erases:
@@ -1798,8 +1764,7 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
         return "there is no terminal to ask on"
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
     show(terminal, "plain", "  " + visible(what).replace("\n", "\n  "))
-    question = f"Run {name}? y: yes, a: always in this run, n or why not"
-    show(terminal, "plain", question)
+    show(terminal, "plain", f"Run {name}? y: yes, a: always in this run, n or why not")
     answer = sys.stdin.readline().strip()
     terminal.allowed |= {name} if answer.lower() == "a" else set()
     return answer.lower() in ("y", "a") or ("" if answer.lower() == "n" else answer)
@@ -1807,7 +1772,7 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
 
 def bar(tokens: float, most: int) -> str:
     """A meter of twenty places."""
-    return f"{'#' * min(20, round(20 * tokens / max(1, most))):.<20}"
+    return f"{'#' * min(20, round(20 * tokens / most)):.<20}"
 
 
 def status_line(agent: Agent) -> str:
@@ -1873,16 +1838,16 @@ def command(agent: Agent, terminal: Terminal, line: str) -> Agent:
 
 def choose(agent: Agent, terminal: Terminal, number: str) -> None:
     """List the conversations of this folder, or take up the one with this number."""
-    found = list(itertools.islice(conversations(agent), 20))
-    if number:
-        if not number.isdecimal() or not 0 < int(number) <= len(found):
-            raise AgentError(f"There is no conversation {number}: /resume lists them.")
-        resume(agent, found[int(number) - 1][0])
+    found = dict(zip(map(str, range(1, 21)), conversations(agent)))
+    if number in found:
+        resume(agent, found[number][0])
         return show_last(agent, terminal)
-    for number_of, (path, messages) in enumerate(found, 1):
+    if number:
+        raise AgentError(f"There is no conversation {number}: /resume lists them.")
+    for key, (path, messages) in found.items():
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         words = " ".join(" ".join(remember(messages)["words"][:1]).split())
-        line = f"{number_of:>3}  {date}  {len(messages):>4} messages  {words}"
+        line = f"{key:>3}  {date}  {len(messages):>4} messages  {words}"
         show(terminal, "plain", cut_to_screen(visible(line)))
     show(terminal, "plain", "/resume NUMBER takes one up" if found else "none yet")
 
@@ -1915,7 +1880,7 @@ def read_prompt(editor: Any) -> str:
     line = input(mark)
     while line.endswith("\\"):
         line = f"{line[:-1]}\n{input(more)}"
-    if editor and line.strip() and sys.stdin.isatty():
+    if editor and line.strip():
         editor.add_history(line.replace("\n", " "))  # a line each, as in the file
         with suppress(OSError, AttributeError):  # not every editor can append
             own_folder(TRANSCRIPT_DIR)
@@ -2021,19 +1986,17 @@ def connect(agent: Agent, done: threading.Event) -> None:
         import anthropic
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
+        with suppress(Exception):  # the models endpoint is never needed
+            info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
+            reported = info.max_input_tokens, info.max_tokens
+            own = [n if type(n) is int and n > 0 else 0 for n in reported]
+            vars(agent).update(limits(*own))
+            can: Any = info.capabilities
+            agent.thinking = can.thinking.types.adaptive.supported is True
+        agent.client = client
     except Exception as error:  # noqa: BLE001  shown when the client is needed
         address = os.environ.get("ANTHROPIC_BASE_URL")
         agent.client = AgentError(f"{error} ({address}). {HINTS[None]}")
-        return done.set()
-    with suppress(Exception):  # the models endpoint is never needed
-        probe = client.with_options(timeout=PROBE_SECONDS, max_retries=0)
-        info = probe.models.retrieve(agent.model)
-        reported = info.max_input_tokens, info.max_tokens
-        own = [n if type(n) is int and n > 0 else 0 for n in reported]
-        vars(agent).update(limits(*own))
-        can: Any = info.capabilities
-        agent.thinking = can.thinking.types.adaptive.supported is True
-    agent.client = client
     done.set()
 
 
@@ -2099,15 +2062,18 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def prepare(terminal: Terminal) -> None:
-    """Take Ctrl-C and the ends of a session as they come."""
-    handlers = {
-        signal.SIGINT: partial(interrupt, terminal),
-        signal.SIGTERM: lambda *_: sys.exit(143),  # commands that run end as well
-        signal.SIGHUP: lambda *_: sys.exit(143),
-    }
-    for number, handler in handlers.items():
+    """Let Ctrl-C stop what is being done, and the end of a session all that runs."""
+
+    def handle(number: int, _: Any) -> None:
+        if number != signal.SIGINT:
+            sys.exit(143)
+        if terminal.armed:  # once until there is something to stop again
+            terminal.armed = False
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            signal.signal(number, handler)
+            signal.signal(number, handle)
 
 
 def open_streams() -> None:
