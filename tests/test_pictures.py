@@ -51,6 +51,22 @@ def test_a_picture_has_a_title_its_numbers_in_words_and_no_background(name):
     assert max(widths, default=0) < charts.WIDTH * 0.9
 
 
+def brightness(color):
+    """The relative luminance of "#rrggbb" as WCAG 2 defines it."""
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("background", ["#ffffff", "#0d1117"])
+@pytest.mark.parametrize("color", sorted(COLORS))
+def test_each_color_can_be_read_on_both_backgrounds(color, background):
+    dark, light = sorted([brightness(color), brightness(background)])
+    assert (light + 0.05) / (dark + 0.05) >= 3
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_text_is_large_enough_inside_the_picture_and_not_over_other_text(name):
     root = parsed(name)
