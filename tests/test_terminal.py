@@ -17,6 +17,7 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from builders import results, typed
@@ -72,8 +73,10 @@ class Person:
         """Wait for these texts in this order; returns what was shown since the last."""
         start = self.seen
         for text in texts:
+            end = time.monotonic() + PATIENCE  # for a clock is never silent
             while text not in self.screen[self.seen :]:
-                assert self.read(), f"{text!r} is missing in {self.screen[start:]!r}"
+                more = time.monotonic() < end and self.read()
+                assert more, f"{text!r} is missing in {self.screen[start:]!r}"
             self.seen = self.screen.index(text, self.seen) + len(text)
         return self.screen[start : self.seen]
 
@@ -309,24 +312,25 @@ def test_ctrl_c_ever_so_often_leaves_the_prompt_and_no_traceback(desk):
     assert "Traceback" not in shown and "Exception" not in shown
 
 
+def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(monkeypatch):
+    come = Mock(side_effect=[SystemError("an exception set"), EOFError()])
+    monkeypatch.setattr(program, "read_prompt", come)
+    out = io.StringIO()
+    program.repl(program.Agent(None), program.Terminal(out), "")
+    assert "Ctrl-D" in out.getvalue()
+
+
 def test_ctrl_c_while_it_connects_loses_neither_the_prompt_nor_the_client(desk):
-    asked, may = threading.Event(), threading.Event()
-
-    def info(model):
-        asked.set()
-        may.wait(PATIENCE)
-        return StubClient.model_info(desk.stub, model)
-
-    desk.stub.model_info = info
+    desk.stub.model_info = held = Held(desk.stub.model_info("any"))
     with desk.person(TERM="xterm") as person:
-        assert asked.wait(PATIENCE)
+        assert held.asked.wait(PATIENCE)
         person.press("first\n")
         person.see("waiting for the connection")
         person.press("\x03")
         person.see("stopped", PROMPT)
         desk.stub.enqueue(reply("Connected."))
         person.press("second\n")
-        may.set()
+        held.may.set()
         person.see("Connected.", PROMPT)
 
 
@@ -472,11 +476,9 @@ def test_context_sums_up_what_was_sent_and_what_forgetting_saved(make):
     )
 
 
-@pytest.mark.parametrize(
-    "tokens, most, meter", [(0, 9, 0), (50, 100, 10), (100, 100, 20), (300, 100, 20)]
-)
-def test_a_meter_has_twenty_places(tokens, most, meter):
-    assert program.bar(tokens, most) == "#" * meter + "." * (20 - meter)
+def test_a_meter_has_twenty_places():
+    meters = [program.bar(tokens, 100) for tokens in (0, 50, 100, 300)]
+    assert meters == ["#" * n + "." * (20 - n) for n in (0, 10, 20, 20)]
 
 
 def test_the_status_line_measures_the_context_against_the_threshold(make):
@@ -501,11 +503,6 @@ def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(des
         assert person.say("/resume").count("question 0") == 1
         assert "no conversation 9" in person.say("/resume 9")
     assert desk.stub.requests[-1]["messages"][0]["content"] == "question 0"
-
-
-@pytest.mark.parametrize("word", ["exit", "quit", "/quit"])
-def test_a_word_leaves(run, word):
-    assert run(stdin=f"{word}\nnever sent\n")[0] == 0
 
 
 def test_clear_begins_a_new_conversation_with_a_new_transcript(person, stub):
@@ -549,6 +546,7 @@ def test_a_pasted_paragraph_is_one_prompt_and_so_is_a_line_that_goes_on(person, 
     person.say("five", "Went on.")
     said = [request["messages"][-1]["content"] for request in stub.requests]
     assert said == ["one\ntwo\nthree", "four\nfive"]
+    assert b"\x1b[?2004h" in person.raw  # or no terminal marks what is pasted
 
 
 def test_what_was_typed_can_be_called_back_in_another_run(desk):
@@ -835,9 +833,10 @@ def test_yes_runs_tools_without_asking(run, api):
     assert results(api.requests[-1]["messages"][-1])[0]["content"].strip() == "42"
 
 
-def test_without_a_terminal_lines_of_standard_input_are_prompts(run, api):
+@pytest.mark.parametrize("leave", ["exit", "quit", "/quit"])
+def test_without_a_terminal_lines_of_standard_input_are_prompts(run, api, leave):
     api.enqueue(reply("One."), reply("Two."))
-    status, out, _ = run(stdin="first\n\nsecond\n/quit\nthird\n")
+    status, out, _ = run(stdin=f"first\n\nsecond\n{leave}\nthird\n")
     assert status == 0 and re.search("One.*Two.", out, re.DOTALL)
     assert len(api.requests) == 2
 
