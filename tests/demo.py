@@ -112,7 +112,7 @@ SCENES = [
     scene(
         "compact: the model asks for a summary itself",
         "Layer 3, one request: the tool `compact`, whose focus says what to keep. In "
-        "the tutorials: s06 and s08, where it ends the task; here the work goes on.",
+        "the tutorials: s06, s08, whose loop ends with it; here the work goes on.",
         "a piece of work was done, its details are needed no more: the model knows.",
         "Which functions of the fake model count tokens?",
         head("tests/test_stub.py", 5_000, thinking="Its tests name them."),

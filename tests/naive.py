@@ -266,7 +266,7 @@ def chapter_4():
     script = [*reads(names), reply("Done.")]
     every_turn, seldom = Model(*script), Model(*script)
     append_for_ever(every_turn, [person("Read them.")], forget)
-    ours(seldom, "Read them.")
+    _, acted = ours(seldom, "Read them.", threshold=50_000)
     say(f"""
         naive: one reply reads six files; all results but the newest 3 are cleared.
         damage: of 6 files the model sees {seen(first.requests[1])}.
@@ -275,7 +275,8 @@ def chapter_4():
         damage: after a reload it is {results(saved)[4]["content"]}.
         damage: 20 reads: {bill(every_turn.usages)}.
         ours: of 6 files the model sees {saw}, refused: {len(mine.refused)}.
-        ours: 20 reads: {bill(seldom.usages)}.""")
+        ours: 20 reads, by s06's threshold: {bill(seldom.usages)}.
+        ours: old results were cleared {acted.count("micro_compact")} times.""")
 
 
 def budget_then_threshold(messages, budget=200_000, threshold=50_000):
@@ -431,7 +432,7 @@ def chapter_8():
 
 
 def loop_that_ends_with_compact(client, messages):
-    """s06: the tool `compact` leaves the loop, and its focus is read by nobody."""
+    """s08: the tool `compact` leaves the loop, and its focus is read by nobody."""
     while True:
         calls = ask(client, messages)
         if any(call["name"] == "compact" for call in calls):
@@ -501,6 +502,10 @@ def chapter_10():
         answer = model_said(stream.get_final_message().content)
     third = save_by_the_second([*second, answer, person("Go on.")], 8.0)
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
+    calls = [{"name": "read_file", "input": {"path": n}} for n in write_files(6, 900)]
+    six = [run({**call, "id": str(at)}) for at, call in enumerate(calls)]
+    third = save_by_the_second(micro_compact_every_turn([person(six)], NAMES), 9.0)
+    whole = seen({"messages": [json.loads(third.read_text(encoding="utf-8"))]})
     names, compact = write_files(4, 30_000), use("compact")
     one, two = use("read_file", *names[:2]), use("read_file", *names[2:])
     model = Model(one, compact, two, compact, reply("Done."))
@@ -513,6 +518,8 @@ def chapter_10():
     say(f"""
         naive: two compactions in one second: {path} and {again}.
         damage: of 9 messages in the first {left} are left.
+        naive: layer 1 clears in the list that layer 2 then saves.
+        damage: of 6 results {whole} are in the file.
         naive: `default=str` writes {back[-2]["content"][0]}
         API: {taken(back)}
         ours: {len(acted)} compactions, {len(files)} file; it has {kept} of 4 results.
