@@ -146,12 +146,6 @@ def talk(length):
     return [typed("Go."), *itertools.chain(*steps)][:length]
 
 
-def test_it_is_off_by_default(make):
-    agent = make(messages=talk(501))
-    program.layer_1(agent)
-    assert agent.max_messages == 0 and len(agent.messages) == 501
-
-
 @pytest.mark.parametrize("length, fires", [(50, False), (51, True)])
 def test_at_fifty_it_fires_where_s08_does(length, fires):
     messages = talk(length)
@@ -430,13 +424,6 @@ def test_the_steps_come_in_order_budget_snip_micro(make):
     program.layer_1(agent)
     acted = [name for name in layers(agent) if name != "transcript"]
     assert acted == ["tool_result_budget", "snip_compact", "micro_compact"]
-
-
-def test_an_agent_with_nothing_to_forget_keeps_its_list_and_says_nothing(make):
-    messages = history(did("short"), said("Done."))
-    agent = make(messages=messages)
-    program.layer_1(agent)
-    assert agent.messages is messages and agent.events == []
 
 
 def test_the_count_shrinks_by_what_was_freed(make):

@@ -174,14 +174,6 @@ def test_a_compaction_is_one_line_with_what_replaced_the_history(make):
     assert len(lines(agent)) == 5 and LONG in lines(agent)[1]["content"][0]["text"]
 
 
-def test_a_snip_is_one_line_too(make):
-    agent = make(*[reply(f"Answer {n}") for n in range(6)], max_messages=10)
-    for number in range(6):
-        take_turn(agent, f"Question {number}")
-    assert [event["event"] for event in compactions(agent)] == ["snip_compact"]
-    assert on_disk(agent) and len(agent.messages) < 10
-
-
 @pytest.mark.parametrize(
     "call, settings, mark, end",
     [
@@ -288,13 +280,6 @@ def test_the_newest_conversation_but_a_subagents_is_taken_up_by_default(make, ag
     for its in FOLDER.glob("task_*.jsonl"):
         os.utime(its, (99, 99))
     assert again(None).messages[0]["content"] == "Changed at 98"
-
-
-def test_a_subagents_transcript_can_be_taken_up_by_name(make, again):
-    take_turn(make(reply(calls=[TASK]), reply("Its."), reply("Done.")), "Work")
-    [its] = FOLDER.glob("task_*.jsonl")
-    agent = again(its, reply("Again."))
-    assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
 
 
 @pytest.mark.parametrize("path", [None, Path("missing.jsonl"), Path(".")])
@@ -404,6 +389,7 @@ DAMAGE = {
     "a result that is half an error": ([HI, a_call(), a_result(is_error="no")], 3),
     "files that are numbers": ([HI[:-1] + b', "carried": {"files": [5]}}'], 1),
     "todos that are none": ([HI[:-1] + b', "carried": {"todos": [null]}}'], 1),
+    "a list for what is carried": ([HI[:-1] + b', "carried": []}'], 1),
     "parts that are lists": ([HI[:-1] + b', "parts": [[]]}'], 1),
 }
 
