@@ -360,22 +360,6 @@ def test_after_sigkill_at_any_point_the_conversation_goes_on(whole, tmp_path):
     assert seen == lines if LONG_TESTS else len(seen) > len(lines) / 2
 
 
-def test_agents_that_run_at_once_in_one_folder_do_not_disturb_each_other(workspace):
-    Path("notes.txt").write_text(NOTES)
-
-    def work(number):
-        agent = Agent(StubClient(), approve=lambda *_: True, **SMALL)
-        play(agent, {f"{text} of {number}": r for text, r in script().items()})
-        assert not agent.client.refused
-
-    children = [child(partial(work, number)) for number in range(3)]
-    assert [ended(pid) for pid in children] == [0, 0, 0]
-    paths = FOLDER.glob("transcript_*.jsonl")
-    said = sorted(remember(load(path))["words"] for path in paths)
-    texts = [text for text in script() if text != "Something forbidden"]
-    assert said == [[f"{text} of {number}" for text in texts] for number in range(3)]
-
-
 # ---- Ctrl-C ----
 
 

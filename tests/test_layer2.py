@@ -102,15 +102,6 @@ def test_the_limits_are_the_models_own_within_the_settings(
     assert (agent.window, agent.max_output, agent.threshold) == expected
 
 
-def test_the_settings_of_layer_1_may_be_zero(monkeypatch):
-    names = "keep_recent", "keep_tokens", "clear_above", "min_savings"
-    for name in names:
-        monkeypatch.setenv(name.upper(), "0")
-    monkeypatch.setenv("MAX_MESSAGES", "50")
-    agent = program.Agent(None, **program.limits())
-    assert [vars(agent)[name] for name in (*names, "max_messages")] == [0, 0, 0, 0, 50]
-
-
 # --- Counting ---
 
 
@@ -555,15 +546,6 @@ def test_compact_by_hand_passes_an_open_breaker_and_closes_it(broken):
     assert agent.failures == 0 and "All is well." in head(agent)
     turns(agent, "Four.", "Five.")
     assert len(summaries(agent)) == 5
-
-
-def test_compact_by_hand_that_fails_leaves_it_open(broken):
-    agent = broken(NO_SUMMARY, reply("Done."))
-    before = agent.messages
-    assert not program.compact_history(agent, "compact")
-    assert agent.messages == before and len(summaries(agent)) == 4
-    program.take_turn(agent, "Four.")
-    assert len(summaries(agent)) == 4
 
 
 def test_the_compact_tool_does_not_pass_an_open_breaker(long):

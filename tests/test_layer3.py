@@ -117,14 +117,6 @@ def test_with_nothing_to_compact_it_is_said_and_the_work_goes_on(make):
     assert len(agent.messages) == 4
 
 
-def test_when_its_summary_fails_the_work_goes_on_with_the_history_as_it_was(worked):
-    agent = worked(reply(calls=[("compact", {})]), NO_SUMMARY, reply("Done."))
-    before = len(agent.messages)
-    assert program.take_turn(agent, "Count.") == "Done."
-    assert len(agent.messages) == before + 4 and agent.failures == 1
-    assert agent.focus is None
-
-
 # --- The person asks: /compact ---
 
 
@@ -142,14 +134,6 @@ def test_after_compact_the_agent_waits_and_the_next_wish_is_answered(worked, ent
     assert program.take_turn(agent, "Second wish.") == "Done."
     sent = agent.client.requests[-1]["messages"]
     assert len(sent) == 2 and sent[1] == typed("Second wish.")
-
-
-@pytest.mark.parametrize("messages", [[], [typed("Hello."), said("Hi.")]])
-def test_compact_with_nothing_to_compact_says_so(make, enter, messages):
-    agent = make(messages=messages)
-    enter(agent, "/compact")
-    assert "nothing to compact" in str(shown(agent))
-    assert agent.messages == messages and agent.client.requests == []
 
 
 # --- The API asks: the prompt is too long ---

@@ -203,19 +203,6 @@ def test_a_message_larger_than_the_window_is_refused_before_it_is_sent(make, tex
     assert len(agent.client.requests) == 1
 
 
-def test_the_threshold_holds_where_all_is_chinese_or_japanese(workspace):
-    (workspace / "記録.txt").write_text("作業の記録を一行ずつ書く。\n" * 2_000, "utf-8")
-    client, threshold = Worker(window=24_000), 12_000
-    agent = program.Agent(client, window=24_000, max_output=8_000, threshold=threshold)
-    for turn in range(90):
-        page = {"path": "記録.txt", "offset": 1 + turn, "limit": 300}
-        client.enqueue(reply("見ます。", calls=[("read_file", page)]))
-        client.enqueue(reply("この部分は正しく、直す所はない。" * 40))
-        program.take_turn(agent, f"{turn}番目の部分を見て、誤りがあれば直すこと。")
-    assert client.largest["after a summary"] <= threshold
-    assert client.largest["work"] <= 1.1 * threshold
-
-
 def test_many_short_messages_of_the_person_stay_within_their_share(make):
     agent = make(window=24_000, max_output=8_000, threshold=12_000)
     for text in (FIRST, *["go on"] * 1_200, "and now the last"):

@@ -607,12 +607,6 @@ def test_a_read_only_folder_is_one_clear_line_before_anything_is_sent(
     assert agent.client.requests == agent.messages == []
 
 
-def test_with_p_a_folder_that_cannot_be_written_is_one_line_and_status_1(run):
-    FOLDER.write_text("a file where the folder should be")
-    status, out, err = run("-p", "Hi")
-    assert (status, out, err.count("\n")) == (1, "", 1) and ".transcripts" in err
-
-
 def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known(make):
     agent = make(reply("One."), reply("Two."), SUMMARY)
     take_turn(agent, "First")
