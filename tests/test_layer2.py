@@ -570,10 +570,3 @@ def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
     assert program.take_turn(agent, "Newest wish.") == "Done."
     assert len(summaries(agent)) == 1 and len(agent.client.requests) == 3
     assert "Newest wish." in str(agent.client.requests[-1]["messages"])
-
-
-def test_what_is_typed_after_a_compaction_by_hand_does_not_summarise_again(long):
-    agent = long(reply(f"<summary>{'s' * 28_000}</summary>"), reply("Done."))
-    program.compact_history(agent, "compact")
-    assert program.take_turn(agent, "w" * 12_000) == "Done."  # over T with it
-    assert len(summaries(agent)) == 1
