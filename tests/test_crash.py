@@ -1,4 +1,4 @@
-"""SIGKILL and Ctrl-C at the points of a scripted run: every fourth, or all (LONG_TESTS).
+"""SIGKILL and Ctrl-C at points of a scripted run: every fourth, or all (LONG_TESTS).
 
 The run does all that an agent does: it streams, runs tools, hands work to a subagent,
 saves a large result, plans, compacts in all three ways, is cut off, answered with
@@ -460,7 +460,7 @@ class Lines:
 
 
 def traced_run(folder, lines):
-    """An agent after the script, with its lines traced, and how often Ctrl-C came out."""
+    """An agent after the script, with its lines traced, and how often Ctrl-C came."""
     fill(folder)
     agent, before = act_on(lambda name: None), sys.gettrace()
     sys.settrace(lines)

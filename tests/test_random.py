@@ -101,7 +101,7 @@ class Model(StubClient):
     """Gives the scripted replies and summaries, then usual ones; notes what tests need.
 
     `results`: each tool_result as it went to the transcript; `seen`: the ids of those
-    that had a reply; `system`: the system prompt; `thoughts`: how many blocks of thinking
+    that had a reply; `system`: the system prompt; `thoughts`: how many thinking blocks
     the newest reply had, to an agent with so many tools (a subagent has one less).
     """
 

@@ -468,7 +468,7 @@ def fill_disk(path=None, room=0):
 
 @pytest.fixture
 def refused():
-    """refused(agent, text): the one clear line that a turn ends with; frees the disk."""
+    """refused(agent, text): the one clear line that a turn ends with; frees disk."""
 
     def turn(agent, text):
         try:
