@@ -40,6 +40,7 @@ PLAN = ("todo_write", {"items": ["[x] begin", "[ ] go on"]})
 SUMMARY = reply("<analysis>notes</analysis>\n<summary>All is well.</summary>")
 NO_SUMMARY = reply("I would rather talk.")
 TOO_LONG = api_error(400, "prompt is too long: 208310 tokens > 200000 maximum")
+TOO_LARGE = api_error(413, "Request exceeds the maximum size")
 THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}
 
 numbers = itertools.count(1)
@@ -124,7 +125,17 @@ def is_valid(messages):
     return not [*stub.in_pairs(turns), *stub.in_order(turns, ["any"])]
 
 
-# --- What an agent did ---
+# --- What an agent does ---
+
+
+def turns(agent, *texts):
+    """Its answers to what the person types, one after another."""
+    return [take_turn(agent, text) for text in texts]
+
+
+def schemas(agent):
+    """What is sent of its tools."""
+    return [tool.schema for tool in agent.tools.values()]
 
 
 def shown(agent, *kinds):

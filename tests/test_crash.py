@@ -1,4 +1,4 @@
-"""SIGKILL and Ctrl-C at the points of a scripted run: every fourth, or all (LONG_TESTS).
+"""SIGKILL and Ctrl-C at points of a scripted run: every fourth, or all (LONG_TESTS).
 
 The run does all that an agent does: it streams, runs tools, hands work to a subagent,
 saves a large result, plans, compacts in all three ways, is cut off, answered with
@@ -18,8 +18,18 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from builders import LONG_TESTS, PLAN, READ, SUMMARY, TASK, WRITE, any_answer
-from stub import Stream, StubClient, api_error, count, reply, tokens
+from builders import (
+    LONG_TESTS,
+    PLAN,
+    READ,
+    SUMMARY,
+    TASK,
+    TOO_LARGE,
+    WRITE,
+    any_answer,
+    results,
+)
+from stub import Stream, StubClient, count, reply, tokens
 
 import agent as program
 from agent import Agent, AgentError, drop_thinking, load, remember, resume, take_turn
@@ -30,7 +40,6 @@ LONG = "A long answer. " * 700  # brings the context over that threshold
 HALF = LONG[: len(LONG) // 2]
 BIG = ("bash", {"command": "seq 2000"})
 COMPACT = ("compact", {"focus": "the notes"})
-TOO_LONG = api_error(413, "Request exceeds the maximum size")
 NOTES = "these are the notes\n" * 60
 TURNS = 3  # of the script, before a second agent takes the conversation up
 FOLDER = Path(".transcripts")
@@ -63,7 +72,7 @@ def script():
             reply("It is."),
         ],
         "Tell me half": [reply(HALF)],
-        "And the end": [TOO_LONG, SUMMARY, reply("The end.")],
+        "And the end": [TOO_LARGE, SUMMARY, reply("The end.")],
     }
 
 
@@ -250,12 +259,10 @@ def replay(lines):
 
 def shape(messages):
     """Messages without the texts of results, which layer 1 clears in memory alone."""
-    return json.loads(
-        json.dumps(messages),
-        object_hook=lambda b: (
-            b if b.get("type") != "tool_result" else {**b, "content": None}
-        ),
-    )
+    new = json.loads(json.dumps(messages))
+    for result in results(*new):
+        del result["content"]
+    return new
 
 
 def typed(lines):
@@ -351,75 +358,6 @@ def test_after_sigkill_at_any_point_the_conversation_goes_on(whole, tmp_path):
             raise AssertionError(f"killed at point {number}, {name}") from error
     lines = set(range(len(written(whole / FOLDER)) + 1))
     assert seen == lines if LONG_TESTS else len(seen) > len(lines) / 2
-
-
-def test_after_sigkill_in_the_middle_of_any_line_the_conversation_goes_on(whole):
-    lines = written(whole / FOLDER)
-    FOLDER.mkdir()
-    for number, line in enumerate(lines):
-        for cut in {1, 9, len(line) // 2, len(line) - 2, len(line) - 1}:
-            torn = b"".join(lines[:number]) + line[:cut]
-            (FOLDER / "transcript_1.jsonl").write_bytes(torn)
-            whole_lines = number + (cut == len(line) - 1)  # but for its line break
-            if whole_lines:
-                check_resumed(lines[:whole_lines])
-
-
-def test_after_sigkill_in_the_middle_of_a_first_line_the_old_file_goes_on(whole):
-    old, new = sorted(whole.glob(f"{FOLDER}/transcript_*.jsonl"), key=os.path.getmtime)
-    FOLDER.mkdir()
-    (FOLDER / old.name).write_bytes(old.read_bytes())
-    first, *_ = new.read_bytes().splitlines(keepends=True)
-    for cut in (0, 1, len(first) // 2, len(first) - 2):
-        (FOLDER / new.name).write_bytes(first[:cut])
-        check_resumed(old.read_bytes().splitlines(keepends=True))
-
-
-def test_after_sigkill_by_a_tool_that_runs_the_conversation_goes_on(workspace):
-    suicide = ("bash", {"command": "kill -KILL $PPID; sleep 5"})
-
-    def work():
-        agent = Agent(StubClient(reply("I try.", calls=[READ, suicide])), **SMALL)
-        agent.approve = lambda name, what: True
-        take_turn(agent, "Try it")
-
-    assert ended(child(work)) == -signal.SIGKILL
-    [path] = FOLDER.glob("transcript_*.jsonl")
-    lines = path.read_bytes().splitlines(keepends=True)
-    assert len(lines) == 2
-    check_resumed(lines)
-
-
-def test_after_sigkill_again_and_again_nothing_is_lost(workspace):
-    def work(number):
-        agent = Agent(StubClient(lambda request: kill()), **SMALL)
-        if number:
-            resume(agent, None)
-        take_turn(agent, f"Try {number}")
-
-    for number in range(5):
-        assert ended(child(partial(work, number))) == -signal.SIGKILL
-    agent = Agent(StubClient(any_answer))
-    resume(agent, None)
-    take_turn(agent, "At last")
-    said = [f"Try {number}" for number in range(5)]
-    assert remember(agent.messages)["words"] == [*said, "At last"]
-
-
-def test_agents_that_run_at_once_in_one_folder_do_not_disturb_each_other(workspace):
-    Path("notes.txt").write_text(NOTES)
-
-    def work(number):
-        agent = Agent(StubClient(), approve=lambda *_: True, **SMALL)
-        play(agent, {f"{text} of {number}": r for text, r in script().items()})
-        assert not agent.client.refused
-
-    children = [child(partial(work, number)) for number in range(3)]
-    assert [ended(pid) for pid in children] == [0, 0, 0]
-    paths = FOLDER.glob("transcript_*.jsonl")
-    said = sorted(remember(load(path))["words"] for path in paths)
-    texts = [text for text in script() if text != "Something forbidden"]
-    assert said == [[f"{text} of {number}" for text in texts] for number in range(3)]
 
 
 # ---- Ctrl-C ----
@@ -522,7 +460,7 @@ class Lines:
 
 
 def traced_run(folder, lines):
-    """An agent after the script, with its lines traced, and how often Ctrl-C came out."""
+    """An agent after the script, with its lines traced, and how often Ctrl-C came."""
     fill(folder)
     agent, before = act_on(lambda name: None), sys.gettrace()
     sys.settrace(lines)

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,14 @@ from builders import (
     NO_SUMMARY,
     SUMMARY,
     did,
-    fails,
     planned,
     read,
     said,
+    schemas,
     shown,
     summaries,
     texts,
+    turns,
     typed,
 )
 from stub import api_error, reply
@@ -60,19 +60,10 @@ def head(agent):
     return "\n".join(texts(agent.messages[0]))
 
 
-def last_text(request):
-    return str(request["messages"][-1]["content"])
-
-
-def schemas(agent):
-    return [tool.schema for tool in agent.tools.values()]
-
-
 def bytes_4(agent):
     """Bytes / 4 of all that the next request sends."""
     sent = [m["content"] for m in agent.messages]
-    fixed = [agent.system, schemas(agent)]
-    return len(stub.encoded(fixed + sent)) / 4
+    return len(stub.encoded([agent.system, schemas(agent), *sent])) / 4
 
 
 def reported(agent):
@@ -111,15 +102,6 @@ def test_the_limits_are_the_models_own_within_the_settings(
     assert (agent.window, agent.max_output, agent.threshold) == expected
 
 
-def test_the_settings_of_layer_1_may_be_zero(monkeypatch):
-    names = "keep_recent", "keep_tokens", "clear_above", "min_savings"
-    for name in names:
-        monkeypatch.setenv(name.upper(), "0")
-    monkeypatch.setenv("MAX_MESSAGES", "50")
-    agent = program.Agent(None, **program.limits())
-    assert [vars(agent)[name] for name in (*names, "max_messages")] == [0, 0, 0, 0, 50]
-
-
 # --- Counting ---
 
 
@@ -154,14 +136,6 @@ def test_right_after_a_compaction_bytes_4_count_by_the_factor_of_the_last_reply(
     assert program.context_tokens(agent) == pytest.approx(expected, rel=0.05)
 
 
-def test_a_message_that_is_taken_back_leaves_the_count_as_it_was(make):
-    agent = make(reply(BODY), reply(stop="refusal"))
-    program.take_turn(agent, "Tell me.")
-    before = program.context_tokens(agent)
-    fails(agent, "Something forbidden.")
-    assert program.context_tokens(agent) == pytest.approx(before, abs=2)
-
-
 @pytest.mark.parametrize("above, expected", [(0, False), (1, True)])
 def test_a_summary_is_due_above_the_threshold_and_not_at_it(make, above, expected):
     agent = make(messages=[typed(BODY)])
@@ -178,33 +152,14 @@ def test_the_share_that_came_from_the_cache_is_known(make):
     assert shares[0] == 0 and 0 < shares[1] < 0.5 and 0.9 < shares[2] < 1
 
 
-def test_it_is_the_apis_count_that_decides(make):
-    replies = [reply("x" * 20_000), SUMMARY, reply("Done.")]
-    agent = make(*replies, threshold=6_500)  # 6,000 by bytes / 4, 7,500 by the API
-    program.take_turn(agent, "First.")
-    assert bytes_4(agent) < agent.threshold < program.context_tokens(agent)
-    program.take_turn(agent, "Second.")
-    assert len(summaries(agent)) == 1
-
-
-def test_what_layer_1_frees_can_make_a_summary_unnecessary(make):
-    agent = make(reply("Done."), keep_recent=0, **WINDOW)
-    agent.messages = [typed("Look."), *did(BODY), said("Seen.")]
-    assert program.should_compact(agent)
-    program.take_turn(agent, "Go on.")
-    assert len(agent.client.requests) == 1 and "auto" not in str(shown(agent, "layer"))
-
-
 # --- The request for a summary ---
 
 
 @pytest.fixture
 def asked(make):
     """An agent that has been summarised once, with thinking in its conversation."""
-    thought = reply(BODY, thinking="A secret thought.")
-    agent = make(
-        thought, SUMMARY, reply("Done.", thinking="x"), thinking=True, **WINDOW
-    )
+    first, last = reply(BODY, thinking="A thought."), reply("Done.", thinking="x")
+    agent = make(first, SUMMARY, last, thinking=True, **WINDOW)
     program.take_turn(agent, "First wish.")
     before = agent.messages
     assert program.take_turn(agent, "Second wish.") == "Done."
@@ -237,26 +192,19 @@ CALL = [("bash", {"command": "touch called"})]
 
 
 @pytest.mark.parametrize(
-    "answer, summary",
+    "text, more, summary",
     [
-        (reply(WELL), "All is well."),
-        (reply(f"<analysis>a</analysis>\n\n{WELL}\n"), "All is well."),
-        (reply(WELL, stop="stop_sequence"), "All is well."),
-        (reply(WELL, thinking="a <summary>thought</summary>"), "All is well."),
-        (reply("<analysis>a <summary> of it</analysis>" + WELL), "All is well."),
-        (reply("<summary>\nTwo\n\nparts\n</summary>"), "Two\n\nparts"),
-        (
-            reply("<analysis>a</analysis><summary>It splits at </analysis>.</summary>"),
-            "It splits at </analysis>.",
-        ),
-        (
-            reply("<summary>Between <summary> and </summary> it stands.</summary>"),
-            r"Between <summary> and <\/summary> it stands.",
-        ),
+        (f"<analysis>a</analysis>\n\n{WELL}\n", {}, "All is well."),
+        (WELL, {"stop": "stop_sequence"}, "All is well."),
+        (WELL, {"thinking": "a <summary>thought</summary>"}, "All is well."),
+        (f"<analysis>a <summary> of it</analysis>{WELL}", {}, "All is well."),
+        ("<summary>\nTwo\n\nparts\n</summary>", {}, "Two\n\nparts"),
+        ("<analysis>a</analysis><summary>b</analysis></summary>", {}, "b</analysis>"),
+        ("<summary>a <summary> b</summary></summary>", {}, r"a <summary> b<\/summary>"),
     ],
 )
-def test_a_normal_reply_with_a_summary_is_accepted(long, answer, summary):
-    agent = long(answer, reply("Done."))
+def test_a_normal_reply_with_a_summary_is_accepted(long, text, more, summary):
+    agent = long(reply(text, **more), reply("Done."))
     assert program.take_turn(agent, "Newest wish.") == "Done."
     assert f"\n{summary}\n" in head(agent) and "<analysis>" not in head(agent)
     assert agent.failures == 0
@@ -266,22 +214,17 @@ def test_a_normal_reply_with_a_summary_is_accepted(long, answer, summary):
     "answer",
     [
         reply(WELL, stop="refusal"),
-        reply("", stop="refusal"),
         reply(WELL, stop="max_tokens"),
         reply(WELL, stop="pause_turn"),
         reply(WELL, calls=CALL),
         reply(WELL, calls=CALL, stop="end_turn"),
-        reply("", calls=CALL),
         reply("All is well."),
-        reply("<summary></summary>"),
         reply("<summary> \n </summary>"),
         reply("<summary>It went"),
         reply("<analysis><summary>All is well.</summary></analysis>"),
-        reply(""),
         reply("", thinking="Hm."),
         reply(f"<summary>{BODY}{BODY}</summary>"),  # longer than the history
         api_error(400, "some other fault"),
-        api_error(401, "invalid x-api-key"),
     ],
     ids=lambda answer: str(answer)[:70],
 )
@@ -332,8 +275,7 @@ def test_the_persons_words_are_kept_letter_by_letter(compacted):
 def test_words_are_carried_over_several_compactions(long):
     agent = long(*[SUMMARY, reply(BODY)] * 4)
     wishes = [f"Wish number {n}." for n in range(4)]
-    for wish in wishes:
-        program.take_turn(agent, wish)
+    turns(agent, *wishes)
     assert len(summaries(agent)) == 4
     assert words_of(agent) == ["First wish.", *wishes]
     places = [head(agent).index(wish) for wish in words_of(agent)]
@@ -358,23 +300,19 @@ def test_the_budget_is_20000_tokens_where_the_threshold_is_high(make):
     assert 19_000 < program.estimate_tokens(map(typed, kept)) <= 20_000
 
 
-@pytest.mark.parametrize("place", ["First", "Second"])
-def test_a_long_wish_that_fits_the_budget_stays_whole(make, place):
-    wishes = ["First wish.", "Second wish."]
-    big = f"{place} wish, a long one. " + "w" * 3_200  # 800 of 1,250 tokens
-    wishes[place == "Second"] = big
+@pytest.mark.parametrize(
+    "wishes, kept",
+    [
+        (["a" * 3_200, "b"], ["a" * 3_200, "b"]),  # 800 of 1,250 tokens
+        (["a", "b" * 3_200], ["a", "b" * 3_200]),
+        (["a" * 90_000, "b" * 800, "c" * 800], ["a" * 80, "c" * 800]),
+    ],
+)
+def test_a_long_wish_stays_whole_or_leaves_room_for_the_newest(make, wishes, kept):
     history = [*map(typed, wishes), said(BODY), typed("Now.")]
     agent = make(SUMMARY, messages=history, **WINDOW)
     assert program.auto_compact(agent)
-    assert all(wish in head(agent) for wish in wishes)
-
-
-def test_a_first_wish_over_the_budget_leaves_room_for_the_newest(make):
-    wishes = ["A" * 90_000, "b" * 800, "c" * 800]
-    history = [*map(typed, wishes), said(BODY), typed("Now.")]
-    agent = make(SUMMARY, messages=history, **WINDOW)
-    assert program.auto_compact(agent)
-    assert "AAAA" in head(agent) and wishes[2] in head(agent)
+    assert all(f"\n{wish}" in head(agent) for wish in kept)
 
 
 # --- The plan ---
@@ -387,12 +325,8 @@ def test_a_plan_that_is_done_is_not_brought_back(long, items):
     program.take_turn(agent, "One.")
     for message in planned(*items):
         program.commit(agent, message)
-    program.take_turn(agent, "Two.")
+    turns(agent, "Two.")
     assert len(summaries(agent)) == 2 and "mend it" not in head(agent)
-
-
-def test_a_plan_that_the_tool_refused_does_not_count(compacted):
-    assert "wrong" not in head(compacted(*planned("[ ] wrong", is_error=True)))
 
 
 # --- The files ---
@@ -415,6 +349,7 @@ def test_five_files_come_back_those_read_last_each_once(compacted):
         ("grep", {"pattern": "x", "path": "a.py"}, False),
         ("read_file", {"path": "a.py"}, True),
         ("load_skill", {"name": "birds"}, True),
+        ("todo_write", {"items": ["[ ] write its text"]}, True),
     ],
 )
 def test_only_what_was_read_comes_back(compacted, skill, tool, given, failed):
@@ -442,31 +377,19 @@ def test_all_files_together_are_within_a_quarter_of_the_threshold(make):
     assert "e" * 15_000 in restored[0]  # the one read last comes first
 
 
-def test_a_file_that_is_gone_is_named(compacted):
-    agent = compacted(*read("gone.py"))
-    [line] = [text for text in texts(agent.messages[0]) if "gone.py" in text]
-    assert "no file" in line
-
-
-def test_a_restored_file_still_counts_as_recent_at_the_next_compaction(long):
+def test_a_file_and_a_skill_are_put_back_after_this_compaction_and_the_next(
+    long, skill
+):
     Path("a.py").write_text("its text")
-    agent = long(*[SUMMARY, reply(BODY)] * 3, before=read("a.py"))
+    skill("birds", "Count the birds twice.")
+    skill("fish", "Never count fish.")
+    before = [*read("a.py"), *loaded("birds")]
+    agent = long(*[SUMMARY, reply(BODY)] * 3, before=before)
     for text in ("One.", "Two.", "Three."):
         program.take_turn(agent, text)
-        assert head(agent).count("its text") == 1
-
-
-@pytest.mark.parametrize("text", ["a line\n" * 6_500_000, "x" * 45_000_000])
-def test_of_five_files_of_45_megabytes_no_more_is_read_than_is_restored(make, text):
-    Path("0").write_text(text)
-    for n in "1234":
-        Path(n).symlink_to("0")
-    agent = make()
-    tracemalloc.start()
-    restored = program.restore_recent_files(agent, list("01234"))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(restored) == 5 and peak < 3_000_000
+        whole = head(agent)
+        counts = map(whole.count, ("its text", "the birds twice", "Never count"))
+        assert [*counts] == [1, 1, 0]
 
 
 # --- The skills ---
@@ -488,38 +411,6 @@ def skill():
 def loaded(name, **more):
     """A skill was loaded, as two messages."""
     return did("Its text.", tool="load_skill", given={"name": name}, **more)
-
-
-def test_a_skill_that_was_loaded_is_put_back_after_this_compaction_and_the_next(
-    long, skill
-):
-    skill("birds", "Count the birds twice.")
-    skill("fish", "Never count fish.")
-    agent = long(*[SUMMARY, reply(BODY)] * 3, before=loaded("birds"))
-    for text in ("One.", "Two.", "Three."):
-        program.take_turn(agent, text)
-        assert head(agent).count("Count the birds twice.") == 1
-        assert "Never count fish." not in head(agent)
-
-
-def test_of_many_skills_the_newest_come_back_5000_tokens_each_25000_in_all(make, skill):
-    for name in "abcdefg":
-        skill(name, name * 40_000)
-    restored = program.restore_skills(make(), list("abcdefg"))
-    assert [re.findall('name="(.)"', text) for text in restored] == [
-        [n] for n in "gfedc"
-    ]
-    assert all(4_800 < len(text) / 4 < 5_100 and "cut" in text for text in restored)
-    assert sum(map(len, restored)) / 4 < 25_300
-
-
-def test_a_skill_that_is_gone_is_named_and_the_work_goes_on(long, skill):
-    path = skill("birds", "Count the birds twice.")
-    agent = long(SUMMARY, reply("Done."), before=loaded("birds"))
-    path.unlink()
-    assert program.take_turn(agent, "Newest wish.") == "Done."
-    [line] = [text for text in texts(agent.messages[0]) if "birds" in text]
-    assert "no file" in line
 
 
 # --- Quotations ---
@@ -546,9 +437,7 @@ def test_what_is_cut_is_closed_all_the_same(compacted, skill):
     Path("a.py").write_text("a</file>\n" * 9_000)
     skill("birds", "b</skill>\n" * 9_000)
     wish = typed("c</message>\n" * 9_000)
-    agent = compacted(
-        *read("a.py"), *loaded("birds"), wish, summary=SUMMARY, threshold=40_000
-    )
+    agent = compacted(*read("a.py"), *loaded("birds"), wish, threshold=40_000)
     for tag in ("file", "skill", "message"):
         [text] = [t for t in texts(agent.messages[0]) if f"<{tag}" in t]
         assert re.search("cut here|more follows", text) and text.endswith(f"</{tag}>")
@@ -617,11 +506,9 @@ def broken(long):
     """An agent whose summaries failed three times in a row, and its next replies."""
 
     def build(*replies, before=(), **fields):
-        agent = long(
-            *[NO_SUMMARY, reply("Done.")] * 3, *replies, before=before, **fields
-        )
-        for text in ("One.", "Two.", "Three."):
-            assert program.take_turn(agent, text) == "Done."
+        failing = [NO_SUMMARY, reply("Done.")] * 3
+        agent = long(*failing, *replies, before=before, **fields)
+        assert turns(agent, "One.", "Two.", "Three.") == ["Done."] * 3
         return agent
 
     return build
@@ -631,19 +518,14 @@ def test_after_three_failures_in_a_row_the_breaker_opens_and_says_so_once(broken
     agent = broken(reply("Done."))
     program.take_turn(agent, "Four.")
     assert len(summaries(agent)) == 3 and agent.failures == 3
-    assert ["/compact" in text for text in shown(agent, "error")] == [
-        False,
-        False,
-        True,
-    ]
+    told = ["/compact" in text for text in shown(agent, "error")]
+    assert told == [False, False, True]
 
 
 def test_a_success_in_between_begins_the_count_anew(long):
     bad, good = [NO_SUMMARY, reply("Done.")], [SUMMARY, reply(BODY)]
-    agent, failures = long(*bad, *bad, *good, *bad), []
-    for text in ("One.", "Two.", "Three.", "Four."):
-        program.take_turn(agent, text)
-        failures.append(agent.failures)
+    agent = long(*bad, *bad, *good, *bad)
+    failures = [turns(agent, text) and agent.failures for text in "1234"]
     assert failures == [1, 2, 0, 1]
 
 
@@ -662,18 +544,8 @@ def test_compact_by_hand_passes_an_open_breaker_and_closes_it(broken):
     agent = broken(SUMMARY, reply(BODY), SUMMARY, reply("Done."))
     assert program.compact_history(agent, "compact")
     assert agent.failures == 0 and "All is well." in head(agent)
-    for text in ("Four.", "Five."):
-        program.take_turn(agent, text)
+    turns(agent, "Four.", "Five.")
     assert len(summaries(agent)) == 5
-
-
-def test_compact_by_hand_that_fails_leaves_it_open(broken):
-    agent = broken(NO_SUMMARY, reply("Done."))
-    before = agent.messages
-    assert not program.compact_history(agent, "compact")
-    assert agent.messages == before and len(summaries(agent)) == 4
-    program.take_turn(agent, "Four.")
-    assert len(summaries(agent)) == 4
 
 
 def test_the_compact_tool_does_not_pass_an_open_breaker(long):
@@ -698,10 +570,3 @@ def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
     assert program.take_turn(agent, "Newest wish.") == "Done."
     assert len(summaries(agent)) == 1 and len(agent.client.requests) == 3
     assert "Newest wish." in str(agent.client.requests[-1]["messages"])
-
-
-def test_what_is_typed_after_a_compaction_by_hand_does_not_summarise_again(long):
-    agent = long(reply(f"<summary>{'s' * 28_000}</summary>"), reply("Done."))
-    program.compact_history(agent, "compact")
-    assert program.take_turn(agent, "w" * 12_000) == "Done."  # over T with it
-    assert len(summaries(agent)) == 1
