@@ -724,11 +724,11 @@ def tokens_from(agent: Agent, start: int, tokens: int) -> float:
 def pays_after(old: list[dict], new: list[dict]) -> float:
     """After how many requests a clearing has paid for the cache that it rewrites.
 
-    Writing to the cache costs 1.25 of an input token, reading 0.1: R tokens behind the
-    first change cost 1.15 R once, F tokens freed save 0.1 F at each request.
+    Writing to the cache costs 1.25 of an input token, reading 0.1: R tokens between the
+    first change and what is new cost 1.15 R once, F tokens freed save 0.1 F a request.
     """
     same = itertools.takewhile(lambda pair: pair[0] is pair[1], zip(old, new))
-    rewritten = estimate_tokens(new[len(list(same)) :])
+    rewritten = estimate_tokens(new[len(list(same)) : unseen(new)])
     return 11.5 * rewritten / max(1, estimate_tokens(old) - estimate_tokens(new))
 
 
@@ -860,7 +860,7 @@ def resume(agent: Agent, path: Path | None) -> None:
     if not messages:
         raise AgentError(f"There is no conversation in {path}.")
     agent.messages, agent.transcript, agent.log_bytes = messages, path, 0
-    agent.counted = agent.known = 0
+    agent.counted = agent.known = agent.failures = agent.forgotten = 0
     agent.emit("layer", f"[resume] {path}: {context_tokens(agent):,} tokens")
 
 
@@ -924,6 +924,7 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 MAX_TRIES = 5  # of one request
 MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
 STALL_SECONDS = 120  # without a word of a reply
+MAX_PARTS = 10  # of one answer, where max_tokens cuts it
 STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
@@ -966,13 +967,12 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
     """The reply to `prompt`, with the oldest quarters left out where it is too long."""
-    rest = messages
-    for quarter in (1, 2, 3, 4):
-        try:
-            return ask(agent, [*rest, prompt], quiet=True)
-        except PromptTooLong:
-            cut = pair_safe(messages, max(1, len(messages) * quarter // 4))
-            rest = [messages[0], *drop_thinking(messages[cut:])]
+    cuts = [pair_safe(messages, len(messages) * quarter // 4) for quarter in range(4)]
+    for cut in dict.fromkeys(max(1, cut) for cut in cuts):
+        rest = [messages[0], *messages[cut:]]
+        with suppress(PromptTooLong):
+            bare = drop_thinking(rest) if cut > 1 else rest
+            return ask(agent, [*bare, prompt], quiet=True)
     raise AgentError("the conversation is too long to be summarised")
 
 
@@ -980,7 +980,7 @@ def fault(agent: Agent, error: Exception) -> str:
     """What went wrong, in one line without a key; the address if nobody answered."""
     text = getattr(error, "api_message", None) or str(error) or repr(error)
     text = " ".join(redact(text).split())[:300].rstrip(".")
-    address = getattr(agent.client, "base_url", "")
+    address = re.sub("//[^/@]*@", "//", str(getattr(agent.client, "base_url", "")))
     nobody = address and not hasattr(error, "status_code")
     return f"{text} ({address})" if nobody else text
 
@@ -1023,7 +1023,8 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
                 raise AgentError(f"It cannot be sent: {text}. {HINTS[None]}") from error
             raise
         read_stream(agent, stream, quiet)
-        reply = to_reply(stream.get_final_message())
+        ids = {b["id"] for m in messages for b in blocks(m, "tool_use")}
+        reply = to_reply(stream.get_final_message(), ids)
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
 
@@ -1053,7 +1054,7 @@ def read_stream(agent: Agent, stream: Any, quiet: bool) -> None:
         over.set()
 
 
-def to_reply(final: Any) -> Reply:
+def to_reply(final: Any, ids: set[str]) -> Reply:
     """The SDK's answer as plain data; raises where it is not finished."""
     stop = final.stop_reason
     if stop is None:
@@ -1072,22 +1073,28 @@ def to_reply(final: Any) -> Reply:
         for block in final.content
         if block.type != "text" or block.text.strip()
     ]
-    kept = sendable(content, cut_off=stop == "max_tokens")
+    kept = sendable(content, stop == "max_tokens", ids)
     written = written if len(kept) == len(content) else size(kept)
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, written)
 
 
-def sendable(content: list[dict], cut_off: bool) -> list[dict]:
+def sendable(content: list[dict], cut_off: bool, ids: set[str]) -> list[dict]:
     """The blocks of a reply that the API takes back; ValueError: one cannot be sent.
 
     No thinking that was cut, that stands alone or that is not as it was signed, since a
-    lone surrogate in the reply had to be replaced.
+    lone surrogate in the reply had to be replaced. A call with an id of the `ids` that
+    were given before, as other providers send them, gets one of its own.
     """
     clean = json.loads(to_bytes(content))
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
+    kept = useful if cut_off or not useful or clean != content else clean
+    for call in [b for b in useful if b["type"] == "tool_use"]:
+        while call["id"] in ids or not call["id"]:
+            call["id"] = f"{call['id']}_{len(ids)}"
+        ids.add(call["id"])
     if useful:
         check({"role": "assistant", "content": useful}, [user()], set())
-    return useful if cut_off or not useful or clean != content else clean
+    return kept
 
 
 def drop_refused(agent: Agent) -> None:
@@ -1100,7 +1107,8 @@ def drop_refused(agent: Agent) -> None:
 
 def nudge(agent: Agent, calls: list[dict], stop: str, nudges: int) -> int:
     """Ask the model to go on after a reply that was cut off or empty."""
-    if nudges == MAX_FAILURES:
+    writing = stop == "max_tokens" and not calls  # a long answer, part after part
+    if nudges == (MAX_PARTS if writing else MAX_FAILURES):
         close_calls(agent)
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
     text = "Please continue."
@@ -1130,7 +1138,7 @@ MAX_RULES = 8_000  # of AGENTS.md, in tokens
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
 OWN_FOLDERS = {TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
-SECRET = re.compile(r"(?is)\.env(rc)?(\.(?!example\Z).*)?")  # names of files
+SECRET = re.compile(r"(?is)\.{1,2}env(rc)?([._~-](?!example\Z).*)?")  # names of files
 COLOR = r"\x1b\[[\d;]*[mK]"  # what grep and others put around a match
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
@@ -1223,7 +1231,7 @@ def redact(text: str) -> str:
 
 def ask_first(agent: Agent, name: str, what: str) -> None:
     """Raise ToolError unless the person lets this tool do `what`."""
-    answer = agent.approve(name, what)
+    answer = agent.approve(name, redact(what))
     if answer is not True:
         why = f", saying: {answer}." if answer else ". Ask what to do instead."
         raise ToolError(f"The user refused this call{why}")
@@ -1249,7 +1257,7 @@ def inside(path: str, writing: bool = False) -> Path:
 def secrets(root: Path, files: list[Path]) -> list[Path]:
     """Which of the files are a .env or one of its kin, by name or as a hard link."""
     linked = [f for f in files if f.is_file() and f.stat().st_nlink > 1]
-    kin = root.rglob(".[eE][nN][vV]*") if linked else []
+    kin = root.rglob(".*[eE][nN][vV]*") if linked else []
     held = [p for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
     named = [f for f in files if SECRET.fullmatch(f.name)]
     return named + [f for f in linked if any(map(f.samefile, held))]
@@ -1395,6 +1403,8 @@ def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     ask_first(agent, name, changes(path, old, new))
     real = inside(path, writing=True)
+    if old != (text_to_change(path) if real.exists() else ""):
+        raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
 
@@ -1417,7 +1427,8 @@ def changes(path: str, old: str, new: str) -> str:
         diff = difflib.unified_diff(before, after, path, path, lineterm="")
         at = partial(re.sub, r"(?<=[-+])\d+", lambda m: str(int(m[0]) + start))
         diff = [at(line) if line.startswith("@@") else line for line in diff]
-    diff = [f"{line[:2_000]} [cut]" if line[2_000:] else line for line in diff]
+    cut = "{} [{:,} characters more] {}".format
+    diff = [d if len(d) < 2_000 else cut(d[:900], len(d), d[-900:]) for d in diff]
     more = len(diff) - MAX_DIFF_LINES
     diff[MAX_DIFF_LINES:] = [f"({more:,} more lines)"] if more > 0 else []
     return "\n".join(diff) or f"{path}: no line changes"
@@ -1569,8 +1580,11 @@ def read_workspace(agent: Agent) -> None:
     parts += [agent.rules] if agent.rules else []
     agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
-        about = "".join(f"\n- {name}: {use}" for name, (_, use) in skills.items())
-        parts.append(f"Skills, to be read with load_skill before use:{about}")
+        most = min(MAX_RULES, agent.threshold // 8)
+        about = fit((f"- {n}: {use}" for n, (_, use) in skills.items()), most, most)
+        more = [f"- and {len(skills) - len(about)} more"] * (len(about) < len(skills))
+        title = "Skills, to be read with load_skill before use:"
+        parts.append("\n".join([title, *about, *more]))
         agent.tools["load_skill"] = TOOLS["load_skill"]
     agent.system = json.loads(to_bytes("\n\n".join(parts)))
 
@@ -1594,9 +1608,14 @@ def front_matter(text: str) -> tuple[dict[str, str], str]:
     head = re.match(r"(?s)\ufeff?---\s*\n(.*?)\n---[ \t]*(?:\n|\Z)", text)
     if not head:
         raise ToolError("it does not begin with fields between two lines ---")
-    joined = re.sub(r"\s*\n[ \t]+", " ", head[1])  # an indented line goes on
-    field = r"(?m)^([\w-]+):[ \t]*([>|][+-]?(?=\s|$))?[ \t]*(.*)$"
-    found = re.findall(field, joined)
+    lines = [""]
+    for line in head[1].split("\n"):
+        if line.startswith((" ", "\t")) or not line.strip():
+            lines[-1] = f"{lines[-1]} {line.strip()}".strip()  # goes on with its field
+        else:
+            lines.append(line)
+    field = r"([\w-]+):[ \t]*([>|][+-]?(?=\s|$))?[ \t]*(.*)"
+    found = [m.groups() for m in (re.fullmatch(field, t.strip()) for t in lines) if m]
     fields = {name: text if folded else bare(text) for name, folded, text in found}
     if not fields.get("name") or not fields.get("description"):
         raise ToolError("it has no name or no description")
@@ -1629,7 +1648,7 @@ def again(agent: Agent, tool: Callable[[Agent, str], str], name: str) -> str:
     """What a tool says of `name` now: its text, or the fault."""
     try:
         return tool(agent, name)
-    except (ToolError, OSError) as error:
+    except (ToolError, OSError, ValueError) as error:
         return f"({error})"
 
 
@@ -1649,9 +1668,8 @@ STYLES |= {"error": "\x1b[31m", "failed": "\x1b[31m"}
 RESULT_LINES = 3  # of a tool's result on the screen
 HISTORY = TRANSCRIPT_DIR / "history"
 # letters and marks that show nothing, besides all that is no character to print
-UNSEEN = (
-    "\ufe00-\ufe0d\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"
-)
+UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164"
+UNSEEN += "\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef"
 
 
 @dataclass
@@ -1763,7 +1781,10 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
         show(terminal, "error", f"[{name}] refused: no terminal to ask on (see --yes)")
         return "there is no terminal to ask on"
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
-    show(terminal, "plain", "  " + visible(what).replace("\n", "\n  "))
+    lines, half = visible(what).split("\n"), MAX_DIFF_LINES // 2
+    if len(lines) > MAX_DIFF_LINES + 1:
+        lines[half:-half] = [f"({len(lines) - 2 * half:,} lines more between)"]
+    show(terminal, "plain", "\n".join(f"  {line}" for line in lines))
     show(terminal, "plain", f"Run {name}? y: yes, a: always in this run, n or why not")
     answer = sys.stdin.readline().strip()
     terminal.allowed |= {name} if answer.lower() == "a" else set()
@@ -1792,8 +1813,8 @@ def context_table(agent: Agent) -> str:
         if is_typed(message):
             parts["what you said"] += size(message["content"])
             continue
-        labels = message.get("parts", [])
-        for block, part in itertools.zip_longest(message["content"], labels):
+        labels = itertools.chain(message.get("parts", []), itertools.repeat(""))
+        for block, part in zip(message["content"], labels):
             if block["type"] == "tool_result":
                 part = f"results of {names[block['tool_use_id']]}"
             default = "assistant" if message["role"] == "assistant" else "notes"
@@ -1870,7 +1891,8 @@ def edit_lines() -> Any:
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
         with suppress(OSError):
-            readline.read_history_file(HISTORY)
+            if HISTORY.is_file():
+                readline.read_history_file(HISTORY)
         return readline
 
 
@@ -1884,8 +1906,11 @@ def read_prompt(editor: Any) -> str:
         editor.add_history(line.replace("\n", " "))  # a line each, as in the file
         with suppress(OSError, AttributeError):  # not every editor can append
             own_folder(TRANSCRIPT_DIR)
-            HISTORY.touch(0o600)
-            editor.append_history_file(1, HISTORY)
+            os.close(
+                os.open(HISTORY, os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+            )
+            if HISTORY.is_file():  # of this folder, no link to another
+                editor.append_history_file(1, HISTORY)
     return line.strip()
 
 
@@ -2014,7 +2039,8 @@ def connected(agent: Agent) -> Agent:
 def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
     known = ["AGENTS.md"] if agent.rules else []
-    known += [f"skills: {', '.join(agent.skills)}"] if agent.skills else []
+    names = [*agent.skills][:5] + ["..."] * (len(agent.skills) > 5)
+    known += [f"skills: {', '.join(names)}"] if names else []
     limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
 
@@ -2041,7 +2067,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     text = sys.stdin.read() if options.p == "-" else f"{piped()}\n\n{options.p}".strip()
     answer = take_turn(connected(agent), text)
     stop_clock(terminal)
-    print(visible(answer))
+    print(visible(answer) if sys.stdout.isatty() else answer)
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -2104,7 +2130,8 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (AgentError, OSError, ImportError) as error:
-        show(terminal, "error", str(error))
+        with suppress(OSError):  # there may be no room even for that
+            show(terminal, "error", str(error))
         return 1
     except KeyboardInterrupt:
         return 130

@@ -38,6 +38,7 @@ def workspace(tmp_path, monkeypatch):
     """An empty folder to work in, and none of the person's own settings."""
     for name in SETTINGS | PROXIES | {name.lower() for name in PROXIES}:
         monkeypatch.delenv(name, raising=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever changed it
     folder = tmp_path / "workspace"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -1,5 +1,6 @@
 """The tools against a hostile model: nothing leaks, hangs, grows or gets outside."""
 
+import io
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,10 @@ def test_a_binary_file_is_refused_and_grep_shows_none(error_of, use, name, data)
 SECRETS = [".env", "sub/.env", ".ENV", "sub/.ENV", "sub/../.env", ".env.e2e", ".envrc"]
 SECRETS += [
     ".envrc.local",
+    ".env~",
+    ".env-prod",
+    ".env_local",
+    "..env.swp",
     ".env.a.example.b",
     ".env.a\nb",
     ".env.link",
@@ -680,3 +686,44 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
     head = program.replacement(agent, "A summary.", agent.messages, True, 0)
     [text] = [text for text in texts(head) if "<file" in text]
     assert text.startswith('<file name="file">\n(') and "hidden" not in text
+
+
+def test_a_history_that_leads_elsewhere_is_neither_read_nor_written(
+    workspace, monkeypatch
+):
+    victim = workspace / "victim"
+    victim.write_text("mine\n")
+    (workspace / ".transcripts").mkdir()
+    (workspace / ".transcripts/history").symlink_to(victim)
+    kept = []
+    editor = types.SimpleNamespace(
+        add_history=kept.append,
+        append_history_file=lambda count, path: Path(path).write_text("prompt"),
+    )
+    monkeypatch.setattr("builtins.input", lambda mark: "a prompt")
+    assert program.read_prompt(editor) == "a prompt" == kept[0]
+    assert victim.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    "what", ["rm x" + "\n" * 300 + "ls", "ls" + "\n" * 300 + "rm x"]
+)
+def test_both_ends_of_a_long_command_stand_before_the_question(what, monkeypatch):
+    out = io.StringIO()
+    typing = types.SimpleNamespace(isatty=lambda: True, readline=lambda: "y\n")
+    monkeypatch.setattr(program.sys, "stdin", typing)
+    monkeypatch.setattr(program.termios, "tcflush", lambda *_: None)
+    assert program.ask_person(program.Terminal(out), "bash", what) is True
+    said = out.getvalue()
+    assert "rm x" in said and "lines more between" in said and said.count("\n") < 50
+
+
+def test_the_person_is_not_shown_a_key_in_a_diff(make, workspace, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret-key-0123")
+    (workspace / "f.txt").write_text("key=secret-key-0123\nport=1\n")
+    asked = []
+    agent = make(approve=lambda name, what: asked.append(what) or True)
+    edit = call("edit_file", path="f.txt", old_text="port=1", new_text="port=2")
+    assert not program.run_tool(agent, edit).get("is_error")
+    assert "port=2" in asked[0] and "secret-key-0123" not in asked[0]
+    assert "secret-key-0123" in (workspace / "f.txt").read_text()

@@ -369,10 +369,14 @@ def tokens(number):
 def test_a_clearing_pays_after_11_5_times_what_is_rewritten_over_what_is_freed(
     cleared, left, behind, requests
 ):
-    before, after = tokens(99_000), tokens(behind or 1)
-    old, new = [before, tokens(cleared)], [before, tokens(left)]
-    end = [after] if behind else []
-    assert pays_after([*old, *end], [*new, *end]) == requests
+    def seen(size):
+        return {**tokens(size), "role": "assistant"}
+
+    before, end = seen(99_000), [seen(behind)] if behind else []
+    old, new = [before, seen(cleared), *end], [before, seen(left), *end]
+    assert pays_after(old, new) == requests
+    unread = tokens(50_000)  # is written to the cache either way
+    assert pays_after([*old, unread], [*new, unread]) == requests
 
 
 @pytest.mark.parametrize("ago, pays", [(0, 12), (400, 0)])

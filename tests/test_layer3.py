@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from builders import (
     asks_for_summary,
     did,
     fails,
+    history,
     on_disk,
     outputs,
     said,
@@ -381,3 +383,13 @@ def test_thinking_is_dropped_from_that_copy_and_from_no_other(make):
     whole, copy = ("'thinking'" in str(r["messages"]) for r in summaries(agent))
     assert (whole, copy) == (True, False) and agent.messages == before
     assert program.take_turn(agent, "Go on.") == "More."  # its thinking is still valid
+
+
+def test_a_summary_that_is_too_long_is_not_asked_for_again_as_it_was(make):
+    refused = api_error(400, "prompt is too long: 9 tokens > 8 maximum")
+    agent = make(*[refused] * 2)
+    prompt = program.user("Summarise.")
+    with pytest.raises(program.AgentError, match="too long to be summarised"):
+        program.ask_for_less(agent, history(did("x" * 500)), prompt)
+    sent = [json.dumps(request["messages"]) for request in agent.client.requests]
+    assert len(sent) == len(set(sent)) <= 2

@@ -369,3 +369,28 @@ def test_a_signal_that_is_ignored_stays_so_as_under_nohup(name):
     before = signal.signal(number, signal.SIG_IGN)
     program.prepare(program.Terminal(sys.stdout))
     assert signal.signal(number, before) == signal.SIG_IGN
+
+
+def test_a_call_with_an_id_that_was_given_before_gets_one_of_its_own(make):
+    again = {
+        "type": "tool_use",
+        "id": "call_0",
+        "name": "glob",
+        "input": {"pattern": "*"},
+    }
+    same = [reply(content=[{**again}]), reply(content=[{**again}, {**again}])]
+    agent = make(*same, reply("Done."))
+    assert take_turn(agent, "Look twice.") == "Done."
+    assert program.load(agent.transcript) == agent.messages
+
+
+def test_a_long_answer_may_come_in_many_parts(make):
+    parts = [reply(f"part {n}, ", stop="max_tokens") for n in range(6)]
+    answer = take_turn(make(*parts, reply("end")), "Write a book.")
+    assert answer == "".join(f"part {n}, " for n in range(6)) + "end"
+
+
+def test_an_answer_that_never_ends_is_stopped(make):
+    parts = [reply("more ", stop="max_tokens")] * (program.MAX_PARTS + 1)
+    with pytest.raises(program.AgentError, match="cut off"):
+        take_turn(make(*parts), "Write for ever.")

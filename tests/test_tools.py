@@ -574,3 +574,25 @@ def test_what_a_subagent_does_is_indented_and_its_answer_shown(make):
     assert shown(agent, "result") == ["  look: from bash\n"]
     assert shown(agent, "answer") == ["There are 3."]
     assert "".join(shown(agent, "text")) == "Thanks."
+
+
+def test_an_edit_does_not_overwrite_what_changed_during_the_question(make, workspace):
+    (workspace / "f.txt").write_text("one two")
+
+    def approve(name, what):
+        (workspace / "f.txt").write_text("one two, and the person's own")
+        return True
+
+    edit = call("edit_file", path="f.txt", old_text="two", new_text="2")
+    block = run_tool(make(approve=approve), edit)
+    assert block["is_error"] and "changed meanwhile" in block["content"]
+    assert (workspace / "f.txt").read_text() == "one two, and the person's own"
+
+
+def test_a_change_at_either_end_of_a_long_line_is_shown():
+    for old, new in [
+        ("a" + "x" * 5_000, "b" + "x" * 5_000),
+        ("x" * 5_000, "x" * 5_000 + "b"),
+    ]:
+        minus, plus = changes("f", old, new).split("\n")[-2:]
+        assert minus[1:] != plus[1:] and "characters more" in plus

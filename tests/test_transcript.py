@@ -580,3 +580,16 @@ def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known
     take_turn(agent, "Second")
     assert load(agent.transcript) == agent.messages and len(agent.messages) == 4
     assert lines(agent)[0]["from"] == str(gone) and not gone.exists()
+
+
+def test_a_conversation_that_is_taken_up_begins_with_a_closed_breaker(make):
+    take_turn(old := make(reply("Hello.")), "Hi")
+    agent = make(failures=3, forgotten=900)
+    program.resume(agent, old.transcript)
+    assert agent.failures == agent.forgotten == 0
+
+
+def test_more_labels_than_blocks_do_not_hide_what_fills_the_context(make):
+    parts = {"content": [{"type": "text", "text": "Go."}], "parts": ["words"] * 3}
+    agent = make(messages=[{"role": "user", **parts}])
+    assert "what you said" in program.context_table(agent)

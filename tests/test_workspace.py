@@ -273,3 +273,18 @@ def test_skills_that_are_put_back_have_5_000_tokens_each_and_25_000_in_all(make)
         skill(text, f".agents/skills/{name}/SKILL.md")
     sizes = [*map(size, put_back(make(), *names))]
     assert max(sizes) < 5_100 and 20_000 < sum(sizes) < 25_500
+
+
+def test_many_skills_take_a_bounded_part_of_each_request(make):
+    for number in range(150):
+        head = f"---\nname: s{number}\ndescription: {'d' * 1_000}\n---\nDo."
+        skill(head, f".agents/skills/s{number}/SKILL.md")
+    agent = make(reply("Hello."), window=30_000, max_output=8_000)
+    assert take_turn(agent, "Hi") == "Hello."
+    assert size(agent.system) < agent.threshold // 4 and "more" in agent.system
+    assert len(program.first_screen(agent)) < 300
+
+
+def test_a_name_that_no_file_can_have_does_not_end_a_compaction(make):
+    files = {"words": [], "files": ["\0"], "skills": [], "todos": []}
+    assert "null" in program.restore_recent_files(make(), files["files"])[0]
