@@ -1951,6 +1951,7 @@ def work_on(agent: Agent, terminal: Terminal, line: str) -> Agent:
 # ---- main ----
 
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
+INSTALL = "Install the packages of requirements.txt."
 PIPE_SECONDS = 3  # for the first byte of what is piped into -p
 
 
@@ -2020,8 +2021,10 @@ def connect(agent: Agent, done: threading.Event) -> None:
             agent.thinking = can.thinking.types.adaptive.supported is True
         agent.client = client
     except Exception as error:  # noqa: BLE001  shown when the client is needed
-        address = os.environ.get("ANTHROPIC_BASE_URL")
-        agent.client = AgentError(f"{error} ({address}). {HINTS[None]}")
+        lacks = isinstance(error, ImportError)
+        address = os.environ.get("ANTHROPIC_BASE_URL", "")
+        hint = INSTALL if lacks else f"({address}) {HINTS[None]}"
+        agent.client = AgentError(f"{error}. {hint}")
     done.set()
 
 
@@ -2130,8 +2133,9 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (AgentError, OSError, ImportError) as error:
+        hint = f". {INSTALL}" if isinstance(error, ImportError) else ""
         with suppress(OSError):  # there may be no room even for that
-            show(terminal, "error", str(error))
+            show(terminal, "error", f"{error}{hint}")
         return 1
     except KeyboardInterrupt:
         return 130
