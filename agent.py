@@ -1081,20 +1081,19 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
 def sendable(content: list[dict], cut_off: bool, ids: set[str]) -> list[dict]:
     """The blocks of a reply that the API takes back; ValueError: one cannot be sent.
 
-    No thinking that was cut, that stands alone or that is not as it was signed, since a
-    lone surrogate in the reply had to be replaced. A call with an id of the `ids` that
-    were given before, as other providers send them, gets one of its own.
+    A call with an id that was given before, as other providers send them, gets one of
+    its own. No thinking that was cut, that stands alone or that is not as it was signed,
+    since a lone surrogate or an id in the reply had to be replaced.
     """
     clean = json.loads(to_bytes(content))
-    useful = [b for b in clean if b["type"] in ("text", "tool_use")]
-    kept = useful if cut_off or not useful or clean != content else clean
-    for call in [b for b in useful if b["type"] == "tool_use"]:
+    for call in [b for b in clean if b["type"] == "tool_use"]:
         while call["id"] in ids or not call["id"]:
             call["id"] = f"{call['id']}_{len(ids)}"
         ids.add(call["id"])
+    useful = [b for b in clean if b["type"] in ("text", "tool_use")]
     if useful:
         check({"role": "assistant", "content": useful}, [user()], set())
-    return kept
+    return useful if cut_off or not useful or clean != content else clean
 
 
 def drop_refused(agent: Agent) -> None:
@@ -2070,7 +2069,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     text = sys.stdin.read() if options.p == "-" else f"{piped()}\n\n{options.p}".strip()
     answer = take_turn(connected(agent), text)
     stop_clock(terminal)
-    print(visible(answer) if sys.stdout.isatty() else answer)
+    print(visible(answer))
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
