@@ -1068,11 +1068,12 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
         return Reply(user(reason), stop, sent, read, 0)
-    content = [
-        {key: getattr(block, key) for key in ("type", *BLOCKS["assistant", block.type])}
-        for block in final.content
-        if block.type != "text" or block.text.strip()
-    ]
+    content = []
+    for block in final.content:
+        known = {"type", *BLOCKS["assistant", block.type]}
+        given = block.to_dict(exclude_none=True)  # its keys stay in their order
+        if block.type != "text" or block.text.strip():
+            content.append({key: given[key] for key in given if key in known})
     kept = sendable(content, stop == "max_tokens", ids)
     written = written if len(kept) == len(content) else size(kept)
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, written)
