@@ -1083,7 +1083,7 @@ def sendable(content: list[dict], cut_off: bool, ids: set[str]) -> list[dict]:
     """The blocks of a reply that the API takes back; ValueError: one cannot be sent.
 
     A call with an id that was given before, as other providers send them, gets one of
-    its own. No thinking that was cut, that stands alone or that is not as it was signed,
+    its own. No thinking that was cut, that stands alone or is not as it was signed,
     since a lone surrogate or an id in the reply had to be replaced.
     """
     clean = json.loads(to_bytes(content))
