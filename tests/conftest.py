@@ -19,8 +19,9 @@ SETTINGS |= {"MODEL_ID", "CONTEXT_WINDOW", "THRESHOLD", "KEEP_RECENT", "KEEP_TOK
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "NO_COLOR"}
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
-# Under nohup, or in the background, it may be ignored, by all children as well.
+# Under nohup, or in the background, they may be ignored, by all children as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -794,8 +794,10 @@ def test_git_shows_nothing_of_what_the_program_keeps(desk):
 
 def test_a_hangup_ends_it_but_not_under_nohup(desk):
     with desk.person() as person:
-        while not select.select([person.keys], [], [], 0.2)[0]:  # as for Ctrl-C
+        for _ in range(5 * PATIENCE):  # as for Ctrl-C
             person.process.send_signal(signal.SIGHUP)
+            if select.select([person.keys], [], [], 0.2)[0]:
+                break
         assert person.leave("") == 143
     argv = ["bash", "-c", 'trap "" HUP; exec "$0" "$@"', *desk.argv()]
     person = Person(argv, desk.folder, desk.settings())
