@@ -31,7 +31,7 @@ def pytest_cmdline_main(config):
     one = options.file_or_dir or options.usepdb or "PYTEST_XDIST_WORKER" in os.environ
     if getattr(options, "numprocesses", 0) is None and not one:
         options.numprocesses = min(8, max(2, os.cpu_count() or 2))
-        options.dist = "loadgroup"  # what shares a long session stays in one process
+        options.dist = "loadfile"  # which sets up what its tests share only once
 
 
 @pytest.fixture(autouse=True)

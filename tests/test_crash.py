@@ -34,7 +34,6 @@ from stub import Stream, StubClient, count, reply, tokens
 import agent as program
 from agent import Agent, AgentError, drop_thinking, load, remember, resume, take_turn
 
-pytestmark = pytest.mark.xdist_group("the script")
 SMALL = {"threshold": 4_000, "window": 5_000, "max_output": 1_000}
 LONG = "A long answer. " * 700  # brings the context over that threshold
 HALF = LONG[: len(LONG) // 2]

@@ -19,7 +19,6 @@ TURNS = 5_000 if LONG_TESTS else 1_000
 WINDOW, OUTPUT = 60_000, 16_384
 THRESHOLD = program.auto_compact_threshold(WINDOW, OUTPUT)
 TRACED = 150  # the last turns, in which the memory is measured, which is slow
-pytestmark = pytest.mark.xdist_group("a long life")
 COMPACTIONS = ("auto_compact", "compact", "reactive_compact")
 
 FIRST = "The first request: keep the notes in order, and never delete a line."

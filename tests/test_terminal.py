@@ -26,7 +26,6 @@ from wire import serve
 
 import agent as program
 
-pytestmark = pytest.mark.xdist_group("a terminal")
 PROMPT = "\n> "
 KEY = "test-key-0123456789"
 PATIENCE = 30  # seconds until something that does not come is missed
