@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,6 +23,7 @@ QUOTED = re.compile(
 )
 
 
+@cache
 def names(path):
     """The top-level functions, classes and constants of a file: {name: syntax node}."""
     found = {}
@@ -41,6 +43,7 @@ def source(path, name):
     return "\n".join(lines[first - 1 : node.end_lineno]) + "\n"
 
 
+@cache
 def printed(command):
     """What a command prints in an empty environment, run by this Python."""
     words = [w if w != "python3" else sys.executable for w in shlex.split(command)]

@@ -15,10 +15,10 @@ from stub import StubClient, reply
 
 import agent as program
 
-TURNS = 5_000 if LONG_TESTS else 1_000
+TURNS = 5_000 if LONG_TESTS else 2_000
 WINDOW, OUTPUT = 60_000, 16_384
 THRESHOLD = program.auto_compact_threshold(WINDOW, OUTPUT)
-TRACED = 150  # the last turns, in which the memory is measured, which is slow
+TRACED = 100  # the last turns, in which the memory is measured, which is slow
 COMPACTIONS = ("auto_compact", "compact", "reactive_compact")
 
 FIRST = "The first request: keep the notes in order, and never delete a line."
@@ -74,7 +74,7 @@ def words(turn):
 
 def work(turn):
     """What the model does in this turn: some calls, and a text; at times a surprise."""
-    page = {"path": f"notes{turn % 4}.txt", "offset": 1 + turn % 200, "limit": 40}
+    page = {"path": f"notes{turn % 4}.txt", "offset": 1 + turn % 90, "limit": 5}
     calls = []
     if turn % 3 == 0:
         calls = [("read_file", page), ("todo_write", {"items": ["no box"]})]
@@ -102,12 +102,14 @@ class Session:
 def live():
     """A session in the current folder, its last turns traced."""
     for number in range(4):
-        Path(f"notes{number}.txt").write_text("a line of the notes, all alike\n" * 900)
+        line = "All lines of the notes are alike. " * 8
+        Path(f"notes{number}.txt").write_text(f"{line}\n" * 100)
     limits = {"window": WINDOW, "max_output": OUTPUT, "threshold": THRESHOLD}
     agent = program.Agent(Worker(), approve=lambda *_: True, **limits)
     session = Session(agent, agent.client)
     for turn in range(1, TURNS + 1):
         if turn == TURNS - TRACED:
+            gc.freeze()  # what the tests before have left is not looked through again
             tracemalloc.start()
         agent.client.enqueue(*work(turn))
         before = len(agent.messages)
@@ -116,6 +118,7 @@ def live():
             gc.collect()
             session.memory.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
+    gc.unfreeze()
     with agent.transcript.open(encoding="utf-8") as file:
         events = [json.loads(line) for line in file if '"event"' in line]
     session.compactions = [line for line in events if line["event"] in COMPACTIONS]

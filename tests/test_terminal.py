@@ -126,15 +126,10 @@ class Desk:
         return {k: v for k, v in (usual | own | more).items() if v is not None}
 
     def answer(self, *argv, **settings):
-        """The finished program, its input a pipe in which nothing comes and that stays."""
-        reading, writing = os.pipe()
-        pipes = {"stdin": reading, "capture_output": True, "timeout": PATIENCE}
-        options = {"cwd": self.folder, "env": self.settings(**settings), **pipes}
-        try:
-            return subprocess.run(self.argv(*argv), check=False, text=True, **options)
-        finally:
-            os.close(reading)
-            os.close(writing)
+        """The finished program, its input empty."""
+        options = {"cwd": self.folder, "env": self.settings(**settings), "input": ""}
+        options |= {"capture_output": True, "timeout": PATIENCE}
+        return subprocess.run(self.argv(*argv), check=False, text=True, **options)
 
     @contextmanager
     def person(self, *options, **settings):
