@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import results, typed
+from builders import LONG_TESTS, results, typed
 from stub import StubClient, api_error, reply
 from wire import serve
 
@@ -292,7 +292,7 @@ def test_ctrl_c_at_a_question_answers_every_call(person, stub):
 def test_ctrl_c_ever_so_often_leaves_the_prompt_and_no_traceback(desk):
     desk.stub.queue.extend([reply("So it is. " * 200)] * 60)
     with desk.person() as person:
-        for n in range(40):  # at other moments each time, and twice in a row
+        for n in range(0, 40, 1 if LONG_TESTS else 2):  # at ever later moments, twice
             person.press("what?\n")
             select.select([], [], [], n * 0.004)
             person.press("\x03")
@@ -331,16 +331,7 @@ def test_ctrl_c_while_it_connects_loses_neither_the_prompt_nor_the_client(desk):
 # --- Approvals ---
 
 
-def test_a_refused_call_reaches_the_model_as_a_refusal_and_is_not_run(person, stub):
-    stub.enqueue(bash("touch file"), reply("Then not."))
-    person.asked("touch it")
-    person.say("n", "Then not.")
-    (result,) = results(stub.requests[-1]["messages"][-1])
-    assert result["is_error"] and "refused" in result["content"]
-    assert not (person.folder / "file").exists()
-
-
-@pytest.mark.parametrize("answer", ["\n", "N\n", "\x04", "yes and no\n"])
+@pytest.mark.parametrize("answer", ["n\n", "N\n", "\n", "\x04", "yes and no\n"])
 def test_anything_but_y_and_a_is_a_no_and_its_words_are_the_reason(
     person, stub, answer
 ):
@@ -349,8 +340,9 @@ def test_anything_but_y_and_a_is_a_no_and_its_words_are_the_reason(
     person.press(answer)
     person.see("Then not.", PROMPT)
     (result,) = results(stub.requests[-1]["messages"][-1])
-    assert result["is_error"] and not (person.folder / "file").exists()
+    assert result["is_error"] and "refused" in result["content"]
     assert ("yes and no" in result["content"]) is answer.startswith("yes")
+    assert not (person.folder / "file").exists()
 
 
 def test_an_edit_is_asked_for_as_a_diff_of_at_most_forty_lines(person, stub):
@@ -361,14 +353,6 @@ def test_an_edit_is_asked_for_as_a_diff_of_at_most_forty_lines(person, stub):
     question = person.see("Run edit_file?")
     assert "\n   one\n  -two\n  +2\n" in question and "more lines)" in question
     assert question.count("+2") < 40
-    person.say("n", "Then not.")
-
-
-@pytest.mark.parametrize("char", "\u061c\u2028\u200b\u00ad\U000e0041\u202e")
-def test_what_one_cannot_see_stands_in_the_question_as_an_escape(person, stub, char):
-    stub.enqueue(bash(f"echo {char}"), reply("Then not."))
-    question = person.asked("do")
-    assert char not in question and ascii(char)[1:-1] in question
     person.say("n", "Then not.")
 
 
@@ -385,12 +369,14 @@ def test_what_was_typed_before_the_question_is_no_answer(person, stub):
     assert not (person.folder / "file").exists()
 
 
-def test_the_question_shows_the_whole_command_with_control_characters(person, stub):
-    lines = [f"echo {letter * 400}" for letter in "ab"] + ["echo \x1b[2J \u202e # end"]
+def test_the_question_shows_the_whole_command_with_what_one_cannot_see(person, stub):
+    lines = [f"echo {letter * 400}" for letter in "ab"] + [
+        "echo \x1b[2J \u202e \u200b # end"
+    ]
     stub.enqueue(bash("\n".join(lines)), reply("Then not."))
     question = person.asked("do")
     assert all(line in question for line in lines[:2])
-    assert r"echo \x1b[2J \u202e # end" in question
+    assert r"echo \x1b[2J \u202e \u200b # end" in question
     person.say("n", "Then not.")
 
 
@@ -499,17 +485,6 @@ def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(des
     assert desk.stub.requests[-1]["messages"][0]["content"] == "question 0"
 
 
-def test_clear_begins_a_new_conversation_with_a_new_transcript(person, stub):
-    before = {*person.folder.glob(".transcripts/transcript_*")}
-    stub.enqueue(reply("One."), reply("Two."))
-    person.say("first", "One.")
-    person.say("/clear")
-    person.say("second", "Two.")
-    after = {*person.folder.glob(".transcripts/transcript_*")} - before
-    assert len(after) == 2
-    assert stub.requests[-1]["messages"] == [typed("second")]
-
-
 def test_help_lists_the_commands(person, stub):
     shown = person.say("/help")
     names = "/compact", "/context", "/resume", "/clear", "/quit", "exit", "Ctrl-C"
@@ -569,6 +544,8 @@ def test_a_line_can_be_edited_while_it_is_typed(person, stub):
         (HOSTILE, r"\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"),
         ("sure\rnever\b\x7f\0", r"sure\rnever\x08\x7f\x00"),
         ("\u2066\u2069\u200f", r"\u2066\u2069\u200f"),
+        ("\u061c\u2028\u200b\u00ad", r"\u061c\u2028\u200b\xad"),
+        ("\U000e0041", r"\U000e0041"),
         ("lines\n\tand \u65e5\u672c\u8a9e", "lines\n\tand \u65e5\u672c\u8a9e"),
     ],
 )
@@ -677,14 +654,10 @@ def test_each_call_is_one_line_however_long_it_is(person, stub):
     assert len(line) <= 300 and shown.count("(a|") == line.count("(a|")
 
 
-def test_text_and_thinking_are_shown_as_they_stream(person, stub):
-    stub.enqueue(reply("The answer\nis 12.", thinking="Let me see."))
-    person.say("what?", "Let me see.\n", "The answer\nis 12.")
-
-
 def test_on_a_terminal_all_but_the_answer_is_dim(person, stub):
-    stub.enqueue(reply("Plain.", [("glob", {"pattern": "*"})]), reply("Done."))
-    person.say("what?", "Done.")
+    stub.enqueue(reply("Plain.", [("glob", {"pattern": "*"})], thinking="Let me see."))
+    stub.enqueue(reply("Done."))
+    person.say("what?", "Let me see.\nPlain.\n", "Done.")
     assert b"\x1b[2m[glob] *\x1b[0m" in person.raw and b"\x1b[2mPlain" not in person.raw
 
 
@@ -726,10 +699,21 @@ def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
     assert api.requests[0]["messages"][0]["content"] == "what is here?"
 
 
-def test_what_is_piped_stands_before_the_prompt(run, api):
-    api.enqueue(reply("Good."))
-    assert run("-p", "What is it?", stdin="piped\ntext\n")[0] == 0
-    assert api.requests[0]["messages"][0]["content"] == "piped\ntext\n\n\nWhat is it?"
+@pytest.mark.parametrize(
+    "argv, stdin, prompts",
+    [
+        (["-p", "What?"], "piped\ntext\n", ["piped\ntext\n\n\nWhat?"]),
+        (["-p", "-"], "first line\nsecond line", ["first line\nsecond line"]),
+        (["question"], "and?\n", ["question", "and?"]),
+    ],
+)
+def test_what_comes_on_standard_input_is_the_prompt_or_more_of_it(
+    run, api, argv, stdin, prompts
+):
+    api.enqueue(*[reply("Good.")] * len(prompts))
+    assert run(*argv, stdin=stdin)[0] == 0
+    said = [request["messages"][-1]["content"] for request in api.requests]
+    assert said == prompts
 
 
 def test_a_pipe_in_which_nothing_comes_is_not_waited_for(monkeypatch):
@@ -738,13 +722,6 @@ def test_a_pipe_in_which_nothing_comes_is_not_waited_for(monkeypatch):
     with os.fdopen(reading) as pipe, os.fdopen(writing, "w"):
         monkeypatch.setattr(sys, "stdin", pipe)
         assert program.piped() == ""
-
-
-def test_a_prompt_on_the_command_line_is_the_first_one(run, api):
-    api.enqueue(reply("One."), reply("Two."))
-    assert run("question", stdin="and?\n")[0] == 0
-    said = [request["messages"][-1]["content"] for request in api.requests]
-    assert said == ["question", "and?"]
 
 
 @pytest.mark.parametrize(
@@ -801,12 +778,6 @@ def test_a_hangup_ends_it_but_not_under_nohup(desk):
     person.end()
 
 
-def test_p_minus_reads_the_prompt_from_standard_input(run, api):
-    api.enqueue(reply("Good."))
-    assert run("-p", "-", stdin="first line\nsecond line")[:2] == (0, "Good.\n")
-    assert api.requests[0]["messages"][0]["content"] == "first line\nsecond line"
-
-
 def test_escapes_in_an_answer_do_not_reach_a_pipe_raw(run, api):
     api.enqueue(reply(HOSTILE, thinking=HOSTILE))
     status, out, err = run("-p", "do")
@@ -856,23 +827,14 @@ def test_p_needs_only_the_env_file_beside_the_program_and_no_input(desk):
     assert desk.stub.requests[0]["model"] == "beside"
 
 
-def test_a_key_in_the_env_file_of_the_workspace_is_not_used(desk):
-    (desk.folder / ".env").write_text(f"ANTHROPIC_API_KEY={KEY}")
-    done = desk.answer("-p", "where?", ANTHROPIC_API_KEY=None)
-    assert done.returncode == 1 and "ANTHROPIC_API_KEY" in done.stderr
-
-
-def test_the_shell_wins_over_the_env_file(run, api, tmp_path):
+def test_the_command_line_wins_over_the_shell_and_that_over_the_env_file(
+    run, api, tmp_path
+):
     (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=x")
-    api.enqueue(reply("Good."))
-    assert run("-p", "a", MODEL_ID="shell", THRESHOLD="50000")[0] == 0
-    assert api.requests[0]["model"] == "shell"
-
-
-def test_the_command_line_names_the_model_before_the_settings_do(run, api):
-    api.enqueue(reply("Good."))
-    run("-p", "a", "--model", "mine", MODEL_ID="theirs")
-    assert api.requests[0]["model"] == "mine"
+    api.enqueue(reply("Good."), reply("Good."))
+    run("-p", "a", MODEL_ID="shell", THRESHOLD="50000")
+    run("-p", "a", "--model", "mine")
+    assert [request["model"] for request in api.requests] == ["shell", "mine"]
 
 
 def test_help_names_the_flags_without_loading_the_sdk():
