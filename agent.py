@@ -279,20 +279,36 @@ def placeholder(exchange: Exchange, save_text: Callable[[str], Path]) -> str:
 
 
 def tool_result_budget(
-    messages: list[dict], threshold: int, save_text: Callable[[str], Path]
+    messages: list[dict],
+    threshold: int,
+    save_text: Callable[[str], Path],
+    start: int | None = None,
 ) -> list[dict]:
-    """New results that are too large become a preview; the whole is saved (s08).
+    """Results that are too large become a preview; the whole is saved (s08).
+
+    Only those in messages from `start` on; None: those that the model has not seen.
+    """
+    start = unseen(messages) if start is None else start
+    texts: dict[str, str] = {}
+    for _, batch in itertools.groupby(exchanges(messages, start), lambda e: e.at):
+        texts |= previews(list(batch), threshold, save_text)
+    return with_results(messages, texts) if texts else messages
+
+
+def previews(
+    batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
+) -> dict[str, str]:
+    """The previews for the results of one message, by the ids of their calls.
 
     The largest first: each that is over 40,000 tokens or T/4, then any, until all are
     within 200,000 characters and T/3. A preview is less than its share of that.
     """
     texts: dict[str, str] = {}
-    new = list(exchanges(messages, start=unseen(messages)))
-    chars = sum(len(e.result["content"]) for e in new)
-    tokens = sum(size(e.result["content"]) for e in new)
+    chars = sum(len(e.result["content"]) for e in batch)
+    tokens = sum(size(e.result["content"]) for e in batch)
     most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
-    share = max(40, most // max(1, len(new)))  # 40: of where it is saved
-    for exchange in sorted(new, key=lambda e: -size(e.result["content"])):
+    share = max(40, most // len(batch))  # 40: of where it is saved
+    for exchange in sorted(batch, key=lambda e: -size(e.result["content"])):
         text = exchange.result["content"]
         too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
         too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
@@ -302,7 +318,7 @@ def tool_result_budget(
             texts[exchange.call["id"]] = shown
             chars -= len(text) - len(shown)
             tokens -= size(text) - size(shown)
-    return with_results(messages, texts) if texts else messages
+    return texts
 
 
 def preview(text: str, share: int, save_text: Callable[[str], Path]) -> str:
@@ -859,6 +875,7 @@ def resume(agent: Agent, path: Path | None) -> None:
     messages = load(path) if path.is_file() else []
     if not messages:
         raise AgentError(f"There is no conversation in {path}.")
+    messages = tool_result_budget(messages, agent.threshold, save_result, start=0)
     agent.messages, agent.transcript, agent.log_bytes = messages, path, 0
     agent.counted = agent.known = agent.failures = agent.forgotten = 0
     agent.emit("layer", f"[resume] {path}: {context_tokens(agent):,} tokens")
