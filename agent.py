@@ -53,6 +53,7 @@ KEEP_TOKENS = 10_000  # nor are those that make up this much; T/16 if that is le
 MIN_SAVINGS = 20_000  # clearing less does not pay (v5); T/8 if that is less
 CLEAR_OVER_CHARS = 100  # shorter results stay: a placeholder is as long (s06)
 CACHE_SECONDS = 300  # how long the API's prompt cache lives after its last use
+CACHE_WRITE, CACHE_READ = 1.25, 0.05  # in prices of an input token; older models: 0.1
 MAX_RESULT_TOKENS = 40_000  # of one new result (v5); T/4 if that is less
 MAX_RESULTS_CHARS = 200_000  # of all new results (s08); T/3 tokens if that is less
 PREVIEW_CHARS = 2_000  # what is shown of a result that is too large (s08)
@@ -244,7 +245,7 @@ def micro_compact(
 
     What cannot be read again from its own place goes to disk by `save_text`, and the
     placeholder says where. All at once and only if it frees `min_savings` tokens (v5):
-    each clearing rewrites the prompt cache from the first changed message on.
+    each clearing makes the API write its prompt cache anew.
     """
     results = [e for e in exchanges(messages) if e.call["name"] in COMPACTABLE_TOOLS]
     kept, new = kept_results(results, keep_recent, keep_tokens), unseen(messages)
@@ -740,12 +741,13 @@ def tokens_from(agent: Agent, start: int, tokens: int) -> float:
 def pays_after(old: list[dict], new: list[dict]) -> float:
     """After how many requests a clearing has paid for the cache that it rewrites.
 
-    Writing to the cache costs 1.25 of an input token, reading 0.1: R tokens between the
-    first change and what is new cost 1.15 R once, F tokens freed save 0.1 F a request.
+    The API looks for what it has cached at most 20 blocks back, and a clearing begins
+    further back: all that was seen is written once more instead of read. What is freed
+    is not read any more, at each request.
     """
-    same = itertools.takewhile(lambda pair: pair[0] is pair[1], zip(old, new))
-    rewritten = estimate_tokens(new[len(list(same)) : unseen(new)])
-    return 11.5 * rewritten / max(1, estimate_tokens(old) - estimate_tokens(new))
+    rewritten = estimate_tokens(new[: unseen(new)])
+    freed = max(1, estimate_tokens(old) - estimate_tokens(new))
+    return (CACHE_WRITE - CACHE_READ) * rewritten / (CACHE_READ * freed)
 
 
 # ---- the transcript: every message on disk before a layer can touch it ----

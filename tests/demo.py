@@ -23,10 +23,20 @@ from types import SimpleNamespace
 
 from stub import EmptyQueue, StubClient, TooLong, count, reply, tokens
 
-from agent import Agent, AgentError, Terminal, blocks, pays_after, show, work_on
+from agent import (
+    CACHE_READ,
+    CACHE_WRITE,
+    Agent,
+    AgentError,
+    Terminal,
+    blocks,
+    pays_after,
+    show,
+    work_on,
+)
 
 WINDOW, THRESHOLD, MAX_OUTPUT = 20_000, 10_000, 4_000  # so small that layers must act
-READ, WRITE, OUTPUT = 0.1, 1.25, 5  # prices, in those of an input token
+OUTPUT = 5  # the price of a token of a summary, in those of an input token
 ROW = 1_000  # tokens that a row of the picture stands for
 INDENT = {"initial_indent": "    ", "subsequent_indent": "    "}
 fill = partial(textwrap.fill, width=79)
@@ -172,8 +182,8 @@ OPENING = f"""\
 A lesson in {len(SCENES)} scenes: how this agent forgets. The model is scripted, so no
 key is needed and nothing is sent; the loop, the tools and the layers are real.
 The threshold is {THRESHOLD:,} tokens, so that there is something to see; all tools may
-run unasked. Prices are in those of an input token: {WRITE} for one that is written
-to the prompt cache, {READ} for one read from it, {OUTPUT} for one of a summary.
+run unasked. Prices are in those of an input token: {CACHE_WRITE} for one written to
+the prompt cache, {CACHE_READ} for one read from it, {OUTPUT} for one of a summary.
 The work is done in a scratch copy of this project, which may be deleted then:"""
 
 # --- The stage ---
@@ -255,7 +265,7 @@ class Lesson(StubClient):
             self.tell(f"(refused by the API: {error})\n{why}")
             raise
         read = answer["usage"]["cache_read_input_tokens"]
-        price = READ * read + WRITE * (length - read)
+        price = CACHE_READ * read + CACHE_WRITE * (length - read)
         price += OUTPUT * answer["usage"]["output_tokens"] * asked
         self.sent.append(Sent(self.scene, length, read, price, "s" if asked else "#"))
         if self.bill and not asked:
@@ -322,7 +332,7 @@ def bill(sent, rewrites, freed):
     for name, s in rows:
         yield f"    {name:<20}{s.tokens:>10,}{s.read:>18,}{s.price:>12,.0f}"
     extra = sum(s.price for _, s in summaries)
-    pays = round(rewrites + extra / (READ * freed))
+    pays = round(rewrites + extra / (CACHE_READ * freed))
     after = f"after {pays} request{'s' * (pays > 1)}" if pays else "at once"
     yield f"    {freed:,} tokens less in each request: pays {after}"
 

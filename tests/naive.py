@@ -164,7 +164,7 @@ def bill(usages):
 
 
 def append_for_ever(client, messages, before=list):
-    """The loop of all five, with what a layer does `before` each request."""
+    """The loop of the tutorials, with what a layer does `before` each request."""
     while True:
         messages[:] = before(messages)
         if not (calls := ask(client, messages)):
@@ -221,7 +221,7 @@ def chapter_2():
 
 
 def characters_by_4(text):
-    """All five: four characters are a token."""
+    """s06, v5: four characters are a token."""
     return len(text) // 4
 
 
@@ -358,7 +358,7 @@ def chapter_6():
 
 
 def summary_of_its_own(client, messages, part=slice(80_000)):
-    """s06, v5: a request of its own about a part of the history, as JSON."""
+    """s06, and v5 in short: a request of its own, about a part of the history."""
     text = "Summarise this.\n\n" + json.dumps(messages)[part]
     more = {"model": "m", "max_tokens": 2_000, "messages": [person(text)]}
     with client.messages.stream(**more) as stream:
@@ -432,7 +432,7 @@ def chapter_8():
 
 
 def loop_that_ends_with_compact(client, messages):
-    """s08: the tool `compact` leaves the loop, and its focus is read by nobody."""
+    """s08: the tool `compact` leaves the loop."""
     while True:
         calls = ask(client, messages)
         if any(call["name"] == "compact" for call in calls):
@@ -447,7 +447,7 @@ def answer_after_the_summary(call):
 
 
 def is_too_long(problem):
-    """s08, by the name of its exception."""
+    """s08, by the words that it has for the refusal."""
     return "prompt_too_long" in problem
 
 

@@ -108,8 +108,9 @@ def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
 
 def test_the_default_threshold_and_where_clearing_starts():
     threshold = program.auto_compact_threshold()
-    assert f"{threshold // 2:,} of {threshold:,} tokens" in PAGE
-    assert f"from the window: {threshold} " in PAGE
+    page = " ".join(PAGE.split())
+    assert f"{threshold // 2:,} of {threshold:,} tokens" in page
+    assert f"from the window: {threshold} " in page
 
 
 def test_the_table_of_costs_is_what_was_measured():
