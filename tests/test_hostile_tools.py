@@ -236,22 +236,7 @@ def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeyp
     assert "hidden" not in error_of("grep", pattern="b")
 
 
-# --- Paths: bytes and names that are easily lost ---
-
-KEPT = {
-    "invalid UTF-8": (b"caf\xe9 one \xff\n", "one", "two", b"caf\xe9 two \xff\n"),
-    "CRLF": (b"a\r\nb\r\nc\r\n", "b", "x", b"a\r\nx\r\nc\r\n"),
-    "CRLF between": (b"a\r\nb\r\nc\r\n", "a\nb", "x\ny", b"x\r\ny\r\nc\r\n"),
-    "LF among CRLF": (b"a\r\nb\nc\nd\r\n", "b\nc", "x\ny", b"a\r\nx\ny\nd\r\n"),
-    "a form feed": (b"a\x0cb\n", "b", "x", b"a\x0cx\n"),
-}
-
-
-@pytest.mark.parametrize("before, old, new, after", KEPT.values(), ids=KEPT)
-def test_an_edit_keeps_every_other_byte(use, before, old, new, after):
-    Path("file").write_bytes(before)
-    use("edit_file", path="file", old_text=old, new_text=new)
-    assert Path("file").read_bytes() == after
+# --- Paths: names that are easily lost ---
 
 
 NAMES = ["two\nlines", "tab\tspace ", "-rf", "'\"$(x)`", "\u65e5\u672c", "esc\x1b[31m"]

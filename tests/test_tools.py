@@ -163,6 +163,19 @@ def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name,
     assert done == ((name, given) not in QUIET)
 
 
+def test_an_edit_does_not_overwrite_what_changed_during_the_question(make):
+    Path("there").write_text("one two")
+
+    def approve(name, what):
+        Path("there").write_text("one two, and the person's own")
+        return True
+
+    edit = call("edit_file", path="there", old_text="two", new_text="2")
+    block = run_tool(make(approve=approve), edit)
+    assert block["is_error"] and "changed meanwhile" in block["content"]
+    assert Path("there").read_text() == "one two, and the person's own"
+
+
 LINES = [f"line {i}" for i in range(1, 50_001)]
 HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
 
@@ -179,7 +192,6 @@ LONG_DIFFS = {
     "a line too many": ([], LINES[:38], 41, "(1 more lines)"),
     "all of them": (LINES, LINES[::-1], 41, "(49,961 more lines)"),
     "the first and the last": (LINES, ["a", *LINES, "z"], 41, "(49,963 more lines)"),
-    "wide ones": (["a" * 9_000_000], ["b" * 9_000_000], 5, ""),
     "none": (LINES, LINES, 1, "f: no line changes"),
 }
 
@@ -188,7 +200,14 @@ LONG_DIFFS = {
 def test_a_diff_is_short_and_soon_there(old, new, most, last):
     lines = changes("f", "\n".join(old), "\n".join(new)).split("\n")
     assert len(lines) == most and lines[-1].endswith(last)
-    assert all(len(line) < 2_010 for line in lines)
+
+
+@pytest.mark.parametrize("end", ["b{}", "{}b"])
+def test_a_change_at_either_end_of_a_long_line_is_shown(end):
+    old, new = "x" * 9_000_000, end.format("x" * 8_999_999)
+    *_, minus, plus = changes("f", old, new).split("\n")
+    assert "b" in plus and "characters more" in plus
+    assert len(minus) < 2_010 and len(plus) < 2_010
 
 
 # --- Several calls ---
@@ -237,7 +256,6 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
         ("echo said; exit 3", "said\n\n(exit status 3)"),
         ("pwd", "{workspace}\n"),
         ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
-        (r"printf 'caf\351'", "caf\ufffd"),
     ],
 )
 def test_bash_returns_what_the_command_says(use, workspace, command, output):
@@ -348,12 +366,10 @@ def test_of_45_mb_no_line_more_is_read_and_no_more_held(use, monkeypatch, width,
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("threshold, most", [(100_000, 50_000), (10_000, 5_000)])
-def test_a_page_has_50_000_characters_or_half_the_threshold(make, threshold, most):
+def test_a_page_has_no_more_than_half_the_threshold(make):
     Path("file").write_text("x" * 60_000)
-    agent = make(threshold=threshold)
-    answer = run_tool(agent, call("read_file", path="file"))["content"]
-    assert answer.count("x") == most
+    answer = run_tool(make(threshold=10_000), call("read_file", path="file"))
+    assert answer["content"].count("x") == 5_000
 
 
 # --- write_file and edit_file ---
@@ -370,18 +386,22 @@ def test_write_file_writes_exactly_this(use, path, content):
 
 
 EDITS = {
-    "once": ("a b c", "b", "x", {}, "a x c"),
-    "to nothing": ("a b c", " b", "", {}, "a c"),
-    "everywhere": ("a b a", "a", "x", {"replace_all": True}, "x b x"),
-    "no regular expression": ("a.c abc", "a.c", r"\1", {}, r"\1 abc"),
+    "to nothing": (b"a b c", " b", "", {}, b"a c"),
+    "everywhere": (b"a b a", "a", "x", {"replace_all": True}, b"x b x"),
+    "no regular expression": (b"a.c abc", "a.c", r"\1", {}, rb"\1 abc"),
+    "invalid UTF-8": (b"caf\xe9 one \xff\n", "one", "two", {}, b"caf\xe9 two \xff\n"),
+    "CRLF": (b"a\r\nb\r\nc\r\n", "b", "x", {}, b"a\r\nx\r\nc\r\n"),
+    "CRLF between": (b"a\r\nb\r\nc\r\n", "a\nb", "x\ny", {}, b"x\r\ny\r\nc\r\n"),
+    "LF among CRLF": (b"a\r\nb\nc\nd\r\n", "b\nc", "x\ny", {}, b"a\r\nx\ny\nd\r\n"),
+    "a form feed": (b"a\x0cb\n", "b", "x", {}, b"a\x0cx\n"),
 }
 
 
 @pytest.mark.parametrize("before, old, new, more, after", EDITS.values(), ids=EDITS)
-def test_edit_file_replaces(use, before, old, new, more, after):
-    Path("file").write_text(before)
+def test_an_edit_keeps_every_other_byte(use, before, old, new, more, after):
+    Path("file").write_bytes(before)
     use("edit_file", path="file", old_text=old, new_text=new, **more)
-    assert Path("file").read_text() == after
+    assert Path("file").read_bytes() == after
 
 
 ALL = {"replace_all": True}
@@ -536,25 +556,3 @@ def test_what_a_subagent_does_is_asked_for_and_indented_and_its_answer_shown(mak
     assert shown(agent, "result") == ["  look: from bash\n"]
     assert shown(agent, "answer") == ["There are 3."]
     assert "".join(shown(agent, "text")) == "Thanks."
-
-
-def test_an_edit_does_not_overwrite_what_changed_during_the_question(make, workspace):
-    (workspace / "f.txt").write_text("one two")
-
-    def approve(name, what):
-        (workspace / "f.txt").write_text("one two, and the person's own")
-        return True
-
-    edit = call("edit_file", path="f.txt", old_text="two", new_text="2")
-    block = run_tool(make(approve=approve), edit)
-    assert block["is_error"] and "changed meanwhile" in block["content"]
-    assert (workspace / "f.txt").read_text() == "one two, and the person's own"
-
-
-def test_a_change_at_either_end_of_a_long_line_is_shown():
-    for old, new in [
-        ("a" + "x" * 5_000, "b" + "x" * 5_000),
-        ("x" * 5_000, "x" * 5_000 + "b"),
-    ]:
-        minus, plus = changes("f", old, new).split("\n")[-2:]
-        assert minus[1:] != plus[1:] and "characters more" in plus
