@@ -177,33 +177,24 @@ def test_a_binary_file_is_refused_and_grep_shows_none(error_of, use, name, data)
     assert use("grep", pattern="hidden").removeprefix("./") == "text:1:hidden"
 
 
-SECRETS = [".env", "sub/.env", ".ENV", "sub/.ENV", "sub/../.env", ".env.e2e", ".envrc"]
-SECRETS += [
-    ".envrc.local",
-    ".env~",
-    ".env-prod",
-    ".env_local",
-    "..env.swp",
-    ".env.a.example.b",
-    ".env.a\nb",
-    ".env.link",
-    "link",
-    "hard",
-]
+SECRETS = [".env", "sub/.ENV", ".env.e2e", ".envrc", ".envrc.local", ".env~"]
+SECRETS += [".env-prod", ".env_local", "..env.swp", ".env.a.example.b", ".env.a\nb"]
+LINKS = ["linked/.env", "link", "hard"]
 
 
 @pytest.fixture
 def secret_files():
     """Every way to name what is secret, and two files that are not."""
     Path("sub").mkdir()
-    for path in [*SECRETS[:-3], ".env.example", ".environment"]:
+    Path("linked").mkdir()
+    for path in [*SECRETS, ".env.example", ".environment"]:
         Path(path).write_text("hidden\n")
-    Path(".env.link").symlink_to(".environment")
+    Path("linked/.env").symlink_to("../.environment")
     Path("link").symlink_to(".env")
     Path("hard").hardlink_to("sub/.ENV")
 
 
-@pytest.mark.parametrize("path", SECRETS)
+@pytest.mark.parametrize("path", [*SECRETS, *LINKS])
 @pytest.mark.parametrize("name", ["read_file", "write_file", "edit_file", "grep"])
 def test_no_tool_but_bash_touches_a_secret(error_of, secret_files, name, path):
     before = Path(path).read_bytes()
