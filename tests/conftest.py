@@ -128,6 +128,19 @@ def error_of(answer):
     return error_of
 
 
+@pytest.fixture
+def broken_glob(monkeypatch):
+    """broken_glob(error): from now on the tool `glob` raises it."""
+
+    def break_it(error):
+        def inside(path):
+            raise error
+
+        monkeypatch.setattr(program, "inside", inside)
+
+    return break_it
+
+
 # --- The program in this process, over a server ---
 
 

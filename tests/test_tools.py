@@ -28,19 +28,6 @@ ASKED = {
 }
 
 
-@pytest.fixture
-def broken(monkeypatch):
-    """broken(error): from now on the tool `glob` raises it."""
-
-    def break_it(error):
-        def inside(path):
-            raise error
-
-        monkeypatch.setattr(program, "inside", inside)
-
-    return break_it
-
-
 # --- Schemas ---
 
 
@@ -121,8 +108,8 @@ ERRORS += [AssertionError, program.AgentError, program.ToolError]
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken, error):
-    broken(error("broken"))
+def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken_glob, error):
+    broken_glob(error("broken"))
     assert "broken" in error_of("glob", pattern="*")
 
 
@@ -232,9 +219,9 @@ def test_calls_are_run_in_order_and_answered_in_one_message(make, answers):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
+def test_after_ctrl_c_one_message_answers_all_calls(make, broken_glob, at):
     agent = make()
-    broken(KeyboardInterrupt())
+    broken_glob(KeyboardInterrupt())
     calls = [*THREE[:at], call("glob", pattern="*"), *THREE[at + 1 :]]
     with pytest.raises(KeyboardInterrupt):
         run_tools(agent, calls)
@@ -533,10 +520,10 @@ def test_a_subagent_that_fails_or_has_no_prompt_is_an_error(make, prompt, failur
     assert len(agent.client.requests) == 2 + len(failure)
 
 
-def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken):
+def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken_glob):
     work = reply(calls=[("glob", {"pattern": "*"})])
     agent = make(reply(calls=[TASK, TASK]), work, reply("Yes."))
-    broken(KeyboardInterrupt())
+    broken_glob(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "How many?")
     assert lines_of(subtranscript())[-1]["content"][0]["is_error"] is True

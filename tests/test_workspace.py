@@ -283,8 +283,3 @@ def test_many_skills_take_a_bounded_part_of_each_request(make):
     assert take_turn(agent, "Hi") == "Hello."
     assert size(agent.system) < agent.threshold // 4 and "more" in agent.system
     assert len(program.first_screen(agent)) < 300
-
-
-def test_a_name_that_no_file_can_have_does_not_end_a_compaction(make):
-    files = {"words": [], "files": ["\0"], "skills": [], "todos": []}
-    assert "null" in program.restore_recent_files(make(), files["files"])[0]
