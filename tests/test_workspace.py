@@ -45,16 +45,7 @@ def test_rules_have_8_000_tokens_at_most_and_a_note_where_they_are_cut(make, tex
     assert "[cut here" in agent.rules or "more follows" in agent.rules
 
 
-NO_RULES = [
-    "folder",
-    "pipe",
-    "/dev/zero",
-    "../outside",
-    "AGENTS.md",
-    b"",
-    b"\0",
-    ".env",
-]
+NO_RULES = ["folder", "pipe", "../outside", "AGENTS.md", b"", b"\0", ".env"]
 
 
 @pytest.mark.parametrize("what", NO_RULES)
@@ -64,12 +55,6 @@ def test_what_is_no_file_of_the_workspace_gives_no_rules(make, what):
         Path(path).write_text("hidden")
     turn_into(Path("AGENTS.md"), what)
     assert (make().rules, make().system) == ("", bare)
-
-
-def test_rules_that_are_not_utf_8_can_be_sent(make):
-    Path("AGENTS.md").write_bytes(b"caf\xe9 \xed\xa0\x80")
-    agent = make(reply("Yes."))
-    assert "caf\ufffd" in agent.rules and take_turn(agent, "Hm?") == "Yes."
 
 
 # --- Skills ---
@@ -178,17 +163,21 @@ def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
     assert (agent.system, agent.tools) == (bare.system, bare.tools)
 
 
-@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "../../../../outside", "folder"])
-def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, workspace, what):
+@pytest.mark.parametrize("what", ["pipe", "../../../../outside"])
+def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, what):
     Path("../outside").write_text(SKILL)
-    if what == "folder":
-        skill(path="../elsewhere/skills/review/SKILL.md")
-        Path(".agents").symlink_to(workspace.parent / "elsewhere")
-    else:
-        turn_into(skill(), what)
+    turn_into(skill(), what)
     agent = make()
     [line] = shown(agent, "error")
-    assert agent.skills == {} and ("outside" in line or what != "folder")
+    assert agent.skills == {} and line.startswith("[skill] .agents/skills/review")
+
+
+def test_skills_in_a_folder_that_is_a_link_to_another_are_left_out(make):
+    skill(path="../elsewhere/skills/review/SKILL.md")
+    Path(".agents").symlink_to("../elsewhere")
+    agent = make()
+    [line] = shown(agent, "error")
+    assert agent.skills == {} and "outside" in line
 
 
 def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
@@ -200,24 +189,17 @@ def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
 # --- Once for a conversation ---
 
 
-def test_a_conversation_keeps_what_was_read_at_its_beginning(make):
-    agent = make(reply("One."), reply("Two."))
+def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
+    Path("AGENTS.md").write_text("Use spaces.")
+    agent, terminal = make(reply("One."), reply("Two.")), Terminal(io.StringIO())
     take_turn(agent, "Hm?")
     skill(), Path("AGENTS.md").write_text("Use tabs.")
     take_turn(agent, "And now?")
     first, second = agent.client.requests
     assert (first["system"], first["tools"]) == (second["system"], second["tools"])
-
-
-def test_clear_reads_rules_and_skills_anew(make):
-    Path("AGENTS.md").write_text("Use tabs.")
-    agent, terminal = make(reply("Done.")), Terminal(io.StringIO())
-    skill(), Path("AGENTS.md").write_text("Use spaces.")
     agent = command(agent, terminal, "/clear")
-    assert "spaces" in agent.rules and "tabs" not in agent.system
-    take_turn(agent, "Hm?")
-    names = [tool["name"] for tool in agent.client.requests[0]["tools"]]
-    assert "- review: how to review" in agent.system and "load_skill" in names
+    assert "Use tabs." in agent.system and "- review: how to review" in agent.system
+    assert "Use spaces." not in agent.system and "load_skill" in agent.tools
 
 
 def test_a_subagent_has_the_same_rules_and_skills(make):
@@ -233,15 +215,10 @@ def test_a_subagent_has_the_same_rules_and_skills(make):
 # --- After a compaction ---
 
 
-def loaded(*names):
-    """A conversation in which these skills were loaded."""
-    calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
-    return history(*calls, said("Done."))
-
-
 def put_back(agent, *names):
     """The blocks with skills in what replaces a conversation that loaded these."""
-    agent.messages = loaded(*names)
+    calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
+    agent.messages = history(*calls, said("Done."))
     message = program.replacement(agent, "All is well.", agent.messages, True, 1_000)
     pairs = zip(message["parts"], texts(message), strict=True)
     return [text for part, text in pairs if part == "skills"]
