@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -133,10 +134,7 @@ def broken_glob(monkeypatch):
     """broken_glob(error): from now on the tool `glob` raises it."""
 
     def break_it(error):
-        def inside(path):
-            raise error
-
-        monkeypatch.setattr(program, "inside", inside)
+        monkeypatch.setattr(program, "inside", Mock(side_effect=error))
 
     return break_it
 

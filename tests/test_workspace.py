@@ -72,16 +72,9 @@ def test_skills_stand_in_the_system_prompt_and_their_text_is_a_result(make):
 
 
 def test_a_workspace_without_skills_and_rules_pays_nothing(make, workspace):
-    before = make()
-    skill(), Path("AGENTS.md").write_text("Use tabs.")
-    other = make()
-    program.shutil.rmtree(".agents"), Path("AGENTS.md").unlink()
-    after = make()
-    assert "load_skill" in other.tools and "load_skill" not in after.tools
-    assert (after.system, after.tools) == (before.system, before.tools)
-    assert after.system == program.SYSTEM_PROMPT.format(
-        folder=workspace, records=".transcripts"
-    )
+    agent, bare = make(), program.SYSTEM_PROMPT
+    assert agent.system == bare.format(folder=workspace, records=".transcripts")
+    assert "load_skill" not in agent.tools
 
 
 def test_of_two_skills_with_a_name_that_in_agents_counts(make):
@@ -105,8 +98,6 @@ HEADS = {
     "folded, with a mark": "description: >-\n  a\n\n  b\nname: n",
     "literal": "name: n\ndescription: |\n  a\n  b\n",
     "goes on": "name: n\ndescription: a\n  b",
-    "double quotes": 'name: "n"\ndescription: "a b"',
-    "single quotes": "name: 'n'\ndescription: 'a b'",
     "comments": "# name: x\nname: n # so\n\n# more\ndescription: a b  # what for",
     "a comment after quotes": 'name: n\ndescription: "a b" # what "for"',
     "more fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
@@ -147,7 +138,6 @@ DAMAGED = {
     "no description": "---\nname: n\n---\n",
     "an empty name": "---\nname: ''\ndescription: d\n---\n",
     "a comment for a name": "---\nname: # n\ndescription: d\n---\n",
-    "an empty file": "",
     "binary": SKILL + "\0",
     "endless": "---\n" + "a: b\n" * 1_000_000,
 }
@@ -161,15 +151,6 @@ def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
     [line] = shown(agent, "error")
     assert line.startswith("[skill] .claude/skills/bad") and "\n" not in line
     assert (agent.system, agent.tools) == (bare.system, bare.tools)
-
-
-@pytest.mark.parametrize("what", ["pipe", "../../../../outside"])
-def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, what):
-    Path("../outside").write_text(SKILL)
-    turn_into(skill(), what)
-    agent = make()
-    [line] = shown(agent, "error")
-    assert agent.skills == {} and line.startswith("[skill] .agents/skills/review")
 
 
 def test_skills_in_a_folder_that_is_a_link_to_another_are_left_out(make):
