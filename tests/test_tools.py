@@ -78,12 +78,10 @@ def test_a_lone_surrogate_does_not_reach_the_model(make):
 WRONG = {
     "an unknown tool": ("list_dir", {}, "list_dir"),
     "one is missing": ("edit_file", {"path": "there"}, "old_text"),
-    "one too many": ("glob", {"pattern": "*", "depth": 2}, "depth"),
     "the agent itself": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
     "a number as command": ("bash", {"command": 5}, "command"),
     "a word as offset": ("read_file", {"path": "there", "offset": "end"}, "offset"),
     "no such file": ("read_file", {"path": "absent"}, "absent"),
-    "a folder": ("read_file", {"path": "."}, ""),
     "written below a file": ("write_file", {"path": "there/b", "content": "x"}, ""),
     "grep of no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
     "glob of nothing": ("glob", {"pattern": ""}, ""),
@@ -238,13 +236,11 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken_glob, at):
     [
         ("echo out; echo err >&2", "out\nerr\n"),
         ("echo said; exit 3", "said\n\n(exit status 3)"),
-        ("pwd", "{workspace}\n"),
         ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
     ],
 )
-def test_bash_returns_what_the_command_says(use, workspace, command, output):
-    expected = output.format(workspace=workspace.resolve())
-    assert use("bash", command=command) == expected
+def test_bash_returns_what_the_command_says(use, command, output):
+    assert use("bash", command=command) == output
 
 
 @pytest.mark.parametrize(
