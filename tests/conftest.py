@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -126,6 +127,16 @@ def error_of(answer):
         return content
 
     return error_of
+
+
+@pytest.fixture
+def broken_glob(monkeypatch):
+    """broken_glob(error): from now on the tool `glob` raises it."""
+
+    def break_it(error):
+        monkeypatch.setattr(program, "inside", Mock(side_effect=error))
+
+    return break_it
 
 
 # --- The program in this process, over a server ---

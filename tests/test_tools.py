@@ -1,26 +1,21 @@
 """What each tool does, and what reaches the model when one cannot do it."""
 
-import ast
-import inspect
-import itertools
 import os
 import re
 import tracemalloc
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, roles, shown, typed
 from stub import api_error, reply
 
 import agent as program
-from agent import TOOLS, changes, remember, run_tool, run_tools, take_turn
+from agent import TOOLS, changes, run_tool, run_tools, take_turn
 
-FILES = {"read_file", "write_file", "edit_file", "glob", "grep"}
-NAMES = FILES | {"bash", "todo_write", "task", "load_skill", "compact"}
-ALWAYS = NAMES - {"load_skill"}  # that one is there only where there are skills
+ALWAYS = {"read_file", "write_file", "edit_file", "glob", "grep", "bash"}
+ALWAYS |= {"todo_write", "compact", "task"}  # load_skill only where there are skills
 ASKING = {
     "bash": {"command": "touch made"},
     "write_file": {"path": "made", "content": "x"},
@@ -33,32 +28,7 @@ ASKED = {
 }
 
 
-@pytest.fixture
-def broken(monkeypatch):
-    """broken(error): from now on the tool `glob` raises it."""
-
-    def break_it(error):
-        def inside(path):
-            raise error
-
-        monkeypatch.setattr(program, "inside", inside)
-
-    return break_it
-
-
 # --- Schemas ---
-
-
-def test_the_tools_are_these_ten():
-    assert {tool.schema["name"] for tool in TOOLS.values()} == TOOLS.keys() == NAMES
-
-
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_every_property_is_used_by_its_handler(name):
-    handler: Any = ast.parse(inspect.getsource(TOOLS[name].handler)).body[0]
-    nodes = itertools.chain(*map(ast.walk, handler.body))
-    used = {node.id for node in nodes if isinstance(node, ast.Name)}
-    assert {argument.arg for argument in handler.args.args[1:]} <= used
 
 
 TYPES = ["bash command string", "bash timeout integer", "read_file offset integer"]
@@ -108,15 +78,10 @@ def test_a_lone_surrogate_does_not_reach_the_model(make):
 WRONG = {
     "an unknown tool": ("list_dir", {}, "list_dir"),
     "one is missing": ("edit_file", {"path": "there"}, "old_text"),
-    "one too many": ("glob", {"pattern": "*", "depth": 2}, "depth"),
     "the agent itself": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
     "a number as command": ("bash", {"command": 5}, "command"),
-    "a text as timeout": ("bash", {"command": "touch made", "timeout": "5"}, "timeout"),
     "a word as offset": ("read_file", {"path": "there", "offset": "end"}, "offset"),
-    "a number as content": ("write_file", {"path": "made", "content": 5}, ""),
-    "a number as pattern": ("grep", {"pattern": 5}, "pattern"),
     "no such file": ("read_file", {"path": "absent"}, "absent"),
-    "a folder": ("read_file", {"path": "."}, ""),
     "written below a file": ("write_file", {"path": "there/b", "content": "x"}, ""),
     "grep of no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
     "glob of nothing": ("glob", {"pattern": ""}, ""),
@@ -138,8 +103,8 @@ ERRORS += [AssertionError, program.AgentError, program.ToolError]
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken, error):
-    broken(error("broken"))
+def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken_glob, error):
+    broken_glob(error("broken"))
     assert "broken" in error_of("glob", pattern="*")
 
 
@@ -180,6 +145,19 @@ def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name,
     assert done == ((name, given) not in QUIET)
 
 
+def test_an_edit_does_not_overwrite_what_changed_during_the_question(make):
+    Path("there").write_text("one two")
+
+    def approve(name, what):
+        Path("there").write_text("one two, and the person's own")
+        return True
+
+    edit = call("edit_file", path="there", old_text="two", new_text="2")
+    block = run_tool(make(approve=approve), edit)
+    assert block["is_error"] and "changed meanwhile" in block["content"]
+    assert Path("there").read_text() == "one two, and the person's own"
+
+
 LINES = [f"line {i}" for i in range(1, 50_001)]
 HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
 
@@ -196,7 +174,6 @@ LONG_DIFFS = {
     "a line too many": ([], LINES[:38], 41, "(1 more lines)"),
     "all of them": (LINES, LINES[::-1], 41, "(49,961 more lines)"),
     "the first and the last": (LINES, ["a", *LINES, "z"], 41, "(49,963 more lines)"),
-    "wide ones": (["a" * 9_000_000], ["b" * 9_000_000], 5, ""),
     "none": (LINES, LINES, 1, "f: no line changes"),
 }
 
@@ -205,7 +182,14 @@ LONG_DIFFS = {
 def test_a_diff_is_short_and_soon_there(old, new, most, last):
     lines = changes("f", "\n".join(old), "\n".join(new)).split("\n")
     assert len(lines) == most and lines[-1].endswith(last)
-    assert all(len(line) < 2_010 for line in lines)
+
+
+@pytest.mark.parametrize("end", ["b{}", "{}b"])
+def test_a_change_at_either_end_of_a_long_line_is_shown(end):
+    old, new = "x" * 9_000_000, end.format("x" * 8_999_999)
+    *_, minus, plus = changes("f", old, new).split("\n")
+    assert "b" in plus and "characters more" in plus
+    assert len(minus) < 2_010 and len(plus) < 2_010
 
 
 # --- Several calls ---
@@ -220,17 +204,19 @@ def test_calls_are_run_in_order_and_answered_in_one_message(make, answers):
     agent = make(approve=lambda *_: next(asked))
     run_tools(agent, THREE)
     [message] = agent.messages
-    assert message["role"] == "user" and outputs(message)[::2] == ["1\n", "3\n"]
+    assert message["role"] == "user"
     assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
-    approved = [not b.get("is_error", False) for b in message["content"]]
-    assert approved == answers
-    assert Path("ran").read_text() == ("1\n2\n3\n" if all(answers) else "1\n3\n")
+    errors = [b.get("is_error", False) for b in message["content"]]
+    assert errors == [not approved for approved in answers]
+    said = [b["content"] for b in message["content"] if not b.get("is_error")]
+    assert said == (["1\n", "2\n", "3\n"] if all(answers) else ["1\n", "3\n"])
+    assert Path("ran").read_text() == "".join(said)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
+def test_after_ctrl_c_one_message_answers_all_calls(make, broken_glob, at):
     agent = make()
-    broken(KeyboardInterrupt())
+    broken_glob(KeyboardInterrupt())
     calls = [*THREE[:at], call("glob", pattern="*"), *THREE[at + 1 :]]
     with pytest.raises(KeyboardInterrupt):
         run_tools(agent, calls)
@@ -250,29 +236,19 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken, at):
     [
         ("echo out; echo err >&2", "out\nerr\n"),
         ("echo said; exit 3", "said\n\n(exit status 3)"),
-        ("pwd", "{workspace}\n"),
         ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
-        (r"printf 'caf\351'", "caf\ufffd"),
     ],
 )
-def test_bash_returns_what_the_command_says(use, workspace, command, output):
-    expected = output.format(workspace=workspace.resolve())
-    assert use("bash", command=command) == expected
+def test_bash_returns_what_the_command_says(use, command, output):
+    assert use("bash", command=command) == output
 
 
 @pytest.mark.parametrize(
     "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
 def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
-    allowed = []
-
-    def run(argv, seconds):
-        allowed.append(seconds)
-        return "", 0
-
-    monkeypatch.setattr(program, "run", run)
-    use("bash", command="true", **given)
-    assert allowed == [seconds]
+    monkeypatch.setattr(program, "run", lambda argv, seconds: (f"{seconds} s", 0))
+    assert use("bash", command="true", **given) == f"{seconds} s"
 
 
 # --- read_file ---
@@ -292,9 +268,7 @@ def pages(use, path, **given):
 
 TEXTS = {
     b"one\ntwo\n": "one\ntwo",
-    b"no newline": "no newline",
     b"one\r\ntwo\r\n": "one\ntwo",
-    "\xe9 \u65e5 \U0001f600".encode(): "\xe9 \u65e5 \U0001f600",
     b"caf\xe9": "caf\ufffd",
     "one\u2028still one\x0cand so".encode(): "one\u2028still one\x0cand so",
 }
@@ -363,12 +337,10 @@ def test_of_45_mb_no_line_more_is_read_and_no_more_held(use, monkeypatch, width,
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("threshold, most", [(100_000, 50_000), (10_000, 5_000)])
-def test_a_page_has_50_000_characters_or_half_the_threshold(make, threshold, most):
+def test_a_page_has_no_more_than_half_the_threshold(make):
     Path("file").write_text("x" * 60_000)
-    agent = make(threshold=threshold)
-    answer = run_tool(agent, call("read_file", path="file"))["content"]
-    assert answer.count("x") == most
+    answer = run_tool(make(threshold=10_000), call("read_file", path="file"))
+    assert answer["content"].count("x") == 5_000
 
 
 # --- write_file and edit_file ---
@@ -385,18 +357,22 @@ def test_write_file_writes_exactly_this(use, path, content):
 
 
 EDITS = {
-    "once": ("a b c", "b", "x", {}, "a x c"),
-    "to nothing": ("a b c", " b", "", {}, "a c"),
-    "everywhere": ("a b a", "a", "x", {"replace_all": True}, "x b x"),
-    "no regular expression": ("a.c abc", "a.c", r"\1", {}, r"\1 abc"),
+    "to nothing": (b"a b c", " b", "", {}, b"a c"),
+    "everywhere": (b"a b a", "a", "x", {"replace_all": True}, b"x b x"),
+    "no regular expression": (b"a.c abc", "a.c", r"\1", {}, rb"\1 abc"),
+    "invalid UTF-8": (b"caf\xe9 one \xff\n", "one", "two", {}, b"caf\xe9 two \xff\n"),
+    "CRLF": (b"a\r\nb\r\nc\r\n", "b", "x", {}, b"a\r\nx\r\nc\r\n"),
+    "CRLF between": (b"a\r\nb\r\nc\r\n", "a\nb", "x\ny", {}, b"x\r\ny\r\nc\r\n"),
+    "LF among CRLF": (b"a\r\nb\nc\nd\r\n", "b\nc", "x\ny", {}, b"a\r\nx\ny\nd\r\n"),
+    "a form feed": (b"a\x0cb\n", "b", "x", {}, b"a\x0cx\n"),
 }
 
 
 @pytest.mark.parametrize("before, old, new, more, after", EDITS.values(), ids=EDITS)
-def test_edit_file_replaces(use, before, old, new, more, after):
-    Path("file").write_text(before)
+def test_an_edit_keeps_every_other_byte(use, before, old, new, more, after):
+    Path("file").write_bytes(before)
     use("edit_file", path="file", old_text=old, new_text=new, **more)
-    assert Path("file").read_text() == after
+    assert Path("file").read_bytes() == after
 
 
 ALL = {"replace_all": True}
@@ -457,7 +433,7 @@ def test_grep_names_file_and_line_of_each_match(use, tree, given, found):
     assert lines == [f"{name}:2:{name} is here" for name in found]
 
 
-# --- todo_write and compact ---
+# --- todo_write ---
 
 
 PLANS = [(["[ ] one", "[x] two", "[ ] three"], 2, 3), (["[x] one"], 0, 1), ([], 0, 0)]
@@ -469,14 +445,6 @@ def test_a_plan_is_shown_and_what_is_still_to_do_is_counted(make, items, todo, c
     answer = run_tool(agent, call("todo_write", items=items))["content"]
     assert re.findall(r"\d+", answer) == [str(todo), str(count)]
     assert shown(agent, "plan") == ["\n".join(items)]
-
-
-@pytest.mark.parametrize("given, focus", [({}, ""), ({"focus": "it"}, "it")])
-def test_compact_asks_for_a_compaction_and_answers(make, given, focus):
-    agent = make()
-    assert agent.focus is None
-    assert "is_error" not in run_tool(agent, call("compact", **given))
-    assert agent.focus == focus
 
 
 # --- task ---
@@ -519,27 +487,9 @@ def test_a_subagent_is_summarised_as_the_agent_is_which_is_not(make, event):
     assert events == [event] and len(agent.messages) == 4
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-def test_a_subagent_asks_before_it_runs_a_command(make, allowed):
-    work = reply(calls=[("bash", {"command": "touch made"})])
-    answers = reply(calls=[TASK]), work, reply("3."), reply("Thanks.")
-    agent = make(*answers, approve=lambda name, given: allowed)
-    take_turn(agent, "How many?")
-    assert Path("made").exists() == allowed
-
-
-def test_a_plan_of_a_subagent_is_not_the_plan_of_the_agent(make):
-    mine, other = (("todo_write", {"items": [f"[ ] {who}"]}) for who in ("me", "it"))
-    calls = reply(calls=[mine, TASK]), reply(calls=[other])
-    agent = make(*calls, reply("There are 3."), reply("Thanks."))
-    take_turn(agent, "How many?")
-    assert remember(agent.messages)["todos"] == ["[ ] me"]
-
-
 FAILURES = {
     "an error of the API": ("Look.", [api_error(400, "no such thing")]),
     "a refusal": ("Look.", [reply(stop="refusal")]),
-    "no prompt": ("", []),
     "an empty prompt": (" \n", []),
 }
 
@@ -554,10 +504,10 @@ def test_a_subagent_that_fails_or_has_no_prompt_is_an_error(make, prompt, failur
     assert len(agent.client.requests) == 2 + len(failure)
 
 
-def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken):
+def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken_glob):
     work = reply(calls=[("glob", {"pattern": "*"})])
     agent = make(reply(calls=[TASK, TASK]), work, reply("Yes."))
-    broken(KeyboardInterrupt())
+    broken_glob(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "How many?")
     assert lines_of(subtranscript())[-1]["content"][0]["is_error"] is True
@@ -565,34 +515,15 @@ def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken):
     assert take_turn(agent, "Are you there?") == "Yes."
 
 
-def test_what_a_subagent_does_is_indented_and_its_answer_shown(make):
+def test_what_a_subagent_does_is_asked_for_and_indented_and_its_answer_shown(make):
     work = reply("Let me see.", calls=[BASH])
-    agent = make(reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks."))
+    answers = reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks.")
+    asked = []
+    agent = make(*answers, approve=lambda *question: asked.append(question) or True)
     take_turn(agent, "How many?")
+    assert asked == [("bash", "echo from bash")]
     own, its = shown(agent, "tool")
     assert own.startswith("[task]") and its.startswith("  look: [bash]")
     assert shown(agent, "result") == ["  look: from bash\n"]
     assert shown(agent, "answer") == ["There are 3."]
     assert "".join(shown(agent, "text")) == "Thanks."
-
-
-def test_an_edit_does_not_overwrite_what_changed_during_the_question(make, workspace):
-    (workspace / "f.txt").write_text("one two")
-
-    def approve(name, what):
-        (workspace / "f.txt").write_text("one two, and the person's own")
-        return True
-
-    edit = call("edit_file", path="f.txt", old_text="two", new_text="2")
-    block = run_tool(make(approve=approve), edit)
-    assert block["is_error"] and "changed meanwhile" in block["content"]
-    assert (workspace / "f.txt").read_text() == "one two, and the person's own"
-
-
-def test_a_change_at_either_end_of_a_long_line_is_shown():
-    for old, new in [
-        ("a" + "x" * 5_000, "b" + "x" * 5_000),
-        ("x" * 5_000, "x" * 5_000 + "b"),
-    ]:
-        minus, plus = changes("f", old, new).split("\n")[-2:]
-        assert minus[1:] != plus[1:] and "characters more" in plus

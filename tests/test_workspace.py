@@ -45,16 +45,7 @@ def test_rules_have_8_000_tokens_at_most_and_a_note_where_they_are_cut(make, tex
     assert "[cut here" in agent.rules or "more follows" in agent.rules
 
 
-NO_RULES = [
-    "folder",
-    "pipe",
-    "/dev/zero",
-    "../outside",
-    "AGENTS.md",
-    b"",
-    b"\0",
-    ".env",
-]
+NO_RULES = ["folder", "pipe", "../outside", "AGENTS.md", b"", b"\0", ".env"]
 
 
 @pytest.mark.parametrize("what", NO_RULES)
@@ -64,12 +55,6 @@ def test_what_is_no_file_of_the_workspace_gives_no_rules(make, what):
         Path(path).write_text("hidden")
     turn_into(Path("AGENTS.md"), what)
     assert (make().rules, make().system) == ("", bare)
-
-
-def test_rules_that_are_not_utf_8_can_be_sent(make):
-    Path("AGENTS.md").write_bytes(b"caf\xe9 \xed\xa0\x80")
-    agent = make(reply("Yes."))
-    assert "caf\ufffd" in agent.rules and take_turn(agent, "Hm?") == "Yes."
 
 
 # --- Skills ---
@@ -87,16 +72,9 @@ def test_skills_stand_in_the_system_prompt_and_their_text_is_a_result(make):
 
 
 def test_a_workspace_without_skills_and_rules_pays_nothing(make, workspace):
-    before = make()
-    skill(), Path("AGENTS.md").write_text("Use tabs.")
-    other = make()
-    program.shutil.rmtree(".agents"), Path("AGENTS.md").unlink()
-    after = make()
-    assert "load_skill" in other.tools and "load_skill" not in after.tools
-    assert (after.system, after.tools) == (before.system, before.tools)
-    assert after.system == program.SYSTEM_PROMPT.format(
-        folder=workspace, records=".transcripts"
-    )
+    agent, bare = make(), program.SYSTEM_PROMPT
+    assert agent.system == bare.format(folder=workspace, records=".transcripts")
+    assert "load_skill" not in agent.tools
 
 
 def test_of_two_skills_with_a_name_that_in_agents_counts(make):
@@ -120,8 +98,6 @@ HEADS = {
     "folded, with a mark": "description: >-\n  a\n\n  b\nname: n",
     "literal": "name: n\ndescription: |\n  a\n  b\n",
     "goes on": "name: n\ndescription: a\n  b",
-    "double quotes": 'name: "n"\ndescription: "a b"',
-    "single quotes": "name: 'n'\ndescription: 'a b'",
     "comments": "# name: x\nname: n # so\n\n# more\ndescription: a b  # what for",
     "a comment after quotes": 'name: n\ndescription: "a b" # what "for"',
     "more fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
@@ -162,7 +138,6 @@ DAMAGED = {
     "no description": "---\nname: n\n---\n",
     "an empty name": "---\nname: ''\ndescription: d\n---\n",
     "a comment for a name": "---\nname: # n\ndescription: d\n---\n",
-    "an empty file": "",
     "binary": SKILL + "\0",
     "endless": "---\n" + "a: b\n" * 1_000_000,
 }
@@ -178,17 +153,12 @@ def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
     assert (agent.system, agent.tools) == (bare.system, bare.tools)
 
 
-@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "../../../../outside", "folder"])
-def test_a_skill_that_is_no_file_of_the_workspace_is_left_out(make, workspace, what):
-    Path("../outside").write_text(SKILL)
-    if what == "folder":
-        skill(path="../elsewhere/skills/review/SKILL.md")
-        Path(".agents").symlink_to(workspace.parent / "elsewhere")
-    else:
-        turn_into(skill(), what)
+def test_skills_in_a_folder_that_is_a_link_to_another_are_left_out(make):
+    skill(path="../elsewhere/skills/review/SKILL.md")
+    Path(".agents").symlink_to("../elsewhere")
     agent = make()
     [line] = shown(agent, "error")
-    assert agent.skills == {} and ("outside" in line or what != "folder")
+    assert agent.skills == {} and "outside" in line
 
 
 def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
@@ -200,24 +170,17 @@ def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
 # --- Once for a conversation ---
 
 
-def test_a_conversation_keeps_what_was_read_at_its_beginning(make):
-    agent = make(reply("One."), reply("Two."))
+def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
+    Path("AGENTS.md").write_text("Use spaces.")
+    agent, terminal = make(reply("One."), reply("Two.")), Terminal(io.StringIO())
     take_turn(agent, "Hm?")
     skill(), Path("AGENTS.md").write_text("Use tabs.")
     take_turn(agent, "And now?")
     first, second = agent.client.requests
     assert (first["system"], first["tools"]) == (second["system"], second["tools"])
-
-
-def test_clear_reads_rules_and_skills_anew(make):
-    Path("AGENTS.md").write_text("Use tabs.")
-    agent, terminal = make(reply("Done.")), Terminal(io.StringIO())
-    skill(), Path("AGENTS.md").write_text("Use spaces.")
     agent = command(agent, terminal, "/clear")
-    assert "spaces" in agent.rules and "tabs" not in agent.system
-    take_turn(agent, "Hm?")
-    names = [tool["name"] for tool in agent.client.requests[0]["tools"]]
-    assert "- review: how to review" in agent.system and "load_skill" in names
+    assert "Use tabs." in agent.system and "- review: how to review" in agent.system
+    assert "Use spaces." not in agent.system and "load_skill" in agent.tools
 
 
 def test_a_subagent_has_the_same_rules_and_skills(make):
@@ -233,15 +196,10 @@ def test_a_subagent_has_the_same_rules_and_skills(make):
 # --- After a compaction ---
 
 
-def loaded(*names):
-    """A conversation in which these skills were loaded."""
-    calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
-    return history(*calls, said("Done."))
-
-
 def put_back(agent, *names):
     """The blocks with skills in what replaces a conversation that loaded these."""
-    agent.messages = loaded(*names)
+    calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
+    agent.messages = history(*calls, said("Done."))
     message = program.replacement(agent, "All is well.", agent.messages, True, 1_000)
     pairs = zip(message["parts"], texts(message), strict=True)
     return [text for part, text in pairs if part == "skills"]
@@ -283,8 +241,3 @@ def test_many_skills_take_a_bounded_part_of_each_request(make):
     assert take_turn(agent, "Hi") == "Hello."
     assert size(agent.system) < agent.threshold // 4 and "more" in agent.system
     assert len(program.first_screen(agent)) < 300
-
-
-def test_a_name_that_no_file_can_have_does_not_end_a_compaction(make):
-    files = {"words": [], "files": ["\0"], "skills": [], "todos": []}
-    assert "null" in program.restore_recent_files(make(), files["files"])[0]
