@@ -67,12 +67,6 @@ def bytes_4(agent):
     return len(stub.encoded([agent.system, schemas(agent), *sent])) / 4
 
 
-def reported(agent):
-    """What the API counts with the last reply in it."""
-    system = [{"type": "text", "text": agent.system}]
-    return stub.count(system, schemas(agent), agent.messages)
-
-
 # --- The threshold and the limits ---
 
 
@@ -109,9 +103,11 @@ def test_before_the_first_reply_all_that_is_sent_counts_as_bytes_4(make):
 
 def test_after_a_reply_the_count_is_what_the_api_reported(make):
     agent = make(reply("x" * 900), reply("日本語" * 300, thinking="Well."))
+    system = [{"type": "text", "text": agent.system}]
     for text in ("Tell me.", "Again, in another language, please."):
         program.take_turn(agent, text)  # the second one is read from the cache
-        assert program.context_tokens(agent) == pytest.approx(reported(agent), abs=12)
+        reported = stub.count(system, schemas(agent), agent.messages)
+        assert program.context_tokens(agent) == pytest.approx(reported, abs=12)
 
 
 @pytest.mark.parametrize("text, tokens", [("x", 1_000), ("日", 3_000)])
