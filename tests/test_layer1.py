@@ -143,15 +143,13 @@ def talk(length):
     return [typed("Go."), *itertools.chain(*steps)][:length]
 
 
-def test_at_fifty_messages_nothing_is_snipped_as_in_s08():
-    messages = talk(50)
-    assert snip_compact(messages, 50, TRANSCRIPT) is messages
-
-
 @pytest.mark.parametrize("length", [51, 53, 55, 99])
 @pytest.mark.parametrize("most", [16, 20, 50])
-def test_the_first_three_and_the_newest_stay_and_no_pair_is_parted(length, most):
-    messages = talk(length)
+def test_above_it_the_first_three_and_the_newest_stay_and_no_pair_is_parted(
+    length, most
+):
+    messages, at_it = talk(length), talk(most)
+    assert snip_compact(at_it, most, TRANSCRIPT) is at_it
     snipped = snip_compact(messages, most, TRANSCRIPT)
     assert snipped[:3] == messages[:3] and snipped[-1] == messages[-1]
     assert len(snipped) <= most // 2 + 2 and is_valid(snipped)

@@ -486,12 +486,18 @@ def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compa
 # --- The breaker ---
 
 
-def test_after_three_failures_in_a_row_the_breaker_opens_and_says_so_once(long):
-    agent = long(*[NO_SUMMARY, reply("Done.")] * 3, reply("Done."))
+def test_after_three_failures_in_a_row_it_goes_without_the_model_and_says_so_once(long):
+    Path("a.py").write_text("its text")
+    before = [*planned("[ ] mend it"), *read("a.py")]
+    agent = long(*[NO_SUMMARY, reply("Done.")] * 3, reply("Done."), before=before)
     assert turns(agent, "One.", "Two.", "Three.", "Four.") == ["Done."] * 4
     assert len(summaries(agent)) == 3 and agent.failures == 3
     told = ["/compact" in text for text in shown(agent, "error")]
     assert told == [False, False, True]
+    assert program.context_tokens(agent) < T
+    kept = str(agent.client.requests[-1]["messages"])
+    for part in (str(agent.transcript), "First wish.", "[ ] mend it", "its text"):
+        assert part in kept
 
 
 def test_a_success_in_between_begins_the_count_anew(long):
@@ -499,17 +505,6 @@ def test_a_success_in_between_begins_the_count_anew(long):
     agent = long(*bad, *bad, *good, *bad)
     failures = [turns(agent, text) and agent.failures for text in "1234"]
     assert failures == [1, 2, 0, 1]
-
-
-def test_while_it_is_open_the_history_is_rebuilt_without_the_model(long):
-    Path("a.py").write_text("its text")
-    before = [*planned("[ ] mend it"), *read("a.py")]
-    agent = long(*[NO_SUMMARY, reply("Done.")] * 3, reply("Done."), before=before)
-    turns(agent, "One.", "Two.", "Three.", "Four.")
-    assert program.context_tokens(agent) < T and len(summaries(agent)) == 3
-    kept = str(agent.client.requests[-1]["messages"])
-    for part in (str(agent.transcript), "First wish.", "[ ] mend it", "its text"):
-        assert part in kept
 
 
 def test_compact_by_hand_passes_an_open_breaker_and_closes_it(long):

@@ -94,21 +94,15 @@ def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
     assert agent.messages[0] == {**agent.messages[0], **sent}
 
 
-def test_a_focus_is_of_one_compaction_only(worked):
-    first = reply(calls=[("compact", {"focus": "the birds"})])
+@pytest.mark.parametrize("text", ["", BODY], ids=["below", "over the threshold"])
+def test_a_focus_is_of_one_compaction_only_whichever_layer_makes_it(worked, text):
+    first = reply(text, calls=[("compact", {"focus": "the birds"})])
     again = reply(BODY, calls=[("compact", {})])
-    agent = worked(first, SUMMARY, again, SUMMARY, reply("Done."))
-    program.take_turn(agent, "Count.")
+    replies = first, SUMMARY, again, SUMMARY, reply("Done.")
+    agent = worked(*replies, threshold=14_000)
+    assert program.take_turn(agent, "Count.") == "Done."
     asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
     assert asked == [True, False]
-
-
-def test_over_the_threshold_there_is_one_summary_and_it_has_the_focus(worked):
-    first = reply(BODY, calls=[("compact", {"focus": "the birds"})])
-    agent = worked(first, SUMMARY, reply("Done."), threshold=14_000)
-    assert program.take_turn(agent, "Count.") == "Done."
-    [request] = summaries(agent)
-    assert "the birds" in str(request["messages"][-1])
 
 
 def test_with_nothing_to_compact_it_is_said_and_the_work_goes_on(make):
@@ -245,23 +239,24 @@ def count_dense(request):
     return answer if length <= 16_000 else huge(length)
 
 
-@pytest.mark.parametrize("refusal", [huge(42_000), TOO_LARGE])
-def test_a_first_message_that_is_too_large_is_taken_back(make, refusal):
-    agent = make(refusal, reply("Done."), **SMALL)
-    assert "into a file" in fails(agent, 3 * DENSE)
-    assert agent.messages == [] and len(agent.client.requests) == 1
-    assert program.take_turn(agent, "Look into the file.") == "Done."
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_later_message_that_is_too_large_is_taken_back(make, resumed):
-    agent = make(*[reply("x" * 400)] * 3, *[count_dense] * 2, **SMALL)
-    turns(agent, "One.", "Two.", "Three.")
+@pytest.mark.parametrize(
+    "words, resumed, refusal",
+    [
+        ([], False, TOO_LARGE),
+        ([], False, count_dense),
+        (["One.", "Two.", "Three."], False, count_dense),
+        (["One.", "Two.", "Three."], True, count_dense),
+    ],
+)
+def test_a_message_that_is_too_large_is_taken_back(make, words, resumed, refusal):
+    agent = make(*[reply("x" * 400) for _ in words], refusal, count_dense, **SMALL)
+    turns(agent, *words)
     if resumed:
         program.resume(agent, agent.transcript)
     before = agent.messages
     assert "into a file" in fails(agent, 3 * DENSE)
-    assert agent.messages == before and len(agent.client.requests) == 4
+    assert agent.messages == before
+    assert len(agent.client.requests) == len(words) + 1
     assert program.take_turn(agent, "Look into the file.") == "Done." and on_disk(agent)
 
 
@@ -317,7 +312,7 @@ def test_a_window_that_is_smaller_than_we_think_is_recovered_from(worked, window
 def test_the_oldest_exchanges_are_left_out_until_it_fits(worked, times, refusal):
     agent = worked(*[refusal] * times, SUMMARY)
     newest = agent.messages[-1]
-    assert program.compact_history(agent, "compact")
+    assert program.compact_history(agent, "compact")  # no pair was parted
     sent = [request["messages"] for request in agent.client.requests]
     assert [messages[-2] for messages in sent] == [newest] * (times + 1)
     lengths = [*map(len, sent)]
@@ -330,14 +325,6 @@ def test_at_most_three_times_and_then_it_has_failed(worked):
     assert not program.compact_history(agent, "compact")
     assert len(agent.client.requests) == 4
     assert agent.messages == before and agent.failures == 1
-
-
-@pytest.mark.parametrize("shift", range(4))
-def test_no_pair_is_parted_however_much_is_left_out(make, shift):
-    agent = make(*[TOO_LONG] * 3, SUMMARY)  # which refuses a pair that is parted
-    steps = itertools.chain(*(did("r" * 3_000) for _ in range(7)))
-    agent.messages = [typed("Go."), *map(typed, "abc"[:shift]), *steps, said("Done.")]
-    assert program.compact_history(agent, "compact")
 
 
 def test_thinking_is_dropped_from_that_copy_and_from_no_other(make):
