@@ -145,9 +145,7 @@ def talk(length):
 
 @pytest.mark.parametrize("length", [51, 53, 55, 99])
 @pytest.mark.parametrize("most", [16, 20, 50])
-def test_above_it_the_first_three_and_the_newest_stay_and_no_pair_is_parted(
-    length, most
-):
+def test_a_snip_leaves_the_first_three_and_the_newest_and_parts_no_pair(length, most):
     messages, at_it = talk(length), talk(most)
     assert snip_compact(at_it, most, TRANSCRIPT) is at_it
     snipped = snip_compact(messages, most, TRANSCRIPT)

@@ -305,14 +305,9 @@ def test_a_long_wish_stays_whole_or_leaves_room_for_the_newest(make, wishes, kep
 
 
 @pytest.mark.parametrize("items", [[], ["[x] look", "[x] mend it"]])
-def test_a_plan_that_is_done_is_not_brought_back(long, items):
-    plan = planned("[ ] mend it")
-    agent = long(*[SUMMARY, reply(BODY)] * 2, before=plan)
-    program.take_turn(agent, "One.")
-    for message in planned(*items):
-        program.commit(agent, message)
-    turns(agent, "Two.")
-    assert len(summaries(agent)) == 2 and "mend it" not in head(agent)
+def test_a_plan_that_is_done_is_not_brought_back(compacted, items):
+    agent = compacted(*planned("[ ] mend it"), *planned(*items))
+    assert "mend it" not in head(agent)
 
 
 # --- The files ---
@@ -466,12 +461,21 @@ def test_what_is_no_smaller_or_not_under_the_threshold_replaces_nothing(make):
     assert program.rebuild(agent, "s" * 40_000, 0) is not None
 
 
-def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(make):
-    agent = make(reply("Done."), **WINDOW)
-    assert program.take_turn(agent, "w" * 60_000) == "Done."
+@pytest.mark.parametrize(
+    "text, name, replies",
+    [
+        ("w" * 60_000, "auto_compact", []),
+        ("Hello.", "compact", [reply(calls=[("compact", {})])]),
+    ],
+)
+def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(
+    make, text, name, replies
+):
+    agent = make(*replies, reply("Done."), **WINDOW)
+    assert program.take_turn(agent, text) == "Done."
     assert summaries(agent) == [] and agent.failures == 0
-    assert "nothing to compact" in str(shown(agent, "layer"))
-    assert agent.messages[0] == typed("w" * 60_000)
+    assert f"[{name}] nothing to compact" in shown(agent, "layer")
+    assert agent.messages[0] == typed(text)
 
 
 def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compacted):

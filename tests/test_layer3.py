@@ -105,14 +105,6 @@ def test_a_focus_is_of_one_compaction_only_whichever_layer_makes_it(worked, text
     assert asked == [True, False]
 
 
-def test_with_nothing_to_compact_it_is_said_and_the_work_goes_on(make):
-    agent = make(reply(calls=[("compact", {})]), reply("Done."))
-    assert program.take_turn(agent, "Hello.") == "Done."
-    assert summaries(agent) == [] and agent.failures == 0
-    assert "[compact] nothing to compact" in str(shown(agent))
-    assert len(agent.messages) == 4
-
-
 # --- The person asks: /compact ---
 
 

@@ -277,12 +277,6 @@ def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeyp
     assert take_turn(agent, "Hi") == "Hello." and goes_on(agent)
 
 
-def test_a_call_whose_input_is_no_object_is_asked_for_again(make):
-    agent = make(reply(content=[call("bash") | {"input": ["ls"]}]), reply("Done."))
-    assert take_turn(agent, "Go on") == "Done."
-    assert "toolu_bash" not in str(agent.messages)
-
-
 def test_without_usage_the_count_goes_on_by_our_own_estimate(make):
     class Silent(StubClient):
         def usage(self, body, content):
