@@ -66,33 +66,27 @@ def cut(messages):
 
 
 @pytest.mark.parametrize(
-    "threshold, characters, is_cut",
-    [
-        (T, 159_000, False),
-        (T, 161_000, True),  # over 40,000 tokens
-        (40_000, 39_000, False),
-        (40_000, 41_000, True),  # over a quarter of the threshold
-    ],
-)
-def test_a_single_result_over_the_limit_is_replaced(threshold, characters, is_cut):
-    for text in ("x" * characters, "あ" * (characters // 3)):  # in tokens, by bytes
-        messages = history(did(text))
-        assert cut(budget(messages, threshold, saved)) == [is_cut]
-
-
-@pytest.mark.parametrize(
     "threshold, sizes, expected",
     [
-        (T, (60_000, 80_000, 60_000), [False, False, False]),
-        (T, (60_000, 80_000, 60_001), [False, True, False]),  # over 200,000 characters
-        (T, (90_000, 91_000, 50_000, 99_000), [False, True, False, True]),
-        (40_000, (15_000, 20_000, 17_000), [False, False, False]),
-        (40_000, (16_000, 20_000, 18_000), [False, True, False]),  # over T/3 tokens
+        (T, [159_000], [False]),
+        (T, [161_000], [True]),  # over 40,000 tokens
+        (40_000, [39_000], [False]),
+        (40_000, [41_000], [True]),  # over a quarter of the threshold
+        (T, [60_000, 80_000, 60_000], [False, False, False]),
+        (T, [60_000, 80_000, 60_001], [False, True, False]),  # over 200,000 characters
+        (T, [90_000, 91_000, 50_000, 99_000], [False, True, False, True]),
+        (40_000, [15_000, 20_000, 17_000], [False, False, False]),
+        (40_000, [16_000, 20_000, 18_000], [False, True, False]),  # over T/3 tokens
     ],
 )
-def test_the_largest_results_of_a_message_go_until_it_fits(threshold, sizes, expected):
+def test_the_largest_results_go_until_each_and_all_fit(threshold, sizes, expected):
     messages = history(did(*("x" * size for size in sizes)))
     assert cut(budget(messages, threshold, saved)) == expected
+
+
+@pytest.mark.parametrize("length, is_cut", [(13_000, False), (13_600, True)])
+def test_the_size_of_a_result_is_in_tokens_by_its_bytes(length, is_cut):
+    assert cut(budget(history(did("あ" * length)), 40_000, saved)) == [is_cut]
 
 
 @pytest.mark.parametrize("threshold", [12_000, 40_000, 170_616])

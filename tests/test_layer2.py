@@ -202,8 +202,6 @@ def test_a_normal_reply_with_a_summary_is_accepted(long, text, more, summary):
     [
         reply(WELL, stop="refusal"),
         reply(WELL, stop="max_tokens"),
-        reply(WELL, stop="pause_turn"),
-        reply(WELL, calls=CALL),
         reply(WELL, calls=CALL, stop="end_turn"),
         reply("All is well."),
         reply("<summary> \n </summary>"),
