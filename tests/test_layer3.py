@@ -16,6 +16,7 @@ from builders import (
     did,
     fails,
     history,
+    layers,
     on_disk,
     outputs,
     said,
@@ -94,15 +95,15 @@ def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
     assert agent.messages[0] == {**agent.messages[0], **sent}
 
 
-@pytest.mark.parametrize("text", ["", BODY], ids=["below", "over the threshold"])
-def test_a_focus_is_of_one_compaction_only_whichever_layer_makes_it(worked, text):
+@pytest.mark.parametrize("text, layer", [("", "compact"), (BODY, "auto_compact")])
+def test_a_focus_is_of_one_compaction_whichever_layer_makes_it(worked, text, layer):
     first = reply(text, calls=[("compact", {"focus": "the birds"})])
     again = reply(BODY, calls=[("compact", {})])
     replies = first, SUMMARY, again, SUMMARY, reply("Done.")
     agent = worked(*replies, threshold=14_000)
     assert program.take_turn(agent, "Count.") == "Done."
     asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
-    assert asked == [True, False]
+    assert asked == [True, False] and layers(agent)[1] == layer
 
 
 # --- The person asks: /compact ---
