@@ -101,13 +101,16 @@ def test_before_the_first_reply_all_that_is_sent_counts_as_bytes_4(make):
     assert program.context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.01)
 
 
-def test_after_a_reply_the_count_is_what_the_api_reported(make):
-    agent = make(reply("x" * 900), reply("日本語" * 300, thinking="Well."))
-    system = [{"type": "text", "text": agent.system}]
-    for text in ("Tell me.", "Again, in another language, please."):
-        program.take_turn(agent, text)  # the second one is read from the cache
+def test_after_a_reply_the_count_and_the_share_of_the_cache_are_the_apis(make):
+    long, other = reply("x" * 40_000), reply("日本語" * 300, thinking="Well.")
+    agent = make(long, other, reply("Well."))
+    system, shares = [{"type": "text", "text": agent.system}], []
+    for text in ("Tell me.", "Again, in another language, please.", "Well?"):
+        program.take_turn(agent, text)
         reported = stub.count(system, schemas(agent), agent.messages)
         assert program.context_tokens(agent) == pytest.approx(reported, abs=12)
+        shares.append(agent.cached)
+    assert shares[0] == 0 and 0 < shares[1] < 0.5 and 0.9 < shares[2] < 1
 
 
 @pytest.mark.parametrize("text, tokens", [("x", 1_000), ("日", 3_000)])
@@ -137,15 +140,6 @@ def test_a_summary_is_due_above_the_threshold_once_between_two_replies(make):
     assert program.should_compact(agent)
     agent.tries = 1
     assert not program.should_compact(agent)
-
-
-def test_the_share_that_came_from_the_cache_is_known(make):
-    agent = make(reply("x" * 40_000), reply("Well."), reply("Well."))
-    shares = []
-    for text in ("One.", "Two.", "Three."):
-        program.take_turn(agent, text)
-        shares.append(agent.cached)
-    assert shares[0] == 0 and 0 < shares[1] < 0.5 and 0.9 < shares[2] < 1
 
 
 # --- The request for a summary ---
