@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import charts
 import costs
 import pytest
-from builders import typed
+from builders import did, history, read, typed
 from policies import PEERS, TUTORIALS, Policy, cleared, results, snip
 from prices import Meter, replay
 from recorded import Measured, Session, note, read_messages, tokens
@@ -32,11 +32,9 @@ def result(id, content):
 
 def reading(count, chars=3_100):
     """A conversation that reads files of this length, one by one, then answers."""
-    messages = [typed("Read all.")]
-    for n in range(count):
-        messages += [said(call(f"c{n}", path=f"src/f_{n}.py"))]
-        messages += [result(f"c{n}", f"value_{n:04} = {n}\n" + "y" * chars)]
-    return [*messages, said("Done.")]
+    texts = [f"value_{n:04} = {n}\n" + "y" * chars for n in range(count)]
+    steps = [read(f"src/f_{n}.py", text) for n, text in enumerate(texts)]
+    return history(*steps, said("Done."))
 
 
 def write(path, entries):
@@ -61,8 +59,8 @@ def load(tmp_path):
 def price(histories, cached=True):
     """What each of these requests costs in turn, its reply of 100 tokens left out."""
     meter, spent = Meter(Session([]), cached), [0.0]
-    for history in histories:
-        meter.send(history, output=100)
+    for messages in histories:
+        meter.send(messages, output=100)
         spent.append(meter.cost)
     return [after - before - 500 for before, after in pairwise(spent)]
 
@@ -107,18 +105,14 @@ def test_a_run_of_one_type_is_one_position_and_a_reply_one_more():
 # ---- what still stands ----
 
 LINE = "    total = sum(one_price for item in cart)"
-SHOP = [
-    typed("Mend the shop."),
-    said(call("a", path="src/shop.py")),
-    result("a", f"def checkout_all(cart):\n{LINE}\n" + "#" * 200),
-    said(call("b", "bash", command="ls")),
-    result("b", "shop.py " * 20),
-    said(call("c", "bash", command="cat nothing_known.txt")),
-    result("c", "none " * 40),
-    said(call("d", "edit_file", path="src/shop.py", old_text=f"{LINE}\n", new_text="")),
-    result("d", "ok"),
+EDIT = {"path": "src/shop.py", "old_text": f"{LINE}\n", "new_text": ""}
+SHOP = history(
+    read("src/shop.py", f"def checkout_all(cart):\n{LINE}\n" + "#" * 200),
+    did("shop.py " * 20, given={"command": "ls"}),
+    did("none " * 40, given={"command": "cat nothing_known.txt"}),
+    did("ok", tool="edit_file", given=EDIT),
     said("I mended checkout_all."),
-]
+)
 
 
 def test_a_reply_needs_the_lines_it_quotes_and_the_names_it_was_shown():
@@ -132,19 +126,21 @@ def forget_first(history, meter):
     return cleared(history, results(history)[:1], meter, "[gone]")
 
 
-def test_what_was_cleared_is_missing_from_the_share():
-    whole = replay(Session(SHOP), TUTORIALS["nothing"])
-    assert (whole.edits, whole.names) == ([1], [1, 1])
-    less = replay(Session(SHOP), Policy(forget_first))
-    assert (less.edits, less.names) == ([0], [0, 0])
+def quote_names(history, meter):
+    return [note("one_price, checkout_all"), *forget_first(history, meter)[1:]]
 
 
-def test_what_a_rule_itself_puts_in_is_searched_too():
-    def quote(history, meter):
-        return [note("one_price, checkout_all"), *forget_first(history, meter)[1:]]
-
-    less = replay(Session(SHOP), Policy(quote, lasting=False))
-    assert (less.edits, less.names) == ([0], [1, 1])
+@pytest.mark.parametrize(
+    "policy, edits, names",
+    [
+        (TUTORIALS["nothing"], [1], [1, 1]),
+        (Policy(forget_first), [0], [0, 0]),
+        (Policy(quote_names, lasting=False), [0], [1, 1]),
+    ],
+)
+def test_what_stands_is_what_is_left_and_what_a_rule_puts_in(policy, edits, names):
+    course = replay(Session(SHOP), policy)
+    assert (course.edits, course.names) == (edits, names)
 
 
 @pytest.mark.parametrize("line", ["short = 1", "aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa"])
@@ -252,8 +248,8 @@ def test_no_rule_leaves_a_result_without_its_call(name):
 
     turns = [m for _ in range(4) for m in reading(30, 9_000)]
     replay(Session(turns), policy._replace(rule=watched))
-    for history in seen:
-        for before, after in pairwise([note(""), *history]):
+    for messages in seen:
+        for before, after in pairwise([note(""), *messages]):
             answers = after.blocks[0].type == "tool_result"
             assert not answers or before.blocks[-1].type == "tool_use"
 

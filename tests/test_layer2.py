@@ -10,6 +10,7 @@ from builders import (
     NO_SUMMARY,
     SUMMARY,
     did,
+    layers,
     planned,
     read,
     said,
@@ -66,38 +67,28 @@ def bytes_4(agent):
     return len(stub.encoded([agent.system, schemas(agent), *sent])) / 4
 
 
-def reported(agent):
-    """What the API counts with the last reply in it."""
-    system = [{"type": "text", "text": agent.system}]
-    return stub.count(system, schemas(agent), agent.messages)
-
-
 # --- The threshold and the limits ---
 
 
-OWN = (1_000_000, 128_000), (200_000, 64_000), (200_000, 4_096), (24_000, 8_000)
-
-
 @pytest.mark.parametrize(
-    "own, settings, expected",
+    "own, window, threshold, expected",  # the model's own, the person's settings
     [
-        (OWN[0], {}, (200_000, 16_384, 170_616)),
-        (OWN[0], {"CONTEXT_WINDOW": "1000000"}, (1_000_000, 16_384, 970_616)),
-        (OWN[1], {"CONTEXT_WINDOW": "900000"}, (200_000, 16_384, 170_616)),
-        (OWN[1], {"CONTEXT_WINDOW": "60000"}, (60_000, 16_384, 30_616)),
-        (OWN[2], {}, (200_000, 4_096, 182_904)),  # the model's maximum
-        (OWN[3], {}, (24_000, 8_000, 12_000)),  # half of a small window, a third of it
-        ((30_000, 64_000), {}, (30_000, 10_000, 15_000)),
-        (OWN[1], {"THRESHOLD": "50000"}, (200_000, 16_384, 50_000)),
-        (OWN[1], {"THRESHOLD": "199999"}, (200_000, 16_384, 183_616)),
-        ((0, 0), {}, (200_000, 16_384, 170_616)),  # unknown
+        ((1_000_000, 128_000), "", "", (200_000, 16_384, 170_616)),
+        ((1_000_000, 128_000), "1000000", "", (1_000_000, 16_384, 970_616)),
+        ((200_000, 64_000), "900000", "", (200_000, 16_384, 170_616)),
+        ((200_000, 64_000), "60000", "", (60_000, 16_384, 30_616)),
+        ((200_000, 4_096), "", "", (200_000, 4_096, 182_904)),  # the model's maximum
+        ((30_000, 64_000), "", "", (30_000, 10_000, 15_000)),  # a third, a half of it
+        ((200_000, 64_000), "", "50000", (200_000, 16_384, 50_000)),
+        ((200_000, 64_000), "", "199999", (200_000, 16_384, 183_616)),
+        ((0, 0), "", "", (200_000, 16_384, 170_616)),  # unknown
     ],
 )
 def test_the_limits_are_the_models_own_within_the_settings(
-    monkeypatch, own, settings, expected
+    monkeypatch, own, window, threshold, expected
 ):
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("CONTEXT_WINDOW", window)
+    monkeypatch.setenv("THRESHOLD", threshold)
     agent = program.Agent(None, **program.limits(*own))
     assert (agent.window, agent.max_output, agent.threshold) == expected
 
@@ -110,11 +101,16 @@ def test_before_the_first_reply_all_that_is_sent_counts_as_bytes_4(make):
     assert program.context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.01)
 
 
-def test_after_a_reply_the_count_is_what_the_api_reported(make):
-    agent = make(reply("x" * 900), reply("日本語" * 300, thinking="Well."))
-    for text in ("Tell me.", "Again, in another language, please."):
-        program.take_turn(agent, text)  # the second one is read from the cache
-        assert program.context_tokens(agent) == pytest.approx(reported(agent), abs=12)
+def test_after_a_reply_the_count_and_the_share_of_the_cache_are_the_apis(make):
+    long, other = reply("x" * 40_000), reply("日本語" * 300, thinking="Well.")
+    agent = make(long, other, reply("Well."))
+    system, shares = [{"type": "text", "text": agent.system}], []
+    for text in ("Tell me.", "Again, in another language, please.", "Well?"):
+        program.take_turn(agent, text)
+        reported = stub.count(system, schemas(agent), agent.messages)
+        assert program.context_tokens(agent) == pytest.approx(reported, abs=12)
+        shares.append(agent.cached)
+    assert shares[0] == 0 and 0 < shares[1] < 0.5 and 0.9 < shares[2] < 1
 
 
 @pytest.mark.parametrize("text, tokens", [("x", 1_000), ("日", 3_000)])
@@ -136,48 +132,33 @@ def test_right_after_a_compaction_bytes_4_count_by_the_factor_of_the_last_reply(
     assert program.context_tokens(agent) == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.parametrize("above, expected", [(0, False), (1, True)])
-def test_a_summary_is_due_above_the_threshold_and_not_at_it(make, above, expected):
+def test_a_summary_is_due_above_the_threshold_once_between_two_replies(make):
     agent = make(messages=[typed(BODY)])
-    agent.threshold = program.context_tokens(agent) - above
-    assert program.should_compact(agent) is expected
-
-
-def test_the_share_that_came_from_the_cache_is_known(make):
-    agent = make(reply("x" * 40_000), reply("Well."), reply("Well."))
-    shares = []
-    for text in ("One.", "Two.", "Three."):
-        program.take_turn(agent, text)
-        shares.append(agent.cached)
-    assert shares[0] == 0 and 0 < shares[1] < 0.5 and 0.9 < shares[2] < 1
+    agent.threshold = program.context_tokens(agent)
+    assert not program.should_compact(agent)
+    agent.threshold -= 1
+    assert program.should_compact(agent)
+    agent.tries = 1
+    assert not program.should_compact(agent)
 
 
 # --- The request for a summary ---
 
 
-@pytest.fixture
-def asked(make):
-    """An agent that has been summarised once, with thinking in its conversation."""
-    first, last = reply(BODY, thinking="A thought."), reply("Done.", thinking="x")
-    agent = make(first, SUMMARY, last, thinking=True, **WINDOW)
+def test_it_is_the_live_conversation_with_its_settings_and_one_message_more(make):
+    agent = make(reply(BODY, thinking="A thought."), SUMMARY, reply("Done."), **WINDOW)
     program.take_turn(agent, "First wish.")
-    before = agent.messages
+    before = [*agent.messages, typed("Second wish.")]
     assert program.take_turn(agent, "Second wish.") == "Done."
-    agent.before = [*before, typed("Second wish.")]
-    return agent
-
-
-def test_it_is_the_live_conversation_with_its_settings_and_one_message_more(asked):
-    [request] = summaries(asked)
-    assert request["messages"][:-1] == asked.before
-    assert stub.blocks(request["messages"][1]["content"])[0]["type"] == "thinking"
-    settings = [r | {"messages": []} for r in asked.client.requests]
+    [request] = summaries(agent)
+    assert request["messages"][:-1] == before
+    assert before[1]["content"][0]["type"] == "thinking"
+    settings = [r | {"messages": []} for r in agent.client.requests]
     assert settings[0] == settings[1] == settings[2]
-    assert "tool_choice" not in request and request["max_tokens"] == asked.max_output
 
 
-def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(asked):
-    [text] = texts(summaries(asked)[0]["messages"][-1])
+def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(compacted):
+    [text] = texts(summaries(compacted())[0]["messages"][-1])
     lines = text.strip().split("\n")
     assert "tool" in lines[0] and "tool" in lines[-1]
     assert re.findall(r"^(\d)\. \S", text, re.MULTILINE) == list("123456789")
@@ -215,8 +196,6 @@ def test_a_normal_reply_with_a_summary_is_accepted(long, text, more, summary):
     [
         reply(WELL, stop="refusal"),
         reply(WELL, stop="max_tokens"),
-        reply(WELL, stop="pause_turn"),
-        reply(WELL, calls=CALL),
         reply(WELL, calls=CALL, stop="end_turn"),
         reply("All is well."),
         reply("<summary> \n </summary>"),
@@ -282,22 +261,21 @@ def test_words_are_carried_over_several_compactions(long):
     assert places == sorted(places) and head(agent).count("First wish.") == 1
 
 
-def test_of_many_words_the_first_and_the_newest_stay_within_the_budget(compacted):
-    wishes = [f"#{n}: {'w' * 590}." for n in range(30)]  # 150 tokens each
-    agent = compacted(*map(typed, wishes))
-    kept = [wish for wish in wishes if wish in head(agent)]
-    assert "First wish." in head(agent) and kept == wishes[-len(kept) :]
-    assert 900 < program.estimate_tokens([typed(wish) for wish in kept]) <= T // 8
-
-
-def test_the_budget_is_20000_tokens_where_the_threshold_is_high(make):
-    wishes = [f"#{n}: {'w' * 3_990}." for n in range(60)]  # 1,000 tokens each
-    agent = make(SUMMARY, messages=[*map(typed, wishes), said("x" * 400_000)])
+@pytest.mark.parametrize(
+    "threshold, budget, length", [(T, T // 8, 590), (170_616, 20_000, 3_990)]
+)
+def test_of_many_words_the_first_and_the_newest_stay_within_the_budget(
+    make, threshold, budget, length
+):
+    wishes = [f"#{n}: {'w' * length}." for n in range(60)]
+    history = [*map(typed, wishes), said("x" * 400_000)]
+    agent = make(SUMMARY, messages=history, threshold=threshold)
     program.compact_history(agent, "compact")
     kept = words_of(agent)
     assert kept[0] == wishes[0] and kept[2:] == wishes[-len(kept[2:]) :]
     assert kept[1].startswith("#")  # some of its own text, where it was cut
-    assert 19_000 < program.estimate_tokens(map(typed, kept)) <= 20_000
+    assert 0.95 * budget < program.estimate_tokens(map(typed, kept)) <= budget
+    assert all(f"\n{wish}" in head(agent) for wish in kept)
 
 
 @pytest.mark.parametrize(
@@ -319,14 +297,9 @@ def test_a_long_wish_stays_whole_or_leaves_room_for_the_newest(make, wishes, kep
 
 
 @pytest.mark.parametrize("items", [[], ["[x] look", "[x] mend it"]])
-def test_a_plan_that_is_done_is_not_brought_back(long, items):
-    plan = planned("[ ] mend it")
-    agent = long(*[SUMMARY, reply(BODY)] * 2, before=plan)
-    program.take_turn(agent, "One.")
-    for message in planned(*items):
-        program.commit(agent, message)
-    turns(agent, "Two.")
-    assert len(summaries(agent)) == 2 and "mend it" not in head(agent)
+def test_a_plan_that_is_done_is_not_brought_back(compacted, items):
+    agent = compacted(*planned("[ ] mend it"), *planned(*items))
+    assert "mend it" not in head(agent)
 
 
 # --- The files ---
@@ -403,14 +376,13 @@ def skill():
         path = Path(".agents/skills", name, "SKILL.md")
         path.parent.mkdir(parents=True)
         path.write_text(f"---\nname: {name}\ndescription: For {name}.\n---\n{text}")
-        return path
 
     return write
 
 
-def loaded(name, **more):
+def loaded(name):
     """A skill was loaded, as two messages."""
-    return did("Its text.", tool="load_skill", given={"name": name}, **more)
+    return did("Its text.", tool="load_skill", given={"name": name})
 
 
 # --- Quotations ---
@@ -481,12 +453,21 @@ def test_what_is_no_smaller_or_not_under_the_threshold_replaces_nothing(make):
     assert program.rebuild(agent, "s" * 40_000, 0) is not None
 
 
-def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(make):
-    agent = make(reply("Done."), **WINDOW)
-    assert program.take_turn(agent, "w" * 60_000) == "Done."
+@pytest.mark.parametrize(
+    "text, name, replies",
+    [
+        ("w" * 60_000, "auto_compact", []),
+        ("Hello.", "compact", [reply(calls=[("compact", {})])]),
+    ],
+)
+def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(
+    make, text, name, replies
+):
+    agent = make(*replies, reply("Done."), **WINDOW)
+    assert program.take_turn(agent, text) == "Done."
     assert summaries(agent) == [] and agent.failures == 0
-    assert "nothing to compact" in str(shown(agent, "layer"))
-    assert agent.messages[0] == typed("w" * 60_000)
+    assert f"[{name}] nothing to compact" in shown(agent, "layer")
+    assert agent.messages[0] == typed(text)
 
 
 def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compacted):
@@ -501,25 +482,18 @@ def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compa
 # --- The breaker ---
 
 
-@pytest.fixture
-def broken(long):
-    """An agent whose summaries failed three times in a row, and its next replies."""
-
-    def build(*replies, before=(), **fields):
-        failing = [NO_SUMMARY, reply("Done.")] * 3
-        agent = long(*failing, *replies, before=before, **fields)
-        assert turns(agent, "One.", "Two.", "Three.") == ["Done."] * 3
-        return agent
-
-    return build
-
-
-def test_after_three_failures_in_a_row_the_breaker_opens_and_says_so_once(broken):
-    agent = broken(reply("Done."))
-    program.take_turn(agent, "Four.")
+def test_after_three_failures_in_a_row_it_goes_without_the_model_and_says_so_once(long):
+    Path("a.py").write_text("its text")
+    before = [*planned("[ ] mend it"), *read("a.py")]
+    agent = long(*[NO_SUMMARY, reply("Done.")] * 3, reply("Done."), before=before)
+    assert turns(agent, "One.", "Two.", "Three.", "Four.") == ["Done."] * 4
     assert len(summaries(agent)) == 3 and agent.failures == 3
     told = ["/compact" in text for text in shown(agent, "error")]
     assert told == [False, False, True]
+    assert program.context_tokens(agent) < T
+    kept = str(agent.client.requests[-1]["messages"])
+    for part in (str(agent.transcript), "First wish.", "[ ] mend it", "its text"):
+        assert part in kept
 
 
 def test_a_success_in_between_begins_the_count_anew(long):
@@ -529,33 +503,34 @@ def test_a_success_in_between_begins_the_count_anew(long):
     assert failures == [1, 2, 0, 1]
 
 
-def test_while_it_is_open_the_history_is_rebuilt_without_the_model(broken):
-    plan = planned("[ ] mend it")
-    Path("a.py").write_text("its text")
-    agent = broken(reply("Done."), before=[*plan, *read("a.py")])
-    assert program.take_turn(agent, "Four.") == "Done."
-    assert program.context_tokens(agent) < T and len(summaries(agent)) == 3
-    kept = str(agent.client.requests[-1]["messages"])
-    for part in (str(agent.transcript), "First wish.", "[ ] mend it", "its text"):
-        assert part in kept
-
-
-def test_compact_by_hand_passes_an_open_breaker_and_closes_it(broken):
-    agent = broken(SUMMARY, reply(BODY), SUMMARY, reply("Done."))
+def test_compact_by_hand_passes_an_open_breaker_and_closes_it(long):
+    agent = long(SUMMARY, reply(BODY), SUMMARY, reply("Done."), failures=3)
     assert program.compact_history(agent, "compact")
     assert agent.failures == 0 and "All is well." in head(agent)
     turns(agent, "Four.", "Five.")
-    assert len(summaries(agent)) == 5
+    assert len(summaries(agent)) == 2
 
 
-def test_the_compact_tool_does_not_pass_an_open_breaker(long):
-    replies = reply(calls=[("compact", {})]), reply("Done.")
-    agent = long(*replies, threshold=100_000, failures=3)
+def test_the_compact_tool_does_not_pass_an_open_breaker_and_is_told_so_once(long):
+    asks, looks = reply(calls=[("compact", {})]), reply(calls=LOOK)
+    agent = long(asks, looks, reply("Done."), threshold=100_000, failures=3)
     assert program.take_turn(agent, "Four.") == "Done."
-    assert summaries(agent) == []
+    assert summaries(agent) == [] and layers(agent).count("compact") == 1
 
 
 # --- Never two summaries without a reply in between ---
+
+LOOK = [("glob", {"pattern": "*"})]
+
+
+def test_a_reply_and_a_new_turn_each_allow_another_summary(long):
+    interrupted = KeyboardInterrupt()
+    again = reply(BODY, calls=LOOK)
+    agent = long(interrupted, SUMMARY, again, SUMMARY, reply("Done."))
+    with pytest.raises(KeyboardInterrupt):
+        program.take_turn(agent, "Newest wish.")
+    assert program.take_turn(agent, "Go on.") == "Done."
+    assert len(summaries(agent)) == 3
 
 
 @pytest.mark.parametrize("first", [SUMMARY, NO_SUMMARY], ids=["made", "failed"])

@@ -16,6 +16,7 @@ from builders import (
     did,
     fails,
     history,
+    layers,
     on_disk,
     outputs,
     said,
@@ -94,44 +95,23 @@ def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
     assert agent.messages[0] == {**agent.messages[0], **sent}
 
 
-def test_a_focus_is_of_one_compaction_only(worked):
-    first = reply(calls=[("compact", {"focus": "the birds"})])
+@pytest.mark.parametrize("text, layer", [("", "compact"), (BODY, "auto_compact")])
+def test_a_focus_is_of_one_compaction_whichever_layer_makes_it(worked, text, layer):
+    first = reply(text, calls=[("compact", {"focus": "the birds"})])
     again = reply(BODY, calls=[("compact", {})])
-    agent = worked(first, SUMMARY, again, SUMMARY, reply("Done."))
-    program.take_turn(agent, "Count.")
-    asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
-    assert asked == [True, False]
-
-
-def test_over_the_threshold_there_is_one_summary_and_it_has_the_focus(worked):
-    first = reply(BODY, calls=[("compact", {"focus": "the birds"})])
-    agent = worked(first, SUMMARY, reply("Done."), threshold=14_000)
+    replies = first, SUMMARY, again, SUMMARY, reply("Done.")
+    agent = worked(*replies, threshold=14_000)
     assert program.take_turn(agent, "Count.") == "Done."
-    [request] = summaries(agent)
-    assert "the birds" in str(request["messages"][-1])
-
-
-def test_with_nothing_to_compact_it_is_said_and_the_work_goes_on(make):
-    agent = make(reply(calls=[("compact", {})]), reply("Done."))
-    assert program.take_turn(agent, "Hello.") == "Done."
-    assert summaries(agent) == [] and agent.failures == 0
-    assert "[compact] nothing to compact" in str(shown(agent))
-    assert len(agent.messages) == 4
+    asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
+    assert asked == [True, False] and layers(agent)[1] == layer
 
 
 # --- The person asks: /compact ---
 
 
-@pytest.fixture
-def enter():
-    """enter(agent, line): what the terminal does with a line that begins with "/"."""
-    terminal = program.Terminal(io.StringIO())
-    return lambda agent, line: program.command(agent, terminal, line)
-
-
-def test_after_compact_the_agent_waits_and_the_next_wish_is_answered(worked, enter):
+def test_after_compact_the_agent_waits_and_the_next_wish_is_answered(worked):
     agent = worked(SUMMARY, reply("Done."))
-    enter(agent, "/compact")
+    program.command(agent, program.Terminal(io.StringIO()), "/compact")
     assert "First wish." not in texts(agent.messages[0])[-1]
     assert program.take_turn(agent, "Second wish.") == "Done."
     sent = agent.client.requests[-1]["messages"]
@@ -148,7 +128,10 @@ def test_a_request_that_is_too_long_is_compacted_and_goes_on(worked, refusal):
     assert "[reactive_compact]" in str(shown(agent)) and len(summaries(agent)) == 1
     assert "All is well." in texts(agent.messages[0])[0]
     assert "I was about" not in str(agent.messages) and not Path("ran").exists()
-    assert on_disk(agent)
+    head, *_, last = agent.client.requests[-1]["messages"]
+    assert last == typed("Second wish.") and on_disk(agent)
+    assert any("First wish." in text for text in texts(head)[:-1])
+    assert "First wish." not in texts(head)[-1]  # it is done, not in progress
 
 
 @pytest.mark.parametrize(
@@ -180,15 +163,6 @@ def test_the_thinking_of_what_stays_goes(make):
     assert 5 <= len(sent[1:]) <= 6 and '"thinking"' not in str(sent).replace("'", '"')
 
 
-def test_what_the_person_typed_last_stays_the_request_in_progress(worked):
-    agent = worked(TOO_LONG, SUMMARY, reply("Done."))
-    program.take_turn(agent, "Second wish.")
-    head, *_, last = agent.client.requests[-1]["messages"]
-    assert last == typed("Second wish.")
-    assert any("First wish." in text for text in texts(head)[:-1])
-    assert "First wish." not in texts(head)[-1]  # it is done, not in progress
-
-
 def test_a_request_older_than_the_newest_five_messages_is_named_as_in_progress(make):
     agent = make(TOO_LONG, SUMMARY, reply("Done."), keep_recent=99)
     steps = [*did(BODY), *did("a"), *did("b"), *did("c")]
@@ -200,24 +174,18 @@ def test_a_request_older_than_the_newest_five_messages_is_named_as_in_progress(m
     assert tail == steps[2:]
 
 
-@pytest.mark.parametrize(
-    "first", [NO_SUMMARY, reply(stop="refusal"), api_error(400, "no")]
-)
-def test_if_the_summary_fails_the_history_is_rebuilt_without_the_model(worked, first):
-    agent = worked(TOO_LONG, first, reply("Done."))
+@pytest.mark.parametrize("failures, tried", [(0, [NO_SUMMARY]), (3, [])])
+def test_if_the_summary_fails_or_the_breaker_is_open_it_goes_without_the_model(
+    worked, failures, tried
+):
+    agent = worked(TOO_LONG, *tried, reply("Done."), failures=failures)
     newest = agent.messages[-3:]
     assert program.take_turn(agent, "Second wish.") == "Done."
-    assert len(summaries(agent)) == 1 and agent.failures == 1
+    assert len(summaries(agent)) == len(tried)
+    assert agent.failures == failures + len(tried)
     head, *tail = agent.client.requests[-1]["messages"]
     assert str(agent.transcript) in texts(head)[0] and "First wish." in str(head)
-    assert tail[-4:-1] == newest and tail[-1] == typed("Second wish.")
-
-
-def test_while_the_breaker_is_open_no_summary_is_tried(worked):
-    agent = worked(TOO_LONG, reply("Done."), failures=3)
-    assert program.take_turn(agent, "Second wish.") == "Done."
-    assert summaries(agent) == [] and agent.failures == 3
-    assert len(agent.client.requests[-1]["messages"]) <= 7
+    assert tail[-4:] == [*newest, typed("Second wish.")] and len(tail) <= 6
 
 
 def test_a_history_of_a_few_huge_messages_goes_with_a_note_of_what_was_not_seen(make):
@@ -239,15 +207,12 @@ def test_a_note_names_no_call_whose_result_was_seen(worked):
 
 
 @pytest.mark.parametrize("second", REFUSALS.values(), ids=REFUSALS)
-def test_refused_after_both_remedies_it_is_one_clear_error(worked, second):
-    agent = worked(TOO_LONG, SUMMARY, second, second)
+def test_refused_after_both_remedies_it_is_one_clear_error_and_nothing_is_lost(
+    worked, second
+):
+    agent = worked(TOO_LONG, SUMMARY, second, second, reply("Done."))
     assert "/clear" in fails(agent, "Second wish.")
     assert len(agent.client.requests) == 4 and not Path("ran").exists()
-
-
-def test_after_that_error_the_history_is_intact_and_can_be_used(worked):
-    agent = worked(TOO_LONG, SUMMARY, TOO_LONG, TOO_LONG, reply("Done."))
-    fails(agent, "Second wish.")
     assert on_disk(agent)
     assert texts(agent.messages[-1])[-1].endswith("Second wish.")
     assert program.remember(agent.messages)["words"] == ["First wish.", "Second wish."]
@@ -267,23 +232,24 @@ def count_dense(request):
     return answer if length <= 16_000 else huge(length)
 
 
-@pytest.mark.parametrize("refusal", [huge(42_000), TOO_LARGE])
-def test_a_first_message_that_is_too_large_is_taken_back(make, refusal):
-    agent = make(refusal, reply("Done."), **SMALL)
-    assert "into a file" in fails(agent, 3 * DENSE)
-    assert agent.messages == [] and len(agent.client.requests) == 1
-    assert program.take_turn(agent, "Look into the file.") == "Done."
-
-
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_later_message_that_is_too_large_is_taken_back(make, resumed):
-    agent = make(*[reply("x" * 400)] * 3, *[count_dense] * 2, **SMALL)
-    turns(agent, "One.", "Two.", "Three.")
+@pytest.mark.parametrize(
+    "words, resumed, refusal",
+    [
+        ([], False, TOO_LARGE),
+        ([], False, count_dense),
+        (["One.", "Two.", "Three."], False, count_dense),
+        (["One.", "Two.", "Three."], True, count_dense),
+    ],
+)
+def test_a_message_that_is_too_large_is_taken_back(make, words, resumed, refusal):
+    agent = make(*[reply("x" * 400) for _ in words], refusal, count_dense, **SMALL)
+    turns(agent, *words)
     if resumed:
         program.resume(agent, agent.transcript)
     before = agent.messages
     assert "into a file" in fails(agent, 3 * DENSE)
-    assert agent.messages == before and len(agent.client.requests) == 4
+    assert agent.messages == before
+    assert len(agent.client.requests) == len(words) + 1
     assert program.take_turn(agent, "Look into the file.") == "Done." and on_disk(agent)
 
 
@@ -334,42 +300,24 @@ def test_a_window_that_is_smaller_than_we_think_is_recovered_from(worked, window
 # --- The request for the summary is itself too long ---
 
 
-@pytest.fixture
-def refused(worked):
-    """refused(n, *replies): /compact, whose request is refused n times as too long."""
-
-    def build(times, *replies, refusal=TOO_LONG):
-        agent = worked(*[refusal] * times, *replies)
-        agent.before = agent.messages
-        agent.done = program.compact_history(agent, "compact")
-        return agent
-
-    return build
-
-
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-def test_the_oldest_exchanges_are_left_out_until_it_fits(refused, times, refusal):
-    agent = refused(times, SUMMARY, refusal=refusal)
-    lengths = [len(r["messages"]) for r in agent.client.requests]
-    assert agent.done and len(lengths) == times + 1
+def test_the_oldest_exchanges_are_left_out_until_it_fits(worked, times, refusal):
+    agent = worked(*[refusal] * times, SUMMARY)
+    newest = agent.messages[-1]
+    assert program.compact_history(agent, "compact")  # no pair was parted
+    sent = [request["messages"] for request in agent.client.requests]
+    assert [messages[-2] for messages in sent] == [newest] * (times + 1)
+    lengths = [*map(len, sent)]
     assert lengths == sorted(set(lengths), reverse=True)
-    newest = [request["messages"][-2] for request in agent.client.requests]
-    assert newest == [agent.before[-1]] * len(lengths)
 
 
-def test_at_most_three_times_and_then_it_has_failed(refused):
-    agent = refused(4, SUMMARY)
-    assert not agent.done and len(agent.client.requests) == 4
-    assert agent.messages == agent.before and agent.failures == 1
-
-
-@pytest.mark.parametrize("shift", range(4))
-def test_no_pair_is_parted_however_much_is_left_out(make, shift):
-    agent = make(*[TOO_LONG] * 3, SUMMARY)  # which refuses a pair that is parted
-    steps = itertools.chain(*(did("r" * 3_000) for _ in range(7)))
-    agent.messages = [typed("Go."), *map(typed, "abc"[:shift]), *steps, said("Done.")]
-    assert program.compact_history(agent, "compact")
+def test_at_most_three_times_and_then_it_has_failed(worked):
+    agent = worked(*[TOO_LONG] * 4, SUMMARY)
+    before = agent.messages
+    assert not program.compact_history(agent, "compact")
+    assert len(agent.client.requests) == 4
+    assert agent.messages == before and agent.failures == 1
 
 
 def test_thinking_is_dropped_from_that_copy_and_from_no_other(make):

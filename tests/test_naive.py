@@ -27,27 +27,28 @@ def play(*chapters, **more):
 
 
 @pytest.fixture(scope="module")
-def played():
+def output():
+    """What all chapters print, which takes seconds and not minutes."""
+    done = play(timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def played(output):
     """The lines of each chapter, each paragraph as one line."""
-    output = play().stdout
     parts = re.split(r"(?m)^(\d+)\. .*\n", output)[1:]
     whole = [re.sub(r"\n {10}", " ", part) for part in parts[1::2]]
     return dict(zip(parts[::2], whole))
 
 
-def test_all_chapters_together_take_seconds_and_not_minutes():
-    done = play(timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert max(map(len, done.stdout.split("\n"))) < 80
-
-
-def test_the_output_is_the_same_wherever_it_runs(tmp_path):
+def test_the_output_is_narrow_and_the_same_wherever_it_runs(output, tmp_path):
+    assert max(map(len, output.split("\n"))) < 80
     (deep := tmp_path / ("long" * 20)).mkdir()
     program = [sys.executable, "-X", "utf8", "-S", str(SCRIPT)]
     env = {"TMPDIR": str(deep), "LC_ALL": "C"}
     elsewhere = subprocess.check_output(program, env=env, cwd=deep).decode()
-    assert elsewhere == play().stdout
-    assert play("4").stdout in elsewhere
+    assert elsewhere == output and play("4").stdout in output
 
 
 # what each chapter ends in: the API's words, a number of damage, a number of ours
@@ -87,15 +88,12 @@ def test_a_chapter_ends_in_what_the_tutorial_says(played, chapter):
 def test_what_is_printed_as_the_api_is_what_the_stub_says(played):
     printed = re.findall(r"(?m)^  API +(.*)", "".join(played.values()))
     source = Path(stub.__file__).read_text(encoding="utf-8")
-    said = "".join(node.value for node in ast.walk(ast.parse(source)) if is_text(node))
+    nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
+    said = "".join(str(node.value) for node in nodes)
     assert len(printed) == 9
     for line in printed:
         words = re.sub(r"^messages\S+: |\d+ tokens.*", "", line)
         assert words[:24] in said
-
-
-def is_text(node):
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def test_what_the_tutorial_quotes_has_at_most_12_lines_and_says_whose_it_is():

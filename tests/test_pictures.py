@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import charts
 import pictures
 import pytest
+from builders import did, history
 
 import agent as program
 
@@ -86,10 +87,7 @@ def test_the_figures_are_numbers_and_names_of_policies():
 
 
 def test_measuring_anew_gives_figures_that_can_be_drawn(tmp_path):
-    call = {"type": "tool_use", "id": "c", "name": "bash", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "c", "content": "x" * 3_100}
-    parts = ("user", "Go."), ("assistant", [call]), ("user", [result])
-    lines = [json.dumps({"role": role, "content": content}) for role, content in parts]
+    lines = map(json.dumps, history(did("x" * 3_100)))
     (tmp_path / "session").write_text("\n".join(lines))
     figures = pictures.measure([tmp_path / "session"])
     assert figures["shares"]["newest"] > 0.9 and figures["shares"]["tool_result"] == 0
