@@ -557,22 +557,23 @@ def test_the_server_answers_the_real_sdk():
 
 
 BROKEN = cut(reply("abc"), 3, httpx2.ReadError("reset"))
-# what is queued, what the client gets, and how many requests are noted as refused
+# what is sent, what is queued, what the client gets, and what is noted as refused
 SERVED_FAULTS = [
-    (HELLO, api_error(404, "no such model"), anthropic.NotFoundError, 0),
-    (HELLO, BROKEN, httpx2.RemoteProtocolError, 0),
-    (HELLO, httpx2.ConnectError("gone"), anthropic.APIConnectionError, 0),
-    ([user("")], reply("a"), anthropic.BadRequestError, 1),
-    (HELLO, stub.EmptyQueue("nothing left"), anthropic.BadRequestError, 1),
+    (HELLO, [api_error(404, "no such model")], anthropic.NotFoundError, ""),
+    (HELLO, [BROKEN], httpx2.RemoteProtocolError, ""),
+    (HELLO, [httpx2.ConnectError("gone")], anthropic.APIConnectionError, ""),
+    ([user("")], [reply("a")], anthropic.BadRequestError, EMPTY),
+    (HELLO, [], anthropic.BadRequestError, "no reply for request 1: "),
 ]
 
 
 @pytest.mark.parametrize("messages, queued, error, noted", SERVED_FAULTS)
 def test_the_server_carries_faults(messages, queued, error, noted, capfd):
-    client = StubClient(queued, queued, queued)
-    with serve(client) as url, connect(url) as real, pytest.raises(error):
+    client = StubClient(*queued)
+    with serve(client) as url, connect(url) as real, pytest.raises(error, match=noted):
         ask(real.with_options(max_retries=0), messages)
-    assert (len(client.requests), len(client.refused)) == (1, noted)
+    assert len(client.requests) == 1 and len(client.refused) == bool(noted)
+    assert noted in "".join(client.refused)
     assert capfd.readouterr().err == ""
 
 
