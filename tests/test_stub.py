@@ -570,10 +570,10 @@ SERVED_FAULTS = [
 @pytest.mark.parametrize("messages, queued, error, noted", SERVED_FAULTS)
 def test_the_server_carries_faults(messages, queued, error, noted, capfd):
     client = StubClient(*queued)
-    with serve(client) as url, connect(url) as real, pytest.raises(error, match=noted):
+    with serve(client) as url, connect(url) as real, pytest.raises(error):
         ask(real.with_options(max_retries=0), messages)
-    assert len(client.requests) == 1 and len(client.refused) == bool(noted)
-    assert noted in "".join(client.refused)
+    assert len(client.requests) == 1
+    assert [noted in text for text in client.refused] == [True] * bool(noted)
     assert capfd.readouterr().err == ""
 
 
