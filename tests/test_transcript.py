@@ -15,7 +15,6 @@ from builders import (
     SMALL,
     SUMMARY,
     TASK,
-    THOUGHT,
     fails,
     layers,
     lines_of,
@@ -121,12 +120,10 @@ def test_names_are_unique_within_a_second(make):
 
 TEXTS = {
     "japanese": "日本語のメモ",
-    "emoji": "\U0001f642 and e\u0301",
     "line separators": "a\u2028b\u2029c\x85d\x0be\x0cf",
     "line ends": "a\nb\r\nc\rd",
     "quotes and escapes": '"\\"\\n\\u2028 \\ud800',
     "control characters": "\0\x01\x1b[31m\x7f",
-    "right to left": "\u202eabc\u202c",
 }
 
 
@@ -135,7 +132,7 @@ def test_every_line_is_a_message_in_memory_and_any_text_comes_back(make, case):
     agent = make(reply(TEXTS[case], calls=[PLAN], thinking="hm"), reply("Done."))
     take_turn(agent, TEXTS[case])
     assert len(lines(agent)) == 4 and lines(agent) == agent.messages
-    if case in ("japanese", "emoji"):  # not escaped, so that it can be searched
+    if case == "japanese":  # not escaped, so that it can be searched
         assert TEXTS[case].encode() in agent.transcript.read_bytes()
     typed, answered = load(agent.transcript)[:2]
     assert typed["content"] == answered["content"][0]["text"] == TEXTS[case]
@@ -298,42 +295,32 @@ BY_THE_MODEL = a_result().replace(b"user", b"assistant")
 TEXT_FIRST = line([{"type": "text", "text": "a"}, *json.loads(a_result())["content"]])
 # the lines of a file, and which of them is the bad one
 DAMAGE = {
-    "nothing": ([HI, b"", HI], 2),
     "two lines glued": ([HI, HI + HI, HI], 2),
     "no UTF-8": ([HI, b'{"role": "user", "content": "\xff"}', HI], 2),
-    "a number": ([HI, b"5"], 2),
     "a text": ([HI, b'"event"'], 2),
     "deep nesting": ([HI, b"[" * 99_999, HI], 2),
-    "no role": ([HI, b'{"content": "Hi"}'], 2),
     "another role": ([HI, line("Hi", "system")], 2),
     "an event without messages": ([HI, b'{"event": "compact"}'], 2),
     "an event with an object": ([b'{"event": "compact", "messages": {}}'], 1),
-    "an event with numbers": ([HI, b'{"event": "compact", "messages": [5]}'], 2),
     "a block that is none": ([HI, line([5])], 2),
     "an empty content": ([HI, line([]), HI], 2),
     "a blank text": ([HI, line(" \n"), HI], 2),
-    "a blank block": ([HI, line([{"type": "text", "text": " "}], "assistant")], 2),
     "a list for a text": ([HI, line([{"type": "text", "text": ["a"]}])], 2),
     "an unknown block": ([HI, line([{"type": "picture"}])], 2),
     "a missing first line": ([SAID, HI], 1),
     "results without a call": ([HI, a_result(), HI], 2),
     "a deleted result": ([HI, a_call(), HI, SAID], 3),
     "another's result": ([HI, a_call(), a_result(tool_use_id="t2")], 3),
-    "a doubled call": ([HI, a_call(), a_call(), a_result()], 3),
     "an exchange twice": ([HI, *[a_call(), a_result()] * 2, SAID], 4),
     "a call of the user": ([HI, a_call().replace(b"assistant", b"user")], 2),
     "a result of the model": ([HI, a_call(), BY_THE_MODEL], 3),
-    "thinking of the user": ([HI, line([THOUGHT, {"type": "text", "text": "a"}])], 2),
     "text before the result": ([HI, a_call(), TEXT_FIRST], 3),
-    "no input": ([HI, a_call(input=None)], 2),
     "a list for an input": ([HI, a_call(input=[])], 2),
-    "NaN": ([HI, a_call(input={"timeout": float("nan")})], 2),
     "infinity": ([HI, a_call(input={"timeout": 0}).replace(b"0}", b"1e999}")], 2),
     "a number for an id": ([HI, a_call(id=5)], 2),
     "a name with spaces": ([HI, a_call(name="two words"), HI], 2),
     "an object for a result": ([HI, a_call(), a_result(content={"a": "b"})], 3),
     "a blank result": ([HI, a_call(), a_result(content=" "), HI], 3),
-    "an extra key in a result": ([HI, a_call(), a_result(at=5), HI], 3),
     "an extra key in a call": ([HI, a_call(is_error=True)], 2),
     "a result that is half an error": ([HI, a_call(), a_result(is_error="no")], 3),
     "files that are numbers": ([HI[:-1] + b', "carried": {"files": [5]}}'], 1),
@@ -357,7 +344,6 @@ def test_a_damaged_line_is_named_and_the_file_left_as_it_is(make, case):
 FINE = {
     "a doubled message": [HI, HI, SAID],
     "a doubled answer": [HI, SAID, SAID],
-    "a call at the end": [HI, a_call()],
     "text after the result": [HI, a_call(), a_result({"type": "text", "text": "a"})],
     "a lone surrogate": [b'{"role": "user", "content": "a\\ud800"}'],
 }
@@ -373,11 +359,8 @@ def test_what_the_api_would_take_is_taken_up(again, case):
 # ---- replies that cannot be sent back ----
 
 NOT_SENDABLE = {
-    "NaN": ("bash", {"command": "true", "timeout": float("nan")}),
     "infinity": ("bash", {"command": "true", "timeout": float("inf")}),
-    "infinity in depth": ("todo_write", {"items": [[float("-inf")]]}),
     "a list for an input": ("bash", []),
-    "no input": ("bash", None),
     "a name with spaces": ("two words", {}),
 }
 
