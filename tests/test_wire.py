@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from builders import LONG, READ, SMALL, SUMMARY, WRITE, fails, goes_on, said, shown
 from stub import api_error, reply
-from wire import cut, event, mock_client, serve
+from wire import Cut, event, mock_client, serve
 
 import agent as program
 from agent import take_turn
@@ -69,12 +69,12 @@ PASSING = {
     "a conflict": (api_error(409, "Conflict"), "Conflict"),
     "a refused connection": (httpx2.ConnectError("Connection refused"), "onnection"),
     "no connection in time": (httpx2.ConnectTimeout("timed out"), "time"),
-    "a drop in the text": (cut(PARTLY, 9, DROPPED), "peer closed"),
-    "a drop in a call": (cut(PARTLY, 14, DROPPED), "peer closed"),
-    "a stall": (cut(PARTLY, 9, httpx2.ReadTimeout("nothing came")), "nothing came"),
-    "a stream that ends at once": (cut(PARTLY, 0), ""),
-    "a stream that ends in a call": (cut(PARTLY, 14), ""),
-    "a stream that ends before the stop reason": (cut(PARTLY, 16), ""),
+    "a drop in the text": (Cut(PARTLY, 9, DROPPED), "peer closed"),
+    "a drop in a call": (Cut(PARTLY, 14, DROPPED), "peer closed"),
+    "a stall": (Cut(PARTLY, 9, httpx2.ReadTimeout("nothing came")), "nothing came"),
+    "a stream that ends at once": (Cut(PARTLY, 0), ""),
+    "a stream that ends in a call": (Cut(PARTLY, 14), ""),
+    "a stream that ends before the stop reason": (Cut(PARTLY, 16), ""),
     "a malformed chunk": (MALFORMED, ""),
     "an overloaded event": (START + BUSY, "busy"),
     "a page instead of a stream": (b"<html>\n<body>Log in</body>\n</html>", ""),

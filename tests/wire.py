@@ -7,8 +7,8 @@ and the conscience are the same. Its queue may also hold what only a wire can ca
     (status, headers, body)          any answer; the body is JSON or bytes
     bytes                            served with status 200 as an event stream
     [bytes, ...]                     the same, piece by piece
-    cut(reply, events=3)             a stream that ends after three events
-    cut(reply, events=3, error=e)    a stream that breaks with `e` after three events
+    Cut(reply, events=3)             a stream that ends after three events
+    Cut(reply, events=3, error=e)    a stream that breaks with `e` after three events
 """
 
 import json
@@ -25,14 +25,11 @@ from stub import EmptyQueue, Refused, StubClient, api_error, split
 
 @dataclass
 class Cut:
+    """A stream of `reply` that ends, or breaks with `error`, after so many events."""
+
     reply: dict
     events: int
-    error: BaseException | None
-
-
-def cut(reply, events, error=None):
-    """A stream of `reply` that ends, or breaks with `error`, after so many events."""
-    return Cut(reply, events, error)
+    error: BaseException | None = None
 
 
 # --- Server-sent events ---
