@@ -82,7 +82,6 @@ BAD_MESSAGES = {
     "only spaces": ([user(" \n")], "text content blocks must contain non-whitespace"),
     "spaces inside": ([*ASKED, user([result(content=[text(" ")])])], "non-whitespace"),
     "empty result": ([*ASKED, user([result(content="")])], "non-empty string or list"),
-    "no result": ([*ASKED, user([result(content=None)])], "non-empty string or list"),
     "unknown block": ([user([{"type": "video"}])], "messages.0.content.0: Input tag"),
     "an object as text": ([user(["Text()"])], "messages.0.content.0: Input should be"),
     "key in a text": ([user([text("a", x=1)])], f"0.content.0.text.x: {EXTRA}"),
@@ -114,7 +113,6 @@ BAD_SETTINGS = [
     ({"thinking": {"type": "disabled"}}, '"thinking.type.disabled" is not supported'),
     ({"thinking": {"type": "adaptive", "budget_tokens": 1}}, f"budget_tokens: {EXTRA}"),
     ({"tool_choice": {"type": "any"}}, "tool_choice: type `any`"),
-    ({"tool_choice": {"type": "tool", "name": "bash"}}, "tool_choice: type `tool`"),
     ({"messages": [user([MARKED] * 5)]}, "A maximum of 4 blocks with cache_control"),
     ({"messages": [user([MARKED] * 4)], "cache_control": MARK}, "Found 5."),
     ({"messages": ANSWERED, "tools": []}, "must define tools"),
@@ -205,7 +203,6 @@ THINKING = {
     "a trailing run removed": (without(2, 3), None),
     "one removed from the middle": (without(2), 5),
     "a message added in front": (lambda m: m.insert(0, user("before")), 1),
-    "a message appended": (lambda m: m.append(user("more")), None),
     "the first message changed": (lambda m: m[0].update(content="bye"), 1),
     "a string made a block": (lambda m: m[0].update(content=[text("hello")]), None),
     "a result cleared": (cleared, 3),
@@ -246,11 +243,11 @@ def test_new_thinking_continues_the_chain_and_a_removed_block_stays_out():
     assert "Invalid `signature`" in refusal([*before, answer, user("go on")])
 
 
-@pytest.mark.parametrize("index, key", [(0, "signature"), (2, "data")])
-def test_redacted_and_interleaved_thinking_is_signed_too(index, key):
+def test_redacted_and_interleaved_thinking_is_signed_too():
     messages = talk(reply(content=TWO_THOUGHTS))
-    messages[1]["content"][index][key] = "made up"
-    assert f"messages.1.content.{index}: Invalid `signature` in `" in refusal(messages)
+    messages[1]["content"][2]["data"] = "made up"
+    wording = "messages.1.content.2: Invalid `signature` in `redacted_thinking` block."
+    assert refusal(messages).startswith(wording)
 
 
 KINDS = ["thinking", "redacted_thinking"]

@@ -46,16 +46,6 @@ TIGHT = {"min_savings": 0, "keep_tokens": 0, "clear_above": 0}
 pytestmark = pytest.mark.usefixtures("notes")
 
 
-def work():
-    """Replies that call tools, with thinking, and end a turn."""
-    return reply("I look.", calls=[READ, BASH], thinking="hm"), reply("Done.")
-
-
-def lines(agent):
-    """The lines of its transcript, each parsed by itself."""
-    return lines_of(agent.transcript)
-
-
 @pytest.fixture
 def again(make):
     """again(path or None, *replies): an agent that took up a conversation."""
@@ -131,7 +121,8 @@ TEXTS = {
 def test_every_line_is_a_message_in_memory_and_any_text_comes_back(make, case):
     agent = make(reply(TEXTS[case], calls=[PLAN], thinking="hm"), reply("Done."))
     take_turn(agent, TEXTS[case])
-    assert len(lines(agent)) == 4 and lines(agent) == agent.messages
+    lines = lines_of(agent.transcript)
+    assert len(lines) == 4 and lines == agent.messages
     if case == "japanese":  # not escaped, so that it can be searched
         assert TEXTS[case].encode() in agent.transcript.read_bytes()
     typed, answered = load(agent.transcript)[:2]
@@ -139,7 +130,7 @@ def test_every_line_is_a_message_in_memory_and_any_text_comes_back(make, case):
 
 
 def compactions(agent):
-    return [line for line in lines(agent) if "event" in line]
+    return [line for line in lines_of(agent.transcript) if "event" in line]
 
 
 def test_a_compaction_is_one_line_with_what_replaced_the_history(make):
@@ -149,7 +140,8 @@ def test_a_compaction_is_one_line_with_what_replaced_the_history(make):
     [event] = compactions(agent)
     assert event["event"] == "auto_compact" and event["before"] > event["after"] > 0
     assert event["messages"] == agent.messages[: len(event["messages"])]
-    assert len(lines(agent)) == 5 and LONG in lines(agent)[1]["content"][0]["text"]
+    lines = lines_of(agent.transcript)
+    assert len(lines) == 5 and LONG in lines[1]["content"][0]["text"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +158,7 @@ def test_what_layer_1_takes_stays_whole_on_disk_and_writes_no_line(
     agent = make(*replies, reply("Done."), auto=False, **settings)
     take_turn(agent, "Work")
     assert mark in str(agent.messages)
-    assert compactions(agent) == [] and len(lines(agent)) == 14
+    assert compactions(agent) == [] and len(lines_of(agent.transcript)) == 14
     whole = outputs(*load(agent.transcript))
     assert len({*whole}) == 1 and whole[0].endswith(end)
 
@@ -177,13 +169,14 @@ def test_what_layer_1_takes_stays_whole_on_disk_and_writes_no_line(
 def test_a_conversation_is_taken_up_in_a_new_file_and_the_old_stays_as_it_is(
     make, again
 ):
-    take_turn(first := make(*work()), "Work")
+    replies = reply("I look.", calls=[READ, BASH], thinking="hm"), reply("Done.")
+    take_turn(first := make(*replies), "Work")
     path, before = first.transcript, first.transcript.read_bytes()
     agent = again(None, reply("Again."))
     assert agent.messages == drop_thinking(first.messages)
     assert [*FOLDER.glob("*.jsonl")] == [path]  # nothing is said yet
     assert take_turn(agent, "Go on") == "Again."
-    known, *rest = lines(agent)
+    known, *rest = lines_of(agent.transcript)
     assert (known["event"], known["from"]) == ("continued", str(path))
     assert known["messages"] + rest == agent.messages and on_disk(agent)
     assert path.read_bytes() == before and agent.transcript != path
@@ -510,7 +503,7 @@ def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known
     (gone := agent.transcript).unlink()
     before = agent.messages
     assert compact_history(agent, "compact") and not gone.exists()
-    known, event = lines(agent)
+    known, event = lines_of(agent.transcript)
     assert (known["from"], known["messages"]) == (str(gone), before)
     assert event["messages"] == agent.messages and on_disk(agent)
 

@@ -142,7 +142,7 @@ class MockClient(anthropic.Anthropic):
     requests: list
 
 
-def mock_client(*answers, window=1_000_000, max_output=128_000, **client_options):
+def mock_client(*answers, window=1_000_000, max_output=128_000):
     """A `MockClient` with `answers` queued. An exception is raised by the transport.
 
     `client.stub.info` is what the models endpoint answers: JSON, `(status, headers,
@@ -154,8 +154,7 @@ def mock_client(*answers, window=1_000_000, max_output=128_000, **client_options
         return respond(stub, request.method, request.url.path, request.content)
 
     http = httpx2.Client(transport=httpx2.MockTransport(handler))
-    options = {"api_key": "test-key-0123456789", "max_retries": 0} | client_options
-    client = MockClient(http_client=http, **options)
+    client = MockClient(api_key="test-key-0123456789", max_retries=0, http_client=http)
     client.stub, client.requests = stub, stub.requests
     return client
 
