@@ -243,12 +243,11 @@ def test_the_newest_conversation_but_a_subagents_is_taken_up_by_default(make, ag
 
 
 @pytest.mark.parametrize("path", [None, Path("missing.jsonl"), Path("."), Path("mine")])
-@pytest.mark.parametrize("data", [b"", b"one line", b'{"role": "user"'])
-def test_where_there_is_no_conversation_one_clear_line_says_so(make, path, data):
-    Path("mine").write_bytes(data)
+def test_where_there_is_no_conversation_one_clear_line_says_so(make, path):
+    Path("mine").write_bytes(b'{"role": "user"')  # its first line, never finished
     with pytest.raises(AgentError, match="There is no conversation in") as error:
         resume(make(), path)
-    assert one_line(error) and Path("mine").read_bytes() == data
+    assert one_line(error) and Path("mine").read_bytes() == b'{"role": "user"'
     assert not Path("missing.jsonl").exists()
 
 
