@@ -328,7 +328,6 @@ NONSENSE = {
     "a page": (200, {"content-type": "text/html"}, b"<html>hello</html>"),
     "no JSON": (200, {"content-type": "application/json"}, b"{nonsense"),
     "a number": (200, {"content-type": "application/json"}, b"7"),
-    "no connection": httpx2.ConnectError("refused"),
 }
 
 

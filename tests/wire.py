@@ -95,8 +95,6 @@ def respond(stub, method, path, body):
 
 
 def model_answer(stub, model):
-    if isinstance(stub.info, BaseException):
-        raise stub.info
     if isinstance(stub.info, tuple):
         return answer(*stub.info)
     return answer(200, {}, stub.info or stub.model_info(model))
@@ -145,8 +143,8 @@ class MockClient(anthropic.Anthropic):
 def mock_client(*answers, window=1_000_000, max_output=128_000):
     """A `MockClient` with `answers` queued. An exception is raised by the transport.
 
-    `client.stub.info` is what the models endpoint answers: JSON, `(status, headers,
-    body)` or an exception; unset, a model with these limits and adaptive thinking.
+    `client.stub.info` is what the models endpoint answers: JSON, or `(status, headers,
+    body)`; unset, a model with these limits and adaptive thinking.
     """
     stub = StubClient(*answers, window=window, max_output=max_output)
 
