@@ -363,6 +363,11 @@ def test_each_call_has_an_id_of_its_own_and_gives_a_fresh_dict_each_time():
     assert len({first.id, second.id, reply(calls=[LS])["content"][0]["id"]}) == 3
 
 
+def test_the_models_endpoint_reports_the_limits():
+    info = mock_client(window=1234, max_output=56).models.retrieve("some-model")
+    assert (info.id, info.max_input_tokens, info.max_tokens) == ("some-model", 1234, 56)
+
+
 # --- Counting ---
 
 
