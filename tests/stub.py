@@ -449,10 +449,9 @@ class StubClient:
         self.queue = deque(replies)
         self.window, self.max_output, self.adaptive = window, max_output, adaptive
         self.requests, self.refused, self.too_long = [], [], []
-        self.info: Any = None  # replaces `model_info`; an exception is raised
+        self.info: Any = None  # replaces `model_info`, see wire.py
         self.cached = set()
         self.messages = SimpleNamespace(stream=lambda **request: Stream(self, request))
-        self.models = SimpleNamespace(retrieve=self.retrieve)
 
     def enqueue(self, *replies):
         """Add what the next requests get: a `reply`, an exception, or a function.
@@ -460,17 +459,6 @@ class StubClient:
         The function is called with the request and returns one of the other two.
         """
         self.queue.extend(replies)
-
-    def with_options(self, **_):
-        return self
-
-    def close(self):
-        pass
-
-    def retrieve(self, model, **_):
-        if isinstance(self.info, BaseException):
-            raise self.info
-        return as_object(self.info or self.model_info(model))
 
     def model_info(self, model):
         """What the models endpoint answers, as far as a program may rely on it."""

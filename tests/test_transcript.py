@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from builders import (
     SMALL,
     SUMMARY,
     TASK,
-    THOUGHT,
     fails,
     layers,
     lines_of,
@@ -48,16 +46,6 @@ TIGHT = {"min_savings": 0, "keep_tokens": 0, "clear_above": 0}
 pytestmark = pytest.mark.usefixtures("notes")
 
 
-def work(*more):
-    """Replies that call tools, with thinking, and end a turn."""
-    return reply("I look.", calls=[READ, BASH, *more], thinking="hm"), reply("Done.")
-
-
-def lines(agent):
-    """The lines of its transcript, each parsed by itself."""
-    return lines_of(agent.transcript)
-
-
 @pytest.fixture
 def again(make):
     """again(path or None, *replies): an agent that took up a conversation."""
@@ -73,39 +61,31 @@ def again(make):
 # ---- what is written ----
 
 
-def test_every_line_is_the_message_in_memory(make):
-    agent = make(*work())
-    take_turn(agent, "Work")
-    assert lines(agent) == agent.messages and len(agent.messages) == 4
-
-
 def test_at_each_request_the_file_is_already_the_conversation(make):
     agent, seen = make(**SMALL), []
 
     def checked(given):
         return lambda request: seen.append(on_disk(agent)) or given
 
+    started = reply("I look.", calls=[READ, BASH, TASK], thinking="hm")
     compacting = reply(calls=[PLAN, ("compact", {"focus": "notes"})], thinking="so")
     cut = reply("Half", calls=[READ], stop="max_tokens")
     story = reply(LONG, calls=[READ, BASH])
-    agent.client.enqueue(*map(checked, [*work(TASK)[:1], reply("Its."), compacting]))
-    agent.client.enqueue(*map(checked, [SUMMARY, cut, story, SUMMARY, reply("Done.")]))
+    agent.client.enqueue(*map(checked, [started, reply("Its."), compacting, SUMMARY]))
+    agent.client.enqueue(*map(checked, [cut, story, SUMMARY, reply("Done.")]))
     assert take_turn(agent, "Work") == "Done."
     assert seen == [True] * 8 and on_disk(agent)
 
 
-@pytest.fixture
-def open_to_all():
-    mask = os.umask(0)
-    yield
-    os.umask(mask)
-
-
 @pytest.mark.parametrize("folder", [FOLDER, RESULTS])
-def test_what_is_written_is_for_the_user_alone(make, open_to_all, folder):
+def test_what_is_written_is_for_the_user_alone(make, folder):
     folder.mkdir()
     agent = make(reply(calls=[TASK, BIG]), reply("Its."), reply("Done."), **SMALL)
-    take_turn(agent, "Work")
+    mask = os.umask(0)
+    try:
+        take_turn(agent, "Work")
+    finally:
+        os.umask(mask)
     files = [*FOLDER.glob("*.jsonl"), *RESULTS.rglob("*.txt")]
     assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [0o600] * 3
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (FOLDER, RESULTS)]
@@ -130,28 +110,27 @@ def test_names_are_unique_within_a_second(make):
 
 TEXTS = {
     "japanese": "日本語のメモ",
-    "emoji": "\U0001f642 and e\u0301",
     "line separators": "a\u2028b\u2029c\x85d\x0be\x0cf",
     "line ends": "a\nb\r\nc\rd",
     "quotes and escapes": '"\\"\\n\\u2028 \\ud800',
     "control characters": "\0\x01\x1b[31m\x7f",
-    "right to left": "\u202eabc\u202c",
 }
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_any_text_comes_back_as_it_was(make, case):
-    agent = make(reply(TEXTS[case], calls=[PLAN]), reply("Done."))
+def test_every_line_is_a_message_in_memory_and_any_text_comes_back(make, case):
+    agent = make(reply(TEXTS[case], calls=[PLAN], thinking="hm"), reply("Done."))
     take_turn(agent, TEXTS[case])
-    assert len(lines(agent)) == 4 and on_disk(agent)
-    if case in ("japanese", "emoji"):  # not escaped, so that it can be searched
+    lines = lines_of(agent.transcript)
+    assert len(lines) == 4 and lines == agent.messages
+    if case == "japanese":  # not escaped, so that it can be searched
         assert TEXTS[case].encode() in agent.transcript.read_bytes()
     typed, answered = load(agent.transcript)[:2]
     assert typed["content"] == answered["content"][0]["text"] == TEXTS[case]
 
 
 def compactions(agent):
-    return [line for line in lines(agent) if "event" in line]
+    return [line for line in lines_of(agent.transcript) if "event" in line]
 
 
 def test_a_compaction_is_one_line_with_what_replaced_the_history(make):
@@ -161,7 +140,8 @@ def test_a_compaction_is_one_line_with_what_replaced_the_history(make):
     [event] = compactions(agent)
     assert event["event"] == "auto_compact" and event["before"] > event["after"] > 0
     assert event["messages"] == agent.messages[: len(event["messages"])]
-    assert len(lines(agent)) == 5 and LONG in lines(agent)[1]["content"][0]["text"]
+    lines = lines_of(agent.transcript)
+    assert len(lines) == 5 and LONG in lines[1]["content"][0]["text"]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +158,7 @@ def test_what_layer_1_takes_stays_whole_on_disk_and_writes_no_line(
     agent = make(*replies, reply("Done."), auto=False, **settings)
     take_turn(agent, "Work")
     assert mark in str(agent.messages)
-    assert compactions(agent) == [] and len(lines(agent)) == 14
+    assert compactions(agent) == [] and len(lines_of(agent.transcript)) == 14
     whole = outputs(*load(agent.transcript))
     assert len({*whole}) == 1 and whole[0].endswith(end)
 
@@ -189,13 +169,14 @@ def test_what_layer_1_takes_stays_whole_on_disk_and_writes_no_line(
 def test_a_conversation_is_taken_up_in_a_new_file_and_the_old_stays_as_it_is(
     make, again
 ):
-    take_turn(first := make(*work()), "Work")
+    replies = reply("I look.", calls=[READ, BASH], thinking="hm"), reply("Done.")
+    take_turn(first := make(*replies), "Work")
     path, before = first.transcript, first.transcript.read_bytes()
     agent = again(None, reply("Again."))
     assert agent.messages == drop_thinking(first.messages)
     assert [*FOLDER.glob("*.jsonl")] == [path]  # nothing is said yet
     assert take_turn(agent, "Go on") == "Again."
-    known, *rest = lines(agent)
+    known, *rest = lines_of(agent.transcript)
     assert (known["event"], known["from"]) == ("continued", str(path))
     assert known["messages"] + rest == agent.messages and on_disk(agent)
     assert path.read_bytes() == before and agent.transcript != path
@@ -243,7 +224,8 @@ def test_todos_files_and_words_come_back(make, again, compacted):
     take_turn(first, "Read the notes")
     if compacted:
         assert compact_history(first, "compact")
-    agent = again(first.transcript, reply("Fine."))
+    agent = again(first.transcript, reply("Fine."), failures=3, forgotten=900)
+    assert agent.failures == agent.forgotten == 0  # the breaker is closed
     memory = remember(agent.messages)
     assert memory["words"] == ["Read the notes"] and memory["files"] == ["notes.txt"]
     assert "[ ] go on" in memory["todos"] and agent.messages == first.messages
@@ -260,31 +242,13 @@ def test_the_newest_conversation_but_a_subagents_is_taken_up_by_default(make, ag
     assert again(None).messages[0]["content"] == "Changed at 98"
 
 
-@pytest.mark.parametrize("path", [None, Path("missing.jsonl"), Path(".")])
-def test_no_such_transcript_is_one_clear_line(make, path):
-    with pytest.raises(AgentError) as error:
+@pytest.mark.parametrize("path", [None, Path("missing.jsonl"), Path("."), Path("mine")])
+def test_where_there_is_no_conversation_one_clear_line_says_so(make, path):
+    Path("mine").write_bytes(b'{"role": "user"')  # its first line, never finished
+    with pytest.raises(AgentError, match="There is no conversation in") as error:
         resume(make(), path)
-    assert "There is no conversation in" in one_line(error)
+    assert one_line(error) and Path("mine").read_bytes() == b'{"role": "user"'
     assert not Path("missing.jsonl").exists()
-
-
-NOTHING, DAMAGED = "There is no conversation in", "is damaged in line 1"
-NOT_OURS = {
-    b"some notes\nof mine\n": DAMAGED,
-    b"the only line of some notes": NOTHING,
-    b'{"name": "a configuration"}': DAMAGED,
-    b"\x89PNG\r\n\x1a\n\0\0": DAMAGED,
-    b"": NOTHING,
-    b'{"role": "user"': NOTHING,  # the first line, never finished
-}
-
-
-@pytest.mark.parametrize("data", NOT_OURS)
-def test_a_file_without_a_conversation_is_refused_and_left_as_it_is(make, data):
-    Path("mine").write_bytes(data)
-    with pytest.raises(AgentError, match=NOT_OURS[data]):
-        resume(make(), Path("mine"))
-    assert Path("mine").read_bytes() == data
 
 
 # ---- torn and damaged files ----
@@ -323,42 +287,32 @@ BY_THE_MODEL = a_result().replace(b"user", b"assistant")
 TEXT_FIRST = line([{"type": "text", "text": "a"}, *json.loads(a_result())["content"]])
 # the lines of a file, and which of them is the bad one
 DAMAGE = {
-    "nothing": ([HI, b"", HI], 2),
     "two lines glued": ([HI, HI + HI, HI], 2),
     "no UTF-8": ([HI, b'{"role": "user", "content": "\xff"}', HI], 2),
-    "a number": ([HI, b"5"], 2),
     "a text": ([HI, b'"event"'], 2),
     "deep nesting": ([HI, b"[" * 99_999, HI], 2),
-    "no role": ([HI, b'{"content": "Hi"}'], 2),
     "another role": ([HI, line("Hi", "system")], 2),
     "an event without messages": ([HI, b'{"event": "compact"}'], 2),
     "an event with an object": ([b'{"event": "compact", "messages": {}}'], 1),
-    "an event with numbers": ([HI, b'{"event": "compact", "messages": [5]}'], 2),
     "a block that is none": ([HI, line([5])], 2),
     "an empty content": ([HI, line([]), HI], 2),
     "a blank text": ([HI, line(" \n"), HI], 2),
-    "a blank block": ([HI, line([{"type": "text", "text": " "}], "assistant")], 2),
     "a list for a text": ([HI, line([{"type": "text", "text": ["a"]}])], 2),
     "an unknown block": ([HI, line([{"type": "picture"}])], 2),
     "a missing first line": ([SAID, HI], 1),
     "results without a call": ([HI, a_result(), HI], 2),
     "a deleted result": ([HI, a_call(), HI, SAID], 3),
     "another's result": ([HI, a_call(), a_result(tool_use_id="t2")], 3),
-    "a doubled call": ([HI, a_call(), a_call(), a_result()], 3),
     "an exchange twice": ([HI, *[a_call(), a_result()] * 2, SAID], 4),
     "a call of the user": ([HI, a_call().replace(b"assistant", b"user")], 2),
     "a result of the model": ([HI, a_call(), BY_THE_MODEL], 3),
-    "thinking of the user": ([HI, line([THOUGHT, {"type": "text", "text": "a"}])], 2),
     "text before the result": ([HI, a_call(), TEXT_FIRST], 3),
-    "no input": ([HI, a_call(input=None)], 2),
     "a list for an input": ([HI, a_call(input=[])], 2),
-    "NaN": ([HI, a_call(input={"timeout": float("nan")})], 2),
     "infinity": ([HI, a_call(input={"timeout": 0}).replace(b"0}", b"1e999}")], 2),
     "a number for an id": ([HI, a_call(id=5)], 2),
     "a name with spaces": ([HI, a_call(name="two words"), HI], 2),
     "an object for a result": ([HI, a_call(), a_result(content={"a": "b"})], 3),
     "a blank result": ([HI, a_call(), a_result(content=" "), HI], 3),
-    "an extra key in a result": ([HI, a_call(), a_result(at=5), HI], 3),
     "an extra key in a call": ([HI, a_call(is_error=True)], 2),
     "a result that is half an error": ([HI, a_call(), a_result(is_error="no")], 3),
     "files that are numbers": ([HI[:-1] + b', "carried": {"files": [5]}}'], 1),
@@ -382,7 +336,6 @@ def test_a_damaged_line_is_named_and_the_file_left_as_it_is(make, case):
 FINE = {
     "a doubled message": [HI, HI, SAID],
     "a doubled answer": [HI, SAID, SAID],
-    "a call at the end": [HI, a_call()],
     "text after the result": [HI, a_call(), a_result({"type": "text", "text": "a"})],
     "a lone surrogate": [b'{"role": "user", "content": "a\\ud800"}'],
 }
@@ -398,11 +351,8 @@ def test_what_the_api_would_take_is_taken_up(again, case):
 # ---- replies that cannot be sent back ----
 
 NOT_SENDABLE = {
-    "NaN": ("bash", {"command": "true", "timeout": float("nan")}),
     "infinity": ("bash", {"command": "true", "timeout": float("inf")}),
-    "infinity in depth": ("todo_write", {"items": [[float("-inf")]]}),
     "a list for an input": ("bash", []),
-    "no input": ("bash", None),
     "a name with spaces": ("two words", {}),
 }
 
@@ -422,31 +372,23 @@ def test_a_reply_that_cannot_be_sent_back_is_not_kept(make, again, case):
 # ---- calls without results ----
 
 
-@pytest.fixture
-def broken_off(make):
-    """broken_off(*calls): the transcript of an agent that ended before the results."""
-
-    def build(*calls):
-        agent = make(reply(LONG, calls=calls, thinking="hm"), *[reply("Done.")] * 2)
-        take_turn(agent, "Work")
-        path = agent.transcript
-        path.write_bytes(b"".join(path.read_bytes().splitlines(True)[:2]))
-        return path
-
-    return build
+def broken_off():
+    """A transcript that ended before the results of its three calls."""
+    calls = reply(LONG, calls=[READ, TASK, ("compact", {})])["content"]
+    Path("broken.jsonl").write_bytes(HI + b"\n" + line(calls, "assistant"))
+    return Path("broken.jsonl")
 
 
-@pytest.mark.parametrize("calls", [[READ, BASH, TASK], [("compact", {})]])
-def test_calls_without_results_get_interrupted_ones(broken_off, again, calls):
-    agent = again(broken_off(*calls), reply("Again."))
+def test_calls_without_results_get_interrupted_ones(again):
+    agent = again(broken_off(), reply("Again."))
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
     answers = results(*agent.messages)
-    assert [answer["is_error"] for answer in answers] == [True] * len(calls)
+    assert [answer["is_error"] for answer in answers] == [True] * 3
     assert all("nterrupted" in answer["content"] for answer in answers)
 
 
-def test_a_conversation_that_broke_off_can_be_compacted_at_once(broken_off, again):
-    agent = again(broken_off(READ, BASH), SUMMARY, reply("Again."))
+def test_a_conversation_that_broke_off_can_be_compacted_at_once(again):
+    agent = again(broken_off(), SUMMARY, reply("Again."))
     program.command(agent, None, "/compact")
     assert layers(agent)[-1] == "compact" and len(agent.messages) == 1
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
@@ -464,20 +406,15 @@ def fill_disk(path=None, room=0):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, LIMITS[1]))
 
 
-@pytest.fixture
-def refused():
-    """refused(agent, text): the one clear line that a turn ends with; frees disk."""
-
-    def turn(agent, text):
-        try:
-            return fails(agent, text)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, LIMITS)
-
-    return turn
+def refused(agent, text):
+    """The one clear line that a turn ends with, after which the disk is free again."""
+    try:
+        return fails(agent, text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, LIMITS)
 
 
-def test_a_full_disk_is_one_clear_line_before_anything_is_sent(make, refused):
+def test_a_full_disk_is_one_clear_line_before_anything_is_sent(make):
     agent = make(reply("Hello."))
     fill_disk()
     assert "written" in refused(agent, "Hi")
@@ -486,9 +423,7 @@ def test_a_full_disk_is_one_clear_line_before_anything_is_sent(make, refused):
 
 
 @pytest.mark.parametrize("room", [0, 1, 20, 44])
-def test_a_line_without_room_is_followed_by_a_file_with_all_that_is_known(
-    make, refused, room
-):
+def test_a_line_without_room_is_followed_by_a_file_with_all_that_is_known(make, room):
     take_turn(agent := make(reply("Hello."), reply("Fine.")), "Hi")
     path, before, written = agent.transcript, agent.messages, agent.log_bytes
     fill_disk(path, room)
@@ -511,7 +446,7 @@ FILLED = {
 @pytest.mark.parametrize("room", [0, 7])
 @pytest.mark.parametrize("case", FILLED)
 def test_a_disk_that_fills_up_ends_the_turn_and_keeps_the_conversation(
-    make, refused, case, room
+    make, case, room
 ):
     *first, last = FILLED[case]
     agent = make(*first, **SMALL)
@@ -522,7 +457,7 @@ def test_a_disk_that_fills_up_ends_the_turn_and_keeps_the_conversation(
     assert take_turn(agent, "And now?") == "Fine." and on_disk(agent)
 
 
-def test_results_without_room_are_answered_as_interrupted_later(make, refused):
+def test_results_without_room_are_answered_as_interrupted_later(make):
     agent = make(reply(calls=[READ, PLAN]), reply("Fine."))
     agent.emit = lambda style, text: fill_disk() if style == "tool" else None
     assert refused(agent, "Work")
@@ -550,25 +485,16 @@ def test_what_is_no_folder_is_not_written_to_and_one_clear_line(
     assert "9998\n9999" in outputs(*load(agent.transcript))[0]
 
 
-@pytest.fixture
-def unprivileged():
-    """Root may write anywhere, so a test of what one may not write is somebody else."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65_534)
-    yield
-    if root:
-        os.seteuid(0)
-
-
-def test_a_read_only_folder_is_one_clear_line_before_anything_is_sent(
-    make, refused, workspace, unprivileged
-):
-    agent = make(reply("Hello."))
-    with suppress(PermissionError):  # it is root's, and so it is read-only already
-        workspace.chmod(0o500)
-    assert "written" in refused(agent, "Hi")
-    assert agent.client.requests == agent.messages == []
+def test_a_read_only_folder_is_one_clear_line_before_anything_is_sent(make, workspace):
+    agent, user = make(reply("Hello.")), os.geteuid()
+    workspace.chmod(0o555)
+    try:
+        if user == 0:  # root may write anywhere
+            os.seteuid(65_534)
+        line = fails(agent, "Hi")
+    finally:
+        os.seteuid(user)
+    assert "written" in line and agent.client.requests == agent.messages == []
 
 
 def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known(make):
@@ -576,16 +502,9 @@ def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known
     (gone := agent.transcript).unlink()
     before = agent.messages
     assert compact_history(agent, "compact") and not gone.exists()
-    known, event = lines(agent)
+    known, event = lines_of(agent.transcript)
     assert (known["from"], known["messages"]) == (str(gone), before)
     assert event["messages"] == agent.messages and on_disk(agent)
-
-
-def test_a_conversation_that_is_taken_up_begins_with_a_closed_breaker(make):
-    take_turn(old := make(reply("Hello.")), "Hi")
-    agent = make(failures=3, forgotten=900)
-    program.resume(agent, old.transcript)
-    assert agent.failures == agent.forgotten == 0
 
 
 def test_more_labels_than_blocks_do_not_hide_what_fills_the_context(make):

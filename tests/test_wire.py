@@ -12,8 +12,8 @@ import threading
 import httpx2
 import pytest
 from builders import LONG, READ, SMALL, SUMMARY, WRITE, fails, goes_on, said, shown
-from stub import StubClient, api_error, reply
-from wire import cut, event, mock_client, serve
+from stub import api_error, reply
+from wire import Cut, event, mock_client, serve
 
 import agent as program
 from agent import take_turn
@@ -34,11 +34,6 @@ START = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
 START |= {"content": [], "stop_reason": None, "stop_sequence": None}
 START |= {"usage": {"input_tokens": 5, "output_tokens": 1}}
 START = event("message_start", message=START)
-
-
-def error_event(type, message):
-    """An error in the stream, after status 200 and the beginning of an answer."""
-    return START + event("error", error={"type": type, "message": message})
 
 
 def stopped(*blocks, stop):
@@ -63,6 +58,7 @@ def broken_call(*pieces, stop="tool_use"):
 PARTLY = reply("A partial answer", calls=[WRITE], thinking="a plan")
 DROPPED = httpx2.RemoteProtocolError("peer closed connection")
 MALFORMED = b'event: message_start\ndata: {"type": "message_start", "mess\n\n'
+BUSY = event("error", error={"type": "overloaded_error", "message": "busy"})
 # each fault, and a word of the reason that the person is shown
 PASSING = {
     "overloaded": (api_error(529, "Overloaded"), "Overloaded"),
@@ -72,36 +68,25 @@ PASSING = {
     "a timeout of the API": (api_error(408, "Request timeout"), "Request timeout"),
     "a conflict": (api_error(409, "Conflict"), "Conflict"),
     "a refused connection": (httpx2.ConnectError("Connection refused"), "onnection"),
-    "no connection in time": (httpx2.ConnectTimeout("timed out"), "time"),
-    "a reset before the answer": (httpx2.ReadError("reset"), "onnection"),
-    "a drop after the first event": (cut(PARTLY, 1, DROPPED), "peer closed"),
-    "a drop in the thinking": (cut(PARTLY, 4, DROPPED), "peer closed"),
-    "a drop in the text": (cut(PARTLY, 9, DROPPED), "peer closed"),
-    "a drop in a call": (cut(PARTLY, 14, DROPPED), "peer closed"),
-    "a reset": (cut(PARTLY, 9, httpx2.ReadError("reset by peer")), "reset by peer"),
-    "a stall": (cut(PARTLY, 9, httpx2.ReadTimeout("nothing came")), "nothing came"),
-    "a stream that ends at once": (cut(PARTLY, 0), ""),
-    "a stream that ends after its start": (cut(PARTLY, 1), ""),
-    "a stream that ends in the text": (cut(PARTLY, 9), ""),
-    "a stream that ends in a call": (cut(PARTLY, 14), ""),
-    "a stream that ends before the stop reason": (cut(PARTLY, 16), ""),
+    "a drop in a call": (Cut(PARTLY, 14, DROPPED), "peer closed"),
+    "a stall": (Cut(PARTLY, 9, httpx2.ReadTimeout("nothing came")), "nothing came"),
+    "a stream that ends at once": (Cut(PARTLY, 0), ""),
+    "a stream that ends in a call": (Cut(PARTLY, 14), ""),
+    "a stream that ends before the stop reason": (Cut(PARTLY, 16), ""),
     "a malformed chunk": (MALFORMED, ""),
-    "an overloaded event": (error_event("overloaded_error", "Overloaded"), "Overload"),
-    "an error event": (error_event("api_error", "Internal error"), "Internal error"),
+    "an overloaded event": (START + BUSY, "busy"),
     "a page instead of a stream": (b"<html>\n<body>Log in</body>\n</html>", ""),
     "a call that is no JSON": (broken_call('{"path": nonsense}'), ""),
-    "a call with NaN": (broken_call('{"timeout": NaN}'), "Out of range float"),
     "a call with infinity": (broken_call('{"timeout": 1e999}'), "Out of range float"),
 }
 
 
-@pytest.mark.parametrize("times", [1, 4])
 @pytest.mark.parametrize("case", PASSING)
-def test_a_fault_that_passes_costs_a_wait_and_not_a_word(wired, pauses, case, times):
+def test_a_fault_that_passes_costs_waits_and_not_a_word(wired, pauses, case):
     fault, reason = PASSING[case]
-    agent = wired(*[fault] * times, reply(WHOLE))
+    agent = wired(*[fault] * 4, reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE
-    assert agent.messages[1:] == [said(WHOLE)] and len(pauses) == times
+    assert agent.messages[1:] == [said(WHOLE)] and len(pauses) == 4
     lines = [text for text in shown(agent, "layer") if text.startswith("[retry]")]
     for line, seconds in zip(lines, pauses, strict=True):
         assert reason in line and f"{seconds:g} s" in line and "\n" not in line
@@ -189,7 +174,6 @@ STAYING = {
     "a bad request": (api_error(400, "Your credit balance is too low"), "credit balan"),
     "a long complaint": (api_error(400, "no good: " + "x\n" * 5_000), "no good"),
     "another method": (api_error(405, "method not allowed"), "method not allowed"),
-    "no good at all": (api_error(422, "unprocessable"), "unprocessable"),
 }
 
 
@@ -243,7 +227,6 @@ def test_an_error_that_quotes_the_key_never_shows_it(run, api, status, times):
 STALE = {
     "bound": "messages.1.content.0: Invalid `signature` in `thinking` block. The block "
     "is bound to a different conversation. Remove the block, or set ...",
-    "redacted": "messages.1.content.0: Invalid `signature` in `redacted_thinking`",
     "cannot be modified": "messages.1.content.0: `thinking` or `redacted_thinking` "
     "blocks in the latest assistant message cannot be modified.",
 }
@@ -291,16 +274,6 @@ def test_in_a_summary_too_all_thinking_is_removed_and_its_words_not_shown(wired,
     assert agent.failures == 0 and goes_on(agent)
 
 
-def test_thinking_that_changed_in_memory_is_mended_for_good(wired):
-    agent = wired(reply("Yes.", thinking="one"), reply(WHOLE), reply(WHOLE))
-    take_turn(agent, "Hi")
-    agent.messages[1]["content"][0]["signature"] = "made up"
-    assert [take_turn(agent, "And") for _ in "12"] == [WHOLE, WHOLE]
-    [refused] = agent.client.stub.refused
-    agent.client.stub.refused.clear()
-    assert "signature" in refused and len(agent.client.requests) == 4
-
-
 # ---- answers that end in an unusual way ----
 
 
@@ -309,9 +282,7 @@ START_OF_THINKING = event("content_block_start", index=0, content_block=UNSIGNED
 END_OF_THINKING = event("content_block_stop", index=0)
 INCOMPLETE = {
     "before its input": broken_call(stop="max_tokens"),
-    "in a key": broken_call('{"pa', stop="max_tokens"),
     "in a value": broken_call('{"path": "a", ', '"content": "ma', stop="max_tokens"),
-    "after a value": broken_call('{"path": "a", "content": "a"', stop="max_tokens"),
     "thinking": stopped(START_OF_THINKING, END_OF_THINKING, stop="max_tokens"),
 }
 
@@ -329,9 +300,8 @@ def test_all_kinds_of_blocks_come_back_as_the_api_gave_them(wired):
         {"type": "redacted_thinking"},
         {"type": "thinking", "thinking": ""},
         {"type": "text", "text": "I look. 日本語 \u2028 \0"},
-        {"type": "tool_use", "id": "toolu_a", "name": "glob"},
+        {"type": "tool_use", "id": "t1", "name": "glob", "input": {"pattern": "*"}},
     ]
-    content[-1]["input"] = {"pattern": "*.txt"}
     agent = wired(reply(content=content), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE
     sent = agent.client.requests[-1]["messages"][1]["content"]
@@ -342,14 +312,13 @@ def test_all_kinds_of_blocks_come_back_as_the_api_gave_them(wired):
 # ---- the models endpoint ----
 
 
-class Hanging(StubClient):
-    """Its models endpoint does not answer until the test is over."""
-
-    info = property(lambda self: self.over.wait(30), lambda self, value: None)
-
-    def __init__(self, *replies, **limits):
-        super().__init__(*replies, **limits)
-        self.over = threading.Event()
+@pytest.fixture
+def over(api):
+    """What the models endpoint waits for; after 30 s it gives limits all the same."""
+    over = threading.Event()
+    api.model_info = lambda model: over.wait(30) or {"max_input_tokens": 24_000}
+    yield over
+    over.set()
 
 
 NONSENSE = {
@@ -359,7 +328,6 @@ NONSENSE = {
     "a page": (200, {"content-type": "text/html"}, b"<html>hello</html>"),
     "no JSON": (200, {"content-type": "application/json"}, b"{nonsense"),
     "a number": (200, {"content-type": "application/json"}, b"7"),
-    "no connection": httpx2.ConnectError("refused"),
 }
 
 
@@ -372,13 +340,11 @@ def test_nonsense_from_the_models_endpoint_means_defaults(run, api, case):
     assert request["max_tokens"] == 16_384 and "thinking" not in request
 
 
-def test_a_models_endpoint_that_hangs_is_not_waited_for(run, monkeypatch):
+def test_a_models_endpoint_that_hangs_is_not_waited_for(run, api, over, monkeypatch):
     monkeypatch.setattr(program, "PROBE_SECONDS", 0.2)
-    stub = Hanging(reply(WHOLE), window=24_000)
-    with serve(stub) as url:
-        assert run("-p", "Hi", ANTHROPIC_BASE_URL=url)[:2] == (0, WHOLE + "\n")
-        stub.over.set()
-    assert [request["max_tokens"] for request in stub.requests] == [16_384]
+    api.enqueue(reply(WHOLE))
+    assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
+    assert [request["max_tokens"] for request in api.requests] == [16_384]
 
 
 @pytest.mark.parametrize(
@@ -395,15 +361,13 @@ def test_the_models_endpoint_is_obeyed(run, api, window, most, asked, adaptive):
     assert request.get("thinking") == (shown if adaptive else None)
 
 
-def test_a_models_endpoint_that_hangs_keeps_nobody_from_leaving(run, monkeypatch):
+def test_a_models_endpoint_that_hangs_keeps_nobody_from_leaving(run, over, monkeypatch):
     monkeypatch.setattr(program, "PROBE_SECONDS", 60)
-    stub = Hanging()
-    with serve(stub) as url:
-        assert run(stdin="/quit\n", ANTHROPIC_BASE_URL=url)[0] == 0
-        [thread] = [t for t in threading.enumerate() if "connect" in t.name]
-        assert thread.daemon and thread.is_alive()
-        stub.over.set()
-        thread.join()
+    assert run(stdin="/quit\n")[0] == 0
+    [thread] = [t for t in threading.enumerate() if "connect" in t.name]
+    assert thread.daemon and thread.is_alive()
+    over.set()
+    thread.join()
 
 
 def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch):

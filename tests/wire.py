@@ -7,8 +7,8 @@ and the conscience are the same. Its queue may also hold what only a wire can ca
     (status, headers, body)          any answer; the body is JSON or bytes
     bytes                            served with status 200 as an event stream
     [bytes, ...]                     the same, piece by piece
-    cut(reply, events=3)             a stream that ends after three events
-    cut(reply, events=3, error=e)    a stream that breaks with `e` after three events
+    Cut(reply, events=3)             a stream that ends after three events
+    Cut(reply, events=3, error=e)    a stream that breaks with `e` after three events
 """
 
 import json
@@ -25,14 +25,11 @@ from stub import EmptyQueue, Refused, StubClient, api_error, split
 
 @dataclass
 class Cut:
+    """A stream of `reply` that ends, or breaks with `error`, after so many events."""
+
     reply: dict
     events: int
-    error: BaseException | None
-
-
-def cut(reply, events, error=None):
-    """A stream of `reply` that ends, or breaks with `error`, after so many events."""
-    return Cut(reply, events, error)
+    error: BaseException | None = None
 
 
 # --- Server-sent events ---
@@ -98,8 +95,6 @@ def respond(stub, method, path, body):
 
 
 def model_answer(stub, model):
-    if isinstance(stub.info, BaseException):
-        raise stub.info
     if isinstance(stub.info, tuple):
         return answer(*stub.info)
     return answer(200, {}, stub.info or stub.model_info(model))
@@ -145,11 +140,11 @@ class MockClient(anthropic.Anthropic):
     requests: list
 
 
-def mock_client(*answers, window=1_000_000, max_output=128_000, **client_options):
+def mock_client(*answers, window=1_000_000, max_output=128_000):
     """A `MockClient` with `answers` queued. An exception is raised by the transport.
 
-    `client.stub.info` is what the models endpoint answers: JSON, `(status, headers,
-    body)` or an exception; unset, a model with these limits and adaptive thinking.
+    `client.stub.info` is what the models endpoint answers: JSON, or `(status, headers,
+    body)`; unset, a model with these limits and adaptive thinking.
     """
     stub = StubClient(*answers, window=window, max_output=max_output)
 
@@ -157,8 +152,7 @@ def mock_client(*answers, window=1_000_000, max_output=128_000, **client_options
         return respond(stub, request.method, request.url.path, request.content)
 
     http = httpx2.Client(transport=httpx2.MockTransport(handler))
-    options = {"api_key": "test-key-0123456789", "max_retries": 0} | client_options
-    client = MockClient(http_client=http, **options)
+    client = MockClient(api_key="test-key-0123456789", max_retries=0, http_client=http)
     client.stub, client.requests = stub, stub.requests
     return client
 
