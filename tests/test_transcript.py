@@ -182,6 +182,18 @@ def test_a_conversation_is_taken_up_in_a_new_file_and_the_old_stays_as_it_is(
     assert path.read_bytes() == before and agent.transcript != path
 
 
+def test_what_was_too_large_is_a_preview_again_when_it_is_taken_up(make, again):
+    calls = [BIG, *[("bash", {"command": "seq 2000"})] * 3]  # only the first is
+    settings = SMALL | {"auto": False, "keep_recent": 9}
+    replies = [reply(calls=[call]) for call in calls]
+    take_turn(first := make(*replies, reply("Done."), **settings), "Work")
+    agent = again(None, reply("Again."), **settings)
+    shown = ["<persisted-output>" in text for text in outputs(*agent.messages)]
+    assert shown == [True, False, False, False]
+    assert agent.messages == first.messages
+    assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
+
+
 def listed():
     """The listing of the conversations: the path of each, and the errors shown."""
     errors = []
