@@ -124,10 +124,10 @@ def test_glob_neither_walks_nor_names_what_is_outside(answer, outside, listed, p
     assert str((outside / "workspace" / "sub").resolve()) in listed
 
 
-@pytest.mark.parametrize("pattern", ["**/" * 12 + "x", "**/*/" * 12 + "x"])
-def test_glob_with_a_catastrophic_pattern_does_not_hang(answer, pattern):
+@pytest.mark.parametrize("pattern", ["**/**/**/x", "**/*/" * 12 + "x"])
+def test_glob_with_a_catastrophic_pattern_does_not_hang(error_of, pattern):
     Path("d/" * 40).mkdir(parents=True)
-    assert "d/" not in answer("glob", pattern=pattern)[0].split("\n")
+    assert "** at most twice" in error_of("glob", pattern=pattern)
 
 
 # --- Paths: what is no plain file ---
@@ -487,7 +487,7 @@ def test_of_100_mb_head_and_tail_are_kept(use):
     filling = "head -c 100000000 /dev/zero | tr '\\0' x"
     content = use("bash", command=f"echo first; {filling}; echo last", timeout=600)
     assert content.startswith("first\nxxx") and content.endswith("xxxlast\n")
-    assert 900_000 < len(content) < 1_001_000 and content.count("\n") > 2
+    assert "\n[99,000,011 bytes left out]\n" in content and len(content) < 1_001_000
 
 
 # --- Memory ---

@@ -183,6 +183,19 @@ def test_the_note_of_a_snip_shows_what_is_still_to_do():
     assert "[x] look" not in texts(snipped[3])
 
 
+def test_the_note_of_a_snip_has_the_request_in_progress_if_it_was_cut_out():
+    cut = history(*talk(20)[1:], typed("The wish."), *talk(50)[1:])
+    assert "in progress:\nThe wish." in texts(snip_compact(cut, 50, TRANSCRIPT)[3])[1]
+    newer = [*cut, said("Yes."), typed("Another.")]
+    assert "in progress" not in str(snip_compact(newer, 50, TRANSCRIPT)[3]["content"])
+
+
+def test_a_snip_for_a_single_message_is_none():
+    few = history(said("a"), typed("b"), said("c"), typed("d"))
+    assert snip_compact(few, 4, TRANSCRIPT) is few
+    assert len(snip_compact([*few, said("e")], 4, TRANSCRIPT)) == 5
+
+
 # --- micro_compact: old results give way to a placeholder ---
 
 LONG = "x" * 500
@@ -386,14 +399,6 @@ def test_the_steps_come_in_order_and_what_all_of_them_forgot_is_counted(make):
     forgotten = before - program.context_tokens(agent)
     program.agent_loop(agent)
     assert agent.bill["unforgotten"] == agent.bill["sent"] + forgotten
-
-
-def test_a_snip_names_the_request_in_progress_when_it_takes_it_out(make):
-    steps = [reply(calls=[("glob", {"pattern": f"{n}*"})]) for n in range(20)]
-    agent = make(reply("One."), *steps, reply("Done."), max_messages=12)
-    for text in ("First", "The wish of now"):
-        program.take_turn(agent, text)
-    assert "The wish of now" in str(agent.client.requests[-1]["messages"])
 
 
 # --- How to add a test ---

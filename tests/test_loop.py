@@ -328,6 +328,13 @@ def test_the_numbers_of_the_layers_come_from_the_environment(monkeypatch, name):
     assert limits()[name.lower()] == 7
 
 
+def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):
+    usual = limits()
+    monkeypatch.setenv("THRESHOLD", "0")
+    assert limits() == usual | {"auto": False}
+    assert usual["clear_above"] == usual["threshold"] // 2
+
+
 @pytest.mark.parametrize("window, fits", [("4000", True), ("3999", False)])
 def test_a_window_of_4000_tokens_is_the_smallest(run, api, window, fits):
     api.enqueue(*[reply("Yes.")] * fits)

@@ -570,6 +570,11 @@ def test_two_dim_lines_come_first(desk):
     assert "170,616" in first and "AGENTS.md" in first and "/help\x1b[0m" in first
 
 
+def test_the_first_screen_names_five_skills_at_most(make):
+    (agent := make()).skills = dict.fromkeys("abcdef")
+    assert "; skills: a, b, c, d, e, ...; /help" in program.first_screen(agent)
+
+
 def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):
     slow = desk.install / "anthropic.py"
     slow.write_text("import time\ntime.sleep(600)\n")

@@ -184,6 +184,12 @@ def test_a_diff_is_short_and_soon_there(old, new, most, last):
     assert len(lines) == most and lines[-1].endswith(last)
 
 
+def test_of_too_many_lines_to_compare_it_says_where_they_begin():
+    old, new = "same\n" * 9 + "\n".join(LINES), "same\n" * 9 + "\n".join(LINES[::-1])
+    title, *rest = changes("f", old, new).split("\n")
+    assert title == "f: 50,003 lines from line 7 on become" and rest[0] == "+same"
+
+
 @pytest.mark.parametrize("end", ["b{}", "{}b"])
 def test_a_change_at_either_end_of_a_long_line_is_shown(end):
     old, new = "x" * 9_000_000, end.format("x" * 8_999_999)

@@ -22,6 +22,7 @@ from builders import (
     one_line,
     outputs,
     results,
+    shown,
     turn_into,
     typed,
 )
@@ -174,6 +175,7 @@ def test_a_conversation_is_taken_up_in_a_new_file_and_the_old_stays_as_it_is(
     path, before = first.transcript, first.transcript.read_bytes()
     agent = again(None, reply("Again."))
     assert agent.messages == drop_thinking(first.messages)
+    assert f"[resume] {path}: " in shown(agent, "layer")[0]
     assert [*FOLDER.glob("*.jsonl")] == [path]  # nothing is said yet
     assert take_turn(agent, "Go on") == "Again."
     known, *rest = lines_of(agent.transcript)

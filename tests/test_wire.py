@@ -328,6 +328,7 @@ NONSENSE = {
     "a page": (200, {"content-type": "text/html"}, b"<html>hello</html>"),
     "no JSON": (200, {"content-type": "application/json"}, b"{nonsense"),
     "a number": (200, {"content-type": "application/json"}, b"7"),
+    "a limit that is no whole number": (200, {}, {"max_tokens": 8192.5}),
 }
 
 
