@@ -395,8 +395,10 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
         assert person.leave("/quit\n") == 0
     desk.stub.enqueue(bash("echo 4"), reply("Third."))
     with desk.person("--resume") as person:
+        person.see("second\nSecond.", PROMPT)  # the last question, and its answer
         person.asked("third")
         person.say("n", "Third.")
+        assert person.leave("\x04") == 0  # Ctrl-D
     assert desk.stub.requests[-1]["messages"][0]["content"] == "second"
 
 
@@ -468,21 +470,22 @@ def test_the_status_line_measures_the_context_against_the_threshold(make):
     assert program.status_line(agent) == line
 
 
-def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(desk):
-    with desk.person() as person:
-        for n in range(2):
-            desk.stub.enqueue(reply(f"Answer {n}."))
-            person.say(f"question {n}", f"Answer {n}.")
-            assert "transcript_" in person.say("/clear")
-        newest, oldest, *_ = person.say("/resume").split("\n")[1:]
-        assert "question 1" in newest and "2 messages" in newest
-        assert "question 0" in oldest and re.search(r"\d{4}-\d\d-\d\d", oldest)
-        assert "\n> question 0\nAnswer 0.\n" in person.say("/resume 2", "Answer 0.")
-        desk.stub.enqueue(reply("Gone on."))
-        person.say("and?", "Gone on.")
-        assert person.say("/resume").count("question 0") == 1
-        assert "no conversation 9" in person.say("/resume 9")
-    assert desk.stub.requests[-1]["messages"][0]["content"] == "question 0"
+def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(
+    person, stub
+):
+    for n in range(2):
+        stub.enqueue(reply(f"Answer {n}."))
+        person.say(f"question {n}", f"Answer {n}.")
+        assert "transcript_" in person.say("/clear")
+    newest, oldest, *_ = person.say("/resume").split("\n")[1:]
+    assert "question 1" in newest and "2 messages" in newest
+    assert "question 0" in oldest and re.search(r"\d{4}-\d\d-\d\d", oldest)
+    assert "\n> question 0\nAnswer 0.\n" in person.say("/resume 2", "Answer 0.")
+    stub.enqueue(reply("Gone on."))
+    person.say("and?", "Gone on.")
+    assert person.say("/resume").count("question 0") == 1
+    assert "no conversation 99" in person.say("/resume 99")
+    assert stub.requests[-1]["messages"][0]["content"] == "question 0"
 
 
 def test_help_lists_the_commands(person, stub):
@@ -518,15 +521,15 @@ def test_a_pasted_paragraph_is_one_prompt_and_so_is_a_line_that_goes_on(person, 
     assert b"\x1b[?2004h" in person.raw  # or no terminal marks what is pasted
 
 
-def test_what_was_typed_can_be_called_back_in_another_run(desk):
-    desk.stub.enqueue(*[reply("Yes.")] * 3)
-    with desk.person() as person:
-        person.say("first", "Yes.")
-        person.say("secon\\\nd", "Yes.")
-    assert (desk.folder / ".transcripts/history").stat().st_mode & 0o777 == 0o600
-    with desk.person() as person:
-        person.say("\x10\x10", "Yes.")  # Ctrl-P: the one before
-    assert desk.stub.requests[-1]["messages"][-1]["content"] == "first"
+def test_what_was_typed_can_be_called_back_in_another_run(person, shared, stub):
+    stub.enqueue(*[reply("Yes.")] * 3)
+    person.say("first", "Yes.")
+    person.say("secon\\\nd", "Yes.")
+    history = person.folder / ".transcripts/history"
+    assert history.stat().st_mode & 0o777 == 0o600
+    with shared.desk.person() as another:
+        another.say("\x10\x10", "Yes.")  # Ctrl-P: the one before
+    assert stub.requests[-1]["messages"][-1]["content"] == "first"
 
 
 def test_a_line_can_be_edited_while_it_is_typed(person, stub):
@@ -562,15 +565,11 @@ def test_a_line_after_each_answer_says_how_full_the_context_is(person, stub):
     assert int(share) <= 1 and int(cached) > 50
 
 
-def test_two_dim_lines_come_first(desk):
-    (desk.folder / "AGENTS.md").write_text("Be brief.")
-    with desk.person(MODEL_ID="some-model") as person:
-        first = person.raw.decode().strip().replace("\r\n", "\n")
-    assert first.startswith("\x1b[2msome-model in ") and first.count("\n") == 2
-    assert "170,616" in first and "AGENTS.md" in first and "/help\x1b[0m" in first
-
-
-def test_the_first_screen_names_five_skills_at_most(make):
+def test_two_lines_say_first_what_works_where_and_what_it_knows(run, make):
+    Path("AGENTS.md").write_text("Be brief.")
+    first, second, *_ = run(MODEL_ID="some-model")[1].split("\n")
+    assert first == f"some-model in {Path.cwd()}"
+    assert "170,616" in second and second.endswith("; AGENTS.md; /help")
     (agent := make()).skills = dict.fromkeys("abcdef")
     assert "; skills: a, b, c, d, e, ...; /help" in program.first_screen(agent)
 
@@ -689,10 +688,6 @@ def test_what_a_file_holds_cannot_steer_the_terminal(person, stub):
     assert RAW.findall(shown + person.say("y", "end")) == []
 
 
-def test_ctrl_d_leaves_with_status_0(person):
-    assert person.leave("\x04") == 0
-
-
 # --- Without a terminal: in this process, but for what only a process can show ---
 
 
@@ -759,13 +754,11 @@ def test_a_command_that_removes_the_workspace_does_not_end_the_prompt(desk):
     desk.stub.queue.clear()
 
 
-def test_git_shows_nothing_of_what_the_program_keeps(desk):
-    subprocess.run(["git", "init", "-q"], cwd=desk.folder, check=True)
-    desk.stub.enqueue(bash("seq 1 60000"), reply("Done."))
-    assert desk.answer("-p", "count", "--yes").returncode == 0
-    assert (desk.folder / ".task_outputs").is_dir()
-    status = ["git", "status", "--porcelain"]
-    assert subprocess.check_output(status, cwd=desk.folder) == b""
+def test_git_shows_nothing_of_what_the_program_keeps(run, api):
+    subprocess.run(["git", "init", "-q"], check=True)
+    api.enqueue(bash("seq 1 60000"), reply("Done."))
+    assert run("-p", "count", "--yes")[0] == 0 and Path(".task_outputs").is_dir()
+    assert subprocess.check_output(["git", "status", "--porcelain"]) == b""
 
 
 def test_a_hangup_ends_it_but_not_under_nohup(desk):
