@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import naive
 import pytest
 from builders import SUMMARY, asks_for_summary, did, history, outputs, said, typed
 from readme import QUOTED, README, ROOT, expected, names, printed
-from stub import StubClient, reply
+from stub import reply
 
 import agent as program
 from agent import micro_compact, snip_compact, tool_result_budget
@@ -213,13 +214,12 @@ def read_all(names):
     return answer
 
 
-def shell(command, folder, **settings):
+def shell(command, folder):
     """What a command of the page prints, run as a reader would in that folder."""
     here = f"{sys.executable} {ROOT}/"
-    command = command.replace("~/agent/.venv/bin/python ~/agent/", here)
     command = re.sub(r"\bpython3 (?=agent\.py|tests/)", lambda _: here, command)
-    usual = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONUTF8": "1"}
-    options = {"env": usual | settings, "capture_output": True, "text": True}
+    settings = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONUTF8": "1"}
+    options = {"env": settings, "capture_output": True, "text": True}
     done = subprocess.run(
         ["bash", "-c", command], check=False, cwd=folder, input="", **options
     )
@@ -249,18 +249,19 @@ def test_what_can_be_tried_without_a_key_shows_what_it_promises(
 @pytest.mark.parametrize(
     "command, promise", [(c, p) for c, _, p in TRY if 'agent.py "' in c]
 )
-def test_what_is_tried_with_a_key_shows_what_it_promises(command, promise, workspace):
-    from wire import serve  # which loads the SDK
-
+def test_what_is_tried_with_a_key_shows_what_it_promises(
+    command, promise, workspace, run, api
+):
     files = [f"part_{number}.py" for number in range(12)] + ["agent.py"]
     for name in files:
         code = "def work(x):\n    return x + 1  # as before\n"
         (workspace / name).write_text(code * 200)
-    stub = StubClient(*[read_all(files)] * 60)
-    key = {"ANTHROPIC_API_KEY": "test-key-0123456789"}
-    with serve(stub) as url:
-        shown = shell(command, workspace, ANTHROPIC_BASE_URL=url, **key)
-    assert promise in shown and not stub.refused
+    api.queue.extend([read_all(files)] * 60)
+    *settings, python, script, prompt = shlex.split(command)
+    assert (python, script) == ("~/agent/.venv/bin/python", "~/agent/agent.py")
+    status, out, _ = run(prompt, **dict(word.split("=") for word in settings))
+    api.queue.clear()
+    assert status == 0 and promise in out
 
 
 def test_there_is_something_to_try_in_each_chapter_with_a_simple_way():
