@@ -10,7 +10,6 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-from builders import call
 from stub import StubClient
 
 import agent as program
@@ -96,6 +95,8 @@ def make():
 @pytest.fixture
 def answer(make):
     """answer(tool, **input): (what it says, whether that is an error)."""
+    from builders import call  # which loads the SDK
+
     agent = make()
 
     def answer(name, /, **given):
