@@ -19,6 +19,8 @@ SETTINGS |= {"MODEL_ID", "CONTEXT_WINDOW", "THRESHOLD", "KEEP_RECENT", "KEEP_TOK
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "NO_COLOR"}
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
+SLOW = {f"test_{name}.py" for name in ("crash", "long_life", "terminal", "wire")}
+
 # Under nohup, or in the background, they may be ignored, by all children as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -32,6 +34,12 @@ def pytest_cmdline_main(config):
     if getattr(options, "numprocesses", 0) is None and not one:
         options.numprocesses = min(8, max(2, os.cpu_count() or 2))
         options.dist = "loadfile"  # which sets up what its tests share only once
+        options.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+    """The files that take longest come first, so that no process ends much later."""
+    items.sort(key=lambda item: item.path.name not in SLOW)
 
 
 @pytest.fixture(autouse=True)

@@ -315,20 +315,6 @@ def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(monkeypatch):
     assert "Ctrl-D" in out.getvalue()
 
 
-def test_ctrl_c_while_it_connects_loses_neither_the_prompt_nor_the_client(desk):
-    desk.stub.model_info = held = Held(desk.stub.model_info("any"))
-    with desk.person(TERM="xterm") as person:
-        assert held.asked.wait(PATIENCE)
-        person.press("first\n")
-        person.see("waiting for the connection")
-        person.press("\x03")
-        person.see("stopped", PROMPT)
-        desk.stub.enqueue(reply("Connected."))
-        person.press("second\n")
-        held.may.set()
-        person.see("Connected.", PROMPT)
-
-
 # --- Approvals ---
 
 
@@ -582,13 +568,19 @@ def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):
         assert "/help" in person.say("/help")
 
 
-def test_what_is_waited_for_is_a_line_that_goes_away(desk):
-    held = Held(reply("At last."))
-    desk.stub.enqueue(held)
+def test_what_is_waited_for_is_a_line_that_goes_away_and_ctrl_c_ends_it(desk):
+    desk.stub.model_info = first = Held(desk.stub.model_info("any"))
+    desk.stub.enqueue(late := Held(reply("At last.")))
     with desk.person(TERM="xterm") as person:
+        assert first.asked.wait(PATIENCE)
         person.press("hello\n")
+        person.see("waiting for the connection")
+        person.press("\x03")
+        person.see("stopped", PROMPT)  # neither this nor the client is lost
+        first.may.set()
+        person.press("hello again\n")
         person.see("waiting for the model, 1 s")
-        held.may.set()
+        late.may.set()
         after = person.see("At last.", PROMPT)
     assert "\r\x1b[KAt last." in after
 
