@@ -32,7 +32,7 @@ def pytest_cmdline_main(config):
     options = config.option
     one = options.file_or_dir or options.usepdb or "PYTEST_XDIST_WORKER" in os.environ
     if getattr(options, "numprocesses", 0) is None and not one:
-        options.numprocesses = min(8, max(2, os.cpu_count() or 2))
+        options.numprocesses = min(8, 1 + (os.cpu_count() or 1))  # some only wait
         options.dist = "loadfile"  # which sets up what its tests share only once
         options.loadscopereorder = False
 
