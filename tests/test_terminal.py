@@ -535,6 +535,7 @@ def test_a_line_can_be_edited_while_it_is_typed(person, stub):
         ("sure\rnever\b\x7f\0", r"sure\rnever\x08\x7f\x00"),
         ("\u2066\u2069\u200f", r"\u2066\u2069\u200f"),
         ("\u061c\u2028\u200b\u00ad", r"\u061c\u2028\u200b\xad"),
+        ("\u034f\u3164\ufe00\U000e0100", r"\u034f\u3164\ufe00\U000e0100"),
         ("\U000e0041", r"\U000e0041"),
         ("lines\n\tand \u65e5\u672c\u8a9e", "lines\n\tand \u65e5\u672c\u8a9e"),
     ],

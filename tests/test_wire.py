@@ -167,7 +167,7 @@ KEY = "a-key-that-nobody-may-see"
 
 # each fault, and what the line about it names
 STAYING = {
-    "no valid key": (api_error(401, "invalid x-api-key"), "ANTHROPIC_API_KEY"),
+    "no valid key": (api_error(401, "no such key"), "no such key. Check ANTHROPIC_API"),
     "no permission": (api_error(403, "not allowed"), "ANTHROPIC_API_KEY"),
     "no such model": (api_error(404, "model: claude-nonsense"), "MODEL_ID"),
     "another server": ((404, {}, b"<html>\n\n<p>Not\nFound</p>"), "ANTHROPIC_BASE_URL"),
