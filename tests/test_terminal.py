@@ -357,9 +357,8 @@ def test_what_was_typed_before_the_question_is_no_answer(person, stub):
 
 
 def test_the_question_shows_the_whole_command_with_what_one_cannot_see(person, stub):
-    lines = [f"echo {letter * 400}" for letter in "ab"] + [
-        "echo \x1b[2J \u202e \u200b # end"
-    ]
+    lines = [f"echo {letter * 400}" for letter in "ab"]
+    lines.append("echo \x1b[2J \u202e \u200b # end")
     stub.enqueue(bash("\n".join(lines)), reply("Then not."))
     question = person.asked("do")
     assert all(line in question for line in lines[:2])
