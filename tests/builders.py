@@ -133,6 +133,11 @@ def turns(agent, *texts):
     return [take_turn(agent, text) for text in texts]
 
 
+def prompt(agent):
+    """Its system prompt, as it is sent."""
+    return "\n\n".join(agent.system.values())
+
+
 def schemas(agent):
     """What is sent of its tools."""
     return [tool.schema for tool in agent.tools.values()]

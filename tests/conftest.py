@@ -63,6 +63,12 @@ def pauses(monkeypatch):
 
 
 @pytest.fixture
+def no_layer_2(monkeypatch):
+    """No threshold: nothing is summarised before the API refuses a request."""
+    monkeypatch.setattr(program, "should_compact", lambda agent: False)
+
+
+@pytest.fixture
 def notes(workspace):
     """A file for the model to read, notes.txt."""
     (workspace / "notes.txt").write_text("these are the notes\n" * 200)
@@ -88,8 +94,11 @@ def make():
             events.extend([(style, text)] if style != "wait" else [])
 
         fields.setdefault("emit", emit)
+        messages = fields.pop("messages", [])
         agent = program.Agent(**fields)
-        agent.events = events
+        if not agent.system:
+            program.begin(agent)
+        agent.messages, agent.events = messages, events
         return agent
 
     yield build

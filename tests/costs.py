@@ -158,7 +158,7 @@ def drive(session: Session, fields: Mapping[str, Any]) -> Meter:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
-        agent = program.Agent(recording, tools=tools, **world, **fields)
+        agent = program.Agent(client=recording, tools=tools, **world, **fields)
         for text in recording.typed():
             try:
                 program.take_turn(agent, text)
@@ -172,7 +172,7 @@ def drive(session: Session, fields: Mapping[str, Any]) -> Meter:
 def limits(changes: Mapping[str, str]) -> dict[str, Any]:
     """The fields of Agent that the program itself makes of the settings."""
     with mock.patch.dict(os.environ, changes):
-        return program.limits()
+        return vars(program.limits())
 
 
 # ---- what it comes to ----

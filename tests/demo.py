@@ -29,6 +29,7 @@ from agent import (
     Agent,
     AgentError,
     Terminal,
+    begin,
     blocks,
     pays_after,
     show,
@@ -205,11 +206,12 @@ class Lesson(StubClient):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
         self.sent, self.bill = [], None
         more = {"thinking": True, "approve": lambda name, what: True, "emit": self.emit}
-        self.agent = WatchedAgent(
-            self, "scripted", WINDOW, MAX_OUTPUT, THRESHOLD, **more
-        )
+        limits = {"window": WINDOW, "max_output": MAX_OUTPUT, "threshold": THRESHOLD}
+        self.agent = WatchedAgent(client=self, model="scripted", **limits, **more)
+        begin(self.agent)
         # the same numbers wherever the scratch copy is
-        self.agent.system = self.agent.system.replace(os.getcwd(), "/demo")
+        for part, text in self.agent.system.items():
+            self.agent.system[part] = text.replace(os.getcwd(), "/demo")
 
     def tell(self, text):
         show(self.out, "plain", text)

@@ -150,7 +150,9 @@ def ours(model, *prompts, **limits):
     """Our agent after these prompts, and the names of the layers that acted."""
     lines = []
     world = {"approve": lambda *_: True, "emit": lambda _, text: lines.append(text)}
-    agent = program.Agent(model, system="You write code.", **world, **limits)
+    agent = program.Agent(
+        client=model, system={"": "You write code."}, **world, **limits
+    )
     for prompt in prompts:
         program.take_turn(agent, prompt)
     return agent, [line[1:].partition("]")[0] for line in lines if "->" in line]

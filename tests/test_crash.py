@@ -136,7 +136,7 @@ def act_on(point):
         point("approval")
         return True
 
-    agent = Agent(WatchedClient(point), approve=approve, **SMALL)
+    agent = Agent(client=WatchedClient(point), approve=approve, **SMALL)
     agent.emit = lambda style, text: style in ("text", "thinking") or point("event")
     return agent
 
@@ -146,14 +146,14 @@ AUDITED |= {"subprocess.Popen", "os.killpg"}
 
 
 @contextmanager
-def watched(point, acknowledge=lambda log_name, entry: None):
+def watched(point, acknowledge=lambda agent, entry: None):
     """Let what the program does to files, processes and transcripts be points too."""
     before = program.commit, AUDIT["point"]
 
     def commit(agent, entry):
         point("before a line")
         before[0](agent, entry)
-        acknowledge(agent.log_name, entry)
+        acknowledge(agent, entry)
         point("after a line")
 
     program.commit, AUDIT["point"] = commit, point
@@ -218,8 +218,9 @@ def run_script(folder, act=None, at=()):
     point, turns = Points(act, at), [*script().items()]
     with open("acknowledged", "ab", buffering=0) as file:
 
-        def acknowledge(log_name, entry):
-            file.write(json.dumps([log_name, entry]).encode() + b"\n")
+        def acknowledge(agent, entry):
+            main = "task" in agent.tools  # no subagent
+            file.write(json.dumps([main, entry]).encode() + b"\n")
 
         with watched(point, acknowledge):
             play(act_on(point), dict(turns[:TURNS]))
@@ -283,7 +284,7 @@ def planned(lines):
 def acknowledged():
     """The lines that were acknowledged in this folder."""
     given = map(json.loads, Path("acknowledged").read_bytes().splitlines())
-    return [entry for log_name, entry in given if log_name == "transcript"]
+    return [entry for main, entry in given if main]
 
 
 def written(folder):
@@ -301,7 +302,7 @@ def written(folder):
 def check_resumed(lines):
     """Take up the newest conversation, which is what these lines say, and go on."""
     before = {path: path.read_bytes() for path in FOLDER.glob("*.jsonl")}
-    agent = Agent(StubClient(any_answer, any_answer), **SMALL)
+    agent = Agent(client=StubClient(any_answer, any_answer), **SMALL)
     resume(agent, None)
     assert shape(agent.messages) == shape(replay(lines))
     assert take_turn(agent, "And now?") == "Fine." and not agent.client.refused

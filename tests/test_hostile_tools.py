@@ -502,7 +502,7 @@ def peak(who):
     unit = 1_000_000 if sys.platform == "darwin" else 1_000
     return resource.getrusage(who).ru_maxrss / unit
 
-agent = program.Agent(None, approve=lambda *_: True)
+agent = program.Agent(approve=lambda *_: True)
 before = peak(resource.RUSAGE_SELF)
 block = program.run_tool(agent, json.loads(sys.argv[1]))
 grown = peak(resource.RUSAGE_SELF) - before

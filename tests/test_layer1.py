@@ -322,9 +322,9 @@ COUNT = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
     ],
     ids=["s06", "v5", "v5, small", "ours"],
 )
-def test_the_presets_clear_as_the_tutorials_do(make, settings, cleared):
+def test_the_presets_clear_as_the_tutorials_do(make, no_layer_2, settings, cleared):
     replies = [reply(calls=COUNT) for _ in range(8)]
-    agent = make(*replies, reply("Done."), auto=False, **settings)
+    agent = make(*replies, reply("Done."), **settings)
     program.take_turn(agent, "Count.")
     sent = [outputs(*r["messages"]) for r in agent.client.requests]
     assert [sum(text != LONG for text in results) for results in sent] == cleared

@@ -12,6 +12,7 @@ from builders import (
     did,
     layers,
     planned,
+    prompt,
     read,
     said,
     schemas,
@@ -64,7 +65,7 @@ def head(agent):
 def bytes_4(agent):
     """Bytes / 4 of all that the next request sends."""
     sent = [m["content"] for m in agent.messages]
-    return len(stub.encoded([agent.system, schemas(agent), *sent])) / 4
+    return len(stub.encoded([prompt(agent), schemas(agent), *sent])) / 4
 
 
 # --- The threshold and the limits ---
@@ -89,7 +90,7 @@ def test_the_limits_are_the_models_own_within_the_settings(
 ):
     monkeypatch.setenv("CONTEXT_WINDOW", window)
     monkeypatch.setenv("THRESHOLD", threshold)
-    agent = program.Agent(None, **program.limits(*own))
+    agent = program.Agent(**vars(program.limits(*own)))
     assert (agent.window, agent.max_output, agent.threshold) == expected
 
 
@@ -104,7 +105,7 @@ def test_before_the_first_reply_all_that_is_sent_counts_as_bytes_4(make):
 def test_after_a_reply_the_count_and_the_share_of_the_cache_are_the_apis(make):
     long, other = reply("x" * 40_000), reply("日本語" * 300, thinking="Well.")
     agent = make(long, other, reply("Well."))
-    system, shares = [{"type": "text", "text": agent.system}], []
+    system, shares = [{"type": "text", "text": prompt(agent)}], []
     for text in ("Tell me.", "Again, in another language, please.", "Well?"):
         program.take_turn(agent, text)
         reported = stub.count(system, schemas(agent), agent.messages)
@@ -399,7 +400,7 @@ def test_what_is_quoted_cannot_close_its_quotation(compacted, skill, tag, form, 
     before = [*read("a.py"), *loaded("birds"), typed(said_by.get("message", "-"))]
     summary = reply(f"<summary>{said_by.get('summary', '-')}</summary>")
     agent = compacted(*before, summary=summary)
-    whole = agent.system + head(agent)
+    whole = prompt(agent) + head(agent)
     ends = re.findall(rf"(?i)<\s*/\s*{tag}\s*>", whole)
     assert ends == [f"</{tag}>"] * len(re.findall(f"<{tag}[ >]", whole))
     assert "After." in whole

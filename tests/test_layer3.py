@@ -199,8 +199,8 @@ def test_a_history_of_a_few_huge_messages_goes_with_a_note_of_what_was_not_seen(
     assert texts(sent)[-1].endswith("Print it.") and summaries(agent) == []
 
 
-def test_a_note_names_no_call_whose_result_was_seen(worked):
-    agent = worked(huge(30_000), SUMMARY, reply("Done."), threshold=6_000, auto=False)
+def test_a_note_names_no_call_whose_result_was_seen(worked, no_layer_2):
+    agent = worked(huge(30_000), SUMMARY, reply("Done."), threshold=6_000)
     program.take_turn(agent, "Second wish.")
     [note] = [t for t in texts(agent.messages[0]) if "want of room" in t]
     assert "transcript" in note and "bash" not in note and "saw no result" not in note

@@ -7,6 +7,7 @@ test that begins another turn shows as well that the conversation was left valid
 import itertools
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -298,6 +299,9 @@ NEVER = "1000000"
 LAYER_1, LAYER_2 = "micro_compact", "auto_compact"
 
 
+SMALL_WINDOW = {"CONTEXT_WINDOW": "24000", "MIN_SAVINGS": "1500"}
+
+
 @pytest.mark.parametrize(
     "settings, acting",  # which of two layers act in the same work
     [
@@ -309,10 +313,10 @@ LAYER_1, LAYER_2 = "micro_compact", "auto_compact"
     ],
 )
 def test_a_setting_switches_a_layer_off(make, monkeypatch, settings, acting):
-    for name, value in {"CONTEXT_WINDOW": "24000", **settings}.items():
+    for name, value in {**SMALL_WINDOW, **settings}.items():
         monkeypatch.setenv(name, value)
     reads = [reply(calls=[READ]) for _ in range(5)]
-    agent = make(*reads, reply(LONG), **limits())
+    agent = make(*reads, reply(LONG), **vars(limits()))
     take_turn(agent, "Read")
     agent.client.enqueue(*[SUMMARY] * (LAYER_2 in acting), reply("Done."))
     assert take_turn(agent, "And?") == "Done."
@@ -325,14 +329,14 @@ NUMBERS = ["CLEAR_ABOVE", "KEEP_TOKENS", "KEEP_RECENT", "MIN_SAVINGS", "MAX_MESS
 @pytest.mark.parametrize("name", [*NUMBERS, "THRESHOLD"])
 def test_the_numbers_of_the_layers_come_from_the_environment(monkeypatch, name):
     monkeypatch.setenv(name, "7")
-    assert limits()[name.lower()] == 7
+    assert vars(limits())[name.lower()] == 7
 
 
 def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):
     usual = limits()
     monkeypatch.setenv("THRESHOLD", "0")
-    assert limits() == usual | {"auto": False}
-    assert usual["clear_above"] == usual["threshold"] // 2
+    none = replace(usual, threshold=usual.window, clear_above=usual.window // 2)
+    assert limits() == none and usual.clear_above == usual.threshold // 2
 
 
 @pytest.mark.parametrize("window, fits", [("4000", True), ("3999", False)])

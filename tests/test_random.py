@@ -313,7 +313,7 @@ def take(agent, step):
     st.sampled_from([0, 8]),
 )
 def test_every_step_leaves_a_sound_conversation(steps, room, keep_recent, max_messages):
-    agent = program.Agent(Model(), approve=lambda *_: True, min_savings=300)
+    agent = program.Agent(client=Model(), approve=lambda *_: True, min_savings=300)
     agent.threshold = program.context_tokens(agent) + room
     agent.keep_recent, agent.max_messages = keep_recent, max_messages
     for step in steps:
@@ -476,7 +476,7 @@ def test_what_a_damaged_transcript_gives_the_api_takes_or_one_line_says_where(ed
     for edit in edits:
         lines = edited(lines, *edit) or [""]
     Path("damaged.jsonl").write_text("\n".join(lines))
-    agent = program.Agent(StubClient(*[stub.reply("Fine.")] * 2))
+    agent = program.Agent(client=StubClient(*[stub.reply("Fine.")] * 2))
     try:
         program.resume(agent, Path("damaged.jsonl"))
     except program.AgentError as error:

@@ -311,7 +311,7 @@ def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(monkeypatch):
     come = Mock(side_effect=[SystemError("an exception set"), EOFError()])
     monkeypatch.setattr(program, "read_prompt", come)
     out = io.StringIO()
-    program.repl(program.Agent(None), program.Terminal(out), "")
+    program.repl(program.Agent(), program.Terminal(out), "")
     assert "Ctrl-D" in out.getvalue()
 
 

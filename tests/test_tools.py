@@ -12,7 +12,7 @@ from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, roles, shown,
 from stub import api_error, reply
 
 import agent as program
-from agent import TOOLS, changes, run_tool, run_tools, take_turn
+from agent import TOOLS, diff_of, run_tool, run_tools, take_turn
 
 ALWAYS = {"read_file", "write_file", "edit_file", "glob", "grep", "bash"}
 ALWAYS |= {"todo_write", "compact", "task"}  # load_skill only where there are skills
@@ -120,7 +120,7 @@ def test_any_answer_but_true_is_a_refusal_with_its_text(make, name, given, refus
     Path("there").write_text("a")
     agent = make(approve=lambda name, what: refusal)
     if refusal == "by default":
-        agent, refusal = program.Agent(None), ""
+        agent, refusal = program.Agent(), ""
     block = run_tool(agent, call(name, **given))
     assert block["is_error"] is True and "refused" in block["content"]
     assert str(refusal or "") in block["content"]
@@ -164,7 +164,7 @@ HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703
 
 @pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b"])
 def test_a_diff_shows_every_byte_that_changes(new):
-    diff = changes("f", "\n".join(LINES), "\n".join([*LINES[:699], new, *LINES[700:]]))
+    diff = diff_of("f", "\n".join(LINES), "\n".join([*LINES[:699], new, *LINES[700:]]))
     hunk = f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+{new}\n{TAIL}"
     assert diff == f"--- f\n+++ f\n{hunk}"
 
@@ -180,20 +180,20 @@ LONG_DIFFS = {
 
 @pytest.mark.parametrize("old, new, most, last", LONG_DIFFS.values(), ids=LONG_DIFFS)
 def test_a_diff_is_short_and_soon_there(old, new, most, last):
-    lines = changes("f", "\n".join(old), "\n".join(new)).split("\n")
+    lines = diff_of("f", "\n".join(old), "\n".join(new)).split("\n")
     assert len(lines) == most and lines[-1].endswith(last)
 
 
 def test_of_too_many_lines_to_compare_it_says_where_they_begin():
     old, new = "same\n" * 9 + "\n".join(LINES), "same\n" * 9 + "\n".join(LINES[::-1])
-    title, *rest = changes("f", old, new).split("\n")
+    title, *rest = diff_of("f", old, new).split("\n")
     assert title == "f: 50,003 lines from line 7 on become" and rest[0] == "+same"
 
 
 @pytest.mark.parametrize("end", ["b{}", "{}b"])
 def test_a_change_at_either_end_of_a_long_line_is_shown(end):
     old, new = "x" * 9_000_000, end.format("x" * 8_999_999)
-    *_, minus, plus = changes("f", old, new).split("\n")
+    *_, minus, plus = diff_of("f", old, new).split("\n")
     assert "b" in plus and "characters more" in plus
     assert len(minus) < 2_010 and len(plus) < 2_010
 

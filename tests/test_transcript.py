@@ -153,10 +153,10 @@ def test_a_compaction_is_one_line_with_what_replaced_the_history(make):
     ],
 )
 def test_what_layer_1_takes_stays_whole_on_disk_and_writes_no_line(
-    make, call, settings, mark, end
+    make, no_layer_2, call, settings, mark, end
 ):
     replies = [reply(calls=[call]) for _ in range(6)]
-    agent = make(*replies, reply("Done."), auto=False, **settings)
+    agent = make(*replies, reply("Done."), **settings)
     take_turn(agent, "Work")
     assert mark in str(agent.messages)
     assert compactions(agent) == [] and len(lines_of(agent.transcript)) == 14
@@ -184,12 +184,15 @@ def test_a_conversation_is_taken_up_in_a_new_file_and_the_old_stays_as_it_is(
     assert path.read_bytes() == before and agent.transcript != path
 
 
-def test_what_was_too_large_is_a_preview_again_when_it_is_taken_up(make, again):
+def test_what_was_too_large_is_a_preview_again_when_it_is_taken_up(
+    make, again, no_layer_2
+):
     calls = [BIG, *[("bash", {"command": "seq 2000"})] * 3]  # only the first is
-    settings = SMALL | {"auto": False, "keep_recent": 9}
+    settings = SMALL | {"keep_recent": 9}
     replies = [reply(calls=[call]) for call in calls]
     take_turn(first := make(*replies, reply("Done."), **settings), "Work")
     agent = again(None, reply("Again."), **settings)
+    program.begin(agent)
     shown = ["<persisted-output>" in text for text in outputs(*agent.messages)]
     assert shown == [True, False, False, False]
     assert agent.messages == first.messages
@@ -199,7 +202,7 @@ def test_what_was_too_large_is_a_preview_again_when_it_is_taken_up(make, again):
 def listed():
     """The listing of the conversations: the path of each, and the errors shown."""
     errors = []
-    agent = Agent(None, emit=lambda style, text: errors.append(text))
+    agent = Agent(emit=lambda style, text: errors.append(text))
     return [path for path, _ in conversations(agent)], errors
 
 

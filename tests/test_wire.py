@@ -203,7 +203,7 @@ def test_an_address_or_a_key_that_cannot_be_used(run, pauses, setting, times, na
     assert named in err.splitlines()[-1] and "two-lines" not in err
 
 
-UNSENDABLE = {"max_output": float("nan"), "system": "\udcff", "model": object()}
+UNSENDABLE = {"max_output": float("nan"), "system": {"": "\udcff"}, "model": object()}
 
 
 @pytest.mark.parametrize("field", UNSENDABLE)

@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
-from builders import call, did, history, outputs, said, shown, texts, turn_into
+from builders import call, did, history, outputs, prompt, said, shown, texts, turn_into
 from stub import reply
 
 import agent as program
@@ -33,16 +33,20 @@ def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, texts):
     for name, text in zip(["AGENTS.md", "CLAUDE.md"], texts, strict=False):
         Path(name).write_text(text) if text is not None else None
     agent, name = make(), "AGENTS.md" if texts[0] else "CLAUDE.md"
-    assert agent.rules == f'<rules name="{name}">\nUse tabs.<\\/rules>\n</rules>'
-    assert agent.rules in agent.system
+    assert (
+        agent.system["AGENTS.md"]
+        == f'<rules name="{name}">\nUse tabs.<\\/rules>\n</rules>'
+    )
+    assert agent.system["AGENTS.md"] in prompt(agent)
 
 
 @pytest.mark.parametrize("text", ["word " * 9_000, "\u65e5" * 20_000, "x\n" * 20_000])
 def test_rules_have_8_000_tokens_at_most_and_a_note_where_they_are_cut(make, text):
     Path("AGENTS.md").write_text(text, "utf-8")
     agent = make()
-    assert size(agent.rules) < 8_100
-    assert "[cut here" in agent.rules or "more follows" in agent.rules
+    rules = agent.system["AGENTS.md"]
+    assert size(rules) < 8_100
+    assert "[cut here" in rules or "more follows" in rules
 
 
 NO_RULES = ["folder", "pipe", "../outside", "AGENTS.md", b"", b"\0", ".env"]
@@ -54,7 +58,7 @@ def test_what_is_no_file_of_the_workspace_gives_no_rules(make, what):
     for path in ("AGENTS.md", "../outside", ".env"):
         Path(path).write_text("hidden")
     turn_into(Path("AGENTS.md"), what)
-    assert (make().rules, make().system) == ("", bare)
+    assert make().system == bare
 
 
 # --- Skills ---
@@ -64,8 +68,8 @@ def test_skills_stand_in_the_system_prompt_and_their_text_is_a_result(make):
     skill()
     agent = make(reply(calls=[LOADED]), reply("Done."))
     take_turn(agent, "Review it.")
-    assert agent.system.endswith("\n- review: how to review")
-    assert "twice" not in agent.system
+    assert prompt(agent).endswith("\n- review: how to review")
+    assert "twice" not in prompt(agent)
     [text] = outputs(*agent.messages)
     assert text.startswith("Read it twice.\n") and "name:" not in text
     assert "(The files of this skill are in .agents/skills/review.)" in text
@@ -73,7 +77,7 @@ def test_skills_stand_in_the_system_prompt_and_their_text_is_a_result(make):
 
 def test_a_workspace_without_skills_and_rules_pays_nothing(make, workspace):
     agent, bare = make(), program.SYSTEM_PROMPT
-    assert agent.system == bare.format(folder=workspace, records=".transcripts")
+    assert prompt(agent) == bare.format(folder=workspace, records=".transcripts")
     assert "load_skill" not in agent.tools
 
 
@@ -110,7 +114,7 @@ def test_the_fields_of_a_skill_are_read_as_the_format_has_them(make, head, end):
     path = skill(f"---\n{head}\n---\nBody\n".replace("\n", end))
     agent = make()
     assert agent.skills == {"n": path} and shown(agent, "error") == []
-    assert agent.system.endswith("\n- n: a b")
+    assert prompt(agent).endswith("\n- n: a b")
     answer = run_tool(agent, call("load_skill", name="n"))["content"]
     assert answer.startswith("Body\n")
 
@@ -178,9 +182,9 @@ def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
     take_turn(agent, "And now?")
     first, second = agent.client.requests
     assert (first["system"], first["tools"]) == (second["system"], second["tools"])
-    agent = command(agent, terminal, "/clear")
-    assert "Use tabs." in agent.system and "- review: how to review" in agent.system
-    assert "Use spaces." not in agent.system and "load_skill" in agent.tools
+    program.begin(agent := command(agent, terminal, "/clear"))
+    assert "Use tabs." in prompt(agent) and "- review: how to review" in prompt(agent)
+    assert "Use spaces." not in prompt(agent) and "load_skill" in agent.tools
 
 
 def test_a_subagent_has_the_same_rules_and_skills(make):
@@ -239,5 +243,5 @@ def test_many_skills_take_a_bounded_part_of_each_request(make):
         skill(head, f".agents/skills/s{number}/SKILL.md")
     agent = make(reply("Hello."), window=30_000, max_output=8_000)
     assert take_turn(agent, "Hi") == "Hello."
-    assert size(agent.system) < agent.threshold // 4 and "more" in agent.system
+    assert size(agent.system) < agent.threshold // 4 and "more" in prompt(agent)
     assert len(program.first_screen(agent)) < 300
