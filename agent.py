@@ -2143,7 +2143,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         terminal.armed = True
         if options.demo is not None:
-            sys.path[:0] = [str(Path(__file__).resolve().parent / "tests")]
+            tests = Path(__file__).resolve().parent / "tests"
+            sys.path[:0] = [str(tests / "lessons"), str(tests / "standin")]
             import demo  # pyright: ignore[reportMissingImports]
 
             return demo.main(options.demo)
