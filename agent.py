@@ -2143,8 +2143,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         terminal.armed = True
         if options.demo is not None:
-            tests = Path(__file__).resolve().parent / "tests"
-            sys.path[:0] = [str(tests / "lessons"), str(tests / "standin")]
+            lessons = Path(__file__).resolve().parent / "tests/lessons"
+            if not lessons.exists():
+                raise AgentError(f"--demo needs {lessons}: clone the whole project.")
+            sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
             import demo  # pyright: ignore[reportMissingImports]
 
             return demo.main(options.demo)
