@@ -328,7 +328,7 @@ def pictures():
     """All pictures by name."""
     figures = json.loads(FIGURES.read_text())
     measured = figures["policies"].items()
-    dots = [charts.Dot(name, *row, costs.color(name)) for name, row in measured]
+    dots = [charts.Dot(n, cost, R, costs.color(n)) for n, (cost, R) in measured]
     drawn = {
         "tokens": tokens_by_kind(figures),
         "session": charts.three_ways(figures["steps"]),
