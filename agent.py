@@ -2156,7 +2156,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         terminal.armed = True
         if options.demo is not None:
-            sys.path[:0] = [str(Path(__file__).resolve().parent / "tests")]
+            lessons = Path(__file__).resolve().parent / "tests/lessons"
+            if not lessons.exists():
+                raise AgentError(f"--demo needs {lessons}: clone the whole project.")
+            sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
             import demo  # pyright: ignore[reportMissingImports]
 
             return demo.main(options.demo)

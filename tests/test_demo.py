@@ -189,6 +189,12 @@ def test_one_scene_is_played_as_it_is_among_all(shown, play, number):
     assert parts[0][1].partition("\n\nOn: ")[0] == parts[1][number].rstrip("\n")
 
 
+def test_of_a_copy_of_agent_py_alone_it_says_what_is_missing(run, tmp_path):
+    status, out, _ = run("--demo")
+    missing = tmp_path / "tests/lessons"
+    assert (status, out) == (1, f"--demo needs {missing}: clone the whole project.\n")
+
+
 @pytest.mark.parametrize("number", [-1, 8, 99])
 def test_a_number_that_is_no_scene_is_one_line_and_status_2(play, number):
     assert play(number) == (2, "", f"There is no scene {number}: give 1 to 7.\n")

@@ -38,7 +38,7 @@ def boxes(root):
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_picture_made_again_is_the_one_on_disk(name):
     on_disk = (pictures.FOLDER / f"{name}.svg").read_bytes()
-    assert on_disk == DRAWN[name].encode(), "python tests/pictures.py makes it again"
+    assert on_disk == DRAWN[name].encode(), "run tests/measure/pictures.py"
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -115,9 +115,9 @@ SCENES = [
         "stay as they are, and the file read last is put back: a summary loses both.",
         "Now the fake model: what does it check, and who uses it?",
         head("tests/conftest.py", 2_500, thinking="First a small one."),
-        head("tests/stub.py", 8_900, thinking="The fake model itself."),
-        head("tests/naive.py", 8_900),
-        head("tests/costs.py", 8_900, thinking="One more that uses it."),
+        head("tests/standin/stub.py", 8_900, thinking="The fake model itself."),
+        head("tests/lessons/naive.py", 8_900),
+        head("tests/measure/costs.py", 8_900, thinking="One more that uses it."),
         "It refuses what the API would: open tool calls, stale thinking and more.",
     ),
     scene(
@@ -127,10 +127,10 @@ SCENES = [
         "a piece of work was done, its details are needed no more: the model knows.",
         "Which functions of the fake model count tokens?",
         head("tests/test_stub.py", 5_000, thinking="Its tests name them."),
-        head("tests/stub.py", 5_000),
-        use("compact", focus="count, tokens and usage in tests/stub.py"),
-        use("grep", path="tests/stub.py", pattern="def (count|tokens|usage)"),
-        "In tests/stub.py: tokens, count, and usage for the cache.",
+        head("tests/standin/stub.py", 5_000),
+        use("compact", focus="count, tokens and usage in tests/standin/stub.py"),
+        use("grep", path="tests/standin/stub.py", pattern="def (count|tokens|usage)"),
+        "In tests/standin/stub.py: tokens, count, and usage for the cache.",
     ),
     scene(
         "compact: you ask for a summary",
@@ -149,7 +149,7 @@ SCENES = [
         "work can go on only with less. The newest messages stay as they are, but for "
         "their thinking: they are what the model is doing right now.",
         "Write what you found to NOTES.md, in a few lines.",
-        head("tests/stub.py", 3_000, thinking="Once more, to quote it."),
+        head("tests/standin/stub.py", 3_000, thinking="Once more, to quote it."),
         use("todo_write", items=PLAN),
         use("write_file", path="NOTES.md", content=NOTES, thinking="I write it."),
         use("todo_write", items=["[x] write NOTES.md", PLAN[1]]),
@@ -168,7 +168,7 @@ def summary(number):
 <summary>
 1. Request, intent and constraints: learn how this agent forgets.
 2. Key concepts: three layers before each request; a transcript of it all.
-3. Files and code: agent.py; tests/stub.py, the fake model, and its tests.
+3. Files and code: agent.py; the fake model in tests/standin; its tests.
 4. Errors and fixes: a result was too large; it is in .task_outputs.
 5. Findings:
 {known}
@@ -372,7 +372,7 @@ def closing(lesson):
 
 def scratch_copy():
     """A new folder with a copy of the files that the scenes are about."""
-    project = Path(__file__).resolve().parent.parent
+    project = Path(__file__).resolve().parents[2]
     folder = Path(tempfile.mkdtemp(prefix="agent-demo-")).resolve()
     shutil.copytree(project / "tests", folder / "tests")
     shutil.copy(project / "agent.py", folder)

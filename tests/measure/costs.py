@@ -1,7 +1,7 @@
 """What forgetting costs, and what it loses, on your own recorded sessions.
 
-    python tests/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
-    python tests/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
+    python tests/measure/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
+    python tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
 
 Replays recorded conversations under several policies, and prices and searches every
 request that would have been sent. No key, no network, no SDK.
@@ -35,7 +35,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
 from charts import BLUE, GREEN, ORANGE, TEXT, WAYS, Dot, scatter, three_ways
 from policies import PEERS, SUMMARY, TUTORIALS

@@ -1,7 +1,7 @@
 """The five tutorials' mechanisms against today's API, and ours on the same work.
 
-    python3 tests/naive.py       all chapters
-    python3 tests/naive.py 4     chapter 4 alone
+    python3 tests/lessons/naive.py       all chapters
+    python3 tests/lessons/naive.py 4     chapter 4 alone
 
 No key, no network, no package: the model is scripted, and the API is the tests' own
 `stub`, which refuses what the real one refuses. The mechanisms are in our own words.
@@ -18,7 +18,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
 import stub
 from stub import StubClient, count, reply

@@ -1,7 +1,7 @@
 """The tutorial's pictures: of measured figures, and of the program's own runs.
 
-    python tests/pictures.py                       make all of them again
-    python tests/pictures.py --measure SESSION...  measure the figures anew before
+    python tests/measure/pictures.py                       make them all again
+    python tests/measure/pictures.py --measure SESSION...  measure before that
 
 No key, no network, no SDK: in the runs the tests' `stub` is the model, and what is
 drawn is what agent.py's functions made of them. Tokens of blocks: to the nearest 100.
@@ -26,8 +26,8 @@ from costs import program
 from policies import total
 from stub import StubClient, reply
 
-FOLDER = Path(__file__).with_name("pictures")
-FIGURES = FOLDER / "figures.json"
+FOLDER = Path(__file__).resolve().parent.with_name("pictures")
+FIGURES = Path(__file__).with_name("figures.json")
 SETTINGS = ["THRESHOLD=100000", "THRESHOLD=60000"]  # of ours, besides the default
 KINDS = {
     "tool_result": ("tool results, older than the newest three", ORANGE),
@@ -329,7 +329,7 @@ def pictures():
     """All pictures by name."""
     figures = json.loads(FIGURES.read_text())
     measured = figures["policies"].items()
-    dots = [charts.Dot(name, *row, costs.color(name)) for name, row in measured]
+    dots = [charts.Dot(n, cost, R, costs.color(n)) for n, (cost, R) in measured]
     drawn = {
         "tokens": tokens_by_kind(figures),
         "session": charts.three_ways(figures["steps"]),
