@@ -522,9 +522,3 @@ def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known
     known, event = lines_of(agent.transcript)
     assert (known["from"], known["messages"]) == (str(gone), before)
     assert event["messages"] == agent.messages and on_disk(agent)
-
-
-def test_more_labels_than_blocks_do_not_hide_what_fills_the_context(make):
-    parts = {"content": [{"type": "text", "text": "Go."}], "parts": ["words"] * 3}
-    agent = make(messages=[{"role": "user", **parts}])
-    assert "what you said" in program.context_table(agent)

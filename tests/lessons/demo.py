@@ -31,6 +31,7 @@ from agent import (
     Terminal,
     begin,
     blocks,
+    part_of,
     pays_after,
     show,
     work_on,
@@ -286,12 +287,12 @@ def parts(messages):
         if isinstance(message["content"], str):
             yield [("you typed", message["content"], message["content"])]
         else:
-            pairs = itertools.zip_longest(message["content"], message.get("parts", []))
-            yield [described(block, part, names) for block, part in pairs]
+            yield [described(block, message, names) for block in message["content"]]
 
 
-def described(block, part, names):
+def described(block, message, names):
     kind = block["type"]
+    ours = kind == "text" and "carried" in message
     text = next(filter(None, map(block.get, ("content", "text", kind))), "")
     if kind == "tool_use":
         return f"tool_use {block['name']}", "", json.dumps(block["input"])
@@ -301,7 +302,11 @@ def described(block, part, names):
     if text.startswith("<persisted-output>"):
         return "preview", short.split("\n")[1], text
     name = f" {names[block['tool_use_id']]}" if kind == "tool_result" else ""
-    return f"{part or kind}{name}", text if kind == "text" else "", text
+    return (
+        f"{part_of(block) if ours else kind}{name}",
+        text if kind == "text" else "",
+        text,
+    )
 
 
 def changed(old, new):

@@ -246,12 +246,13 @@ def what_remains(message):
         "summary": "asked for in T/8",
         "words": f"{program.MAX_SAID:,} tokens or T/8",
         "plan": "what is still to do",
+        "notes": "who goes on, and with what",
         "files": f"{program.MAX_RESTORE_FILES} of {each:,} tokens",
     }
     body, places = column([message], 230, 462)
     body += [text(8, 20, "block"), text(80, 20, "at most")]
     told = []
-    for (row, y), part in zip(places, message["parts"]):
+    for (row, y), part in zip(places, map(program.part_of, message["content"])):
         body += [text(8, y + 14, part), text(80, y + 14, limits[part])]
         size = row.tokens or "under 100"
         told.append(f"{part}: {size} tokens; at most: {limits[part]}")
