@@ -8,7 +8,7 @@ import charts
 import costs
 import pytest
 from builders import did, history, read, typed
-from policies import PEERS, TUTORIALS, Policy, cleared, results, snip
+from policies import PEERS, TUTORIALS, Policy, cleared, results, snip, total
 from prices import Meter, replay
 from recorded import Measured, Session, note, read_messages, tokens
 
@@ -236,6 +236,54 @@ def test_s08_leaves_the_first_three_a_note_and_the_newest_47():
     short = [m.blocks[0].text for m in snip(history, 50)]
     middle = "[snipped 10 messages from conversation middle]"
     assert short == ["0", "1", "2", middle, *map(str, range(13, 60))]
+
+
+class Free:
+    """A meter to which nothing costs anything."""
+
+    clearings = 0
+
+    def summarise(self, *_, **__):
+        pass
+
+
+def forget(name, messages):
+    """What a rule of another agent leaves of the messages."""
+    history = [*map(Measured().message, messages)]
+    return history, PEERS[name].rule(history, Free())
+
+
+@pytest.mark.parametrize("count, stay", [(240, 240), (241, 120), (300, 120)])
+def test_openhands_leaves_two_and_117_of_over_240_events(count, stay):
+    said = [typed(str(n)) for n in range(count)]
+    history, left = forget("OpenHands", said)
+    assert len(left) == stay and left[:2] == history[:2]
+    assert left[-117:] == history[-117:]
+
+
+def test_gemini_cli_summarises_over_half_of_the_window_and_shortens_old_results():
+    turns = [m for _ in range(5) for m in history(did("x" * 58_000), said("Seen."))]
+    assert len(forget("gemini-cli", turns)[1]) == len(turns)  # 100,000 tokens or so
+    more = [*turns, *history(did("y" * 99_000), said("Seen.")), typed("Go on.")]
+    before, after = forget("gemini-cli", more)
+    assert total(before) > 100_000 > total(after) and len(after) < len(before)
+
+
+def test_gemini_cli_takes_no_summary_that_frees_nothing():
+    """Over half of the window in the newest turn alone, nothing is left to sum up."""
+    work = [*history(did("x" * 31_000), said("Seen.")), *reading(40, 9_000)]
+    assert replay(Session(work), PEERS["gemini-cli"]).summaries == 1
+
+
+@pytest.mark.parametrize("name, clears", [("opencode", 0), ("opencode, pruning", 1)])
+@pytest.mark.parametrize("count, much", [(59, 0), (61, 1)])
+def test_opencode_prunes_by_a_setting_what_is_older_than_two_turns_and_40000(
+    name, clears, count, much
+):
+    old = history(*(did("x" * 3_090) for _ in range(count)))  # 1,000 tokens each
+    newer = [*history(did("y" * 90_000)), *history(did("z" * 90_000))]
+    before, after = forget(name, [*old, *newer, typed("And now?")])
+    assert (before != after) == clears * much
 
 
 @pytest.mark.parametrize("name", [*TUTORIALS, *PEERS])
