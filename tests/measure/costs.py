@@ -261,27 +261,30 @@ def table(rows: list[dict], legend: str) -> str:
         f"  {row['E']:.3f}  {row['N']:.3f}  {row['R']:.3f}"
         for row in rows
     ]
-    parts = [f"{'':<{width}}{heads}", *lines, "", verdict(rows), "", legend, CAVEATS]
+    title = f"{rows[0]['requests']:,} recorded requests, replayed under each policy:\n"
+    parts = [title, f"{'':<{width}}{heads}", *lines, "", verdict(rows), "", legend]
+    parts.append(CAVEATS)
     return "\n".join(parts)
 
 
 def verdict(rows: list[dict]) -> str:
-    """One sentence: what was cheapest, what kept most, what ours costs between them."""
+    """What was cheapest, what of those that forget kept most, and what ours costs."""
     ways = "summaries", "clearings", "previews"
     forgetting = [row for row in rows if any(row[way] for way in ways)] or rows
     best = max(row["R"] for row in forgetting)
     keeping = [row for row in forgetting if row["R"] > best - NO_MATTER]
-    cheapest = min(forgetting, key=lambda row: row["cost"])
     most = min(keeping, key=lambda row: row["cost"])
     ours = next(row for row in rows if row["policy"] == "ours")
-    saved = (
-        "\nResults that were too large for ours, and went to disk unseen, so often: "
-    )
-    return (
-        f"Cheapest was {cheapest['policy']} ({figures(cheapest)}); most was kept, for "
-        f"the least,\nby {most['policy']} ({figures(most)}); the settings in force come "
-        f"to {figures(ours)}." + (f"{saved}{n}." if (n := ours["previews"]) else "")
-    )
+    lines = [
+        f"Cheapest was {figures(rows[0])}.",
+        f"Of what forgets, most was kept, for the least, by {figures(most)}.",
+        f"The settings in force: {figures(ours)}.",
+    ]
+    if times := ours["previews"]:
+        lines.append(
+            f"Results too large to be shown went to disk in ours: {times} times."
+        )
+    return "\n".join(lines)
 
 
 def legend(sessions: list[Session], read: float, peers: bool) -> str:
@@ -323,8 +326,8 @@ def clock(sessions: list[Session]) -> str:
 
 
 def figures(row: dict) -> str:
-    """The two numbers that count."""
-    return f"cost {row['cost']:.2f}, R {row['R']:.3f}"
+    """A policy, and the two numbers that count."""
+    return f"{row['policy']} (cost {row['cost']:.2f}, R {row['R']:.3f})"
 
 
 # ---- pictures, and the command line ----
