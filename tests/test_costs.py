@@ -461,8 +461,8 @@ def test_the_table_is_narrow_and_explains_its_columns_and_its_rows(tmp_path, cap
     "lines, options, words",
     [
         (THREE, [], "no times are recorded: the cache counts as alive all the time"),
-        (THREE, [], "0.05 to read one from it (CACHE_READ of agent.py)"),
-        (THREE, ["--read", "0.1"], "0.1 to read one from it (by --read)"),
+        (THREE, [], "0.05 if it is read from there (as agent.py has it,"),
+        (THREE, ["--read", "0.1"], "0.1 if it is read from there (by --read)"),
         (at_times(THREE, *range(6)), [], "the recorded one: after 300 s without"),
         (
             reading(1, 300_000),

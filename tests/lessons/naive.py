@@ -168,8 +168,8 @@ def bill(usages):
 
 
 PRICES = f"""\
-price: a token that is written to the prompt cache counts {program.CACHE_WRITE}, one that is \
-read from it {program.CACHE_READ}, any other 1; replies are left out."""
+price: a token that is written to the prompt cache counts {program.CACHE_WRITE}, \
+one that is read from it {program.CACHE_READ}, any other 1; replies are left out."""
 
 
 def append_for_ever(client, messages, before=list):

@@ -66,9 +66,13 @@ class Recording:
         self.measured = Measured()
         self.known: dict[int, tuple[Any, Message]] = {}
 
+    def coming(self) -> int:
+        """The index of the message that comes next, of the last one at the end."""
+        return min(self.next, len(self.session.messages) - 1)
+
     def clock(self) -> float:
-        """The time, in seconds: of the recorded request that comes next."""
-        return self.session.times[min(self.next, len(self.session.times) - 1)]
+        """The time in seconds: of the recorded request that comes next."""
+        return self.session.times[self.coming()]
 
     def typed(self) -> Iterator[str]:
         """What the person typed, up to the end of the recording."""
@@ -81,7 +85,7 @@ class Recording:
     def answer(self, request: dict) -> dict:
         """The next recorded reply, or a summary; TurnOver if none comes next."""
         history = self.history(request["messages"])
-        self.meter.wait(min(self.next, len(self.session.messages) - 1))
+        self.meter.wait(self.coming())
         if wants_summary(request["messages"][-1]):
             size = self.meter.summarise_live(history)
             text = "word " * int(SUMMARY * 3.1 / 5)
@@ -289,14 +293,15 @@ def verdict(rows: list[dict]) -> str:
 
 def legend(sessions: list[Session], read: float, peers: bool) -> str:
     """What the columns and the rows of a table mean, its prices and its clock."""
-    whose = "CACHE_READ of agent.py" if read == program.CACHE_READ else "by --read"
-    others = (
+    write, usual = program.CACHE_WRITE, program.CACHE_READ
+    whose = "as agent.py has it, --read sets another" if read == usual else "by --read"
+    rest = (
         f"\nThe rest: other agents, by their sources as of {READ_IN}." if peers else ""
     )
     return f"""\
-cost       of all requests and replies, in parts of the cost of "nothing"; in prices of
-           an input token: {program.CACHE_WRITE:g} to write one to the prompt cache, {read:g} to read one
-           from it ({whose}), 1 without a cache, {OUTPUT} for a token of output
+cost       of all requests and replies, in parts of the cost of "nothing". Prices: of an
+           input token 1, {write:g} if it is written to the prompt cache, {read:g} if
+           it is read from there ({whose}); of output {OUTPUT}
 clock      {clock(sessions)}
 summaries  how often a summary, which is one more request, replaced old messages
 clearings  how often placeholders replaced old results of tools
@@ -309,7 +314,7 @@ R          (E + N) / 2: how much of what was needed next was still in sight. Wha
            to disk does not count, even if it is one read away from there
 
 "nothing" forgets nothing; s06, s08 and v5 are the tutorials' rules, "s06 cached" with a
-prompt cache; "ours" is agent.py, and "summaries" is agent.py without clearing.{others}
+prompt cache; "ours" is agent.py, and "summaries" is agent.py without clearing.{rest}
 """
 
 

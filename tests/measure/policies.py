@@ -1,8 +1,8 @@
 """How others forget: each rule takes a history and returns the one to go on with.
 
-The tutorials' rules, and those of other agents by their sources and documents as they
-were in the month READ_IN, in a few lines each, for a window of 200,000 tokens, which
-are counted as they are priced. What a summary costs they tell the meter (see prices.py).
+The tutorials' rules, and those of other agents by their sources and documents as of
+READ_IN, in a few lines each, for a window of 200,000 tokens, which are counted as they
+are priced. What a summary costs they tell the meter (see prices.py).
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """What a request costs, and what still stands in it of what its reply needs.
 
 Each request has two cache markers, on the system prompt and at its end; a marker finds
-what an earlier one wrote if that lies at most 20 positions back (a run of
-blocks of one type is one position, an assistant message one more). What was not used
-for CACHE_SECONDS is gone from the cache, by the session's own clock, if it has one.
+what an earlier one wrote if that lies at most 20 positions back (a run of blocks of one
+type is one position, an assistant message one more). Where no request was sent for
+CACHE_SECONDS, by the session's own clock, the cache is gone.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ class Meter:
         self.read, self.write = read, CACHE_WRITE if cached else 1
         self.now = float("-inf")  # seconds, of the last request
         self.cost, self.summaries, self.clearings = 0.0, 0, 0
-        self.previews = 0  # results that were too large to be shown, and went to disk
+        self.previews = 0  # how often results went to disk that were too large to show
         self.contexts: list[float] = []
         self.steps: list[list[int]] = []  # context, clearings, summaries so far
         self.edits: list[float] = []
@@ -48,7 +48,7 @@ class Meter:
         self.standing: Counter[str] = Counter()
 
     def wait(self, at: int) -> None:
-        """Let it be the time before the message with this index; a cache may be gone."""
+        """Let it be the time of the message with this index; the cache may be gone."""
         before, self.now = self.now, self.session.times[at]
         if self.now - before > CACHE_SECONDS:
             self.written.clear()
