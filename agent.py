@@ -80,7 +80,7 @@ class Limits:
     window: int = CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT
     threshold: int = 0  # T; 0: `auto_compact_threshold` of these two
-    clear_above: int | None = None  # old results stay below it; None: half of T
+    clear_above: int | None = None  # old results stay below it; None: 0.7 T
     keep_recent: int = KEEP_RECENT
     keep_tokens: int = KEEP_TOKENS
     min_savings: int = MIN_SAVINGS
@@ -234,10 +234,9 @@ def layer_1(agent: Agent) -> None:
     messages = snip_compact(agent.messages, most, agent.transcript, words)
     replace_history(agent, "snip_compact", "middle cut out", messages, record=True)
 
-    room = agent.threshold // 2 if agent.clear_above is None else agent.clear_above
-    if context_tokens(agent) <= room:
-        return  # what was read may be needed again
     cold = time.monotonic() - agent.last_request > CACHE_SECONDS
+    if context_tokens(agent) <= clearing_threshold(agent, cold):
+        return  # what was read may be needed again
     messages = micro_compact(
         agent.messages,
         save_result,
@@ -246,9 +245,23 @@ def layer_1(agent: Agent) -> None:
         min_savings=0 if cold else min(agent.min_savings, agent.threshold // 8),
     )
     if messages is not agent.messages:
-        requests = 0 if cold else pays_after(agent.messages, messages)
-        what = f"old results cleared, pays after {requests:.0f} requests"
-        replace_history(agent, "micro_compact", what, messages)
+        n = max(1, round(pays_after(agent.messages, messages)))
+        later = f"paid back after {n} request{'s' * (n > 1)}"
+        price = "free: the cache was cold" if cold else later
+        replace_history(
+            agent, "micro_compact", f"old results cleared, {price}", messages
+        )
+
+
+def clearing_threshold(agent: Agent, cold: bool) -> int:
+    """Tokens above which old results are cleared: early when that is free, else late.
+
+    Once the cache is cold, all is written anew, whatever is forgotten.
+    """
+    usual = agent.threshold * 7 // 10
+    warm = usual if agent.clear_above is None else agent.clear_above
+    free = cold and warm <= agent.window  # over the window: never
+    return min(warm, agent.threshold // 4) if free else warm
 
 
 def micro_compact(
@@ -2073,7 +2086,7 @@ def limits(own_window: int = 0, own_output: int = 0) -> Limits:
         window=window,
         max_output=most,
         threshold=threshold,
-        clear_above=number("CLEAR_ABOVE", threshold // 2),
+        clear_above=number("CLEAR_ABOVE", threshold * 7 // 10),
         keep_recent=number("KEEP_RECENT", KEEP_RECENT),
         keep_tokens=number("KEEP_TOKENS", KEEP_TOKENS),
         min_savings=number("MIN_SAVINGS", MIN_SAVINGS),

@@ -93,7 +93,7 @@ def test_each_shows_its_layer_alone_what_changed_why_and_the_bill(shown, number,
     before, after = (int(n.replace(",", "")) for n in acted[0][1:])
     assert [name for name, *_ in acted] == [layer] and before > after
     changes = r"->.*    - .*    \+ .* messages unchanged.*    Why: .*request before.*"
-    bill = rf"request after.*{before - after:,} tokens less in each request: pays "
+    bill = rf"request after.*{before - after:,} tokens less in each request: paid back "
     assert re.search(f"(?s){changes}{bill}", part)
 
 

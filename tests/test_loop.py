@@ -350,8 +350,9 @@ def test_the_numbers_of_the_layers_come_from_the_environment(monkeypatch, name):
 def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):
     usual = limits()
     monkeypatch.setenv("THRESHOLD", "0")
-    none = replace(usual, threshold=usual.window, clear_above=usual.window // 2)
-    assert limits() == none and usual.clear_above == usual.threshold // 2
+    later = usual.window * 7 // 10
+    assert limits() == replace(usual, threshold=usual.window, clear_above=later)
+    assert usual.clear_above == usual.threshold * 7 // 10
 
 
 @pytest.mark.parametrize("window, fits", [("4000", True), ("3999", False)])
