@@ -80,15 +80,21 @@ class Limits:
     window: int = CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT
     threshold: int = 0  # T; 0: `auto_compact_threshold` of these two
-    clear_above: int | None = None  # old results stay below it; None: 0.7 T
+    clear_above: int = -1  # while the cache is warm; -1: 0.7 T
     keep_recent: int = KEEP_RECENT
     keep_tokens: int = KEEP_TOKENS
     min_savings: int = MIN_SAVINGS
+    max_said: int = MAX_SAID
     max_messages: int = MAX_MESSAGES
 
     def __post_init__(self) -> None:
         default = auto_compact_threshold(self.window, self.max_output)
         self.threshold = self.threshold or default
+        if self.clear_above < 0:
+            self.clear_above = self.threshold * 7 // 10
+        self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
+        self.min_savings = min(self.min_savings, self.threshold // 8)
+        self.max_said = min(self.max_said, self.threshold // 8)
 
 
 @dataclass
@@ -152,8 +158,7 @@ class PromptTooLong(AgentError):
 
     def __init__(self, text: str, tokens: int = 0, maximum: int = 0):
         super().__init__(text)
-        self.tokens = tokens  # its length, 0 where the API does not say
-        self.maximum = maximum  # of the window, 0 where the API does not say
+        self.tokens, self.maximum = tokens, maximum  # 0 where the API does not say
 
 
 class NoSummary(AgentError):
@@ -230,38 +235,24 @@ def layer_1(agent: Agent) -> None:
     """Three steps, in this order: text reaches the disk before a placeholder does."""
     messages = tool_result_budget(agent.messages, agent.threshold, save_result)
     replace_history(agent, "tool_result_budget", "large results saved", messages)
-    most, words = agent.max_messages, min(MAX_SAID, agent.threshold // 8)
+    most, words = agent.max_messages, agent.max_said
     messages = snip_compact(agent.messages, most, agent.transcript, words)
     replace_history(agent, "snip_compact", "middle cut out", messages, record=True)
 
+    # once the cache is cold all is written anew, whatever is forgotten
     cold = time.monotonic() - agent.last_request > CACHE_SECONDS
-    if context_tokens(agent) <= clearing_threshold(agent, cold):
+    start = agent.clear_above  # more than the window: never
+    if cold and start <= agent.window:
+        start = min(start, agent.threshold // 4)
+    if context_tokens(agent) <= start:
         return  # what was read may be needed again
-    messages = micro_compact(
-        agent.messages,
-        save_result,
-        keep_recent=agent.keep_recent,
-        keep_tokens=min(agent.keep_tokens, agent.threshold // 16),
-        min_savings=0 if cold else min(agent.min_savings, agent.threshold // 8),
-    )
+    keep, savings = (agent.keep_recent, agent.keep_tokens), agent.min_savings
+    messages = micro_compact(agent.messages, save_result, *keep, 0 if cold else savings)
     if messages is not agent.messages:
         n = max(1, round(pays_after(agent.messages, messages)))
         later = f"paid back after {n} request{'s' * (n > 1)}"
-        price = "free: the cache was cold" if cold else later
-        replace_history(
-            agent, "micro_compact", f"old results cleared, {price}", messages
-        )
-
-
-def clearing_threshold(agent: Agent, cold: bool) -> int:
-    """Tokens above which old results are cleared: early when that is free, else late.
-
-    Once the cache is cold, all is written anew, whatever is forgotten.
-    """
-    usual = agent.threshold * 7 // 10
-    warm = usual if agent.clear_above is None else agent.clear_above
-    free = cold and warm <= agent.window  # over the window: never
-    return min(warm, agent.threshold // 4) if free else warm
+        what = f"old results cleared, {'free: the cache was cold' if cold else later}"
+        replace_history(agent, "micro_compact", what, messages)
 
 
 def micro_compact(
@@ -330,7 +321,9 @@ def tool_result_budget(
 ) -> list[dict]:
     """Results that are too large become a preview; the whole is saved (s08).
 
-    Only those in messages from `start` on; None: those that the model has not seen.
+    First each that is over 40,000 tokens or T/4, then the largest, until those of a
+    message are within 200,000 characters and T/3. Only in messages from `start` on;
+    None: in those that the model has not seen.
     """
     start = unseen(messages) if start is None else start
     texts: dict[str, str] = {}
@@ -339,31 +332,6 @@ def tool_result_budget(
         for call, path, text in previews(list(batch), threshold, save_text):
             texts[call], saved[call] = text, path
     return with_results(messages, texts, saved) if texts else messages
-
-
-def previews(
-    batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
-) -> Iterator[tuple[str, str, str]]:
-    """For results of one message: the call's id, where the whole is, and its preview.
-
-    The largest first: each that is over 40,000 tokens or T/4, then any, until all are
-    within 200,000 characters and T/3. A preview is less than its share of that.
-    """
-    chars = sum(len(e.result["content"]) for e in batch)
-    tokens = sum(size(e.result["content"]) for e in batch)
-    most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
-    share = max(40, most // len(batch))  # 40: of where it is saved
-    for exchange in sorted(batch, key=lambda e: -size(e.result["content"])):
-        text = exchange.result["content"]
-        too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
-        too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
-        no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
-        if (too_many or too_large) and no_preview:
-            path = exchange.saved or str(save_text(text))
-            shown = preview(text, share, path)
-            chars -= len(text) - len(shown)
-            tokens -= size(text) - size(shown)
-            yield exchange.call["id"], path, shown
 
 
 def snip_compact(
@@ -461,8 +429,7 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
         return False
     agent.failures = 0
     if new is None:
-        grown = min(agent.min_savings, agent.threshold // 8)
-        agent.compact_from = context_tokens(agent) + grown
+        agent.compact_from = context_tokens(agent) + agent.min_savings
         agent.emit("layer", f"[{name}] nothing to compact: the summary is no smaller")
         return False
     replace_history(agent, name, "summarised", new, record=True)
@@ -507,7 +474,7 @@ def rebuild(agent: Agent, summary: str, keep: int) -> list[dict] | None:
     if it is no smaller than the history.
     """
     old, tail, room = agent.messages, tail_from(agent.messages, keep), half_room(agent)
-    most = min(MAX_SAID, agent.threshold // 8)
+    most = agent.max_said
     shorter = [(False, len(old), words) for words in (most, most // 2, most // 4, 0)]
     for files, cut, words in (True, tail, most), (False, tail, most), *shorter:
         head = replacement(agent, summary, old[:cut], files, words)
@@ -689,6 +656,30 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
             message = {**message, "content": blocks(message, "text", "tool_use")}
         kept += [message] if message["content"] else []  # it was nothing but thinking
     return messages if kept == messages else kept
+
+
+def previews(
+    batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
+) -> Iterator[tuple[str, str, str]]:
+    """For results of one message: the call's id, where the whole is, and its preview.
+
+    Which, says `tool_result_budget`; a preview is less than its share of T/3.
+    """
+    chars = sum(len(e.result["content"]) for e in batch)
+    tokens = sum(size(e.result["content"]) for e in batch)
+    most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
+    share = max(40, most // len(batch))  # 40: of where it is saved
+    for exchange in sorted(batch, key=lambda e: -size(e.result["content"])):
+        text = exchange.result["content"]
+        too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
+        too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
+        no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
+        if (too_many or too_large) and no_preview:
+            path = exchange.saved or str(save_text(text))
+            shown = preview(text, share, path)
+            chars -= len(text) - len(shown)
+            tokens -= size(text) - size(shown)
+            yield exchange.call["id"], path, shown
 
 
 def preview(text: str, share: int, path: str) -> str:
