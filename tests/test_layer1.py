@@ -299,10 +299,10 @@ def test_what_an_agent_clears_must_be_old_and_much_or_no_longer_cached(
 @pytest.mark.parametrize(
     "seconds, above, context, is_cleared",
     [
-        (290, None, 70_000, False),  # 0.7 of the threshold
-        (290, None, 70_001, True),
-        (310, None, 25_000, False),  # the cache is cold: a quarter of it
-        (310, None, 25_001, True),
+        (290, -1, 70_000, False),  # 0.7 of the threshold
+        (290, -1, 70_001, True),
+        (310, -1, 25_000, False),  # the cache is cold: a quarter of it
+        (310, -1, 25_001, True),
         (290, 10_000, 10_001, True),  # a setting counts for both,
         (310, 10_000, 10_000, False),
         (310, 10_000, 10_001, True),
