@@ -775,30 +775,38 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 def commit(agent: Agent, entry: dict) -> None:
     """Write a line, then let the conversation follow it; raises AgentError.
 
-    A file is gone on with only while it holds what this run wrote, and no more. After
-    `--resume`, after a line that may be torn (Ctrl-C, a full disk), and if it was
-    deleted, another begins, with all that is known in its first line.
+    A file is gone on with only while it holds what this run wrote, and no more: not
+    after `--resume`, a line that may be torn (Ctrl-C, a full disk), or its deletion.
     """
     line = to_bytes(entry) + b"\n"
     messages = follow(agent.messages, json.loads(line))
-    path, written = agent.transcript, agent.log_bytes
-    if not written or not path.is_file() or path.stat().st_size != written:
-        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
-        name = "transcript" if "task" in agent.tools else "task"  # of a subagent
-        path, written = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", 0
-        if agent.messages:
-            known = {"event": "continued", "from": str(agent.transcript)}
-            line = to_bytes({**known, "messages": agent.messages}) + b"\n" + line
+    path = agent.transcript
+    if not path.is_file() or path.stat().st_size != agent.log_bytes:
+        begin_transcript(agent)
+    append(agent.transcript, line)
+    agent.messages, agent.log_bytes = messages, agent.log_bytes + len(line)
+
+
+def begin_transcript(agent: Agent) -> None:
+    """Begin another file, with all that is known in its first line."""
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
+    name = "transcript" if "task" in agent.tools else "task"  # of a subagent
+    path, line = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", b""
+    if agent.messages:
+        known = {"event": "continued", "from": str(agent.transcript)}
+        line = to_bytes({**known, "messages": agent.messages}) + b"\n"
+    append(path, line)
+    agent.transcript, agent.log_bytes = path, len(line)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to a file that only the user can read; raises AgentError."""
     try:
         own_folder(TRANSCRIPT_DIR)
         with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
-            file.write(line)
+            file.write(data)
     except OSError as error:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
-    agent.messages, agent.transcript = messages, path
-    agent.log_bytes = written + len(line)
-    if not written:
-        agent.emit("layer", f"[transcript] {path}")
 
 
 def follow(messages: list[dict], entry: dict) -> list[dict]:
@@ -830,8 +838,8 @@ def replace_history(
 def load(path: Path) -> list[dict]:
     """The conversation in a transcript, as it was before layer 1, without thinking.
 
-    What this accepts, the API accepts. A last line that was torn off is left out.
-    Raises AgentError with the number of a bad line.
+    What a program wrote and this accepts, the API accepts. A last line that was torn
+    off is left out. Raises AgentError with the number of a bad line.
     """
     messages: list[dict] = []
     ids: set[str] = set()
@@ -841,8 +849,6 @@ def load(path: Path) -> list[dict]:
         try:
             entry = json.loads(line)
             known = follow([], json.loads(to_bytes(entry)))  # ValueError: NaN, infinity
-            if type(known) is not list:
-                raise ValueError("what is known is no list")
             if "event" in entry:
                 messages, ids = [], set()
             for message in known:
@@ -857,29 +863,28 @@ def load(path: Path) -> list[dict]:
 
 def check(message: dict, before: list[dict], ids: set[str]) -> None:
     """Raise an error unless the API takes `message` there; `ids` are of all calls."""
-    role, content = message["role"], message["content"]
+    content = message["content"]
+    said = user(content)["content"] if is_typed(message) else content
     calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
-    answers = [b["tool_use_id"] for b in blocks(message, "tool_result")]
-    if sorted(answers) != sorted(calls):
+    answers = [block.get("tool_use_id") for block in said]  # results stand first
+    if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
         raise ValueError(f"the calls {calls} are answered by {answers}")
-    if not content or not before and role != "user":
+    if not said or not before and message["role"] != "user":
         raise ValueError("nothing is said, or not by the user first")
-    said = [{"type": "text", "text": content}] if is_typed(message) else content
-    for at, block in enumerate(said):
-        keys, result = BLOCKS[role, block["type"]], block["type"] == "tool_result"
-        types = {key: type(value) for key, value in block.items()}
-        if result and block.get("is_error") is True:
-            del types["is_error"]
-        fits = types == {"type": str, **keys} and block[next(iter(keys))].strip()
-        if not fits or result is not (at < len(answers)):  # results stand first
-            raise ValueError(f"a {block['type']} block that the API would refuse")
+    if wrong := [block["type"] for block in said if not fits(message["role"], block)]:
+        raise ValueError(f"the API would refuse such blocks: {wrong}")
     for call in blocks(message, "tool_use"):
         if call["id"] in ids or not re.fullmatch(r"(?a)[\w-]{1,128}", call["name"]):
             raise ValueError(f"a call of {call['name']} that the API would refuse")
         ids.add(call["id"])
-    ours = [*remember([*before[-1:], message]).values(), message.get("parts", [])]
-    if {type(text) for texts in ours for text in texts} - {str}:
-        raise ValueError("what it remembers is no text")
+    remember([*before[-1:], message])  # another program's tools may be unlike ours
+
+
+def fits(role: str, block: dict) -> bool:
+    """Whether the API takes such a block from this role: its keys, nothing blank."""
+    keys = BLOCKS[role, block["type"]]
+    types = {key: type(value) for key, value in block.items() if key != "is_error"}
+    return types == {"type": str, **keys} and bool(block[next(iter(keys))].strip())
 
 
 def resume(agent: Agent, path: Path | None) -> None:

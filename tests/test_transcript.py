@@ -299,6 +299,10 @@ def a_result(*more, **fields):
     return line([block | fields, *more])
 
 
+def read_by_another():
+    return a_call(name="read_file", input={"file_path": "notes.txt"})
+
+
 HI, SAID = line("Hi"), line([{"type": "text", "text": "Hi"}], "assistant")
 BY_THE_MODEL = a_result().replace(b"user", b"assistant")
 TEXT_FIRST = line([{"type": "text", "text": "a"}, *json.loads(a_result())["content"]])
@@ -310,7 +314,6 @@ DAMAGE = {
     "deep nesting": ([HI, b"[" * 99_999, HI], 2),
     "another role": ([HI, line("Hi", "system")], 2),
     "an event without messages": ([HI, b'{"event": "compact"}'], 2),
-    "an event with an object": ([b'{"event": "compact", "messages": {}}'], 1),
     "a block that is none": ([HI, line([5])], 2),
     "an empty content": ([HI, line([]), HI], 2),
     "a blank text": ([HI, line(" \n"), HI], 2),
@@ -329,13 +332,8 @@ DAMAGE = {
     "a number for an id": ([HI, a_call(id=5)], 2),
     "a name with spaces": ([HI, a_call(name="two words"), HI], 2),
     "an object for a result": ([HI, a_call(), a_result(content={"a": "b"})], 3),
+    "another program's read_file": ([HI, read_by_another(), a_result()], 3),
     "a blank result": ([HI, a_call(), a_result(content=" "), HI], 3),
-    "an extra key in a call": ([HI, a_call(is_error=True)], 2),
-    "a result that is half an error": ([HI, a_call(), a_result(is_error="no")], 3),
-    "files that are numbers": ([HI[:-1] + b', "carried": {"files": [5]}}'], 1),
-    "todos that are none": ([HI[:-1] + b', "carried": {"todos": [null]}}'], 1),
-    "a list for what is carried": ([HI[:-1] + b', "carried": []}'], 1),
-    "parts that are lists": ([HI[:-1] + b', "parts": [[]]}'], 1),
 }
 
 
@@ -354,6 +352,7 @@ FINE = {
     "a doubled message": [HI, HI, SAID],
     "a doubled answer": [HI, SAID, SAID],
     "text after the result": [HI, a_call(), a_result({"type": "text", "text": "a"})],
+    "a result that is said to be none": [HI, a_call(), a_result(is_error=False)],
     "a lone surrogate": [b'{"role": "user", "content": "a\\ud800"}'],
 }
 
