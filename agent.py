@@ -37,7 +37,7 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -956,18 +956,16 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 MAX_TRIES = 5  # of one request
 MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
-STALL_SECONDS = 120  # without a word of a reply
+STALL_SECONDS = 120  # without a byte of a reply
 MAX_PARTS = 10  # of one answer, where max_tokens cuts it
 STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-NOT_SENT = (TypeError, ValueError)  # while the request is written
-NOT_SENT_NAMES = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")  # of httpx
 TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)"
 STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
 HINTS = {
-    None: "Check the network and ANTHROPIC_BASE_URL.",
+    None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "Check MODEL_ID (or --model) and ANTHROPIC_BASE_URL.",
@@ -991,8 +989,6 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             if status == 400 and re.search(STALE, text) and bare is not messages:
                 kept, messages = drop_thinking(agent.messages), bare
                 replace_history(agent, "thinking", "refused by the API, dropped", kept)
-            elif tries == MAX_TRIES or not (status in PASSING or status >= 500):
-                raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
             else:
                 wait(agent, error, tries, text)
                 tries += 1
@@ -1019,7 +1015,10 @@ def fault(agent: Agent, error: Exception) -> str:
 
 
 def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
-    """Sleep before the next try, and say so; AgentError where it would be too long."""
+    """Sleep before the next try, and say so; AgentError where there is to be none."""
+    status = getattr(error, "status_code", None)
+    if tries == MAX_TRIES or not (status in PASSING or status >= 500):
+        raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
     headers = getattr(getattr(error, "response", None), "headers", {})
     after = re.fullmatch(r"\d+(\.\d+)?", headers.get("retry-after", ""))
     seconds = min(float(after[0]), 1e9) if after else 2.0 ** (tries - 1)
@@ -1046,45 +1045,23 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
     agent.last_request = time.monotonic()
     agent.emit("wait", "waiting for the model")
-    with ExitStack() as stack:
-        try:
-            stream = stack.enter_context(agent.client.messages.stream(**request))
-        except Exception as error:
-            why = error.__cause__ or error
-            if isinstance(why, NOT_SENT) or type(why).__name__ in NOT_SENT_NAMES:
-                text = fault(agent, error)
-                raise AgentError(f"It cannot be sent: {text}. {HINTS[None]}") from error
-            raise
-        read_stream(agent, stream, quiet)
-        ids = {b["id"] for m in messages for b in blocks(m, "tool_use")}
-        reply = to_reply(stream.get_final_message(), ids)
+    with agent.client.messages.stream(**request) as stream:
+        show_stream(agent, stream, quiet)
+        final = stream.get_final_message()
+    reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
 
 
-def read_stream(agent: Agent, stream: Any, quiet: bool) -> None:
-    """Show a reply as it is written; one that sends nothing but pings is closed."""
-    written, heard, over = 0, time.monotonic(), threading.Event()
-
-    def watch() -> None:
-        while (left := heard + STALL_SECONDS - time.monotonic()) > 0:
-            if over.wait(left):
-                return
-        stream.close()
-
-    try:
-        threading.Thread(target=watch, daemon=True).start()
-        for event in stream:
-            heard = time.monotonic()
-            if event.type in STREAMED:
-                piece = getattr(event, event.type)  # .text, .thinking
-                written += size(piece)
-                if quiet:
-                    agent.emit("wait", f"{written:,} tokens")
-                else:
-                    agent.emit(event.type, piece)
-    finally:
-        over.set()
+def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
+    """Show a reply as it is written, or if `quiet` how long it is."""
+    written = 0  # tokens
+    for event in stream:
+        if event.type in STREAMED:
+            piece = getattr(event, event.type)  # .text, .thinking
+            written += size(piece)
+            shown = ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
+            agent.emit(*shown)
 
 
 def to_reply(final: Any, ids: set[str]) -> Reply:
