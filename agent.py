@@ -842,17 +842,20 @@ def load(path: Path) -> list[dict]:
     off is left out. Raises AgentError with the number of a bad line.
     """
     messages: list[dict] = []
-    ids: set[str] = set()
+    ids, names = set[str](), dict[str, str]()
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         entry = None
         try:
-            entry = json.loads(line)
-            known = follow([], json.loads(to_bytes(entry)))  # ValueError: NaN, infinity
+            entry = plain(json.loads(line))
             if "event" in entry:
                 messages, ids = [], set()
-            for message in known:
-                check(message, messages, ids)
+            for message in follow([], entry):
+                for result in blocks(message, "tool_result"):
+                    given = result["tool_use_id"]
+                    result["tool_use_id"] = names.get(given, given)
+                names = mend_calls(blocks(message, "tool_use"), ids)
+                check(message, messages)
                 messages.append(message)
         except DAMAGE as e:
             if entry is not None or number < len(lines):
@@ -861,8 +864,8 @@ def load(path: Path) -> list[dict]:
     return drop_thinking(messages)
 
 
-def check(message: dict, before: list[dict], ids: set[str]) -> None:
-    """Raise an error unless the API takes `message` there; `ids` are of all calls."""
+def check(message: dict, before: list[dict]) -> None:
+    """Raise an error unless the API takes `message`, but for its thinking, there."""
     content = message["content"]
     said = user(content)["content"] if is_typed(message) else content
     calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
@@ -871,20 +874,45 @@ def check(message: dict, before: list[dict], ids: set[str]) -> None:
         raise ValueError(f"the calls {calls} are answered by {answers}")
     if not said or not before and message["role"] != "user":
         raise ValueError("nothing is said, or not by the user first")
-    if wrong := [block["type"] for block in said if not fits(message["role"], block)]:
-        raise ValueError(f"the API would refuse such blocks: {wrong}")
-    for call in blocks(message, "tool_use"):
-        if call["id"] in ids or not re.fullmatch(r"(?a)[\w-]{1,128}", call["name"]):
-            raise ValueError(f"a call of {call['name']} that the API would refuse")
-        ids.add(call["id"])
+    for block in said:
+        if "thinking" not in block["type"] and not fits(message["role"], block):
+            raise ValueError(f"a {block['type']} block that the API would refuse")
     remember([*before[-1:], message])  # another program's tools may be unlike ours
 
 
 def fits(role: str, block: dict) -> bool:
     """Whether the API takes such a block from this role: its keys, nothing blank."""
-    keys = BLOCKS[role, block["type"]]
+    keys = BLOCKS.get((role, block["type"]), {})
     types = {key: type(value) for key, value in block.items() if key != "is_error"}
-    return types == {"type": str, **keys} and bool(block[next(iter(keys))].strip())
+    if types != {"type": str, **keys}:
+        return False
+    return any(block[key].strip() for key in [*keys][:1])
+
+
+def plain(value: Any) -> Any:
+    """JSON as it can be sent: NaN is "NaN", infinity "Infinity", a surrogate "?"."""
+    text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    return json.loads(text, parse_constant=str)
+
+
+def mend_calls(calls: list[dict], ids: set[str]) -> dict[str, str]:
+    """Give each call a name, an id and an input that the API takes.
+
+    `ids` are those of all calls before. Returns the new id for each that was given.
+    """
+    names = {}
+    for call in calls:
+        given, what = call.get("id"), call.get("input") or {}
+        new, name = (
+            re.sub(r"(?a)[^\w-]", "_", key or "call") for key in (given, call["name"])
+        )
+        while new in ids:
+            new = f"{new}_{len(ids)}"
+        what = what if isinstance(what, dict) else {"input": what}
+        call |= {"id": new, "name": name[:128], "input": what}
+        ids.add(new)
+        names[given] = new
+    return names
 
 
 def resume(agent: Agent, path: Path | None) -> None:
@@ -1080,9 +1108,9 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         return Reply(user(reason), stop, sent, read, 0)
     content = []
     for block in final.content:
-        known = {"type", *BLOCKS["assistant", block.type]}
+        known = {"type", *BLOCKS.get(("assistant", block.type), ())}
         given = block.to_dict(exclude_none=True)  # its keys stay in their order
-        if block.type != "text" or block.text.strip():
+        if block.type != "text" or given.get("text", "").strip():
             content.append({key: given[key] for key in given if key in known})
     kept = sendable(content, stop == "max_tokens", ids)
     written = written if len(kept) == len(content) else size(kept)
@@ -1090,20 +1118,15 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
 
 
 def sendable(content: list[dict], cut_off: bool, ids: set[str]) -> list[dict]:
-    """The blocks of a reply that the API takes back; ValueError: one cannot be sent.
+    """The blocks of a reply that the API takes back, the calls mended.
 
-    A call with an id that was given before, as other providers send them, gets one of
-    its own. No thinking that was cut, that stands alone or is not as it was signed,
-    since a lone surrogate or an id in the reply had to be replaced.
+    No thinking that was cut, that stands alone or is not as it was signed, since a lone
+    surrogate or an id in the reply had to be replaced, or a block was left out.
     """
-    clean = json.loads(to_bytes(content))
-    for call in [b for b in clean if b["type"] == "tool_use"]:
-        while call["id"] in ids or not call["id"]:
-            call["id"] = f"{call['id']}_{len(ids)}"
-        ids.add(call["id"])
+    clean = plain(content)
+    mend_calls([b for b in clean if b["type"] == "tool_use"], ids)
+    clean = [block for block in clean if fits("assistant", block)]
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
-    if useful:
-        check({"role": "assistant", "content": useful}, [user()], set())
     return useful if cut_off or not useful or clean != content else clean
 
 
