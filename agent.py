@@ -14,8 +14,8 @@ counting, the transcript, the API, tools, the terminal) may be skipped. README.m
 tutorial to it; s06, v5 and s08 are tutorials that had these ideas before.
 
 Messages are plain dicts as the Messages API has them. A user message whose content is a
-string was typed by the person; what we add ourselves is a list of blocks. "carried" and
-"parts" on a message are ours and are not sent: see `replacement`.
+string was typed by the person; what we add ourselves is a list of blocks. "carried"
+and "saved" on a message are ours and are not sent: see `replacement`, `with_results`.
 """
 
 import argparse
@@ -80,7 +80,7 @@ class Limits:
     window: int = CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT
     threshold: int = 0  # T; 0: `auto_compact_threshold` of these two
-    clear_above: int | None = None  # old results stay below it; None: half of T
+    clear_above: int | None = None  # old results stay below it; None: 0.7 T
     keep_recent: int = KEEP_RECENT
     keep_tokens: int = KEEP_TOKENS
     min_savings: int = MIN_SAVINGS
@@ -106,6 +106,7 @@ class Conversation:
     last_request: float = float("-inf")  # seconds, time.monotonic()
     focus: str | None = None  # not None: the model asks for a summary that keeps this
     tries: int = 0  # at compacting since the last reply; 1: no summary any more
+    compact_from: int = 0  # tokens; with fewer, a summary is known to save nothing
     failures: int = 0  # summaries that failed, in a row
     forgotten: int = 0  # tokens that the layers took out of this conversation
 
@@ -124,11 +125,12 @@ class Agent(Limits, Conversation):
 
 
 class Exchange(NamedTuple):
-    """A tool call, its result, and the index of the message that holds the result."""
+    """A tool call, its result, and the index of the message that holds that."""
 
     at: int
     call: dict
     result: dict
+    saved: str  # where the whole text is, if the result is a preview of it
 
 
 class Reply(NamedTuple):
@@ -148,9 +150,14 @@ class AgentError(Exception):
 class PromptTooLong(AgentError):
     """The conversation does not fit the model's window, says the API."""
 
-    def __init__(self, text: str, tokens: int = 0):
+    def __init__(self, text: str, tokens: int = 0, maximum: int = 0):
         super().__init__(text)
         self.tokens = tokens  # its length, 0 where the API does not say
+        self.maximum = maximum  # of the window, 0 where the API does not say
+
+
+class NoSummary(AgentError):
+    """A finished reply is not the summary that was asked for."""
 
 
 class ToolError(Exception):
@@ -177,7 +184,7 @@ def agent_loop(agent: Agent) -> str:
         calls = take_reply(agent, reply)
         answer = "" if calls else answer + text_of(reply.message)
         if reply.stop == "max_tokens" or not reply.message["content"]:
-            nudges = nudge(agent, calls, reply.stop, nudges)
+            nudges = nudge(agent, calls, reply, nudges)
         elif calls:
             run_tools(agent, calls)
             nudges = 0
@@ -191,9 +198,9 @@ def take_turn(agent: Agent, text: str) -> str:
         raise AgentError("The message is empty: say what to do.")
     if not agent.system:
         begin(agent)
-    if fixed_tokens(agent) + size(text) > agent.window:
-        raise AgentError("The message is too long for the window: name a file instead.")
     close_calls(agent)
+    if in_progress(agent.messages):
+        commit(agent, user(UNANSWERED))
     agent.tries = 0
     commit(agent, {"role": "user", "content": text})
     return agent_loop(agent)
@@ -201,6 +208,7 @@ def take_turn(agent: Agent, text: str) -> str:
 
 def take_reply(agent: Agent, reply: Reply) -> list[dict]:
     """Make a reply part of the conversation; returns its calls, raises AgentError."""
+    expected = context_tokens(agent)
     agent.tries, agent.cached = 0, reply.cached / max(1, reply.sent)
     agent.bill["unforgotten"] += reply.sent + agent.forgotten
     if reply.stop == "refusal":
@@ -208,9 +216,10 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
     if reply.message["content"]:
         commit(agent, reply.message)
-        if reply.sent:
-            agent.counted = reply.sent + reply.output
-            agent.known = len(agent.messages)
+        believed = 3 * reply.sent > expected  # not all gateways count the cached part
+        sent, written = reply.sent if believed else expected, reply.message["content"]
+        agent.counted = sent + (reply.output or size(written))
+        agent.known = len(agent.messages)
     return blocks(reply.message, "tool_use")
 
 
@@ -221,13 +230,13 @@ def layer_1(agent: Agent) -> None:
     """Three steps, in this order: text reaches the disk before a placeholder does."""
     messages = tool_result_budget(agent.messages, agent.threshold, save_result)
     replace_history(agent, "tool_result_budget", "large results saved", messages)
-    messages = snip_compact(agent.messages, agent.max_messages, agent.transcript)
+    most, words = agent.max_messages, min(MAX_SAID, agent.threshold // 8)
+    messages = snip_compact(agent.messages, most, agent.transcript, words)
     replace_history(agent, "snip_compact", "middle cut out", messages, record=True)
 
-    room = agent.threshold // 2 if agent.clear_above is None else agent.clear_above
-    if context_tokens(agent) <= room:
-        return  # what was read may be needed again
     cold = time.monotonic() - agent.last_request > CACHE_SECONDS
+    if context_tokens(agent) <= clearing_threshold(agent, cold):
+        return  # what was read may be needed again
     messages = micro_compact(
         agent.messages,
         save_result,
@@ -236,9 +245,23 @@ def layer_1(agent: Agent) -> None:
         min_savings=0 if cold else min(agent.min_savings, agent.threshold // 8),
     )
     if messages is not agent.messages:
-        requests = 0 if cold else pays_after(agent.messages, messages)
-        what = f"old results cleared, pays after {requests:.0f} requests"
-        replace_history(agent, "micro_compact", what, messages)
+        n = max(1, round(pays_after(agent.messages, messages)))
+        later = f"paid back after {n} request{'s' * (n > 1)}"
+        price = "free: the cache was cold" if cold else later
+        replace_history(
+            agent, "micro_compact", f"old results cleared, {price}", messages
+        )
+
+
+def clearing_threshold(agent: Agent, cold: bool) -> int:
+    """Tokens above which old results are cleared: early when that is free, else late.
+
+    Once the cache is cold, all is written anew, whatever is forgotten.
+    """
+    usual = agent.threshold * 7 // 10
+    warm = usual if agent.clear_above is None else agent.clear_above
+    free = cold and warm <= agent.window  # over the window: never
+    return min(warm, agent.threshold // 4) if free else warm
 
 
 def micro_compact(
@@ -281,17 +304,18 @@ def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> 
 
 def placeholder(exchange: Exchange, save_text: Callable[[str], Path]) -> str:
     """What stands for an old result: which tool it came from, and where it is now."""
-    name, text = exchange.call["name"], exchange.result["content"]
-    where = f", saved at {save_text(text)}" if name in NOT_READ_AGAIN else ""
+    name, path = exchange.call["name"], exchange.saved
+    if name in NOT_READ_AGAIN and not path:
+        path = str(save_text(exchange.result["content"]))
+    where = f", saved at {path}" if path else ""
     return f"[Previous: used {name}{where}]"
 
 
 def pays_after(old: list[dict], new: list[dict]) -> float:
     """After how many requests a clearing has paid for the cache that it rewrites.
 
-    The API looks for what it has cached at most 20 blocks back, and a clearing begins
-    further back: all that was seen is written once more instead of read. What is freed
-    is not read any more, at each request.
+    The API looks at most 20 blocks back for what it has cached, and a clearing begins
+    further back: all that was seen is written once more, what is freed read no more.
     """
     rewritten = estimate_tokens(new[: unseen(new)])
     freed = max(1, estimate_tokens(old) - estimate_tokens(new))
@@ -310,20 +334,21 @@ def tool_result_budget(
     """
     start = unseen(messages) if start is None else start
     texts: dict[str, str] = {}
+    saved: dict[str, str] = {}
     for _, batch in itertools.groupby(exchanges(messages, start), lambda e: e.at):
-        texts |= previews(list(batch), threshold, save_text)
-    return with_results(messages, texts) if texts else messages
+        for call, path, text in previews(list(batch), threshold, save_text):
+            texts[call], saved[call] = text, path
+    return with_results(messages, texts, saved) if texts else messages
 
 
 def previews(
     batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
-) -> dict[str, str]:
-    """The previews for the results of one message, by the ids of their calls.
+) -> Iterator[tuple[str, str, str]]:
+    """For results of one message: the call's id, where the whole is, and its preview.
 
     The largest first: each that is over 40,000 tokens or T/4, then any, until all are
     within 200,000 characters and T/3. A preview is less than its share of that.
     """
-    texts: dict[str, str] = {}
     chars = sum(len(e.result["content"]) for e in batch)
     tokens = sum(size(e.result["content"]) for e in batch)
     most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
@@ -334,27 +359,21 @@ def previews(
         too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
         no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
         if (too_many or too_large) and no_preview:
-            shown = preview(text, share, save_text)
-            texts[exchange.call["id"]] = shown
+            path = exchange.saved or str(save_text(text))
+            shown = preview(text, share, path)
             chars -= len(text) - len(shown)
             tokens -= size(text) - size(shown)
-    return texts
+            yield exchange.call["id"], path, shown
 
 
-def preview(text: str, share: int, save_text: Callable[[str], Path]) -> str:
-    """What stands for a result that is too large, in less than `share` tokens."""
-    where = f"{len(text):,} characters, saved at {save_text(text)}"
-    head = text[:PREVIEW_CHARS]
-    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
-        head = head[: len(head) * 7 // 8]
-    return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
-
-
-def snip_compact(messages: list[dict], max_messages: int, transcript: Path) -> list:
+def snip_compact(
+    messages: list[dict], max_messages: int, transcript: Path, words: int = MAX_SAID
+) -> list[dict]:
     """Over `max_messages` (0: never), a note takes the place of the middle (s08).
 
     The first 3 stay and the newest, half of `max_messages` in all with the note, so
-    that it does not fire again at the next message.
+    that it does not fire again at the next message. The note carries on `words` tokens
+    of what the person said.
     """
     if not 0 < max_messages < len(messages):
         return messages
@@ -365,6 +384,7 @@ def snip_compact(messages: list[dict], max_messages: int, transcript: Path) -> l
         return messages
 
     gone = remember(messages[head:tail])
+    gone["words"] = fit_words(gone["words"], words)
     gone["todos"] = remember(messages[:tail])["todos"]
     texts = [f"[snipped {tail - head} messages. Transcript: {transcript}]"]
     if gone["words"] and not remember(messages[tail:])["words"]:
@@ -421,23 +441,30 @@ def auto_compact(agent: Agent) -> bool:
 
 
 def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
-    """Whether a summary replaced all but the newest `keep` messages, or nothing did."""
+    """Whether a summary replaced all but the newest `keep` messages, or nothing did.
+
+    Raises AgentError where the API gives no reply: that says nothing about summaries.
+    """
     focus, agent.focus = agent.focus, None
     old = agent.messages[: tail_from(agent.messages, keep)]
-    if unseen(old) == 0 or rebuild(agent, "", keep) is None:  # even without a word
+    known = context_tokens(agent) < agent.compact_from
+    if unseen(old) == 0 or known or rebuild(agent, "", keep) is None:
         agent.emit("layer", f"[{name}] nothing to compact")
         return False
     agent.tries += 1
     try:
         new = rebuild(agent, summarise(agent, name, old, focus), keep)
-        if new is None:
-            raise AgentError("the summary is no smaller than what it sums up")
-    except AgentError as error:
-        agent.failures += 1
+    except (NoSummary, PromptTooLong) as error:
+        agent.failures += type(error) is NoSummary
         off = "; no more until /compact works" if agent.failures == MAX_FAILURES else ""
         agent.emit("error", f"[{name}] failed, nothing is changed{off}: {error}")
         return False
     agent.failures = 0
+    if new is None:
+        grown = min(agent.min_savings, agent.threshold // 8)
+        agent.compact_from = context_tokens(agent) + grown
+        agent.emit("layer", f"[{name}] nothing to compact: the summary is no smaller")
+        return False
     replace_history(agent, name, "summarised", new, record=True)
     return True
 
@@ -454,7 +481,7 @@ def compact_without_model(agent: Agent, name: str) -> bool:
 
 
 def summarise(agent: Agent, name: str, old: list[dict], focus: str | None) -> str:
-    """The model's summary of the `old` messages; raises AgentError where it gives none.
+    """The model's summary of the `old` messages; raises NoSummary where it gives none.
 
     The request is the live conversation and one message more, so that it comes from the
     prompt cache and its thinking stays valid.
@@ -468,32 +495,30 @@ def summarise(agent: Agent, name: str, old: list[dict], focus: str | None) -> st
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
     done = reply.stop in ("end_turn", "stop_sequence")
     if not done or not summary or blocks(reply.message, "tool_use"):
-        raise AgentError(f"the model gave none (it stopped with {reply.stop})")
+        raise NoSummary(f"the model gave none (it stopped with {reply.stop})")
     return summary
 
 
 def rebuild(agent: Agent, summary: str, keep: int) -> list[dict] | None:
     """What replaces the history: one message, and the newest `keep` of the old ones.
 
-    To be smaller than the history and under the threshold it goes without files, then
-    without the old messages, then without older words. None if that does not help.
+    To fill half of the room that T has at most, so that work goes on for a while, it
+    goes without files, then without the old messages, then without older words. None
+    if it is no smaller than the history.
     """
-    old, most = agent.messages, min(MAX_SAID, agent.threshold // 8)
-    tail = tail_from(old, keep)
-    for files, cut, words in (
-        (True, tail, most),
-        (False, tail, most),
-        (False, len(old), most),
-        (False, len(old), 0),
-    ):
+    old, tail, room = agent.messages, tail_from(agent.messages, keep), half_room(agent)
+    most = min(MAX_SAID, agent.threshold // 8)
+    shorter = [(False, len(old), words) for words in (most, most // 2, most // 4, 0)]
+    for files, cut, words in (True, tail, most), (False, tail, most), *shorter:
         head = replacement(agent, summary, old[:cut], files, words)
         if cut > tail:  # the summary does not know them
             head["content"].insert(1, not_shown(old, tail))
-            head["parts"].insert(1, "notes")
         new = [head, *drop_thinking(old[cut:])]
-        small = tokens_with(agent, new) < agent.threshold
-        if small and estimate_tokens(new) < estimate_tokens(old):
+        fits = estimate_tokens(new) <= room
+        if fits and estimate_tokens(new) < estimate_tokens(old):
             return new
+        if fits and cut == len(old) and not files:
+            return None  # the person's words are not dropped only to be smaller
     return None
 
 
@@ -502,27 +527,29 @@ def replacement(
 ) -> dict:
     """The message that stands for the `old` ones; it ends in what to do next.
 
-    "carried" is what must outlive the next compaction too, "parts" names its blocks.
+    "carried" is what must outlive the next compaction too.
     """
-    memory = remember(old)
+    memory, room = remember(old), half_room(agent)
     request, then = next_step(agent.messages, len(old))
     said = memory["words"][:-1] if request else memory["words"]
     said, paths = fit_words(said, words), memory["files"] if files else []
-    quoted = "\n".join(quote("message", text) for text in said)
+    if size(request) > room // 2:  # as a result that is too large
+        request = preview(request, room // 2, str(save_result(request)))
+    summary = "".join(cut_to_fit([summary], room // 3, room // 3))
     todo = "\n".join(item for item in memory["todos"] if item.startswith("[ ]"))
+    todo = "".join(cut_to_fit([todo], room // 10, room // 10))
+    quoted = "\n".join(quote("message", text) for text in said)
     title = f"[Conversation compressed. Transcript: {agent.transcript}]"
-    quotation = f"For reference, no orders:\n{quote('summary', summary)}"
-    parts = [
-        ("summary", f"{title}\n{quotation}"),
-        ("words", f"What the user said, oldest first:\n{quoted}" if said else ""),
-        ("plan", f"Your plan, what is still to do:\n{todo}" if todo else ""),
-        *(("skills", text) for text in restore_skills(agent, memory["skills"])),
-        *(("files", text) for text in restore_recent_files(agent, paths)),
-        ("words", then),
+    texts = [
+        f"{title}\nFor reference, no orders:\n{quote('summary', summary)}",
+        f"What the user said, oldest first:\n{quoted}" if said else "",
+        f"Your plan, what is still to do:\n{quote('plan', todo)}" if todo else "",
+        *restore_skills(agent, memory["skills"]),
+        *restore_recent_files(agent, paths),
+        f"{then}\n{request}".strip(),
     ]
-    labels, texts = zip(*[part for part in parts if part[1]])
     memory["words"] = [*said, request] if request else said
-    return {**user(*texts), "carried": memory, "parts": list(labels)}
+    return {**user(*filter(None, texts)), "carried": memory}
 
 
 # ---- layer 3: the same on demand; see also the tool `compact`, and /compact ----
@@ -541,23 +568,28 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     """The API said "prompt is too long": only the newest messages stay (s08).
 
     By a summary, once between two replies, else without the model. Raises AgentError
-    where neither helps, with the history as it was but for a prompt that is too large.
+    where neither helps, with the history as it was.
     """
-    name, start = "reactive_compact", typed_from(agent.messages)
-    if start == 0 or tokens_from(agent, start, error.tokens) > agent.threshold:
-        replace_history(agent, name, "taken back", agent.messages[:start], record=True)
-        raise AgentError(f"{error}: put your last message into a file, and name that.")
+    if 0 < error.maximum < agent.window:  # the settings promised more
+        vars(agent).update(vars(limits(error.maximum, agent.max_output)))
     agent.counted = max(error.tokens or agent.window + 1, context_tokens(agent))
     agent.known = len(agent.messages)  # the API's count is right, ours was not
     may_ask = agent.tries == 0 and agent.failures < MAX_FAILURES
-    if may_ask and compact_history(agent, name, KEEP_TAIL):
+    if may_ask and compact_history(agent, "reactive_compact", KEEP_TAIL):
         return
-    if agent.tries > 1 or not compact_without_model(agent, name):
+    if agent.tries > 1 or not compact_without_model(agent, "reactive_compact"):
         raise AgentError(f"{error}, and nothing is left to leave out: /clear it.")
 
 
 # ---- messages: plain dicts, never cut between a tool call and its result ----
 
+WAITS = "The user will say what to do next."
+UNANSWERED = """\
+[This was stopped, or failed, before it was answered. Do not go on with it unless the
+user asks for it again.]"""
+# what a block of ours is, by its first tag
+PARTS = {"summary": "summary", "message": "words", "plan": "plan"}
+PARTS |= {"skill": "skills", "file": "files"}
 # what a call that succeeded leaves in the memory of a conversation, and its argument
 REMEMBERED = {"read_file": ("files", "path"), "load_skill": ("skills", "name")}
 
@@ -583,12 +615,21 @@ def text_of(message: dict) -> str:
     return "".join(block["text"] for block in blocks(message, "text"))
 
 
+def part_of(block: dict) -> str:
+    """Which part of a `replacement` a block of text is; "notes" if it has no tag."""
+    tag = re.match("[^<]*<([a-z]+)", block["text"])
+    return PARTS.get(tag[1], "notes") if tag else "notes"
+
+
 def exchanges(messages: list[dict], start: int = 0) -> Iterator[Exchange]:
     """Each call with its result, in order, for results in messages from `start` on."""
     for at in range(max(1, start), len(messages)):
         if results := blocks(messages[at], "tool_result"):
             calls = {b["id"]: b for b in blocks(messages[at - 1], "tool_use")}
-            yield from (Exchange(at, calls[r["tool_use_id"]], r) for r in results)
+            saved = messages[at].get("saved", {})
+            for result in results:
+                call = result["tool_use_id"]
+                yield Exchange(at, calls[call], result, saved.get(call, ""))
 
 
 def unseen(messages: list[dict]) -> int:
@@ -599,10 +640,12 @@ def unseen(messages: list[dict]) -> int:
     return end
 
 
-def typed_from(messages: list[dict]) -> int:
-    """The index where that begins which the person typed at the end."""
-    typed = itertools.takewhile(is_typed, reversed(messages))
-    return len(messages) - len(list(typed))
+def in_progress(messages: list[dict]) -> bool:
+    """Whether the person's last request was not answered yet."""
+    if not messages or messages[-1]["role"] == "assistant":
+        return False
+    last = messages[-1]["content"][-1]  # of what the person typed, a letter
+    return is_typed(messages[-1]) or last.get("text") not in (WAITS, UNANSWERED)
 
 
 def pair_safe(messages: list[dict], cut: int) -> int:
@@ -616,15 +659,22 @@ def tail_from(messages: list[dict], keep: int) -> int:
     return pair_safe(messages, max(0, len(messages) - keep))
 
 
-def with_results(messages: list[dict], texts: dict[str, str]) -> list[dict]:
-    """`messages` with other texts in the results of these calls; the rest is shared."""
+def with_results(
+    messages: list[dict], texts: dict[str, str], saved: dict[str, str] | None = None
+) -> list[dict]:
+    """`messages` with other texts in the results of these calls; the rest is shared.
+
+    "saved" on a message says of which calls the whole result is on disk, and where.
+    """
     new = list(messages)
     for at in {e.at for e in exchanges(messages) if e.call["id"] in texts}:
         content = [dict(block) for block in messages[at]["content"]]
-        for result in content:
-            if result.get("tool_use_id") in texts:
-                result["content"] = texts[result["tool_use_id"]]
         new[at] = {**messages[at], "content": content}
+        for result in content:
+            call = result.get("tool_use_id")
+            result |= {"content": texts[call]} if call in texts else {}
+            if saved and call in saved:
+                new[at]["saved"] = {**new[at].get("saved", {}), call: saved[call]}
     return new
 
 
@@ -641,6 +691,15 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
     return messages if kept == messages else kept
 
 
+def preview(text: str, share: int, path: str) -> str:
+    """What stands for a text that is too large, in less than `share` tokens."""
+    where = f"{len(text):,} characters, saved at {path}"
+    head = text[:PREVIEW_CHARS]
+    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
+        head = head[: len(head) * 7 // 8]
+    return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
+
+
 def remember(messages: list[dict]) -> dict[str, list[str]]:
     """What outlives the messages: "words" of the person, "files", "skills", "todos"."""
     memory: dict[str, list[str]] = {"words": [], "files": [], "skills": [], "todos": []}
@@ -651,6 +710,8 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
         for key in ("words", "files", "skills"):
             memory[key] += carried.get(key, [])
         memory["words"] += [message["content"]] if is_typed(message) else []
+        if memory["words"] and message == user(UNANSWERED):
+            memory["words"] += [f"{memory['words'].pop()}\n{UNANSWERED}"]
         for call in blocks(message, "tool_use") if at + 1 < len(messages) else []:
             key, argument = REMEMBERED.get(call["name"], ("", ""))
             if call["name"] == "todo_write" and call["id"] not in failed:
@@ -664,13 +725,13 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
 
 
 def next_step(messages: list[dict], cut: int) -> tuple[str, str]:
-    """(The request in progress or "", what is to be done) after a cut there."""
-    if messages[-1]["role"] == "assistant":
-        return "", "The user will say what to do next."
+    """(The request in progress, if it stands before `cut`, or ""; what to do next)."""
+    if not in_progress(messages):
+        return "", WAITS
     said = remember(messages[:cut])["words"]
     if not said or any(map(is_typed, messages[cut:])):
         return "", "Go on with the messages that follow."
-    return said[-1], f"Go on with the request in progress:\n{said[-1]}"
+    return said[-1], "Go on with the request in progress:"
 
 
 def not_shown(messages: list[dict], cut: int) -> dict:
@@ -684,9 +745,14 @@ def not_shown(messages: list[dict], cut: int) -> dict:
 
 
 def fit_words(words: list[str], tokens: int) -> list[str]:
-    """The first of the texts and then the newest, about `tokens` in all, in order."""
-    each = tokens if size(words[:1]) <= tokens else tokens // 2
-    kept = cut_to_fit([*words[:1], *words[:0:-1]], tokens, each)
+    """The texts in about `tokens` in all, in order: first the long ones are cut.
+
+    If that is not enough, the first and then the newest stay.
+    """
+    shares = [tokens // parts for parts in (1, 2, 4, 8, 16)]
+    sizes = [size(text) for text in words]
+    fits = (n for n in shares if sum(min(s, n) + 8 for s in sizes) <= tokens)
+    kept = cut_to_fit([*words[:1], *words[:0:-1]], tokens, next(fits, tokens // 4))
     return kept[:1] + kept[:0:-1]
 
 
@@ -745,17 +811,21 @@ def context_tokens(agent: Agent) -> int:
 
 def tokens_with(agent: Agent, messages: list[dict]) -> int:
     """`context_tokens` with these messages: ours, by the factor of the last count."""
-    fixed = fixed_tokens(agent)
-    factor = context_tokens(agent) / (fixed + estimate_tokens(agent.messages))
-    return round(factor * (fixed + estimate_tokens(messages)))
+    return round(factor(agent) * (fixed_tokens(agent) + estimate_tokens(messages)))
 
 
-def tokens_from(agent: Agent, start: int, tokens: int) -> float:
-    """How many of the `tokens` that the API counts are of the messages from `start`."""
-    if start == len(agent.messages):
-        return 0
-    before = tokens * tokens_with(agent, agent.messages[:start]) / context_tokens(agent)
-    return tokens - (agent.counted if agent.known == start else before)
+def half_room(agent: Agent) -> int:
+    """Half of what T leaves beside system prompt and tools, in tokens by `size`."""
+    return max(0, round(agent.threshold / factor(agent)) - fixed_tokens(agent)) // 2
+
+
+def factor(agent: Agent) -> float:
+    """How many of the API's tokens one token by `size` is, as last seen; 2 at most.
+
+    What is denser will be gone: the rest is not to be measured by it.
+    """
+    ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
+    return min(2.0, context_tokens(agent) / ours)
 
 
 # ---- the transcript: every message on disk before a layer can touch it ----
@@ -985,12 +1055,12 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 MAX_TRIES = 5  # of one request
 MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
 STALL_SECONDS = 120  # without a byte of a reply
-MAX_PARTS = 10  # of one answer, where max_tokens cuts it
+MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty one
 STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)"
+TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)[^>]*(?:> *(\d+))?"
 STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
@@ -1012,8 +1082,8 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             status, text = getattr(error, "status_code", None), fault(agent, error)
             too_long, bare = re.search(TOO_LONG, text), drop_thinking(messages)
             if status == 413 or (status == 400 and too_long):
-                tokens = int(too_long[1] or 0) if too_long else 0
-                raise PromptTooLong(text, tokens) from error
+                numbers = too_long.groups() if too_long else ()
+                raise PromptTooLong(text, *(int(n or 0) for n in numbers)) from error
             if status == 400 and re.search(STALE, text) and bare is not messages:
                 kept, messages = drop_thinking(agent.messages), bare
                 replace_history(agent, "thinking", "refused by the API, dropped", kept)
@@ -1030,7 +1100,7 @@ def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
         with suppress(PromptTooLong):
             bare = drop_thinking(rest) if cut > 1 else rest
             return ask(agent, [*bare, prompt], quiet=True)
-    raise AgentError("the conversation is too long to be summarised")
+    raise PromptTooLong("the conversation is too long to be summarised")
 
 
 def fault(agent: Agent, error: Exception) -> str:
@@ -1140,20 +1210,27 @@ def drop_refused(agent: Agent) -> None:
         )
 
 
-def nudge(agent: Agent, calls: list[dict], stop: str, nudges: int) -> int:
-    """Ask the model to go on after a reply that was cut off or empty."""
-    writing = stop == "max_tokens" and not calls  # a long answer, part after part
-    if nudges == (MAX_PARTS if writing else MAX_FAILURES):
+def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
+    """Ask the model to go on after a reply that was cut off or empty.
+
+    Returns the nudges used up: one for a part of a long answer, three for a reply
+    without text. Raises AgentError when there are none left.
+    """
+    cut_off, text = reply.stop == "max_tokens", text_of(reply.message)
+    nudges += 1 if cut_off and text and not calls else 3
+    if nudges > MAX_NUDGES:
         close_calls(agent)
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
-    text = "Please continue."
-    if stop == "max_tokens":
-        text = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
+    say = "Please continue."
+    if cut_off:
+        say = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
+    if cut_off and not calls and not text:
+        say = "Your thinking took the whole reply. Think less, and answer in steps."
     if calls:
-        run_tools(agent, calls, not_run=text)
+        run_tools(agent, calls, not_run=say)
     else:
-        commit(agent, user(text))
-    return nudges + 1
+        commit(agent, user(say))
+    return nudges
 
 
 # ---- tools: name, description, schema and handler of each in one place ----
@@ -1669,7 +1746,8 @@ def restore_skills(agent: Agent, names: list[str]) -> list[str]:
     """The skills that were loaded, as they are now, the newest first."""
     names = [name for name in reversed(names) if name in agent.skills]
     texts = (again(agent, load_skill, name) for name in names)
-    kept = cut_to_fit(texts, MAX_SKILLS, each=MAX_SKILL)
+    most = min(MAX_SKILLS, agent.threshold // 6)
+    kept = cut_to_fit(texts, most, each=MAX_SKILL)
     return [quote("skill", text, name) for name, text in zip(names, kept)]
 
 
@@ -1849,13 +1927,15 @@ def context_table(agent: Agent) -> str:
         if is_typed(message):
             parts["what you said"] += size(message["content"])
             continue
-        labels = itertools.chain(message.get("parts", []), itertools.repeat(""))
-        for block, part in zip(message["content"], labels):
+        for block in message["content"]:
+            part = "assistant"
             if block["type"] == "tool_result":
                 part = f"results of {names[block['tool_use_id']]}"
-            default = "assistant" if message["role"] == "assistant" else "notes"
-            part = {"words": "what you said", "files": "restored files"}.get(part, part)
-            parts[part or default] += size(block)
+            elif message["role"] == "user":
+                part = {"words": "what you said", "files": "restored files"}.get(
+                    part_of(block), part_of(block)
+                )
+            parts[part] += size(block)
     whole = sum(parts.values())
     tokens, bill = context_tokens(agent), agent.bill
     rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
@@ -2011,7 +2091,7 @@ def limits(own_window: int = 0, own_output: int = 0) -> Limits:
         window=window,
         max_output=most,
         threshold=threshold,
-        clear_above=number("CLEAR_ABOVE", threshold // 2),
+        clear_above=number("CLEAR_ABOVE", threshold * 7 // 10),
         keep_recent=number("KEEP_RECENT", KEEP_RECENT),
         keep_tokens=number("KEEP_TOKENS", KEEP_TOKENS),
         min_savings=number("MIN_SAVINGS", MIN_SAVINGS),
@@ -2161,7 +2241,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         terminal.armed = True
         if options.demo is not None:
-            sys.path[:0] = [str(Path(__file__).resolve().parent / "tests")]
+            lessons = Path(__file__).resolve().parent / "tests/lessons"
+            if not lessons.exists():
+                raise AgentError(f"--demo needs {lessons}: clone the whole project.")
+            sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
             import demo  # pyright: ignore[reportMissingImports]
 
             return demo.main(options.demo)

@@ -3,13 +3,9 @@
 import os
 import signal
 import sys
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
-
 from stub import StubClient
 
 import agent as program

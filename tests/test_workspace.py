@@ -205,8 +205,8 @@ def put_back(agent, *names):
     calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
     agent.messages = history(*calls, said("Done."))
     message = program.replacement(agent, "All is well.", agent.messages, True, 1_000)
-    pairs = zip(message["parts"], texts(message), strict=True)
-    return [text for part, text in pairs if part == "skills"]
+    found = [b for b in message["content"] if program.part_of(b) == "skills"]
+    return texts({"content": found})
 
 
 def test_a_loaded_skill_is_put_back_as_it_is_now_the_newest_first(make):
