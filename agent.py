@@ -37,7 +37,7 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -836,30 +836,38 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 def commit(agent: Agent, entry: dict) -> None:
     """Write a line, then let the conversation follow it; raises AgentError.
 
-    A file is gone on with only while it holds what this run wrote, and no more. After
-    `--resume`, after a line that may be torn (Ctrl-C, a full disk), and if it was
-    deleted, another begins, with all that is known in its first line.
+    A file is gone on with only while it holds what this run wrote, and no more: not
+    after `--resume`, a line that may be torn (Ctrl-C, a full disk), or its deletion.
     """
     line = to_bytes(entry) + b"\n"
     messages = follow(agent.messages, json.loads(line))
-    path, written = agent.transcript, agent.log_bytes
-    if not written or not path.is_file() or path.stat().st_size != written:
-        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
-        name = "transcript" if "task" in agent.tools else "task"  # of a subagent
-        path, written = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", 0
-        if agent.messages:
-            known = {"event": "continued", "from": str(agent.transcript)}
-            line = to_bytes({**known, "messages": agent.messages}) + b"\n" + line
+    path = agent.transcript
+    if not path.is_file() or path.stat().st_size != agent.log_bytes:
+        begin_transcript(agent)
+    append(agent.transcript, line)
+    agent.messages, agent.log_bytes = messages, agent.log_bytes + len(line)
+
+
+def begin_transcript(agent: Agent) -> None:
+    """Begin another file, with all that is known in its first line."""
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
+    name = "transcript" if "task" in agent.tools else "task"  # of a subagent
+    path, line = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", b""
+    if agent.messages:
+        known = {"event": "continued", "from": str(agent.transcript)}
+        line = to_bytes({**known, "messages": agent.messages}) + b"\n"
+    append(path, line)
+    agent.transcript, agent.log_bytes = path, len(line)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to a file that only the user can read; raises AgentError."""
     try:
         own_folder(TRANSCRIPT_DIR)
         with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
-            file.write(line)
+            file.write(data)
     except OSError as error:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
-    agent.messages, agent.transcript = messages, path
-    agent.log_bytes = written + len(line)
-    if not written:
-        agent.emit("layer", f"[transcript] {path}")
 
 
 def follow(messages: list[dict], entry: dict) -> list[dict]:
@@ -891,23 +899,24 @@ def replace_history(
 def load(path: Path) -> list[dict]:
     """The conversation in a transcript, as it was before layer 1, without thinking.
 
-    What this accepts, the API accepts. A last line that was torn off is left out.
-    Raises AgentError with the number of a bad line.
+    What a program wrote and this accepts, the API accepts. A last line that was torn
+    off is left out. Raises AgentError with the number of a bad line.
     """
     messages: list[dict] = []
-    ids: set[str] = set()
+    ids, names = set[str](), dict[str, str]()
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         entry = None
         try:
-            entry = json.loads(line)
-            known = follow([], json.loads(to_bytes(entry)))  # ValueError: NaN, infinity
-            if type(known) is not list:
-                raise ValueError("what is known is no list")
+            entry = plain(json.loads(line))
             if "event" in entry:
                 messages, ids = [], set()
-            for message in known:
-                check(message, messages, ids)
+            for message in follow([], entry):
+                for result in blocks(message, "tool_result"):
+                    given = result["tool_use_id"]
+                    result["tool_use_id"] = names.get(given, given)
+                names = mend_calls(blocks(message, "tool_use"), ids)
+                check(message, messages)
                 messages.append(message)
         except DAMAGE as e:
             if entry is not None or number < len(lines):
@@ -916,31 +925,55 @@ def load(path: Path) -> list[dict]:
     return drop_thinking(messages)
 
 
-def check(message: dict, before: list[dict], ids: set[str]) -> None:
-    """Raise an error unless the API takes `message` there; `ids` are of all calls."""
-    role, content = message["role"], message["content"]
+def check(message: dict, before: list[dict]) -> None:
+    """Raise an error unless the API takes `message`, but for its thinking, there."""
+    content = message["content"]
+    said = user(content)["content"] if is_typed(message) else content
     calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
-    answers = [b["tool_use_id"] for b in blocks(message, "tool_result")]
-    if sorted(answers) != sorted(calls):
+    answers = [block.get("tool_use_id") for block in said]  # results stand first
+    if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
         raise ValueError(f"the calls {calls} are answered by {answers}")
-    if not content or not before and role != "user":
+    if not said or not before and message["role"] != "user":
         raise ValueError("nothing is said, or not by the user first")
-    said = [{"type": "text", "text": content}] if is_typed(message) else content
-    for at, block in enumerate(said):
-        keys, result = BLOCKS[role, block["type"]], block["type"] == "tool_result"
-        types = {key: type(value) for key, value in block.items()}
-        if result and block.get("is_error") is True:
-            del types["is_error"]
-        fits = types == {"type": str, **keys} and block[next(iter(keys))].strip()
-        if not fits or result is not (at < len(answers)):  # results stand first
+    for block in said:
+        if "thinking" not in block["type"] and not fits(message["role"], block):
             raise ValueError(f"a {block['type']} block that the API would refuse")
-    for call in blocks(message, "tool_use"):
-        if call["id"] in ids or not re.fullmatch(r"(?a)[\w-]{1,128}", call["name"]):
-            raise ValueError(f"a call of {call['name']} that the API would refuse")
-        ids.add(call["id"])
-    ours = [*remember([*before[-1:], message]).values(), message.get("parts", [])]
-    if {type(text) for texts in ours for text in texts} - {str}:
-        raise ValueError("what it remembers is no text")
+    remember([*before[-1:], message])  # another program's tools may be unlike ours
+
+
+def fits(role: str, block: dict) -> bool:
+    """Whether the API takes such a block from this role: its keys, nothing blank."""
+    keys = BLOCKS.get((role, block["type"]), {})
+    types = {key: type(value) for key, value in block.items() if key != "is_error"}
+    if types != {"type": str, **keys}:
+        return False
+    return any(block[key].strip() for key in [*keys][:1])
+
+
+def plain(value: Any) -> Any:
+    """JSON as it can be sent: NaN is "NaN", infinity "Infinity", a surrogate "?"."""
+    text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    return json.loads(text, parse_constant=str)
+
+
+def mend_calls(calls: list[dict], ids: set[str]) -> dict[str, str]:
+    """Give each call a name, an id and an input that the API takes.
+
+    `ids` are those of all calls before. Returns the new id for each that was given.
+    """
+    names = {}
+    for call in calls:
+        given, what = call.get("id"), call.get("input") or {}
+        new, name = (
+            re.sub(r"(?a)[^\w-]", "_", key or "call") for key in (given, call["name"])
+        )
+        while new in ids:
+            new = f"{new}_{len(ids)}"
+        what = what if isinstance(what, dict) else {"input": what}
+        call |= {"id": new, "name": name[:128], "input": what}
+        ids.add(new)
+        names[given] = new
+    return names
 
 
 def resume(agent: Agent, path: Path | None) -> None:
@@ -1012,18 +1045,16 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 MAX_TRIES = 5  # of one request
 MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
-STALL_SECONDS = 120  # without a word of a reply
+STALL_SECONDS = 120  # without a byte of a reply
 MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty one
 STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-NOT_SENT = (TypeError, ValueError)  # while the request is written
-NOT_SENT_NAMES = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")  # of httpx
 TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)[^>]*(?:> *(\d+))?"
 STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
 HINTS = {
-    None: "Check the network and ANTHROPIC_BASE_URL.",
+    None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "Check MODEL_ID (or --model) and ANTHROPIC_BASE_URL.",
@@ -1047,8 +1078,6 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             if status == 400 and re.search(STALE, text) and bare is not messages:
                 kept, messages = drop_thinking(agent.messages), bare
                 replace_history(agent, "thinking", "refused by the API, dropped", kept)
-            elif tries == MAX_TRIES or not (status in PASSING or status >= 500):
-                raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
             else:
                 wait(agent, error, tries, text)
                 tries += 1
@@ -1075,7 +1104,10 @@ def fault(agent: Agent, error: Exception) -> str:
 
 
 def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
-    """Sleep before the next try, and say so; AgentError where it would be too long."""
+    """Sleep before the next try, and say so; AgentError where there is to be none."""
+    status = getattr(error, "status_code", None)
+    if tries == MAX_TRIES or not (status in PASSING or status >= 500):
+        raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
     headers = getattr(getattr(error, "response", None), "headers", {})
     after = re.fullmatch(r"\d+(\.\d+)?", headers.get("retry-after", ""))
     seconds = min(float(after[0]), 1e9) if after else 2.0 ** (tries - 1)
@@ -1102,45 +1134,23 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
     agent.last_request = time.monotonic()
     agent.emit("wait", "waiting for the model")
-    with ExitStack() as stack:
-        try:
-            stream = stack.enter_context(agent.client.messages.stream(**request))
-        except Exception as error:
-            why = error.__cause__ or error
-            if isinstance(why, NOT_SENT) or type(why).__name__ in NOT_SENT_NAMES:
-                text = fault(agent, error)
-                raise AgentError(f"It cannot be sent: {text}. {HINTS[None]}") from error
-            raise
-        read_stream(agent, stream, quiet)
-        ids = {b["id"] for m in messages for b in blocks(m, "tool_use")}
-        reply = to_reply(stream.get_final_message(), ids)
+    with agent.client.messages.stream(**request) as stream:
+        show_stream(agent, stream, quiet)
+        final = stream.get_final_message()
+    reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
 
 
-def read_stream(agent: Agent, stream: Any, quiet: bool) -> None:
-    """Show a reply as it is written; one that sends nothing but pings is closed."""
-    written, heard, over = 0, time.monotonic(), threading.Event()
-
-    def watch() -> None:
-        while (left := heard + STALL_SECONDS - time.monotonic()) > 0:
-            if over.wait(left):
-                return
-        stream.close()
-
-    try:
-        threading.Thread(target=watch, daemon=True).start()
-        for event in stream:
-            heard = time.monotonic()
-            if event.type in STREAMED:
-                piece = getattr(event, event.type)  # .text, .thinking
-                written += size(piece)
-                if quiet:
-                    agent.emit("wait", f"{written:,} tokens")
-                else:
-                    agent.emit(event.type, piece)
-    finally:
-        over.set()
+def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
+    """Show a reply as it is written, or if `quiet` how long it is."""
+    written = 0  # tokens
+    for event in stream:
+        if event.type in STREAMED:
+            piece = getattr(event, event.type)  # .text, .thinking
+            written += size(piece)
+            shown = ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
+            agent.emit(*shown)
 
 
 def to_reply(final: Any, ids: set[str]) -> Reply:
@@ -1159,9 +1169,9 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         return Reply(user(reason), stop, sent, read, 0)
     content = []
     for block in final.content:
-        known = {"type", *BLOCKS["assistant", block.type]}
+        known = {"type", *BLOCKS.get(("assistant", block.type), ())}
         given = block.to_dict(exclude_none=True)  # its keys stay in their order
-        if block.type != "text" or block.text.strip():
+        if block.type != "text" or given.get("text", "").strip():
             content.append({key: given[key] for key in given if key in known})
     kept = sendable(content, stop == "max_tokens", ids)
     written = written if len(kept) == len(content) else size(kept)
@@ -1169,20 +1179,15 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
 
 
 def sendable(content: list[dict], cut_off: bool, ids: set[str]) -> list[dict]:
-    """The blocks of a reply that the API takes back; ValueError: one cannot be sent.
+    """The blocks of a reply that the API takes back, the calls mended.
 
-    A call with an id that was given before, as other providers send them, gets one of
-    its own. No thinking that was cut, that stands alone or is not as it was signed,
-    since a lone surrogate or an id in the reply had to be replaced.
+    No thinking that was cut, that stands alone or is not as it was signed, since a lone
+    surrogate or an id in the reply had to be replaced, or a block was left out.
     """
-    clean = json.loads(to_bytes(content))
-    for call in [b for b in clean if b["type"] == "tool_use"]:
-        while call["id"] in ids or not call["id"]:
-            call["id"] = f"{call['id']}_{len(ids)}"
-        ids.add(call["id"])
+    clean = plain(content)
+    mend_calls([b for b in clean if b["type"] == "tool_use"], ids)
+    clean = [block for block in clean if fits("assistant", block)]
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
-    if useful:
-        check({"role": "assistant", "content": useful}, [user()], set())
     return useful if cut_off or not useful or clean != content else clean
 
 
