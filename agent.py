@@ -41,7 +41,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, NoReturn, TextIO
 
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
@@ -119,7 +119,7 @@ class Agent(Limits, Conversation):
     thinking: bool = False  # whether the model can show its thinking
     tools: "dict[str, Tool]" = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
-    approve: Callable[[str, str], bool | str] = lambda tool, what: False  # or why not
+    approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     bill: Counter = field(default_factory=Counter)  # "sent", "read", "unforgotten"
 
 
@@ -1261,10 +1261,13 @@ def redact(text: str) -> str:
 
 def ask_first(agent: Agent, name: str, what: str) -> None:
     """Raise ToolError unless the person lets this tool do `what`."""
-    answer = agent.approve(name, redact(what))
-    if answer is not True:
-        why = f", saying: {answer}." if answer else ". Ask what to do instead."
-        raise ToolError(f"The user refused this call{why}")
+    agent.approve(name, redact(what))
+
+
+def refuse(reason: str = "") -> NoReturn:
+    """Tell the model that the person said no, and why."""
+    why = f", saying: {reason}." if reason else ". Ask what to do instead."
+    raise ToolError(f"The user refused this call{why}")
 
 
 def inside(path: str, writing: bool = False) -> Path:
@@ -1805,13 +1808,13 @@ def tick(terminal: Terminal) -> None:
                 print(f"\r\x1b[K{line}", end="", file=terminal.out, flush=True)
 
 
-def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
-    """True if the person lets a tool run, else why not; without a terminal: no."""
+def ask_person(terminal: Terminal, name: str, what: str) -> None:
+    """Raise ToolError unless the person lets a tool run; without a terminal: no."""
     if name in terminal.allowed:
-        return True
+        return
     if not sys.stdin.isatty():
         show(terminal, "error", f"[{name}] refused: no terminal to ask on (see --yes)")
-        return "there is no terminal to ask on"
+        refuse("there is no terminal to ask on")
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
     lines, half = visible(what).split("\n"), MAX_DIFF_LINES // 2
     if len(lines) > MAX_DIFF_LINES + 1:
@@ -1820,7 +1823,8 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
     show(terminal, "plain", f"Run {name}? y: yes, a: always in this run, n or why not")
     answer = sys.stdin.readline().strip()
     terminal.allowed |= {name} if answer.lower() == "a" else set()
-    return answer.lower() in ("y", "a") or ("" if answer.lower() == "n" else answer)
+    if answer.lower() not in ("y", "a"):
+        refuse("" if answer.lower() == "n" else answer)
 
 
 def bar(tokens: float, most: int) -> str:
@@ -2029,7 +2033,7 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
         raise AgentError("No API key: set ANTHROPIC_API_KEY, see .env.example.")
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
-    agent.approve = (lambda *_: True) if options.yes else partial(ask_person, terminal)
+    agent.approve = (lambda *_: None) if options.yes else partial(ask_person, terminal)
     if fixed_tokens(agent) > agent.threshold:
         agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     return agent

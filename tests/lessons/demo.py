@@ -205,7 +205,7 @@ class Lesson(StubClient):
     def __init__(self):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
         self.sent, self.bill = [], None
-        more = {"thinking": True, "approve": lambda name, what: True, "emit": self.emit}
+        more = {"thinking": True, "approve": lambda name, what: None, "emit": self.emit}
         limits = {"window": WINDOW, "max_output": MAX_OUTPUT, "threshold": THRESHOLD}
         self.agent = WatchedAgent(client=self, model="scripted", **limits, **more)
         begin(self.agent)

@@ -154,7 +154,7 @@ def drive(session: Session, fields: Mapping[str, Any]) -> Meter:
     """The meter after a session of agent.py's own with these fields of Agent."""
     meter = Meter(session)
     recording = Recording(session, meter)
-    world = {"approve": lambda *_: True, "emit": recording.listen}
+    world = {"approve": lambda *_: None, "emit": recording.listen}
     tools: Any = recording.tools()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
