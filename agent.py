@@ -1599,6 +1599,8 @@ def begin(agent: Agent) -> None:
     It is the same for the whole conversation: rules (AGENTS.md) and skills are read
     once. What was taken up from a transcript is held to the limits, too.
     """
+    if agent.client is None:
+        connect(agent)
     agent.system = {
         "system prompt": SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
     }
@@ -1719,7 +1721,6 @@ class Terminal:
     clock: threading.Thread | None = None  # draws that line
     lock: Any = field(default_factory=threading.RLock)
     allowed: set[str] = field(default_factory=set)  # tools that need not ask any more
-    armed: bool = False  # whether Ctrl-C stops something
 
 
 def visible(text: str, more: str = "") -> str:
@@ -1868,54 +1869,57 @@ def context_table(agent: Agent) -> str:
     return "\n".join(lines)
 
 
-def command(agent: Agent, terminal: Terminal, line: str) -> Agent:
-    """Carry out a /command; returns the agent to go on with. EOFError: leave."""
+def command(agent: Agent, line: str) -> None:
+    """Carry out a /command; raises AgentError, or EOFError to leave."""
     name, _, rest = line.partition(" ")
     if name in ("/quit", "exit", "quit"):
         raise EOFError
     if name == "/clear":
         old = agent.transcript if agent.messages else "empty"
-        show(terminal, "note", f"[clear] the old conversation is {old}")
-        return replace(connected(agent), **vars(Conversation()))
-    if name == "/compact":
-        close_calls(connected(agent))
+        agent.emit("note", f"[clear] the old conversation is {old}")
+        vars(agent).update(vars(Conversation()))
+    elif name == "/compact":
+        if not agent.system:
+            begin(agent)
+        close_calls(agent)
         agent.focus = rest
         compact_history(agent, "compact")
     elif name == "/context":
-        show(terminal, "plain", context_table(agent))
+        if not agent.system:
+            begin(agent)
+        agent.emit("plain", context_table(agent))
     elif name == "/resume":
-        choose(agent, terminal, rest.strip())
+        choose(agent, rest.strip())
     elif name == "/help":
-        show(terminal, "plain", HELP)
+        agent.emit("plain", HELP)
     else:
-        show(terminal, "error", f"There is no command {name}: /help lists them.")
-    return agent
+        raise AgentError(f"There is no command {name}: /help lists them.")
 
 
-def choose(agent: Agent, terminal: Terminal, number: str) -> None:
+def choose(agent: Agent, number: str) -> None:
     """List the conversations of this folder, or take up the one with this number."""
     found = dict(zip(map(str, range(1, 21)), conversations(agent)))
     if number in found:
         resume(agent, found[number][0])
-        return show_last(agent, terminal)
+        return show_last(agent)
     if number:
         raise AgentError(f"There is no conversation {number}: /resume lists them.")
     for key, (path, messages) in found.items():
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         words = " ".join(" ".join(remember(messages)["words"][:1]).split())
         line = f"{key:>3}  {date}  {len(messages):>4} messages  {words}"
-        show(terminal, "plain", cut_to_screen(visible(line)))
-    show(terminal, "plain", "/resume NUMBER takes one up" if found else "none yet")
+        agent.emit("plain", cut_to_screen(visible(line)))
+    agent.emit("plain", "/resume NUMBER takes one up" if found else "none yet")
 
 
-def show_last(agent: Agent, terminal: Terminal) -> None:
+def show_last(agent: Agent) -> None:
     """Show the last question of a conversation that is taken up, and its answer."""
     for said in remember(agent.messages)["words"][-1:]:
-        show(terminal, "plain", f"> {said}")
+        agent.emit("plain", f"> {said}")
     asked = max([at for at, m in enumerate(agent.messages) if is_typed(m)], default=0)
     answers = [text_of(m) for m in agent.messages[asked:] if m["role"] == "assistant"]
     for answer in list(filter(None, answers))[-1:]:
-        show(terminal, "plain", answer)
+        agent.emit("plain", answer)
 
 
 def edit_lines() -> Any:
@@ -1949,38 +1953,39 @@ def read_prompt(editor: Any) -> str:
     return line.strip()
 
 
-def repl(agent: Agent, terminal: Terminal, line: str) -> None:
+def repl(agent: Agent, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     editor = edit_lines() if sys.stdin.isatty() else None
-    typed = False
+    hint = ""
     while True:
         try:
-            terminal.armed, typed = True, bool(line)
-            line = line or read_prompt(editor)
-            typed = True
-            agent = work_on(agent, terminal, line) if line else agent
-            line, terminal.armed = "", False
+            if not line:
+                hint = "Ctrl-D or /quit leaves"
+                line = read_prompt(editor)
+            hint = "stopped"
+            work_on(agent, line)
+            line = ""
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
-            line, hint = "", "stopped" if typed else "Ctrl-D or /quit leaves"
-            below = "" if terminal.unfinished or terminal.waiting else "\n"  # the ^C
-            show(terminal, "error", f"{below}{hint}")
+            line = ""
+            agent.emit("error", f"\n{hint}")  # below the ^C
         except EOFError:
-            return show(terminal, "plain", "")
+            return agent.emit("plain", "")
 
 
-def work_on(agent: Agent, terminal: Terminal, line: str) -> Agent:
-    """Do what one line asks for; returns the agent to go on with."""
+def work_on(agent: Agent, line: str) -> None:
+    """Do what one line asks for, and say what went wrong; EOFError: leave."""
+    if not line:
+        return
     is_command = re.match(r"/\w*( |$)", line) or line in ("exit", "quit")
     try:
         if is_command:
-            agent = command(agent, terminal, line)
+            command(agent, line)
         else:
-            take_turn(connected(agent), line)
+            take_turn(agent, line)
     except (AgentError, OSError) as error:
-        show(terminal, "error", str(error))
+        agent.emit("error", str(error))
     if line.startswith("/compact") or not is_command:
-        show(terminal, "note", status_line(agent))
-    return agent
+        agent.emit("note", status_line(agent))
 
 
 # ---- main ----
@@ -1988,6 +1993,7 @@ def work_on(agent: Agent, terminal: Terminal, line: str) -> Agent:
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
 INSTALL = "Install the packages of requirements.txt."
 PIPE_SECONDS = 3  # for the first byte of what is piped into -p
+SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
 
 
 def number(name: str, default: int) -> int:
@@ -2034,53 +2040,57 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
     agent.approve = (lambda *_: None) if options.yes else partial(ask_person, terminal)
-    if fixed_tokens(agent) > agent.threshold:
-        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     return agent
 
 
-def connect(agent: Agent, done: threading.Event) -> None:
-    """Give the agent the SDK's client and the model's own limits, or the fault."""
+def connect(agent: Agent) -> None:
+    """Give the agent the SDK's client and the model's own limits; raises AgentError."""
+    agent.emit("wait", "waiting for the connection")
     try:
         import anthropic
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
-        with suppress(Exception):  # the models endpoint is never needed
-            info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
-            reported = info.max_input_tokens, info.max_tokens
-            own = [n if type(n) is int and n > 0 else 0 for n in reported]
-            vars(agent).update(vars(limits(*own)))
-            can: Any = info.capabilities
-            agent.thinking = can.thinking.types.adaptive.supported is True
-        agent.client = client
-    except Exception as error:  # noqa: BLE001  shown when the client is needed
-        lacks = isinstance(error, ImportError)
+    except ImportError as error:
+        raise AgentError(f"{error}. {INSTALL}") from error
+    except Exception as error:
         address = os.environ.get("ANTHROPIC_BASE_URL", "")
-        hint = INSTALL if lacks else f"({address}) {HINTS[None]}"
-        agent.client = AgentError(f"{error}. {hint}")
-    done.set()
+        raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
+    with suppress(Exception):  # the models endpoint is never needed
+        info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
+        reported = info.max_input_tokens, info.max_tokens
+        own = [n if type(n) is int and n > 0 else 0 for n in reported]
+        vars(agent).update(vars(limits(*own)))
+        can: Any = info.capabilities
+        agent.thinking = can.thinking.types.adaptive.supported is True
+    if fixed_tokens(agent) > agent.threshold:
+        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
+    agent.client = client
 
 
-def connected(agent: Agent) -> Agent:
-    """The agent, once its client is there; raises AgentError where there is none."""
-    ready = agent.client
-    if isinstance(ready, threading.Event):  # unlike join(), it survives a Ctrl-C
-        agent.emit("wait", "waiting for the connection")
-        ready.wait()
-    if isinstance(agent.client, AgentError):
-        raise agent.client
-    if not agent.system:
-        begin(agent)
-    return agent
+def import_sdk() -> None:
+    """Load the SDK while the person types: that takes a second."""
+    with suppress(Exception):  # `connect` says what is wrong with it
+        import anthropic  # noqa: F401
 
 
 def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    known = ["AGENTS.md"] * ("AGENTS.md" in agent.system)
-    names = [*agent.skills][:5] + ["..."] * (len(agent.skills) > 5)
-    known += [f"skills: {', '.join(names)}"] if names else []
+    rules, _ = find_rules()
+    names = [*find_skills(agent)]
+    known = [rules.name] if rules else []
+    some = ", ".join(names[:5] + ["..."] * (len(names) > 5))
+    known += [f"skills: {some}"] if names else []
     limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
+
+
+def find_rules() -> tuple[Path | None, list[str]]:
+    """The AGENTS.md or CLAUDE.md that counts, and lines on what is not used, and why."""
+    for name in ("AGENTS.md", "CLAUDE.md"):
+        with suppress(ToolError, OSError):
+            if (path := text_file(name)).stat().st_size:
+                return path, []
+    return None, []
 
 
 def piped() -> str:
@@ -2095,16 +2105,14 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     agent = configured(options, terminal)
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
-    begin(agent)
-    agent.client = threading.Event()  # the SDK takes a second to load: one may type
-    threading.Thread(target=connect, args=(agent, agent.client), daemon=True).start()
     if options.p is None:
-        show(terminal, "note", first_screen(agent))
+        agent.emit("note", first_screen(agent))
         if options.resume is not None:
-            show_last(agent, terminal)
-        return repl(agent, terminal, options.prompt or "")
+            show_last(agent)
+        threading.Thread(target=import_sdk, daemon=True).start()
+        return repl(agent, options.prompt or "")
     text = sys.stdin.read() if options.p == "-" else f"{piped()}\n\n{options.p}".strip()
-    answer = take_turn(connected(agent), text)
+    answer = take_turn(agent, text)
     stop_clock(terminal)
     print(visible(answer))
 
@@ -2126,14 +2134,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def prepare(terminal: Terminal) -> None:
+def prepare() -> None:
     """Let Ctrl-C stop what is being done, and the end of a session all that runs."""
+    stopped = float("-inf")  # seconds, when a Ctrl-C last did so
 
     def handle(number: int, _: Any) -> None:
+        nonlocal stopped
         if number != signal.SIGINT:
             sys.exit(143)
-        if terminal.armed:  # once until there is something to stop again
-            terminal.armed = False
+        if time.monotonic() - stopped > SAME_CTRL_C:
+            stopped = time.monotonic()
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -2156,9 +2166,8 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     terminal = Terminal(sys.stdout if options.p is None else sys.stderr)
     terminal.streams = options.p is None
-    prepare(terminal)
+    prepare()
     try:
-        terminal.armed = True
         if options.demo is not None:
             lessons = Path(__file__).resolve().parent / "tests/lessons"
             if not lessons.exists():

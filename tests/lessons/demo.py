@@ -226,7 +226,7 @@ class Lesson(StubClient):
         self.tell(f"\n{title}\n{fill(scene.about)}")
         for line in scene.typed.splitlines():
             self.tell("\n" + fill(f"> {line}", subsequent_indent="  "))
-            self.agent = work_on(self.agent, out, line)
+            work_on(self.agent, line)
         came = self.acted, len(self.too_long), self.refused, [*self.queue]
         if came != ([scene.layer], len(scene.refused.splitlines()), [], []):
             raise AgentError(f"scene {number} came out otherwise: {came}")
