@@ -1717,8 +1717,8 @@ class Terminal:
     streams: bool = True  # whether to show text as it is written
     unfinished: str = ""  # the style of the text that the last line is made of
     waiting: str = ""  # what for; a line that goes away
-    since: float = 0.0  # seconds, time.monotonic()
-    clock: threading.Thread | None = None  # draws that line
+    since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
+    drawn: bool = False  # whether that line is on the screen
     lock: Any = field(default_factory=threading.RLock)
     allowed: set[str] = field(default_factory=set)  # tools that need not ask any more
 
@@ -1738,7 +1738,9 @@ def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event: text as it streams, all else as lines of their own."""
     with terminal.lock:
         if style == "wait":
-            return start_clock(terminal, text)
+            terminal.since = terminal.since or time.monotonic()
+            terminal.waiting = text
+            return
         if style in STREAMED and not terminal.streams:
             return
         stop_clock(terminal)
@@ -1779,34 +1781,24 @@ def cut_to_screen(text: str) -> str:
     return text
 
 
-def start_clock(terminal: Terminal, text: str) -> None:
-    """Show what is waited for and how long already, on a terminal alone."""
-    if not terminal.waiting:
-        terminal.since = time.monotonic()
-    terminal.waiting = text
-    erases = terminal.out.isatty() and os.environ.get("TERM") != "dumb"
-    if terminal.clock is None and erases:
-        terminal.clock = threading.Thread(target=tick, args=(terminal,), daemon=True)
-        terminal.clock.start()
-
-
-def stop_clock(terminal: Terminal) -> None:
-    """Take the line of `start_clock` away: nothing is waited for any more."""
-    with terminal.lock:
-        if terminal.waiting and not terminal.unfinished and terminal.clock:
-            print("\r\x1b[K", end="", file=terminal.out, flush=True)
-        terminal.waiting = ""
-
-
-def tick(terminal: Terminal) -> None:
-    """Draw the line of `start_clock` anew each second, in a thread of its own."""
+def clock(terminal: Terminal) -> None:
+    """Each second draw what is waited for and how long, in a thread of its own."""
     while True:
         time.sleep(1)
         with terminal.lock:
-            if terminal.waiting and not terminal.unfinished:
+            if terminal.since and not terminal.unfinished:
                 seconds = time.monotonic() - terminal.since
-                line = cut_to_screen(f"{terminal.waiting}, {seconds:.0f} s")
+                line = cut_to_screen(f"{visible(terminal.waiting)}, {seconds:.0f} s")
                 print(f"\r\x1b[K{line}", end="", file=terminal.out, flush=True)
+                terminal.drawn = True
+
+
+def stop_clock(terminal: Terminal) -> None:
+    """Nothing is waited for any more: take the line of the clock away."""
+    with terminal.lock:
+        if terminal.drawn:
+            print("\r\x1b[K", end="", file=terminal.out, flush=True)
+        terminal.since, terminal.drawn = 0.0, False
 
 
 def ask_person(terminal: Terminal, name: str, what: str) -> None:
@@ -1874,19 +1866,17 @@ def command(agent: Agent, line: str) -> None:
     name, _, rest = line.partition(" ")
     if name in ("/quit", "exit", "quit"):
         raise EOFError
+    if name in ("/compact", "/context") and not agent.system:
+        begin(agent)
     if name == "/clear":
         old = agent.transcript if agent.messages else "empty"
         agent.emit("note", f"[clear] the old conversation is {old}")
         vars(agent).update(vars(Conversation()))
     elif name == "/compact":
-        if not agent.system:
-            begin(agent)
         close_calls(agent)
         agent.focus = rest
         compact_history(agent, "compact")
     elif name == "/context":
-        if not agent.system:
-            begin(agent)
         agent.emit("plain", context_table(agent))
     elif name == "/resume":
         choose(agent, rest.strip())
@@ -1923,33 +1913,42 @@ def show_last(agent: Agent) -> None:
 
 
 def edit_lines() -> Any:
-    """The line editor with pasted paragraphs and the history of earlier runs."""
+    """The line editor with pasted paragraphs and earlier prompts, None without one."""
     with suppress(ImportError):
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
-        with suppress(OSError):
-            if HISTORY.is_file():
-                readline.read_history_file(HISTORY)
+        with suppress(OSError), open_history("r") as file:
+            for prompt in re.split(r"(?<!\\)\n", file.read())[:-1]:
+                readline.add_history(prompt.replace("\\\n", "\n"))
         return readline
 
 
-def read_prompt(editor: Any) -> str:
+def keep_prompt(editor: Any, prompt: str) -> None:
+    """Let it be called back, also in later runs; a backslash ends a line in it."""
+    editor.add_history(prompt)
+    with suppress(OSError):
+        own_folder(TRANSCRIPT_DIR)
+        with open_history("a") as file:
+            file.write(prompt.replace("\n", "\\\n") + "\n")
+
+
+def open_history(mode: str) -> Any:
+    """The file of prompts; OSError where it leads elsewhere, and no pipe blocks."""
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+    return open(HISTORY, mode, errors="replace", newline="\n", opener=opener)
+
+
+def read_prompt() -> str:
     """What the person types; a line that ends in a backslash goes on in the next."""
     mark, more = ("> ", "... ") if sys.stdin.isatty() else ("", "")
     line = input(mark)
     while line.endswith("\\"):
         line = f"{line[:-1]}\n{input(more)}"
-    if editor and line.strip():
-        editor.add_history(line.replace("\n", " "))  # a line each, as in the file
-        with suppress(OSError, AttributeError):  # not every editor can append
-            own_folder(TRANSCRIPT_DIR)
-            os.close(
-                os.open(HISTORY, os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-            )
-            if HISTORY.is_file():  # of this folder, no link to another
-                editor.append_history_file(1, HISTORY)
     return line.strip()
 
 
@@ -1961,8 +1960,10 @@ def repl(agent: Agent, line: str) -> None:
         try:
             if not line:
                 hint = "Ctrl-D or /quit leaves"
-                line = read_prompt(editor)
+                line = read_prompt()
             hint = "stopped"
+            if editor and line and not is_command(line):
+                keep_prompt(editor, line)
             work_on(agent, line)
             line = ""
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
@@ -1976,16 +1977,20 @@ def work_on(agent: Agent, line: str) -> None:
     """Do what one line asks for, and say what went wrong; EOFError: leave."""
     if not line:
         return
-    is_command = re.match(r"/\w*( |$)", line) or line in ("exit", "quit")
     try:
-        if is_command:
+        if is_command(line):
             command(agent, line)
         else:
             take_turn(agent, line)
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
-    if line.startswith("/compact") or not is_command:
+    if line.startswith("/compact") or not is_command(line):
         agent.emit("note", status_line(agent))
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is for this program; a path with which it begins is none."""
+    return line in ("exit", "quit") or bool(re.match(r"/\w*( |$)", line))
 
 
 # ---- main ----
@@ -2012,16 +2017,10 @@ def limits(own_window: int = 0, own_output: int = 0) -> Limits:
     most = min(MAX_OUTPUT, own_output or MAX_OUTPUT, window // 3)
     asked = number("THRESHOLD", auto_compact_threshold(window, most))
     threshold = min(asked, window - most) or window  # 0: only when the window is full
-    return Limits(
-        window=window,
-        max_output=most,
-        threshold=threshold,
-        clear_above=number("CLEAR_ABOVE", threshold // 2),
-        keep_recent=number("KEEP_RECENT", KEEP_RECENT),
-        keep_tokens=number("KEEP_TOKENS", KEEP_TOKENS),
-        min_savings=number("MIN_SAVINGS", MIN_SAVINGS),
-        max_messages=number("MAX_MESSAGES", MAX_MESSAGES),
-    )
+    own = Limits(window, most, threshold, number("CLEAR_ABOVE", threshold // 2))
+    for name in ("keep_recent", "keep_tokens", "min_savings", "max_messages"):
+        setattr(own, name, number(name.upper(), getattr(own, name)))
+    return own
 
 
 def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
@@ -2156,8 +2155,7 @@ def open_streams() -> None:
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the run
-        if hasattr(getattr(sys, name), "reconfigure"):
-            getattr(sys, name).reconfigure(errors="replace")
+        getattr(sys, name).reconfigure(errors="replace")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -2166,6 +2164,8 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     terminal = Terminal(sys.stdout if options.p is None else sys.stderr)
     terminal.streams = options.p is None
+    if terminal.out.isatty() and os.environ.get("TERM") != "dumb":
+        threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     prepare()
     try:
         if options.demo is not None:

@@ -12,6 +12,7 @@ import sys
 import time
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from builders import call, lines_of, outputs, turn_into
@@ -662,17 +663,15 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
     assert "null" in named  # a name that no file can have
 
 
-def test_a_history_that_leads_elsewhere_is_neither_read_nor_written(monkeypatch):
+@pytest.mark.parametrize("what", ["../victim", "pipe", "folder"])
+def test_a_history_that_is_no_file_is_neither_read_nor_written(monkeypatch, what):
     Path("victim").write_text("mine\n")
     Path(".transcripts").mkdir()
-    Path(".transcripts/history").symlink_to("../victim")
-    kept = []
-    editor = types.SimpleNamespace(
-        add_history=kept.append,
-        append_history_file=lambda count, path: Path(path).write_text("prompt"),
-    )
-    monkeypatch.setattr("builtins.input", lambda mark: "a prompt")
-    assert program.read_prompt(editor) == "a prompt" == kept[0]
+    Path(".transcripts/history").touch()
+    turn_into(Path(".transcripts/history"), what)
+    monkeypatch.setitem(sys.modules, "readline", Mock())
+    program.keep_prompt(editor := program.edit_lines(), "a prompt")
+    editor.add_history.assert_called_once_with("a prompt")
     assert Path("victim").read_text() == "mine\n"
 
 

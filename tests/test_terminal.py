@@ -527,13 +527,26 @@ def test_a_pasted_paragraph_is_one_prompt_and_so_is_a_line_that_goes_on(person, 
 
 def test_what_was_typed_can_be_called_back_in_another_run(person, shared, stub):
     stub.enqueue(*[reply("Yes.")] * 3)
-    person.say("first", "Yes.")
-    person.say("secon\\\nd", "Yes.")
+    person.say("def f():\\\n    return 1", "Yes.")
+    person.say("second", "Yes.")
     history = person.folder / ".transcripts/history"
     assert history.stat().st_mode & 0o777 == 0o600
     with shared.desk.person() as another:
         another.say("\x10\x10", "Yes.")  # Ctrl-P: the one before
-    assert stub.requests[-1]["messages"][-1]["content"] == "first"
+    assert stub.requests[-1]["messages"][-1]["content"] == "def f():\n    return 1"
+
+
+def test_history_holds_each_prompt_as_it_was_typed_and_no_command(monkeypatch):
+    lines = ["one", "/quit", "two\nlines", "exit", "a \\\nb", "/help", "last"]
+    monkeypatch.setattr(program, "read_prompt", Mock(side_effect=[*lines, EOFError]))
+    monkeypatch.setattr(program, "work_on", Mock())
+    monkeypatch.setattr(program.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setitem(sys.modules, "readline", Mock())
+    program.repl(program.Agent(), "")
+    monkeypatch.setitem(sys.modules, "readline", later := Mock())
+    program.edit_lines()
+    called_back = [call.args[0] for call in later.add_history.call_args_list]
+    assert called_back == ["one", "two\nlines", "a \\\nb", "last"]
 
 
 def test_a_line_can_be_edited_while_it_is_typed(person, stub):
