@@ -41,7 +41,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, NoReturn, TextIO
 
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
@@ -126,7 +126,7 @@ class Agent(Limits, Conversation):
     thinking: bool = False  # whether the model can show its thinking
     tools: "dict[str, Tool]" = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
-    approve: Callable[[str, str], bool | str] = lambda tool, what: False  # or why not
+    approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     bill: Counter = field(default_factory=Counter)  # "sent", "read", "unforgotten"
 
 
@@ -1334,10 +1334,13 @@ def redact(text: str) -> str:
 
 def ask_first(agent: Agent, name: str, what: str) -> None:
     """Raise ToolError unless the person lets this tool do `what`."""
-    answer = agent.approve(name, redact(what))
-    if answer is not True:
-        why = f", saying: {answer}." if answer else ". Ask what to do instead."
-        raise ToolError(f"The user refused this call{why}")
+    agent.approve(name, redact(what))
+
+
+def refuse(reason: str = "") -> NoReturn:
+    """Tell the model that the person said no, and why."""
+    why = f", saying: {reason}." if reason else ". Ask what to do instead."
+    raise ToolError(f"The user refused this call{why}")
 
 
 def inside(path: str, writing: bool = False) -> Path:
@@ -1669,6 +1672,8 @@ def begin(agent: Agent) -> None:
     It is the same for the whole conversation: rules (AGENTS.md) and skills are read
     once. What was taken up from a transcript is held to the limits, too.
     """
+    if agent.client is None:
+        connect(agent)
     agent.system = {
         "system prompt": SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
     }
@@ -1786,11 +1791,10 @@ class Terminal:
     streams: bool = True  # whether to show text as it is written
     unfinished: str = ""  # the style of the text that the last line is made of
     waiting: str = ""  # what for; a line that goes away
-    since: float = 0.0  # seconds, time.monotonic()
-    clock: threading.Thread | None = None  # draws that line
+    since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
+    drawn: bool = False  # whether that line is on the screen
     lock: Any = field(default_factory=threading.RLock)
     allowed: set[str] = field(default_factory=set)  # tools that need not ask any more
-    armed: bool = False  # whether Ctrl-C stops something
 
 
 def visible(text: str, more: str = "") -> str:
@@ -1808,7 +1812,9 @@ def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event: text as it streams, all else as lines of their own."""
     with terminal.lock:
         if style == "wait":
-            return start_clock(terminal, text)
+            terminal.since = terminal.since or time.monotonic()
+            terminal.waiting = text
+            return
         if style in STREAMED and not terminal.streams:
             return
         stop_clock(terminal)
@@ -1849,43 +1855,33 @@ def cut_to_screen(text: str) -> str:
     return text
 
 
-def start_clock(terminal: Terminal, text: str) -> None:
-    """Show what is waited for and how long already, on a terminal alone."""
-    if not terminal.waiting:
-        terminal.since = time.monotonic()
-    terminal.waiting = text
-    erases = terminal.out.isatty() and os.environ.get("TERM") != "dumb"
-    if terminal.clock is None and erases:
-        terminal.clock = threading.Thread(target=tick, args=(terminal,), daemon=True)
-        terminal.clock.start()
-
-
-def stop_clock(terminal: Terminal) -> None:
-    """Take the line of `start_clock` away: nothing is waited for any more."""
-    with terminal.lock:
-        if terminal.waiting and not terminal.unfinished and terminal.clock:
-            print("\r\x1b[K", end="", file=terminal.out, flush=True)
-        terminal.waiting = ""
-
-
-def tick(terminal: Terminal) -> None:
-    """Draw the line of `start_clock` anew each second, in a thread of its own."""
+def clock(terminal: Terminal) -> None:
+    """Each second draw what is waited for and how long, in a thread of its own."""
     while True:
         time.sleep(1)
         with terminal.lock:
-            if terminal.waiting and not terminal.unfinished:
+            if terminal.since and not terminal.unfinished:
                 seconds = time.monotonic() - terminal.since
-                line = cut_to_screen(f"{terminal.waiting}, {seconds:.0f} s")
+                line = cut_to_screen(f"{visible(terminal.waiting)}, {seconds:.0f} s")
                 print(f"\r\x1b[K{line}", end="", file=terminal.out, flush=True)
+                terminal.drawn = True
 
 
-def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
-    """True if the person lets a tool run, else why not; without a terminal: no."""
+def stop_clock(terminal: Terminal) -> None:
+    """Nothing is waited for any more: take the line of the clock away."""
+    with terminal.lock:
+        if terminal.drawn:
+            print("\r\x1b[K", end="", file=terminal.out, flush=True)
+        terminal.since, terminal.drawn = 0.0, False
+
+
+def ask_person(terminal: Terminal, name: str, what: str) -> None:
+    """Raise ToolError unless the person lets a tool run; without a terminal: no."""
     if name in terminal.allowed:
-        return True
+        return
     if not sys.stdin.isatty():
         show(terminal, "error", f"[{name}] refused: no terminal to ask on (see --yes)")
-        return "there is no terminal to ask on"
+        refuse("there is no terminal to ask on")
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
     lines, half = visible(what).split("\n"), MAX_DIFF_LINES // 2
     if len(lines) > MAX_DIFF_LINES + 1:
@@ -1894,7 +1890,8 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
     show(terminal, "plain", f"Run {name}? y: yes, a: always in this run, n or why not")
     answer = sys.stdin.readline().strip()
     terminal.allowed |= {name} if answer.lower() == "a" else set()
-    return answer.lower() in ("y", "a") or ("" if answer.lower() == "n" else answer)
+    if answer.lower() not in ("y", "a"):
+        refuse("" if answer.lower() == "n" else answer)
 
 
 def bar(tokens: float, most: int) -> str:
@@ -1940,119 +1937,136 @@ def context_table(agent: Agent) -> str:
     return "\n".join(lines)
 
 
-def command(agent: Agent, terminal: Terminal, line: str) -> Agent:
-    """Carry out a /command; returns the agent to go on with. EOFError: leave."""
+def command(agent: Agent, line: str) -> None:
+    """Carry out a /command; raises AgentError, or EOFError to leave."""
     name, _, rest = line.partition(" ")
     if name in ("/quit", "exit", "quit"):
         raise EOFError
+    if name in ("/compact", "/context") and not agent.system:
+        begin(agent)
     if name == "/clear":
         old = agent.transcript if agent.messages else "empty"
-        show(terminal, "note", f"[clear] the old conversation is {old}")
-        return replace(connected(agent), **vars(Conversation()))
-    if name == "/compact":
-        close_calls(connected(agent))
+        agent.emit("note", f"[clear] the old conversation is {old}")
+        vars(agent).update(vars(Conversation()))
+    elif name == "/compact":
+        close_calls(agent)
         agent.focus = rest
         compact_history(agent, "compact")
     elif name == "/context":
-        show(terminal, "plain", context_table(agent))
+        agent.emit("plain", context_table(agent))
     elif name == "/resume":
-        choose(agent, terminal, rest.strip())
+        choose(agent, rest.strip())
     elif name == "/help":
-        show(terminal, "plain", HELP)
+        agent.emit("plain", HELP)
     else:
-        show(terminal, "error", f"There is no command {name}: /help lists them.")
-    return agent
+        raise AgentError(f"There is no command {name}: /help lists them.")
 
 
-def choose(agent: Agent, terminal: Terminal, number: str) -> None:
+def choose(agent: Agent, number: str) -> None:
     """List the conversations of this folder, or take up the one with this number."""
     found = dict(zip(map(str, range(1, 21)), conversations(agent)))
     if number in found:
         resume(agent, found[number][0])
-        return show_last(agent, terminal)
+        return show_last(agent)
     if number:
         raise AgentError(f"There is no conversation {number}: /resume lists them.")
     for key, (path, messages) in found.items():
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         words = " ".join(" ".join(remember(messages)["words"][:1]).split())
         line = f"{key:>3}  {date}  {len(messages):>4} messages  {words}"
-        show(terminal, "plain", cut_to_screen(visible(line)))
-    show(terminal, "plain", "/resume NUMBER takes one up" if found else "none yet")
+        agent.emit("plain", cut_to_screen(visible(line)))
+    agent.emit("plain", "/resume NUMBER takes one up" if found else "none yet")
 
 
-def show_last(agent: Agent, terminal: Terminal) -> None:
+def show_last(agent: Agent) -> None:
     """Show the last question of a conversation that is taken up, and its answer."""
     for said in remember(agent.messages)["words"][-1:]:
-        show(terminal, "plain", f"> {said}")
+        agent.emit("plain", f"> {said}")
     asked = max([at for at, m in enumerate(agent.messages) if is_typed(m)], default=0)
     answers = [text_of(m) for m in agent.messages[asked:] if m["role"] == "assistant"]
     for answer in list(filter(None, answers))[-1:]:
-        show(terminal, "plain", answer)
+        agent.emit("plain", answer)
 
 
 def edit_lines() -> Any:
-    """The line editor with pasted paragraphs and the history of earlier runs."""
+    """The line editor with pasted paragraphs and earlier prompts, None without one."""
     with suppress(ImportError):
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
-        with suppress(OSError):
-            if HISTORY.is_file():
-                readline.read_history_file(HISTORY)
+        with suppress(OSError), open_history("r") as file:
+            for prompt in re.split(r"(?<!\\)\n", file.read())[:-1]:
+                readline.add_history(prompt.replace("\\\n", "\n"))
         return readline
 
 
-def read_prompt(editor: Any) -> str:
+def keep_prompt(editor: Any, prompt: str) -> None:
+    """Let it be called back, also in later runs; a backslash ends a line in it."""
+    editor.add_history(prompt)
+    with suppress(OSError):
+        own_folder(TRANSCRIPT_DIR)
+        with open_history("a") as file:
+            file.write(prompt.replace("\n", "\\\n") + "\n")
+
+
+def open_history(mode: str) -> Any:
+    """The file of prompts; OSError where it leads elsewhere, and no pipe blocks."""
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+    return open(HISTORY, mode, errors="replace", newline="\n", opener=opener)
+
+
+def read_prompt() -> str:
     """What the person types; a line that ends in a backslash goes on in the next."""
     mark, more = ("> ", "... ") if sys.stdin.isatty() else ("", "")
     line = input(mark)
     while line.endswith("\\"):
         line = f"{line[:-1]}\n{input(more)}"
-    if editor and line.strip():
-        editor.add_history(line.replace("\n", " "))  # a line each, as in the file
-        with suppress(OSError, AttributeError):  # not every editor can append
-            own_folder(TRANSCRIPT_DIR)
-            os.close(
-                os.open(HISTORY, os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-            )
-            if HISTORY.is_file():  # of this folder, no link to another
-                editor.append_history_file(1, HISTORY)
     return line.strip()
 
 
-def repl(agent: Agent, terminal: Terminal, line: str) -> None:
+def repl(agent: Agent, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     editor = edit_lines() if sys.stdin.isatty() else None
-    typed = False
+    hint = ""
     while True:
         try:
-            terminal.armed, typed = True, bool(line)
-            line = line or read_prompt(editor)
-            typed = True
-            agent = work_on(agent, terminal, line) if line else agent
-            line, terminal.armed = "", False
+            if not line:
+                hint = "Ctrl-D or /quit leaves"
+                line = read_prompt()
+            hint = "stopped"
+            if editor and line and not is_command(line):
+                keep_prompt(editor, line)
+            work_on(agent, line)
+            line = ""
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
-            line, hint = "", "stopped" if typed else "Ctrl-D or /quit leaves"
-            below = "" if terminal.unfinished or terminal.waiting else "\n"  # the ^C
-            show(terminal, "error", f"{below}{hint}")
+            line = ""
+            agent.emit("error", f"\n{hint}")  # below the ^C
         except EOFError:
-            return show(terminal, "plain", "")
+            return agent.emit("plain", "")
 
 
-def work_on(agent: Agent, terminal: Terminal, line: str) -> Agent:
-    """Do what one line asks for; returns the agent to go on with."""
-    is_command = re.match(r"/\w*( |$)", line) or line in ("exit", "quit")
+def work_on(agent: Agent, line: str) -> None:
+    """Do what one line asks for, and say what went wrong; EOFError: leave."""
+    if not line:
+        return
     try:
-        if is_command:
-            agent = command(agent, terminal, line)
+        if is_command(line):
+            command(agent, line)
         else:
-            take_turn(connected(agent), line)
+            take_turn(agent, line)
     except (AgentError, OSError) as error:
-        show(terminal, "error", str(error))
-    if line.startswith("/compact") or not is_command:
-        show(terminal, "note", status_line(agent))
-    return agent
+        agent.emit("error", str(error))
+    if line.startswith("/compact") or not is_command(line):
+        agent.emit("note", status_line(agent))
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is for this program; a path with which it begins is none."""
+    return line in ("exit", "quit") or bool(re.match(r"/\w*( |$)", line))
 
 
 # ---- main ----
@@ -2060,6 +2074,7 @@ def work_on(agent: Agent, terminal: Terminal, line: str) -> Agent:
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
 INSTALL = "Install the packages of requirements.txt."
 PIPE_SECONDS = 3  # for the first byte of what is piped into -p
+SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
 
 
 def number(name: str, default: int) -> int:
@@ -2078,16 +2093,9 @@ def limits(own_window: int = 0, own_output: int = 0) -> Limits:
     most = min(MAX_OUTPUT, own_output or MAX_OUTPUT, window // 3)
     asked = number("THRESHOLD", auto_compact_threshold(window, most))
     threshold = min(asked, window - most) or window  # 0: only when the window is full
-    return Limits(
-        window=window,
-        max_output=most,
-        threshold=threshold,
-        clear_above=number("CLEAR_ABOVE", threshold * 7 // 10),
-        keep_recent=number("KEEP_RECENT", KEEP_RECENT),
-        keep_tokens=number("KEEP_TOKENS", KEEP_TOKENS),
-        min_savings=number("MIN_SAVINGS", MIN_SAVINGS),
-        max_messages=number("MAX_MESSAGES", MAX_MESSAGES),
-    )
+    names = "clear_above", "keep_recent", "keep_tokens", "min_savings", "max_messages"
+    own = {name: number(name.upper(), getattr(Limits, name)) for name in names}
+    return Limits(window, most, threshold, **own)
 
 
 def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
@@ -2105,54 +2113,58 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
         raise AgentError("No API key: set ANTHROPIC_API_KEY, see .env.example.")
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
-    agent.approve = (lambda *_: True) if options.yes else partial(ask_person, terminal)
-    if fixed_tokens(agent) > agent.threshold:
-        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
+    agent.approve = (lambda *_: None) if options.yes else partial(ask_person, terminal)
     return agent
 
 
-def connect(agent: Agent, done: threading.Event) -> None:
-    """Give the agent the SDK's client and the model's own limits, or the fault."""
+def connect(agent: Agent) -> None:
+    """Give the agent the SDK's client and the model's own limits; raises AgentError."""
+    agent.emit("wait", "waiting for the connection")
     try:
         import anthropic
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
-        with suppress(Exception):  # the models endpoint is never needed
-            info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
-            reported = info.max_input_tokens, info.max_tokens
-            own = [n if type(n) is int and n > 0 else 0 for n in reported]
-            vars(agent).update(vars(limits(*own)))
-            can: Any = info.capabilities
-            agent.thinking = can.thinking.types.adaptive.supported is True
-        agent.client = client
-    except Exception as error:  # noqa: BLE001  shown when the client is needed
-        lacks = isinstance(error, ImportError)
+    except ImportError as error:
+        raise AgentError(f"{error}. {INSTALL}") from error
+    except Exception as error:
         address = os.environ.get("ANTHROPIC_BASE_URL", "")
-        hint = INSTALL if lacks else f"({address}) {HINTS[None]}"
-        agent.client = AgentError(f"{error}. {hint}")
-    done.set()
+        raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
+    with suppress(Exception):  # the models endpoint is never needed
+        info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
+        reported = info.max_input_tokens, info.max_tokens
+        own = [n if type(n) is int and n > 0 else 0 for n in reported]
+        vars(agent).update(vars(limits(*own)))
+        can: Any = info.capabilities
+        agent.thinking = can.thinking.types.adaptive.supported is True
+    if fixed_tokens(agent) > agent.threshold:
+        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
+    agent.client = client
 
 
-def connected(agent: Agent) -> Agent:
-    """The agent, once its client is there; raises AgentError where there is none."""
-    ready = agent.client
-    if isinstance(ready, threading.Event):  # unlike join(), it survives a Ctrl-C
-        agent.emit("wait", "waiting for the connection")
-        ready.wait()
-    if isinstance(agent.client, AgentError):
-        raise agent.client
-    if not agent.system:
-        begin(agent)
-    return agent
+def import_sdk() -> None:
+    """Load the SDK while the person types: that takes a second."""
+    with suppress(Exception):  # `connect` says what is wrong with it
+        import anthropic  # noqa: F401
 
 
 def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    known = ["AGENTS.md"] * ("AGENTS.md" in agent.system)
-    names = [*agent.skills][:5] + ["..."] * (len(agent.skills) > 5)
-    known += [f"skills: {', '.join(names)}"] if names else []
+    rules, _ = find_rules()
+    names = [*find_skills(agent)]
+    known = [rules.name] if rules else []
+    some = ", ".join(names[:5] + ["..."] * (len(names) > 5))
+    known += [f"skills: {some}"] if names else []
     limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
+
+
+def find_rules() -> tuple[Path | None, list[str]]:
+    """The AGENTS.md or CLAUDE.md that counts, and lines on what is not used, and why."""
+    for name in ("AGENTS.md", "CLAUDE.md"):
+        with suppress(ToolError, OSError):
+            if (path := text_file(name)).stat().st_size:
+                return path, []
+    return None, []
 
 
 def piped() -> str:
@@ -2167,16 +2179,14 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     agent = configured(options, terminal)
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
-    begin(agent)
-    agent.client = threading.Event()  # the SDK takes a second to load: one may type
-    threading.Thread(target=connect, args=(agent, agent.client), daemon=True).start()
     if options.p is None:
-        show(terminal, "note", first_screen(agent))
+        agent.emit("note", first_screen(agent))
         if options.resume is not None:
-            show_last(agent, terminal)
-        return repl(agent, terminal, options.prompt or "")
+            show_last(agent)
+        threading.Thread(target=import_sdk, daemon=True).start()
+        return repl(agent, options.prompt or "")
     text = sys.stdin.read() if options.p == "-" else f"{piped()}\n\n{options.p}".strip()
-    answer = take_turn(connected(agent), text)
+    answer = take_turn(agent, text)
     stop_clock(terminal)
     print(visible(answer))
 
@@ -2198,14 +2208,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def prepare(terminal: Terminal) -> None:
+def prepare() -> None:
     """Let Ctrl-C stop what is being done, and the end of a session all that runs."""
+    stopped = float("-inf")  # seconds, when a Ctrl-C last did so
 
     def handle(number: int, _: Any) -> None:
+        nonlocal stopped
         if number != signal.SIGINT:
             sys.exit(143)
-        if terminal.armed:  # once until there is something to stop again
-            terminal.armed = False
+        if time.monotonic() - stopped > SAME_CTRL_C:
+            stopped = time.monotonic()
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -2218,8 +2230,7 @@ def open_streams() -> None:
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the run
-        if hasattr(getattr(sys, name), "reconfigure"):
-            getattr(sys, name).reconfigure(errors="replace")
+        getattr(sys, name).reconfigure(errors="replace")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -2228,9 +2239,10 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     terminal = Terminal(sys.stdout if options.p is None else sys.stderr)
     terminal.streams = options.p is None
-    prepare(terminal)
+    if terminal.out.isatty() and os.environ.get("TERM") != "dumb":
+        threading.Thread(target=clock, args=(terminal,), daemon=True).start()
+    prepare()
     try:
-        terminal.armed = True
         if options.demo is not None:
             lessons = Path(__file__).resolve().parent / "tests/lessons"
             if not lessons.exists():

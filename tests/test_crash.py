@@ -134,7 +134,6 @@ def act_on(point):
 
     def approve(name, what):
         point("approval")
-        return True
 
     agent = Agent(client=WatchedClient(point), approve=approve, **SMALL)
     agent.emit = lambda style, text: style in ("text", "thinking") or point("event")

@@ -106,7 +106,7 @@ def live():
         line = "All lines of the notes are alike. " * 8
         Path(f"notes{number}.txt").write_text(f"{line}\n" * 100)
     limits = {"window": WINDOW, "max_output": OUTPUT, "threshold": THRESHOLD}
-    agent = program.Agent(client=Worker(), approve=lambda *_: True, **limits)
+    agent = program.Agent(client=Worker(), approve=lambda *_: None, **limits)
     session = Session(agent, agent.client)
     for turn in range(1, TURNS + 1):
         if turn == TURNS - TRACED:

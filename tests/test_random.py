@@ -312,7 +312,7 @@ def take(agent, step):
     st.sampled_from([0, 8]),
 )
 def test_every_step_leaves_a_sound_conversation(steps, room, keep_recent, max_messages):
-    agent = program.Agent(client=Model(), approve=lambda *_: True, min_savings=300)
+    agent = program.Agent(client=Model(), approve=lambda *_: None, min_savings=300)
     agent.threshold = program.context_tokens(agent) + room
     agent.keep_recent, agent.max_messages = keep_recent, max_messages
     for step in steps:

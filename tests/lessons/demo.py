@@ -207,7 +207,7 @@ class Lesson(StubClient):
     def __init__(self):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
         self.sent, self.bill = [], None
-        more = {"thinking": True, "approve": lambda name, what: True, "emit": self.emit}
+        more = {"thinking": True, "approve": lambda name, what: None, "emit": self.emit}
         limits = {"window": WINDOW, "max_output": MAX_OUTPUT, "threshold": THRESHOLD}
         self.agent = WatchedAgent(client=self, model="scripted", **limits, **more)
         begin(self.agent)
@@ -228,7 +228,7 @@ class Lesson(StubClient):
         self.tell(f"\n{title}\n{fill(scene.about)}")
         for line in scene.typed.splitlines():
             self.tell("\n" + fill(f"> {line}", subsequent_indent="  "))
-            self.agent = work_on(self.agent, out, line)
+            work_on(self.agent, line)
         came = self.acted, len(self.too_long), self.refused, [*self.queue]
         if came != ([scene.layer], len(scene.refused.splitlines()), [], []):
             raise AgentError(f"scene {number} came out otherwise: {came}")

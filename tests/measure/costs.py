@@ -161,7 +161,7 @@ def drive(
     meter = Meter(session, read=read)
     recording = Recording(session, meter)
     clock = SimpleNamespace(**vars(time) | {"monotonic": recording.clock})
-    world = {"approve": lambda *_: True, "emit": recording.listen}
+    world = {"approve": lambda *_: None, "emit": recording.listen}
     tools: Any = recording.tools()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
