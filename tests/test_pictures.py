@@ -14,7 +14,8 @@ import agent as program
 
 DRAWN = pictures.pictures()
 SVG = "{http://www.w3.org/2000/svg}"
-COLORS = {charts.TEXT, charts.BLUE, charts.ORANGE, charts.GREEN, charts.PURPLE}
+WHITE, NIGHT = "#ffffff", "#0d1117"
+SHOWN = {WHITE: {color: color for color in charts.DARK}, NIGHT: charts.DARK}
 
 
 def parsed(name):
@@ -47,7 +48,7 @@ def test_a_picture_has_a_title_its_numbers_in_words_and_no_background(name):
     assert root.get("role") == "img" and root.find(f"{SVG}title").text
     assert name == "doors" or re.search(r"\d", told(name))
     found = re.findall(r'(?:fill|stroke)="([^"]+)"', DRAWN[name])
-    assert {*found} <= COLORS | {"none"}
+    assert {*found} <= charts.DARK.keys() | {"none"}
     widths = [float(box.get("width")) for box in root.iter(f"{SVG}rect")]
     assert max(widths, default=0) < charts.WIDTH * 0.9
 
@@ -61,11 +62,41 @@ def brightness(color):
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("background", ["#ffffff", "#0d1117"])
-@pytest.mark.parametrize("color", sorted(COLORS))
-def test_each_color_can_be_read_on_both_backgrounds(color, background):
+def contrast(color, background):
+    """The contrast of two colors as WCAG 2 defines it; text needs 4.5."""
     dark, light = sorted([brightness(color), brightness(background)])
-    assert (light + 0.05) / (dark + 0.05) >= 3
+    return (light + 0.05) / (dark + 0.05)
+
+
+def filled(color, background):
+    """The color of what lies behind text, over a background."""
+    parts = [[int(c[at : at + 2], 16) for at in (1, 3, 5)] for c in (color, background)]
+    mixed = (charts.between(b, a, charts.FILL) for a, b in zip(*parts))
+    return "#" + "".join(f"{round(part):02x}" for part in mixed)
+
+
+@pytest.mark.parametrize("background", SHOWN)
+@pytest.mark.parametrize("color", charts.DARK)
+def test_text_can_be_read_on_its_background_and_on_all_that_fills_it(color, background):
+    shown = SHOWN[background]
+    assert contrast(shown[color], background) >= 4.5
+    fill = filled(shown[color], background)
+    assert contrast(shown[charts.TEXT], fill) >= 4.5
+
+
+@pytest.mark.parametrize("background, other", [(WHITE, NIGHT), (NIGHT, WHITE)])
+@pytest.mark.parametrize("color", charts.DARK)
+def test_text_is_still_seen_where_page_and_reader_differ(color, background, other):
+    assert contrast(SHOWN[background][color], other) >= 3
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_each_color_has_another_where_the_reader_prefers_dark(name):
+    rules = parsed(name).find(f"{SVG}style").text
+    assert rules.strip().startswith("@media (prefers-color-scheme: dark)")
+    for color, other in charts.DARK.items():
+        assert f'[fill="{color}"] {{ fill: {other} }}' in rules
+        assert f'[stroke="{color}"] {{ stroke: {other} }}' in rules
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -1,12 +1,20 @@
-"""Pictures as SVG text: no background, colours that read on light and dark alike."""
+"""Pictures as SVG text, without a background: to be read on white and on dark."""
 
 from html import escape
 from itertools import pairwise, takewhile
 from math import cos, dist, log, pi, sin, sqrt
 from typing import NamedTuple
 
-TEXT, BLUE, ORANGE = "#6e7781", "#2f81f7", "#c2690a"
-GREEN, PURPLE = "#2da44e", "#8957e5"
+TEXT, BLUE, ORANGE = "#5b6570", "#0969da", "#b35309"
+GREEN, PURPLE = "#1a7f37", "#8250df"
+DARK = {  # what is drawn instead where the reader prefers a dark background
+    TEXT: "#8b949e",
+    BLUE: "#4090f5",
+    ORANGE: "#d9772b",
+    GREEN: "#31a350",
+    PURPLE: "#a675f8",
+}
+FILL = 0.15  # the opacity of what lies behind text
 WIDTH, HEIGHT = 700, 440
 LEFT, RIGHT, TOP, BOTTOM = 55, 685, 60, 385  # of the plot within the picture
 FONT, LETTER = 13, 7.3  # pixels: the height of a letter, and the most of its width
@@ -194,8 +202,19 @@ def picture(title: str, body: list[str], told: list[str], height: int = HEIGHT) 
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'role="img" aria-label="{name}" font-family="{FAMILY}" font-size="{FONT}">'
     )
-    about = [f"<title>{name}</title>", f"<desc>{words}</desc>"]
+    about = [f"<title>{name}</title>", f"<desc>{words}</desc>", on_dark()]
     return "\n".join([head, *about, *body, "</svg>", ""])
+
+
+def on_dark() -> str:
+    """The rules that put each color's dark one in its place."""
+    rules = [
+        f'[{part}="{color}"] {{ {part}: {other} }}'
+        for color, other in DARK.items()
+        for part in ("fill", "stroke")
+    ]
+    wanted = "@media (prefers-color-scheme: dark)"
+    return "\n".join(["<style>", f"{wanted} {{", *rules, "}", "</style>"])
 
 
 def text(
@@ -237,7 +256,7 @@ def line(points: list[Point], color: str, width: float) -> str:
 
 
 def box(
-    x: float, y: float, wide: float, height: int, color: str, opacity: float = 0.15
+    x: float, y: float, wide: float, height: int, color: str, opacity: float = FILL
 ) -> str:
     """A rectangle; its outline if nothing fills it."""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{height}" rx="3"'
