@@ -137,6 +137,11 @@ def test_the_figures_are_by_the_clock_of_the_gaps(tmp_path):
     assert gone["s06"][0] < alive["s06"][0]  # it has no cache to lose
 
 
+def test_the_policies_stand_in_the_order_of_their_cost():
+    found = [float(cost) for cost in re.findall(r": cost ([\d.]+)", told("policies"))]
+    assert len(found) > 10 and found == sorted(found)
+
+
 def test_each_door_stands_in_the_loop_and_leads_to_one_function():
     loop = inspect.getsource(program.agent_loop)
     doors = "should_compact(agent)", "agent.focus is not None", "except PromptTooLong"

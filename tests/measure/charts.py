@@ -2,7 +2,7 @@
 
 from html import escape
 from itertools import pairwise, takewhile
-from math import cos, dist, log, pi, sin, sqrt
+from math import dist
 from typing import NamedTuple
 
 TEXT, BLUE, ORANGE = "#5b6570", "#0969da", "#b35309"
@@ -19,16 +19,20 @@ WIDTH, HEIGHT = 700, 440
 LEFT, RIGHT, TOP, BOTTOM = 55, 685, 60, 385  # of the plot within the picture
 FONT, LETTER = 13, 7.3  # pixels: the height of a letter, and the most of its width
 FAMILY = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
-COSTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)  # with a tick
-KEPT = (1, 0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.25, 0)  # a line
+GROUPS = {
+    BLUE: "this program",
+    ORANGE: "tutorial",
+    GREEN: "other agent",
+    TEXT: "to compare",
+}
 WALL = 200_000  # tokens: the window
 WAYS = {"nothing": TEXT, "s06": ORANGE, "ours": BLUE}
 
 Point = tuple[float, float]
 
 
-class Dot(NamedTuple):
-    """A named value in a picture of costs."""
+class Cost(NamedTuple):
+    """What a policy costs, doing nothing being 1, and what it keeps (R)."""
 
     name: str
     cost: float
@@ -37,16 +41,12 @@ class Dot(NamedTuple):
 
 
 class Box(NamedTuple):
-    """What a name or a dot covers, in pixels."""
+    """What a text covers, in pixels."""
 
     left: float
     top: float
     right: float
     bottom: float
-
-    def wider(self, more: float) -> "Box":
-        """The box with more room at both ends."""
-        return self._replace(left=self.left - more, right=self.right + more)
 
     def meets(self, other: "Box") -> bool:
         """Whether two boxes overlap."""
@@ -54,100 +54,24 @@ class Box(NamedTuple):
         return across and self.top < other.bottom and other.top < self.bottom
 
 
-def scatter(dots: list[Dot]) -> str:
-    """Cost against what is kept, a dot a policy, its name beside it.
-
-    The first on a logarithmic scale, the second on that of a root: both lie close.
-    """
-    low, high = min(d.cost for d in dots) / 1.3, max(d.cost for d in dots) * 1.3
-    worst = min(d.kept for d in dots)
-    least = next(mark for mark in KEPT[3:] if mark <= worst)
-
-    def x(cost: float) -> float:
-        return between(LEFT, RIGHT, log(cost / low) / log(high / low))
-
-    def y(kept: float) -> float:
-        return between(TOP, BOTTOM, sqrt((1 - kept) / (1 - least)))
-
-    body = [rule(y(kept), f"{kept:.2f}") for kept in KEPT if kept >= least]
-    body += [tick(x(cost), f"{cost:g}") for cost in COSTS if low < cost < high]
-    body.append(text(LEFT, TOP - 38, "kept in sight of what was needed next (R)"))
-    scale = "cost, doing nothing = 1 (logarithmic)"
-    body.append(text(RIGHT, HEIGHT - 12, scale, "end"))
-    places: dict[Point, list[Dot]] = {}
-    for dot in dots:
-        place = round(x(dot.cost), 0), round(y(dot.kept), 0)
-        places.setdefault(place, []).append(dot)
-    body += [circle(at, of_all(found)) for at, found in places.items()]
-    body += names_beside(places)
-    title = "What each policy costs, against what it keeps: "
-    told = [f"{dot.name}: cost {dot.cost:.2f}, R {dot.kept:.3f}" for dot in dots]
-    return picture(title + ", ".join(d.name for d in dots), body, told)
-
-
-def of_all(dots: list[Dot]) -> str:
-    """The color of dots in one place."""
-    colors = {dot.color for dot in dots}
-    return TEXT if len(colors) > 1 else dots[0].color
-
-
-def names_beside(places: dict[Point, list[Dot]]) -> list[str]:
-    """The dots' names, none over another or over a dot; a line leads to a far one."""
-    taken = [Box(a - 6, b - 6, a + 6, b + 6) for a, b in places]
-    parts = []
-    for at, dots in sorted(places.items(), key=lambda place: place[0][1]):
-        names, color = ", ".join(dot.name for dot in dots), of_all(dots)
-        box = free_place(at, LETTER * len(names), taken)
-        way = leader(at, box)
-        taken += [box, *way]
-        if len(way) > 1:
-            parts.append(line([at, nearest(box, at)], color, 1))
-        parts.append(name_in(box, at, names, color))
-    return parts
-
-
-def free_place(at: Point, width: float, taken: list[Box]) -> Box:
-    """A place for a name of this width, as near to its dot as there is one."""
-    box = beside(at, width, 9, 0)
-    for away in range(9, 200, 6):
-        for step in range(16):
-            box = beside(at, width, away, step * pi / 8)
-            inside = box.left > LEFT and box.right < WIDTH and 30 < box.top < BOTTOM
-            covered = [box.wider(3), *leader(at, box)]
-            if inside and not any(a.meets(b) for a in covered for b in taken):
-                return box
-    return box
-
-
-def leader(at: Point, box: Box) -> list[Box]:
-    """What the line from a dot to its name covers, if it is not right beside it."""
-    end = nearest(box, at)
-    shares = [share / 8 for share in range(1, 9)] if dist(at, end) > 14 else []
-    points = [(between(at[0], end[0], s), between(at[1], end[1], s)) for s in shares]
-    return [Box(x - 1, y - 1, x + 1, y + 1) for x, y in points if dist(at, (x, y)) > 8]
-
-
-def name_in(box: Box, at: Point, name: str, color: str) -> str:
-    """A name, held by the side of its box that is towards the dot."""
-    if box.left >= at[0]:
-        return text(box.left, box.bottom - 4, name, "start", color)
-    if box.right <= at[0]:
-        return text(box.right, box.bottom - 4, name, "end", color)
-    return text((box.left + box.right) / 2, box.bottom - 4, name, "middle", color)
-
-
-def beside(at: Point, width: float, away: float, angle: float) -> Box:
-    """A name's box so far from its dot, in this direction; 0 is to the right."""
-    height = FONT + 4
-    x = at[0] + away * cos(angle) + (cos(angle) - 1) * width / 2
-    y = at[1] + away * sin(angle) + (sin(angle) - 1) * height / 2
-    return Box(x, y, x + width, y + height)
-
-
-def nearest(box: Box, at: Point) -> Point:
-    """The point of a box that is nearest to another point."""
-    x = min(max(at[0], box.left), box.right)
-    return x, min(max(at[1], box.top), box.bottom)
+def two_bars(costs: list[Cost]) -> str:
+    """Two bars a policy, in the order given: its cost, and what it does not keep."""
+    dearest = max(row.cost for row in costs)
+    most = max(1 - row.kept for row in costs) or 1
+    body = [text(290, 18, "cost (doing nothing = 1)")]
+    body.append(text(500, 18, "lost: 1 - R"))
+    body.append(text(692, 18, "R", "end"))
+    told = []
+    for number, row in enumerate(costs):
+        y, wide = 30 + 24 * number, 140 * row.cost / dearest
+        body += [text(8, y + 14, row.name), text(190, y + 14, GROUPS[row.color])]
+        body.append(box(290, y, wide, 18, row.color, 1))
+        body.append(text(298 + wide, y + 14, f"{row.cost:.2f}"))
+        body.append(box(500, y, 130 * (1 - row.kept) / most, 18, row.color, 1))
+        body.append(text(692, y + 14, f"{row.kept:.3f}", "end"))
+        told.append(f"{row.name}: cost {row.cost:.2f}, R {row.kept:.3f}")
+    title = "What each policy costs, and what it loses"
+    return picture(title, body, told, 40 + 24 * len(costs))
 
 
 def three_ways(courses: dict[str, list[list[int]]]) -> str:

@@ -333,11 +333,14 @@ def pictures():
     """All pictures by name."""
     figures = json.loads(FIGURES.read_text())
     measured = figures["policies"].items()
-    dots = [charts.Dot(n, cost, R, costs.color(n)) for n, (cost, R) in measured]
+    prices = [
+        charts.Cost(name, cost, kept, costs.color(name))
+        for name, (cost, kept) in measured
+    ]
     drawn = {
         "tokens": tokens_by_kind(figures),
         "session": charts.three_ways(figures["steps"]),
-        "frontier": charts.scatter(dots),
+        "policies": charts.two_bars(prices),
         "doors": doors(),
     }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
