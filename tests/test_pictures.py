@@ -142,6 +142,14 @@ def test_the_policies_stand_in_the_order_of_their_cost():
     assert len(found) > 10 and found == sorted(found)
 
 
+def test_the_sessions_peaks_and_the_requests_that_matter_are_named():
+    figures = json.loads(pictures.FIGURES.read_text())
+    words = {element.text for element in parsed("session").iter(f"{SVG}text")}
+    assert {"1", str(len(figures["steps"]["ours"]))} <= words
+    for name in ("s06", "ours"):
+        assert f"{max(step[0] for step in figures['steps'][name]):,}" in words
+
+
 def test_each_door_stands_in_the_loop_and_leads_to_one_function():
     loop = inspect.getsource(program.agent_loop)
     doors = "should_compact(agent)", "agent.focus is not None", "except PromptTooLong"

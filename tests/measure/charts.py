@@ -1,4 +1,7 @@
-"""Pictures as SVG text, without a background: to be read on white and on dark."""
+"""Pictures as SVG text, without a background: to be read on white and on dark.
+
+What a color says is also said by a word, a letter or the dashes of a line.
+"""
 
 from html import escape
 from itertools import pairwise, takewhile
@@ -15,8 +18,8 @@ DARK = {  # what is drawn instead where the reader prefers a dark background
     PURPLE: "#a675f8",
 }
 FILL = 0.15  # the opacity of what lies behind text
-WIDTH, HEIGHT = 700, 440
-LEFT, RIGHT, TOP, BOTTOM = 55, 685, 60, 385  # of the plot within the picture
+WIDTH = 700
+LEFT, RIGHT, TOP, BOTTOM = 55, 685, 55, 370  # of the plot within the picture
 FONT, LETTER = 13, 7.3  # pixels: the height of a letter, and the most of its width
 FAMILY = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 GROUPS = {
@@ -26,7 +29,7 @@ GROUPS = {
     TEXT: "to compare",
 }
 WALL = 200_000  # tokens: the window
-WAYS = {"nothing": TEXT, "s06": ORANGE, "ours": BLUE}
+WAYS = {"nothing": (TEXT, "2 3"), "s06": (ORANGE, "7 3"), "ours": (BLUE, "")}
 
 Point = tuple[float, float]
 
@@ -76,39 +79,54 @@ def two_bars(costs: list[Cost]) -> str:
 
 def three_ways(courses: dict[str, list[list[int]]]) -> str:
     """The context of one session under three policies, and what each forgot when."""
-    low, high, count = 370, 55, len(courses["nothing"])
+    count = len(courses["nothing"])
+    step = 580 / max(1, count - 1)  # pixels
 
-    def at(index: int, size: float) -> Point:
-        return 55 + 580 * index / max(1, count - 1), low - (low - high) * size / WALL
+    def at(request: int, size: float) -> Point:
+        return LEFT + step * (request - 1), between(BOTTOM, TOP, size / WALL)
 
-    marks = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
-    body = [rule(at(0, size)[1], mark) for size, mark in marks.items()]
-    body.append(line([(55, high), (685, high)], TEXT, 2))
-    body.append(text(55, 18, f"tokens of context at each of {count} requests"))
-    told, y = [], low
-    for name, color in WAYS.items():
-        sent = [step[0] for step in takewhile(lambda s: s[0] <= WALL, courses[name])]
+    scale = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
+    body = [rule(at(1, size)[1], mark) for size, mark in scale.items()]
+    body.append(line([(LEFT, TOP), (RIGHT, TOP)], TEXT, 2))
+    body.append(text(LEFT, 18, f"tokens of context at each of {count} requests"))
+    told, marks, y = [], [1, count], BOTTOM + 22
+    for name, (color, dashes) in WAYS.items():
+        sent = [s[0] for s in takewhile(lambda s: s[0] <= WALL, courses[name])]
         refused = len(sent) < len(courses[name])
-        curve = [at(i, size) for i, size in enumerate([*sent, *[WALL] * refused])]
+        curve = [at(*point) for point in enumerate([*sent, *[WALL] * refused], 1)]
         x, top = curve[-1]
-        body.append(line(curve, color, 2))
+        body.append(line(curve, color, 2, dashes))
         body.append(text(x + 6, top + (18 if refused else 4), name, "start", color))
         told.append(f"{name}: at most {max(sent):,} tokens")
         if refused:
-            body.append(text(x, high - 10, "prompt is too long", "end"))
+            marks.append(len(curve))
+            words = f"request {len(curve)}: prompt is too long"
+            body.append(text(x, TOP - 10, words, "end"))
             told.append(f"refused at request {len(curve)} of {count}")
             continue
+        x, top = at(sent.index(max(sent)) + 1, max(sent))
+        body.append(text(x + 5, top - 6, f"{max(sent):,}", "start", color))
         y += 20
-        body.append(text(47, y + 4, name, "end", color))
-        done = [list(pairwise(column)) for column in zip(*courses[name])][1:]
-        cleared, summed = ([n for n, (a, b) in enumerate(d, 1) if a < b] for d in done)
+        body.append(text(LEFT - 8, y + 4, name, "end", color))
+        cleared, summed = when_forgotten(courses[name])
         told.append(f"{len(cleared)} clearings, {len(summed)} summaries")
-        ends = [(at(n, 0)[0], y) for n in cleared]
-        body += [line([(a, b - 7), (a, b + 7)], color, 1.5) for a, b in ends]
+        ends = [at(n, 0)[0] for n in cleared]
+        body += [line([(x, y - 7), (x, y + 7)], color, 1.5) for x in ends]
         body += [circle((at(n, 0)[0], y), PURPLE) for n in summed]
-    body.append(text(55, 434, "| old results cleared before this request"))
-    body.append(text(685, 434, "● all summarised", "end", PURPLE))
-    return picture("One recorded session, three ways", body, told)
+    free = [n for n in range(100, count, 100) if all(abs(n - m) > 15 for m in marks)]
+    body += [tick(at(n, 0)[0], str(n)) for n in [*marks, *free]]
+    body.append(text(LEFT, y + 28, "| old results cleared before this request"))
+    body.append(text(RIGHT, y + 28, "● all summarised", "end", PURPLE))
+    return picture("One recorded session, three ways", body, told, y + 36)
+
+
+def when_forgotten(course: list[list[int]]) -> list[list[int]]:
+    """Before which requests old results were cleared, and before which all summarised."""
+    _, *done = zip(*course)
+    return [
+        [n for n, (before, now) in enumerate(pairwise(counts), 2) if before < now]
+        for counts in done
+    ]
 
 
 # ---- the parts of a picture ----
@@ -119,11 +137,11 @@ def between(start: float, end: float, share: float) -> float:
     return start + (end - start) * share
 
 
-def picture(title: str, body: list[str], told: list[str], height: int = HEIGHT) -> str:
+def picture(title: str, body: list[str], told: list[str], height: float) -> str:
     """An SVG document of these parts, with what it says in words."""
     name, words = escape(title), escape(" ".join("; ".join(told).split()))
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
         f'role="img" aria-label="{name}" font-family="{FAMILY}" font-size="{FONT}">'
     )
     about = [f"<title>{name}</title>", f"<desc>{words}</desc>", on_dark()]
@@ -168,7 +186,7 @@ def circle(at: Point, color: str) -> str:
     return f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="5" fill="{color}"/>'
 
 
-def line(points: list[Point], color: str, width: float) -> str:
+def line(points: list[Point], color: str, width: float, dashes: str = "") -> str:
     """A line through the points, of which near ones are left out."""
     kept = [points[0]]
     for point in points[1:-1]:
@@ -176,15 +194,26 @@ def line(points: list[Point], color: str, width: float) -> str:
             kept.append(point)
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*kept, points[-1]])
     style = f'fill="none" stroke="{color}" stroke-width="{width}"'
-    return f'<polyline points="{path}" {style}/>'
+    return f'<polyline points="{path}" {style}{dashed(dashes)}/>'
+
+
+def dashed(dashes: str) -> str:
+    """The attribute that says how a line is broken, none if it is whole."""
+    return f' stroke-dasharray="{dashes}"' if dashes else ""
 
 
 def box(
-    x: float, y: float, wide: float, height: int, color: str, opacity: float = FILL
+    x: float,
+    y: float,
+    wide: float,
+    height: float,
+    color: str,
+    opacity: float = FILL,
+    dashes: str = "",
 ) -> str:
     """A rectangle; its outline if nothing fills it."""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{height}" rx="3"'
-    outline = f'fill="none" stroke="{color}"'
+    outline = f'fill="none" stroke="{color}"{dashed(dashes)}'
     style = f'fill="{color}" fill-opacity="{opacity}"' if opacity else outline
     return f"<rect {place} {style}/>"
 
