@@ -6,9 +6,10 @@ import re
 from xml.etree import ElementTree
 
 import charts
+import lists
 import pictures
 import pytest
-from builders import did, history
+from builders import did, history, is_valid, said, typed
 
 import agent as program
 
@@ -100,6 +101,20 @@ def test_each_color_has_another_where_the_reader_prefers_dark(name):
 
 
 @pytest.mark.parametrize("name", DRAWN)
+def test_text_lies_on_a_light_fill_only_and_is_gray_there(name):
+    root = parsed(name)
+    fills = [rect for rect in root.iter(f"{SVG}rect") if rect.get("fill") != "none"]
+    for rect in fills:
+        x, y, wide, high = (float(rect.get(k)) for k in ("x", "y", "width", "height"))
+        area = charts.Box(x, y, x + wide, y + high)
+        over = [
+            t for t, b in zip(root.iter(f"{SVG}text"), boxes(root)) if b.meets(area)
+        ]
+        assert not over or float(rect.get("fill-opacity")) == charts.FILL
+        assert {text.get("fill") for text in over} <= {charts.TEXT}
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_text_is_large_enough_inside_the_picture_and_not_over_other_text(name):
     root = parsed(name)
     _, _, width, height = map(int, root.get("viewBox").split())
@@ -152,13 +167,32 @@ def test_the_sessions_peaks_and_the_requests_that_matter_are_named():
 
 def test_each_door_stands_in_the_loop_and_leads_to_one_function():
     loop = inspect.getsource(program.agent_loop)
-    doors = "should_compact(agent)", "agent.focus is not None", "except PromptTooLong"
-    assert all(door in loop for door in doors)
-    for name in ("auto_compact", "manual_compact", "reactive_compact", "command"):
-        assert f"{name} leads to compact_history" in told("doors")
+    assert all(door in loop for door in pictures.DOORS if door != "/compact")
+    for caller in pictures.DOORS.values():
+        assert f"{caller} leads to compact_history" in told("doors")
+    for caller, when in pictures.WITHOUT_SUMMARY.items():
+        assert f"{caller} leads to compact_without_model, {when}" in told("doors")
 
 
 def test_the_cut_and_the_prefixes_show_what_the_program_does():
     assert "message 6 of 9: allowed; a cut before message 7 of 9: parts" in told("cut")
-    counts = re.findall(r": (\d) messages", told("transcript"))
+    counts = re.findall(r": (\d) message", told("transcript"))
     assert counts == list("12345123455")
+
+
+def test_what_a_cut_keeps_is_a_history_that_the_api_takes():
+    messages = history(did("a"), said("b"), typed("c"), did("d", "e"))
+    for cut in range(1, len(messages)):
+        assert is_valid(lists.kept_by(messages, cut))
+
+
+def test_one_message_is_not_called_messages():
+    assert "after: 1 message, " in told("auto_compact")
+
+
+def test_what_is_unchanged_is_one_row_and_of_much_that_goes_the_ends_are_shown():
+    messages = [typed(str(n)) for n in range(20)]
+    shown = lists.differing(messages, messages[:4], "- ")
+    words = [row.words for row in shown]
+    assert words[0] == "4 blocks unchanged" and words[4] == "- 10 blocks more"
+    assert len(words) == 8 and words[-1] == "- person: 19"

@@ -202,6 +202,15 @@ def dashed(dashes: str) -> str:
     return f' stroke-dasharray="{dashes}"' if dashes else ""
 
 
+def arrow(points: list[Point], dashes: str = "") -> list[str]:
+    """A line through the points with a head at its end, to the right or down."""
+    (x, y), (before, _) = points[-1], points[-2]
+    right = [(x - 6, y - 4), (x, y), (x - 6, y + 4)]
+    down = [(x - 4, y - 6), (x, y), (x + 4, y - 6)]
+    head = right if x > before else down
+    return [line(points, TEXT, 1.5, dashes), line(head, TEXT, 1.5)]
+
+
 def box(
     x: float,
     y: float,
@@ -218,15 +227,29 @@ def box(
     return f"<rect {place} {style}/>"
 
 
+def badge(x: float, y: float, letter: str, color: str) -> list[str]:
+    """A small square with a letter in it."""
+    square = [box(x, y, 18, 19, color), box(x, y, 18, 19, color, 0)]
+    return [*square, text(x + 9, y + 14, letter, "middle")]
+
+
 def cell(
-    x: float, y: float, wide: float, words: str, color: str, tokens: int = 0
+    x: float,
+    y: float,
+    wide: float,
+    words: str,
+    color: str,
+    tokens: int = 0,
+    full: int = 0,
+    dashes: str = "",
 ) -> list[str]:
-    """A box in a list, its text clipped, filled by its tokens in parts of 10,000."""
+    """A box in a list, its text clipped, filled by its tokens where `full` fill it."""
     words, count = " ".join(words.split()), f"{tokens:,}" if tokens else ""
     most = int((wide - 10 - 9 * len(count)) / LETTER)
     words = words if len(words) <= most else f"{words[: most - 1]}…"
-    parts = [box(x, y, wide, 19, color, 0), text(x + 6, y + 14, words)]
+    parts = [box(x, y, wide, 19, color, 0, dashes), text(x + 6, y + 14, words)]
+    if full:
+        parts.append(box(x, y, tokens / full * wide, 19, color))
     if tokens:
-        parts.append(box(x, y, min(1, tokens / 10_000) * wide, 19, color))
         parts.append(text(x + wide - 6, y + 14, count, "end"))
     return parts
