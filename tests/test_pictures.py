@@ -196,3 +196,35 @@ def test_what_is_unchanged_is_one_row_and_of_much_that_goes_the_ends_are_shown()
     words = [row.words for row in shown]
     assert words[0] == "4 blocks unchanged" and words[4] == "- 10 blocks more"
     assert len(words) == 8 and words[-1] == "- person: 19"
+
+
+def test_a_result_comes_back_whole_or_page_by_page():
+    usual, large = told("life").split("called for again: ")[1:]
+    assert usual.startswith("the whole text, 8,000 tokens")
+    assert large.startswith("its first page")
+    assert "the model sees: <persisted-output>" in told("life")
+
+
+def test_a_clearing_is_read_anew_once_and_cheap_from_then_on():
+    found = re.findall(r"read ([\d,]+), written ([\d,]+)", told("requests"))
+    before, last, cleared, after = [[int(n.replace(",", "")) for n in p] for p in found]
+    assert cleared[0] < 2_000 and cleared[1] > 10 * last[1]
+    assert after[0] > cleared[1] and sum(after) < sum(before)
+
+
+def test_the_lines_cross_where_the_program_says_that_a_clearing_is_paid_back():
+    root = parsed("paid_back")
+    dot = root.find(f"{SVG}circle")
+    lines = root.findall(f"{SVG}polyline")[:2]
+    for line in lines:
+        points = [map(float, pair.split(",")) for pair in line.get("points").split()]
+        (x, y), (end, high) = points
+        share = (float(dot.get("cx")) - x) / (end - x)
+        assert abs(charts.between(y, high, share) - float(dot.get("cy"))) < 0.5
+
+
+def test_the_thresholds_are_those_of_the_program():
+    limits = vars(program.limits())
+    for tokens in (limits["clear_above"], limits["threshold"], limits["window"]):
+        assert f"{tokens:,}: " in told("thresholds")
+    assert f"{program.MAX_RESULT_TOKENS:,}: one result" in told("thresholds")

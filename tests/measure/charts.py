@@ -186,6 +186,11 @@ def circle(at: Point, color: str) -> str:
     return f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="5" fill="{color}"/>'
 
 
+def mark(x: float, y: float) -> str:
+    """A small arrowhead that points up to (x, y)."""
+    return line([(x - 5, y + 7), (x, y), (x + 5, y + 7)], TEXT, 2)
+
+
 def line(points: list[Point], color: str, width: float, dashes: str = "") -> str:
     """A line through the points, of which near ones are left out."""
     kept = [points[0]]

@@ -11,6 +11,7 @@ drawn is what agent.py's functions made of them. Tokens of blocks: to the neares
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import charts
 import costs
-from charts import BLUE, GREEN, ORANGE, TEXT, arrow, box, text
+from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, circle, line, text
 from costs import program
 from lists import LETTERS, LOOKS, before_after, counted, cuts, rows, what_remains
 from policies import total
@@ -227,6 +228,190 @@ def transcript():
     return charts.picture(title, body, told, y + 10)
 
 
+STAGES = {  # of a tool result, and the function that brings it there
+    "the model calls": "take_reply",
+    "the tool answers": "run_tools",
+    "the model sees": "tool_result_budget",
+    "old, much later": "micro_compact",
+    "on disk, saved first": "save_result",
+    "called for again": "read_file",
+}
+
+
+def life():
+    """Two results from the call to the way back: one of usual size, one too large."""
+    logs = use("bash", ("bash", {"command": "cat big.log"}), command="cat shop.log")
+    agent = work(begun(), "Why is checkout slow?", logs)
+    calls = [row.words for row in rows(agent.messages) if row.kind == "tool_use"]
+    whole, save = texts(agent.messages), program.save_result
+    agent.messages = program.tool_result_budget(agent.messages, agent.threshold, save)
+    seen = texts(agent.messages)
+    work(agent, *read("shop.py", "cart.py", "price.py", "price.py", "price.py"))
+    agent.messages = program.micro_compact(agent.messages, save)
+    old = texts(agent.messages)
+    named = re.findall(r"saved at ([^]\s]+)", old[0] + seen[1])
+    again = texts(work(agent, *read(*named)).messages)[-2:]
+    return stages(*zip(calls, whole, seen, old, named, again))
+
+
+def stages(usual, large):
+    """What stands for a result at each stage of its life, for two results."""
+    body = [text(186, 18, "a result of usual size")]
+    body.append(text(444, 18, "one that is too large"))
+    told, full = [], FILES["big.log"]
+    for number, (stage, function) in enumerate(STAGES.items()):
+        y = 30 + 46 * number
+        body += [text(8, y + 6, stage), text(8, y + 23, function, "start", PURPLE)]
+        for x, course in (186, usual), (444, large):
+            said, color, dashes = course[number], ORANGE, ""
+            tokens = round(program.size(said) / 100) * 100
+            if function == "save_result":
+                said, color, dashes = Path(said).name, TEXT, "5 4"
+            elif tokens and said[0] not in "[<":
+                is_whole = course[1].startswith(said)
+                said = "the whole text" if is_whole else "its first page"
+            body += charts.cell(x, y, 248, said, color, tokens, full, dashes)
+            if number:
+                body += arrow([(x + 124, y - 27), (x + 124, y - 1)])
+            told.append(f"{stage}: {said[:40]}, {tokens:,} tokens")
+    body.append(text(692, 308, f"a full bar: {full:,} tokens", "end"))
+    return charts.picture("The life of a tool result", body, told, 318)
+
+
+def texts(messages):
+    """The texts of all tool results."""
+    return [pair.result["content"] for pair in program.exchanges(messages)]
+
+
+# ---- numbers of the program: what a clearing costs, and when what happens ----
+
+
+def around_a_clearing():
+    """The histories before and after a clearing, and four requests around it.
+
+    Of each request the tokens that were read, written, and cleared just before it.
+    """
+    agent, code = work(begun(), "Why is checkout slow?"), "fixed = True\n" * 1_500
+    for name in ["shop.py", "cart.py", "shop.log"] * 3:
+        work(agent, *read(name), use("write_file", path="fix.py", content=code))
+    sent = [(*asked(agent), 0), (*asked(agent), 0)]
+    old = agent.messages
+    new = program.micro_compact(old, program.save_result)
+    cleared = program.context_tokens(agent) - program.tokens_with(agent, new)
+    agent.messages = new
+    sent += [(*asked(agent), cleared), (*asked(agent), 0)]
+    return old, new, sent
+
+
+def asked(agent):
+    """What the next request reads from the cache and writes to it, in tokens."""
+    agent.client.enqueue(*read("price.py"))
+    answer = program.ask(agent, agent.messages)
+    program.run_tools(agent, program.take_reply(agent, answer))
+    known = round(answer.cached)
+    return known, answer.sent - known
+
+
+def requests(sent, first):
+    """What requests read from the cache and write to it, before and after a clearing."""
+    columns = {"read": 530, "written": 605, "price": 692}
+    scale, told = 340 / max(map(sum, sent)), []
+    body = [text(x, 20, name, "end") for name, x in columns.items()]
+    for number, (known, written, cleared) in enumerate(sent, first):
+        y, wide = 32 + 46 * (number - first), scale * known
+        end = 90 + wide + scale * written
+        price = program.CACHE_READ * known + program.CACHE_WRITE * written
+        body += [text(8, y + 15, f"request {number}"), *was_read(90, y, wide)]
+        body.append(box(90 + wide, y, scale * written, 20, ORANGE, 1))
+        body.append(charts.mark(end, y + 24))
+        for value, x in zip((known, written, price), columns.values()):
+            body.append(text(x, y + 15, f"{value:,.0f}", "end"))
+        told.append(f"request {number}: read {known:,}, written {written:,} tokens")
+        if cleared:
+            body.append(box(end, y, scale * cleared, 20, TEXT, 0, "4 3"))
+            body.append(text(end + 8, y + 15, f"cleared: {cleared:,}"))
+            told.append(f"cleared before it: {cleared:,} tokens")
+    y = 48 + 46 * len(sent)
+    body += [*was_read(90, y, 18), box(320, y, 18, 20, ORANGE, 1)]
+    body.append(text(114, y + 15, f"read from the cache ({program.CACHE_READ})"))
+    body.append(text(344, y + 15, f"written ({program.CACHE_WRITE})"))
+    body += [charts.mark(478, y + 6), text(490, y + 15, "mark: cached up to here")]
+    title = "What requests read from the prompt cache, and what they write to it"
+    return charts.picture(title, body, told, y + 30)
+
+
+def was_read(x, y, wide):
+    """The part of a request that comes from the cache."""
+    return [box(x, y, wide, 20, BLUE, opacity) for opacity in (charts.FILL, 0)]
+
+
+def paid_back(old, new):
+    """What the next requests cost with a clearing and without: where the lines cross."""
+    wait = program.pays_after(old, new)
+    kept = program.estimate_tokens(new[: program.unseen(new)])
+    freed = program.estimate_tokens(old) - program.estimate_tokens(new)
+    anew = (program.CACHE_WRITE - program.CACHE_READ) * kept
+    last, each = round(2 * wait), program.CACHE_READ * (kept + freed)
+    courses = {  # the price at once, the price of each request, and how it is drawn
+        "not cleared": (0, each, TEXT, "2 3"),
+        "cleared": (anew, program.CACHE_READ * kept, BLUE, ""),
+    }
+
+    def at(request, price):
+        across = charts.between(70, 580, request / last)
+        return across, charts.between(charts.BOTTOM, 40, price / (last * each))
+
+    body = [text(8, 20, "price of these requests together, in tokens of input")]
+    body += [charts.rule(at(0, price)[1], f"{price:,.0f}") for price in (0, anew)]
+    body += [charts.tick(at(n, 0)[0], str(n)) for n in (0, round(wait), last)]
+    for name, (once, more, color, dashes) in courses.items():
+        x, y = at(last, once + last * more)
+        body.append(line([at(0, once), (x, y)], color, 2, dashes))
+        body.append(text(x + 8, y + 4, name, "start", color))
+    x, y = at(wait, wait * each)
+    body += [line([(x, y), (x, charts.BOTTOM)], TEXT, 1, "4 3"), circle((x, y), BLUE)]
+    told = [f"{freed:,} tokens cleared, {kept:,} written anew"]
+    told.append(f"paid back after {wait:.1f} requests")
+    body.append(text(x + 10, charts.BOTTOM - 12, told[-1]))
+    x, y = charts.RIGHT, at(0, anew)[1] - 6
+    body.append(text(x, y, "what stays is written anew", "end"))
+    body.append(text(70, charts.BOTTOM + 40, "requests after the clearing"))
+    title = "What the next requests cost, with a clearing and without"
+    return charts.picture(title, body, told, charts.BOTTOM + 52)
+
+
+def thresholds():
+    """When what happens, on one line from an empty context to a full window."""
+    limits = costs.limits({})
+    window, most, clear = (limits[k] for k in ("window", "threshold", "clear_above"))
+    large = min(program.MAX_RESULT_TOKENS, most // 4)
+    marks = {
+        window: "the API refuses more (the window)",
+        most: "all is summarised (T)",
+        clear: f"old results are cleared ({clear / most:.1f} T)",
+        large: "one result over this becomes a preview",
+    }
+    told = [f"{tokens:,}: {words}" for tokens, words in marks.items()]
+    places = [20 + 660 * tokens / window for tokens in marks]
+    *above, below = zip(places, told)
+    body = [line([(below[0], 126), (below[0], 148)], TEXT, 1.5)]
+    body.append(text(below[0] + 6, 148, below[1]))
+    for number, (x, said) in enumerate(above):
+        y = 20 + 26 * number
+        body += [line([(x, y - 12), (x, 126)], TEXT, 1.5), text(x - 6, y, said, "end")]
+    parts = {
+        "the reply": PURPLE,
+        "old results go": ORANGE,
+        "nothing goes while the cache is warm": GREEN,
+    }
+    starts = [*places[1:3], 20]
+    for (words, color), start, end in zip(parts.items(), starts, places):
+        body.append(box(start, 100, end - start, 26, color))
+        body.append(text((start + end) / 2, 118, words, "middle"))
+    body.append(text(20, 174, "tokens of context, from none to a full window"))
+    return charts.picture("What happens at how many tokens", body, told, 186)
+
+
 # ---- all of them ----
 
 
@@ -243,6 +428,7 @@ def pictures():
         "session": charts.three_ways(figures["steps"]),
         "policies": charts.two_bars(prices),
         "doors": doors(),
+        "thresholds": thresholds(),
     }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
@@ -252,6 +438,10 @@ def pictures():
         drawn["cut"] = cuts(made["micro_compact"][0][:9])
         drawn["remains"] = what_remains(made["auto_compact"][1][0])
         drawn["transcript"] = transcript()
+        drawn["life"] = life()
+        old, new, sent = around_a_clearing()
+        drawn["requests"] = requests(sent, len(old) // 2 - 1)
+        drawn["paid_back"] = paid_back(old, new)
     return drawn
 
 
