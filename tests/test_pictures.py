@@ -186,8 +186,10 @@ def test_what_a_cut_keeps_is_a_history_that_the_api_takes():
         assert is_valid(lists.kept_by(messages, cut))
 
 
-def test_one_message_is_not_called_messages():
+def test_one_of_a_thing_is_not_called_by_its_plural():
     assert "after: 1 message, " in told("auto_compact")
+    for name in DRAWN:
+        assert not re.search(r"\b1 (messages|summaries|clearings)", told(name))
 
 
 def test_what_is_unchanged_is_one_row_and_of_much_that_goes_the_ends_are_shown():

@@ -109,7 +109,8 @@ def three_ways(courses: dict[str, list[list[int]]]) -> str:
         y += 20
         body.append(text(LEFT - 8, y + 4, name, "end", color))
         cleared, summed = when_forgotten(courses[name])
-        told.append(f"{len(cleared)} clearings, {len(summed)} summaries")
+        told.append(counted(len(cleared), "clearing", "clearings"))
+        told.append(counted(len(summed), "summary", "summaries"))
         ends = [at(n, 0)[0] for n in cleared]
         body += [line([(x, y - 7), (x, y + 7)], color, 1.5) for x in ends]
         body += [circle((at(n, 0)[0], y), PURPLE) for n in summed]
@@ -135,6 +136,11 @@ def when_forgotten(course: list[list[int]]) -> list[list[int]]:
 def between(start: float, end: float, share: float) -> float:
     """The number that lies at this share of the way."""
     return start + (end - start) * share
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def picture(title: str, body: list[str], told: list[str], height: float) -> str:

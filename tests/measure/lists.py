@@ -102,11 +102,6 @@ def largest(*histories):
     return max(row.tokens for messages in histories for row in rows(messages))
 
 
-def counted(number, noun):
-    """A number with its noun."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def before_after(name, before, after):
     """What a layer takes out of the list of messages, and what it puts in."""
     old, new = differing(before, after, "– "), differing(after, before, "+ ")
@@ -116,7 +111,9 @@ def before_after(name, before, after):
     told = []
     for when, x, messages in ("before", 8, before), ("after", 356, after):
         tokens = sum(row.tokens for row in rows(messages))
-        told.append(f"{when}: {counted(len(messages), 'message')}, {tokens:,} tokens")
+        told.append(
+            f"{when}: {charts.counted(len(messages), 'message', 'messages')}, {tokens:,} tokens"
+        )
         body.append(text(x, 20, told[-1]))
     told += [f"new: {row.words[2:60]}" for row in new if row.words[0] == "+"]
     y = max(y for _, y in places + more) + 42
@@ -181,7 +178,7 @@ def what_remains(message):
     told = []
     for (row, y), part in zip(places, map(program.part_of, message["content"])):
         body += [text(8, y + 14, part), text(80, y + 14, limits[part])]
-        size = row.tokens or "under 100"
+        size = f"{row.tokens:,}" if row.tokens else "under 100"
         told.append(f"{part}: {size} tokens; at most: {limits[part]}")
     title = "The one message that remains, block by block"
     return charts.picture(title, body, told, places[-1][1] + 30)

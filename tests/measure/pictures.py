@@ -23,7 +23,7 @@ import charts
 import costs
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, circle, line, text
 from costs import program
-from lists import LETTERS, LOOKS, before_after, counted, cuts, rows, what_remains
+from lists import LETTERS, LOOKS, before_after, cuts, rows, what_remains
 from policies import total
 from stub import StubClient, reply
 
@@ -220,7 +220,9 @@ def transcript():
         for at in range(len(history)):
             kind = rows(history[: at + 1])[-1].kind
             body += charts.badge(400 + 22 * at, y, *LOOKS[kind])
-        told.append(f"{n}. {words}: {counted(len(history), 'message')}")
+        told.append(
+            f"{n}. {words}: {charts.counted(len(history), 'message', 'messages')}"
+        )
         body.append(text(406 + 22 * len(history), y + 14, str(len(history))))
     y = 50 + 25 * len(lines)
     body.append(text(36, y, LETTERS))
@@ -273,7 +275,8 @@ def stages(usual, large):
             body += charts.cell(x, y, 248, said, color, tokens, full, dashes)
             if number:
                 body += arrow([(x + 124, y - 27), (x + 124, y - 1)])
-            told.append(f"{stage}: {said[:40]}, {tokens:,} tokens")
+            size = f", {tokens:,} tokens" if tokens else ""
+            told.append(f"{stage}: {said[:40]}{size}")
     body.append(text(692, 308, f"a full bar: {full:,} tokens", "end"))
     return charts.picture("The life of a tool result", body, told, 318)
 
