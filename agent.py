@@ -41,7 +41,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
@@ -1157,13 +1157,13 @@ BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 GREP_SECONDS = 10
 MAX_COMMAND_BYTES = 1_000_000  # kept of a command's output
-MAX_FILE_BYTES = 50_000_000  # of a file that is edited
+MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
 MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ_CHARS = 50_000  # of one read_file call; T/2 if that is less
 MAX_NAMES = 1_000  # of one glob call
 MAX_LINE_CHARS = 300  # of a line that grep shows
 MAX_DIFF_LINES = 40  # of a change that the person is asked about
-MAX_COMPARED = 1_000  # lines before or after a change that are compared for it
+MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
 MAX_RULES = 8_000  # of AGENTS.md, in tokens
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
@@ -1293,11 +1293,15 @@ def secrets(root: Path, files: list[Path]) -> list[Path]:
     return named + [f for f in linked if any(map(f.samefile, held))]
 
 
-def text_file(path: str) -> Path:
-    """The real path of a file that tools may read; raises ToolError."""
-    if not (real := inside(path)).is_file():
+def text_in(path: Path, errors: str = "replace") -> str:
+    """What is in a file of at most 10 MB; raises ToolError. `errors`: see bytes.decode."""
+    if not path.is_file():
         raise ToolError(f"There is no file {path}. Look with glob.")
-    return real
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ToolError(f"{path} has over {MAX_FILE_BYTES:,} bytes: use bash.")
+    if b"\0" in (data := path.read_bytes()):
+        raise ToolError(f"{path} is binary: use bash.")
+    return data.decode(errors=errors)
 
 
 def run(argv: list[str], seconds: float) -> tuple[str, int | None]:
@@ -1367,36 +1371,26 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
 
     Where more follows, the result ends with the offset to read on from.
     """
-    start, most = max(offset, 1), min(MAX_READ_CHARS, agent.threshold // 2)
-    lines, limit = [], min(max(limit, 1), MAX_READ_LINES)
-    with text_file(path).open("rb") as file:
-        texts = beginnings(file, 4 * most + 1_000)
-        for data in itertools.islice(texts, start - 1, None):
-            if b"\0" in data:
-                raise ToolError(f"{path} is binary. Look at it with bash.")
-            line = redact(data.decode(errors="replace")).rstrip("\r\n")
-            if len(line) > most or len(data) > 4 * most:
-                line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
-            if lines and (len(lines) == limit or len(line) > most):
-                note = f"(more follows: read on with offset={start + len(lines)})"
-                return "\n".join([*lines, note])
-            lines.append(line)
-            most -= len(line) + 1
-    return "\n".join(lines) or f"(nothing at offset {offset}: the file ends before it)"
-
-
-def beginnings(file: BinaryIO, most: int) -> Iterator[bytes]:
-    """The first `most` bytes of each line; the rest is passed over, piece by piece."""
-    while data := file.readline(most):
-        yield data
-        while data and not data.endswith(b"\n"):
-            data = file.readline(65_536)
+    first, most = max(offset, 1) - 1, min(MAX_READ_CHARS, agent.threshold // 2)
+    limit = min(max(limit, 1), MAX_READ_LINES)
+    lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
+    page = []
+    for line in (line.removesuffix("\r") for line in lines[first : first + limit]):
+        if page and len(line) > most:
+            break
+        if len(line) > most:
+            line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
+        page.append(line)
+        most -= len(line) + 1
+    if first + len(page) < len(lines):
+        page.append(f"(more follows: read on with offset={first + len(page) + 1})")
+    return "\n".join(page) or f"(nothing at offset {offset}: the file ends before it)"
 
 
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    old = text_to_change(path) if inside(path, writing=True).exists() else ""
+    old = text_before(inside(path, writing=True))
     replace_text(agent, "write_file", path, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1406,8 +1400,7 @@ def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
-    inside(path, writing=True)
-    text = text_to_change(path)
+    text = text_in(inside(path, writing=True), "surrogateescape")
     dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if "\r\n" in text and dos_old in text:
         old_text, new_text = dos_old, dos_new
@@ -1419,12 +1412,9 @@ def edit_file(
     return f"Replaced {count} in {path}."
 
 
-def text_to_change(path: str) -> str:
-    """What is in a file, every byte of it; raises ToolError."""
-    real = text_file(path)
-    if real.stat().st_size > MAX_FILE_BYTES or b"\0" in (data := real.read_bytes()):
-        raise ToolError(f"{path} is binary or too large. Change it with bash.")
-    return data.decode(errors="surrogateescape")
+def text_before(path: Path) -> str:
+    """Every byte of a file that is to be written, "" if there is none yet."""
+    return text_in(path, "surrogateescape") if path.exists() else ""
 
 
 def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None:
@@ -1433,34 +1423,30 @@ def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     ask_first(agent, name, diff_of(path, old, new))
     real = inside(path, writing=True)
-    if old != (text_to_change(path) if real.exists() else ""):
+    if old != text_before(real):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
 
 
 def diff_of(path: str, old: str, new: str) -> str:
-    """A diff for the person, of 40 lines at most, and how many more there are.
+    """What changes in a file, as `diff -u` shows it.
 
-    Comparing takes time that grows with the square: over 1,000 lines from the first
-    change to the last, the new ones are shown alone.
+    Comparing takes time that grows faster than the square of the lines. So the lines at
+    the head and the end that stay are not compared, but for three; and of very many in
+    between all the old ones go and all the new ones come.
     """
     before, after = (text.split("\n") if text else [] for text in (old, new))
     start = max(0, len(os.path.commonprefix([before, after])) - 3)
-    before, after = before[start:][::-1], after[start:][::-1]
-    end = max(0, len(os.path.commonprefix([before, after])) - 3)
-    before, after = before[end:][::-1], after[end:][::-1]
-    if max(len(before), len(after)) > MAX_COMPARED:
-        title = f"{path}: {len(before):,} lines from line {start + 1:,} on become"
-        diff = [title, *(f"+{line}" for line in after)]
-    else:
-        diff = difflib.unified_diff(before, after, path, path, lineterm="")
-        at = partial(re.sub, r"(?<=[-+])\d+", lambda m: str(int(m[0]) + start))
-        diff = [at(line) if line.startswith("@@") else line for line in diff]
-    cut = "{} [{:,} characters more] {}".format
-    diff = [d if len(d) < 2_000 else cut(d[:900], len(d), d[-900:]) for d in diff]
-    more = len(diff) - MAX_DIFF_LINES
-    diff[MAX_DIFF_LINES:] = [f"({more:,} more lines)"] if more > 0 else []
+    before, after = before[start:], after[start:]
+    same = max(0, len(os.path.commonprefix([before[::-1], after[::-1]])) - 3)
+    before, after = before[: len(before) - same], after[: len(after) - same]
+    if len(before) * len(after) > MAX_COMPARED:
+        at = f"@@ -{start + 1},{len(before)} +{start + 1},{len(after)} @@"
+        gone, come = (f"-{line}" for line in before), (f"+{line}" for line in after)
+        return "\n".join([f"--- {path}", f"+++ {path}", at, *gone, *come])
+    head = [f"\n{number}" for number in range(start)]  # lines like no other
+    diff = difflib.unified_diff(head + before, head + after, path, path, lineterm="")
     return "\n".join(diff) or f"{path}: no line changes"
 
 
@@ -1601,7 +1587,7 @@ def begin(agent: Agent) -> None:
     }
     for name in ("AGENTS.md", "CLAUDE.md"):
         with suppress(ToolError, OSError):
-            if "AGENTS.md" not in agent.system and text_file(name).stat().st_size:
+            if "AGENTS.md" not in agent.system and inside(name).stat().st_size:
                 rules = cut_to_fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
                 agent.system["AGENTS.md"] = quote("rules", rules[0], name)
     skills = find_skills(agent)

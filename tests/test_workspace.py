@@ -166,7 +166,7 @@ def test_skills_in_a_folder_that_is_a_link_to_another_are_left_out(make):
 
 
 def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
-    skill(SKILL + "x" * 99 + "\n" + "more and more\n" * 3_000_000)
+    skill(SKILL + "x" * 99 + "\n" + "more and more\n" * 300_000)
     answer = run_tool(make(), call("load_skill", name="review"))["content"]
     assert len(answer) < 51_000 and "offset=" in answer
 
