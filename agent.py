@@ -19,6 +19,7 @@ string was typed by the person; what we add ourselves is a list of blocks. "carr
 """
 
 import argparse
+import codecs
 import difflib
 import hashlib
 import inspect
@@ -1156,7 +1157,7 @@ def nudge(agent: Agent, calls: list[dict], stop: str, nudges: int) -> int:
 BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 GREP_SECONDS = 10
-MAX_COMMAND_BYTES = 1_000_000  # kept of a command's output
+MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
 MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ_CHARS = 50_000  # of one read_file call; T/2 if that is less
@@ -1310,43 +1311,42 @@ def run(argv: list[str], seconds: float) -> tuple[str, int | None]:
     It has no standard input, no API key, and a process group that is killed in the end.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    pipes = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    streams = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
-    with subprocess.Popen(argv, 0, None, *pipes, **options) as process:
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    head, tail, lost, end = "", "", 0, time.monotonic() + seconds
+    with subprocess.Popen(argv, 0, None, *streams, **options) as process:
         try:
-            output = read_output(process, time.monotonic() + seconds)
-        finally:
+            while process.poll() is None and time.monotonic() < end:
+                tail += decode(read(process.stdout, 0.1))
+                head, tail, lost = cut_middle(head, tail, lost)
             status = process.poll()
+        finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return redact(output.decode(errors="replace")), status
+        tail += decode(read(process.stdout, 0), True)
+    head, tail, lost = cut_middle(head, tail, lost)
+    note = f"\n[{lost:,} characters left out]\n" if lost else ""
+    return redact(f"{head}{note}{tail}"), status
 
 
-def read_output(process: subprocess.Popen, end: float) -> bytes:
-    """What a command writes until it ends, at `end` at the latest; head and tail."""
-    stdout: Any = process.stdout
-    kept, left_out, half, chunk = bytearray(), 0, MAX_COMMAND_BYTES // 2, b"-"
-    while chunk and (left := end - time.monotonic()) > 0:
-        if process.poll() is not None:  # a child that it left behind may go on writing
-            end = min(end, time.monotonic() + 0.2)
-        if select.select([stdout], [], [], min(left, 0.1))[0]:
-            kept += (chunk := stdout.read(65_536))
-        if len(kept) > 4 * half:
-            left_out += cut_middle(kept, half)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(max(0, end - time.monotonic()))
-    left_out += cut_middle(kept, half)
-    if left_out:
-        kept[half:-half] = f"\n[{left_out:,} bytes left out]\n".encode()
-    return bytes(kept)
+def read(pipe: Any, seconds: float) -> bytes:
+    """What was written to a pipe; waits for it for so many seconds at most."""
+    ready = select.select([pipe], [], [], seconds)[0]
+    data = os.read(pipe.fileno(), 65_536) if ready else b""
+    if ready and not data:  # closed: who wrote to it may run on
+        select.select([], [], [], seconds / 5)
+    return data
 
 
-def cut_middle(output: bytearray, half: int) -> int:
-    """Take the keys out, then all but `half` at each end; how many bytes that were."""
-    output[:] = redact(output.decode("latin-1")).encode("latin-1")
-    left_out = max(0, len(output) - 2 * half)
-    del output[half : half + left_out]
-    return left_out
+def cut_middle(head: str, tail: str, lost: int) -> tuple[str, str, int]:
+    """Head and tail of an output, without keys, and how many characters are lost."""
+    half = MAX_OUTPUT_CHARS // 2
+    if len(head) + len(tail) <= 2 * half:
+        return head, tail, lost
+    tail = redact(tail)  # before it is cut: a part of a key is not found any more
+    head, tail = (head, tail) if head else (tail[:half], tail[half:])
+    return head, tail[-half:], lost + max(0, len(tail) - half)
 
 
 @tool
@@ -1490,7 +1490,7 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     files, lines = parts[:-1:2], []
     secret = secrets(root, [root / file for file in set(files)])
     for file, line in zip(files, parts[1::2]):
-        if " bytes left out]\n" in file:
+        if " characters left out]\n" in file:
             lines.append("(some is left out here: narrow the path or the pattern)")
         elif root / file not in secret:
             lines.append(visible(file, "\n\t") + f":{around_match(line)}")
