@@ -32,6 +32,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -1170,7 +1171,6 @@ MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
 OWN_FOLDERS = {TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 SECRET = re.compile(r"(?is)\.{1,2}env(rc)?([._~-](?!example\Z).*)?")  # names of files
-COLOR = r"\x1b\[[\d;]*[mK]"  # what grep and others put around a match
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, dict] = {
@@ -1253,10 +1253,9 @@ def tool_result(call: dict, text: str, is_error: bool = False) -> dict:
 
 def redact(text: str) -> str:
     """`text` without the API keys."""
-    for key in sorted((os.environ.get(name, "") for name in KEY_NAMES), key=len)[::-1]:
-        if len(key) >= 8:
-            colored = f"(?:{COLOR})*".join(map(re.escape, key))
-            text = re.sub(colored, "[redacted]", text)
+    keys = [os.environ.get(name, "") for name in KEY_NAMES]
+    for key in sorted(keys, key=len, reverse=True):
+        text = text.replace(key, "[redacted]") if len(key) >= 8 else text
     return text
 
 
@@ -1274,28 +1273,18 @@ def inside(path: str, writing: bool = False) -> Path:
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
         raise ToolError(f"{path} is outside of the workspace {root}.")
-    if secrets(root, [real, Path(path)]):
+    if SECRET.fullmatch(real.name) or SECRET.fullmatch(Path(path).name):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     folders = {part.lower() for part in real.relative_to(root).parts}
     if writing and OWN_FOLDERS & folders:
         raise ToolError(f"{path} belongs to the agent's own records. Write elsewhere.")
-    writable = real.is_file() and os.access(real, os.W_OK)
-    if writing and real.exists() and not writable:
+    if writing and real.exists() and not (real.is_file() and os.access(real, os.W_OK)):
         raise ToolError(f"{path} is not a file that can be written.")
     return real
 
 
-def secrets(root: Path, files: list[Path]) -> list[Path]:
-    """Which of the files are a .env or one of its kin, by name or as a hard link."""
-    linked = [f for f in files if f.is_file() and f.stat().st_nlink > 1]
-    kin = root.rglob(".*[eE][nN][vV]*") if linked else []
-    held = [p for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
-    named = [f for f in files if SECRET.fullmatch(f.name)]
-    return named + [f for f in linked if any(map(f.samefile, held))]
-
-
 def text_in(path: Path, errors: str = "replace") -> str:
-    """What is in a file of at most 10 MB; raises ToolError. `errors`: see bytes.decode."""
+    """What is in a file of at most 10 MB, by `bytes.decode`; raises ToolError."""
     if not path.is_file():
         raise ToolError(f"There is no file {path}. Look with glob.")
     if path.stat().st_size > MAX_FILE_BYTES:
@@ -1305,13 +1294,15 @@ def text_in(path: Path, errors: str = "replace") -> str:
     return data.decode(errors=errors)
 
 
-def run(argv: list[str], seconds: float) -> tuple[str, int | None]:
+def run(
+    argv: list[str], seconds: float, stdin: Any = subprocess.DEVNULL
+) -> tuple[str, int | None]:
     """A command's output and its exit status, None if it was killed after `seconds`.
 
-    It has no standard input, no API key, and a process group that is killed in the end.
+    It has no API key, and a process group that is killed in the end.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    streams = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    streams = stdin, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     head, tail, lost, end = "", "", 0, time.monotonic() + seconds
@@ -1454,13 +1445,13 @@ def diff_of(path: str, old: str, new: str) -> str:
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ of the workspace that match, like src/**/*.py."""
     root = Path.cwd().resolve()
-    skipped = {".git", *OWN_FOLDERS} - {*Path(pattern).parts}
     if ".." in Path(pattern).parts or pattern.count("**") > 2:
         raise ToolError("A pattern has no .. and ** at most twice.")
     inside(re.split(r"[^/]*[*?[]", pattern)[0])
+    skip = left_out(pattern)
     found = [p for p in root.glob(pattern) if root in Path(os.path.realpath(p)).parents]
     names = sorted(f"{p.relative_to(root)}{'/' * p.is_dir()}" for p in found)
-    names = [visible(n, "\n\t") for n in names if not skipped & {*Path(n).parts}]
+    names = [visible(n, "\n\t") for n in names if not skip(n)]
     more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
     return "\n".join(names[:MAX_NAMES]) + more or "(no such files)"
 
@@ -1473,39 +1464,48 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     conversation are searched only when path names them: in .transcripts stands all
     that was ever said and done.
     """
-    root = Path.cwd().resolve()
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    name = os.path.relpath(real, root)
-    skipped = {".git", *OWN_FOLDERS} - {*Path(name).parts}
-    flags = ["-rnHIsE", "--null", "-D", "skip", "--color=always"]
-    flags += [f"--exclude-dir={folder}" for folder in skipped]
-    grep = ["env", "-u", "GREP_COLOR", "GREP_COLORS=fn=:ln=:se=:ne", "grep"]
-    output, status = run([*grep, *flags, "-e", pattern, "--", name], GREP_SECONDS)
+    flags = "-nHIsE", "--null", "-D", "skip", "-e"
+    with tempfile.TemporaryFile() as names:
+        names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
+        names.seek(0)
+        argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
+        output, status = run(argv, GREP_SECONDS, names)
     if status is None:
         raise ToolError("It took too long: narrow the path or the pattern.")
-    if output.startswith("grep:") and "\0" not in output:
-        raise ToolError(output)
-    parts = re.split(r"\0(.*)\n?", output)  # a name may hold line breaks, a line none
-    files, lines = parts[:-1:2], []
-    secret = secrets(root, [root / file for file in set(files)])
-    for file, line in zip(files, parts[1::2]):
-        if " characters left out]\n" in file:
-            lines.append("(some is left out here: narrow the path or the pattern)")
-        elif root / file not in secret:
-            lines.append(visible(file, "\n\t") + f":{around_match(line)}")
-    return "\n".join(lines) or "(no matches)"
+    parts = [line.partition("\0") for line in output.split("\n")]
+    found = [f"{visible(file)}:{clipped(line)}" for file, nul, line in parts if nul]
+    faults = [line for line, nul, _ in parts if line.startswith("grep: ") and not nul]
+    if faults and not found:
+        raise ToolError("\n".join(faults))
+    if len(output) > MAX_OUTPUT_CHARS:
+        faults.append("(some is left out: narrow the path or the pattern)")
+    return "\n".join([*found, *faults]) or "(no matches)"
 
 
-def around_match(line: str) -> str:
-    """A line of grep without its colors, clipped around its match."""
-    parts = [re.sub(COLOR, "", part) for part in line.split("\x1b[01;31m")]
-    place, _, text = "".join(parts).partition(":")
-    if len(text) > MAX_LINE_CHARS:
-        match = len(parts[0]) - len(place) - 1
-        start = max(0, match - MAX_LINE_CHARS // 3)
-        text = f"{text[start : start + MAX_LINE_CHARS]} [line clipped]"
-    return f"{place}:{text}"
+def clipped(line: str) -> str:
+    """As much of a line as grep shows."""
+    if len(line) <= MAX_LINE_CHARS:
+        return line
+    return f"{line[:MAX_LINE_CHARS]} [line clipped]"
+
+
+def files_in(path: str) -> list[str]:
+    """The files that grep searches there: no link, no secret, nothing left out."""
+    skip = left_out(path)
+    found = [path] if os.path.isfile(path) else []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not skip(f"{folder}/{name}")]
+        files = [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
+        found += [file for file in files if not os.path.islink(file)]
+    return sorted(found)
+
+
+def left_out(named: str) -> Callable[[str], bool]:
+    """Whether glob and grep leave out a path: what is no work, and not `named`."""
+    skipped = {".git", *OWN_FOLDERS} - {*Path(named).parts}
+    return lambda path: not skipped.isdisjoint(Path(path).parts)
 
 
 @tool
