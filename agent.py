@@ -14,8 +14,8 @@ counting, the transcript, the API, tools, the terminal) may be skipped. README.m
 tutorial to it; s06, v5 and s08 are tutorials that had these ideas before.
 
 Messages are plain dicts as the Messages API has them. A user message whose content is a
-string was typed by the person; what we add ourselves is a list of blocks. "carried" and
-"parts" on a message are ours and are not sent: see `replacement`.
+string was typed by the person; what we add ourselves is a list of blocks. "carried"
+and "saved" on a message are ours and are not sent: see `replacement`, `with_results`.
 """
 
 import argparse
@@ -39,11 +39,11 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
@@ -82,15 +82,21 @@ class Limits:
     window: int = CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT
     threshold: int = 0  # T; 0: `auto_compact_threshold` of these two
-    clear_above: int | None = None  # old results stay below it; None: half of T
+    clear_above: int = -1  # while the cache is warm; -1: 0.7 T
     keep_recent: int = KEEP_RECENT
     keep_tokens: int = KEEP_TOKENS
     min_savings: int = MIN_SAVINGS
+    max_said: int = MAX_SAID
     max_messages: int = MAX_MESSAGES
 
     def __post_init__(self) -> None:
         default = auto_compact_threshold(self.window, self.max_output)
         self.threshold = self.threshold or default
+        if self.clear_above < 0:
+            self.clear_above = self.threshold * 7 // 10
+        self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
+        self.min_savings = min(self.min_savings, self.threshold // 8)
+        self.max_said = min(self.max_said, self.threshold // 8)
 
 
 @dataclass
@@ -108,6 +114,7 @@ class Conversation:
     last_request: float = float("-inf")  # seconds, time.monotonic()
     focus: str | None = None  # not None: the model asks for a summary that keeps this
     tries: int = 0  # at compacting since the last reply; 1: no summary any more
+    compact_from: int = 0  # tokens; with fewer, a summary is known to save nothing
     failures: int = 0  # summaries that failed, in a row
     forgotten: int = 0  # tokens that the layers took out of this conversation
 
@@ -121,16 +128,17 @@ class Agent(Limits, Conversation):
     thinking: bool = False  # whether the model can show its thinking
     tools: "dict[str, Tool]" = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
-    approve: Callable[[str, str], bool | str] = lambda tool, what: False  # or why not
+    approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     bill: Counter = field(default_factory=Counter)  # "sent", "read", "unforgotten"
 
 
 class Exchange(NamedTuple):
-    """A tool call, its result, and the index of the message that holds the result."""
+    """A tool call, its result, and the index of the message that holds that."""
 
     at: int
     call: dict
     result: dict
+    saved: str  # where the whole text is, if the result is a preview of it
 
 
 class Reply(NamedTuple):
@@ -150,9 +158,13 @@ class AgentError(Exception):
 class PromptTooLong(AgentError):
     """The conversation does not fit the model's window, says the API."""
 
-    def __init__(self, text: str, tokens: int = 0):
+    def __init__(self, text: str, tokens: int = 0, maximum: int = 0):
         super().__init__(text)
-        self.tokens = tokens  # its length, 0 where the API does not say
+        self.tokens, self.maximum = tokens, maximum  # 0 where the API does not say
+
+
+class NoSummary(AgentError):
+    """A finished reply is not the summary that was asked for."""
 
 
 class ToolError(Exception):
@@ -179,7 +191,7 @@ def agent_loop(agent: Agent) -> str:
         calls = take_reply(agent, reply)
         answer = "" if calls else answer + text_of(reply.message)
         if reply.stop == "max_tokens" or not reply.message["content"]:
-            nudges = nudge(agent, calls, reply.stop, nudges)
+            nudges = nudge(agent, calls, reply, nudges)
         elif calls:
             run_tools(agent, calls)
             nudges = 0
@@ -193,9 +205,9 @@ def take_turn(agent: Agent, text: str) -> str:
         raise AgentError("The message is empty: say what to do.")
     if not agent.system:
         begin(agent)
-    if fixed_tokens(agent) + size(text) > agent.window:
-        raise AgentError("The message is too long for the window: name a file instead.")
     close_calls(agent)
+    if in_progress(agent.messages):
+        commit(agent, user(UNANSWERED))
     agent.tries = 0
     commit(agent, {"role": "user", "content": text})
     return agent_loop(agent)
@@ -203,6 +215,7 @@ def take_turn(agent: Agent, text: str) -> str:
 
 def take_reply(agent: Agent, reply: Reply) -> list[dict]:
     """Make a reply part of the conversation; returns its calls, raises AgentError."""
+    expected = context_tokens(agent)
     agent.tries, agent.cached = 0, reply.cached / max(1, reply.sent)
     agent.bill["unforgotten"] += reply.sent + agent.forgotten
     if reply.stop == "refusal":
@@ -210,9 +223,10 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
     if reply.message["content"]:
         commit(agent, reply.message)
-        if reply.sent:
-            agent.counted = reply.sent + reply.output
-            agent.known = len(agent.messages)
+        believed = 3 * reply.sent > expected  # not all gateways count the cached part
+        sent, written = reply.sent if believed else expected, reply.message["content"]
+        agent.counted = sent + (reply.output or size(written))
+        agent.known = len(agent.messages)
     return blocks(reply.message, "tool_use")
 
 
@@ -223,23 +237,23 @@ def layer_1(agent: Agent) -> None:
     """Three steps, in this order: text reaches the disk before a placeholder does."""
     messages = tool_result_budget(agent.messages, agent.threshold, save_result)
     replace_history(agent, "tool_result_budget", "large results saved", messages)
-    messages = snip_compact(agent.messages, agent.max_messages, agent.transcript)
+    most, words = agent.max_messages, agent.max_said
+    messages = snip_compact(agent.messages, most, agent.transcript, words)
     replace_history(agent, "snip_compact", "middle cut out", messages, record=True)
 
-    room = agent.threshold // 2 if agent.clear_above is None else agent.clear_above
-    if context_tokens(agent) <= room:
-        return  # what was read may be needed again
+    # once the cache is cold all is written anew, whatever is forgotten
     cold = time.monotonic() - agent.last_request > CACHE_SECONDS
-    messages = micro_compact(
-        agent.messages,
-        save_result,
-        keep_recent=agent.keep_recent,
-        keep_tokens=min(agent.keep_tokens, agent.threshold // 16),
-        min_savings=0 if cold else min(agent.min_savings, agent.threshold // 8),
-    )
+    start = agent.clear_above  # more than the window: never
+    if cold and start <= agent.window:
+        start = min(start, agent.threshold // 4)
+    if context_tokens(agent) <= start:
+        return  # what was read may be needed again
+    keep, savings = (agent.keep_recent, agent.keep_tokens), agent.min_savings
+    messages = micro_compact(agent.messages, save_result, *keep, 0 if cold else savings)
     if messages is not agent.messages:
-        requests = 0 if cold else pays_after(agent.messages, messages)
-        what = f"old results cleared, pays after {requests:.0f} requests"
+        n = max(1, round(pays_after(agent.messages, messages)))
+        later = f"paid back after {n} request{'s' * (n > 1)}"
+        what = f"old results cleared, {'free: the cache was cold' if cold else later}"
         replace_history(agent, "micro_compact", what, messages)
 
 
@@ -283,17 +297,18 @@ def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> 
 
 def placeholder(exchange: Exchange, save_text: Callable[[str], Path]) -> str:
     """What stands for an old result: which tool it came from, and where it is now."""
-    name, text = exchange.call["name"], exchange.result["content"]
-    where = f", saved at {save_text(text)}" if name in NOT_READ_AGAIN else ""
+    name, path = exchange.call["name"], exchange.saved
+    if name in NOT_READ_AGAIN and not path:
+        path = str(save_text(exchange.result["content"]))
+    where = f", saved at {path}" if path else ""
     return f"[Previous: used {name}{where}]"
 
 
 def pays_after(old: list[dict], new: list[dict]) -> float:
     """After how many requests a clearing has paid for the cache that it rewrites.
 
-    The API looks for what it has cached at most 20 blocks back, and a clearing begins
-    further back: all that was seen is written once more instead of read. What is freed
-    is not read any more, at each request.
+    The API looks at most 20 blocks back for what it has cached, and a clearing begins
+    further back: all that was seen is written once more, what is freed read no more.
     """
     rewritten = estimate_tokens(new[: unseen(new)])
     freed = max(1, estimate_tokens(old) - estimate_tokens(new))
@@ -308,55 +323,27 @@ def tool_result_budget(
 ) -> list[dict]:
     """Results that are too large become a preview; the whole is saved (s08).
 
-    Only those in messages from `start` on; None: those that the model has not seen.
+    First each that is over 40,000 tokens or T/4, then the largest, until those of a
+    message are within 200,000 characters and T/3. Only in messages from `start` on;
+    None: in those that the model has not seen.
     """
     start = unseen(messages) if start is None else start
     texts: dict[str, str] = {}
+    saved: dict[str, str] = {}
     for _, batch in itertools.groupby(exchanges(messages, start), lambda e: e.at):
-        texts |= previews(list(batch), threshold, save_text)
-    return with_results(messages, texts) if texts else messages
+        for call, path, text in previews(list(batch), threshold, save_text):
+            texts[call], saved[call] = text, path
+    return with_results(messages, texts, saved) if texts else messages
 
 
-def previews(
-    batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
-) -> dict[str, str]:
-    """The previews for the results of one message, by the ids of their calls.
-
-    The largest first: each that is over 40,000 tokens or T/4, then any, until all are
-    within 200,000 characters and T/3. A preview is less than its share of that.
-    """
-    texts: dict[str, str] = {}
-    chars = sum(len(e.result["content"]) for e in batch)
-    tokens = sum(size(e.result["content"]) for e in batch)
-    most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
-    share = max(40, most // len(batch))  # 40: of where it is saved
-    for exchange in sorted(batch, key=lambda e: -size(e.result["content"])):
-        text = exchange.result["content"]
-        too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
-        too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
-        no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
-        if (too_many or too_large) and no_preview:
-            shown = preview(text, share, save_text)
-            texts[exchange.call["id"]] = shown
-            chars -= len(text) - len(shown)
-            tokens -= size(text) - size(shown)
-    return texts
-
-
-def preview(text: str, share: int, save_text: Callable[[str], Path]) -> str:
-    """What stands for a result that is too large, in less than `share` tokens."""
-    where = f"{len(text):,} characters, saved at {save_text(text)}"
-    head = text[:PREVIEW_CHARS]
-    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
-        head = head[: len(head) * 7 // 8]
-    return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
-
-
-def snip_compact(messages: list[dict], max_messages: int, transcript: Path) -> list:
+def snip_compact(
+    messages: list[dict], max_messages: int, transcript: Path, words: int = MAX_SAID
+) -> list[dict]:
     """Over `max_messages` (0: never), a note takes the place of the middle (s08).
 
     The first 3 stay and the newest, half of `max_messages` in all with the note, so
-    that it does not fire again at the next message.
+    that it does not fire again at the next message. The note carries on `words` tokens
+    of what the person said.
     """
     if not 0 < max_messages < len(messages):
         return messages
@@ -367,6 +354,7 @@ def snip_compact(messages: list[dict], max_messages: int, transcript: Path) -> l
         return messages
 
     gone = remember(messages[head:tail])
+    gone["words"] = fit_words(gone["words"], words)
     gone["todos"] = remember(messages[:tail])["todos"]
     texts = [f"[snipped {tail - head} messages. Transcript: {transcript}]"]
     if gone["words"] and not remember(messages[tail:])["words"]:
@@ -423,23 +411,29 @@ def auto_compact(agent: Agent) -> bool:
 
 
 def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
-    """Whether a summary replaced all but the newest `keep` messages, or nothing did."""
+    """Whether a summary replaced all but the newest `keep` messages, or nothing did.
+
+    Raises AgentError where the API gives no reply: that says nothing about summaries.
+    """
     focus, agent.focus = agent.focus, None
     old = agent.messages[: tail_from(agent.messages, keep)]
-    if unseen(old) == 0 or rebuild(agent, "", keep) is None:  # even without a word
+    known = context_tokens(agent) < agent.compact_from
+    if unseen(old) == 0 or known or rebuild(agent, "", keep) is None:
         agent.emit("layer", f"[{name}] nothing to compact")
         return False
     agent.tries += 1
     try:
         new = rebuild(agent, summarise(agent, name, old, focus), keep)
-        if new is None:
-            raise AgentError("the summary is no smaller than what it sums up")
-    except AgentError as error:
-        agent.failures += 1
+    except (NoSummary, PromptTooLong) as error:
+        agent.failures += type(error) is NoSummary
         off = "; no more until /compact works" if agent.failures == MAX_FAILURES else ""
         agent.emit("error", f"[{name}] failed, nothing is changed{off}: {error}")
         return False
     agent.failures = 0
+    if new is None:
+        agent.compact_from = context_tokens(agent) + agent.min_savings
+        agent.emit("layer", f"[{name}] nothing to compact: the summary is no smaller")
+        return False
     replace_history(agent, name, "summarised", new, record=True)
     return True
 
@@ -456,7 +450,7 @@ def compact_without_model(agent: Agent, name: str) -> bool:
 
 
 def summarise(agent: Agent, name: str, old: list[dict], focus: str | None) -> str:
-    """The model's summary of the `old` messages; raises AgentError where it gives none.
+    """The model's summary of the `old` messages; raises NoSummary where it gives none.
 
     The request is the live conversation and one message more, so that it comes from the
     prompt cache and its thinking stays valid.
@@ -470,32 +464,30 @@ def summarise(agent: Agent, name: str, old: list[dict], focus: str | None) -> st
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
     done = reply.stop in ("end_turn", "stop_sequence")
     if not done or not summary or blocks(reply.message, "tool_use"):
-        raise AgentError(f"the model gave none (it stopped with {reply.stop})")
+        raise NoSummary(f"the model gave none (it stopped with {reply.stop})")
     return summary
 
 
 def rebuild(agent: Agent, summary: str, keep: int) -> list[dict] | None:
     """What replaces the history: one message, and the newest `keep` of the old ones.
 
-    To be smaller than the history and under the threshold it goes without files, then
-    without the old messages, then without older words. None if that does not help.
+    To fill half of the room that T has at most, so that work goes on for a while, it
+    goes without files, then without the old messages, then without older words. None
+    if it is no smaller than the history.
     """
-    old, most = agent.messages, min(MAX_SAID, agent.threshold // 8)
-    tail = tail_from(old, keep)
-    for files, cut, words in (
-        (True, tail, most),
-        (False, tail, most),
-        (False, len(old), most),
-        (False, len(old), 0),
-    ):
+    old, tail, room = agent.messages, tail_from(agent.messages, keep), half_room(agent)
+    most = agent.max_said
+    shorter = [(False, len(old), words) for words in (most, most // 2, most // 4, 0)]
+    for files, cut, words in (True, tail, most), (False, tail, most), *shorter:
         head = replacement(agent, summary, old[:cut], files, words)
         if cut > tail:  # the summary does not know them
             head["content"].insert(1, not_shown(old, tail))
-            head["parts"].insert(1, "notes")
         new = [head, *drop_thinking(old[cut:])]
-        small = tokens_with(agent, new) < agent.threshold
-        if small and estimate_tokens(new) < estimate_tokens(old):
+        fits = estimate_tokens(new) <= room
+        if fits and estimate_tokens(new) < estimate_tokens(old):
             return new
+        if fits and cut == len(old) and not files:
+            return None  # the person's words are not dropped only to be smaller
     return None
 
 
@@ -504,27 +496,29 @@ def replacement(
 ) -> dict:
     """The message that stands for the `old` ones; it ends in what to do next.
 
-    "carried" is what must outlive the next compaction too, "parts" names its blocks.
+    "carried" is what must outlive the next compaction too.
     """
-    memory = remember(old)
+    memory, room = remember(old), half_room(agent)
     request, then = next_step(agent.messages, len(old))
     said = memory["words"][:-1] if request else memory["words"]
     said, paths = fit_words(said, words), memory["files"] if files else []
-    quoted = "\n".join(quote("message", text) for text in said)
+    if size(request) > room // 2:  # as a result that is too large
+        request = preview(request, room // 2, str(save_result(request)))
+    summary = "".join(cut_to_fit([summary], room // 3, room // 3))
     todo = "\n".join(item for item in memory["todos"] if item.startswith("[ ]"))
+    todo = "".join(cut_to_fit([todo], room // 10, room // 10))
+    quoted = "\n".join(quote("message", text) for text in said)
     title = f"[Conversation compressed. Transcript: {agent.transcript}]"
-    quotation = f"For reference, no orders:\n{quote('summary', summary)}"
-    parts = [
-        ("summary", f"{title}\n{quotation}"),
-        ("words", f"What the user said, oldest first:\n{quoted}" if said else ""),
-        ("plan", f"Your plan, what is still to do:\n{todo}" if todo else ""),
-        *(("skills", text) for text in restore_skills(agent, memory["skills"])),
-        *(("files", text) for text in restore_recent_files(agent, paths)),
-        ("words", then),
+    texts = [
+        f"{title}\nFor reference, no orders:\n{quote('summary', summary)}",
+        f"What the user said, oldest first:\n{quoted}" if said else "",
+        f"Your plan, what is still to do:\n{quote('plan', todo)}" if todo else "",
+        *restore_skills(agent, memory["skills"]),
+        *restore_recent_files(agent, paths),
+        f"{then}\n{request}".strip(),
     ]
-    labels, texts = zip(*[part for part in parts if part[1]])
     memory["words"] = [*said, request] if request else said
-    return {**user(*texts), "carried": memory, "parts": list(labels)}
+    return {**user(*filter(None, texts)), "carried": memory}
 
 
 # ---- layer 3: the same on demand; see also the tool `compact`, and /compact ----
@@ -543,23 +537,28 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     """The API said "prompt is too long": only the newest messages stay (s08).
 
     By a summary, once between two replies, else without the model. Raises AgentError
-    where neither helps, with the history as it was but for a prompt that is too large.
+    where neither helps, with the history as it was.
     """
-    name, start = "reactive_compact", typed_from(agent.messages)
-    if start == 0 or tokens_from(agent, start, error.tokens) > agent.threshold:
-        replace_history(agent, name, "taken back", agent.messages[:start], record=True)
-        raise AgentError(f"{error}: put your last message into a file, and name that.")
+    if 0 < error.maximum < agent.window:  # the settings promised more
+        vars(agent).update(vars(limits(error.maximum, agent.max_output)))
     agent.counted = max(error.tokens or agent.window + 1, context_tokens(agent))
     agent.known = len(agent.messages)  # the API's count is right, ours was not
     may_ask = agent.tries == 0 and agent.failures < MAX_FAILURES
-    if may_ask and compact_history(agent, name, KEEP_TAIL):
+    if may_ask and compact_history(agent, "reactive_compact", KEEP_TAIL):
         return
-    if agent.tries > 1 or not compact_without_model(agent, name):
+    if agent.tries > 1 or not compact_without_model(agent, "reactive_compact"):
         raise AgentError(f"{error}, and nothing is left to leave out: /clear it.")
 
 
 # ---- messages: plain dicts, never cut between a tool call and its result ----
 
+WAITS = "The user will say what to do next."
+UNANSWERED = """\
+[This was stopped, or failed, before it was answered. Do not go on with it unless the
+user asks for it again.]"""
+# what a block of ours is, by its first tag
+PARTS = {"summary": "summary", "message": "words", "plan": "plan"}
+PARTS |= {"skill": "skills", "file": "files"}
 # what a call that succeeded leaves in the memory of a conversation, and its argument
 REMEMBERED = {"read_file": ("files", "path"), "load_skill": ("skills", "name")}
 
@@ -585,12 +584,21 @@ def text_of(message: dict) -> str:
     return "".join(block["text"] for block in blocks(message, "text"))
 
 
+def part_of(block: dict) -> str:
+    """Which part of a `replacement` a block of text is; "notes" if it has no tag."""
+    tag = re.match("[^<]*<([a-z]+)", block["text"])
+    return PARTS.get(tag[1], "notes") if tag else "notes"
+
+
 def exchanges(messages: list[dict], start: int = 0) -> Iterator[Exchange]:
     """Each call with its result, in order, for results in messages from `start` on."""
     for at in range(max(1, start), len(messages)):
         if results := blocks(messages[at], "tool_result"):
             calls = {b["id"]: b for b in blocks(messages[at - 1], "tool_use")}
-            yield from (Exchange(at, calls[r["tool_use_id"]], r) for r in results)
+            saved = messages[at].get("saved", {})
+            for result in results:
+                call = result["tool_use_id"]
+                yield Exchange(at, calls[call], result, saved.get(call, ""))
 
 
 def unseen(messages: list[dict]) -> int:
@@ -601,10 +609,12 @@ def unseen(messages: list[dict]) -> int:
     return end
 
 
-def typed_from(messages: list[dict]) -> int:
-    """The index where that begins which the person typed at the end."""
-    typed = itertools.takewhile(is_typed, reversed(messages))
-    return len(messages) - len(list(typed))
+def in_progress(messages: list[dict]) -> bool:
+    """Whether the person's last request was not answered yet."""
+    if not messages or messages[-1]["role"] == "assistant":
+        return False
+    last = messages[-1]["content"][-1]  # of what the person typed, a letter
+    return is_typed(messages[-1]) or last.get("text") not in (WAITS, UNANSWERED)
 
 
 def pair_safe(messages: list[dict], cut: int) -> int:
@@ -618,15 +628,22 @@ def tail_from(messages: list[dict], keep: int) -> int:
     return pair_safe(messages, max(0, len(messages) - keep))
 
 
-def with_results(messages: list[dict], texts: dict[str, str]) -> list[dict]:
-    """`messages` with other texts in the results of these calls; the rest is shared."""
+def with_results(
+    messages: list[dict], texts: dict[str, str], saved: dict[str, str] | None = None
+) -> list[dict]:
+    """`messages` with other texts in the results of these calls; the rest is shared.
+
+    "saved" on a message says of which calls the whole result is on disk, and where.
+    """
     new = list(messages)
     for at in {e.at for e in exchanges(messages) if e.call["id"] in texts}:
         content = [dict(block) for block in messages[at]["content"]]
-        for result in content:
-            if result.get("tool_use_id") in texts:
-                result["content"] = texts[result["tool_use_id"]]
         new[at] = {**messages[at], "content": content}
+        for result in content:
+            call = result.get("tool_use_id")
+            result |= {"content": texts[call]} if call in texts else {}
+            if saved and call in saved:
+                new[at]["saved"] = {**new[at].get("saved", {}), call: saved[call]}
     return new
 
 
@@ -643,6 +660,39 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
     return messages if kept == messages else kept
 
 
+def previews(
+    batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
+) -> Iterator[tuple[str, str, str]]:
+    """For results of one message: the call's id, where the whole is, and its preview.
+
+    Which, says `tool_result_budget`; a preview is less than its share of T/3.
+    """
+    chars = sum(len(e.result["content"]) for e in batch)
+    tokens = sum(size(e.result["content"]) for e in batch)
+    most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
+    share = max(40, most // len(batch))  # 40: of where it is saved
+    for exchange in sorted(batch, key=lambda e: -size(e.result["content"])):
+        text = exchange.result["content"]
+        too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
+        too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
+        no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
+        if (too_many or too_large) and no_preview:
+            path = exchange.saved or str(save_text(text))
+            shown = preview(text, share, path)
+            chars -= len(text) - len(shown)
+            tokens -= size(text) - size(shown)
+            yield exchange.call["id"], path, shown
+
+
+def preview(text: str, share: int, path: str) -> str:
+    """What stands for a text that is too large, in less than `share` tokens."""
+    where = f"{len(text):,} characters, saved at {path}"
+    head = text[:PREVIEW_CHARS]
+    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
+        head = head[: len(head) * 7 // 8]
+    return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
+
+
 def remember(messages: list[dict]) -> dict[str, list[str]]:
     """What outlives the messages: "words" of the person, "files", "skills", "todos"."""
     memory: dict[str, list[str]] = {"words": [], "files": [], "skills": [], "todos": []}
@@ -653,6 +703,8 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
         for key in ("words", "files", "skills"):
             memory[key] += carried.get(key, [])
         memory["words"] += [message["content"]] if is_typed(message) else []
+        if memory["words"] and message == user(UNANSWERED):
+            memory["words"] += [f"{memory['words'].pop()}\n{UNANSWERED}"]
         for call in blocks(message, "tool_use") if at + 1 < len(messages) else []:
             key, argument = REMEMBERED.get(call["name"], ("", ""))
             if call["name"] == "todo_write" and call["id"] not in failed:
@@ -666,13 +718,13 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
 
 
 def next_step(messages: list[dict], cut: int) -> tuple[str, str]:
-    """(The request in progress or "", what is to be done) after a cut there."""
-    if messages[-1]["role"] == "assistant":
-        return "", "The user will say what to do next."
+    """(The request in progress, if it stands before `cut`, or ""; what to do next)."""
+    if not in_progress(messages):
+        return "", WAITS
     said = remember(messages[:cut])["words"]
     if not said or any(map(is_typed, messages[cut:])):
         return "", "Go on with the messages that follow."
-    return said[-1], f"Go on with the request in progress:\n{said[-1]}"
+    return said[-1], "Go on with the request in progress:"
 
 
 def not_shown(messages: list[dict], cut: int) -> dict:
@@ -686,9 +738,14 @@ def not_shown(messages: list[dict], cut: int) -> dict:
 
 
 def fit_words(words: list[str], tokens: int) -> list[str]:
-    """The first of the texts and then the newest, about `tokens` in all, in order."""
-    each = tokens if size(words[:1]) <= tokens else tokens // 2
-    kept = cut_to_fit([*words[:1], *words[:0:-1]], tokens, each)
+    """The texts in about `tokens` in all, in order: first the long ones are cut.
+
+    If that is not enough, the first and then the newest stay.
+    """
+    shares = [tokens // parts for parts in (1, 2, 4, 8, 16)]
+    sizes = [size(text) for text in words]
+    fits = (n for n in shares if sum(min(s, n) + 8 for s in sizes) <= tokens)
+    kept = cut_to_fit([*words[:1], *words[:0:-1]], tokens, next(fits, tokens // 4))
     return kept[:1] + kept[:0:-1]
 
 
@@ -747,17 +804,21 @@ def context_tokens(agent: Agent) -> int:
 
 def tokens_with(agent: Agent, messages: list[dict]) -> int:
     """`context_tokens` with these messages: ours, by the factor of the last count."""
-    fixed = fixed_tokens(agent)
-    factor = context_tokens(agent) / (fixed + estimate_tokens(agent.messages))
-    return round(factor * (fixed + estimate_tokens(messages)))
+    return round(factor(agent) * (fixed_tokens(agent) + estimate_tokens(messages)))
 
 
-def tokens_from(agent: Agent, start: int, tokens: int) -> float:
-    """How many of the `tokens` that the API counts are of the messages from `start`."""
-    if start == len(agent.messages):
-        return 0
-    before = tokens * tokens_with(agent, agent.messages[:start]) / context_tokens(agent)
-    return tokens - (agent.counted if agent.known == start else before)
+def half_room(agent: Agent) -> int:
+    """Half of what T leaves beside system prompt and tools, in tokens by `size`."""
+    return max(0, round(agent.threshold / factor(agent)) - fixed_tokens(agent)) // 2
+
+
+def factor(agent: Agent) -> float:
+    """How many of the API's tokens one token by `size` is, as last seen; 2 at most.
+
+    What is denser will be gone: the rest is not to be measured by it.
+    """
+    ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
+    return min(2.0, context_tokens(agent) / ours)
 
 
 # ---- the transcript: every message on disk before a layer can touch it ----
@@ -777,30 +838,38 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 def commit(agent: Agent, entry: dict) -> None:
     """Write a line, then let the conversation follow it; raises AgentError.
 
-    A file is gone on with only while it holds what this run wrote, and no more. After
-    `--resume`, after a line that may be torn (Ctrl-C, a full disk), and if it was
-    deleted, another begins, with all that is known in its first line.
+    A file is gone on with only while it holds what this run wrote, and no more: not
+    after `--resume`, a line that may be torn (Ctrl-C, a full disk), or its deletion.
     """
     line = to_bytes(entry) + b"\n"
     messages = follow(agent.messages, json.loads(line))
-    path, written = agent.transcript, agent.log_bytes
-    if not written or not path.is_file() or path.stat().st_size != written:
-        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
-        name = "transcript" if "task" in agent.tools else "task"  # of a subagent
-        path, written = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", 0
-        if agent.messages:
-            known = {"event": "continued", "from": str(agent.transcript)}
-            line = to_bytes({**known, "messages": agent.messages}) + b"\n" + line
+    path = agent.transcript
+    if not path.is_file() or path.stat().st_size != agent.log_bytes:
+        begin_transcript(agent)
+    append(agent.transcript, line)
+    agent.messages, agent.log_bytes = messages, agent.log_bytes + len(line)
+
+
+def begin_transcript(agent: Agent) -> None:
+    """Begin another file, with all that is known in its first line."""
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
+    name = "transcript" if "task" in agent.tools else "task"  # of a subagent
+    path, line = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", b""
+    if agent.messages:
+        known = {"event": "continued", "from": str(agent.transcript)}
+        line = to_bytes({**known, "messages": agent.messages}) + b"\n"
+    append(path, line)
+    agent.transcript, agent.log_bytes = path, len(line)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to a file that only the user can read; raises AgentError."""
     try:
         own_folder(TRANSCRIPT_DIR)
         with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
-            file.write(line)
+            file.write(data)
     except OSError as error:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
-    agent.messages, agent.transcript = messages, path
-    agent.log_bytes = written + len(line)
-    if not written:
-        agent.emit("layer", f"[transcript] {path}")
 
 
 def follow(messages: list[dict], entry: dict) -> list[dict]:
@@ -832,23 +901,24 @@ def replace_history(
 def load(path: Path) -> list[dict]:
     """The conversation in a transcript, as it was before layer 1, without thinking.
 
-    What this accepts, the API accepts. A last line that was torn off is left out.
-    Raises AgentError with the number of a bad line.
+    What a program wrote and this accepts, the API accepts. A last line that was torn
+    off is left out. Raises AgentError with the number of a bad line.
     """
     messages: list[dict] = []
-    ids: set[str] = set()
+    ids, names = set[str](), dict[str, str]()
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         entry = None
         try:
-            entry = json.loads(line)
-            known = follow([], json.loads(to_bytes(entry)))  # ValueError: NaN, infinity
-            if type(known) is not list:
-                raise ValueError("what is known is no list")
+            entry = plain(json.loads(line))
             if "event" in entry:
                 messages, ids = [], set()
-            for message in known:
-                check(message, messages, ids)
+            for message in follow([], entry):
+                for result in blocks(message, "tool_result"):
+                    given = result["tool_use_id"]
+                    result["tool_use_id"] = names.get(given, given)
+                names = mend_calls(blocks(message, "tool_use"), ids)
+                check(message, messages)
                 messages.append(message)
         except DAMAGE as e:
             if entry is not None or number < len(lines):
@@ -857,31 +927,55 @@ def load(path: Path) -> list[dict]:
     return drop_thinking(messages)
 
 
-def check(message: dict, before: list[dict], ids: set[str]) -> None:
-    """Raise an error unless the API takes `message` there; `ids` are of all calls."""
-    role, content = message["role"], message["content"]
+def check(message: dict, before: list[dict]) -> None:
+    """Raise an error unless the API takes `message`, but for its thinking, there."""
+    content = message["content"]
+    said = user(content)["content"] if is_typed(message) else content
     calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
-    answers = [b["tool_use_id"] for b in blocks(message, "tool_result")]
-    if sorted(answers) != sorted(calls):
+    answers = [block.get("tool_use_id") for block in said]  # results stand first
+    if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
         raise ValueError(f"the calls {calls} are answered by {answers}")
-    if not content or not before and role != "user":
+    if not said or not before and message["role"] != "user":
         raise ValueError("nothing is said, or not by the user first")
-    said = [{"type": "text", "text": content}] if is_typed(message) else content
-    for at, block in enumerate(said):
-        keys, result = BLOCKS[role, block["type"]], block["type"] == "tool_result"
-        types = {key: type(value) for key, value in block.items()}
-        if result and block.get("is_error") is True:
-            del types["is_error"]
-        fits = types == {"type": str, **keys} and block[next(iter(keys))].strip()
-        if not fits or result is not (at < len(answers)):  # results stand first
+    for block in said:
+        if "thinking" not in block["type"] and not fits(message["role"], block):
             raise ValueError(f"a {block['type']} block that the API would refuse")
-    for call in blocks(message, "tool_use"):
-        if call["id"] in ids or not re.fullmatch(r"(?a)[\w-]{1,128}", call["name"]):
-            raise ValueError(f"a call of {call['name']} that the API would refuse")
-        ids.add(call["id"])
-    ours = [*remember([*before[-1:], message]).values(), message.get("parts", [])]
-    if {type(text) for texts in ours for text in texts} - {str}:
-        raise ValueError("what it remembers is no text")
+    remember([*before[-1:], message])  # another program's tools may be unlike ours
+
+
+def fits(role: str, block: dict) -> bool:
+    """Whether the API takes such a block from this role: its keys, nothing blank."""
+    keys = BLOCKS.get((role, block["type"]), {})
+    types = {key: type(value) for key, value in block.items() if key != "is_error"}
+    if types != {"type": str, **keys}:
+        return False
+    return any(block[key].strip() for key in [*keys][:1])
+
+
+def plain(value: Any) -> Any:
+    """JSON as it can be sent: NaN is "NaN", infinity "Infinity", a surrogate "?"."""
+    text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    return json.loads(text, parse_constant=str)
+
+
+def mend_calls(calls: list[dict], ids: set[str]) -> dict[str, str]:
+    """Give each call a name, an id and an input that the API takes.
+
+    `ids` are those of all calls before. Returns the new id for each that was given.
+    """
+    names = {}
+    for call in calls:
+        given, what = call.get("id"), call.get("input") or {}
+        new, name = (
+            re.sub(r"(?a)[^\w-]", "_", key or "call") for key in (given, call["name"])
+        )
+        while new in ids:
+            new = f"{new}_{len(ids)}"
+        what = what if isinstance(what, dict) else {"input": what}
+        call |= {"id": new, "name": name[:128], "input": what}
+        ids.add(new)
+        names[given] = new
+    return names
 
 
 def resume(agent: Agent, path: Path | None) -> None:
@@ -953,18 +1047,16 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 MAX_TRIES = 5  # of one request
 MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
-STALL_SECONDS = 120  # without a word of a reply
-MAX_PARTS = 10  # of one answer, where max_tokens cuts it
+STALL_SECONDS = 120  # without a byte of a reply
+MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty one
 STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-NOT_SENT = (TypeError, ValueError)  # while the request is written
-NOT_SENT_NAMES = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")  # of httpx
-TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)"
+TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)[^>]*(?:> *(\d+))?"
 STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
 HINTS = {
-    None: "Check the network and ANTHROPIC_BASE_URL.",
+    None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "Check MODEL_ID (or --model) and ANTHROPIC_BASE_URL.",
@@ -983,13 +1075,11 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             status, text = getattr(error, "status_code", None), fault(agent, error)
             too_long, bare = re.search(TOO_LONG, text), drop_thinking(messages)
             if status == 413 or (status == 400 and too_long):
-                tokens = int(too_long[1] or 0) if too_long else 0
-                raise PromptTooLong(text, tokens) from error
+                numbers = too_long.groups() if too_long else ()
+                raise PromptTooLong(text, *(int(n or 0) for n in numbers)) from error
             if status == 400 and re.search(STALE, text) and bare is not messages:
                 kept, messages = drop_thinking(agent.messages), bare
                 replace_history(agent, "thinking", "refused by the API, dropped", kept)
-            elif tries == MAX_TRIES or not (status in PASSING or status >= 500):
-                raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
             else:
                 wait(agent, error, tries, text)
                 tries += 1
@@ -1003,7 +1093,7 @@ def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
         with suppress(PromptTooLong):
             bare = drop_thinking(rest) if cut > 1 else rest
             return ask(agent, [*bare, prompt], quiet=True)
-    raise AgentError("the conversation is too long to be summarised")
+    raise PromptTooLong("the conversation is too long to be summarised")
 
 
 def fault(agent: Agent, error: Exception) -> str:
@@ -1016,7 +1106,10 @@ def fault(agent: Agent, error: Exception) -> str:
 
 
 def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
-    """Sleep before the next try, and say so; AgentError where it would be too long."""
+    """Sleep before the next try, and say so; AgentError where there is to be none."""
+    status = getattr(error, "status_code", None)
+    if tries == MAX_TRIES or not (status in PASSING or status >= 500):
+        raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
     headers = getattr(getattr(error, "response", None), "headers", {})
     after = re.fullmatch(r"\d+(\.\d+)?", headers.get("retry-after", ""))
     seconds = min(float(after[0]), 1e9) if after else 2.0 ** (tries - 1)
@@ -1043,45 +1136,23 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
     agent.last_request = time.monotonic()
     agent.emit("wait", "waiting for the model")
-    with ExitStack() as stack:
-        try:
-            stream = stack.enter_context(agent.client.messages.stream(**request))
-        except Exception as error:
-            why = error.__cause__ or error
-            if isinstance(why, NOT_SENT) or type(why).__name__ in NOT_SENT_NAMES:
-                text = fault(agent, error)
-                raise AgentError(f"It cannot be sent: {text}. {HINTS[None]}") from error
-            raise
-        read_stream(agent, stream, quiet)
-        ids = {b["id"] for m in messages for b in blocks(m, "tool_use")}
-        reply = to_reply(stream.get_final_message(), ids)
+    with agent.client.messages.stream(**request) as stream:
+        show_stream(agent, stream, quiet)
+        final = stream.get_final_message()
+    reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
 
 
-def read_stream(agent: Agent, stream: Any, quiet: bool) -> None:
-    """Show a reply as it is written; one that sends nothing but pings is closed."""
-    written, heard, over = 0, time.monotonic(), threading.Event()
-
-    def watch() -> None:
-        while (left := heard + STALL_SECONDS - time.monotonic()) > 0:
-            if over.wait(left):
-                return
-        stream.close()
-
-    try:
-        threading.Thread(target=watch, daemon=True).start()
-        for event in stream:
-            heard = time.monotonic()
-            if event.type in STREAMED:
-                piece = getattr(event, event.type)  # .text, .thinking
-                written += size(piece)
-                if quiet:
-                    agent.emit("wait", f"{written:,} tokens")
-                else:
-                    agent.emit(event.type, piece)
-    finally:
-        over.set()
+def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
+    """Show a reply as it is written, or if `quiet` how long it is."""
+    written = 0  # tokens
+    for event in stream:
+        if event.type in STREAMED:
+            piece = getattr(event, event.type)  # .text, .thinking
+            written += size(piece)
+            shown = ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
+            agent.emit(*shown)
 
 
 def to_reply(final: Any, ids: set[str]) -> Reply:
@@ -1100,9 +1171,9 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         return Reply(user(reason), stop, sent, read, 0)
     content = []
     for block in final.content:
-        known = {"type", *BLOCKS["assistant", block.type]}
+        known = {"type", *BLOCKS.get(("assistant", block.type), ())}
         given = block.to_dict(exclude_none=True)  # its keys stay in their order
-        if block.type != "text" or block.text.strip():
+        if block.type != "text" or given.get("text", "").strip():
             content.append({key: given[key] for key in given if key in known})
     kept = sendable(content, stop == "max_tokens", ids)
     written = written if len(kept) == len(content) else size(kept)
@@ -1110,20 +1181,15 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
 
 
 def sendable(content: list[dict], cut_off: bool, ids: set[str]) -> list[dict]:
-    """The blocks of a reply that the API takes back; ValueError: one cannot be sent.
+    """The blocks of a reply that the API takes back, the calls mended.
 
-    A call with an id that was given before, as other providers send them, gets one of
-    its own. No thinking that was cut, that stands alone or is not as it was signed,
-    since a lone surrogate or an id in the reply had to be replaced.
+    No thinking that was cut, that stands alone or is not as it was signed, since a lone
+    surrogate or an id in the reply had to be replaced, or a block was left out.
     """
-    clean = json.loads(to_bytes(content))
-    for call in [b for b in clean if b["type"] == "tool_use"]:
-        while call["id"] in ids or not call["id"]:
-            call["id"] = f"{call['id']}_{len(ids)}"
-        ids.add(call["id"])
+    clean = plain(content)
+    mend_calls([b for b in clean if b["type"] == "tool_use"], ids)
+    clean = [block for block in clean if fits("assistant", block)]
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
-    if useful:
-        check({"role": "assistant", "content": useful}, [user()], set())
     return useful if cut_off or not useful or clean != content else clean
 
 
@@ -1137,20 +1203,27 @@ def drop_refused(agent: Agent) -> None:
         )
 
 
-def nudge(agent: Agent, calls: list[dict], stop: str, nudges: int) -> int:
-    """Ask the model to go on after a reply that was cut off or empty."""
-    writing = stop == "max_tokens" and not calls  # a long answer, part after part
-    if nudges == (MAX_PARTS if writing else MAX_FAILURES):
+def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
+    """Ask the model to go on after a reply that was cut off or empty.
+
+    Returns the nudges used up: one for a part of a long answer, three for a reply
+    without text. Raises AgentError when there are none left.
+    """
+    cut_off, text = reply.stop == "max_tokens", text_of(reply.message)
+    nudges += 1 if cut_off and text and not calls else 3
+    if nudges > MAX_NUDGES:
         close_calls(agent)
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
-    text = "Please continue."
-    if stop == "max_tokens":
-        text = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
+    say = "Please continue."
+    if cut_off:
+        say = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
+    if cut_off and not calls and not text:
+        say = "Your thinking took the whole reply. Think less, and answer in steps."
     if calls:
-        run_tools(agent, calls, not_run=text)
+        run_tools(agent, calls, not_run=say)
     else:
-        commit(agent, user(text))
-    return nudges + 1
+        commit(agent, user(say))
+    return nudges
 
 
 # ---- tools: name, description, schema and handler of each in one place ----
@@ -1261,10 +1334,13 @@ def redact(text: str) -> str:
 
 def ask_first(agent: Agent, name: str, what: str) -> None:
     """Raise ToolError unless the person lets this tool do `what`."""
-    answer = agent.approve(name, redact(what))
-    if answer is not True:
-        why = f", saying: {answer}." if answer else ". Ask what to do instead."
-        raise ToolError(f"The user refused this call{why}")
+    agent.approve(name, redact(what))
+
+
+def refuse(reason: str = "") -> NoReturn:
+    """Tell the model that the person said no, and why."""
+    why = f", saying: {reason}." if reason else ". Ask what to do instead."
+    raise ToolError(f"The user refused this call{why}")
 
 
 def inside(path: str, writing: bool = False) -> Path:
@@ -1582,6 +1658,8 @@ def begin(agent: Agent) -> None:
     It is the same for the whole conversation: rules (AGENTS.md) and skills are read
     once. What was taken up from a transcript is held to the limits, too.
     """
+    if agent.client is None:
+        connect(agent)
     agent.system = {
         "system prompt": SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
     }
@@ -1650,7 +1728,8 @@ def restore_skills(agent: Agent, names: list[str]) -> list[str]:
     """The skills that were loaded, as they are now, the newest first."""
     names = [name for name in reversed(names) if name in agent.skills]
     texts = (again(agent, load_skill, name) for name in names)
-    kept = cut_to_fit(texts, MAX_SKILLS, each=MAX_SKILL)
+    most = min(MAX_SKILLS, agent.threshold // 6)
+    kept = cut_to_fit(texts, most, each=MAX_SKILL)
     return [quote("skill", text, name) for name, text in zip(names, kept)]
 
 
@@ -1698,11 +1777,10 @@ class Terminal:
     streams: bool = True  # whether to show text as it is written
     unfinished: str = ""  # the style of the text that the last line is made of
     waiting: str = ""  # what for; a line that goes away
-    since: float = 0.0  # seconds, time.monotonic()
-    clock: threading.Thread | None = None  # draws that line
+    since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
+    drawn: bool = False  # whether that line is on the screen
     lock: Any = field(default_factory=threading.RLock)
     allowed: set[str] = field(default_factory=set)  # tools that need not ask any more
-    armed: bool = False  # whether Ctrl-C stops something
 
 
 def visible(text: str, more: str = "") -> str:
@@ -1720,7 +1798,9 @@ def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event: text as it streams, all else as lines of their own."""
     with terminal.lock:
         if style == "wait":
-            return start_clock(terminal, text)
+            terminal.since = terminal.since or time.monotonic()
+            terminal.waiting = text
+            return
         if style in STREAMED and not terminal.streams:
             return
         stop_clock(terminal)
@@ -1761,43 +1841,33 @@ def cut_to_screen(text: str) -> str:
     return text
 
 
-def start_clock(terminal: Terminal, text: str) -> None:
-    """Show what is waited for and how long already, on a terminal alone."""
-    if not terminal.waiting:
-        terminal.since = time.monotonic()
-    terminal.waiting = text
-    erases = terminal.out.isatty() and os.environ.get("TERM") != "dumb"
-    if terminal.clock is None and erases:
-        terminal.clock = threading.Thread(target=tick, args=(terminal,), daemon=True)
-        terminal.clock.start()
-
-
-def stop_clock(terminal: Terminal) -> None:
-    """Take the line of `start_clock` away: nothing is waited for any more."""
-    with terminal.lock:
-        if terminal.waiting and not terminal.unfinished and terminal.clock:
-            print("\r\x1b[K", end="", file=terminal.out, flush=True)
-        terminal.waiting = ""
-
-
-def tick(terminal: Terminal) -> None:
-    """Draw the line of `start_clock` anew each second, in a thread of its own."""
+def clock(terminal: Terminal) -> None:
+    """Each second draw what is waited for and how long, in a thread of its own."""
     while True:
         time.sleep(1)
         with terminal.lock:
-            if terminal.waiting and not terminal.unfinished:
+            if terminal.since and not terminal.unfinished:
                 seconds = time.monotonic() - terminal.since
-                line = cut_to_screen(f"{terminal.waiting}, {seconds:.0f} s")
+                line = cut_to_screen(f"{visible(terminal.waiting)}, {seconds:.0f} s")
                 print(f"\r\x1b[K{line}", end="", file=terminal.out, flush=True)
+                terminal.drawn = True
 
 
-def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
-    """True if the person lets a tool run, else why not; without a terminal: no."""
+def stop_clock(terminal: Terminal) -> None:
+    """Nothing is waited for any more: take the line of the clock away."""
+    with terminal.lock:
+        if terminal.drawn:
+            print("\r\x1b[K", end="", file=terminal.out, flush=True)
+        terminal.since, terminal.drawn = 0.0, False
+
+
+def ask_person(terminal: Terminal, name: str, what: str) -> None:
+    """Raise ToolError unless the person lets a tool run; without a terminal: no."""
     if name in terminal.allowed:
-        return True
+        return
     if not sys.stdin.isatty():
         show(terminal, "error", f"[{name}] refused: no terminal to ask on (see --yes)")
-        return "there is no terminal to ask on"
+        refuse("there is no terminal to ask on")
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
     lines, half = visible(what).split("\n"), MAX_DIFF_LINES // 2
     if len(lines) > MAX_DIFF_LINES + 1:
@@ -1806,7 +1876,8 @@ def ask_person(terminal: Terminal, name: str, what: str) -> bool | str:
     show(terminal, "plain", f"Run {name}? y: yes, a: always in this run, n or why not")
     answer = sys.stdin.readline().strip()
     terminal.allowed |= {name} if answer.lower() == "a" else set()
-    return answer.lower() in ("y", "a") or ("" if answer.lower() == "n" else answer)
+    if answer.lower() not in ("y", "a"):
+        refuse("" if answer.lower() == "n" else answer)
 
 
 def bar(tokens: float, most: int) -> str:
@@ -1830,13 +1901,15 @@ def context_table(agent: Agent) -> str:
         if is_typed(message):
             parts["what you said"] += size(message["content"])
             continue
-        labels = itertools.chain(message.get("parts", []), itertools.repeat(""))
-        for block, part in zip(message["content"], labels):
+        for block in message["content"]:
+            part = "assistant"
             if block["type"] == "tool_result":
                 part = f"results of {names[block['tool_use_id']]}"
-            default = "assistant" if message["role"] == "assistant" else "notes"
-            part = {"words": "what you said", "files": "restored files"}.get(part, part)
-            parts[part or default] += size(block)
+            elif message["role"] == "user":
+                part = {"words": "what you said", "files": "restored files"}.get(
+                    part_of(block), part_of(block)
+                )
+            parts[part] += size(block)
     whole = sum(parts.values())
     tokens, bill = context_tokens(agent), agent.bill
     rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
@@ -1850,119 +1923,136 @@ def context_table(agent: Agent) -> str:
     return "\n".join(lines)
 
 
-def command(agent: Agent, terminal: Terminal, line: str) -> Agent:
-    """Carry out a /command; returns the agent to go on with. EOFError: leave."""
+def command(agent: Agent, line: str) -> None:
+    """Carry out a /command; raises AgentError, or EOFError to leave."""
     name, _, rest = line.partition(" ")
     if name in ("/quit", "exit", "quit"):
         raise EOFError
+    if name in ("/compact", "/context") and not agent.system:
+        begin(agent)
     if name == "/clear":
         old = agent.transcript if agent.messages else "empty"
-        show(terminal, "note", f"[clear] the old conversation is {old}")
-        return replace(connected(agent), **vars(Conversation()))
-    if name == "/compact":
-        close_calls(connected(agent))
+        agent.emit("note", f"[clear] the old conversation is {old}")
+        vars(agent).update(vars(Conversation()))
+    elif name == "/compact":
+        close_calls(agent)
         agent.focus = rest
         compact_history(agent, "compact")
     elif name == "/context":
-        show(terminal, "plain", context_table(agent))
+        agent.emit("plain", context_table(agent))
     elif name == "/resume":
-        choose(agent, terminal, rest.strip())
+        choose(agent, rest.strip())
     elif name == "/help":
-        show(terminal, "plain", HELP)
+        agent.emit("plain", HELP)
     else:
-        show(terminal, "error", f"There is no command {name}: /help lists them.")
-    return agent
+        raise AgentError(f"There is no command {name}: /help lists them.")
 
 
-def choose(agent: Agent, terminal: Terminal, number: str) -> None:
+def choose(agent: Agent, number: str) -> None:
     """List the conversations of this folder, or take up the one with this number."""
     found = dict(zip(map(str, range(1, 21)), conversations(agent)))
     if number in found:
         resume(agent, found[number][0])
-        return show_last(agent, terminal)
+        return show_last(agent)
     if number:
         raise AgentError(f"There is no conversation {number}: /resume lists them.")
     for key, (path, messages) in found.items():
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         words = " ".join(" ".join(remember(messages)["words"][:1]).split())
         line = f"{key:>3}  {date}  {len(messages):>4} messages  {words}"
-        show(terminal, "plain", cut_to_screen(visible(line)))
-    show(terminal, "plain", "/resume NUMBER takes one up" if found else "none yet")
+        agent.emit("plain", cut_to_screen(visible(line)))
+    agent.emit("plain", "/resume NUMBER takes one up" if found else "none yet")
 
 
-def show_last(agent: Agent, terminal: Terminal) -> None:
+def show_last(agent: Agent) -> None:
     """Show the last question of a conversation that is taken up, and its answer."""
     for said in remember(agent.messages)["words"][-1:]:
-        show(terminal, "plain", f"> {said}")
+        agent.emit("plain", f"> {said}")
     asked = max([at for at, m in enumerate(agent.messages) if is_typed(m)], default=0)
     answers = [text_of(m) for m in agent.messages[asked:] if m["role"] == "assistant"]
     for answer in list(filter(None, answers))[-1:]:
-        show(terminal, "plain", answer)
+        agent.emit("plain", answer)
 
 
 def edit_lines() -> Any:
-    """The line editor with pasted paragraphs and the history of earlier runs."""
+    """The line editor with pasted paragraphs and earlier prompts, None without one."""
     with suppress(ImportError):
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
-        with suppress(OSError):
-            if HISTORY.is_file():
-                readline.read_history_file(HISTORY)
+        with suppress(OSError), open_history("r") as file:
+            for prompt in re.split(r"(?<!\\)\n", file.read())[:-1]:
+                readline.add_history(prompt.replace("\\\n", "\n"))
         return readline
 
 
-def read_prompt(editor: Any) -> str:
+def keep_prompt(editor: Any, prompt: str) -> None:
+    """Let it be called back, also in later runs; a backslash ends a line in it."""
+    editor.add_history(prompt)
+    with suppress(OSError):
+        own_folder(TRANSCRIPT_DIR)
+        with open_history("a") as file:
+            file.write(prompt.replace("\n", "\\\n") + "\n")
+
+
+def open_history(mode: str) -> Any:
+    """The file of prompts; OSError where it leads elsewhere, and no pipe blocks."""
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+    return open(HISTORY, mode, errors="replace", newline="\n", opener=opener)
+
+
+def read_prompt() -> str:
     """What the person types; a line that ends in a backslash goes on in the next."""
     mark, more = ("> ", "... ") if sys.stdin.isatty() else ("", "")
     line = input(mark)
     while line.endswith("\\"):
         line = f"{line[:-1]}\n{input(more)}"
-    if editor and line.strip():
-        editor.add_history(line.replace("\n", " "))  # a line each, as in the file
-        with suppress(OSError, AttributeError):  # not every editor can append
-            own_folder(TRANSCRIPT_DIR)
-            os.close(
-                os.open(HISTORY, os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-            )
-            if HISTORY.is_file():  # of this folder, no link to another
-                editor.append_history_file(1, HISTORY)
     return line.strip()
 
 
-def repl(agent: Agent, terminal: Terminal, line: str) -> None:
+def repl(agent: Agent, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     editor = edit_lines() if sys.stdin.isatty() else None
-    typed = False
+    hint = ""
     while True:
         try:
-            terminal.armed, typed = True, bool(line)
-            line = line or read_prompt(editor)
-            typed = True
-            agent = work_on(agent, terminal, line) if line else agent
-            line, terminal.armed = "", False
+            if not line:
+                hint = "Ctrl-D or /quit leaves"
+                line = read_prompt()
+            hint = "stopped"
+            if editor and line and not is_command(line):
+                keep_prompt(editor, line)
+            work_on(agent, line)
+            line = ""
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
-            line, hint = "", "stopped" if typed else "Ctrl-D or /quit leaves"
-            below = "" if terminal.unfinished or terminal.waiting else "\n"  # the ^C
-            show(terminal, "error", f"{below}{hint}")
+            line = ""
+            agent.emit("error", f"\n{hint}")  # below the ^C
         except EOFError:
-            return show(terminal, "plain", "")
+            return agent.emit("plain", "")
 
 
-def work_on(agent: Agent, terminal: Terminal, line: str) -> Agent:
-    """Do what one line asks for; returns the agent to go on with."""
-    is_command = re.match(r"/\w*( |$)", line) or line in ("exit", "quit")
+def work_on(agent: Agent, line: str) -> None:
+    """Do what one line asks for, and say what went wrong; EOFError: leave."""
+    if not line:
+        return
     try:
-        if is_command:
-            agent = command(agent, terminal, line)
+        if is_command(line):
+            command(agent, line)
         else:
-            take_turn(connected(agent), line)
+            take_turn(agent, line)
     except (AgentError, OSError) as error:
-        show(terminal, "error", str(error))
-    if line.startswith("/compact") or not is_command:
-        show(terminal, "note", status_line(agent))
-    return agent
+        agent.emit("error", str(error))
+    if line.startswith("/compact") or not is_command(line):
+        agent.emit("note", status_line(agent))
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is for this program; a path with which it begins is none."""
+    return line in ("exit", "quit") or bool(re.match(r"/\w*( |$)", line))
 
 
 # ---- main ----
@@ -1970,6 +2060,7 @@ def work_on(agent: Agent, terminal: Terminal, line: str) -> Agent:
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
 INSTALL = "Install the packages of requirements.txt."
 PIPE_SECONDS = 3  # for the first byte of what is piped into -p
+SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
 
 
 def number(name: str, default: int) -> int:
@@ -1988,16 +2079,9 @@ def limits(own_window: int = 0, own_output: int = 0) -> Limits:
     most = min(MAX_OUTPUT, own_output or MAX_OUTPUT, window // 3)
     asked = number("THRESHOLD", auto_compact_threshold(window, most))
     threshold = min(asked, window - most) or window  # 0: only when the window is full
-    return Limits(
-        window=window,
-        max_output=most,
-        threshold=threshold,
-        clear_above=number("CLEAR_ABOVE", threshold // 2),
-        keep_recent=number("KEEP_RECENT", KEEP_RECENT),
-        keep_tokens=number("KEEP_TOKENS", KEEP_TOKENS),
-        min_savings=number("MIN_SAVINGS", MIN_SAVINGS),
-        max_messages=number("MAX_MESSAGES", MAX_MESSAGES),
-    )
+    names = "clear_above", "keep_recent", "keep_tokens", "min_savings", "max_messages"
+    own = {name: number(name.upper(), getattr(Limits, name)) for name in names}
+    return Limits(window, most, threshold, **own)
 
 
 def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
@@ -2015,54 +2099,58 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
         raise AgentError("No API key: set ANTHROPIC_API_KEY, see .env.example.")
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
-    agent.approve = (lambda *_: True) if options.yes else partial(ask_person, terminal)
-    if fixed_tokens(agent) > agent.threshold:
-        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
+    agent.approve = (lambda *_: None) if options.yes else partial(ask_person, terminal)
     return agent
 
 
-def connect(agent: Agent, done: threading.Event) -> None:
-    """Give the agent the SDK's client and the model's own limits, or the fault."""
+def connect(agent: Agent) -> None:
+    """Give the agent the SDK's client and the model's own limits; raises AgentError."""
+    agent.emit("wait", "waiting for the connection")
     try:
         import anthropic
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
-        with suppress(Exception):  # the models endpoint is never needed
-            info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
-            reported = info.max_input_tokens, info.max_tokens
-            own = [n if type(n) is int and n > 0 else 0 for n in reported]
-            vars(agent).update(vars(limits(*own)))
-            can: Any = info.capabilities
-            agent.thinking = can.thinking.types.adaptive.supported is True
-        agent.client = client
-    except Exception as error:  # noqa: BLE001  shown when the client is needed
-        lacks = isinstance(error, ImportError)
+    except ImportError as error:
+        raise AgentError(f"{error}. {INSTALL}") from error
+    except Exception as error:
         address = os.environ.get("ANTHROPIC_BASE_URL", "")
-        hint = INSTALL if lacks else f"({address}) {HINTS[None]}"
-        agent.client = AgentError(f"{error}. {hint}")
-    done.set()
+        raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
+    with suppress(Exception):  # the models endpoint is never needed
+        info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
+        reported = info.max_input_tokens, info.max_tokens
+        own = [n if type(n) is int and n > 0 else 0 for n in reported]
+        vars(agent).update(vars(limits(*own)))
+        can: Any = info.capabilities
+        agent.thinking = can.thinking.types.adaptive.supported is True
+    if fixed_tokens(agent) > agent.threshold:
+        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
+    agent.client = client
 
 
-def connected(agent: Agent) -> Agent:
-    """The agent, once its client is there; raises AgentError where there is none."""
-    ready = agent.client
-    if isinstance(ready, threading.Event):  # unlike join(), it survives a Ctrl-C
-        agent.emit("wait", "waiting for the connection")
-        ready.wait()
-    if isinstance(agent.client, AgentError):
-        raise agent.client
-    if not agent.system:
-        begin(agent)
-    return agent
+def import_sdk() -> None:
+    """Load the SDK while the person types: that takes a second."""
+    with suppress(Exception):  # `connect` says what is wrong with it
+        import anthropic  # noqa: F401
 
 
 def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    known = ["AGENTS.md"] * ("AGENTS.md" in agent.system)
-    names = [*agent.skills][:5] + ["..."] * (len(agent.skills) > 5)
-    known += [f"skills: {', '.join(names)}"] if names else []
+    rules, _ = find_rules()
+    names = [*find_skills(agent)]
+    known = [rules.name] if rules else []
+    some = ", ".join(names[:5] + ["..."] * (len(names) > 5))
+    known += [f"skills: {some}"] if names else []
     limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
+
+
+def find_rules() -> tuple[Path | None, list[str]]:
+    """The AGENTS.md or CLAUDE.md that counts, and lines on what is not used, and why."""
+    for name in ("AGENTS.md", "CLAUDE.md"):
+        with suppress(ToolError, OSError):
+            if (path := inside(name)).stat().st_size:
+                return path, []
+    return None, []
 
 
 def piped() -> str:
@@ -2077,16 +2165,14 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     agent = configured(options, terminal)
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
-    begin(agent)
-    agent.client = threading.Event()  # the SDK takes a second to load: one may type
-    threading.Thread(target=connect, args=(agent, agent.client), daemon=True).start()
     if options.p is None:
-        show(terminal, "note", first_screen(agent))
+        agent.emit("note", first_screen(agent))
         if options.resume is not None:
-            show_last(agent, terminal)
-        return repl(agent, terminal, options.prompt or "")
+            show_last(agent)
+        threading.Thread(target=import_sdk, daemon=True).start()
+        return repl(agent, options.prompt or "")
     text = sys.stdin.read() if options.p == "-" else f"{piped()}\n\n{options.p}".strip()
-    answer = take_turn(connected(agent), text)
+    answer = take_turn(agent, text)
     stop_clock(terminal)
     print(visible(answer))
 
@@ -2108,14 +2194,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def prepare(terminal: Terminal) -> None:
+def prepare() -> None:
     """Let Ctrl-C stop what is being done, and the end of a session all that runs."""
+    stopped = float("-inf")  # seconds, when a Ctrl-C last did so
 
     def handle(number: int, _: Any) -> None:
+        nonlocal stopped
         if number != signal.SIGINT:
             sys.exit(143)
-        if terminal.armed:  # once until there is something to stop again
-            terminal.armed = False
+        if time.monotonic() - stopped > SAME_CTRL_C:
+            stopped = time.monotonic()
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -2128,8 +2216,7 @@ def open_streams() -> None:
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the run
-        if hasattr(getattr(sys, name), "reconfigure"):
-            getattr(sys, name).reconfigure(errors="replace")
+        getattr(sys, name).reconfigure(errors="replace")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -2138,11 +2225,15 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     terminal = Terminal(sys.stdout if options.p is None else sys.stderr)
     terminal.streams = options.p is None
-    prepare(terminal)
+    if terminal.out.isatty() and os.environ.get("TERM") != "dumb":
+        threading.Thread(target=clock, args=(terminal,), daemon=True).start()
+    prepare()
     try:
-        terminal.armed = True
         if options.demo is not None:
-            sys.path[:0] = [str(Path(__file__).resolve().parent / "tests")]
+            lessons = Path(__file__).resolve().parent / "tests/lessons"
+            if not lessons.exists():
+                raise AgentError(f"--demo needs {lessons}: clone the whole project.")
+            sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
             import demo  # pyright: ignore[reportMissingImports]
 
             return demo.main(options.demo)

@@ -1,19 +1,4 @@
-"""What tests are made of, and how to add one.
-
-For a change in `micro_compact`: write what it should do as a function like this one,
-into tests/test_layer1.py, see `python -m pytest -q tests/test_layer1.py` fail, change
-agent.py, and see it pass.
-
-    def test_an_old_result_gives_way_to_a_placeholder():
-        messages = history(read("a.py", "x" * 500), did("y" * 500), said("Done."))
-        after = micro_compact(messages, Path, 1, keep_tokens=0, min_savings=0)
-        assert outputs(*after) == ["[Previous: used read_file]", "y" * 500]
-
-(`Path` stands for the function that saves a text and returns where it is.) To see it in
-the loop, take the fixture `make`: `agent = make(reply(calls=[BASH]), reply("Done."),
-clear_above=0)`, then `take_turn(agent, "Work")`. What was sent is in
-`agent.client.requests`, and the test fails if the API would have refused any of it.
-"""
+"""What tests are made of: messages, what is in them, and what an agent does."""
 
 import itertools
 import json

@@ -12,6 +12,7 @@ import sys
 import time
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from builders import call, lines_of, outputs, turn_into
@@ -489,7 +490,7 @@ def peak(who):
     unit = 1_000_000 if sys.platform == "darwin" else 1_000
     return resource.getrusage(who).ru_maxrss / unit
 
-agent = program.Agent(approve=lambda *_: True)
+agent = program.Agent(approve=lambda *_: None)
 before = peak(resource.RUSAGE_SELF)
 block = program.run_tool(agent, json.loads(sys.argv[1]))
 grown = peak(resource.RUSAGE_SELF) - before
@@ -606,7 +607,7 @@ def test_a_key_that_is_read_as_redacted_is_not_written_back(use, error_of, key):
 def test_the_person_is_not_shown_a_key_in_a_diff(make, key):
     Path("config").write_text(f"key: {KEY}\nport: 1\n")
     asked = []
-    agent = make(approve=lambda name, what: asked.append(what) or True)
+    agent = make(approve=lambda name, what: asked.append(what))
     edit = call("edit_file", path="config", old_text="port: 1", new_text="port: 2")
     assert not program.run_tool(agent, edit).get("is_error")
     assert "port: 2" in asked[0] and KEY not in asked[0]
@@ -647,17 +648,15 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
     assert "null" in named  # a name that no file can have
 
 
-def test_a_history_that_leads_elsewhere_is_neither_read_nor_written(monkeypatch):
+@pytest.mark.parametrize("what", ["../victim", "pipe", "folder"])
+def test_a_history_that_is_no_file_is_neither_read_nor_written(monkeypatch, what):
     Path("victim").write_text("mine\n")
     Path(".transcripts").mkdir()
-    Path(".transcripts/history").symlink_to("../victim")
-    kept = []
-    editor = types.SimpleNamespace(
-        add_history=kept.append,
-        append_history_file=lambda count, path: Path(path).write_text("prompt"),
-    )
-    monkeypatch.setattr("builtins.input", lambda mark: "a prompt")
-    assert program.read_prompt(editor) == "a prompt" == kept[0]
+    Path(".transcripts/history").touch()
+    turn_into(Path(".transcripts/history"), what)
+    monkeypatch.setitem(sys.modules, "readline", Mock())
+    program.keep_prompt(editor := program.edit_lines(), "a prompt")
+    editor.add_history.assert_called_once_with("a prompt")
     assert Path("victim").read_text() == "mine\n"
 
 
@@ -667,7 +666,7 @@ def test_both_ends_of_a_long_command_stand_before_the_question(monkeypatch):
     monkeypatch.setattr(program.sys, "stdin", typing)
     monkeypatch.setattr(program.termios, "tcflush", lambda *_: None)
     what = "rm x" + "\n" * 300 + "rm y"
-    assert program.ask_person(program.Terminal(out), "bash", what) is True
+    program.ask_person(program.Terminal(out), "bash", what)
     said = out.getvalue()
     assert "rm x" in said and "rm y" in said
     assert "lines more between" in said and said.count("\n") < 50

@@ -6,7 +6,6 @@ test that begins another turn shows as well that the conversation was left valid
 
 import itertools
 import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from builders import (
     results,
     roles,
     shown,
+    texts,
     typed,
 )
 from stub import EmptyQueue, StubClient, markers, reply
@@ -116,11 +116,25 @@ UNFINISHED = {
 
 @pytest.mark.parametrize("case", UNFINISHED)
 def test_a_reply_that_is_empty_or_cut_off_again_and_again_ends_the_turn(make, case):
-    most = program.MAX_PARTS if case == "a text cut off" else program.MAX_FAILURES
     agent = make(*[UNFINISHED[case]] * 20)
     assert "cut off" in fails(agent, "Work")
-    assert len(agent.client.requests) == 1 + most
+    assert len(agent.client.requests) == (10 if case == "a text cut off" else 4)
     assert not Path("made.txt").exists() and goes_on(agent)
+
+
+def test_parts_and_empty_replies_are_counted_together(make):
+    part = UNFINISHED["a text cut off"]
+    agent = make(*[part] * 4, *[reply(content=[])] * 20)
+    assert "cut off" in fails(agent, "Work")
+    assert len(agent.client.requests) == 6 and goes_on(agent)
+
+
+def test_thinking_that_fills_a_reply_is_to_be_less_and_the_answer_in_steps(make):
+    full = reply("", thinking="hm " * 900, stop="max_tokens")
+    agent = make(*[full] * 9)
+    fails(agent, "Work")
+    asked = [texts(r["messages"][-1])[-1] for r in agent.client.requests[1:]]
+    assert len(asked) == 3 and all("Think less" in text for text in asked)
 
 
 # each row: the replies, the last of them whole, and the answer that they make
@@ -335,8 +349,9 @@ def test_the_numbers_of_the_layers_come_from_the_environment(monkeypatch, name):
 def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):
     usual = limits()
     monkeypatch.setenv("THRESHOLD", "0")
-    none = replace(usual, threshold=usual.window, clear_above=usual.window // 2)
-    assert limits() == none and usual.clear_above == usual.threshold // 2
+    later = usual.window * 7 // 10
+    assert limits() == replace(usual, threshold=usual.window, clear_above=later)
+    assert usual.clear_above == usual.threshold * 7 // 10
 
 
 @pytest.mark.parametrize("window, fits", [("4000", True), ("3999", False)])
@@ -357,7 +372,7 @@ def test_a_settings_file_that_is_no_utf_8_is_one_clear_line(run, tmp_path):
 def test_a_signal_that_is_ignored_stays_so_as_under_nohup(name):
     number = getattr(signal, name)
     before = signal.signal(number, signal.SIG_IGN)
-    program.prepare(program.Terminal(sys.stdout))
+    program.prepare()
     assert signal.signal(number, before) == signal.SIG_IGN
 
 

@@ -38,7 +38,7 @@ def boxes(root):
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_picture_made_again_is_the_one_on_disk(name):
     on_disk = (pictures.FOLDER / f"{name}.svg").read_bytes()
-    assert on_disk == DRAWN[name].encode(), "python tests/pictures.py makes it again"
+    assert on_disk == DRAWN[name].encode(), "run tests/measure/pictures.py"
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -90,9 +90,20 @@ def test_measuring_anew_gives_figures_that_can_be_drawn(tmp_path):
     lines = map(json.dumps, history(did("x" * 3_100)))
     (tmp_path / "session").write_text("\n".join(lines))
     figures = pictures.measure([tmp_path / "session"])
+    assert figures["read"] == program.CACHE_READ and figures["requests"] == 1
     assert figures["shares"]["newest"] > 0.9 and figures["shares"]["tool_result"] == 0
     assert [len(course) for course in figures["steps"].values()] == [1, 1, 1]
     pictures.tokens_by_kind(figures), charts.three_ways(figures["steps"])
+
+
+def test_the_figures_are_by_the_clock_of_the_gaps(tmp_path):
+    lines = map(json.dumps, history(did("x" * 3_100), did("ok")))
+    (path := tmp_path / "session").write_text("\n".join(lines))
+    (gaps := tmp_path / "gaps").write_text('{"session": {"3": 400}}')
+    alive, gone = (
+        pictures.measure([path], clock)["policies"] for clock in (None, gaps)
+    )
+    assert gone["s06"][0] < alive["s06"][0]  # it has no cache to lose
 
 
 def test_each_door_stands_in_the_loop_and_leads_to_one_function():

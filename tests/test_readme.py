@@ -39,7 +39,7 @@ def band_of(name):
 )
 def test_a_quotation_is_what_it_says(kind, what, quoted):
     whole = expected(kind, what)
-    assert quoted and f"\n{quoted}" in f"\n{whole}", "run: python tests/readme.py"
+    assert quoted and f"\n{quoted}" in f"\n{whole}", "run tests/lessons/readme.py"
 
 
 def test_every_fence_of_python_is_a_quotation():
@@ -107,15 +107,24 @@ def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
             assert int(default) == getattr(program, name), name
 
 
+def test_the_example_names_the_programs_own_numbers():
+    text = (ROOT / ".env.example").read_text("utf-8")
+    usual = vars(program.limits())
+    ours = re.findall(r"(?m)^#(\w+)=(\d+)$", text.partition("tutorials' own")[0])
+    limits = {name.lower(): int(number) for name, number in ours}
+    wanted = {**usual, "context_window": usual["window"]}
+    assert limits == {name: wanted[name] for name in limits} and len(limits) == 7
+
+
 def test_the_default_threshold_and_where_clearing_starts():
     threshold = program.auto_compact_threshold()
     page = " ".join(PAGE.split())
-    assert f"{threshold // 2:,} of {threshold:,} tokens" in page
+    assert f"{threshold * 7 // 10:,} of {threshold:,} tokens" in page
     assert f"from the window: {threshold} " in page
 
 
 def test_the_table_of_costs_is_what_was_measured():
-    figures = json.loads((ROOT / "tests/pictures/figures.json").read_text())
+    figures = json.loads((ROOT / "tests/measure/figures.json").read_text())
     rows = re.findall(r"(?m)^\| ([\w =-]+) \| (\d\.\d\d) \| (\d\.\d{3}) \|$", PAGE)
     for policy, cost, kept in rows:
         measured = figures["policies"][policy]
@@ -232,7 +241,7 @@ def shell(command, folder):
 def test_what_can_be_tried_without_a_key_shows_what_it_promises(
     command, promise, workspace
 ):
-    if command.startswith("python3 tests/naive.py"):
+    if command.startswith("python3 tests/lessons/naive.py"):
         shown = printed(command)  # the same wherever it runs
     else:
         folder = workspace / ".claude/projects/one"
@@ -265,6 +274,6 @@ def test_what_is_tried_with_a_key_shows_what_it_promises(
 
 
 def test_there_is_something_to_try_in_each_chapter_with_a_simple_way():
-    simple = {n for n, text in CHAPTERS.items() if "tests/naive.py: " in text}
+    simple = {n for n, text in CHAPTERS.items() if "tests/lessons/naive.py: " in text}
     assert [n for n in simple if "Watch for" not in CHAPTERS[n]] == []
     assert len(TRY) >= 14

@@ -14,7 +14,7 @@ import sys
 import termios
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -44,6 +44,7 @@ class Person:
 
     def __init__(self, argv, folder, settings):
         self.raw, self.seen, self.folder = b"\r\n", 0, folder
+        self.stopped = 0.0
         self.keys, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 300, 0, 0))
         options = {"stdin": slave, "stdout": slave, "stderr": slave, "env": settings}
@@ -81,6 +82,13 @@ class Person:
 
     def press(self, keys):
         os.write(self.keys, keys.encode())
+
+    def stop(self):
+        """Press Ctrl-C, so late after the last that it is another one."""
+        rest = self.stopped + program.SAME_CTRL_C + 0.1 - time.monotonic()
+        select.select([], [], [], max(0, rest))
+        self.press("\x03")
+        self.stopped = time.monotonic()
 
     def say(self, line, *texts):
         """Type a line, see these texts and then the prompt; returns all that came."""
@@ -243,7 +251,7 @@ def test_ctrl_c_ends_a_command_with_its_children_and_nothing_else(person, stub, 
     person.asked("wait")
     person.press("y\n")
     assert eventually(lambda: is_held(pipe))
-    person.press("\x03")
+    person.stop()
     person.see(PROMPT)
     assert eventually(lambda: not is_held(pipe))
     person.say("and now?", "Still here.")
@@ -256,7 +264,7 @@ def test_ctrl_c_while_the_model_answers_keeps_nothing_of_the_answer(person, stub
     stub.enqueue(held, reply("In time."))
     person.press("first\n")
     assert held.asked.wait(PATIENCE)
-    person.press("\x03")
+    person.stop()
     person.see(PROMPT)
     held.may.set()
     person.say("second", "In time.")
@@ -269,7 +277,7 @@ def test_ctrl_c_during_a_summary_leaves_the_conversation_as_it_was(person, stub)
     person.say("first", "So it is.")
     person.press("/compact\n")
     assert held.asked.wait(PATIENCE)
-    person.press("\x03")
+    person.stop()
     person.see(PROMPT)
     held.may.set()
     person.say("second", "In time.")
@@ -281,7 +289,7 @@ def test_ctrl_c_at_a_question_answers_every_call(person, stub):
     calls = [("bash", {"command": f"touch {name}"}) for name in "ab"]
     stub.enqueue(reply(calls=calls), reply("As you like."))
     person.asked("two at once")
-    person.press("\x03")
+    person.stop()
     person.see(PROMPT)
     person.say("go on", "As you like.")
     answers = stub.requests[-1]["messages"][2]["content"]
@@ -307,12 +315,22 @@ def test_ctrl_c_ever_so_often_leaves_the_prompt_and_no_traceback(desk):
     assert "Traceback" not in shown and "Exception" not in shown
 
 
+def test_ctrl_c_counts_unless_it_comes_within_0_3_s_of_one_that_did(monkeypatch):
+    handlers, now = {}, Mock()
+    monkeypatch.setattr(program.signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(program.time, "monotonic", now)
+    program.prepare()
+    for now.return_value, counts in [(9, 1), (9.2, 0), (9.29, 0), (9.31, 1), (9.7, 1)]:
+        with pytest.raises(KeyboardInterrupt) if counts else nullcontext():
+            handlers[signal.SIGINT](signal.SIGINT, None)
+
+
 def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(monkeypatch):
     come = Mock(side_effect=[SystemError("an exception set"), EOFError()])
     monkeypatch.setattr(program, "read_prompt", come)
-    out = io.StringIO()
-    program.repl(program.Agent(), program.Terminal(out), "")
-    assert "Ctrl-D" in out.getvalue()
+    shown = []
+    program.repl(program.Agent(emit=lambda *event: shown.append(event)), "")
+    assert "Ctrl-D" in str(shown)
 
 
 # --- Approvals ---
@@ -509,13 +527,26 @@ def test_a_pasted_paragraph_is_one_prompt_and_so_is_a_line_that_goes_on(person, 
 
 def test_what_was_typed_can_be_called_back_in_another_run(person, shared, stub):
     stub.enqueue(*[reply("Yes.")] * 3)
-    person.say("first", "Yes.")
-    person.say("secon\\\nd", "Yes.")
+    person.say("def f():\\\n    return 1", "Yes.")
+    person.say("second", "Yes.")
     history = person.folder / ".transcripts/history"
     assert history.stat().st_mode & 0o777 == 0o600
     with shared.desk.person() as another:
         another.say("\x10\x10", "Yes.")  # Ctrl-P: the one before
-    assert stub.requests[-1]["messages"][-1]["content"] == "first"
+    assert stub.requests[-1]["messages"][-1]["content"] == "def f():\n    return 1"
+
+
+def test_history_holds_each_prompt_as_it_was_typed_and_no_command(monkeypatch):
+    lines = ["one", "/quit", "two\nlines", "exit", "a \\\nb", "/help", "last"]
+    monkeypatch.setattr(program, "read_prompt", Mock(side_effect=[*lines, EOFError]))
+    monkeypatch.setattr(program, "work_on", Mock())
+    monkeypatch.setattr(program.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setitem(sys.modules, "readline", Mock())
+    program.repl(program.Agent(), "")
+    monkeypatch.setitem(sys.modules, "readline", later := Mock())
+    program.edit_lines()
+    called_back = [call.args[0] for call in later.add_history.call_args_list]
+    assert called_back == ["one", "two\nlines", "a \\\nb", "last"]
 
 
 def test_a_line_can_be_edited_while_it_is_typed(person, stub):
@@ -557,8 +588,11 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run, make):
     first, second, *_ = run(MODEL_ID="some-model")[1].split("\n")
     assert first == f"some-model in {Path.cwd()}"
     assert "170,616" in second and second.endswith("; AGENTS.md; /help")
-    (agent := make()).skills = dict.fromkeys("abcdef")
-    assert "; skills: a, b, c, d, e, ...; /help" in program.first_screen(agent)
+    for name in "abcdef":
+        (folder := Path(".agents/skills", name)).mkdir(parents=True)
+        text = f"---\nname: {name}\ndescription: use\n---\n"
+        (folder / "SKILL.md").write_text(text)
+    assert "; skills: a, b, c, d, e, ...; /help" in program.first_screen(make())
 
 
 def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):
@@ -572,10 +606,10 @@ def test_what_is_waited_for_is_a_line_that_goes_away_and_ctrl_c_ends_it(desk):
     desk.stub.model_info = first = Held(desk.stub.model_info("any"))
     desk.stub.enqueue(late := Held(reply("At last.")))
     with desk.person(TERM="xterm") as person:
-        assert first.asked.wait(PATIENCE)
         person.press("hello\n")
+        assert first.asked.wait(PATIENCE)
         person.see("waiting for the connection")
-        person.press("\x03")
+        person.stop()
         person.see("stopped", PROMPT)  # neither this nor the client is lost
         first.may.set()
         person.press("hello again\n")

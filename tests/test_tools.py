@@ -108,19 +108,17 @@ def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken_glob, err
 # --- Approval ---
 
 
-REFUSALS = [False, "", None, 1, "y", "Use the other file"]
+def refuse_with_words(name, what):
+    program.refuse("Use the other file")
 
 
-@pytest.mark.parametrize("refusal", [*REFUSALS, "by default"])
+@pytest.mark.parametrize("asked", [{}, {"approve": refuse_with_words}])
 @pytest.mark.parametrize("name, given", ASKING.items())
-def test_any_answer_but_true_is_a_refusal_with_its_text(make, name, given, refusal):
+def test_a_refusal_is_an_error_with_its_words_and_the_default_is_no(name, given, asked):
     Path("there").write_text("a")
-    agent = make(approve=lambda name, what: refusal)
-    if refusal == "by default":
-        agent, refusal = program.Agent(), ""
-    block = run_tool(agent, call(name, **given))
+    block = run_tool(program.Agent(**asked), call(name, **given))
     assert block["is_error"] is True and "refused" in block["content"]
-    assert str(refusal or "") in block["content"]
+    assert ("Use the other file" in block["content"]) is bool(asked)
     assert Path("there").read_text() == "a" and os.listdir() == ["there"]
 
 
@@ -135,7 +133,7 @@ QUIET += [("write_file", {"path": "../made", "content": "x"})]
 def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name, given):
     Path("there").write_text("a")
     asked = []
-    agent = make(approve=lambda *question: asked.append(question) or True)
+    agent = make(approve=lambda *question: asked.append(question))
     run_tool(agent, call(name, **given))
     assert asked == ([] if (name, given) in QUIET else [(name, ASKED[name])])
     done = Path("there").read_text() == "b" or Path("made").exists()
@@ -147,7 +145,6 @@ def test_an_edit_does_not_overwrite_what_changed_during_the_question(make):
 
     def approve(name, what):
         Path("there").write_text("one two, and the person's own")
-        return True
 
     edit = call("edit_file", path="there", old_text="two", new_text="2")
     block = run_tool(make(approve=approve), edit)
@@ -199,18 +196,24 @@ THREE = [call("bash", command=f"echo {i} | tee -a ran") for i in (1, 2, 3)]
 THREE = [block | {"id": f"toolu_{i}"} for i, block in enumerate(THREE)]
 
 
-@pytest.mark.parametrize("answers", [[True] * 3, [True, False, True]])
+def do_nothing():
+    """An approval."""
+
+
+@pytest.mark.parametrize(
+    "answers", [[do_nothing] * 3, [do_nothing, program.refuse, do_nothing]]
+)
 def test_calls_are_run_in_order_and_answered_in_one_message(make, answers):
     asked = iter(answers)
-    agent = make(approve=lambda *_: next(asked))
+    agent = make(approve=lambda *_: next(asked)())
     run_tools(agent, THREE)
     [message] = agent.messages
     assert message["role"] == "user"
     assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
     errors = [b.get("is_error", False) for b in message["content"]]
-    assert errors == [not approved for approved in answers]
+    assert errors == [answer is program.refuse for answer in answers]
     said = [b["content"] for b in message["content"] if not b.get("is_error")]
-    assert said == (["1\n", "2\n", "3\n"] if all(answers) else ["1\n", "3\n"])
+    assert said == (["1\n", "3\n"] if any(errors) else ["1\n", "2\n", "3\n"])
     assert Path("ran").read_text() == "".join(said)
 
 
@@ -519,7 +522,7 @@ def test_what_a_subagent_does_is_asked_for_and_indented_and_its_answer_shown(mak
     work = reply("Let me see.", calls=[BASH])
     answers = reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks.")
     asked = []
-    agent = make(*answers, approve=lambda *question: asked.append(question) or True)
+    agent = make(*answers, approve=lambda *question: asked.append(question))
     take_turn(agent, "How many?")
     assert asked == [("bash", "echo from bash")]
     own, its = shown(agent, "tool")

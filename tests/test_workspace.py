@@ -1,6 +1,5 @@
 """What an agent knows of its folder: AGENTS.md and skills, also those of a stranger."""
 
-import io
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from builders import call, did, history, outputs, prompt, said, shown, texts, tu
 from stub import reply
 
 import agent as program
-from agent import Terminal, command, front_matter, run_tool, size, take_turn
+from agent import command, front_matter, run_tool, size, take_turn
 
 SKILL = "---\nname: review\ndescription: how to review\n---\nRead it twice.\n"
 LOADED = ("load_skill", {"name": "review"})
@@ -176,13 +175,14 @@ def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
 
 def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
     Path("AGENTS.md").write_text("Use spaces.")
-    agent, terminal = make(reply("One."), reply("Two.")), Terminal(io.StringIO())
+    agent = make(reply("One."), reply("Two."))
     take_turn(agent, "Hm?")
     skill(), Path("AGENTS.md").write_text("Use tabs.")
     take_turn(agent, "And now?")
     first, second = agent.client.requests
     assert (first["system"], first["tools"]) == (second["system"], second["tools"])
-    program.begin(agent := command(agent, terminal, "/clear"))
+    command(agent, "/clear")
+    program.begin(agent)
     assert "Use tabs." in prompt(agent) and "- review: how to review" in prompt(agent)
     assert "Use spaces." not in prompt(agent) and "load_skill" in agent.tools
 
@@ -205,8 +205,8 @@ def put_back(agent, *names):
     calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
     agent.messages = history(*calls, said("Done."))
     message = program.replacement(agent, "All is well.", agent.messages, True, 1_000)
-    pairs = zip(message["parts"], texts(message), strict=True)
-    return [text for part, text in pairs if part == "skills"]
+    found = [b for b in message["content"] if program.part_of(b) == "skills"]
+    return texts({"content": found})
 
 
 def test_a_loaded_skill_is_put_back_as_it_is_now_the_newest_first(make):

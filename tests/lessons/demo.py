@@ -31,6 +31,7 @@ from agent import (
     Terminal,
     begin,
     blocks,
+    part_of,
     pays_after,
     show,
     work_on,
@@ -85,16 +86,17 @@ SCENES = [
     ),
     scene(
         "micro_compact: old results give way to placeholders",
-        "Layer 1, third step, free: over half of the threshold old results are "
-        "cleared, all but the newest three. In the tutorials: s06, v5, s08's L2.",
+        "Layer 1, third step, free: over 0.7 of the threshold, or a quarter of it when "
+        "the prompt cache has gone cold anyway, old results are cleared, all but the "
+        "newest three. In the tutorials: s06, v5, s08's L2.",
         "a file can be read again; what a command printed is saved first, and the "
         "placeholder says where. The thinking behind the first change goes too: it is "
         "signed over all that stood before it, so the API would refuse it.",
         "Read on: the settings, the state, and how the tests are built.",
         use("read_file", path="agent.py", offset=45, limit=90, thinking="Settings."),
-        head("tests/builders.py", 2_700, thinking="Now the tests."),
-        head("tests/test_loop.py", 2_700),
-        head("tests/test_layer1.py", 2_700),
+        head("tests/builders.py", 3_400, thinking="Now the tests."),
+        head("tests/test_loop.py", 3_400),
+        head("tests/test_layer1.py", 3_400),
         "Settings come first, then the state; tests are tables over builders.",
     ),
     scene(
@@ -115,9 +117,9 @@ SCENES = [
         "stay as they are, and the file read last is put back: a summary loses both.",
         "Now the fake model: what does it check, and who uses it?",
         head("tests/conftest.py", 2_500, thinking="First a small one."),
-        head("tests/stub.py", 8_900, thinking="The fake model itself."),
-        head("tests/naive.py", 8_900),
-        head("tests/costs.py", 8_900, thinking="One more that uses it."),
+        head("tests/standin/stub.py", 8_900, thinking="The fake model itself."),
+        head("tests/lessons/naive.py", 8_900),
+        head("tests/measure/costs.py", 8_900, thinking="One more that uses it."),
         "It refuses what the API would: open tool calls, stale thinking and more.",
     ),
     scene(
@@ -127,10 +129,10 @@ SCENES = [
         "a piece of work was done, its details are needed no more: the model knows.",
         "Which functions of the fake model count tokens?",
         head("tests/test_stub.py", 5_000, thinking="Its tests name them."),
-        head("tests/stub.py", 5_000),
-        use("compact", focus="count, tokens and usage in tests/stub.py"),
-        use("grep", path="tests/stub.py", pattern="def (count|tokens|usage)"),
-        "In tests/stub.py: tokens, count, and usage for the cache.",
+        head("tests/standin/stub.py", 5_000),
+        use("compact", focus="count, tokens and usage in tests/standin/stub.py"),
+        use("grep", path="tests/standin/stub.py", pattern="def (count|tokens|usage)"),
+        "In tests/standin/stub.py: tokens, count, and usage for the cache.",
     ),
     scene(
         "compact: you ask for a summary",
@@ -149,7 +151,7 @@ SCENES = [
         "work can go on only with less. The newest messages stay as they are, but for "
         "their thinking: they are what the model is doing right now.",
         "Write what you found to NOTES.md, in a few lines.",
-        head("tests/stub.py", 3_000, thinking="Once more, to quote it."),
+        head("tests/standin/stub.py", 3_000, thinking="Once more, to quote it."),
         use("todo_write", items=PLAN),
         use("write_file", path="NOTES.md", content=NOTES, thinking="I write it."),
         use("todo_write", items=["[x] write NOTES.md", PLAN[1]]),
@@ -168,7 +170,7 @@ def summary(number):
 <summary>
 1. Request, intent and constraints: learn how this agent forgets.
 2. Key concepts: three layers before each request; a transcript of it all.
-3. Files and code: agent.py; tests/stub.py, the fake model, and its tests.
+3. Files and code: agent.py; the fake model in tests/standin; its tests.
 4. Errors and fixes: a result was too large; it is in .task_outputs.
 5. Findings:
 {known}
@@ -205,7 +207,7 @@ class Lesson(StubClient):
     def __init__(self):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
         self.sent, self.bill = [], None
-        more = {"thinking": True, "approve": lambda name, what: True, "emit": self.emit}
+        more = {"thinking": True, "approve": lambda name, what: None, "emit": self.emit}
         limits = {"window": WINDOW, "max_output": MAX_OUTPUT, "threshold": THRESHOLD}
         self.agent = WatchedAgent(client=self, model="scripted", **limits, **more)
         begin(self.agent)
@@ -226,7 +228,7 @@ class Lesson(StubClient):
         self.tell(f"\n{title}\n{fill(scene.about)}")
         for line in scene.typed.splitlines():
             self.tell("\n" + fill(f"> {line}", subsequent_indent="  "))
-            self.agent = work_on(self.agent, out, line)
+            work_on(self.agent, line)
         came = self.acted, len(self.too_long), self.refused, [*self.queue]
         if came != ([scene.layer], len(scene.refused.splitlines()), [], []):
             raise AgentError(f"scene {number} came out otherwise: {came}")
@@ -286,12 +288,12 @@ def parts(messages):
         if isinstance(message["content"], str):
             yield [("you typed", message["content"], message["content"])]
         else:
-            pairs = itertools.zip_longest(message["content"], message.get("parts", []))
-            yield [described(block, part, names) for block, part in pairs]
+            yield [described(block, message, names) for block in message["content"]]
 
 
-def described(block, part, names):
+def described(block, message, names):
     kind = block["type"]
+    ours = kind == "text" and "carried" in message
     text = next(filter(None, map(block.get, ("content", "text", kind))), "")
     if kind == "tool_use":
         return f"tool_use {block['name']}", "", json.dumps(block["input"])
@@ -301,7 +303,11 @@ def described(block, part, names):
     if text.startswith("<persisted-output>"):
         return "preview", short.split("\n")[1], text
     name = f" {names[block['tool_use_id']]}" if kind == "tool_result" else ""
-    return f"{part or kind}{name}", text if kind == "text" else "", text
+    return (
+        f"{part_of(block) if ours else kind}{name}",
+        text if kind == "text" else "",
+        text,
+    )
 
 
 def changed(old, new):
@@ -336,7 +342,7 @@ def bill(sent, rewrites, freed):
     extra = sum(s.price for _, s in summaries)
     pays = round(rewrites + extra / (CACHE_READ * freed))
     after = f"after {pays} request{'s' * (pays > 1)}" if pays else "at once"
-    yield f"    {freed:,} tokens less in each request: pays {after}"
+    yield f"    {freed:,} tokens less in each request: paid back {after}"
 
 
 # --- The closing, and the command line ---
@@ -372,7 +378,7 @@ def closing(lesson):
 
 def scratch_copy():
     """A new folder with a copy of the files that the scenes are about."""
-    project = Path(__file__).resolve().parent.parent
+    project = Path(__file__).resolve().parents[2]
     folder = Path(tempfile.mkdtemp(prefix="agent-demo-")).resolve()
     shutil.copytree(project / "tests", folder / "tests")
     shutil.copy(project / "agent.py", folder)

@@ -1,10 +1,12 @@
-"""What README.md quotes, and from where: `python tests/readme.py` brings it up to date.
+"""What README.md quotes, and from where; run, it brings the quotations up to date.
+
+    python tests/lessons/readme.py
 
 A quotation is a fence below one of these lines, which a reader of the page cannot see:
 
-    <!-- agent.py: micro_compact -->      the source of that function or constant
-    <!-- tests/naive.py: understood -->   the same, from there
-    <!-- run: python3 tests/naive.py 4 -->   what this command prints, without a key
+    <!-- agent.py: micro_compact -->   the source of that function or constant
+    <!-- tests/lessons/naive.py: understood -->   the same, from there
+    <!-- run: python3 tests/lessons/naive.py 4 -->   what this prints, without a key
 """
 
 import ast
@@ -16,10 +18,11 @@ import sys
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 QUOTED = re.compile(
-    r"(<!-- (agent\.py|tests/naive\.py|run): (.+?) -->\n```\w*\n)(.*?)```", re.DOTALL
+    r"(<!-- (agent\.py|tests/lessons/\w+\.py|run): (.+?) -->\n```\w*\n)(.*?)```",
+    re.DOTALL,
 )
 
 

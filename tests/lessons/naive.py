@@ -1,7 +1,7 @@
 """The five tutorials' mechanisms against today's API, and ours on the same work.
 
-    python3 tests/naive.py       all chapters
-    python3 tests/naive.py 4     chapter 4 alone
+    python3 tests/lessons/naive.py       all chapters
+    python3 tests/lessons/naive.py 4     chapter 4 alone
 
 No key, no network, no package: the model is scripted, and the API is the tests' own
 `stub`, which refuses what the real one refuses. The mechanisms are in our own words.
@@ -18,7 +18,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
 import stub
 from stub import StubClient, count, reply
@@ -149,7 +150,7 @@ def seen(sent):
 def ours(model, *prompts, **limits):
     """Our agent after these prompts, and the names of the layers that acted."""
     lines = []
-    world = {"approve": lambda *_: True, "emit": lambda _, text: lines.append(text)}
+    world = {"approve": lambda *_: None, "emit": lambda _, text: lines.append(text)}
     agent = program.Agent(
         client=model, system={"": "You write code."}, **world, **limits
     )
@@ -161,8 +162,14 @@ def ours(model, *prompts, **limits):
 def bill(usages):
     """What share of requests came from the prompt cache, and their price in tokens."""
     new, written, known = map(sum, zip(*usages))
-    price = round(new + 1.25 * written + 0.1 * known, -3)
+    cached = program.CACHE_WRITE * written + program.CACHE_READ * known
+    price = round(new + cached, -3)
     return f"{known / (new + written + known):.0%} from the cache, price {price:,.0f}"
+
+
+PRICES = f"""\
+price: a token that is written to the prompt cache counts {program.CACHE_WRITE}, \
+one that is read from it {program.CACHE_READ}, any other 1; replies are left out."""
 
 
 def append_for_ever(client, messages, before=list):
@@ -270,6 +277,7 @@ def chapter_4():
     append_for_ever(every_turn, [person("Read them.")], forget)
     _, acted = ours(seldom, "Read them.", threshold=50_000)
     say(f"""
+        {PRICES}
         naive: one reply reads six files; all results but the newest 3 are cleared.
         damage: of 6 files the model sees {seen(first.requests[1])}.
         naive: it thinks, reads one file more, and one more result is cleared.
@@ -402,6 +410,7 @@ def chapter_7():
     asked, usage = mine.asked[0], mine.usages[mine.requests.index(mine.asked[0])]
     whole = task in str(asked)
     say(f"""
+        {PRICES}
         naive: the first 80,000 characters: {head} of 60 results, the task: {first}.
         naive: or the last 80,000: {tail} of 60 results, the task: {last}.
         damage: max_tokens=2000 went into thinking: {problem}

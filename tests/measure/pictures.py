@@ -1,7 +1,8 @@
 """The tutorial's pictures: of measured figures, and of the program's own runs.
 
-    python tests/pictures.py                       make all of them again
-    python tests/pictures.py --measure SESSION...  measure the figures anew before
+    python tests/measure/pictures.py                       make them all again
+    python tests/measure/pictures.py --measure SESSION...  measure before that; with
+                                                           --gaps as costs.py has it
 
 No key, no network, no SDK: in the runs the tests' `stub` is the model, and what is
 drawn is what agent.py's functions made of them. Tokens of blocks: to the nearest 100.
@@ -26,9 +27,9 @@ from costs import program
 from policies import total
 from stub import StubClient, reply
 
-FOLDER = Path(__file__).with_name("pictures")
-FIGURES = FOLDER / "figures.json"
-SETTINGS = ["THRESHOLD=100000", "THRESHOLD=60000"]  # of ours, besides the default
+FOLDER = Path(__file__).resolve().parent.with_name("pictures")
+FIGURES = Path(__file__).with_name("figures.json")
+SETTINGS = ["THRESHOLD=60000"]  # of ours, besides the default
 KINDS = {
     "tool_result": ("tool results, older than the newest three", ORANGE),
     "newest": ("tool results, the newest three", ORANGE),
@@ -40,14 +41,16 @@ KINDS = {
 # ---- measured on recorded sessions: numbers, and nothing that was said in them ----
 
 
-def measure(paths):
+def measure(paths, gaps=None):
     """The figures of the pictures that are made from recorded sessions."""
-    sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
+    sessions, runs = costs.read(paths, gaps), costs.runs(True, SETTINGS)
     measured = costs.measure(sessions, runs)
     long = [s for s in sessions if total(s.measured) > charts.WALL] or sessions
     longest = max(long, key=lambda session: len(session.needs))
     return {
         "sessions": len(sessions),
+        "read": program.CACHE_READ,
+        "requests": measured[0]["requests"],
         "shares": shares(sessions),
         "policies": {row["policy"]: [row["cost"], row["R"]] for row in measured},
         "steps": {name: runs[name](longest).steps for name in charts.WAYS},
@@ -110,7 +113,7 @@ def worked(script):
     """An agent that has done all this, by the program's own functions, but no layer."""
     for name, tokens in FILES.items():
         Path(name).write_text(f"{('price ' * 350)[:1_999]}\n" * (tokens // 500))
-    agent = program.Agent(client=StubClient(), approve=lambda name, what: True)
+    agent = program.Agent(client=StubClient(), approve=lambda name, what: None)
     program.begin(agent)
     for step in script:
         if type(step) is str:
@@ -246,12 +249,13 @@ def what_remains(message):
         "summary": "asked for in T/8",
         "words": f"{program.MAX_SAID:,} tokens or T/8",
         "plan": "what is still to do",
+        "notes": "who goes on, and with what",
         "files": f"{program.MAX_RESTORE_FILES} of {each:,} tokens",
     }
     body, places = column([message], 230, 462)
     body += [text(8, 20, "block"), text(80, 20, "at most")]
     told = []
-    for (row, y), part in zip(places, message["parts"]):
+    for (row, y), part in zip(places, map(program.part_of, message["content"])):
         body += [text(8, y + 14, part), text(80, y + 14, limits[part])]
         size = row.tokens or "under 100"
         told.append(f"{part}: {size} tokens; at most: {limits[part]}")
@@ -329,7 +333,7 @@ def pictures():
     """All pictures by name."""
     figures = json.loads(FIGURES.read_text())
     measured = figures["policies"].items()
-    dots = [charts.Dot(name, *row, costs.color(name)) for name, row in measured]
+    dots = [charts.Dot(n, cost, R, costs.color(n)) for n, (cost, R) in measured]
     drawn = {
         "tokens": tokens_by_kind(figures),
         "session": charts.three_ways(figures["steps"]),
@@ -351,8 +355,11 @@ def main(argv=None):
     """Make the pictures; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--measure", nargs="+", type=Path, metavar="SESSION")
-    if paths := parser.parse_args(argv).measure:
-        FIGURES.write_text(json.dumps(measure(paths)) + "\n")
+    parser.add_argument("--gaps", type=Path, metavar="FILE")
+    options = parser.parse_args(argv)
+    if options.measure:
+        figures = measure(options.measure, options.gaps)
+        FIGURES.write_text(json.dumps(figures) + "\n")
     for name, svg in pictures().items():
         (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
     return 0

@@ -1,0 +1,36 @@
+"""The programs beside the tests: which of them may import which, and how they start."""
+
+import ast
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+PROGRAMS = sorted(TESTS.glob("*/*.py"))
+FOLDERS = {path.stem: path.parent.name for path in [*PROGRAMS, *TESTS.glob("*.py")]}
+
+
+def imported(path):
+    """The names of our files in tests/ that a file imports, wherever in it."""
+    nodes = [*ast.walk(ast.parse(path.read_text("utf-8")))]
+    names = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+    plain = [node.names for node in nodes if isinstance(node, ast.Import)]
+    return (names | {alias.name for some in plain for alias in some}) & FOLDERS.keys()
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_imports_of_its_own_folder_and_of_the_stand_in_alone(path):
+    assert {FOLDERS[name] for name in imported(path)} <= {path.parent.name, "standin"}
+
+
+def test_imports_have_no_circle():
+    TopologicalSorter({path.stem: imported(path) for path in PROGRAMS}).prepare()
+
+
+@pytest.mark.parametrize("program", ["costs.py", "pictures.py"])
+def test_the_measure_starts_in_any_folder_without_packages(program):
+    argv = [sys.executable, "-S", "-E", str(TESTS / "measure" / program), "--help"]
+    assert subprocess.check_output(argv, env={}).startswith(b"usage: ")
