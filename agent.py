@@ -1364,9 +1364,9 @@ def text_in(path: Path, errors: str = "replace") -> str:
     if not path.is_file():
         raise ToolError(f"There is no file {path}. Look with glob.")
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise ToolError(f"{path} has over {MAX_FILE_BYTES:,} bytes: use bash.")
+        raise ToolError(f"It has over {MAX_FILE_BYTES:,} bytes: use bash.")
     if b"\0" in (data := path.read_bytes()):
-        raise ToolError(f"{path} is binary: use bash.")
+        raise ToolError("It is binary, or no text in UTF-8: use bash.")
     return data.decode(errors=errors)
 
 
@@ -1452,6 +1452,13 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
     if first + len(page) < len(lines):
         page.append(f"(more follows: read on with offset={first + len(page) + 1})")
     return "\n".join(page) or f"(nothing at offset {offset}: the file ends before it)"
+
+
+def head_of(text: str, tokens: int) -> str:
+    """The beginning of a text, so many tokens by `size` at most."""
+    while size(text) > tokens:
+        text = text[: min(4 * tokens, len(text) * 7 // 8)]
+    return text
 
 
 @tool
@@ -1660,68 +1667,68 @@ def begin(agent: Agent) -> None:
     """
     if agent.client is None:
         connect(agent)
-    agent.system = {
-        "system prompt": SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
-    }
-    for name in ("AGENTS.md", "CLAUDE.md"):
-        with suppress(ToolError, OSError):
-            if "AGENTS.md" not in agent.system and inside(name).stat().st_size:
-                rules = cut_to_fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
-                agent.system["AGENTS.md"] = quote("rules", rules[0], name)
-    skills = find_skills(agent)
-    agent.skills = {name: path for name, (path, _) in skills.items()}
+    prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
+    (rules, _), (skills, _) = find_rules(), find_skills()
+    parts = {"system prompt": prompt}
+    if rules:
+        text = redact(text_in(rules))
+        shown = head_of(text, MAX_RULES)
+        if shown != text:
+            shown += f"\n[cut here: {len(text):,} characters in all]"
+        parts["AGENTS.md"] = quote("rules", shown, str(rules))
     agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
-        most = min(MAX_RULES, agent.threshold // 8)
-        about = cut_to_fit(
-            (f"- {n}: {use}" for n, (_, use) in skills.items()), most, most
-        )
-        more = [f"- and {len(skills) - len(about)} more"] * (len(about) < len(skills))
-        title = "Skills, to be read with load_skill before use:"
-        agent.system["skills"] = "\n".join([title, *about, *more])
+        parts["skills"] = skill_list(skills, min(MAX_RULES, agent.threshold // 8))
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    agent.system = json.loads(to_bytes(agent.system))
+    agent.system = json.loads(to_bytes(parts))
+    agent.skills = {name: path for name, (path, _) in skills.items()}
     whole = tool_result_budget(agent.messages, agent.threshold, save_result, start=0)
     agent.messages = whole
 
 
-def find_skills(agent: Agent) -> dict[str, tuple[Path, str]]:
-    """By name where each skill is and what for; a damaged one is named and left out."""
-    skills = {}
-    for path in sorted(Path().glob(".*/skills/*/SKILL.md")):
-        if path.parts[0] in (".agents", ".claude"):
+def find_rules() -> tuple[Path | None, list[str]]:
+    """The AGENTS.md or else CLAUDE.md, and lines on what is not used, and why."""
+    for path in Path("AGENTS.md"), Path("CLAUDE.md"):
+        with suppress(ToolError, OSError):
+            if text_in(inside(str(path))):
+                return path, []
+    return None, []
+
+
+def find_skills() -> tuple[dict[str, tuple[Path, str]], list[str]]:
+    """By name where each skill is and what for, and a line on each that is damaged."""
+    skills, faults = {}, []
+    for folder in Path(".agents/skills"), Path(".claude/skills"):
+        for path in sorted(folder.glob("*/SKILL.md")):
             try:
-                fields, _ = front_matter(read_file(agent, str(path)))
+                fields, _ = front_matter(redact(text_in(inside(str(path)))))
                 skills.setdefault(fields["name"], (path, fields["description"][:1_024]))
             except (ToolError, OSError) as error:
-                line = visible(f"[skill] {path} is left out: {error}", "\n")
-                agent.emit("error", line)
-    return skills
+                faults.append(visible(f"[skill] {path} is left out: {error}", "\n"))
+    return skills, faults
+
+
+def skill_list(skills: dict[str, tuple[Path, str]], tokens: int) -> str:
+    """What the system prompt says of the skills, in about so many tokens."""
+    title = "Skills, to be read with load_skill before use:"
+    lines = [f"- {name}: {use}" for name, (_, use) in skills.items()]
+    shown = cut_to_fit(lines, tokens, each=tokens)
+    more = len(lines) - len(shown)
+    return "\n".join([title, *shown, *([f"- and {more} more"] if more else [])])
 
 
 def front_matter(text: str) -> tuple[dict[str, str], str]:
-    """(The fields at the head of a SKILL.md, the rest of it); raises ToolError."""
-    head = re.match(r"(?s)\ufeff?---\s*\n(.*?)\n---[ \t]*(?:\n|\Z)", text)
-    if not head:
-        raise ToolError("it does not begin with fields between two lines ---")
-    lines = [""]
-    for line in head[1].split("\n"):
-        if line.startswith((" ", "\t")) or not line.strip():
-            lines[-1] = f"{lines[-1]} {line.strip()}".strip()  # goes on with its field
-        else:
-            lines.append(line)
-    field = r"([\w-]+):[ \t]*([>|][+-]?(?=\s|$))?[ \t]*(.*)"
-    found = [m.groups() for m in (re.fullmatch(field, t.strip()) for t in lines) if m]
-    fields = {name: text if folded else bare(text) for name, folded, text in found}
-    if not fields.get("name") or not fields.get("description"):
-        raise ToolError("it has no name or no description")
+    """(The fields at the head of a SKILL.md, the rest of it); raises ToolError.
+
+    A name at the start of a line, a colon, and a value up to the next such name.
+    """
+    head = re.match(r"(?s)---\s*\n(.*?)\n---[ \t\r]*(?:\n|\Z)", text)
+    found = re.findall(r"(?ms)^([\w-]+):(.*?)(?=^[\w-]+:|\Z)", head[1] if head else "")
+    marks = r"""^[>|][+-]? |^(["'])(.*)\1$"""  # of folded text; quotes around it
+    fields = {n: re.sub(marks, r"\2", " ".join(value.split())) for n, value in found}
+    if not head or not fields.get("name") or not fields.get("description"):
+        raise ToolError("it does not begin with --- and a name and a description")
     return fields, text[head.end() :]
-
-
-def bare(value: str) -> str:
-    """A value without the quotes around it and the comment after it."""
-    quoted = re.match(r"""(["'])(.*?)\1\s*(?:#.*)?$""", value)
-    return quoted[2] if quoted else re.sub(r"(?:^|\s)#.*", "", value).strip()
 
 
 def restore_skills(agent: Agent, names: list[str]) -> list[str]:
@@ -2136,21 +2143,12 @@ def import_sdk() -> None:
 def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
     rules, _ = find_rules()
-    names = [*find_skills(agent)]
+    names = [*find_skills()[0]]
     known = [rules.name] if rules else []
     some = ", ".join(names[:5] + ["..."] * (len(names) > 5))
     known += [f"skills: {some}"] if names else []
     limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
-
-
-def find_rules() -> tuple[Path | None, list[str]]:
-    """The AGENTS.md or CLAUDE.md that counts, and lines on what is not used, and why."""
-    for name in ("AGENTS.md", "CLAUDE.md"):
-        with suppress(ToolError, OSError):
-            if (path := inside(name)).stat().st_size:
-                return path, []
-    return None, []
 
 
 def piped() -> str:
@@ -2165,6 +2163,8 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     agent = configured(options, terminal)
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
+    for line in [*find_rules()[1], *find_skills()[1]]:
+        agent.emit("error", line)
     if options.p is None:
         agent.emit("note", first_screen(agent))
         if options.resume is not None:
