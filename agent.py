@@ -19,6 +19,7 @@ and "saved" on a message are ours and are not sent: see `replacement`, `with_res
 """
 
 import argparse
+import codecs
 import difflib
 import hashlib
 import inspect
@@ -31,6 +32,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -41,7 +43,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
@@ -1229,20 +1231,19 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
 BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 GREP_SECONDS = 10
-MAX_COMMAND_BYTES = 1_000_000  # kept of a command's output
-MAX_FILE_BYTES = 50_000_000  # of a file that is edited
+MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
+MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
 MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ_CHARS = 50_000  # of one read_file call; T/2 if that is less
 MAX_NAMES = 1_000  # of one glob call
 MAX_LINE_CHARS = 300  # of a line that grep shows
 MAX_DIFF_LINES = 40  # of a change that the person is asked about
-MAX_COMPARED = 1_000  # lines before or after a change that are compared for it
+MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
 MAX_RULES = 8_000  # of AGENTS.md, in tokens
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
 OWN_FOLDERS = {TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 SECRET = re.compile(r"(?is)\.{1,2}env(rc)?([._~-](?!example\Z).*)?")  # names of files
-COLOR = r"\x1b\[[\d;]*[mK]"  # what grep and others put around a match
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, dict] = {
@@ -1325,10 +1326,9 @@ def tool_result(call: dict, text: str, is_error: bool = False) -> dict:
 
 def redact(text: str) -> str:
     """`text` without the API keys."""
-    for key in sorted((os.environ.get(name, "") for name in KEY_NAMES), key=len)[::-1]:
-        if len(key) >= 8:
-            colored = f"(?:{COLOR})*".join(map(re.escape, key))
-            text = re.sub(colored, "[redacted]", text)
+    keys = [os.environ.get(name, "") for name in KEY_NAMES]
+    for key in sorted(keys, key=len, reverse=True):
+        text = text.replace(key, "[redacted]") if len(key) >= 8 else text
     return text
 
 
@@ -1349,76 +1349,71 @@ def inside(path: str, writing: bool = False) -> Path:
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
         raise ToolError(f"{path} is outside of the workspace {root}.")
-    if secrets(root, [real, Path(path)]):
+    if SECRET.fullmatch(real.name) or SECRET.fullmatch(Path(path).name):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     folders = {part.lower() for part in real.relative_to(root).parts}
     if writing and OWN_FOLDERS & folders:
         raise ToolError(f"{path} belongs to the agent's own records. Write elsewhere.")
-    writable = real.is_file() and os.access(real, os.W_OK)
-    if writing and real.exists() and not writable:
+    if writing and real.exists() and not (real.is_file() and os.access(real, os.W_OK)):
         raise ToolError(f"{path} is not a file that can be written.")
     return real
 
 
-def secrets(root: Path, files: list[Path]) -> list[Path]:
-    """Which of the files are a .env or one of its kin, by name or as a hard link."""
-    linked = [f for f in files if f.is_file() and f.stat().st_nlink > 1]
-    kin = root.rglob(".*[eE][nN][vV]*") if linked else []
-    held = [p for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
-    named = [f for f in files if SECRET.fullmatch(f.name)]
-    return named + [f for f in linked if any(map(f.samefile, held))]
-
-
-def text_file(path: str) -> Path:
-    """The real path of a file that tools may read; raises ToolError."""
-    if not (real := inside(path)).is_file():
+def text_in(path: Path, errors: str = "replace") -> str:
+    """What is in a file of at most 10 MB, by `bytes.decode`; raises ToolError."""
+    if not path.is_file():
         raise ToolError(f"There is no file {path}. Look with glob.")
-    return real
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ToolError(f"It has over {MAX_FILE_BYTES:,} bytes: use bash.")
+    if b"\0" in (data := path.read_bytes()):
+        raise ToolError("It is binary, or no text in UTF-8: use bash.")
+    return data.decode(errors=errors)
 
 
-def run(argv: list[str], seconds: float) -> tuple[str, int | None]:
+def run(
+    argv: list[str], seconds: float, stdin: Any = subprocess.DEVNULL
+) -> tuple[str, int | None]:
     """A command's output and its exit status, None if it was killed after `seconds`.
 
-    It has no standard input, no API key, and a process group that is killed in the end.
+    It has no API key, and a process group that is killed in the end.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    pipes = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    streams = stdin, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
-    with subprocess.Popen(argv, 0, None, *pipes, **options) as process:
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    head, tail, lost, end = "", "", 0, time.monotonic() + seconds
+    with subprocess.Popen(argv, 0, None, *streams, **options) as process:
         try:
-            output = read_output(process, time.monotonic() + seconds)
-        finally:
+            while process.poll() is None and time.monotonic() < end:
+                tail += decode(read(process.stdout, 0.1))
+                head, tail, lost = cut_middle(head, tail, lost)
             status = process.poll()
+        finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return redact(output.decode(errors="replace")), status
+        tail += decode(read(process.stdout, 0), True)
+    head, tail, lost = cut_middle(head, tail, lost)
+    note = f"\n[{lost:,} characters left out]\n" if lost else ""
+    return redact(f"{head}{note}{tail}"), status
 
 
-def read_output(process: subprocess.Popen, end: float) -> bytes:
-    """What a command writes until it ends, at `end` at the latest; head and tail."""
-    stdout: Any = process.stdout
-    kept, left_out, half, chunk = bytearray(), 0, MAX_COMMAND_BYTES // 2, b"-"
-    while chunk and (left := end - time.monotonic()) > 0:
-        if process.poll() is not None:  # a child that it left behind may go on writing
-            end = min(end, time.monotonic() + 0.2)
-        if select.select([stdout], [], [], min(left, 0.1))[0]:
-            kept += (chunk := stdout.read(65_536))
-        if len(kept) > 4 * half:
-            left_out += cut_middle(kept, half)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(max(0, end - time.monotonic()))
-    left_out += cut_middle(kept, half)
-    if left_out:
-        kept[half:-half] = f"\n[{left_out:,} bytes left out]\n".encode()
-    return bytes(kept)
+def read(pipe: Any, seconds: float) -> bytes:
+    """What was written to a pipe; waits for it for so many seconds at most."""
+    ready = select.select([pipe], [], [], seconds)[0]
+    data = os.read(pipe.fileno(), 65_536) if ready else b""
+    if ready and not data:  # closed: who wrote to it may run on
+        select.select([], [], [], seconds / 5)
+    return data
 
 
-def cut_middle(output: bytearray, half: int) -> int:
-    """Take the keys out, then all but `half` at each end; how many bytes that were."""
-    output[:] = redact(output.decode("latin-1")).encode("latin-1")
-    left_out = max(0, len(output) - 2 * half)
-    del output[half : half + left_out]
-    return left_out
+def cut_middle(head: str, tail: str, lost: int) -> tuple[str, str, int]:
+    """Head and tail of an output, without keys, and how many characters are lost."""
+    half = MAX_OUTPUT_CHARS // 2
+    if len(head) + len(tail) <= 2 * half:
+        return head, tail, lost
+    tail = redact(tail)  # before it is cut: a part of a key is not found any more
+    head, tail = (head, tail) if head else (tail[:half], tail[half:])
+    return head, tail[-half:], lost + max(0, len(tail) - half)
 
 
 @tool
@@ -1443,36 +1438,33 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
 
     Where more follows, the result ends with the offset to read on from.
     """
-    start, most = max(offset, 1), min(MAX_READ_CHARS, agent.threshold // 2)
-    lines, limit = [], min(max(limit, 1), MAX_READ_LINES)
-    with text_file(path).open("rb") as file:
-        texts = beginnings(file, 4 * most + 1_000)
-        for data in itertools.islice(texts, start - 1, None):
-            if b"\0" in data:
-                raise ToolError(f"{path} is binary. Look at it with bash.")
-            line = redact(data.decode(errors="replace")).rstrip("\r\n")
-            if len(line) > most or len(data) > 4 * most:
-                line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
-            if lines and (len(lines) == limit or len(line) > most):
-                note = f"(more follows: read on with offset={start + len(lines)})"
-                return "\n".join([*lines, note])
-            lines.append(line)
-            most -= len(line) + 1
-    return "\n".join(lines) or f"(nothing at offset {offset}: the file ends before it)"
+    first, most = max(offset, 1) - 1, min(MAX_READ_CHARS, agent.threshold // 2)
+    limit = min(max(limit, 1), MAX_READ_LINES)
+    lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
+    page = []
+    for line in (line.removesuffix("\r") for line in lines[first : first + limit]):
+        if page and len(line) > most:
+            break
+        if len(line) > most:
+            line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
+        page.append(line)
+        most -= len(line) + 1
+    if first + len(page) < len(lines):
+        page.append(f"(more follows: read on with offset={first + len(page) + 1})")
+    return "\n".join(page) or f"(nothing at offset {offset}: the file ends before it)"
 
 
-def beginnings(file: BinaryIO, most: int) -> Iterator[bytes]:
-    """The first `most` bytes of each line; the rest is passed over, piece by piece."""
-    while data := file.readline(most):
-        yield data
-        while data and not data.endswith(b"\n"):
-            data = file.readline(65_536)
+def head_of(text: str, tokens: int) -> str:
+    """The beginning of a text, so many tokens by `size` at most."""
+    while size(text) > tokens:
+        text = text[: min(4 * tokens, len(text) * 7 // 8)]
+    return text
 
 
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    old = text_to_change(path) if inside(path, writing=True).exists() else ""
+    old = text_before(inside(path, writing=True))
     replace_text(agent, "write_file", path, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1482,8 +1474,7 @@ def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
-    inside(path, writing=True)
-    text = text_to_change(path)
+    text = text_in(inside(path, writing=True), "surrogateescape")
     dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if "\r\n" in text and dos_old in text:
         old_text, new_text = dos_old, dos_new
@@ -1495,12 +1486,9 @@ def edit_file(
     return f"Replaced {count} in {path}."
 
 
-def text_to_change(path: str) -> str:
-    """What is in a file, every byte of it; raises ToolError."""
-    real = text_file(path)
-    if real.stat().st_size > MAX_FILE_BYTES or b"\0" in (data := real.read_bytes()):
-        raise ToolError(f"{path} is binary or too large. Change it with bash.")
-    return data.decode(errors="surrogateescape")
+def text_before(path: Path) -> str:
+    """Every byte of a file that is to be written, "" if there is none yet."""
+    return text_in(path, "surrogateescape") if path.exists() else ""
 
 
 def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None:
@@ -1509,34 +1497,30 @@ def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     ask_first(agent, name, diff_of(path, old, new))
     real = inside(path, writing=True)
-    if old != (text_to_change(path) if real.exists() else ""):
+    if old != text_before(real):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
 
 
 def diff_of(path: str, old: str, new: str) -> str:
-    """A diff for the person, of 40 lines at most, and how many more there are.
+    """What changes in a file, as `diff -u` shows it.
 
-    Comparing takes time that grows with the square: over 1,000 lines from the first
-    change to the last, the new ones are shown alone.
+    Comparing takes time that grows faster than the square of the lines. So the lines at
+    the head and the end that stay are not compared, but for three; and of very many in
+    between all the old ones go and all the new ones come.
     """
     before, after = (text.split("\n") if text else [] for text in (old, new))
     start = max(0, len(os.path.commonprefix([before, after])) - 3)
-    before, after = before[start:][::-1], after[start:][::-1]
-    end = max(0, len(os.path.commonprefix([before, after])) - 3)
-    before, after = before[end:][::-1], after[end:][::-1]
-    if max(len(before), len(after)) > MAX_COMPARED:
-        title = f"{path}: {len(before):,} lines from line {start + 1:,} on become"
-        diff = [title, *(f"+{line}" for line in after)]
-    else:
-        diff = difflib.unified_diff(before, after, path, path, lineterm="")
-        at = partial(re.sub, r"(?<=[-+])\d+", lambda m: str(int(m[0]) + start))
-        diff = [at(line) if line.startswith("@@") else line for line in diff]
-    cut = "{} [{:,} characters more] {}".format
-    diff = [d if len(d) < 2_000 else cut(d[:900], len(d), d[-900:]) for d in diff]
-    more = len(diff) - MAX_DIFF_LINES
-    diff[MAX_DIFF_LINES:] = [f"({more:,} more lines)"] if more > 0 else []
+    before, after = before[start:], after[start:]
+    same = max(0, len(os.path.commonprefix([before[::-1], after[::-1]])) - 3)
+    before, after = before[: len(before) - same], after[: len(after) - same]
+    if len(before) * len(after) > MAX_COMPARED:
+        at = f"@@ -{start + 1},{len(before)} +{start + 1},{len(after)} @@"
+        gone, come = (f"-{line}" for line in before), (f"+{line}" for line in after)
+        return "\n".join([f"--- {path}", f"+++ {path}", at, *gone, *come])
+    head = [f"\n{number}" for number in range(start)]  # lines like no other
+    diff = difflib.unified_diff(head + before, head + after, path, path, lineterm="")
     return "\n".join(diff) or f"{path}: no line changes"
 
 
@@ -1544,13 +1528,13 @@ def diff_of(path: str, old: str, new: str) -> str:
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ of the workspace that match, like src/**/*.py."""
     root = Path.cwd().resolve()
-    skipped = {".git", *OWN_FOLDERS} - {*Path(pattern).parts}
     if ".." in Path(pattern).parts or pattern.count("**") > 2:
         raise ToolError("A pattern has no .. and ** at most twice.")
     inside(re.split(r"[^/]*[*?[]", pattern)[0])
+    skip = left_out(pattern)
     found = [p for p in root.glob(pattern) if root in Path(os.path.realpath(p)).parents]
     names = sorted(f"{p.relative_to(root)}{'/' * p.is_dir()}" for p in found)
-    names = [visible(n, "\n\t") for n in names if not skipped & {*Path(n).parts}]
+    names = [visible(n, "\n\t") for n in names if not skip(n)]
     more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
     return "\n".join(names[:MAX_NAMES]) + more or "(no such files)"
 
@@ -1563,39 +1547,48 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     conversation are searched only when path names them: in .transcripts stands all
     that was ever said and done.
     """
-    root = Path.cwd().resolve()
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    name = os.path.relpath(real, root)
-    skipped = {".git", *OWN_FOLDERS} - {*Path(name).parts}
-    flags = ["-rnHIsE", "--null", "-D", "skip", "--color=always"]
-    flags += [f"--exclude-dir={folder}" for folder in skipped]
-    grep = ["env", "-u", "GREP_COLOR", "GREP_COLORS=fn=:ln=:se=:ne", "grep"]
-    output, status = run([*grep, *flags, "-e", pattern, "--", name], GREP_SECONDS)
+    flags = "-nHIsE", "--null", "-D", "skip", "-e"
+    with tempfile.TemporaryFile() as names:
+        names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
+        names.seek(0)
+        argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
+        output, status = run(argv, GREP_SECONDS, names)
     if status is None:
         raise ToolError("It took too long: narrow the path or the pattern.")
-    if output.startswith("grep:") and "\0" not in output:
-        raise ToolError(output)
-    parts = re.split(r"\0(.*)\n?", output)  # a name may hold line breaks, a line none
-    files, lines = parts[:-1:2], []
-    secret = secrets(root, [root / file for file in set(files)])
-    for file, line in zip(files, parts[1::2]):
-        if " bytes left out]\n" in file:
-            lines.append("(some is left out here: narrow the path or the pattern)")
-        elif root / file not in secret:
-            lines.append(visible(file, "\n\t") + f":{around_match(line)}")
-    return "\n".join(lines) or "(no matches)"
+    parts = [line.partition("\0") for line in output.split("\n")]
+    found = [f"{visible(file)}:{clipped(line)}" for file, nul, line in parts if nul]
+    faults = [line for line, nul, _ in parts if line.startswith("grep: ") and not nul]
+    if faults and not found:
+        raise ToolError("\n".join(faults))
+    if len(output) > MAX_OUTPUT_CHARS:
+        faults.append("(some is left out: narrow the path or the pattern)")
+    return "\n".join([*found, *faults]) or "(no matches)"
 
 
-def around_match(line: str) -> str:
-    """A line of grep without its colors, clipped around its match."""
-    parts = [re.sub(COLOR, "", part) for part in line.split("\x1b[01;31m")]
-    place, _, text = "".join(parts).partition(":")
-    if len(text) > MAX_LINE_CHARS:
-        match = len(parts[0]) - len(place) - 1
-        start = max(0, match - MAX_LINE_CHARS // 3)
-        text = f"{text[start : start + MAX_LINE_CHARS]} [line clipped]"
-    return f"{place}:{text}"
+def clipped(line: str) -> str:
+    """As much of a line as grep shows."""
+    if len(line) <= MAX_LINE_CHARS:
+        return line
+    return f"{line[:MAX_LINE_CHARS]} [line clipped]"
+
+
+def files_in(path: str) -> list[str]:
+    """The files that grep searches there: no link, no secret, nothing left out."""
+    skip = left_out(path)
+    found = [path] if os.path.isfile(path) else []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not skip(f"{folder}/{name}")]
+        files = [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
+        found += [file for file in files if not os.path.islink(file)]
+    return sorted(found)
+
+
+def left_out(named: str) -> Callable[[str], bool]:
+    """Whether glob and grep leave out a path: what is no work, and not `named`."""
+    skipped = {".git", *OWN_FOLDERS} - {*Path(named).parts}
+    return lambda path: not skipped.isdisjoint(Path(path).parts)
 
 
 @tool
@@ -1674,68 +1667,68 @@ def begin(agent: Agent) -> None:
     """
     if agent.client is None:
         connect(agent)
-    agent.system = {
-        "system prompt": SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
-    }
-    for name in ("AGENTS.md", "CLAUDE.md"):
-        with suppress(ToolError, OSError):
-            if "AGENTS.md" not in agent.system and text_file(name).stat().st_size:
-                rules = cut_to_fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
-                agent.system["AGENTS.md"] = quote("rules", rules[0], name)
-    skills = find_skills(agent)
-    agent.skills = {name: path for name, (path, _) in skills.items()}
+    prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
+    (rules, _), (skills, _) = find_rules(), find_skills()
+    parts = {"system prompt": prompt}
+    if rules:
+        text = redact(text_in(rules))
+        shown = head_of(text, MAX_RULES)
+        if shown != text:
+            shown += f"\n[cut here: {len(text):,} characters in all]"
+        parts["AGENTS.md"] = quote("rules", shown, str(rules))
     agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
-        most = min(MAX_RULES, agent.threshold // 8)
-        about = cut_to_fit(
-            (f"- {n}: {use}" for n, (_, use) in skills.items()), most, most
-        )
-        more = [f"- and {len(skills) - len(about)} more"] * (len(about) < len(skills))
-        title = "Skills, to be read with load_skill before use:"
-        agent.system["skills"] = "\n".join([title, *about, *more])
+        parts["skills"] = skill_list(skills, min(MAX_RULES, agent.threshold // 8))
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    agent.system = json.loads(to_bytes(agent.system))
+    agent.system = json.loads(to_bytes(parts))
+    agent.skills = {name: path for name, (path, _) in skills.items()}
     whole = tool_result_budget(agent.messages, agent.threshold, save_result, start=0)
     agent.messages = whole
 
 
-def find_skills(agent: Agent) -> dict[str, tuple[Path, str]]:
-    """By name where each skill is and what for; a damaged one is named and left out."""
-    skills = {}
-    for path in sorted(Path().glob(".*/skills/*/SKILL.md")):
-        if path.parts[0] in (".agents", ".claude"):
+def find_rules() -> tuple[Path | None, list[str]]:
+    """The AGENTS.md or else CLAUDE.md, and lines on what is not used, and why."""
+    for path in Path("AGENTS.md"), Path("CLAUDE.md"):
+        with suppress(ToolError, OSError):
+            if text_in(inside(str(path))):
+                return path, []
+    return None, []
+
+
+def find_skills() -> tuple[dict[str, tuple[Path, str]], list[str]]:
+    """By name where each skill is and what for, and a line on each that is damaged."""
+    skills, faults = {}, []
+    for folder in Path(".agents/skills"), Path(".claude/skills"):
+        for path in sorted(folder.glob("*/SKILL.md")):
             try:
-                fields, _ = front_matter(read_file(agent, str(path)))
+                fields, _ = front_matter(redact(text_in(inside(str(path)))))
                 skills.setdefault(fields["name"], (path, fields["description"][:1_024]))
             except (ToolError, OSError) as error:
-                line = visible(f"[skill] {path} is left out: {error}", "\n")
-                agent.emit("error", line)
-    return skills
+                faults.append(visible(f"[skill] {path} is left out: {error}", "\n"))
+    return skills, faults
+
+
+def skill_list(skills: dict[str, tuple[Path, str]], tokens: int) -> str:
+    """What the system prompt says of the skills, in about so many tokens."""
+    title = "Skills, to be read with load_skill before use:"
+    lines = [f"- {name}: {use}" for name, (_, use) in skills.items()]
+    shown = cut_to_fit(lines, tokens, each=tokens)
+    more = len(lines) - len(shown)
+    return "\n".join([title, *shown, *([f"- and {more} more"] if more else [])])
 
 
 def front_matter(text: str) -> tuple[dict[str, str], str]:
-    """(The fields at the head of a SKILL.md, the rest of it); raises ToolError."""
-    head = re.match(r"(?s)\ufeff?---\s*\n(.*?)\n---[ \t]*(?:\n|\Z)", text)
-    if not head:
-        raise ToolError("it does not begin with fields between two lines ---")
-    lines = [""]
-    for line in head[1].split("\n"):
-        if line.startswith((" ", "\t")) or not line.strip():
-            lines[-1] = f"{lines[-1]} {line.strip()}".strip()  # goes on with its field
-        else:
-            lines.append(line)
-    field = r"([\w-]+):[ \t]*([>|][+-]?(?=\s|$))?[ \t]*(.*)"
-    found = [m.groups() for m in (re.fullmatch(field, t.strip()) for t in lines) if m]
-    fields = {name: text if folded else bare(text) for name, folded, text in found}
-    if not fields.get("name") or not fields.get("description"):
-        raise ToolError("it has no name or no description")
+    """(The fields at the head of a SKILL.md, the rest of it); raises ToolError.
+
+    A name at the start of a line, a colon, and a value up to the next such name.
+    """
+    head = re.match(r"(?s)---\s*\n(.*?)\n---[ \t\r]*(?:\n|\Z)", text)
+    found = re.findall(r"(?ms)^([\w-]+):(.*?)(?=^[\w-]+:|\Z)", head[1] if head else "")
+    marks = r"""^[>|][+-]? |^(["'])(.*)\1$"""  # of folded text; quotes around it
+    fields = {n: re.sub(marks, r"\2", " ".join(value.split())) for n, value in found}
+    if not head or not fields.get("name") or not fields.get("description"):
+        raise ToolError("it does not begin with --- and a name and a description")
     return fields, text[head.end() :]
-
-
-def bare(value: str) -> str:
-    """A value without the quotes around it and the comment after it."""
-    quoted = re.match(r"""(["'])(.*?)\1\s*(?:#.*)?$""", value)
-    return quoted[2] if quoted else re.sub(r"(?:^|\s)#.*", "", value).strip()
 
 
 def restore_skills(agent: Agent, names: list[str]) -> list[str]:
@@ -2150,21 +2143,12 @@ def import_sdk() -> None:
 def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
     rules, _ = find_rules()
-    names = [*find_skills(agent)]
+    names = [*find_skills()[0]]
     known = [rules.name] if rules else []
     some = ", ".join(names[:5] + ["..."] * (len(names) > 5))
     known += [f"skills: {some}"] if names else []
     limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
-
-
-def find_rules() -> tuple[Path | None, list[str]]:
-    """The AGENTS.md or CLAUDE.md that counts, and lines on what is not used, and why."""
-    for name in ("AGENTS.md", "CLAUDE.md"):
-        with suppress(ToolError, OSError):
-            if (path := text_file(name)).stat().st_size:
-                return path, []
-    return None, []
 
 
 def piped() -> str:
@@ -2179,6 +2163,8 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     agent = configured(options, terminal)
     if options.resume is not None:
         resume(agent, Path(options.resume) if options.resume else None)
+    for line in [*find_rules()[1], *find_skills()[1]]:
+        agent.emit("error", line)
     if options.p is None:
         agent.emit("note", first_screen(agent))
         if options.resume is not None:
