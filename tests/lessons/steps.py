@@ -104,7 +104,7 @@ def layer1(step):
     if not problem:
         nothing, _, _ = read_twenty(list)
         facts["cost"] = bill(client.usages)
-        facts["never"] = f"forgetting: {bill(nothing.usages)}"
+        facts["without"] = f"forgetting: {bill(nothing.usages)}"
         facts["rewritten"] = (
             f"before {rewrites(client)} of {len(client.requests)} requests"
         )
