@@ -108,6 +108,7 @@ class Conversation:
     skills: dict[str, Path] = field(default_factory=dict)
     transcript: Path = TRANSCRIPT_DIR  # the file, once there is a line to write
     log_bytes: int = 0  # that this run wrote to it
+    read_bytes: int = 0  # that were in it when it was taken up, another run's
     counted: int = 0  # tokens of the last request and its reply, says the API
     known: int = 0  # how many of the messages that covers
     cached: float = 0.0  # share of the last request that came from the prompt cache
@@ -843,6 +844,7 @@ BLOCKS: dict[tuple[str, str], dict[str, type]] = {
     ("assistant", "thinking"): {"signature": str, "thinking": str},
     ("assistant", "redacted_thinking"): {"data": str},
 }
+UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -867,7 +869,8 @@ def begin_transcript(agent: Agent) -> None:
     name = "transcript" if "task" in agent.tools else "task"  # of a subagent
     path, line = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", b""
     if agent.messages:
-        known = {"event": "continued", "from": str(agent.transcript)}
+        read = agent.log_bytes or agent.read_bytes
+        known = {"event": "continued", "from": str(agent.transcript), "bytes": read}
         line = to_bytes({**known, "messages": agent.messages}) + b"\n"
     append(path, line)
     agent.transcript, agent.log_bytes = path, len(line)
@@ -958,9 +961,8 @@ def fits(role: str, block: dict) -> bool:
     """Whether the API takes such a block from this role: its keys, nothing blank."""
     keys = BLOCKS.get((role, block["type"]), {})
     types = {key: type(value) for key, value in block.items() if key != "is_error"}
-    if types != {"type": str, **keys}:
-        return False
-    return any(block[key].strip() for key in [*keys][:1])
+    fits = types == {"type": str, **keys}
+    return fits and any(block[key].strip() for key in [*keys][:1])
 
 
 def plain(value: Any) -> Any:
@@ -976,47 +978,49 @@ def mend_calls(calls: list[dict], ids: set[str]) -> dict[str, str]:
     """
     names = {}
     for call in calls:
-        given, what = call.get("id"), call.get("input") or {}
-        new, name = (
-            re.sub(r"(?a)[^\w-]", "_", key or "call") for key in (given, call["name"])
-        )
+        new, given = re.sub(UNFIT, "_", call.get("id") or "call"), call.get("input")
         while new in ids:
-            new = f"{new}_{len(ids)}"
-        what = what if isinstance(what, dict) else {"input": what}
-        call |= {"id": new, "name": name[:128], "input": what}
+            new += f"_{len(ids)}"
         ids.add(new)
-        names[given] = new
+        names[call.get("id")] = new
+        call["input"] = given if type(given) is dict else {"input": given}
+        call |= {"id": new, "name": re.sub(UNFIT, "_", call["name"])[:128]}
     return names
 
 
 def resume(agent: Agent, path: Path | None) -> None:
     """Take up the conversation in `path`, the newest if None; raises AgentError."""
     path = path or next((found for found, _ in conversations(agent)), TRANSCRIPT_DIR)
-    messages = load(path) if path.is_file() else []
+    read = path.stat().st_size if path.is_file() else 0
+    messages = load(path) if read else []
     if not messages:
         raise AgentError(f"There is no conversation in {path}.")
-    vars(agent).update(vars(Conversation(messages, transcript=path)))
+    new = Conversation(messages, transcript=path, read_bytes=read)
+    vars(agent).update(vars(new))
     agent.emit("layer", f"[resume] {path}: {len(messages):,} messages")
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
     """The transcripts of this folder that no other holds whole, the newest first."""
     paths = [p for p in TRANSCRIPT_DIR.glob("transcript_*.jsonl") if p.is_file()]
-    gone_on = {origin(path) for path in paths}
+    origins = {path: origin(path) for path in paths}
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
+        held = [n for p, n in origins.values() if p == path.resolve()]
         try:
-            if path.name not in gone_on and (messages := load(path)):
+            more = path.read_bytes()[max(held, default=0) :]  # a torn line is none
+            if (b"\n" in more or not held) and (messages := load(path)):
                 yield path, messages
         except (AgentError, OSError) as error:
             agent.emit("error", f"[resume] {error}")
-            gone_on.discard(origin(path))
+            del origins[path]
 
 
-def origin(path: Path) -> str:
-    """The name of the transcript that this one went on from, "" if there is none."""
+def origin(path: Path) -> tuple[Path | None, int]:
+    """The transcript that this one went on from, and how many bytes of it it holds."""
     with suppress(OSError, *DAMAGE), path.open("rb") as file:
-        return Path(json.loads(file.readline())["from"]).name
-    return ""
+        known = json.loads(file.readline())
+        return Path(known["from"]).resolve(), known["bytes"]
+    return None, 0
 
 
 def own_folder(path: Path) -> None:
