@@ -943,8 +943,7 @@ def load(path: Path) -> list[dict]:
 
 def check(message: dict, before: list[dict]) -> None:
     """Raise an error unless the API takes `message`, but for its thinking, there."""
-    content = message["content"]
-    said = user(content)["content"] if is_typed(message) else content
+    said = content_of(message)
     calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
     answers = [block.get("tool_use_id") for block in said]  # results stand first
     if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
@@ -1139,13 +1138,15 @@ def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
 def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     """One try to get a reply; all but a finished one is an exception."""
     marker, parts = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
+    sent = [{"role": m["role"], "content": content_of(m)} for m in messages]
+    *before, last = sent[-1]["content"]
+    sent[-1]["content"] = [*before, {**last, **marker}]
     request: dict[str, Any] = {
         "model": agent.model,
         "max_tokens": agent.max_output,
         "system": [{"type": "text", "text": "\n\n".join(parts), **marker}],
         "tools": [tool.schema for tool in agent.tools.values()],
-        "messages": [{k: m[k] for k in ("role", "content")} for m in messages],
-        **marker,
+        "messages": sent,
     }
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
@@ -1157,6 +1158,12 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
+
+
+def content_of(message: dict) -> list[dict]:
+    """What is sent of a message: blocks, also of what the person typed."""
+    text = [{"type": "text", "text": message["content"]}]
+    return text if is_typed(message) else message["content"]
 
 
 def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
