@@ -1067,8 +1067,13 @@ STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)[^>]*(?:> *(\d+))?"
-STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
+# how providers say that a conversation is too long, how long it is, and what may be
+TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
+TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
+LENGTH = (
+    r"(?:too long: |context limit: |\(|contains |resulted in |prompt_tokens\D+)(\d+)"
+)
+MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY.",
@@ -1087,16 +1092,38 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             raise
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
-            too_long, bare = re.search(TOO_LONG, text), drop_thinking(messages)
-            if status == 413 or (status == 400 and too_long):
-                numbers = too_long.groups() if too_long else ()
-                raise PromptTooLong(text, *(int(n or 0) for n in numbers)) from error
-            if status == 400 and re.search(STALE, text) and bare is not messages:
-                kept, messages = drop_thinking(agent.messages), bare
-                replace_history(agent, "thinking", "refused by the API, dropped", kept)
+            too_long = re.search(TOO_LONG, text) and status in (400, 500)
+            if too_long or status == 413:
+                named = [re.search(words, str(error)) for words in (LENGTH, MAXIMUM)]
+                tokens, most = (int(found[1]) if found else 0 for found in named)
+                raise PromptTooLong(text, tokens, most) from error
+            if status == 400 and (kept := do_without(agent, messages, text)):
+                messages = kept
             else:
                 wait(agent, error, tries, text)
                 tries += 1
+
+
+def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | None:
+    """The messages to send after a refusal that names what to leave out, else None.
+
+    It is left out from then on, and said once.
+    """
+    thinking, bare = "thinking" in text.lower(), drop_thinking(messages)
+    numbers = [int(n) for n in re.findall(r"\b\d{3,7}\b", text)]
+    less = max((n for n in numbers if n < agent.max_output), default=0)
+    if thinking and bare is not messages:
+        kept = drop_thinking(agent.messages)
+        replace_history(agent, "thinking", "refused by the API, dropped", kept)
+    elif thinking and agent.thinking:
+        agent.thinking = False
+        agent.emit("layer", "[thinking] refused by the API: no more asked for")
+    elif less and re.search(r"(?i)max\w*[ _]tokens", text):
+        agent.max_output = less
+        agent.emit("layer", f"[max_tokens] a reply has {less:,} at most, says the API")
+    else:
+        return None
+    return bare if thinking else messages
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
@@ -1168,13 +1195,15 @@ def content_of(message: dict) -> list[dict]:
 
 def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
     """Show a reply as it is written, or if `quiet` how long it is."""
-    written = 0  # tokens
+    event, written = None, 0  # tokens
     for event in stream:
         if event.type in STREAMED:
             piece = getattr(event, event.type)  # .text, .thinking
             written += size(piece)
             shown = ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
             agent.emit(*shown)
+    if event is None:
+        raise ValueError("what came is no event stream of the Messages API")
 
 
 def to_reply(final: Any, ids: set[str]) -> Reply:
@@ -1186,7 +1215,8 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         raise PromptTooLong("The reply filled the model's window")
     if stop not in STOPS:
         raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
-    counts = [getattr(final.usage, f"{name}_tokens", None) or 0 for name in COUNTED]
+    usage = [getattr(final.usage, f"{name}_tokens", None) for name in COUNTED]
+    counts = [n if type(n) is int and n > 0 else 0 for n in usage]
     sent, read, written = sum(counts[:3]), counts[0], counts[3]
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
@@ -1194,7 +1224,7 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
     content = []
     for block in final.content:
         known = {"type", *BLOCKS.get(("assistant", block.type), ())}
-        given = block.to_dict(exclude_none=True)  # its keys stay in their order
+        given = block.to_dict(exclude_none=True, warnings=False)  # in their order
         if block.type != "text" or given.get("text", "").strip():
             content.append({key: given[key] for key in given if key in known})
     kept = sendable(content, stop == "max_tokens", ids)
