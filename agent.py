@@ -18,11 +18,12 @@ counting, the transcript, the API, tools, the terminal) may be skipped. README.m
 tutorial to it; s06, v5 and s08 are tutorials that had these ideas before.
 
 Messages are plain dicts as the Messages API has them. A user message whose content is a
-string was typed by the person; what we add ourselves is a list of blocks. "carried" and
-"parts" on a message are ours and are not sent: see `replacement`.
+string was typed by the person; what we add ourselves is a list of blocks. "carried"
+and "saved" on a message are ours and are not sent: see `replacement`, `with_results`.
 """
 
 import argparse
+import codecs
 import difflib
 import hashlib
 import inspect
@@ -35,17 +36,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
@@ -84,15 +86,21 @@ class Limits:
     window: int = CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT
     threshold: int = 0  # T; 0: `auto_compact_threshold` of these two
-    clear_above: int | None = None  # old results stay below it; None: half of T
+    clear_above: int = -1  # while the cache is warm; -1: 0.7 T
     keep_recent: int = KEEP_RECENT
     keep_tokens: int = KEEP_TOKENS
     min_savings: int = MIN_SAVINGS
+    max_said: int = MAX_SAID
     max_messages: int = MAX_MESSAGES
 
     def __post_init__(self) -> None:
         default = auto_compact_threshold(self.window, self.max_output)
         self.threshold = self.threshold or default
+        if self.clear_above < 0:
+            self.clear_above = self.threshold * 7 // 10
+        self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
+        self.min_savings = min(self.min_savings, self.threshold // 8)
+        self.max_said = min(self.max_said, self.threshold // 8)
 
 
 @dataclass
@@ -110,6 +118,7 @@ class Conversation:
     last_request: float = float("-inf")  # seconds, time.monotonic()
     focus: str | None = None  # not None: the model asks for a summary that keeps this
     tries: int = 0  # at compacting since the last reply; 1: no summary any more
+    compact_from: int = 0  # tokens; with fewer, a summary is known to save nothing
     failures: int = 0  # summaries that failed, in a row
     forgotten: int = 0  # tokens that the layers took out of this conversation
     allowed: set[str] = field(default_factory=set)  # tools that need not ask any more
@@ -129,11 +138,12 @@ class Agent(Limits, Conversation):
 
 
 class Exchange(NamedTuple):
-    """A tool call, its result, and the index of the message that holds the result."""
+    """A tool call, its result, and the index of the message that holds that."""
 
     at: int
     call: dict
     result: dict
+    saved: str  # where the whole text is, if the result is a preview of it
 
 
 class Reply(NamedTuple):
@@ -153,9 +163,13 @@ class AgentError(Exception):
 class PromptTooLong(AgentError):
     """The conversation does not fit the model's window, says the API."""
 
-    def __init__(self, text: str, tokens: int = 0):
+    def __init__(self, text: str, tokens: int = 0, maximum: int = 0):
         super().__init__(text)
-        self.tokens = tokens  # its length, 0 where the API does not say
+        self.tokens, self.maximum = tokens, maximum  # 0 where the API does not say
+
+
+class NoSummary(AgentError):
+    """A finished reply is not the summary that was asked for."""
 
 
 class ToolError(Exception):
@@ -182,7 +196,7 @@ def agent_loop(agent: Agent) -> str:
         calls = take_reply(agent, reply)
         answer = "" if calls else answer + text_of(reply.message)
         if reply.stop == "max_tokens" or not reply.message["content"]:
-            nudges = nudge(agent, calls, reply.stop, nudges)
+            nudges = nudge(agent, calls, reply, nudges)
         elif calls:
             run_tools(agent, calls)
             nudges = 0
@@ -196,9 +210,9 @@ def take_turn(agent: Agent, text: str) -> str:
         raise AgentError("The message is empty: say what to do.")
     if not agent.system:
         begin(agent)
-    if fixed_tokens(agent) + size(text) > agent.window:
-        raise AgentError("The message is too long for the window: name a file instead.")
     close_calls(agent)
+    if in_progress(agent.messages):
+        commit(agent, user(UNANSWERED))
     agent.tries = 0
     commit(agent, {"role": "user", "content": text})
     return agent_loop(agent)
@@ -206,6 +220,7 @@ def take_turn(agent: Agent, text: str) -> str:
 
 def take_reply(agent: Agent, reply: Reply) -> list[dict]:
     """Make a reply part of the conversation; returns its calls, raises AgentError."""
+    expected = context_tokens(agent)
     agent.tries, agent.cached = 0, reply.cached / max(1, reply.sent)
     agent.bill["unforgotten"] += reply.sent + agent.forgotten
     if reply.stop == "refusal":
@@ -213,9 +228,10 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
     if reply.message["content"]:
         commit(agent, reply.message)
-        if reply.sent:
-            agent.counted = reply.sent + reply.output
-            agent.known = len(agent.messages)
+        believed = 3 * reply.sent > expected  # not all gateways count the cached part
+        sent, written = reply.sent if believed else expected, reply.message["content"]
+        agent.counted = sent + (reply.output or size(written))
+        agent.known = len(agent.messages)
     return blocks(reply.message, "tool_use")
 
 
@@ -226,23 +242,23 @@ def layer_1(agent: Agent) -> None:
     """Three steps, in this order: text reaches the disk before a placeholder does."""
     messages = tool_result_budget(agent.messages, agent.threshold, save_result)
     replace_history(agent, "tool_result_budget", "large results saved", messages)
-    messages = snip_compact(agent.messages, agent.max_messages, agent.transcript)
+    most, words = agent.max_messages, agent.max_said
+    messages = snip_compact(agent.messages, most, agent.transcript, words)
     replace_history(agent, "snip_compact", "middle cut out", messages, record=True)
 
-    room = agent.threshold // 2 if agent.clear_above is None else agent.clear_above
-    if context_tokens(agent) <= room:
-        return  # what was read may be needed again
+    # once the cache is cold all is written anew, whatever is forgotten
     cold = time.monotonic() - agent.last_request > CACHE_SECONDS
-    messages = micro_compact(
-        agent.messages,
-        save_result,
-        keep_recent=agent.keep_recent,
-        keep_tokens=min(agent.keep_tokens, agent.threshold // 16),
-        min_savings=0 if cold else min(agent.min_savings, agent.threshold // 8),
-    )
+    start = agent.clear_above  # more than the window: never
+    if cold and start <= agent.window:
+        start = min(start, agent.threshold // 4)
+    if context_tokens(agent) <= start:
+        return  # what was read may be needed again
+    keep, savings = (agent.keep_recent, agent.keep_tokens), agent.min_savings
+    messages = micro_compact(agent.messages, save_result, *keep, 0 if cold else savings)
     if messages is not agent.messages:
-        requests = 0 if cold else pays_after(agent.messages, messages)
-        what = f"old results cleared, pays after {requests:.0f} requests"
+        n = max(1, round(pays_after(agent.messages, messages)))
+        later = f"paid back after {n} request{'s' * (n > 1)}"
+        what = f"old results cleared, {'free: the cache was cold' if cold else later}"
         replace_history(agent, "micro_compact", what, messages)
 
 
@@ -286,17 +302,18 @@ def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> 
 
 def placeholder(exchange: Exchange, save_text: Callable[[str], Path]) -> str:
     """What stands for an old result: which tool it came from, and where it is now."""
-    name, text = exchange.call["name"], exchange.result["content"]
-    where = f", saved at {save_text(text)}" if name in NOT_READ_AGAIN else ""
+    name, path = exchange.call["name"], exchange.saved
+    if name in NOT_READ_AGAIN and not path:
+        path = str(save_text(exchange.result["content"]))
+    where = f", saved at {path}" if path else ""
     return f"[Previous: used {name}{where}]"
 
 
 def pays_after(old: list[dict], new: list[dict]) -> float:
     """After how many requests a clearing has paid for the cache that it rewrites.
 
-    The API looks for what it has cached at most 20 blocks back, and a clearing begins
-    further back: all that was seen is written once more instead of read. What is freed
-    is not read any more, at each request.
+    The API looks at most 20 blocks back for what it has cached, and a clearing begins
+    further back: all that was seen is written once more, what is freed read no more.
     """
     rewritten = estimate_tokens(new[: unseen(new)])
     freed = max(1, estimate_tokens(old) - estimate_tokens(new))
@@ -311,55 +328,27 @@ def tool_result_budget(
 ) -> list[dict]:
     """Results that are too large become a preview; the whole is saved (s08).
 
-    Only those in messages from `start` on; None: those that the model has not seen.
+    First each that is over 40,000 tokens or T/4, then the largest, until those of a
+    message are within 200,000 characters and T/3. Only in messages from `start` on;
+    None: in those that the model has not seen.
     """
     start = unseen(messages) if start is None else start
     texts: dict[str, str] = {}
+    saved: dict[str, str] = {}
     for _, batch in itertools.groupby(exchanges(messages, start), lambda e: e.at):
-        texts |= previews(list(batch), threshold, save_text)
-    return with_results(messages, texts) if texts else messages
+        for call, path, text in previews(list(batch), threshold, save_text):
+            texts[call], saved[call] = text, path
+    return with_results(messages, texts, saved) if texts else messages
 
 
-def previews(
-    batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
-) -> dict[str, str]:
-    """The previews for the results of one message, by the ids of their calls.
-
-    The largest first: each that is over 40,000 tokens or T/4, then any, until all are
-    within 200,000 characters and T/3. A preview is less than its share of that.
-    """
-    texts: dict[str, str] = {}
-    chars = sum(len(e.result["content"]) for e in batch)
-    tokens = sum(size(e.result["content"]) for e in batch)
-    most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
-    share = max(40, most // len(batch))  # 40: of where it is saved
-    for exchange in sorted(batch, key=lambda e: -size(e.result["content"])):
-        text = exchange.result["content"]
-        too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
-        too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
-        no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
-        if (too_many or too_large) and no_preview:
-            shown = preview(text, share, save_text)
-            texts[exchange.call["id"]] = shown
-            chars -= len(text) - len(shown)
-            tokens -= size(text) - size(shown)
-    return texts
-
-
-def preview(text: str, share: int, save_text: Callable[[str], Path]) -> str:
-    """What stands for a result that is too large, in less than `share` tokens."""
-    where = f"{len(text):,} characters, saved at {save_text(text)}"
-    head = text[:PREVIEW_CHARS]
-    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
-        head = head[: len(head) * 7 // 8]
-    return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
-
-
-def snip_compact(messages: list[dict], max_messages: int, transcript: Path) -> list:
+def snip_compact(
+    messages: list[dict], max_messages: int, transcript: Path, words: int = MAX_SAID
+) -> list[dict]:
     """Over `max_messages` (0: never), a note takes the place of the middle (s08).
 
     The first 3 stay and the newest, half of `max_messages` in all with the note, so
-    that it does not fire again at the next message.
+    that it does not fire again at the next message. The note carries on `words` tokens
+    of what the person said.
     """
     if not 0 < max_messages < len(messages):
         return messages
@@ -370,6 +359,7 @@ def snip_compact(messages: list[dict], max_messages: int, transcript: Path) -> l
         return messages
 
     gone = remember(messages[head:tail])
+    gone["words"] = fit_words(gone["words"], words)
     gone["todos"] = remember(messages[:tail])["todos"]
     texts = [f"[snipped {tail - head} messages. Transcript: {transcript}]"]
     if gone["words"] and not remember(messages[tail:])["words"]:
@@ -426,23 +416,29 @@ def auto_compact(agent: Agent) -> bool:
 
 
 def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
-    """Whether a summary replaced all but the newest `keep` messages, or nothing did."""
+    """Whether a summary replaced all but the newest `keep` messages, or nothing did.
+
+    Raises AgentError where the API gives no reply: that says nothing about summaries.
+    """
     focus, agent.focus = agent.focus, None
     old = agent.messages[: tail_from(agent.messages, keep)]
-    if unseen(old) == 0 or rebuild(agent, "", keep) is None:  # even without a word
+    known = context_tokens(agent) < agent.compact_from
+    if unseen(old) == 0 or known or rebuild(agent, "", keep) is None:
         agent.emit("layer", f"[{name}] nothing to compact")
         return False
     agent.tries += 1
     try:
         new = rebuild(agent, summarise(agent, name, old, focus), keep)
-        if new is None:
-            raise AgentError("the summary is no smaller than what it sums up")
-    except AgentError as error:
-        agent.failures += 1
+    except (NoSummary, PromptTooLong) as error:
+        agent.failures += type(error) is NoSummary
         off = "; no more until /compact works" if agent.failures == MAX_FAILURES else ""
         agent.emit("error", f"[{name}] failed, nothing is changed{off}: {error}")
         return False
     agent.failures = 0
+    if new is None:
+        agent.compact_from = context_tokens(agent) + agent.min_savings
+        agent.emit("layer", f"[{name}] nothing to compact: the summary is no smaller")
+        return False
     replace_history(agent, name, "summarised", new, record=True)
     return True
 
@@ -459,7 +455,7 @@ def compact_without_model(agent: Agent, name: str) -> bool:
 
 
 def summarise(agent: Agent, name: str, old: list[dict], focus: str | None) -> str:
-    """The model's summary of the `old` messages; raises AgentError where it gives none.
+    """The model's summary of the `old` messages; raises NoSummary where it gives none.
 
     The request is the live conversation and one message more, so that it comes from the
     prompt cache and its thinking stays valid.
@@ -473,32 +469,30 @@ def summarise(agent: Agent, name: str, old: list[dict], focus: str | None) -> st
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
     done = reply.stop in ("end_turn", "stop_sequence")
     if not done or not summary or blocks(reply.message, "tool_use"):
-        raise AgentError(f"the model gave none (it stopped with {reply.stop})")
+        raise NoSummary(f"the model gave none (it stopped with {reply.stop})")
     return summary
 
 
 def rebuild(agent: Agent, summary: str, keep: int) -> list[dict] | None:
     """What replaces the history: one message, and the newest `keep` of the old ones.
 
-    To be smaller than the history and under the threshold it goes without files, then
-    without the old messages, then without older words. None if that does not help.
+    To fill half of the room that T has at most, so that work goes on for a while, it
+    goes without files, then without the old messages, then without older words. None
+    if it is no smaller than the history.
     """
-    old, most = agent.messages, min(MAX_SAID, agent.threshold // 8)
-    tail = tail_from(old, keep)
-    for files, cut, words in (
-        (True, tail, most),
-        (False, tail, most),
-        (False, len(old), most),
-        (False, len(old), 0),
-    ):
+    old, tail, room = agent.messages, tail_from(agent.messages, keep), half_room(agent)
+    most = agent.max_said
+    shorter = [(False, len(old), words) for words in (most, most // 2, most // 4, 0)]
+    for files, cut, words in (True, tail, most), (False, tail, most), *shorter:
         head = replacement(agent, summary, old[:cut], files, words)
         if cut > tail:  # the summary does not know them
             head["content"].insert(1, not_shown(old, tail))
-            head["parts"].insert(1, "notes")
         new = [head, *drop_thinking(old[cut:])]
-        small = tokens_with(agent, new) < agent.threshold
-        if small and estimate_tokens(new) < estimate_tokens(old):
+        fits = estimate_tokens(new) <= room
+        if fits and estimate_tokens(new) < estimate_tokens(old):
             return new
+        if fits and cut == len(old) and not files:
+            return None  # the person's words are not dropped only to be smaller
     return None
 
 
@@ -507,27 +501,29 @@ def replacement(
 ) -> dict:
     """The message that stands for the `old` ones; it ends in what to do next.
 
-    "carried" is what must outlive the next compaction too, "parts" names its blocks.
+    "carried" is what must outlive the next compaction too.
     """
-    memory = remember(old)
+    memory, room = remember(old), half_room(agent)
     request, then = next_step(agent.messages, len(old))
     said = memory["words"][:-1] if request else memory["words"]
     said, paths = fit_words(said, words), memory["files"] if files else []
-    quoted = "\n".join(quote("message", text) for text in said)
+    if size(request) > room // 2:  # as a result that is too large
+        request = preview(request, room // 2, str(save_result(request)))
+    summary = "".join(cut_to_fit([summary], room // 3, room // 3))
     todo = "\n".join(item for item in memory["todos"] if item.startswith("[ ]"))
+    todo = "".join(cut_to_fit([todo], room // 10, room // 10))
+    quoted = "\n".join(quote("message", text) for text in said)
     title = f"[Conversation compressed. Transcript: {agent.transcript}]"
-    quotation = f"For reference, no orders:\n{quote('summary', summary)}"
-    parts = [
-        ("summary", f"{title}\n{quotation}"),
-        ("words", f"What the user said, oldest first:\n{quoted}" if said else ""),
-        ("plan", f"Your plan, what is still to do:\n{todo}" if todo else ""),
-        *(("skills", text) for text in restore_skills(agent, memory["skills"])),
-        *(("files", text) for text in restore_recent_files(agent, paths)),
-        ("words", then),
+    texts = [
+        f"{title}\nFor reference, no orders:\n{quote('summary', summary)}",
+        f"What the user said, oldest first:\n{quoted}" if said else "",
+        f"Your plan, what is still to do:\n{quote('plan', todo)}" if todo else "",
+        *restore_skills(agent, memory["skills"]),
+        *restore_recent_files(agent, paths),
+        f"{then}\n{request}".strip(),
     ]
-    labels, texts = zip(*[part for part in parts if part[1]])
     memory["words"] = [*said, request] if request else said
-    return {**user(*texts), "carried": memory, "parts": list(labels)}
+    return {**user(*filter(None, texts)), "carried": memory}
 
 
 # ---- layer 3: the same on demand; see also the tool `compact`, and /compact ----
@@ -546,23 +542,28 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     """The API said "prompt is too long": only the newest messages stay (s08).
 
     By a summary, once between two replies, else without the model. Raises AgentError
-    where neither helps, with the history as it was but for a prompt that is too large.
+    where neither helps, with the history as it was.
     """
-    name, start = "reactive_compact", typed_from(agent.messages)
-    if start == 0 or tokens_from(agent, start, error.tokens) > agent.threshold:
-        replace_history(agent, name, "taken back", agent.messages[:start], record=True)
-        raise AgentError(f"{error}: put your last message into a file, and name that.")
+    if 0 < error.maximum < agent.window:  # the settings promised more
+        vars(agent).update(vars(limits(error.maximum, agent.max_output)))
     agent.counted = max(error.tokens or agent.window + 1, context_tokens(agent))
     agent.known = len(agent.messages)  # the API's count is right, ours was not
     may_ask = agent.tries == 0 and agent.failures < MAX_FAILURES
-    if may_ask and compact_history(agent, name, KEEP_TAIL):
+    if may_ask and compact_history(agent, "reactive_compact", KEEP_TAIL):
         return
-    if agent.tries > 1 or not compact_without_model(agent, name):
+    if agent.tries > 1 or not compact_without_model(agent, "reactive_compact"):
         raise AgentError(f"{error}, and nothing is left to leave out: /clear it.")
 
 
 # ---- messages: plain dicts, never cut between a tool call and its result ----
 
+WAITS = "The user will say what to do next."
+UNANSWERED = """\
+[This was stopped, or failed, before it was answered. Do not go on with it unless the
+user asks for it again.]"""
+# what a block of ours is, by its first tag
+PARTS = {"summary": "summary", "message": "words", "plan": "plan"}
+PARTS |= {"skill": "skills", "file": "files"}
 # what a call that succeeded leaves in the memory of a conversation, and its argument
 REMEMBERED = {"read_file": ("files", "path"), "load_skill": ("skills", "name")}
 
@@ -588,12 +589,21 @@ def text_of(message: dict) -> str:
     return "".join(block["text"] for block in blocks(message, "text"))
 
 
+def part_of(block: dict) -> str:
+    """Which part of a `replacement` a block of text is; "notes" if it has no tag."""
+    tag = re.match("[^<]*<([a-z]+)", block["text"])
+    return PARTS.get(tag[1], "notes") if tag else "notes"
+
+
 def exchanges(messages: list[dict], start: int = 0) -> Iterator[Exchange]:
     """Each call with its result, in order, for results in messages from `start` on."""
     for at in range(max(1, start), len(messages)):
         if results := blocks(messages[at], "tool_result"):
             calls = {b["id"]: b for b in blocks(messages[at - 1], "tool_use")}
-            yield from (Exchange(at, calls[r["tool_use_id"]], r) for r in results)
+            saved = messages[at].get("saved", {})
+            for result in results:
+                call = result["tool_use_id"]
+                yield Exchange(at, calls[call], result, saved.get(call, ""))
 
 
 def unseen(messages: list[dict]) -> int:
@@ -604,10 +614,12 @@ def unseen(messages: list[dict]) -> int:
     return end
 
 
-def typed_from(messages: list[dict]) -> int:
-    """The index where that begins which the person typed at the end."""
-    typed = itertools.takewhile(is_typed, reversed(messages))
-    return len(messages) - len(list(typed))
+def in_progress(messages: list[dict]) -> bool:
+    """Whether the person's last request was not answered yet."""
+    if not messages or messages[-1]["role"] == "assistant":
+        return False
+    last = messages[-1]["content"][-1]  # of what the person typed, a letter
+    return is_typed(messages[-1]) or last.get("text") not in (WAITS, UNANSWERED)
 
 
 def pair_safe(messages: list[dict], cut: int) -> int:
@@ -621,15 +633,22 @@ def tail_from(messages: list[dict], keep: int) -> int:
     return pair_safe(messages, max(0, len(messages) - keep))
 
 
-def with_results(messages: list[dict], texts: dict[str, str]) -> list[dict]:
-    """`messages` with other texts in the results of these calls; the rest is shared."""
+def with_results(
+    messages: list[dict], texts: dict[str, str], saved: dict[str, str] | None = None
+) -> list[dict]:
+    """`messages` with other texts in the results of these calls; the rest is shared.
+
+    "saved" on a message says of which calls the whole result is on disk, and where.
+    """
     new = list(messages)
     for at in {e.at for e in exchanges(messages) if e.call["id"] in texts}:
         content = [dict(block) for block in messages[at]["content"]]
-        for result in content:
-            if result.get("tool_use_id") in texts:
-                result["content"] = texts[result["tool_use_id"]]
         new[at] = {**messages[at], "content": content}
+        for result in content:
+            call = result.get("tool_use_id")
+            result |= {"content": texts[call]} if call in texts else {}
+            if saved and call in saved:
+                new[at]["saved"] = {**new[at].get("saved", {}), call: saved[call]}
     return new
 
 
@@ -646,6 +665,39 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
     return messages if kept == messages else kept
 
 
+def previews(
+    batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
+) -> Iterator[tuple[str, str, str]]:
+    """For results of one message: the call's id, where the whole is, and its preview.
+
+    Which, says `tool_result_budget`; a preview is less than its share of T/3.
+    """
+    chars = sum(len(e.result["content"]) for e in batch)
+    tokens = sum(size(e.result["content"]) for e in batch)
+    most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
+    share = max(40, most // len(batch))  # 40: of where it is saved
+    for exchange in sorted(batch, key=lambda e: -size(e.result["content"])):
+        text = exchange.result["content"]
+        too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
+        too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
+        no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
+        if (too_many or too_large) and no_preview:
+            path = exchange.saved or str(save_text(text))
+            shown = preview(text, share, path)
+            chars -= len(text) - len(shown)
+            tokens -= size(text) - size(shown)
+            yield exchange.call["id"], path, shown
+
+
+def preview(text: str, share: int, path: str) -> str:
+    """What stands for a text that is too large, in less than `share` tokens."""
+    where = f"{len(text):,} characters, saved at {path}"
+    head = text[:PREVIEW_CHARS]
+    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
+        head = head[: len(head) * 7 // 8]
+    return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
+
+
 def remember(messages: list[dict]) -> dict[str, list[str]]:
     """What outlives the messages: "words" of the person, "files", "skills", "todos"."""
     memory: dict[str, list[str]] = {"words": [], "files": [], "skills": [], "todos": []}
@@ -656,6 +708,8 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
         for key in ("words", "files", "skills"):
             memory[key] += carried.get(key, [])
         memory["words"] += [message["content"]] if is_typed(message) else []
+        if memory["words"] and message == user(UNANSWERED):
+            memory["words"] += [f"{memory['words'].pop()}\n{UNANSWERED}"]
         for call in blocks(message, "tool_use") if at + 1 < len(messages) else []:
             key, argument = REMEMBERED.get(call["name"], ("", ""))
             if call["name"] == "todo_write" and call["id"] not in failed:
@@ -669,13 +723,13 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
 
 
 def next_step(messages: list[dict], cut: int) -> tuple[str, str]:
-    """(The request in progress or "", what is to be done) after a cut there."""
-    if messages[-1]["role"] == "assistant":
-        return "", "The user will say what to do next."
+    """(The request in progress, if it stands before `cut`, or ""; what to do next)."""
+    if not in_progress(messages):
+        return "", WAITS
     said = remember(messages[:cut])["words"]
     if not said or any(map(is_typed, messages[cut:])):
         return "", "Go on with the messages that follow."
-    return said[-1], f"Go on with the request in progress:\n{said[-1]}"
+    return said[-1], "Go on with the request in progress:"
 
 
 def not_shown(messages: list[dict], cut: int) -> dict:
@@ -689,9 +743,14 @@ def not_shown(messages: list[dict], cut: int) -> dict:
 
 
 def fit_words(words: list[str], tokens: int) -> list[str]:
-    """The first of the texts and then the newest, about `tokens` in all, in order."""
-    each = tokens if size(words[:1]) <= tokens else tokens // 2
-    kept = cut_to_fit([*words[:1], *words[:0:-1]], tokens, each)
+    """The texts in about `tokens` in all, in order: first the long ones are cut.
+
+    If that is not enough, the first and then the newest stay.
+    """
+    shares = [tokens // parts for parts in (1, 2, 4, 8, 16)]
+    sizes = [size(text) for text in words]
+    fits = (n for n in shares if sum(min(s, n) + 8 for s in sizes) <= tokens)
+    kept = cut_to_fit([*words[:1], *words[:0:-1]], tokens, next(fits, tokens // 4))
     return kept[:1] + kept[:0:-1]
 
 
@@ -750,17 +809,21 @@ def context_tokens(agent: Agent) -> int:
 
 def tokens_with(agent: Agent, messages: list[dict]) -> int:
     """`context_tokens` with these messages: ours, by the factor of the last count."""
-    fixed = fixed_tokens(agent)
-    factor = context_tokens(agent) / (fixed + estimate_tokens(agent.messages))
-    return round(factor * (fixed + estimate_tokens(messages)))
+    return round(factor(agent) * (fixed_tokens(agent) + estimate_tokens(messages)))
 
 
-def tokens_from(agent: Agent, start: int, tokens: int) -> float:
-    """How many of the `tokens` that the API counts are of the messages from `start`."""
-    if start == len(agent.messages):
-        return 0
-    before = tokens * tokens_with(agent, agent.messages[:start]) / context_tokens(agent)
-    return tokens - (agent.counted if agent.known == start else before)
+def half_room(agent: Agent) -> int:
+    """Half of what T leaves beside system prompt and tools, in tokens by `size`."""
+    return max(0, round(agent.threshold / factor(agent)) - fixed_tokens(agent)) // 2
+
+
+def factor(agent: Agent) -> float:
+    """How many of the API's tokens one token by `size` is, as last seen; 2 at most.
+
+    What is denser will be gone: the rest is not to be measured by it.
+    """
+    ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
+    return min(2.0, context_tokens(agent) / ours)
 
 
 # ---- the transcript: every message on disk before a layer can touch it ----
@@ -780,28 +843,38 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 def commit(agent: Agent, entry: dict) -> None:
     """Write a line, then let the conversation follow it; raises AgentError.
 
-    A file is gone on with only while it holds what this run wrote, and no more. After
-    `--resume`, after a line that may be torn (Ctrl-C, a full disk), and if it was
-    deleted, another begins, with all that is known in its first line.
+    A file is gone on with only while it holds what this run wrote, and no more: not
+    after `--resume`, a line that may be torn (Ctrl-C, a full disk), or its deletion.
     """
     line = to_bytes(entry) + b"\n"
     messages = follow(agent.messages, json.loads(line))
-    path, written = agent.transcript, agent.log_bytes
-    if not written or not path.is_file() or path.stat().st_size != written:
-        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
-        name = "transcript" if "task" in agent.tools else "task"  # of a subagent
-        path, written = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", 0
-        if agent.messages:
-            known = {"event": "continued", "from": str(agent.transcript)}
-            line = to_bytes({**known, "messages": agent.messages}) + b"\n" + line
+    path = agent.transcript
+    if not path.is_file() or path.stat().st_size != agent.log_bytes:
+        begin_transcript(agent)
+    append(agent.transcript, line)
+    agent.messages, agent.log_bytes = messages, agent.log_bytes + len(line)
+
+
+def begin_transcript(agent: Agent) -> None:
+    """Begin another file, with all that is known in its first line."""
+    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
+    name = "transcript" if "task" in agent.tools else "task"  # of a subagent
+    path, line = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", b""
+    if agent.messages:
+        known = {"event": "continued", "from": str(agent.transcript)}
+        line = to_bytes({**known, "messages": agent.messages}) + b"\n"
+    append(path, line)
+    agent.transcript, agent.log_bytes = path, len(line)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to a file that only the user can read; raises AgentError."""
     try:
         own_folder(TRANSCRIPT_DIR)
         with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
-            file.write(line)
+            file.write(data)
     except OSError as error:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
-    agent.messages, agent.transcript = messages, path
-    agent.log_bytes = written + len(line)
 
 
 def follow(messages: list[dict], entry: dict) -> list[dict]:
@@ -833,23 +906,24 @@ def replace_history(
 def load(path: Path) -> list[dict]:
     """The conversation in a transcript, as it was before layer 1, without thinking.
 
-    What this accepts, the API accepts. A last line that was torn off is left out.
-    Raises AgentError with the number of a bad line.
+    What a program wrote and this accepts, the API accepts. A last line that was torn
+    off is left out. Raises AgentError with the number of a bad line.
     """
     messages: list[dict] = []
-    ids: set[str] = set()
+    ids, names = set[str](), dict[str, str]()
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         entry = None
         try:
-            entry = json.loads(line)
-            known = follow([], json.loads(to_bytes(entry)))  # ValueError: NaN, infinity
-            if type(known) is not list:
-                raise ValueError("what is known is no list")
+            entry = plain(json.loads(line))
             if "event" in entry:
                 messages, ids = [], set()
-            for message in known:
-                check(message, messages, ids)
+            for message in follow([], entry):
+                for result in blocks(message, "tool_result"):
+                    given = result["tool_use_id"]
+                    result["tool_use_id"] = names.get(given, given)
+                names = mend_calls(blocks(message, "tool_use"), ids)
+                check(message, messages)
                 messages.append(message)
         except DAMAGE as e:
             if entry is not None or number < len(lines):
@@ -858,31 +932,55 @@ def load(path: Path) -> list[dict]:
     return drop_thinking(messages)
 
 
-def check(message: dict, before: list[dict], ids: set[str]) -> None:
-    """Raise an error unless the API takes `message` there; `ids` are of all calls."""
-    role, content = message["role"], message["content"]
+def check(message: dict, before: list[dict]) -> None:
+    """Raise an error unless the API takes `message`, but for its thinking, there."""
+    content = message["content"]
+    said = user(content)["content"] if is_typed(message) else content
     calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
-    answers = [b["tool_use_id"] for b in blocks(message, "tool_result")]
-    if sorted(answers) != sorted(calls):
+    answers = [block.get("tool_use_id") for block in said]  # results stand first
+    if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
         raise ValueError(f"the calls {calls} are answered by {answers}")
-    if not content or not before and role != "user":
+    if not said or not before and message["role"] != "user":
         raise ValueError("nothing is said, or not by the user first")
-    said = [{"type": "text", "text": content}] if is_typed(message) else content
-    for at, block in enumerate(said):
-        keys, result = BLOCKS[role, block["type"]], block["type"] == "tool_result"
-        types = {key: type(value) for key, value in block.items()}
-        if result and block.get("is_error") is True:
-            del types["is_error"]
-        fits = types == {"type": str, **keys} and block[next(iter(keys))].strip()
-        if not fits or result is not (at < len(answers)):  # results stand first
+    for block in said:
+        if "thinking" not in block["type"] and not fits(message["role"], block):
             raise ValueError(f"a {block['type']} block that the API would refuse")
-    for call in blocks(message, "tool_use"):
-        if call["id"] in ids or not re.fullmatch(r"(?a)[\w-]{1,128}", call["name"]):
-            raise ValueError(f"a call of {call['name']} that the API would refuse")
-        ids.add(call["id"])
-    ours = [*remember([*before[-1:], message]).values(), message.get("parts", [])]
-    if {type(text) for texts in ours for text in texts} - {str}:
-        raise ValueError("what it remembers is no text")
+    remember([*before[-1:], message])  # another program's tools may be unlike ours
+
+
+def fits(role: str, block: dict) -> bool:
+    """Whether the API takes such a block from this role: its keys, nothing blank."""
+    keys = BLOCKS.get((role, block["type"]), {})
+    types = {key: type(value) for key, value in block.items() if key != "is_error"}
+    if types != {"type": str, **keys}:
+        return False
+    return any(block[key].strip() for key in [*keys][:1])
+
+
+def plain(value: Any) -> Any:
+    """JSON as it can be sent: NaN is "NaN", infinity "Infinity", a surrogate "?"."""
+    text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    return json.loads(text, parse_constant=str)
+
+
+def mend_calls(calls: list[dict], ids: set[str]) -> dict[str, str]:
+    """Give each call a name, an id and an input that the API takes.
+
+    `ids` are those of all calls before. Returns the new id for each that was given.
+    """
+    names = {}
+    for call in calls:
+        given, what = call.get("id"), call.get("input") or {}
+        new, name = (
+            re.sub(r"(?a)[^\w-]", "_", key or "call") for key in (given, call["name"])
+        )
+        while new in ids:
+            new = f"{new}_{len(ids)}"
+        what = what if isinstance(what, dict) else {"input": what}
+        call |= {"id": new, "name": name[:128], "input": what}
+        ids.add(new)
+        names[given] = new
+    return names
 
 
 def resume(agent: Agent, path: Path | None) -> None:
@@ -954,18 +1052,16 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 MAX_TRIES = 5  # of one request
 MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
-STALL_SECONDS = 120  # without a word of a reply
-MAX_PARTS = 10  # of one answer, where max_tokens cuts it
+STALL_SECONDS = 120  # without a byte of a reply
+MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty one
 STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-NOT_SENT = (TypeError, ValueError)  # while the request is written
-NOT_SENT_NAMES = ("UnsupportedProtocol", "LocalProtocolError", "InvalidURL")  # of httpx
-TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)"
+TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)[^>]*(?:> *(\d+))?"
 STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
 HINTS = {
-    None: "Check the network and ANTHROPIC_BASE_URL.",
+    None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "There is no such model: check MODEL_ID (or --model), ANTHROPIC_BASE_URL.",
@@ -984,13 +1080,11 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             status, text = getattr(error, "status_code", None), fault(agent, error)
             too_long, bare = re.search(TOO_LONG, text), drop_thinking(messages)
             if status == 413 or (status == 400 and too_long):
-                tokens = int(too_long[1] or 0) if too_long else 0
-                raise PromptTooLong(text, tokens) from error
+                numbers = too_long.groups() if too_long else ()
+                raise PromptTooLong(text, *(int(n or 0) for n in numbers)) from error
             if status == 400 and re.search(STALE, text) and bare is not messages:
                 kept, messages = drop_thinking(agent.messages), bare
                 replace_history(agent, "thinking", "refused by the API, dropped", kept)
-            elif tries == MAX_TRIES or not (status in PASSING or status >= 500):
-                raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
             else:
                 wait(agent, error, tries, text)
                 tries += 1
@@ -1004,7 +1098,7 @@ def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
         with suppress(PromptTooLong):
             bare = drop_thinking(rest) if cut > 1 else rest
             return ask(agent, [*bare, prompt], quiet=True)
-    raise AgentError("the conversation is too long to be summarised")
+    raise PromptTooLong("the conversation is too long to be summarised")
 
 
 def fault(agent: Agent, error: Exception) -> str:
@@ -1017,7 +1111,10 @@ def fault(agent: Agent, error: Exception) -> str:
 
 
 def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
-    """Sleep before the next try, and say so; AgentError where it would be too long."""
+    """Sleep before the next try, and say so; AgentError where there is to be none."""
+    status = getattr(error, "status_code", None)
+    if tries == MAX_TRIES or not (status in PASSING or status >= 500):
+        raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
     headers = getattr(getattr(error, "response", None), "headers", {})
     after = re.fullmatch(r"\d+(\.\d+)?", headers.get("retry-after", ""))
     seconds = min(float(after[0]), 1e9) if after else 2.0 ** (tries - 1)
@@ -1044,45 +1141,23 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
     agent.last_request = time.monotonic()
     agent.emit("wait", "waiting for the model")
-    with ExitStack() as stack:
-        try:
-            stream = stack.enter_context(agent.client.messages.stream(**request))
-        except Exception as error:
-            why = error.__cause__ or error
-            if isinstance(why, NOT_SENT) or type(why).__name__ in NOT_SENT_NAMES:
-                text = fault(agent, error)
-                raise AgentError(f"It cannot be sent: {text}. {HINTS[None]}") from error
-            raise
-        read_stream(agent, stream, quiet)
-        ids = {b["id"] for m in messages for b in blocks(m, "tool_use")}
-        reply = to_reply(stream.get_final_message(), ids)
+    with agent.client.messages.stream(**request) as stream:
+        show_stream(agent, stream, quiet)
+        final = stream.get_final_message()
+    reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
 
 
-def read_stream(agent: Agent, stream: Any, quiet: bool) -> None:
-    """Show a reply as it is written; one that sends nothing but pings is closed."""
-    written, heard, over = 0, time.monotonic(), threading.Event()
-
-    def watch() -> None:
-        while (left := heard + STALL_SECONDS - time.monotonic()) > 0:
-            if over.wait(left):
-                return
-        stream.close()
-
-    try:
-        threading.Thread(target=watch, daemon=True).start()
-        for event in stream:
-            heard = time.monotonic()
-            if event.type in STREAMED:
-                piece = getattr(event, event.type)  # .text, .thinking
-                written += size(piece)
-                if quiet:
-                    agent.emit("wait", f"{written:,} tokens")
-                else:
-                    agent.emit(event.type, piece)
-    finally:
-        over.set()
+def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
+    """Show a reply as it is written, or if `quiet` how long it is."""
+    written = 0  # tokens
+    for event in stream:
+        if event.type in STREAMED:
+            piece = getattr(event, event.type)  # .text, .thinking
+            written += size(piece)
+            shown = ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
+            agent.emit(*shown)
 
 
 def to_reply(final: Any, ids: set[str]) -> Reply:
@@ -1101,9 +1176,9 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         return Reply(user(reason), stop, sent, read, 0)
     content = []
     for block in final.content:
-        known = {"type", *BLOCKS["assistant", block.type]}
+        known = {"type", *BLOCKS.get(("assistant", block.type), ())}
         given = block.to_dict(exclude_none=True)  # its keys stay in their order
-        if block.type != "text" or block.text.strip():
+        if block.type != "text" or given.get("text", "").strip():
             content.append({key: given[key] for key in given if key in known})
     kept = sendable(content, stop == "max_tokens", ids)
     written = written if len(kept) == len(content) else size(kept)
@@ -1111,20 +1186,15 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
 
 
 def sendable(content: list[dict], cut_off: bool, ids: set[str]) -> list[dict]:
-    """The blocks of a reply that the API takes back; ValueError: one cannot be sent.
+    """The blocks of a reply that the API takes back, the calls mended.
 
-    A call with an id that was given before, as other providers send them, gets one of
-    its own. No thinking that was cut, that stands alone or is not as it was signed,
-    since a lone surrogate or an id in the reply had to be replaced.
+    No thinking that was cut, that stands alone or is not as it was signed, since a lone
+    surrogate or an id in the reply had to be replaced, or a block was left out.
     """
-    clean = json.loads(to_bytes(content))
-    for call in [b for b in clean if b["type"] == "tool_use"]:
-        while call["id"] in ids or not call["id"]:
-            call["id"] = f"{call['id']}_{len(ids)}"
-        ids.add(call["id"])
+    clean = plain(content)
+    mend_calls([b for b in clean if b["type"] == "tool_use"], ids)
+    clean = [block for block in clean if fits("assistant", block)]
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
-    if useful:
-        check({"role": "assistant", "content": useful}, [user()], set())
     return useful if cut_off or not useful or clean != content else clean
 
 
@@ -1138,20 +1208,27 @@ def drop_refused(agent: Agent) -> None:
         )
 
 
-def nudge(agent: Agent, calls: list[dict], stop: str, nudges: int) -> int:
-    """Ask the model to go on after a reply that was cut off or empty."""
-    writing = stop == "max_tokens" and not calls  # a long answer, part after part
-    if nudges == (MAX_PARTS if writing else MAX_FAILURES):
+def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
+    """Ask the model to go on after a reply that was cut off or empty.
+
+    Returns the nudges used up: one for a part of a long answer, three for a reply
+    without text. Raises AgentError when there are none left.
+    """
+    cut_off, text = reply.stop == "max_tokens", text_of(reply.message)
+    nudges += 1 if cut_off and text and not calls else 3
+    if nudges > MAX_NUDGES:
         close_calls(agent)
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
-    text = "Please continue."
-    if stop == "max_tokens":
-        text = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
+    say = "Please continue."
+    if cut_off:
+        say = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
+    if cut_off and not calls and not text:
+        say = "Your thinking took the whole reply. Think less, and answer in steps."
     if calls:
-        run_tools(agent, calls, not_run=text)
+        run_tools(agent, calls, not_run=say)
     else:
-        commit(agent, user(text))
-    return nudges + 1
+        commit(agent, user(say))
+    return nudges
 
 
 # ---- tools: name, description, schema and handler of each in one place ----
@@ -1159,20 +1236,19 @@ def nudge(agent: Agent, calls: list[dict], stop: str, nudges: int) -> int:
 BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 GREP_SECONDS = 10
-MAX_COMMAND_BYTES = 1_000_000  # kept of a command's output
-MAX_FILE_BYTES = 50_000_000  # of a file that is edited
+MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
+MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
 MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ_CHARS = 50_000  # of one read_file call; T/2 if that is less
 MAX_NAMES = 1_000  # of one glob call
 MAX_LINE_CHARS = 300  # of a line that grep shows
 MAX_DIFF_LINES = 40  # of a change that the person is asked about
-MAX_COMPARED = 1_000  # lines before or after a change that are compared for it
+MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
 MAX_RULES = 8_000  # of AGENTS.md, in tokens
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
 OWN_FOLDERS = {TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 SECRET = re.compile(r"(?is)\.{1,2}env(rc)?([._~-](?!example\Z).*)?")  # names of files
-COLOR = r"\x1b\[[\d;]*[mK]"  # what grep and others put around a match
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, dict] = {
@@ -1255,10 +1331,9 @@ def tool_result(call: dict, text: str, is_error: bool = False) -> dict:
 
 def redact(text: str) -> str:
     """`text` without the API keys."""
-    for key in sorted((os.environ.get(name, "") for name in KEY_NAMES), key=len)[::-1]:
-        if len(key) >= 8:
-            colored = f"(?:{COLOR})*".join(map(re.escape, key))
-            text = re.sub(colored, "[redacted]", text)
+    keys = [os.environ.get(name, "") for name in KEY_NAMES]
+    for key in sorted(keys, key=len, reverse=True):
+        text = text.replace(key, "[redacted]") if len(key) >= 8 else text
     return text
 
 
@@ -1279,76 +1354,71 @@ def inside(path: str, writing: bool = False) -> Path:
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
         raise ToolError(f"{path} is outside of the workspace {root}.")
-    if secrets(root, [real, Path(path)]):
+    if SECRET.fullmatch(real.name) or SECRET.fullmatch(Path(path).name):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     folders = {part.lower() for part in real.relative_to(root).parts}
     if writing and OWN_FOLDERS & folders:
         raise ToolError(f"{path} belongs to the agent's own records. Write elsewhere.")
-    writable = real.is_file() and os.access(real, os.W_OK)
-    if writing and real.exists() and not writable:
+    if writing and real.exists() and not (real.is_file() and os.access(real, os.W_OK)):
         raise ToolError(f"{path} is not a file that can be written.")
     return real
 
 
-def secrets(root: Path, files: list[Path]) -> list[Path]:
-    """Which of the files are a .env or one of its kin, by name or as a hard link."""
-    linked = [f for f in files if f.is_file() and f.stat().st_nlink > 1]
-    kin = root.rglob(".*[eE][nN][vV]*") if linked else []
-    held = [p for p in kin if SECRET.fullmatch(p.name) and p.is_file()]
-    named = [f for f in files if SECRET.fullmatch(f.name)]
-    return named + [f for f in linked if any(map(f.samefile, held))]
-
-
-def text_file(path: str) -> Path:
-    """The real path of a file that tools may read; raises ToolError."""
-    if not (real := inside(path)).is_file():
+def text_in(path: Path, errors: str = "replace") -> str:
+    """What is in a file of at most 10 MB, by `bytes.decode`; raises ToolError."""
+    if not path.is_file():
         raise ToolError(f"There is no file {path}. Look with glob.")
-    return real
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ToolError(f"It has over {MAX_FILE_BYTES:,} bytes: use bash.")
+    if b"\0" in (data := path.read_bytes()):
+        raise ToolError("It is binary, or no text in UTF-8: use bash.")
+    return data.decode(errors=errors)
 
 
-def run(argv: list[str], seconds: float) -> tuple[str, int | None]:
+def run(
+    argv: list[str], seconds: float, stdin: Any = subprocess.DEVNULL
+) -> tuple[str, int | None]:
     """A command's output and its exit status, None if it was killed after `seconds`.
 
-    It has no standard input, no API key, and a process group that is killed in the end.
+    It has no API key, and a process group that is killed in the end.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    pipes = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
+    streams = stdin, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
-    with subprocess.Popen(argv, 0, None, *pipes, **options) as process:
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    head, tail, lost, end = "", "", 0, time.monotonic() + seconds
+    with subprocess.Popen(argv, 0, None, *streams, **options) as process:
         try:
-            output = read_output(process, time.monotonic() + seconds)
-        finally:
+            while process.poll() is None and time.monotonic() < end:
+                tail += decode(read(process.stdout, 0.1))
+                head, tail, lost = cut_middle(head, tail, lost)
             status = process.poll()
+        finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return redact(output.decode(errors="replace")), status
+        tail += decode(read(process.stdout, 0), True)
+    head, tail, lost = cut_middle(head, tail, lost)
+    note = f"\n[{lost:,} characters left out]\n" if lost else ""
+    return redact(f"{head}{note}{tail}"), status
 
 
-def read_output(process: subprocess.Popen, end: float) -> bytes:
-    """What a command writes until it ends, at `end` at the latest; head and tail."""
-    stdout: Any = process.stdout
-    kept, left_out, half, chunk = bytearray(), 0, MAX_COMMAND_BYTES // 2, b"-"
-    while chunk and (left := end - time.monotonic()) > 0:
-        if process.poll() is not None:  # a child that it left behind may go on writing
-            end = min(end, time.monotonic() + 0.2)
-        if select.select([stdout], [], [], min(left, 0.1))[0]:
-            kept += (chunk := stdout.read(65_536))
-        if len(kept) > 4 * half:
-            left_out += cut_middle(kept, half)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(max(0, end - time.monotonic()))
-    left_out += cut_middle(kept, half)
-    if left_out:
-        kept[half:-half] = f"\n[{left_out:,} bytes left out]\n".encode()
-    return bytes(kept)
+def read(pipe: Any, seconds: float) -> bytes:
+    """What was written to a pipe; waits for it for so many seconds at most."""
+    ready = select.select([pipe], [], [], seconds)[0]
+    data = os.read(pipe.fileno(), 65_536) if ready else b""
+    if ready and not data:  # closed: who wrote to it may run on
+        select.select([], [], [], seconds / 5)
+    return data
 
 
-def cut_middle(output: bytearray, half: int) -> int:
-    """Take the keys out, then all but `half` at each end; how many bytes that were."""
-    output[:] = redact(output.decode("latin-1")).encode("latin-1")
-    left_out = max(0, len(output) - 2 * half)
-    del output[half : half + left_out]
-    return left_out
+def cut_middle(head: str, tail: str, lost: int) -> tuple[str, str, int]:
+    """Head and tail of an output, without keys, and how many characters are lost."""
+    half = MAX_OUTPUT_CHARS // 2
+    if len(head) + len(tail) <= 2 * half:
+        return head, tail, lost
+    tail = redact(tail)  # before it is cut: a part of a key is not found any more
+    head, tail = (head, tail) if head else (tail[:half], tail[half:])
+    return head, tail[-half:], lost + max(0, len(tail) - half)
 
 
 @tool
@@ -1373,36 +1443,33 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
 
     Where more follows, the result ends with the offset to read on from.
     """
-    start, most = max(offset, 1), min(MAX_READ_CHARS, agent.threshold // 2)
-    lines, limit = [], min(max(limit, 1), MAX_READ_LINES)
-    with text_file(path).open("rb") as file:
-        texts = beginnings(file, 4 * most + 1_000)
-        for data in itertools.islice(texts, start - 1, None):
-            if b"\0" in data:
-                raise ToolError(f"{path} is binary. Look at it with bash.")
-            line = redact(data.decode(errors="replace")).rstrip("\r\n")
-            if len(line) > most or len(data) > 4 * most:
-                line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
-            if lines and (len(lines) == limit or len(line) > most):
-                note = f"(more follows: read on with offset={start + len(lines)})"
-                return "\n".join([*lines, note])
-            lines.append(line)
-            most -= len(line) + 1
-    return "\n".join(lines) or f"(nothing at offset {offset}: the file ends before it)"
+    first, most = max(offset, 1) - 1, min(MAX_READ_CHARS, agent.threshold // 2)
+    limit = min(max(limit, 1), MAX_READ_LINES)
+    lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
+    page = []
+    for line in (line.removesuffix("\r") for line in lines[first : first + limit]):
+        if page and len(line) > most:
+            break
+        if len(line) > most:
+            line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
+        page.append(line)
+        most -= len(line) + 1
+    if first + len(page) < len(lines):
+        page.append(f"(more follows: read on with offset={first + len(page) + 1})")
+    return "\n".join(page) or f"(nothing at offset {offset}: the file ends before it)"
 
 
-def beginnings(file: BinaryIO, most: int) -> Iterator[bytes]:
-    """The first `most` bytes of each line; the rest is passed over, piece by piece."""
-    while data := file.readline(most):
-        yield data
-        while data and not data.endswith(b"\n"):
-            data = file.readline(65_536)
+def head_of(text: str, tokens: int) -> str:
+    """The beginning of a text, so many tokens by `size` at most."""
+    while size(text) > tokens:
+        text = text[: min(4 * tokens, len(text) * 7 // 8)]
+    return text
 
 
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    old = text_to_change(path) if inside(path, writing=True).exists() else ""
+    old = text_before(inside(path, writing=True))
     replace_text(agent, "write_file", path, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1412,8 +1479,7 @@ def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
-    inside(path, writing=True)
-    text = text_to_change(path)
+    text = text_in(inside(path, writing=True), "surrogateescape")
     dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if "\r\n" in text and dos_old in text:
         old_text, new_text = dos_old, dos_new
@@ -1425,12 +1491,9 @@ def edit_file(
     return f"Replaced {count} in {path}."
 
 
-def text_to_change(path: str) -> str:
-    """What is in a file, every byte of it; raises ToolError."""
-    real = text_file(path)
-    if real.stat().st_size > MAX_FILE_BYTES or b"\0" in (data := real.read_bytes()):
-        raise ToolError(f"{path} is binary or too large. Change it with bash.")
-    return data.decode(errors="surrogateescape")
+def text_before(path: Path) -> str:
+    """Every byte of a file that is to be written, "" if there is none yet."""
+    return text_in(path, "surrogateescape") if path.exists() else ""
 
 
 def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None:
@@ -1439,34 +1502,30 @@ def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     ask_first(agent, name, diff_of(path, old, new))
     real = inside(path, writing=True)
-    if old != (text_to_change(path) if real.exists() else ""):
+    if old != text_before(real):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
 
 
 def diff_of(path: str, old: str, new: str) -> str:
-    """A diff for the person, of 40 lines at most, and how many more there are.
+    """What changes in a file, as `diff -u` shows it.
 
-    Comparing takes time that grows with the square: over 1,000 lines from the first
-    change to the last, the new ones are shown alone.
+    Comparing takes time that grows faster than the square of the lines. So the lines at
+    the head and the end that stay are not compared, but for three; and of very many in
+    between all the old ones go and all the new ones come.
     """
     before, after = (text.split("\n") if text else [] for text in (old, new))
     start = max(0, len(os.path.commonprefix([before, after])) - 3)
-    before, after = before[start:][::-1], after[start:][::-1]
-    end = max(0, len(os.path.commonprefix([before, after])) - 3)
-    before, after = before[end:][::-1], after[end:][::-1]
-    if max(len(before), len(after)) > MAX_COMPARED:
-        title = f"{path}: {len(before):,} lines from line {start + 1:,} on become"
-        diff = [title, *(f"+{line}" for line in after)]
-    else:
-        diff = difflib.unified_diff(before, after, path, path, lineterm="")
-        at = partial(re.sub, r"(?<=[-+])\d+", lambda m: str(int(m[0]) + start))
-        diff = [at(line) if line.startswith("@@") else line for line in diff]
-    cut = "{} [{:,} characters more] {}".format
-    diff = [d if len(d) < 2_000 else cut(d[:900], len(d), d[-900:]) for d in diff]
-    more = len(diff) - MAX_DIFF_LINES
-    diff[MAX_DIFF_LINES:] = [f"({more:,} more lines)"] if more > 0 else []
+    before, after = before[start:], after[start:]
+    same = max(0, len(os.path.commonprefix([before[::-1], after[::-1]])) - 3)
+    before, after = before[: len(before) - same], after[: len(after) - same]
+    if len(before) * len(after) > MAX_COMPARED:
+        at = f"@@ -{start + 1},{len(before)} +{start + 1},{len(after)} @@"
+        gone, come = (f"-{line}" for line in before), (f"+{line}" for line in after)
+        return "\n".join([f"--- {path}", f"+++ {path}", at, *gone, *come])
+    head = [f"\n{number}" for number in range(start)]  # lines like no other
+    diff = difflib.unified_diff(head + before, head + after, path, path, lineterm="")
     return "\n".join(diff) or f"{path}: no line changes"
 
 
@@ -1474,13 +1533,13 @@ def diff_of(path: str, old: str, new: str) -> str:
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ of the workspace that match, like src/**/*.py."""
     root = Path.cwd().resolve()
-    skipped = {".git", *OWN_FOLDERS} - {*Path(pattern).parts}
     if ".." in Path(pattern).parts or pattern.count("**") > 2:
         raise ToolError("A pattern has no .. and ** at most twice.")
     inside(re.split(r"[^/]*[*?[]", pattern)[0])
+    skip = left_out(pattern)
     found = [p for p in root.glob(pattern) if root in Path(os.path.realpath(p)).parents]
     names = sorted(f"{p.relative_to(root)}{'/' * p.is_dir()}" for p in found)
-    names = [visible(n, "\n\t") for n in names if not skipped & {*Path(n).parts}]
+    names = [visible(n, "\n\t") for n in names if not skip(n)]
     more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
     return "\n".join(names[:MAX_NAMES]) + more or "(no such files)"
 
@@ -1493,39 +1552,48 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     conversation are searched only when path names them: in .transcripts stands all
     that was ever said and done.
     """
-    root = Path.cwd().resolve()
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    name = os.path.relpath(real, root)
-    skipped = {".git", *OWN_FOLDERS} - {*Path(name).parts}
-    flags = ["-rnHIsE", "--null", "-D", "skip", "--color=always"]
-    flags += [f"--exclude-dir={folder}" for folder in skipped]
-    grep = ["env", "-u", "GREP_COLOR", "GREP_COLORS=fn=:ln=:se=:ne", "grep"]
-    output, status = run([*grep, *flags, "-e", pattern, "--", name], GREP_SECONDS)
+    flags = "-nHIsE", "--null", "-D", "skip", "-e"
+    with tempfile.TemporaryFile() as names:
+        names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
+        names.seek(0)
+        argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
+        output, status = run(argv, GREP_SECONDS, names)
     if status is None:
         raise ToolError("It took too long: narrow the path or the pattern.")
-    if output.startswith("grep:") and "\0" not in output:
-        raise ToolError(output)
-    parts = re.split(r"\0(.*)\n?", output)  # a name may hold line breaks, a line none
-    files, lines = parts[:-1:2], []
-    secret = secrets(root, [root / file for file in set(files)])
-    for file, line in zip(files, parts[1::2]):
-        if " bytes left out]\n" in file:
-            lines.append("(some is left out here: narrow the path or the pattern)")
-        elif root / file not in secret:
-            lines.append(visible(file, "\n\t") + f":{around_match(line)}")
-    return "\n".join(lines) or "(no matches)"
+    parts = [line.partition("\0") for line in output.split("\n")]
+    found = [f"{visible(file)}:{clipped(line)}" for file, nul, line in parts if nul]
+    faults = [line for line, nul, _ in parts if line.startswith("grep: ") and not nul]
+    if faults and not found:
+        raise ToolError("\n".join(faults))
+    if len(output) > MAX_OUTPUT_CHARS:
+        faults.append("(some is left out: narrow the path or the pattern)")
+    return "\n".join([*found, *faults]) or "(no matches)"
 
 
-def around_match(line: str) -> str:
-    """A line of grep without its colors, clipped around its match."""
-    parts = [re.sub(COLOR, "", part) for part in line.split("\x1b[01;31m")]
-    place, _, text = "".join(parts).partition(":")
-    if len(text) > MAX_LINE_CHARS:
-        match = len(parts[0]) - len(place) - 1
-        start = max(0, match - MAX_LINE_CHARS // 3)
-        text = f"{text[start : start + MAX_LINE_CHARS]} [line clipped]"
-    return f"{place}:{text}"
+def clipped(line: str) -> str:
+    """As much of a line as grep shows."""
+    if len(line) <= MAX_LINE_CHARS:
+        return line
+    return f"{line[:MAX_LINE_CHARS]} [line clipped]"
+
+
+def files_in(path: str) -> list[str]:
+    """The files that grep searches there: no link, no secret, nothing left out."""
+    skip = left_out(path)
+    found = [path] if os.path.isfile(path) else []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not skip(f"{folder}/{name}")]
+        files = [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
+        found += [file for file in files if not os.path.islink(file)]
+    return sorted(found)
+
+
+def left_out(named: str) -> Callable[[str], bool]:
+    """Whether glob and grep leave out a path: what is no work, and not `named`."""
+    skipped = {".git", *OWN_FOLDERS} - {*Path(named).parts}
+    return lambda path: not skipped.isdisjoint(Path(path).parts)
 
 
 @tool
@@ -1604,75 +1672,76 @@ def begin(agent: Agent) -> None:
     """
     if agent.client is None:
         connect(agent)
-    agent.system = {
-        "system prompt": SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
-    }
-    for name in ("AGENTS.md", "CLAUDE.md"):
-        with suppress(ToolError, OSError):
-            if "AGENTS.md" not in agent.system and text_file(name).stat().st_size:
-                rules = cut_to_fit([read_file(agent, name)], MAX_RULES, each=MAX_RULES)
-                agent.system["AGENTS.md"] = quote("rules", rules[0], name)
-    skills = find_skills(agent)
-    agent.skills = {name: path for name, (path, _) in skills.items()}
+    prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
+    (rules, _), (skills, _) = find_rules(), find_skills()
+    parts = {"system prompt": prompt}
+    if rules:
+        text = redact(text_in(rules))
+        shown = head_of(text, MAX_RULES)
+        if shown != text:
+            shown += f"\n[cut here: {len(text):,} characters in all]"
+        parts["AGENTS.md"] = quote("rules", shown, str(rules))
     agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
-        most = min(MAX_RULES, agent.threshold // 8)
-        about = cut_to_fit(
-            (f"- {n}: {use}" for n, (_, use) in skills.items()), most, most
-        )
-        more = [f"- and {len(skills) - len(about)} more"] * (len(about) < len(skills))
-        title = "Skills, to be read with load_skill before use:"
-        agent.system["skills"] = "\n".join([title, *about, *more])
+        parts["skills"] = skill_list(skills, min(MAX_RULES, agent.threshold // 8))
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    agent.system = json.loads(to_bytes(agent.system))
+    agent.system = json.loads(to_bytes(parts))
+    agent.skills = {name: path for name, (path, _) in skills.items()}
     whole = tool_result_budget(agent.messages, agent.threshold, save_result, start=0)
     agent.messages = whole
 
 
-def find_skills(agent: Agent) -> dict[str, tuple[Path, str]]:
-    """By name where each skill is and what for; a damaged one is named and left out."""
-    skills = {}
-    for path in sorted(Path().glob(".*/skills/*/SKILL.md")):
-        if path.parts[0] in (".agents", ".claude"):
+def find_rules() -> tuple[Path | None, list[str]]:
+    """The AGENTS.md or else CLAUDE.md, and lines on what is not used, and why."""
+    for path in Path("AGENTS.md"), Path("CLAUDE.md"):
+        with suppress(ToolError, OSError):
+            if text_in(inside(str(path))):
+                return path, []
+    return None, []
+
+
+def find_skills() -> tuple[dict[str, tuple[Path, str]], list[str]]:
+    """By name where each skill is and what for, and a line on each that is damaged."""
+    skills, faults = {}, []
+    for folder in Path(".agents/skills"), Path(".claude/skills"):
+        for path in sorted(folder.glob("*/SKILL.md")):
             try:
-                fields, _ = front_matter(read_file(agent, str(path)))
+                fields, _ = front_matter(redact(text_in(inside(str(path)))))
                 skills.setdefault(fields["name"], (path, fields["description"][:1_024]))
             except (ToolError, OSError) as error:
-                line = visible(f"[skill] {path} is left out: {error}", "\n")
-                agent.emit("error", line)
-    return skills
+                faults.append(visible(f"[skill] {path} is left out: {error}", "\n"))
+    return skills, faults
+
+
+def skill_list(skills: dict[str, tuple[Path, str]], tokens: int) -> str:
+    """What the system prompt says of the skills, in about so many tokens."""
+    title = "Skills, to be read with load_skill before use:"
+    lines = [f"- {name}: {use}" for name, (_, use) in skills.items()]
+    shown = cut_to_fit(lines, tokens, each=tokens)
+    more = len(lines) - len(shown)
+    return "\n".join([title, *shown, *([f"- and {more} more"] if more else [])])
 
 
 def front_matter(text: str) -> tuple[dict[str, str], str]:
-    """(The fields at the head of a SKILL.md, the rest of it); raises ToolError."""
-    head = re.match(r"(?s)\ufeff?---\s*\n(.*?)\n---[ \t]*(?:\n|\Z)", text)
-    if not head:
-        raise ToolError("it does not begin with fields between two lines ---")
-    lines = [""]
-    for line in head[1].split("\n"):
-        if line.startswith((" ", "\t")) or not line.strip():
-            lines[-1] = f"{lines[-1]} {line.strip()}".strip()  # goes on with its field
-        else:
-            lines.append(line)
-    field = r"([\w-]+):[ \t]*([>|][+-]?(?=\s|$))?[ \t]*(.*)"
-    found = [m.groups() for m in (re.fullmatch(field, t.strip()) for t in lines) if m]
-    fields = {name: text if folded else bare(text) for name, folded, text in found}
-    if not fields.get("name") or not fields.get("description"):
-        raise ToolError("it has no name or no description")
+    """(The fields at the head of a SKILL.md, the rest of it); raises ToolError.
+
+    A name at the start of a line, a colon, and a value up to the next such name.
+    """
+    head = re.match(r"(?s)---\s*\n(.*?)\n---[ \t\r]*(?:\n|\Z)", text)
+    found = re.findall(r"(?ms)^([\w-]+):(.*?)(?=^[\w-]+:|\Z)", head[1] if head else "")
+    marks = r"""^[>|][+-]? |^(["'])(.*)\1$"""  # of folded text; quotes around it
+    fields = {n: re.sub(marks, r"\2", " ".join(value.split())) for n, value in found}
+    if not head or not fields.get("name") or not fields.get("description"):
+        raise ToolError("it does not begin with --- and a name and a description")
     return fields, text[head.end() :]
-
-
-def bare(value: str) -> str:
-    """A value without the quotes around it and the comment after it."""
-    quoted = re.match(r"""(["'])(.*?)\1\s*(?:#.*)?$""", value)
-    return quoted[2] if quoted else re.sub(r"(?:^|\s)#.*", "", value).strip()
 
 
 def restore_skills(agent: Agent, names: list[str]) -> list[str]:
     """The skills that were loaded, as they are now, the newest first."""
     names = [name for name in reversed(names) if name in agent.skills]
     texts = (again(agent, load_skill, name) for name in names)
-    kept = cut_to_fit(texts, MAX_SKILLS, each=MAX_SKILL)
+    most = min(MAX_SKILLS, agent.threshold // 6)
+    kept = cut_to_fit(texts, most, each=MAX_SKILL)
     return [quote("skill", text, name) for name, text in zip(names, kept)]
 
 
@@ -1881,13 +1950,15 @@ def context_table(agent: Agent) -> str:
         if is_typed(message):
             parts["what you said"] += size(message["content"])
             continue
-        labels = itertools.chain(message.get("parts", []), itertools.repeat(""))
-        for block, part in zip(message["content"], labels):
+        for block in message["content"]:
+            part = "assistant"
             if block["type"] == "tool_result":
                 part = f"results of {names[block['tool_use_id']]}"
-            default = "assistant" if message["role"] == "assistant" else "notes"
-            part = {"words": "what you said", "files": "restored files"}.get(part, part)
-            parts[part or default] += size(block)
+            elif message["role"] == "user":
+                part = {"words": "what you said", "files": "restored files"}.get(
+                    part_of(block), part_of(block)
+                )
+            parts[part] += size(block)
     whole = sum(parts.values())
     tokens, bill = context_tokens(agent), agent.bill
     rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
@@ -2071,10 +2142,9 @@ def limits(own_window: int = 0, own_output: int = 0) -> Limits:
     most = min(MAX_OUTPUT, own_output or MAX_OUTPUT, window // 3)
     asked = number("THRESHOLD", auto_compact_threshold(window, most))
     threshold = min(asked, window - most) or window  # 0: only when the window is full
-    own = Limits(window, most, threshold, number("CLEAR_ABOVE", threshold // 2))
-    for name in ("keep_recent", "keep_tokens", "min_savings", "max_messages"):
-        setattr(own, name, number(name.upper(), getattr(own, name)))
-    return own
+    names = "clear_above", "keep_recent", "keep_tokens", "min_savings", "max_messages"
+    own = {name: number(name.upper(), getattr(Limits, name)) for name in names}
+    return Limits(window, most, threshold, **own)
 
 
 def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
@@ -2130,28 +2200,16 @@ def import_sdk() -> None:
         import anthropic  # noqa: F401
 
 
-def first_screen(agent: Agent, unasked: bool) -> None:
-    """Show in two lines what works where, and what it knows; also what is not used."""
-    rules, unused = find_rules()
-    names = [*find_skills(agent)]
+def first_screen(agent: Agent, unasked: bool) -> str:
+    """Two lines: what works where, and what it knows of the folder."""
+    rules, _ = find_rules()
+    names = [*find_skills()[0]]
     known = [rules.name] if rules else []
     some = ", ".join(names[:5] + ["..."] * (len(names) > 5))
     known += [f"skills: {some}"] if names else []
     known += ["--yes: tools run unasked"] if unasked else []
     limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
-    where = f"{agent.model} in {Path.cwd()}"
-    agent.emit("note", f"{where}\n{'; '.join([limit, *known, '/help'])}")
-    for line in unused:
-        agent.emit("error", line)
-
-
-def find_rules() -> tuple[Path | None, list[str]]:
-    """The AGENTS.md or CLAUDE.md that counts, and lines on what is not used, and why."""
-    for name in ("AGENTS.md", "CLAUDE.md"):
-        with suppress(ToolError, OSError):
-            if (path := text_file(name)).stat().st_size:
-                return path, []
-    return None, []
+    return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
 
 
 def piped(agent: Agent) -> str:
@@ -2171,7 +2229,10 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     if options.resume is not None:
         take_up(agent, options.resume)
     if options.p is None:
-        first_screen(agent, options.yes)
+        agent.emit("note", first_screen(agent, options.yes))
+    for line in [*find_rules()[1], *find_skills()[1]]:
+        agent.emit("error", line)
+    if options.p is None:
         if options.resume is not None:
             show_last(agent)
         threading.Thread(target=import_sdk, daemon=True).start()

@@ -1,16 +1,19 @@
 """The measure itself: prices by hand, what stands in sight, and both formats."""
 
 import json
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from xml.etree import ElementTree
 
-import charts
 import costs
 import pytest
 from builders import did, history, read, typed
-from policies import PEERS, TUTORIALS, Policy, cleared, results, snip
+from policies import PEERS, TUTORIALS, Policy, cleared, results, snip, total
 from prices import Meter, replay
 from recorded import Measured, Session, note, read_messages, tokens
+from stub import StubClient
+from stub import reply as stub_reply
+
+from agent import UNANSWERED, user
 
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
 NAMES = ["nothing", "s06", "s06 cached", "s08", "v5", "summaries", "ours"]
@@ -47,6 +50,22 @@ def as_claude_code(messages, **more):
     return [{"type": kind, "message": m, "uuid": "u", **more} for kind, m in kinds]
 
 
+def at_times(messages, *seconds):
+    """Lines of Claude Code, each written so many seconds after the start."""
+    stamps = [f"2026-11-01T12:{s // 60:02}:{s % 60:02}.500Z" for s in seconds]
+    pairs = zip(as_claude_code(messages), stamps, strict=True)
+    return [line | {"timestamp": stamp} for line, stamp in pairs]
+
+
+def clocked(messages, *gaps):
+    """The session with replies that are asked for so long after the reply before."""
+    times = iter(accumulate(gaps))
+    replies = [m for m in messages if m["role"] == "assistant"]
+    return Session(
+        [m | ({"time": next(times)} if m in replies else {}) for m in messages]
+    )
+
+
 @pytest.fixture
 def load(tmp_path):
     """load(entries): the messages of a file with these lines."""
@@ -56,9 +75,9 @@ def load(tmp_path):
 # ---- the price of a request ----
 
 
-def price(histories, cached=True):
+def price(histories, **more):
     """What each of these requests costs in turn, its reply of 100 tokens left out."""
-    meter, spent = Meter(Session([]), cached), [0.0]
+    meter, spent = Meter(Session([]), **more), [0.0]
     for messages in histories:
         meter.send(messages, output=100)
         spent.append(meter.cost)
@@ -74,24 +93,94 @@ def test_a_first_request_is_written_and_the_next_reads_it():
     one, two = [note(T31)], [note(T31), note(T31, "assistant"), note(T31)]
     first, second, same = price([one, two, two])
     assert first == pytest.approx(1.25 * 3_515)
-    assert second == pytest.approx(0.1 * 3_515 + 1.25 * 30)
-    assert same == pytest.approx(0.1 * 3_545)
+    assert second == pytest.approx(0.05 * 3_515 + 1.25 * 30)
+    assert same == pytest.approx(0.05 * 3_545)
+    assert price([one, one], read=0.1)[1] == pytest.approx(0.1 * 3_515)
     assert price([one, one], cached=False) == pytest.approx([3_515, 3_515])
 
 
 def test_a_change_far_back_leaves_only_the_fixed_part_in_the_cache():
     history = [note(T31, role) for role in ("user", "assistant") * 4]
     _, changed = price([history, [note("x" * 62), *history[1:]]])
-    assert changed == pytest.approx(0.1 * 3_500 + 1.25 * (25 + 7 * 15))
+    assert changed == pytest.approx(0.05 * 3_500 + 1.25 * (25 + 7 * 15))
 
 
-@pytest.mark.parametrize("added, found", [(19, True), (20, False)])
-def test_a_marker_looks_at_twenty_positions_its_own_the_first(added, found):
+@pytest.mark.parametrize("added, found", [(20, True), (21, False)])
+def test_a_marker_looks_back_over_20_positions_as_the_stand_in_does(added, found):
     start = [note(T31)]
     long = start + [note(T31)] * added  # one position each
     _, second = price([start, long])
     read = 3_515 if found else 3_500
-    assert second == pytest.approx(0.1 * read + 1.25 * (3_515 + 15 * added - read))
+    assert second == pytest.approx(0.05 * read + 1.25 * (3_515 + 15 * added - read))
+    client, texts = StubClient(), [{"type": "text", "text": T31 * 99}] * (1 + added)
+    for sent in texts[:1], texts:
+        client.enqueue(stub_reply("ok"))
+        given = {"role": "user", "content": sent}
+        marker = {"cache_control": {"type": "ephemeral"}}
+        usage = client.answer(
+            {"model": "m", "max_tokens": 9, "messages": [given], **marker}
+        )["usage"]
+    assert (usage["cache_read_input_tokens"] > 0) == found
+
+
+# ---- the clock ----
+
+THREE = history(did("a" * 900), did("b" * 900), said("Done."))
+
+
+@pytest.mark.parametrize("gap, alive", [(300, True), (301, False)])
+@pytest.mark.parametrize("name", ["nothing", "ours"])
+def test_a_cache_is_gone_after_300_seconds_for_every_policy(name, gap, alive):
+    run = costs.runs(False, [])[name]
+    whole, session = run(Session(THREE)), clocked(THREE, 0, 10, gap)
+    rewritten = run(session).cost - whole.cost
+    assert (rewritten == pytest.approx(0)) == alive
+    if not alive:
+        assert rewritten == pytest.approx(1.2 * whole.contexts[1])
+
+
+def test_the_clock_of_ours_is_the_recorded_one():
+    """It clears over a quarter of the threshold, 2,500, when the cache is gone."""
+    work, fields = reading(5), {"threshold": 10_000, "keep_tokens": 0, "max_output": 9}
+    fields |= {"window": 20_000, "clear_above": 9_000}
+    cold, warm = clocked(work, 0, 9, 9, 9, 9, 301), clocked(work, 0, 9, 9, 9, 9, 300)
+    assert costs.drive(cold, fields).clearings == 1
+    assert costs.drive(warm, fields).clearings == 0
+    assert costs.drive(Session(work), fields).clearings == 0
+
+
+def test_a_request_is_sent_when_the_line_before_its_reply_was_written(load):
+    messages = load(at_times(THREE, 0, 20, 400, 405, 406, 710))
+    asked = [m["time"] for m in messages if m["role"] == "assistant"]
+    assert [round(time - asked[0]) for time in asked] == [0, 400, 406]
+    assert [round(t - asked[0]) for t in Session(messages).times] == [
+        *[0, 0, 0],
+        *[400, 400, 406],
+    ]
+
+
+@pytest.mark.parametrize("stamp", [None, 5, "", "yesterday"])
+def test_a_line_without_a_time_is_read_all_the_same(load, stamp):
+    messages = load([line | {"timestamp": stamp} for line in as_claude_code(THREE)])
+    assert messages == THREE and not Session(messages).timed
+
+
+def test_gaps_give_the_times_of_a_session_without(tmp_path):
+    for name in ("timed", "untimed"):
+        write(tmp_path / f"{name}.jsonl", THREE)
+    gaps = write(tmp_path / "gaps.json", [{"timed": {"3": 400, "5": 6.5}}])
+    timed, untimed = costs.read(sorted(tmp_path.glob("*.jsonl")), gaps)
+    assert timed.times == [0, 0, 0, 400, 400, 406.5] and timed.timed
+    assert untimed.times == [0] * 6 and not untimed.timed
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"b": 1}}'])
+def test_gaps_in_another_form_are_one_clear_line(tmp_path, capsys, text):
+    path, gaps = write(tmp_path / "s", THREE), tmp_path / "gaps.json"
+    gaps.write_text(text)
+    assert costs.main([str(path), "--gaps", str(gaps)]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"{gaps}: ") and err.count("\n") == 1
 
 
 def test_a_run_of_one_type_is_one_position_and_a_reply_one_more():
@@ -215,7 +304,7 @@ def test_a_file_of_something_else_is_one_clear_line(tmp_path, capsys, text):
     assert costs.main([str(other), str(good), "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == f"{other}: neither a transcript nor a session of Claude Code\n"
-    assert json.loads(out)[0]["requests"] == 5
+    assert {row["requests"] for row in json.loads(out)} == {5}
     assert costs.main([str(other)]) == 1
 
 
@@ -236,6 +325,54 @@ def test_s08_leaves_the_first_three_a_note_and_the_newest_47():
     short = [m.blocks[0].text for m in snip(history, 50)]
     middle = "[snipped 10 messages from conversation middle]"
     assert short == ["0", "1", "2", middle, *map(str, range(13, 60))]
+
+
+class Free:
+    """A meter to which nothing costs anything."""
+
+    clearings = 0
+
+    def summarise(self, *_, **__):
+        pass
+
+
+def forget(name, messages):
+    """What a rule of another agent leaves of the messages."""
+    history = [*map(Measured().message, messages)]
+    return history, PEERS[name].rule(history, Free())
+
+
+@pytest.mark.parametrize("count, stay", [(240, 240), (241, 120), (300, 120)])
+def test_openhands_leaves_two_and_117_of_over_240_events(count, stay):
+    said = [typed(str(n)) for n in range(count)]
+    history, left = forget("OpenHands", said)
+    assert len(left) == stay and left[:2] == history[:2]
+    assert left[-117:] == history[-117:]
+
+
+def test_gemini_cli_summarises_over_half_of_the_window_and_shortens_old_results():
+    turns = [m for _ in range(5) for m in history(did("x" * 58_000), said("Seen."))]
+    assert len(forget("gemini-cli", turns)[1]) == len(turns)  # 100,000 tokens or so
+    more = [*turns, *history(did("y" * 99_000), said("Seen.")), typed("Go on.")]
+    before, after = forget("gemini-cli", more)
+    assert total(before) > 100_000 > total(after) and len(after) < len(before)
+
+
+def test_gemini_cli_takes_no_summary_that_frees_nothing():
+    """Over half of the window in the newest turn alone, nothing is left to sum up."""
+    work = [*history(did("x" * 31_000), said("Seen.")), *reading(40, 9_000)]
+    assert replay(Session(work), PEERS["gemini-cli"]).summaries == 1
+
+
+@pytest.mark.parametrize("name, clears", [("opencode", 0), ("opencode, pruning", 1)])
+@pytest.mark.parametrize("count, much", [(59, 0), (61, 1)])
+def test_opencode_prunes_by_a_setting_what_is_older_than_two_turns_and_40000(
+    name, clears, count, much
+):
+    old = history(*(did("x" * 3_090) for _ in range(count)))  # 1,000 tokens each
+    newer = [*history(did("y" * 90_000)), *history(did("z" * 90_000))]
+    before, after = forget(name, [*old, *newer, typed("And now?")])
+    assert (before != after) == clears * much
 
 
 @pytest.mark.parametrize("name", [*TUTORIALS, *PEERS])
@@ -259,7 +396,8 @@ def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
     interrupted.insert(3, typed("And quickly."))
     meter = costs.drive(Session(interrupted), {})
     assert len(meter.contexts) == 4 and meter.cost > 0
-    whole = replay(Session(interrupted), TUTORIALS["nothing"])
+    sent = [*interrupted[:3], user(UNANSWERED), *interrupted[3:]]
+    whole = replay(Session(sent), TUTORIALS["nothing"])
     assert meter.contexts == pytest.approx(whole.contexts)
     assert meter.cost == pytest.approx(whole.cost)
 
@@ -280,10 +418,12 @@ def test_json_has_a_row_for_each_policy(tmp_path, capsys):
     path = write(tmp_path / "s", reading(8))
     assert costs.main([str(path), "--json", "--set", "KEEP_RECENT=1"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert [row["policy"] for row in rows] == [*NAMES, "ours KEEP_RECENT=1"]
-    keys = "policy cost summaries clearings average largest E N R requests"
+    named = {row["policy"]: row for row in rows}
+    assert {*named} == {*NAMES, "ours KEEP_RECENT=1"}
+    keys = "policy cost summaries clearings previews average largest E N R requests"
     assert {" ".join(row) for row in rows} == {keys}
-    assert rows[0]["cost"] == rows[0]["R"] == 1
+    assert named["nothing"]["cost"] == named["nothing"]["R"] == 1
+    assert rows == sorted(rows, key=lambda row: row["cost"])
 
 
 @pytest.mark.parametrize("setting", ["KEEP=1", "KEEP_RECENT=few", "THRESHOLD=-1"])
@@ -294,12 +434,69 @@ def test_a_wrong_setting_is_one_clear_line(tmp_path, capsys, setting):
     assert out == "" and setting.split("=")[0] in err and err.count("\n") == 1
 
 
-def test_the_table_ends_in_a_sentence_and_three_lines(tmp_path, capsys):
+@pytest.fixture
+def told(tmp_path, capsys):
+    """told(messages, *options): the table of a file with these lines, as one line."""
+
+    def run(messages, *options):
+        path = write(tmp_path / "s.jsonl", messages)
+        assert costs.main([str(path), *options]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    return run
+
+
+def test_the_table_is_narrow_and_explains_its_columns_and_its_rows(tmp_path, capsys):
     assert costs.main([str(write(tmp_path / "s", reading(30))), "--peers"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines[1:14]] == [*NAMES, *PEERS]
+    title, _, head, *lines = capsys.readouterr().out.splitlines()
+    assert title.startswith("31 recorded requests")
+    rows = [line.split("  ")[0] for line in lines[: lines.index("")]]
+    assert sorted(rows) == sorted([*NAMES, *PEERS])
+    assert max(map(len, lines)) < 89
+    explained = {line.split(" ")[0] for line in lines[len(rows) :]}
+    assert {*head.split()} - {"largest"} <= explained
+    assert "as of November 2026" in "\n".join(lines)
     assert "\n".join(lines[-3:]) == costs.CAVEATS
-    assert "Cheapest was " in lines[-6] and "settings in force" in lines[-5]
+
+
+@pytest.mark.parametrize(
+    "lines, options, words",
+    [
+        (THREE, [], "no times are recorded: the cache counts as alive all the time"),
+        (THREE, [], "0.05 if it is read from there (as agent.py has it,"),
+        (THREE, ["--read", "0.1"], "0.1 if it is read from there (by --read)"),
+        (at_times(THREE, *range(6)), [], "the recorded one: after 300 s without"),
+        (
+            reading(1, 300_000),
+            [],
+            "Results too large to be shown went to disk in ours: 1 times.",
+        ),
+        (reading(1, 300_000), [], "to disk does not count, even if it is one read"),
+    ],
+)
+def test_the_table_says_its_price_its_clock_and_what_does_not_count(
+    told, lines, options, words
+):
+    assert words in told(lines, *options)
+
+
+def test_a_price_of_reading_changes_the_costs(told):
+    cheap, dear = (told(reading(30), "--read", price) for price in ("0.05", "1"))
+    assert cheap.split()[:50] != dear.split()[:50]
+
+
+@pytest.mark.parametrize("text", ["-1", "inf", "nan", "cheap"])
+def test_a_price_that_is_none_is_refused(capsys, text):
+    with pytest.raises(SystemExit):
+        costs.main(["file", "--read", text])
+    assert "--read" in capsys.readouterr().err
+
+
+def test_of_several_sessions_the_table_says_how_many_have_times(tmp_path, capsys):
+    timed, untimed = (tmp_path / name for name in ("timed", "untimed"))
+    write(timed, at_times(THREE, *range(6))), write(untimed, THREE)
+    assert costs.main([str(timed), str(untimed)]) == 0
+    assert "the recorded one in 1 of 2 sessions" in capsys.readouterr().out
 
 
 def test_pictures_name_every_policy(tmp_path, capsys):
@@ -309,11 +506,3 @@ def test_pictures_name_every_policy(tmp_path, capsys):
         root = ElementTree.parse(name).getroot()
         words = " ".join(root.itertext())
         assert root.get("role") == "img" and all(policy in words for policy in wanted)
-
-
-def test_names_in_a_crowd_do_not_cover_each_other():
-    taken, places = [], [(300 + 7 * n % 40, 70 + 11 * n % 30) for n in range(13)]
-    for place in places:
-        taken.append(charts.free_place(place, 90, taken))
-    pairs = [(a, b) for i, a in enumerate(taken) for b in taken[:i]]
-    assert not any(a.meets(b) for a, b in pairs)

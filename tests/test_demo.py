@@ -93,7 +93,7 @@ def test_each_shows_its_layer_alone_what_changed_why_and_the_bill(shown, number,
     before, after = (int(n.replace(",", "")) for n in acted[0][1:])
     assert [name for name, *_ in acted] == [layer] and before > after
     changes = r"->.*    - .*    \+ .* messages unchanged.*    Why: .*request before.*"
-    bill = rf"request after.*{before - after:,} tokens less in each request: pays "
+    bill = rf"request after.*{before - after:,} tokens less in each request: paid back "
     assert re.search(f"(?s){changes}{bill}", part)
 
 
@@ -106,12 +106,12 @@ def test_each_shows_its_layer_alone_what_changed_why_and_the_bill(shown, number,
         (2, r"\+ \[Previous: used read_file\] +8"),
         (2, r"\+ \[Previous: used bash, saved at \.\.\./\w+\.txt\] +\d\d"),
         (2, r"- \d thinking +\d+"),
-        (3, r"\+ text \[snipped 12 messages\. .*"),
+        (3, r"\+ notes \[snipped 12 messages\. .*"),
         (3, r"9 of 21 messages unchanged, the first 3, the newest 6"),
         (4, r"\+ files <file name=\"agent\.py\"> .*"),
         (4, r"\| 9\. Next step: .*"),
         (5, r"in the others stay: files"),
-        (6, r"\+ words The user will say what to do next\. +\d+"),
+        (6, r"\+ notes The user will say what to do next\. +\d+"),
         (7, r"\d of 14 messages unchanged, the newest 3"),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_binary_file_is_refused_and_grep_shows_none(error_of, use, name):
 
 SECRETS = [".env", "sub/.ENV", ".env.e2e", ".envrc", ".envrc.local", ".env~"]
 SECRETS += [".env-prod", ".env_local", "..env.swp", ".env.a.example.b", ".env.a\nb"]
-LINKS = ["linked/.env", "link", "hard"]
+LINKS = ["linked/.env", "link"]
 
 
 @pytest.fixture
@@ -184,7 +184,6 @@ def secret_files():
         Path(path).write_text("hidden\n")
     Path("linked/.env").symlink_to("../.environment")
     Path("link").symlink_to(".env")
-    Path("hard").hardlink_to("sub/.ENV")
 
 
 @pytest.mark.parametrize("path", [*SECRETS, *LINKS])
@@ -200,18 +199,9 @@ def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
     assert sorted(found) == [".env.example:1:hidden", ".environment:1:hidden"]
     assert ".env.e2e" in use("glob", pattern=".env*").split("\n")
     assert use("read_file", path=".env.example") == "hidden"
-    paths = ["hard", ".env.e2e", ".env.example"]
+    paths = ["link", ".env.e2e", ".env.example"]
     texts = program.restore_recent_files(make(), paths)
     assert ["hidden" in text for text in texts] == [True, False, False]
-
-
-def test_many_hard_links_are_looked_at_in_one_walk(use, monkeypatch):
-    Path("linked").write_text("hidden\n")
-    for i in range(50):
-        Path(f"linked{i}").hardlink_to("linked")
-    walks, rglob = [], Path.rglob
-    monkeypatch.setattr(Path, "rglob", lambda p, x: walks.append(x) or rglob(p, x))
-    assert use("grep", pattern="hidden").count("hidden") == 51 and len(walks) == 1
 
 
 def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeypatch):
@@ -223,7 +213,7 @@ def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeyp
 
 
 NAMES = ["two\nlines", "tab\tspace ", "-rf", "'\"$(x)`", "\u65e5\u672c", "esc\x1b[31m"]
-NAMES += ["a:1:b", "\x1b[01;31mred\x1b[m"]
+NAMES += ["a:1:b"]
 
 
 @pytest.mark.parametrize("path", NAMES)
@@ -233,12 +223,12 @@ def test_a_file_with_an_odd_name_is_a_file_like_any_other(use, path):
     assert use("read_file", path=path) == "two"
     assert use("grep", pattern="two", path=path).endswith(":1:two")
     assert os.listdir() == [path]
-    # shown on one line, and no hard link to a secret with it
-    Path(".env").write_text("two\n")
-    Path(f"hard {path}").hardlink_to(".env")
-    shown = program.visible(path, "\n\t")
-    assert use("grep", pattern="two") == f"./{shown}:1:two"
-    assert shown in use("glob", pattern="*").split("\n")
+    assert use("glob", pattern="*") == program.visible(path, "\n\t")
+    last = path.split("\n")[-1]  # grep gives its lines as they come
+    assert (
+        use("grep", pattern="two").removeprefix("./")
+        == f"{program.visible(last)}:1:two"
+    )
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8")
@@ -279,14 +269,6 @@ def test_a_read_only_file_is_refused_unless_one_is_root(change):
     assert is_error != root
     assert Path("file").read_text() == ("after" if root else "before")
     assert stat.S_IMODE(Path("file").stat().st_mode) == 0o444
-
-
-@pytest.mark.parametrize("most, refused", [(6, False), (5, True)])
-def test_a_file_that_is_too_large_is_not_changed(change, monkeypatch, most, refused):
-    monkeypatch.setattr(program, "MAX_FILE_BYTES", most)
-    Path("file").write_text("before")
-    assert change("file")[1] == refused
-    assert Path("file").read_text() == ("before" if refused else "after")
 
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(error_of):
@@ -356,19 +338,23 @@ def test_grep_with_a_catastrophic_pattern_does_not_hang(answer, monkeypatch):
     assert is_error or content == "(no matches)"
 
 
-LONG_LINES = ["a" * 9_000 + " needle " + "b" * 9_000, "needle" + "b" * 9_000]
-LONG_LINES += ["a" * 9_000 + "needle", "\u65e5" * 9_000 + "needle"]
+@pytest.mark.parametrize("letter", ["x", "\u65e5"])
+def test_a_long_line_is_clipped_at_its_end(use, letter):
+    Path("file").write_text(f"{letter * 290}\n{letter * 9_000}\n", "utf-8")
+    whole, long = use("grep", pattern=letter, path="file").split("\n")
+    assert whole == f"file:1:{letter * 290}"
+    assert re.fullmatch(f"file:2:{letter}{{290,300}} \\[line clipped\\]", long)
 
 
-@pytest.mark.parametrize("colors", ["GREP_COLORS=ms=01;32", "GREP_COLOR=7"])
-@pytest.mark.parametrize("line", LONG_LINES)
-def test_a_long_line_is_clipped_around_the_match(use, monkeypatch, line, colors):
-    monkeypatch.setenv(*colors.split("=", 1))
-    Path("file").write_text(line + "\n", "utf-8")
-    content = use("grep", pattern="need(le)", path="file")
-    near = re.search(".{,2}needle.{,2}", line)[0]
-    assert content.startswith("file:1:") and near in content
-    assert len(content) < 1_000 and "\x1b" not in content and "\n" not in content
+MATCHES = [(90_000, 9, False), (90_000, 60, True), (9, 90_000, True)]
+
+
+@pytest.mark.parametrize("width, count, cut", MATCHES)
+def test_what_is_left_out_of_over_a_megabyte_of_matches_is_said(use, width, count, cut):
+    Path("file").write_text(("x" * width + "\n") * count)
+    *found, last = use("grep", pattern="x").split("\n")
+    assert all(re.match(r"\./file:\d+:x+", line) for line in found)
+    assert ("left out" in last) == cut
 
 
 # --- bash ---
@@ -486,7 +472,8 @@ def test_of_100_mb_head_and_tail_are_kept(use):
     filling = "head -c 100000000 /dev/zero | tr '\\0' x"
     content = use("bash", command=f"echo first; {filling}; echo last", timeout=600)
     assert content.startswith("first\nxxx") and content.endswith("xxxlast\n")
-    assert "\n[99,000,011 bytes left out]\n" in content and len(content) < 1_001_000
+    assert "\n[99,000,011 characters left out]\n" in content
+    assert len(content) < 1_001_000
 
 
 # --- Memory ---
@@ -584,7 +571,6 @@ CAT, MILLION = ("bash", {"command": "cat config"}), "a" * 1_000_000
 LEAKS = {
     "clipped by grep": ("grep", {"pattern": "is"}, f"is {MILLION[:170]}{KEY}{MILLION}"),
     "a match in it": ("grep", {"pattern": "t-te"}, MILLION[:9_000] + KEY + MILLION),
-    "colored": ("bash", {"command": "grep --color=always t-te config"}, KEY),
     "across the cut": (*CAT, MILLION[:499_990] + KEY + MILLION),
     "across the tail": (*CAT, MILLION + KEY + MILLION[:499_980]),
     "cut by read_file": ("read_file", {"path": "config"}, MILLION[:49_990] + KEY),
@@ -598,11 +584,10 @@ def test_a_key_is_redacted_before_anything_cuts_it(use, key, name, given, text):
     assert KEY[:9] not in content and KEY[-9:] not in content
 
 
-def test_a_line_of_keys_that_was_cut_says_so(use, monkeypatch):
+def test_a_line_of_keys_is_no_longer_than_what_is_shown_of_it(use, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k" * 100)
     Path("file").write_text("k" * 300_000)
-    content = use("read_file", path="file")
-    assert len(content) < 50_000 and "(cut here" in content
+    assert use("read_file", path="file") == "[redacted]" * 3_000
 
 
 def test_a_key_that_is_read_as_redacted_is_not_written_back(use, error_of, key):

@@ -189,6 +189,16 @@ def test_the_note_of_a_snip_has_the_request_in_progress_if_it_was_cut_out():
     assert "in progress" not in str(snip_compact(newer, 50, TRANSCRIPT)[3]["content"])
 
 
+def test_the_words_that_a_snip_carries_on_are_bounded():
+    said_so = [typed(f"{n} {'w' * 4_000}") for n in range(99)]
+    messages = snip_compact(
+        [m for w in said_so for m in (w, said("Yes."))], 50, TRANSCRIPT
+    )
+    again = snip_compact([*messages, *messages, *messages], 50, TRANSCRIPT, 5_000)
+    carried = [m["carried"]["words"] for m in again if "carried" in m]
+    assert 4_000 < sum(map(len, carried[0])) / 4 < 5_100
+
+
 def test_a_snip_for_a_single_message_is_none():
     few = history(said("a"), typed("b"), said("c"), typed("d"))
     assert snip_compact(few, 4, TRANSCRIPT) is few
@@ -231,6 +241,13 @@ def test_a_preview_is_cleared_like_any_text_and_no_path_is_taken_from_it(text):
     once = clear(history(did(text), said("Seen.")))
     assert outputs(*once) == [f"[Previous: used bash, saved at saved/{len(text)}.txt]"]
     assert clear(once) is once
+
+
+def test_a_preview_that_is_cleared_hands_on_the_path_of_the_whole():
+    whole = "y" * 200_000
+    seen = [*budget(history(did(whole)), 100_000, saved), said("Seen.")]
+    assert outputs(*clear(seen)) == ["[Previous: used bash, saved at saved/200000.txt]"]
+    assert clear(clear(seen)) == clear(seen)
 
 
 @pytest.mark.parametrize("later", [[], [typed("Stop.")], [typed("a"), typed("b")]])
@@ -296,16 +313,36 @@ def test_what_an_agent_clears_must_be_old_and_much_or_no_longer_cached(
     assert (agent.messages is not seen) == is_cleared
 
 
-@pytest.mark.parametrize("share, above", [(2, None), (3, 0)])
-@pytest.mark.parametrize("over", [False, True])
-def test_nothing_is_cleared_up_to_clear_above_half_of_the_threshold(
-    make, share, above, over
+@pytest.mark.parametrize(
+    "seconds, above, context, is_cleared",
+    [
+        (290, -1, 70_000, False),  # 0.7 of the threshold
+        (290, -1, 70_001, True),
+        (310, -1, 25_000, False),  # the cache is cold: a quarter of it
+        (310, -1, 25_001, True),
+        (290, 10_000, 10_001, True),  # a setting counts for both,
+        (310, 10_000, 10_000, False),
+        (310, 10_000, 10_001, True),
+        (310, 90_000, 25_001, True),  # but early when it is free,
+        (310, 999_999, 99_999, False),  # and over the window never
+    ],
+)
+def test_results_are_cleared_early_when_the_cache_is_cold_and_late_when_it_is_warm(
+    make, seconds, above, context, is_cleared
 ):
-    agent = make(keep_recent=0, messages=history(did("x" * 90_000), said("Seen.")))
-    agent.threshold = share * (program.context_tokens(agent) - over)
-    agent.clear_above = above if above is None else agent.threshold // 3
+    seen = history(did("x" * 80_000), said("Seen."))
+    agent = make(threshold=100_000, clear_above=above, keep_recent=0, messages=seen)
+    agent.counted, agent.known = context, len(seen)
+    agent.last_request = time.monotonic() - seconds
     program.layer_1(agent)
-    assert (layers(agent) == ["micro_compact"]) == over
+    assert (agent.messages is not seen) == is_cleared
+
+
+def test_a_conversation_that_is_taken_up_is_not_in_the_cache(make):
+    agent = make(reply("Yes."))
+    program.take_turn(agent, "Go.")
+    program.resume(agent, agent.transcript)
+    assert time.monotonic() - agent.last_request > program.CACHE_SECONDS
 
 
 COUNT = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
@@ -349,18 +386,24 @@ def test_a_clearing_pays_after_24_times_what_was_seen_over_what_is_freed(
     assert pays_after([*old, unread], [*new, unread]) == pytest.approx(requests)
 
 
-@pytest.mark.parametrize("ago, pays", [(0, 24), (400, 0)])
+@pytest.mark.parametrize(
+    "ago, left, price",
+    [
+        (0, 400_000, "paid back after 24 requests"),  # as much stays as it frees
+        (0, 40, "paid back after 1 request"),
+        (400, 400_000, "free: the cache was cold"),
+    ],
+)
 def test_a_clearing_is_told_with_its_tokens_and_after_how_many_requests_it_pays(
-    make, ago, pays
+    make, ago, left, price
 ):
-    """24: as much stays as it frees; 0: the cache is cold anyway."""
-    seen = history(did("x" * 400_000), did("y" * 400_000), said("Seen."))
+    seen = history(did("x" * 400_000), did("y" * left), said("Seen."))
     last = time.monotonic() - ago
     agent = make(messages=seen, keep_recent=1, clear_above=0, last_request=last)
     before = program.context_tokens(agent)
     program.layer_1(agent)
     tokens = f"{before:,} -> {program.context_tokens(agent):,} tokens"
-    what = f"old results cleared, pays after {pays} requests: {tokens}"
+    what = f"old results cleared, {price}: {tokens}"
     assert agent.events == [("layer", f"[micro_compact] {what}")]
 
 

@@ -10,6 +10,7 @@ from builders import (
     NO_SUMMARY,
     SUMMARY,
     did,
+    fails,
     layers,
     planned,
     prompt,
@@ -25,6 +26,7 @@ from builders import (
 from stub import api_error, reply
 
 import agent as program
+from agent import size
 
 T = 10_000  # tokens; an agent with this threshold has about 1,000 in its fixed parts
 WINDOW = {"threshold": T}
@@ -203,8 +205,6 @@ def test_a_normal_reply_with_a_summary_is_accepted(long, text, more, summary):
         reply("<summary>It went"),
         reply("<analysis><summary>All is well.</summary></analysis>"),
         reply("", thinking="Hm."),
-        reply(f"<summary>{BODY}{BODY}</summary>"),  # longer than the history
-        api_error(400, "some other fault"),
     ],
     ids=lambda answer: str(answer)[:70],
 )
@@ -216,6 +216,24 @@ def test_anything_else_is_a_failure_that_leaves_the_history_as_it_was(long, answ
     assert agent.failures == 1 and "[auto_compact]" in str(shown(agent, "error"))
     assert agent.client.requests[-1]["messages"] == before
     assert not Path("called").exists()
+
+
+@pytest.mark.parametrize("fault", [529, 429, 401, 400])
+def test_a_fault_of_the_api_ends_the_turn_and_is_no_failed_summary(long, pauses, fault):
+    agent = long(*[api_error(fault, "Not now.")] * 15, SUMMARY, reply("Done."))
+    for _ in range(3):
+        assert "Not now" in fails(agent, "Again.")
+    agent.client.queue = type(agent.client.queue)([SUMMARY, reply("Done.")])
+    assert agent.failures == 0 and program.take_turn(agent, "And now?") == "Done."
+    assert "All is well." in head(agent)
+
+
+def test_a_summary_that_is_longer_than_a_third_of_its_room_is_cut_there(long):
+    agent = long(reply(f"<summary>{BODY}{BODY}</summary>"), reply("Done."))
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    [text, *_] = texts(agent.messages[0])
+    assert "cut here" in text and size(text) < program.half_room(agent) / 2
+    assert agent.failures == 0 and texts(agent.messages[0])[-1].endswith("Newest wish.")
 
 
 # --- What replaces the history ---
@@ -424,34 +442,80 @@ FILE, OLD, TAIL, WORDS = "ffff", "bbbb", "tttt", "wwww"
 
 
 @pytest.mark.parametrize(
-    "length, kept",
+    "room, kept",  # in tokens, for a file of 2,000, a tail of 1,500, words of 1,000
     [
-        (4_000, {FILE, TAIL, WORDS}),
-        (18_000, {TAIL, WORDS}),
-        (26_000, {WORDS}),
-        (31_000, set()),
+        (5_500, {FILE, TAIL, WORDS}),
+        (3_500, {TAIL, WORDS}),
+        (2_000, {WORDS}),
+        (200, set()),
     ],
 )
-def test_to_fit_files_are_dropped_first_then_the_newest_messages_then_older_words(
-    make, length, kept
+def test_to_fit_files_go_first_then_the_newest_messages_then_older_words(
+    make, monkeypatch, room, kept
 ):
-    Path("a.py").write_text(FILE * 2_000)  # 2,000 tokens
-    agent = make(threshold=10_000)
+    Path("a.py").write_text(FILE * 2_000)
+    monkeypatch.setattr(program, "half_room", lambda agent: room)
     old = [typed(WORDS * 1_000), said("Yes."), *read("a.py"), said(OLD * 15_000)]
-    agent.messages = [*old, typed("Newest wish."), *did("1"), *did(TAIL * 1_500)]
-    fixed = program.fixed_tokens(agent)
-    agent.counted, agent.known = fixed + 16_500, 9  # as by our count
-    new = program.rebuild(agent, "s" * (length + 4 * (1_500 - fixed)), 5)
+    newest = [typed("Newest wish."), *did("1"), *did(TAIL * 1_500)]
+    agent = make(messages=[*old, *newest], threshold=20_000)
+    new = program.rebuild(agent, "Short.", 5)
     assert {part for part in (FILE, OLD, TAIL, WORDS) if part in str(new)} == kept
-    assert program.tokens_with(agent, new) < 10_000 and "Newest wish." in str(new)
+    assert program.estimate_tokens(new) <= room and "Newest wish." in str(new)
 
 
-def test_what_is_no_smaller_or_not_under_the_threshold_replaces_nothing(make):
-    agent = make(messages=[typed("w" * 4_000), said(BODY), typed("x")], **WINDOW)
-    assert program.rebuild(agent, "s" * 40_000, 0) is None  # over T
-    agent.threshold = 100_000
-    assert program.rebuild(agent, "s" * 70_000, 0) is None  # longer than it was
-    assert program.rebuild(agent, "s" * 40_000, 0) is not None
+@pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 170_616])
+def test_what_a_compaction_leaves_is_half_of_the_room_at_most(make, skill, threshold):
+    for name in "abcde":
+        Path(name).write_text(f"{name * 60}\n" * 2_000)
+        skill(name, f"{name * 70}\n" * 2_000)
+    asked = [typed("w" * 9_000), said("Yes.")] * 40
+    used = [*(m for n in "abcde" for m in [*read(n), *loaded(n)]), said(BODY * 40)]
+    plan = planned(*[f"[ ] {n} {'p' * 90}" for n in range(300)])
+    agent = make(messages=[*asked, *used, *plan, typed("Now.")], threshold=threshold)
+    for summary in ("Short.", BODY * 4):
+        new = program.rebuild(agent, summary, 5)
+        spare = threshold - program.tokens_with(agent, [])
+        assert program.tokens_with(agent, new) <= threshold - spare // 2
+        assert "Now." in str(new)
+
+
+def test_a_request_of_half_the_room_is_saved_and_stands_as_a_preview(long):
+    paste = "a line of the log\n" * 1_300
+    agent = long(SUMMARY, reply("Done."))
+    assert program.take_turn(agent, f"Explain this: {paste}") == "Done."
+    last = texts(agent.messages[0])[-1]
+    [path] = re.findall(r"saved at (\S+)", last)
+    assert Path(path).read_text() == f"Explain this: {paste}" and "Explain this" in last
+
+
+def test_a_small_conversation_keeps_the_persons_words_and_is_not_compacted(make):
+    compact = reply(calls=[("compact", {})])
+    look = reply(calls=[("bash", {"command": "seq 900"})])
+    agent = make(compact, look, compact, SUMMARY, reply("Done."))
+    asked = "A specification. " * 500
+    assert program.take_turn(agent, asked) == "Done."
+    assert asked in str(agent.messages) and agent.failures == 0
+    assert layers(agent)[1:] == ["compact"] * 3  # nothing to, summarising, summarised
+
+
+def test_a_summary_that_saves_nothing_is_asked_for_once_and_is_no_failure(make):
+    useless = reply(f"<summary>{'s' * 4_000}</summary>")
+    asks = [reply(calls=[("compact", {})]) for _ in range(3)]
+    first = reply("x" * 2_000, calls=[("compact", {})])
+    agent = make(first, useless, *asks, reply("Done."))
+    assert program.take_turn(agent, "Go.") == "Done."
+    assert len(summaries(agent)) == 1 and agent.failures == 0
+    assert shown(agent, "layer").count("[compact] nothing to compact") == 3
+
+
+@pytest.mark.parametrize("length", [9_000, 30_000, 100_000])
+def test_a_pasted_log_does_not_push_out_short_rules(make, length):
+    rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
+    said_so = [m for rule in rules for m in (typed(rule), said("Yes."))]
+    logs = [m for n in range(3) for m in (typed(f"{n}" * length), said("Seen."))]
+    agent = make(SUMMARY, messages=[*said_so, *logs], window=32_000)
+    assert program.compact_history(agent, "compact")
+    assert [rule for rule in rules if rule not in head(agent)] == []
 
 
 @pytest.mark.parametrize(
@@ -539,7 +603,7 @@ def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
     long, first
 ):
     before = [message for n in range(9) for message in did(f"{n}")]
-    too_long = api_error(400, "prompt is too long: 18310 tokens > 16000 maximum")
+    too_long = api_error(400, "prompt is too long: 18310 tokens > 18000 maximum")
     agent = long(first, too_long, reply("Done."), before=before, window=18_000)
     if first is SUMMARY:  # a request too long for the API, though we count it as short
         agent.client.queue[0] = reply(f"<summary>{'s' * 9_000}</summary>")

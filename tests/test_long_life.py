@@ -4,13 +4,14 @@ import gc
 import itertools
 import json
 import os
+import re
 import tracemalloc
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import stub
-from builders import LONG_TESTS, TOO_LARGE, did, fails, said, typed
+from builders import LONG_TESTS, TOO_LARGE, did, said, typed
 from stub import StubClient, reply
 
 import agent as program
@@ -195,13 +196,14 @@ def test_a_threshold_below_the_fixed_parts_is_one_warning(run, api):
     ["word " * 60_000, "漢字" * 40_000 + "🙂", "\n" * 130_000],
     ids=["English", "Chinese", "empty lines"],
 )
-def test_a_message_larger_than_the_window_is_refused_before_it_is_sent(make, text):
-    agent = make(reply("Hello."), window=WINDOW, max_output=OUTPUT)
+def test_a_message_larger_than_the_window_is_saved_and_stands_as_a_preview(make, text):
+    client = StubClient(reply("Hello."), reply("Seen."), window=WINDOW)
+    agent = make(client=client, window=WINDOW, max_output=OUTPUT)
     program.take_turn(agent, "Hi.")
-    before, written = agent.messages, agent.transcript.read_bytes()
-    assert "too long for the window" in fails(agent, f"Look: {text}")
-    assert agent.messages == before and agent.transcript.read_bytes() == written
-    assert len(agent.client.requests) == 1
+    assert program.take_turn(agent, f"Look: {text}") == "Seen."
+    *_, last = agent.client.requests[-1]["messages"][0]["content"]
+    [path] = re.findall(r"saved at (\S+)", last["text"])
+    assert Path(path).read_text() == f"Look: {text}" and "Look:" in last["text"]
 
 
 def test_many_short_messages_of_the_person_stay_within_their_share(make):

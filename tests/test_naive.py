@@ -10,6 +10,8 @@ import naive
 import pytest
 import stub
 
+import agent as program
+
 SCRIPT = Path(naive.__file__)
 FUNCTIONS = {
     node.name: node
@@ -83,6 +85,15 @@ def test_a_chapter_ends_in_what_the_tutorial_says(played, chapter):
     who = re.findall(r"(?m)^  (\w+)", played[chapter])
     assert who.index("naive") < who.index("damage") < len(who) - 1
     assert who[-1] in ("ours", "Go")
+
+
+@pytest.mark.parametrize("chapter", ["4", "7"])
+def test_prices_are_those_that_the_program_reckons_with_and_are_said(played, chapter):
+    words = f"counts {program.CACHE_WRITE}, one that is read from it "
+    assert f"{words}{program.CACHE_READ}," in played[chapter]
+    [[new, written, known]] = usages = [[1_000, 20_000, 300_000]]
+    cached = program.CACHE_WRITE * written + program.CACHE_READ * known
+    assert naive.bill(usages) == f"93% from the cache, price {new + cached:,.0f}"
 
 
 def test_what_is_printed_as_the_api_is_what_the_stub_says(played):

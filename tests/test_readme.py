@@ -107,10 +107,19 @@ def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
             assert int(default) == getattr(program, name), name
 
 
+def test_the_example_names_the_programs_own_numbers():
+    text = (ROOT / ".env.example").read_text("utf-8")
+    usual = vars(program.limits())
+    ours = re.findall(r"(?m)^#(\w+)=(\d+)$", text.partition("tutorials' own")[0])
+    limits = {name.lower(): int(number) for name, number in ours}
+    wanted = {**usual, "context_window": usual["window"]}
+    assert limits == {name: wanted[name] for name in limits} and len(limits) == 7
+
+
 def test_the_default_threshold_and_where_clearing_starts():
     threshold = program.auto_compact_threshold()
     page = " ".join(PAGE.split())
-    assert f"{threshold // 2:,} of {threshold:,} tokens" in page
+    assert f"{threshold * 7 // 10:,} of {threshold:,} tokens" in page
     assert f"from the window: {threshold} " in page
 
 

@@ -269,7 +269,8 @@ def test_ctrl_c_while_the_model_answers_keeps_nothing_of_the_answer(person, stub
     person.see(PROMPT)
     held.may.set()
     person.say("second", "In time.")
-    assert [m["content"] for m in stub.requests[-1]["messages"]] == ["first", "second"]
+    first, mark, second = [m["content"] for m in stub.requests[-1]["messages"]]
+    assert (first, second) == ("first", "second") and "stopped" in mark[0]["text"]
 
 
 def test_ctrl_c_during_a_summary_leaves_the_conversation_as_it_was(person, stub):
@@ -658,9 +659,8 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run, make):
         (folder := Path(".agents/skills", name)).mkdir(parents=True)
         text = f"---\nname: {name}\ndescription: use\n---\n"
         (folder / "SKILL.md").write_text(text)
-    program.first_screen(agent := make(), unasked=True)
     known = "; skills: a, b, c, d, e, ...; --yes: tools run unasked; /help"
-    assert known in shown_by(agent, "note")[0]
+    assert known in program.first_screen(make(), unasked=True)
 
 
 def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):
@@ -857,13 +857,10 @@ def test_a_pipe_is_read_to_its_end_and_after_a_while_a_line_says_so(
     assert len(shown_by(agent, "note")) == said
 
 
-@pytest.mark.parametrize(
-    "prompt, word",
-    [("", "empty"), ("  \n", "empty"), ("word " * 25_000 * 8, "too long")],
-)
-def test_no_words_and_too_many_are_two_mistakes(run, api, prompt, word):
+@pytest.mark.parametrize("prompt", ["", "  \n"])
+def test_no_words_are_a_mistake(run, api, prompt):
     status, out, err = run("-p", prompt)
-    assert (status, out, api.requests) == (1, "", []) and word in the_line(err)
+    assert (status, out, api.requests) == (1, "", []) and "empty" in the_line(err)
 
 
 @pytest.mark.parametrize("options", ["<&-", "-p - <&-", ">&- </dev/null", "2>&- <&-"])

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from builders import call, did, history, outputs, prompt, said, shown, texts, turn_into
+from builders import call, did, history, outputs, prompt, said, texts, turn_into
 from stub import reply
 
 import agent as program
@@ -45,7 +45,7 @@ def test_rules_have_8_000_tokens_at_most_and_a_note_where_they_are_cut(make, tex
     agent = make()
     rules = agent.system["AGENTS.md"]
     assert size(rules) < 8_100
-    assert "[cut here" in rules or "more follows" in rules
+    assert "[cut here" in rules
 
 
 NO_RULES = ["folder", "pipe", "../outside", "AGENTS.md", b"", b"\0", ".env"]
@@ -101,8 +101,7 @@ HEADS = {
     "folded, with a mark": "description: >-\n  a\n\n  b\nname: n",
     "literal": "name: n\ndescription: |\n  a\n  b\n",
     "goes on": "name: n\ndescription: a\n  b",
-    "comments": "# name: x\nname: n # so\n\n# more\ndescription: a b  # what for",
-    "a comment after quotes": 'name: n\ndescription: "a b" # what "for"',
+    "quoted": "name: 'n'\ndescription: \"a b\"",
     "more fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
 }
 
@@ -112,7 +111,7 @@ HEADS = {
 def test_the_fields_of_a_skill_are_read_as_the_format_has_them(make, head, end):
     path = skill(f"---\n{head}\n---\nBody\n".replace("\n", end))
     agent = make()
-    assert agent.skills == {"n": path} and shown(agent, "error") == []
+    assert agent.skills == {"n": path} and program.find_skills()[1] == []
     assert prompt(agent).endswith("\n- n: a b")
     answer = run_tool(agent, call("load_skill", name="n"))["content"]
     assert answer.startswith("Body\n")
@@ -140,7 +139,6 @@ DAMAGED = {
     "no name": "---\ndescription: d\n---\n",
     "no description": "---\nname: n\n---\n",
     "an empty name": "---\nname: ''\ndescription: d\n---\n",
-    "a comment for a name": "---\nname: # n\ndescription: d\n---\n",
     "binary": SKILL + "\0",
     "endless": "---\n" + "a: b\n" * 1_000_000,
 }
@@ -150,8 +148,7 @@ DAMAGED = {
 def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
     bare = make()
     skill(text, ".claude/skills/bad\nname/SKILL.md")
-    agent = make()
-    [line] = shown(agent, "error")
+    agent, [line] = make(), program.find_skills()[1]
     assert line.startswith("[skill] .claude/skills/bad") and "\n" not in line
     assert (agent.system, agent.tools) == (bare.system, bare.tools)
 
@@ -159,13 +156,12 @@ def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
 def test_skills_in_a_folder_that_is_a_link_to_another_are_left_out(make):
     skill(path="../elsewhere/skills/review/SKILL.md")
     Path(".agents").symlink_to("../elsewhere")
-    agent = make()
-    [line] = shown(agent, "error")
+    agent, [line] = make(), program.find_skills()[1]
     assert agent.skills == {} and "outside" in line
 
 
 def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
-    skill(SKILL + "x" * 99 + "\n" + "more and more\n" * 3_000_000)
+    skill(SKILL + "x" * 99 + "\n" + "more and more\n" * 300_000)
     answer = run_tool(make(), call("load_skill", name="review"))["content"]
     assert len(answer) < 51_000 and "offset=" in answer
 
@@ -205,8 +201,8 @@ def put_back(agent, *names):
     calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
     agent.messages = history(*calls, said("Done."))
     message = program.replacement(agent, "All is well.", agent.messages, True, 1_000)
-    pairs = zip(message["parts"], texts(message), strict=True)
-    return [text for part, text in pairs if part == "skills"]
+    found = [b for b in message["content"] if program.part_of(b) == "skills"]
+    return texts({"content": found})
 
 
 def test_a_loaded_skill_is_put_back_as_it_is_now_the_newest_first(make):
@@ -244,5 +240,4 @@ def test_many_skills_take_a_bounded_part_of_each_request(make):
     agent = make(reply("Hello."), window=30_000, max_output=8_000)
     assert take_turn(agent, "Hi") == "Hello."
     assert size(agent.system) < agent.threshold // 4 and "more" in prompt(agent)
-    program.first_screen(agent, unasked=False)
-    assert len(shown(agent, "note")[-1]) < 300
+    assert len(program.first_screen(agent, unasked=False)) < 300

@@ -31,6 +31,7 @@ from agent import (
     Terminal,
     begin,
     blocks,
+    part_of,
     pays_after,
     show,
     work_on,
@@ -85,16 +86,17 @@ SCENES = [
     ),
     scene(
         "micro_compact: old results give way to placeholders",
-        "Layer 1, third step, free: over half of the threshold old results are "
-        "cleared, all but the newest three. In the tutorials: s06, v5, s08's L2.",
+        "Layer 1, third step, free: over 0.7 of the threshold, or a quarter of it when "
+        "the prompt cache has gone cold anyway, old results are cleared, all but the "
+        "newest three. In the tutorials: s06, v5, s08's L2.",
         "a file can be read again; what a command printed is saved first, and the "
         "placeholder says where. The thinking behind the first change goes too: it is "
         "signed over all that stood before it, so the API would refuse it.",
         "Read on: the settings, the state, and how the tests are built.",
         use("read_file", path="agent.py", offset=45, limit=90, thinking="Settings."),
-        head("tests/builders.py", 2_700, thinking="Now the tests."),
-        head("tests/test_loop.py", 2_700),
-        head("tests/test_layer1.py", 2_700),
+        head("tests/builders.py", 3_400, thinking="Now the tests."),
+        head("tests/test_loop.py", 3_400),
+        head("tests/test_layer1.py", 3_400),
         "Settings come first, then the state; tests are tables over builders.",
     ),
     scene(
@@ -286,12 +288,12 @@ def parts(messages):
         if isinstance(message["content"], str):
             yield [("you typed", message["content"], message["content"])]
         else:
-            pairs = itertools.zip_longest(message["content"], message.get("parts", []))
-            yield [described(block, part, names) for block, part in pairs]
+            yield [described(block, message, names) for block in message["content"]]
 
 
-def described(block, part, names):
+def described(block, message, names):
     kind = block["type"]
+    ours = kind == "text" and "carried" in message
     text = next(filter(None, map(block.get, ("content", "text", kind))), "")
     if kind == "tool_use":
         return f"tool_use {block['name']}", "", json.dumps(block["input"])
@@ -301,7 +303,11 @@ def described(block, part, names):
     if text.startswith("<persisted-output>"):
         return "preview", short.split("\n")[1], text
     name = f" {names[block['tool_use_id']]}" if kind == "tool_result" else ""
-    return f"{part or kind}{name}", text if kind == "text" else "", text
+    return (
+        f"{part_of(block) if ours else kind}{name}",
+        text if kind == "text" else "",
+        text,
+    )
 
 
 def changed(old, new):
@@ -336,7 +342,7 @@ def bill(sent, rewrites, freed):
     extra = sum(s.price for _, s in summaries)
     pays = round(rewrites + extra / (CACHE_READ * freed))
     after = f"after {pays} request{'s' * (pays > 1)}" if pays else "at once"
-    yield f"    {freed:,} tokens less in each request: pays {after}"
+    yield f"    {freed:,} tokens less in each request: paid back {after}"
 
 
 # --- The closing, and the command line ---

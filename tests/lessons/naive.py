@@ -162,8 +162,14 @@ def ours(model, *prompts, **limits):
 def bill(usages):
     """What share of requests came from the prompt cache, and their price in tokens."""
     new, written, known = map(sum, zip(*usages))
-    price = round(new + 1.25 * written + 0.1 * known, -3)
+    cached = program.CACHE_WRITE * written + program.CACHE_READ * known
+    price = round(new + cached, -3)
     return f"{known / (new + written + known):.0%} from the cache, price {price:,.0f}"
+
+
+PRICES = f"""\
+price: a token that is written to the prompt cache counts {program.CACHE_WRITE}, \
+one that is read from it {program.CACHE_READ}, any other 1; replies are left out."""
 
 
 def append_for_ever(client, messages, before=list):
@@ -271,6 +277,7 @@ def chapter_4():
     append_for_ever(every_turn, [person("Read them.")], forget)
     _, acted = ours(seldom, "Read them.", threshold=50_000)
     say(f"""
+        {PRICES}
         naive: one reply reads six files; all results but the newest 3 are cleared.
         damage: of 6 files the model sees {seen(first.requests[1])}.
         naive: it thinks, reads one file more, and one more result is cleared.
@@ -403,6 +410,7 @@ def chapter_7():
     asked, usage = mine.asked[0], mine.usages[mine.requests.index(mine.asked[0])]
     whole = task in str(asked)
     say(f"""
+        {PRICES}
         naive: the first 80,000 characters: {head} of 60 results, the task: {first}.
         naive: or the last 80,000: {tail} of 60 results, the task: {last}.
         damage: max_tokens=2000 went into thinking: {problem}

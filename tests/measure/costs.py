@@ -4,20 +4,13 @@
     python tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
 
 Replays recorded conversations under several policies, and prices and searches every
-request that would have been sent. No key, no network, no SDK.
-
-cost    of all requests in input tokens, with prefix caching: read 0.1, written 1.25,
-        output 5; the sum over all sessions, in parts of the sum for doing nothing
-E       edits: the share of the lines that an edit must quote, and that had stood
-        anywhere before, which still stand in the request; the mean over replies
-N       names: the same of the names and paths in calls and final answers that a tool
-        result had shown before
-R       (E + N) / 2
+request that would have been sent. Under its table it says what the columns mean. No
+key, no network, no SDK.
 
 "ours" is agent.py itself, by the settings of the shell: its loop asks a client that
-hands out the recorded replies, and calls tools that hand out the recorded results.
-Thinking is left out, an image counts as the word [image], and where the recorder
-compacted its own context the messages go on whole.
+hands out the recorded replies, and calls tools that hand out the recorded results; its
+clock is the session's. Thinking is left out, an image counts as the word [image], and
+where the recorder compacted its own context the messages go on whole.
 """
 
 import argparse
@@ -26,6 +19,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -38,10 +32,10 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
-from charts import BLUE, GREEN, ORANGE, TEXT, WAYS, Dot, scatter, three_ways
-from policies import PEERS, SUMMARY, TUTORIALS
-from prices import Meter, replay
-from recorded import Measured, Message, Session, Unusable, read_messages
+from charts import BLUE, GREEN, ORANGE, TEXT, WAYS, Cost, three_ways, two_bars
+from policies import PEERS, READ_IN, SUMMARY, TUTORIALS
+from prices import OUTPUT, Meter, replay
+from recorded import Measured, Message, Session, Unusable, read_gaps, read_messages
 from stub import Stream
 
 import agent as program
@@ -72,6 +66,14 @@ class Recording:
         self.measured = Measured()
         self.known: dict[int, tuple[Any, Message]] = {}
 
+    def coming(self) -> int:
+        """The index of the message that comes next, of the last one at the end."""
+        return min(self.next, len(self.session.messages) - 1)
+
+    def clock(self) -> float:
+        """The time in seconds: of the recorded request that comes next."""
+        return self.session.times[self.coming()]
+
     def typed(self) -> Iterator[str]:
         """What the person typed, up to the end of the recording."""
         while self.next < len(self.session.messages):
@@ -83,6 +85,7 @@ class Recording:
     def answer(self, request: dict) -> dict:
         """The next recorded reply, or a summary; TurnOver if none comes next."""
         history = self.history(request["messages"])
+        self.meter.wait(self.coming())
         if wants_summary(request["messages"][-1]):
             size = self.meter.summarise_live(history)
             text = "word " * int(SUMMARY * 3.1 / 5)
@@ -127,9 +130,10 @@ class Recording:
         return result["content"]
 
     def listen(self, style: str, text: str) -> None:
-        """Count what layer 1 says that it has cleared."""
-        cleared = text.startswith("[micro_compact]")
-        self.meter.clearings += style == "layer" and cleared
+        """Count what layer 1 says that it has cleared, or saved before it was seen."""
+        if style == "layer":
+            self.meter.clearings += text.startswith("[micro_compact]")
+            self.meter.previews += text.startswith("[tool_result_budget]")
 
 
 def finished(content: list[dict], size: float, output: float) -> dict:
@@ -150,15 +154,19 @@ def wants_summary(message: dict) -> bool:
     return "<analysis>" in text and "<summary>" in text
 
 
-def drive(session: Session, fields: Mapping[str, Any]) -> Meter:
+def drive(
+    session: Session, fields: Mapping[str, Any], read: float = program.CACHE_READ
+) -> Meter:
     """The meter after a session of agent.py's own with these fields of Agent."""
-    meter = Meter(session)
+    meter = Meter(session, read=read)
     recording = Recording(session, meter)
+    clock = SimpleNamespace(**vars(time) | {"monotonic": recording.clock})
     world = {"approve": lambda *_: None, "emit": recording.listen}
     tools: Any = recording.tools()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
+        stack.enter_context(mock.patch.object(program, "time", clock))
         agent = program.Agent(client=recording, tools=tools, **world, **fields)
         for text in recording.typed():
             try:
@@ -181,14 +189,14 @@ def limits(changes: Mapping[str, str]) -> dict[str, Any]:
 Runs = dict[str, Callable[[Session], Meter]]
 
 
-def runs(peers: bool, changes: list[str]) -> Runs:
+def runs(peers: bool, changes: list[str], read: float = program.CACHE_READ) -> Runs:
     """What to measure: a function from a session to a meter, for each policy."""
     own = {"summaries": limits({}) | {"clear_above": sys.maxsize}, "ours": limits({})}
     own |= {f"ours {change}": limits(changed(change)) for change in changes}
-    loops = {name: partial(drive, fields=own[name]) for name in own}
-    theirs = {n: partial(replay, policy=rule) for n, rule in TUTORIALS.items()}
-    others = {n: partial(replay, policy=rule) for n, rule in PEERS.items() if peers}
-    return theirs | loops | others
+    loops = {name: partial(drive, fields=own[name], read=read) for name in own}
+    rules = TUTORIALS | (PEERS if peers else {})
+    theirs = {n: partial(replay, policy=rules[n], read=read) for n in rules}
+    return theirs | loops
 
 
 def changed(change: str) -> dict[str, str]:
@@ -202,7 +210,7 @@ def changed(change: str) -> dict[str, str]:
 
 
 def measure(sessions: list[Session], runs: Runs) -> list[dict]:
-    """A row for each policy, over all sessions."""
+    """A row for each policy, over all sessions, the cheapest first."""
     steps = itertools.product(runs, sessions)
     done = {name: [] for name in runs}
     for step, (name, session) in enumerate(steps):
@@ -210,7 +218,8 @@ def measure(sessions: list[Session], runs: Runs) -> list[dict]:
         done[name].append(runs[name](session))
     progress(0, 0, "")
     whole = sum(meter.cost for meter in done["nothing"])
-    return [row(name, meters, whole) for name, meters in done.items()]
+    rows = [row(name, meters, whole) for name, meters in done.items()]
+    return sorted(rows, key=lambda row: row["cost"])
 
 
 def progress(done: int, all: int, name: str) -> None:
@@ -231,6 +240,7 @@ def row(name: str, meters: list[Meter], whole: float) -> dict:
         "cost": round(sum(meter.cost for meter in meters) / whole, 4),
         "summaries": sum(meter.summaries for meter in meters),
         "clearings": sum(meter.clearings for meter in meters),
+        "previews": sum(meter.previews for meter in meters),
         "average": round(mean(contexts, 0)),
         "largest": round(max(contexts, default=0)),
         "E": round(edits, 4),
@@ -245,8 +255,8 @@ def mean(values: list[float], none: float) -> float:
     return sum(values) / len(values) if values else none
 
 
-def table(rows: list[dict]) -> str:
-    """The rows as text, what they come to, and what they do not show."""
+def table(rows: list[dict], legend: str) -> str:
+    """The rows as text, what they come to and mean, and what they do not show."""
     width = max(len(row["policy"]) for row in rows)
     heads = "   cost  summaries  clearings  average  largest      E      N      R"
     lines = [
@@ -255,27 +265,74 @@ def table(rows: list[dict]) -> str:
         f"  {row['E']:.3f}  {row['N']:.3f}  {row['R']:.3f}"
         for row in rows
     ]
-    return "\n".join([f"{'':<{width}}{heads}", *lines, "", verdict(rows), "", CAVEATS])
+    title = f"{rows[0]['requests']:,} recorded requests, replayed under each policy:\n"
+    parts = [title, f"{'':<{width}}{heads}", *lines, "", verdict(rows), "", legend]
+    parts.append(CAVEATS)
+    return "\n".join(parts)
 
 
 def verdict(rows: list[dict]) -> str:
-    """One sentence: what was cheapest, what kept most, what ours costs between them."""
-    forgetting = [row for row in rows if row["summaries"] + row["clearings"]] or rows
+    """What was cheapest, what of those that forget kept most, and what ours costs."""
+    ways = "summaries", "clearings", "previews"
+    forgetting = [row for row in rows if any(row[way] for way in ways)] or rows
     best = max(row["R"] for row in forgetting)
     keeping = [row for row in forgetting if row["R"] > best - NO_MATTER]
-    cheapest = min(forgetting, key=lambda row: row["cost"])
     most = min(keeping, key=lambda row: row["cost"])
     ours = next(row for row in rows if row["policy"] == "ours")
-    return (
-        f"Cheapest was {cheapest['policy']} ({figures(cheapest)}), most was kept for "
-        f"the least by {most['policy']} ({figures(most)});\n"
-        f"the settings in force come to {figures(ours)}."
+    lines = [
+        f"Cheapest was {figures(rows[0])}.",
+        f"Of what forgets, most was kept, for the least, by {figures(most)}.",
+        f"The settings in force: {figures(ours)}.",
+    ]
+    if times := ours["previews"]:
+        lines.append(
+            f"Results too large to be shown went to disk in ours: {times} times."
+        )
+    return "\n".join(lines)
+
+
+def legend(sessions: list[Session], read: float, peers: bool) -> str:
+    """What the columns and the rows of a table mean, its prices and its clock."""
+    write, usual = program.CACHE_WRITE, program.CACHE_READ
+    whose = "as agent.py has it, --read sets another" if read == usual else "by --read"
+    rest = (
+        f"\nThe rest: other agents, by their sources as of {READ_IN}." if peers else ""
     )
+    return f"""\
+cost       of all requests and replies, in parts of the cost of "nothing". Prices: of an
+           input token 1, {write:g} if it is written to the prompt cache, {read:g} if
+           it is read from there ({whose}); of output {OUTPUT}
+clock      {clock(sessions)}
+summaries  how often a summary, which is one more request, replaced old messages
+clearings  how often placeholders replaced old results of tools
+average    tokens of a request on average, and of the largest
+E          edits: of the lines that an edit must quote, and that had stood anywhere
+           before, the share that still stood in the request; the mean over replies
+N          names: the same of the names and paths in calls and final answers that a
+           result of a tool had shown before
+R          (E + N) / 2: how much of what was needed next was still in sight. What went
+           to disk does not count, even if it is one read away from there
+
+"nothing" forgets nothing; s06, s08 and v5 are the tutorials' rules, "s06 cached" with a
+prompt cache; "ours" is agent.py, and "summaries" is agent.py without clearing.{rest}
+"""
+
+
+def clock(sessions: list[Session]) -> str:
+    """By which clock the prompt cache lives, in one line or two."""
+    gone = f"after {program.CACHE_SECONDS} s without a request the cache is gone"
+    timed, all = sum(session.timed for session in sessions), len(sessions)
+    if timed == all:
+        return f"the recorded one: {gone}"
+    if timed:
+        rest = "in the others, it counts as alive"
+        return f"the recorded one in {timed} of {all} sessions: {gone};\n{'':11}{rest}"
+    return "no times are recorded: the cache counts as alive all the time"
 
 
 def figures(row: dict) -> str:
-    """The two numbers that count."""
-    return f"cost {row['cost']:.2f}, R {row['R']:.3f}"
+    """A policy, and the two numbers that count."""
+    return f"{row['policy']} (cost {row['cost']:.2f}, R {row['R']:.3f})"
 
 
 # ---- pictures, and the command line ----
@@ -289,17 +346,24 @@ def color(name: str) -> str:
     return ORANGE if tutorial else GREEN if name in PEERS else TEXT
 
 
-def read(paths: list[Path]) -> list[Session]:
+def read(paths: list[Path], gaps: Path | None = None) -> list[Session]:
     """The sessions in files; one line for each file that holds none."""
-    sessions = []
+    sessions, known = [], read_gaps(gaps) if gaps else {}
     for path in paths:
         try:
-            sessions.append(Session(read_messages(path)))
+            sessions.append(Session(read_messages(path, known.get(path.stem))))
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
     if not sessions:
         raise Unusable("There is nothing to measure.")
     return sessions
+
+
+def price(text: str) -> float:
+    """A price on the command line: a number from 0 on."""
+    if not 0 <= (number := float(text)) < float("inf"):
+        raise ValueError
+    return number
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -312,13 +376,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--peers", action="store_true", help="other agents' rules too")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,...")
+    text = "of a token from the prompt cache, in that of an input token"
+    parser.add_argument("--read", type=price, default=program.CACHE_READ, help=text)
+    text = "the seconds between requests, of files without times"
+    parser.add_argument("--gaps", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="the rows as JSON")
-    parser.add_argument("--svg", type=Path, help="draw cost against what is kept")
+    parser.add_argument("--svg", type=Path, help="draw cost and what is kept")
     parser.add_argument("--session", type=Path, help="draw the longest session")
     options = parser.parse_args(argv)
     try:
-        wanted = runs(options.peers, options.set)
-        report(options, read(options.files), wanted)
+        wanted = runs(options.peers, options.set, options.read)
+        report(options, read(options.files, options.gaps), wanted)
     except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -330,10 +398,11 @@ def main(argv: list[str] | None = None) -> int:
 def report(options: argparse.Namespace, sessions: list[Session], wanted: Runs) -> None:
     """Print the rows and write the pictures that were asked for."""
     rows = measure(sessions, wanted)
-    print(json.dumps(rows, indent=1) if options.json else table(rows))
+    about = legend(sessions, options.read, options.peers)
+    print(json.dumps(rows, indent=1) if options.json else table(rows, about))
     if options.svg:
-        dots = [Dot(n := r["policy"], r["cost"], r["R"], color(n)) for r in rows]
-        options.svg.write_text(scatter(dots))
+        found = [Cost(n := r["policy"], r["cost"], r["R"], color(n)) for r in rows]
+        options.svg.write_text(two_bars(found))
     if options.session:
         longest = max(sessions, key=lambda session: len(session.messages))
         courses = {name: wanted[name](longest).steps for name in WAYS}

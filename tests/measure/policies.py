@@ -1,8 +1,8 @@
 """How others forget: each rule takes a history and returns the one to go on with.
 
 The tutorials' rules, and those of other agents by their sources and documents as of
-autumn 2026, in a few lines each, for a window of 200,000 tokens, which are counted as
-they are priced. What a summary costs they tell the meter (see prices.py).
+READ_IN, in a few lines each, for a window of 200,000 tokens, which are counted as they
+are priced. What a summary costs they tell the meter (see prices.py).
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from recorded import Block, Message, message, note, text_block
 
+READ_IN = "November 2026"
 WINDOW = 200_000
 FIXED = 3_500  # tokens of the system prompt and the tools in every request
 SUMMARY = 2_500  # tokens of a summary
@@ -188,22 +189,33 @@ def shortened(history: list[Message], most: int) -> float:
 
 
 def opencode(history: list[Message], meter: Any) -> list[Message]:
-    """Results two turns back, between turns; near the window's end a summary."""
-    typed = [i for i, m in enumerate(history) if is_typed(m)]
-    if typed[-1:] == [len(history) - 1] and len(typed) > 2:
-        old = [r for r in beyond(history, 40_000) if r[0][0] < typed[-3]]
-        old = [r for r in old if len(r[1].text) > 100]
-        if sum(block.tokens for _, block in old) >= 20_000:
-            text = "[Old tool result content cleared]"
-            history = cleared(history, old, meter, text)
+    """Near the window's end a summary of all but the newest 15,000 tokens."""
     if total(history) <= 168_000:
         return history
     meter.summarise(total(history))
     return [summary(), *history[newest(history, 15_000) :]]
 
 
+def opencode_pruning(history: list[Message], meter: Any) -> list[Message]:
+    """opencode as a setting has it: between turns also old results are cleared.
+
+    The newest two turns are passed over, then the newest 40,000 tokens of results.
+    """
+    typed = [i for i, m in enumerate(history) if is_typed(m)]
+    if typed[-1:] == [len(history) - 1] and len(typed) > 2:
+        old = beyond(history[: typed[-3]], 40_000)
+        old = [r for r in old if len(r[1].text) > 100]
+        if sum(block.tokens for _, block in old) >= 20_000:
+            text = "[Old tool result content cleared]"
+            history = cleared(history, old, meter, text)
+    return opencode(history, meter)
+
+
 def codex(history: list[Message], meter: Any) -> list[Message]:
-    """A summary at 90% of the window; the newest of the person's messages stay."""
+    """A summary at 90% of the window; the newest of the person's messages stay.
+
+    For OpenAI's own models the server does it; this is what other models get.
+    """
     if total(history) <= 0.9 * WINDOW:
         return history
     meter.summarise_live([*history, ASKED])
@@ -212,8 +224,11 @@ def codex(history: list[Message], meter: Any) -> list[Message]:
 
 
 def gemini_cli(history: list[Message], meter: Any) -> list[Message]:
-    """At 70% of the window a summary, in two calls, of the turns in the older 70%."""
-    if total(history) <= 0.7 * WINDOW:
+    """At 50% of the window a summary, in two calls, of the turns in the older 70%.
+
+    Of results beyond the newest 50,000 tokens of them 40,000 characters stay.
+    """
+    if total(history) <= 0.5 * WINDOW:
         return history
     turns = [i for i, m in enumerate(history) if is_typed(m)]
     most = 0.7 * characters(history)
@@ -221,18 +236,21 @@ def gemini_cli(history: list[Message], meter: Any) -> list[Message]:
     cut = next(late, turns[-1] if turns else 0)
     if cut == 0:
         return history  # there is but one turn
-    ends = {at: b.text.split("\n")[-30:] for at, b in beyond(history, 50_000)}
-    history = rewritten(history, {at: "\n".join(ends[at]) for at in ends})
+    old = [(at, b.text) for at, b in beyond(history, 50_000) if len(b.text) > 40_000]
+    ends = {at: f"{text[:8_000]}\n...\n{text[-32_000:]}" for at, text in old}
+    history = rewritten(history, ends)
+    if total(history[:cut]) - FIXED <= summary().tokens:
+        return history  # a summary that frees nothing is not taken
     meter.summarise(total(history[:cut]), calls=2)
     return [summary(), *history[cut:]]
 
 
 def openhands(history: list[Message], meter: Any) -> list[Message]:
-    """Over 120 events the first 4 and the newest 55 stay, and a summary between."""
-    if len(history) <= 120:
+    """Over 240 events the first 2 and the newest 117 stay, and a summary between."""
+    if len(history) <= 240:
         return history
-    head = 4 + is_result(history[4])
-    tail = before_pair(history, len(history) - 55)
+    head = 2 + is_result(history[2])
+    tail = before_pair(history, len(history) - 117)
     meter.summarise(shortened(history[head:tail], 10_000))
     return [*history[:head], summary(), *history[tail:]]
 
@@ -254,6 +272,7 @@ TUTORIALS = {
 PEERS = {
     "pi": Policy(pi),
     "opencode": Policy(opencode),
+    "opencode, pruning": Policy(opencode_pruning),
     "codex": Policy(codex),
     "gemini-cli": Policy(gemini_cli),
     "OpenHands": Policy(openhands),

@@ -1,9 +1,9 @@
 """What a request costs, and what still stands in it of what its reply needs.
 
 Each request has two cache markers, on the system prompt and at its end; a marker finds
-what an earlier one wrote within 20 positions, its own the first of them (a run of
-blocks of one type is one position, an assistant message one more). The cache is taken
-as alive.
+what an earlier one wrote if that lies at most 20 positions back (a run of blocks of one
+type is one position, an assistant message one more). Where no request was sent for
+CACHE_SECONDS, by the session's own clock, the cache is gone.
 """
 
 from collections import Counter
@@ -13,8 +13,10 @@ from typing import NamedTuple
 from policies import FIXED, SUMMARY, Policy
 from recorded import Message, Session
 
-READ, WRITE, OUTPUT = 0.1, 1.25, 5  # prices, in those of an input token without cache
-LOOK_BACK = 20  # positions that a cache marker looks at, its own included
+from agent import CACHE_READ, CACHE_SECONDS, CACHE_WRITE
+
+OUTPUT = 5  # the price of a token, in that of an input token without a cache
+LOOK_BACK = 20  # positions that a cache marker looks back
 
 
 class Sent(NamedTuple):
@@ -29,10 +31,14 @@ class Sent(NamedTuple):
 class Meter:
     """Prices the requests of one policy on one session, and searches them."""
 
-    def __init__(self, session: Session, cached: bool = True) -> None:
+    def __init__(
+        self, session: Session, cached: bool = True, read: float = CACHE_READ
+    ) -> None:
         self.session, self.cached = session, cached
-        self.write = WRITE if cached else 1
+        self.read, self.write = read, CACHE_WRITE if cached else 1
+        self.now = float("-inf")  # seconds, of the last request
         self.cost, self.summaries, self.clearings = 0.0, 0, 0
+        self.previews = 0  # how often results went to disk that were too large to show
         self.contexts: list[float] = []
         self.steps: list[list[int]] = []  # context, clearings, summaries so far
         self.edits: list[float] = []
@@ -41,12 +47,19 @@ class Meter:
         self.written: set[int] = set()
         self.standing: Counter[str] = Counter()
 
+    def wait(self, at: int) -> None:
+        """Let it be the time of the message with this index; the cache may be gone."""
+        before, self.now = self.now, self.session.times[at]
+        if self.now - before > CACHE_SECONDS:
+            self.written.clear()
+
     def send(self, history: list[Message], output: float) -> float:
         """Price a request and its reply; returns the request's tokens."""
         self.follow(history)
         last = self.sent[-1]
         read = self.cached_tokens() if self.cached else 0
-        self.cost += READ * read + self.write * (last.tokens - read) + OUTPUT * output
+        self.cost += self.read * read + self.write * (last.tokens - read)
+        self.cost += OUTPUT * output
         self.written.add(last.prefix)
         return last.tokens
 
@@ -78,7 +91,7 @@ class Meter:
     def cached_tokens(self) -> float:
         """How much of the request an earlier one wrote where a marker finds it."""
         for sent in reversed(self.sent):
-            if self.sent[-1].position - sent.position >= LOOK_BACK:
+            if self.sent[-1].position - sent.position > LOOK_BACK:
                 break
             if sent.prefix in self.written:
                 return sent.tokens
@@ -113,12 +126,13 @@ class Meter:
         return self.send(history, SUMMARY)
 
 
-def replay(session: Session, policy: Policy) -> Meter:
-    """The meter after a session under a rule."""
-    meter = Meter(session, policy.cached)
+def replay(session: Session, policy: Policy, read: float = CACHE_READ) -> Meter:
+    """The meter after a session under a rule, at this price of reading the cache."""
+    meter = Meter(session, policy.cached, read)
     history: list[Message] = []
     for at, recorded in enumerate(session.measured):
         if recorded.role == "assistant":
+            meter.wait(at)
             sent = policy.rule(history, meter)
             history = sent if policy.lasting else history
             meter.reply(sent, at)

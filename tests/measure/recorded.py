@@ -2,11 +2,15 @@
 
 Our transcripts and Claude Code's sessions have one JSON object a line, and are told
 apart by what stands in it. Thinking is left out, and an image becomes "[image]".
+Claude Code's lines have times; for others the gaps between requests may be given.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,14 +38,24 @@ class Unusable(Exception):
     """A file or a setting that cannot be used; the text is one line for the person."""
 
 
-def read_messages(path: Path) -> list[dict]:
-    """The conversation in a file: typed texts, replies, and the results of each."""
+def read_messages(path: Path, gaps: Mapping[int, float] | None = None) -> list[dict]:
+    """The conversation in a file: typed texts, replies, and the results of each.
+
+    A reply has the "time" of its request, in seconds, where the lines have times, or
+    where `gaps` are given: by the number of a reply among the messages, from 0, the
+    seconds between its request and the one before.
+    """
     recorded: list[dict] = []
     for line in path.read_bytes().split(b"\n"):
         try:
-            recorded += [parts_of(m) for m in messages_in(json.loads(line), recorded)]
+            entry = json.loads(line)
+            found = [parts_of(message) for message in messages_in(entry, recorded)]
+            recorded += [message | {"time": time_of(entry)} for message in found]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # a damaged line, or one of another program's
+    if gaps is not None:  # before a reply, its request is sent
+        times = accumulate(gaps.get(n + 1, 0.0) for n in range(len(recorded)))
+        recorded = [m | {"time": time} for m, time in zip(recorded, times)]
     messages = in_order(whole_replies(recorded))
     if not any(m["role"] == "assistant" for m in messages):
         raise Unusable(f"{path}: neither a transcript nor a session of Claude Code")
@@ -56,6 +70,29 @@ def messages_in(entry: dict, before: list) -> list[dict]:
         said = not any(entry.get(key) for key in NOT_SAID)
         entry = entry["message"] if said else {}
     return [entry] if entry.get("role") in ("user", "assistant") else []
+
+
+def time_of(entry: dict) -> float | None:
+    """When a line was written, in seconds, if it says so."""
+    with suppress(KeyError, ValueError, TypeError, AttributeError):
+        stamp = entry["timestamp"].rstrip("Z") + "+00:00"  # Python 3.10 knows no Z
+        return datetime.fromisoformat(stamp).timestamp()
+    return None
+
+
+def read_gaps(path: Path) -> dict[str, dict[int, float]]:
+    """Gaps in seconds by the number of a message, by the name of a file without .jsonl.
+
+    Such a file holds {"NAME": {"NUMBER": SECONDS, ...}, ...}; see `read_messages`.
+    """
+    try:
+        return {
+            name: {int(number): float(gap) for number, gap in gaps.items()}
+            for name, gaps in json.loads(path.read_bytes()).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        form = '{"NAME": {"NUMBER": SECONDS, ...}, ...}'
+        raise Unusable(f"{path}: no gaps in the form {form}") from error
 
 
 def parts_of(message: dict) -> dict:
@@ -98,7 +135,10 @@ def text_in(content: Any) -> str:
 
 
 def whole_replies(recorded: list[dict]) -> list[dict]:
-    """The messages with each reply in one piece, which may stand in several lines."""
+    """The messages with each reply in one piece, which may stand in several lines.
+
+    Its request was sent when the line before it was written.
+    """
     messages: list[dict] = []
     reply = None
     for message in recorded:
@@ -109,6 +149,7 @@ def whole_replies(recorded: list[dict]) -> list[dict]:
             reply["id"] = message["id"]
         else:
             reply = message
+            reply["time"] = messages[-1]["time"] if messages else None
             messages.append(reply)
     return messages
 
@@ -122,7 +163,7 @@ def in_order(recorded: list[dict]) -> list[dict]:
         if message["role"] == "user" and said.strip():
             messages.append({"role": "user", "content": said})
         elif message["role"] == "assistant" and messages:
-            messages += answered(message["content"], found)
+            messages += answered(message, found)
     return messages
 
 
@@ -131,10 +172,12 @@ def parts(messages: list[dict], type: str) -> Iterator[dict]:
     return (p for m in messages for p in m["content"] if p["type"] == type)
 
 
-def answered(content: list[dict], found: dict[str, dict]) -> list[dict]:
+def answered(reply: dict, found: dict[str, dict]) -> list[dict]:
     """A reply, and the message with its results; nothing if it is empty."""
-    content = [p for p in content if p["type"] == "tool_use" or p["text"].strip()]
-    reply = {"role": "assistant", "content": content}
+    said = reply["content"]
+    content = [p for p in said if p["type"] == "tool_use" or p["text"].strip()]
+    time = {} if reply["time"] is None else {"time": reply["time"]}
+    reply = {"role": "assistant", "content": content} | time
     calls = [part["id"] for part in parts([reply], "tool_use")]
     cut_off = "(no result was recorded)"
     missing = {c: result_of(c, cut_off) | {"is_error": True} for c in calls}
@@ -252,10 +295,17 @@ def names(text: str) -> Iterator[str]:
 
 
 class Session:
-    """A recorded conversation, and for each reply the lines and names it needed."""
+    """A recorded conversation, and for each reply the lines and names it needed.
+
+    `times`: for each message the seconds at which the request before it was sent, its
+    own if it is a reply; all the same where no reply has a time.
+    """
 
     def __init__(self, messages: list[dict]) -> None:
         self.messages = messages
+        asked = [m["time"] for m in messages if "time" in m]
+        self.timed, start = bool(asked), min(asked, default=0.0)
+        self.times = [*accumulate((m.get("time", start) for m in messages), max)]
         self.measured = [*map(Measured().message, messages)]
         self.blocks = [(i, b) for i, m in enumerate(self.measured) for b in m.blocks]
         self.texts = {block.text for _, block in self.blocks}
