@@ -1775,6 +1775,7 @@ on in the next; several pasted lines are one prompt."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", *LEAVE)
 HISTORY = TRANSCRIPT_DIR / "history"
+ROWS = {"words": "what you said", "files": "restored files"}  # of /context
 MAX_LISTED = 20  # conversations
 MAX_SHOWN = 200  # lines of a change; `v` shows the rest
 THOUGHT_LINES = 3  # on the screen
@@ -1808,13 +1809,17 @@ def show(terminal: Terminal, style: str, text: str) -> None:
     with terminal.lock:
         if style == "wait":
             terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
-        elif style == "thinking":
+            return
+        if style == "thinking":
             terminal.thought += text
-        elif style != "text" or terminal.streams:
-            stop_clock(terminal)
-            thought, terminal.thought = terminal.thought.split(), ""
-            if thought and terminal.streams:
-                put(terminal, "thinking", " ".join(thought))
+            return
+        if terminal.drawn:
+            print("\r\x1b[K", end="", file=terminal.out, flush=True)
+        terminal.since, terminal.drawn = 0.0, False  # nothing is waited for any more
+        thought, terminal.thought = terminal.thought.split(), ""
+        if thought and terminal.streams:
+            put(terminal, "thinking", " ".join(thought))
+        if style != "text" or terminal.streams:
             put(terminal, style, text)
 
 
@@ -1898,21 +1903,12 @@ def clock(terminal: Terminal) -> None:
                 terminal.drawn = True
 
 
-def stop_clock(terminal: Terminal) -> None:
-    """Nothing is waited for any more: take the line of the clock away."""
-    with terminal.lock:
-        if terminal.drawn:
-            print("\r\x1b[K", end="", file=terminal.out, flush=True)
-        terminal.since, terminal.drawn = 0.0, False
-
-
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     """Raise ToolError unless the person lets a tool run; without a terminal: no."""
     if name in agent.allowed:
         return
     if not sys.stdin.isatty():
-        show(terminal, "error", f"[{name}] refused: no terminal to ask on (see --yes)")
-        refuse("there is no terminal to ask on")
+        refuse("no terminal to ask on, see --yes")
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
     rest, answer = [f"  {line}" for line in what.rstrip().split("\n")], "v"
     style, most = ("command", len(rest)) if name == "bash" else ("diff", MAX_SHOWN)
@@ -1955,10 +1951,8 @@ def context_table(agent: Agent) -> str:
             if block["type"] == "tool_result":
                 part = f"results of {names[block['tool_use_id']]}"
             elif message["role"] == "user":
-                part = {"words": "what you said", "files": "restored files"}.get(
-                    part_of(block), part_of(block)
-                )
-            parts[part] += size(block)
+                part = part_of(block)
+            parts[ROWS.get(part, part)] += size(block)
     whole = sum(parts.values())
     tokens, bill = context_tokens(agent), agent.bill
     rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
@@ -1966,10 +1960,10 @@ def context_table(agent: Agent) -> str:
         f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens).rstrip('.')}".rstrip()
         for part, n in [*rows, ("in all", tokens)]
     ]
-    read = bill["read"] / max(1, bill["sent"])
+    sent, read = bill["sent"], bill["read"] / max(1, bill["sent"])
     lines += [
         f"of the {agent.threshold:,} threshold, over which it is summarised",
-        f"sent so far: {bill['sent']:,} tokens, {read:.0%} of them from the cache",
+        f"sent so far: {sent:,} tokens, {read:.0%} of them from the cache",
         f"it would be {bill['unforgotten']:,} if nothing had been forgotten",
         f"not asked about: {', '.join(sorted(agent.allowed)) or 'nothing'}",
         f"transcript: {agent.transcript}",
@@ -2034,7 +2028,10 @@ def take_up(agent: Agent, which: str) -> None:
         path = next((p for n, (p, _) in numbered if which in ("", str(n))), None)
     if not path:
         text = "give a file, or a number of /resume. A prompt stands before --resume."
-        raise AgentError(f"There is no conversation {which} in .transcripts: {text}")
+        which = which or "at all"
+        raise AgentError(
+            f"There is no conversation {which} in {TRANSCRIPT_DIR}: {text}"
+        )
     resume(agent, path)
 
 
@@ -2085,36 +2082,30 @@ def read_prompt() -> str:
 def repl(agent: Agent, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     editor = edit_lines() if sys.stdin.isatty() else None
-    hint = ""
     while True:
         try:
-            if not line:
-                hint = "Ctrl-D or /quit leaves"
-                line = read_prompt()
-            hint = "stopped"
+            line = line or read_prompt()
             if editor and line and not is_command(line):
                 keep_prompt(editor, line)
             work_on(agent, line)
             line = ""
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
+            agent.emit("error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
             line = ""
-            agent.emit("error", f"\n{hint}")  # below the ^C
         except EOFError:
             return agent.emit("plain", "")
 
 
 def work_on(agent: Agent, line: str) -> None:
     """Do what one line asks for, and say what went wrong; EOFError: leave."""
-    if not line:
-        return
     try:
         if is_command(line):
             command(agent, line)
-        else:
+        elif line:
             take_turn(agent, line)
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
-    if line.startswith("/compact") or not is_command(line):
+    if line.startswith("/compact") or line and not is_command(line):
         agent.emit("note", status_line(agent))
 
 
@@ -2177,11 +2168,10 @@ def connect(agent: Agent) -> None:
         import anthropic
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
-    except ImportError as error:
-        raise AgentError(f"{error}. {INSTALL}") from error
     except Exception as error:
-        address = os.environ.get("ANTHROPIC_BASE_URL", "")
-        raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
+        hint = f"({os.environ.get('ANTHROPIC_BASE_URL', '')}) {HINTS[None]}"
+        hint = INSTALL if isinstance(error, ImportError) else hint
+        raise AgentError(f"{error}. {hint}") from error
     with suppress(Exception):  # the models endpoint is never needed
         info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
         reported = info.max_input_tokens, info.max_tokens
@@ -2240,9 +2230,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     text = "" if options.p == "-" else options.p
     if options.p == "-" or not sys.stdin.isatty():
         text = f"{piped(agent)}\n\n{text}".strip()
-    answer = take_turn(agent, text)
-    stop_clock(terminal)
-    print(harmless(answer))
+    print(harmless(take_turn(agent, text)))
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -2252,17 +2240,15 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         epilog="At its prompt /help lists the /commands. Settings come from the shell "
         "and from the .env beside agent.py: .env.example has them all.",
     )
-    parser.add_argument("prompt", nargs="?", help="the first prompt, then go on asking")
-    parser.add_argument("-p", metavar="PROMPT", help="answer once; -: read from stdin")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("prompt", nargs="?", help="the first prompt, then go on asking")
+    one.add_argument("-p", metavar="PROMPT", help="answer once; -: read from stdin")
     parser.add_argument("--resume", nargs="?", const="", metavar="FILE|N", help="go on")
     parser.add_argument("--model", help="instead of MODEL_ID")
     parser.add_argument("--yes", action="store_true", help="run tools without asking")
     demo = {"nargs": "?", "const": 0, "type": int, "metavar": "SCENE"}
     parser.add_argument("--demo", help="see it work, no key needed", **demo)
-    options = parser.parse_args(argv)
-    if options.p is not None and options.prompt is not None:
-        parser.error("there are two prompts, of which -p takes one")
-    return options
+    return parser.parse_args(argv)
 
 
 def prepare() -> None:

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import LONG_TESTS, results, typed
+from builders import LONG, LONG_TESTS, SUMMARY, did, results, said, typed
 from builders import shown as shown_by
 from stub import StubClient, api_error, reply
 from wire import serve
@@ -550,6 +550,42 @@ def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(
     assert stub.requests[-1]["messages"][0]["content"] == "question 0"
 
 
+def test_one_answer_is_shown_of_a_conversation_that_is_taken_up(make):
+    parts = [typed("old"), said("Old."), typed("new"), said("I look."), *did("ok")]
+    program.show_last(agent := make(messages=[*parts, said("New.")]))
+    assert agent.events == [("plain", "\n> new"), ("text", "New.\n")]
+
+
+def test_with_nothing_to_compact_compact_says_so_whatever_failed_before(make):
+    agent = make(failures=program.MAX_FAILURES, messages=[typed("Hi"), said("Hello.")])
+    program.work_on(agent, "/compact")
+    assert shown_by(agent, "layer") == ["[compact] nothing to compact"]
+    assert not program.auto_compact(agent)
+    assert shown_by(agent, "layer")[1:] == ["[auto_compact] nothing to compact"]
+
+
+def test_while_a_summary_is_written_its_tokens_are_counted(make):
+    agent = make(SUMMARY, messages=[typed("Tell"), said(LONG), typed("And?")])
+    counts, agent.emit = [], lambda *event: counts.append(event)
+    program.compact_history(agent, "compact")
+    counts = [text for style, text in counts if style == "wait" and "tokens" in text]
+    numbers = [int(text.removesuffix(" tokens")) for text in counts]
+    assert len(numbers) > 1 and numbers == sorted(numbers) and numbers[-1] > 5
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["go on please"], "give a file, or a number of /resume"),
+        (["3"], "There is no conversation 3"),
+        (["0"], "There is no conversation 0"),
+    ],
+)
+def test_resume_with_what_is_no_conversation_says_what_to_give(run, argv, said):
+    status, out, err = run("-p", "and?", "--resume", *argv)
+    assert (status, out) == (1, "") and said in the_line(err)
+
+
 def test_help_lists_the_commands(person, stub):
     shown = person.say("/help")
     names = "/compact", "/context", "/resume", "/clear", "/quit", "exit", "Ctrl-C"
@@ -708,7 +744,7 @@ def test_what_failed_ends_in_red_and_the_rest_of_it_is_dim(person, stub):
     calls = [("read_file", {"path": "file"}), ("read_file", {"path": "none"})]
     stub.enqueue(reply(calls=calls), reply("Read."))
     assert "] file\n  | 1\n  |         2\n  | 3\n[" in person.say("read", "Read.")
-    assert b"\x1b[31m  | There is no file none." in person.raw
+    assert re.search(rb"\x1b\[31m  \| There is no .*none", person.raw)
     assert (
         program.colored("failed", "1\nstatus")
         == "\x1b[2m1\x1b[0m\n" + "\x1b[31mstatus\x1b[0m"
@@ -994,6 +1030,7 @@ def the_line(err):
         ([], {"KEEP_RECENT": "3.5"}, "KEEP_RECENT"),
         ([], {"MIN_SAVINGS": "1e4"}, "MIN_SAVINGS"),
         ([], {"MAX_MESSAGES": "\uff15"}, "MAX_MESSAGES"),
+        ([], {"ANTHROPIC_API_KEY": ""}, "/.env"),
         (["--resume"], {}, "transcript"),
         (["--resume", "no-such-file"], {}, "no-such-file"),
         (["--resume", "."], {}, "conversation"),
@@ -1032,3 +1069,12 @@ def test_resume_goes_on_with_the_newest_conversation_or_the_one_named(run, api):
     run("-p", "and?", "--resume", str(first))
     begun = [request["messages"][0]["content"] for request in api.requests[-2:]]
     assert begun == ["question 2", "question 0"]
+
+
+def test_resume_takes_the_numbers_of_the_list(run, api):
+    for n in range(2):
+        api.enqueue(reply(f"Answer {n}."))
+        run("-p", f"question {n}")
+    api.enqueue(reply("Gone on."))
+    assert run("-p", "and?", "--resume", "2")[1] == "Gone on.\n"
+    assert api.requests[-1]["messages"][0]["content"] == "question 0"
