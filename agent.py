@@ -1916,7 +1916,7 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
         show(terminal, style, "\n".join(rest[:most]))
         rest, most = rest[most:], len(rest)
         more = f"  ({len(rest):,} more lines: v shows them)\n" if rest else ""
-        question = f"Run {name}? y: yes, a: always (until /clear), n or why not"
+        question = f"Run {name}? y: yes, a: always until /clear, n or why not"
         show(terminal, "plain", more + question)
         answer = sys.stdin.readline().strip()
     if answer.lower() in ("a", "always"):
