@@ -220,7 +220,7 @@ def take_turn(agent: Agent, text: str) -> str:
 
 def take_reply(agent: Agent, reply: Reply) -> list[dict]:
     """Make a reply part of the conversation; returns its calls, raises AgentError."""
-    expected = context_tokens(agent)
+    sent = believed(agent, reply.sent)
     agent.tries, agent.cached = 0, reply.cached / max(1, reply.sent)
     agent.bill["unforgotten"] += reply.sent + agent.forgotten
     if reply.stop == "refusal":
@@ -228,9 +228,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
     if reply.message["content"]:
         commit(agent, reply.message)
-        believed = 3 * reply.sent > expected  # not all gateways count the cached part
-        sent, written = reply.sent if believed else expected, reply.message["content"]
-        agent.counted = sent + (reply.output or size(written))
+        agent.counted = sent + (reply.output or size(reply.message["content"]))
         agent.known = len(agent.messages)
     return blocks(reply.message, "tool_use")
 
@@ -805,6 +803,17 @@ def context_tokens(agent: Agent) -> int:
     """Tokens that the next request sends: the API's to the last reply, then ours."""
     start = agent.counted if agent.known else fixed_tokens(agent)
     return start + estimate_tokens(agent.messages[agent.known :])
+
+
+def believed(agent: Agent, reported: int) -> int:
+    """Tokens of the last request: as reported, or ours where that cannot be true.
+
+    Some gateways count only what was not in the cache.
+    """
+    if 3 * reported > context_tokens(agent):
+        return reported  # the other count would read the whole history
+    ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
+    return reported if 3 * reported > ours else ours
 
 
 def tokens_with(agent: Agent, messages: list[dict]) -> int:
