@@ -1073,7 +1073,7 @@ HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
-    404: "There is no such model: check MODEL_ID (or --model), ANTHROPIC_BASE_URL.",
+    404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
 
 
@@ -1921,7 +1921,7 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
     rest, answer = [f"  {line}" for line in what.rstrip().split("\n")], "v"
     style, most = ("command", len(rest)) if name == "bash" else ("diff", MAX_SHOWN)
-    while answer == "v" and rest:
+    while answer.lower() == "v" and rest:
         show(terminal, style, "\n".join(rest[:most]))
         rest, most = rest[most:], len(rest)
         more = f"  ({len(rest):,} more lines: v shows them)\n" if rest else ""
@@ -1948,6 +1948,25 @@ def status_line(agent: Agent) -> str:
 
 def context_table(agent: Agent) -> str:
     """What fills the context, in proportion to the API's count, and what was sent."""
+    parts, tokens, bill = context_parts(agent), context_tokens(agent), agent.bill
+    whole, read = sum(parts.values()), bill["read"] / max(1, bill["sent"])
+    rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
+    lines = [
+        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens).rstrip('.')}".rstrip()
+        for part, n in [*rows, ("in all", tokens)]
+    ]
+    lines += [
+        f"of the {agent.threshold:,} threshold, over which it is summarised",
+        f"sent so far: {bill['sent']:,} tokens, {read:.0%} of them from the cache",
+        f"it would be {bill['unforgotten']:,} if nothing had been forgotten",
+        f"not asked about: {', '.join(sorted(agent.allowed)) or 'nothing'}",
+        f"transcript: {agent.transcript}",
+    ]
+    return "\n".join(lines)
+
+
+def context_parts(agent: Agent) -> Counter:
+    """What is in the context, each part in tokens by `size` alone."""
     parts = Counter({part: size(text) for part, text in agent.system.items()})
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
     names = {e.call["id"]: e.call["name"] for e in exchanges(agent.messages)}
@@ -1962,22 +1981,7 @@ def context_table(agent: Agent) -> str:
             elif message["role"] == "user":
                 part = part_of(block)
             parts[ROWS.get(part, part)] += size(block)
-    whole = sum(parts.values())
-    tokens, bill = context_tokens(agent), agent.bill
-    rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
-    lines = [
-        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens).rstrip('.')}".rstrip()
-        for part, n in [*rows, ("in all", tokens)]
-    ]
-    sent, read = bill["sent"], bill["read"] / max(1, bill["sent"])
-    lines += [
-        f"of the {agent.threshold:,} threshold, over which it is summarised",
-        f"sent so far: {sent:,} tokens, {read:.0%} of them from the cache",
-        f"it would be {bill['unforgotten']:,} if nothing had been forgotten",
-        f"not asked about: {', '.join(sorted(agent.allowed)) or 'nothing'}",
-        f"transcript: {agent.transcript}",
-    ]
-    return "\n".join(lines)
+    return parts
 
 
 def command(agent: Agent, line: str) -> None:
@@ -2030,16 +2034,15 @@ def list_conversations(agent: Agent) -> None:
 
 
 def take_up(agent: Agent, which: str) -> None:
-    """Go on with the conversation in this file, of this number, or the newest: ""."""
-    path = Path(which) if os.path.isfile(which) else None
-    if not path:
+    """Go on with the conversation of this number, in this file, or the newest: ""."""
+    path = Path(which)
+    if which.isdecimal() or not which:
         numbered = enumerate(conversations(agent), 1)
-        path = next((p for n, (p, _) in numbered if which in ("", str(n))), None)
-    if not path:
-        text = "give a file, or a number of /resume. A prompt stands before --resume."
-        which = which or "at all"
+        path = next((p for n, (p, _) in numbered if str(n) == (which or "1")), path)
+    if not path.is_file():
         raise AgentError(
-            f"There is no conversation {which} in {TRANSCRIPT_DIR}: {text}"
+            f"There is no conversation {which or 'at all'} in {TRANSCRIPT_DIR}: give a "
+            "file, or a number of /resume. A prompt stands before --resume."
         )
     resume(agent, path)
 
@@ -2056,15 +2059,14 @@ def show_last(agent: Agent) -> None:
 
 def edit_lines() -> Any:
     """The line editor with pasted paragraphs and earlier prompts, None without one."""
-    with suppress(ImportError):
+    with suppress(ImportError, OSError):
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
         if HISTORY.is_file() and not HISTORY.is_symlink():
-            for prompt in re.split(
-                r"(?<!\\)\n", HISTORY.read_bytes().decode(errors="replace")
-            )[:-1]:
+            text = HISTORY.read_bytes().decode(errors="replace")
+            for prompt in re.split(r"(?<!\\)\n", text)[:-1]:
                 readline.add_history(prompt.replace("\\\n", "\n"))
         return readline
 

@@ -677,6 +677,31 @@ def test_control_characters_are_made_visible_and_nothing_else(text, shown):
     assert program.visible(text) == shown
 
 
+WRITTEN = [
+    "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+    "\u0915\u094d\u200d\u0937",
+]
+WRITTEN += [
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f",
+    "soft\u00adhyphen",
+]
+WRITTEN += ["\ufeffa\u200b \u05d0\u200f!", "lines\n\tand tabs"]
+
+
+@pytest.mark.parametrize("text", WRITTEN, ids=ascii)
+def test_an_answer_is_shown_and_printed_as_it_is_written(run, api, text):
+    api.enqueue(reply(text), reply(text))
+    assert run("-p", "Say it")[:2] == (0, f"{text}\n")
+    assert f"\n{text}\n[" in run(stdin="Say it\n")[1]
+
+
+def test_what_steers_a_terminal_or_reorders_text_is_an_escape_in_answers_too():
+    shown = r"\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"
+    assert program.harmless(HOSTILE) == shown
+    assert program.harmless("sure\rnever\b\x7f\0") == r"sure\rnever\x08\x7f\x00"
+    assert program.harmless("\u2066a\u2069") == r"\u2066a\u2069"
+
+
 def test_a_line_after_each_answer_says_how_full_the_context_is(person, stub):
     stub.enqueue(reply("Here."), reply("There."))
     person.say("where?", "Here.")
@@ -704,6 +729,24 @@ def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):
     slow.write_text("import time\ntime.sleep(600)\n")
     with desk.person() as person:  # has seen the prompt
         assert "/help" in person.say("/help")
+        person.press("hello\n")
+        select.select([], [], [], 0.5)  # until it waits for the SDK
+        person.stop()
+        person.see("stopped", PROMPT)
+
+
+def test_the_clock_counts_from_the_first_wait_whatever_is_waited_for(monkeypatch):
+    terminal, now = program.Terminal(io.StringIO()), Mock()
+    monkeypatch.setattr(program.time, "monotonic", now)
+    monkeypatch.setattr(program.time, "sleep", Mock(side_effect=[None, EOFError]))
+    for now.return_value, text in (5, "bash"), (8, "newest line\x1b"):
+        program.show(terminal, "wait", text)
+    now.return_value = 9.2
+    with suppress(EOFError):
+        program.clock(terminal)
+    program.show(terminal, "note", "done")
+    line = "\r\x1b[K4 s: newest line\\x1b"
+    assert terminal.out.getvalue() == f"{line}\r\x1b[Kdone\n"
 
 
 def test_what_is_waited_for_is_a_line_that_goes_away_and_ctrl_c_ends_it(desk):
@@ -897,6 +940,12 @@ def test_a_pipe_is_read_to_its_end_and_after_a_while_a_line_says_so(
 def test_no_words_are_a_mistake(run, api, prompt):
     status, out, err = run("-p", prompt)
     assert (status, out, api.requests) == (1, "", []) and "empty" in the_line(err)
+
+
+def test_two_prompts_of_which_one_would_be_lost_are_a_mistake(run, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run("-p", "one", "two")
+    assert "prompt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", ["<&-", "-p - <&-", ">&- </dev/null", "2>&- <&-"])
