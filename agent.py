@@ -2003,7 +2003,6 @@ def command(agent: Agent, line: str) -> None:
         agent.emit("plain", context_table(agent))
     elif name == "/resume" and rest:
         take_up(agent, rest.strip())
-        show_last(agent)
     elif name == "/resume":
         list_conversations(agent)
     elif name == "/help":
@@ -2045,6 +2044,7 @@ def take_up(agent: Agent, which: str) -> None:
             "file, or a number of /resume. A prompt stands before --resume."
         )
     resume(agent, path)
+    show_last(agent)
 
 
 def show_last(agent: Agent) -> None:
@@ -2095,8 +2095,9 @@ def repl(agent: Agent, line: str) -> None:
     editor = edit_lines() if sys.stdin.isatty() else None
     while True:
         try:
-            line = line or read_prompt()
-            if editor and line and not is_command(line):
+            while not line:
+                line = read_prompt()
+            if editor and not is_command(line):
                 keep_prompt(editor, line)
             work_on(agent, line)
             line = ""
@@ -2112,12 +2113,11 @@ def work_on(agent: Agent, line: str) -> None:
     try:
         if is_command(line):
             command(agent, line)
-        elif line:
+        else:
             take_turn(agent, line)
+            agent.emit("note", status_line(agent))
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
-    if line.startswith("/compact") or line and not is_command(line):
-        agent.emit("note", status_line(agent))
 
 
 # ---- main ----
@@ -2165,10 +2165,8 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
         raise AgentError(f"No API key: set ANTHROPIC_API_KEY in the shell or in {env}.")
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
-    if options.yes:
-        agent.approve = lambda name, what: None
-    else:
-        agent.approve = partial(ask_person, terminal, agent)
+    ask = partial(ask_person, terminal, agent)
+    agent.approve = (lambda name, what: None) if options.yes else ask
     return agent
 
 
@@ -2227,15 +2225,13 @@ def piped(agent: Agent) -> str:
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
     agent = configured(options, terminal)
-    if options.resume is not None:
-        take_up(agent, options.resume)
     if options.p is None:
         agent.emit("note", first_screen(agent, options.yes))
     for line in [*find_rules()[1], *find_skills()[1]]:
         agent.emit("error", line)
+    if options.resume is not None:
+        take_up(agent, options.resume)
     if options.p is None:
-        if options.resume is not None:
-            show_last(agent)
         threading.Thread(target=import_sdk, daemon=True).start()
         return repl(agent, options.prompt or "")
     text = "" if options.p == "-" else options.p
