@@ -143,7 +143,7 @@ class Exchange(NamedTuple):
     at: int
     call: dict
     result: dict
-    saved: str  # where the whole text is, if the result is a preview of it
+    saved: str  # where the whole text is, if the result stands for it
 
 
 class Reply(NamedTuple):
@@ -274,17 +274,17 @@ def micro_compact(
     each clearing makes the API write its prompt cache anew.
     """
     results = [e for e in exchanges(messages) if e.call["name"] in COMPACTABLE_TOOLS]
-    kept, new = newest_from(results, keep_recent, keep_tokens), unseen(messages)
+    kept, seen = newest_from(results, keep_recent, keep_tokens), unseen(messages)
     old = [
         e
         for e in results[:kept]
-        if e.at < new and len(e.result["content"]) > CLEAR_OVER_CHARS
+        if e.at < seen and len(e.result["content"]) > CLEAR_OVER_CHARS
     ]
     freed = sum(size(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
-    texts = {e.call["id"]: placeholder(e, save_text) for e in old}
-    return drop_thinking(with_results(messages, texts), old[0].at)
+    new = with_results(messages, [placeholder(e, save_text) for e in old])
+    return drop_thinking(new, old[0].at)
 
 
 def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
@@ -298,13 +298,13 @@ def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> 
     return start
 
 
-def placeholder(exchange: Exchange, save_text: Callable[[str], Path]) -> str:
-    """What stands for an old result: which tool it came from, and where it is now."""
+def placeholder(exchange: Exchange, save_text: Callable[[str], Path]) -> Exchange:
+    """The same with what stands for its result: the tool's name, where it is now."""
     name, path = exchange.call["name"], exchange.saved
     if name in NOT_READ_AGAIN and not path:
         path = str(save_text(exchange.result["content"]))
     where = f", saved at {path}" if path else ""
-    return f"[Previous: used {name}{where}]"
+    return shortened(exchange, f"[Previous: used {name}{where}]", path)
 
 
 def pays_after(old: list[dict], new: list[dict]) -> float:
@@ -331,12 +331,9 @@ def tool_result_budget(
     None: in those that the model has not seen.
     """
     start = unseen(messages) if start is None else start
-    texts: dict[str, str] = {}
-    saved: dict[str, str] = {}
-    for _, batch in itertools.groupby(exchanges(messages, start), lambda e: e.at):
-        for call, path, text in previews(list(batch), threshold, save_text):
-            texts[call], saved[call] = text, path
-    return with_results(messages, texts, saved) if texts else messages
+    batches = itertools.groupby(exchanges(messages, start), lambda e: e.at)
+    new = [e for _, b in batches for e in previews(list(b), threshold, save_text)]
+    return with_results(messages, new) if new else messages
 
 
 def snip_compact(
@@ -631,23 +628,28 @@ def tail_from(messages: list[dict], keep: int) -> int:
     return pair_safe(messages, max(0, len(messages) - keep))
 
 
-def with_results(
-    messages: list[dict], texts: dict[str, str], saved: dict[str, str] | None = None
-) -> list[dict]:
-    """`messages` with other texts in the results of these calls; the rest is shared.
+def with_results(messages: list[dict], changed: list[Exchange]) -> list[dict]:
+    """`messages` with these exchanges in the place of what they were.
 
     "saved" on a message says of which calls the whole result is on disk, and where.
     """
     new = list(messages)
-    for at in {e.at for e in exchanges(messages) if e.call["id"] in texts}:
-        content = [dict(block) for block in messages[at]["content"]]
-        new[at] = {**messages[at], "content": content}
-        for result in content:
-            call = result.get("tool_use_id")
-            result |= {"content": texts[call]} if call in texts else {}
-            if saved and call in saved:
-                new[at]["saved"] = {**new[at].get("saved", {}), call: saved[call]}
+    for at in {e.at for e in changed}:
+        mine = {e.call["id"]: e for e in changed if e.at == at}
+        content = [
+            mine[b["tool_use_id"]].result if b.get("tool_use_id") in mine else b
+            for b in messages[at]["content"]
+        ]
+        saved = {call: e.saved for call, e in mine.items() if e.saved}
+        saved = {**messages[at].get("saved", {}), **saved}
+        new[at] = {**messages[at], "content": content, "saved": saved}
     return new
+
+
+def shortened(exchange: Exchange, text: str, saved: str) -> Exchange:
+    """The same call with this text as its result; the whole is saved there, or ""."""
+    result = {**exchange.result, "content": text}
+    return exchange._replace(result=result, saved=saved)
 
 
 def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
@@ -665,8 +667,8 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
 
 def previews(
     batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
-) -> Iterator[tuple[str, str, str]]:
-    """For results of one message: the call's id, where the whole is, and its preview.
+) -> Iterator[Exchange]:
+    """Those of one message that become previews, with what is shown of them.
 
     Which, says `tool_result_budget`; a preview is less than its share of T/3.
     """
@@ -684,7 +686,7 @@ def previews(
             shown = preview(text, share, path)
             chars -= len(text) - len(shown)
             tokens -= size(text) - size(shown)
-            yield exchange.call["id"], path, shown
+            yield shortened(exchange, shown, path)
 
 
 def preview(text: str, share: int, path: str) -> str:
