@@ -1775,12 +1775,12 @@ def again(agent: Agent, tool: Callable[[Agent, str], str], name: str) -> str:
 # ---- the terminal: the one place that prints ----
 
 HELP = """\
-/compact [what to keep]    summarise the conversation now
-/context                   what fills it, and what was sent
-/resume [number or file]   list earlier ones; take one up
-/clear                     begin a new conversation
-/help                      this list
-/quit, /exit, quit, exit   leave, as Ctrl-D does
+/compact [focus]  summarise now; focus: what it must keep
+/context          what fills the context, and what was sent
+/resume [number]  earlier conversations; take one up
+/clear            begin a new conversation
+/help             this list
+/quit, /exit      leave, as do quit, exit and Ctrl-D
 Ctrl-C stops what is being done. A line that ends in \\ goes
 on in the next; several pasted lines are one prompt."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
@@ -2079,7 +2079,7 @@ def keep_prompt(editor: Any, prompt: str) -> None:
     flags = os.O_APPEND | os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(OSError):
         own_folder(TRANSCRIPT_DIR)
-        with open(os.open(HISTORY, flags, 0o600), "ab") as file:  # of this folder
+        with open(os.open(HISTORY, flags, 0o600), "ab") as file:  # no link, no pipe
             file.write(prompt.replace("\n", "\\\n").encode(errors="replace") + b"\n")
 
 
