@@ -2028,7 +2028,8 @@ def list_conversations(agent: Agent) -> None:
     found = [*itertools.islice(conversations(agent), MAX_LISTED)]
     for number, (path, messages) in enumerate(found, 1):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-        words = " ".join(" ".join(remember(messages)["words"][:1]).split())
+        said = "".join(remember(messages)["words"][:1]).partition(UNANSWERED)[0]
+        words = " ".join(said.split())
         line = f"{number:>3}  {date}  {len(messages):>4} messages  {words}"
         agent.emit("plain", cut_to_screen(visible(line)))
     agent.emit("plain", "/resume NUMBER takes one up" if found else "none yet")
@@ -2052,7 +2053,7 @@ def take_up(agent: Agent, which: str) -> None:
 def show_last(agent: Agent) -> None:
     """Show the last question of a conversation that is taken up, and its answer."""
     for said in remember(agent.messages)["words"][-1:]:
-        agent.emit("plain", f"\n> {said}")
+        agent.emit("plain", f"\n> {said.partition(UNANSWERED)[0].rstrip()}")
     asked = max([at for at, m in enumerate(agent.messages) if is_typed(m)], default=0)
     answers = [text_of(m) for m in agent.messages[asked:] if m["role"] == "assistant"]
     for answer in list(filter(None, answers))[-1:]:

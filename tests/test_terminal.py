@@ -556,6 +556,16 @@ def test_one_answer_is_shown_of_a_conversation_that_is_taken_up(make):
     assert agent.events == [("plain", "\n> new"), ("text", "New.\n")]
 
 
+def test_what_the_model_is_told_of_a_stopped_request_is_not_shown(make):
+    agent = make()
+    for message in typed("delete it"), program.user(program.UNANSWERED):
+        program.commit(agent, message)
+    program.show_last(agent)
+    program.command(agent, "/resume")
+    question, line, _ = shown_by(agent, "plain")
+    assert question == "\n> delete it" and line.endswith("messages  delete it")
+
+
 def test_with_nothing_to_compact_compact_says_so_whatever_failed_before(make):
     agent = make(failures=program.MAX_FAILURES, messages=[typed("Hi"), said("Hello.")])
     program.work_on(agent, "/compact")
