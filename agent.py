@@ -500,6 +500,7 @@ def replacement(
     "carried" is what must outlive the next compaction too.
     """
     memory, room = remember(old), half_room(agent)
+    memory["todos"] = remember(agent.messages)["todos"]  # also of what is kept
     request, then = next_step(agent.messages, len(old))
     said = memory["words"][:-1] if request else memory["words"]
     said, paths = fit_words(said, words), memory["files"] if files else []
