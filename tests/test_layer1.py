@@ -189,6 +189,16 @@ def test_the_note_of_a_snip_has_the_request_in_progress_if_it_was_cut_out():
     assert "in progress" not in str(snip_compact(newer, 50, TRANSCRIPT)[3]["content"])
 
 
+def test_the_words_that_a_snip_carries_on_are_bounded():
+    said_so = [typed(f"{n} {'w' * 4_000}") for n in range(99)]
+    messages = snip_compact(
+        [m for w in said_so for m in (w, said("Yes."))], 50, TRANSCRIPT
+    )
+    again = snip_compact([*messages, *messages, *messages], 50, TRANSCRIPT, 5_000)
+    carried = [m["carried"]["words"] for m in again if "carried" in m]
+    assert 4_000 < sum(map(len, carried[0])) / 4 < 5_100
+
+
 def test_a_snip_for_a_single_message_is_none():
     few = history(said("a"), typed("b"), said("c"), typed("d"))
     assert snip_compact(few, 4, TRANSCRIPT) is few
@@ -231,6 +241,13 @@ def test_a_preview_is_cleared_like_any_text_and_no_path_is_taken_from_it(text):
     once = clear(history(did(text), said("Seen.")))
     assert outputs(*once) == [f"[Previous: used bash, saved at saved/{len(text)}.txt]"]
     assert clear(once) is once
+
+
+def test_a_preview_that_is_cleared_hands_on_the_path_of_the_whole():
+    whole = "y" * 200_000
+    seen = [*budget(history(did(whole)), 100_000, saved), said("Seen.")]
+    assert outputs(*clear(seen)) == ["[Previous: used bash, saved at saved/200000.txt]"]
+    assert clear(clear(seen)) == clear(seen)
 
 
 @pytest.mark.parametrize("later", [[], [typed("Stop.")], [typed("a"), typed("b")]])

@@ -1,6 +1,5 @@
 """Layer 3: a compaction that the model, the person or the API asks for."""
 
-import io
 import itertools
 import json
 import re
@@ -114,7 +113,7 @@ def test_a_focus_is_of_one_compaction_whichever_layer_makes_it(worked, text, lay
 
 def test_after_compact_the_agent_waits_and_the_next_wish_is_answered(worked):
     agent = worked(SUMMARY, reply("Done."))
-    program.command(agent, program.Terminal(io.StringIO()), "/compact")
+    program.command(agent, "/compact")
     assert "First wish." not in texts(agent.messages[0])[-1]
     assert program.take_turn(agent, "Second wish.") == "Done."
     sent = agent.client.requests[-1]["messages"]

@@ -30,7 +30,7 @@ from builders import (
     texts,
     typed,
 )
-from stub import EmptyQueue, StubClient, markers, reply
+from stub import EmptyQueue, StubClient, api_error, markers, reply
 
 import agent as program
 from agent import limits, take_turn
@@ -290,6 +290,63 @@ def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeyp
     monkeypatch.chdir(folder)
     agent = make(reply("Hello."))
     assert take_turn(agent, "Hi") == "Hello." and goes_on(agent)
+
+
+@pytest.mark.parametrize("count", [1, 3, None])
+def test_a_count_that_cannot_be_true_is_not_believed(make, count):
+    class Gateway(StubClient):
+        def usage(self, body, content):
+            only_new = {"input_tokens": count, "cache_read_input_tokens": 0}
+            return super().usage(body, content) | only_new
+
+    replies = [reply(LONG + HALF), SUMMARY, reply("Yes."), SUMMARY]
+    agent = make(client=Gateway(*replies), **SMALL)
+    take_turn(agent, "Tell me a story")
+    assert program.context_tokens(agent) > agent.threshold
+    assert take_turn(agent, "And?") == "Yes." and layers(agent)[-1] == "auto_compact"
+    program.command(agent, "/compact")
+    assert "100%" in program.context_table(agent)
+
+
+# ---- what was stopped or failed ----
+
+
+def unanswered(make, how):
+    """An agent that was asked to delete the logs, and did not come to an answer."""
+    call = reply(calls=[BASH])
+    faults = {
+        "stopped": [KeyboardInterrupt()],
+        "refused key": [api_error(401, "No.")],
+        "after a call": [call, KeyboardInterrupt()],
+        "cut off": [reply(content=[])] * 4,
+    }
+    agent = make(*faults[how])
+    with pytest.raises((KeyboardInterrupt, program.AgentError)):
+        take_turn(agent, "Delete all the logs.")
+    return agent
+
+
+@pytest.mark.parametrize("how", ["stopped", "refused key", "after a call", "cut off"])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_what_was_not_answered_is_marked_as_such_in_what_is_sent_next(
+    make, how, resumed
+):
+    agent = unanswered(make, how)
+    if resumed:
+        program.resume(agent, agent.transcript)
+    assert goes_on(agent)
+    *before, mark, last = agent.client.requests[-1]["messages"]
+    assert before[0] == typed("Delete all the logs.") and last == typed("And now?")
+    assert "stopped, or failed" in texts(mark)[0]
+    assert "stopped, or failed" in program.remember(agent.messages)["words"][0]
+
+
+def test_what_was_answered_or_waits_is_not_marked(make):
+    agent = make(reply(LONG), SUMMARY, reply("Yes."), reply("Yes."))
+    take_turn(agent, "Tell me a story")
+    program.command(agent, "/compact")
+    assert [take_turn(agent, text) for text in ("And?", "And?")] == ["Yes."] * 2
+    assert program.UNANSWERED not in str(agent.client.requests)
 
 
 def test_without_usage_the_count_goes_on_by_our_own_estimate(make):

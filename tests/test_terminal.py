@@ -268,7 +268,8 @@ def test_ctrl_c_while_the_model_answers_keeps_nothing_of_the_answer(person, stub
     person.see(PROMPT)
     held.may.set()
     person.say("second", "In time.")
-    assert [m["content"] for m in stub.requests[-1]["messages"]] == ["first", "second"]
+    first, mark, second = [m["content"] for m in stub.requests[-1]["messages"]]
+    assert (first, second) == ("first", "second") and "stopped" in mark[0]["text"]
 
 
 def test_ctrl_c_during_a_summary_leaves_the_conversation_as_it_was(person, stub):
@@ -751,13 +752,10 @@ def test_a_pipe_in_which_nothing_comes_is_not_waited_for(monkeypatch):
         assert program.piped() == ""
 
 
-@pytest.mark.parametrize(
-    "prompt, word",
-    [("", "empty"), ("  \n", "empty"), ("word " * 25_000 * 8, "too long")],
-)
-def test_no_words_and_too_many_are_two_mistakes(run, api, prompt, word):
+@pytest.mark.parametrize("prompt", ["", "  \n"])
+def test_no_words_are_a_mistake(run, api, prompt):
     status, out, err = run("-p", prompt)
-    assert (status, out, api.requests) == (1, "", []) and word in the_line(err)
+    assert (status, out, api.requests) == (1, "", []) and "empty" in the_line(err)
 
 
 @pytest.mark.parametrize("options", ["<&-", "-p - <&-", ">&- </dev/null", "2>&- <&-"])

@@ -26,7 +26,7 @@ from builders import (
     turn_into,
     typed,
 )
-from stub import StubClient, reply
+from stub import reply
 
 import agent as program
 from agent import (
@@ -402,7 +402,7 @@ def test_calls_without_results_get_interrupted_ones(again):
 
 def test_a_conversation_that_broke_off_can_be_compacted_at_once(again):
     agent = again(broken_off(), SUMMARY, reply("Again."))
-    program.command(agent, None, "/compact")
+    program.command(agent, "/compact")
     assert layers(agent)[-1] == "compact" and len(agent.messages) == 1
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
 
