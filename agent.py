@@ -1231,6 +1231,8 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
 BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 GREP_SECONDS = 10
+REPORT_SECONDS = 0.5  # between two reports of a command's newest line
+SETTLE_SECONDS = 1  # for what a command that has ended left in the background
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
 MAX_READ_LINES = 2_000  # of one read_file call
@@ -1296,24 +1298,26 @@ def close_calls(agent: Agent) -> None:
 def run_tool(agent: Agent, call: dict) -> dict:
     """The tool_result of a call; whatever goes wrong becomes an is_error result."""
     name, given = call["name"], call["input"]
-    agent.emit("tool", f"[{name}] " + " ".join(map(str, given.values())))
+    tool = agent.tools.get(name)
+    schema: dict = tool.schema["input_schema"] if tool else {"properties": [""]}
+    first = given.get(next(iter(schema["properties"])))
+    agent.emit("tool", f"[{name}] {first if isinstance(first, str) else ''}".rstrip())
     failed = True
     try:
-        if name not in agent.tools:
+        if not tool:
             raise ToolError(f"There is no tool {name!r}, but {', '.join(agent.tools)}.")
-        handler = agent.tools[name].handler
-        inspect.signature(handler).bind(agent, **given)
-        text, failed = handler(agent, **given), False
+        inspect.signature(tool.handler).bind(agent, **given)
+        text, failed = tool.handler(agent, **given), False
     except ToolError as error:
         text = str(error)
     except TypeError as error:
-        schema = json.dumps(agent.tools[name].schema["input_schema"])
-        text = f"{error}. The schema is {schema}"
+        text = f"{error}. The schema is {json.dumps(schema)}"
     except Exception as error:  # noqa: BLE001  no tool may end the loop
         text = f"{type(error).__name__}: {error}"
     result = tool_result(call, text, failed)
     style = "answer" if name == "task" else "result"
-    agent.emit("failed" if failed else style, result["content"])
+    if failed or name != "bash":  # which shows its exit status as well
+        agent.emit("failed" if failed else style, result["content"])
     return result
 
 
@@ -1371,26 +1375,30 @@ def text_in(path: Path, errors: str = "replace") -> str:
 
 
 def run(
-    argv: list[str], seconds: float, stdin: Any = subprocess.DEVNULL
+    argv: list[str], seconds: float, report: Callable = str, stdin: Any = None
 ) -> tuple[str, int | None]:
     """A command's output and its exit status, None if it was killed after `seconds`.
 
-    It has no API key, and a process group that is killed in the end.
+    It has no API key; `report` is told its newest line. What is left of its session is
+    killed in the end: by then, what it started with setsid has left that.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    streams = stdin, subprocess.PIPE, subprocess.STDOUT
+    streams = stdin or subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    head, tail, lost, end = "", "", 0, time.monotonic() + seconds
+    head, tail, lost, due, end = "", "", 0, 0.0, time.monotonic() + seconds
     with subprocess.Popen(argv, 0, None, *streams, **options) as process:
         try:
             while process.poll() is None and time.monotonic() < end:
+                if time.monotonic() >= due:
+                    report(re.split(r"[\r\n]+", redact(tail[-2_000:]).strip())[-1])
+                    due = time.monotonic() + REPORT_SECONDS
                 tail += decode(read(process.stdout, 0.1))
                 head, tail, lost = cut_middle(head, tail, lost)
-            status = process.poll()
+            if (status := process.poll()) is not None:
+                settle(process.pid)
         finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_session(process.pid)
         tail += decode(read(process.stdout, 0), True)
     head, tail, lost = cut_middle(head, tail, lost)
     note = f"\n[{lost:,} characters left out]\n" if lost else ""
@@ -1416,6 +1424,32 @@ def cut_middle(head: str, tail: str, lost: int) -> tuple[str, str, int]:
     return head, tail[-half:], lost + max(0, len(tail) - half)
 
 
+def settle(leader: int) -> None:
+    """Wait until what a command left behind has ended or got away; a second at most."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while session(leader) and time.monotonic() < end:
+        select.select([], [], [], 0.02)
+
+
+def kill_session(leader: int) -> None:
+    """Kill all process groups of a session, twice: one may have begun meanwhile."""
+    for _ in range(2):
+        for group in session(leader):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+
+
+def session(leader: int) -> set[int]:
+    """The process groups of the session that this process leads or led."""
+    linux, ps = os.path.isdir("/proc/self"), ["ps", "-Ao", "pid="]
+    pids = os.listdir("/proc") if linux else subprocess.check_output(ps).split()
+    groups = set()
+    for pid in [int(pid) for pid in pids if pid.isdigit()]:
+        with suppress(OSError):  # it has ended
+            groups |= {os.getpgid(pid)} if os.getsid(pid) == leader else set()
+    return groups
+
+
 @tool
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace; returns its stdout and stderr.
@@ -1426,10 +1460,14 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     ask_first(agent, "bash", command)
-    output, status = run(["bash", "-c", command], timeout)
+    argv, waiting = ["bash", "-c", command], partial(agent.emit, "wait")
+    output, status = run(argv, timeout, lambda line: waiting(line or "bash"))
+    end = f"(exit status {status})"
     if status is None:
-        return f"{output}\n(killed: it was not done after {timeout} seconds)"
-    return f"{output}\n(exit status {status})" if status else output
+        end = f"(killed: it was not done after {timeout} seconds)"
+    text = f"{output.rstrip()}\n{end}" if output.strip() else end
+    agent.emit("failed" if status != 0 else "result", text)
+    return output if status == 0 else text
 
 
 @tool
@@ -1554,7 +1592,7 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
         names.seek(0)
         argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
-        output, status = run(argv, GREP_SECONDS, names)
+        output, status = run(argv, GREP_SECONDS, stdin=names)
     if status is None:
         raise ToolError("It took too long: narrow the path or the pattern.")
     parts = [line.partition("\0") for line in output.split("\n")]

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -404,6 +405,7 @@ CHILDREN = {
     "in the background": f"{CHILD} & ",
     "two deep": f"({CHILD} & ) & ",
     "deaf": f"(trap '' HUP INT TERM; {CHILD}) & ",
+    "in a group of its own": f"set -m; {CHILD} & ",
     "nohup": "nohup bash -c 'echo up; touch up; exec sleep 600' >alive 2>&1 & ",
 }
 IS_UP = "until [ -e up ]; do sleep 0.02; done; "
@@ -421,14 +423,29 @@ def test_a_child_that_goes_on_writing_does_not_keep_the_tool(use):
     assert time.monotonic() - begun < 5
 
 
-def test_ctrl_c_kills_the_command_and_its_children(make, writers):
-    interrupt = f"{CHILD} & {IS_UP} kill -INT $PPID; sleep 600"
+@pytest.mark.parametrize("jobs", ["", "set -m; "])
+def test_ctrl_c_kills_the_command_and_its_children(make, writers, jobs):
+    interrupt = f"{jobs}{CHILD} & {IS_UP} kill -INT $PPID; sleep 600"
     agent = make(reply(calls=[("bash", {"command": interrupt})]), reply("Yes."))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Work.")
     assert writers() == "up\n"
     assert agent.messages[-1]["content"][0]["is_error"] is True
     assert take_turn(agent, "Are you there?") == "Yes."
+
+
+def test_at_the_limit_every_group_of_the_session_is_killed(use, writers):
+    use("bash", command=f"set -m; {CHILD} | cat & {IS_UP} sleep 600", timeout=1)
+    assert writers() == "up\n"
+
+
+@pytest.mark.skipif(not shutil.which("setsid"), reason="there is no setsid here")
+@pytest.mark.parametrize("end", ["&", "& true", "", "& exit 0"])
+def test_what_is_started_with_setsid_lives_on_every_time(use, writers, end):
+    child = "setsid bash -c 'sleep 0.3; echo on' >alive 2>&1"
+    for _ in range(5):
+        use("bash", command=f"{child} {end}")
+    assert writers() == "on\n" * 5
 
 
 @pytest.fixture

@@ -41,18 +41,40 @@ def test_a_property_has_the_type_that_the_handler_takes(words):
 # --- One call ---
 
 
-@pytest.mark.parametrize(
-    "command, style, result",
-    [("echo hi", "result", "hi\n"), ("echo a\0b", "failed", "ValueError: ")],
-)
-def test_a_call_and_its_result_are_reported(make, command, style, result):
+REPORTED = {
+    "done": ("echo hi", "result", "hi\n(exit status 0)", "hi\n"),
+    "without a word": ("true", "result", "(exit status 0)", "(no output)"),
+    "not done": ("echo hi; exit 3", "failed", *["hi\n(exit status 3)"] * 2),
+    "an error": ("echo a\0b", "failed", *["ValueError: embedded null byte"] * 2),
+}
+
+
+@pytest.mark.parametrize("command, style, seen, sent", REPORTED.values(), ids=REPORTED)
+def test_a_call_and_its_result_are_reported(make, command, style, seen, sent):
     agent = make()
     block = run_tool(agent, call("bash", command=command))
-    [first, (last, text)] = agent.events
-    assert first == ("tool", f"[bash] {command}")
-    assert last == style and text.startswith(result)
-    about = {"type": "tool_result", "tool_use_id": "toolu_bash", "content": text}
-    assert block == about | ({"is_error": True} if style == "failed" else {})
+    assert agent.events == [("tool", f"[bash] {command}"), (style, seen)]
+    about = {"type": "tool_result", "tool_use_id": "toolu_bash", "content": sent}
+    assert block == about | ({"is_error": True} if "Error" in seen else {})
+
+
+LINES_OF_CALLS = {
+    "[bash] ls": ("bash", {"timeout": 60, "command": "ls"}),
+    "[read_file] a": ("read_file", {"offset": 5, "path": "a"}),
+    "[edit_file] a": ("edit_file", {"old_text": "x", "new_text": "y", "path": "a"}),
+    "[grep] a": ("grep", {"path": "b", "pattern": "a"}),
+    "[task] look": ("task", {"prompt": " ", "description": "look"}),
+    "[todo_write]": ("todo_write", {"items": ["[ ] one"]}),
+    "[compact] files": ("compact", {"focus": "files"}),
+    "[compact]": ("compact", {}),
+    "[list_dir]": ("list_dir", {"path": "a"}),
+}
+
+
+@pytest.mark.parametrize("line, given", LINES_OF_CALLS.items())
+def test_of_a_call_the_argument_that_matters_is_shown(make, line, given):
+    run_tool(agent := make(), call(given[0], **given[1]))
+    assert shown(agent, "tool") == [line]
 
 
 EMPTY = [("bash", {"command": "true"}), ("read_file", {"path": "blank"})]
@@ -239,7 +261,8 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken_glob, at):
     "command, output",
     [
         ("echo out; echo err >&2", "out\nerr\n"),
-        ("echo said; exit 3", "said\n\n(exit status 3)"),
+        ("echo said; exit 3", "said\n(exit status 3)"),
+        ("exit 3", "(exit status 3)"),
         ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
     ],
 )
@@ -251,8 +274,16 @@ def test_bash_returns_what_the_command_says(use, command, output):
     "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
 def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
-    monkeypatch.setattr(program, "run", lambda argv, seconds: (f"{seconds} s", 0))
+    monkeypatch.setattr(program, "run", lambda _, seconds, *__: (f"{seconds} s", 0))
     assert use("bash", command="true", **given) == f"{seconds} s"
+
+
+def test_while_a_command_runs_its_newest_line_is_reported(make):
+    waited, seen = [], "printf 'one\n'; sleep 0.7; printf 'two\rthree'; sleep 0.7"
+    agent = make(emit=lambda *event: waited.append(event))
+    run_tool(agent, call("bash", command=seen))
+    lines = [text for style, text in waited if style == "wait"]
+    assert [*dict.fromkeys(lines)] == ["bash", "one", "three"] and len(lines) <= 5
 
 
 # --- read_file ---
@@ -527,6 +558,6 @@ def test_what_a_subagent_does_is_asked_for_and_indented_and_its_answer_shown(mak
     assert asked == [("bash", "echo from bash")]
     own, its = shown(agent, "tool")
     assert own.startswith("[task]") and its.startswith("  look: [bash]")
-    assert shown(agent, "result") == ["  look: from bash\n"]
+    assert shown(agent, "result") == ["  look: from bash\n(exit status 0)"]
     assert shown(agent, "answer") == ["There are 3."]
     assert "".join(shown(agent, "text")) == "Thanks."
