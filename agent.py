@@ -1236,7 +1236,7 @@ SETTLE_SECONDS = 1  # for what a command that has ended left in the background
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
 MAX_READ_LINES = 2_000  # of one read_file call
-MAX_READ_CHARS = 50_000  # of one read_file call; T/2 if that is less
+MAX_READ_CHARS = 50_000  # of one read_file call; T/5 tokens if that is less
 MAX_NAMES = 1_000  # of one glob call
 MAX_LINE_CHARS = 300  # of a line that grep shows
 MAX_DIFF_LINES = 40  # of a change that the person is asked about
@@ -1476,20 +1476,27 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
 
     Where more follows, the result ends with the offset to read on from.
     """
-    first, most = max(offset, 1) - 1, min(MAX_READ_CHARS, agent.threshold // 2)
-    limit = min(max(limit, 1), MAX_READ_LINES)
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
-    page = []
-    for line in (line.removesuffix("\r") for line in lines[first : first + limit]):
-        if page and len(line) > most:
-            break
-        if len(line) > most:
-            line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
-        page.append(line)
-        most -= len(line) + 1
-    if first + len(page) < len(lines):
-        page.append(f"(more follows: read on with offset={first + len(page) + 1})")
-    return "\n".join(page) or f"(nothing at offset {offset}: the file ends before it)"
+    first, limit = max(offset, 1) - 1, min(max(limit, 1), MAX_READ_LINES)
+    asked = "\n".join(line.removesuffix("\r") for line in lines[first : first + limit])
+    page, notes = first_page(agent, asked), []
+    if asked[len(page) :][:1] not in ("", "\n"):  # it ends within a line
+        whole, line_break, _ = page.rpartition("\n")
+        cut = "(cut here: see the rest of this line with bash)"
+        page, notes = (whole, []) if line_break else (page, [cut])
+    following = first + page.count("\n") + 2
+    if following <= len(lines):
+        notes.append(f"(more follows: read on with offset={following})")
+    nothing = f"(nothing at offset {offset}: the file ends before it)"
+    return "\n".join([page, *notes]) or nothing
+
+
+def first_page(agent: Agent, text: str) -> str:
+    """As much of a text as stays whole as a result, beside those of the other calls."""
+    calls = max(1, sum(len(blocks(m, "tool_use")) for m in agent.messages[-1:]))
+    chars = min(MAX_READ_CHARS, MAX_RESULTS_CHARS // calls - 100)  # 100: for notes
+    tokens = min(agent.threshold // 5, agent.threshold // 3 // calls - 25)
+    return head_of(text[:chars], max(25, tokens))
 
 
 def head_of(text: str, tokens: int) -> str:

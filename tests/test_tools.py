@@ -9,7 +9,16 @@ from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, roles, shown,
 from stub import api_error, reply
 
 import agent as program
-from agent import TOOLS, diff_of, run_tool, run_tools, take_turn
+from agent import (
+    TOOLS,
+    diff_of,
+    run_tool,
+    run_tools,
+    save_result,
+    size,
+    take_turn,
+    tool_result_budget,
+)
 
 ALWAYS = {"read_file", "write_file", "edit_file", "glob", "grep", "bash"}
 ALWAYS |= {"todo_write", "compact", "task"}  # load_skill only where there are skills
@@ -351,12 +360,14 @@ def test_the_pages_of_a_file_put_together_are_the_file(use, text):
     assert all(len(page) <= 50_000 for page in found)
 
 
-@pytest.mark.parametrize("wide", ["x" * 50_001, "\U0001f600" * 90_000, "x" * 9_000_000])
-def test_a_line_wider_than_a_page_is_cut_with_a_note(use, wide):
+@pytest.mark.parametrize(
+    "wide, shown", [("x" * 50_001, 5e4), ("\U0001f600" * 9**5, 3e4)]
+)
+def test_a_line_wider_than_a_page_is_cut_with_a_note(use, wide, shown):
     Path("file").write_text(f"a\n{wide}\nb", "utf-8")
     first, cut, last = pages(use, "file")
-    shown, note = cut.split("\n")
-    assert (first, shown, last) == ("a", wide[:50_000], "b")
+    part, note = cut.split("\n")
+    assert (first, last) == ("a", "b") and wide.startswith(part) and len(part) >= shown
     assert note.startswith("(cut here") and "bash" in note
 
 
@@ -371,10 +382,54 @@ def test_a_file_of_10_mb_is_read_and_for_a_larger_one_there_is_bash(use, error_o
 REPLACE, NEW = {"old_text": "y", "new_text": "z"}, {"content": "z"}
 
 
-def test_a_page_has_no_more_than_half_the_threshold(make):
-    Path("file").write_text("x" * 60_000)
-    answer = run_tool(make(threshold=10_000), call("read_file", path="file"))
-    assert answer["content"].count("x") == 5_000
+LANGUAGES = {
+    "English": "x" * 70,
+    "Japanese": "\u65e5\u672c\u8a9e" * 20,
+    "quoted": '"\\\t"',
+    "emoji": "\U0001f600" * 50,
+    "control characters": "\x01" * 40,
+}
+WINDOWS = [
+    (2_000, 1),
+    (2_000, 4),
+    (20_000, 1),
+    (20_000, 9),
+    (170_616, 1),
+    (170_616, 40),
+]
+
+
+@pytest.mark.parametrize("threshold, count", WINDOWS)
+@pytest.mark.parametrize("line", LANGUAGES.values(), ids=LANGUAGES)
+def test_no_page_becomes_a_preview_in_any_language(make, line, threshold, count):
+    text = f"{line}\n" * (600_000 // len(line))
+    Path("file").write_text(text, "utf-8")
+    calls = [
+        call("read_file", path="file") | {"id": f"toolu_{n}"} for n in range(count)
+    ]
+    agent = make(threshold=threshold, keep_recent=0)
+    agent.messages = [typed("Read."), {"role": "assistant", "content": calls}]
+    run_tools(agent, calls)
+    assert tool_result_budget(agent.messages, threshold, save_result) is agent.messages
+    for page in outputs(agent.messages[-1]):
+        shown, _, note = page.rpartition("\n(more follows")
+        assert text.startswith(shown) and note and len(shown) >= 40
+
+
+def test_a_saved_result_is_read_back_page_by_page(make):
+    text = "\n".join("\u65e5\u672c\u8a9e" * 30 for _ in range(900))
+    path = save_result(text)
+    agent = make(threshold=20_000)
+    found = pages(lambda name, **given: TOOLS[name].handler(agent, **given), str(path))
+    assert "\n".join(found) == text and max(map(size, found)) <= 4_000
+
+
+@pytest.mark.parametrize(
+    "limit, lines", [(2_000, 2_000), (5_000, 2_000), (1_999, 1_999)]
+)
+def test_a_page_has_2_000_lines_at_most(use, limit, lines):
+    Path("file").write_text("x\n" * 5_000)
+    assert use("read_file", path="file", limit=limit).count("x\n") == lines
 
 
 # --- write_file and edit_file ---
