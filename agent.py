@@ -1030,13 +1030,16 @@ def save_result(text: str) -> Path:
 
 
 def save(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file whole or not at all; one that was there keeps its mode."""
+    """Write a file whole or not at all; one that was there keeps owner and mode."""
     temporary = path.with_name(f".tmp-{os.urandom(8).hex()}")
     mode = 0o600 if path.exists() else mode
     try:
         with open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
         if path.exists():
+            with suppress(PermissionError):  # who is not root keeps what he can
+                shutil.chown(temporary, group=path.stat().st_gid)
+                shutil.chown(temporary, user=path.stat().st_uid)
             shutil.copymode(path, temporary)
         temporary.replace(path)
     finally:

@@ -264,6 +264,15 @@ def test_a_file_is_replaced_whole_and_keeps_its_mode(change, mode):
     assert Path("file").read_text() == "after" and os.listdir() == ["file"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_keeps_its_owner_and_group(change):
+    Path("file").write_text("before")
+    os.chown("file", 1_234, 4_321)
+    change("file")
+    about = Path("file").stat()
+    assert (about.st_uid, about.st_gid) == (1_234, 4_321)
+
+
 def test_a_read_only_file_is_refused_unless_one_is_root(change):
     Path("file").write_text("before")
     Path("file").chmod(0o444)
