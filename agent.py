@@ -1244,11 +1244,13 @@ MAX_NAMES = 1_000  # of one glob call
 MAX_LINE_CHARS = 300  # of a line that grep shows
 MAX_DIFF_LINES = 40  # of a change that the person is asked about
 MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
-MAX_RULES = 8_000  # of AGENTS.md, in tokens
+MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
-OWN_FOLDERS = {TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
-SECRET = re.compile(r"(?is)\.{1,2}env(rc)?([._~-](?!example\Z).*)?")  # names of files
+NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
+TO_BE_COPIED = r"(?!.*[._-](example|sample|template|dist)\Z)"
+SECRET = re.compile(rf"(?is){TO_BE_COPIED}\.{{1,2}}env(rc)?([._~-].*)?")  # file names
+MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, dict] = {
@@ -1335,7 +1337,7 @@ def redact(text: str) -> str:
     """`text` without the API keys."""
     keys = [os.environ.get(name, "") for name in KEY_NAMES]
     for key in sorted(keys, key=len, reverse=True):
-        text = text.replace(key, "[redacted]") if len(key) >= 8 else text
+        text = text.replace(key, "[redacted]") if len(key) >= MIN_KEY else text
     return text
 
 
