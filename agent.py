@@ -1689,7 +1689,12 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
     new = Conversation(system=agent.system, skills=agent.skills)
-    return take_turn(replace(agent, **vars(new), tools=tools, emit=emit), prompt)
+    subagent = replace(agent, **vars(new), tools=tools, emit=emit)
+    try:
+        return take_turn(subagent, prompt)
+    except (AgentError, OSError) as error:
+        done = f" What it did is in {subagent.transcript}." if subagent.messages else ""
+        raise ToolError(f"{error}{done}") from error
 
 
 # ---- the workspace: what of it stands in every request, or is put back into one ----

@@ -593,6 +593,14 @@ def test_a_subagent_that_fails_or_has_no_prompt_is_an_error(make, prompt, failur
     assert len(agent.client.requests) == 2 + len(failure)
 
 
+def test_of_a_subagent_that_dies_the_model_is_told_where_its_work_is(make):
+    work = reply(calls=[BASH]), api_error(400, "no such thing")
+    agent = make(reply(calls=[TASK]), *work, reply("I see."))
+    take_turn(agent, "How many?")
+    [error] = outputs(*agent.messages)
+    assert "no such thing" in error and str(subtranscript()) in error
+
+
 def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken_glob):
     work = reply(calls=[("glob", {"pattern": "*"})])
     agent = make(reply(calls=[TASK, TASK]), work, reply("Yes."))
