@@ -1352,17 +1352,17 @@ def refuse(reason: str = "") -> NoReturn:
     raise ToolError(f"The user refused this call{why}")
 
 
-def inside(path: str, writing: bool = False) -> Path:
+def inside(path: str, writing: bool = False, root: Path | None = None) -> Path:
     """The real path, symbolic links resolved; ToolError unless tools may use it."""
-    root = Path.cwd().resolve()
+    root = root or Path.cwd().resolve()  # the workspace
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
-        raise ToolError(f"{path} is outside of the workspace {root}.")
+        raise ToolError(f"{path} leads outside of {root}.")
     if SECRET.fullmatch(real.name) or SECRET.fullmatch(Path(path).name):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     folders = {part.lower() for part in real.relative_to(root).parts}
-    if writing and OWN_FOLDERS & folders:
-        raise ToolError(f"{path} belongs to the agent's own records. Write elsewhere.")
+    if writing and NOT_WRITTEN & folders:
+        raise ToolError(f"{path} belongs to git or to the agent's own records.")
     if writing and real.exists() and not (real.is_file() and os.access(real, os.W_OK)):
         raise ToolError(f"{path} is not a file that can be written.")
     return real
@@ -1545,8 +1545,9 @@ def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None
     """Write a file after the person has seen what changes; raises ToolError."""
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    ask_first(agent, name, diff_of(path, old, new))
     real = inside(path, writing=True)
+    ask_first(agent, name, diff_of(visible(os.path.relpath(real), "\n\t"), old, new))
+    real = inside(path, writing=True)  # once more: links change
     if old != text_before(real):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
@@ -1637,7 +1638,7 @@ def files_in(path: str) -> list[str]:
 
 def left_out(named: str) -> Callable[[str], bool]:
     """Whether glob and grep leave out a path: what is no work, and not `named`."""
-    skipped = {".git", *OWN_FOLDERS} - {*Path(named).parts}
+    skipped = NOT_WRITTEN - {*Path(named).parts}
     return lambda path: not skipped.isdisjoint(Path(path).parts)
 
 

@@ -305,11 +305,13 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(error_of):
 
 OWN = [".transcripts/file", ".task_outputs/tool-results/file", ".Transcripts/file"]
 OWN += ["sub/../.transcripts/file", "{workspace}/.TRANSCRIPTS/file", "alias/file"]
+OWN += [".git/hooks/file", "sub/.GIT/hooks/file", ".git/new"]
 
 
 @pytest.mark.parametrize("path", OWN)
-def test_no_tool_writes_into_the_records(change, workspace, path):
-    for folder in (".transcripts", ".task_outputs/tool-results", "sub"):
+def test_no_tool_writes_into_git_or_the_records(change, workspace, path):
+    records = ".transcripts", ".task_outputs/tool-results", ".git/hooks"
+    for folder in (*records, "sub/.GIT/hooks"):
         Path(folder).mkdir(parents=True)
         Path(folder, "file").write_text("before")
     Path("alias").symlink_to(".transcripts")

@@ -32,6 +32,7 @@ ASKED = {
     "write_file": "--- made\n+++ made\n@@ -0,0 +1 @@\n+x",
     "edit_file": "--- there\n+++ there\n@@ -1 +1 @@\n-a\n+b",
 }
+FORGED = ["there", "./new/../there", "README.md\n-a typo\n+mended/../there", "link"]
 
 
 # --- Schemas ---
@@ -169,6 +170,16 @@ def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name,
     assert asked == ([] if (name, given) in QUIET else [(name, ASKED[name])])
     done = Path("there").read_text() == "b" or Path("made").exists()
     assert done == ((name, given) not in QUIET)
+
+
+@pytest.mark.parametrize("path", FORGED)
+def test_the_question_names_the_file_that_is_written_on_one_line(make, path):
+    Path("there").write_text("a")
+    Path("link").symlink_to("there")
+    asked = []
+    agent = make(approve=lambda name, what: asked.append(what))
+    run_tool(agent, call("write_file", path=path, content="b"))
+    assert asked == [ASKED["edit_file"]] and Path("there").read_text() == "b"
 
 
 def test_an_edit_does_not_overwrite_what_changed_during_the_question(make):
