@@ -1725,16 +1725,17 @@ def begin(agent: Agent) -> None:
         connect(agent)
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
     (rules, _), (skills, _) = find_rules(), find_skills()
-    parts = {"system prompt": prompt}
+    parts, most = {"system prompt": prompt}, min(MAX_RULES, agent.threshold // 8)
     if rules:
         text = redact(text_in(rules))
-        shown = head_of(text, MAX_RULES)
+        shown = head_of(text, most)
         if shown != text:
+            agent.emit("error", f"[rules] {rules} is cut: over {most:,} tokens")
             shown += f"\n[cut here: {len(text):,} characters in all]"
         parts["AGENTS.md"] = quote("rules", shown, str(rules))
     agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
-        parts["skills"] = skill_list(skills, min(MAX_RULES, agent.threshold // 8))
+        parts["skills"] = skill_list(skills, most)
         agent.tools["load_skill"] = TOOLS["load_skill"]
     agent.system = json.loads(to_bytes(parts))
     agent.skills = {name: path for name, (path, _) in skills.items()}
@@ -1743,12 +1744,24 @@ def begin(agent: Agent) -> None:
 
 
 def find_rules() -> tuple[Path | None, list[str]]:
-    """The AGENTS.md or else CLAUDE.md, and lines on what is not used, and why."""
-    for path in Path("AGENTS.md"), Path("CLAUDE.md"):
-        with suppress(ToolError, OSError):
-            if text_in(inside(str(path))):
-                return path, []
-    return None, []
+    """The AGENTS.md or CLAUDE.md that counts, and a line on each that cannot be used.
+
+    The nearest, from the workspace up to the root of its git repository.
+    """
+    here, faults = Path.cwd().resolve(), []
+    above = [here, *here.parents]
+    root = next((folder for folder in above if (folder / ".git").exists()), here)
+    for folder in above[: above.index(root) + 1]:
+        for path in folder / "AGENTS.md", folder / "CLAUDE.md":
+            shown = Path(os.path.relpath(path))
+            try:
+                if os.path.lexists(path):
+                    if text_in(inside(str(path), root=root)).strip():
+                        return shown, faults
+                    raise ToolError("it is empty")
+            except (ToolError, OSError) as error:
+                faults.append(visible(f"[rules] {shown} is not used: {error}", "\n"))
+    return None, faults
 
 
 def find_skills() -> tuple[dict[str, tuple[Path, str]], list[str]]:

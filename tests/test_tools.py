@@ -471,8 +471,9 @@ EDITS = {
 @pytest.mark.parametrize("before, old, new, more, after", EDITS.values(), ids=EDITS)
 def test_an_edit_keeps_every_other_byte(use, before, old, new, more, after):
     Path("file").write_bytes(before)
-    use("edit_file", path="file", old_text=old, new_text=new, **more)
+    said = use("edit_file", path="file", old_text=old, new_text=new, **more)
     assert Path("file").read_bytes() == after
+    assert said == f"Replaced {2 if more else 1} in file."
 
 
 ALL = {"replace_all": True}
