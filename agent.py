@@ -1592,15 +1592,16 @@ def glob(agent: Agent, pattern: str) -> str:
 
 @tool
 def grep(agent: Agent, pattern: str, path: str = ".") -> str:
-    """Search a file, or all files in a folder, for an extended regular expression.
+    """Search a file, or all files in a folder, for a regular expression as in Perl.
 
-    Returns file:line:text, of files that are UTF-8 text. .git and the records of this
-    conversation are searched only when path names them: in .transcripts stands all
-    that was ever said and done.
+    Returns file:line:text, of files that are UTF-8 text. What git ignores, .git and the
+    records of this conversation are searched only when path names them: in .transcripts
+    stands all that was ever said and done.
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    flags = "-nHIsE", "--null", "-D", "skip", "-e"
+    syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
+    flags = "-nHI", syntax, "--null", "-D", "skip", "-e"
     with tempfile.TemporaryFile() as names:
         names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
         names.seek(0)

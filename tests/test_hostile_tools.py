@@ -368,6 +368,40 @@ def test_a_long_line_is_clipped_at_its_end(use, letter):
     assert re.fullmatch(f"file:2:{letter}{{290,300}} \\[line clipped\\]", long)
 
 
+PATTERNS = {
+    r"\d+ \w+": ["port 80 open"],
+    r"\bcat\b": ["a cat sat"],
+    r"^\s+x": ["\tx = 1"],
+    r"(foo|ba[rz])\(\)": ["bar()", "foo()"],
+    r"(?i)CAT": ["a cat sat", "concat"],
+    "a{2}": ["aa"],
+}
+
+
+@pytest.mark.parametrize("pattern, lines", PATTERNS.items())
+def test_grep_understands_patterns_as_models_write_them(use, pattern, lines):
+    text = "port 80 open\na cat sat\nconcat\n\tx = 1\nbar()\nfoo()\nfoo\naa\nd+ w+\n"
+    Path("file").write_text(text)
+    found = use("grep", pattern=pattern, path="file").split("\n")
+    assert sorted(line.split(":", 2)[2] for line in found) == sorted(lines)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a)", "[a", "*a", "(?<name"])
+def test_a_pattern_that_is_wrong_is_an_error_that_says_so(error_of, pattern):
+    Path("file").write_text("a\n")
+    assert error_of("grep", pattern=pattern).startswith("grep: ")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_grep_may_not_read_is_said(use):
+    lay_out("file", "folder/file", "open")
+    Path("file").chmod(0), Path("folder").chmod(0)
+    first, *rest = use("grep", pattern="hidden").split("\n")
+    Path("folder").chmod(0o700)
+    assert first == "./open:1:hidden" and len(rest) == 2
+    assert all("Permission denied" in line for line in rest)
+
+
 MATCHES = [(90_000, 9, False), (90_000, 60, True), (9, 90_000, True)]
 
 
