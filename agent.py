@@ -1247,6 +1247,11 @@ MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
 MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
+# what git ignores here, unless that is all; its monitor could be any command
+IGNORED_BY_GIT = """exec 2>/dev/null; g() { git -c core.fsmonitor=false "$@"; }
+! g check-ignore -q . && g ls-files -oiz --exclude-standard --directory"""
+NO_WORK = {".venv", "venv", "node_modules", "__pycache__", "build", "dist", "target"}
+NO_WORK |= {".tox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".next", ".cache"}
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TO_BE_COPIED = r"(?!.*[._-](example|sample|template|dist)\Z)"
 SECRET = re.compile(rf"(?is){TO_BE_COPIED}\.{{1,2}}env(rc)?([._~-].*)?")  # file names
@@ -1577,7 +1582,10 @@ def diff_of(path: str, old: str, new: str) -> str:
 
 @tool
 def glob(agent: Agent, pattern: str) -> str:
-    """List the files and folders/ of the workspace that match, like src/**/*.py."""
+    """List the files and folders/ of the workspace that match, like src/**/*.py.
+
+    What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
+    """
     root = Path.cwd().resolve()
     if ".." in Path(pattern).parts or pattern.count("**") > 2:
         raise ToolError("A pattern has no .. and ** at most twice.")
@@ -1627,20 +1635,38 @@ def clipped(line: str) -> str:
 
 
 def files_in(path: str) -> list[str]:
-    """The files that grep searches there: no link, no secret, nothing left out."""
-    skip = left_out(path)
-    found = [path] if os.path.isfile(path) else []
-    for folder, folders, names in os.walk(path):
+    """The files that grep searches there: no link, no secret, nothing left out.
+
+    A folder that cannot be read is one of them: grep says so.
+    """
+    if os.path.isfile(path):
+        return [path]
+    found, errors, skip = [], [], left_out(path)
+    for folder, folders, names in os.walk(path, onerror=errors.append):
         folders[:] = [name for name in folders if not skip(f"{folder}/{name}")]
         files = [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
-        found += [file for file in files if not os.path.islink(file)]
-    return sorted(found)
+        found += [f for f in files if os.path.isfile(f) and not os.path.islink(f)]
+    found = [file for file in found if not skip(file)]
+    return sorted([*found, *(error.filename for error in errors)])
 
 
 def left_out(named: str) -> Callable[[str], bool]:
-    """Whether glob and grep leave out a path: what is no work, and not `named`."""
-    skipped = NOT_WRITTEN - {*Path(named).parts}
-    return lambda path: not skipped.isdisjoint(Path(path).parts)
+    """Whether glob and grep leave a path out: what git ignores, and is not `named`.
+
+    The usual folders of packages and builds where no git says what it ignores.
+    """
+    output, status = run(["bash", "-c", IGNORED_BY_GIT], GREP_SECONDS)
+    ignored = {name.rstrip("/") for name in output.split("\0")}
+    skipped = NOT_WRITTEN if status == 0 else NOT_WRITTEN | NO_WORK
+
+    def skip(path: str) -> bool:
+        parts = Path(path).parts
+        for end, name in enumerate(parts, 1):
+            if name in skipped or "/".join(parts[:end]) in ignored:
+                return name not in Path(named).parts
+        return False
+
+    return skip
 
 
 @tool

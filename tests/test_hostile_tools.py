@@ -347,6 +347,84 @@ def test_glob_and_grep_find_the_records_that_are_named(use, records, folder):
     assert use("read_file", path=f"{folder}/file") == "hidden"
 
 
+IGNORED = ["node_modules/pkg/x.py", "src/build/x.py", "a.log", "lib/b.log"]
+WORK = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
+USUAL = [".venv/lib/x.py", "a/node_modules/pkg/dist/x.py", "a/__pycache__/x.py"]
+
+
+def lay_out(*paths):
+    """A file in each of these places."""
+    for path in paths:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text("hidden\n")
+
+
+def found_by(use, pattern="**/*", path="."):
+    """The files that glob and grep find there."""
+    listed = {n for n in use("glob", pattern=pattern).split("\n") if Path(n).is_file()}
+    lines = use("grep", pattern="hidden", path=path).split("\n")
+    return listed, {line.partition(":")[0].removeprefix("./") for line in lines}
+
+
+@pytest.fixture
+def repository():
+    """A repository with files that git ignores, in it and above the workspace."""
+    lay_out(*IGNORED, *WORK)
+    Path(".gitignore").write_text("/node_modules/\nsrc/build\n*.log\n!kept.log\n")
+    subprocess.run(["git", "init", "-q"], check=True)
+
+
+@pytest.mark.parametrize("folder", [".", "src"])
+def test_what_git_ignores_is_left_out(use, repository, monkeypatch, folder):
+    monkeypatch.chdir(folder)
+    names = [name for name in WORK if folder == "." or name.startswith(folder)]
+    work = {os.path.relpath(name, folder) for name in names}
+    listed, searched = found_by(use)
+    assert (listed - {".gitignore"}, searched) == (work, work)
+
+
+NAMED = {
+    "node_modules/**/*.py": ("node_modules", {"node_modules/pkg/x.py"}),
+    "**/node_modules/pkg/*": ("node_modules/pkg", {"node_modules/pkg/x.py"}),
+    "src/build/*": ("src/build", {"src/build/x.py"}),
+    "a.log": ("a.log", {"a.log"}),
+}
+
+
+@pytest.mark.parametrize("pattern, named", NAMED.items(), ids=NAMED)
+def test_what_git_ignores_is_found_where_it_is_named(use, repository, pattern, named):
+    path, files = named
+    assert found_by(use, pattern, path) == (files, files)
+
+
+def test_a_monitor_that_a_repository_names_is_not_run(use, repository):
+    monitor = ["git", "config", "core.fsmonitor", "touch ran; false"]
+    subprocess.run(monitor, check=True)
+    use("glob", pattern="*")
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("git", ["no git", "no repository", "all is ignored"])
+def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
+    lay_out(*USUAL, "a/b.py")
+    if git == "no git":
+        Path("../bin").mkdir()
+        for name in ("bash", "xargs", "grep"):
+            Path("../bin", name).symlink_to(shutil.which(name))
+        monkeypatch.setenv("PATH", os.path.abspath("../bin"))
+    if git == "all is ignored":
+        subprocess.run(["git", "init", "-q", ".."], check=True)
+        Path("../.gitignore").write_text("*\n")
+    assert found_by(use) == ({"a/b.py"}, {"a/b.py"})
+    assert found_by(use, "**/.venv/**/*", ".venv") == ({USUAL[0]}, {USUAL[0]})
+    assert found_by(use, "a/node_modules/**/*", "a/node_modules")[1] == {USUAL[1]}
+
+
+def test_the_limit_of_glob_counts_what_is_left(use):
+    lay_out(*(f".venv/{n:04}.py" for n in range(1_100)), "a.py")
+    assert use("glob", pattern="**/*.py") == "a.py"
+
+
 # --- grep ---
 
 CATASTROPHIC = r"^(a*)(a*)(a*)(a*)(a*)\1\2\3\4\5b"
