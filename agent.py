@@ -138,7 +138,7 @@ class Exchange(NamedTuple):
     at: int
     call: dict
     result: dict
-    saved: str  # where the whole text is, if the result is a preview of it
+    saved: str  # where the whole text is, if the result stands for it
 
 
 class Reply(NamedTuple):
@@ -215,7 +215,7 @@ def take_turn(agent: Agent, text: str) -> str:
 
 def take_reply(agent: Agent, reply: Reply) -> list[dict]:
     """Make a reply part of the conversation; returns its calls, raises AgentError."""
-    expected = context_tokens(agent)
+    sent = believed(agent, reply.sent)
     agent.tries, agent.cached = 0, reply.cached / max(1, reply.sent)
     agent.bill["unforgotten"] += reply.sent + agent.forgotten
     if reply.stop == "refusal":
@@ -223,9 +223,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
     if reply.message["content"]:
         commit(agent, reply.message)
-        believed = 3 * reply.sent > expected  # not all gateways count the cached part
-        sent, written = reply.sent if believed else expected, reply.message["content"]
-        agent.counted = sent + (reply.output or size(written))
+        agent.counted = sent + (reply.output or size(reply.message["content"]))
         agent.known = len(agent.messages)
     return blocks(reply.message, "tool_use")
 
@@ -271,17 +269,17 @@ def micro_compact(
     each clearing makes the API write its prompt cache anew.
     """
     results = [e for e in exchanges(messages) if e.call["name"] in COMPACTABLE_TOOLS]
-    kept, new = newest_from(results, keep_recent, keep_tokens), unseen(messages)
+    kept, seen = newest_from(results, keep_recent, keep_tokens), unseen(messages)
     old = [
         e
         for e in results[:kept]
-        if e.at < new and len(e.result["content"]) > CLEAR_OVER_CHARS
+        if e.at < seen and len(e.result["content"]) > CLEAR_OVER_CHARS
     ]
     freed = sum(size(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
-    texts = {e.call["id"]: placeholder(e, save_text) for e in old}
-    return drop_thinking(with_results(messages, texts), old[0].at)
+    new = with_results(messages, [placeholder(e, save_text) for e in old])
+    return drop_thinking(new, old[0].at)
 
 
 def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
@@ -295,13 +293,13 @@ def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> 
     return start
 
 
-def placeholder(exchange: Exchange, save_text: Callable[[str], Path]) -> str:
-    """What stands for an old result: which tool it came from, and where it is now."""
+def placeholder(exchange: Exchange, save_text: Callable[[str], Path]) -> Exchange:
+    """The same with what stands for its result: the tool's name, where it is now."""
     name, path = exchange.call["name"], exchange.saved
     if name in NOT_READ_AGAIN and not path:
         path = str(save_text(exchange.result["content"]))
     where = f", saved at {path}" if path else ""
-    return f"[Previous: used {name}{where}]"
+    return shortened(exchange, f"[Previous: used {name}{where}]", path)
 
 
 def pays_after(old: list[dict], new: list[dict]) -> float:
@@ -328,12 +326,9 @@ def tool_result_budget(
     None: in those that the model has not seen.
     """
     start = unseen(messages) if start is None else start
-    texts: dict[str, str] = {}
-    saved: dict[str, str] = {}
-    for _, batch in itertools.groupby(exchanges(messages, start), lambda e: e.at):
-        for call, path, text in previews(list(batch), threshold, save_text):
-            texts[call], saved[call] = text, path
-    return with_results(messages, texts, saved) if texts else messages
+    batches = itertools.groupby(exchanges(messages, start), lambda e: e.at)
+    new = [e for _, b in batches for e in previews(list(b), threshold, save_text)]
+    return with_results(messages, new) if new else messages
 
 
 def snip_compact(
@@ -628,23 +623,28 @@ def tail_from(messages: list[dict], keep: int) -> int:
     return pair_safe(messages, max(0, len(messages) - keep))
 
 
-def with_results(
-    messages: list[dict], texts: dict[str, str], saved: dict[str, str] | None = None
-) -> list[dict]:
-    """`messages` with other texts in the results of these calls; the rest is shared.
+def with_results(messages: list[dict], changed: list[Exchange]) -> list[dict]:
+    """`messages` with these exchanges in the place of what they were.
 
     "saved" on a message says of which calls the whole result is on disk, and where.
     """
     new = list(messages)
-    for at in {e.at for e in exchanges(messages) if e.call["id"] in texts}:
-        content = [dict(block) for block in messages[at]["content"]]
-        new[at] = {**messages[at], "content": content}
-        for result in content:
-            call = result.get("tool_use_id")
-            result |= {"content": texts[call]} if call in texts else {}
-            if saved and call in saved:
-                new[at]["saved"] = {**new[at].get("saved", {}), call: saved[call]}
+    for at in {e.at for e in changed}:
+        mine = {e.call["id"]: e for e in changed if e.at == at}
+        content = [
+            mine[b["tool_use_id"]].result if b.get("tool_use_id") in mine else b
+            for b in messages[at]["content"]
+        ]
+        saved = {call: e.saved for call, e in mine.items() if e.saved}
+        saved = {**messages[at].get("saved", {}), **saved}
+        new[at] = {**messages[at], "content": content, "saved": saved}
     return new
+
+
+def shortened(exchange: Exchange, text: str, saved: str) -> Exchange:
+    """The same call with this text as its result; the whole is saved there, or ""."""
+    result = {**exchange.result, "content": text}
+    return exchange._replace(result=result, saved=saved)
 
 
 def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
@@ -662,8 +662,8 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
 
 def previews(
     batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
-) -> Iterator[tuple[str, str, str]]:
-    """For results of one message: the call's id, where the whole is, and its preview.
+) -> Iterator[Exchange]:
+    """Those of one message that become previews, with what is shown of them.
 
     Which, says `tool_result_budget`; a preview is less than its share of T/3.
     """
@@ -681,7 +681,7 @@ def previews(
             shown = preview(text, share, path)
             chars -= len(text) - len(shown)
             tokens -= size(text) - size(shown)
-            yield exchange.call["id"], path, shown
+            yield shortened(exchange, shown, path)
 
 
 def preview(text: str, share: int, path: str) -> str:
@@ -800,6 +800,17 @@ def context_tokens(agent: Agent) -> int:
     """Tokens that the next request sends: the API's to the last reply, then ours."""
     start = agent.counted if agent.known else fixed_tokens(agent)
     return start + estimate_tokens(agent.messages[agent.known :])
+
+
+def believed(agent: Agent, reported: int) -> int:
+    """Tokens of the last request: as reported, or ours where that cannot be true.
+
+    Some gateways count only what was not in the cache.
+    """
+    if 3 * reported > context_tokens(agent):
+        return reported  # the other count would read the whole history
+    ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
+    return reported if 3 * reported > ours else ours
 
 
 def tokens_with(agent: Agent, messages: list[dict]) -> int:

@@ -4,7 +4,6 @@ import json
 from itertools import accumulate, pairwise
 from xml.etree import ElementTree
 
-import charts
 import costs
 import pytest
 from builders import did, history, read, typed
@@ -507,11 +506,3 @@ def test_pictures_name_every_policy(tmp_path, capsys):
         root = ElementTree.parse(name).getroot()
         words = " ".join(root.itertext())
         assert root.get("role") == "img" and all(policy in words for policy in wanted)
-
-
-def test_names_in_a_crowd_do_not_cover_each_other():
-    taken, places = [], [(300 + 7 * n % 40, 70 + 11 * n % 30) for n in range(13)]
-    for place in places:
-        taken.append(charts.free_place(place, 90, taken))
-    pairs = [(a, b) for i, a in enumerate(taken) for b in taken[:i]]
-    assert not any(a.meets(b) for a, b in pairs)

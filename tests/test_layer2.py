@@ -495,7 +495,8 @@ def test_a_small_conversation_keeps_the_persons_words_and_is_not_compacted(make)
     asked = "A specification. " * 500
     assert program.take_turn(agent, asked) == "Done."
     assert asked in str(agent.messages) and agent.failures == 0
-    assert layers(agent)[1:] == ["compact"] * 3  # nothing to, summarising, summarised
+    told = [t for t in shown(agent, "layer") if t.startswith("[compact]")]
+    assert "nothing" in told[0] and "summarised" in told[-1]
 
 
 def test_a_summary_that_saves_nothing_is_asked_for_once_and_is_no_failure(make):

@@ -12,7 +12,7 @@ from pathlib import Path
 import naive
 import pytest
 from builders import SUMMARY, asks_for_summary, did, history, outputs, said, typed
-from readme import QUOTED, README, ROOT, expected, names, printed
+from readme import QUOTED, README, ROOT, expected, filled, holds, names, printed
 from stub import reply
 
 import agent as program
@@ -38,8 +38,45 @@ def band_of(name):
     "kind, what, quoted", [m.groups()[1:] for m in QUOTED.finditer(PAGE)]
 )
 def test_a_quotation_is_what_it_says(kind, what, quoted):
-    whole = expected(kind, what)
-    assert quoted and f"\n{quoted}" in f"\n{whole}", "run tests/lessons/readme.py"
+    assert holds(quoted, expected(kind, what)), "run tests/lessons/readme.py"
+    assert kind == "run" or quoted.split("\n")[0].strip() != "..."
+
+
+FUNCTION = "def f():\n    one\n    two\n    three\n"
+QUOTATIONS = {
+    FUNCTION: True,
+    "def f():\n    ...\n    three\n": True,
+    "def f():\n    one\n    ...\n": True,
+    "...\n    two\n...\n": True,
+    "def f():\n    one\n    two\n": False,  # its last line is missing
+    "    one\n    two\n    three\n": False,
+    "def f():\n    two\n    three\n": False,
+    "def f():\n    one\n    two\n    ...\n    three\n": False,  # nothing is left out
+    "def f():\n    ...\n    tw\n    three\n": False,
+    "def f():\n    two\n    ...\n    one\n": False,
+    "def f():\n    ...\n    four\n": False,
+    "...\n": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize("quoted", QUOTATIONS)
+def test_a_quotation_has_every_line_or_says_that_some_are_left_out(quoted):
+    assert holds(quoted, FUNCTION) == QUOTATIONS[quoted]
+
+
+def test_what_does_not_hold_any_more_is_replaced_by_the_whole():
+    page = "<!-- agent.py: TRANSCRIPT_DIR -->\n```python\nold\n```\n"
+    line = 'TRANSCRIPT_DIR = Path(".transcripts")\n'
+    assert filled(page) == page.replace("old\n", line)
+    assert filled(filled(page)) == filled(page)
+
+
+def test_several_definitions_and_a_whole_file_can_be_quoted():
+    both = expected("tests/lessons/small.py", "agent_loop, micro_compact")
+    file = expected("tests/lessons/small.py", "all")
+    assert both in file and file.endswith("\n")
+    assert both.count("\n\n\ndef ") == 1
 
 
 def test_every_fence_of_python_is_a_quotation():
@@ -50,7 +87,8 @@ def test_every_fence_of_python_is_a_quotation():
     "band", ["the loop", "layer 1", "layer 2", "layer 3", "messages", "counting"]
 )
 def test_each_function_is_quoted_or_named(band):
-    known = {m[3] for m in QUOTED.finditer(PAGE)} | {*re.findall(CODE, PAGE)}
+    known = {n for m in QUOTED.finditer(PAGE) for n in m[3].split(", ")}
+    known |= {*re.findall(CODE, PAGE)}
     assert [name for name in band_of(band) if name not in known] == []
 
 

@@ -5,8 +5,11 @@
 A quotation is a fence below one of these lines, which a reader of the page cannot see:
 
     <!-- agent.py: micro_compact -->   the source of that function or constant
-    <!-- tests/lessons/naive.py: understood -->   the same, from there
+    <!-- tests/lessons/small.py: agent_loop, micro_compact -->   of these, from there
+    <!-- tests/lessons/layer1/step0.py: all -->   the whole file
     <!-- run: python3 tests/lessons/naive.py 4 -->   what this prints, without a key
+
+It has all lines of that, or a line `...`, indented or not, in place of one line or more.
 """
 
 import ast
@@ -21,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 QUOTED = re.compile(
-    r"(<!-- (agent\.py|tests/lessons/\w+\.py|run): (.+?) -->\n```\w*\n)(.*?)```",
+    r"(<!-- (agent\.py|tests/lessons/[\w/]+\.py|run): (.+?) -->\n```\w*\n)(.*?)```",
     re.DOTALL,
 )
 
@@ -38,7 +41,14 @@ def names(path):
     return found
 
 
-def source(path, name):
+def source(path, what):
+    """These top-level definitions, or "all" of a file."""
+    if what == "all":
+        return (ROOT / path).read_text("utf-8")
+    return "\n\n".join(definition(path, name) for name in what.split(", "))
+
+
+def definition(path, name):
     """The whole lines of a top-level definition, decorators included."""
     node = names(path)[name]
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
@@ -59,9 +69,24 @@ def expected(kind, what):
     return printed(what) if kind == "run" else source(kind, what)
 
 
+def holds(quoted, whole):
+    """Whether a quotation has the lines of the whole, or says where some are left out."""
+    left_out, lines = r"(?:.*\n)+", [line + "\n" for line in quoted.split("\n")[:-1]]
+    gaps = [line.strip() == "..." for line in lines]
+    parts = [left_out if gap else re.escape(line) for line, gap in zip(lines, gaps)]
+    return (
+        quoted == whole or not all(gaps) and bool(re.fullmatch("".join(parts), whole))
+    )
+
+
 def filled(text):
-    """The page with every quotation as it should be."""
-    return QUOTED.sub(lambda m: f"{m[1]}{expected(m[2], m[3])}```", text)
+    """The page with the whole in place of each quotation that does not hold."""
+
+    def now(match):
+        whole = expected(match[2], match[3])
+        return f"{match[1]}{match[4] if holds(match[4], whole) else whole}```"
+
+    return QUOTED.sub(now, text)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,41 @@
-"""Pictures as SVG text: no background, colours that read on light and dark alike."""
+"""Pictures as SVG text, without a background: to be read on white and on dark.
+
+What a color says is also said by a word, a letter or the dashes of a line.
+"""
 
 from html import escape
 from itertools import pairwise, takewhile
-from math import cos, dist, log, pi, sin, sqrt
+from math import dist
 from typing import NamedTuple
 
-TEXT, BLUE, ORANGE = "#6e7781", "#2f81f7", "#c2690a"
-GREEN, PURPLE = "#2da44e", "#8957e5"
-WIDTH, HEIGHT = 700, 440
-LEFT, RIGHT, TOP, BOTTOM = 55, 685, 60, 385  # of the plot within the picture
+TEXT, BLUE, ORANGE = "#5b6570", "#0969da", "#b35309"
+GREEN, PURPLE = "#1a7f37", "#8250df"
+DARK = {  # what is drawn instead where the reader prefers a dark background
+    TEXT: "#8b949e",
+    BLUE: "#4090f5",
+    ORANGE: "#d9772b",
+    GREEN: "#31a350",
+    PURPLE: "#a675f8",
+}
+FILL = 0.15  # the opacity of what lies behind text
+WIDTH = 700
+LEFT, RIGHT, TOP, BOTTOM = 55, 685, 55, 370  # of the plot within the picture
 FONT, LETTER = 13, 7.3  # pixels: the height of a letter, and the most of its width
 FAMILY = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
-COSTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50)  # with a tick
-KEPT = (1, 0.99, 0.97, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.25, 0)  # a line
+GROUPS = {
+    BLUE: "this program",
+    ORANGE: "tutorial",
+    GREEN: "other agent",
+    TEXT: "to compare",
+}
 WALL = 200_000  # tokens: the window
-WAYS = {"nothing": TEXT, "s06": ORANGE, "ours": BLUE}
+WAYS = {"nothing": (TEXT, "2 3"), "s06": (ORANGE, "7 3"), "ours": (BLUE, "")}
 
 Point = tuple[float, float]
 
 
-class Dot(NamedTuple):
-    """A named value in a picture of costs."""
+class Cost(NamedTuple):
+    """What a policy costs, doing nothing being 1, and what it keeps (R)."""
 
     name: str
     cost: float
@@ -29,16 +44,12 @@ class Dot(NamedTuple):
 
 
 class Box(NamedTuple):
-    """What a name or a dot covers, in pixels."""
+    """What a text covers, in pixels."""
 
     left: float
     top: float
     right: float
     bottom: float
-
-    def wider(self, more: float) -> "Box":
-        """The box with more room at both ends."""
-        return self._replace(left=self.left - more, right=self.right + more)
 
     def meets(self, other: "Box") -> bool:
         """Whether two boxes overlap."""
@@ -46,137 +57,77 @@ class Box(NamedTuple):
         return across and self.top < other.bottom and other.top < self.bottom
 
 
-def scatter(dots: list[Dot]) -> str:
-    """Cost against what is kept, a dot a policy, its name beside it.
-
-    The first on a logarithmic scale, the second on that of a root: both lie close.
-    """
-    low, high = min(d.cost for d in dots) / 1.3, max(d.cost for d in dots) * 1.3
-    worst = min(d.kept for d in dots)
-    least = next(mark for mark in KEPT[3:] if mark <= worst)
-
-    def x(cost: float) -> float:
-        return between(LEFT, RIGHT, log(cost / low) / log(high / low))
-
-    def y(kept: float) -> float:
-        return between(TOP, BOTTOM, sqrt((1 - kept) / (1 - least)))
-
-    body = [rule(y(kept), f"{kept:.2f}") for kept in KEPT if kept >= least]
-    body += [tick(x(cost), f"{cost:g}") for cost in COSTS if low < cost < high]
-    body.append(text(LEFT, TOP - 38, "kept in sight of what was needed next (R)"))
-    scale = "cost, doing nothing = 1 (logarithmic)"
-    body.append(text(RIGHT, HEIGHT - 12, scale, "end"))
-    places: dict[Point, list[Dot]] = {}
-    for dot in dots:
-        place = round(x(dot.cost), 0), round(y(dot.kept), 0)
-        places.setdefault(place, []).append(dot)
-    body += [circle(at, of_all(found)) for at, found in places.items()]
-    body += names_beside(places)
-    title = "What each policy costs, against what it keeps: "
-    told = [f"{dot.name}: cost {dot.cost:.2f}, R {dot.kept:.3f}" for dot in dots]
-    return picture(title + ", ".join(d.name for d in dots), body, told)
-
-
-def of_all(dots: list[Dot]) -> str:
-    """The color of dots in one place."""
-    colors = {dot.color for dot in dots}
-    return TEXT if len(colors) > 1 else dots[0].color
-
-
-def names_beside(places: dict[Point, list[Dot]]) -> list[str]:
-    """The dots' names, none over another or over a dot; a line leads to a far one."""
-    taken = [Box(a - 6, b - 6, a + 6, b + 6) for a, b in places]
-    parts = []
-    for at, dots in sorted(places.items(), key=lambda place: place[0][1]):
-        names, color = ", ".join(dot.name for dot in dots), of_all(dots)
-        box = free_place(at, LETTER * len(names), taken)
-        way = leader(at, box)
-        taken += [box, *way]
-        if len(way) > 1:
-            parts.append(line([at, nearest(box, at)], color, 1))
-        parts.append(name_in(box, at, names, color))
-    return parts
-
-
-def free_place(at: Point, width: float, taken: list[Box]) -> Box:
-    """A place for a name of this width, as near to its dot as there is one."""
-    box = beside(at, width, 9, 0)
-    for away in range(9, 200, 6):
-        for step in range(16):
-            box = beside(at, width, away, step * pi / 8)
-            inside = box.left > LEFT and box.right < WIDTH and 30 < box.top < BOTTOM
-            covered = [box.wider(3), *leader(at, box)]
-            if inside and not any(a.meets(b) for a in covered for b in taken):
-                return box
-    return box
-
-
-def leader(at: Point, box: Box) -> list[Box]:
-    """What the line from a dot to its name covers, if it is not right beside it."""
-    end = nearest(box, at)
-    shares = [share / 8 for share in range(1, 9)] if dist(at, end) > 14 else []
-    points = [(between(at[0], end[0], s), between(at[1], end[1], s)) for s in shares]
-    return [Box(x - 1, y - 1, x + 1, y + 1) for x, y in points if dist(at, (x, y)) > 8]
-
-
-def name_in(box: Box, at: Point, name: str, color: str) -> str:
-    """A name, held by the side of its box that is towards the dot."""
-    if box.left >= at[0]:
-        return text(box.left, box.bottom - 4, name, "start", color)
-    if box.right <= at[0]:
-        return text(box.right, box.bottom - 4, name, "end", color)
-    return text((box.left + box.right) / 2, box.bottom - 4, name, "middle", color)
-
-
-def beside(at: Point, width: float, away: float, angle: float) -> Box:
-    """A name's box so far from its dot, in this direction; 0 is to the right."""
-    height = FONT + 4
-    x = at[0] + away * cos(angle) + (cos(angle) - 1) * width / 2
-    y = at[1] + away * sin(angle) + (sin(angle) - 1) * height / 2
-    return Box(x, y, x + width, y + height)
-
-
-def nearest(box: Box, at: Point) -> Point:
-    """The point of a box that is nearest to another point."""
-    x = min(max(at[0], box.left), box.right)
-    return x, min(max(at[1], box.top), box.bottom)
+def two_bars(costs: list[Cost]) -> str:
+    """Two bars a policy, in the order given: its cost, and what it does not keep."""
+    dearest = max(row.cost for row in costs)
+    most = max(1 - row.kept for row in costs) or 1
+    body = [text(290, 18, "cost (doing nothing = 1)")]
+    body.append(text(500, 18, "lost: 1 - R"))
+    body.append(text(692, 18, "R", "end"))
+    told = []
+    for number, row in enumerate(costs):
+        y, wide = 30 + 24 * number, 140 * row.cost / dearest
+        body += [text(8, y + 14, row.name), text(190, y + 14, GROUPS[row.color])]
+        body.append(box(290, y, wide, 18, row.color, 1))
+        body.append(text(298 + wide, y + 14, f"{row.cost:.2f}"))
+        body.append(box(500, y, 130 * (1 - row.kept) / most, 18, row.color, 1))
+        body.append(text(692, y + 14, f"{row.kept:.3f}", "end"))
+        told.append(f"{row.name}: cost {row.cost:.2f}, R {row.kept:.3f}")
+    title = "What each policy costs, and what it loses"
+    return picture(title, body, told, 40 + 24 * len(costs))
 
 
 def three_ways(courses: dict[str, list[list[int]]]) -> str:
     """The context of one session under three policies, and what each forgot when."""
-    low, high, count = 370, 55, len(courses["nothing"])
+    count = len(courses["nothing"])
+    step = 580 / max(1, count - 1)  # pixels
 
-    def at(index: int, size: float) -> Point:
-        return 55 + 580 * index / max(1, count - 1), low - (low - high) * size / WALL
+    def at(request: int, size: float) -> Point:
+        return LEFT + step * (request - 1), between(BOTTOM, TOP, size / WALL)
 
-    marks = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
-    body = [rule(at(0, size)[1], mark) for size, mark in marks.items()]
-    body.append(line([(55, high), (685, high)], TEXT, 2))
-    body.append(text(55, 18, f"tokens of context at each of {count} requests"))
-    told, y = [], low
-    for name, color in WAYS.items():
-        sent = [step[0] for step in takewhile(lambda s: s[0] <= WALL, courses[name])]
+    scale = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
+    body = [rule(at(1, size)[1], mark) for size, mark in scale.items()]
+    body.append(line([(LEFT, TOP), (RIGHT, TOP)], TEXT, 2))
+    body.append(text(LEFT, 18, f"tokens of context at each of {count} requests"))
+    told, marks, y = [], [1, count], BOTTOM + 22
+    for name, (color, dashes) in WAYS.items():
+        sent = [s[0] for s in takewhile(lambda s: s[0] <= WALL, courses[name])]
         refused = len(sent) < len(courses[name])
-        curve = [at(i, size) for i, size in enumerate([*sent, *[WALL] * refused])]
+        curve = [at(*point) for point in enumerate([*sent, *[WALL] * refused], 1)]
         x, top = curve[-1]
-        body.append(line(curve, color, 2))
+        body.append(line(curve, color, 2, dashes))
         body.append(text(x + 6, top + (18 if refused else 4), name, "start", color))
         told.append(f"{name}: at most {max(sent):,} tokens")
         if refused:
-            body.append(text(x, high - 10, "prompt is too long", "end"))
+            marks.append(len(curve))
+            words = f"request {len(curve)}: prompt is too long"
+            body.append(text(x, TOP - 10, words, "end"))
             told.append(f"refused at request {len(curve)} of {count}")
             continue
+        x, top = at(sent.index(max(sent)) + 1, max(sent))
+        body.append(text(x + 5, top - 6, f"{max(sent):,}", "start", color))
         y += 20
-        body.append(text(47, y + 4, name, "end", color))
-        done = [list(pairwise(column)) for column in zip(*courses[name])][1:]
-        cleared, summed = ([n for n, (a, b) in enumerate(d, 1) if a < b] for d in done)
-        told.append(f"{len(cleared)} clearings, {len(summed)} summaries")
-        ends = [(at(n, 0)[0], y) for n in cleared]
-        body += [line([(a, b - 7), (a, b + 7)], color, 1.5) for a, b in ends]
+        body.append(text(LEFT - 8, y + 4, name, "end", color))
+        cleared, summed = when_forgotten(courses[name])
+        told.append(counted(len(cleared), "clearing", "clearings"))
+        told.append(counted(len(summed), "summary", "summaries"))
+        ends = [at(n, 0)[0] for n in cleared]
+        body += [line([(x, y - 7), (x, y + 7)], color, 1.5) for x in ends]
         body += [circle((at(n, 0)[0], y), PURPLE) for n in summed]
-    body.append(text(55, 434, "| old results cleared before this request"))
-    body.append(text(685, 434, "● all summarised", "end", PURPLE))
-    return picture("One recorded session, three ways", body, told)
+    free = [n for n in range(100, count, 100) if all(abs(n - m) > 15 for m in marks)]
+    body += [tick(at(n, 0)[0], str(n)) for n in [*marks, *free]]
+    body.append(text(LEFT, y + 28, "| old results cleared before this request"))
+    body.append(text(RIGHT, y + 28, "● all summarised", "end", PURPLE))
+    return picture("One recorded session, three ways", body, told, y + 36)
+
+
+def when_forgotten(course: list[list[int]]) -> list[list[int]]:
+    """Before which requests old results were cleared, and before which all summarised."""
+    _, *done = zip(*course)
+    return [
+        [n for n, (before, now) in enumerate(pairwise(counts), 2) if before < now]
+        for counts in done
+    ]
 
 
 # ---- the parts of a picture ----
@@ -187,15 +138,31 @@ def between(start: float, end: float, share: float) -> float:
     return start + (end - start) * share
 
 
-def picture(title: str, body: list[str], told: list[str], height: int = HEIGHT) -> str:
+def counted(number: int, one: str, many: str) -> str:
+    """A number with its noun."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def picture(title: str, body: list[str], told: list[str], height: float) -> str:
     """An SVG document of these parts, with what it says in words."""
     name, words = escape(title), escape(" ".join("; ".join(told).split()))
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
         f'role="img" aria-label="{name}" font-family="{FAMILY}" font-size="{FONT}">'
     )
-    about = [f"<title>{name}</title>", f"<desc>{words}</desc>"]
+    about = [f"<title>{name}</title>", f"<desc>{words}</desc>", on_dark()]
     return "\n".join([head, *about, *body, "</svg>", ""])
+
+
+def on_dark() -> str:
+    """The rules that put each color's dark one in its place."""
+    rules = [
+        f'[{part}="{color}"] {{ {part}: {other} }}'
+        for color, other in DARK.items()
+        for part in ("fill", "stroke")
+    ]
+    wanted = "@media (prefers-color-scheme: dark)"
+    return "\n".join(["<style>", f"{wanted} {{", *rules, "}", "</style>"])
 
 
 def text(
@@ -225,7 +192,12 @@ def circle(at: Point, color: str) -> str:
     return f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="5" fill="{color}"/>'
 
 
-def line(points: list[Point], color: str, width: float) -> str:
+def mark(x: float, y: float) -> str:
+    """A small arrowhead that points up to (x, y)."""
+    return line([(x - 5, y + 7), (x, y), (x + 5, y + 7)], TEXT, 2)
+
+
+def line(points: list[Point], color: str, width: float, dashes: str = "") -> str:
     """A line through the points, of which near ones are left out."""
     kept = [points[0]]
     for point in points[1:-1]:
@@ -233,28 +205,62 @@ def line(points: list[Point], color: str, width: float) -> str:
             kept.append(point)
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*kept, points[-1]])
     style = f'fill="none" stroke="{color}" stroke-width="{width}"'
-    return f'<polyline points="{path}" {style}/>'
+    return f'<polyline points="{path}" {style}{dashed(dashes)}/>'
+
+
+def dashed(dashes: str) -> str:
+    """The attribute that says how a line is broken, none if it is whole."""
+    return f' stroke-dasharray="{dashes}"' if dashes else ""
+
+
+def arrow(points: list[Point], dashes: str = "") -> list[str]:
+    """A line through the points with a head at its end, to the right or down."""
+    (x, y), (before, _) = points[-1], points[-2]
+    right = [(x - 6, y - 4), (x, y), (x - 6, y + 4)]
+    down = [(x - 4, y - 6), (x, y), (x + 4, y - 6)]
+    head = right if x > before else down
+    return [line(points, TEXT, 1.5, dashes), line(head, TEXT, 1.5)]
 
 
 def box(
-    x: float, y: float, wide: float, height: int, color: str, opacity: float = 0.15
+    x: float,
+    y: float,
+    wide: float,
+    height: float,
+    color: str,
+    opacity: float = FILL,
+    dashes: str = "",
 ) -> str:
     """A rectangle; its outline if nothing fills it."""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{height}" rx="3"'
-    outline = f'fill="none" stroke="{color}"'
+    outline = f'fill="none" stroke="{color}"{dashed(dashes)}'
     style = f'fill="{color}" fill-opacity="{opacity}"' if opacity else outline
     return f"<rect {place} {style}/>"
 
 
+def badge(x: float, y: float, letter: str, color: str) -> list[str]:
+    """A small square with a letter in it."""
+    square = [box(x, y, 18, 19, color), box(x, y, 18, 19, color, 0)]
+    return [*square, text(x + 9, y + 14, letter, "middle")]
+
+
 def cell(
-    x: float, y: float, wide: float, words: str, color: str, tokens: int = 0
+    x: float,
+    y: float,
+    wide: float,
+    words: str,
+    color: str,
+    tokens: int = 0,
+    full: int = 0,
+    dashes: str = "",
 ) -> list[str]:
-    """A box in a list, its text clipped, filled by its tokens in parts of 10,000."""
+    """A box in a list, its text clipped, filled by its tokens where `full` fill it."""
     words, count = " ".join(words.split()), f"{tokens:,}" if tokens else ""
     most = int((wide - 10 - 9 * len(count)) / LETTER)
     words = words if len(words) <= most else f"{words[: most - 1]}…"
-    parts = [box(x, y, wide, 19, color, 0), text(x + 6, y + 14, words)]
+    parts = [box(x, y, wide, 19, color, 0, dashes), text(x + 6, y + 14, words)]
+    if full:
+        parts.append(box(x, y, tokens / full * wide, 19, color))
     if tokens:
-        parts.append(box(x, y, min(1, tokens / 10_000) * wide, 19, color))
         parts.append(text(x + wide - 6, y + 14, count, "end"))
     return parts

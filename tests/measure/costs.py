@@ -32,7 +32,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
-from charts import BLUE, GREEN, ORANGE, TEXT, WAYS, Dot, scatter, three_ways
+from charts import BLUE, GREEN, ORANGE, TEXT, WAYS, Cost, three_ways, two_bars
 from policies import PEERS, READ_IN, SUMMARY, TUTORIALS
 from prices import OUTPUT, Meter, replay
 from recorded import Measured, Message, Session, Unusable, read_gaps, read_messages
@@ -381,7 +381,7 @@ def main(argv: list[str] | None = None) -> int:
     text = "the seconds between requests, of files without times"
     parser.add_argument("--gaps", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="the rows as JSON")
-    parser.add_argument("--svg", type=Path, help="draw cost against what is kept")
+    parser.add_argument("--svg", type=Path, help="draw cost and what is kept")
     parser.add_argument("--session", type=Path, help="draw the longest session")
     options = parser.parse_args(argv)
     try:
@@ -401,8 +401,8 @@ def report(options: argparse.Namespace, sessions: list[Session], wanted: Runs) -
     about = legend(sessions, options.read, options.peers)
     print(json.dumps(rows, indent=1) if options.json else table(rows, about))
     if options.svg:
-        dots = [Dot(n := r["policy"], r["cost"], r["R"], color(n)) for r in rows]
-        options.svg.write_text(scatter(dots))
+        found = [Cost(n := r["policy"], r["cost"], r["R"], color(n)) for r in rows]
+        options.svg.write_text(two_bars(found))
     if options.session:
         longest = max(sessions, key=lambda session: len(session.messages))
         courses = {name: wanted[name](longest).steps for name in WAYS}

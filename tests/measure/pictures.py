@@ -18,12 +18,12 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import charts
 import costs
-from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, circle, line, text
+from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, circle, line, text
 from costs import program
+from lists import LETTERS, LOOKS, before_after, cuts, rows, what_remains
 from policies import total
 from stub import StubClient, reply
 
@@ -73,7 +73,7 @@ def tokens_by_kind(figures):
     """Where the tokens go, a bar a kind."""
     share, told, body = figures["shares"], [], []
     for number, (kind, (name, color)) in enumerate(KINDS.items()):
-        y, wide = 30 * number + 24, 340 * share[kind] / max(share.values())
+        y, wide = 30 * number + 24, 310 * share[kind] / max(share.values())
         told.append(f"{name} {share[kind]:.1%}")
         body += [text(300, y, name, "end"), box(310, y - 14, wide, 18, color, 1)]
         body.append(text(318 + wide, y, f"{share[kind]:.1%}"))
@@ -94,6 +94,11 @@ def use(tool, *more, **given):
     return reply(calls=[(tool, given), *more], thinking="...")
 
 
+def read(*names):
+    """Replies that each read one of these files."""
+    return [use("read_file", path=name) for name in names]
+
+
 SHOP = [
     "Never touch the tests.",
     reply("I will not."),
@@ -101,20 +106,25 @@ SHOP = [
     use("todo_write", items=["[ ] mend it"]),
     use("read_file", path="shop.py"),
     use("bash", command="cat shop.log"),
-    use("read_file", path="cart.py"),
-    use("read_file", path="price.py"),
+    *read("cart.py", "price.py"),
     use("write_file", path="fix.py", content="fixed = True"),
     use("bash", command="cat test.log"),
 ]
 LOGS = [("bash", {"command": f"cat {name}.log"}) for name in ("big", "mid", "long")]
 
 
-def worked(script):
-    """An agent that has done all this, by the program's own functions, but no layer."""
+def begun():
+    """An agent in a folder that holds these files."""
     for name, tokens in FILES.items():
-        Path(name).write_text(f"{('price ' * 350)[:1_999]}\n" * (tokens // 500))
+        lines = [f"# {name}", *[""] * (tokens // 500 - 1)]
+        Path(name).write_text("".join(f"{line:1999}\n" for line in lines))
     agent = program.Agent(client=StubClient(), approve=lambda name, what: None)
     program.begin(agent)
+    return agent
+
+
+def work(agent, *script):
+    """The agent after this work, by the program's own functions, but no layer."""
     for step in script:
         if type(step) is str:
             program.commit(agent, {"role": "user", "content": step})
@@ -128,9 +138,9 @@ def worked(script):
 
 def layers():
     """What each layer makes of the messages: (before, after), by its name."""
-    agent, save = worked(SHOP), program.save_result
+    agent, save = work(begun(), *SHOP), program.save_result
     old, too_long = agent.messages, program.PromptTooLong("prompt is too long", 210_000)
-    new = worked(["Why?", use("read_file", *LOGS, path="price.py")]).messages
+    new = work(begun(), "Why?", use("read_file", *LOGS, path="price.py")).messages
     auto, reactive = (replace(agent, client=StubClient(reply(SUMMARY))) for _ in "ab")
     program.auto_compact(auto)
     program.reactive_compact(reactive, too_long)
@@ -144,157 +154,49 @@ def layers():
     }
 
 
-# ---- lists of messages: a row a block, thinking at the left of what it led to ----
+# ---- pictures of these runs ----
 
-COLORS = {"thinking": PURPLE, "tool_use": GREEN, "tool_result": ORANGE}
-COLORS |= {"typed": BLUE, "assistant": GREEN, "user": PURPLE}  # the latter two: texts
-
-
-class Row(NamedTuple):
-    """A block, the index of its message, and how it is drawn."""
-
-    block: dict
-    at: int
-    words: str
-    tokens: int
-    color: str
-
-
-def rows(messages):
-    """All blocks of the messages, in order."""
-    found = []
-    tools = {e.call["id"]: e.call["name"] for e in program.exchanges(messages)}
-    for at, message in enumerate(messages):
-        typed = {"type": "typed", "text": message["content"]}
-        for block in [typed] if program.is_typed(message) else message["content"]:
-            kind = message["role"] if block["type"] == "text" else block["type"]
-            said = block.get("text", "") + block.get("content", "")
-            tokens = round(program.size(said) / 100) * 100
-            if kind in ("tool_use", "thinking"):
-                given = [v for v in block.get("input", {}).values() if type(v) is str]
-                said = " ".join([block.get("name", kind), *given])
-            elif kind == "tool_result" and tokens and said[0] not in "[<":
-                said = f"result of {tools[block['tool_use_id']]}"
-            said = {"typed": "person: ", "assistant": "model: "}.get(kind, "") + said
-            said = re.sub(r"\d{8}-\d{6}_\w{8}", "...", said)  # another at each run
-            found.append(Row(block, at, said, tokens, COLORS[kind]))
-    return found
-
-
-def column(messages, x, width, other=(), sign=""):
-    """The parts of a list of messages, and (row, height) of each block.
-
-    What `other` has too is gray, what it has not begins with a sign.
-    """
-    same, body, places = [row.block for row in rows(other)], [], []
-    y, left, last = 34, x, 0
-    for row in rows(messages):
-        y += 4 * (row.at != last)
-        places.append((row, y))
-        thinking, known = row.block["type"] == "thinking", row.block in same
-        words, color = (row.words, TEXT) if known else (sign + row.words, row.color)
-        wide = 92 if thinking else x + width - left
-        body += charts.cell(left, y, wide, words, color, row.tokens)
-        y, left, last = (y, x + 95, row.at) if thinking else (y + 21, x, row.at)
-    return body, places
-
-
-def before_after(name, before, after):
-    """The list of messages before and after a layer; what is gone and what is new."""
-    body, places = column(before, 8, 336, after, "– ")
-    right, more = column(after, 356, 336, before, "+ ")
-    told = []
-    for when, x, messages in ("before", 8, before), ("after", 356, after):
-        tokens = sum(row.tokens for row in rows(messages))
-        told.append(f"{when}: {len(messages)} messages, {tokens:,} tokens")
-        body.append(text(x, 20, told[-1]))
-    old = [row.block for row in rows(before)]
-    told += [f"new: {row.words[:60]}" for row in rows(after) if row.block not in old]
-    title = f"The list of messages before and after {name}"
-    height = max(y for _, y in places + more) + 30
-    return charts.picture(title, [*body, *right], told, height)
-
-
-def cuts(messages):
-    """Pairs joined, thinking chained; a cut that parts no pair, and one that does."""
-    body, places = column(messages, 24, 280)
-    cut = 5
-    kept = program.drop_thinking(messages[program.pair_safe(messages, cut) :])
-    body += column(kept, 412, 280)[0]
-    body.append(text(412, 20, "kept by the cut that is allowed"))
-    middle = {id(row.block): y + 10 for row, y in places}
-    for pair in program.exchanges(messages):
-        a, b = middle[id(pair.call)], middle[id(pair.result)]
-        body.append(line([(304, a), (312, a), (312, b), (304, b)], ORANGE, 2))
-    signed = [y + 10 for row, y in places if row.block["type"] == "thinking"]
-    body.append(line([(12, 34), (12, signed[-1])], PURPLE, 2))
-    body += [circle((12, y), PURPLE) for y in signed]
-    told = []
-    for at in cut, cut + 1:
-        fine = program.pair_safe(messages, at) == at
-        words, color = ("allowed", GREEN) if fine else ("parts a pair", ORANGE)
-        y = next(y for row, y in places if row.at == at) - 3
-        body += [line([(0, y), (320, y)], color, 2)]
-        body.append(text(323, y + 4, words, "start", color))
-        told.append(f"a cut before message {at + 1} of {len(messages)}: {words}")
-    told.append("the cut that is allowed takes the thinking behind it")
-    title = "A history: pairs joined, thinking chained to all before it"
-    return charts.picture(title, body, told, places[-1][1] + 30)
-
-
-def what_remains(message):
-    """The message that stands for a conversation, block by block, and its limits."""
-    each = program.MAX_RESTORE_TOKENS_PER_FILE
-    limits = {
-        "summary": "asked for in T/8",
-        "words": f"{program.MAX_SAID:,} tokens or T/8",
-        "plan": "what is still to do",
-        "notes": "who goes on, and with what",
-        "files": f"{program.MAX_RESTORE_FILES} of {each:,} tokens",
-    }
-    body, places = column([message], 230, 462)
-    body += [text(8, 20, "block"), text(80, 20, "at most")]
-    told = []
-    for (row, y), part in zip(places, map(program.part_of, message["content"])):
-        body += [text(8, y + 14, part), text(80, y + 14, limits[part])]
-        size = row.tokens or "under 100"
-        told.append(f"{part}: {size} tokens; at most: {limits[part]}")
-    title = "The one message that remains, block by block"
-    return charts.picture(title, body, told, places[-1][1] + 30)
+DOORS = {  # what stands in the loop, or what the person types, and what that calls
+    "agent.focus is not None": "manual_compact",
+    "/compact": "command",
+    "should_compact(agent)": "auto_compact",
+    "except PromptTooLong": "reactive_compact",
+}
+WITHOUT_SUMMARY = {
+    "auto_compact": f"auto: after {program.MAX_FAILURES} failed summaries",
+    "reactive_compact": "reactive: no summary, or still too long",
+}
 
 
 def doors():
     """The loop's doors into one function: what calls what, by the program itself."""
-    inner = "compact_history", "compact_without_model"
-    asked = {
-        "should_compact(agent)": "auto_compact",
-        "agent.focus is not None": "manual_compact",
-        "except PromptTooLong": "reactive_compact",
-        "/compact": "command",
-    }
-    body = [text(8, 18, "agent_loop"), text(8, 193, "the person")]
-    ends, edges = {}, list(asked.items())
-    columns = (8, 180, asked), (236, 140, asked.values()), (506, 186, inner)
-    for x, wide, names in columns:
-        for number, name in enumerate(names):
-            y = 28 + 57 * number + 57 * (names is inner)
-            ends[name] = (x, y + 13), (x + wide, y + 13)
-            color = BLUE if name == inner[0] else TEXT
-            body += [box(x, y, wide, 26, color, 0), text(x + 8, y + 18, name)]
-    for caller in asked.values():
+    inner, other = "compact_history", "compact_without_model"
+    body = [text(8, 18, "in agent_loop; /compact is typed"), text(244, 18, "calls")]
+    body += [box(540, 30, 152, 134, BLUE, 0), text(552, 102, inner)]
+    body += [box(396, 184, 296, 78, TEXT, 0, "5 4"), text(404, 204, other)]
+    ways = {"auto_compact": [(376, 122), (381, 122)], "reactive_compact": [(306, 164)]}
+    told, below = [], 204
+    for number, (asked, caller) in enumerate(DOORS.items()):
+        y = 30 + 36 * number
+        body += [box(8, y, 192, 26, TEXT, 0), text(16, y + 18, asked)]
+        body += [box(236, y, 140, 26, TEXT, 0), text(244, y + 18, caller)]
+        body += arrow([(200, y + 13), (234, y + 13)])
         used = getattr(program, caller).__code__.co_names
-        edges += [(caller, name) for name in inner if name in used]
-    for caller, name in edges:
-        (x, y), start = ends[name][0], ends[caller][1]
-        body.append(line([start, (x - 12, y), (x, y)], TEXT, 1.5))
-        body.append(line([(x - 6, y - 4), (x, y), (x - 6, y + 4)], TEXT, 1.5))
-    told = [f"{caller} leads to {name}" for caller, name in edges]
-    return charts.picture("The loop's three doors into one function", body, told, 240)
+        if inner in used:
+            body += arrow([(376, y + 13), (538, y + 13)])
+            told.append(f"{caller} leads to {inner}")
+        if other in used:
+            below += 22
+            start = ways[caller]
+            body += arrow([*start, (start[-1][0], below - 4), (394, below - 4)], "5 4")
+            body.append(text(404, below, WITHOUT_SUMMARY[caller]))
+            told.append(f"{caller} leads to {other}, {WITHOUT_SUMMARY[caller]}")
+    return charts.picture("The loop's three doors into one function", body, told, 272)
 
 
 def transcript():
     """A transcript's lines, and the history that the lines up to each replay to."""
-    agent, told = worked([]), []
+    agent, told = begun(), []
     agent.client.enqueue(use("bash", command="cat shop.log"), use("compact"))
     agent.client.enqueue(reply(SUMMARY), reply("Each price is read anew."))
     agent.client.enqueue(use("read_file", path="cart.py"), reply("It is fine."))
@@ -307,23 +209,210 @@ def transcript():
     for n in range(1, len(lines) + 1):
         Path("prefix").write_bytes(b"".join(lines[:n]))
         history, y = program.load(Path("prefix")), 5 + 25 * n
-        *_, (_, _, words, _, color) = rows(history)
+        words, color = (last := rows(history)[-1]).words, last.color
         if b'"event"' in lines[n - 1]:
             event = json.loads(lines[n - 1])["event"]
             words = f"event {event}: a summary of all before"
         if not lines[n - 1].endswith(b"\n"):
             words, color = "(torn off: left out)", TEXT
-        body += [
-            text(30, y + 14, str(n), "end"),
-            *charts.cell(36, y, 344, words, color),
-        ]
+        body.append(text(30, y + 14, str(n), "end"))
+        body += charts.cell(36, y, 344, words, color)
         for at in range(len(history)):
-            shade = rows(history[: at + 1])[-1].color
-            body.append(box(400 + 22 * at, y, 18, 19, shade, 1))
-        told.append(f"{n}. {words}: {len(history)} messages")
+            kind = rows(history[: at + 1])[-1].kind
+            body += charts.badge(400 + 22 * at, y, *LOOKS[kind])
+        told.append(
+            f"{n}. {words}: {charts.counted(len(history), 'message', 'messages')}"
+        )
         body.append(text(406 + 22 * len(history), y + 14, str(len(history))))
+    y = 50 + 25 * len(lines)
+    body.append(text(36, y, LETTERS))
     title = "A transcript's lines, and what those up to each replay to"
-    return charts.picture(title, body, told, 40 + 25 * len(lines))
+    return charts.picture(title, body, told, y + 10)
+
+
+STAGES = {  # of a tool result, and the function that brings it there
+    "the model calls": "take_reply",
+    "the tool answers": "run_tools",
+    "the model sees": "tool_result_budget",
+    "old, much later": "micro_compact",
+    "on disk, saved first": "save_result",
+    "called for again": "read_file",
+}
+
+
+def life():
+    """Two results from the call to the way back: one of usual size, one too large."""
+    logs = use("bash", ("bash", {"command": "cat big.log"}), command="cat shop.log")
+    agent = work(begun(), "Why is checkout slow?", logs)
+    calls = [row.words for row in rows(agent.messages) if row.kind == "tool_use"]
+    whole, save = texts(agent.messages), program.save_result
+    agent.messages = program.tool_result_budget(agent.messages, agent.threshold, save)
+    seen = texts(agent.messages)
+    work(agent, *read("shop.py", "cart.py", "price.py", "price.py", "price.py"))
+    agent.messages = program.micro_compact(agent.messages, save)
+    old = texts(agent.messages)
+    named = re.findall(r"saved at ([^]\s]+)", old[0] + seen[1])
+    again = texts(work(agent, *read(*named)).messages)[-2:]
+    return stages(*zip(calls, whole, seen, old, named, again))
+
+
+def stages(usual, large):
+    """What stands for a result at each stage of its life, for two results."""
+    body = [text(186, 18, "a result of usual size")]
+    body.append(text(444, 18, "one that is too large"))
+    told, full = [], FILES["big.log"]
+    for number, (stage, function) in enumerate(STAGES.items()):
+        y = 30 + 46 * number
+        body += [text(8, y + 6, stage), text(8, y + 23, function, "start", PURPLE)]
+        for x, course in (186, usual), (444, large):
+            said, color, dashes = course[number], ORANGE, ""
+            tokens = round(program.size(said) / 100) * 100
+            if function == "save_result":
+                said, color, dashes = Path(said).name, TEXT, "5 4"
+            elif tokens and said[0] not in "[<":
+                is_whole = course[1].startswith(said)
+                said = "the whole text" if is_whole else "its first page"
+            body += charts.cell(x, y, 248, said, color, tokens, full, dashes)
+            if number:
+                body += arrow([(x + 124, y - 27), (x + 124, y - 1)])
+            size = f", {tokens:,} tokens" if tokens else ""
+            told.append(f"{stage}: {said[:40]}{size}")
+    body.append(text(692, 308, f"a full bar: {full:,} tokens", "end"))
+    return charts.picture("The life of a tool result", body, told, 318)
+
+
+def texts(messages):
+    """The texts of all tool results."""
+    return [pair.result["content"] for pair in program.exchanges(messages)]
+
+
+# ---- numbers of the program: what a clearing costs, and when what happens ----
+
+
+def around_a_clearing():
+    """The histories before and after a clearing, and four requests around it.
+
+    Of each request the tokens that were read, written, and cleared just before it.
+    """
+    agent, code = work(begun(), "Why is checkout slow?"), "fixed = True\n" * 1_500
+    for name in ["shop.py", "cart.py", "shop.log"] * 3:
+        work(agent, *read(name), use("write_file", path="fix.py", content=code))
+    sent = [(*asked(agent), 0), (*asked(agent), 0)]
+    old = agent.messages
+    new = program.micro_compact(old, program.save_result)
+    cleared = program.context_tokens(agent) - program.tokens_with(agent, new)
+    agent.messages = new
+    sent += [(*asked(agent), cleared), (*asked(agent), 0)]
+    return old, new, sent
+
+
+def asked(agent):
+    """What the next request reads from the cache and writes to it, in tokens."""
+    agent.client.enqueue(*read("price.py"))
+    answer = program.ask(agent, agent.messages)
+    program.run_tools(agent, program.take_reply(agent, answer))
+    known = round(answer.cached)
+    return known, answer.sent - known
+
+
+def requests(sent, first):
+    """What requests read from the cache and write to it, before and after a clearing."""
+    columns = {"read": 530, "written": 605, "price": 692}
+    scale, told = 340 / max(map(sum, sent)), []
+    body = [text(x, 20, name, "end") for name, x in columns.items()]
+    for number, (known, written, cleared) in enumerate(sent, first):
+        y, wide = 32 + 46 * (number - first), scale * known
+        end = 90 + wide + scale * written
+        price = program.CACHE_READ * known + program.CACHE_WRITE * written
+        body += [text(8, y + 15, f"request {number}"), *was_read(90, y, wide)]
+        body.append(box(90 + wide, y, scale * written, 20, ORANGE, 1))
+        body.append(charts.mark(end, y + 24))
+        for value, x in zip((known, written, price), columns.values()):
+            body.append(text(x, y + 15, f"{value:,.0f}", "end"))
+        told.append(f"request {number}: read {known:,}, written {written:,} tokens")
+        if cleared:
+            body.append(box(end, y, scale * cleared, 20, TEXT, 0, "4 3"))
+            body.append(text(end + 8, y + 15, f"cleared: {cleared:,}"))
+            told.append(f"cleared before it: {cleared:,} tokens")
+    y = 48 + 46 * len(sent)
+    body += [*was_read(90, y, 18), box(320, y, 18, 20, ORANGE, 1)]
+    body.append(text(114, y + 15, f"read from the cache ({program.CACHE_READ})"))
+    body.append(text(344, y + 15, f"written ({program.CACHE_WRITE})"))
+    body += [charts.mark(478, y + 6), text(490, y + 15, "mark: cached up to here")]
+    title = "What requests read from the prompt cache, and what they write to it"
+    return charts.picture(title, body, told, y + 30)
+
+
+def was_read(x, y, wide):
+    """The part of a request that comes from the cache."""
+    return [box(x, y, wide, 20, BLUE, opacity) for opacity in (charts.FILL, 0)]
+
+
+def paid_back(old, new):
+    """What the next requests cost with a clearing and without: where the lines cross."""
+    wait = program.pays_after(old, new)
+    kept = program.estimate_tokens(new[: program.unseen(new)])
+    freed = program.estimate_tokens(old) - program.estimate_tokens(new)
+    anew = (program.CACHE_WRITE - program.CACHE_READ) * kept
+    last, each = round(2 * wait), program.CACHE_READ * (kept + freed)
+    courses = {  # the price at once, the price of each request, and how it is drawn
+        "not cleared": (0, each, TEXT, "2 3"),
+        "cleared": (anew, program.CACHE_READ * kept, BLUE, ""),
+    }
+
+    def at(request, price):
+        across = charts.between(70, 580, request / last)
+        return across, charts.between(charts.BOTTOM, 40, price / (last * each))
+
+    body = [text(8, 20, "price of these requests together, in tokens of input")]
+    body += [charts.rule(at(0, price)[1], f"{price:,.0f}") for price in (0, anew)]
+    body += [charts.tick(at(n, 0)[0], str(n)) for n in (0, round(wait), last)]
+    for name, (once, more, color, dashes) in courses.items():
+        x, y = at(last, once + last * more)
+        body.append(line([at(0, once), (x, y)], color, 2, dashes))
+        body.append(text(x + 8, y + 4, name, "start", color))
+    x, y = at(wait, wait * each)
+    body += [line([(x, y), (x, charts.BOTTOM)], TEXT, 1, "4 3"), circle((x, y), BLUE)]
+    told = [f"{freed:,} tokens cleared, {kept:,} written anew"]
+    told.append(f"paid back after {wait:.1f} requests")
+    body.append(text(x + 10, charts.BOTTOM - 12, told[-1]))
+    x, y = charts.RIGHT, at(0, anew)[1] - 6
+    body.append(text(x, y, "what stays is written anew", "end"))
+    body.append(text(70, charts.BOTTOM + 40, "requests after the clearing"))
+    title = "What the next requests cost, with a clearing and without"
+    return charts.picture(title, body, told, charts.BOTTOM + 52)
+
+
+def thresholds():
+    """When what happens, on one line from an empty context to a full window."""
+    limits = costs.limits({})
+    window, most, clear = (limits[k] for k in ("window", "threshold", "clear_above"))
+    large = min(program.MAX_RESULT_TOKENS, most // 4)
+    marks = {
+        window: "the API refuses more (the window)",
+        most: "all is summarised (T)",
+        clear: f"old results are cleared ({clear / most:.1f} T)",
+        large: "one result over this becomes a preview",
+    }
+    told = [f"{tokens:,}: {words}" for tokens, words in marks.items()]
+    places = [20 + 660 * tokens / window for tokens in marks]
+    *above, below = zip(places, told)
+    body = [line([(below[0], 126), (below[0], 148)], TEXT, 1.5)]
+    body.append(text(below[0] + 6, 148, below[1]))
+    for number, (x, said) in enumerate(above):
+        y = 20 + 26 * number
+        body += [line([(x, y - 12), (x, 126)], TEXT, 1.5), text(x - 6, y, said, "end")]
+    parts = {
+        "the reply": PURPLE,
+        "old results go": ORANGE,
+        "nothing goes while the cache is warm": GREEN,
+    }
+    starts = [*places[1:3], 20]
+    for (words, color), start, end in zip(parts.items(), starts, places):
+        body.append(box(start, 100, end - start, 26, color))
+        body.append(text((start + end) / 2, 118, words, "middle"))
+    body.append(text(20, 174, "tokens of context, from none to a full window"))
+    return charts.picture("What happens at how many tokens", body, told, 186)
 
 
 # ---- all of them ----
@@ -333,12 +422,16 @@ def pictures():
     """All pictures by name."""
     figures = json.loads(FIGURES.read_text())
     measured = figures["policies"].items()
-    dots = [charts.Dot(n, cost, R, costs.color(n)) for n, (cost, R) in measured]
+    prices = [
+        charts.Cost(name, cost, kept, costs.color(name))
+        for name, (cost, kept) in measured
+    ]
     drawn = {
         "tokens": tokens_by_kind(figures),
         "session": charts.three_ways(figures["steps"]),
-        "frontier": charts.scatter(dots),
+        "policies": charts.two_bars(prices),
         "doors": doors(),
+        "thresholds": thresholds(),
     }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
@@ -348,6 +441,10 @@ def pictures():
         drawn["cut"] = cuts(made["micro_compact"][0][:9])
         drawn["remains"] = what_remains(made["auto_compact"][1][0])
         drawn["transcript"] = transcript()
+        drawn["life"] = life()
+        old, new, sent = around_a_clearing()
+        drawn["requests"] = requests(sent, len(old) // 2 - 1)
+        drawn["paid_back"] = paid_back(old, new)
     return drawn
 
 

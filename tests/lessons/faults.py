@@ -1,0 +1,257 @@
+"""What small.py still gets wrong, each shown by a run, and what of agent.py mends it.
+
+    python3 tests/lessons/faults.py            all
+    python3 tests/lessons/faults.py resume     those whose lines have this word
+
+No key, no network, no package: small.py works against the stand-in for the API.
+"""
+
+import importlib
+import itertools
+import json
+import os
+import sys
+import tempfile
+import textwrap
+from contextlib import ExitStack, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import naive  # which finds the stand-in
+import small
+import stub
+from naive import reads, results, use, write_files
+from stub import reply
+
+LONG = "A long answer. " * 2_000
+
+
+class Model(naive.Model):
+    """The stand-in; it gives small.py the summaries that it asks for."""
+
+    def take(self, request):
+        if request["messages"][-1]["content"] == small.PROMPT:
+            self.asked.append(request)
+            self.queue.appendleft(next(self.summaries))
+        return stub.StubClient.take(self, request)
+
+
+def live(*replies, typed=("Go.",), no_summary=None, **limits):
+    """The client, the messages, and what stopped its turns, of a life of small.py."""
+    summaries = [no_summary or reply("It went well.")]
+    client = Model(*replies, summaries=summaries, **limits)
+    messages, ends = [], []
+    for text in typed:
+        try:
+            messages.append(small.log("user", text))
+            small.agent_loop(client, messages)
+        except (stub.Refused, OSError, ValueError, KeyboardInterrupt) as error:
+            ends.append(str(error))
+    return client, messages, ends
+
+
+# --- One function for each fault: it returns what is seen ---
+
+
+def paste():
+    """A paste is larger than the window | take_turn, reactive_compact | 9"""
+    _, _, ends = live(typed=["x" * 700_000, "Go on."])
+    return f"{ends[0]}; and so at each later prompt: {'too long' in ends[1]}"
+
+
+def fixed_threshold():
+    """T is fixed, the window is not | limits, auto_compact_threshold | 6"""
+    _, _, ends = live(*reads(write_files(20, 9_000)), window=16_000)
+    return f"in a window of 16,000 {ends[0]}"
+
+
+def no_summaries():
+    """A model never summarises | compact_history, compact_without_model | 7"""
+    answers, typed = [reply(LONG)] * 20, ["Go on."] * 20
+    client, _, _ = live(*answers, typed=typed, no_summary=reply(stop="refusal"))
+    return f"{len(client.asked)} of {len(client.requests)} requests ask for one in vain"
+
+
+def long_words():
+    """The person's words are never shortened | fit_words, rebuild | 8"""
+    client, _, _ = live(*[reply("Yes.")] * 9, typed=["x" * 40_000] * 9)
+    return (
+        f"9 pastes of 40,000 characters: {len(client.asked)} of "
+        f"{len(client.requests)} requests ask for a summary, and none makes room"
+    )
+
+
+def open_request():
+    """What is done and what is open look alike | next_step, replacement | 8"""
+    compact = use("compact", focus="names"), reply("Done.")
+    client, _, _ = live(reply("Done."), *compact, typed=["Write a.py.", "Now b.py."])
+    last = client.requests[-1]["messages"]
+    heads = [m["content"] if type(m["content"]) is str else "(summary)" for m in last]
+    return f"after a summary the request is: {' | '.join(heads)}"
+
+
+def files():
+    """Files, plans, skills do not come back | remember, restore_recent_files | 8"""
+    names = write_files(5, 9_000)
+    client, _, _ = live(use("read_file", *names), use("compact"), reply("Done."))
+    back = sum(name in str(client.requests[-1]["messages"]) for name in names)
+    return f"of 5 files that were read {back} are there after a summary"
+
+
+def large_results():
+    """A few large results fill T | tool_result_budget | 5"""
+    client, _, _ = live(*reads(write_files(12, 40_000)), reply("Done."))
+    return f"12 reads of 40,000 characters: {len(client.asked)} summaries"
+
+
+def cut_output():
+    """The rest of a long output is nowhere | tool_result_budget, preview | 5"""
+    _, messages, _ = live(use("bash", command="seq 20000"), reply("Done."))
+    kept = "19999" in small.TRANSCRIPT.read_text()
+    return f"{results(messages)[0]['content'][-24:].strip()}; it is on disk: {kept}"
+
+
+def no_path():
+    """A placeholder has no path | placeholder, save_result | 4"""
+    files = write_files(16, 9_000)
+    script = [use("bash", command=f"cat {name}") for name in files]
+    client, _, _ = live(*script, reply("Done."))
+    old = results(client.requests[-1]["messages"])[0]["content"]
+    return f"what a command printed is now {old}"
+
+
+def no_thinking():
+    """Thinking is lost between two calls | drop_thinking | 4"""
+    names = write_files(3, 160)
+    client, _, _ = live(*reads(names, thinking="Hm."), reply("Done.", thinking="Hm."))
+    sent = json.dumps(client.requests[-1]["messages"]).count('"thinking"')
+    return f"of 3 thoughts {sent} are in the last request"
+
+
+def japanese():
+    """Japanese is over-counted by half | context_tokens | 3"""
+    messages = [{"role": "user", "content": "文脈を圧縮する" * 500}]
+    counted = stub.count("", [], messages)
+    return f"{small.estimate_tokens(messages):,} tokens; the API counts {counted:,}"
+
+
+def passing_error():
+    """An error that would pass ends the turn | ask, wait | reference"""
+    client, _, ends = live(ConnectionError("the stream broke"), reply("Done."))
+    return f"{ends[0]}, after {len(client.requests)} request"
+
+
+def stopped_call():
+    """What Ctrl-C stops is forgotten | run_tools, close_calls | 1"""
+
+    def half_done(name, given):
+        Path("half.txt").touch()
+        raise KeyboardInterrupt
+
+    small.run_tool = half_done
+    client, _, _ = live(use("bash"), reply("Done."), typed=["Go.", "And?"])
+    told = "bash" in str(client.requests[-1]["messages"])
+    return f"half.txt is there: {Path('half.txt').exists()}; the model knows: {told}"
+
+
+def surrogate():
+    """A lone surrogate cannot be sent | to_bytes | 2"""
+    _, _, ends = live(reply("Done."), typed=["caf\udce9"])
+    return ends[0]
+
+
+def cut_answer():
+    """A cut answer passes for whole | nudge | 1"""
+    client, _, _ = live(reply("The answer is", stop="max_tokens"))
+    return f'"The answer is" ends the turn, after {len(client.requests)} request'
+
+
+def refusal():
+    """What the model refused stays | drop_refused | 2"""
+    client, _, _ = live(reply(stop="refusal"), reply("No."), typed=["(bad)", "Go."])
+    return f"it is in the next request: {'(bad)' in str(client.requests[1])}"
+
+
+def same_id():
+    """A gateway gives an id twice | sendable | 2"""
+    call = {"type": "tool_use", "name": "read_file", "input": {}}
+    twice = [reply(content=[{**call, "id": "functions.read:0"}], stop="tool_use")] * 2
+    _, _, ends = live(*twice, typed=["Go.", "Go on."])
+    return f"{ends[0]}; and at the next prompt: {len(ends) == 2}"
+
+
+def no_pages():
+    """read_file has no pages | read_file | reference"""
+    name = write_files(1, 100_000)
+    _, messages, _ = live(use("read_file", *name), use("read_file", *name), reply("."))
+    first, second = (result["content"] for result in results(messages))
+    return f"the second read shows the same 40,000 characters: {first == second}"
+
+
+def secrets():
+    """read_file sends .env | inside, read_file | reference"""
+    Path(".env").write_text("KEY=very-secret")
+    client, _, _ = live(use("read_file", ".env"), reply("Done."))
+    return f"the key is in the request: {'very-secret' in str(client.requests[1])}"
+
+
+def no_resume():
+    """A second start knows nothing of the first | load, resume | 10"""
+    live(reply("Done."), typed=["Remember 42."])
+    importlib.reload(small)
+    client, _, _ = live(reply("What?"), typed=["Which number?"])
+    return f"it sends {len(client.requests[0]['messages'])} message"
+
+
+FAULTS = [
+    paste,
+    fixed_threshold,
+    no_summaries,
+    long_words,
+    open_request,
+    files,
+    large_results,
+    cut_output,
+    no_path,
+    no_thinking,
+    japanese,
+    passing_error,
+    stopped_call,
+    surrogate,
+    cut_answer,
+    refusal,
+    same_id,
+    no_pages,
+    secrets,
+    no_resume,
+]
+
+
+def shown(fault) -> str:
+    """A fault, what a run shows of it, and what mends it, in lines of 79 columns."""
+    title, mended, chapter = fault.__doc__.split(" | ")
+    where = f"chapter {chapter}" if chapter.isdecimal() else chapter
+    stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.callback(os.chdir, os.getcwd())
+        os.chdir(folder)
+        importlib.reload(small)
+        small.SYSTEM, small.input = "You write code.", lambda _: "y"
+        with redirect_stdout(StringIO()):
+            seen = fault()
+    lines = [("seen", seen), ("mended", f"{mended} ({where})")]
+    indent = {"subsequent_indent": " " * 10, "break_on_hyphens": False}
+    wrapped = (textwrap.fill(f"  {who:<7} {what}", 79, **indent) for who, what in lines)
+    return "\n".join([title, *wrapped])
+
+
+def main(words) -> int:
+    """Show the faults that have these words; 2 where there is none."""
+    texts = [shown(fault) for fault in FAULTS]
+    chosen = [text for text in texts if all(word in text for word in words)]
+    print("\n".join(chosen) or f"Nothing has {' and '.join(words)}.")
+    return 0 if chosen else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,22 @@
+"""What the model has not seen yet stays."""
+
+KEEP_RECENT = 3
+tool_name_map = {}  # the name of the tool, by the id of the call; the loop fills it
+
+
+def micro_compact(messages: list) -> list:
+    tool_results = []
+    for i, msg in enumerate(messages):
+        if msg["role"] == "user" and isinstance(msg.get("content"), list):
+            for j, part in enumerate(msg["content"]):
+                if isinstance(part, dict) and part.get("type") == "tool_result":
+                    tool_results.append((i, j, part))
+    if len(tool_results) <= KEEP_RECENT:
+        return messages
+    to_clear = [r for r in tool_results[:-KEEP_RECENT] if r[0] < len(messages) - 1]
+    for _, _, part in to_clear:
+        if len(part.get("content", "")) > 100:
+            tool_id = part.get("tool_use_id", "")
+            tool_name = tool_name_map.get(tool_id, "unknown")
+            part["content"] = f"[Previous: used {tool_name}]"
+    return messages

@@ -1,0 +1,245 @@
+"""Layers 1 and 2 grow from the lines of s06, one step after another.
+
+    python3 tests/lessons/steps.py                    all steps
+    python3 tests/lessons/steps.py layer1             those of layer 1
+    python3 tests/lessons/steps.py layer1 2           one of them
+    python3 tests/lessons/steps.py layer1 2 --diff    what it changes in the one before
+
+No key, no network, no package: each step does the same work against the stand-in for
+the API, and what comes of it is printed. A step is a file, such as layer1/step2.py.
+"""
+
+import argparse
+import difflib
+import importlib.util
+import itertools
+import json
+import os
+import sys
+import tempfile
+import textwrap
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import naive  # which finds the stand-in
+import stub
+from naive import bill, model_said, person, reads, refusal, results, seen, write_files
+from stub import reply
+
+FOLDER = Path(__file__).resolve().parent
+SETTINGS = {
+    "model": "m",
+    "max_tokens": 16_000,
+    "system": "You write code.",
+    "tools": [{"name": name, "input_schema": {}} for name in ("bash", "read_file")],
+    "cache_control": {"type": "ephemeral"},
+}
+RULE = "Read all files. Never touch the tests."
+SUMMARY = "The files were read; all of them are alike."
+THRESHOLD = 50_000  # tokens, as s06 counts them
+READ, WRITE = naive.program.CACHE_READ, naive.program.CACHE_WRITE
+PRICE = f"A price is in input tokens: to write the cache {WRITE}, to read it {READ}."
+
+
+def load(layer: str, number: int) -> ModuleType:
+    """A step as a module."""
+    path = FOLDER / layer / f"step{number}.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# --- The work, the same for each step of a layer ---
+
+
+def work(client, messages, before):
+    """The loop of the tutorials, with what a layer does `before` each request."""
+    while True:
+        messages[:] = before(messages)
+        content = client.answer({**SETTINGS, "messages": messages})["content"]
+        messages.append(model_said(content))
+        calls = [block for block in content if block["type"] == "tool_use"]
+        if not calls:
+            return
+        messages.append(person([run(call) for call in calls]))
+
+
+def run(call):
+    """The result of a call; what `bash` printed cannot be read again."""
+    result = naive.run(call)
+    if call["name"] == "bash":
+        result["content"] = "FAILED test_one: 1 is not 2\n" * 320
+    return result
+
+
+def rewrites(client):
+    """How often a request did not begin with the whole of the one before it."""
+    pairs = itertools.pairwise(r["messages"] for r in client.requests)
+    return sum(after[: len(before)] != before for before, after in pairs)
+
+
+# --- Layer 1: six results in one reply, then fourteen one by one ---
+
+
+def read_twenty(micro_compact):
+    """The client, the messages and the refusal, if any, of the work for layer 1."""
+    names = write_files(19, 9_000)
+    calls = [("bash", {"command": "pytest"})]
+    calls += [("read_file", {"path": name}) for name in names[:5]]
+    six = reply(calls=calls, thinking="A test, and five files.")
+    script = [six, *reads(names[5:], thinking="One more."), reply("Done.")]
+    client, messages = naive.Model(*script), [person(RULE)]
+    return client, messages, refusal(work, client, messages, micro_compact)
+
+
+def layer1(step):
+    """What is seen of a step of layer 1: {what: in words}."""
+    step.tool_name_map = naive.NAMES
+    client, messages, problem = read_twenty(step.micro_compact)
+    facts = {"seen": f"{seen(client.requests[1])} of the 6 results of the first reply"}
+    facts["refused"] = f"request {len(client.requests)}: {problem}" if problem else "no"
+    if not problem:
+        nothing, _, _ = read_twenty(list)
+        facts["cost"] = bill(client.usages)
+        facts["without"] = f"forgetting: {bill(nothing.usages)}"
+        facts["rewritten"] = (
+            f"before {rewrites(client)} of {len(client.requests)} requests"
+        )
+        facts["test run"] = f"can be had again word for word: {again(messages)}"
+    return facts
+
+
+def again(messages):
+    """Whether the first result, or the file that stands for it, is still the test run."""
+    text = results(messages)[0]["content"]
+    _, _, path = text.rstrip("]").partition("saved at ")
+    return "FAILED" in (Path(path).read_text() if path else text)
+
+
+# --- Layer 2: thirteen files, a summary, four files more ---
+
+
+class Model(naive.Model):
+    """The stand-in; of the 2,000 tokens that s06 allows for a summary it thinks 2,000."""
+
+    prompt = "Summarize this conversation"
+
+    def take(self, request):
+        last = request["messages"][-1]["content"]
+        if type(last) is str and last.startswith(self.prompt):
+            self.asked.append(len(self.requests))
+            few = request["max_tokens"] <= 2_000
+            text, stop = ("", "max_tokens") if few else (SUMMARY, "end_turn")
+            self.queue.appendleft(reply(text, thinking="What was it?", stop=stop))
+        return super().take(request)
+
+
+def as_sdk(client):
+    """What s06 takes for the SDK's client: it has `messages.create`."""
+
+    def create(**request):
+        with client.messages.stream(**request) as stream:
+            return stream.get_final_message()
+
+    return SimpleNamespace(messages=SimpleNamespace(create=create))
+
+
+def layer2(step):
+    """What is seen of a step of layer 2: {what: in words}."""
+    names = write_files(17, 16_000)
+    client = Model(*reads(names, thinking="Next."), reply("Done."))
+
+    def before(messages):
+        if naive.characters_by_4(json.dumps(messages)) <= THRESHOLD:
+            return messages
+        return step.auto_compact(as_sdk(client), SETTINGS, messages)
+
+    try:
+        problem = refusal(work, client, messages := [person(RULE)], before)
+    except AttributeError as error:
+        return {"ended by": f"AttributeError: {error}"}
+    asked = client.requests[client.asked[0]]
+    sent = sum(f"{name} 0000" in json.dumps(asked["messages"]) for name in names)
+    share = bill([client.usages[client.asked[0]]])
+    written = len(SUMMARY) if SUMMARY in str(messages) else 0
+    facts = {"asked": f"about {sent} of 13 results, {share}"}
+    facts["summary"] = f"{written} characters"
+    facts["refused"] = problem or "no"
+    if not problem:
+        facts["cost"] = bill(client.usages)
+        facts["rule"] = f"in the last request: {RULE in str(client.requests[-1])}"
+        facts["no text"] = f"if that is the reply, {left(step)} of 13 results are left"
+    return facts
+
+
+def left(step):
+    """How many results are left after a request for a summary was refused."""
+    names = write_files(13, 160)
+    client, messages = Model(*reads(names), reply("Done.")), [person(RULE)]
+    work(client, messages, list)
+    refuses = naive.Model(reply(stop="refusal"))
+    return len(results(step.auto_compact(as_sdk(refuses), SETTINGS, messages)))
+
+
+# --- Which step ---
+
+LAYERS = {"layer1": layer1, "layer2": layer2}
+STEPS = {layer: range(len([*(FOLDER / layer).glob("step*.py")])) for layer in LAYERS}
+
+
+def play(layer: str, number: int) -> str:
+    """What a step does, in lines of at most 79 columns."""
+    stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.callback(os.chdir, os.getcwd())
+        os.chdir(folder)
+        step = load(layer, number)
+        facts = LAYERS[layer](step)
+    lines = [f"{layer} {number}: {step.__doc__}"]
+    for what, text in facts.items():
+        indent = {"initial_indent": "  ", "subsequent_indent": " " * 13}
+        text = f"{what:<10} {text}"
+        lines += textwrap.wrap(text, 79, break_on_hyphens=False, **indent)
+    return "\n".join(lines)
+
+
+def changes(layer: str, number: int) -> str:
+    """What a step changes in the one before, its title left out; all of the first."""
+    title, new = source(layer, number)
+    if number > 0:
+        _, old = source(layer, number - 1)
+        new = [*difflib.unified_diff(old, new, n=1, lineterm="")][3:]
+        new = ["..." if line.startswith("@@") else line.rstrip() for line in new]
+    return "\n".join([f"# {layer}/step{number}.py: {title}", *new])
+
+
+def source(layer: str, number: int) -> tuple[str, list[str]]:
+    """The title of a step, and its lines below that."""
+    text = (FOLDER / layer / f"step{number}.py").read_text("utf-8")
+    title, _, code = text.partition("\n\n")
+    return title.strip('"'), code.rstrip().split("\n")
+
+
+def main(argv=None) -> int:
+    """Play these steps; returns 0, or 2 where there is no such one."""
+    parser = argparse.ArgumentParser(description="Layers 1 and 2, step by step.")
+    parser.add_argument("layer", nargs="?", choices=LAYERS)
+    parser.add_argument("step", nargs="?", type=int)
+    parser.add_argument("--diff", action="store_true", help="what the step changes")
+    given = parser.parse_args(argv)
+    for layer in [given.layer] if given.layer else LAYERS:
+        if given.step not in [None, *STEPS[layer]]:
+            parser.error(f"{layer} has the steps 0 to {STEPS[layer][-1]}")
+    if not given.diff:
+        print(PRICE)
+    for layer in [given.layer] if given.layer else LAYERS:
+        for number in STEPS[layer] if given.step is None else [given.step]:
+            print((changes if given.diff else play)(layer, number))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What small.py still gets wrong is seen in a run, and agent.py has what mends it."""
+
+import subprocess
+import sys
+
+import faults
+import pytest
+from readme import ROOT
+
+import agent as program
+
+SCRIPT = ROOT / "tests/lessons/faults.py"
+
+# of each fault: what its run shows
+SEEN = {
+    "paste": "prompt is too long: 218913 tokens > 200000 maximum; and so at each",
+    "fixed_threshold": "in a window of 16,000 prompt is too long",
+    "no_summaries": "13 of 33 requests ask for one in vain",
+    "long_words": "5 of 14 requests ask for a summary, and none makes room",
+    "open_request": "Write a.py. | Now b.py. | (summary)",
+    "files": "of 5 files that were read 0 are there after a summary",
+    "large_results": "12 reads of 40,000 characters: 2 summaries",
+    "cut_output": "cut: 108,910 characters]; it is on disk: False",
+    "no_path": "[Previous: used bash]",
+    "no_thinking": "of 3 thoughts 0 are in the last request",
+    "japanese": "5,258 tokens; the API counts 3,293",
+    "passing_error": "the stream broke, after 1 request",
+    "stopped_call": "half.txt is there: True; the model knows: False",
+    "surrogate": "surrogates not allowed",
+    "cut_answer": '"The answer is" ends the turn',
+    "refusal": "it is in the next request: True",
+    "same_id": "`tool_use` ids must be unique; and at the next prompt: True",
+    "no_pages": "the second read shows the same 40,000 characters: True",
+    "secrets": "the key is in the request: True",
+    "no_resume": "it sends 1 message",
+}
+
+
+def test_each_fault_has_its_run():
+    assert [fault.__name__ for fault in faults.FAULTS] == [*SEEN]
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_seen_and_the_program_has_what_mends_it(fault):
+    text = " ".join(faults.shown(fault).split())
+    title, mended, _ = fault.__doc__.split(" | ")
+    assert text.startswith(title) and SEEN[fault.__name__] in text
+    assert [name for name in mended.split(", ") if not hasattr(program, name)] == []
+
+
+def test_the_faults_are_shown_without_a_package():
+    argv = [sys.executable, "-S", "-E", SCRIPT, "Japanese"]
+    options = {"capture_output": True, "text": True, "encoding": "utf-8", "env": {}}
+    done = subprocess.run(argv, check=False, **options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == faults.shown(faults.japanese) + "\n"
