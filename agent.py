@@ -1246,7 +1246,7 @@ BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 GREP_SECONDS = 10
 REPORT_SECONDS = 0.5  # between two reports of a command's newest line
-SETTLE_SECONDS = 1  # for what a command that has ended left in the background
+SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
 MAX_READ_LINES = 2_000  # of one read_file call
@@ -1258,9 +1258,9 @@ MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
 MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
-# what git ignores here, unless that is all; its monitor could be any command
-IGNORED_BY_GIT = """exec 2>/dev/null; g() { git -c core.fsmonitor=false "$@"; }
-! g check-ignore -q . && g ls-files -oiz --exclude-standard --directory"""
+# of a repository; a monitor that it names could be any command
+GIT_IGNORES = """git -c core.fsmonitor=false ls-files --others --ignored -z \
+    --exclude-standard --directory 2>/dev/null"""
 NO_WORK = {".venv", "venv", "node_modules", "__pycache__", "build", "dist", "target"}
 NO_WORK |= {".tox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".next", ".cache"}
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
@@ -1416,10 +1416,9 @@ def run(
                     due = time.monotonic() + REPORT_SECONDS
                 tail += decode(read(process.stdout, 0.1))
                 head, tail, lost = cut_middle(head, tail, lost)
-            if (status := process.poll()) is not None:
-                settle(process.pid)
         finally:
-            kill_session(process.pid)
+            status = process.poll()
+            end_session(process.pid, 0 if status is None else SETTLE_SECONDS)
         tail += decode(read(process.stdout, 0), True)
     head, tail, lost = cut_middle(head, tail, lost)
     note = f"\n[{lost:,} characters left out]\n" if lost else ""
@@ -1445,19 +1444,14 @@ def cut_middle(head: str, tail: str, lost: int) -> tuple[str, str, int]:
     return head, tail[-half:], lost + max(0, len(tail) - half)
 
 
-def settle(leader: int) -> None:
-    """Wait until what a command left behind has ended or got away; a second at most."""
-    end = time.monotonic() + SETTLE_SECONDS
+def end_session(leader: int, seconds: float) -> None:
+    """Kill all process groups of a session, but let it end by itself for a while."""
+    end = time.monotonic() + seconds
     while session(leader) and time.monotonic() < end:
         select.select([], [], [], 0.02)
-
-
-def kill_session(leader: int) -> None:
-    """Kill all process groups of a session, twice: one may have begun meanwhile."""
-    for _ in range(2):
-        for group in session(leader):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+    for group in (group for _ in range(2) for group in session(leader)):  # new ones
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def session(leader: int) -> set[int]:
@@ -1530,7 +1524,8 @@ def head_of(text: str, tokens: int) -> str:
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    old = text_before(inside(path, writing=True))
+    real = inside(path, writing=True)
+    old = text_in(real, "surrogateescape") if real.exists() else ""
     replace_text(agent, "write_file", path, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1552,11 +1547,6 @@ def edit_file(
     return f"Replaced {count} in {path}."
 
 
-def text_before(path: Path) -> str:
-    """Every byte of a file that is to be written, "" if there is none yet."""
-    return text_in(path, "surrogateescape") if path.exists() else ""
-
-
 def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None:
     """Write a file after the person has seen what changes; raises ToolError."""
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
@@ -1564,7 +1554,7 @@ def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None
     real = inside(path, writing=True)
     ask_first(agent, name, diff_of(visible(os.path.relpath(real), "\n\t"), old, new))
     real = inside(path, writing=True)  # once more: links change
-    if old != text_before(real):
+    if old != (text_in(real, "surrogateescape") if real.exists() else ""):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
@@ -1628,9 +1618,15 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         output, status = run(argv, GREP_SECONDS, stdin=names)
     if status is None:
         raise ToolError("It took too long: narrow the path or the pattern.")
-    parts = [line.partition("\0") for line in output.split("\n")]
-    found = [f"{visible(file)}:{clipped(line)}" for file, nul, line in parts if nul]
-    faults = [line for line, nul, _ in parts if line.startswith("grep: ") and not nul]
+    found, faults = [], []
+    for line in output.split("\n"):
+        file, nul, text = line.partition("\0")
+        if len(text) > MAX_LINE_CHARS:
+            text = f"{text[:MAX_LINE_CHARS]} [line clipped]"
+        if nul:
+            found.append(f"{visible(file)}:{text}")
+        elif line.startswith("grep: "):
+            faults.append(line)
     if faults and not found:
         raise ToolError("\n".join(faults))
     if len(output) > MAX_OUTPUT_CHARS:
@@ -1638,27 +1634,17 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     return "\n".join([*found, *faults]) or "(no matches)"
 
 
-def clipped(line: str) -> str:
-    """As much of a line as grep shows."""
-    if len(line) <= MAX_LINE_CHARS:
-        return line
-    return f"{line[:MAX_LINE_CHARS]} [line clipped]"
-
-
 def files_in(path: str) -> list[str]:
     """The files that grep searches there: no link, no secret, nothing left out.
 
-    A folder that cannot be read is one of them: grep says so.
+    What is no folder that can be read is one of them: it is a file, or grep says why.
     """
-    if os.path.isfile(path):
-        return [path]
     found, errors, skip = [], [], left_out(path)
     for folder, folders, names in os.walk(path, onerror=errors.append):
         folders[:] = [name for name in folders if not skip(f"{folder}/{name}")]
-        files = [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
-        found += [f for f in files if os.path.isfile(f) and not os.path.islink(f)]
-    found = [file for file in found if not skip(file)]
-    return sorted([*found, *(error.filename for error in errors)])
+        found += [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
+    found = [f for f in found if os.path.isfile(f) and not os.path.islink(f)]
+    return sorted(f for f in found if not skip(f)) + [e.filename for e in errors]
 
 
 def left_out(named: str) -> Callable[[str], bool]:
@@ -1666,16 +1652,17 @@ def left_out(named: str) -> Callable[[str], bool]:
 
     The usual folders of packages and builds where no git says what it ignores.
     """
-    output, status = run(["bash", "-c", IGNORED_BY_GIT], GREP_SECONDS)
+    output, status = run(["bash", "-c", GIT_IGNORES], GREP_SECONDS)
     ignored = {name.rstrip("/") for name in output.split("\0")}
-    skipped = NOT_WRITTEN if status == 0 else NOT_WRITTEN | NO_WORK
+    no_git = status != 0 or "." in ignored  # all of it: a folder that git knows not
+    skipped = NOT_WRITTEN | NO_WORK if no_git else NOT_WRITTEN
 
     def skip(path: str) -> bool:
-        parts = Path(path).parts
-        for end, name in enumerate(parts, 1):
-            if name in skipped or "/".join(parts[:end]) in ignored:
-                return name not in Path(named).parts
-        return False
+        parents = itertools.accumulate(Path(path).parts, "{}/{}".format)
+        names = (
+            Path(p).name for p in parents if p in ignored or Path(p).name in skipped
+        )
+        return next(names, "") not in ("", *Path(named).parts)
 
     return skip
 
@@ -1789,16 +1776,16 @@ def find_rules() -> tuple[Path | None, list[str]]:
     here, faults = Path.cwd().resolve(), []
     above = [here, *here.parents]
     root = next((folder for folder in above if (folder / ".git").exists()), here)
-    for folder in above[: above.index(root) + 1]:
-        for path in folder / "AGENTS.md", folder / "CLAUDE.md":
-            shown = Path(os.path.relpath(path))
-            try:
-                if os.path.lexists(path):
-                    if text_in(inside(str(path), root=root)).strip():
-                        return shown, faults
-                    raise ToolError("it is empty")
-            except (ToolError, OSError) as error:
-                faults.append(visible(f"[rules] {shown} is not used: {error}", "\n"))
+    folders = above[: above.index(root) + 1]
+    paths = [folder / name for folder in folders for name in ("AGENTS.md", "CLAUDE.md")]
+    for path in filter(os.path.lexists, paths):
+        shown = Path(os.path.relpath(path))
+        try:
+            if text_in(inside(str(path), root=root)).strip():
+                return shown, faults
+            raise ToolError("it is empty")
+        except (ToolError, OSError) as error:
+            faults.append(visible(f"[rules] {shown} is not used: {error}", "\n"))
     return None, faults
 
 
