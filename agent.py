@@ -1320,8 +1320,8 @@ def run_tool(agent: Agent, call: dict) -> dict:
     """The tool_result of a call; whatever goes wrong becomes an is_error result."""
     name, given = call["name"], call["input"]
     tool = agent.tools.get(name)
-    schema: dict = tool.schema["input_schema"] if tool else {"properties": [""]}
-    first = given.get(next(iter(schema["properties"])))
+    schema: dict = tool.schema["input_schema"] if tool else {}
+    first = given.get(next(iter(schema.get("properties", [])), ""))
     agent.emit("tool", f"[{name}] {first if isinstance(first, str) else ''}".rstrip())
     failed = True
     try:
@@ -1387,7 +1387,7 @@ def inside(path: str, writing: bool = False, root: Path | None = None) -> Path:
 def text_in(path: Path, errors: str = "replace") -> str:
     """What is in a file of at most 10 MB, by `bytes.decode`; raises ToolError."""
     if not path.is_file():
-        raise ToolError(f"There is no file {path}. Look with glob.")
+        raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ToolError(f"It has over {MAX_FILE_BYTES:,} bytes: use bash.")
     if b"\0" in (data := path.read_bytes()):
@@ -1567,7 +1567,9 @@ def diff_of(path: str, old: str, new: str) -> str:
     the head and the end that stay are not compared, but for three; and of very many in
     between all the old ones go and all the new ones come.
     """
-    before, after = (text.split("\n") if text else [] for text in (old, new))
+    unended = "\n\\ No newline at end of file\n"
+    ended = (t if t.endswith("\n") or not t else t + unended for t in (old, new))
+    before, after = (text.split("\n")[:-1] for text in ended)
     start = max(0, len(os.path.commonprefix([before, after])) - 3)
     before, after = before[start:], after[start:]
     same = max(0, len(os.path.commonprefix([before[::-1], after[::-1]])) - 3)

@@ -27,10 +27,11 @@ ASKING = {
     "write_file": {"path": "made", "content": "x"},
     "edit_file": {"path": "there", "old_text": "a", "new_text": "b"},
 }
+NO_END = "\\ No newline at end of file"
 ASKED = {
     "bash": "touch made",
-    "write_file": "--- made\n+++ made\n@@ -0,0 +1 @@\n+x",
-    "edit_file": "--- there\n+++ there\n@@ -1 +1 @@\n-a\n+b",
+    "write_file": f"--- made\n+++ made\n@@ -0,0 +1,2 @@\n+x\n+{NO_END}",
+    "edit_file": f"--- there\n+++ there\n@@ -1,2 +1,2 @@\n-a\n+b\n {NO_END}",
 }
 FORGED = ["there", "./new/../there", "README.md\n-a typo\n+mended/../there", "link"]
 
@@ -200,7 +201,8 @@ HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703
 
 @pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b"])
 def test_a_diff_shows_every_byte_that_changes(new):
-    diff = diff_of("f", "\n".join(LINES), "\n".join([*LINES[:699], new, *LINES[700:]]))
+    new_lines = [*LINES[:699], new, *LINES[700:]]
+    diff = diff_of("f", "\n".join(LINES), "\n".join(new_lines))
     hunk = f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+{new}\n{TAIL}"
     assert diff == f"--- f\n+++ f\n{hunk}"
 
@@ -220,16 +222,36 @@ LONG_DIFFS = {
 
 @pytest.mark.parametrize("old, new, count, last", LONG_DIFFS.values(), ids=LONG_DIFFS)
 def test_a_diff_is_whole_and_soon_there(old, new, count, last):
-    lines = diff_of("f", "\n".join(old), "\n".join(new)).split("\n")
+    lines = diff_of("f", *("".join(f"{n}\n" for n in t) for t in (old, new))).split(
+        "\n"
+    )
     assert len(lines) == count and lines[-1] == last
 
 
 def test_of_too_many_lines_to_compare_all_the_old_ones_go_and_all_the_new_ones_come():
-    old, new = "same\n" * 9 + "\n".join(LINES), "same\n" * 9 + "\n".join(LINES[::-1])
-    at, *rest = diff_of("f", old, new).split("\n")[2:]
+    old, new = ["same"] * 9 + LINES, ["same"] * 9 + LINES[::-1]
+    at, *rest = diff_of("f", *("\n".join(t) + "\n" for t in (old, new))).split("\n")[2:]
     assert at == "@@ -7,50003 +7,50003 @@"
-    changed = [f"-{line}" for line in old.split("\n")[6:]]
-    assert rest == changed + [f"+{line}" for line in new.split("\n")[6:]]
+    assert rest == [f"-{line}" for line in old[6:]] + [f"+{line}" for line in new[6:]]
+
+
+ENDS = {
+    ("a\n", "a"): f" a\n+{NO_END}",
+    ("a", "a\n"): f" a\n-{NO_END}",
+    ("", "a\n"): "+a",
+    ("a\n\n", "a\n"): " a\n-",
+}
+
+
+@pytest.mark.parametrize("texts, lines", ENDS.items())
+def test_a_diff_shows_how_a_file_ends_and_no_line_that_is_none(texts, lines):
+    assert diff_of("f", *texts).split("@@\n")[1] == lines
+
+
+@pytest.mark.parametrize("new", ["b{}", "{}b", "{0}b{0}"])
+def test_a_change_anywhere_in_a_long_line_is_shown(new):
+    old, new = "x" * 400_000, new.format("x" * 200_000)
+    assert diff_of("f", old, new).split("\n")[3:5] == [f"-{old}", f"+{new}"]
 
 
 # --- Several calls ---
