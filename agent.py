@@ -112,6 +112,7 @@ class Conversation:
     skills: dict[str, Path] = field(default_factory=dict)
     transcript: Path = TRANSCRIPT_DIR  # the file, once there is a line to write
     log_bytes: int = 0  # that this run wrote to it
+    read_bytes: int = 0  # that were in it when it was taken up, another run's
     counted: int = 0  # tokens of the last request and its reply, says the API
     known: int = 0  # how many of the messages that covers
     cached: float = 0.0  # share of the last request that came from the prompt cache
@@ -499,6 +500,7 @@ def replacement(
     "carried" is what must outlive the next compaction too.
     """
     memory, room = remember(old), half_room(agent)
+    memory["todos"] = remember(agent.messages)["todos"]  # also of what is kept
     request, then = next_step(agent.messages, len(old))
     said = memory["words"][:-1] if request else memory["words"]
     said, paths = fit_words(said, words), memory["files"] if files else []
@@ -848,6 +850,7 @@ BLOCKS: dict[tuple[str, str], dict[str, type]] = {
     ("assistant", "thinking"): {"signature": str, "thinking": str},
     ("assistant", "redacted_thinking"): {"data": str},
 }
+UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -872,7 +875,8 @@ def begin_transcript(agent: Agent) -> None:
     name = "transcript" if "task" in agent.tools else "task"  # of a subagent
     path, line = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", b""
     if agent.messages:
-        known = {"event": "continued", "from": str(agent.transcript)}
+        read = agent.log_bytes or agent.read_bytes
+        known = {"event": "continued", "from": str(agent.transcript), "bytes": read}
         line = to_bytes({**known, "messages": agent.messages}) + b"\n"
     append(path, line)
     agent.transcript, agent.log_bytes = path, len(line)
@@ -945,8 +949,7 @@ def load(path: Path) -> list[dict]:
 
 def check(message: dict, before: list[dict]) -> None:
     """Raise an error unless the API takes `message`, but for its thinking, there."""
-    content = message["content"]
-    said = user(content)["content"] if is_typed(message) else content
+    said = content_of(message)
     calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
     answers = [block.get("tool_use_id") for block in said]  # results stand first
     if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
@@ -963,9 +966,8 @@ def fits(role: str, block: dict) -> bool:
     """Whether the API takes such a block from this role: its keys, nothing blank."""
     keys = BLOCKS.get((role, block["type"]), {})
     types = {key: type(value) for key, value in block.items() if key != "is_error"}
-    if types != {"type": str, **keys}:
-        return False
-    return any(block[key].strip() for key in [*keys][:1])
+    fits = types == {"type": str, **keys}
+    return fits and any(block[key].strip() for key in [*keys][:1])
 
 
 def plain(value: Any) -> Any:
@@ -981,47 +983,49 @@ def mend_calls(calls: list[dict], ids: set[str]) -> dict[str, str]:
     """
     names = {}
     for call in calls:
-        given, what = call.get("id"), call.get("input") or {}
-        new, name = (
-            re.sub(r"(?a)[^\w-]", "_", key or "call") for key in (given, call["name"])
-        )
+        new, given = re.sub(UNFIT, "_", call.get("id") or "call"), call.get("input")
         while new in ids:
-            new = f"{new}_{len(ids)}"
-        what = what if isinstance(what, dict) else {"input": what}
-        call |= {"id": new, "name": name[:128], "input": what}
+            new += f"_{len(ids)}"
         ids.add(new)
-        names[given] = new
+        names[call.get("id")] = new
+        call["input"] = given if type(given) is dict else {"input": given}
+        call |= {"id": new, "name": re.sub(UNFIT, "_", call["name"])[:128]}
     return names
 
 
 def resume(agent: Agent, path: Path | None) -> None:
     """Take up the conversation in `path`, the newest if None; raises AgentError."""
     path = path or next((found for found, _ in conversations(agent)), TRANSCRIPT_DIR)
-    messages = load(path) if path.is_file() else []
+    read = path.stat().st_size if path.is_file() else 0
+    messages = load(path) if read else []
     if not messages:
         raise AgentError(f"There is no conversation in {path}.")
-    vars(agent).update(vars(Conversation(messages, transcript=path)))
+    new = Conversation(messages, transcript=path, read_bytes=read)
+    vars(agent).update(vars(new))
     agent.emit("layer", f"[resume] {path}: {len(messages):,} messages")
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
     """The transcripts of this folder that no other holds whole, the newest first."""
     paths = [p for p in TRANSCRIPT_DIR.glob("transcript_*.jsonl") if p.is_file()]
-    gone_on = {origin(path) for path in paths}
+    origins = {path: origin(path) for path in paths}
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
+        held = [n for p, n in origins.values() if p == path.resolve()]
         try:
-            if path.name not in gone_on and (messages := load(path)):
+            more = path.read_bytes()[max(held, default=0) :]  # a torn line is none
+            if (b"\n" in more or not held) and (messages := load(path)):
                 yield path, messages
         except (AgentError, OSError) as error:
             agent.emit("error", f"[resume] {error}")
-            gone_on.discard(origin(path))
+            del origins[path]
 
 
-def origin(path: Path) -> str:
-    """The name of the transcript that this one went on from, "" if there is none."""
+def origin(path: Path) -> tuple[Path | None, int]:
+    """The transcript that this one went on from, and how many bytes of it it holds."""
     with suppress(OSError, *DAMAGE), path.open("rb") as file:
-        return Path(json.loads(file.readline())["from"]).name
-    return ""
+        known = json.loads(file.readline())
+        return Path(known["from"]).resolve(), known["bytes"]
+    return None, 0
 
 
 def own_folder(path: Path) -> None:
@@ -1072,8 +1076,13 @@ STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)[^>]*(?:> *(\d+))?"
-STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
+# how providers say that a conversation is too long, how long it is, and what may be
+TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
+TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
+LENGTH = (
+    r"(?:too long: |context limit: |\(|contains |resulted in |prompt_tokens\D+)(\d+)"
+)
+MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
@@ -1092,16 +1101,38 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             raise
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
-            too_long, bare = re.search(TOO_LONG, text), drop_thinking(messages)
-            if status == 413 or (status == 400 and too_long):
-                numbers = too_long.groups() if too_long else ()
-                raise PromptTooLong(text, *(int(n or 0) for n in numbers)) from error
-            if status == 400 and re.search(STALE, text) and bare is not messages:
-                kept, messages = drop_thinking(agent.messages), bare
-                replace_history(agent, "thinking", "refused by the API, dropped", kept)
+            too_long = re.search(TOO_LONG, text) and status in (400, 500)
+            if too_long or status == 413:
+                named = [re.search(words, str(error)) for words in (LENGTH, MAXIMUM)]
+                tokens, most = (int(found[1]) if found else 0 for found in named)
+                raise PromptTooLong(text, tokens, most) from error
+            if status == 400 and (kept := do_without(agent, messages, text)):
+                messages = kept
             else:
                 wait(agent, error, tries, text)
                 tries += 1
+
+
+def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | None:
+    """The messages to send after a refusal that names what to leave out, else None.
+
+    It is left out from then on, and said once.
+    """
+    thinking, bare = "thinking" in text.lower(), drop_thinking(messages)
+    numbers = [int(n) for n in re.findall(r"\b\d{3,7}\b", text)]
+    less = max((n for n in numbers if n < agent.max_output), default=0)
+    if thinking and bare is not messages:
+        kept = drop_thinking(agent.messages)
+        replace_history(agent, "thinking", "refused by the API, dropped", kept)
+    elif thinking and agent.thinking:
+        agent.thinking = False
+        agent.emit("layer", "[thinking] refused by the API: no more asked for")
+    elif less and re.search(r"(?i)max\w*[ _]tokens", text):
+        agent.max_output = less
+        agent.emit("layer", f"[max_tokens] a reply has {less:,} at most, says the API")
+    else:
+        return None
+    return bare if thinking else messages
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
@@ -1143,13 +1174,15 @@ def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
 def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     """One try to get a reply; all but a finished one is an exception."""
     marker, parts = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
+    sent = [{"role": m["role"], "content": content_of(m)} for m in messages]
+    *before, last = sent[-1]["content"]
+    sent[-1]["content"] = [*before, {**last, **marker}]
     request: dict[str, Any] = {
         "model": agent.model,
         "max_tokens": agent.max_output,
         "system": [{"type": "text", "text": "\n\n".join(parts), **marker}],
         "tools": [tool.schema for tool in agent.tools.values()],
-        "messages": [{k: m[k] for k in ("role", "content")} for m in messages],
-        **marker,
+        "messages": sent,
     }
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
@@ -1163,15 +1196,23 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     return reply
 
 
+def content_of(message: dict) -> list[dict]:
+    """What is sent of a message: blocks, also of what the person typed."""
+    text = [{"type": "text", "text": message["content"]}]
+    return text if is_typed(message) else message["content"]
+
+
 def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
     """Show a reply as it is written, or if `quiet` how long it is."""
-    written = 0  # tokens
+    event, written = None, 0  # tokens
     for event in stream:
         if event.type in STREAMED:
             piece = getattr(event, event.type)  # .text, .thinking
             written += size(piece)
             shown = ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
             agent.emit(*shown)
+    if event is None:
+        raise ValueError("what came is no event stream of the Messages API")
 
 
 def to_reply(final: Any, ids: set[str]) -> Reply:
@@ -1183,7 +1224,8 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         raise PromptTooLong("The reply filled the model's window")
     if stop not in STOPS:
         raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
-    counts = [getattr(final.usage, f"{name}_tokens", None) or 0 for name in COUNTED]
+    usage = [getattr(final.usage, f"{name}_tokens", None) for name in COUNTED]
+    counts = [n if type(n) is int and n > 0 else 0 for n in usage]
     sent, read, written = sum(counts[:3]), counts[0], counts[3]
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
@@ -1191,7 +1233,7 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
     content = []
     for block in final.content:
         known = {"type", *BLOCKS.get(("assistant", block.type), ())}
-        given = block.to_dict(exclude_none=True)  # its keys stay in their order
+        given = block.to_dict(exclude_none=True, warnings=False)  # in their order
         if block.type != "text" or given.get("text", "").strip():
             content.append({key: given[key] for key in given if key in known})
     kept = sendable(content, stop == "max_tokens", ids)
