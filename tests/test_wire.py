@@ -225,7 +225,8 @@ def test_an_error_that_quotes_the_key_never_shows_it(run, api, status, times):
 
 STALE = {
     "bound": "messages.1.content.0: Invalid `signature` in `thinking` block. The block "
-    "is bound to a different conversation. Remove the block, or set ...",
+    "is bound to a different conversation. Remove the block, or set `thinking."
+    'block_binding.prefix_mismatch_behavior` to "drop_block".',
     "cannot be modified": "messages.1.content.0: `thinking` or `redacted_thinking` "
     "blocks in the latest assistant message cannot be modified.",
 }
