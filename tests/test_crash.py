@@ -45,7 +45,7 @@ from agent import (
 
 SMALL = {"threshold": 4_000, "window": 5_000, "max_output": 1_000}
 LONG = "A long answer. " * 700  # brings the context over that threshold
-HALF = LONG[: len(LONG) // 2]
+HALF = LONG[: len(LONG) * 2 // 5]
 BIG = ("bash", {"command": "seq 2000"})
 COMPACT = ("compact", {"focus": "the notes"})
 NOTES = "these are the notes\n" * 60
@@ -150,7 +150,7 @@ def act_on(point):
 
 
 AUDITED = {"open", "os.mkdir", "os.chmod", "os.rename", "os.remove"}
-AUDITED |= {"subprocess.Popen", "os.killpg"}
+AUDITED |= {"subprocess.Popen"}
 
 
 @contextmanager
@@ -441,7 +441,7 @@ def test_ctrl_c_twice_in_a_row_at_any_point_leaves_a_valid_conversation(
         assert 1 <= times <= 2 <= len(point.passed[number - 1 :])
         check_interrupted(agent)
 
-    few = 7  # points that are passed in taking up the conversation, as is not done here
+    few = 8  # points that are passed in taking up the conversation, as is not done here
     failed = in_batches(tmp_path, work, range(1, len(points) - few, EVERY))
     assert {f"{n} {points[int(n) - 1]}": text for n, text in failed.items()} == {}
 

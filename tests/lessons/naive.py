@@ -407,7 +407,7 @@ def chapter_7():
     left = str(pay_and_forget(model, messages)).count("long summary")
     mine = Model(*script, reply("None."), summaries=[""])
     agent, _ = ours(mine, task, threshold=60_000, keep_recent=100)
-    asked, usage = mine.asked[0], mine.usages[mine.requests.index(mine.asked[0])]
+    asked, usage = mine.asked[0], mine.usages[mine.bodies.index(mine.asked[0])]
     whole = task in str(asked)
     say(f"""
         {PRICES}
