@@ -170,6 +170,19 @@ def test_each_function_is_quoted_or_named(band):
     assert [name for name in band_of(band) if name not in known] == []
 
 
+def test_the_functions_that_the_tutorials_name_are_quoted():
+    quoted = [m[3].split(", ") for m in QUOTED.finditer(PAGE) if m[2] == "agent.py"]
+    theirs = {"agent_loop", "micro_compact", "compact_history", "reactive_compact"}
+    theirs |= {"tool_result_budget", "snip_compact", "auto_compact_threshold"}
+    assert theirs - {*itertools.chain(*quoted)} == set()
+
+
+def test_each_exercise_begins_at_a_function_of_the_program():
+    exercises = re.findall(r"(?m)^\d\. .*(?:\n   .*)*", CHAPTERS["12"])
+    starts = [re.search(r"\[`(\w+)`", words(exercise))[1] for exercise in exercises]
+    assert {*starts} <= names("agent.py").keys() and len(starts) > 5
+
+
 def test_the_table_of_the_rest_keeps_the_order_of_the_file():
     order = [*names("agent.py")]
     for row in section("### The rest of the file").split("\n")[4:]:
@@ -207,7 +220,7 @@ def test_a_head_line_names_nothing_that_no_table_has():
 def test_what_the_tables_of_the_tutorials_name_of_ours_is_in_the_source():
     rows = [row.split("|") for row in TUTORIALS.split("\n") if row.startswith("| `")]
     here = {name for row in rows for name in re.findall(CODE, row[2])}
-    assert here <= names("agent.py").keys() and len(rows) > 30
+    assert here <= names("agent.py").keys() and len(rows) > 15
 
 
 def test_what_is_left_out_says_why():
@@ -311,11 +324,15 @@ old calls too, which are {SHARE["tool_use"]} of all tokens
 For {T:,} tokens the live request pays {T * READ:,.0f} for its input, a model of a fifth
 of the price {T / 5:,.0f}
 
+an edit as a diff, {program.MAX_SHOWN} lines at once
+
 ({program.BASH_SECONDS} seconds; the model may ask for up to {program.MAX_BASH_SECONDS})
 
 at most {program.MAX_READ_LINES:,} lines and {program.MAX_READ_CHARS:,} characters
 
 up to {program.MAX_RULES:,} tokens; the nearest one counts
+
+A key of fewer than {program.MIN_KEY} characters
 """.split("\n\n")
 FACTS += [f"{name}: cost {COST[name]}, R {KEPT[name]}" for name in COST] + WINDOWS
 
@@ -360,9 +377,8 @@ CITED = {
     "7": "170,000 92",
     "8": "72 44",
     "11": "90 168,000 15,000 50 70 240 117 0.005 0.98",  # the rows have a test below
-    "12": "54.8 0.61 53.4 1.29 53.8 0.64 21 36 26 54 2025 150,000 "
+    "12": "40 60 54.8 0.61 53.4 1.29 53.8 0.64 21 36 26 54 2025 150,000 "
     "0.52 0.54 0.918 0.950 0.67 0.991 0.82",
-    "Tools": "200",
 }
 
 
