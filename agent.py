@@ -13,9 +13,8 @@
     then ask the model, run the tools it calls, and begin again
 
 Everything that ever happened stays on disk in .transcripts/, one JSON object a line.
-Read on to the end of layer 3 and you know how it forgets; what comes after (messages,
-counting, the transcript, the API, tools, the terminal) may be skipped. README.md is the
-tutorial to it; s06, v5 and s08 are tutorials that had these ideas before.
+Read on to the end of layer 3 and you know how it forgets; what comes after may be
+skipped. README.md is the tutorial; s06, v5 and s08 are others, which had the ideas.
 
 Messages are plain dicts as the Messages API has them. A user message whose content is a
 string was typed by the person; what we add ourselves is a list of blocks. "carried"
@@ -67,9 +66,6 @@ MAX_MESSAGES = 0  # over this many, snip_compact cuts the middle out; 0: never
 MAX_FAILURES = 3  # failed summaries in a row that stop the automatic ones (s08)
 KEEP_TAIL = 5  # newest messages that stay when the API refuses the conversation (s08)
 MAX_SAID = 20_000  # of the person's own messages that outlive a compaction; or T/8
-MAX_RESTORE_FILES = 5  # read again after a compaction, the newest (v5)
-MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
-MAX_RESTORE_TOKENS_TOTAL = 50_000  # (v5); T/4 if that is less
 COMPACTABLE_TOOLS = {"bash", "read_file", "write_file", "edit_file", "glob", "grep"}
 NOT_READ_AGAIN = {"bash", "glob", "grep"}  # their results go to disk before they go
 TRANSCRIPT_DIR = Path(".transcripts")
@@ -1769,6 +1765,9 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
 # ---- the workspace: what of it stands in every request, or is put back into one ----
 
+MAX_RESTORE_FILES = 5  # read again after a compaction, the newest (v5)
+MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
+MAX_RESTORE_TOKENS_TOTAL = 50_000  # (v5); T/4 if that is less
 SYSTEM_PROMPT = """\
 You are a coding agent at work in the folder {folder}. Do what the user asks with
 your tools: look before you change something, check your work by running it, and say
