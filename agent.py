@@ -1653,24 +1653,20 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
+    syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \d, \b
     flags = "-nHI", syntax, "--null", "-D", "skip", "-e"
     with tempfile.TemporaryFile() as names:
         names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
         names.seek(0)
         argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
-        output, status = run(argv, GREP_SECONDS, stdin=names)
+        waiting = partial(agent.emit, "wait", "grep")
+        output, status = run(argv, GREP_SECONDS, lambda _: waiting(), names)
     if status is None:
         raise ToolError("It took too long: narrow the path or the pattern.")
-    found, faults = [], []
-    for line in output.split("\n"):
-        file, nul, text = line.partition("\0")
-        if len(text) > MAX_LINE_CHARS:
-            text = f"{text[:MAX_LINE_CHARS]} [line clipped]"
-        if nul:
-            found.append(f"{visible(file)}:{text}")
-        elif line.startswith("grep: "):
-            faults.append(line)
+    clip = partial(re.sub, rf"(.{{{MAX_LINE_CHARS}}}).+", r"\1 [line clipped]")
+    parts = [line.partition("\0") for line in output.split("\n")]
+    found = [f"{visible(file)}:{clip(text)}" for file, nul, text in parts if nul]
+    faults = [line for line, nul, _ in parts if line.startswith("grep: ") and not nul]
     if faults and not found:
         raise ToolError("\n".join(faults))
     if len(output) > MAX_OUTPUT_CHARS:
