@@ -690,9 +690,7 @@ def previews(
 def preview(text: str, share: int, path: str) -> str:
     """What stands for a text that is too large, in less than `share` tokens."""
     where = f"{len(text):,} characters, saved at {path}"
-    head = text[:PREVIEW_CHARS]
-    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
-        head = head[: len(head) * 7 // 8]
+    head = head_of(text[:PREVIEW_CHARS], max(0, share - size(where) - 14))  # the tags
     return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
 
 
@@ -756,12 +754,12 @@ def cut_to_fit(texts: Iterable[str], tokens: int, each: int) -> list[str]:
     """The first of the texts, about `tokens` together and `each` at most."""
     kept = []
     for text in texts:
-        room = 4 * min(tokens, each)  # bytes
-        if room < 200:
+        room = min(tokens, each)
+        if room < 50:
             break  # less is not worth a note
-        if len(text.encode()) > room:
-            head = text.encode()[: room - 80].decode(errors="ignore")
-            text = f"{head}\n[cut here: {len(text):,} characters in all]"
+        if size(text) > room:
+            note = f"[cut here: {len(text):,} characters in all]"
+            text = f"{head_of(text, room - 20)}\n{note}"
         kept.append(text)
         tokens -= size(text) + 8  # for the tags around it
     return kept
