@@ -1556,8 +1556,8 @@ def first_page(agent: Agent, text: str) -> str:
 
 def head_of(text: str, tokens: int) -> str:
     """The beginning of a text, so many tokens by `size` at most."""
-    while size(text) > tokens:
-        text = text[: min(4 * tokens, len(text) * 7 // 8)]
+    while (whole := size(text)) > tokens:
+        text = text[: min(len(text) - 1, len(text) * tokens // whole)]
     return text
 
 
