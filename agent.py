@@ -234,7 +234,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
 
 
 def layer_1(agent: Agent) -> None:
-    """Three steps, in this order: text reaches the disk before a placeholder does."""
+    """Three steps, in s08's order; each saves what it takes, so none can lose it."""
     messages = tool_result_budget(agent.messages, agent.threshold, save_result)
     replace_history(agent, "tool_result_budget", "large results saved", messages)
     most, words = agent.max_messages, agent.max_said
@@ -414,8 +414,8 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
     """
     focus, agent.focus = agent.focus, None
     old = agent.messages[: tail_from(agent.messages, keep)]
-    known = context_tokens(agent) < agent.compact_from
-    if unseen(old) == 0 or known or rebuild(agent, "", keep) is None:
+    too_soon = context_tokens(agent) < agent.compact_from
+    if unseen(old) == 0 or too_soon or rebuild(agent, "", keep) is None:
         agent.emit("layer", f"[{name}] nothing to compact")
         return False
     agent.tries += 1
