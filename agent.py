@@ -1786,14 +1786,17 @@ on in the next; several pasted lines are one prompt."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", *LEAVE)
 HISTORY = TRANSCRIPT_DIR / "history"
-ROWS = {"words": "what you said", "files": "restored files"}  # of /context
+NAMES = {"words": "what you said", "files": "restored files"}  # in /context
 MAX_LISTED = 20  # conversations
 MAX_SHOWN = 200  # lines of a change; `v` shows the rest
-THOUGHT_LINES = 3  # on the screen
+MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 DIM, RED, GREEN, CYAN = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
-# of each style of event; all else is dim
-STYLES = {"text": "", "plain": "", "plan": "", "answer": "", "command": ""}
-STYLES |= {"layer": CYAN, "error": RED, "failed": RED}
+# how a style of event looks: its color, else dim; what stands before each line; how
+# many rows of the screen a line may fill, else all
+COLORS = {"text": "", "plain": "", "answer": "", "plan": "", "command": ""}
+COLORS |= {"layer": CYAN, "error": RED, "failed": RED, "added": GREEN, "removed": RED}
+MARGINS = {"answer": "  ", "plan": "  ", "result": "  | ", "failed": "  | "}
+ROWS = {"thinking": 3, "tool": 1, "result": 1, "failed": 1}
 PROSE = ("text", "thinking", "answer", "plain", "plan")  # shown as it is written
 STEERS = "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"  # but for this
 # letters and marks that show nothing, besides all that is no character to print
@@ -1809,41 +1812,42 @@ class Terminal:
     streams: bool = True  # whether to show text as it is written
     last: str = ""  # character of the text that is being written, "" after its end
     thought: str = ""  # what the model thinks, until it does something else
-    waiting: str = ""  # what for; a line that goes away
+    waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
-    drawn: bool = False  # whether that line is on the screen
+    erase: str = ""  # takes the line that says so away, once it is there
     lock: Any = field(default_factory=threading.RLock)
 
 
 def show(terminal: Terminal, style: str, text: str) -> None:
-    """Print an event: text as it is written, all else as lines of their own."""
+    """Print an event; waiting and thinking are kept until something else comes."""
     with terminal.lock:
         if style == "wait":
             terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
-            return
-        if style == "thinking":
+        elif style == "thinking":
             terminal.thought += text
-            return
-        if terminal.drawn:
-            print("\r\x1b[K", end="", file=terminal.out, flush=True)
-        terminal.since, terminal.drawn = 0.0, False  # nothing is waited for any more
-        thought, terminal.thought = terminal.thought.split(), ""
-        if thought and terminal.streams:
-            put(terminal, "thinking", " ".join(thought))
-        if style != "text" or terminal.streams:
+        else:
+            print(terminal.erase, end="", file=terminal.out, flush=True)
+            terminal.since, terminal.erase = 0.0, ""
+            thought, terminal.thought = terminal.thought, ""
+            if thought.strip():
+                put(terminal, "thinking", thought)
             put(terminal, style, text)
 
 
 def put(terminal: Terminal, style: str, text: str) -> None:
     """Print a text below the one before; an answer after a blank line."""
+    if style in STREAMED and not terminal.streams:
+        return
     text = laid_out(style, harmless(text) if style in PROSE else visible(text))
-    streams, last = style == "text", terminal.last
-    terminal.last = (last + text)[-1:] if streams else ""
+    if style == "text":
+        start, end = "" if terminal.last else "\n", ""
+        terminal.last = (terminal.last + text)[-1:]
+    else:
+        start, end = "\n" if terminal.last not in ("", "\n") else "", "\n"
+        terminal.last = ""
     if terminal.out.isatty() and not os.environ.get("NO_COLOR"):
         text = colored(style, text)
-    apart = not last if streams else last not in ("", "\n")
-    end = "" if streams else "\n"
-    print("\n" * apart + text, end=end, file=terminal.out, flush=True)
+    print(start + text, end=end, file=terminal.out, flush=True)
 
 
 def harmless(text: str) -> str:
@@ -1865,41 +1869,31 @@ def visible(text: str, more: str = "") -> str:
 def laid_out(style: str, text: str) -> str:
     """How the text of an event stands on the screen."""
     indent = "  " if text.startswith("  ") else ""  # as what a subagent does
-    text = text.removeprefix(indent)
-    if style == "thinking":
-        return cut_to_screen(text, THOUGHT_LINES)
-    if style == "tool":
-        return cut_to_screen(indent + " ".join(text.split()))
-    if style in ("plan", "answer"):
-        return f"{indent}  " + text.replace("\n", f"\n{indent}  ")
+    if style in ("tool", "thinking"):
+        text = indent + " ".join(text.split())
+    lines = text.removeprefix(indent).split("\n")
     if style in ("result", "failed"):
-        lines = [s for s in text.expandtabs().split("\n") if s.strip()] or [""]
+        lines = [line.expandtabs() for line in lines if line.strip()] or [""]
         if len(lines) > 4:
             lines[1:-2] = [f"({len(lines) - 3:,} more lines)"]
-        return "\n".join(cut_to_screen(f"{indent}  | {line}") for line in lines)
-    return indent + text
+    lines = [indent + MARGINS.get(style, "") + line for line in lines]
+    return "\n".join(cut_to_screen(line, ROWS.get(style, 10_000)) for line in lines)
 
 
 def colored(style: str, text: str) -> str:
-    """The lines in their colors: what a change adds and takes, what failed in red."""
-    lines = text.split("\n")
-    colors = [STYLES.get(style, DIM)] * len(lines)
-    if style == "failed":
-        colors[:-1] = [DIM] * (len(lines) - 1)
-    if style == "diff":
-        colors = [{"+": GREEN, "-": RED}.get(line[2:3], "") for line in lines]
+    """The lines in the color of their style; of what failed only the last one."""
+    lines, color = text.split("\n"), COLORS.get(style, DIM)
+    colors = [DIM if style == "failed" else color] * (len(lines) - 1) + [color]
     pairs = zip(colors, lines)
     return "\n".join(f"{c}{line}\x1b[0m" if c and line else line for c, line in pairs)
 
 
-def cut_to_screen(text: str, lines: int = 1) -> str:
-    """As much of it as the screen has room for; East Asian letters take two columns."""
-    columns = lines * shutil.get_terminal_size().columns - 2
-    for end, char in enumerate(text):
-        columns -= 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        if columns < 0:
-            return text[:end]
-    return text
+def cut_to_screen(text: str, rows: int = 1) -> str:
+    """As much of a text as fits into so many rows of the screen."""
+    columns = rows * shutil.get_terminal_size().columns - 2
+    wide = (unicodedata.east_asian_width(char) in "WF" for char in text[:columns])
+    widths = itertools.accumulate(1 + w for w in wide)
+    return text[: sum(width <= columns for width in widths)]
 
 
 def clock(terminal: Terminal) -> None:
@@ -1910,8 +1904,8 @@ def clock(terminal: Terminal) -> None:
             if terminal.since and terminal.last in ("", "\n"):
                 seconds = time.monotonic() - terminal.since
                 line = cut_to_screen(f"{seconds:.0f} s: {visible(terminal.waiting)}")
-                print(f"\r\x1b[K{line}", end="", file=terminal.out, flush=True)
-                terminal.drawn = True
+                terminal.erase = "\r\x1b[K"
+                print(terminal.erase + line, end="", file=terminal.out, flush=True)
 
 
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
@@ -1921,10 +1915,11 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     if not sys.stdin.isatty():
         refuse("no terminal to ask on, see --yes")
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
-    rest, answer = [f"  {line}" for line in what.rstrip().split("\n")], "v"
-    style, most = ("command", len(rest)) if name == "bash" else ("diff", MAX_SHOWN)
+    rest, answer = what.rstrip().split("\n"), "v"
+    marks, most = ({}, len(rest)) if name == "bash" else (MARKS, MAX_SHOWN)
     while answer.lower() == "v" and rest:
-        show(terminal, style, "\n".join(rest[:most]))
+        for line in rest[:most]:
+            show(terminal, marks.get(line[:1], "command"), f"  {line}")
         rest, most = rest[most:], len(rest)
         more = f"  ({len(rest):,} more lines: v shows them)\n" if rest else ""
         question = f"Run {name}? y: yes, a: always until /clear, n or why not"
@@ -1982,7 +1977,7 @@ def context_parts(agent: Agent) -> Counter:
                 part = f"results of {names[block['tool_use_id']]}"
             elif message["role"] == "user":
                 part = part_of(block)
-            parts[ROWS.get(part, part)] += size(block)
+            parts[NAMES.get(part, part)] += size(block)
     return parts
 
 
