@@ -1799,7 +1799,8 @@ MARGINS = {"answer": "  ", "plan": "  ", "result": "  | ", "failed": "  | "}
 ROWS = {"thinking": 3, "tool": 1, "result": 1, "failed": 1}
 PROSE = ("text", "thinking", "answer", "plain", "plan")  # shown as it is written
 STEERS = "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"  # but for this
-# letters and marks that show nothing, besides all that is no character to print
+# categories of what is no character to print, and letters and marks that show nothing
+NO_LETTERS = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164"
 UNSEEN += "\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef"
 
@@ -1850,20 +1851,16 @@ def put(terminal: Terminal, style: str, text: str) -> None:
     print(start + text, end=end, file=terminal.out, flush=True)
 
 
-def harmless(text: str) -> str:
+def harmless(text: str, pattern: str = STEERS) -> str:
     """`text` as it is, but what steers a terminal or reorders text as an escape."""
-    return re.sub(STEERS, lambda found: ascii(found[0])[1:-1], text)
+    return re.sub(pattern, lambda found: ascii(found[0])[1:-1], text)
 
 
 def visible(text: str, more: str = "") -> str:
     """`text` with all that one cannot see, or that reorders text, as an escape."""
-
-    def shown(char: str) -> bool:
-        plain = unicodedata.category(char)[0] != "C" or char in "\n\t"
-        return plain and char not in "\u2028\u2029" and char not in more
-
-    text = "".join(c if shown(c) else ascii(c)[1:-1] for c in text)
-    return re.sub(f"[{UNSEEN}]", lambda found: ascii(found[0])[1:-1], text)
+    other = {c for c in text if unicodedata.category(c) in NO_LETTERS} - {*"\n\t"}
+    pattern = "|".join([f"[{UNSEEN}]", *map(re.escape, [*more, *other])])
+    return harmless(text, pattern)
 
 
 def laid_out(style: str, text: str) -> str:
