@@ -1943,11 +1943,10 @@ def status_line(agent: Agent) -> str:
 def context_table(agent: Agent) -> str:
     """What fills the context, in proportion to the API's count, and what was sent."""
     parts, tokens, bill = context_parts(agent), context_tokens(agent), agent.bill
-    whole, read = sum(parts.values()), bill["read"] / max(1, bill["sent"])
-    rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
+    share, read = tokens / sum(parts.values()), bill["read"] / max(1, bill["sent"])
+    rows = [(part, n * share) for part, n in parts.items() if n] + [("in all", tokens)]
     lines = [
-        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens).rstrip('.')}".rstrip()
-        for part, n in [*rows, ("in all", tokens)]
+        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens)}" for part, n in rows
     ]
     lines += [
         f"of the {agent.threshold:,} threshold, over which it is summarised",
@@ -1963,18 +1962,16 @@ def context_parts(agent: Agent) -> Counter:
     """What is in the context, each part in tokens by `size` alone."""
     parts = Counter({part: size(text) for part, text in agent.system.items()})
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
-    names = {e.call["id"]: e.call["name"] for e in exchanges(agent.messages)}
     for message in agent.messages:
         if is_typed(message):
             parts["what you said"] += size(message["content"])
-            continue
-        for block in message["content"]:
-            part = "assistant"
-            if block["type"] == "tool_result":
-                part = f"results of {names[block['tool_use_id']]}"
-            elif message["role"] == "user":
-                part = part_of(block)
-            parts[NAMES.get(part, part)] += size(block)
+        elif message["role"] == "assistant":
+            parts["assistant"] += size(message["content"])
+        else:
+            for block in blocks(message, "text"):
+                parts[NAMES.get(part_of(block), part_of(block))] += size(block)
+    for exchange in exchanges(agent.messages):
+        parts[f"results of {exchange.call['name']}"] += size(exchange.result)
     return parts
 
 
