@@ -1983,8 +1983,7 @@ def command(agent: Agent, line: str) -> None:
     if name in ("/compact", "/context") and not agent.system:
         begin(agent)
     if name == "/clear":
-        old = f"; the old one is in {agent.transcript}" if agent.messages else ""
-        agent.emit("note", f"[clear] a new conversation{old}")
+        agent.emit("note", "[clear] a new conversation; /resume has the earlier ones")
         vars(agent).update(vars(Conversation()))
     elif name == "/compact":
         close_calls(agent)
@@ -2005,9 +2004,9 @@ def command(agent: Agent, line: str) -> None:
 def is_command(line: str) -> bool:
     """Whether a line is a command, or meant as one: no path, no prose that follows."""
     name, _, rest = line.partition(" ")
-    if line in LEAVE or not line.startswith("/"):
+    if not line.startswith("/"):
         return line in LEAVE
-    is_path = "/" in name[1:] or name != "/" and os.path.exists(name)
+    is_path = "/" in name[1:] or os.path.exists(name.rstrip("/"))
     meant = not rest or difflib.get_close_matches(name, COMMANDS)
     return name in COMMANDS or bool(meant and not is_path)
 
@@ -2025,15 +2024,15 @@ def list_conversations(agent: Agent) -> None:
 
 
 def take_up(agent: Agent, which: str) -> None:
-    """Go on with the conversation of this number, in this file, or the newest: ""."""
+    """Go on with the conversation of this number, 1 the newest, or in this file."""
     path = Path(which)
-    if which.isdecimal() or not which:
+    if which.isdecimal():
         numbered = enumerate(conversations(agent), 1)
-        path = next((p for n, (p, _) in numbered if str(n) == (which or "1")), path)
+        path = next((p for n, (p, _) in numbered if str(n) == which), path)
     if not path.is_file():
         raise AgentError(
-            f"There is no conversation {which or 'at all'} in {TRANSCRIPT_DIR}: give a "
-            "file, or a number of /resume. A prompt stands before --resume."
+            f"There is no conversation {which} in {TRANSCRIPT_DIR}: give a file, or "
+            "a number of /resume. A prompt stands before --resume."
         )
     resume(agent, path)
     show_last(agent)
@@ -2043,34 +2042,33 @@ def show_last(agent: Agent) -> None:
     """Show the last question of a conversation that is taken up, and its answer."""
     for said in remember(agent.messages)["words"][-1:]:
         agent.emit("plain", f"\n> {said.partition(UNANSWERED)[0].rstrip()}")
-    asked = max([at for at, m in enumerate(agent.messages) if is_typed(m)], default=0)
-    answers = [text_of(m) for m in agent.messages[asked:] if m["role"] == "assistant"]
-    for answer in list(filter(None, answers))[-1:]:
-        agent.emit("text", f"{answer}\n")
+    said = [m for m in agent.messages if is_typed(m) or text_of(m)]
+    for message in said[-1:]:
+        if message["role"] == "assistant":
+            agent.emit("text", f"{text_of(message)}\n")
 
 
 def edit_lines() -> Any:
     """The line editor with pasted paragraphs and earlier prompts, None without one."""
-    with suppress(ImportError, OSError):
+    with suppress(ImportError):
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
-        if HISTORY.is_file() and not HISTORY.is_symlink():
-            text = HISTORY.read_bytes().decode(errors="replace")
-            for prompt in re.split(r"(?<!\\)\n", text)[:-1]:
-                readline.add_history(prompt.replace("\\\n", "\n"))
+        with suppress(OSError):
+            if HISTORY.is_symlink() or not HISTORY.is_file():
+                HISTORY.unlink()  # a link or a pipe, which is not ours
+            for line in HISTORY.read_bytes().splitlines():
+                with suppress(ValueError, TypeError):
+                    readline.add_history(json.loads(line))
         return readline
 
 
 def keep_prompt(editor: Any, prompt: str) -> None:
-    """Let it be called back, also in later runs; a backslash ends a line in it."""
+    """Let it be called back, also in later runs."""
     editor.add_history(prompt)
-    flags = os.O_APPEND | os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    with suppress(OSError):
-        own_folder(TRANSCRIPT_DIR)
-        with open(os.open(HISTORY, flags, 0o600), "ab") as file:  # no link, no pipe
-            file.write(prompt.replace("\n", "\\\n").encode(errors="replace") + b"\n")
+    with suppress(AgentError):
+        append(HISTORY, to_bytes(prompt) + b"\n")
 
 
 def read_prompt() -> str:
@@ -2092,12 +2090,11 @@ def repl(agent: Agent, line: str) -> None:
             if editor and not is_command(line):
                 keep_prompt(editor, line)
             work_on(agent, line)
-            line = ""
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
             agent.emit("error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
-            line = ""
         except EOFError:
             return agent.emit("plain", "")
+        line = ""
 
 
 def work_on(agent: Agent, line: str) -> None:
@@ -2242,7 +2239,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     one = parser.add_mutually_exclusive_group()
     one.add_argument("prompt", nargs="?", help="the first prompt, then go on asking")
     one.add_argument("-p", metavar="PROMPT", help="answer once; -: read from stdin")
-    parser.add_argument("--resume", nargs="?", const="", metavar="FILE|N", help="go on")
+    parser.add_argument(
+        "--resume", nargs="?", const="1", metavar="FILE|N", help="go on"
+    )
     parser.add_argument("--model", help="instead of MODEL_ID")
     parser.add_argument("--yes", action="store_true", help="run tools without asking")
     demo = {"nargs": "?", "const": 0, "type": int, "metavar": "SCENE"}

@@ -537,7 +537,7 @@ def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(
     for n in range(2):
         stub.enqueue(reply(f"Answer {n}."))
         person.say(f"question {n}", f"Answer {n}.")
-        assert "transcript_" in person.say("/clear")
+        assert "/resume" in person.say("/clear")
     newest, oldest, *_ = person.say("/resume").split("\n")[1:]
     assert "question 1" in newest and "2 messages" in newest
     assert "question 0" in oldest and re.search(r"\d{4}-\d\d-\d\d", oldest)
