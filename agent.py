@@ -26,6 +26,7 @@ import argparse
 import codecs
 import difflib
 import hashlib
+import importlib.util
 import inspect
 import itertools
 import json
@@ -2111,35 +2112,35 @@ def work_on(agent: Agent, line: str) -> None:
 
 # ---- main ----
 
+NUMBERS = ("CONTEXT_WINDOW", "THRESHOLD", "CLEAR_ABOVE", "KEEP_RECENT")
+NUMBERS += ("KEEP_TOKENS", "MIN_SAVINGS", "MAX_MESSAGES")
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
-INSTALL = "Do pip install -r requirements.txt, or start it by: uv run agent.py"
+PACKAGES = ("anthropic", "dotenv")  # as Python names them
 PIPE_SECONDS = 3  # that what is piped into -p may take before a line says so
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
 
 
-def number(name: str, default: int) -> int:
-    """A setting that is a whole number; raises AgentError."""
-    text = os.environ.get(name, "").strip()
-    if not re.fullmatch(r"[0-9]{0,18}", text):
-        raise AgentError(f"{name}={text}: give a whole number (.env or shell).")
-    return int(text or default)
-
-
-def limits(own_window: int = 0, own_output: int = 0) -> Limits:
-    """The model's own limits, where they are known, within the settings."""
-    window = min(number("CONTEXT_WINDOW", CONTEXT_WINDOW), own_window or sys.maxsize)
+def limits(own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT) -> Limits:
+    """The model's own limits within the settings; raises AgentError."""
+    given = {name: os.environ.get(name, "").strip() for name in NUMBERS}
+    for name, text in given.items():
+        if not re.fullmatch(r"[0-9]{0,18}", text):
+            raise AgentError(f"{name}={text}: give a whole number (.env or shell).")
+    asked = {name.lower(): int(text) for name, text in given.items() if text}
+    window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
     if window < 4_000:
         raise AgentError(f"CONTEXT_WINDOW={window}: give 4000 tokens or more.")
-    most = min(MAX_OUTPUT, own_output or MAX_OUTPUT, window // 3)
-    asked = number("THRESHOLD", auto_compact_threshold(window, most))
-    threshold = min(asked, window - most) or window  # 0: only when the window is full
-    names = "clear_above", "keep_recent", "keep_tokens", "min_savings", "max_messages"
-    own = {name: number(name.upper(), getattr(Limits, name)) for name in names}
-    return Limits(window, most, threshold, **own)
+    most = min(MAX_OUTPUT, own_output, window // 3)
+    threshold = asked.pop("threshold", auto_compact_threshold(window, most))
+    threshold = min(threshold, window - most) or window  # 0: only when it is full
+    return Limits(window, most, threshold, **asked)
 
 
 def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
     """An agent with the settings of the shell and of .env, without a client yet."""
+    if not all(map(importlib.util.find_spec, PACKAGES)):
+        install = "pip install -r requirements.txt, or start it by: uv run agent.py"
+        raise AgentError(f"{' or '.join(PACKAGES)} is missing: {install}")
     import dotenv
 
     env = Path(__file__).resolve().with_name(".env")
@@ -2147,10 +2148,9 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
         dotenv.load_dotenv(env)
     except ValueError as error:
         raise AgentError(f"{env} cannot be read: {error}.") from error
-    for name in KEY_NAMES:  # a file often ends in a line break, a key never does
-        if name in os.environ:
-            os.environ[name] = os.environ[name].strip()
-    if not any(map(os.environ.get, KEY_NAMES)):
+    keys = {n: os.environ[n].strip() for n in KEY_NAMES if n in os.environ}
+    os.environ.update(keys)  # a file often ends in a line break, a key never does
+    if not any(keys.values()):
         raise AgentError(f"No API key: set ANTHROPIC_API_KEY in the shell or in {env}.")
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
@@ -2167,25 +2167,17 @@ def connect(agent: Agent) -> None:
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:
-        hint = f"({os.environ.get('ANTHROPIC_BASE_URL', '')}) {HINTS[None]}"
-        hint = INSTALL if isinstance(error, ImportError) else hint
-        raise AgentError(f"{error}. {hint}") from error
+        address = os.environ.get("ANTHROPIC_BASE_URL", "")
+        raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
     with suppress(Exception):  # the models endpoint is never needed
-        info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
+        info: Any = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
         reported = info.max_input_tokens, info.max_tokens
-        own = [n if type(n) is int and n > 0 else 0 for n in reported]
+        own = [n if type(n) is int and n > 0 else sys.maxsize for n in reported]
         vars(agent).update(vars(limits(*own)))
-        can: Any = info.capabilities
-        agent.thinking = can.thinking.types.adaptive.supported is True
+        agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
     if fixed_tokens(agent) > agent.threshold:
         agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     agent.client = client
-
-
-def import_sdk() -> None:
-    """Load the SDK while the person types: that takes a second."""
-    with suppress(Exception):  # `connect` says what is wrong with it
-        import anthropic  # noqa: F401
 
 
 def first_screen(agent: Agent, unasked: bool) -> str:
@@ -2221,7 +2213,8 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     if options.resume is not None:
         take_up(agent, options.resume)
     if options.p is None:
-        threading.Thread(target=import_sdk, daemon=True).start()
+        load = importlib.import_module  # takes a second: while the person types
+        threading.Thread(target=load, args=["anthropic"], daemon=True).start()
         return repl(agent, options.prompt or "")
     text = "" if options.p == "-" else options.p
     if options.p == "-" or not sys.stdin.isatty():
@@ -2296,10 +2289,8 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # who reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
-    except (AgentError, OSError, ImportError) as error:
-        hint = f". {INSTALL}" if isinstance(error, ImportError) else ""
-        with suppress(OSError):  # there may be no room even for that
-            show(terminal, "error", f"{error}{hint}")
+    except (AgentError, OSError) as error:
+        show(terminal, "error", str(error))
         return 1
     except KeyboardInterrupt:
         return 130

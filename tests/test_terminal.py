@@ -1101,6 +1101,12 @@ def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, word):
     assert word in the_line(err) and api.requests == []
 
 
+def test_a_missing_package_is_said_at_once_with_the_command(run, monkeypatch):
+    monkeypatch.setattr(program, "PACKAGES", ("dotenv", "no_such_package"))
+    status, _, err = run("-p", "hello")
+    assert status == 1 and "pip install -r requirements.txt" in the_line(err)
+
+
 def test_while_the_server_cannot_be_reached_it_says_that_it_waits(run, pauses):
     _, _, err = run("-p", "hello", ANTHROPIC_BASE_URL="http://127.0.0.1:9")
     assert pauses == sorted(pauses) and err.count("[retry]") == len(pauses) == 4
