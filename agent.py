@@ -1796,7 +1796,7 @@ DIM, RED, GREEN, CYAN = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
 # many rows of the screen a line may fill, else all
 COLORS = {"text": "", "plain": "", "answer": "", "plan": "", "command": ""}
 COLORS |= {"layer": CYAN, "error": RED, "failed": RED, "added": GREEN, "removed": RED}
-MARGINS = {"answer": "  ", "plan": "  ", "result": "  | ", "failed": "  | "}
+MARGINS = {"result": "  | ", "failed": "  | ", "answer": "  ", "plan": "  ", "tool": ""}
 ROWS = {"thinking": 3, "tool": 1, "result": 1, "failed": 1}
 PROSE = ("text", "thinking", "answer", "plain", "plan")  # shown as it is written
 STEERS = "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"  # but for this
@@ -1866,16 +1866,18 @@ def visible(text: str, more: str = "") -> str:
 
 def laid_out(style: str, text: str) -> str:
     """How the text of an event stands on the screen."""
-    indent = "  " if text.startswith("  ") else ""  # as what a subagent does
+    margin = MARGINS.get(style, "")
+    if style in MARGINS and text.startswith("  "):  # as what a subagent does
+        text, margin = text[2:], f"  {margin}"
     if style in ("tool", "thinking"):
-        text = indent + " ".join(text.split())
-    lines = text.removeprefix(indent).split("\n")
+        text = " ".join(text.split())
+    lines = text.split("\n")
     if style in ("result", "failed"):
         lines = [line.expandtabs() for line in lines if line.strip()] or [""]
         if len(lines) > 4:
             lines[1:-2] = [f"({len(lines) - 3:,} more lines)"]
-    lines = [indent + MARGINS.get(style, "") + line for line in lines]
-    return "\n".join(cut_to_screen(line, ROWS.get(style, 10_000)) for line in lines)
+    rows = ROWS.get(style, 10_000)
+    return "\n".join(cut_to_screen(margin + line, rows) for line in lines)
 
 
 def colored(style: str, text: str) -> str:
@@ -2229,16 +2231,14 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         epilog="At its prompt /help lists the /commands. Settings come from the shell "
         "and from the .env beside agent.py: .env.example has them all.",
     )
-    one = parser.add_mutually_exclusive_group()
+    add, one = parser.add_argument, parser.add_mutually_exclusive_group()
     one.add_argument("prompt", nargs="?", help="the first prompt, then go on asking")
     one.add_argument("-p", metavar="PROMPT", help="answer once; -: read from stdin")
-    parser.add_argument(
-        "--resume", nargs="?", const="1", metavar="FILE|N", help="go on"
-    )
-    parser.add_argument("--model", help="instead of MODEL_ID")
-    parser.add_argument("--yes", action="store_true", help="run tools without asking")
-    demo = {"nargs": "?", "const": 0, "type": int, "metavar": "SCENE"}
-    parser.add_argument("--demo", help="see it work, no key needed", **demo)
+    add("--resume", nargs="?", const="1", metavar="FILE|N", help="go on")
+    add("--model", help="instead of MODEL_ID")
+    add("--yes", action="store_true", help="run tools without asking")
+    demo = "see it work, no key needed"
+    add("--demo", nargs="?", const=0, type=int, metavar="SCENE", help=demo)
     return parser.parse_args(argv)
 
 
@@ -2271,8 +2271,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the program; returns its exit status."""
     open_streams()
     options = arguments(argv)
-    terminal = Terminal(sys.stdout if options.p is None else sys.stderr)
-    terminal.streams = options.p is None
+    once = options.p is not None
+    terminal = Terminal(sys.stderr if once else sys.stdout, streams=not once)
     if terminal.out.isatty() and os.environ.get("TERM") != "dumb":
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     prepare()
