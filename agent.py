@@ -2182,6 +2182,12 @@ def connect(agent: Agent) -> None:
     agent.client = client
 
 
+def import_sdk() -> None:
+    """Load the SDK while the person types: that takes a second."""
+    with suppress(Exception):  # `connect` says what is wrong with it
+        import anthropic  # noqa: F401
+
+
 def first_screen(agent: Agent, unasked: bool) -> str:
     """Two lines: what works where, and what it knows of the folder."""
     rules, _ = find_rules()
@@ -2215,8 +2221,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     if options.resume is not None:
         take_up(agent, options.resume)
     if options.p is None:
-        load = importlib.import_module  # takes a second: while the person types
-        threading.Thread(target=load, args=["anthropic"], daemon=True).start()
+        threading.Thread(target=import_sdk, daemon=True).start()
         return repl(agent, options.prompt or "")
     text = "" if options.p == "-" else options.p
     if options.p == "-" or not sys.stdin.isatty():
