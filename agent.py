@@ -25,6 +25,7 @@ import argparse
 import codecs
 import difflib
 import hashlib
+import importlib.util
 import inspect
 import itertools
 import json
@@ -1905,17 +1906,21 @@ on in the next; several pasted lines are one prompt."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", *LEAVE)
 HISTORY = TRANSCRIPT_DIR / "history"
-ROWS = {"words": "what you said", "files": "restored files"}  # of /context
+NAMES = {"words": "what you said", "files": "restored files"}  # in /context
 MAX_LISTED = 20  # conversations
 MAX_SHOWN = 200  # lines of a change; `v` shows the rest
-THOUGHT_LINES = 3  # on the screen
+MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 DIM, RED, GREEN, CYAN = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
-# of each style of event; all else is dim
-STYLES = {"text": "", "plain": "", "plan": "", "answer": "", "command": ""}
-STYLES |= {"layer": CYAN, "error": RED, "failed": RED}
+# how a style of event looks: its color, else dim; what stands before each line; how
+# many rows of the screen a line may fill, else all
+COLORS = {"text": "", "plain": "", "answer": "", "plan": "", "command": ""}
+COLORS |= {"layer": CYAN, "error": RED, "failed": RED, "added": GREEN, "removed": RED}
+MARGINS = {"result": "  | ", "failed": "  | ", "answer": "  ", "plan": "  ", "tool": ""}
+ROWS = {"thinking": 3, "tool": 1, "result": 1, "failed": 1}
 PROSE = ("text", "thinking", "answer", "plain", "plan")  # shown as it is written
 STEERS = "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"  # but for this
-# letters and marks that show nothing, besides all that is no character to print
+# categories of what is no character to print, and letters and marks that show nothing
+NO_LETTERS = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164"
 UNSEEN += "\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef"
 
@@ -1928,97 +1933,86 @@ class Terminal:
     streams: bool = True  # whether to show text as it is written
     last: str = ""  # character of the text that is being written, "" after its end
     thought: str = ""  # what the model thinks, until it does something else
-    waiting: str = ""  # what for; a line that goes away
+    waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
-    drawn: bool = False  # whether that line is on the screen
+    erase: str = ""  # takes the line that says so away, once it is there
     lock: Any = field(default_factory=threading.RLock)
 
 
 def show(terminal: Terminal, style: str, text: str) -> None:
-    """Print an event: text as it is written, all else as lines of their own."""
+    """Print an event; waiting and thinking are kept until something else comes."""
     with terminal.lock:
         if style == "wait":
             terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
-            return
-        if style == "thinking":
+        elif style == "thinking":
             terminal.thought += text
-            return
-        if terminal.drawn:
-            print("\r\x1b[K", end="", file=terminal.out, flush=True)
-        terminal.since, terminal.drawn = 0.0, False  # nothing is waited for any more
-        thought, terminal.thought = terminal.thought.split(), ""
-        if thought and terminal.streams:
-            put(terminal, "thinking", " ".join(thought))
-        if style != "text" or terminal.streams:
+        else:
+            print(terminal.erase, end="", file=terminal.out, flush=True)
+            terminal.since, terminal.erase = 0.0, ""
+            thought, terminal.thought = terminal.thought, ""
+            if thought.strip():
+                put(terminal, "thinking", thought)
             put(terminal, style, text)
 
 
 def put(terminal: Terminal, style: str, text: str) -> None:
     """Print a text below the one before; an answer after a blank line."""
+    if style in STREAMED and not terminal.streams:
+        return
     text = laid_out(style, harmless(text) if style in PROSE else visible(text))
-    streams, last = style == "text", terminal.last
-    terminal.last = (last + text)[-1:] if streams else ""
+    if style == "text":
+        start, end = "" if terminal.last else "\n", ""
+        terminal.last = (terminal.last + text)[-1:]
+    else:
+        start, end = "\n" if terminal.last not in ("", "\n") else "", "\n"
+        terminal.last = ""
     if terminal.out.isatty() and not os.environ.get("NO_COLOR"):
         text = colored(style, text)
-    apart = not last if streams else last not in ("", "\n")
-    end = "" if streams else "\n"
-    print("\n" * apart + text, end=end, file=terminal.out, flush=True)
+    print(start + text, end=end, file=terminal.out, flush=True)
 
 
-def harmless(text: str) -> str:
+def harmless(text: str, pattern: str = STEERS) -> str:
     """`text` as it is, but what steers a terminal or reorders text as an escape."""
-    return re.sub(STEERS, lambda found: ascii(found[0])[1:-1], text)
+    return re.sub(pattern, lambda found: ascii(found[0])[1:-1], text)
 
 
 def visible(text: str, more: str = "") -> str:
     """`text` with all that one cannot see, or that reorders text, as an escape."""
-
-    def shown(char: str) -> bool:
-        plain = unicodedata.category(char)[0] != "C" or char in "\n\t"
-        return plain and char not in "\u2028\u2029" and char not in more
-
-    text = "".join(c if shown(c) else ascii(c)[1:-1] for c in text)
-    return re.sub(f"[{UNSEEN}]", lambda found: ascii(found[0])[1:-1], text)
+    other = {c for c in text if unicodedata.category(c) in NO_LETTERS} - {*"\n\t"}
+    pattern = "|".join([f"[{UNSEEN}]", *map(re.escape, [*more, *other])])
+    return harmless(text, pattern)
 
 
 def laid_out(style: str, text: str) -> str:
     """How the text of an event stands on the screen."""
-    indent = "  " if text.startswith("  ") else ""  # as what a subagent does
-    text = text.removeprefix(indent)
-    if style == "thinking":
-        return cut_to_screen(text, THOUGHT_LINES)
-    if style == "tool":
-        return cut_to_screen(indent + " ".join(text.split()))
-    if style in ("plan", "answer"):
-        return f"{indent}  " + text.replace("\n", f"\n{indent}  ")
+    margin = MARGINS.get(style, "")
+    if style in MARGINS and text.startswith("  "):  # as what a subagent does
+        text, margin = text[2:], f"  {margin}"
+    if style in ("tool", "thinking"):
+        text = " ".join(text.split())
+    lines = text.split("\n")
     if style in ("result", "failed"):
-        lines = [s for s in text.expandtabs().split("\n") if s.strip()] or [""]
+        lines = [line.expandtabs() for line in lines if line.strip()] or [""]
         if len(lines) > 4:
             lines[1:-2] = [f"({len(lines) - 3:,} more lines)"]
-        return "\n".join(cut_to_screen(f"{indent}  | {line}") for line in lines)
-    return indent + text
+    rows = ROWS.get(style, 10_000)
+    return "\n".join(cut_to_screen(margin + line, rows) for line in lines)
 
 
 def colored(style: str, text: str) -> str:
-    """The lines in their colors: what a change adds and takes, what failed in red."""
-    lines = text.split("\n")
-    colors = [STYLES.get(style, DIM)] * len(lines)
-    if style == "failed":
-        colors[:-1] = [DIM] * (len(lines) - 1)
-    if style == "diff":
-        colors = [{"+": GREEN, "-": RED}.get(line[2:3], "") for line in lines]
+    """The lines in the color of their style; of what failed only the last one."""
+    lines, color = text.split("\n"), COLORS.get(style, DIM)
+    colors = [DIM if style == "failed" else color] * (len(lines) - 1) + [color]
     pairs = zip(colors, lines)
     return "\n".join(f"{c}{line}\x1b[0m" if c and line else line for c, line in pairs)
 
 
-def cut_to_screen(text: str, lines: int = 1) -> str:
-    """As much of it as the screen has room for; East Asian letters take two columns."""
-    columns = lines * shutil.get_terminal_size().columns - 2
-    for end, char in enumerate(text):
-        columns -= 2 if unicodedata.east_asian_width(char) in "WF" else 1
-        if columns < 0:
-            return text[:end]
-    return text
+def cut_to_screen(text: str, rows: int = 1) -> str:
+    """As much of a text as fits into so many rows of the screen."""
+    columns = rows * shutil.get_terminal_size().columns - 2
+    wide = (unicodedata.east_asian_width(char) in "WF" for char in text[:columns])
+    widths = itertools.accumulate(1 + w for w in wide)
+    return text[: sum(width <= columns for width in widths)]
 
 
 def clock(terminal: Terminal) -> None:
@@ -2029,8 +2023,8 @@ def clock(terminal: Terminal) -> None:
             if terminal.since and terminal.last in ("", "\n"):
                 seconds = time.monotonic() - terminal.since
                 line = cut_to_screen(f"{seconds:.0f} s: {visible(terminal.waiting)}")
-                print(f"\r\x1b[K{line}", end="", file=terminal.out, flush=True)
-                terminal.drawn = True
+                terminal.erase = "\r\x1b[K"
+                print(terminal.erase + line, end="", file=terminal.out, flush=True)
 
 
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
@@ -2040,10 +2034,11 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     if not sys.stdin.isatty():
         refuse("no terminal to ask on, see --yes")
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
-    rest, answer = [f"  {line}" for line in what.rstrip().split("\n")], "v"
-    style, most = ("command", len(rest)) if name == "bash" else ("diff", MAX_SHOWN)
+    rest, answer = what.rstrip().split("\n"), "v"
+    marks, most = ({}, len(rest)) if name == "bash" else (MARKS, MAX_SHOWN)
     while answer.lower() == "v" and rest:
-        show(terminal, style, "\n".join(rest[:most]))
+        for line in rest[:most]:
+            show(terminal, marks.get(line[:1], "command"), f"  {line}")
         rest, most = rest[most:], len(rest)
         more = f"  ({len(rest):,} more lines: v shows them)\n" if rest else ""
         question = f"Run {name}? y: yes, a: always until /clear, n or why not"
@@ -2070,11 +2065,10 @@ def status_line(agent: Agent) -> str:
 def context_table(agent: Agent) -> str:
     """What fills the context, in proportion to the API's count, and what was sent."""
     parts, tokens, bill = context_parts(agent), context_tokens(agent), agent.bill
-    whole, read = sum(parts.values()), bill["read"] / max(1, bill["sent"])
-    rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
+    share, read = tokens / sum(parts.values()), bill["read"] / max(1, bill["sent"])
+    rows = [(part, n * share) for part, n in parts.items() if n] + [("in all", tokens)]
     lines = [
-        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens).rstrip('.')}".rstrip()
-        for part, n in [*rows, ("in all", tokens)]
+        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens)}" for part, n in rows
     ]
     lines += [
         f"of the {agent.threshold:,} threshold, over which it is summarised",
@@ -2090,18 +2084,16 @@ def context_parts(agent: Agent) -> Counter:
     """What is in the context, each part in tokens by `size` alone."""
     parts = Counter({part: size(text) for part, text in agent.system.items()})
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
-    names = {e.call["id"]: e.call["name"] for e in exchanges(agent.messages)}
     for message in agent.messages:
         if is_typed(message):
             parts["what you said"] += size(message["content"])
-            continue
-        for block in message["content"]:
-            part = "assistant"
-            if block["type"] == "tool_result":
-                part = f"results of {names[block['tool_use_id']]}"
-            elif message["role"] == "user":
-                part = part_of(block)
-            parts[ROWS.get(part, part)] += size(block)
+        elif message["role"] == "assistant":
+            parts["assistant"] += size(message["content"])
+        else:
+            for block in blocks(message, "text"):
+                parts[NAMES.get(part_of(block), part_of(block))] += size(block)
+    for exchange in exchanges(agent.messages):
+        parts[f"results of {exchange.call['name']}"] += size(exchange.result)
     return parts
 
 
@@ -2113,8 +2105,7 @@ def command(agent: Agent, line: str) -> None:
     if name in ("/compact", "/context") and not agent.system:
         begin(agent)
     if name == "/clear":
-        old = f"; the old one is in {agent.transcript}" if agent.messages else ""
-        agent.emit("note", f"[clear] a new conversation{old}")
+        agent.emit("note", "[clear] a new conversation; /resume has the earlier ones")
         vars(agent).update(vars(Conversation()))
     elif name == "/compact":
         close_calls(agent)
@@ -2135,9 +2126,9 @@ def command(agent: Agent, line: str) -> None:
 def is_command(line: str) -> bool:
     """Whether a line is a command, or meant as one: no path, no prose that follows."""
     name, _, rest = line.partition(" ")
-    if line in LEAVE or not line.startswith("/"):
+    if not line.startswith("/"):
         return line in LEAVE
-    is_path = "/" in name[1:] or name != "/" and os.path.exists(name)
+    is_path = "/" in name[1:] or os.path.exists(name.rstrip("/"))
     meant = not rest or difflib.get_close_matches(name, COMMANDS)
     return name in COMMANDS or bool(meant and not is_path)
 
@@ -2155,15 +2146,15 @@ def list_conversations(agent: Agent) -> None:
 
 
 def take_up(agent: Agent, which: str) -> None:
-    """Go on with the conversation of this number, in this file, or the newest: ""."""
+    """Go on with the conversation of this number, 1 the newest, or in this file."""
     path = Path(which)
-    if which.isdecimal() or not which:
+    if which.isdecimal():
         numbered = enumerate(conversations(agent), 1)
-        path = next((p for n, (p, _) in numbered if str(n) == (which or "1")), path)
+        path = next((p for n, (p, _) in numbered if str(n) == which), path)
     if not path.is_file():
         raise AgentError(
-            f"There is no conversation {which or 'at all'} in {TRANSCRIPT_DIR}: give a "
-            "file, or a number of /resume. A prompt stands before --resume."
+            f"There is no conversation {which} in {TRANSCRIPT_DIR}: give a file, or "
+            "a number of /resume. A prompt stands before --resume."
         )
     resume(agent, path)
     show_last(agent)
@@ -2173,34 +2164,33 @@ def show_last(agent: Agent) -> None:
     """Show the last question of a conversation that is taken up, and its answer."""
     for said in remember(agent.messages)["words"][-1:]:
         agent.emit("plain", f"\n> {said.partition(UNANSWERED)[0].rstrip()}")
-    asked = max([at for at, m in enumerate(agent.messages) if is_typed(m)], default=0)
-    answers = [text_of(m) for m in agent.messages[asked:] if m["role"] == "assistant"]
-    for answer in list(filter(None, answers))[-1:]:
-        agent.emit("text", f"{answer}\n")
+    said = [m for m in agent.messages if is_typed(m) or text_of(m)]
+    for message in said[-1:]:
+        if message["role"] == "assistant":
+            agent.emit("text", f"{text_of(message)}\n")
 
 
 def edit_lines() -> Any:
     """The line editor with pasted paragraphs and earlier prompts, None without one."""
-    with suppress(ImportError, OSError):
+    with suppress(ImportError):
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
-        if HISTORY.is_file() and not HISTORY.is_symlink():
-            text = HISTORY.read_bytes().decode(errors="replace")
-            for prompt in re.split(r"(?<!\\)\n", text)[:-1]:
-                readline.add_history(prompt.replace("\\\n", "\n"))
+        with suppress(OSError):
+            if HISTORY.is_symlink() or not HISTORY.is_file():
+                HISTORY.unlink()  # a link or a pipe, which is not ours
+            for line in HISTORY.read_bytes().splitlines():
+                with suppress(ValueError, TypeError):
+                    readline.add_history(json.loads(line))
         return readline
 
 
 def keep_prompt(editor: Any, prompt: str) -> None:
-    """Let it be called back, also in later runs; a backslash ends a line in it."""
+    """Let it be called back, also in later runs."""
     editor.add_history(prompt)
-    flags = os.O_APPEND | os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    with suppress(OSError):
-        own_folder(TRANSCRIPT_DIR)
-        with open(os.open(HISTORY, flags, 0o600), "ab") as file:  # no link, no pipe
-            file.write(prompt.replace("\n", "\\\n").encode(errors="replace") + b"\n")
+    with suppress(AgentError):
+        append(HISTORY, to_bytes(prompt) + b"\n")
 
 
 def read_prompt() -> str:
@@ -2222,12 +2212,11 @@ def repl(agent: Agent, line: str) -> None:
             if editor and not is_command(line):
                 keep_prompt(editor, line)
             work_on(agent, line)
-            line = ""
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
             agent.emit("error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
-            line = ""
         except EOFError:
             return agent.emit("plain", "")
+        line = ""
 
 
 def work_on(agent: Agent, line: str) -> None:
@@ -2244,35 +2233,35 @@ def work_on(agent: Agent, line: str) -> None:
 
 # ---- main ----
 
+NUMBERS = ("CONTEXT_WINDOW", "THRESHOLD", "CLEAR_ABOVE", "KEEP_RECENT")
+NUMBERS += ("KEEP_TOKENS", "MIN_SAVINGS", "MAX_MESSAGES")
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
-INSTALL = "Do pip install -r requirements.txt, or start it by: uv run agent.py"
+PACKAGES = ("anthropic", "dotenv")  # as Python names them
 PIPE_SECONDS = 3  # that what is piped into -p may take before a line says so
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
 
 
-def number(name: str, default: int) -> int:
-    """A setting that is a whole number; raises AgentError."""
-    text = os.environ.get(name, "").strip()
-    if not re.fullmatch(r"[0-9]{0,18}", text):
-        raise AgentError(f"{name}={text}: give a whole number (.env or shell).")
-    return int(text or default)
-
-
-def limits(own_window: int = 0, own_output: int = 0) -> Limits:
-    """The model's own limits, where they are known, within the settings."""
-    window = min(number("CONTEXT_WINDOW", CONTEXT_WINDOW), own_window or sys.maxsize)
+def limits(own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT) -> Limits:
+    """The model's own limits within the settings; raises AgentError."""
+    given = {name: os.environ.get(name, "").strip() for name in NUMBERS}
+    for name, text in given.items():
+        if not re.fullmatch(r"[0-9]{0,18}", text):
+            raise AgentError(f"{name}={text}: give a whole number (.env or shell).")
+    asked = {name.lower(): int(text) for name, text in given.items() if text}
+    window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
     if window < 4_000:
         raise AgentError(f"CONTEXT_WINDOW={window}: give 4000 tokens or more.")
-    most = min(MAX_OUTPUT, own_output or MAX_OUTPUT, window // 3)
-    asked = number("THRESHOLD", auto_compact_threshold(window, most))
-    threshold = min(asked, window - most) or window  # 0: only when the window is full
-    names = "clear_above", "keep_recent", "keep_tokens", "min_savings", "max_messages"
-    own = {name: number(name.upper(), getattr(Limits, name)) for name in names}
-    return Limits(window, most, threshold, **own)
+    most = min(MAX_OUTPUT, own_output, window // 3)
+    threshold = asked.pop("threshold", auto_compact_threshold(window, most))
+    threshold = min(threshold, window - most) or window  # 0: only when it is full
+    return Limits(window, most, threshold, **asked)
 
 
 def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
     """An agent with the settings of the shell and of .env, without a client yet."""
+    if not all(map(importlib.util.find_spec, PACKAGES)):
+        install = "pip install -r requirements.txt, or start it by: uv run agent.py"
+        raise AgentError(f"{' or '.join(PACKAGES)} is missing: {install}")
     import dotenv
 
     env = Path(__file__).resolve().with_name(".env")
@@ -2280,10 +2269,9 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
         dotenv.load_dotenv(env)
     except ValueError as error:
         raise AgentError(f"{env} cannot be read: {error}.") from error
-    for name in KEY_NAMES:  # a file often ends in a line break, a key never does
-        if name in os.environ:
-            os.environ[name] = os.environ[name].strip()
-    if not any(map(os.environ.get, KEY_NAMES)):
+    keys = {n: os.environ[n].strip() for n in KEY_NAMES if n in os.environ}
+    os.environ.update(keys)  # a file often ends in a line break, a key never does
+    if not any(keys.values()):
         raise AgentError(f"No API key: set ANTHROPIC_API_KEY in the shell or in {env}.")
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
@@ -2300,16 +2288,14 @@ def connect(agent: Agent) -> None:
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:
-        hint = f"({os.environ.get('ANTHROPIC_BASE_URL', '')}) {HINTS[None]}"
-        hint = INSTALL if isinstance(error, ImportError) else hint
-        raise AgentError(f"{error}. {hint}") from error
+        address = os.environ.get("ANTHROPIC_BASE_URL", "")
+        raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
     with suppress(Exception):  # the models endpoint is never needed
-        info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
+        info: Any = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
         reported = info.max_input_tokens, info.max_tokens
-        own = [n if type(n) is int and n > 0 else 0 for n in reported]
+        own = [n if type(n) is int and n > 0 else sys.maxsize for n in reported]
         vars(agent).update(vars(limits(*own)))
-        can: Any = info.capabilities
-        agent.thinking = can.thinking.types.adaptive.supported is True
+        agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
     if fixed_tokens(agent) > agent.threshold:
         agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     agent.client = client
@@ -2369,14 +2355,14 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         epilog="At its prompt /help lists the /commands. Settings come from the shell "
         "and from the .env beside agent.py: .env.example has them all.",
     )
-    one = parser.add_mutually_exclusive_group()
+    add, one = parser.add_argument, parser.add_mutually_exclusive_group()
     one.add_argument("prompt", nargs="?", help="the first prompt, then go on asking")
     one.add_argument("-p", metavar="PROMPT", help="answer once; -: read from stdin")
-    parser.add_argument("--resume", nargs="?", const="", metavar="FILE|N", help="go on")
-    parser.add_argument("--model", help="instead of MODEL_ID")
-    parser.add_argument("--yes", action="store_true", help="run tools without asking")
-    demo = {"nargs": "?", "const": 0, "type": int, "metavar": "SCENE"}
-    parser.add_argument("--demo", help="see it work, no key needed", **demo)
+    add("--resume", nargs="?", const="1", metavar="FILE|N", help="go on")
+    add("--model", help="instead of MODEL_ID")
+    add("--yes", action="store_true", help="run tools without asking")
+    demo = "see it work, no key needed"
+    add("--demo", nargs="?", const=0, type=int, metavar="SCENE", help=demo)
     return parser.parse_args(argv)
 
 
@@ -2409,8 +2395,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the program; returns its exit status."""
     open_streams()
     options = arguments(argv)
-    terminal = Terminal(sys.stdout if options.p is None else sys.stderr)
-    terminal.streams = options.p is None
+    once = options.p is not None
+    terminal = Terminal(sys.stderr if once else sys.stdout, streams=not once)
     if terminal.out.isatty() and os.environ.get("TERM") != "dumb":
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     prepare()
@@ -2427,10 +2413,8 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # who reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
-    except (AgentError, OSError, ImportError) as error:
-        hint = f". {INSTALL}" if isinstance(error, ImportError) else ""
-        with suppress(OSError):  # there may be no room even for that
-            show(terminal, "error", f"{error}{hint}")
+    except (AgentError, OSError) as error:
+        show(terminal, "error", str(error))
         return 1
     except KeyboardInterrupt:
         return 130

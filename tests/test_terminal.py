@@ -537,7 +537,7 @@ def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(
     for n in range(2):
         stub.enqueue(reply(f"Answer {n}."))
         person.say(f"question {n}", f"Answer {n}.")
-        assert "transcript_" in person.say("/clear")
+        assert "/resume" in person.say("/clear")
     newest, oldest, *_ = person.say("/resume").split("\n")[1:]
     assert "question 1" in newest and "2 messages" in newest
     assert "question 0" in oldest and re.search(r"\d{4}-\d\d-\d\d", oldest)
@@ -1099,6 +1099,12 @@ def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, word):
     status, out, err = run("-p", "hello", *argv, **settings)
     assert status in (1, 2) and out == ""
     assert word in the_line(err) and api.requests == []
+
+
+def test_a_missing_package_is_said_at_once_with_the_command(run, monkeypatch):
+    monkeypatch.setattr(program, "PACKAGES", ("dotenv", "no_such_package"))
+    status, _, err = run("-p", "hello")
+    assert status == 1 and "pip install -r requirements.txt" in the_line(err)
 
 
 def test_while_the_server_cannot_be_reached_it_says_that_it_waits(run, pauses):
