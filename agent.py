@@ -2414,7 +2414,8 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (AgentError, OSError) as error:
-        show(terminal, "error", str(error))
+        with suppress(OSError):  # there may be no room even for that
+            show(terminal, "error", str(error))
         return 1
     except KeyboardInterrupt:
         return 130
