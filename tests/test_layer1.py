@@ -146,6 +146,12 @@ def test_a_snip_leaves_the_first_three_and_the_newest_and_parts_no_pair(length, 
     assert len(snipped) <= most // 2 + 2 and is_valid(snipped)
 
 
+def test_a_call_that_is_the_third_message_keeps_its_result():
+    messages = [typed("Wait."), *talk(99)]
+    snipped = snip_compact(messages, 50, TRANSCRIPT)
+    assert snipped[:4] == messages[:4] and is_valid(snipped)
+
+
 def test_what_the_person_typed_and_the_files_read_outlive_a_snip():
     middle = [typed("Second."), *read("a.py"), typed("Third."), *read("b.py")]
     messages = history(*(did("r") for _ in range(10)), middle, *talk(50)[1:])
@@ -258,27 +264,31 @@ def test_a_result_that_the_model_has_not_seen_is_never_cleared(later):
 
 
 @pytest.mark.parametrize(
-    "keep, tokens, cleared",
+    "keep_recent, keep_tokens, cleared",
     [
-        (0, 249, 5),  # each is 1,000 characters and two quotes: 250 tokens
-        (0, 250, 4),
-        (0, 500, 3),
-        (0, 749, 3),
-        (0, 750, 2),
-        (0, 1_250, 0),
-        (1, 750, 2),
-        (3, 500, 2),
-        (4, 0, 1),
-        (5, 0, 0),
-        (99, 0, 0),
+        (0, 199, ["400 tokens", "100 tokens", "300 tokens", "200 tokens"]),
+        (0, 200, ["400 tokens", "100 tokens", "300 tokens"]),
+        (0, 499, ["400 tokens", "100 tokens", "300 tokens"]),
+        (0, 500, ["400 tokens", "100 tokens"]),
+        (0, 600, ["400 tokens"]),
+        (0, 1_000, []),
+        (1, 600, ["400 tokens"]),
+        (3, 500, ["400 tokens"]),
+        (2, 0, ["400 tokens", "100 tokens"]),
+        (4, 0, []),
+        (99, 0, []),
     ],
 )
 def test_the_newest_results_within_keep_tokens_stay_and_keep_recent(
-    keep, tokens, cleared
+    keep_recent, keep_tokens, cleared
 ):
-    messages = history(*(did("x" * 1_000) for _ in range(5)), said("Done."))
-    after = outputs(*clear(messages, keep, tokens))
-    assert [len(text) < 100 for text in after] == [n < cleared for n in range(5)]
+    sizes = [400, 100, 300, 200]
+    old = ["x" * (4 * tokens - 2) for tokens in sizes]  # 2: of its quotes
+    after = outputs(
+        *clear(history(*map(did, old), said("Done.")), keep_recent, keep_tokens)
+    )
+    gone = [n for n, was, is_now in zip(sizes, old, after) if is_now != was]
+    assert [f"{tokens} tokens" for tokens in gone] == cleared
 
 
 # 5 results are 10,000 tokens each, less a placeholder of 100 characters each

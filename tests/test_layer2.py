@@ -536,6 +536,12 @@ def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(
     assert agent.messages[0] == typed(text)
 
 
+def test_without_the_model_too_it_is_said_that_there_is_nothing_to_compact(make):
+    agent = make(failures=3, messages=[typed("Hello.")])
+    assert not program.auto_compact(agent)
+    assert agent.events == [("layer", "[auto_compact] nothing to compact")]
+
+
 def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compacted):
     agent = compacted()
     line = shown(agent, "layer")[-1]
