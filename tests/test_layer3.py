@@ -226,9 +226,10 @@ def test_refused_after_both_remedies_it_is_one_clear_error_and_nothing_is_lost(
 
 
 def test_two_remedies_between_two_replies_are_all_however_small_the_window(worked):
-    maxima = [14_000, 8_000, 6_000, 5_000, 4_500]
-    first, *later = [huge(maximum + 1, maximum) for maximum in maxima]
+    first, *later = [huge(n + 1, n) for n in (14_000, 12_000, 6_000, 4_000)]
     agent = worked(first, SUMMARY, *later)
+    for message in [typed("w" * 2_000), said("Yes.")] * 3:
+        program.commit(agent, message)
     assert "6001 tokens > 6000 maximum" in fails(agent, "Second wish.")
 
 
