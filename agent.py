@@ -1,4 +1,8 @@
 #!/usr/bin/env python3
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["anthropic>=2.12,<3", "python-dotenv>=1.2,<2"]
+# ///
 """A coding agent in one file that forgets on purpose, and so can work without end.
 
     before every request
@@ -117,6 +121,7 @@ class Conversation:
     compact_from: int = 0  # tokens; with fewer, a summary is known to save nothing
     failures: int = 0  # summaries that failed, in a row
     forgotten: int = 0  # tokens that the layers took out of this conversation
+    allowed: set[str] = field(default_factory=set)  # tools that need not ask any more
 
 
 @dataclass
@@ -1068,9 +1073,9 @@ TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)[^>]*(?:> *(
 STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
-    401: "Check ANTHROPIC_API_KEY.",
+    401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
-    404: "Check MODEL_ID (or --model) and ANTHROPIC_BASE_URL.",
+    404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
 
 
@@ -1770,18 +1775,27 @@ def again(agent: Agent, tool: Callable[[Agent, str], str], name: str) -> str:
 # ---- the terminal: the one place that prints ----
 
 HELP = """\
-/compact [what to keep]   summarise the conversation now
-/context                  what fills the context, in tokens, and what was sent so far
-/resume [number]          the conversations of this folder; take one of them up
-/clear                    begin a new conversation, with a new transcript
-/help                     this list
-/quit, exit, quit         leave, as Ctrl-D does; Ctrl-C stops what is being done
-A line that ends in \\ goes on in the next; several pasted lines are one prompt."""
-# of each style of event; all else is dim
-STYLES = {"text": "", "plain": "", "plan": "", "answer": "", "layer": "\x1b[36m"}
-STYLES |= {"error": "\x1b[31m", "failed": "\x1b[31m"}
-RESULT_LINES = 3  # of a tool's result on the screen
+/compact [focus]  summarise now; focus: what it must keep
+/context          what fills the context, and what was sent
+/resume [number]  earlier conversations; take one up
+/clear            begin a new conversation
+/help             this list
+/quit, /exit      leave, as do quit, exit and Ctrl-D
+Ctrl-C stops what is being done. A line that ends in \\ goes
+on in the next; several pasted lines are one prompt."""
+LEAVE = ("/quit", "/exit", "quit", "exit")
+COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", *LEAVE)
 HISTORY = TRANSCRIPT_DIR / "history"
+ROWS = {"words": "what you said", "files": "restored files"}  # of /context
+MAX_LISTED = 20  # conversations
+MAX_SHOWN = 200  # lines of a change; `v` shows the rest
+THOUGHT_LINES = 3  # on the screen
+DIM, RED, GREEN, CYAN = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
+# of each style of event; all else is dim
+STYLES = {"text": "", "plain": "", "plan": "", "answer": "", "command": ""}
+STYLES |= {"layer": CYAN, "error": RED, "failed": RED}
+PROSE = ("text", "thinking", "answer", "plain", "plan")  # shown as it is written
+STEERS = "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"  # but for this
 # letters and marks that show nothing, besides all that is no character to print
 UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164"
 UNSEEN += "\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef"
@@ -1793,12 +1807,48 @@ class Terminal:
 
     out: TextIO
     streams: bool = True  # whether to show text as it is written
-    unfinished: str = ""  # the style of the text that the last line is made of
+    last: str = ""  # character of the text that is being written, "" after its end
+    thought: str = ""  # what the model thinks, until it does something else
     waiting: str = ""  # what for; a line that goes away
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
     drawn: bool = False  # whether that line is on the screen
     lock: Any = field(default_factory=threading.RLock)
-    allowed: set[str] = field(default_factory=set)  # tools that need not ask any more
+
+
+def show(terminal: Terminal, style: str, text: str) -> None:
+    """Print an event: text as it is written, all else as lines of their own."""
+    with terminal.lock:
+        if style == "wait":
+            terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
+            return
+        if style == "thinking":
+            terminal.thought += text
+            return
+        if terminal.drawn:
+            print("\r\x1b[K", end="", file=terminal.out, flush=True)
+        terminal.since, terminal.drawn = 0.0, False  # nothing is waited for any more
+        thought, terminal.thought = terminal.thought.split(), ""
+        if thought and terminal.streams:
+            put(terminal, "thinking", " ".join(thought))
+        if style != "text" or terminal.streams:
+            put(terminal, style, text)
+
+
+def put(terminal: Terminal, style: str, text: str) -> None:
+    """Print a text below the one before; an answer after a blank line."""
+    text = laid_out(style, harmless(text) if style in PROSE else visible(text))
+    streams, last = style == "text", terminal.last
+    terminal.last = (last + text)[-1:] if streams else ""
+    if terminal.out.isatty() and not os.environ.get("NO_COLOR"):
+        text = colored(style, text)
+    apart = not last if streams else last not in ("", "\n")
+    end = "" if streams else "\n"
+    print("\n" * apart + text, end=end, file=terminal.out, flush=True)
+
+
+def harmless(text: str) -> str:
+    """`text` as it is, but what steers a terminal or reorders text as an escape."""
+    return re.sub(STEERS, lambda found: ascii(found[0])[1:-1], text)
 
 
 def visible(text: str, more: str = "") -> str:
@@ -1809,49 +1859,42 @@ def visible(text: str, more: str = "") -> str:
         return plain and char not in "\u2028\u2029" and char not in more
 
     text = "".join(c if shown(c) else ascii(c)[1:-1] for c in text)
-    return re.sub(f"[{UNSEEN}]", lambda m: ascii(m[0])[1:-1], text)
-
-
-def show(terminal: Terminal, style: str, text: str) -> None:
-    """Print an event: text as it streams, all else as lines of their own."""
-    with terminal.lock:
-        if style == "wait":
-            terminal.since = terminal.since or time.monotonic()
-            terminal.waiting = text
-            return
-        if style in STREAMED and not terminal.streams:
-            return
-        stop_clock(terminal)
-        ends = text.endswith("\n")  # the next event needs no line break then
-        text, color = laid_out(style, visible(text)), STYLES.get(style, "\x1b[2m")
-        if color and terminal.out.isatty() and not os.environ.get("NO_COLOR"):
-            text = f"{color}{text}\x1b[0m"
-        if terminal.unfinished not in ("", style):
-            text = f"\n{text}"
-        terminal.unfinished = style if style in STREAMED and not ends else ""
-        end = "" if style in STREAMED else "\n"
-        print(text, end=end, file=terminal.out, flush=True)
+    return re.sub(f"[{UNSEEN}]", lambda found: ascii(found[0])[1:-1], text)
 
 
 def laid_out(style: str, text: str) -> str:
     """How the text of an event stands on the screen."""
     indent = "  " if text.startswith("  ") else ""  # as what a subagent does
     text = text.removeprefix(indent)
+    if style == "thinking":
+        return cut_to_screen(text, THOUGHT_LINES)
     if style == "tool":
         return cut_to_screen(indent + " ".join(text.split()))
     if style in ("plan", "answer"):
         return f"{indent}  " + text.replace("\n", f"\n{indent}  ")
     if style in ("result", "failed"):
-        lines = text.expandtabs().rstrip("\n").split("\n")
-        more = len(lines) - RESULT_LINES
-        lines[RESULT_LINES:] = [f"({more} more lines)"] if more > 0 else []
+        lines = [s for s in text.expandtabs().split("\n") if s.strip()] or [""]
+        if len(lines) > 4:
+            lines[1:-2] = [f"({len(lines) - 3:,} more lines)"]
         return "\n".join(cut_to_screen(f"{indent}  | {line}") for line in lines)
     return indent + text
 
 
-def cut_to_screen(text: str) -> str:
-    """As much of a line as the screen is wide; East Asian ones take two columns."""
-    columns = shutil.get_terminal_size().columns - 2
+def colored(style: str, text: str) -> str:
+    """The lines in their colors: what a change adds and takes, what failed in red."""
+    lines = text.split("\n")
+    colors = [STYLES.get(style, DIM)] * len(lines)
+    if style == "failed":
+        colors[:-1] = [DIM] * (len(lines) - 1)
+    if style == "diff":
+        colors = [{"+": GREEN, "-": RED}.get(line[2:3], "") for line in lines]
+    pairs = zip(colors, lines)
+    return "\n".join(f"{c}{line}\x1b[0m" if c and line else line for c, line in pairs)
+
+
+def cut_to_screen(text: str, lines: int = 1) -> str:
+    """As much of it as the screen has room for; East Asian letters take two columns."""
+    columns = lines * shutil.get_terminal_size().columns - 2
     for end, char in enumerate(text):
         columns -= 2 if unicodedata.east_asian_width(char) in "WF" else 1
         if columns < 0:
@@ -1864,38 +1907,33 @@ def clock(terminal: Terminal) -> None:
     while True:
         time.sleep(1)
         with terminal.lock:
-            if terminal.since and not terminal.unfinished:
+            if terminal.since and terminal.last in ("", "\n"):
                 seconds = time.monotonic() - terminal.since
-                line = cut_to_screen(f"{visible(terminal.waiting)}, {seconds:.0f} s")
+                line = cut_to_screen(f"{seconds:.0f} s: {visible(terminal.waiting)}")
                 print(f"\r\x1b[K{line}", end="", file=terminal.out, flush=True)
                 terminal.drawn = True
 
 
-def stop_clock(terminal: Terminal) -> None:
-    """Nothing is waited for any more: take the line of the clock away."""
-    with terminal.lock:
-        if terminal.drawn:
-            print("\r\x1b[K", end="", file=terminal.out, flush=True)
-        terminal.since, terminal.drawn = 0.0, False
-
-
-def ask_person(terminal: Terminal, name: str, what: str) -> None:
+def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     """Raise ToolError unless the person lets a tool run; without a terminal: no."""
-    if name in terminal.allowed:
+    if name in agent.allowed:
         return
     if not sys.stdin.isatty():
-        show(terminal, "error", f"[{name}] refused: no terminal to ask on (see --yes)")
-        refuse("there is no terminal to ask on")
+        refuse("no terminal to ask on, see --yes")
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
-    lines, half = visible(what).split("\n"), MAX_DIFF_LINES // 2
-    if len(lines) > MAX_DIFF_LINES + 1:
-        lines[half:-half] = [f"({len(lines) - 2 * half:,} lines more between)"]
-    show(terminal, "plain", "\n".join(f"  {line}" for line in lines))
-    show(terminal, "plain", f"Run {name}? y: yes, a: always in this run, n or why not")
-    answer = sys.stdin.readline().strip()
-    terminal.allowed |= {name} if answer.lower() == "a" else set()
-    if answer.lower() not in ("y", "a"):
-        refuse("" if answer.lower() == "n" else answer)
+    rest, answer = [f"  {line}" for line in what.rstrip().split("\n")], "v"
+    style, most = ("command", len(rest)) if name == "bash" else ("diff", MAX_SHOWN)
+    while answer.lower() == "v" and rest:
+        show(terminal, style, "\n".join(rest[:most]))
+        rest, most = rest[most:], len(rest)
+        more = f"  ({len(rest):,} more lines: v shows them)\n" if rest else ""
+        question = f"Run {name}? y: yes, a: always until /clear, n or why not"
+        show(terminal, "plain", more + question)
+        answer = sys.stdin.readline().strip()
+    if answer.lower() in ("a", "always"):
+        agent.allowed.add(name)
+    elif answer.lower() not in ("y", "yes", "ok"):
+        refuse("" if answer.lower() in ("n", "no") else answer)
 
 
 def bar(tokens: float, most: int) -> str:
@@ -1906,12 +1944,31 @@ def bar(tokens: float, most: int) -> str:
 def status_line(agent: Agent) -> str:
     """How full the context is, in tokens against the threshold."""
     tokens, most = context_tokens(agent), agent.threshold
-    share = f"{tokens:,} of {most:,} tokens ({100 * tokens // most}%)"
-    return f"context [{bar(tokens, most)}] {share}, {agent.cached:.0%} cached"
+    share = f"{tokens:,} tokens of the {most:,} threshold"
+    return f"[{bar(tokens, most)}] {share}, {agent.cached:.0%} cached"
 
 
 def context_table(agent: Agent) -> str:
     """What fills the context, in proportion to the API's count, and what was sent."""
+    parts, tokens, bill = context_parts(agent), context_tokens(agent), agent.bill
+    whole, read = sum(parts.values()), bill["read"] / max(1, bill["sent"])
+    rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
+    lines = [
+        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens).rstrip('.')}".rstrip()
+        for part, n in [*rows, ("in all", tokens)]
+    ]
+    lines += [
+        f"of the {agent.threshold:,} threshold, over which it is summarised",
+        f"sent so far: {bill['sent']:,} tokens, {read:.0%} of them from the cache",
+        f"it would be {bill['unforgotten']:,} if nothing had been forgotten",
+        f"not asked about: {', '.join(sorted(agent.allowed)) or 'nothing'}",
+        f"transcript: {agent.transcript}",
+    ]
+    return "\n".join(lines)
+
+
+def context_parts(agent: Agent) -> Counter:
+    """What is in the context, each part in tokens by `size` alone."""
     parts = Counter({part: size(text) for part, text in agent.system.items()})
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
     names = {e.call["id"]: e.call["name"] for e in exchanges(agent.messages)}
@@ -1924,33 +1981,21 @@ def context_table(agent: Agent) -> str:
             if block["type"] == "tool_result":
                 part = f"results of {names[block['tool_use_id']]}"
             elif message["role"] == "user":
-                part = {"words": "what you said", "files": "restored files"}.get(
-                    part_of(block), part_of(block)
-                )
-            parts[part] += size(block)
-    whole = sum(parts.values())
-    tokens, bill = context_tokens(agent), agent.bill
-    rows = [(part, n * tokens / whole) for part, n in parts.items() if n]
-    lines = [
-        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens).rstrip('.')}".rstrip()
-        for part, n in [*rows, ("in all", tokens)]
-    ]
-    sent, read = bill["sent"], bill["read"] / max(1, bill["sent"])
-    lines.append(f"sent so far: {sent:,} tokens, {read:.0%} of them from the cache;")
-    lines.append(f"without forgetting: {bill['unforgotten']:,}")
-    return "\n".join(lines)
+                part = part_of(block)
+            parts[ROWS.get(part, part)] += size(block)
+    return parts
 
 
 def command(agent: Agent, line: str) -> None:
     """Carry out a /command; raises AgentError, or EOFError to leave."""
     name, _, rest = line.partition(" ")
-    if name in ("/quit", "exit", "quit"):
+    if name in LEAVE:
         raise EOFError
     if name in ("/compact", "/context") and not agent.system:
         begin(agent)
     if name == "/clear":
-        old = agent.transcript if agent.messages else "empty"
-        agent.emit("note", f"[clear] the old conversation is {old}")
+        old = f"; the old one is in {agent.transcript}" if agent.messages else ""
+        agent.emit("note", f"[clear] a new conversation{old}")
         vars(agent).update(vars(Conversation()))
     elif name == "/compact":
         close_calls(agent)
@@ -1958,49 +2003,73 @@ def command(agent: Agent, line: str) -> None:
         compact_history(agent, "compact")
     elif name == "/context":
         agent.emit("plain", context_table(agent))
+    elif name == "/resume" and rest:
+        take_up(agent, rest.strip())
     elif name == "/resume":
-        choose(agent, rest.strip())
+        list_conversations(agent)
     elif name == "/help":
         agent.emit("plain", HELP)
     else:
         raise AgentError(f"There is no command {name}: /help lists them.")
 
 
-def choose(agent: Agent, number: str) -> None:
-    """List the conversations of this folder, or take up the one with this number."""
-    found = dict(zip(map(str, range(1, 21)), conversations(agent)))
-    if number in found:
-        resume(agent, found[number][0])
-        return show_last(agent)
-    if number:
-        raise AgentError(f"There is no conversation {number}: /resume lists them.")
-    for key, (path, messages) in found.items():
+def is_command(line: str) -> bool:
+    """Whether a line is a command, or meant as one: no path, no prose that follows."""
+    name, _, rest = line.partition(" ")
+    if line in LEAVE or not line.startswith("/"):
+        return line in LEAVE
+    is_path = "/" in name[1:] or name != "/" and os.path.exists(name)
+    meant = not rest or difflib.get_close_matches(name, COMMANDS)
+    return name in COMMANDS or bool(meant and not is_path)
+
+
+def list_conversations(agent: Agent) -> None:
+    """Show the newest conversations of this folder, a line each, by number."""
+    found = [*itertools.islice(conversations(agent), MAX_LISTED)]
+    for number, (path, messages) in enumerate(found, 1):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-        words = " ".join(" ".join(remember(messages)["words"][:1]).split())
-        line = f"{key:>3}  {date}  {len(messages):>4} messages  {words}"
+        said = "".join(remember(messages)["words"][:1]).partition(UNANSWERED)[0]
+        words = " ".join(said.split())
+        line = f"{number:>3}  {date}  {len(messages):>4} messages  {words}"
         agent.emit("plain", cut_to_screen(visible(line)))
     agent.emit("plain", "/resume NUMBER takes one up" if found else "none yet")
+
+
+def take_up(agent: Agent, which: str) -> None:
+    """Go on with the conversation of this number, in this file, or the newest: ""."""
+    path = Path(which)
+    if which.isdecimal() or not which:
+        numbered = enumerate(conversations(agent), 1)
+        path = next((p for n, (p, _) in numbered if str(n) == (which or "1")), path)
+    if not path.is_file():
+        raise AgentError(
+            f"There is no conversation {which or 'at all'} in {TRANSCRIPT_DIR}: give a "
+            "file, or a number of /resume. A prompt stands before --resume."
+        )
+    resume(agent, path)
+    show_last(agent)
 
 
 def show_last(agent: Agent) -> None:
     """Show the last question of a conversation that is taken up, and its answer."""
     for said in remember(agent.messages)["words"][-1:]:
-        agent.emit("plain", f"> {said}")
+        agent.emit("plain", f"\n> {said.partition(UNANSWERED)[0].rstrip()}")
     asked = max([at for at, m in enumerate(agent.messages) if is_typed(m)], default=0)
     answers = [text_of(m) for m in agent.messages[asked:] if m["role"] == "assistant"]
     for answer in list(filter(None, answers))[-1:]:
-        agent.emit("plain", answer)
+        agent.emit("text", f"{answer}\n")
 
 
 def edit_lines() -> Any:
     """The line editor with pasted paragraphs and earlier prompts, None without one."""
-    with suppress(ImportError):
+    with suppress(ImportError, OSError):
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.set_auto_history(False)
-        with suppress(OSError), open_history("r") as file:
-            for prompt in re.split(r"(?<!\\)\n", file.read())[:-1]:
+        if HISTORY.is_file() and not HISTORY.is_symlink():
+            text = HISTORY.read_bytes().decode(errors="replace")
+            for prompt in re.split(r"(?<!\\)\n", text)[:-1]:
                 readline.add_history(prompt.replace("\\\n", "\n"))
         return readline
 
@@ -2008,24 +2077,16 @@ def edit_lines() -> Any:
 def keep_prompt(editor: Any, prompt: str) -> None:
     """Let it be called back, also in later runs; a backslash ends a line in it."""
     editor.add_history(prompt)
+    flags = os.O_APPEND | os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(OSError):
         own_folder(TRANSCRIPT_DIR)
-        with open_history("a") as file:
-            file.write(prompt.replace("\n", "\\\n") + "\n")
-
-
-def open_history(mode: str) -> Any:
-    """The file of prompts; OSError where it leads elsewhere, and no pipe blocks."""
-
-    def opener(path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-
-    return open(HISTORY, mode, errors="replace", newline="\n", opener=opener)
+        with open(os.open(HISTORY, flags, 0o600), "ab") as file:  # no link, no pipe
+            file.write(prompt.replace("\n", "\\\n").encode(errors="replace") + b"\n")
 
 
 def read_prompt() -> str:
     """What the person types; a line that ends in a backslash goes on in the next."""
-    mark, more = ("> ", "... ") if sys.stdin.isatty() else ("", "")
+    mark, more = ("\n> ", "... ") if sys.stdin.isatty() else ("", "")
     line = input(mark)
     while line.endswith("\\"):
         line = f"{line[:-1]}\n{input(more)}"
@@ -2035,49 +2096,38 @@ def read_prompt() -> str:
 def repl(agent: Agent, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     editor = edit_lines() if sys.stdin.isatty() else None
-    hint = ""
     while True:
         try:
-            if not line:
-                hint = "Ctrl-D or /quit leaves"
+            while not line:
                 line = read_prompt()
-            hint = "stopped"
-            if editor and line and not is_command(line):
+            if editor and not is_command(line):
                 keep_prompt(editor, line)
             work_on(agent, line)
             line = ""
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
+            agent.emit("error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
             line = ""
-            agent.emit("error", f"\n{hint}")  # below the ^C
         except EOFError:
             return agent.emit("plain", "")
 
 
 def work_on(agent: Agent, line: str) -> None:
     """Do what one line asks for, and say what went wrong; EOFError: leave."""
-    if not line:
-        return
     try:
         if is_command(line):
             command(agent, line)
         else:
             take_turn(agent, line)
+            agent.emit("note", status_line(agent))
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
-    if line.startswith("/compact") or not is_command(line):
-        agent.emit("note", status_line(agent))
-
-
-def is_command(line: str) -> bool:
-    """Whether a line is for this program; a path with which it begins is none."""
-    return line in ("exit", "quit") or bool(re.match(r"/\w*( |$)", line))
 
 
 # ---- main ----
 
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
-INSTALL = "Install the packages of requirements.txt."
-PIPE_SECONDS = 3  # for the first byte of what is piped into -p
+INSTALL = "Do pip install -r requirements.txt, or start it by: uv run agent.py"
+PIPE_SECONDS = 3  # that what is piped into -p may take before a line says so
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
 
 
@@ -2106,18 +2156,20 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
     """An agent with the settings of the shell and of .env, without a client yet."""
     import dotenv
 
+    env = Path(__file__).resolve().with_name(".env")
     try:
-        dotenv.load_dotenv(Path(__file__).resolve().parent / ".env")
+        dotenv.load_dotenv(env)
     except ValueError as error:
-        raise AgentError(f".env cannot be read: {error}.") from error
+        raise AgentError(f"{env} cannot be read: {error}.") from error
     for name in KEY_NAMES:  # a file often ends in a line break, a key never does
         if name in os.environ:
             os.environ[name] = os.environ[name].strip()
     if not any(map(os.environ.get, KEY_NAMES)):
-        raise AgentError("No API key: set ANTHROPIC_API_KEY, see .env.example.")
+        raise AgentError(f"No API key: set ANTHROPIC_API_KEY in the shell or in {env}.")
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
-    agent.approve = (lambda *_: None) if options.yes else partial(ask_person, terminal)
+    ask = partial(ask_person, terminal, agent)
+    agent.approve = (lambda name, what: None) if options.yes else ask
     return agent
 
 
@@ -2128,11 +2180,10 @@ def connect(agent: Agent) -> None:
         import anthropic
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
-    except ImportError as error:
-        raise AgentError(f"{error}. {INSTALL}") from error
     except Exception as error:
-        address = os.environ.get("ANTHROPIC_BASE_URL", "")
-        raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
+        hint = f"({os.environ.get('ANTHROPIC_BASE_URL', '')}) {HINTS[None]}"
+        hint = INSTALL if isinstance(error, ImportError) else hint
+        raise AgentError(f"{error}. {hint}") from error
     with suppress(Exception):  # the models endpoint is never needed
         info = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
         reported = info.max_input_tokens, info.max_tokens
@@ -2151,41 +2202,45 @@ def import_sdk() -> None:
         import anthropic  # noqa: F401
 
 
-def first_screen(agent: Agent) -> str:
+def first_screen(agent: Agent, unasked: bool) -> str:
     """Two lines: what works where, and what it knows of the folder."""
     rules, _ = find_rules()
     names = [*find_skills()[0]]
     known = [rules.name] if rules else []
     some = ", ".join(names[:5] + ["..."] * (len(names) > 5))
     known += [f"skills: {some}"] if names else []
+    known += ["--yes: tools run unasked"] if unasked else []
     limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
 
 
-def piped() -> str:
-    """What another program writes to standard input; "" if nothing comes."""
-    if sys.stdin.isatty() or not select.select([sys.stdin], [], [], PIPE_SECONDS)[0]:
-        return ""
-    return sys.stdin.read()
+def piped(agent: Agent) -> str:
+    """What another program writes to standard input, to its end."""
+    data, end = b"", time.monotonic() + PIPE_SECONDS
+    while select.select([sys.stdin], [], [], max(0, end - time.monotonic()))[0]:
+        if not (more := os.read(sys.stdin.fileno(), 65_536)):
+            return data.decode(errors="replace")
+        data += more
+    agent.emit("note", "waiting for the end of what is piped in")
+    return (data + sys.stdin.buffer.read()).decode(errors="replace")
 
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
     agent = configured(options, terminal)
-    if options.resume is not None:
-        resume(agent, Path(options.resume) if options.resume else None)
+    if options.p is None:
+        agent.emit("note", first_screen(agent, options.yes))
     for line in [*find_rules()[1], *find_skills()[1]]:
         agent.emit("error", line)
+    if options.resume is not None:
+        take_up(agent, options.resume)
     if options.p is None:
-        agent.emit("note", first_screen(agent))
-        if options.resume is not None:
-            show_last(agent)
         threading.Thread(target=import_sdk, daemon=True).start()
         return repl(agent, options.prompt or "")
-    text = sys.stdin.read() if options.p == "-" else f"{piped()}\n\n{options.p}".strip()
-    answer = take_turn(agent, text)
-    stop_clock(terminal)
-    print(visible(answer))
+    text = "" if options.p == "-" else options.p
+    if options.p == "-" or not sys.stdin.isatty():
+        text = f"{piped(agent)}\n\n{text}".strip()
+    print(harmless(take_turn(agent, text)))
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -2195,9 +2250,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         epilog="At its prompt /help lists the /commands. Settings come from the shell "
         "and from the .env beside agent.py: .env.example has them all.",
     )
-    parser.add_argument("prompt", nargs="?", help="the first prompt, then go on asking")
-    parser.add_argument("-p", metavar="PROMPT", help="answer once; -: read from stdin")
-    parser.add_argument("--resume", nargs="?", const="", metavar="FILE", help="go on")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("prompt", nargs="?", help="the first prompt, then go on asking")
+    one.add_argument("-p", metavar="PROMPT", help="answer once; -: read from stdin")
+    parser.add_argument("--resume", nargs="?", const="", metavar="FILE|N", help="go on")
     parser.add_argument("--model", help="instead of MODEL_ID")
     parser.add_argument("--yes", action="store_true", help="run tools without asking")
     demo = {"nargs": "?", "const": 0, "type": int, "metavar": "SCENE"}

@@ -1,11 +1,12 @@
 """What small.py still gets wrong is seen in a run, and agent.py has what mends it."""
 
+import re
 import subprocess
 import sys
 
 import faults
 import pytest
-from readme import ROOT
+from readme import README, ROOT
 
 import agent as program
 
@@ -46,6 +47,16 @@ def test_a_fault_is_seen_and_the_program_has_what_mends_it(fault):
     title, mended, _ = fault.__doc__.split(" | ")
     assert text.startswith(title) and SEEN[fault.__name__] in text
     assert [name for name in mended.split(", ") if not hasattr(program, name)] == []
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.__name__)
+def test_the_page_sends_each_fault_to_its_chapter(fault):
+    title, mended, chapter = fault.__doc__.split(" | ")
+    names = ", ".join(f"`{name}`" for name in mended.split(", "))
+    row = (
+        rf"(?m)^\| {re.escape(title)} \| \[{chapter}\]\(#{chapter}\S*\) \| {names} \|$"
+    )
+    assert re.search(row, README.read_text("utf-8"))
 
 
 def test_the_faults_are_shown_without_a_package():

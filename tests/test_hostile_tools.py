@@ -1,6 +1,5 @@
 """The tools against a hostile model: nothing leaks, hangs, grows or gets outside."""
 
-import io
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import stat
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -658,15 +656,3 @@ def test_a_history_that_is_no_file_is_neither_read_nor_written(monkeypatch, what
     program.keep_prompt(editor := program.edit_lines(), "a prompt")
     editor.add_history.assert_called_once_with("a prompt")
     assert Path("victim").read_text() == "mine\n"
-
-
-def test_both_ends_of_a_long_command_stand_before_the_question(monkeypatch):
-    out = io.StringIO()
-    typing = types.SimpleNamespace(isatty=lambda: True, readline=lambda: "y\n")
-    monkeypatch.setattr(program.sys, "stdin", typing)
-    monkeypatch.setattr(program.termios, "tcflush", lambda *_: None)
-    what = "rm x" + "\n" * 300 + "rm y"
-    program.ask_person(program.Terminal(out), "bash", what)
-    said = out.getvalue()
-    assert "rm x" in said and "rm y" in said
-    assert "lines more between" in said and said.count("\n") < 50

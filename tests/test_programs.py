@@ -1,6 +1,7 @@
 """The programs beside the tests: which of them may import which, and how they start."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -34,3 +35,12 @@ def test_imports_have_no_circle():
 def test_the_measure_starts_in_any_folder_without_packages(program):
     argv = [sys.executable, "-S", "-E", str(TESTS / "measure" / program), "--help"]
     assert subprocess.check_output(argv, env={}).startswith(b"usage: ")
+
+
+def test_the_program_names_its_own_packages_as_requirements_txt_does():
+    script = (TESTS.parent / "agent.py").read_text("utf-8")
+    head = re.search(r"(?m)^# /// script\n((?:#(?: .*)?\n)+?)# ///$", script)[1]
+    fields = dict(line[2:].split(" = ", 1) for line in head.splitlines())
+    required = (TESTS.parent / "requirements.txt").read_text("utf-8").split()
+    assert ast.literal_eval(fields["dependencies"]) == required
+    assert fields["requires-python"] == '">=3.10"'

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -420,6 +421,19 @@ def test_it_works_in_a_terminal_over_the_real_sdk(files):
     (path,) = Path(".transcripts").iterdir()
     assert "Run 'cat long'? [y/N]" in done.stdout and "It is read." in done.stdout
     assert len(path.read_text("utf-8").split("\n")) == 5 and not stub.refused
+
+
+def test_its_run_shows_each_layer_without_a_package():
+    run = ROOT / "tests/lessons/small_run.py"
+    argv = [sys.executable, "-S", "-E", run]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, env={})
+    assert re.findall("(?m)^layer .", done.stdout) == [
+        *["layer 1"] * 2,
+        "layer 2",
+        "layer 3",
+    ]
+    assert "requests: 33, refused: 0" in done.stdout
+    assert "typed in them: 33" in done.stdout and "on disk: 30 of 30" in done.stdout
 
 
 def test_it_is_small():

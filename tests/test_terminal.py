@@ -20,7 +20,8 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import LONG_TESTS, results, typed
+from builders import LONG, LONG_TESTS, SUMMARY, did, results, said, typed
+from builders import shown as shown_by
 from stub import StubClient, api_error, reply
 from wire import serve
 
@@ -58,7 +59,7 @@ class Person:
     def screen(self):
         """All that was shown so far, without the program's own colors."""
         text = self.raw.decode(errors="replace").replace("\r\n", "\n")
-        return re.sub(r"\x1b\[(0|2|31|36)m|\x1b\[\?2004(h|l\r)", "", text)
+        return re.sub(r"\x1b\[(0|2|31|32|36)m|\x1b\[\?2004(h|l\r)", "", text)
 
     def read(self):
         """Whether anything more was shown, which `screen` has now."""
@@ -337,28 +338,80 @@ def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(monkeypatch):
 # --- Approvals ---
 
 
-@pytest.mark.parametrize("answer", ["n\n", "N\n", "\n", "\x04", "yes and no\n"])
-def test_anything_but_y_and_a_is_a_no_and_its_words_are_the_reason(
-    person, stub, answer
-):
+@pytest.fixture
+def ask(monkeypatch):
+    """ask(agent, what, *answers, tool="bash"): the screen; ToolError: it was a no."""
+    typed, out = [], io.StringIO()
+    stdin = SimpleNamespace(isatty=lambda: True, readline=lambda: f"{typed.pop(0)}\n")
+    monkeypatch.setattr(program.sys, "stdin", stdin)
+    monkeypatch.setattr(program.termios, "tcflush", lambda *_: None)
+
+    def ask(agent, what, *answers, tool="bash"):
+        typed[:] = answers
+        program.ask_person(program.Terminal(out), agent, tool, what)
+        return out.getvalue()
+
+    return ask
+
+
+@pytest.mark.parametrize("answer", ["y", "Y", "yes", "YES", "ok", "Ok", " y "])
+def test_y_yes_and_ok_are_a_yes_this_time(ask, answer):
+    ask(agent := program.Agent(), "ls", answer)
+    assert agent.allowed == set()
+
+
+@pytest.mark.parametrize("answer", ["a", "A", "always"])
+def test_always_is_a_yes_for_that_tool_and_context_says_so(ask, make, answer):
+    ask(agent := make(), "ls", answer)
+    ask(agent, "ls")  # no answer is waited for
+    assert "not asked about: bash\n" in program.context_table(agent)
+    with pytest.raises(program.ToolError):
+        ask(agent, "a diff", "n", tool="edit_file")
+
+
+@pytest.mark.parametrize("answer", ["", "n", "N", "no", "No"])
+def test_enter_n_and_no_are_a_no_without_a_reason(ask, answer):
+    with pytest.raises(program.ToolError, match=r"refused this call\. Ask what"):
+        ask(program.Agent(), "ls", answer)
+
+
+@pytest.mark.parametrize("answer", ["yes and no", "v", "Not there!"])
+def test_any_other_answer_is_a_no_and_its_reason(ask, answer):
+    with pytest.raises(program.ToolError, match=f"saying: {answer}"):
+        ask(program.Agent(), "ls", answer)
+
+
+@pytest.mark.parametrize("end", ["\n", "\x04"])
+def test_enter_and_ctrl_d_at_a_question_are_a_no(person, stub, end):
     stub.enqueue(bash("touch file"), reply("Then not."))
     person.asked("touch it")
-    person.press(answer)
-    person.see("Then not.", PROMPT)
-    (result,) = results(stub.requests[-1]["messages"][-1])
-    assert result["is_error"] and "refused" in result["content"]
-    assert ("yes and no" in result["content"]) is answer.startswith("yes")
+    person.press(end)
+    person.see("refused", "Then not.", PROMPT)
     assert not (person.folder / "file").exists()
 
 
-def test_an_edit_is_asked_for_as_a_diff_of_at_most_forty_lines(person, stub):
+@pytest.mark.parametrize(
+    "tool, lines, first",
+    [("edit_file", 200, 200), ("edit_file", 201, 200), ("bash", 999, 999)],
+)
+def test_a_command_is_shown_whole_and_of_a_change_200_lines_then_v_the_rest(
+    ask, tool, lines, first
+):
+    what = "\n".join(f"+{n}" for n in range(lines)) + "\n"
+    shown = ask(program.Agent(), what, *["v"] * (lines > first), "y", tool=tool)
+    before, *after = shown.split(f"  ({lines - first:,} more lines: v shows them)\n")
+    assert re.findall(r"\+(\d+)", before)[-1] == str(first - 1)
+    assert [re.findall(r"\+(\d+)", rest) for rest in after] == [["200"]][: len(after)]
+    assert len(after) == (lines > first)
+
+
+def test_an_edit_is_asked_for_as_a_diff(person, stub):
     (person.folder / "file").write_text("one\ntwo\n")
-    edit = {"path": "file", "old_text": "two", "new_text": "2\n" * 60}
+    edit = {"path": "file", "old_text": "two", "new_text": "2"}
     stub.enqueue(reply(calls=[("edit_file", edit)]), reply("Then not."))
     person.press("edit it\n")
-    question = person.see("Run edit_file?")
-    assert "\n   one\n  -two\n  +2\n" in question and "more lines)" in question
-    assert question.count("+2") < 40
+    assert "\n   one\n  -two\n  +2\nRun" in person.see("Run edit_file?")
+    assert b"\x1b[31m  -two\x1b[0m\r\n\x1b[32m  +2\x1b[0m" in person.raw
     person.say("n", "Then not.")
 
 
@@ -385,7 +438,7 @@ def test_the_question_shows_the_whole_command_with_what_one_cannot_see(person, s
     person.say("n", "Then not.")
 
 
-def test_always_holds_for_that_tool_in_this_run_only(desk):
+def test_always_holds_for_that_tool_in_this_conversation_only(desk):
     write = reply(calls=[("write_file", {"path": "new", "content": "text"})])
     desk.stub.enqueue(bash("echo 1"), bash("echo 2"), write, reply("First."))
     desk.stub.enqueue(bash("echo 3"), reply("Second."))
@@ -394,13 +447,15 @@ def test_always_holds_for_that_tool_in_this_run_only(desk):
         person.press("a\n")
         assert "Run bash?" not in person.see("Run write_file?")
         person.say("n", "First.")
+        assert "not asked about: bash\n" in person.say("/context")
         person.say("/clear")
-        assert "Run bash?" not in person.say("second", "Second.")
+        person.asked("second")
+        person.say("y", "Second.")
         assert not re.search(rb"\x1b\[[\d;]*m", person.raw)
         assert person.leave("/quit\n") == 0
     desk.stub.enqueue(bash("echo 4"), reply("Third."))
     with desk.person("--resume") as person:
-        person.see("second\nSecond.", PROMPT)  # the last question, and its answer
+        person.see("second\n\nSecond.", PROMPT)  # the last question, its answer
         person.asked("third")
         person.say("n", "Third.")
         assert person.leave("\x04") == 0  # Ctrl-D
@@ -457,10 +512,10 @@ def test_context_sums_up_what_was_sent_and_what_forgetting_saved(make):
     program.take_turn(agent, "second")
     sent, read, unforgotten = (agent.bill[k] for k in ("sent", "read", "unforgotten"))
     assert unforgotten == sent + 1_000
-    end = program.context_table(agent).split("\n")[-2:]
-    assert (
-        f"{sent:,} tokens, {read / sent:.0%}" in end[0] and f"{unforgotten:,}" in end[1]
-    )
+    table = program.context_table(agent)
+    assert f"sent so far: {sent:,} tokens, {read / sent:.0%} of them" in table
+    assert f"it would be {unforgotten:,} if nothing had been forgotten" in table
+    assert table.endswith(f"transcript: {agent.transcript}")
 
 
 def test_a_meter_has_twenty_places():
@@ -471,7 +526,8 @@ def test_a_meter_has_twenty_places():
 def test_the_status_line_measures_the_context_against_the_threshold(make):
     agent = make(threshold=1_000, counted=500, known=0, cached=0.5, system="s")
     agent.messages, agent.known = [typed("a")], 1
-    line = "context [##########..........] 500 of 1,000 tokens (50%), 50% cached"
+    share = "500 tokens of the 1,000 threshold, 50% cached"
+    line = f"[##########..........] {share}"
     assert program.status_line(agent) == line
 
 
@@ -485,12 +541,59 @@ def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(
     newest, oldest, *_ = person.say("/resume").split("\n")[1:]
     assert "question 1" in newest and "2 messages" in newest
     assert "question 0" in oldest and re.search(r"\d{4}-\d\d-\d\d", oldest)
-    assert "\n> question 0\nAnswer 0.\n" in person.say("/resume 2", "Answer 0.")
+    shown = person.say("/resume 2", "Answer 0.")
+    assert "\n\n> question 0\n\nAnswer 0.\n\n> " in shown
     stub.enqueue(reply("Gone on."))
     person.say("and?", "Gone on.")
     assert person.say("/resume").count("question 0") == 1
     assert "no conversation 99" in person.say("/resume 99")
     assert stub.requests[-1]["messages"][0]["content"] == "question 0"
+
+
+def test_one_answer_is_shown_of_a_conversation_that_is_taken_up(make):
+    parts = [typed("old"), said("Old."), typed("new"), said("I look."), *did("ok")]
+    program.show_last(agent := make(messages=[*parts, said("New.")]))
+    assert agent.events == [("plain", "\n> new"), ("text", "New.\n")]
+
+
+def test_what_the_model_is_told_of_a_stopped_request_is_not_shown(make):
+    agent = make()
+    for message in typed("delete it"), program.user(program.UNANSWERED):
+        program.commit(agent, message)
+    program.show_last(agent)
+    program.command(agent, "/resume")
+    question, line, _ = shown_by(agent, "plain")
+    assert question == "\n> delete it" and line.endswith("messages  delete it")
+
+
+def test_with_nothing_to_compact_compact_says_so_whatever_failed_before(make):
+    agent = make(failures=program.MAX_FAILURES, messages=[typed("Hi"), said("Hello.")])
+    program.work_on(agent, "/compact")
+    assert shown_by(agent, "layer") == ["[compact] nothing to compact"]
+    assert not program.auto_compact(agent)
+    assert shown_by(agent, "layer")[1:] == ["[auto_compact] nothing to compact"]
+
+
+def test_while_a_summary_is_written_its_tokens_are_counted(make):
+    agent = make(SUMMARY, messages=[typed("Tell"), said(LONG), typed("And?")])
+    counts, agent.emit = [], lambda *event: counts.append(event)
+    program.compact_history(agent, "compact")
+    counts = [text for style, text in counts if style == "wait" and "tokens" in text]
+    numbers = [int(text.removesuffix(" tokens")) for text in counts]
+    assert len(numbers) > 1 and numbers == sorted(numbers) and numbers[-1] > 5
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["go on please"], "give a file, or a number of /resume"),
+        (["3"], "There is no conversation 3"),
+        (["0"], "There is no conversation 0"),
+    ],
+)
+def test_resume_with_what_is_no_conversation_says_what_to_give(run, argv, said):
+    status, out, err = run("-p", "and?", "--resume", *argv)
+    assert (status, out) == (1, "") and said in the_line(err)
 
 
 def test_help_lists_the_commands(person, stub):
@@ -499,15 +602,24 @@ def test_help_lists_the_commands(person, stub):
     assert all(name in shown for name in names) and stub.requests == []
 
 
-@pytest.mark.parametrize("line", ["/nonsense", "/nonsense with words", "/"])
+@pytest.mark.parametrize("line", ["/nonsense", "/", "/compct the names"])
 def test_what_is_no_command_gets_one_line_that_names_help(person, stub, line):
-    _, said, prompt = person.say(line).split("\n")
-    assert "/help" in said and prompt == "> " and stub.requests == []
+    _, said, *prompt = person.say(line).split("\n")
+    assert "/help" in said and prompt == ["", "> "] and stub.requests == []
 
 
-def test_a_path_at_the_beginning_of_a_line_is_no_command(person, stub):
-    stub.enqueue(reply("A file."))
-    person.say("/etc/hosts: what is it?", "A file.")
+PROMPTS = ["/etc/hosts: what is it?", "/usr is big, why?", "/usr", "/s is for sarcasm"]
+PROMPTS += ["exit the loop early", "quit it", "/" + "x" * 5_000 + " is long"]
+
+
+@pytest.mark.parametrize("line", PROMPTS, ids=lambda line: line[:9])
+def test_a_path_and_prose_are_no_commands(line):
+    assert not program.is_command(line)
+
+
+@pytest.mark.parametrize("line", [*program.COMMANDS, "/compact all", "/exit now"])
+def test_commands_are_none_but_with_their_slash_or_alone(line):
+    assert program.is_command(line) and not program.is_command(f"{line[1:]} it")
 
 
 def test_an_empty_line_does_nothing(person, stub):
@@ -575,13 +687,38 @@ def test_control_characters_are_made_visible_and_nothing_else(text, shown):
     assert program.visible(text) == shown
 
 
+WRITTEN = [
+    "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+    "\u0915\u094d\u200d\u0937",
+]
+WRITTEN += [
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f",
+    "soft\u00adhyphen",
+]
+WRITTEN += ["\ufeffa\u200b \u05d0\u200f!", "lines\n\tand tabs"]
+
+
+@pytest.mark.parametrize("text", WRITTEN, ids=ascii)
+def test_an_answer_is_shown_and_printed_as_it_is_written(run, api, text):
+    api.enqueue(reply(text), reply(text))
+    assert run("-p", "Say it")[:2] == (0, f"{text}\n")
+    assert f"\n{text}\n[" in run(stdin="Say it\n")[1]
+
+
+def test_what_steers_a_terminal_or_reorders_text_is_an_escape_in_answers_too():
+    shown = r"\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"
+    assert program.harmless(HOSTILE) == shown
+    assert program.harmless("sure\rnever\b\x7f\0") == r"sure\rnever\x08\x7f\x00"
+    assert program.harmless("\u2066a\u2069") == r"\u2066a\u2069"
+
+
 def test_a_line_after_each_answer_says_how_full_the_context_is(person, stub):
     stub.enqueue(reply("Here."), reply("There."))
     person.say("where?", "Here.")
-    line = person.say("and?", "There.").split("\n")[-2]
-    used, most, share, cached = re.findall(r"\d[\d,]*", line)
+    *_, line, _, _ = person.say("and?", "There.").split("\n")
+    used, most, cached = re.findall(r"\d[\d,]*", line)
     assert most == "170,616" and 0 < int(used.replace(",", "")) < 170_616
-    assert int(share) <= 1 and int(cached) > 50
+    assert int(cached) > 50
 
 
 def test_two_lines_say_first_what_works_where_and_what_it_knows(run, make):
@@ -593,7 +730,8 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run, make):
         (folder := Path(".agents/skills", name)).mkdir(parents=True)
         text = f"---\nname: {name}\ndescription: use\n---\n"
         (folder / "SKILL.md").write_text(text)
-    assert "; skills: a, b, c, d, e, ...; /help" in program.first_screen(make())
+    known = "; skills: a, b, c, d, e, ...; --yes: tools run unasked; /help"
+    assert known in program.first_screen(make(), unasked=True)
 
 
 def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):
@@ -601,6 +739,24 @@ def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):
     slow.write_text("import time\ntime.sleep(600)\n")
     with desk.person() as person:  # has seen the prompt
         assert "/help" in person.say("/help")
+        person.press("hello\n")
+        select.select([], [], [], 0.5)  # until it waits for the SDK
+        person.stop()
+        person.see("stopped", PROMPT)
+
+
+def test_the_clock_counts_from_the_first_wait_whatever_is_waited_for(monkeypatch):
+    terminal, now = program.Terminal(io.StringIO()), Mock()
+    monkeypatch.setattr(program.time, "monotonic", now)
+    monkeypatch.setattr(program.time, "sleep", Mock(side_effect=[None, EOFError]))
+    for now.return_value, text in (5, "bash"), (8, "newest line\x1b"):
+        program.show(terminal, "wait", text)
+    now.return_value = 9.2
+    with suppress(EOFError):
+        program.clock(terminal)
+    program.show(terminal, "note", "done")
+    line = "\r\x1b[K4 s: newest line\\x1b"
+    assert terminal.out.getvalue() == f"{line}\r\x1b[Kdone\n"
 
 
 def test_what_is_waited_for_is_a_line_that_goes_away_and_ctrl_c_ends_it(desk):
@@ -614,22 +770,38 @@ def test_what_is_waited_for_is_a_line_that_goes_away_and_ctrl_c_ends_it(desk):
         person.see("stopped", PROMPT)  # neither this nor the client is lost
         first.may.set()
         person.press("hello again\n")
-        person.see("waiting for the model, 1 s")
+        person.see("1 s: waiting for the model")
         late.may.set()
         after = person.see("At last.", PROMPT)
-    assert "\r\x1b[KAt last." in after
+    assert "\r\x1b[K\nAt last." in after
 
 
-def test_of_a_result_the_first_three_lines_are_shown_and_of_a_fault_in_red(
-    person, stub
-):
-    (person.folder / "file").write_text("1\n2\n\t3\n4\n5\n")
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("1\n2\n3\n", ["1", "2", "3"]),
+        ("1\n2\n3\n4", ["1", "2", "3", "4"]),
+        ("1\n2\n3\n4\n5", ["1", "(2 more lines)", "4", "5"]),
+        ("1\n" * 2_000, ["1", "(1,997 more lines)", "1", "1"]),
+        ("1\n\n\n\n\n(exit status 1)", ["1", "(exit status 1)"]),
+        ("", [""]),
+    ],
+)
+def test_of_a_result_the_first_line_and_the_last_two_are_shown(text, shown):
+    lines = [f"  | {line}" for line in shown]
+    assert program.laid_out("result", text).split("\n") == lines
+
+
+def test_what_failed_ends_in_red_and_the_rest_of_it_is_dim(person, stub):
+    (person.folder / "file").write_text("1\n\t2\n3\n")
     calls = [("read_file", {"path": "file"}), ("read_file", {"path": "none"})]
     stub.enqueue(reply(calls=calls), reply("Read."))
-    shown = person.say("read", "Read.")
-    assert "] file\n  | 1\n  | 2\n  |         3\n  | (2 more lines)\n[" in shown
-    assert b"\x1b[31m  | There is no file none." in person.raw
-    assert program.laid_out("result", "1\n2\n3\n") == "  | 1\n  | 2\n  | 3"
+    assert "] file\n  | 1\n  |         2\n  | 3\n[" in person.say("read", "Read.")
+    assert re.search(rb"\x1b\[31m  \| There is no .*none", person.raw)
+    assert (
+        program.colored("failed", "1\nstatus")
+        == "\x1b[2m1\x1b[0m\n" + "\x1b[31mstatus\x1b[0m"
+    )
 
 
 def test_a_plan_is_a_list_and_what_a_subagent_does_is_indented(person, stub):
@@ -659,12 +831,26 @@ def test_styles_have_colors_of_their_own_and_none_with_no_color(
     assert out.getvalue() == f"\x1b[{color}mthis\x1b[0m\nthat\n"
 
 
-def test_no_empty_line_follows_text_that_ends_in_a_line_break():
+@pytest.mark.parametrize("text", ["So.", "So.\n"])
+def test_an_empty_line_stands_before_text_and_none_after_it(text):
     out = io.StringIO()
     terminal = program.Terminal(out)
-    for style, text in [("thinking", "Hm.\n"), ("text", "So."), ("tool", "[glob] *")]:
-        program.show(terminal, style, text)
-    assert out.getvalue() == "Hm.\nSo.\n[glob] *\n"
+    events = [("note", "a"), ("thinking", "Hm.\n"), *[("text", c) for c in text]]
+    for event in [*events, ("tool", "[glob] *"), ("result", "b")]:
+        program.show(terminal, *event)
+    assert out.getvalue() == "a\nHm.\n\nSo.\n[glob] *\n  | b\n"
+
+
+def test_of_thinking_three_lines_are_shown_when_it_ends(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "12")
+    out = io.StringIO()
+    terminal = program.Terminal(out)
+    for piece in ["12345\n", "6789", *["abc"] * 50]:
+        program.show(terminal, "thinking", piece)
+    assert out.getvalue() == ""
+    program.show(terminal, "text", "So.")
+    program.show(terminal, "text", " So.")
+    assert out.getvalue() == f"12345 6789{'abc' * 8}\n\nSo. So."
 
 
 def test_a_line_is_cut_to_the_columns_of_the_screen_wide_characters_count_two(
@@ -689,7 +875,7 @@ def test_each_call_is_one_line_however_long_it_is(person, stub):
 def test_on_a_terminal_all_but_the_answer_is_dim(person, stub):
     stub.enqueue(reply("Plain.", [("glob", {"pattern": "*"})], thinking="Let me see."))
     stub.enqueue(reply("Done."))
-    person.say("what?", "Let me see.\nPlain.\n", "Done.")
+    person.say("what?", "Let me see.\n\nPlain.\n", "Done.")
     assert b"\x1b[2m[glob] *\x1b[0m" in person.raw and b"\x1b[2mPlain" not in person.raw
 
 
@@ -744,18 +930,32 @@ def test_what_comes_on_standard_input_is_the_prompt_or_more_of_it(
     assert said == prompts
 
 
-def test_a_pipe_in_which_nothing_comes_is_not_waited_for(monkeypatch):
+@pytest.mark.parametrize("seconds, said", [(0.02, 1), (PATIENCE, 0)])
+def test_a_pipe_is_read_to_its_end_and_after_a_while_a_line_says_so(
+    monkeypatch, make, seconds, said
+):
     reading, writing = os.pipe()
-    monkeypatch.setattr(program, "PIPE_SECONDS", 0.01)
-    with os.fdopen(reading) as pipe, os.fdopen(writing, "w"):
+    monkeypatch.setattr(program, "PIPE_SECONDS", seconds)
+    late = threading.Timer(0.2, os.write, [writing, b" and late"])
+    last = threading.Timer(0.4, os.close, [writing])
+    with os.fdopen(reading) as pipe:
         monkeypatch.setattr(sys, "stdin", pipe)
-        assert program.piped() == ""
+        os.write(writing, b"soon")
+        late.start(), last.start()
+        assert program.piped(agent := make()) == "soon and late"
+    assert len(shown_by(agent, "note")) == said
 
 
 @pytest.mark.parametrize("prompt", ["", "  \n"])
 def test_no_words_are_a_mistake(run, api, prompt):
     status, out, err = run("-p", prompt)
     assert (status, out, api.requests) == (1, "", []) and "empty" in the_line(err)
+
+
+def test_two_prompts_of_which_one_would_be_lost_are_a_mistake(run, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run("-p", "one", "two")
+    assert "prompt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", ["<&-", "-p - <&-", ">&- </dev/null", "2>&- <&-"])
@@ -889,6 +1089,7 @@ def the_line(err):
         ([], {"KEEP_RECENT": "3.5"}, "KEEP_RECENT"),
         ([], {"MIN_SAVINGS": "1e4"}, "MIN_SAVINGS"),
         ([], {"MAX_MESSAGES": "\uff15"}, "MAX_MESSAGES"),
+        ([], {"ANTHROPIC_API_KEY": ""}, "/.env"),
         (["--resume"], {}, "transcript"),
         (["--resume", "no-such-file"], {}, "no-such-file"),
         (["--resume", "."], {}, "conversation"),
@@ -927,3 +1128,12 @@ def test_resume_goes_on_with_the_newest_conversation_or_the_one_named(run, api):
     run("-p", "and?", "--resume", str(first))
     begun = [request["messages"][0]["content"] for request in api.requests[-2:]]
     assert begun == ["question 2", "question 0"]
+
+
+def test_resume_takes_the_numbers_of_the_list(run, api):
+    for n in range(2):
+        api.enqueue(reply(f"Answer {n}."))
+        run("-p", f"question {n}")
+    api.enqueue(reply("Gone on."))
+    assert run("-p", "and?", "--resume", "2")[1] == "Gone on.\n"
+    assert api.requests[-1]["messages"][0]["content"] == "question 0"

@@ -216,16 +216,16 @@ def test_an_error_that_quotes_the_key_never_shows_it(run, api, status, times):
     api.enqueue(*[api_error(status, f"What is {KEY}?")] * times)
     code, out, err = run("-p", "Hi", ANTHROPIC_API_KEY=KEY)
     assert (code, out) == (1, "") and KEY not in err
-    assert ["What is [redacted]?" in line for line in err.splitlines()] == [
-        True
-    ] * times
+    told = ["What is [redacted]?" in line for line in err.splitlines()]
+    assert told == [True] * times
 
 
 # ---- thinking that the API does not take back ----
 
 STALE = {
     "bound": "messages.1.content.0: Invalid `signature` in `thinking` block. The block "
-    "is bound to a different conversation. Remove the block, or set ...",
+    "is bound to a different conversation. Remove the block, or set `thinking."
+    'block_binding.prefix_mismatch_behavior` to "drop_block".',
     "cannot be modified": "messages.1.content.0: `thinking` or `redacted_thinking` "
     "blocks in the latest assistant message cannot be modified.",
 }

@@ -121,7 +121,7 @@ def no_path():
 
 
 def no_thinking():
-    """Thinking is lost between two calls | drop_thinking | 4"""
+    """Thinking is lost between two calls | drop_thinking | 2"""
     names = write_files(3, 160)
     client, _, _ = live(*reads(names, thinking="Hm."), reply("Done.", thinking="Hm."))
     sent = json.dumps(client.requests[-1]["messages"]).count('"thinking"')

@@ -219,7 +219,8 @@ def problems(body, max_output, adaptive):
     for where, block in Chain(body).read(turns):
         yield (
             f"{where}: Invalid `signature` in `{block['type']}` block. The block is "
-            "bound to a different conversation. Remove the block, or set ..."
+            "bound to a different conversation. Remove the block, or set `thinking."
+            'block_binding.prefix_mismatch_behavior` to "drop_block".'
         )
     yield from in_latest(body["messages"])
 

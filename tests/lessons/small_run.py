@@ -1,0 +1,75 @@
+"""small.py at work, until each of its three layers has acted.
+
+    python3 tests/lessons/small_run.py
+
+No key, no network, no package: the model has a script, and each request is checked by
+the stand-in for the API. It reads 24 files of 9,000 characters one by one, five of
+40,000, then calls `compact` and answers.
+"""
+
+import importlib
+import os
+import sys
+import tempfile
+from contextlib import ExitStack, redirect_stdout
+from io import StringIO
+
+import faults
+import naive
+import small
+from stub import reply
+
+
+def script():
+    """What the model does."""
+    names = naive.write_files(29, 40_000)
+    naive.write_files(24, 9_000)
+    return [*naive.reads(names), naive.use("compact"), reply("Done.")]
+
+
+def watch(name, lines):
+    """Let a layer of small.py add a line where it shortens the messages."""
+    layer = getattr(small, name)
+
+    def act(*arguments):
+        messages = arguments[-1]
+        before = small.estimate_tokens(messages)
+        layer(*arguments)
+        after = small.estimate_tokens(messages)
+        number = 1 if name == "micro_compact" else 3 - (before > small.THRESHOLD)
+        if after < before:
+            lines.append(f"layer {number}: {name}, {before:,} -> {after:,} tokens")
+
+    setattr(small, name, act)
+
+
+def life(lines, **settings):
+    """The client after the script, and how many results are in the transcript."""
+    importlib.reload(small)
+    vars(small).update(settings)
+    watch("micro_compact", lines)
+    watch("auto_compact", lines)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.callback(os.chdir, os.getcwd())
+        os.chdir(folder)
+        with redirect_stdout(StringIO()):
+            client, *_ = faults.live(*script(), typed=["Read them all."])
+        return client, small.TRANSCRIPT.read_text("utf-8").count('"tool_result"')
+
+
+def main():
+    """Print what each layer does, and what became of all that was read."""
+    lines, none = [], {"THRESHOLD": 10**9, "MIN_SAVINGS": 10**9}
+    client, saved = life(lines)
+    whole, _ = life([], **none)
+    first = [request["messages"][0]["content"] for request in client.requests]
+    print(*lines, sep="\n")
+    print(f"requests: {len(first)}, refused: {len(client.refused)}")
+    print(f"with what the person typed in them: {first.count('Read them all.')}")
+    print(f"results on disk: {saved} of 30")
+    print(f"in all: {naive.bill(client.usages)}")
+    print(f"without layers 1 and 2: {naive.bill(whole.usages)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
