@@ -67,10 +67,10 @@ def cut(messages):
 @pytest.mark.parametrize(
     "threshold, sizes, expected",
     [
-        (T, [159_000], [False]),
-        (T, [161_000], [True]),  # over 40,000 tokens
-        (40_000, [39_000], [False]),
-        (40_000, [41_000], [True]),  # over a quarter of the threshold
+        (T, [159_998], [False]),  # and two quotes
+        (T, [160_002], [True]),  # over 40,000 tokens
+        (40_000, [39_998], [False]),
+        (40_000, [40_002], [True]),  # over a quarter of the threshold
         (T, [60_000, 80_000, 60_000], [False, False, False]),
         (T, [60_000, 80_000, 60_001], [False, True, False]),  # over 200,000 characters
         (T, [90_000, 91_000, 50_000, 99_000], [False, True, False, True]),
@@ -116,6 +116,13 @@ def test_the_marker_has_the_path_the_size_and_the_first_2000_characters():
     assert "saved/202000.txt" in marker and "202,000" in marker
     assert "a" * 2_000 in marker and "ab" not in marker
     assert marker.endswith("</persisted-output>")
+
+
+def test_a_preview_fills_its_share_and_of_two_the_path_is_that_of_the_whole():
+    once = budget(history(did("x" * 200_000)), 100_000, saved)
+    twice = budget(once, 1_200, saved)
+    [shown] = outputs(*twice)
+    assert "saved/200000.txt" in shown and 300 < program.size(shown) < 400  # T/3
 
 
 def test_the_file_holds_the_whole_result_and_is_named_by_its_content(make):
@@ -298,29 +305,30 @@ def test_it_clears_only_what_frees_min_savings_at_once(least, is_cleared):
     assert (clear(messages, min_savings=least) is not messages) == is_cleared
 
 
-@pytest.mark.parametrize(
-    "threshold, characters, seconds, limits, is_cleared",
-    [
-        (170_616, 79_900, 10, V5, False),
-        (170_616, 80_400, 10, V5, True),  # over 20,000 tokens
-        (40_000, 19_900, 10, V5, False),
-        (40_000, 20_400, 10, V5, True),  # over an eighth of the threshold
-        (170_616, 1_000, 290, V5, False),
-        (170_616, 1_000, 310, V5, True),  # today's cache lives five minutes
-        (170_616, 39_000, 400, {"clear_above": 0}, False),
-        (170_616, 41_000, 400, {"clear_above": 0}, True),  # over 10,000 tokens
-        (40_000, 9_900, 400, {"clear_above": 0}, False),
-        (40_000, 10_100, 400, {"clear_above": 0}, True),  # over a sixteenth
-    ],
-)
-def test_what_an_agent_clears_must_be_old_and_much_or_no_longer_cached(
-    make, threshold, characters, seconds, limits, is_cleared
-):
-    seen = history(did("x" * characters), said("Seen."))
-    agent = make(threshold=threshold, messages=seen, keep_recent=0, **limits)
+def after_layer_1(make, tokens, seconds, **limits):
+    """Whether a result of so many tokens is cleared so long after the last request."""
+    seen = history(did("x" * (4 * tokens - 2)), said("Seen."))  # 2: of its quotes
+    agent = make(messages=seen, keep_recent=0, clear_above=0, **limits)
     agent.last_request = time.monotonic() - seconds
     program.layer_1(agent)
-    assert (agent.messages is not seen) == is_cleared
+    return agent.messages is not seen
+
+
+@pytest.mark.parametrize("threshold, least", [(170_616, 20_000), (40_000, 40_000 // 8)])
+def test_while_the_cache_is_warm_it_clears_only_what_frees_min_savings(
+    make, threshold, least
+):
+    limits = {"seconds": 290, "threshold": threshold, "keep_tokens": 0}
+    assert not after_layer_1(make, least + 24, **limits)  # 25 are of the placeholder
+    assert after_layer_1(make, least + 25, **limits)
+
+
+@pytest.mark.parametrize("threshold, most", [(170_616, 10_000), (40_000, 40_000 // 16)])
+def test_once_it_is_cold_it_clears_all_but_the_newest_keep_tokens(
+    make, threshold, most
+):
+    assert not after_layer_1(make, most, seconds=310, threshold=threshold)
+    assert after_layer_1(make, most + 1, seconds=310, threshold=threshold)
 
 
 @pytest.mark.parametrize(

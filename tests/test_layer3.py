@@ -230,7 +230,8 @@ def test_two_remedies_between_two_replies_are_all_however_small_the_window(worke
     agent = worked(first, SUMMARY, *later)
     for message in [typed("w" * 2_000), said("Yes.")] * 3:
         program.commit(agent, message)
-    assert "6001 tokens > 6000 maximum" in fails(agent, "Second wish.")
+    line = fails(agent, "Second wish.")
+    assert line.startswith("prompt is too long: 6001 tokens > 6000 maximum, and")
 
 
 # --- What was typed, or the newest results, are too large by the API's count alone ---
