@@ -13,9 +13,8 @@
     then ask the model, run the tools it calls, and begin again
 
 Everything that ever happened stays on disk in .transcripts/, one JSON object a line.
-Read on to the end of layer 3 and you know how it forgets; what comes after (messages,
-counting, the transcript, the API, tools, the terminal) may be skipped. README.md is the
-tutorial to it; s06, v5 and s08 are tutorials that had these ideas before.
+Read on to the end of layer 3 and you know how it forgets; what comes after may be
+skipped. README.md is the tutorial; s06, v5 and s08 are others, which had the ideas.
 
 Messages are plain dicts as the Messages API has them. A user message whose content is a
 string was typed by the person; what we add ourselves is a list of blocks. "carried"
@@ -67,9 +66,6 @@ MAX_MESSAGES = 0  # over this many, snip_compact cuts the middle out; 0: never
 MAX_FAILURES = 3  # failed summaries in a row that stop the automatic ones (s08)
 KEEP_TAIL = 5  # newest messages that stay when the API refuses the conversation (s08)
 MAX_SAID = 20_000  # of the person's own messages that outlive a compaction; or T/8
-MAX_RESTORE_FILES = 5  # read again after a compaction, the newest (v5)
-MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
-MAX_RESTORE_TOKENS_TOTAL = 50_000  # (v5); T/4 if that is less
 COMPACTABLE_TOOLS = {"bash", "read_file", "write_file", "edit_file", "glob", "grep"}
 NOT_READ_AGAIN = {"bash", "glob", "grep"}  # their results go to disk before they go
 TRANSCRIPT_DIR = Path(".transcripts")
@@ -112,6 +108,7 @@ class Conversation:
     skills: dict[str, Path] = field(default_factory=dict)
     transcript: Path = TRANSCRIPT_DIR  # the file, once there is a line to write
     log_bytes: int = 0  # that this run wrote to it
+    read_bytes: int = 0  # that were in it when it was taken up, another run's
     counted: int = 0  # tokens of the last request and its reply, says the API
     known: int = 0  # how many of the messages that covers
     cached: float = 0.0  # share of the last request that came from the prompt cache
@@ -499,6 +496,7 @@ def replacement(
     "carried" is what must outlive the next compaction too.
     """
     memory, room = remember(old), half_room(agent)
+    memory["todos"] = remember(agent.messages)["todos"]  # also of what is kept
     request, then = next_step(agent.messages, len(old))
     said = memory["words"][:-1] if request else memory["words"]
     said, paths = fit_words(said, words), memory["files"] if files else []
@@ -848,6 +846,7 @@ BLOCKS: dict[tuple[str, str], dict[str, type]] = {
     ("assistant", "thinking"): {"signature": str, "thinking": str},
     ("assistant", "redacted_thinking"): {"data": str},
 }
+UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -872,7 +871,8 @@ def begin_transcript(agent: Agent) -> None:
     name = "transcript" if "task" in agent.tools else "task"  # of a subagent
     path, line = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", b""
     if agent.messages:
-        known = {"event": "continued", "from": str(agent.transcript)}
+        read = agent.log_bytes or agent.read_bytes
+        known = {"event": "continued", "from": str(agent.transcript), "bytes": read}
         line = to_bytes({**known, "messages": agent.messages}) + b"\n"
     append(path, line)
     agent.transcript, agent.log_bytes = path, len(line)
@@ -945,8 +945,7 @@ def load(path: Path) -> list[dict]:
 
 def check(message: dict, before: list[dict]) -> None:
     """Raise an error unless the API takes `message`, but for its thinking, there."""
-    content = message["content"]
-    said = user(content)["content"] if is_typed(message) else content
+    said = content_of(message)
     calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
     answers = [block.get("tool_use_id") for block in said]  # results stand first
     if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
@@ -963,9 +962,8 @@ def fits(role: str, block: dict) -> bool:
     """Whether the API takes such a block from this role: its keys, nothing blank."""
     keys = BLOCKS.get((role, block["type"]), {})
     types = {key: type(value) for key, value in block.items() if key != "is_error"}
-    if types != {"type": str, **keys}:
-        return False
-    return any(block[key].strip() for key in [*keys][:1])
+    fits = types == {"type": str, **keys}
+    return fits and any(block[key].strip() for key in [*keys][:1])
 
 
 def plain(value: Any) -> Any:
@@ -981,47 +979,49 @@ def mend_calls(calls: list[dict], ids: set[str]) -> dict[str, str]:
     """
     names = {}
     for call in calls:
-        given, what = call.get("id"), call.get("input") or {}
-        new, name = (
-            re.sub(r"(?a)[^\w-]", "_", key or "call") for key in (given, call["name"])
-        )
+        new, given = re.sub(UNFIT, "_", call.get("id") or "call"), call.get("input")
         while new in ids:
-            new = f"{new}_{len(ids)}"
-        what = what if isinstance(what, dict) else {"input": what}
-        call |= {"id": new, "name": name[:128], "input": what}
+            new += f"_{len(ids)}"
         ids.add(new)
-        names[given] = new
+        names[call.get("id")] = new
+        call["input"] = given if type(given) is dict else {"input": given}
+        call |= {"id": new, "name": re.sub(UNFIT, "_", call["name"])[:128]}
     return names
 
 
 def resume(agent: Agent, path: Path | None) -> None:
     """Take up the conversation in `path`, the newest if None; raises AgentError."""
     path = path or next((found for found, _ in conversations(agent)), TRANSCRIPT_DIR)
-    messages = load(path) if path.is_file() else []
+    read = path.stat().st_size if path.is_file() else 0
+    messages = load(path) if read else []
     if not messages:
         raise AgentError(f"There is no conversation in {path}.")
-    vars(agent).update(vars(Conversation(messages, transcript=path)))
+    new = Conversation(messages, transcript=path, read_bytes=read)
+    vars(agent).update(vars(new))
     agent.emit("layer", f"[resume] {path}: {len(messages):,} messages")
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
     """The transcripts of this folder that no other holds whole, the newest first."""
     paths = [p for p in TRANSCRIPT_DIR.glob("transcript_*.jsonl") if p.is_file()]
-    gone_on = {origin(path) for path in paths}
+    origins = {path: origin(path) for path in paths}
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
+        held = [n for p, n in origins.values() if p == path.resolve()]
         try:
-            if path.name not in gone_on and (messages := load(path)):
+            more = path.read_bytes()[max(held, default=0) :]  # a torn line is none
+            if (b"\n" in more or not held) and (messages := load(path)):
                 yield path, messages
         except (AgentError, OSError) as error:
             agent.emit("error", f"[resume] {error}")
-            gone_on.discard(origin(path))
+            del origins[path]
 
 
-def origin(path: Path) -> str:
-    """The name of the transcript that this one went on from, "" if there is none."""
+def origin(path: Path) -> tuple[Path | None, int]:
+    """The transcript that this one went on from, and how many bytes of it it holds."""
     with suppress(OSError, *DAMAGE), path.open("rb") as file:
-        return Path(json.loads(file.readline())["from"]).name
-    return ""
+        known = json.loads(file.readline())
+        return Path(known["from"]).resolve(), known["bytes"]
+    return None, 0
 
 
 def own_folder(path: Path) -> None:
@@ -1046,13 +1046,16 @@ def save_result(text: str) -> Path:
 
 
 def save(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file whole or not at all; one that was there keeps its mode."""
+    """Write a file whole or not at all; one that was there keeps owner and mode."""
     temporary = path.with_name(f".tmp-{os.urandom(8).hex()}")
     mode = 0o600 if path.exists() else mode
     try:
         with open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
         if path.exists():
+            with suppress(PermissionError):  # who is not root keeps what he can
+                shutil.chown(temporary, group=path.stat().st_gid)
+                shutil.chown(temporary, user=path.stat().st_uid)
             shutil.copymode(path, temporary)
         temporary.replace(path)
     finally:
@@ -1069,8 +1072,13 @@ STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
-TOO_LONG = r"(?i)(?:prompt is too long|exceed context limit)\D*(\d*)[^>]*(?:> *(\d+))?"
-STALE = r"(?is)signature.*thinking|thinking.*cannot be mod"
+# how providers say that a conversation is too long, how long it is, and what may be
+TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
+TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
+LENGTH = (
+    r"(?:too long: |context limit: |\(|contains |resulted in |prompt_tokens\D+)(\d+)"
+)
+MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
@@ -1089,16 +1097,38 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             raise
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
-            too_long, bare = re.search(TOO_LONG, text), drop_thinking(messages)
-            if status == 413 or (status == 400 and too_long):
-                numbers = too_long.groups() if too_long else ()
-                raise PromptTooLong(text, *(int(n or 0) for n in numbers)) from error
-            if status == 400 and re.search(STALE, text) and bare is not messages:
-                kept, messages = drop_thinking(agent.messages), bare
-                replace_history(agent, "thinking", "refused by the API, dropped", kept)
+            too_long = re.search(TOO_LONG, text) and status in (400, 500)
+            if too_long or status == 413:
+                named = [re.search(words, str(error)) for words in (LENGTH, MAXIMUM)]
+                tokens, most = (int(found[1]) if found else 0 for found in named)
+                raise PromptTooLong(text, tokens, most) from error
+            if status == 400 and (kept := do_without(agent, messages, text)):
+                messages = kept
             else:
                 wait(agent, error, tries, text)
                 tries += 1
+
+
+def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | None:
+    """The messages to send after a refusal that names what to leave out, else None.
+
+    It is left out from then on, and said once.
+    """
+    thinking, bare = "thinking" in text.lower(), drop_thinking(messages)
+    numbers = [int(n) for n in re.findall(r"\b\d{3,7}\b", text)]
+    less = max((n for n in numbers if n < agent.max_output), default=0)
+    if thinking and bare is not messages:
+        kept = drop_thinking(agent.messages)
+        replace_history(agent, "thinking", "refused by the API, dropped", kept)
+    elif thinking and agent.thinking:
+        agent.thinking = False
+        agent.emit("layer", "[thinking] refused by the API: no more asked for")
+    elif less and re.search(r"(?i)max\w*[ _]tokens", text):
+        agent.max_output = less
+        agent.emit("layer", f"[max_tokens] a reply has {less:,} at most, says the API")
+    else:
+        return None
+    return bare if thinking else messages
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
@@ -1140,13 +1170,15 @@ def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
 def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     """One try to get a reply; all but a finished one is an exception."""
     marker, parts = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
+    sent = [{"role": m["role"], "content": content_of(m)} for m in messages]
+    *before, last = sent[-1]["content"]
+    sent[-1]["content"] = [*before, {**last, **marker}]
     request: dict[str, Any] = {
         "model": agent.model,
         "max_tokens": agent.max_output,
         "system": [{"type": "text", "text": "\n\n".join(parts), **marker}],
         "tools": [tool.schema for tool in agent.tools.values()],
-        "messages": [{k: m[k] for k in ("role", "content")} for m in messages],
-        **marker,
+        "messages": sent,
     }
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
@@ -1160,15 +1192,23 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     return reply
 
 
+def content_of(message: dict) -> list[dict]:
+    """What is sent of a message: blocks, also of what the person typed."""
+    text = [{"type": "text", "text": message["content"]}]
+    return text if is_typed(message) else message["content"]
+
+
 def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
     """Show a reply as it is written, or if `quiet` how long it is."""
-    written = 0  # tokens
+    event, written = None, 0  # tokens
     for event in stream:
         if event.type in STREAMED:
             piece = getattr(event, event.type)  # .text, .thinking
             written += size(piece)
             shown = ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
             agent.emit(*shown)
+    if event is None:
+        raise ValueError("what came is no event stream of the Messages API")
 
 
 def to_reply(final: Any, ids: set[str]) -> Reply:
@@ -1180,7 +1220,8 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         raise PromptTooLong("The reply filled the model's window")
     if stop not in STOPS:
         raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
-    counts = [getattr(final.usage, f"{name}_tokens", None) or 0 for name in COUNTED]
+    usage = [getattr(final.usage, f"{name}_tokens", None) for name in COUNTED]
+    counts = [n if type(n) is int and n > 0 else 0 for n in usage]
     sent, read, written = sum(counts[:3]), counts[0], counts[3]
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
@@ -1188,7 +1229,7 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
     content = []
     for block in final.content:
         known = {"type", *BLOCKS.get(("assistant", block.type), ())}
-        given = block.to_dict(exclude_none=True)  # its keys stay in their order
+        given = block.to_dict(exclude_none=True, warnings=False)  # in their order
         if block.type != "text" or given.get("text", "").strip():
             content.append({key: given[key] for key in given if key in known})
     kept = sendable(content, stop == "max_tokens", ids)
@@ -1247,19 +1288,27 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
 BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 GREP_SECONDS = 10
+REPORT_SECONDS = 0.5  # between two reports of a command's newest line
+SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
 MAX_READ_LINES = 2_000  # of one read_file call
-MAX_READ_CHARS = 50_000  # of one read_file call; T/2 if that is less
+MAX_READ_CHARS = 50_000  # of one read_file call; T/5 tokens if that is less
 MAX_NAMES = 1_000  # of one glob call
 MAX_LINE_CHARS = 300  # of a line that grep shows
-MAX_DIFF_LINES = 40  # of a change that the person is asked about
 MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
-MAX_RULES = 8_000  # of AGENTS.md, in tokens
+MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
-OWN_FOLDERS = {TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
-SECRET = re.compile(r"(?is)\.{1,2}env(rc)?([._~-](?!example\Z).*)?")  # names of files
+# of a repository; a monitor that it names could be any command
+GIT_IGNORES = """git -c core.fsmonitor=false ls-files --others --ignored -z \
+    --exclude-standard --directory 2>/dev/null"""
+NO_WORK = {".venv", "venv", "node_modules", "__pycache__", "build", "dist", "target"}
+NO_WORK |= {".tox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".next", ".cache"}
+NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
+TO_BE_COPIED = r"(?!.*[._-](example|sample|template|dist)\Z)"
+SECRET = re.compile(rf"(?is){TO_BE_COPIED}\.{{1,2}}env(rc)?([._~-].*)?")  # file names
+MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, dict] = {
@@ -1312,24 +1361,26 @@ def close_calls(agent: Agent) -> None:
 def run_tool(agent: Agent, call: dict) -> dict:
     """The tool_result of a call; whatever goes wrong becomes an is_error result."""
     name, given = call["name"], call["input"]
-    agent.emit("tool", f"[{name}] " + " ".join(map(str, given.values())))
+    tool = agent.tools.get(name)
+    schema: dict = tool.schema["input_schema"] if tool else {}
+    first = given.get(next(iter(schema.get("properties", [])), ""))
+    agent.emit("tool", f"[{name}] {first if isinstance(first, str) else ''}".rstrip())
     failed = True
     try:
-        if name not in agent.tools:
+        if not tool:
             raise ToolError(f"There is no tool {name!r}, but {', '.join(agent.tools)}.")
-        handler = agent.tools[name].handler
-        inspect.signature(handler).bind(agent, **given)
-        text, failed = handler(agent, **given), False
+        inspect.signature(tool.handler).bind(agent, **given)
+        text, failed = tool.handler(agent, **given), False
     except ToolError as error:
         text = str(error)
     except TypeError as error:
-        schema = json.dumps(agent.tools[name].schema["input_schema"])
-        text = f"{error}. The schema is {schema}"
+        text = f"{error}. The schema is {json.dumps(schema)}"
     except Exception as error:  # noqa: BLE001  no tool may end the loop
         text = f"{type(error).__name__}: {error}"
     result = tool_result(call, text, failed)
     style = "answer" if name == "task" else "result"
-    agent.emit("failed" if failed else style, result["content"])
+    if failed or name != "bash":  # which shows its exit status as well
+        agent.emit("failed" if failed else style, result["content"])
     return result
 
 
@@ -1344,7 +1395,7 @@ def redact(text: str) -> str:
     """`text` without the API keys."""
     keys = [os.environ.get(name, "") for name in KEY_NAMES]
     for key in sorted(keys, key=len, reverse=True):
-        text = text.replace(key, "[redacted]") if len(key) >= 8 else text
+        text = text.replace(key, "[redacted]") if len(key) >= MIN_KEY else text
     return text
 
 
@@ -1359,17 +1410,17 @@ def refuse(reason: str = "") -> NoReturn:
     raise ToolError(f"The user refused this call{why}")
 
 
-def inside(path: str, writing: bool = False) -> Path:
+def inside(path: str, writing: bool = False, root: Path | None = None) -> Path:
     """The real path, symbolic links resolved; ToolError unless tools may use it."""
-    root = Path.cwd().resolve()
+    root = root or Path.cwd().resolve()  # the workspace
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
-        raise ToolError(f"{path} is outside of the workspace {root}.")
+        raise ToolError(f"{path} leads outside of {root}.")
     if SECRET.fullmatch(real.name) or SECRET.fullmatch(Path(path).name):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     folders = {part.lower() for part in real.relative_to(root).parts}
-    if writing and OWN_FOLDERS & folders:
-        raise ToolError(f"{path} belongs to the agent's own records. Write elsewhere.")
+    if writing and NOT_WRITTEN & folders:
+        raise ToolError(f"{path} belongs to git or to the agent's own records.")
     if writing and real.exists() and not (real.is_file() and os.access(real, os.W_OK)):
         raise ToolError(f"{path} is not a file that can be written.")
     return real
@@ -1378,7 +1429,7 @@ def inside(path: str, writing: bool = False) -> Path:
 def text_in(path: Path, errors: str = "replace") -> str:
     """What is in a file of at most 10 MB, by `bytes.decode`; raises ToolError."""
     if not path.is_file():
-        raise ToolError(f"There is no file {path}. Look with glob.")
+        raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ToolError(f"It has over {MAX_FILE_BYTES:,} bytes: use bash.")
     if b"\0" in (data := path.read_bytes()):
@@ -1387,26 +1438,29 @@ def text_in(path: Path, errors: str = "replace") -> str:
 
 
 def run(
-    argv: list[str], seconds: float, stdin: Any = subprocess.DEVNULL
+    argv: list[str], seconds: float, report: Callable = str, stdin: Any = None
 ) -> tuple[str, int | None]:
     """A command's output and its exit status, None if it was killed after `seconds`.
 
-    It has no API key, and a process group that is killed in the end.
+    It has no API key; `report` is told its newest line. What is left of its session is
+    killed in the end: by then, what it started with setsid has left that.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    streams = stdin, subprocess.PIPE, subprocess.STDOUT
+    streams = stdin or subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    head, tail, lost, end = "", "", 0, time.monotonic() + seconds
+    head, tail, lost, due, end = "", "", 0, 0.0, time.monotonic() + seconds
     with subprocess.Popen(argv, 0, None, *streams, **options) as process:
         try:
             while process.poll() is None and time.monotonic() < end:
+                if time.monotonic() >= due:
+                    report(re.split(r"[\r\n]+", redact(tail[-2_000:]).strip())[-1])
+                    due = time.monotonic() + REPORT_SECONDS
                 tail += decode(read(process.stdout, 0.1))
                 head, tail, lost = cut_middle(head, tail, lost)
-            status = process.poll()
         finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            status = process.poll()
+            end_session(process.pid, 0 if status is None else SETTLE_SECONDS)
         tail += decode(read(process.stdout, 0), True)
     head, tail, lost = cut_middle(head, tail, lost)
     note = f"\n[{lost:,} characters left out]\n" if lost else ""
@@ -1432,6 +1486,27 @@ def cut_middle(head: str, tail: str, lost: int) -> tuple[str, str, int]:
     return head, tail[-half:], lost + max(0, len(tail) - half)
 
 
+def end_session(leader: int, seconds: float) -> None:
+    """Kill all process groups of a session, but let it end by itself for a while."""
+    end = time.monotonic() + seconds
+    while session(leader) and time.monotonic() < end:
+        select.select([], [], [], 0.02)
+    for group in (group for _ in range(2) for group in session(leader)):  # new ones
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def session(leader: int) -> set[int]:
+    """The process groups of the session that this process leads or led."""
+    linux, ps = os.path.isdir("/proc/self"), ["ps", "-Ao", "pid="]
+    pids = os.listdir("/proc") if linux else subprocess.check_output(ps).split()
+    groups = set()
+    for pid in [int(pid) for pid in pids if pid.isdigit()]:
+        with suppress(OSError):  # it has ended
+            groups |= {os.getpgid(pid)} if os.getsid(pid) == leader else set()
+    return groups
+
+
 @tool
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace; returns its stdout and stderr.
@@ -1442,10 +1517,14 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     ask_first(agent, "bash", command)
-    output, status = run(["bash", "-c", command], timeout)
+    argv, waiting = ["bash", "-c", command], partial(agent.emit, "wait")
+    output, status = run(argv, timeout, lambda line: waiting(line or "bash"))
+    end = f"(exit status {status})"
     if status is None:
-        return f"{output}\n(killed: it was not done after {timeout} seconds)"
-    return f"{output}\n(exit status {status})" if status else output
+        end = f"(killed: it was not done after {timeout} seconds)"
+    text = f"{output.rstrip()}\n{end}" if output.strip() else end
+    agent.emit("failed" if status != 0 else "result", text)
+    return output if status == 0 else text
 
 
 @tool
@@ -1454,20 +1533,27 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> st
 
     Where more follows, the result ends with the offset to read on from.
     """
-    first, most = max(offset, 1) - 1, min(MAX_READ_CHARS, agent.threshold // 2)
-    limit = min(max(limit, 1), MAX_READ_LINES)
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
-    page = []
-    for line in (line.removesuffix("\r") for line in lines[first : first + limit]):
-        if page and len(line) > most:
-            break
-        if len(line) > most:
-            line = f"{line[:most]}\n(cut here: see the rest of this line with bash)"
-        page.append(line)
-        most -= len(line) + 1
-    if first + len(page) < len(lines):
-        page.append(f"(more follows: read on with offset={first + len(page) + 1})")
-    return "\n".join(page) or f"(nothing at offset {offset}: the file ends before it)"
+    first, limit = max(offset, 1) - 1, min(max(limit, 1), MAX_READ_LINES)
+    asked = "\n".join(line.removesuffix("\r") for line in lines[first : first + limit])
+    page, notes = first_page(agent, asked), []
+    if asked[len(page) :][:1] not in ("", "\n"):  # it ends within a line
+        whole, line_break, _ = page.rpartition("\n")
+        cut = "(cut here: see the rest of this line with bash)"
+        page, notes = (whole, []) if line_break else (page, [cut])
+    following = first + page.count("\n") + 2
+    if following <= len(lines):
+        notes.append(f"(more follows: read on with offset={following})")
+    nothing = f"(nothing at offset {offset}: the file ends before it)"
+    return "\n".join([page, *notes]) or nothing
+
+
+def first_page(agent: Agent, text: str) -> str:
+    """As much of a text as stays whole as a result, beside those of the other calls."""
+    calls = max(1, sum(len(blocks(m, "tool_use")) for m in agent.messages[-1:]))
+    chars = min(MAX_READ_CHARS, MAX_RESULTS_CHARS // calls - 100)  # 100: for notes
+    tokens = min(agent.threshold // 5, agent.threshold // 3 // calls - 25)
+    return head_of(text[:chars], max(25, tokens))
 
 
 def head_of(text: str, tokens: int) -> str:
@@ -1480,7 +1566,8 @@ def head_of(text: str, tokens: int) -> str:
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    old = text_before(inside(path, writing=True))
+    real = inside(path, writing=True)
+    old = text_in(real, "surrogateescape") if real.exists() else ""
     replace_text(agent, "write_file", path, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1502,18 +1589,14 @@ def edit_file(
     return f"Replaced {count} in {path}."
 
 
-def text_before(path: Path) -> str:
-    """Every byte of a file that is to be written, "" if there is none yet."""
-    return text_in(path, "surrogateescape") if path.exists() else ""
-
-
 def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None:
     """Write a file after the person has seen what changes; raises ToolError."""
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    ask_first(agent, name, diff_of(path, old, new))
     real = inside(path, writing=True)
-    if old != text_before(real):
+    ask_first(agent, name, diff_of(visible(os.path.relpath(real), "\n\t"), old, new))
+    real = inside(path, writing=True)  # once more: links change
+    if old != (text_in(real, "surrogateescape") if real.exists() else ""):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
@@ -1526,7 +1609,9 @@ def diff_of(path: str, old: str, new: str) -> str:
     the head and the end that stay are not compared, but for three; and of very many in
     between all the old ones go and all the new ones come.
     """
-    before, after = (text.split("\n") if text else [] for text in (old, new))
+    unended = "\n\\ No newline at end of file\n"
+    ended = (t if t.endswith("\n") or not t else t + unended for t in (old, new))
+    before, after = (text.split("\n")[:-1] for text in ended)
     start = max(0, len(os.path.commonprefix([before, after])) - 3)
     before, after = before[start:], after[start:]
     same = max(0, len(os.path.commonprefix([before[::-1], after[::-1]])) - 3)
@@ -1542,7 +1627,10 @@ def diff_of(path: str, old: str, new: str) -> str:
 
 @tool
 def glob(agent: Agent, pattern: str) -> str:
-    """List the files and folders/ of the workspace that match, like src/**/*.py."""
+    """List the files and folders/ of the workspace that match, like src/**/*.py.
+
+    What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
+    """
     root = Path.cwd().resolve()
     if ".." in Path(pattern).parts or pattern.count("**") > 2:
         raise ToolError("A pattern has no .. and ** at most twice.")
@@ -1557,25 +1645,32 @@ def glob(agent: Agent, pattern: str) -> str:
 
 @tool
 def grep(agent: Agent, pattern: str, path: str = ".") -> str:
-    """Search a file, or all files in a folder, for an extended regular expression.
+    """Search a file, or all files in a folder, for a regular expression as in Perl.
 
-    Returns file:line:text, of files that are UTF-8 text. .git and the records of this
-    conversation are searched only when path names them: in .transcripts stands all
-    that was ever said and done.
+    Returns file:line:text, of files that are UTF-8 text. What git ignores, .git and the
+    records of this conversation are searched only when path names them: in .transcripts
+    stands all that was ever said and done.
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    flags = "-nHIsE", "--null", "-D", "skip", "-e"
+    syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
+    flags = "-nHI", syntax, "--null", "-D", "skip", "-e"
     with tempfile.TemporaryFile() as names:
         names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
         names.seek(0)
         argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
-        output, status = run(argv, GREP_SECONDS, names)
+        output, status = run(argv, GREP_SECONDS, stdin=names)
     if status is None:
         raise ToolError("It took too long: narrow the path or the pattern.")
-    parts = [line.partition("\0") for line in output.split("\n")]
-    found = [f"{visible(file)}:{clipped(line)}" for file, nul, line in parts if nul]
-    faults = [line for line, nul, _ in parts if line.startswith("grep: ") and not nul]
+    found, faults = [], []
+    for line in output.split("\n"):
+        file, nul, text = line.partition("\0")
+        if len(text) > MAX_LINE_CHARS:
+            text = f"{text[:MAX_LINE_CHARS]} [line clipped]"
+        if nul:
+            found.append(f"{visible(file)}:{text}")
+        elif line.startswith("grep: "):
+            faults.append(line)
     if faults and not found:
         raise ToolError("\n".join(faults))
     if len(output) > MAX_OUTPUT_CHARS:
@@ -1583,28 +1678,37 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     return "\n".join([*found, *faults]) or "(no matches)"
 
 
-def clipped(line: str) -> str:
-    """As much of a line as grep shows."""
-    if len(line) <= MAX_LINE_CHARS:
-        return line
-    return f"{line[:MAX_LINE_CHARS]} [line clipped]"
-
-
 def files_in(path: str) -> list[str]:
-    """The files that grep searches there: no link, no secret, nothing left out."""
-    skip = left_out(path)
-    found = [path] if os.path.isfile(path) else []
-    for folder, folders, names in os.walk(path):
+    """The files that grep searches there: no link, no secret, nothing left out.
+
+    What is no folder that can be read is one of them: it is a file, or grep says why.
+    """
+    found, errors, skip = [], [], left_out(path)
+    for folder, folders, names in os.walk(path, onerror=errors.append):
         folders[:] = [name for name in folders if not skip(f"{folder}/{name}")]
-        files = [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
-        found += [file for file in files if not os.path.islink(file)]
-    return sorted(found)
+        found += [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
+    found = [f for f in found if os.path.isfile(f) and not os.path.islink(f)]
+    return sorted(f for f in found if not skip(f)) + [e.filename for e in errors]
 
 
 def left_out(named: str) -> Callable[[str], bool]:
-    """Whether glob and grep leave out a path: what is no work, and not `named`."""
-    skipped = {".git", *OWN_FOLDERS} - {*Path(named).parts}
-    return lambda path: not skipped.isdisjoint(Path(path).parts)
+    """Whether glob and grep leave a path out: what git ignores, and is not `named`.
+
+    The usual folders of packages and builds where no git says what it ignores.
+    """
+    output, status = run(["bash", "-c", GIT_IGNORES], GREP_SECONDS)
+    ignored = {name.rstrip("/") for name in output.split("\0")}
+    no_git = status != 0 or "." in ignored  # all of it: a folder that git knows not
+    skipped = NOT_WRITTEN | NO_WORK if no_git else NOT_WRITTEN
+
+    def skip(path: str) -> bool:
+        parents = itertools.accumulate(Path(path).parts, "{}/{}".format)
+        names = (
+            Path(p).name for p in parents if p in ignored or Path(p).name in skipped
+        )
+        return next(names, "") not in ("", *Path(named).parts)
+
+    return skip
 
 
 @tool
@@ -1655,11 +1759,19 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
     new = Conversation(system=agent.system, skills=agent.skills)
-    return take_turn(replace(agent, **vars(new), tools=tools, emit=emit), prompt)
+    subagent = replace(agent, **vars(new), tools=tools, emit=emit)
+    try:
+        return take_turn(subagent, prompt)
+    except (AgentError, OSError) as error:
+        done = f" What it did is in {subagent.transcript}." if subagent.messages else ""
+        raise ToolError(f"{error}{done}") from error
 
 
 # ---- the workspace: what of it stands in every request, or is put back into one ----
 
+MAX_RESTORE_FILES = 5  # read again after a compaction, the newest (v5)
+MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
+MAX_RESTORE_TOKENS_TOTAL = 50_000  # (v5); T/4 if that is less
 SYSTEM_PROMPT = """\
 You are a coding agent at work in the folder {folder}. Do what the user asks with
 your tools: look before you change something, check your work by running it, and say
@@ -1685,16 +1797,17 @@ def begin(agent: Agent) -> None:
         connect(agent)
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
     (rules, _), (skills, _) = find_rules(), find_skills()
-    parts = {"system prompt": prompt}
+    parts, most = {"system prompt": prompt}, min(MAX_RULES, agent.threshold // 8)
     if rules:
         text = redact(text_in(rules))
-        shown = head_of(text, MAX_RULES)
+        shown = head_of(text, most)
         if shown != text:
+            agent.emit("error", f"[rules] {rules} is cut: over {most:,} tokens")
             shown += f"\n[cut here: {len(text):,} characters in all]"
         parts["AGENTS.md"] = quote("rules", shown, str(rules))
     agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
     if skills:
-        parts["skills"] = skill_list(skills, min(MAX_RULES, agent.threshold // 8))
+        parts["skills"] = skill_list(skills, most)
         agent.tools["load_skill"] = TOOLS["load_skill"]
     agent.system = json.loads(to_bytes(parts))
     agent.skills = {name: path for name, (path, _) in skills.items()}
@@ -1703,12 +1816,24 @@ def begin(agent: Agent) -> None:
 
 
 def find_rules() -> tuple[Path | None, list[str]]:
-    """The AGENTS.md or else CLAUDE.md, and lines on what is not used, and why."""
-    for path in Path("AGENTS.md"), Path("CLAUDE.md"):
-        with suppress(ToolError, OSError):
-            if text_in(inside(str(path))):
-                return path, []
-    return None, []
+    """The AGENTS.md or CLAUDE.md that counts, and a line on each that cannot be used.
+
+    The nearest, from the workspace up to the root of its git repository.
+    """
+    here, faults = Path.cwd().resolve(), []
+    above = [here, *here.parents]
+    root = next((folder for folder in above if (folder / ".git").exists()), here)
+    folders = above[: above.index(root) + 1]
+    paths = [folder / name for folder in folders for name in ("AGENTS.md", "CLAUDE.md")]
+    for path in filter(os.path.lexists, paths):
+        shown = Path(os.path.relpath(path))
+        try:
+            if text_in(inside(str(path), root=root)).strip():
+                return shown, faults
+            raise ToolError("it is empty")
+        except (ToolError, OSError) as error:
+            faults.append(visible(f"[rules] {shown} is not used: {error}", "\n"))
+    return None, faults
 
 
 def find_skills() -> tuple[dict[str, tuple[Path, str]], list[str]]:

@@ -95,8 +95,8 @@ def outputs(*messages):
 
 
 def texts(message):
-    """The texts of a message of ours, block by block."""
-    return [block["text"] for block in message["content"]]
+    """The texts of a message, block by block."""
+    return [block["text"] for block in stub.blocks(message["content"])]
 
 
 def roles(messages):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -172,6 +173,13 @@ def test_a_binary_file_is_refused_and_grep_shows_none(error_of, use, name):
 
 SECRETS = [".env", "sub/.ENV", ".env.e2e", ".envrc", ".envrc.local", ".env~"]
 SECRETS += [".env-prod", ".env_local", "..env.swp", ".env.a.example.b", ".env.a\nb"]
+TO_COPY = [
+    ".env.example",
+    ".env.sample",
+    ".env.local.template",
+    ".env-dist",
+    ".ENV.Dist",
+]
 LINKS = ["linked/.env", "link"]
 
 
@@ -180,7 +188,7 @@ def secret_files():
     """Every way to name what is secret, and two files that are not."""
     Path("sub").mkdir()
     Path("linked").mkdir()
-    for path in [*SECRETS, ".env.example", ".environment"]:
+    for path in [*SECRETS, *TO_COPY, ".environment"]:
         Path(path).write_text("hidden\n")
     Path("linked/.env").symlink_to("../.environment")
     Path("link").symlink_to(".env")
@@ -196,7 +204,8 @@ def test_no_tool_but_bash_touches_a_secret(error_of, secret_files, name, path):
 
 def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
     found = use("grep", pattern="hidden").replace("./", "").split("\n")
-    assert sorted(found) == [".env.example:1:hidden", ".environment:1:hidden"]
+    named = [*TO_COPY, ".environment"]
+    assert sorted(found) == sorted(f"{name}:1:hidden" for name in named)
     assert ".env.e2e" in use("glob", pattern=".env*").split("\n")
     assert use("read_file", path=".env.example") == "hidden"
     paths = ["link", ".env.e2e", ".env.example"]
@@ -261,6 +270,15 @@ def test_a_file_is_replaced_whole_and_keeps_its_mode(change, mode):
     assert Path("file").read_text() == "after" and os.listdir() == ["file"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_keeps_its_owner_and_group(change):
+    Path("file").write_text("before")
+    os.chown("file", 1_234, 4_321)
+    change("file")
+    about = Path("file").stat()
+    assert (about.st_uid, about.st_gid) == (1_234, 4_321)
+
+
 def test_a_read_only_file_is_refused_unless_one_is_root(change):
     Path("file").write_text("before")
     Path("file").chmod(0o444)
@@ -285,11 +303,13 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(error_of):
 
 OWN = [".transcripts/file", ".task_outputs/tool-results/file", ".Transcripts/file"]
 OWN += ["sub/../.transcripts/file", "{workspace}/.TRANSCRIPTS/file", "alias/file"]
+OWN += [".git/hooks/file", "sub/.GIT/hooks/file", ".git/new"]
 
 
 @pytest.mark.parametrize("path", OWN)
-def test_no_tool_writes_into_the_records(change, workspace, path):
-    for folder in (".transcripts", ".task_outputs/tool-results", "sub"):
+def test_no_tool_writes_into_git_or_the_records(change, workspace, path):
+    records = ".transcripts", ".task_outputs/tool-results", ".git/hooks"
+    for folder in (*records, "sub/.GIT/hooks"):
         Path(folder).mkdir(parents=True)
         Path(folder, "file").write_text("before")
     Path("alias").symlink_to(".transcripts")
@@ -325,6 +345,84 @@ def test_glob_and_grep_find_the_records_that_are_named(use, records, folder):
     assert use("read_file", path=f"{folder}/file") == "hidden"
 
 
+IGNORED = ["node_modules/pkg/x.py", "src/build/x.py", "a.log", "lib/b.log"]
+WORK = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
+USUAL = [".venv/lib/x.py", "a/node_modules/pkg/dist/x.py", "a/__pycache__/x.py"]
+
+
+def lay_out(*paths):
+    """A file in each of these places."""
+    for path in paths:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text("hidden\n")
+
+
+def found_by(use, pattern="**/*", path="."):
+    """The files that glob and grep find there."""
+    listed = {n for n in use("glob", pattern=pattern).split("\n") if Path(n).is_file()}
+    lines = use("grep", pattern="hidden", path=path).split("\n")
+    return listed, {line.partition(":")[0].removeprefix("./") for line in lines}
+
+
+@pytest.fixture
+def repository():
+    """A repository with files that git ignores, in it and above the workspace."""
+    lay_out(*IGNORED, *WORK)
+    Path(".gitignore").write_text("/node_modules/\nsrc/build\n*.log\n!kept.log\n")
+    subprocess.run(["git", "init", "-q"], check=True)
+
+
+@pytest.mark.parametrize("folder", [".", "src"])
+def test_what_git_ignores_is_left_out(use, repository, monkeypatch, folder):
+    monkeypatch.chdir(folder)
+    names = [name for name in WORK if folder == "." or name.startswith(folder)]
+    work = {os.path.relpath(name, folder) for name in names}
+    listed, searched = found_by(use)
+    assert (listed - {".gitignore"}, searched) == (work, work)
+
+
+NAMED = {
+    "node_modules/**/*.py": ("node_modules", {"node_modules/pkg/x.py"}),
+    "**/node_modules/pkg/*": ("node_modules/pkg", {"node_modules/pkg/x.py"}),
+    "src/build/*": ("src/build", {"src/build/x.py"}),
+    "a.log": ("a.log", {"a.log"}),
+}
+
+
+@pytest.mark.parametrize("pattern, named", NAMED.items(), ids=NAMED)
+def test_what_git_ignores_is_found_where_it_is_named(use, repository, pattern, named):
+    path, files = named
+    assert found_by(use, pattern, path) == (files, files)
+
+
+def test_a_monitor_that_a_repository_names_is_not_run(use, repository):
+    monitor = ["git", "config", "core.fsmonitor", "touch ran; false"]
+    subprocess.run(monitor, check=True)
+    use("glob", pattern="*")
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("git", ["no git", "no repository", "all is ignored"])
+def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
+    lay_out(*USUAL, "a/b.py")
+    if git == "no git":
+        Path("../bin").mkdir()
+        for name in ("bash", "xargs", "grep"):
+            Path("../bin", name).symlink_to(shutil.which(name))
+        monkeypatch.setenv("PATH", os.path.abspath("../bin"))
+    if git == "all is ignored":
+        subprocess.run(["git", "init", "-q", ".."], check=True)
+        Path("../.gitignore").write_text("*\n")
+    assert found_by(use) == ({"a/b.py"}, {"a/b.py"})
+    assert found_by(use, "**/.venv/**/*", ".venv") == ({USUAL[0]}, {USUAL[0]})
+    assert found_by(use, "a/node_modules/**/*", "a/node_modules")[1] == {USUAL[1]}
+
+
+def test_the_limit_of_glob_counts_what_is_left(use):
+    lay_out(*(f".venv/{n:04}.py" for n in range(1_100)), "a.py")
+    assert use("glob", pattern="**/*.py") == "a.py"
+
+
 # --- grep ---
 
 CATASTROPHIC = r"^(a*)(a*)(a*)(a*)(a*)\1\2\3\4\5b"
@@ -344,6 +442,40 @@ def test_a_long_line_is_clipped_at_its_end(use, letter):
     whole, long = use("grep", pattern=letter, path="file").split("\n")
     assert whole == f"file:1:{letter * 290}"
     assert re.fullmatch(f"file:2:{letter}{{290,300}} \\[line clipped\\]", long)
+
+
+PATTERNS = {
+    r"\d+ \w+": ["port 80 open"],
+    r"\bcat\b": ["a cat sat"],
+    r"^\s+x": ["\tx = 1"],
+    r"(foo|ba[rz])\(\)": ["bar()", "foo()"],
+    r"(?i)CAT": ["a cat sat", "concat"],
+    "a{2}": ["aa"],
+}
+
+
+@pytest.mark.parametrize("pattern, lines", PATTERNS.items())
+def test_grep_understands_patterns_as_models_write_them(use, pattern, lines):
+    text = "port 80 open\na cat sat\nconcat\n\tx = 1\nbar()\nfoo()\nfoo\naa\nd+ w+\n"
+    Path("file").write_text(text)
+    found = use("grep", pattern=pattern, path="file").split("\n")
+    assert sorted(line.split(":", 2)[2] for line in found) == sorted(lines)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a)", "[a", "*a", "(?<name"])
+def test_a_pattern_that_is_wrong_is_an_error_that_says_so(error_of, pattern):
+    Path("file").write_text("a\n")
+    assert error_of("grep", pattern=pattern).startswith("grep: ")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_grep_may_not_read_is_said(use):
+    lay_out("file", "folder/file", "open")
+    Path("file").chmod(0), Path("folder").chmod(0)
+    first, *rest = use("grep", pattern="hidden").split("\n")
+    Path("folder").chmod(0o700)
+    assert first == "./open:1:hidden" and len(rest) == 2
+    assert all("Permission denied" in line for line in rest)
 
 
 MATCHES = [(90_000, 9, False), (90_000, 60, True), (9, 90_000, True)]
@@ -402,6 +534,7 @@ CHILDREN = {
     "in the background": f"{CHILD} & ",
     "two deep": f"({CHILD} & ) & ",
     "deaf": f"(trap '' HUP INT TERM; {CHILD}) & ",
+    "in a group of its own": f"set -m; {CHILD} & ",
     "nohup": "nohup bash -c 'echo up; touch up; exec sleep 600' >alive 2>&1 & ",
 }
 IS_UP = "until [ -e up ]; do sleep 0.02; done; "
@@ -419,14 +552,29 @@ def test_a_child_that_goes_on_writing_does_not_keep_the_tool(use):
     assert time.monotonic() - begun < 5
 
 
-def test_ctrl_c_kills_the_command_and_its_children(make, writers):
-    interrupt = f"{CHILD} & {IS_UP} kill -INT $PPID; sleep 600"
+@pytest.mark.parametrize("jobs", ["", "set -m; "])
+def test_ctrl_c_kills_the_command_and_its_children(make, writers, jobs):
+    interrupt = f"{jobs}{CHILD} & {IS_UP} kill -INT $PPID; sleep 600"
     agent = make(reply(calls=[("bash", {"command": interrupt})]), reply("Yes."))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Work.")
     assert writers() == "up\n"
     assert agent.messages[-1]["content"][0]["is_error"] is True
     assert take_turn(agent, "Are you there?") == "Yes."
+
+
+def test_at_the_limit_every_group_of_the_session_is_killed(use, writers):
+    use("bash", command=f"set -m; {CHILD} | cat & {IS_UP} sleep 600", timeout=1)
+    assert writers() == "up\n"
+
+
+@pytest.mark.skipif(not shutil.which("setsid"), reason="there is no setsid here")
+@pytest.mark.parametrize("end", ["&", "& true", "", "& exit 0"])
+def test_what_is_started_with_setsid_lives_on_every_time(use, writers, end):
+    child = "setsid bash -c 'sleep 0.3; echo on' >alive 2>&1"
+    for _ in range(5):
+        use("bash", command=f"{child} {end}")
+    assert writers() == "on\n" * 5
 
 
 @pytest.fixture
@@ -612,10 +760,12 @@ def test_the_person_is_not_shown_a_key_in_a_diff(make, key):
     assert KEY in Path("config").read_text()
 
 
-@pytest.mark.parametrize("short", ["", "a", "1234567"])
+@pytest.mark.parametrize("short", ["", "a", "not-needed", "lm-studio-12345"])
 def test_a_key_too_short_to_be_one_does_not_shred_the_output(use, monkeypatch, short):
     monkeypatch.setenv("ANTHROPIC_API_KEY", short)
-    assert use("bash", command="echo a 12345678") == "a 12345678\n"
+    assert use("bash", command=f"echo a {short}").strip() == f"a {short}".strip()
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "lm-studio-123456")
+    assert use("bash", command="echo lm-studio-123456") == "[redacted]\n"
 
 
 # --- What cannot be seen ---

@@ -327,6 +327,13 @@ def test_a_plan_that_is_done_is_not_brought_back(compacted, items):
     assert "mend it" not in head(agent)
 
 
+def test_of_two_plans_the_newer_counts_though_it_is_in_the_newest_messages(make):
+    old, new = planned("[ ] look"), planned("[x] look", "[ ] mend it")
+    agent = make(messages=[typed("Go."), *old, said(BODY), *new])
+    [first, *_] = program.rebuild(agent, "Short.", 2)
+    assert "[ ] mend it" in str(texts(first)) and "[ ] look" not in str(texts(first))
+
+
 # --- The files ---
 
 

@@ -153,7 +153,7 @@ def test_the_newest_five_messages_stay_and_no_pair_is_parted(worked, later, kept
     open_end = [program.user(program.UNANSWERED)] * program.in_progress(agent.messages)
     newest = [*agent.messages, *open_end, typed("Second wish.")][-kept:]
     program.take_turn(agent, "Second wish.")
-    assert agent.client.requests[-1]["messages"][1:] == newest
+    assert agent.client.requests[-1]["messages"][1:] == [*map(stub.in_short, newest)]
     assert summaries(agent)[0]["messages"][-2] not in newest
 
 
@@ -265,7 +265,7 @@ def test_a_message_that_is_too_large_becomes_a_preview(make, words, resumed):
 def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(make, maximum):
     client = StubClient(*[reply(calls=[READ])] * 40, window=maximum)
     client.queue.extend([any_answer] * 40)
-    Path("notes.txt").write_text("a line of notes\n" * 700)
+    Path("notes.txt").write_text("a line of notes\n" * (maximum // 100))
     agent = make(client=client, clear_above=999_999)
     assert program.take_turn(agent, "Read it forty times.") == "Fine."
     assert agent.window == maximum and agent.threshold < maximum
@@ -285,12 +285,12 @@ def test_newest_results_that_are_too_large_cost_two_refusals_at_most(make):
     Path("dense.txt").write_text(DENSE)
     Path("plain.txt").write_text("x" * 4_000)
     steps = [reply(calls=[("read_file", {"path": "plain.txt"})]) for _ in range(4)]
-    dense = reply(calls=[("read_file", {"path": "dense.txt"})])
+    dense = reply(calls=[("bash", {"command": "cat dense.txt"})])
     agent = make(*steps, dense, *[count_dense] * 4, **SMALL, clear_above=99_999)
     assert program.take_turn(agent, "Read them.") == "Done."
     assert len(agent.client.requests) <= 5 + 2 + 1 + 1  # refused, the summary, done
     head = "\n".join(texts(agent.messages[0]))
-    assert 'read_file {"path": "dense.txt"}' in head and "Read them." in head
+    assert 'bash {"command": "cat dense.txt"}' in head and "Read them." in head
 
 
 @pytest.mark.parametrize("window", [6_000, 8_000, 11_000])

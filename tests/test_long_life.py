@@ -60,6 +60,7 @@ class Worker(StubClient):
 
     def check_and_sign(self, request, given):
         self.requests.clear()
+        self.bodies.clear()
         self.cached.clear()
         thinking = {"type": "thinking", "thinking": "Let me see."}
         self.queue.appendleft(given | {"content": [thinking, *given["content"]]})

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import stub
 from builders import (
     BASH,
     HALF,
@@ -86,7 +87,7 @@ def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, ca
     assert take_turn(agent, "Hi") == "Here I am."
     first, second = (request["messages"] for request in agent.client.requests)
     assert second[: len(first)] == first and len(second) == len(first) + 1
-    assert second[-1]["role"] == "user" and type(second[-1]["content"]) is list
+    assert second[-1]["role"] == "user" and not program.is_typed(agent.messages[-2])
     assert roles(agent.messages).count("assistant") == 1 and goes_on(agent)
 
 
@@ -268,8 +269,10 @@ def test_nothing_but_the_messages_changes_and_no_key_of_our_own_is_sent(make, th
     assert (first["model"], first["max_tokens"]) == ("some-model", 8_000)
     assert not {"tool_choice", "temperature", "top_p", "top_k"} & first.keys()
     assert ("thinking" in first) is thinking
-    assert system["cache_control"] == first["cache_control"] == {"type": "ephemeral"}
-    assert [markers(request) for request in requests] == [2] * 8
+    assert system["cache_control"] == {"type": "ephemeral"}
+    assert [markers(request) for request in agent.client.bodies] == [2] * 8
+    last = [request["messages"][-1]["content"][-1] for request in agent.client.bodies]
+    assert all(block["cache_control"] == {"type": "ephemeral"} for block in last)
     assert any(message.keys() > {"role", "content"} for message in agent.messages)
     for request in requests:
         assert request | {"messages": []} == first | {"messages": []}
@@ -284,6 +287,17 @@ def test_each_request_begins_with_the_one_before_and_is_read_from_the_cache(make
     for earlier, later in itertools.pairwise(asked):
         assert later[: len(earlier)] == earlier
     assert agent.cached > 0.5
+
+
+def test_a_message_is_sent_in_one_form_and_nothing_but_the_marker_comes_and_goes(make):
+    agent = make(reply("I look.", calls=[READ]), reply("Done."))
+    take_turn(agent, "Work")
+    assert goes_on(agent)
+    for earlier, later in itertools.pairwise(agent.client.bodies):
+        before = [*map(stub.blocks, (m["content"] for m in earlier["messages"]))]
+        after = [m["content"] for m in later["messages"]][: len(before)]
+        assert [[*map(stub.without_marker, c)] for c in before] == after
+        assert all("cache_control" not in block for c in after for block in c)
 
 
 def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeypatch):

@@ -270,7 +270,7 @@ def test_ctrl_c_while_the_model_answers_keeps_nothing_of_the_answer(person, stub
     held.may.set()
     person.say("second", "In time.")
     first, mark, second = [m["content"] for m in stub.requests[-1]["messages"]]
-    assert (first, second) == ("first", "second") and "stopped" in mark[0]["text"]
+    assert (first, second) == ("first", "second") and "stopped" in mark
 
 
 def test_ctrl_c_during_a_summary_leaves_the_conversation_as_it_was(person, stub):

@@ -9,7 +9,16 @@ from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, roles, shown,
 from stub import api_error, reply
 
 import agent as program
-from agent import TOOLS, diff_of, run_tool, run_tools, take_turn
+from agent import (
+    TOOLS,
+    diff_of,
+    run_tool,
+    run_tools,
+    save_result,
+    size,
+    take_turn,
+    tool_result_budget,
+)
 
 ALWAYS = {"read_file", "write_file", "edit_file", "glob", "grep", "bash"}
 ALWAYS |= {"todo_write", "compact", "task"}  # load_skill only where there are skills
@@ -18,11 +27,13 @@ ASKING = {
     "write_file": {"path": "made", "content": "x"},
     "edit_file": {"path": "there", "old_text": "a", "new_text": "b"},
 }
+NO_END = "\\ No newline at end of file"
 ASKED = {
     "bash": "touch made",
-    "write_file": "--- made\n+++ made\n@@ -0,0 +1 @@\n+x",
-    "edit_file": "--- there\n+++ there\n@@ -1 +1 @@\n-a\n+b",
+    "write_file": f"--- made\n+++ made\n@@ -0,0 +1,2 @@\n+x\n+{NO_END}",
+    "edit_file": f"--- there\n+++ there\n@@ -1,2 +1,2 @@\n-a\n+b\n {NO_END}",
 }
+FORGED = ["there", "./new/../there", "README.md\n-a typo\n+mended/../there", "link"]
 
 
 # --- Schemas ---
@@ -41,18 +52,40 @@ def test_a_property_has_the_type_that_the_handler_takes(words):
 # --- One call ---
 
 
-@pytest.mark.parametrize(
-    "command, style, result",
-    [("echo hi", "result", "hi\n"), ("echo a\0b", "failed", "ValueError: ")],
-)
-def test_a_call_and_its_result_are_reported(make, command, style, result):
+REPORTED = {
+    "done": ("echo hi", "result", "hi\n(exit status 0)", "hi\n"),
+    "without a word": ("true", "result", "(exit status 0)", "(no output)"),
+    "not done": ("echo hi; exit 3", "failed", *["hi\n(exit status 3)"] * 2),
+    "an error": ("echo a\0b", "failed", *["ValueError: embedded null byte"] * 2),
+}
+
+
+@pytest.mark.parametrize("command, style, seen, sent", REPORTED.values(), ids=REPORTED)
+def test_a_call_and_its_result_are_reported(make, command, style, seen, sent):
     agent = make()
     block = run_tool(agent, call("bash", command=command))
-    [first, (last, text)] = agent.events
-    assert first == ("tool", f"[bash] {command}")
-    assert last == style and text.startswith(result)
-    about = {"type": "tool_result", "tool_use_id": "toolu_bash", "content": text}
-    assert block == about | ({"is_error": True} if style == "failed" else {})
+    assert agent.events == [("tool", f"[bash] {command}"), (style, seen)]
+    about = {"type": "tool_result", "tool_use_id": "toolu_bash", "content": sent}
+    assert block == about | ({"is_error": True} if "Error" in seen else {})
+
+
+LINES_OF_CALLS = {
+    "[bash] ls": ("bash", {"timeout": 60, "command": "ls"}),
+    "[read_file] a": ("read_file", {"offset": 5, "path": "a"}),
+    "[edit_file] a": ("edit_file", {"old_text": "x", "new_text": "y", "path": "a"}),
+    "[grep] a": ("grep", {"path": "b", "pattern": "a"}),
+    "[task] look": ("task", {"prompt": " ", "description": "look"}),
+    "[todo_write]": ("todo_write", {"items": ["[ ] one"]}),
+    "[compact] files": ("compact", {"focus": "files"}),
+    "[compact]": ("compact", {}),
+    "[list_dir]": ("list_dir", {"path": "a"}),
+}
+
+
+@pytest.mark.parametrize("line, given", LINES_OF_CALLS.items())
+def test_of_a_call_the_argument_that_matters_is_shown(make, line, given):
+    run_tool(agent := make(), call(given[0], **given[1]))
+    assert shown(agent, "tool") == [line]
 
 
 EMPTY = [("bash", {"command": "true"}), ("read_file", {"path": "blank"})]
@@ -140,6 +173,16 @@ def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name,
     assert done == ((name, given) not in QUIET)
 
 
+@pytest.mark.parametrize("path", FORGED)
+def test_the_question_names_the_file_that_is_written_on_one_line(make, path):
+    Path("there").write_text("a")
+    Path("link").symlink_to("there")
+    asked = []
+    agent = make(approve=lambda name, what: asked.append(what))
+    run_tool(agent, call("write_file", path=path, content="b"))
+    assert asked == [ASKED["edit_file"]] and Path("there").read_text() == "b"
+
+
 def test_an_edit_does_not_overwrite_what_changed_during_the_question(make):
     Path("there").write_text("one two")
 
@@ -158,7 +201,8 @@ HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703
 
 @pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b"])
 def test_a_diff_shows_every_byte_that_changes(new):
-    diff = diff_of("f", "\n".join(LINES), "\n".join([*LINES[:699], new, *LINES[700:]]))
+    new_lines = [*LINES[:699], new, *LINES[700:]]
+    diff = diff_of("f", "\n".join(LINES), "\n".join(new_lines))
     hunk = f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+{new}\n{TAIL}"
     assert diff == f"--- f\n+++ f\n{hunk}"
 
@@ -178,16 +222,36 @@ LONG_DIFFS = {
 
 @pytest.mark.parametrize("old, new, count, last", LONG_DIFFS.values(), ids=LONG_DIFFS)
 def test_a_diff_is_whole_and_soon_there(old, new, count, last):
-    lines = diff_of("f", "\n".join(old), "\n".join(new)).split("\n")
+    lines = diff_of("f", *("".join(f"{n}\n" for n in t) for t in (old, new))).split(
+        "\n"
+    )
     assert len(lines) == count and lines[-1] == last
 
 
 def test_of_too_many_lines_to_compare_all_the_old_ones_go_and_all_the_new_ones_come():
-    old, new = "same\n" * 9 + "\n".join(LINES), "same\n" * 9 + "\n".join(LINES[::-1])
-    at, *rest = diff_of("f", old, new).split("\n")[2:]
+    old, new = ["same"] * 9 + LINES, ["same"] * 9 + LINES[::-1]
+    at, *rest = diff_of("f", *("\n".join(t) + "\n" for t in (old, new))).split("\n")[2:]
     assert at == "@@ -7,50003 +7,50003 @@"
-    changed = [f"-{line}" for line in old.split("\n")[6:]]
-    assert rest == changed + [f"+{line}" for line in new.split("\n")[6:]]
+    assert rest == [f"-{line}" for line in old[6:]] + [f"+{line}" for line in new[6:]]
+
+
+ENDS = {
+    ("a\n", "a"): f" a\n+{NO_END}",
+    ("a", "a\n"): f" a\n-{NO_END}",
+    ("", "a\n"): "+a",
+    ("a\n\n", "a\n"): " a\n-",
+}
+
+
+@pytest.mark.parametrize("texts, lines", ENDS.items())
+def test_a_diff_shows_how_a_file_ends_and_no_line_that_is_none(texts, lines):
+    assert diff_of("f", *texts).split("@@\n")[1] == lines
+
+
+@pytest.mark.parametrize("new", ["b{}", "{}b", "{0}b{0}"])
+def test_a_change_anywhere_in_a_long_line_is_shown(new):
+    old, new = "x" * 400_000, new.format("x" * 200_000)
+    assert diff_of("f", old, new).split("\n")[3:5] == [f"-{old}", f"+{new}"]
 
 
 # --- Several calls ---
@@ -239,7 +303,8 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken_glob, at):
     "command, output",
     [
         ("echo out; echo err >&2", "out\nerr\n"),
-        ("echo said; exit 3", "said\n\n(exit status 3)"),
+        ("echo said; exit 3", "said\n(exit status 3)"),
+        ("exit 3", "(exit status 3)"),
         ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
     ],
 )
@@ -251,8 +316,16 @@ def test_bash_returns_what_the_command_says(use, command, output):
     "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
 def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
-    monkeypatch.setattr(program, "run", lambda argv, seconds: (f"{seconds} s", 0))
+    monkeypatch.setattr(program, "run", lambda _, seconds, *__: (f"{seconds} s", 0))
     assert use("bash", command="true", **given) == f"{seconds} s"
+
+
+def test_while_a_command_runs_its_newest_line_is_reported(make):
+    waited, seen = [], "printf 'one\n'; sleep 0.7; printf 'two\rthree'; sleep 0.7"
+    agent = make(emit=lambda *event: waited.append(event))
+    run_tool(agent, call("bash", command=seen))
+    lines = [text for style, text in waited if style == "wait"]
+    assert [*dict.fromkeys(lines)] == ["bash", "one", "three"] and len(lines) <= 5
 
 
 # --- read_file ---
@@ -320,12 +393,14 @@ def test_the_pages_of_a_file_put_together_are_the_file(use, text):
     assert all(len(page) <= 50_000 for page in found)
 
 
-@pytest.mark.parametrize("wide", ["x" * 50_001, "\U0001f600" * 90_000, "x" * 9_000_000])
-def test_a_line_wider_than_a_page_is_cut_with_a_note(use, wide):
+@pytest.mark.parametrize(
+    "wide, shown", [("x" * 50_001, 5e4), ("\U0001f600" * 9**5, 3e4)]
+)
+def test_a_line_wider_than_a_page_is_cut_with_a_note(use, wide, shown):
     Path("file").write_text(f"a\n{wide}\nb", "utf-8")
     first, cut, last = pages(use, "file")
-    shown, note = cut.split("\n")
-    assert (first, shown, last) == ("a", wide[:50_000], "b")
+    part, note = cut.split("\n")
+    assert (first, last) == ("a", "b") and wide.startswith(part) and len(part) >= shown
     assert note.startswith("(cut here") and "bash" in note
 
 
@@ -340,10 +415,54 @@ def test_a_file_of_10_mb_is_read_and_for_a_larger_one_there_is_bash(use, error_o
 REPLACE, NEW = {"old_text": "y", "new_text": "z"}, {"content": "z"}
 
 
-def test_a_page_has_no_more_than_half_the_threshold(make):
-    Path("file").write_text("x" * 60_000)
-    answer = run_tool(make(threshold=10_000), call("read_file", path="file"))
-    assert answer["content"].count("x") == 5_000
+LANGUAGES = {
+    "English": "x" * 70,
+    "Japanese": "\u65e5\u672c\u8a9e" * 20,
+    "quoted": '"\\\t"',
+    "emoji": "\U0001f600" * 50,
+    "control characters": "\x01" * 40,
+}
+WINDOWS = [
+    (2_000, 1),
+    (2_000, 4),
+    (20_000, 1),
+    (20_000, 9),
+    (170_616, 1),
+    (170_616, 40),
+]
+
+
+@pytest.mark.parametrize("threshold, count", WINDOWS)
+@pytest.mark.parametrize("line", LANGUAGES.values(), ids=LANGUAGES)
+def test_no_page_becomes_a_preview_in_any_language(make, line, threshold, count):
+    text = f"{line}\n" * (600_000 // len(line))
+    Path("file").write_text(text, "utf-8")
+    calls = [
+        call("read_file", path="file") | {"id": f"toolu_{n}"} for n in range(count)
+    ]
+    agent = make(threshold=threshold, keep_recent=0)
+    agent.messages = [typed("Read."), {"role": "assistant", "content": calls}]
+    run_tools(agent, calls)
+    assert tool_result_budget(agent.messages, threshold, save_result) is agent.messages
+    for page in outputs(agent.messages[-1]):
+        shown, _, note = page.rpartition("\n(more follows")
+        assert text.startswith(shown) and note and len(shown) >= 40
+
+
+def test_a_saved_result_is_read_back_page_by_page(make):
+    text = "\n".join("\u65e5\u672c\u8a9e" * 30 for _ in range(900))
+    path = save_result(text)
+    agent = make(threshold=20_000)
+    found = pages(lambda name, **given: TOOLS[name].handler(agent, **given), str(path))
+    assert "\n".join(found) == text and max(map(size, found)) <= 4_000
+
+
+@pytest.mark.parametrize(
+    "limit, lines", [(2_000, 2_000), (5_000, 2_000), (1_999, 1_999)]
+)
+def test_a_page_has_2_000_lines_at_most(use, limit, lines):
+    Path("file").write_text("x\n" * 5_000)
+    assert use("read_file", path="file", limit=limit).count("x\n") == lines
 
 
 # --- write_file and edit_file ---
@@ -374,8 +493,9 @@ EDITS = {
 @pytest.mark.parametrize("before, old, new, more, after", EDITS.values(), ids=EDITS)
 def test_an_edit_keeps_every_other_byte(use, before, old, new, more, after):
     Path("file").write_bytes(before)
-    use("edit_file", path="file", old_text=old, new_text=new, **more)
+    said = use("edit_file", path="file", old_text=old, new_text=new, **more)
     assert Path("file").read_bytes() == after
+    assert said == f"Replaced {2 if more else 1} in file."
 
 
 ALL = {"replace_all": True}
@@ -507,6 +627,14 @@ def test_a_subagent_that_fails_or_has_no_prompt_is_an_error(make, prompt, failur
     assert len(agent.client.requests) == 2 + len(failure)
 
 
+def test_of_a_subagent_that_dies_the_model_is_told_where_its_work_is(make):
+    work = reply(calls=[BASH]), api_error(400, "no such thing")
+    agent = make(reply(calls=[TASK]), *work, reply("I see."))
+    take_turn(agent, "How many?")
+    [error] = outputs(*agent.messages)
+    assert "no such thing" in error and str(subtranscript()) in error
+
+
 def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken_glob):
     work = reply(calls=[("glob", {"pattern": "*"})])
     agent = make(reply(calls=[TASK, TASK]), work, reply("Yes."))
@@ -527,6 +655,6 @@ def test_what_a_subagent_does_is_asked_for_and_indented_and_its_answer_shown(mak
     assert asked == [("bash", "echo from bash")]
     own, its = shown(agent, "tool")
     assert own.startswith("[task]") and its.startswith("  look: [bash]")
-    assert shown(agent, "result") == ["  look: from bash\n"]
+    assert shown(agent, "result") == ["  look: from bash\n(exit status 0)"]
     assert shown(agent, "answer") == ["There are 3."]
     assert "".join(shown(agent, "text")) == "Thanks."

@@ -218,6 +218,30 @@ def test_a_conversation_that_was_gone_on_with_is_listed_once_by_its_newest_file(
     assert remember(agent.messages)["words"] == ["One", *["Go on"] * 3]
 
 
+def test_a_conversation_that_its_own_terminal_goes_on_with_is_listed_beside(
+    make, again
+):
+    first = make(reply("Yes."), reply("Later."), reply("At last."))
+    take_turn(first, "One")
+    take_turn(second := again(first.transcript, reply("Again.")), "Go on")
+    assert listed()[0] == [second.transcript]
+    take_turn(first, "Later work")
+    os.utime(first.transcript, (2e9, 2e9))
+    assert listed()[0] == [first.transcript, second.transcript]
+    third = again(None, reply("Here."))  # the newest: the first terminal's
+    assert "Later work" in str(third.messages)
+    take_turn(third, "Go on")
+    assert {*listed()[0]} == {second.transcript, third.transcript}
+
+
+def test_a_file_of_the_same_name_in_another_folder_hides_nothing(make, again):
+    take_turn(first := make(reply("Yes.")), "One")
+    (elsewhere := Path("elsewhere") / first.transcript.name).parent.mkdir()
+    elsewhere.write_bytes(first.transcript.read_bytes())
+    take_turn(second := again(elsewhere, reply("Again.")), "Go on")
+    assert {*listed()[0]} == {first.transcript, second.transcript}
+
+
 def test_what_hides_no_conversation_is_empty_torn_damaged_or_a_folder(make, again):
     take_turn(agent := make(reply("Yes.")), "One")
     origin = json.dumps({"event": "continued", "from": str(agent.transcript)}).encode()

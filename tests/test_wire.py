@@ -6,12 +6,24 @@ said.
 """
 
 import itertools
+import json
 import re
 import threading
 
 import httpx2
 import pytest
-from builders import LONG, READ, SMALL, SUMMARY, WRITE, fails, goes_on, said, shown
+from builders import (
+    LONG,
+    READ,
+    SMALL,
+    SUMMARY,
+    WRITE,
+    fails,
+    goes_on,
+    results,
+    said,
+    shown,
+)
 from stub import api_error, reply
 from wire import Cut, event, mock_client, serve
 
@@ -271,6 +283,183 @@ def test_in_a_summary_too_all_thinking_is_removed_and_its_words_not_shown(wired,
     streamed = "".join(shown(agent, "text"))
     assert "All is well." not in streamed and streamed.endswith(WHOLE)
     assert agent.failures == 0 and goes_on(agent)
+
+
+# ---- other providers behind ANTHROPIC_BASE_URL ----
+
+NO_ADAPTIVE = "adaptive thinking is not supported on this model"
+UNKNOWN = "messages.1.content.0: Input tag 'thinking' found, expected one of 'text'"
+
+
+@pytest.mark.parametrize(
+    "text", [NO_ADAPTIVE, "thinking: Extra inputs are not permitt"]
+)
+def test_where_thinking_is_refused_it_is_done_without_and_said_once(wired, text):
+    refused = api_error(400, text)
+    agent = wired(refused, reply(calls=[READ]), reply(WHOLE), thinking=True)
+    assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
+    asked = ["thinking" in request for request in agent.client.requests]
+    assert asked == [True, *[False] * 3]
+    assert len([t for t in shown(agent, "layer") if "[thinking]" in t]) == 1
+
+
+def test_where_thinking_in_the_history_is_refused_a_summary_can_still_be_made(wired):
+    refused = api_error(400, UNKNOWN)
+    agent = wired(reply(LONG, thinking="hm"), refused, refused, thinking=True, **SMALL)
+    take_turn(agent, "Tell me a story")
+    agent.client.stub.enqueue(SUMMARY, reply(WHOLE))
+    assert take_turn(agent, "Go on") == WHOLE and not agent.thinking
+    assert [thoughts(request) for request in agent.client.requests] == [0, 1, 0, 0, 0]
+    assert goes_on(agent)
+
+
+# words for a smaller maximum, of which it is the second number
+LESS = [
+    "max_tokens: 16384 > 8192, which is the maximum allowed for claude-3-5-20241022",
+    "max_tokens is too large: 16384. This model supports at most 8192 tokens",
+    "The maximum tokens you requested (16384) exceeds the model limit of 8192.",
+]
+
+
+@pytest.mark.parametrize("text", LESS)
+def test_a_smaller_maximum_of_a_reply_is_taken_from_the_refusal_and_said_once(
+    wired, text
+):
+    agent = wired(api_error(400, text), reply(calls=[READ]), reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
+    asked = [request["max_tokens"] for request in agent.client.requests]
+    assert asked == [16_384, *[8_192] * 3]
+    assert len([t for t in shown(agent, "layer") if "8,192" in t]) == 1
+
+
+def test_a_400_that_names_no_smaller_maximum_is_not_tried_again(wired):
+    agent = wired(api_error(400, "max_tokens: Input should be greater than 0"))
+    assert "max_tokens" in fails(agent, "Hi") and len(agent.client.requests) == 1
+
+
+VLLM = "This model's maximum context length is 32768 tokens. However, you requested "
+VLLM += "40000 tokens (23616 in the messages, 16384 in the completion)."
+LLAMA = "request (37924 tokens) exceeds the available context size (32768 tokens)"
+OLDER = "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000"
+GEMINI = "The input token count (1196265) exceeds the maximum number of tokens allowed "
+GEMINI += "(1048575)."
+GROK = "maximum prompt length is 131072 but the request contains 537812 tokens"
+# a status, words for "too long", the length and the maximum that they name
+TOO_LONG = [
+    (400, "prompt is too long: 37924 tokens > 32000 maximum", 37924, 32000),
+    (400, OLDER, 188240, 200000),
+    (400, "Input is too long for requested model.", 0, 0),
+    (400, VLLM, 23616, 32768),
+    (400, LLAMA, 37924, 32768),
+    (500, "the request exceeds the available context size", 0, 0),
+    (400, GROK, 537812, 131072),
+    (400, GEMINI, 1196265, 1048575),
+    (400, "Your input exceeds the context window of this model", 0, 0),
+    (413, "Request exceeds the maximum size", 0, 0),
+]
+
+
+@pytest.mark.parametrize("status, text, tokens, maximum", TOO_LONG)
+def test_too_long_is_understood_in_other_words_and_with_its_numbers(
+    wired, pauses, status, text, tokens, maximum
+):
+    agent = wired(api_error(status, text))
+    with pytest.raises(program.PromptTooLong) as error:
+        program.ask(agent, [{"role": "user", "content": "Hi"}])
+    assert (error.value.tokens, error.value.maximum) == (tokens, maximum)
+    assert pauses == [] and text[:20] in str(error.value)
+
+
+def test_the_numbers_may_stand_beside_the_words(wired):
+    said = "the request exceeds the available context size"
+    error = {"code": 400, "message": said, "n_prompt_tokens": 14429, "n_ctx": 8192}
+    agent = wired((400, {}, {"error": error}))
+    with pytest.raises(program.PromptTooLong) as raised:
+        program.ask(agent, [{"role": "user", "content": "Hi"}])
+    assert (raised.value.tokens, raised.value.maximum) == (14429, 8192)
+
+
+def test_a_limit_of_tokens_a_minute_is_not_a_window(wired, pauses):
+    text = "This request would exceed the limit of 40,000 input tokens per minute"
+    agent = wired(api_error(429, text), reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and len(pauses) == 1
+
+
+PICTURE = {"type": "picture", "url": "x"}
+
+
+def block_events(block):
+    """The events of a block that comes whole."""
+    yield event("content_block_start", index=0, content_block=block)
+    yield event("content_block_stop", index=0)
+
+
+@pytest.mark.parametrize("unknown", [PICTURE, {"type": "fallback"}])
+def test_a_block_of_an_unknown_type_is_left_out_of_a_reply_that_is_paid_once(
+    wired, pauses, unknown
+):
+    blocks = [*block_events({"type": "text", "text": WHOLE})]
+    blocks += [b.replace(b'"index": 0', b'"index": 1') for b in block_events(unknown)]
+    agent = wired(stopped(*blocks, stop="end_turn"))
+    assert take_turn(agent, "Hi") == WHOLE and pauses == []
+    assert agent.messages[1:] == [said(WHOLE)] and goes_on(agent)
+
+
+@pytest.mark.parametrize("signature", ["", None])
+def test_thinking_without_a_signature_is_not_kept(wired, signature):
+    unsigned = {"type": "thinking", "thinking": "hm", "signature": signature}
+    unsigned = {key: unsigned[key] for key in unsigned if unsigned[key] is not None}
+    blocks = [*block_events(unsigned)]
+    text = block_events({"type": "text", "text": WHOLE})
+    blocks += [b.replace(b'"index": 0', b'"index": 1') for b in text]
+    agent = wired(stopped(*blocks, stop="end_turn"))
+    assert take_turn(agent, "Hi") == WHOLE
+    assert agent.messages[1:] == [said(WHOLE)] and goes_on(agent)
+
+
+def to_bash(timeout):
+    command = f'{{"command": "true", "timeout": {timeout}}}'
+    return broken_call(command).replace(b"write_file", b"bash")
+
+
+# a call as it came, and a word of the error that answers it
+ODD_CALLS = {
+    "infinity": (to_bash("1e999"), "schema"),
+    "not a number": (to_bash("NaN"), "schema"),
+    "a list for an input": (broken_call('["notes.txt"]'), "schema"),
+    "a name with a dot": (broken_call("{}").replace(b"write_f", b"fs.f"), "no tool"),
+    "an id of Kimi": (broken_call("{}").replace(b"toolu_x", b"bash:0"), "schema"),
+    "an empty id": (broken_call("{}").replace(b"toolu_x", b""), "schema"),
+}
+
+
+@pytest.mark.parametrize("case", ODD_CALLS)
+def test_a_call_that_could_not_be_sent_back_is_mended_and_answered_in_one_try(
+    wired, pauses, case
+):
+    given, named = ODD_CALLS[case]
+    agent = wired(given, given, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and pauses == []
+    assert all(
+        r["is_error"] and named in r["content"] for r in results(*agent.messages)
+    )
+    assert len(results(*agent.messages)) == 2 and goes_on(agent)
+
+
+def test_a_page_instead_of_a_stream_is_said_to_be_none(wired):
+    agent = wired(*[b"<html>\n<body>Log in</body>\n</html>"] * 5)
+    assert "no event stream" in fails(agent, "Hi")
+
+
+@pytest.mark.parametrize("count", [12.5, None, -5])
+def test_a_count_that_is_no_whole_number_is_not_believed(wired, count):
+    usage = {"input_tokens": 5, "output_tokens": 1}
+    odd = {"input_tokens": count, "output_tokens": count}
+    block = b"".join(block_events({"type": "text", "text": WHOLE}))
+    stream = stopped(block, stop="end_turn")
+    stream = stream.replace(json.dumps(usage).encode(), json.dumps(odd).encode())
+    agent = wired(stream)
+    assert take_turn(agent, "Hi") == WHOLE and agent.bill["sent"] == 0
 
 
 # ---- answers that end in an unusual way ----

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from builders import call, did, history, outputs, prompt, said, texts, turn_into
+from builders import call, did, history, outputs, prompt, said, shown, texts, turn_into
 from stub import reply
 
 import agent as program
@@ -48,16 +48,75 @@ def test_rules_have_8_000_tokens_at_most_and_a_note_where_they_are_cut(make, tex
     assert "[cut here" in rules
 
 
-NO_RULES = ["folder", "pipe", "../outside", "AGENTS.md", b"", b"\0", ".env"]
+@pytest.mark.parametrize("threshold, most", [(170_616, 8_000), (8_000, 1_000)])
+def test_rules_have_an_eighth_of_the_threshold_at_most_which_is_said(
+    make, threshold, most
+):
+    Path("AGENTS.md").write_text("word " * 9_000)
+    agent = make(threshold=threshold)
+    assert 0.8 * most < size(agent.system["AGENTS.md"]) < most + 50
+    assert shown(agent, "error") == [f"[rules] AGENTS.md is cut: over {most:,} tokens"]
 
 
-@pytest.mark.parametrize("what", NO_RULES)
-def test_what_is_no_file_of_the_workspace_gives_no_rules(make, what):
+NO_RULES = {
+    "folder": "no file",
+    "pipe": "no file",
+    "../outside": "outside",
+    "AGENTS.md": "no file",
+    b" \n": "empty",
+    "Use tabs.".encode("utf-16"): "UTF-8",
+    ".env": "secrets",
+}
+
+
+@pytest.mark.parametrize("what, reason", NO_RULES.items())
+def test_rules_that_cannot_be_used_are_named_with_the_reason(make, what, reason):
     bare = make().system
     for path in ("AGENTS.md", "../outside", ".env"):
         Path(path).write_text("hidden")
     turn_into(Path("AGENTS.md"), what)
-    assert make().system == bare
+    found, [line] = program.find_rules()
+    assert found is None and make().system == bare
+    assert line.startswith("[rules] AGENTS.md is not used: ") and reason in line
+
+
+def test_rules_that_may_not_be_read_are_named_and_the_next_ones_count(monkeypatch):
+    for name in ("AGENTS.md", "CLAUDE.md"):
+        Path(name).write_text("hidden")
+    errors = iter([PermissionError(13, "Permission denied")])
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda p: raise_next(errors) or read(p))
+    found, [line] = program.find_rules()
+    assert found == Path("CLAUDE.md") and "Permission denied" in line
+
+
+def raise_next(errors):
+    """Raise the next of the errors, if there is one left."""
+    for error in errors:
+        raise error
+
+
+ABOVE = {
+    "the nearest": (["AGENTS.md", "../AGENTS.md"], ["../../.git"], "AGENTS.md"),
+    "at the root": (["../../CLAUDE.md"], ["../../.git"], "../../CLAUDE.md"),
+    "not above the root": (["../../AGENTS.md"], ["../.git"], None),
+    "no repository": (["../AGENTS.md"], [], None),
+    "the workspace is the root": (["../AGENTS.md"], [".git", "../.git"], None),
+}
+
+
+@pytest.mark.parametrize("files, folders, used", ABOVE.values(), ids=ABOVE)
+def test_the_nearest_rules_count_up_to_the_root_of_the_repository(
+    make, monkeypatch, files, folders, used
+):
+    Path("a/b").mkdir(parents=True)
+    monkeypatch.chdir("a/b")
+    for path in folders:
+        Path(path).mkdir()
+    for path in files:
+        Path(path).write_text(f"Rules of {path}")
+    assert program.find_rules() == (used and Path(used), [])
+    assert (f"Rules of {used}\n" in prompt(make())) == bool(used)
 
 
 # --- Skills ---
@@ -153,6 +212,11 @@ def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
     assert (agent.system, agent.tools) == (bare.system, bare.tools)
 
 
+def test_skills_in_another_folder_are_none(make):
+    skill(path=".other/skills/review/SKILL.md")
+    assert make().skills == {} and program.find_skills() == ({}, [])
+
+
 def test_skills_in_a_folder_that_is_a_link_to_another_are_left_out(make):
     skill(path="../elsewhere/skills/review/SKILL.md")
     Path(".agents").symlink_to("../elsewhere")
@@ -239,5 +303,8 @@ def test_many_skills_take_a_bounded_part_of_each_request(make):
         skill(head, f".agents/skills/s{number}/SKILL.md")
     agent = make(reply("Hello."), window=30_000, max_output=8_000)
     assert take_turn(agent, "Hi") == "Hello."
-    assert size(agent.system) < agent.threshold // 4 and "more" in prompt(agent)
+    most = agent.threshold // 8
+    assert 0.8 * most < size(agent.system["skills"]) < most + 50
+    count = prompt(agent).count("\n- s")
+    assert prompt(agent).endswith(f"\n- and {150 - count} more")
     assert len(program.first_screen(agent, unasked=False)) < 300

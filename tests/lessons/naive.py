@@ -182,7 +182,7 @@ def append_for_ever(client, messages, before=list):
 
 
 def chapter_1():
-    """The loop, and the wall"""
+    """Three layers in one screen"""
     names = write_files(16, 48_000)
     script = [*reads(names), reply("All read.")]
     first, second, messages = Model(*script), Model(*script), [person("Read all.")]
@@ -235,7 +235,7 @@ def characters_by_4(text):
 
 
 def chapter_3():
-    """Counting"""
+    """Counting, and when"""
     text, late = "文脈は有限だ。" * 500, "文" * 200_000
     model = Model(reply("はい。"), reply("はい。"))
     agent, _ = ours(model, text)
@@ -351,7 +351,7 @@ def summarise_over(messages):
 
 
 def chapter_6():
-    """When"""
+    """Windows of every size"""
     windows = 8_000, 16_000, 32_000, 200_000, 1_000_000
     print("  window  " + "".join(f"{window:>10,}" for window in windows))
     mine = [program.auto_compact_threshold(w, min(16_384, w // 3)) for w in windows]
@@ -407,7 +407,7 @@ def chapter_7():
     left = str(pay_and_forget(model, messages)).count("long summary")
     mine = Model(*script, reply("None."), summaries=[""])
     agent, _ = ours(mine, task, threshold=60_000, keep_recent=100)
-    asked, usage = mine.asked[0], mine.usages[mine.requests.index(mine.asked[0])]
+    asked, usage = mine.asked[0], mine.usages[mine.bodies.index(mine.asked[0])]
     whole = task in str(asked)
     say(f"""
         {PRICES}

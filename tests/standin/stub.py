@@ -158,8 +158,7 @@ def tokens(value):
 
 def count(system, tools, messages):
     """Tokens of a request; keys of our own in a message are left out."""
-    sent = [{"role": m["role"], "content": m["content"]} for m in messages]
-    return tokens([system or "", tools or [], sent])
+    return tokens([system or "", tools or [], [*map(in_short, messages)]])
 
 
 def blocks(content):
@@ -186,11 +185,21 @@ def unmarked(data):
     """JSON as bytes without cache markers, which are no part of a conversation."""
     if b'"cache_control":' not in data:
         return data
+    return encoded(json.loads(data, object_hook=without_marker))
 
-    def strip(fields):
-        return {key: fields[key] for key in fields if key != "cache_control"}
 
-    return encoded(json.loads(data, object_hook=strip))
+def without_marker(block):
+    return {key: block[key] for key in block if key != "cache_control"}
+
+
+def in_short(message):
+    """A message without cache markers, and a string for a text that stands alone."""
+    role, content = message["role"], message["content"]
+    if isinstance(content, list):
+        content = [*map(without_marker, content)]
+    if role == "user" and [*map(set, content)] == [{"type", "text"}]:
+        content = content[0]["text"]
+    return {"role": role, "content": content}
 
 
 def body_of(request):
@@ -457,15 +466,17 @@ def short_hash(text):
 class StubClient:
     """Stands in for `anthropic.Anthropic` wherever a client is an argument.
 
-    `requests` holds the arguments of every request, `refused` the errors of those that
-    were invalid, `too_long` of those longer than the window; a fixture can assert that
-    `refused` is empty. A request that is refused takes no reply from the queue.
+    `bodies` holds the arguments of every request. `requests` has them shorter: without
+    the cache markers in the messages, and a text that stands alone as a string.
+    `refused` holds the errors of those that were invalid, `too_long` of those longer
+    than the window; a fixture can assert that `refused` is empty. A request that is
+    refused takes no reply from the queue.
     """
 
     def __init__(self, *replies, window=200_000, max_output=64_000, adaptive=True):
         self.queue = deque(replies)
         self.window, self.max_output, self.adaptive = window, max_output, adaptive
-        self.requests, self.refused, self.too_long = [], [], []
+        self.bodies, self.requests, self.refused, self.too_long = [], [], [], []
         self.info: Any = None  # replaces `model_info`, see wire.py
         self.cached = set()
         self.messages = SimpleNamespace(stream=lambda **request: Stream(self, request))
@@ -494,7 +505,9 @@ class StubClient:
 
     def take(self, request):
         """Record and check `request`; return what is next in the queue, or raise it."""
-        self.requests.append(copied(request))
+        self.bodies.append(copied(request))
+        messages = [*map(in_short, self.bodies[-1]["messages"])]
+        self.requests.append({**self.bodies[-1], "messages": messages})
         try:
             check(request, self.window, self.max_output, self.adaptive)
         except (TypeError, ValueError, Refused) as error:
