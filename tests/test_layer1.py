@@ -122,7 +122,8 @@ def test_a_preview_fills_its_share_and_of_two_the_path_is_that_of_the_whole():
     once = budget(history(did("x" * 200_000)), 100_000, saved)
     twice = budget(once, 1_200, saved)
     [shown] = outputs(*twice)
-    assert "saved/200000.txt" in shown and 300 < program.size(shown) < 400  # T/3
+    assert shown.split("\n")[1].endswith("saved at saved/200000.txt")
+    assert 300 < program.size(shown) < 400  # T/3
 
 
 def test_the_file_holds_the_whole_result_and_is_named_by_its_content(make):
