@@ -197,8 +197,8 @@ def in_short(message):
     role, content = message["role"], message["content"]
     if isinstance(content, list):
         content = [*map(without_marker, content)]
-    if role == "user" and [*map(set, content)] == [{"type", "text"}]:
-        content = content[0]["text"]
+        if role == "user" and [*map(set, content)] == [{"type", "text"}]:
+            content = content[0]["text"]
     return {"role": role, "content": content}
 
 
