@@ -234,7 +234,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
 
 
 def layer_1(agent: Agent) -> None:
-    """Three steps, in this order: text reaches the disk before a placeholder does."""
+    """Three steps, in s08's order; each saves what it takes, so none can lose it."""
     messages = tool_result_budget(agent.messages, agent.threshold, save_result)
     replace_history(agent, "tool_result_budget", "large results saved", messages)
     most, words = agent.max_messages, agent.max_said
@@ -414,8 +414,8 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
     """
     focus, agent.focus = agent.focus, None
     old = agent.messages[: tail_from(agent.messages, keep)]
-    known = context_tokens(agent) < agent.compact_from
-    if unseen(old) == 0 or known or rebuild(agent, "", keep) is None:
+    too_soon = context_tokens(agent) < agent.compact_from
+    if unseen(old) == 0 or too_soon or rebuild(agent, "", keep) is None:
         agent.emit("layer", f"[{name}] nothing to compact")
         return False
     agent.tries += 1
@@ -690,9 +690,7 @@ def previews(
 def preview(text: str, share: int, path: str) -> str:
     """What stands for a text that is too large, in less than `share` tokens."""
     where = f"{len(text):,} characters, saved at {path}"
-    head = text[:PREVIEW_CHARS]
-    while head and size(f"{where}{head}") + 12 >= share:  # 12: of the tags
-        head = head[: len(head) * 7 // 8]
+    head = head_of(text[:PREVIEW_CHARS], max(0, share - size(where) - 14))  # the tags
     return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
 
 
@@ -756,12 +754,12 @@ def cut_to_fit(texts: Iterable[str], tokens: int, each: int) -> list[str]:
     """The first of the texts, about `tokens` together and `each` at most."""
     kept = []
     for text in texts:
-        room = 4 * min(tokens, each)  # bytes
-        if room < 200:
+        room = min(tokens, each)
+        if room < 50:
             break  # less is not worth a note
-        if len(text.encode()) > room:
-            head = text.encode()[: room - 80].decode(errors="ignore")
-            text = f"{head}\n[cut here: {len(text):,} characters in all]"
+        if size(text) > room:
+            note = f"[cut here: {len(text):,} characters in all]"
+            text = f"{head_of(text, room - 20)}\n{note}"
         kept.append(text)
         tokens -= size(text) + 8  # for the tags around it
     return kept
@@ -1558,8 +1556,8 @@ def first_page(agent: Agent, text: str) -> str:
 
 def head_of(text: str, tokens: int) -> str:
     """The beginning of a text, so many tokens by `size` at most."""
-    while size(text) > tokens:
-        text = text[: min(4 * tokens, len(text) * 7 // 8)]
+    while (whole := size(text)) > tokens:
+        text = text[: min(len(text) - 1, len(text) * tokens // whole)]
     return text
 
 
@@ -1653,24 +1651,20 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
+    syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \d, \b
     flags = "-nHI", syntax, "--null", "-D", "skip", "-e"
     with tempfile.TemporaryFile() as names:
         names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
         names.seek(0)
         argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
-        output, status = run(argv, GREP_SECONDS, stdin=names)
+        waiting = partial(agent.emit, "wait", "grep")
+        output, status = run(argv, GREP_SECONDS, lambda _: waiting(), names)
     if status is None:
         raise ToolError("It took too long: narrow the path or the pattern.")
-    found, faults = [], []
-    for line in output.split("\n"):
-        file, nul, text = line.partition("\0")
-        if len(text) > MAX_LINE_CHARS:
-            text = f"{text[:MAX_LINE_CHARS]} [line clipped]"
-        if nul:
-            found.append(f"{visible(file)}:{text}")
-        elif line.startswith("grep: "):
-            faults.append(line)
+    clip = partial(re.sub, rf"(.{{{MAX_LINE_CHARS}}}).+", r"\1 [line clipped]")
+    parts = [line.partition("\0") for line in output.split("\n")]
+    found = [f"{visible(file)}:{clip(text)}" for file, nul, text in parts if nul]
+    faults = [line for line, nul, _ in parts if line.startswith("grep: ") and not nul]
     if faults and not found:
         raise ToolError("\n".join(faults))
     if len(output) > MAX_OUTPUT_CHARS:
