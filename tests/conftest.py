@@ -178,7 +178,8 @@ def run(api, capsys, monkeypatch, tmp_path):
         for name, value in (usual | settings).items():
             monkeypatch.setenv(name, value)
         (tmp_path / "stdin").write_text(stdin)
-        monkeypatch.setattr(sys, "stdin", (tmp_path / "stdin").open())
-        return program.main([*argv]), *capsys.readouterr()
+        with (tmp_path / "stdin").open() as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            return program.main([*argv]), *capsys.readouterr()
 
     return go

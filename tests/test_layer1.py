@@ -67,10 +67,10 @@ def cut(messages):
 @pytest.mark.parametrize(
     "threshold, sizes, expected",
     [
-        (T, [159_000], [False]),
-        (T, [161_000], [True]),  # over 40,000 tokens
-        (40_000, [39_000], [False]),
-        (40_000, [41_000], [True]),  # over a quarter of the threshold
+        (T, [159_998], [False]),  # and two quotes
+        (T, [160_002], [True]),  # over 40,000 tokens
+        (40_000, [39_998], [False]),
+        (40_000, [40_002], [True]),  # over a quarter of the threshold
         (T, [60_000, 80_000, 60_000], [False, False, False]),
         (T, [60_000, 80_000, 60_001], [False, True, False]),  # over 200,000 characters
         (T, [90_000, 91_000, 50_000, 99_000], [False, True, False, True]),
@@ -118,6 +118,14 @@ def test_the_marker_has_the_path_the_size_and_the_first_2000_characters():
     assert marker.endswith("</persisted-output>")
 
 
+def test_a_preview_fills_its_share_and_of_two_the_path_is_that_of_the_whole():
+    once = budget(history(did("x" * 200_000)), 100_000, saved)
+    twice = budget(once, 1_200, saved)
+    [shown] = outputs(*twice)
+    assert shown.split("\n")[1].endswith("saved at saved/200000.txt")
+    assert 300 < program.size(shown) < 400  # T/3
+
+
 def test_the_file_holds_the_whole_result_and_is_named_by_its_content(make):
     texts = ["x" * 50_000, "y" * 50_000, "x" * 50_000]
     agent = make(threshold=30_000, messages=history(did(*texts)))
@@ -144,6 +152,12 @@ def test_a_snip_leaves_the_first_three_and_the_newest_and_parts_no_pair(length, 
     snipped = snip_compact(messages, most, TRANSCRIPT)
     assert snipped[:3] == messages[:3] and snipped[-1] == messages[-1]
     assert len(snipped) <= most // 2 + 2 and is_valid(snipped)
+
+
+def test_a_call_that_is_the_third_message_keeps_its_result():
+    messages = [typed("Wait."), *talk(99)]
+    snipped = snip_compact(messages, 50, TRANSCRIPT)
+    assert snipped[:4] == messages[:4] and is_valid(snipped)
 
 
 def test_what_the_person_typed_and_the_files_read_outlive_a_snip():
@@ -258,27 +272,31 @@ def test_a_result_that_the_model_has_not_seen_is_never_cleared(later):
 
 
 @pytest.mark.parametrize(
-    "keep, tokens, cleared",
+    "keep_recent, keep_tokens, cleared",
     [
-        (0, 249, 5),  # each is 1,000 characters and two quotes: 250 tokens
-        (0, 250, 4),
-        (0, 500, 3),
-        (0, 749, 3),
-        (0, 750, 2),
-        (0, 1_250, 0),
-        (1, 750, 2),
-        (3, 500, 2),
-        (4, 0, 1),
-        (5, 0, 0),
-        (99, 0, 0),
+        (0, 199, ["400 tokens", "100 tokens", "300 tokens", "200 tokens"]),
+        (0, 200, ["400 tokens", "100 tokens", "300 tokens"]),
+        (0, 499, ["400 tokens", "100 tokens", "300 tokens"]),
+        (0, 500, ["400 tokens", "100 tokens"]),
+        (0, 600, ["400 tokens"]),
+        (0, 1_000, []),
+        (1, 600, ["400 tokens"]),
+        (3, 500, ["400 tokens"]),
+        (2, 0, ["400 tokens", "100 tokens"]),
+        (4, 0, []),
+        (99, 0, []),
     ],
 )
 def test_the_newest_results_within_keep_tokens_stay_and_keep_recent(
-    keep, tokens, cleared
+    keep_recent, keep_tokens, cleared
 ):
-    messages = history(*(did("x" * 1_000) for _ in range(5)), said("Done."))
-    after = outputs(*clear(messages, keep, tokens))
-    assert [len(text) < 100 for text in after] == [n < cleared for n in range(5)]
+    sizes = [400, 100, 300, 200]
+    old = ["x" * (4 * tokens - 2) for tokens in sizes]  # 2: of its quotes
+    after = outputs(
+        *clear(history(*map(did, old), said("Done.")), keep_recent, keep_tokens)
+    )
+    gone = [n for n, was, is_now in zip(sizes, old, after) if is_now != was]
+    assert [f"{tokens} tokens" for tokens in gone] == cleared
 
 
 # 5 results are 10,000 tokens each, less a placeholder of 100 characters each
@@ -288,29 +306,30 @@ def test_it_clears_only_what_frees_min_savings_at_once(least, is_cleared):
     assert (clear(messages, min_savings=least) is not messages) == is_cleared
 
 
-@pytest.mark.parametrize(
-    "threshold, characters, seconds, limits, is_cleared",
-    [
-        (170_616, 79_900, 10, V5, False),
-        (170_616, 80_400, 10, V5, True),  # over 20,000 tokens
-        (40_000, 19_900, 10, V5, False),
-        (40_000, 20_400, 10, V5, True),  # over an eighth of the threshold
-        (170_616, 1_000, 290, V5, False),
-        (170_616, 1_000, 310, V5, True),  # today's cache lives five minutes
-        (170_616, 39_000, 400, {"clear_above": 0}, False),
-        (170_616, 41_000, 400, {"clear_above": 0}, True),  # over 10,000 tokens
-        (40_000, 9_900, 400, {"clear_above": 0}, False),
-        (40_000, 10_100, 400, {"clear_above": 0}, True),  # over a sixteenth
-    ],
-)
-def test_what_an_agent_clears_must_be_old_and_much_or_no_longer_cached(
-    make, threshold, characters, seconds, limits, is_cleared
-):
-    seen = history(did("x" * characters), said("Seen."))
-    agent = make(threshold=threshold, messages=seen, keep_recent=0, **limits)
+def after_layer_1(make, tokens, seconds, **limits):
+    """Whether a result of so many tokens is cleared so long after the last request."""
+    seen = history(did("x" * (4 * tokens - 2)), said("Seen."))  # 2: of its quotes
+    agent = make(messages=seen, keep_recent=0, clear_above=0, **limits)
     agent.last_request = time.monotonic() - seconds
     program.layer_1(agent)
-    assert (agent.messages is not seen) == is_cleared
+    return agent.messages is not seen
+
+
+@pytest.mark.parametrize("threshold, least", [(170_616, 20_000), (40_000, 40_000 // 8)])
+def test_while_the_cache_is_warm_it_clears_only_what_frees_min_savings(
+    make, threshold, least
+):
+    limits = {"seconds": 290, "threshold": threshold, "keep_tokens": 0}
+    assert not after_layer_1(make, least + 24, **limits)  # 25 are of the placeholder
+    assert after_layer_1(make, least + 25, **limits)
+
+
+@pytest.mark.parametrize("threshold, most", [(170_616, 10_000), (40_000, 40_000 // 16)])
+def test_once_it_is_cold_it_clears_all_but_the_newest_keep_tokens(
+    make, threshold, most
+):
+    assert not after_layer_1(make, most, seconds=310, threshold=threshold)
+    assert after_layer_1(make, most + 1, seconds=310, threshold=threshold)
 
 
 @pytest.mark.parametrize(

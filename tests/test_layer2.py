@@ -96,6 +96,11 @@ def test_the_limits_are_the_models_own_within_the_settings(
     assert (agent.window, agent.max_output, agent.threshold) == expected
 
 
+def test_the_threshold_is_that_of_v5_with_at_most_20000_for_the_reply():
+    assert program.auto_compact_threshold() == 200_000 - 16_384 - 13_000
+    assert program.auto_compact_threshold(200_000, 64_000) == 167_000
+
+
 # --- Counting ---
 
 
@@ -303,6 +308,7 @@ def test_of_many_words_the_first_and_the_newest_stay_within_the_budget(
         (["a" * 3_200, "b"], ["a" * 3_200, "b"]),  # 800 of 1,250 tokens
         (["a", "b" * 3_200], ["a", "b" * 3_200]),
         (["a" * 90_000, "b" * 800, "c" * 800], ["a" * 80, "c" * 800]),
+        (["a" * 8_000, *["b" * 4_000] * 40, "c" * 4_000], ["a" * 80, "c" * 80]),
     ],
 )
 def test_a_long_wish_stays_whole_or_leaves_room_for_the_newest(make, wishes, kept):
@@ -486,6 +492,17 @@ def test_what_a_compaction_leaves_is_half_of_the_room_at_most(make, skill, thres
         assert "Now." in str(new)
 
 
+@pytest.mark.parametrize("tokens, is_whole", [(2_000, True), (2_001, False)])
+def test_a_request_of_at_most_a_quarter_of_the_room_stays_whole(
+    make, monkeypatch, tokens, is_whole
+):
+    monkeypatch.setattr(program, "half_room", lambda agent: 4_000)
+    request = "w" * (4 * tokens - 2)  # 2: of its quotes
+    agent = make(messages=[said(BODY), typed(request)])
+    [new] = program.rebuild(agent, "Short.", 0)
+    assert (request in texts(new)[-1]) is is_whole
+
+
 def test_a_request_of_half_the_room_is_saved_and_stands_as_a_preview(long):
     paste = "a line of the log\n" * 1_300
     agent = long(SUMMARY, reply("Done."))
@@ -513,7 +530,8 @@ def test_a_summary_that_saves_nothing_is_asked_for_once_and_is_no_failure(make):
     agent = make(first, useless, *asks, reply("Done."))
     assert program.take_turn(agent, "Go.") == "Done."
     assert len(summaries(agent)) == 1 and agent.failures == 0
-    assert shown(agent, "layer").count("[compact] nothing to compact") == 3
+    told = [t for t in shown(agent, "layer") if "nothing to compact" in t]
+    assert ["no smaller" in text for text in told] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("length", [9_000, 30_000, 100_000])
@@ -541,6 +559,12 @@ def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(
     assert summaries(agent) == [] and agent.failures == 0
     assert f"[{name}] nothing to compact" in shown(agent, "layer")
     assert agent.messages[0] == typed(text)
+
+
+def test_without_the_model_too_it_is_said_that_there_is_nothing_to_compact(make):
+    agent = make(failures=3, messages=[typed("Hello.")])
+    assert not program.auto_compact(agent)
+    assert agent.events == [("layer", "[auto_compact] nothing to compact")]
 
 
 def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compacted):

@@ -193,13 +193,15 @@ def test_if_the_summary_fails_or_the_breaker_is_open_it_goes_without_the_model(
 
 
 def test_a_history_of_a_few_huge_messages_goes_with_a_note_of_what_was_not_seen(make):
-    print_it = ("bash", {"command": "printf 'x%.0s' {1..30000}"})
-    calls = [print_it, ("glob", {"pattern": "*"})]
+    long = {"command": f"printf 'x%.0s' {{1..30000}} # {'why ' * 99}"}
+    calls = [("bash", long), ("glob", {"pattern": "*"})]
     agent = make(reply(calls=calls), huge(210_000), reply("Done."))
     assert program.take_turn(agent, "Print it.") == "Done."
     [sent] = agent.client.requests[-1]["messages"]
-    [note] = [text for text in texts(sent) if "want of room" in text]
-    assert "bash" in note and "{1..30000}" in note and 'glob {"pattern": "*"}' in note
+    summary, note, *_ = texts(sent)
+    assert "<summary>" in summary and note.startswith("For want of room")
+    lost = [f"bash {json.dumps(long)[:200]}", 'glob {"pattern": "*"}']
+    assert note.split("\n")[1:] == lost
     assert texts(sent)[-1].endswith("Print it.") and summaries(agent) == []
 
 
@@ -221,6 +223,15 @@ def test_refused_after_both_remedies_it_is_one_clear_error_and_nothing_is_lost(
     assert texts(agent.messages[-1])[-1].endswith("Second wish.")
     assert program.remember(agent.messages)["words"] == ["First wish.", "Second wish."]
     assert program.take_turn(agent, "Third wish.") == "Done."
+
+
+def test_two_remedies_between_two_replies_are_all_however_small_the_window(worked):
+    first, *later = [huge(n + 1, n) for n in (14_000, 12_000, 6_000, 4_000)]
+    agent = worked(first, SUMMARY, *later)
+    for message in [typed("w" * 2_000), said("Yes.")] * 3:
+        program.commit(agent, message)
+    line = fails(agent, "Second wish.")
+    assert line.startswith("prompt is too long: 6001 tokens > 6000 maximum, and")
 
 
 # --- What was typed, or the newest results, are too large by the API's count alone ---

@@ -16,7 +16,7 @@ from stub import StubClient, reply
 
 import agent as program
 
-TURNS = 5_000 if LONG_TESTS else 2_000
+TURNS = 5_000 if LONG_TESTS else 1_000
 WINDOW, OUTPUT = 60_000, 16_384
 THRESHOLD = program.auto_compact_threshold(WINDOW, OUTPUT)
 TRACED = 100  # the last turns, in which the memory is measured, which is slow

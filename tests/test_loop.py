@@ -58,6 +58,11 @@ def test_text_and_thinking_are_shown_as_they_stream(make):
         assert len(pieces) > 1 and "".join(pieces) == whole
 
 
+def test_a_message_of_nothing_but_spaces_is_one_clear_line(make):
+    agent = make()
+    assert "say what to do" in fails(agent, " \n") and agent.messages == []
+
+
 def test_an_error_that_nobody_foresaw_is_not_swallowed(make):
     with pytest.raises(EmptyQueue):
         take_turn(make(), "Hi")
@@ -172,7 +177,7 @@ def test_thinking_that_was_cut_off_is_not_kept(make):
 
 
 def test_work_in_between_makes_a_cut_off_reply_the_first_one_again(make):
-    turns = [(cut_off(), cut_off(), reply(calls=[READ])) for _ in range(3)]
+    turns = [(*[cut_off()] * 3, reply(calls=[READ])) for _ in range(3)]
     agent = make(*itertools.chain(*turns), reply("Done."))
     assert take_turn(agent, "Work") == "Done."
 

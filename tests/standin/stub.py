@@ -23,7 +23,6 @@ Not covered: the limits on messages and megabytes, documents, server tools, the 
 of images, and how long or from what size on a cache entry lives.
 """
 
-import copy
 import hashlib
 import itertools
 import json
@@ -136,10 +135,21 @@ def api_error(status, message, type=None, headers=None):
 # --- Reading a request as the API does ---
 
 
+to_json = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":")
+).encode
+
+
 def encoded(value, errors="surrogatepass"):
     """`value` as the SDK puts it on the wire: compact JSON, not escaped, in UTF-8."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode(errors=errors)
+    return to_json(value).encode(errors=errors)
+
+
+def copied(value):
+    """A copy that no change reaches, of JSON: `deepcopy` takes four times as long."""
+    if isinstance(value, dict):
+        return {key: copied(value[key]) for key in value}
+    return [*map(copied, value)] if isinstance(value, list) else value
 
 
 def tokens(value):
@@ -187,8 +197,8 @@ def in_short(message):
     role, content = message["role"], message["content"]
     if isinstance(content, list):
         content = [*map(without_marker, content)]
-    if role == "user" and [*map(set, content)] == [{"type", "text"}]:
-        content = content[0]["text"]
+        if role == "user" and [*map(set, content)] == [{"type", "text"}]:
+            content = content[0]["text"]
     return {"role": role, "content": content}
 
 
@@ -225,7 +235,7 @@ def problems(body, max_output, adaptive):
     turns = merge_turns(body["messages"])
     yield from in_order(turns, body.get("tools"))
     yield from in_pairs(turns)
-    for where, block in Chain(body).read(turns):
+    for where, block in Chain(body).read(to_last_thinking(turns)):
         yield (
             f"{where}: Invalid `signature` in `{block['type']}` block. The block is "
             "bound to a different conversation. Remove the block, or set `thinking."
@@ -392,6 +402,12 @@ def in_latest(messages):
             )
 
 
+def to_last_thinking(turns):
+    """The turns up to the last that holds thinking: behind it no signature can fail."""
+    thinks = [any(b["type"] in SIGNED_IN for b in content) for _, content in turns]
+    return turns[: len(turns) - thinks[::-1].index(True)] if any(thinks) else []
+
+
 class Chain:
     """Reads a conversation and knows what a thinking block at its end is bound to.
 
@@ -489,7 +505,7 @@ class StubClient:
 
     def take(self, request):
         """Record and check `request`; return what is next in the queue, or raise it."""
-        self.bodies.append(copy.deepcopy(request))
+        self.bodies.append(copied(request))
         messages = [*map(in_short, self.bodies[-1]["messages"])]
         self.requests.append({**self.bodies[-1], "messages": messages})
         try:
@@ -509,10 +525,11 @@ class StubClient:
 
     def finish(self, request, given):
         """The message that `given`, a `reply`, becomes: signed, and with its usage."""
-        body, content = body_of(request), copy.deepcopy(given["content"])
-        chain = Chain(body)
-        list(chain.read(merge_turns(body["messages"])))
-        chain.extend(content)
+        body, content = body_of(request), copied(given["content"])
+        if any(block["type"] in SIGNED_IN for block in content):
+            chain = Chain(body)
+            list(chain.read(merge_turns(body["messages"])))
+            chain.extend(content)
         return {
             "id": f"msg_{len(self.requests):04}",
             "type": "message",
@@ -584,7 +601,7 @@ class Block(SimpleNamespace):
     """A content block of a reply, as the SDK gives it."""
 
     def to_dict(self, **_):
-        return copy.deepcopy(vars(self))
+        return copied(vars(self))
 
 
 class Stream:
