@@ -1251,10 +1251,8 @@ def drop_refused(agent: Agent) -> None:
     """Take back the message that the model refused to answer, or refusals go on."""
     cut = pair_safe(agent.messages, len(agent.messages) - 1)
     if "carried" not in agent.messages[cut]:
-        kept = agent.messages[:cut]
-        replace_history(
-            agent, "refusal", "what drew it is taken back", kept, record=True
-        )
+        what, kept = "what drew it is taken back", agent.messages[:cut]
+        replace_history(agent, "refusal", what, kept, record=True)
 
 
 def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
@@ -1263,15 +1261,15 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
     Returns the nudges used up: one for a part of a long answer, three for a reply
     without text. Raises AgentError when there are none left.
     """
-    cut_off, text = reply.stop == "max_tokens", text_of(reply.message)
-    nudges += 1 if cut_off and text and not calls else 3
+    text = text_of(reply.message)
+    nudges += 1 if text and not calls else 3
     if nudges > MAX_NUDGES:
         close_calls(agent)
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
     say = "Please continue."
-    if cut_off:
+    if text or calls:
         say = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
-    if cut_off and not calls and not text:
+    elif reply.stop == "max_tokens":
         say = "Your thinking took the whole reply. Think less, and answer in steps."
     if calls:
         run_tools(agent, calls, not_run=say)
