@@ -851,14 +851,14 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def commit(agent: Agent, entry: dict) -> None:
-    """Write a line, then let the conversation follow it; raises AgentError.
+    """Write a message or an event, then let the conversation follow; or AgentError.
 
     A file is gone on with only while it holds what this run wrote, and no more: not
     after `--resume`, a line that may be torn (Ctrl-C, a full disk), or its deletion.
     """
     line = to_bytes(entry) + b"\n"
-    messages = follow(agent.messages, json.loads(line))
-    path = agent.transcript
+    said, path = json.loads(line), agent.transcript
+    messages = said["messages"] if "event" in said else [*agent.messages, said]
     if not path.is_file() or path.stat().st_size != agent.log_bytes:
         begin_transcript(agent)
     append(agent.transcript, line)
@@ -888,11 +888,6 @@ def append(path: Path, data: bytes) -> None:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
 
 
-def follow(messages: list[dict], entry: dict) -> list[dict]:
-    """The conversation after a line of the transcript: a message, or an event."""
-    return entry["messages"] if "event" in entry else [*messages, entry]
-
-
 def replace_history(
     agent: Agent, name: str, what: str, messages: list, record=False
 ) -> None:
@@ -920,20 +915,16 @@ def load(path: Path) -> list[dict]:
     What a program wrote and this accepts, the API accepts. A last line that was torn
     off is left out. Raises AgentError with the number of a bad line.
     """
-    messages: list[dict] = []
-    ids, names = set[str](), dict[str, str]()
+    messages, ids = list[dict](), dict[str, str]()
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         entry = None
         try:
             entry = plain(json.loads(line))
             if "event" in entry:
-                messages, ids = [], set()
-            for message in follow([], entry):
-                for result in blocks(message, "tool_result"):
-                    given = result["tool_use_id"]
-                    result["tool_use_id"] = names.get(given, given)
-                names = mend_calls(blocks(message, "tool_use"), ids)
+                messages, ids = [], {}
+            for message in entry.get("messages", [entry]):
+                mend_calls(blocks(message, "tool_use", "tool_result"), ids)
                 check(message, messages)
                 messages.append(message)
         except DAMAGE as e:
@@ -972,21 +963,22 @@ def plain(value: Any) -> Any:
     return json.loads(text, parse_constant=str)
 
 
-def mend_calls(calls: list[dict], ids: set[str]) -> dict[str, str]:
-    """Give each call a name, an id and an input that the API takes.
+def mend_calls(content: list[dict], ids: dict[str, str]) -> None:
+    """Give calls a name, an id and an input that the API takes, results their new ids.
 
-    `ids` are those of all calls before. Returns the new id for each that was given.
+    `ids` has what became of each id so far, and each that was given.
     """
-    names = {}
-    for call in calls:
-        new, given = re.sub(UNFIT, "_", call.get("id") or "call"), call.get("input")
-        while new in ids:
-            new += f"_{len(ids)}"
-        ids.add(new)
-        names[call.get("id")] = new
-        call["input"] = given if type(given) is dict else {"input": given}
-        call |= {"id": new, "name": re.sub(UNFIT, "_", call["name"])[:128]}
-    return names
+    for block in content:
+        if block["type"] == "tool_result":
+            block["tool_use_id"] = ids[block["tool_use_id"]]
+        elif block["type"] == "tool_use":
+            given, value = str(block.get("id", "")), block.get("input")
+            new = re.sub(UNFIT, "_", given or "call")
+            while new in ids:
+                new += f"_{len(ids)}"
+            ids |= {given: new, new: new}
+            block["input"] = value if type(value) is dict else {"input": value}
+            block |= {"id": new, "name": re.sub(UNFIT, "_", block["name"])[:128]}
 
 
 def resume(agent: Agent, path: Path | None) -> None:
@@ -1184,7 +1176,8 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     with agent.client.messages.stream(**request) as stream:
         show_stream(agent, stream, quiet)
         final = stream.get_final_message()
-    reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
+    ids = {b["id"]: b["id"] for m in messages for b in blocks(m, "tool_use")}
+    reply = to_reply(final, ids)
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
 
@@ -1208,7 +1201,7 @@ def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
         raise ValueError("what came is no event stream of the Messages API")
 
 
-def to_reply(final: Any, ids: set[str]) -> Reply:
+def to_reply(final: Any, ids: dict[str, str]) -> Reply:
     """The SDK's answer as plain data; raises where it is not finished."""
     stop = final.stop_reason
     if stop is None:
@@ -1234,14 +1227,14 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, written)
 
 
-def sendable(content: list[dict], cut_off: bool, ids: set[str]) -> list[dict]:
+def sendable(content: list[dict], cut_off: bool, ids: dict[str, str]) -> list[dict]:
     """The blocks of a reply that the API takes back, the calls mended.
 
     No thinking that was cut, that stands alone or is not as it was signed, since a lone
     surrogate or an id in the reply had to be replaced, or a block was left out.
     """
     clean = plain(content)
-    mend_calls([b for b in clean if b["type"] == "tool_use"], ids)
+    mend_calls(clean, ids)
     clean = [block for block in clean if fits("assistant", block)]
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
     return useful if cut_off or not useful or clean != content else clean
