@@ -923,7 +923,7 @@ def load(path: Path) -> list[dict]:
             entry = plain(json.loads(line))
             if "event" in entry:
                 messages, ids = [], {}
-            for message in entry.get("messages", [entry]):
+            for message in drop_thinking(entry.get("messages", [entry])):
                 mend_calls(blocks(message, "tool_use", "tool_result"), ids)
                 check(message, messages)
                 messages.append(message)
@@ -931,20 +931,20 @@ def load(path: Path) -> list[dict]:
             if entry is not None or number < len(lines):
                 text = f"{path} is damaged in line {number}: {repr(e)[:200]}."
                 raise AgentError(text) from e
-    return drop_thinking(messages)
+    return messages
 
 
 def check(message: dict, before: list[dict]) -> None:
-    """Raise an error unless the API takes `message`, but for its thinking, there."""
+    """Raise an error unless the API takes `message` after those before."""
     said = content_of(message)
-    calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
+    calls = [b["id"] for m in before[-1:] for b in blocks(m, "tool_use")]
     answers = [block.get("tool_use_id") for block in said]  # results stand first
     if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
         raise ValueError(f"the calls {calls} are answered by {answers}")
-    if not said or not before and message["role"] != "user":
-        raise ValueError("nothing is said, or not by the user first")
+    if not before and message["role"] != "user":
+        raise ValueError("it is not the user's, as the first message has to be")
     for block in said:
-        if "thinking" not in block["type"] and not fits(message["role"], block):
+        if not fits(message["role"], block):
             raise ValueError(f"a {block['type']} block that the API would refuse")
     remember([*before[-1:], message])  # another program's tools may be unlike ours
 
