@@ -846,6 +846,7 @@ BLOCKS: dict[tuple[str, str], dict[str, type]] = {
     ("assistant", "thinking"): {"signature": str, "thinking": str},
     ("assistant", "redacted_thinking"): {"data": str},
 }
+REPLY_KEYS = {"type"}.union(*BLOCKS.values())
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -1086,11 +1087,10 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             raise
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
-            too_long = re.search(TOO_LONG, text) and status in (400, 500)
-            if too_long or status == 413:
+            if status == 413 or status in (400, 500) and re.search(TOO_LONG, text):
                 named = [re.search(words, str(error)) for words in (LENGTH, MAXIMUM)]
-                tokens, most = (int(found[1]) if found else 0 for found in named)
-                raise PromptTooLong(text, tokens, most) from error
+                numbers = [int(found[1]) if found else 0 for found in named]
+                raise PromptTooLong(text, *numbers) from error
             if status == 400 and (kept := do_without(agent, messages, text)):
                 messages = kept
             else:
@@ -1104,20 +1104,23 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
     It is left out from then on, and said once.
     """
     thinking, bare = "thinking" in text.lower(), drop_thinking(messages)
-    numbers = [int(n) for n in re.findall(r"\b\d{3,7}\b", text)]
-    less = max((n for n in numbers if n < agent.max_output), default=0)
     if thinking and bare is not messages:
         kept = drop_thinking(agent.messages)
         replace_history(agent, "thinking", "refused by the API, dropped", kept)
-    elif thinking and agent.thinking:
+        return bare
+    if thinking and agent.thinking:
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
-    elif less and re.search(r"(?i)max\w*[ _]tokens", text):
-        agent.max_output = less
-        agent.emit("layer", f"[max_tokens] a reply has {less:,} at most, says the API")
-    else:
-        return None
-    return bare if thinking else messages
+        return messages
+    less = [
+        n for n in re.findall(r"\b[1-9]\d{2,6}\b", text) if int(n) < agent.max_output
+    ]
+    if less and re.search(r"(?i)max\w*[ _]tokens", text):
+        agent.max_output = max(map(int, less))
+        most = f"{agent.max_output:,}"
+        agent.emit("layer", f"[max_tokens] a reply has {most} at most, says the API")
+        return messages
+    return None
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
@@ -1212,19 +1215,16 @@ def to_reply(final: Any, ids: dict[str, str]) -> Reply:
         raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
     usage = [getattr(final.usage, f"{name}_tokens", None) for name in COUNTED]
     counts = [n if type(n) is int and n > 0 else 0 for n in usage]
-    sent, read, written = sum(counts[:3]), counts[0], counts[3]
+    sent, read, output = sum(counts[:3]), counts[0], counts[3]
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
         return Reply(user(reason), stop, sent, read, 0)
-    content = []
-    for block in final.content:
-        known = {"type", *BLOCKS.get(("assistant", block.type), ())}
-        given = block.to_dict(exclude_none=True, warnings=False)  # in their order
-        if block.type != "text" or given.get("text", "").strip():
-            content.append({key: given[key] for key in given if key in known})
+    given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
+    given = [b for b in given if b["type"] != "text" or b.get("text", "").strip()]
+    content = [{key: b[key] for key in b if key in REPLY_KEYS} for b in given]
     kept = sendable(content, stop == "max_tokens", ids)
-    written = written if len(kept) == len(content) else size(kept)
-    return Reply({"role": "assistant", "content": kept}, stop, sent, read, written)
+    output = output if len(kept) == len(content) else size(kept)
+    return Reply({"role": "assistant", "content": kept}, stop, sent, read, output)
 
 
 def sendable(content: list[dict], cut_off: bool, ids: dict[str, str]) -> list[dict]:
