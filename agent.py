@@ -944,9 +944,8 @@ def check(message: dict, before: list[dict]) -> None:
         raise ValueError(f"the calls {calls} are answered by {answers}")
     if not before and message["role"] != "user":
         raise ValueError("it is not the user's, as the first message has to be")
-    for block in said:
-        if not fits(message["role"], block):
-            raise ValueError(f"a {block['type']} block that the API would refuse")
+    if unfit := [b["type"] for b in said if not fits(message["role"], b)]:
+        raise ValueError(f"a {unfit[0]} block that the API would refuse")
     remember([*before[-1:], message])  # another program's tools may be unlike ours
 
 
@@ -1065,9 +1064,8 @@ PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 
 # how providers say that a conversation is too long, how long it is, and what may be
 TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
 TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
-LENGTH = (
-    r"(?:too long: |context limit: |\(|contains |resulted in |prompt_tokens\D+)(\d+)"
-)
+LENGTH = r"(?:too long: |context limit: |contains |resulted in |prompt_tokens\D+|\()"
+LENGTH += r"(\d+)"
 MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
@@ -1214,8 +1212,8 @@ def to_reply(final: Any, ids: dict[str, str]) -> Reply:
     if stop not in STOPS:
         raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
     usage = [getattr(final.usage, f"{name}_tokens", None) for name in COUNTED]
-    counts = [n if type(n) is int and n > 0 else 0 for n in usage]
-    sent, read, output = sum(counts[:3]), counts[0], counts[3]
+    read, new, written, output = (n if type(n) is int and n > 0 else 0 for n in usage)
+    sent = read + new + written
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
         return Reply(user(reason), stop, sent, read, 0)
