@@ -22,7 +22,6 @@ and "saved" on a message are ours and are not sent: see `replacement`, `with_res
 """
 
 import argparse
-import codecs
 import difflib
 import hashlib
 import inspect
@@ -1291,7 +1290,7 @@ GREP_SECONDS = 10
 REPORT_SECONDS = 0.5  # between two reports of a command's newest line
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
-MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
+MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
 MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ_CHARS = 50_000  # of one read_file call; T/5 tokens if that is less
 MAX_NAMES = 1_000  # of one glob call
@@ -1309,6 +1308,7 @@ NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TO_BE_COPIED = r"(?!.*[._-](example|sample|template|dist)\Z)"
 SECRET = re.compile(rf"(?is){TO_BE_COPIED}\.{{1,2}}env(rc)?([._~-].*)?")  # file names
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
+MAX_KEY = 5_000
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, dict] = {
@@ -1430,8 +1430,8 @@ def text_in(path: Path, errors: str = "replace") -> str:
     """What is in a file of at most 10 MB, by `bytes.decode`; raises ToolError."""
     if not path.is_file():
         raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ToolError(f"It has over {MAX_FILE_BYTES:,} bytes: use bash.")
+    if path.stat().st_size > MAX_BYTES:
+        raise ToolError(f"It has over {MAX_BYTES:,} bytes: use bash.")
     if b"\0" in (data := path.read_bytes()):
         raise ToolError("It is binary, or no text in UTF-8: use bash.")
     return data.decode(errors=errors)
@@ -1440,31 +1440,39 @@ def text_in(path: Path, errors: str = "replace") -> str:
 def run(
     argv: list[str], seconds: float, report: Callable = str, stdin: Any = None
 ) -> tuple[str, int | None]:
-    """A command's output and its exit status, None if it was killed after `seconds`.
+    """What a command writes and its exit status, None if it was killed.
 
-    It has no API key; `report` is told its newest line. What is left of its session is
-    killed in the end: by then, what it started with setsid has left that.
+    That is after `seconds`, or after 10 MB. It has no API key; `report` is told its
+    newest line. What is left of its session is killed in the end: by then, what it
+    started with setsid has left that.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     streams = stdin or subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
-    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    head, tail, lost, due, end = "", "", 0, 0.0, time.monotonic() + seconds
+    output, due, end = bytearray(), 0.0, time.monotonic() + seconds
     with subprocess.Popen(argv, 0, None, *streams, **options) as process:
         try:
             while process.poll() is None and time.monotonic() < end:
+                if len(output) > MAX_BYTES:
+                    break
                 if time.monotonic() >= due:
-                    report(re.split(r"[\r\n]+", redact(tail[-2_000:]).strip())[-1])
+                    report(newest_line(output))
                     due = time.monotonic() + REPORT_SECONDS
-                tail += decode(read(process.stdout, 0.1))
-                head, tail, lost = cut_middle(head, tail, lost)
+                output += read(process.stdout, 0.1)
         finally:
             status = process.poll()
             end_session(process.pid, 0 if status is None else SETTLE_SECONDS)
-        tail += decode(read(process.stdout, 0), True)
-    head, tail, lost = cut_middle(head, tail, lost)
-    note = f"\n[{lost:,} characters left out]\n" if lost else ""
-    return redact(f"{head}{note}{tail}"), status
+        output += read(process.stdout, 0)
+    text = redact(output.decode(errors="replace"))
+    if len(output) > MAX_BYTES:
+        text = text[:-MAX_KEY]  # where it was stopped within a key
+    return cut_middle(text), status
+
+
+def newest_line(output: bytearray) -> str:
+    """The last line of an output that is not blank, "" if there is none."""
+    text = redact(output[-2_000:].decode(errors="replace"))
+    return re.split(r"[\r\n]+", text.strip())[-1]
 
 
 def read(pipe: Any, seconds: float) -> bytes:
@@ -1476,14 +1484,12 @@ def read(pipe: Any, seconds: float) -> bytes:
     return data
 
 
-def cut_middle(head: str, tail: str, lost: int) -> tuple[str, str, int]:
-    """Head and tail of an output, without keys, and how many characters are lost."""
+def cut_middle(text: str) -> str:
+    """A text without what is in its middle over 1,000,000 characters, and a note."""
     half = MAX_OUTPUT_CHARS // 2
-    if len(head) + len(tail) <= 2 * half:
-        return head, tail, lost
-    tail = redact(tail)  # before it is cut: a part of a key is not found any more
-    head, tail = (head, tail) if head else (tail[:half], tail[half:])
-    return head, tail[-half:], lost + max(0, len(tail) - half)
+    lost = len(text) - 2 * half
+    note = f"\n[{lost:,} characters left out]\n"
+    return f"{text[:half]}{note}{text[-half:]}" if lost > 0 else text
 
 
 def end_session(leader: int, seconds: float) -> None:
@@ -1511,9 +1517,10 @@ def session(leader: int) -> set[int]:
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace; returns its stdout and stderr.
 
-    timeout: seconds, 600 at most. Standard input is closed. What it leaves in the
-    background ends with it, unless started with setsid and writing to a file. Nothing
-    confines it: once approved, it can do whatever the user can.
+    timeout: seconds, 600 at most; over 10 MB of output end it as well. Standard input
+    is closed. What it leaves in the background ends with it, unless started with setsid
+    and writing to a file. Nothing confines it: once approved, it can do whatever the
+    user can.
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     ask_first(agent, "bash", command)
@@ -1521,7 +1528,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     output, status = run(argv, timeout, lambda line: waiting(line or "bash"))
     end = f"(exit status {status})"
     if status is None:
-        end = f"(killed: it was not done after {timeout} seconds)"
+        end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
     text = f"{output.rstrip()}\n{end}" if output.strip() else end
     agent.emit("failed" if status != 0 else "result", text)
     return output if status == 0 else text
@@ -1661,7 +1668,7 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
         output, status = run(argv, GREP_SECONDS, stdin=names)
     if status is None:
-        raise ToolError("It took too long: narrow the path or the pattern.")
+        raise ToolError("Too long or too much: narrow the path or the pattern.")
     found, faults = [], []
     for line in output.split("\n"):
         file, nul, text = line.partition("\0")

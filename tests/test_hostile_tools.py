@@ -616,12 +616,24 @@ def test_odd_output_reaches_model_and_transcript_as_text(make, bytes, text):
     assert lines_of(agent.transcript) == agent.messages
 
 
-def test_of_100_mb_head_and_tail_are_kept(use):
-    filling = "head -c 100000000 /dev/zero | tr '\\0' x"
+def test_of_9_mb_head_and_tail_are_kept(use):
+    filling = "head -c 9000000 /dev/zero | tr '\\0' x"
     content = use("bash", command=f"echo first; {filling}; echo last", timeout=600)
     assert content.startswith("first\nxxx") and content.endswith("xxxlast\n")
-    assert "\n[99,000,011 characters left out]\n" in content
+    assert "\n[8,000,011 characters left out]\n" in content
     assert len(content) < 1_001_000
+
+
+def test_a_command_that_writes_over_10_mb_is_killed_and_what_it_wrote_kept(use):
+    content = use("bash", command="echo first; yes more", timeout=600)
+    *lines, end = content.split("\n")
+    assert lines[:2] == ["first", "more"] and "more" in lines[-2]
+    assert end.startswith("(killed") and "10 MB" in end
+
+
+def test_what_a_command_writes_to_dev_stderr_empties_nothing(use):
+    said = use("bash", command="echo one; echo two >/dev/stderr; echo three")
+    assert said == "one\ntwo\nthree\n"
 
 
 # --- Memory ---
@@ -719,6 +731,7 @@ CAT, MILLION = ("bash", {"command": "cat config"}), "a" * 1_000_000
 LEAKS = {
     "clipped by grep": ("grep", {"pattern": "is"}, f"is {MILLION[:170]}{KEY}{MILLION}"),
     "a match in it": ("grep", {"pattern": "t-te"}, MILLION[:9_000] + KEY + MILLION),
+    "where it is killed": ("bash", {"command": "yes $(cat config)"}, KEY),
     "across the cut": (*CAT, MILLION[:499_990] + KEY + MILLION),
     "across the tail": (*CAT, MILLION + KEY + MILLION[:499_980]),
     "cut by read_file": ("read_file", {"path": "config"}, MILLION[:49_990] + KEY),
