@@ -43,6 +43,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -1294,7 +1295,7 @@ MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's out
 MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ_CHARS = 50_000  # of one read_file call; T/5 tokens if that is less
 MAX_NAMES = 1_000  # of one glob call
-MAX_LINE_CHARS = 300  # of a line that grep shows
+LONG_LINE = re.compile(r"(?<=\0.{300}).+")  # what grep leaves out of one, after 300
 MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
 MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
@@ -1308,7 +1309,6 @@ NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TO_BE_COPIED = r"(?!.*[._-](example|sample|template|dist)\Z)"
 SECRET = re.compile(rf"(?is){TO_BE_COPIED}\.{{1,2}}env(rc)?([._~-].*)?")  # file names
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
-MAX_KEY = 5_000
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, dict] = {
@@ -1440,48 +1440,33 @@ def text_in(path: Path, errors: str = "replace") -> str:
 def run(
     argv: list[str], seconds: float, report: Callable = str, stdin: Any = None
 ) -> tuple[str, int | None]:
-    """What a command writes and its exit status, None if it was killed.
+    """What a command writes, and its status; None: killed after `seconds`, or 10 MB.
 
-    That is after `seconds`, or after 10 MB. It has no API key; `report` is told its
-    newest line. What is left of its session is killed in the end: by then, what it
-    started with setsid has left that.
+    It has no API key. `report` is told the end of what it wrote so far. At last its
+    session is killed; what it started with setsid has left that by then.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     streams = stdin or subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
     output, due, end = bytearray(), 0.0, time.monotonic() + seconds
     with subprocess.Popen(argv, 0, None, *streams, **options) as process:
+        pipe: Any = process.stdout
+        os.set_blocking(pipe.fileno(), False)
         try:
-            while process.poll() is None and time.monotonic() < end:
+            while process.poll() is None and (now := time.monotonic()) < end:
                 if len(output) > MAX_BYTES:
                     break
-                if time.monotonic() >= due:
-                    report(newest_line(output))
-                    due = time.monotonic() + REPORT_SECONDS
-                output += read(process.stdout, 0.1)
+                if now >= due:
+                    report(redact(output[-2_000:].decode(errors="replace")))
+                    due = now + REPORT_SECONDS
+                select.select([], [], [], 0.01)
+                output += pipe.read(65_536) or b""  # all that a pipe holds
         finally:
             status = process.poll()
             end_session(process.pid, 0 if status is None else SETTLE_SECONDS)
-        output += read(process.stdout, 0)
-    text = redact(output.decode(errors="replace"))
-    if len(output) > MAX_BYTES:
-        text = text[:-MAX_KEY]  # where it was stopped within a key
-    return cut_middle(text), status
-
-
-def newest_line(output: bytearray) -> str:
-    """The last line of an output that is not blank, "" if there is none."""
-    text = redact(output[-2_000:].decode(errors="replace"))
-    return re.split(r"[\r\n]+", text.strip())[-1]
-
-
-def read(pipe: Any, seconds: float) -> bytes:
-    """What was written to a pipe; waits for it for so many seconds at most."""
-    ready = select.select([pipe], [], [], seconds)[0]
-    data = os.read(pipe.fileno(), 65_536) if ready else b""
-    if ready and not data:  # closed: who wrote to it may run on
-        select.select([], [], [], seconds / 5)
-    return data
+        output += pipe.read(65_536) or b""
+    kept = MAX_OUTPUT_CHARS if len(output) > MAX_BYTES else None  # it may end in a key
+    return redact(output.decode(errors="replace"))[:kept], status
 
 
 def cut_middle(text: str) -> str:
@@ -1524,8 +1509,12 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     ask_first(agent, "bash", command)
-    argv, waiting = ["bash", "-c", command], partial(agent.emit, "wait")
-    output, status = run(argv, timeout, lambda line: waiting(line or "bash"))
+
+    def report(end: str) -> None:
+        agent.emit("wait", re.split(r"[\r\n]+", end.strip())[-1] or "bash")
+
+    output, status = run(["bash", "-c", command], timeout, report)
+    output = cut_middle(output)
     end = f"(exit status {status})"
     if status is None:
         end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
@@ -1638,16 +1627,22 @@ def glob(agent: Agent, pattern: str) -> str:
 
     What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
     """
-    root = Path.cwd().resolve()
-    if ".." in Path(pattern).parts or pattern.count("**") > 2:
-        raise ToolError("A pattern has no .. and ** at most twice.")
-    inside(re.split(r"[^/]*[*?[]", pattern)[0])
-    skip = left_out(pattern)
-    found = [p for p in root.glob(pattern) if root in Path(os.path.realpath(p)).parents]
-    names = sorted(f"{p.relative_to(root)}{'/' * p.is_dir()}" for p in found)
-    names = [visible(n, "\n\t") for n in names if not skip(n)]
+    wanted = Path(pattern).parts
+    if not wanted or {"/", ".."} & {*wanted} or wanted.count("**") > 2:
+        raise ToolError("A pattern has no / at its head, no .., and ** at most twice.")
+    paths = [p for p in files_in(".", pattern) if matches(Path(p).parts, wanted)]
+    names = [visible(path, "\n\t") for path in paths]
     more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
     return "\n".join(names[:MAX_NAMES]) + more or "(no such files)"
+
+
+def matches(path: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    """Whether the parts of a path are what is wanted; ** is any number of them."""
+    if wanted[:1] == ("**",):
+        return matches(path, wanted[1:]) or (bool(path) and matches(path[1:], wanted))
+    if not path or not wanted:
+        return path == wanted
+    return fnmatchcase(path[0], wanted[0]) and matches(path[1:], wanted[1:])
 
 
 @tool
@@ -1661,61 +1656,53 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
     syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
-    flags = "-nHI", syntax, "--null", "-D", "skip", "-e"
+    argv = ["xargs", "-0", "grep", "-nHI", syntax, "--null", "-d", "skip", "-e"]
     with tempfile.TemporaryFile() as names:
-        names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
+        paths = searched(os.path.relpath(real), path)
+        names.write(b"\0".join(map(os.fsencode, paths)))
         names.seek(0)
-        argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
-        output, status = run(argv, GREP_SECONDS, stdin=names)
+        output, status = run([*argv, pattern, "--"], GREP_SECONDS, stdin=names)
     if status is None:
         raise ToolError("Too long or too much: narrow the path or the pattern.")
-    found, faults = [], []
-    for line in output.split("\n"):
-        file, nul, text = line.partition("\0")
-        if len(text) > MAX_LINE_CHARS:
-            text = f"{text[:MAX_LINE_CHARS]} [line clipped]"
-        if nul:
-            found.append(f"{visible(file)}:{text}")
-        elif line.startswith("grep: "):
-            faults.append(line)
+    output = LONG_LINE.sub(" [line clipped]", output)
+    lines = [line.partition("\0") for line in output.split("\n")]
+    found = [f"{visible(file)}:{text}" for file, nul, text in lines if nul]
+    faults = [said for said, nul, _ in lines if not nul and said.startswith("grep: ")]
     if faults and not found:
         raise ToolError("\n".join(faults))
-    if len(output) > MAX_OUTPUT_CHARS:
-        faults.append("(some is left out: narrow the path or the pattern)")
-    return "\n".join([*found, *faults]) or "(no matches)"
+    return cut_middle("\n".join([*found, *faults])) or "(no matches)"
 
 
-def files_in(path: str) -> list[str]:
-    """The files that grep searches there: no link, no secret, nothing left out.
-
-    What is no folder that can be read is one of them: it is a file, or grep says why.
-    """
-    found, errors, skip = [], [], left_out(path)
-    for folder, folders, names in os.walk(path, onerror=errors.append):
-        folders[:] = [name for name in folders if not skip(f"{folder}/{name}")]
-        found += [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
-    found = [f for f in found if os.path.isfile(f) and not os.path.islink(f)]
-    return sorted(f for f in found if not skip(f)) + [e.filename for e in errors]
+def searched(top: str, named: str) -> list[str]:
+    """The files there, but links and secrets; and folders, as grep names closed ones."""
+    paths = [p for p in [top, *files_in(top, named)] if not os.path.islink(p)]
+    paths = [p for p in paths if os.path.isfile(p) or os.path.isdir(p)]
+    return [p for p in paths if not SECRET.fullmatch(os.path.basename(p))]
 
 
-def left_out(named: str) -> Callable[[str], bool]:
-    """Whether glob and grep leave a path out: what git ignores, and is not `named`.
+def files_in(top: str, named: str) -> list[str]:
+    """The files and folders/ there, without those that git ignores, in order.
 
-    The usual folders of packages and builds where no git says what it ignores.
+    Where no git says what it ignores, without the usual folders of packages and builds.
+    All of them if `named` has the name of one that would be left out.
     """
     output, status = run(["bash", "-c", GIT_IGNORES], GREP_SECONDS)
-    ignored = {name.rstrip("/") for name in output.split("\0")}
-    no_git = status != 0 or "." in ignored  # all of it: a folder that git knows not
-    skipped = NOT_WRITTEN | NO_WORK if no_git else NOT_WRITTEN
+    ignored = {os.path.normpath(name) for name in output.split("\0")[:-1]}
+    names = NOT_WRITTEN
+    if status != 0 or "." in ignored:  # all of it: a folder that git knows not
+        ignored, names = set(), NOT_WRITTEN | NO_WORK
+    if {*Path(named).parts} & {*names, *map(os.path.basename, ignored)}:
+        ignored, names = set(), set()
 
-    def skip(path: str) -> bool:
-        parents = itertools.accumulate(Path(path).parts, "{}/{}".format)
-        names = (
-            Path(p).name for p in parents if p in ignored or Path(p).name in skipped
-        )
-        return next(names, "") not in ("", *Path(named).parts)
+    def kept(path: Path) -> bool:
+        return path.name not in names and str(path) not in ignored
 
-    return skip
+    found = []
+    for folder, folders, files in os.walk(top):
+        folders[:] = [name for name in folders if kept(Path(folder, name))]
+        found += [f"{Path(folder, name)}/" for name in folders]
+        found += [str(path) for name in files if kept(path := Path(folder, name))]
+    return sorted(found)
 
 
 @tool
