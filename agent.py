@@ -1421,8 +1421,8 @@ def inside(path: str, writing: bool = False, root: Path | None = None) -> Path:
     folders = {part.lower() for part in real.relative_to(root).parts}
     if writing and NOT_WRITTEN & folders:
         raise ToolError(f"{path} belongs to git or to the agent's own records.")
-    if writing and real.exists() and not (real.is_file() and os.access(real, os.W_OK)):
-        raise ToolError(f"{path} is not a file that can be written.")
+    if writing and real.exists() and not os.access(real, os.W_OK):
+        raise ToolError(f"{path} cannot be written.")
     return real
 
 
@@ -1562,9 +1562,8 @@ def head_of(text: str, tokens: int) -> str:
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    real = inside(path, writing=True)
-    old = text_in(real, "surrogateescape") if real.exists() else ""
-    replace_text(agent, "write_file", path, old, content)
+    real, old = to_change(path)
+    replace_text(agent, "write_file", real, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
 
@@ -1573,7 +1572,7 @@ def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
-    text = text_in(inside(path, writing=True), "surrogateescape")
+    real, text = to_change(path)
     dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if "\r\n" in text and dos_old in text:
         old_text, new_text = dos_old, dos_new
@@ -1581,18 +1580,23 @@ def edit_file(
     if count != 1 and not (count and replace_all is True):
         raise ToolError(f"old_text is {count} times in {path}: read it, and give more.")
     new = text.replace(old_text, new_text)
-    replace_text(agent, "edit_file", path, text, new)
+    replace_text(agent, "edit_file", real, text, new)
     return f"Replaced {count} in {path}."
 
 
-def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None:
+def to_change(path: str | Path) -> tuple[Path, str]:
+    """Where a file really is that may be written, and what is in it, "" if it is new."""
+    real = inside(str(path), writing=True)
+    return real, text_in(real, "surrogateescape") if real.exists() else ""
+
+
+def replace_text(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
     """Write a file after the person has seen what changes; raises ToolError."""
+    path = visible(os.path.relpath(real), "\n\t")
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    real = inside(path, writing=True)
-    ask_first(agent, name, diff_of(visible(os.path.relpath(real), "\n\t"), old, new))
-    real = inside(path, writing=True)  # once more: links change
-    if old != (text_in(real, "surrogateescape") if real.exists() else ""):
+    ask_first(agent, name, diff_of(path, old, new))
+    if to_change(real) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
