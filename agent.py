@@ -1482,9 +1482,10 @@ def end_session(leader: int, seconds: float) -> None:
     end = time.monotonic() + seconds
     while session(leader) and time.monotonic() < end:
         select.select([], [], [], 0.02)
-    for group in (group for _ in range(2) for group in session(leader)):  # new ones
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+    for _ in range(2):  # again, for those that began meanwhile
+        for group in session(leader):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
 
 
 def session(leader: int) -> set[int]:
@@ -1518,7 +1519,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     end = f"(exit status {status})"
     if status is None:
         end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
-    text = f"{output.rstrip()}\n{end}" if output.strip() else end
+    text = f"{output.rstrip()}\n{end}".lstrip("\n")
     agent.emit("failed" if status != 0 else "result", text)
     return output if status == 0 else text
 
@@ -1585,7 +1586,7 @@ def edit_file(
 
 
 def to_change(path: str | Path) -> tuple[Path, str]:
-    """Where a file really is that may be written, and what is in it, "" if it is new."""
+    """Where a file to be written really is, and what is in it, "" if it is new."""
     real = inside(str(path), writing=True)
     return real, text_in(real, "surrogateescape") if real.exists() else ""
 
@@ -1605,9 +1606,8 @@ def replace_text(agent: Agent, name: str, real: Path, old: str, new: str) -> Non
 def diff_of(path: str, old: str, new: str) -> str:
     """What changes in a file, as `diff -u` shows it.
 
-    Comparing takes time that grows faster than the square of the lines. So the lines at
-    the head and the end that stay are not compared, but for three; and of very many in
-    between all the old ones go and all the new ones come.
+    Comparing many lines takes minutes. So those that stay at the head and the end are
+    not compared, but for three; of too many in between all go, and the new ones come.
     """
     unended = "\n\\ No newline at end of file\n"
     ended = (t if t.endswith("\n") or not t else t + unended for t in (old, new))
@@ -1635,7 +1635,7 @@ def glob(agent: Agent, pattern: str) -> str:
     if not wanted or {"/", ".."} & {*wanted} or wanted.count("**") > 2:
         raise ToolError("A pattern has no / at its head, no .., and ** at most twice.")
     paths = [p for p in files_in(".", pattern) if matches(Path(p).parts, wanted)]
-    names = [visible(path, "\n\t") for path in paths]
+    names = [visible(p, "\n\t") + "/" * os.path.isdir(p) for p in paths]
     more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
     return "\n".join(names[:MAX_NAMES]) + more or "(no such files)"
 
@@ -1678,34 +1678,29 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
 
 
 def searched(top: str, named: str) -> list[str]:
-    """The files there, but links and secrets; and folders, as grep names closed ones."""
-    paths = [p for p in [top, *files_in(top, named)] if not os.path.islink(p)]
-    paths = [p for p in paths if os.path.isfile(p) or os.path.isdir(p)]
-    return [p for p in paths if not SECRET.fullmatch(os.path.basename(p))]
+    """What grep is given: files, and folders, of which it names those closed to it."""
+    paths = [path for path in [top, *files_in(top, named)] if not os.path.islink(path)]
+    paths = [path for path in paths if os.path.isfile(path) or os.path.isdir(path)]
+    return [path for path in paths if not SECRET.fullmatch(os.path.basename(path))]
 
 
 def files_in(top: str, named: str) -> list[str]:
-    """The files and folders/ there, without those that git ignores, in order.
+    """The files and folders there, without those that git ignores, in order.
 
     Where no git says what it ignores, without the usual folders of packages and builds.
     All of them if `named` has the name of one that would be left out.
     """
     output, status = run(["bash", "-c", GIT_IGNORES], GREP_SECONDS)
     ignored = {os.path.normpath(name) for name in output.split("\0")[:-1]}
-    names = NOT_WRITTEN
+    names, found = NOT_WRITTEN, set[str]()
     if status != 0 or "." in ignored:  # all of it: a folder that git knows not
         ignored, names = set(), NOT_WRITTEN | NO_WORK
     if {*Path(named).parts} & {*names, *map(os.path.basename, ignored)}:
         ignored, names = set(), set()
-
-    def kept(path: Path) -> bool:
-        return path.name not in names and str(path) not in ignored
-
-    found = []
     for folder, folders, files in os.walk(top):
-        folders[:] = [name for name in folders if kept(Path(folder, name))]
-        found += [f"{Path(folder, name)}/" for name in folders]
-        found += [str(path) for name in files if kept(path := Path(folder, name))]
+        paths = {name: os.path.normpath(f"{folder}/{name}") for name in folders + files}
+        found |= {paths[name] for name in paths.keys() - names} - ignored
+        folders[:] = [name for name in folders if paths[name] in found]
     return sorted(found)
 
 
