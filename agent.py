@@ -166,14 +166,6 @@ class PromptTooLong(AgentError):
         self.tokens, self.maximum = tokens, maximum  # 0 where the API does not say
 
 
-class NoSummary(AgentError):
-    """A finished reply is not the summary that was asked for."""
-
-
-class ToolError(Exception):
-    """A tool cannot do what it was asked; its text tells the model what to do."""
-
-
 # ---- the loop ----
 
 
@@ -389,6 +381,10 @@ No summary could be made. The transcript has everything: read its end, or search
 grep, for what you need to know of the work so far."""
 
 
+class NoSummary(AgentError):
+    """A finished reply is not the summary that was asked for."""
+
+
 def auto_compact_threshold(context_window=200_000, max_output=MAX_OUTPUT) -> int:
     """Tokens above which layer 2 summarises: v5's formula, half of a small window."""
     reserve = min(max_output, 20_000) + 13_000
@@ -538,7 +534,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     By a summary, once between two replies, else without the model. Raises AgentError
     where neither helps, with the history as it was.
     """
-    if 0 < error.maximum < agent.window:  # the settings promised more
+    if 4_000 <= error.maximum < agent.window:  # the settings promised more
         vars(agent).update(vars(limits(error.maximum, agent.max_output)))
     agent.counted = max(error.tokens or agent.window + 1, context_tokens(agent))
     agent.known = len(agent.messages)  # the API's count is right, ours was not
@@ -1088,7 +1084,8 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
             if status == 413 or status in (400, 500) and re.search(TOO_LONG, text):
-                named = [re.search(words, str(error)) for words in (LENGTH, MAXIMUM)]
+                said = re.sub(r"(?<=\d),(?=\d{3}\b)", "", str(error))  # 200,000
+                named = [re.search(words, said) for words in (LENGTH, MAXIMUM)]
                 numbers = [int(found[1]) if found else 0 for found in named]
                 raise PromptTooLong(text, *numbers) from error
             if status == 400 and (kept := do_without(agent, messages, text)):
@@ -1257,7 +1254,8 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
     text = text_of(reply.message)
     nudges += 1 if text and not calls else 3
     if nudges > MAX_NUDGES:
-        close_calls(agent)
+        if calls:
+            run_tools(agent, calls, not_run="Cut off: not run.")
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
     say = "Please continue."
     if text or calls:
@@ -1307,6 +1305,10 @@ JSON_TYPES: dict[Any, dict] = {
 }
 
 
+class ToolError(Exception):
+    """A tool cannot do what it was asked; its text tells the model what to do."""
+
+
 class Tool(NamedTuple):
     """What the model can call: what is sent of it, and what runs."""
 
@@ -1336,7 +1338,9 @@ def run_tools(agent: Agent, calls: list[dict], not_run: str = "") -> None:
             results.append(run_tool(agent, call))
     finally:  # after Ctrl-C as well
         why = not_run or "Interrupted by the user; it may have run in part."
-        results += [tool_result(c, why, is_error=True) for c in calls[len(results) :]]
+        for call in calls[len(results) :]:
+            results.append(tool_result(call, why, is_error=True))
+            why = not_run or "Not run: the call before it was interrupted."
         commit(agent, {"role": "user", "content": results})
 
 
@@ -1563,6 +1567,8 @@ def edit_file(
     """Replace old_text, which must occur exactly once unless replace_all is true."""
     real, text = to_change(path)
     dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
+    if dos_old != old_text and old_text in text and dos_old in text:
+        raise ToolError(f"{path} has it with both kinds of line ends: use bash.")
     if "\r\n" in text and dos_old in text:
         old_text, new_text = dos_old, dos_new
     count = text.count(old_text) if old_text else 0
@@ -1794,6 +1800,8 @@ def begin(agent: Agent) -> None:
         agent.tools["load_skill"] = TOOLS["load_skill"]
     agent.system = json.loads(to_bytes(parts))
     agent.skills = {name: path for name, (path, _) in skills.items()}
+    if fixed_tokens(agent) > agent.threshold:
+        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     whole = tool_result_budget(agent.messages, agent.threshold, save_result, start=0)
     agent.messages = whole
 
@@ -2088,6 +2096,8 @@ def context_parts(agent: Agent) -> Counter:
 def command(agent: Agent, line: str) -> None:
     """Carry out a /command; raises AgentError, or EOFError to leave."""
     name, _, rest = line.partition(" ")
+    if rest and name in COMMANDS and name not in ("/compact", "/resume"):
+        raise AgentError(f"{name} takes nothing after it: type it alone.")
     if name in LEAVE:
         raise EOFError
     if name in ("/compact", "/context") and not agent.system:
@@ -2284,8 +2294,6 @@ def connect(agent: Agent) -> None:
         own = [n if type(n) is int and n > 0 else sys.maxsize for n in reported]
         vars(agent).update(vars(limits(*own)))
         agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
-    if fixed_tokens(agent) > agent.threshold:
-        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     agent.client = client
 
 

@@ -1143,3 +1143,12 @@ def test_resume_takes_the_numbers_of_the_list(run, api):
     api.enqueue(reply("Gone on."))
     assert run("-p", "and?", "--resume", "2")[1] == "Gone on.\n"
     assert api.requests[-1]["messages"][0]["content"] == "question 0"
+
+
+@pytest.mark.parametrize(
+    "line", ["/clear the cache, please", "/quit smoking", "/help me"]
+)
+def test_a_command_that_takes_nothing_does_nothing_with_words_behind_it(make, line):
+    agent = make(messages=[{"role": "user", "content": "Go."}])
+    program.work_on(agent, line)
+    assert len(agent.messages) == 1 and "type it alone" in shown_by(agent, "error")[0]
