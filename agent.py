@@ -845,19 +845,20 @@ BLOCKS: dict[tuple[str, str], dict[str, type]] = {
     ("assistant", "thinking"): {"signature": str, "thinking": str},
     ("assistant", "redacted_thinking"): {"data": str},
 }
+REPLY_KEYS = {"type"}.union(*BLOCKS.values())
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def commit(agent: Agent, entry: dict) -> None:
-    """Write a line, then let the conversation follow it; raises AgentError.
+    """Write a message or an event, then let the conversation follow; or AgentError.
 
     A file is gone on with only while it holds what this run wrote, and no more: not
     after `--resume`, a line that may be torn (Ctrl-C, a full disk), or its deletion.
     """
     line = to_bytes(entry) + b"\n"
-    messages = follow(agent.messages, json.loads(line))
-    path = agent.transcript
+    said, path = json.loads(line), agent.transcript
+    messages = said["messages"] if "event" in said else [*agent.messages, said]
     if not path.is_file() or path.stat().st_size != agent.log_bytes:
         begin_transcript(agent)
     append(agent.transcript, line)
@@ -887,11 +888,6 @@ def append(path: Path, data: bytes) -> None:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
 
 
-def follow(messages: list[dict], entry: dict) -> list[dict]:
-    """The conversation after a line of the transcript: a message, or an event."""
-    return entry["messages"] if "event" in entry else [*messages, entry]
-
-
 def replace_history(
     agent: Agent, name: str, what: str, messages: list, record=False
 ) -> None:
@@ -919,41 +915,36 @@ def load(path: Path) -> list[dict]:
     What a program wrote and this accepts, the API accepts. A last line that was torn
     off is left out. Raises AgentError with the number of a bad line.
     """
-    messages: list[dict] = []
-    ids, names = set[str](), dict[str, str]()
+    messages, ids = list[dict](), dict[str, str]()
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         entry = None
         try:
             entry = plain(json.loads(line))
             if "event" in entry:
-                messages, ids = [], set()
-            for message in follow([], entry):
-                for result in blocks(message, "tool_result"):
-                    given = result["tool_use_id"]
-                    result["tool_use_id"] = names.get(given, given)
-                names = mend_calls(blocks(message, "tool_use"), ids)
+                messages, ids = [], {}
+            for message in drop_thinking(entry.get("messages", [entry])):
+                mend_calls(blocks(message, "tool_use", "tool_result"), ids)
                 check(message, messages)
                 messages.append(message)
         except DAMAGE as e:
             if entry is not None or number < len(lines):
                 text = f"{path} is damaged in line {number}: {repr(e)[:200]}."
                 raise AgentError(text) from e
-    return drop_thinking(messages)
+    return messages
 
 
 def check(message: dict, before: list[dict]) -> None:
-    """Raise an error unless the API takes `message`, but for its thinking, there."""
+    """Raise an error unless the API takes `message` after those before."""
     said = content_of(message)
-    calls = [b["id"] for b in blocks(before[-1], "tool_use")] if before else []
+    calls = [b["id"] for m in before[-1:] for b in blocks(m, "tool_use")]
     answers = [block.get("tool_use_id") for block in said]  # results stand first
     if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
         raise ValueError(f"the calls {calls} are answered by {answers}")
-    if not said or not before and message["role"] != "user":
-        raise ValueError("nothing is said, or not by the user first")
-    for block in said:
-        if "thinking" not in block["type"] and not fits(message["role"], block):
-            raise ValueError(f"a {block['type']} block that the API would refuse")
+    if not before and message["role"] != "user":
+        raise ValueError("it is not the user's, as the first message has to be")
+    if unfit := [b["type"] for b in said if not fits(message["role"], b)]:
+        raise ValueError(f"a {unfit[0]} block that the API would refuse")
     remember([*before[-1:], message])  # another program's tools may be unlike ours
 
 
@@ -971,21 +962,22 @@ def plain(value: Any) -> Any:
     return json.loads(text, parse_constant=str)
 
 
-def mend_calls(calls: list[dict], ids: set[str]) -> dict[str, str]:
-    """Give each call a name, an id and an input that the API takes.
+def mend_calls(content: list[dict], ids: dict[str, str]) -> None:
+    """Give calls a name, an id and an input that the API takes, results their new ids.
 
-    `ids` are those of all calls before. Returns the new id for each that was given.
+    `ids` has what became of each id so far, and each that was given.
     """
-    names = {}
-    for call in calls:
-        new, given = re.sub(UNFIT, "_", call.get("id") or "call"), call.get("input")
-        while new in ids:
-            new += f"_{len(ids)}"
-        ids.add(new)
-        names[call.get("id")] = new
-        call["input"] = given if type(given) is dict else {"input": given}
-        call |= {"id": new, "name": re.sub(UNFIT, "_", call["name"])[:128]}
-    return names
+    for block in content:
+        if block["type"] == "tool_result":
+            block["tool_use_id"] = ids[block["tool_use_id"]]
+        elif block["type"] == "tool_use":
+            given, value = str(block.get("id", "")), block.get("input")
+            new = re.sub(UNFIT, "_", given or "call")
+            while new in ids:
+                new += f"_{len(ids)}"
+            ids |= {given: new, new: new}
+            block["input"] = value if type(value) is dict else {"input": value}
+            block |= {"id": new, "name": re.sub(UNFIT, "_", block["name"])[:128]}
 
 
 def resume(agent: Agent, path: Path | None) -> None:
@@ -1074,9 +1066,8 @@ PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 
 # how providers say that a conversation is too long, how long it is, and what may be
 TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
 TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
-LENGTH = (
-    r"(?:too long: |context limit: |\(|contains |resulted in |prompt_tokens\D+)(\d+)"
-)
+LENGTH = r"(?:too long: |context limit: |contains |resulted in |prompt_tokens\D+|\()"
+LENGTH += r"(\d+)"
 MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
@@ -1096,11 +1087,10 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             raise
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
-            too_long = re.search(TOO_LONG, text) and status in (400, 500)
-            if too_long or status == 413:
+            if status == 413 or status in (400, 500) and re.search(TOO_LONG, text):
                 named = [re.search(words, str(error)) for words in (LENGTH, MAXIMUM)]
-                tokens, most = (int(found[1]) if found else 0 for found in named)
-                raise PromptTooLong(text, tokens, most) from error
+                numbers = [int(found[1]) if found else 0 for found in named]
+                raise PromptTooLong(text, *numbers) from error
             if status == 400 and (kept := do_without(agent, messages, text)):
                 messages = kept
             else:
@@ -1114,20 +1104,23 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
     It is left out from then on, and said once.
     """
     thinking, bare = "thinking" in text.lower(), drop_thinking(messages)
-    numbers = [int(n) for n in re.findall(r"\b\d{3,7}\b", text)]
-    less = max((n for n in numbers if n < agent.max_output), default=0)
     if thinking and bare is not messages:
         kept = drop_thinking(agent.messages)
         replace_history(agent, "thinking", "refused by the API, dropped", kept)
-    elif thinking and agent.thinking:
+        return bare
+    if thinking and agent.thinking:
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
-    elif less and re.search(r"(?i)max\w*[ _]tokens", text):
-        agent.max_output = less
-        agent.emit("layer", f"[max_tokens] a reply has {less:,} at most, says the API")
-    else:
-        return None
-    return bare if thinking else messages
+        return messages
+    less = [
+        n for n in re.findall(r"\b[1-9]\d{2,6}\b", text) if int(n) < agent.max_output
+    ]
+    if less and re.search(r"(?i)max\w*[ _]tokens", text):
+        agent.max_output = max(map(int, less))
+        most = f"{agent.max_output:,}"
+        agent.emit("layer", f"[max_tokens] a reply has {most} at most, says the API")
+        return messages
+    return None
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
@@ -1186,7 +1179,8 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     with agent.client.messages.stream(**request) as stream:
         show_stream(agent, stream, quiet)
         final = stream.get_final_message()
-    reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
+    ids = {b["id"]: b["id"] for m in messages for b in blocks(m, "tool_use")}
+    reply = to_reply(final, ids)
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
 
@@ -1210,7 +1204,7 @@ def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
         raise ValueError("what came is no event stream of the Messages API")
 
 
-def to_reply(final: Any, ids: set[str]) -> Reply:
+def to_reply(final: Any, ids: dict[str, str]) -> Reply:
     """The SDK's answer as plain data; raises where it is not finished."""
     stop = final.stop_reason
     if stop is None:
@@ -1220,30 +1214,27 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
     if stop not in STOPS:
         raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
     usage = [getattr(final.usage, f"{name}_tokens", None) for name in COUNTED]
-    counts = [n if type(n) is int and n > 0 else 0 for n in usage]
-    sent, read, written = sum(counts[:3]), counts[0], counts[3]
+    read, new, written, output = (n if type(n) is int and n > 0 else 0 for n in usage)
+    sent = read + new + written
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
         return Reply(user(reason), stop, sent, read, 0)
-    content = []
-    for block in final.content:
-        known = {"type", *BLOCKS.get(("assistant", block.type), ())}
-        given = block.to_dict(exclude_none=True, warnings=False)  # in their order
-        if block.type != "text" or given.get("text", "").strip():
-            content.append({key: given[key] for key in given if key in known})
+    given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
+    given = [b for b in given if b["type"] != "text" or b.get("text", "").strip()]
+    content = [{key: b[key] for key in b if key in REPLY_KEYS} for b in given]
     kept = sendable(content, stop == "max_tokens", ids)
-    written = written if len(kept) == len(content) else size(kept)
-    return Reply({"role": "assistant", "content": kept}, stop, sent, read, written)
+    output = output if len(kept) == len(content) else size(kept)
+    return Reply({"role": "assistant", "content": kept}, stop, sent, read, output)
 
 
-def sendable(content: list[dict], cut_off: bool, ids: set[str]) -> list[dict]:
+def sendable(content: list[dict], cut_off: bool, ids: dict[str, str]) -> list[dict]:
     """The blocks of a reply that the API takes back, the calls mended.
 
     No thinking that was cut, that stands alone or is not as it was signed, since a lone
     surrogate or an id in the reply had to be replaced, or a block was left out.
     """
     clean = plain(content)
-    mend_calls([b for b in clean if b["type"] == "tool_use"], ids)
+    mend_calls(clean, ids)
     clean = [block for block in clean if fits("assistant", block)]
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
     return useful if cut_off or not useful or clean != content else clean
@@ -1253,10 +1244,8 @@ def drop_refused(agent: Agent) -> None:
     """Take back the message that the model refused to answer, or refusals go on."""
     cut = pair_safe(agent.messages, len(agent.messages) - 1)
     if "carried" not in agent.messages[cut]:
-        kept = agent.messages[:cut]
-        replace_history(
-            agent, "refusal", "what drew it is taken back", kept, record=True
-        )
+        what, kept = "what drew it is taken back", agent.messages[:cut]
+        replace_history(agent, "refusal", what, kept, record=True)
 
 
 def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
@@ -1265,15 +1254,15 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
     Returns the nudges used up: one for a part of a long answer, three for a reply
     without text. Raises AgentError when there are none left.
     """
-    cut_off, text = reply.stop == "max_tokens", text_of(reply.message)
-    nudges += 1 if cut_off and text and not calls else 3
+    text = text_of(reply.message)
+    nudges += 1 if text and not calls else 3
     if nudges > MAX_NUDGES:
         close_calls(agent)
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
     say = "Please continue."
-    if cut_off:
+    if text or calls:
         say = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
-    if cut_off and not calls and not text:
+    elif reply.stop == "max_tokens":
         say = "Your thinking took the whole reply. Think less, and answer in steps."
     if calls:
         run_tools(agent, calls, not_run=say)

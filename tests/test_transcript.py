@@ -340,7 +340,6 @@ DAMAGE = {
     "another role": ([HI, line("Hi", "system")], 2),
     "an event without messages": ([HI, b'{"event": "compact"}'], 2),
     "a block that is none": ([HI, line([5])], 2),
-    "an empty content": ([HI, line([]), HI], 2),
     "a blank text": ([HI, line(" \n"), HI], 2),
     "a list for a text": ([HI, line([{"type": "text", "text": ["a"]}])], 2),
     "an unknown block": ([HI, line([{"type": "picture"}])], 2),
@@ -378,6 +377,7 @@ def answers(*ids):
 
 INFINITE = a_call(input={"timeout": 0}).replace(b"0}", b"Infinity}")
 THINKING = [{"type": "thinking", "thinking": "", "signature": ""}, SAY]
+CARRIED = {**json.loads(line([SAY])), "carried": {"words": ["Hi"]}, "parts": ["words"]}
 FINE = {
     "an id three times": [HI, *[a_call(), a_result()] * 3, SAID],
     "ids of another provider": [
@@ -392,6 +392,8 @@ FINE = {
     "thinking whose signature is lost": [HI, line([LOST, SAY], "assistant")],
     "nothing but such thinking": [HI, line(THINKING[:1], "assistant"), HI],
     "a doubled message": [HI, HI, SAID],
+    "a summary of the last version": [json.dumps(CARRIED).encode(), SAID],
+    "an empty reply": [HI, line([], "assistant"), HI],
     "a doubled answer": [HI, SAID, SAID],
     "text after the result": [HI, a_call(), a_result({"type": "text", "text": "a"})],
     "a result that is said to be none": [HI, a_call(), a_result(is_error=False)],
