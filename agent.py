@@ -22,7 +22,6 @@ and "saved" on a message are ours and are not sent: see `replacement`, `with_res
 """
 
 import argparse
-import codecs
 import difflib
 import hashlib
 import importlib.util
@@ -45,6 +44,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -1279,11 +1279,11 @@ GREP_SECONDS = 10
 REPORT_SECONDS = 0.5  # between two reports of a command's newest line
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
-MAX_FILE_BYTES = 10_000_000  # of a file that is shown or changed
+MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
 MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ_CHARS = 50_000  # of one read_file call; T/5 tokens if that is less
 MAX_NAMES = 1_000  # of one glob call
-MAX_LINE_CHARS = 300  # of a line that grep shows
+LONG_LINE = re.compile(r"(?<=\0.{300}).+")  # what grep leaves out of one, after 300
 MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
 MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
@@ -1409,8 +1409,8 @@ def inside(path: str, writing: bool = False, root: Path | None = None) -> Path:
     folders = {part.lower() for part in real.relative_to(root).parts}
     if writing and NOT_WRITTEN & folders:
         raise ToolError(f"{path} belongs to git or to the agent's own records.")
-    if writing and real.exists() and not (real.is_file() and os.access(real, os.W_OK)):
-        raise ToolError(f"{path} is not a file that can be written.")
+    if writing and real.exists() and not os.access(real, os.W_OK):
+        raise ToolError(f"{path} cannot be written.")
     return real
 
 
@@ -1418,8 +1418,8 @@ def text_in(path: Path, errors: str = "replace") -> str:
     """What is in a file of at most 10 MB, by `bytes.decode`; raises ToolError."""
     if not path.is_file():
         raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ToolError(f"It has over {MAX_FILE_BYTES:,} bytes: use bash.")
+    if path.stat().st_size > MAX_BYTES:
+        raise ToolError(f"It has over {MAX_BYTES:,} bytes: use bash.")
     if b"\0" in (data := path.read_bytes()):
         raise ToolError("It is binary, or no text in UTF-8: use bash.")
     return data.decode(errors=errors)
@@ -1428,50 +1428,41 @@ def text_in(path: Path, errors: str = "replace") -> str:
 def run(
     argv: list[str], seconds: float, report: Callable = str, stdin: Any = None
 ) -> tuple[str, int | None]:
-    """A command's output and its exit status, None if it was killed after `seconds`.
+    """What a command writes, and its status; None: killed after `seconds`, or 10 MB.
 
-    It has no API key; `report` is told its newest line. What is left of its session is
-    killed in the end: by then, what it started with setsid has left that.
+    It has no API key. `report` is told the end of what it wrote so far. At last its
+    session is killed; what it started with setsid has left that by then.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     streams = stdin or subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
-    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    head, tail, lost, due, end = "", "", 0, 0.0, time.monotonic() + seconds
+    output, due, end = bytearray(), 0.0, time.monotonic() + seconds
     with subprocess.Popen(argv, 0, None, *streams, **options) as process:
+        pipe: Any = process.stdout
+        os.set_blocking(pipe.fileno(), False)
         try:
-            while process.poll() is None and time.monotonic() < end:
-                if time.monotonic() >= due:
-                    report(re.split(r"[\r\n]+", redact(tail[-2_000:]).strip())[-1])
-                    due = time.monotonic() + REPORT_SECONDS
-                tail += decode(read(process.stdout, 0.1))
-                head, tail, lost = cut_middle(head, tail, lost)
+            while process.poll() is None and (now := time.monotonic()) < end:
+                if len(output) > MAX_BYTES:
+                    break
+                if now >= due:
+                    report(redact(output[-2_000:].decode(errors="replace")))
+                    due = now + REPORT_SECONDS
+                select.select([], [], [], 0.01)
+                output += pipe.read(65_536) or b""  # all that a pipe holds
         finally:
             status = process.poll()
             end_session(process.pid, 0 if status is None else SETTLE_SECONDS)
-        tail += decode(read(process.stdout, 0), True)
-    head, tail, lost = cut_middle(head, tail, lost)
-    note = f"\n[{lost:,} characters left out]\n" if lost else ""
-    return redact(f"{head}{note}{tail}"), status
+        output += pipe.read(65_536) or b""
+    kept = MAX_OUTPUT_CHARS if len(output) > MAX_BYTES else None  # it may end in a key
+    return redact(output.decode(errors="replace"))[:kept], status
 
 
-def read(pipe: Any, seconds: float) -> bytes:
-    """What was written to a pipe; waits for it for so many seconds at most."""
-    ready = select.select([pipe], [], [], seconds)[0]
-    data = os.read(pipe.fileno(), 65_536) if ready else b""
-    if ready and not data:  # closed: who wrote to it may run on
-        select.select([], [], [], seconds / 5)
-    return data
-
-
-def cut_middle(head: str, tail: str, lost: int) -> tuple[str, str, int]:
-    """Head and tail of an output, without keys, and how many characters are lost."""
+def cut_middle(text: str) -> str:
+    """A text without what is in its middle over 1,000,000 characters, and a note."""
     half = MAX_OUTPUT_CHARS // 2
-    if len(head) + len(tail) <= 2 * half:
-        return head, tail, lost
-    tail = redact(tail)  # before it is cut: a part of a key is not found any more
-    head, tail = (head, tail) if head else (tail[:half], tail[half:])
-    return head, tail[-half:], lost + max(0, len(tail) - half)
+    lost = len(text) - 2 * half
+    note = f"\n[{lost:,} characters left out]\n"
+    return f"{text[:half]}{note}{text[-half:]}" if lost > 0 else text
 
 
 def end_session(leader: int, seconds: float) -> None:
@@ -1479,9 +1470,10 @@ def end_session(leader: int, seconds: float) -> None:
     end = time.monotonic() + seconds
     while session(leader) and time.monotonic() < end:
         select.select([], [], [], 0.02)
-    for group in (group for _ in range(2) for group in session(leader)):  # new ones
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+    for _ in range(2):  # again, for those that began meanwhile
+        for group in session(leader):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
 
 
 def session(leader: int) -> set[int]:
@@ -1499,18 +1491,23 @@ def session(leader: int) -> set[int]:
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace; returns its stdout and stderr.
 
-    timeout: seconds, 600 at most. Standard input is closed. What it leaves in the
-    background ends with it, unless started with setsid and writing to a file. Nothing
-    confines it: once approved, it can do whatever the user can.
+    timeout: seconds, 600 at most; over 10 MB of output end it as well. Standard input
+    is closed. What it leaves in the background ends with it, unless started with setsid
+    and writing to a file. Nothing confines it: once approved, it can do whatever the
+    user can.
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     ask_first(agent, "bash", command)
-    argv, waiting = ["bash", "-c", command], partial(agent.emit, "wait")
-    output, status = run(argv, timeout, lambda line: waiting(line or "bash"))
+
+    def report(end: str) -> None:
+        agent.emit("wait", re.split(r"[\r\n]+", end.strip())[-1] or "bash")
+
+    output, status = run(["bash", "-c", command], timeout, report)
+    output = cut_middle(output)
     end = f"(exit status {status})"
     if status is None:
-        end = f"(killed: it was not done after {timeout} seconds)"
-    text = f"{output.rstrip()}\n{end}" if output.strip() else end
+        end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
+    text = f"{output.rstrip()}\n{end}".lstrip("\n")
     agent.emit("failed" if status != 0 else "result", text)
     return output if status == 0 else text
 
@@ -1554,9 +1551,8 @@ def head_of(text: str, tokens: int) -> str:
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    real = inside(path, writing=True)
-    old = text_in(real, "surrogateescape") if real.exists() else ""
-    replace_text(agent, "write_file", path, old, content)
+    real, old = to_change(path)
+    replace_text(agent, "write_file", real, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
 
@@ -1565,7 +1561,7 @@ def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
-    text = text_in(inside(path, writing=True), "surrogateescape")
+    real, text = to_change(path)
     dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if "\r\n" in text and dos_old in text:
         old_text, new_text = dos_old, dos_new
@@ -1573,18 +1569,23 @@ def edit_file(
     if count != 1 and not (count and replace_all is True):
         raise ToolError(f"old_text is {count} times in {path}: read it, and give more.")
     new = text.replace(old_text, new_text)
-    replace_text(agent, "edit_file", path, text, new)
+    replace_text(agent, "edit_file", real, text, new)
     return f"Replaced {count} in {path}."
 
 
-def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None:
+def to_change(path: str | Path) -> tuple[Path, str]:
+    """Where a file to be written really is, and what is in it, "" if it is new."""
+    real = inside(str(path), writing=True)
+    return real, text_in(real, "surrogateescape") if real.exists() else ""
+
+
+def replace_text(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
     """Write a file after the person has seen what changes; raises ToolError."""
+    path = visible(os.path.relpath(real), "\n\t")
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    real = inside(path, writing=True)
-    ask_first(agent, name, diff_of(visible(os.path.relpath(real), "\n\t"), old, new))
-    real = inside(path, writing=True)  # once more: links change
-    if old != (text_in(real, "surrogateescape") if real.exists() else ""):
+    ask_first(agent, name, diff_of(path, old, new))
+    if to_change(real) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
@@ -1593,9 +1594,8 @@ def replace_text(agent: Agent, name: str, path: str, old: str, new: str) -> None
 def diff_of(path: str, old: str, new: str) -> str:
     """What changes in a file, as `diff -u` shows it.
 
-    Comparing takes time that grows faster than the square of the lines. So the lines at
-    the head and the end that stay are not compared, but for three; and of very many in
-    between all the old ones go and all the new ones come.
+    Comparing many lines takes minutes. So those that stay at the head and the end are
+    not compared, but for three; of too many in between all go, and the new ones come.
     """
     unended = "\n\\ No newline at end of file\n"
     ended = (t if t.endswith("\n") or not t else t + unended for t in (old, new))
@@ -1619,16 +1619,22 @@ def glob(agent: Agent, pattern: str) -> str:
 
     What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
     """
-    root = Path.cwd().resolve()
-    if ".." in Path(pattern).parts or pattern.count("**") > 2:
-        raise ToolError("A pattern has no .. and ** at most twice.")
-    inside(re.split(r"[^/]*[*?[]", pattern)[0])
-    skip = left_out(pattern)
-    found = [p for p in root.glob(pattern) if root in Path(os.path.realpath(p)).parents]
-    names = sorted(f"{p.relative_to(root)}{'/' * p.is_dir()}" for p in found)
-    names = [visible(n, "\n\t") for n in names if not skip(n)]
+    wanted = Path(pattern).parts
+    if not wanted or {"/", ".."} & {*wanted} or wanted.count("**") > 2:
+        raise ToolError("A pattern has no / at its head, no .., and ** at most twice.")
+    paths = [p for p in files_in(".", pattern) if matches(Path(p).parts, wanted)]
+    names = [visible(p, "\n\t") + "/" * os.path.isdir(p) for p in paths]
     more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
     return "\n".join(names[:MAX_NAMES]) + more or "(no such files)"
+
+
+def matches(path: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    """Whether the parts of a path are what is wanted; ** is any number of them."""
+    if wanted[:1] == ("**",):
+        return matches(path, wanted[1:]) or (bool(path) and matches(path[1:], wanted))
+    if not path or not wanted:
+        return path == wanted
+    return fnmatchcase(path[0], wanted[0]) and matches(path[1:], wanted[1:])
 
 
 @tool
@@ -1641,58 +1647,51 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \d, \b
-    flags = "-nHI", syntax, "--null", "-D", "skip", "-e"
+    syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
+    argv = ["xargs", "-0", "grep", "-nHI", syntax, "--null", "-d", "skip", "-e"]
     with tempfile.TemporaryFile() as names:
-        names.write(b"\0".join(map(os.fsencode, files_in(os.path.relpath(real)))))
+        paths = searched(os.path.relpath(real), path)
+        names.write(b"\0".join(map(os.fsencode, paths)))
         names.seek(0)
-        argv = ["xargs", "-0", "grep", *flags, pattern, "--"]
         waiting = partial(agent.emit, "wait", "grep")
+        argv += [pattern, "--"]
         output, status = run(argv, GREP_SECONDS, lambda _: waiting(), names)
     if status is None:
-        raise ToolError("It took too long: narrow the path or the pattern.")
-    clip = partial(re.sub, rf"(.{{{MAX_LINE_CHARS}}}).+", r"\1 [line clipped]")
-    parts = [line.partition("\0") for line in output.split("\n")]
-    found = [f"{visible(file)}:{clip(text)}" for file, nul, text in parts if nul]
-    faults = [line for line, nul, _ in parts if line.startswith("grep: ") and not nul]
+        raise ToolError("Too long or too much: narrow the path or the pattern.")
+    output = LONG_LINE.sub(" [line clipped]", output)
+    lines = [line.partition("\0") for line in output.split("\n")]
+    found = [f"{visible(file)}:{text}" for file, nul, text in lines if nul]
+    faults = [said for said, nul, _ in lines if not nul and said.startswith("grep: ")]
     if faults and not found:
         raise ToolError("\n".join(faults))
-    if len(output) > MAX_OUTPUT_CHARS:
-        faults.append("(some is left out: narrow the path or the pattern)")
-    return "\n".join([*found, *faults]) or "(no matches)"
+    return cut_middle("\n".join([*found, *faults])) or "(no matches)"
 
 
-def files_in(path: str) -> list[str]:
-    """The files that grep searches there: no link, no secret, nothing left out.
-
-    What is no folder that can be read is one of them: it is a file, or grep says why.
-    """
-    found, errors, skip = [], [], left_out(path)
-    for folder, folders, names in os.walk(path, onerror=errors.append):
-        folders[:] = [name for name in folders if not skip(f"{folder}/{name}")]
-        found += [f"{folder}/{name}" for name in names if not SECRET.fullmatch(name)]
-    found = [f for f in found if os.path.isfile(f) and not os.path.islink(f)]
-    return sorted(f for f in found if not skip(f)) + [e.filename for e in errors]
+def searched(top: str, named: str) -> list[str]:
+    """What grep is given: files, and folders, of which it names those closed to it."""
+    paths = [path for path in [top, *files_in(top, named)] if not os.path.islink(path)]
+    paths = [path for path in paths if os.path.isfile(path) or os.path.isdir(path)]
+    return [path for path in paths if not SECRET.fullmatch(os.path.basename(path))]
 
 
-def left_out(named: str) -> Callable[[str], bool]:
-    """Whether glob and grep leave a path out: what git ignores, and is not `named`.
+def files_in(top: str, named: str) -> list[str]:
+    """The files and folders there, without those that git ignores, in order.
 
-    The usual folders of packages and builds where no git says what it ignores.
+    Where no git says what it ignores, without the usual folders of packages and builds.
+    All of them if `named` has the name of one that would be left out.
     """
     output, status = run(["bash", "-c", GIT_IGNORES], GREP_SECONDS)
-    ignored = {name.rstrip("/") for name in output.split("\0")}
-    no_git = status != 0 or "." in ignored  # all of it: a folder that git knows not
-    skipped = NOT_WRITTEN | NO_WORK if no_git else NOT_WRITTEN
-
-    def skip(path: str) -> bool:
-        parents = itertools.accumulate(Path(path).parts, "{}/{}".format)
-        names = (
-            Path(p).name for p in parents if p in ignored or Path(p).name in skipped
-        )
-        return next(names, "") not in ("", *Path(named).parts)
-
-    return skip
+    ignored = {os.path.normpath(name) for name in output.split("\0")[:-1]}
+    names, found = NOT_WRITTEN, set[str]()
+    if status != 0 or "." in ignored:  # all of it: a folder that git knows not
+        ignored, names = set(), NOT_WRITTEN | NO_WORK
+    if {*Path(named).parts} & {*names, *map(os.path.basename, ignored)}:
+        ignored, names = set(), set()
+    for folder, folders, files in os.walk(top):
+        paths = {name: os.path.normpath(f"{folder}/{name}") for name in folders + files}
+        found |= {paths[name] for name in paths.keys() - names} - ignored
+        folders[:] = [name for name in folders if paths[name] in found]
+    return sorted(found)
 
 
 @tool

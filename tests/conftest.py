@@ -148,7 +148,7 @@ def broken_glob(monkeypatch):
     """broken_glob(error): from now on the tool `glob` raises it."""
 
     def break_it(error):
-        monkeypatch.setattr(program, "inside", Mock(side_effect=error))
+        monkeypatch.setattr(program, "files_in", Mock(side_effect=error))
 
     return break_it
 

@@ -155,7 +155,7 @@ def test_what_is_no_file_is_an_error_and_no_hang(error_of, odd_files, name, path
 
 
 def test_grep_and_glob_go_past_what_is_no_file(use, error_of, odd_files):
-    assert use("grep", pattern="hidden").removeprefix("./") == "file:1:hidden"
+    assert use("grep", pattern="hidden") == "file:1:hidden"
     assert use("glob", pattern="*") == "file\nfolder/\nloop\npipe\nsocket"
     for name in ("read_file", "edit_file", "grep"):
         error_of(name, path="loop", **TOUCHING[name])
@@ -168,7 +168,7 @@ def test_a_binary_file_is_refused_and_grep_shows_none(error_of, use, name):
     Path("text").write_text("hidden\n")
     assert "binary" in error_of(name, path="file", **TOUCHING[name])
     assert Path("file").read_bytes() == data
-    assert use("grep", pattern="hidden").removeprefix("./") == "text:1:hidden"
+    assert use("grep", pattern="hidden") == "text:1:hidden"
 
 
 SECRETS = [".env", "sub/.ENV", ".env.e2e", ".envrc", ".envrc.local", ".env~"]
@@ -203,7 +203,7 @@ def test_no_tool_but_bash_touches_a_secret(error_of, secret_files, name, path):
 
 
 def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
-    found = use("grep", pattern="hidden").replace("./", "").split("\n")
+    found = use("grep", pattern="hidden").split("\n")
     named = [*TO_COPY, ".environment"]
     assert sorted(found) == sorted(f"{name}:1:hidden" for name in named)
     assert ".env.e2e" in use("glob", pattern=".env*").split("\n")
@@ -234,17 +234,14 @@ def test_a_file_with_an_odd_name_is_a_file_like_any_other(use, path):
     assert os.listdir() == [path]
     assert use("glob", pattern="*") == program.visible(path, "\n\t")
     last = path.split("\n")[-1]  # grep gives its lines as they come
-    assert (
-        use("grep", pattern="two").removeprefix("./")
-        == f"{program.visible(last)}:1:two"
-    )
+    assert use("grep", pattern="two") == f"{program.visible(last)}:1:two"
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8")
 def test_a_name_that_is_no_utf_8_does_not_break_glob_and_grep(use):
     Path(os.fsdecode(b"caf\xe9")).write_text("one\n")
     assert use("glob", pattern="*").startswith("caf")
-    assert use("grep", pattern="one").removeprefix("./").startswith("caf")
+    assert use("grep", pattern="one").startswith("caf")
 
 
 # --- Writing ---
@@ -334,7 +331,7 @@ def test_glob_and_grep_leave_the_records_out(answer, records):
     for pattern in ("**/file", "*/file", ".*/file", "**/*", "*"):
         names = re.split("[\n/]", answer("glob", pattern=pattern)[0])
         assert not {*RECORDS} & {*names}
-    assert answer("grep", pattern="hidden")[0] == "./sub/file:1:hidden"
+    assert answer("grep", pattern="hidden")[0] == "sub/file:1:hidden"
 
 
 @pytest.mark.parametrize("folder", RECORDS)
@@ -361,7 +358,7 @@ def found_by(use, pattern="**/*", path="."):
     """The files that glob and grep find there."""
     listed = {n for n in use("glob", pattern=pattern).split("\n") if Path(n).is_file()}
     lines = use("grep", pattern="hidden", path=path).split("\n")
-    return listed, {line.partition(":")[0].removeprefix("./") for line in lines}
+    return listed, {line.partition(":")[0] for line in lines}
 
 
 @pytest.fixture
@@ -474,19 +471,26 @@ def test_what_grep_may_not_read_is_said(use):
     Path("file").chmod(0), Path("folder").chmod(0)
     first, *rest = use("grep", pattern="hidden").split("\n")
     Path("folder").chmod(0o700)
-    assert first == "./open:1:hidden" and len(rest) == 2
+    assert first == "open:1:hidden" and len(rest) == 2
     assert all("Permission denied" in line for line in rest)
 
 
-MATCHES = [(90_000, 9, False), (90_000, 60, True), (9, 90_000, True)]
+MATCHES = [(90_000, 60, False), (9, 90_000, True)]
 
 
 @pytest.mark.parametrize("width, count, cut", MATCHES)
-def test_what_is_left_out_of_over_a_megabyte_of_matches_is_said(use, width, count, cut):
+def test_over_a_megabyte_of_matches_as_shown_the_middle_is_left_out(
+    use, width, count, cut
+):
     Path("file").write_text(("x" * width + "\n") * count)
-    *found, last = use("grep", pattern="x").split("\n")
-    assert all(re.match(r"\./file:\d+:x+", line) for line in found)
-    assert ("left out" in last) == cut
+    lines = use("grep", pattern="x").split("\n")
+    found = [line for line in lines if re.match(r"file:\d+:x{9}", line)]
+    assert ("characters left out" in "".join(lines)) == (len(found) < count) == cut
+
+
+def test_over_10_mb_of_matches_are_an_error_that_says_what_to_do(error_of):
+    Path("file").write_text(("x" * 90_000 + "\n") * 120)
+    assert "narrow the path" in error_of("grep", pattern="x")
 
 
 # --- bash ---
@@ -616,12 +620,24 @@ def test_odd_output_reaches_model_and_transcript_as_text(make, bytes, text):
     assert lines_of(agent.transcript) == agent.messages
 
 
-def test_of_100_mb_head_and_tail_are_kept(use):
-    filling = "head -c 100000000 /dev/zero | tr '\\0' x"
+def test_of_9_mb_head_and_tail_are_kept(use):
+    filling = "head -c 9000000 /dev/zero | tr '\\0' x"
     content = use("bash", command=f"echo first; {filling}; echo last", timeout=600)
     assert content.startswith("first\nxxx") and content.endswith("xxxlast\n")
-    assert "\n[99,000,011 characters left out]\n" in content
+    assert "\n[8,000,011 characters left out]\n" in content
     assert len(content) < 1_001_000
+
+
+def test_a_command_that_writes_over_10_mb_is_killed_and_what_it_wrote_kept(use):
+    content = use("bash", command="echo first; yes more", timeout=600)
+    *lines, end = content.split("\n")
+    assert lines[:2] == ["first", "more"] and len(content) > 900_000
+    assert end.startswith("(killed") and "10 MB" in end
+
+
+def test_what_a_command_writes_to_dev_stderr_empties_nothing(use):
+    said = use("bash", command="echo one; echo two >/dev/stderr; echo three")
+    assert said == "one\ntwo\nthree\n"
 
 
 # --- Memory ---
@@ -719,6 +735,7 @@ CAT, MILLION = ("bash", {"command": "cat config"}), "a" * 1_000_000
 LEAKS = {
     "clipped by grep": ("grep", {"pattern": "is"}, f"is {MILLION[:170]}{KEY}{MILLION}"),
     "a match in it": ("grep", {"pattern": "t-te"}, MILLION[:9_000] + KEY + MILLION),
+    "where it is killed": ("bash", {"command": "yes $(cat config)"}, KEY),
     "across the cut": (*CAT, MILLION[:499_990] + KEY + MILLION),
     "across the tail": (*CAT, MILLION + KEY + MILLION[:499_980]),
     "cut by read_file": ("read_file", {"path": "config"}, MILLION[:49_990] + KEY),
