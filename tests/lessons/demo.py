@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from stub import EmptyQueue, StubClient, TooLong, count, reply, tokens
+from stub import BYTES_PER_TOKEN, EmptyQueue, StubClient, TooLong, count, reply, tokens
 
 from agent import (
     CACHE_READ,
@@ -187,6 +187,8 @@ key is needed and nothing is sent; the loop, the tools and the layers are real.
 The threshold is {THRESHOLD:,} tokens, so that there is something to see; all tools may
 run unasked. Prices are in those of an input token: {CACHE_WRITE} for one written to
 the prompt cache, {CACHE_READ} for one read from it, {OUTPUT} for one of a summary.
+A layer's own line has the program's estimate (bytes / 4, corrected by the
+replies); tables and bills count as the fake API does (bytes / {BYTES_PER_TOKEN}).
 The work is done in a scratch copy of this project, which may be deleted then:"""
 
 # --- The stage ---

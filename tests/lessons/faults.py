@@ -129,7 +129,7 @@ def no_thinking():
 
 
 def japanese():
-    """Japanese is over-counted by half | context_tokens | 3"""
+    """Japanese is counted 1.6 times | context_tokens | 3"""
     messages = [{"role": "user", "content": "文脈を圧縮する" * 500}]
     counted = stub.count("", [], messages)
     return f"{small.estimate_tokens(messages):,} tokens; the API counts {counted:,}"
