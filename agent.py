@@ -52,6 +52,7 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
 MODEL_ID = "claude-sonnet-5-5"
+MIN_WINDOW = 4_000  # no model has less, and nothing would fit
 CONTEXT_WINDOW = 200_000  # at most this much of the model's own window is used
 MAX_OUTPUT = 16_384  # of one reply, its thinking included
 KEEP_RECENT = 3  # newest tool results that are never cleared (s06)
@@ -538,8 +539,10 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     By a summary, once between two replies, else without the model. Raises AgentError
     where neither helps, with the history as it was.
     """
-    if 0 < error.maximum < agent.window:  # the settings promised more
+    if MIN_WINDOW <= error.maximum < agent.window:  # the settings promised more
         vars(agent).update(vars(limits(error.maximum, agent.max_output)))
+        if 0 < error.tokens <= agent.threshold:
+            return  # there was no room for so long a reply, and now less is asked for
     agent.counted = max(error.tokens or agent.window + 1, context_tokens(agent))
     agent.known = len(agent.messages)  # the API's count is right, ours was not
     may_ask = agent.tries == 0 and agent.failures < MAX_FAILURES
@@ -1074,10 +1077,10 @@ PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 
 # how providers say that a conversation is too long, how long it is, and what may be
 TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
 TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
-LENGTH = (
-    r"(?:too long: |context limit: |\(|contains |resulted in |prompt_tokens\D+)(\d+)"
-)
-MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
+LENGTH = r"(?:too long: |context limit: |request has |\(|contains |resulted in "
+LENGTH += r"|prompt_tokens\D+)(\d[\d,]*)"
+MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )"
+MAXIMUM += r"(\d[\d,]*)"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
@@ -1099,7 +1102,7 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             too_long = re.search(TOO_LONG, text) and status in (400, 500)
             if too_long or status == 413:
                 named = [re.search(words, str(error)) for words in (LENGTH, MAXIMUM)]
-                tokens, most = (int(found[1]) if found else 0 for found in named)
+                tokens, most = (number(found[1]) if found else 0 for found in named)
                 raise PromptTooLong(text, tokens, most) from error
             if status == 400 and (kept := do_without(agent, messages, text)):
                 messages = kept
@@ -1114,7 +1117,7 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
     It is left out from then on, and said once.
     """
     thinking, bare = "thinking" in text.lower(), drop_thinking(messages)
-    numbers = [int(n) for n in re.findall(r"\b\d{3,7}\b", text)]
+    numbers = [*map(number, re.findall(r"\b\d{3,7}\b|\b\d{1,3}(?:,\d{3})+\b", text))]
     less = max((n for n in numbers if n < agent.max_output), default=0)
     if thinking and bare is not messages:
         kept = drop_thinking(agent.messages)
@@ -1128,6 +1131,11 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
     else:
         return None
     return bare if thinking else messages
+
+
+def number(text: str) -> int:
+    """What digits say, with commas between the thousands or without."""
+    return int(text.replace(",", ""))
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
@@ -2249,8 +2257,8 @@ def limits(own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT) -> Limit
             raise AgentError(f"{name}={text}: give a whole number (.env or shell).")
     asked = {name.lower(): int(text) for name, text in given.items() if text}
     window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
-    if window < 4_000:
-        raise AgentError(f"CONTEXT_WINDOW={window}: give 4000 tokens or more.")
+    if window < MIN_WINDOW:
+        raise AgentError(f"CONTEXT_WINDOW={window}: give {MIN_WINDOW} tokens or more.")
     most = min(MAX_OUTPUT, own_output, window // 3)
     threshold = asked.pop("threshold", auto_compact_threshold(window, most))
     threshold = min(threshold, window - most) or window  # 0: only when it is full
