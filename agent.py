@@ -52,6 +52,7 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
 MODEL_ID = "claude-sonnet-5-5"
+MIN_WINDOW = 4_000  # no model has less, and nothing would fit
 CONTEXT_WINDOW = 200_000  # at most this much of the model's own window is used
 MAX_OUTPUT = 16_384  # of one reply, its thinking included
 KEEP_RECENT = 3  # newest tool results that are never cleared (s06)
@@ -534,8 +535,10 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     By a summary, once between two replies, else without the model. Raises AgentError
     where neither helps, with the history as it was.
     """
-    if 4_000 <= error.maximum < agent.window:  # the settings promised more
+    if MIN_WINDOW <= error.maximum < agent.window:  # the settings promised more
         vars(agent).update(vars(limits(error.maximum, agent.max_output)))
+        if 0 < error.tokens <= agent.threshold:
+            return  # there was no room for so long a reply, and now less is asked for
     agent.counted = max(error.tokens or agent.window + 1, context_tokens(agent))
     agent.known = len(agent.messages)  # the API's count is right, ours was not
     may_ask = agent.tries == 0 and agent.failures < MAX_FAILURES
@@ -1062,8 +1065,8 @@ PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 
 # how providers say that a conversation is too long, how long it is, and what may be
 TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
 TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
-LENGTH = r"(?:too long: |context limit: |contains |resulted in |prompt_tokens\D+|\()"
-LENGTH += r"(\d+)"
+LENGTH = r"(?:too long: |context limit: |request has |contains |resulted in "
+LENGTH += r"|prompt_tokens\D+|\()(\d+)"
 MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
@@ -1083,12 +1086,12 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             raise
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
+            said = re.sub(r"(?<=\d),(?=\d{3}\b)", "", str(error))  # 200,000
             if status == 413 or status in (400, 500) and re.search(TOO_LONG, text):
-                said = re.sub(r"(?<=\d),(?=\d{3}\b)", "", str(error))  # 200,000
                 named = [re.search(words, said) for words in (LENGTH, MAXIMUM)]
                 numbers = [int(found[1]) if found else 0 for found in named]
                 raise PromptTooLong(text, *numbers) from error
-            if status == 400 and (kept := do_without(agent, messages, text)):
+            if status == 400 and (kept := do_without(agent, messages, said)):
                 messages = kept
             else:
                 wait(agent, error, tries, text)
@@ -1109,13 +1112,11 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         return messages
-    less = [
-        n for n in re.findall(r"\b[1-9]\d{2,6}\b", text) if int(n) < agent.max_output
-    ]
+    named = map(int, re.findall(r"\b[1-9]\d{2,6}\b", text))
+    less = max((n for n in named if n < agent.max_output), default=0)
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
-        agent.max_output = max(map(int, less))
-        most = f"{agent.max_output:,}"
-        agent.emit("layer", f"[max_tokens] a reply has {most} at most, says the API")
+        agent.max_output = less
+        agent.emit("layer", f"[max_tokens] a reply has {less:,} at most, says the API")
         return messages
     return None
 
@@ -2247,8 +2248,8 @@ def limits(own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT) -> Limit
             raise AgentError(f"{name}={text}: give a whole number (.env or shell).")
     asked = {name.lower(): int(text) for name, text in given.items() if text}
     window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
-    if window < 4_000:
-        raise AgentError(f"CONTEXT_WINDOW={window}: give 4000 tokens or more.")
+    if window < MIN_WINDOW:
+        raise AgentError(f"CONTEXT_WINDOW={window}: give {MIN_WINDOW} tokens or more.")
     most = min(MAX_OUTPUT, own_output, window // 3)
     threshold = asked.pop("threshold", auto_compact_threshold(window, most))
     threshold = min(threshold, window - most) or window  # 0: only when it is full

@@ -274,6 +274,34 @@ def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(make, maxim
     assert len(seen) == 41
 
 
+# in the window there is no room for a reply of 16,384 tokens, but for a shorter one
+NO_ROOM = (
+    "This model's maximum context length is 16384 tokens and your request has 900 "
+)
+NO_ROOM += "input tokens (16384 > 16384 - 900)."
+OLDER = "input length and `max_tokens` exceed context limit: 900 + 16384 > 16384"
+
+
+@pytest.mark.parametrize("text", [NO_ROOM, OLDER])
+def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text):
+    client = StubClient(api_error(400, text), reply("Done."))
+    agent = make(client=client)
+    assert program.take_turn(agent, "Hi") == "Done."
+    assert [r["messages"] for r in client.requests[1:]] == [
+        client.requests[0]["messages"]
+    ]
+    assert client.requests[1]["max_tokens"] < 16_384 and agent.window == 16_384
+
+
+# a size in megabytes, a window "of 32 k": no number of tokens
+@pytest.mark.parametrize("maximum", [10, 32])
+def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
+    refused = api_error(413, f"The body exceeds the limit of {maximum} MB")
+    agent = worked(refused, SUMMARY, reply("Done."))
+    window = agent.window
+    assert program.take_turn(agent, "Go on.") == "Done." and agent.window == window
+
+
 def test_a_short_message_after_a_long_history_is_not_what_is_too_large(worked):
     agent = worked(TOO_LONG, SUMMARY, reply("Done."))
     program.commit(agent, said("Well."))

@@ -318,6 +318,7 @@ LESS = [
     "max_tokens: 16384 > 8192, which is the maximum allowed for claude-3-5-20241022",
     "max_tokens is too large: 16384. This model supports at most 8192 tokens",
     "The maximum tokens you requested (16384) exceeds the model limit of 8192.",
+    "max_tokens: 16,384 > 8,192, which is the maximum allowed",
 ]
 
 
@@ -353,6 +354,7 @@ TOO_LONG = [
     (400, LLAMA, 37924, 32768),
     (500, "the request exceeds the available context size", 0, 0),
     (400, GROK, 537812, 131072),
+    (400, "prompt is too long: 210,000 tokens > 200,000 maximum", 210000, 200000),
     (400, GEMINI, 1196265, 1048575),
     (400, "Your input exceeds the context window of this model", 0, 0),
     (413, "Request exceeds the maximum size", 0, 0),
