@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import LONG, LONG_TESTS, SUMMARY, did, results, said, typed
+from builders import LONG, LONG_TESTS, SUMMARY, TASK, did, results, said, typed
 from builders import shown as shown_by
 from stub import StubClient, api_error, reply
 from wire import serve
@@ -550,6 +550,19 @@ def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(
     assert stub.requests[-1]["messages"][0]["content"] == "question 0"
 
 
+def test_the_numbers_in_the_list_are_those_that_resume_takes(make):
+    program.command(agent := make(reply("Yes."), reply("Yes.")), "/resume")
+    for word in "one", "two":
+        program.take_turn(agent, word)
+        program.command(agent, "/clear")
+    program.command(agent, "/resume")
+    none, *listed, hint = shown_by(agent, "plain")
+    assert (none, hint, len(listed)) == ("none yet", "/resume NUMBER takes one up", 2)
+    for number, *_, word in map(str.split, listed):
+        program.take_up(agent, number)
+        assert agent.messages[0]["content"] == word
+
+
 def test_one_answer_is_shown_of_a_conversation_that_is_taken_up(make):
     parts = [typed("old"), said("Old."), typed("new"), said("I look."), *did("ok")]
     program.show_last(agent := make(messages=[*parts, said("New.")]))
@@ -581,6 +594,14 @@ def test_while_a_summary_is_written_its_tokens_are_counted(make):
     counts = [text for style, text in counts if style == "wait" and "tokens" in text]
     numbers = [int(text.removesuffix(" tokens")) for text in counts]
     assert len(numbers) > 1 and numbers == sorted(numbers) and numbers[-1] > 5
+
+
+def test_what_a_subagent_waits_for_is_shown_as_what_the_agent_waits_for(make):
+    replies, events = [reply(calls=[TASK]), reply("Its."), reply("Done.")], []
+    agent = make(*replies, emit=lambda *event: events.append(event))
+    program.take_turn(agent, "Work")
+    waits = [text for style, text in events if style == "wait"]
+    assert waits == ["waiting for the model"] * 3
 
 
 @pytest.mark.parametrize(
@@ -1099,6 +1120,12 @@ def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, word):
     status, out, err = run("-p", "hello", *argv, **settings)
     assert status in (1, 2) and out == ""
     assert word in the_line(err) and api.requests == []
+
+
+def test_a_mistake_of_the_person_looks_like_an_error(run, monkeypatch):
+    monkeypatch.setattr(program, "show", shown := Mock())
+    assert run("-p", "hello", ANTHROPIC_API_KEY="")[0] == 1
+    assert [called.args[1] for called in shown.call_args_list] == ["error"]
 
 
 def test_a_missing_package_is_said_at_once_with_the_command(run, monkeypatch):
