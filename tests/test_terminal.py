@@ -961,9 +961,9 @@ def test_a_pipe_is_read_to_its_end_and_after_a_while_a_line_says_so(
     last = threading.Timer(0.4, os.close, [writing])
     with os.fdopen(reading) as pipe:
         monkeypatch.setattr(sys, "stdin", pipe)
-        os.write(writing, b"soon")
+        os.write(writing, b"soon\xff")  # no UTF-8
         late.start(), last.start()
-        assert program.piped(agent := make()) == "soon and late"
+        assert program.piped(agent := make()) == "soon\ufffd and late"
     assert len(shown_by(agent, "note")) == said
 
 
