@@ -49,6 +49,11 @@ def test_a_property_has_the_type_that_the_handler_takes(words):
     assert TOOLS[name].schema["input_schema"]["properties"][key]["type"] == type
 
 
+def test_the_input_of_every_tool_is_an_object():
+    types = [tool.schema["input_schema"]["type"] for tool in TOOLS.values()]
+    assert {*types} == {"object"}
+
+
 # --- One call ---
 
 
