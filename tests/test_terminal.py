@@ -1052,6 +1052,12 @@ def test_without_a_terminal_lines_of_standard_input_are_prompts(run, api, leave)
     assert len(api.requests) == 2
 
 
+def test_a_reader_that_has_seen_enough_is_status_1_without_a_word(run, monkeypatch):
+    monkeypatch.setattr(program, "start", Mock(side_effect=BrokenPipeError))
+    monkeypatch.setattr(program.os, "dup2", left := Mock())
+    assert run("-p", "do") == (1, "", "") and left.call_args.args[1] == 1
+
+
 def test_ctrl_c_ends_p_with_status_130(run, api):
     api.enqueue(lambda _: os.kill(os.getpid(), signal.SIGINT) or reply("Too late."))
     assert run("-p", "do")[:2] == (130, "")
