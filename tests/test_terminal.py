@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import LONG, LONG_TESTS, SUMMARY, did, results, said, typed
+from builders import LONG, LONG_TESTS, SUMMARY, TASK, did, results, said, typed
 from builders import shown as shown_by
 from stub import StubClient, api_error, reply
 from wire import serve
@@ -550,6 +550,19 @@ def test_resume_lists_the_conversations_and_takes_up_the_one_with_the_number(
     assert stub.requests[-1]["messages"][0]["content"] == "question 0"
 
 
+def test_the_numbers_in_the_list_are_those_that_resume_takes(make):
+    program.command(agent := make(reply("Yes."), reply("Yes.")), "/resume")
+    for word in "one", "two":
+        program.take_turn(agent, word)
+        program.command(agent, "/clear")
+    program.command(agent, "/resume")
+    none, *listed, hint = shown_by(agent, "plain")
+    assert (none, hint, len(listed)) == ("none yet", "/resume NUMBER takes one up", 2)
+    for number, *_, word in map(str.split, listed):
+        program.take_up(agent, number)
+        assert agent.messages[0]["content"] == word
+
+
 def test_one_answer_is_shown_of_a_conversation_that_is_taken_up(make):
     parts = [typed("old"), said("Old."), typed("new"), said("I look."), *did("ok")]
     program.show_last(agent := make(messages=[*parts, said("New.")]))
@@ -581,6 +594,14 @@ def test_while_a_summary_is_written_its_tokens_are_counted(make):
     counts = [text for style, text in counts if style == "wait" and "tokens" in text]
     numbers = [int(text.removesuffix(" tokens")) for text in counts]
     assert len(numbers) > 1 and numbers == sorted(numbers) and numbers[-1] > 5
+
+
+def test_what_a_subagent_waits_for_is_shown_as_what_the_agent_waits_for(make):
+    replies, events = [reply(calls=[TASK]), reply("Its."), reply("Done.")], []
+    agent = make(*replies, emit=lambda *event: events.append(event))
+    program.take_turn(agent, "Work")
+    waits = [text for style, text in events if style == "wait"]
+    assert waits == ["waiting for the model"] * 3
 
 
 @pytest.mark.parametrize(
@@ -940,9 +961,9 @@ def test_a_pipe_is_read_to_its_end_and_after_a_while_a_line_says_so(
     last = threading.Timer(0.4, os.close, [writing])
     with os.fdopen(reading) as pipe:
         monkeypatch.setattr(sys, "stdin", pipe)
-        os.write(writing, b"soon")
+        os.write(writing, b"soon\xff")  # no UTF-8
         late.start(), last.start()
-        assert program.piped(agent := make()) == "soon and late"
+        assert program.piped(agent := make()) == "soon\ufffd and late"
     assert len(shown_by(agent, "note")) == said
 
 
@@ -1031,6 +1052,12 @@ def test_without_a_terminal_lines_of_standard_input_are_prompts(run, api, leave)
     assert len(api.requests) == 2
 
 
+def test_a_reader_that_has_seen_enough_is_status_1_without_a_word(run, monkeypatch):
+    monkeypatch.setattr(program, "start", Mock(side_effect=BrokenPipeError))
+    monkeypatch.setattr(program.os, "dup2", left := Mock())
+    assert run("-p", "do") == (1, "", "") and left.call_args.args[1] == 1
+
+
 def test_ctrl_c_ends_p_with_status_130(run, api):
     api.enqueue(lambda _: os.kill(os.getpid(), signal.SIGINT) or reply("Too late."))
     assert run("-p", "do")[:2] == (130, "")
@@ -1099,6 +1126,12 @@ def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, word):
     status, out, err = run("-p", "hello", *argv, **settings)
     assert status in (1, 2) and out == ""
     assert word in the_line(err) and api.requests == []
+
+
+def test_a_mistake_of_the_person_looks_like_an_error(run, monkeypatch):
+    monkeypatch.setattr(program, "show", shown := Mock())
+    assert run("-p", "hello", ANTHROPIC_API_KEY="")[0] == 1
+    assert [called.args[1] for called in shown.call_args_list] == ["error"]
 
 
 def test_a_missing_package_is_said_at_once_with_the_command(run, monkeypatch):

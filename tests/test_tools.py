@@ -49,6 +49,11 @@ def test_a_property_has_the_type_that_the_handler_takes(words):
     assert TOOLS[name].schema["input_schema"]["properties"][key]["type"] == type
 
 
+def test_the_input_of_every_tool_is_an_object():
+    types = [tool.schema["input_schema"]["type"] for tool in TOOLS.values()]
+    assert {*types} == {"object"}
+
+
 # --- One call ---
 
 
@@ -88,14 +93,16 @@ def test_of_a_call_the_argument_that_matters_is_shown(make, line, given):
     assert shown(agent, "tool") == [line]
 
 
-EMPTY = [("bash", {"command": "true"}), ("read_file", {"path": "blank"})]
-EMPTY += [(name, {"pattern": "absent"}) for name in ("grep", "glob")]
+EMPTY = [("bash", {"command": "true"}, "(no output)")]
+EMPTY += [("read_file", {"path": "blank"}, "(no output)")]
+EMPTY += [("grep", {"pattern": "absent"}, "(no matches)")]
+EMPTY += [("glob", {"pattern": "absent"}, "(no such files)")]
 
 
-@pytest.mark.parametrize("name, given", EMPTY)
-def test_no_result_is_empty(use, name, given):
+@pytest.mark.parametrize("name, given, text", EMPTY)
+def test_no_result_is_empty_and_each_says_what_there_is_none_of(use, name, given, text):
     Path("blank").write_text("\n\n")
-    assert re.fullmatch(r"\(.+\)", use(name, **given))
+    assert use(name, **given) == text
 
 
 def test_a_lone_surrogate_does_not_reach_the_model(make):

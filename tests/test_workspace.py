@@ -80,6 +80,14 @@ def test_rules_that_cannot_be_used_are_named_with_the_reason(make, what, reason)
     assert line.startswith("[rules] AGENTS.md is not used: ") and reason in line
 
 
+def test_a_fault_of_the_rules_is_one_line_whatever_the_folder_is_called(monkeypatch):
+    Path("line\nbreak").mkdir()
+    monkeypatch.chdir("line\nbreak")
+    Path("AGENTS.md").symlink_to("../outside")
+    [line] = program.find_rules()[1]
+    assert "\n" not in line and "outside" in line
+
+
 def test_rules_that_may_not_be_read_are_named_and_the_next_ones_count(monkeypatch):
     for name in ("AGENTS.md", "CLAUDE.md"):
         Path(name).write_text("hidden")
@@ -245,6 +253,16 @@ def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
     program.begin(agent)
     assert "Use tabs." in prompt(agent) and "- review: how to review" in prompt(agent)
     assert "Use spaces." not in prompt(agent) and "load_skill" in agent.tools
+
+
+@pytest.mark.parametrize("line", ["/context", "/compact"])
+def test_a_command_does_not_read_the_rules_again(make, line):
+    agent = make(reply("One."))
+    take_turn(agent, "Hm?")
+    before = agent.system
+    Path("AGENTS.md").write_text("Use tabs.")
+    command(agent, line)
+    assert agent.system == before
 
 
 def test_a_subagent_has_the_same_rules_and_skills(make):
