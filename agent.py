@@ -499,7 +499,9 @@ def replacement(
     said = memory["words"][:-1] if request else memory["words"]
     said, paths = fit_words(said, words), memory["files"] if files else []
     if size(request) > room // 2:  # as a result that is too large
-        request = preview(request, room // 2, str(save_result(request)))
+        end = head_of(request[: -PREVIEW_CHARS // 4 : -1], room // 8)[::-1]
+        path = str(save_result(request))  # under a pasted log stands the question
+        request = f"{preview(request, room // 3, path)}\nIt ends in:\n{end}"
     summary = "".join(cut_to_fit([summary], room // 3, room // 3))
     todo = "\n".join(item for item in memory["todos"] if item.startswith("[ ]"))
     todo = "".join(cut_to_fit([todo], room // 10, room // 10))
@@ -537,6 +539,10 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
     """
     if MIN_WINDOW <= error.maximum < agent.window:  # the settings promised more
         vars(agent).update(vars(limits(error.maximum, agent.max_output)))
+        if fixed_tokens(agent) > agent.threshold // 2:  # rules for a larger window
+            begin(agent)
+            agent.messages, agent.known = drop_thinking(agent.messages), 0
+            return
         if 0 < error.tokens <= agent.threshold:
             return  # there was no room for so long a reply, and now less is asked for
     agent.counted = max(error.tokens or agent.window + 1, context_tokens(agent))

@@ -293,6 +293,23 @@ def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text)
     assert client.requests[1]["max_tokens"] < 16_384 and agent.window == 16_384
 
 
+def test_rules_that_a_smaller_window_cannot_hold_are_cut_anew(make):
+    Path("AGENTS.md").write_text("Be good and careful.\n" * 1_600)
+    client = StubClient(*[reply(thinking="Hm.", calls=[READ])] * 12, window=16_000)
+    client.queue.extend([any_answer] * 12)
+    Path("notes.txt").write_text("a line of notes\n" * 400)
+    agent = make(client=client, system={})
+    assert program.take_turn(agent, "Read it.") == "Fine."
+    assert client.too_long and agent.window == 16_000
+
+
+def test_of_a_request_that_is_too_large_the_end_is_shown_too(make):
+    client = StubClient(reply("Done."))
+    agent = make(client=client, window=200_000, threshold=100_000)
+    program.take_turn(agent, "a line of a log\n" * 60_000 + "\nWhy does it fail?")
+    assert "Why does it fail?" in str(client.requests[-1]["messages"])
+
+
 # a size in megabytes, a window "of 32 k": no number of tokens
 @pytest.mark.parametrize("maximum", [10, 32])
 def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
