@@ -1074,6 +1074,7 @@ TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
 LENGTH = r"(?:too long: |context limit: |request has |contains |resulted in "
 LENGTH += r"|prompt_tokens\D+|\()(\d+)"
 MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
+COMMA = r"(?<=\d),(?=\d{3}\b)"  # in a number
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
@@ -1092,12 +1093,12 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
             raise
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
-            said = re.sub(r"(?<=\d),(?=\d{3}\b)", "", str(error))  # 200,000
             if status == 413 or status in (400, 500) and re.search(TOO_LONG, text):
+                said = re.sub(COMMA, "", str(error))
                 named = [re.search(words, said) for words in (LENGTH, MAXIMUM)]
                 numbers = [int(found[1]) if found else 0 for found in named]
                 raise PromptTooLong(text, *numbers) from error
-            if status == 400 and (kept := do_without(agent, messages, said)):
+            if status == 400 and (kept := do_without(agent, messages, text)):
                 messages = kept
             else:
                 wait(agent, error, tries, text)
@@ -1118,7 +1119,7 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         return messages
-    named = map(int, re.findall(r"\b[1-9]\d{2,6}\b", text))
+    named = map(int, re.findall(r"\b[1-9]\d{2,6}\b", re.sub(COMMA, "", text)))
     less = max((n for n in named if n < agent.max_output), default=0)
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
         agent.max_output = less
