@@ -1448,17 +1448,17 @@ def run(
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     streams = stdin or subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     options: dict = {"env": env, "start_new_session": True}
-    output, due, end = bytearray(), 0.0, time.monotonic() + seconds
+    output, due, end = bytearray(), seconds - REPORT_SECONDS, time.monotonic() + seconds
     with subprocess.Popen(argv, 0, None, *streams, **options) as process:
         pipe: Any = process.stdout
         os.set_blocking(pipe.fileno(), False)
         try:
-            while process.poll() is None and (now := time.monotonic()) < end:
+            while process.poll() is None and (left := end - time.monotonic()) > 0:
                 if len(output) > MAX_BYTES:
                     break
-                if now >= due:
+                if left <= due:
                     report(redact(output[-2_000:].decode(errors="replace")))
-                    due = now + REPORT_SECONDS
+                    due = left - REPORT_SECONDS
                 select.select([], [], [], 0.01)
                 output += pipe.read(65_536) or b""  # all that a pipe holds
         finally:
@@ -1514,6 +1514,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     def report(end: str) -> None:
         agent.emit("wait", re.split(r"[\r\n]+", end.strip())[-1] or "bash")
 
+    report("")
     output, status = run(["bash", "-c", command], timeout, report)
     output = cut_middle(output)
     end = f"(exit status {status})"
