@@ -202,6 +202,13 @@ def test_an_edit_does_not_overwrite_what_changed_during_the_question(make):
     assert Path("there").read_text() == "one two, and the person's own"
 
 
+def test_a_link_made_during_the_question_does_not_lead_into_git(make):
+    Path(".git").mkdir()
+    agent = make(approve=lambda *_: Path("made").symlink_to(".git/hook"))
+    block = run_tool(agent, call("write_file", path="made", content="x"))
+    assert block["is_error"] and not Path(".git/hook").exists()
+
+
 LINES = [f"line {i}" for i in range(1, 50_001)]
 HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
 
