@@ -489,10 +489,7 @@ def rebuild(agent: Agent, summary: str, keep: int) -> list[dict] | None:
 def replacement(
     agent: Agent, summary: str, old: list[dict], files: bool, words: int
 ) -> dict:
-    """The message that stands for the `old` ones; it ends in what to do next.
-
-    "carried" is what must outlive the next compaction too.
-    """
+    """The message that stands for `old`; "carried" outlives the next compaction too."""
     memory, room = remember(old), half_room(agent)
     memory["todos"] = remember(agent.messages)["todos"]  # also of what is kept
     request, then = next_step(agent.messages, len(old))
