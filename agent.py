@@ -2347,7 +2347,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     text = "" if options.p == "-" else options.p
     if options.p == "-" or not sys.stdin.isatty():
         text = f"{piped(agent)}\n\n{text}".strip()
-    print(harmless(take_turn(agent, text)))
+    print(harmless(take_turn(agent, text)), flush=True)
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
