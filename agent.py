@@ -1087,7 +1087,7 @@ def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
         try:
             return stream_reply(agent, messages, quiet)
         except (OSError, AgentError):
-            raise
+            raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
             if status == 413 or status in (400, 500) and re.search(TOO_LONG, text):
@@ -1760,6 +1760,9 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
     except (AgentError, OSError) as error:
         done = f" What it did is in {subagent.transcript}." if subagent.messages else ""
         raise ToolError(f"{error}{done}") from error
+    finally:  # what it learned of the model's limits
+        learned = [*vars(Limits()), "thinking"]
+        vars(agent).update({name: getattr(subagent, name) for name in learned})
 
 
 # ---- the workspace: what of it stands in every request, or is put back into one ----

@@ -392,3 +392,13 @@ def test_a_summary_that_is_too_long_is_not_asked_for_again_as_it_was(make):
         program.ask_for_less(agent, history(did("x" * 500)), prompt)
     sent = [json.dumps(request["messages"]) for request in agent.client.requests]
     assert len(sent) == len(set(sent)) <= 2
+
+
+def test_what_a_subagent_learns_of_the_window_holds_for_its_agent_too(make):
+    Path("notes.txt").write_text("a line of notes\n" * 2_000)
+    reads = [reply(calls=[READ]) for _ in range(3)]
+    task = reply(calls=[("task", {"description": "look", "prompt": "Read it thrice."})])
+    client = StubClient(task, *reads, *[any_answer] * 9, window=20_000)
+    agent = make(client=client, clear_above=999_999)
+    assert program.take_turn(agent, "Have it read.") == "Fine."
+    assert agent.window == 20_000 and len(client.too_long) == 1

@@ -208,6 +208,7 @@ def resumed(agent):
     if agent.messages and agent.transcript.is_file():
         path, agent.messages, agent.failures, agent.tries = agent.transcript, [], 0, 0
         program.resume(agent, path)
+        program.begin(agent)
 
 
 LAYERS = {
@@ -229,9 +230,11 @@ def take(agent, step):
     if not isinstance(step, str):
         return turn(agent, *step)
     old = agent.messages
-    LAYERS[step](agent)
-    if (once := agent.messages) is not old:
+    with suppress(program.AgentError):  # an outage while a summary is asked for
         LAYERS[step](agent)
+    if (once := agent.messages) is not old:
+        with suppress(program.AgentError):
+            LAYERS[step](agent)
         assert agent.messages == once, f"{step} twice is not {step} once"
 
 
