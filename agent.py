@@ -2428,4 +2428,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    sys.unraisablehook = lambda _: None  # of what a Ctrl-C left half made
     sys.exit(main())
