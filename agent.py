@@ -2312,10 +2312,10 @@ def import_sdk() -> None:
         import anthropic  # noqa: F401
 
 
-def first_screen(agent: Agent, unasked: bool) -> str:
+def first_screen(
+    agent: Agent, rules: Path | None, names: list[str], unasked: bool
+) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    rules, _ = find_rules()
-    names = [*find_skills()[0]]
     known = [rules.name] if rules else []
     some = ", ".join(names[:5] + ["..."] * (len(names) > 5))
     known += [f"skills: {some}"] if names else []
@@ -2338,9 +2338,10 @@ def piped(agent: Agent) -> str:
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
     agent = configured(options, terminal)
+    (rules, unused), (skills, damaged) = find_rules(), find_skills()
     if options.p is None:
-        agent.emit("note", first_screen(agent, options.yes))
-    for line in [*find_rules()[1], *find_skills()[1]]:
+        agent.emit("note", first_screen(agent, rules, [*skills], options.yes))
+    for line in [*unused, *damaged]:
         agent.emit("error", line)
     if options.resume is not None:
         take_up(agent, options.resume)

@@ -752,7 +752,8 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run, make):
         text = f"---\nname: {name}\ndescription: use\n---\n"
         (folder / "SKILL.md").write_text(text)
     known = "; skills: a, b, c, d, e, ...; --yes: tools run unasked; /help"
-    assert known in program.first_screen(make(), unasked=True)
+    rules, skills = program.find_rules()[0], [*program.find_skills()[0]]
+    assert known in program.first_screen(make(), rules, skills, unasked=True)
 
 
 def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):

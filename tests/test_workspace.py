@@ -325,4 +325,5 @@ def test_many_skills_take_a_bounded_part_of_each_request(make):
     assert 0.8 * most < size(agent.system["skills"]) < most + 50
     count = prompt(agent).count("\n- s")
     assert prompt(agent).endswith(f"\n- and {150 - count} more")
-    assert len(program.first_screen(agent, unasked=False)) < 300
+    names = [*agent.skills]
+    assert len(program.first_screen(agent, None, names, unasked=False)) < 300
