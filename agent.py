@@ -17,8 +17,9 @@ Read on to the end of layer 3 and you know how it forgets; what comes after may 
 skipped. README.md is the tutorial; s06, v5 and s08 are others, which had the ideas.
 
 Messages are plain dicts as the Messages API has them. A user message whose content is a
-string was typed by the person; what we add ourselves is a list of blocks. "carried"
-and "saved" on a message are ours and are not sent: see `replacement`, `with_results`.
+string was typed by the person; what we add ourselves is a list of blocks. Three keys
+on a message are ours and are not sent: "carried" and "waits" (see `replacement`), and
+"saved" (see `with_results`).
 """
 
 import argparse
@@ -489,7 +490,10 @@ def rebuild(agent: Agent, summary: str, keep: int) -> list[dict] | None:
 def replacement(
     agent: Agent, summary: str, old: list[dict], files: bool, words: int
 ) -> dict:
-    """The message that stands for `old`; "carried" outlives the next compaction too."""
+    """The message that stands for `old`.
+
+    Its "carried" outlives the next compaction too; "waits": no request is in progress.
+    """
     memory, room = remember(old), half_room(agent)
     memory["todos"] = remember(agent.messages)["todos"]  # also of what is kept
     request, then = next_step(agent.messages, len(old))
@@ -513,7 +517,8 @@ def replacement(
         f"{then}\n{request}".strip(),
     ]
     memory["words"] = [*said, request] if request else said
-    return {**user(*filter(None, texts)), "carried": memory}
+    waits = not in_progress(agent.messages)
+    return {**user(*filter(None, texts)), "carried": memory, "waits": waits}
 
 
 # ---- layer 3: the same on demand; see also the tool `compact`, and /compact ----
@@ -612,10 +617,7 @@ def unseen(messages: list[dict]) -> int:
 
 def in_progress(messages: list[dict]) -> bool:
     """Whether the person's last request was not answered yet."""
-    if not messages or messages[-1]["role"] == "assistant":
-        return False
-    last = messages[-1]["content"][-1]  # of what the person typed, a letter
-    return is_typed(messages[-1]) or last.get("text") not in (WAITS, UNANSWERED)
+    return unseen(messages) < len(messages) and not messages[-1].get("waits")
 
 
 def pair_safe(messages: list[dict], cut: int) -> int:
