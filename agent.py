@@ -984,16 +984,26 @@ def mend_calls(content: list[dict], ids: dict[str, str]) -> None:
             block |= {"id": new, "name": re.sub(UNFIT, "_", block["name"])[:128]}
 
 
-def resume(agent: Agent, path: Path | None) -> None:
-    """Take up the conversation in `path`, the newest if None; raises AgentError."""
-    path = path or next((found for found, _ in conversations(agent)), TRANSCRIPT_DIR)
+def resume(agent: Agent, which: str) -> None:
+    """Go on with the conversation of this number, 1 the newest, or in this file.
+
+    Shows its last question and answer; raises AgentError where there is none.
+    """
+    path = Path(which)
+    if which.isdecimal():
+        numbered = enumerate(conversations(agent), 1)
+        path = next((p for n, (p, _) in numbered if str(n) == which), path)
     read = path.stat().st_size if path.is_file() else 0
     messages = load(path) if read else []
     if not messages:
-        raise AgentError(f"There is no conversation in {path}.")
+        raise AgentError(
+            f"There is no conversation {which}: give a file, or a number of /resume, "
+            f"which lists those in {TRANSCRIPT_DIR}. A prompt stands before --resume."
+        )
     new = Conversation(messages, transcript=path, read_bytes=read)
     vars(agent).update(vars(new))
     agent.emit("layer", f"[resume] {path}: {len(messages):,} messages")
+    show_last(agent)
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
@@ -2123,7 +2133,7 @@ def command(agent: Agent, line: str) -> None:
     elif name == "/context":
         agent.emit("plain", context_table(agent))
     elif name == "/resume" and rest:
-        take_up(agent, rest.strip())
+        resume(agent, rest.strip())
     elif name == "/resume":
         list_conversations(agent)
     elif name == "/help":
@@ -2152,21 +2162,6 @@ def list_conversations(agent: Agent) -> None:
         line = f"{number:>3}  {date}  {len(messages):>4} messages  {words}"
         agent.emit("plain", cut_to_screen(visible(line)))
     agent.emit("plain", "/resume NUMBER takes one up" if found else "none yet")
-
-
-def take_up(agent: Agent, which: str) -> None:
-    """Go on with the conversation of this number, 1 the newest, or in this file."""
-    path = Path(which)
-    if which.isdecimal():
-        numbered = enumerate(conversations(agent), 1)
-        path = next((p for n, (p, _) in numbered if str(n) == which), path)
-    if not path.is_file():
-        raise AgentError(
-            f"There is no conversation {which} in {TRANSCRIPT_DIR}: give a file, or "
-            "a number of /resume. A prompt stands before --resume."
-        )
-    resume(agent, path)
-    show_last(agent)
 
 
 def show_last(agent: Agent) -> None:
@@ -2346,7 +2341,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     for line in [*unused, *damaged]:
         agent.emit("error", line)
     if options.resume is not None:
-        take_up(agent, options.resume)
+        resume(agent, options.resume)
     if options.p is None:
         threading.Thread(target=import_sdk, daemon=True).start()
         return repl(agent, options.prompt or "")

@@ -233,7 +233,7 @@ def run_script(folder, act=None, at=()):
 
         with watched(point, acknowledge):
             play(act_on(point), dict(turns[:TURNS]))
-            resume(second := act_on(point), None)
+            resume(second := act_on(point), "1")
             play(second, dict(turns[TURNS:]))
     Path("points").write_text(json.dumps(point.passed))
 
@@ -321,7 +321,7 @@ def check_resumed(lines):
     """Take up the newest conversation, which is what these lines say, and go on."""
     before = {path: path.read_bytes() for path in FOLDER.glob("*.jsonl")}
     agent = Agent(client=StubClient(any_answer, any_answer), **SMALL)
-    resume(agent, None)
+    resume(agent, "1")
     assert shape(agent.messages) == shape(replay(lines))
     assert take_turn(agent, "And now?") == "Fine." and not agent.client.refused
     memory = remember(agent.messages)

@@ -360,7 +360,7 @@ def test_results_are_cleared_early_when_the_cache_is_cold_and_late_when_it_is_wa
 def test_a_conversation_that_is_taken_up_is_not_in_the_cache(make):
     agent = make(reply("Yes."))
     program.take_turn(agent, "Go.")
-    program.resume(agent, agent.transcript)
+    program.resume(agent, str(agent.transcript))
     assert time.monotonic() - agent.last_request > program.CACHE_SECONDS
 
 

@@ -253,7 +253,7 @@ def test_a_message_that_is_too_large_becomes_a_preview(make, words, resumed):
     agent = make(*[reply("x" * 400) for _ in words], *[count_dense] * 3, **SMALL)
     turns(agent, *words)
     if resumed and words:
-        program.resume(agent, agent.transcript)
+        program.resume(agent, str(agent.transcript))
     assert program.take_turn(agent, f"Look: {3 * DENSE}") == "Done."
     last = texts(agent.messages[0])[-1]
     [path] = re.findall(r"saved at (\S+)", last)
@@ -322,7 +322,7 @@ def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
 def test_a_short_message_after_a_long_history_is_not_what_is_too_large(worked):
     agent = worked(TOO_LONG, SUMMARY, reply("Done."))
     program.commit(agent, said("Well."))
-    program.resume(agent, agent.transcript)  # nothing is counted any more
+    program.resume(agent, str(agent.transcript))  # nothing is counted any more
     assert program.take_turn(agent, "Go on.") == "Done."
 
 

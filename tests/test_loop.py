@@ -352,7 +352,7 @@ def test_what_was_not_answered_is_marked_as_such_in_what_is_sent_next(
 ):
     agent = unanswered(make, how)
     if resumed:
-        program.resume(agent, agent.transcript)
+        program.resume(agent, str(agent.transcript))
     assert goes_on(agent)
     *before, mark, last = agent.client.requests[-1]["messages"]
     assert before[0] == typed("Delete all the logs.") and last == typed("And now?")

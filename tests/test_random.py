@@ -207,7 +207,7 @@ def resumed(agent):
     """The agent as another run of the program would take it up."""
     if agent.messages and agent.transcript.is_file():
         path, agent.messages, agent.failures, agent.tries = agent.transcript, [], 0, 0
-        program.resume(agent, path)
+        program.resume(agent, str(path))
         program.begin(agent)
 
 
@@ -411,7 +411,7 @@ def test_what_a_damaged_transcript_gives_the_api_takes_or_one_line_says_where(ed
     Path("damaged.jsonl").write_text("\n".join(lines))
     agent = program.Agent(client=StubClient(*[stub.reply("Fine.")] * 2))
     try:
-        program.resume(agent, Path("damaged.jsonl"))
+        program.resume(agent, "damaged.jsonl")
     except program.AgentError as error:
         assert re.search(r"damaged in line \d+: |There is no conv", str(error))
         assert len(str(error)) < 300

@@ -559,7 +559,7 @@ def test_the_numbers_in_the_list_are_those_that_resume_takes(make):
     none, *listed, hint = shown_by(agent, "plain")
     assert (none, hint, len(listed)) == ("none yet", "/resume NUMBER takes one up", 2)
     for number, *_, word in map(str.split, listed):
-        program.take_up(agent, number)
+        program.resume(agent, number)
         assert agent.messages[0]["content"] == word
 
 

@@ -49,11 +49,11 @@ pytestmark = pytest.mark.usefixtures("notes")
 
 @pytest.fixture
 def again(make):
-    """again(path or None, *replies): an agent that took up a conversation."""
+    """again(file or number, *replies): an agent that took up a conversation."""
 
-    def build(path, *replies, **fields):
+    def build(which, *replies, **fields):
         agent = make(*replies, **fields)
-        resume(agent, path)
+        resume(agent, str(which))
         return agent
 
     return build
@@ -173,7 +173,7 @@ def test_a_conversation_is_taken_up_in_a_new_file_and_the_old_stays_as_it_is(
     replies = reply("I look.", calls=[READ, BASH], thinking="hm"), reply("Done.")
     take_turn(first := make(*replies), "Work")
     path, before = first.transcript, first.transcript.read_bytes()
-    agent = again(None, reply("Again."))
+    agent = again(1, reply("Again."))
     assert agent.messages == drop_thinking(first.messages)
     assert f"[resume] {path}: " in shown(agent, "layer")[0]
     assert [*FOLDER.glob("*.jsonl")] == [path]  # nothing is said yet
@@ -191,7 +191,7 @@ def test_what_was_too_large_is_a_preview_again_when_it_is_taken_up(
     settings = SMALL | {"keep_recent": 9}
     replies = [reply(calls=[call]) for call in calls]
     take_turn(first := make(*replies, reply("Done."), **settings), "Work")
-    agent = again(None, reply("Again."), **settings)
+    agent = again(1, reply("Again."), **settings)
     program.begin(agent)
     shown = ["<persisted-output>" in text for text in outputs(*agent.messages)]
     assert shown == [True, False, False, False]
@@ -228,7 +228,7 @@ def test_a_conversation_that_its_own_terminal_goes_on_with_is_listed_beside(
     take_turn(first, "Later work")
     os.utime(first.transcript, (2e9, 2e9))
     assert listed()[0] == [first.transcript, second.transcript]
-    third = again(None, reply("Here."))  # the newest: the first terminal's
+    third = again(1, reply("Here."))  # the newest: the first terminal's
     assert "Later work" in str(third.messages)
     take_turn(third, "Go on")
     assert {*listed()[0]} == {second.transcript, third.transcript}
@@ -256,7 +256,7 @@ def test_what_hides_no_conversation_is_empty_torn_damaged_or_a_folder(make, agai
     paths, errors = listed()
     assert paths == [agent.transcript] and len(errors) == 5
     assert all("is damaged in line" in error for error in errors)
-    assert again(None).messages == agent.messages
+    assert again(1).messages == agent.messages
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -280,14 +280,14 @@ def test_the_newest_conversation_but_a_subagents_is_taken_up_by_default(make, ag
         os.utime(agent.transcript, (changed, changed))
     for its in FOLDER.glob("task_*.jsonl"):
         os.utime(its, (99, 99))
-    assert again(None).messages[0]["content"] == "Changed at 98"
+    assert again(1).messages[0]["content"] == "Changed at 98"
 
 
-@pytest.mark.parametrize("path", [None, Path("missing.jsonl"), Path("."), Path("mine")])
-def test_where_there_is_no_conversation_one_clear_line_says_so(make, path):
+@pytest.mark.parametrize("which", ["1", "missing.jsonl", ".", "mine"])
+def test_where_there_is_no_conversation_one_clear_line_says_so(make, which):
     Path("mine").write_bytes(b'{"role": "user"')  # its first line, never finished
-    with pytest.raises(AgentError, match="There is no conversation in") as error:
-        resume(make(), path)
+    with pytest.raises(AgentError, match=f"no conversation {which}:") as error:
+        resume(make(), which)
     assert one_line(error) and Path("mine").read_bytes() == b'{"role": "user"'
     assert not Path("missing.jsonl").exists()
 
@@ -362,7 +362,7 @@ def test_a_damaged_line_is_named_and_the_file_left_as_it_is(make, case):
     data = b"\n".join([*lines, NEXT[:9]])
     Path("damaged.jsonl").write_bytes(data)
     with pytest.raises(AgentError, match=rf"damaged in line {number}:") as error:
-        resume(make(), Path("damaged.jsonl"))
+        resume(make(), "damaged.jsonl")
     assert one_line(error) and Path("damaged.jsonl").read_bytes() == data
     assert not FOLDER.exists()
 
