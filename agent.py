@@ -1930,10 +1930,10 @@ MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 DIM, RED, GREEN, CYAN = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
 # how a style of event looks: its color, else dim; what stands before each line; how
 # many rows of the screen a line may fill, else all
-COLORS = {"text": "", "plain": "", "answer": "", "plan": "", "command": ""}
+COLORS = dict.fromkeys(("text", "plain", "listed", "answer", "plan", "command"), "")
 COLORS |= {"layer": CYAN, "error": RED, "failed": RED, "added": GREEN, "removed": RED}
 MARGINS = {"result": "  | ", "failed": "  | ", "answer": "  ", "plan": "  ", "tool": ""}
-ROWS = {"thinking": 3, "tool": 1, "result": 1, "failed": 1}
+ROWS = {"thinking": 3, "tool": 1, "listed": 1, "result": 1, "failed": 1}
 PROSE = ("text", "thinking", "answer", "plain", "plan")  # shown as it is written
 STEERS = "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"  # but for this
 # categories of what is no character to print, and letters and marks that show nothing
@@ -2005,7 +2005,7 @@ def laid_out(style: str, text: str) -> str:
     margin = MARGINS.get(style, "")
     if style in MARGINS and text.startswith("  "):  # as what a subagent does
         text, margin = text[2:], f"  {margin}"
-    if style in ("tool", "thinking"):
+    if style in ("tool", "listed", "thinking"):
         text = " ".join(text.split())
     lines = text.split("\n")
     if style in ("result", "failed"):
@@ -2157,21 +2157,18 @@ def list_conversations(agent: Agent) -> None:
     found = [*itertools.islice(conversations(agent), MAX_LISTED)]
     for number, (path, messages) in enumerate(found, 1):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-        said = "".join(remember(messages)["words"][:1]).partition(UNANSWERED)[0]
-        words = " ".join(said.split())
-        line = f"{number:>3}  {date}  {len(messages):>4} messages  {words}"
-        agent.emit("plain", cut_to_screen(visible(line)))
+        words = "".join(remember(messages)["words"][:1])
+        line = f"{number}. {date}, {len(messages)} messages: {words}"
+        agent.emit("listed", line)
     agent.emit("plain", "/resume NUMBER takes one up" if found else "none yet")
 
 
 def show_last(agent: Agent) -> None:
-    """Show the last question of a conversation that is taken up, and its answer."""
-    for said in remember(agent.messages)["words"][-1:]:
-        agent.emit("plain", f"\n> {said.partition(UNANSWERED)[0].rstrip()}")
-    said = [m for m in agent.messages if is_typed(m) or text_of(m)]
-    for message in said[-1:]:
-        if message["role"] == "assistant":
-            agent.emit("text", f"{text_of(message)}\n")
+    """Show the last question of a conversation, and its answer if it has one."""
+    words, last = remember(agent.messages)["words"], agent.messages[-1]
+    agent.emit("plain", f"\n> {''.join(words[-1:])}")
+    if last["role"] == "assistant":
+        agent.emit("text", f"{text_of(last)}\n")
 
 
 def edit_lines() -> Any:

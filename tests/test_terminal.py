@@ -556,10 +556,11 @@ def test_the_numbers_in_the_list_are_those_that_resume_takes(make):
         program.take_turn(agent, word)
         program.command(agent, "/clear")
     program.command(agent, "/resume")
-    none, *listed, hint = shown_by(agent, "plain")
-    assert (none, hint, len(listed)) == ("none yet", "/resume NUMBER takes one up", 2)
+    listed = shown_by(agent, "listed")
+    hints = ["none yet", "/resume NUMBER takes one up"]
+    assert len(listed) == 2 and shown_by(agent, "plain") == hints
     for number, *_, word in map(str.split, listed):
-        program.resume(agent, number)
+        program.resume(agent, number.removesuffix("."))
         assert agent.messages[0]["content"] == word
 
 
@@ -569,14 +570,12 @@ def test_one_answer_is_shown_of_a_conversation_that_is_taken_up(make):
     assert agent.events == [("plain", "\n> new"), ("text", "New.\n")]
 
 
-def test_what_the_model_is_told_of_a_stopped_request_is_not_shown(make):
+def test_of_a_stopped_request_is_shown_that_it_was_stopped(make):
     agent = make()
     for message in typed("delete it"), program.user(program.UNANSWERED):
         program.commit(agent, message)
     program.show_last(agent)
-    program.command(agent, "/resume")
-    question, line, _ = shown_by(agent, "plain")
-    assert question == "\n> delete it" and line.endswith("messages  delete it")
+    assert agent.events == [("plain", f"\n> delete it\n{program.UNANSWERED}")]
 
 
 def test_with_nothing_to_compact_compact_says_so_whatever_failed_before(make):
