@@ -38,6 +38,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import textwrap
 import threading
 import time
 import unicodedata
@@ -1762,7 +1763,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
     def emit(style: str, text: str) -> None:
         if style not in STREAMED:
-            agent.emit(style, text if style == "wait" else f"  {description}: {text}")
+            agent.emit(style, text if style == "wait" else f"{description}: {text}")
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
     new = Conversation(system=agent.system, skills=agent.skills)
@@ -1928,12 +1929,9 @@ MAX_LISTED = 20  # conversations
 MAX_SHOWN = 200  # lines of a change; `v` shows the rest
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 DIM, RED, GREEN, CYAN = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
-# how a style of event looks: its color, else dim; what stands before each line; how
-# many rows of the screen a line may fill, else all
-COLORS = dict.fromkeys(("text", "plain", "listed", "answer", "plan", "command"), "")
+# of the styles of events that have one
+COLORS = dict.fromkeys(["note", "thinking", "tool", "result"], DIM)
 COLORS |= {"layer": CYAN, "error": RED, "failed": RED, "added": GREEN, "removed": RED}
-MARGINS = {"result": "  | ", "failed": "  | ", "answer": "  ", "plan": "  ", "tool": ""}
-ROWS = {"thinking": 3, "tool": 1, "listed": 1, "result": 1, "failed": 1}
 PROSE = ("text", "thinking", "answer", "plain", "plan")  # shown as it is written
 STEERS = "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"  # but for this
 # categories of what is no character to print, and letters and marks that show nothing
@@ -1983,8 +1981,9 @@ def put(terminal: Terminal, style: str, text: str) -> None:
     else:
         start, end = "\n" if terminal.last not in ("", "\n") else "", "\n"
         terminal.last = ""
-    if terminal.out.isatty() and not os.environ.get("NO_COLOR"):
-        text = colored(style, text)
+    color = COLORS.get(style, "")
+    if color and terminal.out.isatty() and not os.environ.get("NO_COLOR"):
+        text = f"{color}{text}\x1b[0m"
     print(start + text, end=end, file=terminal.out, flush=True)
 
 
@@ -2001,32 +2000,25 @@ def visible(text: str, more: str = "") -> str:
 
 
 def laid_out(style: str, text: str) -> str:
-    """How the text of an event stands on the screen."""
-    margin = MARGINS.get(style, "")
-    if style in MARGINS and text.startswith("  "):  # as what a subagent does
-        text, margin = text[2:], f"  {margin}"
-    if style in ("tool", "listed", "thinking"):
-        text = " ".join(text.split())
-    lines = text.split("\n")
-    if style in ("result", "failed"):
-        lines = [line.expandtabs() for line in lines if line.strip()] or [""]
-        if len(lines) > 4:
-            lines[1:-2] = [f"({len(lines) - 3:,} more lines)"]
-    rows = ROWS.get(style, 10_000)
-    return "\n".join(cut_to_screen(margin + line, rows) for line in lines)
-
-
-def colored(style: str, text: str) -> str:
-    """The lines in the color of their style; of what failed only the last one."""
-    lines, color = text.split("\n"), COLORS.get(style, DIM)
-    colors = [DIM if style == "failed" else color] * (len(lines) - 1) + [color]
-    pairs = zip(colors, lines)
-    return "\n".join(f"{c}{line}\x1b[0m" if c and line else line for c, line in pairs)
+    """How the text of an event stands on the screen: some styles are cut or indented."""
+    match style:
+        case "answer" | "plan":
+            return textwrap.indent(text, "  ")
+        case "tool" | "listed":
+            return cut_to_screen(" ".join(text.split()))
+        case "thinking":
+            return cut_to_screen(" ".join(text.split()), rows=3)
+        case "result" | "failed":
+            lines = [f"  | {line}" for line in text.split("\n") if line.strip()]
+            if len(lines) > 4:
+                lines[1:-2] = [f"  | ({len(lines) - 3:,} more lines)"]
+            return "\n".join(map(cut_to_screen, lines))
+    return text
 
 
 def cut_to_screen(text: str, rows: int = 1) -> str:
-    """As much of a text as fits into so many rows of the screen."""
-    columns = rows * shutil.get_terminal_size().columns - 2
+    """As much of a line as fits into so many rows of the screen."""
+    text, columns = text.expandtabs(), rows * shutil.get_terminal_size().columns - 2
     wide = (unicodedata.east_asian_width(char) in "WF" for char in text[:columns])
     widths = itertools.accumulate(1 + w for w in wide)
     return text[: sum(width <= columns for width in widths)]

@@ -805,7 +805,6 @@ def test_what_is_waited_for_is_a_line_that_goes_away_and_ctrl_c_ends_it(desk):
         ("1\n2\n3\n4\n5", ["1", "(2 more lines)", "4", "5"]),
         ("1\n" * 2_000, ["1", "(1,997 more lines)", "1", "1"]),
         ("1\n\n\n\n\n(exit status 1)", ["1", "(exit status 1)"]),
-        ("", [""]),
     ],
 )
 def test_of_a_result_the_first_line_and_the_last_two_are_shown(text, shown):
@@ -813,19 +812,15 @@ def test_of_a_result_the_first_line_and_the_last_two_are_shown(text, shown):
     assert program.laid_out("result", text).split("\n") == lines
 
 
-def test_what_failed_ends_in_red_and_the_rest_of_it_is_dim(person, stub):
+def test_what_failed_is_red(person, stub):
     (person.folder / "file").write_text("1\n\t2\n3\n")
     calls = [("read_file", {"path": "file"}), ("read_file", {"path": "none"})]
     stub.enqueue(reply(calls=calls), reply("Read."))
-    assert "] file\n  | 1\n  |         2\n  | 3\n[" in person.say("read", "Read.")
+    assert "] file\n  | 1\n  |     2\n  | 3\n[" in person.say("read", "Read.")
     assert re.search(rb"\x1b\[31m  \| There is no .*none", person.raw)
-    assert (
-        program.colored("failed", "1\nstatus")
-        == "\x1b[2m1\x1b[0m\n" + "\x1b[31mstatus\x1b[0m"
-    )
 
 
-def test_a_plan_is_a_list_and_what_a_subagent_does_is_indented(person, stub):
+def test_a_plan_is_a_list_and_what_a_subagent_does_has_its_name(person, stub):
     plan = {"items": ["[x] look", "[ ] act"]}
     task = ("task", {"description": "count", "prompt": "Look."})
     stub.enqueue(reply(calls=[("todo_write", plan), task]))
@@ -833,9 +828,8 @@ def test_a_plan_is_a_list_and_what_a_subagent_does_is_indented(person, stub):
     stub.enqueue(reply("Done."))
     shown = person.say("go", "Done.")
     assert "\n  [x] look\n  [ ] act\n" in shown
-    assert (
-        "\n  count: [glob] file\n    | " in shown and "\n  It is\n  empty.\n" in shown
-    )
+    assert "\ncount: [glob] file\n  | count: " in shown
+    assert "\n  It is\n  empty.\n" in shown
 
 
 @pytest.mark.parametrize(

@@ -660,7 +660,7 @@ def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken_glob)
     assert take_turn(agent, "Are you there?") == "Yes."
 
 
-def test_what_a_subagent_does_is_asked_for_and_indented_and_its_answer_shown(make):
+def test_what_a_subagent_does_is_asked_for_and_named_and_its_answer_shown(make):
     work = reply("Let me see.", calls=[BASH])
     answers = reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks.")
     asked = []
@@ -668,8 +668,8 @@ def test_what_a_subagent_does_is_asked_for_and_indented_and_its_answer_shown(mak
     take_turn(agent, "How many?")
     assert asked == [("bash", "echo from bash")]
     own, its = shown(agent, "tool")
-    assert own.startswith("[task]") and its.startswith("  look: [bash]")
-    assert shown(agent, "result") == ["  look: from bash\n(exit status 0)"]
+    assert own.startswith("[task]") and its.startswith("look: [bash]")
+    assert shown(agent, "result") == ["look: from bash\n(exit status 0)"]
     assert shown(agent, "answer") == ["There are 3."]
     assert "".join(shown(agent, "text")) == "Thanks."
 
