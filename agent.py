@@ -1933,9 +1933,8 @@ DIM, RED, GREEN, CYAN = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
 COLORS = dict.fromkeys(["note", "thinking", "tool", "result"], DIM)
 COLORS |= {"layer": CYAN, "error": RED, "failed": RED, "added": GREEN, "removed": RED}
 PROSE = ("text", "thinking", "answer", "plain", "plan")  # shown as it is written
-STEERS = "[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"  # but for this
-# categories of what is no character to print, and letters and marks that show nothing
-NO_LETTERS = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+STEERS = r"\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"  # but for this
+# letters and marks that show nothing
 UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164"
 UNSEEN += "\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef"
 
@@ -1987,16 +1986,21 @@ def put(terminal: Terminal, style: str, text: str) -> None:
     print(start + text, end=end, file=terminal.out, flush=True)
 
 
-def harmless(text: str, pattern: str = STEERS) -> str:
+def harmless(text: str) -> str:
     """`text` as it is, but what steers a terminal or reorders text as an escape."""
-    return re.sub(pattern, lambda found: ascii(found[0])[1:-1], text)
+    return escaped(text, STEERS)
 
 
 def visible(text: str, more: str = "") -> str:
     """`text` with all that one cannot see, or that reorders text, as an escape."""
-    other = {c for c in text if unicodedata.category(c) in NO_LETTERS} - {*"\n\t"}
-    pattern = "|".join([f"[{UNSEEN}]", *map(re.escape, [*more, *other])])
-    return harmless(text, pattern)
+    letters = {*text} - {*"\n\t\xa0\u3000"}  # the spaces that are often written
+    unseen = {c for c in letters if not c.isprintable()} | {*more}
+    return escaped(text, UNSEEN + re.escape("".join(unseen)))
+
+
+def escaped(text: str, letters: str) -> str:
+    """`text` with each of these, as within [] of a regular expression, as an escape."""
+    return re.sub(f"[{letters}]", lambda found: ascii(found[0])[1:-1], text)
 
 
 def laid_out(style: str, text: str) -> str:
