@@ -2046,21 +2046,28 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
         return
     if not sys.stdin.isatty():
         refuse("no terminal to ask on, see --yes")
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
-    rest, answer = what.rstrip().split("\n"), "v"
-    marks, most = ({}, len(rest)) if name == "bash" else (MARKS, MAX_SHOWN)
-    while answer.lower() == "v" and rest:
-        for line in rest[:most]:
-            show(terminal, marks.get(line[:1], "command"), f"  {line}")
-        rest, most = rest[most:], len(rest)
-        more = f"  ({len(rest):,} more lines: v shows them)\n" if rest else ""
-        question = f"Run {name}? y: yes, a: always until /clear, n or why not"
-        show(terminal, "plain", more + question)
-        answer = sys.stdin.readline().strip()
+    answer = answer_to(terminal, name, what)
     if answer.lower() in ("a", "always"):
         agent.allowed.add(name)
     elif answer.lower() not in ("y", "yes", "ok"):
         refuse("" if answer.lower() in ("n", "no") else answer)
+
+
+def answer_to(terminal: Terminal, name: str, what: str) -> str:
+    """What the person answers who may see all that the tool is to do."""
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
+    lines, answer = what.rstrip().split("\n"), "v"
+    most = len(lines) if name == "bash" else MAX_SHOWN
+    while answer.lower() == "v":
+        for line in lines[:most]:
+            show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
+        lines, most = lines[most:], len(lines)
+        if lines:
+            show(terminal, "plain", f"  ({len(lines):,} more lines: v shows them)")
+        question = f"Run {name}? y: yes, a: always until /clear, n or why not"
+        show(terminal, "plain", question)
+        answer = sys.stdin.readline().strip()
+    return answer
 
 
 def bar(tokens: float, most: int) -> str:

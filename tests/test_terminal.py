@@ -375,10 +375,16 @@ def test_enter_n_and_no_are_a_no_without_a_reason(ask, answer):
         ask(program.Agent(), "ls", answer)
 
 
-@pytest.mark.parametrize("answer", ["yes and no", "v", "Not there!"])
+@pytest.mark.parametrize("answer", ["yes and no", "view", "Not there!"])
 def test_any_other_answer_is_a_no_and_its_reason(ask, answer):
     with pytest.raises(program.ToolError, match=f"saying: {answer}"):
         ask(program.Agent(), "ls", answer)
+
+
+def test_where_v_has_nothing_more_to_show_the_question_comes_again(ask):
+    shown = ask(agent := program.Agent(), "ls", "v", "V", "a")
+    assert shown.count("Run bash?") == 3 and shown.count("ls") == 1
+    assert agent.allowed == {"bash"}
 
 
 @pytest.mark.parametrize("end", ["\n", "\x04"])
