@@ -2322,31 +2322,36 @@ def first_screen(
 
 
 def piped(agent: Agent) -> str:
-    """What another program writes to standard input, to its end."""
-    data, end = b"", time.monotonic() + PIPE_SECONDS
-    while select.select([sys.stdin], [], [], max(0, end - time.monotonic()))[0]:
-        if not (more := os.read(sys.stdin.fileno(), 65_536)):
-            return data.decode(errors="replace")
-        data += more
-    agent.emit("note", "waiting for the end of what is piped in")
-    return (data + sys.stdin.buffer.read()).decode(errors="replace")
+    """What comes on standard input, to its end; after 3 s a line says that it waits."""
+    note = "waiting for the end of what is piped in"
+    signal.signal(signal.SIGALRM, lambda *_: agent.emit("note", note))
+    signal.setitimer(signal.ITIMER_REAL, PIPE_SECONDS)
+    data = sys.stdin.buffer.read()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return data.decode(errors="replace")
 
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
     agent = configured(options, terminal)
     (rules, unused), (skills, damaged) = find_rules(), find_skills()
-    if options.p is None:
+    if not options.p:
         agent.emit("note", first_screen(agent, rules, [*skills], options.yes))
     for line in [*unused, *damaged]:
         agent.emit("error", line)
     if options.resume is not None:
         resume(agent, options.resume)
-    if options.p is None:
+    if options.p:
+        answer_once(agent, options.prompt)
+    else:
         threading.Thread(target=import_sdk, daemon=True).start()
-        return repl(agent, options.prompt or "")
-    text = "" if options.p == "-" else options.p
-    if options.p == "-" or not sys.stdin.isatty():
+        repl(agent, options.prompt)
+
+
+def answer_once(agent: Agent, prompt: str) -> None:
+    """Print the answer to what is piped in and the prompt, "" or "-" for none."""
+    text = "" if prompt == "-" else prompt
+    if not text or not sys.stdin.isatty():
         text = f"{piped(agent)}\n\n{text}".strip()
     print(harmless(take_turn(agent, text)), flush=True)
 
@@ -2358,9 +2363,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         epilog="At its prompt /help lists the /commands. Settings come from the shell "
         "and from the .env beside agent.py: .env.example has them all.",
     )
-    add, one = parser.add_argument, parser.add_mutually_exclusive_group()
-    one.add_argument("prompt", nargs="?", help="the first prompt, then go on asking")
-    one.add_argument("-p", metavar="PROMPT", help="answer once; -: read from stdin")
+    add = parser.add_argument
+    add("prompt", nargs="?", default="", help="the first; with -p, -: read from stdin")
+    add("-p", action="store_true", help="answer the prompt, and leave")
     add("--resume", nargs="?", const="1", metavar="FILE|N", help="go on")
     add("--model", help="instead of MODEL_ID")
     add("--yes", action="store_true", help="run tools without asking")
@@ -2398,8 +2403,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the program; returns its exit status."""
     open_streams()
     options = arguments(argv)
-    once = options.p is not None
-    terminal = Terminal(sys.stderr if once else sys.stdout, streams=not once)
+    out = sys.stderr if options.p else sys.stdout
+    terminal = Terminal(out, streams=not options.p)
     if terminal.out.isatty() and os.environ.get("TERM") != "dumb":
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     prepare()

@@ -938,6 +938,7 @@ def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
     "argv, stdin, prompts",
     [
         (["-p", "What?"], "piped\ntext\n", ["piped\ntext\n\n\nWhat?"]),
+        (["-p"], "first line\n", ["first line"]),
         (["-p", "-"], "first line\nsecond line", ["first line\nsecond line"]),
         (["question"], "and?\n", ["question", "and?"]),
     ],
