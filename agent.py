@@ -564,7 +564,7 @@ UNANSWERED = """\
 [This was stopped, or failed, before it was answered. Do not go on with it unless the
 user asks for it again.]"""
 # what a block of ours is, by its first tag
-PARTS = {"summary": "summary", "message": "words", "plan": "plan"}
+PARTS = {"summary": "summary", "message": "your words", "plan": "plan"}
 PARTS |= {"skill": "skills", "file": "files"}
 # what a call that succeeded leaves in the memory of a conversation, and its argument
 REMEMBERED = {"read_file": ("files", "path"), "load_skill": ("skills", "name")}
@@ -1924,7 +1924,6 @@ on in the next; several pasted lines are one prompt."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", *LEAVE)
 HISTORY = TRANSCRIPT_DIR / "history"
-NAMES = {"words": "what you said", "files": "restored files"}  # in /context
 MAX_LISTED = 20  # conversations
 MAX_SHOWN = 200  # lines of a change; `v` shows the rest
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
@@ -2106,12 +2105,12 @@ def context_parts(agent: Agent) -> Counter:
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
     for message in agent.messages:
         if is_typed(message):
-            parts["what you said"] += size(message["content"])
+            parts["your words"] += size(message["content"])
         elif message["role"] == "assistant":
             parts["assistant"] += size(message["content"])
         else:
             for block in blocks(message, "text"):
-                parts[NAMES.get(part_of(block), part_of(block))] += size(block)
+                parts[part_of(block)] += size(block)
     for exchange in exchanges(agent.messages):
         parts[f"results of {exchange.call['name']}"] += size(exchange.result)
     return parts

@@ -483,9 +483,9 @@ def test_context_says_what_fills_the_window_in_tokens(person, stub):
     person.asked("count")
     person.say("y", "Counted.")
     parts = context_of(person)
-    names = "system prompt", "tools", "what you said", "assistant", "results of bash"
+    names = "system prompt", "tools", "your words", "assistant", "results of bash"
     assert {*names, "in all"} == {*parts}
-    assert parts["results of bash"] > parts["assistant"] > parts["what you said"] > 0
+    assert parts["results of bash"] > parts["assistant"] > parts["your words"] > 0
     assert abs(sum(parts.values()) - 2 * parts["in all"]) < 10
 
 
@@ -508,7 +508,7 @@ def test_context_shows_what_a_summary_brought_back_in_rows_of_their_own(person, 
     stub.enqueue(reply("So it is. " * 2000), reply("<summary>Seen.</summary>"))
     person.say("what is it?", "So it is.")
     person.say("/compact")
-    assert {"summary", "what you said", "restored files"} <= {*context_of(person)}
+    assert {"summary", "your words", "files"} <= {*context_of(person)}
 
 
 def test_context_sums_up_what_was_sent_and_what_forgetting_saved(make):

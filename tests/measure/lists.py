@@ -166,18 +166,18 @@ def what_remains(message):
     each = program.MAX_RESTORE_TOKENS_PER_FILE
     limits = {
         "summary": "asked for in T/8",
-        "words": f"{program.MAX_SAID:,} tokens or T/8",
+        "your words": f"{program.MAX_SAID:,} tokens or T/8",
         "plan": "what is still to do",
         "notes": "what to go on with",
         "files": f"{program.MAX_RESTORE_FILES} of {each:,} tokens",
     }
     full = largest([message])
     body, places = column(rows([message]), 230, 462, full)
-    body += [text(8, 20, "block"), text(80, 20, "at most")]
+    body += [text(8, 20, "block"), text(84, 20, "at most")]
     body.append(text(692, 20, f"a full bar: {full:,} tokens", "end"))
     told = []
     for (row, y), part in zip(places, map(program.part_of, message["content"])):
-        body += [text(8, y + 14, part), text(80, y + 14, limits[part])]
+        body += [text(8, y + 14, part), text(84, y + 14, limits[part])]
         size = f"{row.tokens:,}" if row.tokens else "under 100"
         told.append(f"{part}: {size} tokens; at most: {limits[part]}")
     title = "The one message that remains, block by block"
