@@ -2119,39 +2119,35 @@ def context_parts(agent: Agent) -> Counter:
 def command(agent: Agent, line: str) -> None:
     """Carry out a /command; raises AgentError, or EOFError to leave."""
     name, _, rest = line.partition(" ")
-    if rest and name in COMMANDS and name not in ("/compact", "/resume"):
-        raise AgentError(f"{name} takes nothing after it: type it alone.")
-    if name in LEAVE:
-        raise EOFError
     if name in ("/compact", "/context") and not agent.system:
         begin(agent)
-    if name == "/clear":
-        agent.emit("note", "[clear] a new conversation; /resume has the earlier ones")
-        vars(agent).update(vars(Conversation()))
-    elif name == "/compact":
-        close_calls(agent)
-        agent.focus = rest
-        compact_history(agent, "compact")
-    elif name == "/context":
-        agent.emit("plain", context_table(agent))
-    elif name == "/resume" and rest:
-        resume(agent, rest.strip())
-    elif name == "/resume":
-        list_conversations(agent)
-    elif name == "/help":
-        agent.emit("plain", HELP)
-    else:
-        raise AgentError(f"There is no command {name}: /help lists them.")
+    match name, rest.strip():
+        case "/compact", focus:
+            close_calls(agent)
+            agent.focus = focus
+            compact_history(agent, "compact")
+        case "/context", "":
+            agent.emit("plain", context_table(agent))
+        case "/resume", "":
+            list_conversations(agent)
+        case "/resume", which:
+            resume(agent, which)
+        case "/clear", "":
+            agent.emit("note", "[clear] a new conversation; /resume has the others")
+            vars(agent).update(vars(Conversation()))
+        case "/help", "":
+            agent.emit("plain", HELP)
+        case _ if line in LEAVE:
+            raise EOFError
+        case _:
+            raise AgentError(f"There is no command {line}: /help lists them.")
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is a command, or meant as one: no path, no prose that follows."""
-    name, _, rest = line.partition(" ")
-    if not line.startswith("/"):
-        return line in LEAVE
-    is_path = "/" in name[1:] or os.path.exists(name.rstrip("/"))
-    meant = not rest or difflib.get_close_matches(name, COMMANDS)
-    return name in COMMANDS or bool(meant and not is_path)
+    """Whether a line is a command, or meant as one: no path, no prose."""
+    name = line.partition(" ")[0]
+    near = name[:1] == "/" and difflib.get_close_matches(name, COMMANDS, cutoff=0.7)
+    return line in LEAVE or bool(near or re.fullmatch(r"/\w*", line))
 
 
 def list_conversations(agent: Agent) -> None:

@@ -628,13 +628,18 @@ def test_help_lists_the_commands(person, stub):
     assert all(name in shown for name in names) and stub.requests == []
 
 
-@pytest.mark.parametrize("line", ["/nonsense", "/", "/compct the names"])
+@pytest.mark.parametrize("line", ["/nonsense", "/", "/hlep", "/compct the names"])
 def test_what_is_no_command_gets_one_line_that_names_help(person, stub, line):
     _, said, *prompt = person.say(line).split("\n")
     assert "/help" in said and prompt == ["", "> "] and stub.requests == []
 
 
-PROMPTS = ["/etc/hosts: what is it?", "/usr is big, why?", "/usr", "/s is for sarcasm"]
+PROMPTS = [
+    "/etc/hosts: what is it?",
+    "/home is full, why?",
+    "/usr/",
+    "/s is for sarcasm",
+]
 PROMPTS += ["exit the loop early", "quit it", "/" + "x" * 5_000 + " is long"]
 
 
@@ -1185,4 +1190,4 @@ def test_resume_takes_the_numbers_of_the_list(run, api):
 def test_a_command_that_takes_nothing_does_nothing_with_words_behind_it(make, line):
     agent = make(messages=[{"role": "user", "content": "Go."}])
     program.work_on(agent, line)
-    assert len(agent.messages) == 1 and "type it alone" in shown_by(agent, "error")[0]
+    assert len(agent.messages) == 1 and "/help lists" in shown_by(agent, "error")[0]
