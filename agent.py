@@ -2156,8 +2156,7 @@ def list_conversations(agent: Agent) -> None:
     for number, (path, messages) in enumerate(found, 1):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         words = "".join(remember(messages)["words"][:1])
-        line = f"{number}. {date}, {len(messages)} messages: {words}"
-        agent.emit("listed", line)
+        agent.emit("listed", f"{number}. {date}, {len(messages)} messages: {words}")
     agent.emit("plain", "/resume NUMBER takes one up" if found else "none yet")
 
 
@@ -2169,8 +2168,8 @@ def show_last(agent: Agent) -> None:
         agent.emit("text", f"{text_of(last)}\n")
 
 
-def edit_lines() -> Any:
-    """The line editor with pasted paragraphs and earlier prompts, None without one."""
+def line_editor() -> Any:
+    """What edits the lines and knows earlier prompts, None where Python lacks it."""
     with suppress(ImportError):
         import readline
 
@@ -2180,13 +2179,13 @@ def edit_lines() -> Any:
             if HISTORY.is_symlink() or not HISTORY.is_file():
                 HISTORY.unlink()  # a link or a pipe, which is not ours
             for line in HISTORY.read_bytes().splitlines():
-                with suppress(ValueError, TypeError):
+                with suppress(ValueError):  # a line that is torn
                     readline.add_history(json.loads(line))
         return readline
 
 
 def keep_prompt(editor: Any, prompt: str) -> None:
-    """Let it be called back, also in later runs."""
+    """Let a prompt be called back, also in later runs."""
     editor.add_history(prompt)
     with suppress(AgentError):
         append(HISTORY, to_bytes(prompt) + b"\n")
@@ -2203,7 +2202,7 @@ def read_prompt() -> str:
 
 def repl(agent: Agent, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
-    editor = edit_lines() if sys.stdin.isatty() else None
+    editor = line_editor() if sys.stdin.isatty() else None
     while True:
         try:
             while not line:

@@ -820,6 +820,6 @@ def test_a_history_that_is_no_file_is_neither_read_nor_written(monkeypatch, what
     Path(".transcripts/history").touch()
     turn_into(Path(".transcripts/history"), what)
     monkeypatch.setitem(sys.modules, "readline", Mock())
-    program.keep_prompt(editor := program.edit_lines(), "a prompt")
+    program.keep_prompt(editor := program.line_editor(), "a prompt")
     editor.add_history.assert_called_once_with("a prompt")
     assert Path("victim").read_text() == "mine\n"

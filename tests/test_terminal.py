@@ -688,7 +688,7 @@ def test_history_holds_each_prompt_as_it_was_typed_and_no_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "readline", Mock())
     program.repl(program.Agent(), "")
     monkeypatch.setitem(sys.modules, "readline", later := Mock())
-    program.edit_lines()
+    program.line_editor()
     called_back = [call.args[0] for call in later.add_history.call_args_list]
     assert called_back == ["one", "two\nlines", "a \\\nb", "last"]
 
