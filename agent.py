@@ -2256,7 +2256,17 @@ def limits(own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT) -> Limit
 
 
 def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
-    """An agent with the settings of the shell and of .env, without a client yet."""
+    """An agent with all settings, without a client yet; raises AgentError."""
+    load_settings()
+    model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
+    agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
+    ask = partial(ask_person, terminal, agent)
+    agent.approve = (lambda name, what: None) if options.yes else ask
+    return agent
+
+
+def load_settings() -> None:
+    """Add those of .env to the shell's; AgentError without a package or an API key."""
     if not all(map(importlib.util.find_spec, PACKAGES)):
         install = "pip install -r requirements.txt, or start it by: uv run agent.py"
         raise AgentError(f"{' or '.join(PACKAGES)} is missing: {install}")
@@ -2267,15 +2277,10 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
         dotenv.load_dotenv(env)
     except ValueError as error:
         raise AgentError(f"{env} cannot be read: {error}.") from error
-    keys = {n: os.environ[n].strip() for n in KEY_NAMES if n in os.environ}
-    os.environ.update(keys)  # a file often ends in a line break, a key never does
-    if not any(keys.values()):
+    for name in os.environ.keys() & KEY_NAMES:
+        os.environ[name] = os.environ[name].strip()  # a file often ends in a line break
+    if not any(map(os.environ.get, KEY_NAMES)):
         raise AgentError(f"No API key: set ANTHROPIC_API_KEY in the shell or in {env}.")
-    model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
-    agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
-    ask = partial(ask_person, terminal, agent)
-    agent.approve = (lambda name, what: None) if options.yes else ask
-    return agent
 
 
 def connect(agent: Agent) -> None:
@@ -2304,15 +2309,15 @@ def import_sdk() -> None:
 
 
 def first_screen(
-    agent: Agent, rules: Path | None, names: list[str], unasked: bool
+    agent: Agent, rules: Path | None, skills: Iterable[str], unasked: bool
 ) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    known = [rules.name] if rules else []
-    some = ", ".join(names[:5] + ["..."] * (len(names) > 5))
-    known += [f"skills: {some}"] if names else []
+    names = textwrap.shorten(", ".join(skills), 60, placeholder=" ...")
+    known = [f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"]
+    known += [rules.name] if rules else []
+    known += [f"skills: {names}"] if names else []
     known += ["--yes: tools run unasked"] if unasked else []
-    limit = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
-    return f"{agent.model} in {Path.cwd()}\n" + "; ".join([limit, *known, "/help"])
+    return f"{agent.model} in {Path.cwd()}\n" + "; ".join([*known, "/help"])
 
 
 def piped(agent: Agent) -> str:
@@ -2330,7 +2335,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     agent = configured(options, terminal)
     (rules, unused), (skills, damaged) = find_rules(), find_skills()
     if not options.p:
-        agent.emit("note", first_screen(agent, rules, [*skills], options.yes))
+        agent.emit("note", first_screen(agent, rules, skills, options.yes))
     for line in [*unused, *damaged]:
         agent.emit("error", line)
     if options.resume is not None:
@@ -2368,7 +2373,15 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def prepare() -> None:
+def open_streams() -> None:
+    """Let a standard stream that is closed be empty, and all of them take any text."""
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the run
+        getattr(sys, name).reconfigure(errors="replace")
+
+
+def handle_signals() -> None:
     """Let Ctrl-C stop what is being done, and the end of a session all that runs."""
     stopped = float("-inf")  # seconds, when a Ctrl-C last did so
 
@@ -2385,12 +2398,15 @@ def prepare() -> None:
             signal.signal(number, handle)
 
 
-def open_streams() -> None:
-    """Let a standard stream that is closed be empty, and all of them take any text."""
-    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the run
-        getattr(sys, name).reconfigure(errors="replace")
+def play_demo(scene: int) -> int:
+    """Show the layers at work, all scenes if it is 0; returns the exit status."""
+    lessons = Path(__file__).resolve().parent / "tests/lessons"
+    if not lessons.exists():
+        raise AgentError(f"--demo needs {lessons}: clone the whole project.")
+    sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
+    import demo  # pyright: ignore[reportMissingImports]
+
+    return demo.main(scene)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -2399,18 +2415,12 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     out = sys.stderr if options.p else sys.stdout
     terminal = Terminal(out, streams=not options.p)
-    if terminal.out.isatty() and os.environ.get("TERM") != "dumb":
+    if out.isatty() and os.environ.get("TERM") != "dumb":
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
-    prepare()
+    handle_signals()
     try:
         if options.demo is not None:
-            lessons = Path(__file__).resolve().parent / "tests/lessons"
-            if not lessons.exists():
-                raise AgentError(f"--demo needs {lessons}: clone the whole project.")
-            sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
-            import demo  # pyright: ignore[reportMissingImports]
-
-            return demo.main(options.demo)
+            return play_demo(options.demo)
         start(options, terminal)
     except BrokenPipeError:  # who reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

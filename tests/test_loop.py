@@ -448,7 +448,7 @@ def test_a_settings_file_that_is_no_utf_8_is_one_clear_line(run, tmp_path):
 def test_a_signal_that_is_ignored_stays_so_as_under_nohup(name):
     number = getattr(signal, name)
     before = signal.signal(number, signal.SIG_IGN)
-    program.prepare()
+    program.handle_signals()
     assert signal.signal(number, before) == signal.SIG_IGN
 
 

@@ -321,7 +321,7 @@ def test_ctrl_c_counts_unless_it_comes_within_0_3_s_of_one_that_did(monkeypatch)
     handlers, now = {}, Mock()
     monkeypatch.setattr(program.signal, "signal", handlers.__setitem__)
     monkeypatch.setattr(program.time, "monotonic", now)
-    program.prepare()
+    program.handle_signals()
     for now.return_value, counts in [(9, 1), (9.2, 0), (9.29, 0), (9.31, 1), (9.7, 1)]:
         with pytest.raises(KeyboardInterrupt) if counts else nullcontext():
             handlers[signal.SIGINT](signal.SIGINT, None)
@@ -757,11 +757,11 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run, make):
     first, second, *_ = run(MODEL_ID="some-model")[1].split("\n")
     assert first == f"some-model in {Path.cwd()}"
     assert "170,616" in second and second.endswith("; AGENTS.md; /help")
-    for name in "abcdef":
+    for name in [*"abcdef", "g" * 50]:
         (folder := Path(".agents/skills", name)).mkdir(parents=True)
         text = f"---\nname: {name}\ndescription: use\n---\n"
         (folder / "SKILL.md").write_text(text)
-    known = "; skills: a, b, c, d, e, ...; --yes: tools run unasked; /help"
+    known = "; skills: a, b, c, d, e, f, ...; --yes: tools run unasked; /help"
     rules, skills = program.find_rules()[0], [*program.find_skills()[0]]
     assert known in program.first_screen(make(), rules, skills, unasked=True)
 
