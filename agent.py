@@ -1964,12 +1964,12 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.since, terminal.erase = 0.0, ""
             thought, terminal.thought = terminal.thought, ""
             if thought.strip():
-                put(terminal, "thinking", thought)
-            put(terminal, style, text)
+                print_event(terminal, "thinking", thought)
+            print_event(terminal, style, text)
 
 
-def put(terminal: Terminal, style: str, text: str) -> None:
-    """Print a text below the one before; an answer after a blank line."""
+def print_event(terminal: Terminal, style: str, text: str) -> None:
+    """Print an event below the one before; text that is written after a blank line."""
     if style in STREAMED and not terminal.streams:
         return
     text = laid_out(style, harmless(text) if style in PROSE else visible(text))
@@ -1991,7 +1991,7 @@ def harmless(text: str) -> str:
 
 
 def visible(text: str, more: str = "") -> str:
-    """`text` with all that one cannot see, or that reorders text, as an escape."""
+    """`text` with all that one cannot see, that reorders it, or `more` as escapes."""
     letters = {*text} - {*"\n\t\xa0\u3000"}  # the spaces that are often written
     unseen = {c for c in letters if not c.isprintable()} | {*more}
     return escaped(text, UNSEEN + re.escape("".join(unseen)))
@@ -2003,7 +2003,7 @@ def escaped(text: str, letters: str) -> str:
 
 
 def laid_out(style: str, text: str) -> str:
-    """How the text of an event stands on the screen: some styles are cut or indented."""
+    """How the text of an event stands on the screen: whole, indented, or cut to it."""
     match style:
         case "answer" | "plan":
             return textwrap.indent(text, "  ")
@@ -2069,7 +2069,7 @@ def answer_to(terminal: Terminal, name: str, what: str) -> str:
     return answer
 
 
-def bar(tokens: float, most: int) -> str:
+def meter(tokens: float, most: int) -> str:
     """A meter of twenty places."""
     return f"{'#' * min(20, round(20 * tokens / most)):.<20}"
 
@@ -2078,7 +2078,7 @@ def status_line(agent: Agent) -> str:
     """How full the context is, in tokens against the threshold."""
     tokens, most = context_tokens(agent), agent.threshold
     share = f"{tokens:,} tokens of the {most:,} threshold"
-    return f"[{bar(tokens, most)}] {share}, {agent.cached:.0%} cached"
+    return f"[{meter(tokens, most)}] {share}, {agent.cached:.0%} cached"
 
 
 def context_table(agent: Agent) -> str:
@@ -2087,7 +2087,8 @@ def context_table(agent: Agent) -> str:
     share, read = tokens / sum(parts.values()), bill["read"] / max(1, bill["sent"])
     rows = [(part, n * share) for part, n in parts.items() if n] + [("in all", tokens)]
     lines = [
-        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {bar(n, tokens)}" for part, n in rows
+        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {meter(n, tokens)}"
+        for part, n in rows
     ]
     lines += [
         f"of the {agent.threshold:,} threshold, over which it is summarised",
@@ -2348,11 +2349,10 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
 
 
 def answer_once(agent: Agent, prompt: str) -> None:
-    """Print the answer to what is piped in and the prompt, "" or "-" for none."""
-    text = "" if prompt == "-" else prompt
-    if not text or not sys.stdin.isatty():
-        text = f"{piped(agent)}\n\n{text}".strip()
-    print(harmless(take_turn(agent, text)), flush=True)
+    """Print the answer to what is piped in and the prompt, of which one may be ""."""
+    if not prompt or not sys.stdin.isatty():
+        prompt = f"{piped(agent)}\n\n{prompt}".strip()
+    print(harmless(take_turn(agent, prompt)), flush=True)
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -2363,8 +2363,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         "and from the .env beside agent.py: .env.example has them all.",
     )
     add = parser.add_argument
-    add("prompt", nargs="?", default="", help="the first; with -p, -: read from stdin")
-    add("-p", action="store_true", help="answer the prompt, and leave")
+    add("prompt", nargs="?", default="", help="the first prompt, then go on asking")
+    add("-p", action="store_true", help="answer it, and what is piped in, once")
     add("--resume", nargs="?", const="1", metavar="FILE|N", help="go on")
     add("--model", help="instead of MODEL_ID")
     add("--yes", action="store_true", help="run tools without asking")

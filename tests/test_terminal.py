@@ -525,7 +525,7 @@ def test_context_sums_up_what_was_sent_and_what_forgetting_saved(make):
 
 
 def test_a_meter_has_twenty_places():
-    meters = [program.bar(tokens, 100) for tokens in (0, 50, 100, 300)]
+    meters = [program.meter(tokens, 100) for tokens in (0, 50, 100, 300)]
     assert meters == ["#" * n + "." * (20 - n) for n in (0, 10, 20, 20)]
 
 
@@ -943,8 +943,7 @@ def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
     "argv, stdin, prompts",
     [
         (["-p", "What?"], "piped\ntext\n", ["piped\ntext\n\n\nWhat?"]),
-        (["-p"], "first line\n", ["first line"]),
-        (["-p", "-"], "first line\nsecond line", ["first line\nsecond line"]),
+        (["-p"], "first line\nsecond line", ["first line\nsecond line"]),
         (["question"], "and?\n", ["question", "and?"]),
     ],
 )
@@ -985,7 +984,7 @@ def test_two_prompts_of_which_one_would_be_lost_are_a_mistake(run, capsys):
     assert "prompt" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", ["<&-", "-p - <&-", ">&- </dev/null", "2>&- <&-"])
+@pytest.mark.parametrize("options", ["<&-", "-p <&-", ">&- </dev/null", "2>&- <&-"])
 def test_a_closed_stream_is_an_empty_one(desk, options):
     command = f'exec "$0" "$1" {options}'
     argv = ["bash", "-c", command, *desk.argv()]
