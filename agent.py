@@ -2180,7 +2180,7 @@ def line_editor() -> Any:
             if HISTORY.is_symlink() or not HISTORY.is_file():
                 HISTORY.unlink()  # a link or a pipe, which is not ours
             for line in HISTORY.read_bytes().splitlines():
-                with suppress(ValueError):  # a line that is torn
+                with suppress(ValueError, TypeError):  # no text, or a torn line
                     readline.add_history(json.loads(line))
         return readline
 
