@@ -2086,10 +2086,8 @@ def context_table(agent: Agent) -> str:
     parts, tokens, bill = context_parts(agent), context_tokens(agent), agent.bill
     share, read = tokens / sum(parts.values()), bill["read"] / max(1, bill["sent"])
     rows = [(part, n * share) for part, n in parts.items() if n] + [("in all", tokens)]
-    lines = [
-        f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%} {meter(n, tokens)}"
-        for part, n in rows
-    ]
+    row = "{:<24}{:>9,.0f} {:>5.0%} {}".format
+    lines = [row(part, n, n / tokens, meter(n, tokens)) for part, n in rows]
     lines += [
         f"of the {agent.threshold:,} threshold, over which it is summarised",
         f"sent so far: {bill['sent']:,} tokens, {read:.0%} of them from the cache",
