@@ -1269,21 +1269,18 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
     Returns the nudges used up: one for a part of a long answer, three for a reply
     without text. Raises AgentError when there are none left.
     """
-    text = text_of(reply.message)
-    nudges += 1 if text and not calls else 3
-    if nudges > MAX_NUDGES:
-        if calls:
-            run_tools(agent, calls, not_run="Cut off: not run.")
-        raise AgentError("The replies are empty or cut off. Ask for less at once.")
-    say = "Please continue."
+    text, say = text_of(reply.message), "Please continue."
     if text or calls:
         say = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
     elif reply.stop == "max_tokens":
         say = "Your thinking took the whole reply. Think less, and answer in steps."
     if calls:
-        run_tools(agent, calls, not_run=say)
+        answer_calls(agent, calls, say)
     else:
         commit(agent, user(say))
+    nudges += 1 if text and not calls else 3
+    if nudges > MAX_NUDGES:
+        raise AgentError("The replies are empty or cut off. Ask for less at once.")
     return nudges
 
 
@@ -1348,24 +1345,30 @@ def tool(handler: Callable[..., str]) -> Callable[..., str]:
     return handler
 
 
-def run_tools(agent: Agent, calls: list[dict], not_run: str = "") -> None:
-    """Run every call (none if `not_run` says why), and answer all in one message."""
+def run_tools(agent: Agent, calls: list[dict]) -> None:
+    """Run every call, and answer all of them in one message."""
     results = []
     try:
-        for call in [] if not_run else calls:
+        for call in calls:
             results.append(run_tool(agent, call))
     finally:  # after Ctrl-C as well
-        why = not_run or "Interrupted by the user; it may have run in part."
+        why = "Interrupted by the user; it may have run in part."
         for call in calls[len(results) :]:
             results.append(tool_result(call, why, is_error=True))
-            why = not_run or "Not run: the call before it was interrupted."
+            why = "Not run: the call before it was interrupted."
         commit(agent, {"role": "user", "content": results})
+
+
+def answer_calls(agent: Agent, calls: list[dict], why: str) -> None:
+    """Answer every call, without running it, in one message that says why."""
+    results = [tool_result(call, why, is_error=True) for call in calls]
+    commit(agent, {"role": "user", "content": results})
 
 
 def close_calls(agent: Agent) -> None:
     """Answer the calls at the end of the conversation that were left without one."""
     if calls := [c for m in agent.messages[-1:] for c in blocks(m, "tool_use")]:
-        run_tools(agent, calls, not_run="Interrupted; it may have run in part.")
+        answer_calls(agent, calls, "Interrupted; it may have run in part.")
 
 
 def run_tool(agent: Agent, call: dict) -> dict:
