@@ -1093,12 +1093,15 @@ HINTS = {
 }
 
 
-def ask(agent: Agent, messages: list[dict], quiet: bool = False) -> Reply:
-    """The model's reply, after up to five tries; raises PromptTooLong or AgentError."""
+def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -> Reply:
+    """The model's reply, after up to five tries; raises PromptTooLong or AgentError.
+
+    Of what is streamed, these types are shown as they come.
+    """
     tries = 1
     while True:
         try:
-            return stream_reply(agent, messages, quiet)
+            return stream_reply(agent, messages, shown)
         except (OSError, AgentError):
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
@@ -1145,7 +1148,7 @@ def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
         rest = [messages[0], *messages[cut:]]
         with suppress(PromptTooLong):
             bare = drop_thinking(rest) if cut > 1 else rest
-            return ask(agent, [*bare, prompt], quiet=True)
+            return ask(agent, [*bare, prompt], shown=())
     raise PromptTooLong("the conversation is too long to be summarised")
 
 
@@ -1174,13 +1177,30 @@ def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
     time.sleep(seconds)
 
 
-def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
+def stream_reply(agent: Agent, messages: list[dict], shown: Iterable) -> Reply:
     """One try to get a reply; all but a finished one is an exception."""
+    agent.last_request, event = time.monotonic(), None
+    agent.emit("wait", "waiting for the model")
+    with agent.client.messages.stream(**request_for(agent, messages)) as stream:
+        for event in stream:
+            if event.type in shown:
+                agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
+        if event is None:
+            raise ValueError("what came is no event stream of the Messages API")
+        final = stream.get_final_message()
+    ids = {b["id"]: b["id"] for m in messages for b in blocks(m, "tool_use")}
+    reply = to_reply(final, ids)
+    agent.bill.update(sent=reply.sent, read=reply.cached)
+    return reply
+
+
+def request_for(agent: Agent, messages: list[dict]) -> dict[str, Any]:
+    """What is sent, so that the API caches system prompt and tools, and all of it."""
     marker, parts = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
     sent = [{"role": m["role"], "content": content_of(m)} for m in messages]
     *before, last = sent[-1]["content"]
     sent[-1]["content"] = [*before, {**last, **marker}]
-    request: dict[str, Any] = {
+    request = {
         "model": agent.model,
         "max_tokens": agent.max_output,
         "system": [{"type": "text", "text": "\n\n".join(parts), **marker}],
@@ -1189,34 +1209,13 @@ def stream_reply(agent: Agent, messages: list[dict], quiet: bool) -> Reply:
     }
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
-    agent.last_request = time.monotonic()
-    agent.emit("wait", "waiting for the model")
-    with agent.client.messages.stream(**request) as stream:
-        show_stream(agent, stream, quiet)
-        final = stream.get_final_message()
-    ids = {b["id"]: b["id"] for m in messages for b in blocks(m, "tool_use")}
-    reply = to_reply(final, ids)
-    agent.bill.update(sent=reply.sent, read=reply.cached)
-    return reply
+    return request
 
 
 def content_of(message: dict) -> list[dict]:
     """What is sent of a message: blocks, also of what the person typed."""
     text = [{"type": "text", "text": message["content"]}]
     return text if is_typed(message) else message["content"]
-
-
-def show_stream(agent: Agent, stream: Any, quiet: bool) -> None:
-    """Show a reply as it is written, or if `quiet` how long it is."""
-    event, written = None, 0  # tokens
-    for event in stream:
-        if event.type in STREAMED:
-            piece = getattr(event, event.type)  # .text, .thinking
-            written += size(piece)
-            shown = ("wait", f"{written:,} tokens") if quiet else (event.type, piece)
-            agent.emit(*shown)
-    if event is None:
-        raise ValueError("what came is no event stream of the Messages API")
 
 
 def to_reply(final: Any, ids: dict[str, str]) -> Reply:

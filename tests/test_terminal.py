@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import LONG, LONG_TESTS, SUMMARY, TASK, did, results, said, typed
+from builders import LONG_TESTS, TASK, did, results, said, typed
 from builders import shown as shown_by
 from stub import StubClient, api_error, reply
 from wire import serve
@@ -590,15 +590,6 @@ def test_with_nothing_to_compact_compact_says_so_whatever_failed_before(make):
     assert shown_by(agent, "layer") == ["[compact] nothing to compact"]
     assert not program.auto_compact(agent)
     assert shown_by(agent, "layer")[1:] == ["[auto_compact] nothing to compact"]
-
-
-def test_while_a_summary_is_written_its_tokens_are_counted(make):
-    agent = make(SUMMARY, messages=[typed("Tell"), said(LONG), typed("And?")])
-    counts, agent.emit = [], lambda *event: counts.append(event)
-    program.compact_history(agent, "compact")
-    counts = [text for style, text in counts if style == "wait" and "tokens" in text]
-    numbers = [int(text.removesuffix(" tokens")) for text in counts]
-    assert len(numbers) > 1 and numbers == sorted(numbers) and numbers[-1] > 5
 
 
 def test_what_a_subagent_waits_for_is_shown_as_what_the_agent_waits_for(make):
