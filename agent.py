@@ -1077,14 +1077,13 @@ MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty on
 STREAMED = ("text", "thinking")
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
-PASSING = (None, 200, 408, 409, 429)  # statuses worth another try, as from 500 on
+LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
 # how providers say that a conversation is too long, how long it is, and what may be
 TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
 TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
 LENGTH = r"(?:too long: |context limit: |request has |contains |resulted in "
 LENGTH += r"|prompt_tokens\D+|\()(\d+)"
 MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
-COMMA = r"(?<=\d),(?=\d{3}\b)"  # in a number
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
@@ -1107,15 +1106,17 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
             if status == 413 or status in (400, 500) and re.search(TOO_LONG, text):
-                said = re.sub(COMMA, "", str(error))
+                said = str(error).replace(",", "")  # in numbers
                 named = [re.search(words, said) for words in (LENGTH, MAXIMUM)]
                 numbers = [int(found[1]) if found else 0 for found in named]
                 raise PromptTooLong(text, *numbers) from error
             if status == 400 and (kept := do_without(agent, messages, text)):
                 messages = kept
-            else:
-                wait(agent, error, tries, text)
-                tries += 1
+                continue
+            if tries == MAX_TRIES or status in LASTING:
+                raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
+            wait(agent, error, tries, text)
+            tries += 1
 
 
 def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | None:
@@ -1132,7 +1133,7 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         return messages
-    named = map(int, re.findall(r"\b[1-9]\d{2,6}\b", re.sub(COMMA, "", text)))
+    named = map(int, re.findall(r"\b[1-9]\d{2,6}\b", text.replace(",", "")))
     less = max((n for n in named if n < agent.max_output), default=0)
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
         agent.max_output = less
@@ -1162,13 +1163,10 @@ def fault(agent: Agent, error: Exception) -> str:
 
 
 def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
-    """Sleep before the next try, and say so; AgentError where there is to be none."""
-    status = getattr(error, "status_code", None)
-    if tries == MAX_TRIES or not (status in PASSING or status >= 500):
-        raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
+    """Sleep before the next try, and say so; AgentError if that is over a minute."""
     headers = getattr(getattr(error, "response", None), "headers", {})
-    after = re.fullmatch(r"\d+(\.\d+)?", headers.get("retry-after", ""))
-    seconds = min(float(after[0]), 1e9) if after else 2.0 ** (tries - 1)
+    after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
+    seconds = float(after[0]) if after else 2.0 ** (tries - 1)
     if seconds > MAX_WAIT:
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
         raise AgentError(f"{text}. The API asks for {seconds:.0f} s: try after {when}.")

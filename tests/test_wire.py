@@ -131,7 +131,7 @@ def limited(after, status=429):
 
 
 HONOURED = ["1", "7", "60", "0.5"]
-PASSED_OVER = ["soon", "-5", "nan", "inf", "1e9", "", "٣", DATE]
+PASSED_OVER = ["soon", "-5", "nan", "inf", "1e9", "9" * 20, "", "٣", DATE]
 
 
 @pytest.mark.parametrize("status", [429, 529])
@@ -142,9 +142,9 @@ def test_retry_after_is_honoured_up_to_a_minute(wired, pauses, after, status):
     assert pauses[0] == float(after) if after in HONOURED else 0 < pauses[0] <= 60
 
 
-@pytest.mark.parametrize("after", ["61", "86400", "99999999", "9" * 20])
+@pytest.mark.parametrize("after", ["61", "86400", "99999999"])
 def test_a_longer_retry_after_says_when_to_come_back(wired, pauses, monkeypatch, after):
-    agent, seconds = wired(limited(after)), min(float(after), 1e9)
+    agent, seconds = wired(limited(after)), float(after)
     monkeypatch.setattr(program.time, "time", lambda: 3e8)
     when = program.time.localtime(3e8 + seconds)
     assert program.time.strftime("after %H:%M:%S.", when) in fails(agent, "Hi")
