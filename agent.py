@@ -1122,19 +1122,17 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
 def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | None:
     """The messages to send after a refusal that names what to leave out, else None.
 
-    It is left out from then on, and said once.
+    Either all thinking so far, which is then no more asked for, or a part of the room
+    for a reply.
     """
-    thinking, bare = "thinking" in text.lower(), drop_thinking(messages)
-    if thinking and bare is not messages:
-        kept = drop_thinking(agent.messages)
-        replace_history(agent, "thinking", "refused by the API, dropped", kept)
-        return bare
-    if thinking and agent.thinking:
+    bare = drop_thinking(messages)
+    if "thinking" in text.lower() and (agent.thinking or bare is not messages):
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
-        return messages
-    named = map(int, re.findall(r"\b[1-9]\d{2,6}\b", text.replace(",", "")))
-    less = max((n for n in named if n < agent.max_output), default=0)
+        replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
+        return bare
+    numbers = map(int, re.findall(r"\b[1-9]\d{2,6}\b", text.replace(",", "")))
+    less = max((n for n in numbers if n < agent.max_output), default=0)
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
         agent.max_output = less
         agent.emit("layer", f"[max_tokens] a reply has {less:,} at most, says the API")

@@ -305,11 +305,13 @@ def test_where_thinking_is_refused_it_is_done_without_and_said_once(wired, text)
 
 def test_where_thinking_in_the_history_is_refused_a_summary_can_still_be_made(wired):
     refused = api_error(400, UNKNOWN)
-    agent = wired(reply(LONG, thinking="hm"), refused, refused, thinking=True, **SMALL)
+    agent = wired(reply(LONG, thinking="hm"), refused, thinking=True, **SMALL)
     take_turn(agent, "Tell me a story")
     agent.client.stub.enqueue(SUMMARY, reply(WHOLE))
     assert take_turn(agent, "Go on") == WHOLE and not agent.thinking
-    assert [thoughts(request) for request in agent.client.requests] == [0, 1, 0, 0, 0]
+    assert [thoughts(request) for request in agent.client.requests] == [0, 1, 0, 0]
+    asked = ["thinking" in request for request in agent.client.requests]
+    assert asked == [True, True, False, False]
     assert goes_on(agent)
 
 
