@@ -568,6 +568,7 @@ PARTS = {"summary": "summary", "message": "your words", "plan": "plan"}
 PARTS |= {"skill": "skills", "file": "files"}
 # what a call that succeeded leaves in the memory of a conversation, and its argument
 REMEMBERED = {"read_file": ("files", "path"), "load_skill": ("skills", "name")}
+REMEMBERED |= {"todo_write": ("todos", "items")}
 
 
 def user(*texts: str) -> dict:
@@ -714,10 +715,10 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
             memory["words"] += [f"{memory['words'].pop()}\n{UNANSWERED}"]
         for call in blocks(message, "tool_use") if at + 1 < len(messages) else []:
             key, argument = REMEMBERED.get(call["name"], ("", ""))
-            if call["name"] == "todo_write" and call["id"] not in failed:
-                memory["todos"] = call["input"]["items"]
-            elif key and call["id"] not in failed:
-                memory[key].append(call["input"][argument])
+            given = call["input"].get(argument)  # None: of another program's tool
+            if given is not None and call["id"] not in failed:
+                memory[key] = given if key == "todos" else [*memory[key], given]
+    memory["todos"] = [*map(str, memory["todos"])]
     newest = [os.path.normpath(path) for path in memory["files"][::-1]]
     memory["files"] = list(dict.fromkeys(newest))[:MAX_RESTORE_FILES][::-1]
     memory["skills"] = list(dict.fromkeys(memory["skills"][::-1]))[::-1]
@@ -841,16 +842,10 @@ def factor(agent: Agent) -> float:
 
 # ---- the transcript: every message on disk before a layer can touch it ----
 
-# who may say a block of which type, and what is in it; the first must not be blank
-BLOCKS: dict[tuple[str, str], dict[str, type]] = {
-    ("user", "text"): {"text": str},
-    ("user", "tool_result"): {"content": str, "tool_use_id": str},
-    ("assistant", "text"): {"text": str},
-    ("assistant", "tool_use"): {"name": str, "id": str, "input": dict},
-    ("assistant", "thinking"): {"signature": str, "thinking": str},
-    ("assistant", "redacted_thinking"): {"data": str},
-}
-REPLY_KEYS = {"type"}.union(*BLOCKS.values())
+# the blocks that the API takes back, and what must not be blank in them; their keys
+BLOCKS = {"text": "text", "tool_use": "name", "tool_result": "content"}
+BLOCKS |= {"thinking": "signature", "redacted_thinking": "data"}
+KEYS = {"type", "id", "input", "tool_use_id", "is_error", "thinking", *BLOCKS.values()}
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -946,19 +941,16 @@ def check(message: dict, before: list[dict]) -> None:
     answers = [block.get("tool_use_id") for block in said]  # results stand first
     if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
         raise ValueError(f"the calls {calls} are answered by {answers}")
-    if not before and message["role"] != "user":
-        raise ValueError("it is not the user's, as the first message has to be")
-    if unfit := [b["type"] for b in said if not fits(message["role"], b)]:
+    role, roles = message["role"], ["user", "assistant"] if before else ["user"]
+    if role not in roles:
+        raise ValueError(f"it is by {role!r}, and has to be by {roles}")
+    if unfit := [block["type"] for block in said if not fits(block)]:
         raise ValueError(f"a {unfit[0]} block that the API would refuse")
-    remember([*before[-1:], message])  # another program's tools may be unlike ours
 
 
-def fits(role: str, block: dict) -> bool:
-    """Whether the API takes such a block from this role: its keys, nothing blank."""
-    keys = BLOCKS.get((role, block["type"]), {})
-    types = {key: type(value) for key, value in block.items() if key != "is_error"}
-    fits = types == {"type": str, **keys}
-    return fits and any(block[key].strip() for key in [*keys][:1])
+def fits(block: dict) -> bool:
+    """Whether the API takes back a block: of a type that it knows, and not blank."""
+    return bool(block.get(BLOCKS.get(block["type"]), "").strip())
 
 
 def plain(value: Any) -> Any:
@@ -970,11 +962,14 @@ def plain(value: Any) -> Any:
 def mend_calls(content: list[dict], ids: dict[str, str]) -> None:
     """Give calls a name, an id and an input that the API takes, results their new ids.
 
-    `ids` has what became of each id so far, and each that was given.
+    A result of several texts becomes one. `ids` has what became of each id so far, and
+    each that was given.
     """
     for block in content:
         if block["type"] == "tool_result":
             block["tool_use_id"] = ids[block["tool_use_id"]]
+            if type(block["content"]) is list:
+                block["content"] = "\n".join(b["text"] for b in block["content"])
         elif block["type"] == "tool_use":
             given, value = str(block.get("id", "")), block.get("input")
             new = re.sub(UNFIT, "_", given or "call")
@@ -1209,9 +1204,10 @@ def request_for(agent: Agent, messages: list[dict]) -> dict[str, Any]:
 
 
 def content_of(message: dict) -> list[dict]:
-    """What is sent of a message: blocks, also of what the person typed."""
+    """What is sent of a message: blocks with the keys that the API knows."""
     text = [{"type": "text", "text": message["content"]}]
-    return text if is_typed(message) else message["content"]
+    said = text if is_typed(message) else message["content"]
+    return [{key: block[key] for key in block if key in KEYS} for block in said]
 
 
 def to_reply(final: Any, ids: dict[str, str]) -> Reply:
@@ -1230,8 +1226,7 @@ def to_reply(final: Any, ids: dict[str, str]) -> Reply:
         reason = getattr(final.stop_details, "explanation", None) or ""
         return Reply(user(reason), stop, sent, read, 0)
     given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
-    given = [b for b in given if b["type"] != "text" or b.get("text", "").strip()]
-    content = [{key: b[key] for key in b if key in REPLY_KEYS} for b in given]
+    content = [b for b in given if b["type"] != "text" or fits(b)]
     kept = sendable(content, stop == "max_tokens", ids)
     output = output if len(kept) == len(content) else size(kept)
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, output)
@@ -1245,7 +1240,7 @@ def sendable(content: list[dict], cut_off: bool, ids: dict[str, str]) -> list[di
     """
     clean = plain(content)
     mend_calls(clean, ids)
-    clean = [block for block in clean if fits("assistant", block)]
+    clean = [block for block in clean if fits(block)]
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
     return useful if cut_off or not useful or clean != content else clean
 

@@ -323,13 +323,8 @@ def a_result(*more, **fields):
     return line([block | fields, *more])
 
 
-def read_by_another():
-    return a_call(name="read_file", input={"file_path": "notes.txt"})
-
-
 SAY, LOST = {"type": "text", "text": "Hi"}, {"type": "thinking", "thinking": "hm"}
 HI, SAID = line("Hi"), line([SAY], "assistant")
-BY_THE_MODEL = a_result().replace(b"user", b"assistant")
 TEXT_FIRST = line([{"type": "text", "text": "a"}, *json.loads(a_result())["content"]])
 # the lines of a file, and which of them is the bad one
 DAMAGE = {
@@ -347,11 +342,8 @@ DAMAGE = {
     "results without a call": ([HI, a_result(), HI], 2),
     "a deleted result": ([HI, a_call(), HI, SAID], 3),
     "another's result": ([HI, a_call(), a_result(tool_use_id="t2")], 3),
-    "a call of the user": ([HI, a_call().replace(b"assistant", b"user")], 2),
-    "a result of the model": ([HI, a_call(), BY_THE_MODEL], 3),
     "text before the result": ([HI, a_call(), TEXT_FIRST], 3),
     "an object for a result": ([HI, a_call(), a_result(content={"a": "b"})], 3),
-    "another program's read_file": ([HI, read_by_another(), a_result()], 3),
     "a blank result": ([HI, a_call(), a_result(content=" "), HI], 3),
 }
 
@@ -378,7 +370,14 @@ def answers(*ids):
 INFINITE = a_call(input={"timeout": 0}).replace(b"0}", b"Infinity}")
 THINKING = [{"type": "thinking", "thinking": "", "signature": ""}, SAY]
 CARRIED = {**json.loads(line([SAY])), "carried": {"words": ["Hi"]}, "parts": ["words"]}
+PLANNED = a_call(name="todo_write", input={"items": [{"content": "x"}]})
 FINE = {
+    "another program's read_file": [
+        *[HI, a_call(name="read_file", input={"file_path": "notes.txt"}), a_result()]
+    ],
+    "another program's todo_write": [HI, PLANNED, a_result(), SAID],
+    "texts for a result": [HI, a_call(), a_result(content=[SAY, SAY])],
+    "keys that are not ours": [HI, a_call(caller={}), a_result(cache_control={})],
     "an id three times": [HI, *[a_call(), a_result()] * 3, SAID],
     "ids of another provider": [
         *[HI, calls("functions.bash:0", "functions.bash:1")],
@@ -406,6 +405,7 @@ def test_what_the_api_would_take_is_taken_up(again, case):
     Path("fine.jsonl").write_bytes(b"\n".join(FINE[case]))
     agent = again(Path("fine.jsonl"), reply("Again."))
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
+    assert program.replacement(agent, "", agent.messages, files=True, words=99)
 
 
 # ---- calls without results ----
