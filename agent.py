@@ -783,9 +783,8 @@ def quote(tag: str, text: str, name: str = "") -> str:
 
 
 def to_bytes(value: Any) -> bytes:
-    """JSON in UTF-8 as it is, a lone surrogate as "?"; ValueError for NaN, infinity."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "replace")
+    """JSON in UTF-8 as it is, a lone surrogate as "?"."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
 def size(value: Any) -> int:
@@ -955,8 +954,7 @@ def fits(block: dict) -> bool:
 
 def plain(value: Any) -> Any:
     """JSON as it can be sent: NaN is "NaN", infinity "Infinity", a surrogate "?"."""
-    text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
-    return json.loads(text, parse_constant=str)
+    return json.loads(to_bytes(value), parse_constant=str)
 
 
 def mend_calls(content: list[dict], ids: dict[str, str]) -> None:
@@ -1813,7 +1811,7 @@ def begin(agent: Agent) -> None:
     if skills:
         parts["skills"] = skill_list(skills, most)
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    agent.system = json.loads(to_bytes(parts))
+    agent.system = plain(parts)
     agent.skills = {name: path for name, (path, _) in skills.items()}
     if fixed_tokens(agent) > agent.threshold:
         agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
