@@ -1005,22 +1005,20 @@ def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
     paths = [p for p in TRANSCRIPT_DIR.glob("transcript_*.jsonl") if p.is_file()]
     origins = {path: origin(path) for path in paths}
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
-        held = [n for p, n in origins.values() if p == path.resolve()]
         try:
-            more = path.read_bytes()[max(held, default=0) :]  # a torn line is none
-            if (b"\n" in more or not held) and (messages := load(path)):
+            whole = path.resolve(), path.stat().st_size
+            if whole not in origins.values() and (messages := load(path)):
                 yield path, messages
         except (AgentError, OSError) as error:
             agent.emit("error", f"[resume] {error}")
             del origins[path]
 
 
-def origin(path: Path) -> tuple[Path | None, int]:
-    """The transcript that this one went on from, and how many bytes of it it holds."""
+def origin(path: Path) -> tuple[Path, int] | None:
+    """The file that a transcript went on from, if one, and how many bytes of it."""
     with suppress(OSError, *DAMAGE), path.open("rb") as file:
         known = json.loads(file.readline())
         return Path(known["from"]).resolve(), known["bytes"]
-    return None, 0
 
 
 def own_folder(path: Path) -> None:
