@@ -1144,7 +1144,8 @@ def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
 
 def fault(agent: Agent, error: Exception) -> str:
     """What went wrong, in one line without a key; the address if nobody answered."""
-    text = getattr(error, "api_message", None) or str(error) or repr(error)
+    nameless = f"the reply broke off ({type(error).__name__})"
+    text = getattr(error, "api_message", None) or str(error) or nameless
     text = " ".join(redact(text).split())[:300].rstrip(".")
     address = re.sub("//[^/@]*@", "//", str(getattr(agent.client, "base_url", "")))
     nobody = address and not hasattr(error, "status_code")
@@ -1166,14 +1167,15 @@ def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
 
 def stream_reply(agent: Agent, messages: list[dict], shown: Iterable) -> Reply:
     """One try to get a reply; all but a finished one is an exception."""
-    agent.last_request, event = time.monotonic(), None
+    agent.last_request = time.monotonic()
     agent.emit("wait", "waiting for the model")
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
+        kind = stream.response.headers.get("content-type", "")
+        if "html" in kind or "json" in kind:
+            raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         for event in stream:
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
-        if event is None:
-            raise ValueError("what came is no event stream of the Messages API")
         final = stream.get_final_message()
     ids = {b["id"]: b["id"] for m in messages for b in blocks(m, "tool_use")}
     reply = to_reply(final, ids)

@@ -607,6 +607,8 @@ class Block(SimpleNamespace):
 class Stream:
     """What `messages.stream` returns: a context manager that yields events."""
 
+    response = SimpleNamespace(headers={"content-type": "text/event-stream"})
+
     def __init__(self, client, request):
         self.client, self.request = client, request
 
