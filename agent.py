@@ -878,7 +878,7 @@ def begin_transcript(agent: Agent) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add to a file that only the user can read; raises AgentError."""
+    """Add to a file of ours that only the user can read; raises AgentError."""
     try:
         own_folder(TRANSCRIPT_DIR)
         with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
@@ -890,7 +890,7 @@ def append(path: Path, data: bytes) -> None:
 def replace_history(
     agent: Agent, name: str, what: str, messages: list, record=False
 ) -> None:
-    """Let the conversation be what a layer made of it, and say so.
+    """Let the conversation be what a layer made of it, and say so, if it is another.
 
     `record`: in the transcript too. What layer 1 clears happens again by itself.
     """
@@ -958,10 +958,10 @@ def plain(value: Any) -> Any:
 
 
 def mend_calls(content: list[dict], ids: dict[str, str]) -> None:
-    """Give calls a name, an id and an input that the API takes, results their new ids.
+    """Change calls and results so that the API takes them.
 
-    A result of several texts becomes one. `ids` has what became of each id so far, and
-    each that was given.
+    A call gets a fit name, an id of its own and an object for its input; a result gets
+    the id of its call, and one text. `ids` says what became of each id so far.
     """
     for block in content:
         if block["type"] == "tool_result":
@@ -1032,7 +1032,7 @@ def own_folder(path: Path) -> None:
 
 
 def save_result(text: str) -> Path:
-    """The file that holds this text; its name is a hash, so nothing is overwritten."""
+    """The file that holds this text, named by its hash; raises AgentError."""
     path = RESULTS_DIR / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
     try:
         own_folder(RESULTS_DIR)
@@ -1135,10 +1135,9 @@ def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
     """The reply to `prompt`, with the oldest quarters left out where it is too long."""
     cuts = [pair_safe(messages, len(messages) * quarter // 4) for quarter in range(4)]
     for cut in dict.fromkeys(max(1, cut) for cut in cuts):
-        rest = [messages[0], *messages[cut:]]
+        rest = messages if cut == 1 else drop_thinking([messages[0], *messages[cut:]])
         with suppress(PromptTooLong):
-            bare = drop_thinking(rest) if cut > 1 else rest
-            return ask(agent, [*bare, prompt], shown=())
+            return ask(agent, [*rest, prompt], shown=())
     raise PromptTooLong("the conversation is too long to be summarised")
 
 
@@ -1153,7 +1152,7 @@ def fault(agent: Agent, error: Exception) -> str:
 
 
 def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
-    """Sleep before the next try, and say so; AgentError if that is over a minute."""
+    """Sleep before the next try, and say so; AgentError if it was for over a minute."""
     headers = getattr(getattr(error, "response", None), "headers", {})
     after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
     seconds = float(after[0]) if after else 2.0 ** (tries - 1)
@@ -1166,7 +1165,7 @@ def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
 
 
 def stream_reply(agent: Agent, messages: list[dict], shown: Iterable) -> Reply:
-    """One try to get a reply; all but a finished one is an exception."""
+    """The reply of one try, shown as it comes; raises unless it is finished."""
     agent.last_request = time.monotonic()
     agent.emit("wait", "waiting for the model")
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
@@ -1184,7 +1183,7 @@ def stream_reply(agent: Agent, messages: list[dict], shown: Iterable) -> Reply:
 
 
 def request_for(agent: Agent, messages: list[dict]) -> dict[str, Any]:
-    """What is sent, so that the API caches system prompt and tools, and all of it."""
+    """What is sent; its two marks tell the API up to where to cache it."""
     marker, parts = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
     sent = [{"role": m["role"], "content": content_of(m)} for m in messages]
     *before, last = sent[-1]["content"]
@@ -1244,11 +1243,10 @@ def sendable(content: list[dict], cut_off: bool, ids: dict[str, str]) -> list[di
 
 
 def drop_refused(agent: Agent) -> None:
-    """Take back the message that the model refused to answer, or refusals go on."""
-    cut = pair_safe(agent.messages, len(agent.messages) - 1)
-    if "carried" not in agent.messages[cut]:
-        what, kept = "what drew it is taken back", agent.messages[:cut]
-        replace_history(agent, "refusal", what, kept, record=True)
+    """Take back what the model refused to answer, or refusals go on; but no summary."""
+    kept, what = tail_from(agent.messages, 1), "what drew it is taken back"
+    if "carried" not in agent.messages[kept]:
+        replace_history(agent, "refusal", what, agent.messages[:kept], record=True)
 
 
 def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
