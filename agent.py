@@ -136,6 +136,7 @@ class Agent(Limits, Conversation):
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     bill: Counter = field(default_factory=Counter)  # "sent", "read", "unforgotten"
+    records: str = "transcript"  # how its files are called; a subagent's: "task"
 
 
 class Exchange(NamedTuple):
@@ -867,8 +868,7 @@ def commit(agent: Agent, entry: dict) -> None:
 def begin_transcript(agent: Agent) -> None:
     """Begin another file, with all that is known in its first line."""
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
-    name = "transcript" if "task" in agent.tools else "task"  # of a subagent
-    path, line = TRANSCRIPT_DIR / f"{name}_{stamp}.jsonl", b""
+    path, line = TRANSCRIPT_DIR / f"{agent.records}_{stamp}.jsonl", b""
     if agent.messages:
         read = agent.log_bytes or agent.read_bytes
         known = {"event": "continued", "from": str(agent.transcript), "bytes": read}
@@ -1756,7 +1756,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
     new = Conversation(system=agent.system, skills=agent.skills)
-    subagent = replace(agent, **vars(new), tools=tools, emit=emit)
+    subagent = replace(agent, **vars(new), tools=tools, emit=emit, records="task")
     try:
         return take_turn(subagent, prompt)
     except (AgentError, OSError) as error:
