@@ -718,7 +718,7 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
             key, argument = REMEMBERED.get(call["name"], ("", ""))
             given = call["input"].get(argument)  # None: of another program's tool
             if given is not None and call["id"] not in failed:
-                memory[key] = given if key == "todos" else [*memory[key], given]
+                memory[key] = given if key == "todos" else [*memory[key], str(given)]
     memory["todos"] = [*map(str, memory["todos"])]
     newest = [os.path.normpath(path) for path in memory["files"][::-1]]
     memory["files"] = list(dict.fromkeys(newest))[:MAX_RESTORE_FILES][::-1]
@@ -1153,8 +1153,7 @@ def fault(agent: Agent, error: Exception) -> str:
 
 def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
     """Sleep before the next try, and say so; AgentError if it was for over a minute."""
-    headers = getattr(getattr(error, "response", None), "headers", {})
-    after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
+    after = re.fullmatch(r"\d{1,9}(\.\d+)?", header(error, "retry-after"))
     seconds = float(after[0]) if after else 2.0 ** (tries - 1)
     if seconds > MAX_WAIT:
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
@@ -1164,17 +1163,22 @@ def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
     time.sleep(seconds)
 
 
+def header(answer: Any, name: str) -> str:
+    """A header of the response that an error or a stream came with, "" if none."""
+    return getattr(getattr(answer, "response", None), "headers", {}).get(name, "")
+
+
 def stream_reply(agent: Agent, messages: list[dict], shown: Iterable) -> Reply:
     """The reply of one try, shown as it comes; raises unless it is finished."""
     agent.last_request = time.monotonic()
     agent.emit("wait", "waiting for the model")
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
-        kind = stream.response.headers.get("content-type", "")
-        if "html" in kind or "json" in kind:
-            raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
+        event, kind = None, header(stream, "content-type")
         for event in stream:
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
+        if event is None and ("html" in kind or "json" in kind):
+            raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         final = stream.get_final_message()
     ids = {b["id"]: b["id"] for m in messages for b in blocks(m, "tool_use")}
     reply = to_reply(final, ids)
@@ -2336,10 +2340,11 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
 
 
 def answer_once(agent: Agent, prompt: str) -> None:
-    """Print the answer to what is piped in and the prompt, of which one may be ""."""
-    if not prompt or not sys.stdin.isatty():
-        prompt = f"{piped(agent)}\n\n{prompt}".strip()
-    print(harmless(take_turn(agent, prompt)), flush=True)
+    """Print the answer to what is piped in and then the prompt, "" or "-" if none."""
+    said = "" if prompt == "-" else prompt
+    if not said or not sys.stdin.isatty():
+        said = f"{piped(agent)}\n\n{said}".strip()
+    print(harmless(take_turn(agent, said)), flush=True)
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:

@@ -935,6 +935,7 @@ def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
     [
         (["-p", "What?"], "piped\ntext\n", ["piped\ntext\n\n\nWhat?"]),
         (["-p"], "first line\nsecond line", ["first line\nsecond line"]),
+        (["-p", "-"], "first line\nsecond line", ["first line\nsecond line"]),
         (["question"], "and?\n", ["question", "and?"]),
     ],
 )
