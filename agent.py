@@ -17,9 +17,8 @@ Read on to the end of layer 3 and you know how it forgets; what comes after may 
 skipped. README.md is the tutorial; s06, v5 and s08 are others, which had the ideas.
 
 Messages are plain dicts as the Messages API has them. A user message whose content is a
-string was typed by the person; what we add ourselves is a list of blocks. Three keys
-on a message are ours and are not sent: "carried" and "waits" (see `replacement`), and
-"saved" (see `with_results`).
+string was typed by the person; what we add ourselves is a list of blocks. "carried",
+"waits" (see `replacement`) and "saved" (`with_results`) on a message are not sent.
 """
 
 import argparse
@@ -492,10 +491,7 @@ def rebuild(agent: Agent, summary: str, keep: int) -> list[dict] | None:
 def replacement(
     agent: Agent, summary: str, old: list[dict], files: bool, words: int
 ) -> dict:
-    """The message that stands for `old`.
-
-    Its "carried" outlives the next compaction too; "waits": no request is in progress.
-    """
+    """The message that stands for `old`; "carried" outlives the next compaction too."""
     memory, room = remember(old), half_room(agent)
     memory["todos"] = remember(agent.messages)["todos"]  # also of what is kept
     request, then = next_step(agent.messages, len(old))
@@ -519,7 +515,7 @@ def replacement(
         f"{then}\n{request}".strip(),
     ]
     memory["words"] = [*said, request] if request else said
-    waits = not in_progress(agent.messages)
+    waits = not in_progress(agent.messages)  # for the person
     return {**user(*filter(None, texts)), "carried": memory, "waits": waits}
 
 
