@@ -1283,7 +1283,6 @@ MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ_CHARS = 50_000  # of one read_file call; T/5 tokens if that is less
 MAX_NAMES = 1_000  # of one glob call
 LONG_LINE = re.compile(r"(?<=\0.{300}).+")  # what grep leaves out of one, after 300
-MAX_COMPARED = 1_000_000  # old lines times new lines that are compared for it
 MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
@@ -1598,33 +1597,22 @@ def replace_text(agent: Agent, name: str, real: Path, old: str, new: str) -> Non
     path = visible(os.path.relpath(real), "\n\t")
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    ask_first(agent, name, diff_of(path, old, new))
+    ask_first(agent, name, diff_of(real, path, new))
     if to_change(real) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
 
 
-def diff_of(path: str, old: str, new: str) -> str:
-    """What changes in a file, as `diff -u` shows it.
-
-    Comparing many lines takes minutes. So those that stay at the head and the end are
-    not compared, but for three; of too many in between all go, and the new ones come.
-    """
-    unended = "\n\\ No newline at end of file\n"
-    ended = (t if t.endswith("\n") or not t else t + unended for t in (old, new))
-    before, after = (text.split("\n")[:-1] for text in ended)
-    start = max(0, len(os.path.commonprefix([before, after])) - 3)
-    before, after = before[start:], after[start:]
-    same = max(0, len(os.path.commonprefix([before[::-1], after[::-1]])) - 3)
-    before, after = before[: len(before) - same], after[: len(after) - same]
-    if len(before) * len(after) > MAX_COMPARED:
-        at = f"@@ -{start + 1},{len(before)} +{start + 1},{len(after)} @@"
-        gone, come = (f"-{line}" for line in before), (f"+{line}" for line in after)
-        return "\n".join([f"--- {path}", f"+++ {path}", at, *gone, *come])
-    head = [f"\n{number}" for number in range(start)]  # lines like no other
-    diff = difflib.unified_diff(head + before, head + after, path, path, lineterm="")
-    return "\n".join(diff) or f"{path}: no line changes"
+def diff_of(real: Path, path: str, new: str) -> str:
+    """What a file will change by when it holds `new`, whole, as `diff -u` shows it."""
+    argv = ["diff", "-uaN", "-L", path, "-L", path, str(real), "-"]
+    data, env = new.encode(errors="surrogateescape"), {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(argv, input=data, capture_output=True, env=env, check=False)
+    if done.returncode > 1:
+        raise ToolError(done.stderr.decode(errors="replace"))
+    diff = done.stdout.decode(errors="surrogateescape").removesuffix("\n")
+    return diff or f"{path}: no line changes"
 
 
 @tool

@@ -30,8 +30,8 @@ ASKING = {
 NO_END = "\\ No newline at end of file"
 ASKED = {
     "bash": "touch made",
-    "write_file": f"--- made\n+++ made\n@@ -0,0 +1,2 @@\n+x\n+{NO_END}",
-    "edit_file": f"--- there\n+++ there\n@@ -1,2 +1,2 @@\n-a\n+b\n {NO_END}",
+    "write_file": f"--- made\n+++ made\n@@ -0,0 +1 @@\n+x\n{NO_END}",
+    "edit_file": f"--- there\n+++ there\n@@ -1 +1 @@\n-a\n{NO_END}\n+b\n{NO_END}",
 }
 FORGED = ["there", "./new/../there", "README.md\n-a typo\n+mended/../there", "link"]
 
@@ -213,10 +213,16 @@ LINES = [f"line {i}" for i in range(1, 50_001)]
 HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
 
 
-@pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b"])
+def diff_between(old, new):
+    """What is shown before a file with the first text is given the second."""
+    Path("f").write_bytes(old.encode(errors="surrogateescape"))
+    return diff_of(Path("f"), "f", new)
+
+
+@pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b", "\udce9"])
 def test_a_diff_shows_every_byte_that_changes(new):
-    new_lines = [*LINES[:699], new, *LINES[700:]]
-    diff = diff_of("f", "\n".join(LINES), "\n".join(new_lines))
+    new_lines = [*LINES[:699], new, *LINES[700:], ""]
+    diff = diff_between("\n".join([*LINES, ""]), "\n".join(new_lines))
     hunk = f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+{new}\n{TAIL}"
     assert diff == f"--- f\n+++ f\n{hunk}"
 
@@ -224,34 +230,54 @@ def test_a_diff_shows_every_byte_that_changes(new):
 SHUFFLED = [f"line {i * 7_919 % 50_000}" for i in range(50_000)]
 SAME = [f"same {i * i % 113}" for i in range(50_000)]
 LONG_DIFFS = {
-    "few": ([], LINES[:37], 40, "+line 37"),
-    "all of them": (LINES, LINES[::-1], 100_003, "+line 1"),
-    "in another order": (LINES, SHUFFLED, 100_003, f"+{SHUFFLED[-1]}"),
-    "one among the same": (SAME, [*SAME[:-9], *SAME[-8:]], 10, f" {SAME[-6]}"),
-    "every seventh": (SAME, SAME[::7], 57_146, f"+{SAME[::7][-1]}"),
-    "the first and the last": (LINES, ["a", *LINES, "z"], 100_005, "+z"),
-    "none": (LINES, LINES, 1, "f: no line changes"),
+    "few": ([], LINES[:37], 40),
+    "all of them": (LINES, LINES[::-1], 100_003),
+    "in another order": (LINES, SHUFFLED, 100_003),
+    "one among the same": (SAME, [*SAME[:-9], *SAME[-8:]], 10),
+    "every seventh": (SAME, SAME[::7], 57_146),
+    "the first and the last": (LINES, ["a", *LINES, "z"], 13),
 }
 
 
-@pytest.mark.parametrize("old, new, count, last", LONG_DIFFS.values(), ids=LONG_DIFFS)
-def test_a_diff_is_whole_and_soon_there(old, new, count, last):
-    lines = diff_of("f", *("".join(f"{n}\n" for n in t) for t in (old, new))).split(
-        "\n"
-    )
-    assert len(lines) == count and lines[-1] == last
+def applied(diff, old):
+    """The lines that a diff makes of these."""
+    new, at = [], 0
+    for line in diff.split("\n")[2:]:
+        if start := re.match(r"@@ -(\d+)(,0)?", line):
+            end = int(start[1]) - (not start[2])
+            new += old[at:end]
+            at = end
+        else:
+            assert line[0] == "+" or old[at] == line[1:]
+            new += [line[1:]] * (line[0] != "-")
+            at += line[0] != "+"
+    return [*new, *old[at:]]
 
 
-def test_of_too_many_lines_to_compare_all_the_old_ones_go_and_all_the_new_ones_come():
-    old, new = ["same"] * 9 + LINES, ["same"] * 9 + LINES[::-1]
-    at, *rest = diff_of("f", *("\n".join(t) + "\n" for t in (old, new))).split("\n")[2:]
-    assert at == "@@ -7,50003 +7,50003 @@"
-    assert rest == [f"-{line}" for line in old[6:]] + [f"+{line}" for line in new[6:]]
+@pytest.mark.parametrize("old, new, most", LONG_DIFFS.values(), ids=LONG_DIFFS)
+def test_a_diff_says_what_becomes_of_every_line_and_is_soon_there(old, new, most):
+    diff = diff_between(*("".join(f"{line}\n" for line in t) for t in (old, new)))
+    assert applied(diff, old) == new and diff.count("\n") < most
+
+
+def test_of_a_file_that_stays_as_it_is_the_diff_says_so():
+    assert diff_between("same\n", "same\n") == "f: no line changes"
+
+
+def test_a_diff_of_10_mb_is_whole():
+    new = "".join(f"{n}\n" for n in range(1_300_000))
+    assert diff_between("", new).count("\n+") == 1_300_000 + 1  # and its own head
+
+
+def test_without_diff_nothing_is_written_and_the_error_names_it(error_of, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert "diff" in error_of("write_file", path="made", content="x")
+    assert not Path("made").exists()
 
 
 ENDS = {
-    ("a\n", "a"): f" a\n+{NO_END}",
-    ("a", "a\n"): f" a\n-{NO_END}",
+    ("a\n", "a"): f"-a\n+a\n{NO_END}",
+    ("a", "a\n"): f"-a\n{NO_END}\n+a",
     ("", "a\n"): "+a",
     ("a\n\n", "a\n"): " a\n-",
 }
@@ -259,13 +285,14 @@ ENDS = {
 
 @pytest.mark.parametrize("texts, lines", ENDS.items())
 def test_a_diff_shows_how_a_file_ends_and_no_line_that_is_none(texts, lines):
-    assert diff_of("f", *texts).split("@@\n")[1] == lines
+    assert diff_between(*texts).split("@@\n")[1] == lines
 
 
 @pytest.mark.parametrize("new", ["b{}", "{}b", "{0}b{0}"])
 def test_a_change_anywhere_in_a_long_line_is_shown(new):
     old, new = "x" * 400_000, new.format("x" * 200_000)
-    assert diff_of("f", old, new).split("\n")[3:5] == [f"-{old}", f"+{new}"]
+    shown = f"-{old}\n{NO_END}\n+{new}\n{NO_END}"
+    assert diff_between(old, new).split("@@\n")[1] == shown
 
 
 # --- Several calls ---
