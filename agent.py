@@ -1408,19 +1408,14 @@ def refuse(reason: str = "") -> NoReturn:
     raise ToolError(f"The user refused this call{why}")
 
 
-def inside(path: str, writing: bool = False, root: Path | None = None) -> Path:
-    """The real path, symbolic links resolved; ToolError unless tools may use it."""
-    root = root or Path.cwd().resolve()  # the workspace
+def inside(path: str, root: Path | None = None) -> Path:
+    """The real path, in `root` (or else the workspace) and no secret, or ToolError."""
+    root = root or Path.cwd()
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
         raise ToolError(f"{path} leads outside of {root}.")
     if SECRET.fullmatch(real.name) or SECRET.fullmatch(Path(path).name):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
-    folders = {part.lower() for part in real.relative_to(root).parts}
-    if writing and NOT_WRITTEN & folders:
-        raise ToolError(f"{path} belongs to git or to the agent's own records.")
-    if writing and real.exists() and not os.access(real, os.W_OK):
-        raise ToolError(f"{path} cannot be written.")
     return real
 
 
@@ -1586,10 +1581,16 @@ def edit_file(
     return f"Replaced {count} in {path}."
 
 
-def to_change(path: str | Path) -> tuple[Path, str]:
-    """Where a file to be written really is, and what is in it, "" if it is new."""
-    real = inside(str(path), writing=True)
-    return real, text_in(real, "surrogateescape") if real.exists() else ""
+def to_change(path: str) -> tuple[Path, str]:
+    """Where a file really is, and what is in it, "" if new; ToolError: not to change."""
+    real = inside(path)
+    if NOT_WRITTEN & {part.lower() for part in real.relative_to(Path.cwd()).parts}:
+        raise ToolError(f"{path} belongs to git or to the agent's own records.")
+    if not real.exists():
+        return real, ""
+    if not os.access(real, os.W_OK):
+        raise ToolError(f"{path} cannot be written.")
+    return real, text_in(real, "surrogateescape")
 
 
 def replace_text(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
@@ -1598,7 +1599,7 @@ def replace_text(agent: Agent, name: str, real: Path, old: str, new: str) -> Non
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     ask_first(agent, name, diff_of(real, path, new))
-    if to_change(real) != (real, old):
+    if to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
@@ -1810,7 +1811,7 @@ def find_rules() -> tuple[Path | None, list[str]]:
 
     The nearest, from the workspace up to the root of its git repository.
     """
-    here, faults = Path.cwd().resolve(), []
+    here, faults = Path.cwd(), []
     above = [here, *here.parents]
     root = next((folder for folder in above if (folder / ".git").exists()), here)
     folders = above[: above.index(root) + 1]
