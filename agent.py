@@ -1275,7 +1275,6 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
 BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 GREP_SECONDS = 10
-REPORT_SECONDS = 0.5  # between two reports of a command's newest line
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
@@ -1431,27 +1430,28 @@ def text_in(path: Path, errors: str = "replace") -> str:
 
 
 def run(
-    argv: list[str], seconds: float, report: Callable = str, stdin: Any = None
+    argv: list[str],
+    seconds: float,
+    report: Callable[[str], None] = lambda end: None,
+    stdin: Any = subprocess.DEVNULL,
 ) -> tuple[str, int | None]:
     """What a command writes, and its status; None: killed after `seconds`, or 10 MB.
 
-    It has no API key. `report` is told the end of what it wrote so far. At last its
-    session is killed; what it started with setsid has left that by then.
+    It has no API key. While it runs `report` is told the end of what it wrote so far.
+    At last its session is killed; what it started with setsid has left that by then.
     """
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    streams = stdin or subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
-    options: dict = {"env": env, "start_new_session": True}
-    output, due, end = bytearray(), seconds - REPORT_SECONDS, time.monotonic() + seconds
-    with subprocess.Popen(argv, 0, None, *streams, **options) as process:
+    streams = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    options: dict = {"bufsize": 0, "env": env, "start_new_session": True, **streams}
+    output, end = bytearray(), time.monotonic() + seconds
+    with subprocess.Popen(argv, **options) as process:
         pipe: Any = process.stdout
         os.set_blocking(pipe.fileno(), False)
         try:
-            while process.poll() is None and (left := end - time.monotonic()) > 0:
+            while process.poll() is None and time.monotonic() < end:
                 if len(output) > MAX_BYTES:
                     break
-                if left <= due:
-                    report(redact(output[-2_000:].decode(errors="replace")))
-                    due = left - REPORT_SECONDS
+                report(redact(output[-2_000:].decode(errors="replace")))
                 select.select([], [], [], 0.01)
                 output += pipe.read(65_536) or b""  # all that a pipe holds
         finally:
@@ -1473,15 +1473,15 @@ def cut_middle(text: str) -> str:
 def end_session(leader: int, seconds: float) -> None:
     """Kill all process groups of a session, but let it end by itself for a while."""
     end = time.monotonic() + seconds
-    while session(leader) and time.monotonic() < end:
+    while process_groups(leader) and time.monotonic() < end:
         select.select([], [], [], 0.02)
     for _ in range(2):  # again, for those that began meanwhile
-        for group in session(leader):
+        for group in process_groups(leader):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
 
 
-def session(leader: int) -> set[int]:
+def process_groups(leader: int) -> set[int]:
     """The process groups of the session that this process leads or led."""
     linux, ps = os.path.isdir("/proc/self"), ["ps", "-Ao", "pid="]
     pids = os.listdir("/proc") if linux else subprocess.check_output(ps).split()
@@ -1507,7 +1507,6 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     def report(end: str) -> None:
         agent.emit("wait", re.split(r"[\r\n]+", end.strip())[-1] or "bash")
 
-    report("")
     output, status = run(["bash", "-c", command], timeout, report)
     output = cut_middle(output)
     end = f"(exit status {status})"
@@ -1656,9 +1655,8 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         paths = searched(os.path.relpath(real), path)
         names.write(b"\0".join(map(os.fsencode, paths)))
         names.seek(0)
-        waiting = partial(agent.emit, "wait", "grep")
-        argv += [pattern, "--"]
-        output, status = run(argv, GREP_SECONDS, lambda _: waiting(), names)
+        agent.emit("wait", "grep")
+        output, status = run([*argv, pattern, "--"], GREP_SECONDS, stdin=names)
     if status is None:
         raise ToolError("Too long or too much: narrow the path or the pattern.")
     output = LONG_LINE.sub(" [line clipped]", output)

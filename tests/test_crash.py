@@ -146,7 +146,8 @@ def act_on(point):
         point("approval")
 
     agent = Agent(client=WatchedClient(point), approve=approve, **SMALL)
-    agent.emit = lambda style, text: style in ("text", "thinking") or point("event")
+    often = ("text", "thinking", "wait")  # and how often is left to chance
+    agent.emit = lambda style, text: style in often or point("event")
     return agent
 
 

@@ -214,7 +214,7 @@ def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
 
 
 def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeypatch):
-    monkeypatch.setattr(program, "run", lambda *_: ("file\x001:hidden\n", None))
+    monkeypatch.setattr(program, "run", lambda *_, **__: ("file\x001:hidden\n", None))
     assert "hidden" not in error_of("grep", pattern="hid")
 
 
