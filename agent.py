@@ -1567,15 +1567,14 @@ def edit_file(
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
     real, text = to_change(path)
-    dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
-    if dos_old != old_text and old_text in text and dos_old in text:
-        raise ToolError(f"{path} has it with both kinds of line ends: use bash.")
-    if "\r\n" in text and dos_old in text:
-        old_text, new_text = dos_old, dos_new
-    count = text.count(old_text) if old_text else 0
+    pairs = {old_text: new_text}
+    if "\r\n" in text:  # of which a tool shows the "\n" alone
+        dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
+        pairs |= {dos_old: dos_new}
+    anyone = "|".join(map(re.escape, pairs)) or "(?!)"  # which is nowhere
+    new, count = re.subn(anyone, lambda found: pairs[found[0]], text)
     if count != 1 and not (count and replace_all is True):
         raise ToolError(f"old_text is {count} times in {path}: read it, and give more.")
-    new = text.replace(old_text, new_text)
     replace_text(agent, "edit_file", real, text, new)
     return f"Replaced {count} in {path}."
 
