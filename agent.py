@@ -1279,7 +1279,7 @@ SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
 MAX_READ_LINES = 2_000  # of one read_file call
-MAX_READ_CHARS = 50_000  # of one read_file call; T/5 tokens if that is less
+MAX_READ = 12_500  # of one read_file call, 50,000 characters of English; or T/5
 MAX_NAMES = 1_000  # of one glob call
 LONG_LINE = re.compile(r"(?<=\0.{300}).+")  # what grep leaves out of one, after 300
 MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
@@ -1518,32 +1518,33 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
 
 
 @tool
-def read_file(agent: Agent, path: str, offset: int = 1, limit: int = 2000) -> str:
+def read_file(
+    agent: Agent, path: str, offset: int = 1, limit: int = MAX_READ_LINES
+) -> str:
     """Read a text file of the workspace: limit lines from line offset (from 1) on.
 
     Where more follows, the result ends with the offset to read on from.
     """
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
-    first, limit = max(offset, 1) - 1, min(max(limit, 1), MAX_READ_LINES)
-    asked = "\n".join(line.removesuffix("\r") for line in lines[first : first + limit])
-    page, notes = first_page(agent, asked), []
-    if asked[len(page) :][:1] not in ("", "\n"):  # it ends within a line
-        whole, line_break, _ = page.rpartition("\n")
+    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_READ_LINES)
+    asked = [line.removesuffix("\r") for line in lines[first : first + most]]
+    room, sizes = page_size(agent), (size(line) + 1 for line in asked)
+    whole = sum(end <= room for end in itertools.accumulate(sizes))
+    page, following = asked[:whole], first + whole + 1
+    if asked and not page:
         cut = "(cut here: see the rest of this line with bash)"
-        page, notes = (whole, []) if line_break else (page, [cut])
-    following = first + page.count("\n") + 2
+        page, following = [head_of(asked[0], room - 1), cut], following + 1
     if following <= len(lines):
-        notes.append(f"(more follows: read on with offset={following})")
+        page.append(f"(more follows: read on with offset={following})")
     nothing = f"(nothing at offset {offset}: the file ends before it)"
-    return "\n".join([page, *notes]) or nothing
+    return "\n".join(page) or nothing
 
 
-def first_page(agent: Agent, text: str) -> str:
-    """As much of a text as stays whole as a result, beside those of the other calls."""
+def page_size(agent: Agent) -> int:
+    """Tokens of a page that stays whole as a result, beside those of other calls."""
     calls = max(1, sum(len(blocks(m, "tool_use")) for m in agent.messages[-1:]))
-    chars = min(MAX_READ_CHARS, MAX_RESULTS_CHARS // calls - 100)  # 100: for notes
-    tokens = min(agent.threshold // 5, agent.threshold // 3 // calls - 25)
-    return head_of(text[:chars], max(25, tokens))
+    share = min(MAX_RESULTS_CHARS // 4, agent.threshold // 3) // calls
+    return max(25, min(MAX_READ, agent.threshold // 5, share - 25))  # 25: for notes
 
 
 def head_of(text: str, tokens: int) -> str:

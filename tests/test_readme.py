@@ -256,7 +256,7 @@ WINDOWS = [
     by_window(lambda limits: limits.clear_above),
     by_window(lambda limits: limits.threshold // 4),
     by_window(lambda limits: min(program.MAX_RESULT_TOKENS, limits.threshold // 4)),
-    by_window(lambda limits: min(program.MAX_READ_CHARS // 4, limits.threshold // 5)),
+    by_window(lambda limits: min(program.MAX_READ, limits.threshold // 5)),
 ]
 MISSING = f"{FIGURES['policies']['s06'][0] - FIGURES['policies']['s06 cached'][0]:.2f}"
 PROMPTS = printed("python3 tests/lessons/prompts.py s06")
@@ -328,7 +328,7 @@ an edit as a diff, {program.MAX_SHOWN} lines at once
 
 ({program.BASH_SECONDS} seconds; the model may ask for up to {program.MAX_BASH_SECONDS})
 
-at most {program.MAX_READ_LINES:,} lines and {program.MAX_READ_CHARS:,} characters
+at most {program.MAX_READ_LINES:,} lines and {4 * program.MAX_READ:,} characters
 
 up to {program.MAX_RULES:,} tokens; the nearest one counts
 
