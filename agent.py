@@ -1274,14 +1274,14 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
 
 BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
-GREP_SECONDS = 10
+SEARCH_SECONDS = 10  # of grep, and of git before it
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
 MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ = 12_500  # of one read_file call, 50,000 characters of English; or T/5
 MAX_NAMES = 1_000  # of one glob call
-LONG_LINE = re.compile(r"(?<=\0.{300}).+")  # what grep leaves out of one, after 300
+LONG_LINE = 300  # characters that grep shows of a line, its number included
 MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
 MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
 MAX_SKILLS = 25_000  # of all of them
@@ -1649,30 +1649,34 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
+    paths = [os.path.relpath(real), *files_in(os.path.relpath(real), path)]
+    names = [os.fsencode(path) for path in paths if is_searched(path)]
     syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
-    argv = ["xargs", "-0", "grep", "-nHI", syntax, "--null", "-d", "skip", "-e"]
-    with tempfile.TemporaryFile() as names:
-        paths = searched(os.path.relpath(real), path)
-        names.write(b"\0".join(map(os.fsencode, paths)))
-        names.seek(0)
-        agent.emit("wait", "grep")
-        output, status = run([*argv, pattern, "--"], GREP_SECONDS, stdin=names)
+    argv = ["xargs", "-0", "grep", "-nHI", syntax, "--null", "-e", pattern, "--"]
+    agent.emit("wait", "grep")
+    with tempfile.TemporaryFile() as file:
+        file.write(b"\0".join(names))
+        file.seek(0)
+        output, status = run(argv, SEARCH_SECONDS, stdin=file)
     if status is None:
         raise ToolError("Too long or too much: narrow the path or the pattern.")
-    output = LONG_LINE.sub(" [line clipped]", output)
     lines = [line.partition("\0") for line in output.split("\n")]
-    found = [f"{visible(file)}:{text}" for file, nul, text in lines if nul]
+    found = [f"{visible(name)}:{clipped(text)}" for name, nul, text in lines if nul]
     faults = [said for said, nul, _ in lines if not nul and said.startswith("grep: ")]
     if faults and not found:
         raise ToolError("\n".join(faults))
     return cut_middle("\n".join([*found, *faults])) or "(no matches)"
 
 
-def searched(top: str, named: str) -> list[str]:
-    """What grep is given: files, and folders, of which it names those closed to it."""
-    paths = [path for path in [top, *files_in(top, named)] if not os.path.islink(path)]
-    paths = [path for path in paths if os.path.isfile(path) or os.path.isdir(path)]
-    return [path for path in paths if not SECRET.fullmatch(os.path.basename(path))]
+def is_searched(path: str) -> bool:
+    """Whether grep looks into what is there: a file, no link to one, and no secret."""
+    plain = os.path.isfile(path) and not os.path.islink(path)
+    return plain and not SECRET.fullmatch(os.path.basename(path))
+
+
+def clipped(line: str) -> str:
+    """The first 300 characters of a line, and a note if there are more."""
+    return line if len(line) <= LONG_LINE else f"{line[:LONG_LINE]} [line clipped]"
 
 
 def files_in(top: str, named: str) -> list[str]:
@@ -1681,7 +1685,7 @@ def files_in(top: str, named: str) -> list[str]:
     Where no git says what it ignores, without the usual folders of packages and builds.
     All of them if `named` has the name of one that would be left out.
     """
-    output, status = run(["bash", "-c", GIT_IGNORES], GREP_SECONDS)
+    output, status = run(["bash", "-c", GIT_IGNORES], SEARCH_SECONDS)
     ignored = {os.path.normpath(name) for name in output.split("\0")[:-1]}
     names, found = NOT_WRITTEN, set[str]()
     if status != 0 or "." in ignored:  # all of it: a folder that git knows not

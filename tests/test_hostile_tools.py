@@ -426,7 +426,7 @@ CATASTROPHIC = r"^(a*)(a*)(a*)(a*)(a*)\1\2\3\4\5b"
 
 
 def test_grep_with_a_catastrophic_pattern_does_not_hang(answer, monkeypatch):
-    monkeypatch.setattr(program, "GREP_SECONDS", 0.3)
+    monkeypatch.setattr(program, "SEARCH_SECONDS", 0.3)
     Path("file").write_text("a" * 200 + "cb\n")
     content, is_error = answer("grep", pattern=CATASTROPHIC)
     # a grep that knows better finds in time that there is none
@@ -467,12 +467,10 @@ def test_a_pattern_that_is_wrong_is_an_error_that_says_so(error_of, pattern):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_what_grep_may_not_read_is_said(use):
-    lay_out("file", "folder/file", "open")
-    Path("file").chmod(0), Path("folder").chmod(0)
-    first, *rest = use("grep", pattern="hidden").split("\n")
-    Path("folder").chmod(0o700)
-    assert first == "open:1:hidden" and len(rest) == 2
-    assert all("Permission denied" in line for line in rest)
+    lay_out("file", "open")
+    Path("file").chmod(0)
+    first, second = use("grep", pattern="hidden").split("\n")
+    assert first == "open:1:hidden" and "file: Permission denied" in second
 
 
 MATCHES = [(90_000, 60, False), (9, 90_000, True)]
