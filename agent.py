@@ -1680,23 +1680,29 @@ def clipped(line: str) -> str:
 
 
 def files_in(top: str, named: str) -> list[str]:
-    """The files and folders there, without those that git ignores, in order.
+    """The files and folders there in order, but for those of `left_out`."""
+    (ignored, names), found = left_out(named), []
+    for folder, folders, files in os.walk(top):
+        paths = {name: os.path.normpath(f"{folder}/{name}") for name in folders + files}
+        kept = {n: p for n, p in paths.items() if n not in names and p not in ignored}
+        folders[:] = kept.keys() & folders
+        found += kept.values()
+    return sorted(found)
 
-    Where no git says what it ignores, without the usual folders of packages and builds.
-    All of them if `named` has the name of one that would be left out.
+
+def left_out(named: str) -> tuple[set[str], set[str]]:
+    """(Paths that git ignores, names of other folders) that are not looked into.
+
+    Where no git says what it ignores, the usual folders of packages and builds. Nothing
+    if `named`, a path or a pattern, has the name of one of all these.
     """
     output, status = run(["bash", "-c", GIT_IGNORES], SEARCH_SECONDS)
     ignored = {os.path.normpath(name) for name in output.split("\0")[:-1]}
-    names, found = NOT_WRITTEN, set[str]()
+    names = NOT_WRITTEN
     if status != 0 or "." in ignored:  # all of it: a folder that git knows not
         ignored, names = set(), NOT_WRITTEN | NO_WORK
-    if {*Path(named).parts} & {*names, *map(os.path.basename, ignored)}:
-        ignored, names = set(), set()
-    for folder, folders, files in os.walk(top):
-        paths = {name: os.path.normpath(f"{folder}/{name}") for name in folders + files}
-        found |= {paths[name] for name in paths.keys() - names} - ignored
-        folders[:] = [name for name in folders if paths[name] in found]
-    return sorted(found)
+    asked_for = {*Path(named).parts} & {*names, *map(os.path.basename, ignored)}
+    return (set(), set()) if asked_for else (ignored, names)
 
 
 @tool
