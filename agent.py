@@ -1792,26 +1792,35 @@ def begin(agent: Agent) -> None:
     """
     if agent.client is None:
         connect(agent)
-    prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
-    (rules, _), (skills, _) = find_rules(), find_skills()
-    parts, most = {"system prompt": prompt}, min(MAX_RULES, agent.threshold // 8)
-    if rules:
-        text = redact(text_in(rules))
-        shown = head_of(text, most)
-        if shown != text:
-            agent.emit("error", f"[rules] {rules} is cut: over {most:,} tokens")
-            shown += f"\n[cut here: {len(text):,} characters in all]"
-        parts["AGENTS.md"] = quote("rules", shown, str(rules))
-    agent.tools = {n: t for n, t in agent.tools.items() if n != "load_skill"}
-    if skills:
-        parts["skills"] = skill_list(skills, most)
-        agent.tools["load_skill"] = TOOLS["load_skill"]
-    agent.system = plain(parts)
+    (skills, _), most = find_skills(), min(MAX_RULES, agent.threshold // 8)
+    parts = {
+        "system prompt": SYSTEM_PROMPT.format(
+            folder=Path.cwd(), records=TRANSCRIPT_DIR
+        ),
+        "AGENTS.md": rules_text(agent, most),
+        "skills": skill_list(skills, most),
+    }
+    agent.system = plain({name: t for name, t in parts.items() if t})
     agent.skills = {name: path for name, (path, _) in skills.items()}
+    agent.tools["load_skill"] = TOOLS["load_skill"]
+    if not skills:
+        del agent.tools["load_skill"]
     if fixed_tokens(agent) > agent.threshold:
         agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     whole = tool_result_budget(agent.messages, agent.threshold, save_result, start=0)
     agent.messages = whole
+
+
+def rules_text(agent: Agent, tokens: int) -> str:
+    """What the system prompt says of the rules, so many tokens at most; "": nothing."""
+    rules, _ = find_rules()
+    if not rules:
+        return ""
+    text = redact(text_in(rules))
+    shown = "".join(cut_to_fit([text], tokens, tokens))
+    if shown != text:
+        agent.emit("error", f"[rules] {rules} is cut: over {tokens:,} tokens")
+    return quote("rules", shown, str(rules))
 
 
 def find_rules() -> tuple[Path | None, list[str]]:
@@ -1849,12 +1858,12 @@ def find_skills() -> tuple[dict[str, tuple[Path, str]], list[str]]:
 
 
 def skill_list(skills: dict[str, tuple[Path, str]], tokens: int) -> str:
-    """What the system prompt says of the skills, in about so many tokens."""
+    """What the system prompt says of the skills, in about so many tokens, or ""."""
     title = "Skills, to be read with load_skill before use:"
     lines = [f"- {name}: {use}" for name, (_, use) in skills.items()]
     shown = cut_to_fit(lines, tokens, each=tokens)
-    more = len(lines) - len(shown)
-    return "\n".join([title, *shown, *([f"- and {more} more"] if more else [])])
+    more = [f"- and {len(lines) - len(shown)} more"] if lines[len(shown) :] else []
+    return "\n".join([title, *shown, *more]) if skills else ""
 
 
 def front_matter(text: str) -> tuple[dict[str, str], str]:
