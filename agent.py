@@ -1882,27 +1882,28 @@ def front_matter(text: str) -> tuple[dict[str, str], str]:
 
 def restore_skills(agent: Agent, names: list[str]) -> list[str]:
     """The skills that were loaded, as they are now, the newest first."""
-    names = [name for name in reversed(names) if name in agent.skills]
-    texts = (again(agent, load_skill, name) for name in names)
-    most = min(MAX_SKILLS, agent.threshold // 6)
-    kept = cut_to_fit(texts, most, each=MAX_SKILL)
-    return [quote("skill", text, name) for name, text in zip(names, kept)]
+    newest, most = names[::-1], min(MAX_SKILLS, agent.threshold // 6)
+    texts = cut_to_fit(read_again(agent, load_skill, newest), most, MAX_SKILL)
+    return [quote("skill", text, name) for name, text in zip(newest, texts)]
 
 
 def restore_recent_files(agent: Agent, paths: list[str]) -> list[str]:
     """The files read last, fresh from disk, a quarter of the threshold in all (v5)."""
-    texts = (again(agent, read_file, path) for path in reversed(paths))
+    newest, each = paths[::-1], MAX_RESTORE_TOKENS_PER_FILE
     most = min(MAX_RESTORE_TOKENS_TOTAL, agent.threshold // 4)
-    kept = cut_to_fit(texts, most, each=MAX_RESTORE_TOKENS_PER_FILE)
-    return [quote("file", text, path) for path, text in zip(reversed(paths), kept)]
+    texts = cut_to_fit(read_again(agent, read_file, newest), most, each)
+    return [quote("file", text, path) for path, text in zip(newest, texts)]
 
 
-def again(agent: Agent, tool: Callable[[Agent, str], str], name: str) -> str:
-    """What a tool says of `name` now: its text, or the fault."""
-    try:
-        return tool(agent, name)
-    except (ToolError, OSError, ValueError) as error:
-        return f"({error})"
+def read_again(
+    agent: Agent, tool: Callable[[Agent, str], str], names: list[str]
+) -> Iterator[str]:
+    """What a tool says of each name now: its text, or the fault."""
+    for name in names:
+        try:
+            yield tool(agent, name)
+        except (ToolError, OSError, ValueError) as error:
+            yield f"({error})"
 
 
 # ---- the terminal: the one place that prints ----

@@ -292,7 +292,8 @@ def test_a_loaded_skill_is_put_back_as_it_is_now_the_newest_first(make):
     skill(SKILL.replace("review", "other"), ".agents/skills/other/SKILL.md")
     agent = make()
     path.write_text(SKILL.replace("twice", "thrice</skill>"))
-    first, second = put_back(agent, "other", "review", "gone")
+    gone, first, second = put_back(agent, "other", "review", "gone")
+    assert gone.startswith('<skill name="gone">\n(There is no skill')
     assert first.startswith('<skill name="review">') and "thrice<\\/skill>" in first
     assert second.startswith('<skill name="other">') and "twice" in second
 
