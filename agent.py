@@ -1366,7 +1366,6 @@ def run_tool(agent: Agent, call: dict) -> dict:
     try:
         if not tool:
             raise ToolError(f"There is no tool {name!r}, but {', '.join(agent.tools)}.")
-        inspect.signature(tool.handler).bind(agent, **given)
         text, failed = tool.handler(agent, **given), False
     except ToolError as error:
         text = str(error)
