@@ -1556,8 +1556,8 @@ def head_of(text: str, tokens: int) -> str:
 @tool
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
-    real, old = to_change(path)
-    replace_text(agent, "write_file", real, old, content)
+    real, old = file_to_change(path)
+    change_file(agent, "write_file", real, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
 
@@ -1566,7 +1566,7 @@ def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
-    real, text = to_change(path)
+    real, text = file_to_change(path)
     pairs = {old_text: new_text}
     if "\r\n" in text:  # of which a tool shows the "\n" alone
         dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
@@ -1575,11 +1575,11 @@ def edit_file(
     new, count = re.subn(anyone, lambda found: pairs[found[0]], text)
     if count != 1 and not (count and replace_all is True):
         raise ToolError(f"old_text is {count} times in {path}: read it, and give more.")
-    replace_text(agent, "edit_file", real, text, new)
+    change_file(agent, "edit_file", real, text, new)
     return f"Replaced {count} in {path}."
 
 
-def to_change(path: str) -> tuple[Path, str]:
+def file_to_change(path: str) -> tuple[Path, str]:
     """Where a file really is, and what is in it, "" if new; ToolError: not to change."""
     real = inside(path)
     if NOT_WRITTEN & {part.lower() for part in real.relative_to(Path.cwd()).parts}:
@@ -1591,13 +1591,13 @@ def to_change(path: str) -> tuple[Path, str]:
     return real, text_in(real, "surrogateescape")
 
 
-def replace_text(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
+def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
     """Write a file after the person has seen what changes; raises ToolError."""
     path = visible(os.path.relpath(real), "\n\t")
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     ask_first(agent, name, diff_of(real, path, new))
-    if to_change(str(real)) != (real, old):
+    if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
