@@ -1527,12 +1527,12 @@ def read_file(
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_READ_LINES)
     asked = [line.removesuffix("\r") for line in lines[first : first + most]]
-    room, sizes = page_size(agent), (size(line) + 1 for line in asked)
-    whole = sum(end <= room for end in itertools.accumulate(sizes))
+    room, data = page_size(agent), (len(to_bytes(line)) for line in asked)
+    whole = sum(end // 4 <= room for end in itertools.accumulate(data))
     page, following = asked[:whole], first + whole + 1
     if asked and not page:
         cut = "(cut here: see the rest of this line with bash)"
-        page, following = [head_of(asked[0], room - 1), cut], following + 1
+        page, following = [head_of(asked[0], room), cut], following + 1
     if following <= len(lines):
         page.append(f"(more follows: read on with offset={following})")
     nothing = f"(nothing at offset {offset}: the file ends before it)"

@@ -420,7 +420,7 @@ def test_read_file_returns_the_lines_asked_for(use, given, text, more):
 PAGED = {
     "many lines": "".join(f"line {i}\n" for i in range(4_500)),
     "wide lines": "".join("x" * 999 + "\n" for _ in range(120)),
-    "a line of exactly a page": "x" * 49_997 + "\ny",
+    "a line of exactly a page": "x" * 50_000 + "\ny",
     "blank lines": "a\n\n\n" * 2_000 + "b",
     "Japanese": "\u65e5\u672c\u8a9e\n" * 5_000,
 }
@@ -435,7 +435,7 @@ def test_the_pages_of_a_file_put_together_are_the_file(use, text):
 
 
 @pytest.mark.parametrize(
-    "wide, shown", [("x" * 49_998, 49_990), ("\U0001f600" * 9**5, 12_400)]
+    "wide, shown", [("x" * 50_002, 49_990), ("\U0001f600" * 9**5, 12_400)]
 )
 def test_a_line_wider_than_a_page_is_cut_with_a_note(use, wide, shown):
     Path("file").write_text(f"a\n{wide}\nb", "utf-8")
