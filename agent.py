@@ -1282,9 +1282,6 @@ MAX_READ_LINES = 2_000  # of one read_file call
 MAX_READ = 12_500  # of one read_file call, 50,000 characters of English; or T/5
 MAX_NAMES = 1_000  # of one glob call
 LONG_LINE = 300  # characters that grep shows of a line, its number included
-MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills; T/8 if less
-MAX_SKILL = 5_000  # of a skill that is put back after a compaction, in tokens
-MAX_SKILLS = 25_000  # of all of them
 # of a repository; a monitor that it names could be any command
 GIT_IGNORES = """git -c core.fsmonitor=false ls-files --others --ignored -z \
     --exclude-standard --directory 2>/dev/null"""
@@ -1356,7 +1353,7 @@ def close_calls(agent: Agent) -> None:
 
 
 def run_tool(agent: Agent, call: dict) -> dict:
-    """The tool_result of a call; whatever goes wrong becomes an is_error result."""
+    """The tool_result of a call, both shown; all that goes wrong is an is_error one."""
     name, given = call["name"], call["input"]
     tool = agent.tools.get(name)
     schema: dict = tool.schema["input_schema"] if tool else {}
@@ -1418,7 +1415,10 @@ def inside(path: str, root: Path | None = None) -> Path:
 
 
 def text_in(path: Path, errors: str = "replace") -> str:
-    """What is in a file of at most 10 MB, by `bytes.decode`; raises ToolError."""
+    """The text of a file; ToolError if there is none, or it has over 10 MB.
+
+    `errors`: what becomes of bytes that are no UTF-8, as `bytes.decode` has it.
+    """
     if not path.is_file():
         raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
     if path.stat().st_size > MAX_BYTES:
@@ -1482,12 +1482,13 @@ def end_session(leader: int, seconds: float) -> None:
 
 def process_groups(leader: int) -> set[int]:
     """The process groups of the session that this process leads or led."""
-    linux, ps = os.path.isdir("/proc/self"), ["ps", "-Ao", "pid="]
-    pids = os.listdir("/proc") if linux else subprocess.check_output(ps).split()
+    linux, ps = os.path.isdir("/proc/self"), "ps -Ao pid="
+    names = os.listdir("/proc") if linux else subprocess.getoutput(ps).split()
     groups = set()
-    for pid in [int(pid) for pid in pids if pid.isdigit()]:
+    for pid in map(int, filter(str.isdigit, names)):
         with suppress(OSError):  # it has ended
-            groups |= {os.getpgid(pid)} if os.getsid(pid) == leader else set()
+            if os.getsid(pid) == leader:
+                groups.add(os.getpgid(pid))
     return groups
 
 
@@ -1568,11 +1569,11 @@ def edit_file(
     """Replace old_text, which must occur exactly once unless replace_all is true."""
     real, text = file_to_change(path)
     pairs = {old_text: new_text}
-    if "\r\n" in text:  # of which a tool shows the "\n" alone
+    if "\r\n" in text:  # read_file shows the "\n" of it alone
         dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
         pairs |= {dos_old: dos_new}
-    anyone = "|".join(map(re.escape, pairs)) or "(?!)"  # which is nowhere
-    new, count = re.subn(anyone, lambda found: pairs[found[0]], text)
+    either = "|".join(map(re.escape, pairs)) or "(?!)"  # which is nowhere
+    new, count = re.subn(either, lambda found: pairs[found[0]], text)
     if count != 1 and not (count and replace_all is True):
         raise ToolError(f"old_text is {count} times in {path}: read it, and give more.")
     change_file(agent, "edit_file", real, text, new)
@@ -1580,7 +1581,7 @@ def edit_file(
 
 
 def file_to_change(path: str) -> tuple[Path, str]:
-    """Where a file really is, and what is in it, "" if new; ToolError: not to change."""
+    """Where a file really is, and its text, "" if it is new; ToolError: leave it."""
     real = inside(path)
     if NOT_WRITTEN & {part.lower() for part in real.relative_to(Path.cwd()).parts}:
         raise ToolError(f"{path} belongs to git or to the agent's own records.")
@@ -1592,7 +1593,7 @@ def file_to_change(path: str) -> tuple[Path, str]:
 
 
 def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
-    """Write a file after the person has seen what changes; raises ToolError."""
+    """Write `new` in place of `old` if the person, who sees the change, lets it."""
     path = visible(os.path.relpath(real), "\n\t")
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
@@ -1604,7 +1605,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
 
 
 def diff_of(real: Path, path: str, new: str) -> str:
-    """What a file will change by when it holds `new`, whole, as `diff -u` shows it."""
+    """How a file differs from `new`, whole, as `diff -u` shows it under this path."""
     argv = ["diff", "-uaN", "-L", path, "-L", path, str(real), "-"]
     data, env = new.encode(errors="surrogateescape"), {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(argv, input=data, capture_output=True, env=env, check=False)
@@ -1765,6 +1766,9 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
 # ---- the workspace: what of it stands in every request, or is put back into one ----
 
+MAX_RULES = 8_000  # of AGENTS.md, and of the list of skills; T/8 if that is less
+MAX_SKILL = 5_000  # of one that is put back after a compaction
+MAX_SKILLS = 25_000  # of all of them; T/6 if that is less
 MAX_RESTORE_FILES = 5  # read again after a compaction, the newest (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
 MAX_RESTORE_TOKENS_TOTAL = 50_000  # (v5); T/4 if that is less
@@ -1792,18 +1796,14 @@ def begin(agent: Agent) -> None:
     if agent.client is None:
         connect(agent)
     (skills, _), most = find_skills(), min(MAX_RULES, agent.threshold // 8)
-    parts = {
-        "system prompt": SYSTEM_PROMPT.format(
-            folder=Path.cwd(), records=TRANSCRIPT_DIR
-        ),
-        "AGENTS.md": rules_text(agent, most),
-        "skills": skill_list(skills, most),
-    }
+    prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
+    parts = {"system prompt": prompt, "AGENTS.md": rules_text(agent, most)}
+    parts["skills"] = skill_list(skills, most)
     agent.system = plain({name: t for name, t in parts.items() if t})
     agent.skills = {name: path for name, (path, _) in skills.items()}
-    agent.tools["load_skill"] = TOOLS["load_skill"]
-    if not skills:
-        del agent.tools["load_skill"]
+    agent.tools.pop("load_skill", None)
+    if skills:
+        agent.tools["load_skill"] = TOOLS["load_skill"]
     if fixed_tokens(agent) > agent.threshold:
         agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     whole = tool_result_budget(agent.messages, agent.threshold, save_result, start=0)
