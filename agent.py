@@ -1431,26 +1431,23 @@ def text_in(path: Path, errors: str = "replace") -> str:
 def run(
     argv: list[str],
     seconds: float,
-    report: Callable[[str], None] = lambda end: None,
+    report: Callable[[str], None] = lambda line: None,
     stdin: Any = subprocess.DEVNULL,
 ) -> tuple[str, int | None]:
     """What a command writes, and its status; None: killed after `seconds`, or 10 MB.
 
-    It has no API key. While it runs `report` is told the end of what it wrote so far.
+    It has no API key. While it runs `report` is told its newest line, first its name.
     At last its session is killed; what it started with setsid has left that by then.
     """
-    env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    streams = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    options: dict = {"bufsize": 0, "env": env, "start_new_session": True, **streams}
     output, end = bytearray(), time.monotonic() + seconds
-    with subprocess.Popen(argv, **options) as process:
+    with start_session(argv, stdin) as process:
         pipe: Any = process.stdout
-        os.set_blocking(pipe.fileno(), False)
         try:
             while process.poll() is None and time.monotonic() < end:
                 if len(output) > MAX_BYTES:
                     break
-                report(redact(output[-2_000:].decode(errors="replace")))
+                text = redact(output[-2_000:].decode(errors="replace")).strip()
+                report(re.split(r"[\r\n]+", text)[-1] or argv[0])
                 select.select([], [], [], 0.01)
                 output += pipe.read(65_536) or b""  # all that a pipe holds
         finally:
@@ -1461,12 +1458,14 @@ def run(
     return redact(output.decode(errors="replace"))[:kept], status
 
 
-def cut_middle(text: str) -> str:
-    """A text without what is in its middle over 1,000,000 characters, and a note."""
-    half = MAX_OUTPUT_CHARS // 2
-    lost = len(text) - 2 * half
-    note = f"\n[{lost:,} characters left out]\n"
-    return f"{text[:half]}{note}{text[-half:]}" if lost > 0 else text
+def start_session(argv: list[str], stdin: Any) -> subprocess.Popen:
+    """A command in a session of its own, without API keys; reading it never waits."""
+    env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
+    streams = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    options: dict = {"bufsize": 0, "env": env, "start_new_session": True, **streams}
+    process: Any = subprocess.Popen(argv, **options)
+    os.set_blocking(process.stdout.fileno(), False)
+    return process
 
 
 def end_session(leader: int, seconds: float) -> None:
@@ -1492,6 +1491,14 @@ def process_groups(leader: int) -> set[int]:
     return groups
 
 
+def cut_middle(text: str) -> str:
+    """A text without what is in its middle over 1,000,000 characters, and a note."""
+    half = MAX_OUTPUT_CHARS // 2
+    lost = len(text) - 2 * half
+    note = f"\n[{lost:,} characters left out]\n"
+    return f"{text[:half]}{note}{text[-half:]}" if lost > 0 else text
+
+
 @tool
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace; returns its stdout and stderr.
@@ -1503,10 +1510,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     ask_first(agent, "bash", command)
-
-    def report(end: str) -> None:
-        agent.emit("wait", re.split(r"[\r\n]+", end.strip())[-1] or "bash")
-
+    report = partial(agent.emit, "wait")
     output, status = run(["bash", "-c", command], timeout, report)
     output = cut_middle(output)
     end = f"(exit status {status})"
