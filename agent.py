@@ -1278,10 +1278,9 @@ SEARCH_SECONDS = 10  # of grep, and of git before it
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
-MAX_READ_LINES = 2_000  # of one read_file call
+MAX_LINES = 2_000  # of one read_file call
 MAX_READ = 12_500  # of one read_file call, 50,000 characters of English; or T/5
 MAX_NAMES = 1_000  # of one glob call
-LONG_LINE = 300  # characters that grep shows of a line, its number included
 # of a repository; a monitor that it names could be any command
 GIT_IGNORES = """git -c core.fsmonitor=false ls-files --others --ignored -z \
     --exclude-standard --directory 2>/dev/null"""
@@ -1415,10 +1414,7 @@ def inside(path: str, root: Path | None = None) -> Path:
 
 
 def text_in(path: Path, errors: str = "replace") -> str:
-    """The text of a file; ToolError if there is none, or it has over 10 MB.
-
-    `errors`: what becomes of bytes that are no UTF-8, as `bytes.decode` has it.
-    """
+    """The text of a file of 10 MB at most, decoded with these `errors`; or ToolError."""
     if not path.is_file():
         raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
     if path.stat().st_size > MAX_BYTES:
@@ -1522,15 +1518,13 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
 
 
 @tool
-def read_file(
-    agent: Agent, path: str, offset: int = 1, limit: int = MAX_READ_LINES
-) -> str:
+def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
     """Read a text file of the workspace: limit lines from line offset (from 1) on.
 
     Where more follows, the result ends with the offset to read on from.
     """
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
-    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_READ_LINES)
+    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     asked = [line.removesuffix("\r") for line in lines[first : first + most]]
     room, data = page_size(agent), (len(to_bytes(line)) for line in asked)
     whole = sum(end // 4 <= room for end in itertools.accumulate(data))
@@ -1664,8 +1658,9 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         output, status = run(argv, SEARCH_SECONDS, stdin=file)
     if status is None:
         raise ToolError("Too long or too much: narrow the path or the pattern.")
-    lines = [line.partition("\0") for line in output.split("\n")]
-    found = [f"{visible(name)}:{clipped(text)}" for name, nul, text in lines if nul]
+    output = re.sub("(\0.{300}).+", r"\1 [line clipped]", output)
+    lines = [line.partition("\0") for line in output.split("\n")]  # name, number:text
+    found = [f"{visible(name)}:{text}" for name, nul, text in lines if nul]
     faults = [said for said, nul, _ in lines if not nul and said.startswith("grep: ")]
     if faults and not found:
         raise ToolError("\n".join(faults))
@@ -1676,11 +1671,6 @@ def is_searched(path: str) -> bool:
     """Whether grep looks into what is there: a file, no link to one, and no secret."""
     plain = os.path.isfile(path) and not os.path.islink(path)
     return plain and not SECRET.fullmatch(os.path.basename(path))
-
-
-def clipped(line: str) -> str:
-    """The first 300 characters of a line, and a note if there are more."""
-    return line if len(line) <= LONG_LINE else f"{line[:LONG_LINE]} [line clipped]"
 
 
 def files_in(top: str, named: str) -> list[str]:
@@ -1898,9 +1888,7 @@ def restore_recent_files(agent: Agent, paths: list[str]) -> list[str]:
     return [quote("file", text, path) for path, text in zip(newest, texts)]
 
 
-def read_again(
-    agent: Agent, tool: Callable[[Agent, str], str], names: list[str]
-) -> Iterator[str]:
+def read_again(agent: Agent, tool: Callable, names: list[str]) -> Iterator[str]:
     """What a tool says of each name now: its text, or the fault."""
     for name in names:
         try:

@@ -328,7 +328,7 @@ an edit as a diff, {program.MAX_SHOWN} lines at once
 
 ({program.BASH_SECONDS} seconds; the model may ask for up to {program.MAX_BASH_SECONDS})
 
-at most {program.MAX_READ_LINES:,} lines and {4 * program.MAX_READ:,} characters
+at most {program.MAX_LINES:,} lines and {4 * program.MAX_READ:,} characters
 
 up to {program.MAX_RULES:,} tokens; the nearest one counts
 
