@@ -1722,7 +1722,8 @@ def compact(agent: Agent, focus: str = "") -> str:
 def load_skill(agent: Agent, name: str) -> str:
     """Read the instructions of a skill, before you do what it is for."""
     if name not in agent.skills:
-        raise ToolError(f"There is no skill {name!r}, but {', '.join(agent.skills)}.")
+        known = ", ".join(agent.skills) or "none"
+        raise ToolError(f"There is no skill {name!r}. There are: {known}.")
     path = agent.skills[name]
     body = front_matter(read_file(agent, str(path)))[1]
     return f"{body}\n(The files of this skill are in {path.parent}.)"
