@@ -1414,7 +1414,7 @@ def inside(path: str, root: Path | None = None) -> Path:
 
 
 def text_in(path: Path, errors: str = "replace") -> str:
-    """The text of a file of 10 MB at most, decoded with these `errors`; or ToolError."""
+    """The text of a file of at most 10 MB, decoded with `errors`; or ToolError."""
     if not path.is_file():
         raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
     if path.stat().st_size > MAX_BYTES:
