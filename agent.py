@@ -1807,20 +1807,18 @@ def begin(agent: Agent) -> None:
 
 def rules_text(agent: Agent, tokens: int) -> str:
     """What the system prompt says of the rules, so many tokens at most; "": nothing."""
-    rules, _ = find_rules()
-    if not rules:
-        return ""
-    text = redact(text_in(rules))
+    path, text, _ = find_rules()
     shown = "".join(cut_to_fit([text], tokens, tokens))
     if shown != text:
-        agent.emit("error", f"[rules] {rules} is cut: over {tokens:,} tokens")
-    return quote("rules", shown, str(rules))
+        agent.emit("error", f"[rules] {path} is cut: over {tokens:,} tokens")
+    return quote("rules", shown, path) if path else ""
 
 
-def find_rules() -> tuple[Path | None, list[str]]:
-    """The AGENTS.md or CLAUDE.md that counts, and a line on each that cannot be used.
+def find_rules() -> tuple[str, str, list[str]]:
+    """(The path of the AGENTS.md or CLAUDE.md that counts, its text, what is wrong).
 
-    The nearest, from the workspace up to the root of its git repository.
+    The nearest, from the workspace up to the root of its git repository; a line on each
+    that cannot be used. Path and text are "" if there is none.
     """
     here, faults = Path.cwd(), []
     above = [here, *here.parents]
@@ -1828,14 +1826,14 @@ def find_rules() -> tuple[Path | None, list[str]]:
     folders = above[: above.index(root) + 1]
     paths = [folder / name for folder in folders for name in ("AGENTS.md", "CLAUDE.md")]
     for path in filter(os.path.lexists, paths):
-        shown = Path(os.path.relpath(path))
+        shown = os.path.relpath(path)
         try:
-            if text_in(inside(str(path), root=root)).strip():
-                return shown, faults
+            if (text := redact(text_in(inside(str(path), root)))).strip():
+                return shown, text, faults
             raise ToolError("it is empty")
         except (ToolError, OSError) as error:
             faults.append(visible(f"[rules] {shown} is not used: {error}", "\n"))
-    return None, faults
+    return "", "", faults
 
 
 def find_skills() -> tuple[dict[str, tuple[Path, str]], list[str]]:
@@ -2295,13 +2293,11 @@ def import_sdk() -> None:
         import anthropic  # noqa: F401
 
 
-def first_screen(
-    agent: Agent, rules: Path | None, skills: Iterable[str], unasked: bool
-) -> str:
+def first_screen(agent: Agent, rules: str, skills: Iterable[str], unasked: bool) -> str:
     """Two lines: what works where, and what it knows of the folder."""
     names = textwrap.shorten(", ".join(skills), 60, placeholder=" ...")
     known = [f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"]
-    known += [rules.name] if rules else []
+    known += [os.path.basename(rules)] if rules else []
     known += [f"skills: {names}"] if names else []
     known += ["--yes: tools run unasked"] if unasked else []
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([*known, "/help"])
@@ -2320,7 +2316,7 @@ def piped(agent: Agent) -> str:
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
     agent = configured(options, terminal)
-    (rules, unused), (skills, damaged) = find_rules(), find_skills()
+    (rules, _, unused), (skills, damaged) = find_rules(), find_skills()
     if not options.p:
         agent.emit("note", first_screen(agent, rules, skills, options.yes))
     for line in [*unused, *damaged]:
@@ -2351,7 +2347,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("prompt", nargs="?", default="", help="the first prompt, then go on asking")
-    add("-p", action="store_true", help="answer it, and what is piped in, once")
+    add("-p", action="store_true", help="answer it once, with what is piped in")
     add("--resume", nargs="?", const="1", metavar="FILE|N", help="go on")
     add("--model", help="instead of MODEL_ID")
     add("--yes", action="store_true", help="run tools without asking")

@@ -75,8 +75,8 @@ def test_rules_that_cannot_be_used_are_named_with_the_reason(make, what, reason)
     for path in ("AGENTS.md", "../outside", ".env"):
         Path(path).write_text("hidden")
     turn_into(Path("AGENTS.md"), what)
-    found, [line] = program.find_rules()
-    assert found is None and make().system == bare
+    *found, [line] = program.find_rules()
+    assert found == ["", ""] and make().system == bare
     assert line.startswith("[rules] AGENTS.md is not used: ") and reason in line
 
 
@@ -84,7 +84,7 @@ def test_a_fault_of_the_rules_is_one_line_whatever_the_folder_is_called(monkeypa
     Path("line\nbreak").mkdir()
     monkeypatch.chdir("line\nbreak")
     Path("AGENTS.md").symlink_to("../outside")
-    [line] = program.find_rules()[1]
+    [line] = program.find_rules()[2]
     assert "\n" not in line and "outside" in line
 
 
@@ -94,8 +94,8 @@ def test_rules_that_may_not_be_read_are_named_and_the_next_ones_count(monkeypatc
     errors = iter([PermissionError(13, "Permission denied")])
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda p: raise_next(errors) or read(p))
-    found, [line] = program.find_rules()
-    assert found == Path("CLAUDE.md") and "Permission denied" in line
+    *found, [line] = program.find_rules()
+    assert found == ["CLAUDE.md", "hidden"] and "Permission denied" in line
 
 
 def raise_next(errors):
@@ -107,9 +107,9 @@ def raise_next(errors):
 ABOVE = {
     "the nearest": (["AGENTS.md", "../AGENTS.md"], ["../../.git"], "AGENTS.md"),
     "at the root": (["../../CLAUDE.md"], ["../../.git"], "../../CLAUDE.md"),
-    "not above the root": (["../../AGENTS.md"], ["../.git"], None),
-    "no repository": (["../AGENTS.md"], [], None),
-    "the workspace is the root": (["../AGENTS.md"], [".git", "../.git"], None),
+    "not above the root": (["../../AGENTS.md"], ["../.git"], ""),
+    "no repository": (["../AGENTS.md"], [], ""),
+    "the workspace is the root": (["../AGENTS.md"], [".git", "../.git"], ""),
 }
 
 
@@ -123,7 +123,8 @@ def test_the_nearest_rules_count_up_to_the_root_of_the_repository(
         Path(path).mkdir()
     for path in files:
         Path(path).write_text(f"Rules of {path}")
-    assert program.find_rules() == (used and Path(used), [])
+    text = f"Rules of {used}" if used else ""
+    assert program.find_rules() == (used, text, [])
     assert (f"Rules of {used}\n" in prompt(make())) == bool(used)
 
 
