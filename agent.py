@@ -1450,8 +1450,10 @@ def run(
             status = process.poll()
             end_session(process.pid, 0 if status is None else SETTLE_SECONDS)
         output += pipe.read(65_536) or b""
-    kept = MAX_OUTPUT_CHARS if len(output) > MAX_BYTES else None  # it may end in a key
-    return redact(output.decode(errors="replace"))[:kept], status
+    text = redact(output.decode(errors="replace"))
+    if len(output) > MAX_BYTES:
+        return text[:MAX_OUTPUT_CHARS], None  # its end may be the half of a key
+    return text, status
 
 
 def start_session(argv: list[str], stdin: Any) -> subprocess.Popen:

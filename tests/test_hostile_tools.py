@@ -626,8 +626,11 @@ def test_of_9_mb_head_and_tail_are_kept(use):
     assert len(content) < 1_001_000
 
 
-def test_a_command_that_writes_over_10_mb_is_killed_and_what_it_wrote_kept(use):
-    content = use("bash", command="echo first; yes more", timeout=600)
+@pytest.mark.parametrize("command", ["yes more", "yes more | head -c 10020000"])
+def test_a_command_that_writes_over_10_mb_is_killed_and_what_it_wrote_kept(
+    use, command
+):
+    content = use("bash", command=f"echo first; {command}", timeout=600)
     *lines, end = content.split("\n")
     assert lines[:2] == ["first", "more"] and len(content) > 900_000
     assert end.startswith("(killed") and "10 MB" in end
