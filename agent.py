@@ -1649,7 +1649,8 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    paths = [os.path.relpath(real), *files_in(os.path.relpath(real), path)]
+    top = os.path.relpath(real)
+    paths = [top, *files_in(top, top)]
     names = [os.fsencode(path) for path in paths if is_searched(path)]
     syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
     argv = ["xargs", "-0", "grep", "-nHI", syntax, "--null", "-e", pattern, "--"]
@@ -1689,16 +1690,17 @@ def files_in(top: str, named: str) -> list[str]:
 def left_out(named: str) -> tuple[set[str], set[str]]:
     """(Paths that git ignores, names of other folders) that are not looked into.
 
-    Where no git says what it ignores, the usual folders of packages and builds. Nothing
-    if `named`, a path or a pattern, has the name of one of all these.
+    Where no git says what it ignores, the usual folders of packages and builds. But
+    none that `named`, a path or a pattern, names itself or leads through.
     """
     output, status = run(["bash", "-c", GIT_IGNORES], SEARCH_SECONDS)
-    ignored = {os.path.normpath(name) for name in output.split("\0")[:-1]}
-    names = NOT_WRITTEN
+    ignored, names = {os.path.normpath(p) for p in output.split("\0")[:-1]}, NOT_WRITTEN
     if status != 0 or "." in ignored:  # all of it: a folder that git knows not
         ignored, names = set(), NOT_WRITTEN | NO_WORK
-    asked_for = {*Path(named).parts} & {*names, *map(os.path.basename, ignored)}
-    return (set(), set()) if asked_for else (ignored, names)
+    parts = Path(named).parts
+    heads = [parts[:n] for n, name in enumerate(parts, 1) if not set(name) & {*"*?["}]
+    asked = {p for p in ignored for head in heads if matches(Path(p).parts, head)}
+    return ignored - asked, names if names.isdisjoint(parts) else set()
 
 
 @tool

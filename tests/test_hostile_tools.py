@@ -386,6 +386,19 @@ NAMED = {
 }
 
 
+def test_a_file_that_is_called_as_its_folder_is_names_nothing_else(use, repository):
+    lay_out("src/tool/src", "src/c.log", "src/tool/d.log")
+    Path(".gitignore").write_text("*.log\nsrc/tool/src\n")
+    assert found_by(use, "src/**/*", "src")[1] == {"src/a.py", "src/build/x.py"}
+    assert use("glob", pattern="src/*.log") == "(no such files)"
+
+
+def test_the_folders_above_the_workspace_name_nothing(use, monkeypatch):
+    lay_out("build/here/a.py", "build/here/node_modules/x.py")
+    monkeypatch.chdir("build/here")
+    assert found_by(use, path=os.getcwd())[1] == {"a.py"}
+
+
 @pytest.mark.parametrize("pattern, named", NAMED.items(), ids=NAMED)
 def test_what_git_ignores_is_found_where_it_is_named(use, repository, pattern, named):
     path, files = named
