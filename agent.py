@@ -847,7 +847,7 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def commit(agent: Agent, entry: dict) -> None:
-    """Write a message or an event, then let the conversation follow; or AgentError.
+    """Write a message, or an event that replaces all, then let the conversation follow.
 
     A file is gone on with only while it holds what this run wrote, and no more: not
     after `--resume`, a line that may be torn (Ctrl-C, a full disk), or its deletion.
@@ -1568,14 +1568,18 @@ def edit_file(
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
     real, text = file_to_change(path)
-    pairs = {old_text: new_text}
-    if "\r\n" in text:  # read_file shows the "\n" of it alone
-        dos_old, dos_new = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
-        pairs |= {dos_old: dos_new}
-    either = "|".join(map(re.escape, pairs)) or "(?!)"  # which is nowhere
-    new, count = re.subn(either, lambda found: pairs[found[0]], text)
-    if count != 1 and not (count and replace_all is True):
-        raise ToolError(f"old_text is {count} times in {path}: read it, and give more.")
+    line_end = r"(?:\r\n|(?<!\r)\n)"  # read_file shows the "\n" of either alone
+    wanted = line_end.join(map(re.escape, re.split("\r?\n", old_text)))
+    places = len(re.findall(f"(?={wanted})", text)) if old_text else 0
+    if places != 1 and not (places and replace_all is True):
+        raise ToolError(f"{path} has old_text {places} times: read it, and give more.")
+    first = re.search(line_end, text)
+
+    def replacing(found: re.Match) -> str:
+        end = re.search(line_end, found[0]) or first
+        return re.sub("\r?\n", end[0], new_text) if end else new_text
+
+    new, count = re.subn(wanted, replacing, text)
     change_file(agent, "edit_file", real, text, new)
     return f"Replaced {count} in {path}."
 

@@ -535,6 +535,8 @@ EDITS = {
 
 @pytest.mark.parametrize("before, old, new, more, after", EDITS.values(), ids=EDITS)
 def test_an_edit_keeps_every_other_byte(use, before, old, new, more, after):
+    "LF before CRLF": (b"a\nb\nc\r\n", "a", "x\ny", {}, b"x\ny\nb\nc\r\n"),
+    "a line end in CRLF": (b"a\r\nb", "\nb", "\nx", {}, b"a\r\nx"),
     Path("file").write_bytes(before)
     said = use("edit_file", path="file", old_text=old, new_text=new, **more)
     assert Path("file").read_bytes() == after
@@ -558,6 +560,13 @@ def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
 @pytest.fixture
 def tree():
     """A few files to look for."""
+@pytest.mark.parametrize("text, old", [("aaa", "aa"), ("x = 1\n\n\ny", "\n\n")])
+def test_a_text_that_overlaps_itself_is_there_twice(error_of, text, old):
+    Path("file").write_text(text)
+    error = error_of("edit_file", path="file", old_text=old, new_text="x")
+    assert "2 times" in error and Path("file").read_text() == text
+
+
     for path in ("a.py", "src/b.py", "src/deep/c.py", "src/d.txt", "-e", "v1..2"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(f"first\n{path} is here\n")
