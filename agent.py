@@ -1537,7 +1537,7 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     if following <= len(lines):
         page.append(f"(more follows: read on with offset={following})")
     nothing = f"(nothing at offset {offset}: the file ends before it)"
-    return "\n".join(page) or nothing
+    return "\n".join(page) if page else nothing
 
 
 def page_size(agent: Agent) -> int:

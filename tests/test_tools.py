@@ -417,6 +417,12 @@ def test_read_file_returns_the_lines_asked_for(use, given, text, more):
     assert more in note and bool(note) == bool(more)
 
 
+@pytest.mark.parametrize("text, offset", [("", 1), ("\n", 1), ("a\n\n", 2)])
+def test_a_blank_line_is_no_end_of_the_file(use, text, offset):
+    Path("file").write_text(text)
+    assert use("read_file", path="file", offset=offset) == "(no output)"
+
+
 PAGED = {
     "many lines": "".join(f"line {i}\n" for i in range(4_500)),
     "wide lines": "".join("x" * 999 + "\n" for _ in range(120)),
