@@ -930,7 +930,7 @@ def load(path: Path) -> list[dict]:
 
 
 def check(message: dict, before: list[dict]) -> None:
-    """Raise an error unless the API takes `message` after those before."""
+    """Raise an error unless the API takes `message` after those before, and we too."""
     said = content_of(message)
     calls = [b["id"] for m in before[-1:] for b in blocks(m, "tool_use")]
     answers = [block.get("tool_use_id") for block in said]  # results stand first
@@ -945,6 +945,7 @@ def check(message: dict, before: list[dict]) -> None:
 
 def fits(block: dict) -> bool:
     """Whether the API takes back a block: of a type that it knows, and not blank."""
+    remember([*before[-1:], message])  # another program's calls may be unlike ours
     return bool(block.get(BLOCKS.get(block["type"]), "").strip())
 
 

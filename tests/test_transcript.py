@@ -327,6 +327,7 @@ def a_result(*more, **fields):
 SAY, LOST = {"type": "text", "text": "Hi"}, {"type": "thinking", "thinking": "hm"}
 HI, SAID = line("Hi"), line([SAY], "assistant")
 TEXT_FIRST = line([{"type": "text", "text": "a"}, *json.loads(a_result())["content"]])
+PLAN_OF_5 = a_call(name="todo_write", input={"items": 5})
 # the lines of a file, and which of them is the bad one
 DAMAGE = {
     "two lines glued": ([HI, HI + HI, HI], 2),
@@ -345,6 +346,7 @@ DAMAGE = {
     "another's result": ([HI, a_call(), a_result(tool_use_id="t2")], 3),
     "text before the result": ([HI, a_call(), TEXT_FIRST], 3),
     "an object for a result": ([HI, a_call(), a_result(content={"a": "b"})], 3),
+    "a plan that is none": ([HI, PLAN_OF_5, a_result(), HI], 3),
     "a blank result": ([HI, a_call(), a_result(content=" "), HI], 3),
 }
 
