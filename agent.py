@@ -1392,11 +1392,6 @@ def redact(text: str) -> str:
     return text
 
 
-def ask_first(agent: Agent, name: str, what: str) -> None:
-    """Raise ToolError unless the person lets this tool do `what`."""
-    agent.approve(name, redact(what))
-
-
 def refuse(reason: str = "") -> NoReturn:
     """Tell the model that the person said no, and why."""
     why = f", saying: {reason}." if reason else ". Ask what to do instead."
@@ -1508,7 +1503,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     user can.
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
-    ask_first(agent, "bash", command)
+    agent.approve("bash", redact(command))
     report = partial(agent.emit, "wait")
     output, status = run(["bash", "-c", command], timeout, report)
     output = cut_middle(output)
@@ -1602,7 +1597,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     path = visible(os.path.relpath(real), "\n\t")
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    ask_first(agent, name, diff_of(real, path, new))
+    agent.approve(name, redact(diff_of(real, path, new)))
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
