@@ -1962,7 +1962,7 @@ def print_event(terminal: Terminal, style: str, text: str) -> None:
     """Print an event below the one before; text that is written after a blank line."""
     if style in STREAMED and not terminal.streams:
         return
-    text = laid_out(style, harmless(text) if style in PROSE else visible(text))
+    text = laid_out(style, escaped(text, STEERS) if style in PROSE else visible(text))
     if style == "text":
         start, end = "" if terminal.last else "\n", ""
         terminal.last = (terminal.last + text)[-1:]
@@ -1973,11 +1973,6 @@ def print_event(terminal: Terminal, style: str, text: str) -> None:
     if color and terminal.out.isatty() and not os.environ.get("NO_COLOR"):
         text = f"{color}{text}\x1b[0m"
     print(start + text, end=end, file=terminal.out, flush=True)
-
-
-def harmless(text: str) -> str:
-    """`text` as it is, but what steers a terminal or reorders text as an escape."""
-    return escaped(text, STEERS)
 
 
 def visible(text: str, more: str = "") -> str:
@@ -2339,7 +2334,7 @@ def answer_once(agent: Agent, prompt: str) -> None:
     said = "" if prompt == "-" else prompt
     if not said or not sys.stdin.isatty():
         said = f"{piped(agent)}\n\n{said}".strip()
-    print(harmless(take_turn(agent, said)), flush=True)
+    print(escaped(take_turn(agent, said), STEERS), flush=True)
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:

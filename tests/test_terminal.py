@@ -729,9 +729,12 @@ def test_an_answer_is_shown_and_printed_as_it_is_written(run, api, text):
 
 def test_what_steers_a_terminal_or_reorders_text_is_an_escape_in_answers_too():
     shown = r"\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"
-    assert program.harmless(HOSTILE) == shown
-    assert program.harmless("sure\rnever\b\x7f\0") == r"sure\rnever\x08\x7f\x00"
-    assert program.harmless("\u2066a\u2069") == r"\u2066a\u2069"
+    assert program.escaped(HOSTILE, program.STEERS) == shown
+    assert (
+        program.escaped("sure\rnever\b\x7f\0", program.STEERS)
+        == r"sure\rnever\x08\x7f\x00"
+    )
+    assert program.escaped("\u2066a\u2069", program.STEERS) == r"\u2066a\u2069"
 
 
 def test_a_line_after_each_answer_says_how_full_the_context_is(person, stub):
