@@ -84,7 +84,7 @@ class Limits:
 
     window: int = CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT
-    threshold: int = 0  # T; 0: `auto_compact_threshold` of these two
+    threshold: int = -1  # T; -1: `auto_compact_threshold` of these two
     clear_above: int = -1  # while the cache is warm; -1: 0.7 T
     keep_recent: int = KEEP_RECENT
     keep_tokens: int = KEEP_TOKENS
@@ -93,8 +93,8 @@ class Limits:
     max_messages: int = MAX_MESSAGES
 
     def __post_init__(self) -> None:
-        default = auto_compact_threshold(self.window, self.max_output)
-        self.threshold = self.threshold or default
+        if self.threshold < 0:
+            self.threshold = auto_compact_threshold(self.window, self.max_output)
         if self.clear_above < 0:
             self.clear_above = self.threshold * 7 // 10
         self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
@@ -670,9 +670,9 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
 def previews(
     batch: list[Exchange], threshold: int, save_text: Callable[[str], Path]
 ) -> Iterator[Exchange]:
-    """Those of one message that become previews, with what is shown of them.
+    """The results of one message that are too large, each with a preview in its place.
 
-    Which, says `tool_result_budget`; a preview is less than its share of T/3.
+    Which, says `tool_result_budget`; all previews of a message are within T/3.
     """
     chars = sum(len(e.result["content"]) for e in batch)
     tokens = sum(size(e.result["content"]) for e in batch)
@@ -682,8 +682,8 @@ def previews(
         text = exchange.result["content"]
         too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
         too_large = size(text) > min(MAX_RESULT_TOKENS, threshold // 4)
-        no_preview = size(text) >= share or len(text) > PREVIEW_CHARS + 200
-        if (too_many or too_large) and no_preview:
+        shrinks = size(text) >= share or len(text) > PREVIEW_CHARS + 200
+        if (too_many or too_large) and shrinks:
             path = exchange.saved or str(save_text(text))
             shown = preview(text, share, path)
             chars -= len(text) - len(shown)
@@ -692,14 +692,17 @@ def previews(
 
 
 def preview(text: str, share: int, path: str) -> str:
-    """What stands for a text that is too large, in less than `share` tokens."""
+    """What stands for a text that is too large, in about `share` tokens."""
     where = f"{len(text):,} characters, saved at {path}"
     head = head_of(text[:PREVIEW_CHARS], max(0, share - size(where) - 14))  # the tags
     return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
 
 
 def remember(messages: list[dict]) -> dict[str, list[str]]:
-    """What outlives the messages: "words" of the person, "files", "skills", "todos"."""
+    """What outlives the messages, each list with the newest last.
+
+    "words" of the person, "files" (the newest five) and "skills" read, the "todos".
+    """
     memory: dict[str, list[str]] = {"words": [], "files": [], "skills": [], "todos": []}
     failed = {e.call["id"] for e in exchanges(messages) if e.result.get("is_error")}
     for at, message in enumerate(messages):
@@ -728,7 +731,7 @@ def next_step(messages: list[dict], cut: int) -> tuple[str, str]:
         return "", WAITS
     said = remember(messages[:cut])["words"]
     if not said or any(map(is_typed, messages[cut:])):
-        return "", "Go on with the messages that follow."
+        return "", "Go on with the work in progress."
     return said[-1], "Go on with the request in progress:"
 
 
@@ -759,9 +762,9 @@ def cut_to_fit(texts: Iterable[str], tokens: int, each: int) -> list[str]:
     kept = []
     for text in texts:
         room = min(tokens, each)
-        if room < 50:
-            break  # less is not worth a note
         if size(text) > room:
+            if room < 50:
+                break  # less is not worth a note
             note = f"[cut here: {len(text):,} characters in all]"
             text = f"{head_of(text, room - 20)}\n{note}"
         kept.append(text)
@@ -785,7 +788,7 @@ def to_bytes(value: Any) -> bytes:
 
 
 def size(value: Any) -> int:
-    """Tokens by UTF-8 bytes / 4 (the tutorials' characters / 4, for any language)."""
+    """Tokens by bytes of its JSON / 4 (the tutorials' characters / 4, any language)."""
     return len(to_bytes(value)) // 4
 
 
@@ -849,6 +852,7 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 def commit(agent: Agent, entry: dict) -> None:
     """Write a message, or an event that replaces all, then let the conversation follow.
 
+    Raises AgentError where it cannot be written; then nothing has changed.
     A file is gone on with only while it holds what this run wrote, and no more: not
     after `--resume`, a line that may be torn (Ctrl-C, a full disk), or its deletion.
     """
@@ -886,7 +890,7 @@ def append(path: Path, data: bytes) -> None:
 def replace_history(
     agent: Agent, name: str, what: str, messages: list, record=False
 ) -> None:
-    """Let the conversation be what a layer made of it, and say so, if it is another.
+    """Let the conversation be what a layer made of it, if it is another; count it anew.
 
     `record`: in the transcript too. What layer 1 clears happens again by itself.
     """
@@ -905,7 +909,7 @@ def replace_history(
 
 
 def load(path: Path) -> list[dict]:
-    """The conversation in a transcript, as it was before layer 1, without thinking.
+    """The conversation in a transcript, as it was written, but without thinking.
 
     What a program wrote and this accepts, the API accepts. A last line that was torn
     off is left out. Raises AgentError with the number of a bad line.
@@ -939,13 +943,13 @@ def check(message: dict, before: list[dict]) -> None:
     role, roles = message["role"], ["user", "assistant"] if before else ["user"]
     if role not in roles:
         raise ValueError(f"it is by {role!r}, and has to be by {roles}")
-    if unfit := [block["type"] for block in said if not fits(block)]:
+    if unfit := [block["type"] for block in said if not is_sendable(block)]:
         raise ValueError(f"a {unfit[0]} block that the API would refuse")
-
-
-def fits(block: dict) -> bool:
-    """Whether the API takes back a block: of a type that it knows, and not blank."""
     remember([*before[-1:], message])  # another program's calls may be unlike ours
+
+
+def is_sendable(block: dict) -> bool:
+    """Whether the API takes back a block: of a type that it knows, and not blank."""
     return bool(block.get(BLOCKS.get(block["type"]), "").strip())
 
 
@@ -1008,7 +1012,7 @@ def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
                 yield path, messages
         except (AgentError, OSError) as error:
             agent.emit("error", f"[resume] {error}")
-            del origins[path]
+            del origins[path]  # it hides none any more
 
 
 def origin(path: Path) -> tuple[Path, int] | None:
@@ -1222,9 +1226,10 @@ def to_reply(final: Any, ids: dict[str, str]) -> Reply:
     sent = read + new + written
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         reason = getattr(final.stop_details, "explanation", None) or ""
-        return Reply(user(reason), stop, sent, read, 0)
+        said = {"role": "assistant", "content": user(reason)["content"]}
+        return Reply(said, stop, sent, read, 0)
     given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
-    content = [b for b in given if b["type"] != "text" or fits(b)]
+    content = [b for b in given if b["type"] != "text" or is_sendable(b)]
     kept = sendable(content, stop == "max_tokens", ids)
     output = output if len(kept) == len(content) else size(kept)
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, output)
@@ -1238,7 +1243,7 @@ def sendable(content: list[dict], cut_off: bool, ids: dict[str, str]) -> list[di
     """
     clean = plain(content)
     mend_calls(clean, ids)
-    clean = [block for block in clean if fits(block)]
+    clean = [block for block in clean if is_sendable(block)]
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
     return useful if cut_off or not useful or clean != content else clean
 
@@ -1253,8 +1258,8 @@ def drop_refused(agent: Agent) -> None:
 def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
     """Ask the model to go on after a reply that was cut off or empty.
 
-    Returns the nudges used up: one for a part of a long answer, three for a reply
-    without text. Raises AgentError when there are none left.
+    Returns the nudges used up: one for a part of an answer that calls no tool, three
+    for any other reply. Raises AgentError when there are none left.
     """
     text, say = text_of(reply.message), "Please continue."
     if text or calls:
@@ -1711,7 +1716,7 @@ def todo_write(agent: Agent, items: list[str]) -> str:
     """
     if wrong := [item for item in items if not re.match(r"\[[ x]\] ", item)]:
         raise ToolError(f'Begin each item with "[ ] " or "[x] ", unlike {wrong[0]!r}.')
-    agent.emit("plan", "\n".join(items))
+    agent.emit("plan", "\n".join(items))  # the call itself keeps it: see `remember`
     return f"{sum(i.startswith('[ ]') for i in items)} of {len(items)} still to do."
 
 
@@ -1787,10 +1792,10 @@ and the project by what stands below, if anything does."""
 
 
 def begin(agent: Agent) -> None:
-    """Give a conversation its system prompt, now that the agent's limits are known.
+    """Make a conversation ready for its first request, which tells the model's limits.
 
-    It is the same for the whole conversation: rules (AGENTS.md) and skills are read
-    once. What was taken up from a transcript is held to the limits, too.
+    It gets its client, its system prompt, the same from now on (rules and skills are
+    read once), and its tools. What was taken up from a transcript is cut to the limits.
     """
     if agent.client is None:
         connect(agent)
@@ -1805,8 +1810,7 @@ def begin(agent: Agent) -> None:
         agent.tools["load_skill"] = TOOLS["load_skill"]
     if fixed_tokens(agent) > agent.threshold:
         agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
-    whole = tool_result_budget(agent.messages, agent.threshold, save_result, start=0)
-    agent.messages = whole
+    agent.messages = tool_result_budget(agent.messages, agent.threshold, save_result, 0)
 
 
 def rules_text(agent: Agent, tokens: int) -> str:
@@ -1884,7 +1888,7 @@ def restore_skills(agent: Agent, names: list[str]) -> list[str]:
 
 
 def restore_recent_files(agent: Agent, paths: list[str]) -> list[str]:
-    """The files read last, fresh from disk, a quarter of the threshold in all (v5)."""
+    """The files read last, fresh from disk, the newest first (v5)."""
     newest, each = paths[::-1], MAX_RESTORE_TOKENS_PER_FILE
     most = min(MAX_RESTORE_TOKENS_TOTAL, agent.threshold // 4)
     texts = cut_to_fit(read_again(agent, read_file, newest), most, each)
@@ -1912,7 +1916,7 @@ HELP = """\
 Ctrl-C stops what is being done. A line that ends in \\ goes
 on in the next; several pasted lines are one prompt."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
-COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", *LEAVE)
+COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", "/quit", "/exit")
 HISTORY = TRANSCRIPT_DIR / "history"
 MAX_LISTED = 20  # conversations
 MAX_SHOWN = 200  # lines of a change; `v` shows the rest
@@ -2025,11 +2029,14 @@ def clock(terminal: Terminal) -> None:
 
 
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
-    """Raise ToolError unless the person lets a tool run; without a terminal: no."""
+    """Raise ToolError unless the person lets a tool run, now or by an "always".
+
+    Without a terminal: no.
+    """
     if name in agent.allowed:
         return
     if not sys.stdin.isatty():
-        refuse("no terminal to ask on, see --yes")
+        raise ToolError("No terminal to ask the user on: only --yes would allow it.")
     answer = answer_to(terminal, name, what)
     if answer.lower() in ("a", "always"):
         agent.allowed.add(name)
@@ -2128,9 +2135,9 @@ def command(agent: Agent, line: str) -> None:
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is a command, or meant as one: no path, no prose."""
+    """Whether a line is a command, or begins as one or nearly so: no path, no prose."""
     name = line.partition(" ")[0]
-    near = name[:1] == "/" and difflib.get_close_matches(name, COMMANDS, cutoff=0.7)
+    near = name[:1] == "/" and difflib.get_close_matches(name, COMMANDS, cutoff=0.8)
     return line in LEAVE or bool(near or re.fullmatch(r"/\w*", line))
 
 
@@ -2364,7 +2371,7 @@ def open_streams() -> None:
 
 
 def handle_signals() -> None:
-    """Let Ctrl-C stop what is being done, and the end of a session all that runs."""
+    """Let Ctrl-C stop what is done, twice at once as once, and a hangup end it all."""
     stopped = float("-inf")  # seconds, when a Ctrl-C last did so
 
     def handle(number: int, _: Any) -> None:

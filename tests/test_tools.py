@@ -535,14 +535,14 @@ EDITS = {
     "CRLF between": (b"a\r\nb\r\nc\r\n", "a\nb", "x\ny", {}, b"x\r\ny\r\nc\r\n"),
     "LF among CRLF": (b"a\r\nb\nc\nd\r\n", "b\nc", "x\ny", {}, b"a\r\nx\ny\nd\r\n"),
     "both line ends": (b"a\nb\r\na\r\nb", "a\nb", "x\ny", ALL, b"x\ny\r\nx\r\ny"),
+    "LF before CRLF": (b"a\nb\nc\r\n", "a", "x\ny", {}, b"x\ny\nb\nc\r\n"),
+    "a line end in CRLF": (b"a\r\nb", "\nb", "\nx", {}, b"a\r\nx"),
     "a form feed": (b"a\x0cb\n", "b", "x", {}, b"a\x0cx\n"),
 }
 
 
 @pytest.mark.parametrize("before, old, new, more, after", EDITS.values(), ids=EDITS)
 def test_an_edit_keeps_every_other_byte(use, before, old, new, more, after):
-    "LF before CRLF": (b"a\nb\nc\r\n", "a", "x\ny", {}, b"x\ny\nb\nc\r\n"),
-    "a line end in CRLF": (b"a\r\nb", "\nb", "\nx", {}, b"a\r\nx"),
     Path("file").write_bytes(before)
     said = use("edit_file", path="file", old_text=old, new_text=new, **more)
     assert Path("file").read_bytes() == after
@@ -560,12 +560,6 @@ def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
     assert Path("file").read_text() == "a b a"
 
 
-# --- glob and grep ---
-
-
-@pytest.fixture
-def tree():
-    """A few files to look for."""
 @pytest.mark.parametrize("text, old", [("aaa", "aa"), ("x = 1\n\n\ny", "\n\n")])
 def test_a_text_that_overlaps_itself_is_there_twice(error_of, text, old):
     Path("file").write_text(text)
@@ -573,6 +567,12 @@ def test_a_text_that_overlaps_itself_is_there_twice(error_of, text, old):
     assert "2 times" in error and Path("file").read_text() == text
 
 
+# --- glob and grep ---
+
+
+@pytest.fixture
+def tree():
+    """A few files to look for."""
     for path in ("a.py", "src/b.py", "src/deep/c.py", "src/d.txt", "-e", "v1..2"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(f"first\n{path} is here\n")
