@@ -684,6 +684,10 @@ def test_a_subagent_that_fails_or_has_no_prompt_is_an_error(make, prompt, failur
     assert len(agent.client.requests) == 2 + len(failure)
 
 
+def test_of_a_subagent_that_did_nothing_no_transcript_is_named(error_of):
+    assert "transcript" not in error_of("task", description="count", prompt=" ")
+
+
 def test_of_a_subagent_that_dies_the_model_is_told_where_its_work_is(make):
     work = reply(calls=[BASH]), api_error(400, "no such thing")
     agent = make(reply(calls=[TASK]), *work, reply("I see."))
