@@ -233,11 +233,14 @@ def test_a_fault_of_the_api_ends_the_turn_and_is_no_failed_summary(long, pauses,
     assert "All is well." in head(agent)
 
 
-def test_a_summary_that_is_longer_than_a_third_of_its_room_is_cut_there(long):
+def test_a_summary_that_is_longer_than_a_third_of_its_room_is_cut_there(
+    long, monkeypatch
+):
+    monkeypatch.setattr(program, "half_room", lambda agent: 3_000)
     agent = long(reply(f"<summary>{BODY}{BODY}</summary>"), reply("Done."))
     assert program.take_turn(agent, "Newest wish.") == "Done."
     [text, *_] = texts(agent.messages[0])
-    assert "cut here" in text and size(text) < program.half_room(agent) / 2
+    assert "cut here" in text and 950 < size(text) < 1_100
     assert agent.failures == 0 and texts(agent.messages[0])[-1].endswith("Newest wish.")
 
 
@@ -490,6 +493,14 @@ def test_what_a_compaction_leaves_is_half_of_the_room_at_most(make, skill, thres
         spare = threshold - program.tokens_with(agent, [])
         assert program.tokens_with(agent, new) <= threshold - spare // 2
         assert "Now." in str(new)
+
+
+@pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000])
+def test_summary_plan_and_request_fit_together_however_long_each_is(make, threshold):
+    plan = planned(*[f"[ ] {n} {'p' * 90}" for n in range(900)])
+    asked = typed("\u65e5" * 90_000)
+    agent = make(messages=[said(BODY * 40), *plan, asked], threshold=threshold)
+    assert program.rebuild(agent, BODY * 4, 0) is not None
 
 
 @pytest.mark.parametrize("tokens, is_whole", [(2_000, True), (2_001, False)])
