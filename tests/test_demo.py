@@ -36,7 +36,8 @@ def shown(tmp_path_factory):
 def play(tmp_path, monkeypatch, capsys):
     """play(number) runs the demo in this process: (exit status, stdout, stderr)."""
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
-    return lambda number=0: (demo.main(number), *capsys.readouterr())
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return lambda number=0: (program.play_demo(number), *capsys.readouterr())
 
 
 @pytest.fixture
