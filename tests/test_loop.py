@@ -91,12 +91,13 @@ def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, ca
     assert roles(agent.messages).count("assistant") == 1 and goes_on(agent)
 
 
-def test_empty_texts_beside_a_call_are_left_out(make):
+def test_empty_texts_beside_a_call_are_left_out_and_its_thinking_stays(make):
     empty = {"type": "text", "text": ""}
-    given = reply(content=[empty, call("bash", command="true")])
+    given = reply(content=[HM, empty, call("bash", command="true")])
     agent = make(given, reply("Done."))
-    assert take_turn(agent, "Work") == "Done."
-    assert [block["type"] for block in agent.messages[1]["content"]] == ["tool_use"]
+    assert take_turn(agent, "Work") == "Done." and goes_on(agent)
+    kept = [block["type"] for block in agent.messages[1]["content"]]
+    assert kept == ["thinking", "tool_use"]
 
 
 # ---- replies that are cut off ----
