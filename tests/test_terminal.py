@@ -1052,8 +1052,11 @@ def test_without_a_terminal_lines_of_standard_input_are_prompts(run, api, leave)
     assert len(api.requests) == 2
 
 
-def test_a_reader_that_has_seen_enough_is_status_1_without_a_word(run, monkeypatch):
-    monkeypatch.setattr(program, "start", Mock(side_effect=BrokenPipeError))
+def test_a_reader_that_has_seen_enough_is_status_1_without_a_word(
+    run, api, monkeypatch
+):
+    api.enqueue(reply("Done."))
+    monkeypatch.setattr(sys, "stdout", Mock(flush=Mock(side_effect=BrokenPipeError)))
     monkeypatch.setattr(program.os, "dup2", left := Mock())
     assert run("-p", "do") == (1, "", "") and left.call_args.args[1] == 1
 
