@@ -785,6 +785,16 @@ def test_the_clock_counts_from_the_first_wait_whatever_is_waited_for(monkeypatch
     assert terminal.out.getvalue() == f"{line}\r\x1b[Kdone\n"
 
 
+def test_after_anything_else_the_clock_draws_nothing(monkeypatch):
+    terminal = program.Terminal(io.StringIO())
+    monkeypatch.setattr(program.time, "sleep", Mock(side_effect=[None, EOFError]))
+    for style in ("wait", "note"):
+        program.show(terminal, style, "bash")
+    with suppress(EOFError):
+        program.clock(terminal)
+    assert terminal.out.getvalue() == "bash\n"
+
+
 def test_what_is_waited_for_is_a_line_that_goes_away_and_ctrl_c_ends_it(desk):
     desk.stub.model_info = first = Held(desk.stub.model_info("any"))
     desk.stub.enqueue(late := Held(reply("At last.")))
