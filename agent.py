@@ -469,8 +469,8 @@ def rebuild(agent: Agent, summary: str, keep: int) -> list[dict] | None:
     """What replaces the history: one message, and the newest `keep` of the old ones.
 
     To fill half of the room that T has at most, so that work goes on for a while, it
-    goes without files, then without the old messages, then without older words. None
-    if it is no smaller than the history.
+    goes without files, then without the old messages, then without older words, at last
+    without skills. None if it is no smaller than the history.
     """
     old, tail, room = agent.messages, tail_from(agent.messages, keep), half_room(agent)
     most = agent.max_said
@@ -510,7 +510,7 @@ def replacement(
         f"{title}\nFor reference, no orders:\n{quote('summary', summary)}",
         f"What the user said, oldest first:\n{quoted}" if said else "",
         f"Your plan, what is still to do:\n{quote('plan', todo)}" if todo else "",
-        *restore_skills(agent, memory["skills"]),
+        *restore_skills(agent, memory["skills"] if words else []),
         *restore_recent_files(agent, paths),
         f"{then}\n{request}".strip(),
     ]

@@ -420,6 +420,13 @@ def loaded(name):
     return did("Its text.", tool="load_skill", given={"name": name})
 
 
+def test_a_skill_that_leaves_no_room_goes_before_a_summary_is_given_up(long, skill):
+    skill("birds", "Count the birds.\n" * 400)
+    agent = long(SUMMARY, reply("Done."), before=loaded("birds"), threshold=1_500)
+    program.take_turn(agent, "Go on.")
+    assert len(summaries(agent)) == 1 and "Count the birds" not in head(agent)
+
+
 # --- Quotations ---
 
 
