@@ -1602,6 +1602,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     path = visible(os.path.relpath(real), "\n\t")
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
+    agent.emit("wait", "diff")
     agent.approve(name, redact(diff_of(real, path, new)))
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
@@ -1612,10 +1613,14 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
 def diff_of(real: Path, path: str, new: str) -> str:
     """How a file differs from `new`, whole, as `diff -u` shows it under this path."""
     argv = ["diff", "-uaN", "-L", path, "-L", path, str(real), "-"]
-    data, env = new.encode(errors="surrogateescape"), {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run(argv, input=data, capture_output=True, env=env, check=False)
-    if done.returncode > 1:
-        raise ToolError(done.stderr.decode(errors="replace"))
+    options: dict = {"capture_output": True, "env": {**os.environ, "LC_ALL": "C"}}
+    data = new.encode(errors="surrogateescape")
+    try:
+        done = subprocess.run(argv, input=data, check=False, **options)
+    except FileNotFoundError:
+        raise ToolError("There is no diff here: install diffutils.") from None
+    if done.returncode not in (0, 1):  # 1: they differ
+        raise ToolError(f"diff failed. {done.stderr.decode(errors='replace')}")
     diff = done.stdout.decode(errors="surrogateescape").removesuffix("\n")
     return diff or f"{path}: no line changes"
 

@@ -275,6 +275,15 @@ def test_without_diff_nothing_is_written_and_the_error_names_it(error_of, monkey
     assert not Path("made").exists()
 
 
+def test_a_diff_that_is_killed_is_no_diff(error_of, monkeypatch):
+    Path("there").write_text("old")
+    Path("diff").write_text("#!/bin/bash\necho half; kill -9 $$\n")
+    Path("diff").chmod(0o755)
+    monkeypatch.setenv("PATH", os.getcwd(), prepend=":")
+    assert "diff failed" in error_of("write_file", path="there", content="new")
+    assert Path("there").read_text() == "old"
+
+
 ENDS = {
     ("a\n", "a"): f"-a\n+a\n{NO_END}",
     ("a", "a\n"): f"-a\n{NO_END}\n+a",
