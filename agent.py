@@ -1470,12 +1470,14 @@ def start_session(argv: list[str], stdin: Any) -> subprocess.Popen:
 def end_session(leader: int, seconds: float) -> None:
     """Kill all process groups of a session, but let it end by itself for a while."""
     end = time.monotonic() + seconds
-    while process_groups(leader) and time.monotonic() < end:
-        select.select([], [], [], 0.02)
-    for _ in range(2):  # again, for those that began meanwhile
-        for group in process_groups(leader):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+    try:
+        while process_groups(leader) and time.monotonic() < end:
+            select.select([], [], [], 0.02)
+    finally:  # after Ctrl-C as well
+        for _ in range(2):  # again, for those that began meanwhile
+            for group in process_groups(leader):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
 
 
 def process_groups(leader: int) -> set[int]:

@@ -578,6 +578,20 @@ def test_ctrl_c_kills_the_command_and_its_children(make, writers, jobs):
     assert take_turn(agent, "Are you there?") == "Yes."
 
 
+def test_ctrl_c_after_a_command_ends_what_it_left_behind(use, writers, monkeypatch):
+    groups, faults = program.process_groups, [KeyboardInterrupt]
+
+    def look(leader):
+        if faults:
+            raise faults.pop()
+        return groups(leader)
+
+    monkeypatch.setattr(program, "process_groups", look)
+    with pytest.raises(KeyboardInterrupt):
+        use("bash", command=CHILD + " & " + IS_UP)
+    assert writers() == "up\n"
+
+
 def test_at_the_limit_every_group_of_the_session_is_killed(use, writers):
     use("bash", command=f"set -m; {CHILD} | cat & {IS_UP} sleep 600", timeout=1)
     assert writers() == "up\n"
