@@ -2145,7 +2145,9 @@ def is_command(line: str) -> bool:
     """Whether a line is a command, or begins as one or nearly so: no path, no prose."""
     name = line.partition(" ")[0]
     near = name[:1] == "/" and difflib.get_close_matches(name, COMMANDS, cutoff=0.8)
-    return line in LEAVE or bool(near or re.fullmatch(r"/\w*", line))
+    is_path = os.path.exists(name.rstrip("/"))
+    meant = (near or re.fullmatch(r"/\w*", line)) and not is_path
+    return name in COMMANDS or line in LEAVE or bool(meant)
 
 
 def list_conversations(agent: Agent) -> None:

@@ -630,6 +630,7 @@ PROMPTS = [
     "/home is full, why?",
     "/usr/",
     "/s is for sarcasm",
+    "/tmp",
 ]
 PROMPTS += ["exit the loop early", "quit it", "/" + "x" * 5_000 + " is long"]
 
