@@ -205,7 +205,7 @@ def take_turn(agent: Agent, text: str) -> str:
         begin(agent)
     close_calls(agent)
     if in_progress(agent.messages):
-        commit(agent, user(UNANSWERED))
+        commit(agent, {**user(UNANSWERED), "waits": True})
     agent.tries = 0
     commit(agent, {"role": "user", "content": text})
     return agent_loop(agent)
@@ -711,7 +711,7 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
         for key in ("words", "files", "skills"):
             memory[key] += carried.get(key, [])
         memory["words"] += [message["content"]] if is_typed(message) else []
-        if memory["words"] and message == user(UNANSWERED):
+        if memory["words"] and message["content"] == user(UNANSWERED)["content"]:
             memory["words"] += [f"{memory['words'].pop()}\n{UNANSWERED}"]
         for call in blocks(message, "tool_use") if at + 1 < len(messages) else []:
             key, argument = REMEMBERED.get(call["name"], ("", ""))

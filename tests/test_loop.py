@@ -370,6 +370,15 @@ def test_what_was_not_answered_is_marked_as_such_in_what_is_sent_next(
     assert "stopped, or failed" in program.remember(agent.messages)["words"][0]
 
 
+def test_what_was_not_answered_is_marked_once_whatever_came_of_the_next(make):
+    agent = unanswered(make, "stopped")
+    agent.client.enqueue(reply("No.", stop="refusal"), reply("Yes."))
+    with pytest.raises(program.AgentError):
+        take_turn(agent, "And now?")
+    assert take_turn(agent, "And then?") == "Yes."
+    assert str(agent.messages).count("stopped, or failed") == 1
+
+
 def test_what_was_answered_or_waits_is_not_marked(make):
     agent = make(reply(LONG), SUMMARY, reply("Yes."), reply("Yes."))
     take_turn(agent, "Tell me a story")
