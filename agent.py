@@ -1123,7 +1123,7 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return bare
-    numbers = map(int, re.findall(r"\b[1-9]\d{2,6}\b", text.replace(",", "")))
+    numbers = map(int, re.findall(r"(?<![\w-])[1-9]\d{3,6}\b", text.replace(",", "")))
     less = max((n for n in numbers if n < agent.max_output), default=0)
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
         agent.max_output = less

@@ -336,8 +336,16 @@ def test_a_smaller_maximum_of_a_reply_is_taken_from_the_refusal_and_said_once(
     assert len([t for t in shown(agent, "layer") if "8,192" in t]) == 1
 
 
-def test_a_400_that_names_no_smaller_maximum_is_not_tried_again(wired):
-    agent = wired(api_error(400, "max_tokens: Input should be greater than 0"))
+NO_LESS = [
+    "max_tokens: Input should be greater than 0",
+    "Error code: 400 - max_tokens exceeds what this model allows",
+    "max_tokens is too large for mistral-large-2411",
+]
+
+
+@pytest.mark.parametrize("text", NO_LESS)
+def test_a_400_that_names_no_smaller_maximum_is_not_tried_again(wired, text):
+    agent = wired(api_error(400, text))
     assert "max_tokens" in fails(agent, "Hi") and len(agent.client.requests) == 1
 
 
