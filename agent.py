@@ -1174,7 +1174,7 @@ def stream_reply(agent: Agent, messages: list[dict], shown: Iterable) -> Reply:
     agent.last_request = time.monotonic()
     agent.emit("wait", "waiting for the model")
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
-        event, kind = None, header(stream, "content-type")
+        event, kind = None, header(stream, "content-type").lower()
         for event in stream:
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
@@ -1636,6 +1636,7 @@ def glob(agent: Agent, pattern: str) -> str:
     wanted = Path(pattern).parts
     if not wanted or {"/", ".."} & {*wanted} or wanted.count("**") > 2:
         raise ToolError("A pattern has no / at its head, no .., and ** at most twice.")
+    agent.emit("wait", "glob")
     paths = [p for p in files_in(".", pattern) if matches(Path(p).parts, wanted)]
     names = [visible(p, "\n\t") + "/" * os.path.isdir(p) for p in paths]
     more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
@@ -1661,12 +1662,12 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
+    agent.emit("wait", "grep")
     top = os.path.relpath(real)
     paths = [top, *files_in(top, top)]
     names = [os.fsencode(path) for path in paths if is_searched(path)]
     syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
     argv = ["xargs", "-0", "grep", "-nHI", syntax, "--null", "-e", pattern, "--"]
-    agent.emit("wait", "grep")
     with tempfile.TemporaryFile() as file:
         file.write(b"\0".join(names))
         file.seek(0)
