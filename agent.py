@@ -841,10 +841,15 @@ def factor(agent: Agent) -> float:
 
 # ---- the transcript: every message on disk before a layer can touch it ----
 
-# the blocks that the API takes back, and what must not be blank in them; their keys
-BLOCKS = {"text": "text", "tool_use": "name", "tool_result": "content"}
-BLOCKS |= {"thinking": "signature", "redacted_thinking": "data"}
-KEYS = {"type", "id", "input", "tool_use_id", "is_error", "thinking", *BLOCKS.values()}
+# the blocks that the API takes back, with their keys; the first must not be blank
+BLOCKS = {
+    "text": ("text",),
+    "tool_use": ("name", "id", "input"),
+    "tool_result": ("content", "tool_use_id", "is_error"),
+    "thinking": ("signature", "thinking"),
+    "redacted_thinking": ("data",),
+}
+MISPLACED = {("user", "tool_use"), ("assistant", "tool_result")}
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -923,6 +928,8 @@ def load(path: Path) -> list[dict]:
             if "event" in entry:
                 messages, ids = [], {}
             for message in drop_thinking(entry.get("messages", [entry])):
+                if message["role"] != "user" or not is_typed(message):
+                    message["content"] = [*map(bare, content_of(message))]
                 mend_calls(blocks(message, "tool_use", "tool_result"), ids)
                 check(message, messages)
                 messages.append(message)
@@ -943,14 +950,22 @@ def check(message: dict, before: list[dict]) -> None:
     role, roles = message["role"], ["user", "assistant"] if before else ["user"]
     if role not in roles:
         raise ValueError(f"it is by {role!r}, and has to be by {roles}")
-    if unfit := [block["type"] for block in said if not is_sendable(block)]:
-        raise ValueError(f"a {unfit[0]} block that the API would refuse")
+    misplaced = {(role, block["type"]) for block in said} & MISPLACED
+    if misplaced or not all(map(is_sendable, said)):
+        raise ValueError(f"the API would refuse a block of {str(said)[:100]}")
     remember([*before[-1:], message])  # another program's calls may be unlike ours
 
 
 def is_sendable(block: dict) -> bool:
     """Whether the API takes back a block: of a type that it knows, and not blank."""
-    return bool(block.get(BLOCKS.get(block["type"]), "").strip())
+    key, *_ = BLOCKS.get(block["type"], [""])
+    return bool(block.get(key, "").strip())
+
+
+def bare(block: dict) -> dict:
+    """A block with the keys alone that the API takes back, if it knows its type."""
+    keys = BLOCKS.get(block["type"], block)
+    return {key: block[key] for key in block if key == "type" or key in keys}
 
 
 def plain(value: Any) -> Any:
@@ -967,8 +982,9 @@ def mend_calls(content: list[dict], ids: dict[str, str]) -> None:
     for block in content:
         if block["type"] == "tool_result":
             block["tool_use_id"] = ids[block["tool_use_id"]]
-            if type(block["content"]) is list:
-                block["content"] = "\n".join(b["text"] for b in block["content"])
+            said: Any = block.get("content") or ""
+            text = said if type(said) is str else "\n".join(b["text"] for b in said)
+            block["content"] = text if text.strip() else "(no output)"
         elif block["type"] == "tool_use":
             given, value = str(block.get("id", "")), block.get("input")
             new = re.sub(UNFIT, "_", given or "call")
@@ -1206,10 +1222,9 @@ def request_for(agent: Agent, messages: list[dict]) -> dict[str, Any]:
 
 
 def content_of(message: dict) -> list[dict]:
-    """What is sent of a message: blocks with the keys that the API knows."""
+    """What is sent of a message: blocks, also of what the person typed."""
     text = [{"type": "text", "text": message["content"]}]
-    said = text if is_typed(message) else message["content"]
-    return [{key: block[key] for key in block if key in KEYS} for block in said]
+    return text if is_typed(message) else message["content"]
 
 
 def to_reply(final: Any, ids: dict[str, str]) -> Reply:
@@ -1229,7 +1244,7 @@ def to_reply(final: Any, ids: dict[str, str]) -> Reply:
         said = {"role": "assistant", "content": user(reason)["content"]}
         return Reply(said, stop, sent, read, 0)
     given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
-    content = [b for b in given if b["type"] != "text" or is_sendable(b)]
+    content = [bare(b) for b in given if b["type"] != "text" or is_sendable(b)]
     kept = sendable(content, stop == "max_tokens", ids)
     output = output if len(kept) == len(content) else size(kept)
     return Reply({"role": "assistant", "content": kept}, stop, sent, read, output)
@@ -1241,9 +1256,8 @@ def sendable(content: list[dict], cut_off: bool, ids: dict[str, str]) -> list[di
     No thinking that was cut, that stands alone or is not as it was signed, since a lone
     surrogate or an id in the reply had to be replaced, or a block was left out.
     """
-    clean = plain(content)
+    clean = [b for b in plain(content) if is_sendable(b) and b["type"] != "tool_result"]
     mend_calls(clean, ids)
-    clean = [block for block in clean if is_sendable(block)]
     useful = [b for b in clean if b["type"] in ("text", "tool_use")]
     return useful if cut_off or not useful or clean != content else clean
 

@@ -327,6 +327,7 @@ def a_result(*more, **fields):
 SAY, LOST = {"type": "text", "text": "Hi"}, {"type": "thinking", "thinking": "hm"}
 HI, SAID = line("Hi"), line([SAY], "assistant")
 TEXT_FIRST = line([{"type": "text", "text": "a"}, *json.loads(a_result())["content"]])
+BY_THE_MODEL = a_result().replace(b"user", b"assistant")
 PLAN_OF_5 = a_call(name="todo_write", input={"items": 5})
 # the lines of a file, and which of them is the bad one
 DAMAGE = {
@@ -341,13 +342,15 @@ DAMAGE = {
     "a list for a text": ([HI, line([{"type": "text", "text": ["a"]}])], 2),
     "an unknown block": ([HI, line([{"type": "picture"}])], 2),
     "a missing first line": ([SAID, HI], 1),
+    "a call of the user": ([HI, a_call().replace(b"assistant", b"user")], 2),
+    "a result of the model": ([HI, a_call(), BY_THE_MODEL], 3),
     "results without a call": ([HI, a_result(), HI], 2),
     "a deleted result": ([HI, a_call(), HI, SAID], 3),
     "another's result": ([HI, a_call(), a_result(tool_use_id="t2")], 3),
     "text before the result": ([HI, a_call(), TEXT_FIRST], 3),
     "an object for a result": ([HI, a_call(), a_result(content={"a": "b"})], 3),
     "a plan that is none": ([HI, PLAN_OF_5, a_result(), HI], 3),
-    "a blank result": ([HI, a_call(), a_result(content=" "), HI], 3),
+    "no object for what was carried": ([HI, HI[:-1] + b', "carried": "x"}', HI], 2),
 }
 
 
@@ -381,6 +384,12 @@ FINE = {
     "another program's todo_write": [HI, PLANNED, a_result(), SAID],
     "texts for a result": [HI, a_call(), a_result(content=[SAY, SAY])],
     "keys that are not ours": [HI, a_call(caller={}), a_result(cache_control={})],
+    "keys of other blocks": [HI, a_call(text="x"), a_result(name="bash")],
+    "a text with an id": [HI, line([SAY | {"id": "b1"}], "assistant"), HI],
+    "a reply that is one text": [HI, line("I did.", "assistant"), HI],
+    "a blank result": [HI, a_call(), a_result(content=" "), SAID],
+    "a result of no texts": [HI, a_call(), a_result(content=[]), SAID],
+    "a plan that was refused": [HI, PLAN_OF_5, a_result(is_error=True), SAID],
     "an id three times": [HI, *[a_call(), a_result()] * 3, SAID],
     "ids of another provider": [
         *[HI, calls("functions.bash:0", "functions.bash:1")],
@@ -409,6 +418,18 @@ def test_what_the_api_would_take_is_taken_up(again, case):
     agent = again(Path("fine.jsonl"), reply("Again."))
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
     assert program.replacement(agent, "", agent.messages, files=True, words=99)
+
+
+def test_what_is_not_sent_is_not_counted_when_it_is_taken_up(again):
+    lines = [HI, a_call(), a_result(toolUseResult="x" * 900_000), SAID]
+    Path("fine.jsonl").write_bytes(b"\n".join(lines))
+    assert program.context_tokens(again(Path("fine.jsonl"))) < 10_000
+
+
+def test_a_reply_that_is_one_text_is_not_taken_for_what_the_person_said(again):
+    Path("fine.jsonl").write_bytes(HI + b"\n" + line("I did.", "assistant"))
+    agent = again(Path("fine.jsonl"))
+    assert program.remember(agent.messages)["words"] == ["Hi"]
 
 
 # ---- calls without results ----

@@ -430,6 +430,28 @@ def test_thinking_without_a_signature_is_not_kept(wired, signature):
     assert agent.messages[1:] == [said(WHOLE)] and goes_on(agent)
 
 
+def test_keys_of_a_block_that_the_api_does_not_know_are_not_sent_back(wired):
+    text = block_events({"type": "text", "text": WHOLE, "id": "b1", "name": "x"})
+    agent = wired(stopped(*text, stop="end_turn"))
+    assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
+
+
+NO_CALLS = [
+    {"type": "tool_result", "tool_use_id": "q", "content": "a"},
+    {"type": "tool_use", "id": "q", "name": None, "input": {}},
+]
+
+
+@pytest.mark.parametrize("block", NO_CALLS)
+def test_what_is_no_call_and_no_text_is_left_out_and_the_reply_paid_once(
+    wired, pauses, block
+):
+    blocks = [*block_events({"type": "text", "text": WHOLE})]
+    blocks += [b.replace(b'"index": 0', b'"index": 1') for b in block_events(block)]
+    agent = wired(stopped(*blocks, stop="end_turn"))
+    assert take_turn(agent, "Hi") == WHOLE and pauses == [] and goes_on(agent)
+
+
 MENDED = {
     "an id of Kimi": {"type": "tool_use", "id": "bash:0", "name": "bash", "input": {}},
     "a lone surrogate": {"type": "text", "text": "a\ud800"},
