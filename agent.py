@@ -1718,16 +1718,17 @@ def left_out(named: str) -> tuple[set[str], set[str]]:
     """(Paths that git ignores, names of other folders) that are not looked into.
 
     Where no git says what it ignores, the usual folders of packages and builds. But
-    none that `named`, a path or a pattern, names itself or leads through.
+    what `named`, a path or a pattern, names itself or leads through is looked into.
     """
     output, status = run(["bash", "-c", GIT_IGNORES], SEARCH_SECONDS)
-    ignored, names = {os.path.normpath(p) for p in output.split("\0")[:-1]}, NOT_WRITTEN
-    if status != 0 or "." in ignored:  # all of it: a folder that git knows not
-        ignored, names = set(), NOT_WRITTEN | NO_WORK
+    ignored = {os.path.normpath(name) for name in output.split("\0")[:-1]}
     parts = Path(named).parts
+    names = NOT_WRITTEN - {*parts}
+    if status != 0 or "." in ignored:  # all of it: a folder that git knows not
+        return set(), names | (NO_WORK if NO_WORK.isdisjoint(parts) else set())
     heads = [parts[:n] for n, name in enumerate(parts, 1) if not set(name) & {*"*?["}]
     asked = {p for p in ignored for head in heads if matches(Path(p).parts, head)}
-    return ignored - asked, names if names.isdisjoint(parts) else set()
+    return ignored - asked, names
 
 
 @tool

@@ -426,6 +426,8 @@ def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
     assert found_by(use) == ({"a/b.py"}, {"a/b.py"})
     assert found_by(use, "**/.venv/**/*", ".venv") == ({USUAL[0]}, {USUAL[0]})
     assert found_by(use, "a/node_modules/**/*", "a/node_modules")[1] == {USUAL[1]}
+    lay_out(".transcripts/dist/x.py")
+    assert found_by(use, "**/dist/*")[0] == {USUAL[1]}
 
 
 def test_the_limit_of_glob_counts_what_is_left(use):
