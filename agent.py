@@ -1088,7 +1088,7 @@ COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
 # how providers say that a conversation is too long, how long it is, and what may be
 TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
-TOO_LONG += r"|(?:token count|token limit|prompt length).*\d"
+TOO_LONG += r"|(?:token count|(?<!output )token limit|prompt length).*\d"
 LENGTH = r"(?:too long: |context limit: |request has |contains |resulted in "
 LENGTH += r"|prompt_tokens\D+|\()(\d+)"
 MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"

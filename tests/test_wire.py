@@ -322,6 +322,7 @@ LESS = [
     "max_tokens is too large: 16384. This model supports at most 8192 tokens",
     "The maximum tokens you requested (16384) exceeds the model limit of 8192.",
     "max_tokens: 16,384 > 8,192, which is the maximum allowed",
+    "max_tokens (16384) exceeds the output token limit of 8192",
 ]
 
 
