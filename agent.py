@@ -1526,7 +1526,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", redact(command))
     report = partial(agent.emit, "wait")
-    output, status = run(["bash", "-c", command], timeout, report)
+    output, status = run(["bash", "-c", "--", command], timeout, report)
     output = cut_middle(output)
     end = f"(exit status {status})"
     if status is None:

@@ -647,6 +647,10 @@ def test_odd_output_reaches_model_and_transcript_as_text(make, bytes, text):
     assert lines_of(agent.transcript) == agent.messages
 
 
+def test_a_command_that_begins_as_an_option_is_a_command(use):
+    assert "--version: command not found" in use("bash", command="--version")
+
+
 def test_of_9_mb_head_and_tail_are_kept(use):
     filling = "head -c 9000000 /dev/zero | tr '\\0' x"
     content = use("bash", command=f"echo first; {filling}; echo last", timeout=600)
