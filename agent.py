@@ -1894,7 +1894,7 @@ def front_matter(text: str) -> tuple[dict[str, str], str]:
 
     A name at the start of a line, a colon, and a value up to the next such name.
     """
-    head = re.match(r"(?s)---\s*\n(.*?)\n---[ \t\r]*(?:\n|\Z)", text)
+    head = re.match(r"(?s)\ufeff?---\s*\n(.*?)\n---[ \t\r]*(?:\n|\Z)", text)
     found = re.findall(r"(?ms)^([\w-]+):(.*?)(?=^[\w-]+:|\Z)", head[1] if head else "")
     marks = r"""^[>|][+-]? |^(["'])(.*)\1$"""  # of folded text; quotes around it
     fields = {n: re.sub(marks, r"\2", " ".join(value.split())) for n, value in found}

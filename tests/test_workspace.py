@@ -174,10 +174,11 @@ HEADS = {
 }
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_the_fields_of_a_skill_are_read_as_the_format_has_them(make, head, end):
-    path = skill(f"---\n{head}\n---\nBody\n".replace("\n", end))
+def test_the_fields_of_a_skill_are_read_as_the_format_has_them(make, head, end, mark):
+    path = skill(mark + f"---\n{head}\n---\nBody\n".replace("\n", end))
     agent = make()
     assert agent.skills == {"n": path} and program.find_skills()[1] == []
     assert prompt(agent).endswith("\n- n: a b")
