@@ -1629,7 +1629,8 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
 def diff_of(real: Path, path: str, new: str) -> str:
     """How a file differs from `new`, whole, as `diff -u` shows it under this path."""
     argv = ["diff", "-uaN", "-L", path, "-L", path, str(real), "-"]
-    options: dict = {"capture_output": True, "env": {**os.environ, "LC_ALL": "C"}}
+    env = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+    options: dict = {"capture_output": True, "env": env}
     data = new.encode(errors="surrogateescape")
     try:
         done = subprocess.run(argv, input=data, check=False, **options)
