@@ -1748,7 +1748,7 @@ def todo_write(agent: Agent, items: list[str]) -> str:
 def compact(agent: Agent, focus: str = "") -> str:
     """Have the conversation summarised to make room; focus: what it must keep."""
     agent.focus = focus or ""
-    return "The conversation is summarised before the next request; then go on."
+    return "The conversation is summarised next, if that saves anything; then go on."
 
 
 @tool
