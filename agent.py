@@ -714,7 +714,7 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
         if memory["words"] and message["content"] == user(UNANSWERED)["content"]:
             memory["words"] += [f"{memory['words'].pop()}\n{UNANSWERED}"]
         for call in blocks(message, "tool_use") if at + 1 < len(messages) else []:
-            key, argument = REMEMBERED.get(call["name"], ("", ""))
+            key, argument = REMEMBERED.get(call["name"], ("", None))
             given = call["input"].get(argument)  # None: of another program's tool
             if given is not None and call["id"] not in failed:
                 memory[key] = given if key == "todos" else [*memory[key], str(given)]

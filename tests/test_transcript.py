@@ -389,6 +389,7 @@ FINE = {
     "a reply that is one text": [HI, line("I did.", "assistant"), HI],
     "a blank result": [HI, a_call(), a_result(content=" "), SAID],
     "a result of no texts": [HI, a_call(), a_result(content=[]), SAID],
+    "an input without a name": [HI, a_call(input={"": 1}), a_result(), SAID],
     "a plan that was refused": [HI, PLAN_OF_5, a_result(is_error=True), SAID],
     "an id three times": [HI, *[a_call(), a_result()] * 3, SAID],
     "ids of another provider": [
