@@ -556,7 +556,6 @@ def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
 
 # ---- messages: plain dicts, never cut between a tool call and its result ----
 
-WAITS = "The user will say what to do next."
 UNANSWERED = """\
 [This was stopped, or failed, before it was answered. Do not go on with it unless the
 user asks for it again.]"""
@@ -695,7 +694,7 @@ def preview(text: str, share: int, path: str) -> str:
     """What stands for a text that is too large, in about `share` tokens."""
     where = f"{len(text):,} characters, saved at {path}"
     head = head_of(text[:PREVIEW_CHARS], max(0, share - size(where) - 14))  # the tags
-    return f"<persisted-output>\n{where}\n{head}\n</persisted-output>"
+    return quote("persisted-output", f"{where}\n{head}")
 
 
 def remember(messages: list[dict]) -> dict[str, list[str]]:
@@ -728,7 +727,7 @@ def remember(messages: list[dict]) -> dict[str, list[str]]:
 def next_step(messages: list[dict], cut: int) -> tuple[str, str]:
     """(The request in progress, if it stands before `cut`, or ""; what to do next)."""
     if not in_progress(messages):
-        return "", WAITS
+        return "", "The user will say what to do next."
     said = remember(messages[:cut])["words"]
     if not said or any(map(is_typed, messages[cut:])):
         return "", "Go on with the work in progress."
@@ -758,13 +757,16 @@ def fit_words(words: list[str], tokens: int) -> list[str]:
 
 
 def cut_to_fit(texts: Iterable[str], tokens: int, each: int) -> list[str]:
-    """The first of the texts, about `tokens` together and `each` at most."""
+    """The first of the texts, about `tokens` together and `each` at most.
+
+    One that is longer is cut; one of which under 50 tokens would be left ends them.
+    """
     kept = []
     for text in texts:
         room = min(tokens, each)
         if size(text) > room:
             if room < 50:
-                break  # less is not worth a note
+                break
             note = f"[cut here: {len(text):,} characters in all]"
             text = f"{head_of(text, room - 20)}\n{note}"
         kept.append(text)
@@ -1019,7 +1021,8 @@ def resume(agent: Agent, which: str) -> None:
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
     """The transcripts of this folder that no other holds whole, the newest first."""
-    paths = [p for p in TRANSCRIPT_DIR.glob("transcript_*.jsonl") if p.is_file()]
+    found = TRANSCRIPT_DIR.glob("transcript_*.jsonl")  # no task_ of a subagent
+    paths = [path for path in found if path.is_file()]
     origins = {path: origin(path) for path in paths}
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
         try:
@@ -1082,7 +1085,7 @@ MAX_TRIES = 5  # of one request
 MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
 STALL_SECONDS = 120  # without a byte of a reply
 MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty one
-STREAMED = ("text", "thinking")
+STREAMED = ("text", "thinking")  # events of the SDK, what they hold, and our styles
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
@@ -1159,7 +1162,7 @@ def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
 
 
 def fault(agent: Agent, error: Exception) -> str:
-    """What went wrong, in one line without a key; the address if nobody answered."""
+    """What went wrong, in one line without a key; the address where no status came."""
     nameless = f"the reply broke off ({type(error).__name__})"
     text = getattr(error, "api_message", None) or str(error) or nameless
     text = " ".join(redact(text).split())[:300].rstrip(".")
@@ -1244,6 +1247,7 @@ def to_reply(final: Any, ids: dict[str, str]) -> Reply:
         said = {"role": "assistant", "content": user(reason)["content"]}
         return Reply(said, stop, sent, read, 0)
     given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
+    # a blank text is no change that would cost the thinking
     content = [bare(b) for b in given if b["type"] != "text" or is_sendable(b)]
     kept = sendable(content, stop == "max_tokens", ids)
     output = output if len(kept) == len(content) else size(kept)
@@ -1335,7 +1339,7 @@ TOOLS: dict[str, Tool] = {}
 
 
 def tool(handler: Callable[..., str]) -> Callable[..., str]:
-    """Make a function a tool: the signature, but for the agent, is the schema."""
+    """Make a function a tool; the model is told its docstring and its signature."""
     inputs = list(inspect.signature(handler).parameters.values())[1:]
     properties = {p.name: JSON_TYPES[p.annotation] for p in inputs}
     required = [p.name for p in inputs if p.default is p.empty]
@@ -1700,8 +1704,8 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
 
 def is_searched(path: str) -> bool:
     """Whether grep looks into what is there: a file, no link to one, and no secret."""
-    plain = os.path.isfile(path) and not os.path.islink(path)
-    return plain and not SECRET.fullmatch(os.path.basename(path))
+    file = os.path.isfile(path) and not os.path.islink(path)
+    return file and not SECRET.fullmatch(os.path.basename(path))
 
 
 def files_in(top: str, named: str) -> list[str]:
@@ -1816,10 +1820,11 @@ and the project by what stands below, if anything does."""
 
 
 def begin(agent: Agent) -> None:
-    """Make a conversation ready for its first request, which tells the model's limits.
+    """Make a conversation ready for its first request.
 
-    It gets its client, its system prompt, the same from now on (rules and skills are
-    read once), and its tools. What was taken up from a transcript is cut to the limits.
+    It gets its client and the model's limits, its system prompt, the same from now on
+    (rules and skills are read once), and its tools. What was taken up from a transcript
+    is cut to the limits.
     """
     if agent.client is None:
         connect(agent)
@@ -1838,7 +1843,7 @@ def begin(agent: Agent) -> None:
 
 
 def rules_text(agent: Agent, tokens: int) -> str:
-    """What the system prompt says of the rules, so many tokens at most; "": nothing."""
+    """What the system prompt says of the rules; says so if it cuts them to `tokens`."""
     path, text, _ = find_rules()
     shown = "".join(cut_to_fit([text], tokens, tokens))
     if shown != text:
@@ -1940,7 +1945,7 @@ HELP = """\
 Ctrl-C stops what is being done. A line that ends in \\ goes
 on in the next; several pasted lines are one prompt."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
-COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", "/quit", "/exit")
+COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", *LEAVE[:2])
 HISTORY = TRANSCRIPT_DIR / "history"
 MAX_LISTED = 20  # conversations
 MAX_SHOWN = 200  # lines of a change; `v` shows the rest
@@ -2069,7 +2074,7 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
 
 
 def answer_to(terminal: Terminal, name: str, what: str) -> str:
-    """What the person answers who may see all that the tool is to do."""
+    """Show what a tool is to do, all of it on `v`; returns what the person answers."""
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
     lines, answer = what.rstrip().split("\n"), "v"
     most = len(lines) if name == "bash" else MAX_SHOWN
@@ -2277,8 +2282,8 @@ def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
     load_settings()
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
-    ask = partial(ask_person, terminal, agent)
-    agent.approve = (lambda name, what: None) if options.yes else ask
+    asking = partial(ask_person, terminal, agent)
+    agent.approve = (lambda name, what: None) if options.yes else asking
     return agent
 
 
@@ -2397,7 +2402,7 @@ def open_streams() -> None:
 
 
 def handle_signals() -> None:
-    """Let Ctrl-C stop what is done, twice at once as once, and a hangup end it all."""
+    """Let Ctrl-C stop what is done, two at once as one; SIGTERM and a hangup end it."""
     stopped = float("-inf")  # seconds, when a Ctrl-C last did so
 
     def handle(number: int, _: Any) -> None:
