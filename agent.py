@@ -1456,7 +1456,7 @@ def run(
     """
     output, end = bytearray(), time.monotonic() + seconds
     with start_session(argv, stdin) as process:
-        pipe: Any = process.stdout
+        read = partial(drain, process.stdout, output)
         try:
             while process.poll() is None and time.monotonic() < end:
                 if len(output) > MAX_BYTES:
@@ -1464,11 +1464,11 @@ def run(
                 text = redact(output[-2_000:].decode(errors="replace")).strip()
                 report(re.split(r"[\r\n]+", text)[-1] or argv[0])
                 select.select([], [], [], 0.01)
-                output += pipe.read(65_536) or b""  # all that a pipe holds
+                read()
         finally:
             status = process.poll()
-            end_session(process.pid, 0 if status is None else SETTLE_SECONDS)
-        output += pipe.read(65_536) or b""
+            end_session(process.pid, 0 if status is None else SETTLE_SECONDS, read)
+        read()
     text = redact(output.decode(errors="replace"))
     if len(output) > MAX_BYTES:
         return text[:MAX_OUTPUT_CHARS], None  # its end may be the half of a key
@@ -1476,7 +1476,7 @@ def run(
 
 
 def start_session(argv: list[str], stdin: Any) -> subprocess.Popen:
-    """A command in a session of its own, without API keys; reading it never waits."""
+    """Start a command in a session of its own, without API keys."""
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     streams = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     options: dict = {"bufsize": 0, "env": env, "start_new_session": True, **streams}
@@ -1485,12 +1485,18 @@ def start_session(argv: list[str], stdin: Any) -> subprocess.Popen:
     return process
 
 
-def end_session(leader: int, seconds: float) -> None:
-    """Kill all process groups of a session, but let it end by itself for a while."""
+def drain(pipe: Any, output: bytearray) -> None:
+    """Add to the output what is in the pipe now, as much as one holds; never waits."""
+    output += pipe.read(65_536) or b""
+
+
+def end_session(leader: int, seconds: float, read: Callable[[], None]) -> None:
+    """Kill all process groups of a session; it may end by itself while it is read."""
     end = time.monotonic() + seconds
     try:
         while process_groups(leader) and time.monotonic() < end:
             select.select([], [], [], 0.02)
+            read()
     finally:  # after Ctrl-C as well
         for _ in range(2):  # again, for those that began meanwhile
             for group in process_groups(leader):

@@ -580,6 +580,13 @@ def test_ctrl_c_kills_the_command_and_its_children(make, writers, jobs):
     assert take_turn(agent, "Are you there?") == "Yes."
 
 
+def test_what_is_still_written_as_a_command_ends_is_read(use, monkeypatch):
+    monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
+    rest = "(until [ -e ended ]; do sleep 0.02; done; yes x | head -n 200000) & "
+    said = use("bash", command=f"{rest} touch ended; exit 0")
+    assert said.count("x\n") == 200_000
+
+
 def test_ctrl_c_after_a_command_ends_what_it_left_behind(use, writers, monkeypatch):
     groups, faults = program.process_groups, [KeyboardInterrupt]
 
