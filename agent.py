@@ -1739,6 +1739,7 @@ def left_out(named: str) -> tuple[set[str], set[str]]:
         return set(), names | (NO_WORK if NO_WORK.isdisjoint(parts) else set())
     heads = [parts[:n] for n, name in enumerate(parts, 1) if not set(name) & {*"*?["}]
     asked = {p for p in ignored for head in heads if matches(Path(p).parts, head)}
+    asked |= {str(above) for path in asked for above in Path(path).parents}
     return ignored - asked, names
 
 

@@ -343,6 +343,7 @@ def test_glob_and_grep_find_the_records_that_are_named(use, records, folder):
 
 
 IGNORED = ["node_modules/pkg/x.py", "src/build/x.py", "a.log", "lib/b.log"]
+IGNORED += ["logs/only.log"]
 WORK = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
 USUAL = [".venv/lib/x.py", "a/node_modules/pkg/dist/x.py", "a/__pycache__/x.py"]
 
@@ -383,6 +384,7 @@ NAMED = {
     "**/node_modules/pkg/*": ("node_modules/pkg", {"node_modules/pkg/x.py"}),
     "src/build/*": ("src/build", {"src/build/x.py"}),
     "a.log": ("a.log", {"a.log"}),
+    "**/only.log": ("logs/only.log", {"logs/only.log"}),
 }
 
 
