@@ -1095,6 +1095,8 @@ TOO_LONG += r"|(?:token count|(?<!output )token limit|prompt length).*\d"
 LENGTH = r"(?:too long: |context limit: |request has |contains |resulted in "
 LENGTH += r"|prompt_tokens\D+|\()(\d+)"
 MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
+MOST = r"(?<!\w)(?<![A-Za-z]-)[1-9]\d{3,6}\b(?![-/]\d)"  # no date, no model's name
+COMMA = r"(?<=\d),(?=\d{3}\b)"  # in a number
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
@@ -1117,7 +1119,7 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
             if status == 413 or status in (400, 500) and re.search(TOO_LONG, text):
-                said = str(error).replace(",", "")  # in numbers
+                said = re.sub(COMMA, "", str(error))
                 named = [re.search(words, said) for words in (LENGTH, MAXIMUM)]
                 numbers = [int(found[1]) if found else 0 for found in named]
                 raise PromptTooLong(text, *numbers) from error
@@ -1142,7 +1144,7 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return bare
-    numbers = map(int, re.findall(r"(?<![\w-])[1-9]\d{3,6}\b", text.replace(",", "")))
+    numbers = map(int, re.findall(MOST, re.sub(COMMA, "", text)))
     less = max((n for n in numbers if n < agent.max_output), default=0)
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
         agent.max_output = less

@@ -323,6 +323,8 @@ LESS = [
     "The maximum tokens you requested (16384) exceeds the model limit of 8192.",
     "max_tokens: 16,384 > 8,192, which is the maximum allowed",
     "max_tokens (16384) exceeds the output token limit of 8192",
+    "max_tokens must be in the range 1-8192",
+    "max_tokens must be in [1,8192]",
 ]
 
 
@@ -341,6 +343,7 @@ NO_LESS = [
     "max_tokens: Input should be greater than 0",
     "Error code: 400 - max_tokens exceeds what this model allows",
     "max_tokens is too large for mistral-large-2411",
+    "anthropic-version 2023-06-01: max_tokens: Extra inputs are not permitted",
 ]
 
 
