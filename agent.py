@@ -1597,16 +1597,17 @@ def edit_file(
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
     real, text = file_to_change(path)
-    line_end = r"(?:\r\n|(?<!\r)\n)"  # read_file shows the "\n" of either alone
-    wanted = line_end.join(map(re.escape, re.split("\r?\n", old_text)))
+    lines = [re.escape(line) for line in re.split("\r?\n", old_text)]
+    # read_file shows the "\n" of either line end alone
+    wanted = "|".join(end.join(lines) for end in (r"\r\n", r"(?<!\r)\n"))
     places = len(re.findall(f"(?={wanted})", text)) if old_text else 0
     if places != 1 and not (places and replace_all is True):
         raise ToolError(f"{path} has old_text {places} times: read it, and give more.")
-    first = re.search(line_end, text)
+    first = re.search("\r?\n", text)
 
     def replacing(found: re.Match) -> str:
-        end = re.search(line_end, found[0]) or first
-        return re.sub("\r?\n", end[0], new_text) if end else new_text
+        end = re.search("\r?\n", found[0]) or first
+        return re.sub(r"(?<!\r)\n", end[0], new_text) if end else new_text
 
     new, count = re.subn(wanted, replacing, text)
     change_file(agent, "edit_file", real, text, new)

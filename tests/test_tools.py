@@ -546,6 +546,7 @@ EDITS = {
     "both line ends": (b"a\nb\r\na\r\nb", "a\nb", "x\ny", ALL, b"x\ny\r\nx\r\ny"),
     "LF before CRLF": (b"a\nb\nc\r\n", "a", "x\ny", {}, b"x\ny\nb\nc\r\n"),
     "a line end in CRLF": (b"a\r\nb", "\nb", "\nx", {}, b"a\r\nx"),
+    "CRLF into LF": (b"a\nb\n", "a", "x\r\ny", {}, b"x\r\ny\nb\n"),
     "a form feed": (b"a\x0cb\n", "b", "x", {}, b"a\x0cx\n"),
 }
 
@@ -567,6 +568,12 @@ def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
     error = error_of("edit_file", path="file", old_text=old, new_text="x", **more)
     assert f"{'a b a'.count(old) if old else 0} times" in error
     assert Path("file").read_text() == "a b a"
+
+
+def test_a_place_with_both_kinds_of_line_ends_is_left_to_other_tools(error_of):
+    Path("file").write_bytes(b"a\r\nb\nc\n")
+    given = {"path": "file", "old_text": "a\nb\nc", "new_text": "a\nb\nC"}
+    assert "0 times" in error_of("edit_file", **given)
 
 
 @pytest.mark.parametrize("text, old", [("aaa", "aa"), ("x = 1\n\n\ny", "\n\n")])
