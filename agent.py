@@ -1138,12 +1138,12 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
     Either all thinking so far, which is then no more asked for, or a part of the room
     for a reply.
     """
-    bare = drop_thinking(messages)
-    if "thinking" in text.lower() and (agent.thinking or bare is not messages):
+    without = drop_thinking(messages)
+    if "thinking" in text.lower() and (agent.thinking or without is not messages):
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
-        return bare
+        return without
     numbers = map(int, re.findall(MOST, re.sub(COMMA, "", text)))
     less = max((n for n in numbers if n < agent.max_output), default=0)
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
@@ -1270,9 +1270,9 @@ def sendable(content: list[dict], cut_off: bool, ids: dict[str, str]) -> list[di
 
 def drop_refused(agent: Agent) -> None:
     """Take back what the model refused to answer, or refusals go on; but no summary."""
-    kept, what = tail_from(agent.messages, 1), "what drew it is taken back"
-    if "carried" not in agent.messages[kept]:
-        replace_history(agent, "refusal", what, agent.messages[:kept], record=True)
+    cut, what = tail_from(agent.messages, 1), "what drew it is taken back"
+    if "carried" not in agent.messages[cut]:
+        replace_history(agent, "refusal", what, agent.messages[:cut], record=True)
 
 
 def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
