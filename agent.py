@@ -2177,9 +2177,10 @@ def is_command(line: str) -> bool:
     """Whether a line is a command, or begins as one or nearly so: no path, no prose."""
     name = line.partition(" ")[0]
     near = name[:1] == "/" and difflib.get_close_matches(name, COMMANDS, cutoff=0.8)
-    is_path = os.path.exists(name.rstrip("/"))
-    meant = (near or re.fullmatch(r"/\w*", line)) and not is_path
-    return name in COMMANDS or line in LEAVE or bool(meant)
+    if name in COMMANDS or line in LEAVE:
+        return True
+    meant = near or re.fullmatch(r"/\w*", line)
+    return bool(meant) and not os.path.exists(name.rstrip("/"))
 
 
 def list_conversations(agent: Agent) -> None:
