@@ -675,8 +675,7 @@ def previews(
     """
     chars = sum(len(e.result["content"]) for e in batch)
     tokens = sum(size(e.result["content"]) for e in batch)
-    most = min(MAX_RESULTS_CHARS // 4, threshold // 3)
-    share = max(40, most // len(batch))  # 40: of where it is saved
+    share = max(40, results_room(threshold) // len(batch))  # 40: of where it is saved
     for exchange in sorted(batch, key=lambda e: -size(e.result["content"])):
         text = exchange.result["content"]
         too_many = chars > MAX_RESULTS_CHARS or tokens > threshold // 3
@@ -688,6 +687,11 @@ def previews(
             chars -= len(text) - len(shown)
             tokens -= size(text) - size(shown)
             yield shortened(exchange, shown, path)
+
+
+def results_room(threshold: int) -> int:
+    """Tokens of the results of one message, by which pages and previews are shared."""
+    return min(MAX_RESULTS_CHARS // 4, threshold // 3)
 
 
 def preview(text: str, share: int, path: str) -> str:
@@ -1572,7 +1576,7 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 def page_size(agent: Agent) -> int:
     """Tokens of a page that stays whole as a result, beside those of other calls."""
     calls = max(1, sum(len(blocks(m, "tool_use")) for m in agent.messages[-1:]))
-    share = min(MAX_RESULTS_CHARS // 4, agent.threshold // 3) // calls
+    share = results_room(agent.threshold) // calls
     return max(25, min(MAX_READ, agent.threshold // 5, share - 25))  # 25: for notes
 
 
