@@ -501,9 +501,9 @@ def replacement(
         end = head_of(request[: -PREVIEW_CHARS // 4 : -1], room // 8)[::-1]
         path = str(save_result(request))  # under a pasted log stands the question
         request = f"{preview(request, room // 3, path)}\nIt ends in:\n{end}"
-    summary = "".join(cut_to_fit([summary], room // 3, room // 3))
+    summary = cut_text(summary, room // 3) or ""
     todo = "\n".join(item for item in memory["todos"] if item.startswith("[ ]"))
-    todo = "".join(cut_to_fit([todo], room // 10, room // 10))
+    todo = cut_text(todo, room // 10) or ""
     quoted = "\n".join(quote("message", text) for text in said)
     title = f"[Conversation compressed. Transcript: {agent.transcript}]"
     texts = [
@@ -761,21 +761,25 @@ def fit_words(words: list[str], tokens: int) -> list[str]:
 
 
 def cut_to_fit(texts: Iterable[str], tokens: int, each: int) -> list[str]:
-    """The first of the texts, about `tokens` together and `each` at most.
-
-    One that is longer is cut; one of which under 50 tokens would be left ends them.
-    """
+    """The first of the texts, cut to `each`, about `tokens` together."""
     kept = []
     for text in texts:
-        room = min(tokens, each)
-        if size(text) > room:
-            if room < 50:
-                break
-            note = f"[cut here: {len(text):,} characters in all]"
-            text = f"{head_of(text, room - 20)}\n{note}"
-        kept.append(text)
-        tokens -= size(text) + 8  # for the tags around it
+        shown = cut_text(text, min(tokens, each))
+        if shown is None:
+            break
+        kept.append(shown)
+        tokens -= size(shown) + 8  # for the tags around it
     return kept
+
+
+def cut_text(text: str, tokens: int) -> str | None:
+    """A text of so many tokens at most, which says so if it is cut; None: too few."""
+    if size(text) <= tokens:
+        return text
+    if tokens < 50:
+        return None
+    note = f"[cut here: {len(text):,} characters in all]"
+    return f"{head_of(text, tokens - 20)}\n{note}"
 
 
 def quote(tag: str, text: str, name: str = "") -> str:
@@ -1859,7 +1863,7 @@ def begin(agent: Agent) -> None:
 def rules_text(agent: Agent, tokens: int) -> str:
     """What the system prompt says of the rules; says so if it cuts them to `tokens`."""
     path, text, _ = find_rules()
-    shown = "".join(cut_to_fit([text], tokens, tokens))
+    shown = cut_text(text, tokens) or ""
     if shown != text:
         agent.emit("error", f"[rules] {path} is cut: over {tokens:,} tokens")
     return quote("rules", shown, path) if path else ""
