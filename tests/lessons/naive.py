@@ -162,14 +162,14 @@ def ours(model, *prompts, **limits):
 def bill(usages):
     """What share of requests came from the prompt cache, and their price in tokens."""
     new, written, known = map(sum, zip(*usages))
-    cached = program.CACHE_WRITE * written + program.CACHE_READ * known
+    cached = stub.CACHE_WRITE * written + stub.CACHE_READ * known
     price = round(new + cached, -3)
     return f"{known / (new + written + known):.0%} from the cache, price {price:,.0f}"
 
 
 PRICES = f"""\
-price: a token that is written to the prompt cache counts {program.CACHE_WRITE}, \
-one that is read from it {program.CACHE_READ}, any other 1; replies are left out."""
+price: a token that is written to the prompt cache counts {stub.CACHE_WRITE}, \
+one that is read from it {stub.CACHE_READ}, any other 1; replies are left out."""
 
 
 def append_for_ever(client, messages, before=list):

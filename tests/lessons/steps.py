@@ -38,7 +38,7 @@ SETTINGS = {
 RULE = "Read all files. Never touch the tests."
 SUMMARY = "The files were read; all of them are alike."
 THRESHOLD = 50_000  # tokens, as s06 counts them
-READ, WRITE = naive.program.CACHE_READ, naive.program.CACHE_WRITE
+READ, WRITE = stub.CACHE_READ, stub.CACHE_WRITE
 PRICE = f"A price is in input tokens: to write the cache {WRITE}, to read it {READ}."
 
 

@@ -34,9 +34,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
 from charts import BLUE, GREEN, ORANGE, TEXT, WAYS, Cost, three_ways, two_bars
 from policies import PEERS, READ_IN, SUMMARY, TUTORIALS
-from prices import OUTPUT, Meter, replay
+from prices import Meter, replay
 from recorded import Measured, Message, Session, Unusable, read_gaps, read_messages
-from stub import Stream
+from stub import CACHE_READ, CACHE_WRITE, OUTPUT, Stream
 
 import agent as program
 
@@ -155,12 +155,12 @@ def wants_summary(message: dict) -> bool:
 
 
 def drive(
-    session: Session, fields: Mapping[str, Any], read: float = program.CACHE_READ
+    session: Session, fields: Mapping[str, Any], read: float = CACHE_READ
 ) -> Meter:
     """The meter after a session of agent.py's own with these fields of Agent."""
     meter = Meter(session, read=read)
     recording = Recording(session, meter)
-    clock = SimpleNamespace(**vars(time) | {"monotonic": recording.clock})
+    clock = SimpleNamespace(**vars(time) | {"time": recording.clock})
     world = {"approve": lambda *_: None, "emit": recording.listen}
     tools: Any = recording.tools()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -189,7 +189,7 @@ def limits(changes: Mapping[str, str]) -> dict[str, Any]:
 Runs = dict[str, Callable[[Session], Meter]]
 
 
-def runs(peers: bool, changes: list[str], read: float = program.CACHE_READ) -> Runs:
+def runs(peers: bool, changes: list[str], read: float = CACHE_READ) -> Runs:
     """What to measure: a function from a session to a meter, for each policy."""
     own = {"summaries": limits({}) | {"clear_above": sys.maxsize}, "ours": limits({})}
     own |= {f"ours {change}": limits(changed(change)) for change in changes}
@@ -293,7 +293,7 @@ def verdict(rows: list[dict]) -> str:
 
 def legend(sessions: list[Session], read: float, peers: bool) -> str:
     """What the columns and the rows of a table mean, its prices and its clock."""
-    write, usual = program.CACHE_WRITE, program.CACHE_READ
+    write, usual = CACHE_WRITE, CACHE_READ
     whose = "as agent.py has it, --read sets another" if read == usual else "by --read"
     rest = (
         f"\nThe rest: other agents, by their sources as of {READ_IN}." if peers else ""
@@ -377,7 +377,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--peers", action="store_true", help="other agents' rules too")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,...")
     text = "of a token from the prompt cache, in that of an input token"
-    parser.add_argument("--read", type=price, default=program.CACHE_READ, help=text)
+    parser.add_argument("--read", type=price, default=CACHE_READ, help=text)
     text = "the seconds between requests, of files without times"
     parser.add_argument("--gaps", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="the rows as JSON")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import charts
 import costs
+import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, circle, line, text
 from costs import program
 from lists import LETTERS, LOOKS, before_after, cuts, rows, what_remains
@@ -49,7 +50,7 @@ def measure(paths, gaps=None):
     longest = max(long, key=lambda session: len(session.needs))
     return {
         "sessions": len(sessions),
-        "read": program.CACHE_READ,
+        "read": stub.CACHE_READ,
         "requests": measured[0]["requests"],
         "shares": shares(sessions),
         "policies": {row["policy"]: [row["cost"], row["R"]] for row in measured},
@@ -325,7 +326,7 @@ def requests(sent, first):
     for number, (known, written, cleared) in enumerate(sent, first):
         y, wide = 32 + 46 * (number - first), scale * known
         end = 90 + wide + scale * written
-        price = program.CACHE_READ * known + program.CACHE_WRITE * written
+        price = stub.CACHE_READ * known + stub.CACHE_WRITE * written
         body += [text(8, y + 15, f"request {number}"), *was_read(90, y, wide)]
         body.append(box(90 + wide, y, scale * written, 20, ORANGE, 1))
         body.append(charts.mark(end, y + 24))
@@ -338,8 +339,8 @@ def requests(sent, first):
             told.append(f"cleared before it: {cleared:,} tokens")
     y = 48 + 46 * len(sent)
     body += [*was_read(90, y, 18), box(320, y, 18, 20, ORANGE, 1)]
-    body.append(text(114, y + 15, f"read from the cache ({program.CACHE_READ})"))
-    body.append(text(344, y + 15, f"written ({program.CACHE_WRITE})"))
+    body.append(text(114, y + 15, f"read from the cache ({stub.CACHE_READ})"))
+    body.append(text(344, y + 15, f"written ({stub.CACHE_WRITE})"))
     body += [charts.mark(478, y + 6), text(490, y + 15, "mark: cached up to here")]
     title = "What requests read from the prompt cache, and what they write to it"
     return charts.picture(title, body, told, y + 30)
@@ -352,14 +353,14 @@ def was_read(x, y, wide):
 
 def paid_back(old, new):
     """What the next requests cost with a clearing and without: where the lines cross."""
-    wait = program.pays_after(old, new)
+    wait = stub.pays_after(old, new)
     kept = program.estimate_tokens(new[: program.unseen(new)])
     freed = program.estimate_tokens(old) - program.estimate_tokens(new)
-    anew = (program.CACHE_WRITE - program.CACHE_READ) * kept
-    last, each = round(2 * wait), program.CACHE_READ * (kept + freed)
+    anew = (stub.CACHE_WRITE - stub.CACHE_READ) * kept
+    last, each = round(2 * wait), stub.CACHE_READ * (kept + freed)
     courses = {  # the price at once, the price of each request, and how it is drawn
         "not cleared": (0, each, TEXT, "2 3"),
-        "cleared": (anew, program.CACHE_READ * kept, BLUE, ""),
+        "cleared": (anew, stub.CACHE_READ * kept, BLUE, ""),
     }
 
     def at(request, price):

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from policies import FIXED, SUMMARY, Policy
 from recorded import Message, Session
+from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 
-from agent import CACHE_READ, CACHE_SECONDS, CACHE_WRITE
+from agent import CACHE_SECONDS
 
-OUTPUT = 5  # the price of a token, in that of an input token without a cache
 LOOK_BACK = 20  # positions that a cache marker looks back
 
 

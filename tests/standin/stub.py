@@ -33,6 +33,9 @@ from typing import Any
 
 # Not 4: a program that estimates bytes / 4 must learn the true count from `usage`.
 BYTES_PER_TOKEN = 3.2
+# Prices of a token, in that of an input token that no cache knows. Reading is that of
+# the default model; on most others it is 0.1.
+CACHE_WRITE, CACHE_READ, OUTPUT = 1.25, 0.05, 5
 
 REQUIRED = ("model", "max_tokens", "messages")
 KNOWN = {*REQUIRED, "system", "tools", "thinking", "cache_control", "tool_choice"}
@@ -581,6 +584,19 @@ def look_up(body, cached):
             entries.add(running.digest())
     cached |= entries
     return read, marked, size
+
+
+def pays_after(old, new):
+    """After how many requests a clearing has paid for the cache that it rewrites.
+
+    The API looks at most LOOK_BACK positions back for what it has cached, and a clearing
+    begins further back. So all that the model had seen is written once more, and what
+    was freed is read no more.
+    """
+    ours = [at for at, message in enumerate(new) if message["role"] == "assistant"]
+    rewritten = count("", [], new[: ours[-1] + 1])
+    freed = max(1, count("", [], old) - count("", [], new))
+    return (CACHE_WRITE - CACHE_READ) * rewritten / (CACHE_READ * freed)
 
 
 def cache_order(body):
