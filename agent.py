@@ -122,8 +122,7 @@ class Conversation:
     system: dict[str, str] = field(default_factory=dict)  # its parts; see `begin`
     skills: dict[str, Path] = field(default_factory=dict)
     transcript: Path = TRANSCRIPT_DIR  # the file, once there is a line to write
-    log_bytes: int = 0  # that this run wrote to it
-    read_bytes: int = 0  # that were in it when it was taken up, another run's
+    log_bytes: int = 0  # that this run wrote to it; negative: that it only read
     counted: int = 0  # tokens of the last request and its reply, says the API
     known: int = 0  # how many of the messages that covers
     cached: float = 0.0  # share of the last request that came from the prompt cache
@@ -145,7 +144,6 @@ class Agent(Limits, Conversation):
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     bill: Counter = field(default_factory=Counter)  # tokens "sent", "read" from cache
-    records: str = "transcript"  # how its files are called; a subagent's: "task"
 
 
 class Exchange(NamedTuple):
@@ -385,13 +383,12 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
     if unseen(gone) == 0:
         agent.emit("layer", f"[{name}] nothing to compact")
         return False
-    agent.settled = len(agent.messages)
     try:
         summary = summarise(agent, name, gone, focus)
     except PromptTooLong:
         return compact_without_model(agent, name)
     except NoSummary as error:
-        agent.failures += 1
+        agent.failures, agent.settled = agent.failures + 1, len(agent.messages)
         off = "; no more until /compact works" if agent.failures == MAX_FAILURES else ""
         agent.emit("error", f"[{name}] failed, nothing is changed{off}: {error}")
         return False
@@ -606,6 +603,9 @@ grep, for what you need to know of the work so far."""
 UNANSWERED = """\
 [This was stopped, or it failed, before it was answered. Do not go on with it, unless
 the user's next message does.]"""
+CUT_OFF = """\
+Your reply was cut off, or it was empty. Go on exactly where it stopped, with less
+thinking and in smaller parts."""
 
 
 def typed(text: str) -> dict:
@@ -824,43 +824,35 @@ def in_proportion(agent: Agent, messages: list[dict]) -> int:
 
 # ---- the transcript: every message on disk before a layer can touch it ----
 
-# the blocks that the API takes back, with their keys; the first must not be blank
-BLOCKS = {
-    "text": ("text",),
-    "tool_use": ("name", "id", "input"),
-    "tool_result": ("content", "tool_use_id", "is_error"),
-    "thinking": ("signature", "thinking"),
-    "redacted_thinking": ("data",),
-}
-MISPLACED = {("user", "tool_use"), ("assistant", "tool_result")}
-UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def commit(agent: Agent, entry: dict) -> None:
     """Write a message, or an event that replaces all, then let the conversation follow.
 
-    Raises AgentError where it cannot be written; then nothing has changed.
-    A file is gone on with only while it holds what this run wrote, and no more: not
-    after `--resume`, a line that may be torn (Ctrl-C, a full disk), or its deletion.
+    Raises AgentError where it cannot be written; then nothing has changed. A file is
+    gone on with only while it holds what this run wrote and no more. It does not after
+    `--resume`, nor after a line that may be torn, nor if somebody deleted it.
     """
     line = to_bytes(entry) + b"\n"
-    said, path = json.loads(line), agent.transcript
-    messages = said["messages"] if "event" in said else [*agent.messages, said]
+    path = agent.transcript
     if not path.is_file() or path.stat().st_size != agent.log_bytes:
         begin_transcript(agent)
     append(agent.transcript, line)
+    written = json.loads(line)
+    messages = written.get("messages", [*agent.messages, written])
     agent.messages, agent.log_bytes = messages, agent.log_bytes + len(line)
 
 
 def begin_transcript(agent: Agent) -> None:
-    """Begin another file, with all that is known in its first line."""
+    """Begin another file. Its first line has all that is known, and where it is from."""
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
-    path, line = TRANSCRIPT_DIR / f"{agent.records}_{stamp}.jsonl", b""
+    kind = "transcript" if "task" in agent.tools else "task"  # of a subagent
+    path, line = TRANSCRIPT_DIR / f"{kind}_{stamp}.jsonl", b""
     if agent.messages:
-        read = agent.log_bytes or agent.read_bytes
-        known = {"event": "continued", "from": str(agent.transcript), "bytes": read}
-        line = to_bytes({**known, "messages": agent.messages}) + b"\n"
+        source = {"from": str(agent.transcript), "bytes": abs(agent.log_bytes)}
+        known = {"event": "continued", **source, "messages": agent.messages}
+        line = to_bytes(known) + b"\n"
     append(path, line)
     agent.transcript, agent.log_bytes = path, len(line)
 
@@ -899,83 +891,28 @@ def replace_history(
 def load(path: Path) -> list[dict]:
     """The conversation in a transcript, as it was written, but without thinking.
 
-    What a program wrote and this accepts, the API accepts. A last line that was torn
-    off is left out. Raises AgentError with the number of a bad line.
+    A last line that was torn off is left out. Raises AgentError with the number of any
+    other line that is no part of a conversation.
     """
-    messages, ids = list[dict](), dict[str, str]()
+    messages: list[dict] = []
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
-        entry = None
         try:
-            entry = plain(json.loads(line))
+            entry = json.loads(line)
             if "event" in entry:
-                messages, ids = [], {}
+                messages = []
             for message in drop_thinking(entry.get("messages", [entry])):
-                message = {key: message[key] for key in ("role", "content")}
-                if message["role"] != "user" or not is_typed(message):
-                    message["content"] = [*map(bare, content_of(message))]
-                mend_calls(blocks(message, "tool_use", "tool_result"), ids)
-                check(message, messages)
-                messages.append(message)
-        except DAMAGE as e:
-            if entry is not None or number < len(lines):
-                text = f"{path} is damaged in line {number}: {repr(e)[:200]}."
-                raise AgentError(text) from e
+                calls = [b["id"] for m in messages[-1:] for b in blocks(m, "tool_use")]
+                results = [b["tool_use_id"] for b in blocks(message, "tool_result")]
+                if calls != results:
+                    raise ValueError(f"the calls {calls} are answered by {results}")
+                role, content = message["role"], message["content"]
+                messages.append({"role": role, "content": content})
+        except DAMAGE as error:
+            if number < len(lines):
+                text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
+                raise AgentError(text) from error
     return messages
-
-
-def check(message: dict, before: list[dict]) -> None:
-    """Raise an error unless the API takes `message` after those before, and we too."""
-    said = content_of(message)
-    calls = [b["id"] for m in before[-1:] for b in blocks(m, "tool_use")]
-    answers = [block.get("tool_use_id") for block in said]  # results stand first
-    if {*answers[: len(calls)]} != {*calls} or any(answers[len(calls) :]):
-        raise ValueError(f"the calls {calls} are answered by {answers}")
-    role, roles = message["role"], ["user", "assistant"] if before else ["user"]
-    if role not in roles:
-        raise ValueError(f"it is by {role!r}, and has to be by {roles}")
-    misplaced = {(role, block["type"]) for block in said} & MISPLACED
-    if misplaced or not all(map(is_sendable, said)):
-        raise ValueError(f"the API would refuse a block of {str(said)[:100]}")
-
-
-def is_sendable(block: dict) -> bool:
-    """Whether the API takes back a block: of a type that it knows, and not blank."""
-    key, *_ = BLOCKS.get(block["type"], [""])
-    return bool(block.get(key, "").strip())
-
-
-def bare(block: dict) -> dict:
-    """A block with the keys alone that the API takes back, if it knows its type."""
-    keys = BLOCKS.get(block["type"], block)
-    return {key: block[key] for key in block if key == "type" or key in keys}
-
-
-def plain(value: Any) -> Any:
-    """JSON as it can be sent: NaN is "NaN", infinity "Infinity", a surrogate "?"."""
-    return json.loads(to_bytes(value), parse_constant=str)
-
-
-def mend_calls(content: list[dict], ids: dict[str, str]) -> None:
-    """Change calls and results so that the API takes them.
-
-    A call gets a fit name, an id of its own and an object for its input; a result gets
-    the id of its call, and one text. `ids` says what became of each id so far.
-    """
-    for block in content:
-        if block["type"] == "tool_result":
-            block["tool_use_id"] = ids[block["tool_use_id"]]
-            said: Any = block.get("content") or ""
-            text = said if type(said) is str else "\n".join(b["text"] for b in said)
-            block["content"] = text if text.strip() else "(no output)"
-        elif block["type"] == "tool_use":
-            given, value = str(block.get("id", "")), block.get("input")
-            new = re.sub(UNFIT, "_", given or "call")
-            while new in ids:
-                new += f"_{len(ids)}"
-            ids |= {given: new, new: new}
-            block["input"] = value if type(value) is dict else {"input": value}
-            block |= {"id": new, "name": re.sub(UNFIT, "_", block["name"])[:128]}
 
 
 def resume(agent: Agent, which: str) -> None:
@@ -994,7 +931,7 @@ def resume(agent: Agent, which: str) -> None:
             f"There is no conversation {which}: give a file, or a number of /resume, "
             f"which lists those in {TRANSCRIPT_DIR}. A prompt stands before --resume."
         )
-    new = Conversation(messages, transcript=path, read_bytes=read)
+    new = Conversation(messages, transcript=path, log_bytes=-read)
     vars(agent).update(vars(new))
     agent.emit("layer", f"[resume] {path}: {len(messages):,} messages")
     show_last(agent)
@@ -1069,6 +1006,10 @@ MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty on
 STREAMED = ("text", "thinking")  # events of the SDK, what they hold, and our styles
 STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
+# what must not be blank in a block, or the API does not take it back
+FILLED = {"text": "text", "tool_use": "name", "thinking": "signature"}
+FILLED |= {"redacted_thinking": "data"}
+UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
 # how providers say that a conversation is too long, how long it is, and what may be
 TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
@@ -1181,7 +1122,7 @@ def stream_reply(agent: Agent, messages: list[dict], shown: Iterable) -> Reply:
         if event is None and ("html" in kind or "json" in kind):
             raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         final = stream.get_final_message()
-    ids = {b["id"]: b["id"] for m in messages for b in blocks(m, "tool_use")}
+    ids = {block["id"] for m in messages for block in blocks(m, "tool_use")}
     reply = to_reply(final, ids)
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
@@ -1211,8 +1152,11 @@ def content_of(message: dict) -> list[dict]:
     return text if is_typed(message) else message["content"]
 
 
-def to_reply(final: Any, ids: dict[str, str]) -> Reply:
-    """The SDK's answer as plain data; raises where it is not finished."""
+def to_reply(final: Any, ids: set[str]) -> Reply:
+    """The SDK's answer as plain data that the API takes back; raises if unfinished.
+
+    `ids` are those of the calls so far.
+    """
     stop = final.stop_reason
     if stop is None:
         raise ValueError("the reply ended before it was finished")
@@ -1222,28 +1166,42 @@ def to_reply(final: Any, ids: dict[str, str]) -> Reply:
         raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
     usage = [getattr(final.usage, f"{name}_tokens", None) for name in COUNTED]
     read, new, written, output = (n if type(n) is int and n > 0 else 0 for n in usage)
-    sent = read + new + written
+    given = [
+        block.to_dict(exclude_none=True, warnings=False) for block in final.content
+    ]
+    message = {
+        "role": "assistant",
+        "content": [b for b in plain(given) if is_filled(b)],
+    }
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
-        reason = getattr(final.stop_details, "explanation", None) or ""
-        return Reply(answered(reason), stop, sent, read, 0)
-    given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
-    # a blank text is no change that would cost the thinking
-    content = [bare(b) for b in given if b["type"] != "text" or is_sendable(b)]
-    kept = sendable(content, stop == "max_tokens", ids)
-    output = output if len(kept) == len(content) else size(kept)
-    return Reply({"role": "assistant", "content": kept}, stop, sent, read, output)
+        message = answered(getattr(final.stop_details, "explanation", None) or "")
+    useful = blocks(message, "text", "tool_use")
+    if stop == "max_tokens" or not useful:  # thinking that was cut, or stands alone
+        message["content"] = useful
+    make_fit(blocks(message, "tool_use"), ids)
+    return Reply(message, stop, read + new + written, read, output)
 
 
-def sendable(content: list[dict], cut_off: bool, ids: dict[str, str]) -> list[dict]:
-    """The blocks of a reply that the API takes back, the calls mended.
+def plain(value: Any) -> Any:
+    """JSON as it can be sent: NaN is "NaN", infinity "Infinity", a surrogate "?"."""
+    return json.loads(to_bytes(value), parse_constant=str)
 
-    No thinking that was cut, that stands alone or is not as it was signed, since a lone
-    surrogate or an id in the reply had to be replaced, or a block was left out.
-    """
-    clean = [b for b in plain(content) if is_sendable(b) and b["type"] != "tool_result"]
-    mend_calls(clean, ids)
-    useful = [b for b in clean if b["type"] in ("text", "tool_use")]
-    return useful if cut_off or not useful or clean != content else clean
+
+def is_filled(block: dict) -> bool:
+    """Whether the API takes back a block: it knows its type, and it is not blank."""
+    return bool(str(block.get(FILLED.get(block["type"], ""), "")).strip())
+
+
+def make_fit(calls: list[dict], ids: set[str]) -> None:
+    """Change these calls so that the API takes them, with an id that none has yet."""
+    for call in calls:
+        call["name"] = re.sub(UNFIT, "_", call["name"])[:128]
+        call["id"] = re.sub(UNFIT, "_", call.get("id") or "call")
+        while call["id"] in ids:
+            call["id"] += f"_{len(ids)}"
+        ids.add(call["id"])
+        if type(call["input"]) is not dict:
+            call["input"] = {"input": call["input"]}
 
 
 def drop_refused(agent: Agent) -> None:
@@ -1265,16 +1223,11 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
     Returns the nudges used up: one for a part of an answer that calls no tool, three
     for any other reply. Raises AgentError when there are none left.
     """
-    text, say = text_of(reply.message), "Please continue."
-    if text or calls:
-        say = "Cut off: too long. Go on exactly where it stopped, in smaller parts."
-    elif reply.stop == "max_tokens":
-        say = "Your thinking took the whole reply. Think less, and answer in steps."
     if calls:
-        answer_calls(agent, calls, say)
+        answer_calls(agent, calls, CUT_OFF)
     else:
-        commit(agent, user(say))
-    nudges += 1 if text and not calls else 3
+        commit(agent, user(CUT_OFF))
+    nudges += 1 if text_of(reply.message) and not calls else 3
     if nudges > MAX_NUDGES:
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
     return nudges
@@ -1774,7 +1727,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
     new = Conversation(system=agent.system, skills=agent.skills)
-    subagent = replace(agent, **vars(new), tools=tools, emit=emit, records="task")
+    subagent = replace(agent, **vars(new), tools=tools, emit=emit)
     try:
         return take_turn(subagent, prompt)
     except (AgentError, OSError) as error:

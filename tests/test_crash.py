@@ -39,12 +39,13 @@ from agent import (
     AgentError,
     drop_thinking,
     load,
-    remember,
     resume,
+    still_needed,
     take_turn,
+    words_of,
 )
 
-SMALL = {"threshold": 4_000, "window": 5_000, "max_output": 1_000}
+SMALL = {"threshold": 4_000, "window": 5_000, "max_output": 1_000, "min_savings": 0}
 LONG = "A long answer. " * 700  # brings the context over that threshold
 HALF = LONG[: len(LONG) * 2 // 5]
 BIG = ("bash", {"command": "seq 2000"})
@@ -325,11 +326,9 @@ def check_resumed(lines):
     resume(agent, "1")
     assert shape(agent.messages) == shape(replay(lines))
     assert take_turn(agent, "And now?") == "Fine." and not agent.client.refused
-    memory = remember(agent.messages)
-    words = [text.removesuffix(f"\n{UNANSWERED}") for text in memory["words"]]
-    assert words == [*typed(lines), "And now?"]
-    assert ("[ ] go on" in memory["todos"]) is planned(lines)
-    assert ("notes.txt" in memory["files"]) is planned(lines)
+    assert words_of(agent.messages) == [*typed(lines), "And now?"]
+    needed = {exchange.call["name"] for exchange in still_needed(agent.messages)}
+    assert needed == ({"todo_write", "read_file"} if planned(lines) else set())
     assert shape(load(agent.transcript)) == shape(drop_thinking(agent.messages))
     assert before == {path: path.read_bytes() for path in before}
     assert agent.transcript not in before

@@ -441,28 +441,6 @@ def test_thinking_without_a_signature_is_not_kept(wired, signature):
     assert agent.messages[1:] == [said(WHOLE)] and goes_on(agent)
 
 
-def test_keys_of_a_block_that_the_api_does_not_know_are_not_sent_back(wired):
-    text = block_events({"type": "text", "text": WHOLE, "id": "b1", "name": "x"})
-    agent = wired(stopped(*text, stop="end_turn"))
-    assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
-
-
-MENDED = {
-    "an id of Kimi": {"type": "tool_use", "id": "bash:0", "name": "bash", "input": {}},
-    "a lone surrogate": {"type": "text", "text": "a\ud800"},
-    "a block of an unknown type": PICTURE,
-}
-
-
-@pytest.mark.parametrize("block", MENDED.values(), ids=MENDED)
-def test_thinking_beside_what_had_to_be_mended_is_not_kept(make, block):
-    text, thinking = {"type": "text", "text": "I look."}, {"type": "thinking"}
-    content = [{**thinking, "thinking": "hm"}, text, block]
-    agent = make(reply(content=content), reply(WHOLE))
-    take_turn(agent, "Hi")
-    assert "'thinking'" not in str(agent.messages) and goes_on(agent)
-
-
 def to_bash(timeout):
     command = f'{{"command": "true", "timeout": {timeout}}}'
     return broken_call(command).replace(b"write_file", b"bash")
