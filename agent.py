@@ -175,9 +175,9 @@ class Refused(AgentError):
 class PromptTooLong(Refused):
     """The conversation does not fit the model's window, says the API."""
 
-    def __init__(self, text: str, tokens: int = 0, maximum: int = 0):
+    def __init__(self, text: str, maximum: int = 0):
         super().__init__(text)
-        self.tokens, self.maximum = tokens, maximum  # 0 where the API does not say
+        self.maximum = maximum  # tokens of the window, 0 where the API does not say
 
 
 class NoSummary(AgentError):
@@ -1011,12 +1011,11 @@ FILLED = {"text": "text", "tool_use": "name", "thinking": "signature"}
 FILLED |= {"redacted_thinking": "data"}
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
-# how providers say that a conversation is too long, how long it is, and what may be
-TOO_LONG = r"(?i)(?:prompt|input) is too long|context (?:length|limit|size|window)"
-TOO_LONG += r"|(?:token count|(?<!output )token limit|prompt length).*\d"
-MAXIMUM = r"(?:> |length is |size \(|n_ctx\D+|limit of |allowed \(|token limit: )(\d+)"
-MOST = r"(?<!\w)(?<![A-Za-z]-)[1-9]\d{3,6}\b(?![-/]\d)"  # no date, no model's name
-COMMA = r"(?<=\d),(?=\d{3}\b)"  # in a number
+# How providers say that a conversation is too long, in any part of their answer.
+TOO_LONG = r"(?i)(prompt|input) is too long|context[ _]?(length|limit|size|window)"
+TOO_LONG += r"|exceeds max length|longer than the max|range of input length"
+TOO_LONG += r"|too many tokens|input tokens exceed|prompt (length|contains)|`inputs`"
+TOO_LONG += r"|(?<!output )token (count|limit)"
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
@@ -1026,9 +1025,10 @@ HINTS = {
 
 
 def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -> Reply:
-    """The model's reply, after up to five tries; raises PromptTooLong or AgentError.
+    """The model's reply, after up to five tries.
 
-    Of what is streamed, these types are shown as they come.
+    Of what is streamed, these types are shown as they come. Raises PromptTooLong,
+    Refused where the API would refuse the same again, or another AgentError.
     """
     tries = 1
     while True:
@@ -1038,24 +1038,45 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
-            if status == 413 or status in (400, 500) and re.search(TOO_LONG, text):
-                named = re.search(MAXIMUM, re.sub(COMMA, "", str(error)))
-                raise PromptTooLong(text, int(named[1]) if named else 0) from error
-            if status == 400 and (kept := do_without(agent, messages, text)):
-                messages = kept
-                continue
-            if tries == MAX_TRIES or status in LASTING:
-                refused = status in (400, 422) and "credit" not in text
-                kind = Refused if refused else AgentError
-                raise kind(f"{text}. {HINTS.get(status, '')}".strip()) from error
-            wait(agent, error, tries, text)
-            tries += 1
+            if is_too_long(status, str(error)):
+                raise PromptTooLong(text, window_in(agent, str(error))) from error
+            if status == 400 and (less := do_without(agent, messages, text)):
+                messages = less
+            elif status in (400, 422) and "credit" not in text:
+                raise Refused(f"{text}.") from error
+            elif tries == MAX_TRIES or status in LASTING:
+                raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
+            else:
+                wait(agent, error, tries, text)
+                tries += 1
+
+
+def is_too_long(status: int | None, text: str) -> bool:
+    """Whether an error says that the conversation is too long for the model."""
+    return (
+        status == 413 or status in (400, 422, 500) and bool(re.search(TOO_LONG, text))
+    )
+
+
+def window_in(agent: Agent, text: str) -> int:
+    """The window that a refusal names, 0 if none: the smallest number that could be it.
+
+    The others are what we sent, and what we asked for as a reply.
+    """
+    could_be = [n for n in numbers(text) if n >= MIN_WINDOW and n != agent.max_output]
+    return min(could_be, default=0)
+
+
+def numbers(text: str) -> list[int]:
+    """The whole numbers in a text, but none of a date, an id or a model's name."""
+    text = re.sub(r"[\w.]+(-[\w.]+){2,}", "", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text))
+    return [int(n) for n in re.findall(r"(?<![\w.])(?<![A-Za-z]-)\d+\b(?!\.\d)", text)]
 
 
 def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | None:
     """The messages to send after a refusal that names what to leave out, else None.
 
-    Either all thinking so far, which is then no more asked for, or a part of the room
+    It is all thinking so far, which is then no more asked for, or a part of the room
     for a reply.
     """
     without = drop_thinking(messages)
@@ -1064,11 +1085,10 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return without
-    numbers = map(int, re.findall(MOST, re.sub(COMMA, "", text)))
-    less = max((n for n in numbers if n < agent.max_output), default=0)
+    less = [n for n in numbers(text) if 1_000 <= n < agent.max_output]
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
-        agent.max_output = less
-        agent.emit("layer", f"[max_tokens] a reply has {less:,} at most, says the API")
+        agent.max_output = max(less)
+        agent.emit("layer", f"[max_tokens] a reply has {max(less):,} at most")
         return messages
     return None
 
