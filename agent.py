@@ -32,7 +32,6 @@ import itertools
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -1410,57 +1409,50 @@ def run(
 ) -> tuple[str, int | None]:
     """What a command writes, and its status; None: killed after `seconds`, or 10 MB.
 
-    It has no API key. While it runs `report` is told its newest line, first its name.
-    At last its session is killed; what it started with setsid has left that by then.
+    It has no API key. `report` is told its newest line while it runs. At the end its
+    session is killed; what it started with setsid has left that by then.
     """
-    output, end = bytearray(), time.monotonic() + seconds
-    with start_session(argv, stdin) as process:
-        read = partial(drain, process.stdout, output)
-        try:
-            while process.poll() is None and time.monotonic() < end:
-                if len(output) > MAX_BYTES:
-                    break
-                text = redact(output[-2_000:].decode(errors="replace")).strip()
-                report(re.split(r"[\r\n]+", text)[-1] or argv[0])
-                select.select([], [], [], 0.01)
-                read()
-        finally:
-            status = process.poll()
-            end_session(process.pid, 0 if status is None else SETTLE_SECONDS, read)
-        read()
+    env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
+    streams = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    options: dict = {"bufsize": 0, "env": env, "start_new_session": True, **streams}
+    process: Any = subprocess.Popen(argv, **options)
+    output = bytearray()
+
+    def read_while(going_on: Callable[[], Any], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while going_on() and time.monotonic() < end and len(output) <= MAX_BYTES:
+            output.extend(process.stdout.read(65_536) or b"")
+            report(newest_line(output) or argv[0])
+            time.sleep(0.01)
+
+    try:
+        os.set_blocking(process.stdout.fileno(), False)
+        read_while(lambda: process.poll() is None, seconds)
+        if (status := process.poll()) is not None:  # what it left may end by itself
+            read_while(lambda: process_groups(process.pid), SETTLE_SECONDS)
+    finally:  # after Ctrl-C as well
+        kill_session(process)
+    output.extend(process.stdout.read(65_536) or b"")
+    process.stdout.close()
     text = redact(output.decode(errors="replace"))
     if len(output) > MAX_BYTES:
         return text[:MAX_OUTPUT_CHARS], None  # its end may be the half of a key
     return text, status
 
 
-def start_session(argv: list[str], stdin: Any) -> subprocess.Popen:
-    """Start a command in a session of its own, without API keys."""
-    env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    streams = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    options: dict = {"bufsize": 0, "env": env, "start_new_session": True, **streams}
-    process: Any = subprocess.Popen(argv, **options)
-    os.set_blocking(process.stdout.fileno(), False)
-    return process
+def newest_line(output: bytearray) -> str:
+    """The last line of what a command wrote, without keys."""
+    text = redact(output[-2_000:].decode(errors="replace")).strip()
+    return re.split(r"[\r\n]+", text)[-1]
 
 
-def drain(pipe: Any, output: bytearray) -> None:
-    """Add to the output what is in the pipe now, as much as one holds; never waits."""
-    output += pipe.read(65_536) or b""
-
-
-def end_session(leader: int, seconds: float, read: Callable[[], None]) -> None:
-    """Kill all process groups of a session; it may end by itself while it is read."""
-    end = time.monotonic() + seconds
-    try:
-        while process_groups(leader) and time.monotonic() < end:
-            select.select([], [], [], 0.02)
-            read()
-    finally:  # after Ctrl-C as well
-        for _ in range(2):  # again, for those that began meanwhile
-            for group in process_groups(leader):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, signal.SIGKILL)
+def kill_session(process: subprocess.Popen) -> None:
+    """End all process groups of a session, and wait for its leader."""
+    for _ in range(2):  # again, for those that began meanwhile
+        for group in process_groups(process.pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+    process.wait()
 
 
 def process_groups(leader: int) -> set[int]:

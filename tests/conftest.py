@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from unittest.mock import Mock
 
 import pytest
@@ -53,8 +54,12 @@ def workspace(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch):
     """The seconds that the program would have slept, instead of sleeping."""
-    seconds = []
-    monkeypatch.setattr(program.time, "sleep", seconds.append)
+    seconds, sleep = [], time.sleep
+
+    def shortly(given):
+        seconds.append(given) if given >= 0.1 else sleep(given)
+
+    monkeypatch.setattr(program.time, "sleep", shortly)
     return seconds
 
 
