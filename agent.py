@@ -1417,33 +1417,35 @@ def run(
     options: dict = {"bufsize": 0, "env": env, "start_new_session": True, **streams}
     process: Any = subprocess.Popen(argv, **options)
     output = bytearray()
-
-    def read_while(going_on: Callable[[], Any], seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while going_on() and time.monotonic() < end and len(output) <= MAX_BYTES:
-            output.extend(process.stdout.read(65_536) or b"")
-            report(newest_line(output) or argv[0])
-            time.sleep(0.01)
-
+    read = partial(read_while, process.stdout, output, report)
     try:
         os.set_blocking(process.stdout.fileno(), False)
-        read_while(lambda: process.poll() is None, seconds)
+        read(lambda: process.poll() is None, seconds)
         if (status := process.poll()) is not None:  # what it left may end by itself
-            read_while(lambda: process_groups(process.pid), SETTLE_SECONDS)
+            read(lambda: process_groups(process.pid), SETTLE_SECONDS)
     finally:  # after Ctrl-C as well
         kill_session(process)
-    output.extend(process.stdout.read(65_536) or b"")
-    process.stdout.close()
+    output += process.stdout.read(65_536) or b""
     text = redact(output.decode(errors="replace"))
     if len(output) > MAX_BYTES:
         return text[:MAX_OUTPUT_CHARS], None  # its end may be the half of a key
     return text, status
 
 
-def newest_line(output: bytearray) -> str:
-    """The last line of what a command wrote, without keys."""
-    text = redact(output[-2_000:].decode(errors="replace")).strip()
-    return re.split(r"[\r\n]+", text)[-1]
+def read_while(
+    pipe: Any,
+    output: bytearray,
+    report: Callable[[str], None],
+    going_on: Callable[[], Any],
+    seconds: float,
+) -> None:
+    """Add to `output` what comes while something goes on, and report its last line."""
+    end = time.monotonic() + seconds
+    while going_on() and time.monotonic() < end and len(output) <= MAX_BYTES:
+        output += pipe.read(65_536) or b""
+        text = redact(output[-2_000:].decode(errors="replace")).strip()
+        report(re.split(r"[\r\n]+", text)[-1])
+        time.sleep(0.01)
 
 
 def kill_session(process: subprocess.Popen) -> None:
@@ -1486,8 +1488,8 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", redact(command))
-    report = partial(agent.emit, "wait")
-    output, status = run(["bash", "-c", "--", command], timeout, report)
+    argv, emit = ["bash", "-c", "--", command], agent.emit
+    output, status = run(argv, timeout, lambda line: emit("wait", line or "bash"))
     output = cut_middle(output)
     end = f"(exit status {status})"
     if status is None:
