@@ -1260,8 +1260,8 @@ SEARCH_SECONDS = 10  # of grep, and of git before it
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
+MAX_CHANGED = 1_000_000  # bytes of a file that is changed: its diff takes no minutes
 MAX_LINES = 2_000  # of one read_file call
-MAX_READ = 12_500  # of one read_file call, 50,000 characters of English; or T/5
 MAX_NAMES = 1_000  # of one glob call
 # of a repository; a monitor that it names could be any command
 GIT_IGNORES = """git -c core.fsmonitor=false ls-files --others --ignored -z \
@@ -1390,12 +1390,12 @@ def inside(path: str, root: Path | None = None) -> Path:
     return real
 
 
-def text_in(path: Path, errors: str = "replace") -> str:
-    """The text of a file of at most 10 MB, decoded with `errors`; or ToolError."""
+def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
+    """The text of a file of `most` bytes or less, decoded with `errors`; or ToolError."""
     if not path.is_file():
         raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
-    if path.stat().st_size > MAX_BYTES:
-        raise ToolError(f"It has over {MAX_BYTES:,} bytes: use bash.")
+    if path.stat().st_size > most:
+        raise ToolError(f"It has over {most:,} bytes: use bash.")
     if b"\0" in (data := path.read_bytes()):
         raise ToolError("It is binary, or no text in UTF-8: use bash.")
     return data.decode(errors=errors)
@@ -1543,21 +1543,15 @@ def edit_file(
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
     real, text = file_to_change(path)
-    lines = [re.escape(line) for line in re.split("\r?\n", old_text)]
-    # read_file shows the "\n" of either line end alone
-    wanted = "|".join(end.join(lines) for end in (r"\r\n", r"(?<!\r)\n"))
-    places = len(re.findall(f"(?={wanted})", text)) if old_text else 0
-    if places != 1 and not (places and replace_all is True):
-        raise ToolError(f"{path} has old_text {places} times: read it, and give more.")
-    first = re.search("\r?\n", text)
-
-    def replacing(found: re.Match) -> str:
-        end = re.search("\r?\n", found[0]) or first
-        return re.sub(r"(?<!\r)\n", end[0], new_text) if end else new_text
-
-    new, count = re.subn(wanted, replacing, text)
-    change_file(agent, "edit_file", real, text, new)
-    return f"Replaced {count} in {path}."
+    if "\r\n" in text:  # a file has one kind of line end, and read_file shows "\n"
+        old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
+    count = text.count(old_text) if old_text else 0
+    if count == 0:
+        raise ToolError(f"{path} does not have old_text: read it first.")
+    if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
+        raise ToolError(f"{path} has old_text more than once: give more of it.")
+    change_file(agent, "edit_file", real, text, text.replace(old_text, new_text))
+    return f"Replaced {count} place{'s' * (count > 1)} in {path}."
 
 
 def file_to_change(path: str) -> tuple[Path, str]:
@@ -1569,7 +1563,7 @@ def file_to_change(path: str) -> tuple[Path, str]:
         return real, ""
     if not os.access(real, os.W_OK):
         raise ToolError(f"{path} cannot be written.")
-    return real, text_in(real, "surrogateescape")
+    return real, text_in(real, "surrogateescape", MAX_CHANGED)
 
 
 def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
@@ -1578,27 +1572,26 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     agent.emit("wait", "diff")
-    agent.approve(name, redact(diff_of(real, path, new)))
+    agent.approve(name, redact(diff_of(path, old, new)))
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
 
 
-def diff_of(real: Path, path: str, new: str) -> str:
-    """How a file differs from `new`, whole, as `diff -u` shows it under this path."""
-    argv = ["diff", "-uaN", "-L", path, "-L", path, str(real), "-"]
-    env = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-    options: dict = {"capture_output": True, "env": env}
-    data = new.encode(errors="surrogateescape")
-    try:
-        done = subprocess.run(argv, input=data, check=False, **options)
-    except FileNotFoundError:
-        raise ToolError("There is no diff here: install diffutils.") from None
-    if done.returncode not in (0, 1):  # 1: they differ
-        raise ToolError(f"diff failed. {done.stderr.decode(errors='replace')}")
-    diff = done.stdout.decode(errors="surrogateescape").removesuffix("\n")
+def diff_of(path: str, old: str, new: str) -> str:
+    """How a file changes, whole, as `diff -u` shows it."""
+    texts = lines_of(old), lines_of(new)
+    diff = "\n".join(difflib.unified_diff(*texts, path, path, lineterm=""))
     return diff or f"{path}: no line changes"
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a file, and one that says so if the last has no end."""
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return (
+        lines if text[-1:] in ("", "\n") else [*lines, "\\ No newline at end of file"]
+    )
 
 
 @tool
