@@ -1256,21 +1256,23 @@ def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
 
 BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
-SEARCH_SECONDS = 10  # of grep, and of git before it
+SEARCH_SECONDS = 10  # of one glob or grep call
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
 MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
 MAX_CHANGED = 1_000_000  # bytes of a file that is changed: its diff takes no minutes
 MAX_LINES = 2_000  # of one read_file call
 MAX_NAMES = 1_000  # of one glob call
-# of a repository; a monitor that it names could be any command
-GIT_IGNORES = """git -c core.fsmonitor=false ls-files --others --ignored -z \
-    --exclude-standard --directory 2>/dev/null"""
-NO_WORK = {".venv", "venv", "node_modules", "__pycache__", "build", "dist", "target"}
-NO_WORK |= {".tox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".next", ".cache"}
+# It must start no program and ask no server that the settings of a repository name.
+LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false \
+    -c core.hooksPath=/dev/null ls-files -coz --exclude-standard 2>/dev/null"""
+NO_FILES = "(no such files)"
+TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
+NO_WORK = {"venv", "node_modules", "__pycache__", "build", "dist", "target"}
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
-TO_BE_COPIED = r"(?!.*[._-](example|sample|template|dist)\Z)"
-SECRET = re.compile(rf"(?is){TO_BE_COPIED}\.{{1,2}}env(rc)?([._~-].*)?")  # file names
+TO_BE_COPIED = r"(example|sample|template)\.|.*[._-](example|sample|template|dist)\Z"
+SECRET = r"\.{1,2}(flask)?env(rc)?\d*([._~-].*)?|.+\.env\d*"  # names of files
+SECRET = re.compile(rf"(?is)(?!{TO_BE_COPIED})({SECRET})")
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
@@ -1596,18 +1598,39 @@ def lines_of(text: str) -> list[str]:
 
 @tool
 def glob(agent: Agent, pattern: str) -> str:
-    """List the files and folders/ of the workspace that match, like src/**/*.py.
+    """List the files and folders/ of the workspace that match, like src/**/*.{js,ts}.
 
     What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
     """
-    wanted = Path(pattern).parts
-    if not wanted or {"/", ".."} & {*wanted} or wanted.count("**") > 2:
+    parts = Path(pattern).parts
+    if not parts or {"/", ".."} & {*parts} or pattern.count("**") > 2:
         raise ToolError("A pattern has no / at its head, no .., and ** at most twice.")
     agent.emit("wait", "glob")
-    paths = [p for p in files_in(".", pattern) if matches(Path(p).parts, wanted)]
-    names = [visible(p, "\n\t") + "/" * os.path.isdir(p) for p in paths]
+    named = [*itertools.takewhile(lambda part: not {*part} & {*"*?[{"}, parts)]
+    head, tail = "".join(f"{part}/" for part in named), "/".join(parts[len(named) :])
+    top = inside(head or ".")
+    if not tail:  # it names one file or folder, which git may ignore
+        return head[: None if top.is_dir() else -1] if top.exists() else NO_FILES
+    files = files_in(top, time.monotonic() + SEARCH_SECONDS)
+    folders = {f"{folder}/" for file in files for folder in Path(file).parents[:-1]}
+    wanted = [Path(one).parts for one in expanded(tail)]
+    names = [
+        visible(head + name, "\n\t")
+        for name in sorted([*files, *folders])
+        if any(matches(Path(name).parts, parts) for parts in wanted)
+    ]
     more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
-    return "\n".join(names[:MAX_NAMES]) + more or "(no such files)"
+    return "\n".join(names[:MAX_NAMES]) + more or NO_FILES
+
+
+def expanded(pattern: str) -> list[str]:
+    """The patterns that one with {a,b} stands for."""
+    choice = re.search(r"\{([^{}]*)\}", pattern)
+    if not choice:
+        return [pattern]
+    before, after = pattern[: choice.start()], pattern[choice.end() :]
+    texts = choice[1].split(",")
+    return [one for text in texts for one in expanded(f"{before}{text}{after}")]
 
 
 def matches(path: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
@@ -1630,24 +1653,29 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
     agent.emit("wait", "grep")
-    top = os.path.relpath(real)
-    paths = [top, *files_in(top, top)]
-    names = [os.fsencode(path) for path in paths if is_searched(path)]
+    end, top = time.monotonic() + SEARCH_SECONDS, os.path.relpath(real)
+    names = (
+        [f"{top}/{name}" for name in files_in(real, end)] if real.is_dir() else [top]
+    )
     syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
-    argv = ["xargs", "-0", "grep", "-nHI", syntax, "--null", "-e", pattern, "--"]
+    argv = ["xargs", "-0", "grep", "-nHI", syntax, "-e", pattern, "--"]
     with tempfile.TemporaryFile() as file:
-        file.write(b"\0".join(names))
+        file.write(
+            "\0".join(filter(is_searched, names)).encode(errors="surrogateescape")
+        )
         file.seek(0)
-        output, status = run(argv, SEARCH_SECONDS, stdin=file)
+        output, status = run(argv, end - time.monotonic(), stdin=file)
     if status is None:
-        raise ToolError("Too long or too much: narrow the path or the pattern.")
-    output = re.sub("(\0.{300}).+", r"\1 [line clipped]", output)
-    lines = [line.partition("\0") for line in output.split("\n")]  # name, number:text
-    found = [f"{visible(name)}:{text}" for name, nul, text in lines if nul]
-    faults = [said for said, nul, _ in lines if not nul and said.startswith("grep: ")]
-    if faults and not found:
-        raise ToolError("\n".join(faults))
-    return cut_middle("\n".join([*found, *faults])) or "(no matches)"
+        raise ToolError(TOO_MUCH)
+    lines = re.sub(r"(?m)^(?:\./)?(.{,400})(.*)", clipped, output).rstrip("\n")
+    if lines and all(line.startswith("grep: ") for line in lines.split("\n")):
+        raise ToolError(lines)
+    return cut_middle(lines) or "(no matches)"
+
+
+def clipped(line: re.Match) -> str:
+    """A line of grep's, with a note if it had to be cut."""
+    return f"{line[1]} [line clipped]" if line[2] else line[1]
 
 
 def is_searched(path: str) -> bool:
@@ -1656,33 +1684,34 @@ def is_searched(path: str) -> bool:
     return file and not SECRET.fullmatch(os.path.basename(path))
 
 
-def files_in(top: str, named: str) -> list[str]:
-    """The files and folders there in order, but for those of `left_out`."""
-    (ignored, names), found = left_out(named), []
-    for folder, folders, files in os.walk(top):
-        paths = {name: os.path.normpath(f"{folder}/{name}") for name in folders + files}
-        kept = {n: p for n, p in paths.items() if n not in names and p not in ignored}
-        folders[:] = kept.keys() & folders
-        found += kept.values()
+def files_in(top: Path, end: float) -> list[str]:
+    """The files below a folder, by their paths from there; not what git ignores.
+
+    Where git lists nothing, since it does not know the folder or ignores all of it, the
+    folder is walked. Raises ToolError after `end`, by time.monotonic().
+    """
+    output, status = run(["bash", "-c", LIST_FILES, str(top)], end - time.monotonic())
+    if status is None:
+        raise ToolError(TOO_MUCH)
+    # "./" is a submodule that is not there yet
+    names = {*output.split("\0")} - {"", "./"} if status == 0 else set()
+    found = []
+    for name in names or walked(top, end):
+        path = os.path.join(top, name)
+        if os.path.isdir(path) and not os.path.islink(path):  # another repository
+            found += [os.path.join(name, n) for n in files_in(Path(path), end)]
+        elif os.path.lexists(path):  # git also knows what was deleted
+            found.append(name)
     return sorted(found)
 
 
-def left_out(named: str) -> tuple[set[str], set[str]]:
-    """(Paths that git ignores, names of other folders) that are not looked into.
-
-    Where no git says what it ignores, the usual folders of packages and builds. But
-    what `named`, a path or a pattern, names itself or leads through is looked into.
-    """
-    output, status = run(["bash", "-c", GIT_IGNORES], SEARCH_SECONDS)
-    ignored = {os.path.normpath(name) for name in output.split("\0")[:-1]}
-    parts = Path(named).parts
-    names = NOT_WRITTEN - {*parts}
-    if status != 0 or "." in ignored:  # all of it: a folder that git knows not
-        return set(), names | (NO_WORK if NO_WORK.isdisjoint(parts) else set())
-    heads = [parts[:n] for n, name in enumerate(parts, 1) if not set(name) & {*"*?["}]
-    asked = {p for p in ignored for head in heads if matches(Path(p).parts, head)}
-    asked |= {str(above) for path in asked for above in Path(path).parents}
-    return ignored - asked, names
+def walked(top: Path, end: float) -> Iterator[str]:
+    """The files below a folder, but of folders that are hidden, or usually ignored."""
+    for folder, folders, files in os.walk(top):
+        if time.monotonic() > end:
+            raise ToolError(TOO_MUCH)
+        folders[:] = [n for n in folders if n not in NO_WORK and not n.startswith(".")]
+        yield from (os.path.join(folder, name)[len(str(top)) + 1 :] for name in files)
 
 
 @tool

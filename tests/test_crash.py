@@ -34,7 +34,6 @@ from stub import Stream, StubClient, count, reply, tokens
 
 import agent as program
 from agent import (
-    UNANSWERED,
     Agent,
     AgentError,
     drop_thinking,

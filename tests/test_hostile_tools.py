@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from builders import call, lines_of, outputs, turn_into
+from builders import call, history, lines_of, outputs, read, turn_into
 from stub import reply
 
 import agent as program
@@ -156,7 +156,7 @@ def test_what_is_no_file_is_an_error_and_no_hang(error_of, odd_files, name, path
 
 def test_grep_and_glob_go_past_what_is_no_file(use, error_of, odd_files):
     assert use("grep", pattern="hidden") == "file:1:hidden"
-    assert use("glob", pattern="*") == "file\nfolder/\nloop\npipe\nsocket"
+    assert use("glob", pattern="*") == "file\nloop\npipe\nsocket"
     for name in ("read_file", "edit_file", "grep"):
         error_of(name, path="loop", **TOUCHING[name])
 
@@ -173,12 +173,14 @@ def test_a_binary_file_is_refused_and_grep_shows_none(error_of, use, name):
 
 SECRETS = [".env", "sub/.ENV", ".env.e2e", ".envrc", ".envrc.local", ".env~"]
 SECRETS += [".env-prod", ".env_local", "..env.swp", ".env.a.example.b", ".env.a\nb"]
+SECRETS += ["prod.env", ".flaskenv", ".env2", "docker.env"]
 TO_COPY = [
     ".env.example",
     ".env.sample",
     ".env.local.template",
     ".env-dist",
     ".ENV.Dist",
+    "example.env",
 ]
 LINKS = ["linked/.env", "link"]
 
@@ -208,13 +210,15 @@ def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
     assert sorted(found) == sorted(f"{name}:1:hidden" for name in named)
     assert ".env.e2e" in use("glob", pattern=".env*").split("\n")
     assert use("read_file", path=".env.example") == "hidden"
-    paths = ["link", ".env.e2e", ".env.example"]
-    texts = program.restore_recent_files(make(), paths)
+    calls = [read(path) for path in ("link", ".env.e2e", ".env.example")]
+    needed = program.still_needed(history(*calls))
+    restored = program.restore_recent_files(make(), needed, 9_000)
+    texts = [exchange.result["content"] for exchange in restored]
     assert ["hidden" in text for text in texts] == [True, False, False]
 
 
 def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeypatch):
-    monkeypatch.setattr(program, "run", lambda *_, **__: ("file\x001:hidden\n", None))
+    monkeypatch.setattr(program, "run", lambda *_, **__: ("file:1:hidden\n", None))
     assert "hidden" not in error_of("grep", pattern="hid")
 
 
@@ -233,8 +237,7 @@ def test_a_file_with_an_odd_name_is_a_file_like_any_other(use, path):
     assert use("grep", pattern="two", path=path).endswith(":1:two")
     assert os.listdir() == [path]
     assert use("glob", pattern="*") == program.visible(path, "\n\t")
-    last = path.split("\n")[-1]  # grep gives its lines as they come
-    assert use("grep", pattern="two") == f"{program.visible(last)}:1:two"
+    assert use("grep", pattern="two") == f"{path}:1:two"
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8")
@@ -381,10 +384,9 @@ def test_what_git_ignores_is_left_out(use, repository, monkeypatch, folder):
 
 NAMED = {
     "node_modules/**/*.py": ("node_modules", {"node_modules/pkg/x.py"}),
-    "**/node_modules/pkg/*": ("node_modules/pkg", {"node_modules/pkg/x.py"}),
     "src/build/*": ("src/build", {"src/build/x.py"}),
     "a.log": ("a.log", {"a.log"}),
-    "**/only.log": ("logs/only.log", {"logs/only.log"}),
+    "logs/*.log": ("logs", {"logs/only.log"}),
 }
 
 
@@ -407,11 +409,60 @@ def test_what_git_ignores_is_found_where_it_is_named(use, repository, pattern, n
     assert found_by(use, pattern, path) == (files, files)
 
 
-def test_a_monitor_that_a_repository_names_is_not_run(use, repository):
-    monitor = ["git", "config", "core.fsmonitor", "touch ran; false"]
-    subprocess.run(monitor, check=True)
+@pytest.mark.parametrize("how", ["submodule", "nested", "not yet there"])
+def test_what_a_repository_in_the_repository_ignores_is_left_out(use, how):
+    git, sub = ["git", "-c", "protocol.file.allow=always"], "../sub"
+    lay_out("../sub/a.py", "mine.py")
+    Path("../sub/.gitignore").write_text("node_modules/\n")
+    for folder in (sub, "."):
+        subprocess.run([*git, "init", "-q", folder], check=True)
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]
+    subprocess.run([*git, "-C", sub, "add", "."], check=True)
+    subprocess.run([*git, "-C", sub, *commit], check=True)
+    add = ["clone", "-q"] if how == "nested" else ["submodule", "--quiet", "add"]
+    subprocess.run([*git, *add, sub, "lib"], check=True)
+    if how == "not yet there":
+        shutil.rmtree("lib")
+        Path("lib").mkdir()
+    else:
+        lay_out("lib/node_modules/x.py", "lib/b.py")
+    own = set() if how == "not yet there" else {"lib/a.py", "lib/b.py"}
+    assert found_by(use)[1] == {"mine.py"} | own
+
+
+EVIL = {
+    "core.fsmonitor": "touch ran; false",
+    "core.sshCommand": "touch ran; false",
+    "core.hooksPath": "hooks",
+}
+
+
+@pytest.mark.parametrize("setting", EVIL)
+def test_no_program_that_a_repository_names_is_run(use, repository, setting):
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]
+    skip = ["update-index", "--skip-worktree", ".gitignore"]
+    for command in (["add", "-A"], commit, skip):
+        subprocess.run(["git", *command], check=True)
+    Path(".gitignore").unlink()  # now git reads it from its objects,
+    shutil.rmtree(".git/objects")  # and one that is not there it would fetch
+    Path(".git/objects").mkdir()
+    Path("hooks").mkdir()
+    Path("hooks/post-index-change").write_text("#!/bin/sh\ntouch ran\n")
+    Path("hooks/post-index-change").chmod(0o755)
+    remote = {"remote.origin.url": "ssh://nowhere/x", "remote.origin.promisor": "true"}
+    remote |= {"extensions.partialClone": "origin", "core.repositoryFormatVersion": "1"}
+    for name, value in (remote | {setting: EVIL[setting]}).items():
+        subprocess.run(["git", "config", name, value], check=True)
     use("glob", pattern="*")
-    assert not Path("ran").exists()
+    answer = use("grep", pattern="hidden")
+    assert "a.py" in answer and not Path("ran").exists()
+
+
+def test_one_limit_of_time_is_for_the_listing_and_for_the_search(error_of, monkeypatch):
+    lay_out("a/b/c.py")
+    monkeypatch.setattr(program, "SEARCH_SECONDS", 0)
+    for name, given in (("glob", {"pattern": "**/*.py"}), ("grep", {"pattern": "x"})):
+        assert "narrow the path" in error_of(name, **given)
 
 
 @pytest.mark.parametrize("git", ["no git", "no repository", "all is ignored"])
@@ -426,10 +477,10 @@ def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
         subprocess.run(["git", "init", "-q", ".."], check=True)
         Path("../.gitignore").write_text("*\n")
     assert found_by(use) == ({"a/b.py"}, {"a/b.py"})
-    assert found_by(use, "**/.venv/**/*", ".venv") == ({USUAL[0]}, {USUAL[0]})
-    assert found_by(use, "a/node_modules/**/*", "a/node_modules")[1] == {USUAL[1]}
-    lay_out(".transcripts/dist/x.py")
-    assert found_by(use, "**/dist/*")[0] == {USUAL[1]}
+    assert found_by(use, ".venv/**/*", ".venv") == ({USUAL[0]}, {USUAL[0]})
+    assert found_by(use, "a/node_modules/pkg/**/*", "a/node_modules/pkg/dist")[1] == {
+        USUAL[1]
+    }
 
 
 def test_the_limit_of_glob_counts_what_is_left(use):
@@ -455,7 +506,7 @@ def test_a_long_line_is_clipped_at_its_end(use, letter):
     Path("file").write_text(f"{letter * 290}\n{letter * 9_000}\n", "utf-8")
     whole, long = use("grep", pattern=letter, path="file").split("\n")
     assert whole == f"file:1:{letter * 290}"
-    assert re.fullmatch(f"file:2:{letter}{{290,300}} \\[line clipped\\]", long)
+    assert re.fullmatch(f"file:2:{letter}{{390,400}} \\[line clipped\\]", long)
 
 
 PATTERNS = {
@@ -851,9 +902,10 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
     Path("../secret").write_text("hidden\n")
     Path("file").write_text("here\n")
     turn_into(Path("file"), what)
-    named, text = program.restore_recent_files(make(), ["file", "\0"])
-    assert text.startswith('<file name="file">\n(') and "hidden" not in text
-    assert "null" in named  # a name that no file can have
+    needed = program.still_needed(history(read("file")))
+    [exchange] = program.restore_recent_files(make(), needed, 9_000)
+    text = exchange.result["content"]
+    assert re.fullmatch(r"\(.+\)", text) and "hidden" not in text
 
 
 @pytest.mark.parametrize("what", ["../victim", "pipe", "folder"])

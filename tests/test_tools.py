@@ -541,6 +541,9 @@ def tree():
         ("src/*", ["src/b.py", "src/d.txt", "src/deep/"]),
         ("**/*.py", ["a.py", "src/b.py", "src/deep/c.py"]),
         ("v1..*", ["v1..2"]),
+        ("src/{b.py,deep/*.py}", ["src/b.py", "src/deep/c.py"]),
+        ("{src/{b,x},a}.{py,txt}", ["a.py", "src/b.py"]),
+        ("src/deep", ["src/deep/"]),
     ],
 )
 def test_glob_lists_what_matches_in_order(use, tree, pattern, names):
