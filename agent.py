@@ -1258,7 +1258,7 @@ BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 SEARCH_SECONDS = 10  # of one glob or grep call
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
-MAX_OUTPUT_CHARS = 1_000_000  # kept of a command's output
+MAX_KEPT = 250_000  # of a command's output: a million characters
 MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
 MAX_CHANGED = 1_000_000  # bytes of a file that is changed: its diff takes no minutes
 MAX_LINES = 2_000  # of one read_file call
@@ -1430,7 +1430,7 @@ def run(
     output += process.stdout.read(65_536) or b""
     text = redact(output.decode(errors="replace"))
     if len(output) > MAX_BYTES:
-        return text[:MAX_OUTPUT_CHARS], None  # its end may be the half of a key
+        return text[: 4 * MAX_KEPT], None  # its end may be the half of a key
     return text, status
 
 
@@ -1471,14 +1471,6 @@ def process_groups(leader: int) -> set[int]:
     return groups
 
 
-def cut_middle(text: str) -> str:
-    """A text without what is in its middle over 1,000,000 characters, and a note."""
-    half = MAX_OUTPUT_CHARS // 2
-    lost = len(text) - 2 * half
-    note = f"\n[{lost:,} characters left out]\n"
-    return f"{text[:half]}{note}{text[-half:]}" if lost > 0 else text
-
-
 @tool
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace; returns its stdout and stderr.
@@ -1492,7 +1484,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     agent.approve("bash", redact(command))
     argv, emit = ["bash", "-c", "--", command], agent.emit
     output, status = run(argv, timeout, lambda line: emit("wait", line or "bash"))
-    output = cut_middle(output)
+    output = cut_text(output, MAX_KEPT)
     end = f"(exit status {status})"
     if status is None:
         end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
@@ -1510,25 +1502,22 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     asked = [line.removesuffix("\r") for line in lines[first : first + most]]
+    if not asked:
+        return f"(nothing at offset {offset}: the file ends before it)"
     calls = sum(len(blocks(m, "tool_use")) for m in agent.messages[-1:])
-    room = min(agent.max_page, agent.max_results // max(1, calls) - 25)  # for notes
-    data = (len(to_bytes(line)) for line in asked)
-    whole = sum(end // 4 <= room for end in itertools.accumulate(data))
-    page, following = asked[:whole], first + whole + 1
-    if asked and not page:
-        cut = "(cut here: see the rest of this line with bash)"
-        page, following = [head_of(asked[0], room), cut], following + 1
+    room = 4 * min(agent.max_page, agent.max_results // max(1, calls) - 25)  # bytes
+    shown = 0
+    while shown < len(asked) and room >= len(data := to_bytes(asked[shown])):
+        room -= len(data)
+        shown += 1
+    page, following = asked[:shown], first + shown + 1
+    if not page:
+        cut = asked[0].encode()[:room].decode(errors="ignore")
+        page = [cut, "(cut here: see the rest of this line with bash)"]
+        following += 1
     if following <= len(lines):
         page.append(f"(more follows: read on with offset={following})")
-    nothing = f"(nothing at offset {offset}: the file ends before it)"
-    return "\n".join(page) if page else nothing
-
-
-def head_of(text: str, tokens: int) -> str:
-    """The beginning of a text, so many tokens by `size` at most."""
-    while (whole := size(text)) > tokens:
-        text = text[: min(len(text) - 1, len(text) * tokens // whole)]
-    return text
+    return "\n".join(page)
 
 
 @tool
@@ -1670,7 +1659,7 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     lines = re.sub(r"(?m)^(?:\./)?(.{,400})(.*)", clipped, output).rstrip("\n")
     if lines and all(line.startswith("grep: ") for line in lines.split("\n")):
         raise ToolError(lines)
-    return cut_middle(lines) or "(no matches)"
+    return cut_text(lines, MAX_KEPT) or "(no matches)"
 
 
 def clipped(line: re.Match) -> str:

@@ -551,7 +551,7 @@ def test_over_a_megabyte_of_matches_as_shown_the_middle_is_left_out(
     Path("file").write_text(("x" * width + "\n") * count)
     lines = use("grep", pattern="x").split("\n")
     found = [line for line in lines if re.match(r"file:\d+:x{9}", line)]
-    assert ("characters left out" in "".join(lines)) == (len(found) < count) == cut
+    assert ("bytes are left out" in "".join(lines)) == (len(found) < count) == cut
 
 
 def test_over_10_mb_of_matches_are_an_error_that_says_what_to_do(error_of):
@@ -715,7 +715,7 @@ def test_of_9_mb_head_and_tail_are_kept(use):
     filling = "head -c 9000000 /dev/zero | tr '\\0' x"
     content = use("bash", command=f"echo first; {filling}; echo last", timeout=600)
     assert content.startswith("first\nxxx") and content.endswith("xxxlast\n")
-    assert "\n[8,000,011 characters left out]\n" in content
+    assert "\n[8,000,011 bytes are left out here]\n" in content
     assert len(content) < 1_001_000
 
 
