@@ -119,7 +119,6 @@ class Conversation:
 
     messages: list[dict] = field(default_factory=list)
     system: dict[str, str] = field(default_factory=dict)  # its parts; see `begin`
-    skills: dict[str, Path] = field(default_factory=dict)
     transcript: Path = TRANSCRIPT_DIR  # the file, once there is a line to write
     log_bytes: int = 0  # that this run wrote to it; negative: that it only read
     counted: int = 0  # tokens of the last request and its reply, says the API
@@ -1725,12 +1724,13 @@ def compact(agent: Agent, focus: str = "") -> str:
 @tool
 def load_skill(agent: Agent, name: str) -> str:
     """Read the instructions of a skill, before you do what it is for."""
-    if name not in agent.skills:
-        known = ", ".join(agent.skills) or "none"
+    skills = find_skills()
+    if name not in skills:
+        known = ", ".join(skills) or "none"
         raise ToolError(f"There is no skill {name!r}. There are: {known}.")
-    path = agent.skills[name]
-    body = front_matter(read_file(agent, str(path)))[1]
-    return f"{body}\n(The files of this skill are in {path.parent}.)"
+    folder = os.path.dirname(skills[name])
+    text = read_file(agent, str(skills[name]))
+    return f"{text}\n(The files of this skill are in {folder}.)"
 
 
 @tool
@@ -1751,7 +1751,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
             agent.emit(style, text if style == "wait" else f"{description}: {text}")
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    new = Conversation(system=agent.system, skills=agent.skills)
+    new = Conversation(system=agent.system)
     subagent = replace(agent, **vars(new), tools=tools, emit=emit)
     try:
         return take_turn(subagent, prompt)
@@ -1781,98 +1781,68 @@ and the project by what stands below, if anything does."""
 
 
 def begin(agent: Agent) -> None:
-    """Make a conversation ready for its first request.
+    """Make a conversation ready for its next request, within the limits as they are.
 
-    It gets its client and the model's limits, its system prompt, the same from now on
-    (rules and skills are read once), and its tools. What was taken up from a transcript
-    is cut to the limits.
+    It gets its client and the model's limits, its system prompt with rules and skills,
+    which stays the same from then on, and its tools. What was said before is cut to the
+    limits, and has no thinking, since another system prompt would make it invalid.
     """
     if agent.client is None:
         connect(agent)
-    (skills, _), most = find_skills(), agent.max_rules
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
-    parts = {"system prompt": prompt, "AGENTS.md": rules_text(agent, most)}
-    parts["skills"] = skill_list(skills, most)
-    agent.system = plain({name: t for name, t in parts.items() if t})
-    agent.skills = {name: path for name, (path, _) in skills.items()}
+    parts = {"system prompt": prompt, "AGENTS.md": rules(agent)}
+    parts["skills"] = cut_text(skill_list(), agent.max_rules)
+    agent.system = plain({name: text for name, text in parts.items() if text})
     agent.tools.pop("load_skill", None)
-    if skills:
+    if parts["skills"]:
         agent.tools["load_skill"] = TOOLS["load_skill"]
     if fixed_tokens(agent) > agent.threshold:
         agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
-    known = drop_thinking(
-        agent.messages
-    )  # the system prompt may be another than it was
+    known = drop_thinking(agent.messages)
     agent.messages = tool_result_budget(known, agent.max_results, save_result, 0)
     agent.known = 0
 
 
-def rules_text(agent: Agent, tokens: int) -> str:
-    """What the system prompt says of the rules; says so if it cuts them to `tokens`."""
-    path, text, _ = find_rules()
-    shown = cut_text(text, tokens)
-    if shown != text:
-        agent.emit("error", f"[rules] {path} is cut: over {tokens:,} tokens")
-    return quote("rules", shown, path) if path else ""
+def rules(agent: Agent) -> str:
+    """What the system prompt says of the rules, "" if there are none that can be used."""
+    with suppress(ToolError, OSError):
+        path, text = find_rules()
+        if text.strip():
+            return quote("rules", cut_text(text, agent.max_rules), path)
+    return ""
 
 
-def find_rules() -> tuple[str, str, list[str]]:
-    """(The path of the AGENTS.md or CLAUDE.md that counts, its text, what is wrong).
+def find_rules() -> tuple[str, str]:
+    """(The path of the AGENTS.md or CLAUDE.md that counts, its text), "" if there is none.
 
-    The nearest, from the workspace up to the root of its git repository; a line on each
-    that cannot be used. Path and text are "" if there is none.
+    It is the nearest, from the workspace up to the root of its git repository. Raises
+    ToolError or OSError if it cannot be used.
     """
-    here, faults = Path.cwd(), []
-    above = [here, *here.parents]
-    root = next((folder for folder in above if (folder / ".git").exists()), here)
-    folders = above[: above.index(root) + 1]
-    paths = [folder / name for folder in folders for name in ("AGENTS.md", "CLAUDE.md")]
-    for path in filter(os.path.lexists, paths):
-        shown = os.path.relpath(path)
-        try:
-            if (text := redact(text_in(inside(str(path), root)))).strip():
-                return shown, text, faults
-            raise ToolError("it is empty")
-        except (ToolError, OSError) as error:
-            faults.append(visible(f"[rules] {shown} is not used: {error}", "\n"))
-    return "", "", faults
+    above = [Path.cwd(), *Path.cwd().parents]
+    root = next((folder for folder in above if (folder / ".git").exists()), above[0])
+    for folder in above[: above.index(root) + 1]:
+        for path in folder / "AGENTS.md", folder / "CLAUDE.md":
+            if os.path.lexists(path):
+                return os.path.relpath(path), redact(text_in(inside(str(path), root)))
+    return "", ""
 
 
-def find_skills() -> tuple[dict[str, tuple[Path, str]], list[str]]:
-    """By name where each skill is and what for, and a line on each that is damaged."""
-    skills, faults = {}, []
-    for folder in Path(".agents/skills"), Path(".claude/skills"):
-        for path in sorted(folder.glob("*/SKILL.md")):
-            try:
-                fields, _ = front_matter(redact(text_in(inside(str(path)))))
-                skills.setdefault(fields["name"], (path, fields["description"][:1_024]))
-            except (ToolError, OSError) as error:
-                faults.append(visible(f"[skill] {path} is left out: {error}", "\n"))
-    return skills, faults
+def find_skills() -> dict[str, Path]:
+    """The SKILL.md of each skill of the workspace, by the name of its folder."""
+    folders = Path(".claude/skills"), Path(".agents/skills")  # of two the second counts
+    paths = [path for folder in folders for path in sorted(folder.glob("*/SKILL.md"))]
+    return {path.parent.name: path for path in paths}
 
 
-def skill_list(skills: dict[str, tuple[Path, str]], tokens: int) -> str:
-    """What the system prompt says of the skills, in about so many tokens, or ""."""
-    title = "Skills, to be read with load_skill before use:"
-    lines = [f"- {name}: {use}" for name, (_, use) in skills.items()]
-    sizes = itertools.accumulate(map(size, lines))
-    shown = [line for line, end in zip(lines, sizes) if end <= tokens]
-    more = [f"- and {len(lines) - len(shown)} more"] if lines[len(shown) :] else []
-    return "\n".join([title, *shown, *more]) if skills else ""
-
-
-def front_matter(text: str) -> tuple[dict[str, str], str]:
-    """(The fields at the head of a SKILL.md, the rest of it); raises ToolError.
-
-    A name at the start of a line, a colon, and a value up to the next such name.
-    """
-    head = re.match(r"(?s)\ufeff?---\s*\n(.*?)\n---[ \t\r]*(?:\n|\Z)", text)
-    found = re.findall(r"(?ms)^([\w-]+):(.*?)(?=^[\w-]+:|\Z)", head[1] if head else "")
-    marks = r"""^[>|][+-]? |^(["'])(.*)\1$"""  # of folded text; quotes around it
-    fields = {n: re.sub(marks, r"\2", " ".join(value.split())) for n, value in found}
-    if not head or not fields.get("name") or not fields.get("description"):
-        raise ToolError("it does not begin with --- and a name and a description")
-    return fields, text[head.end() :]
+def skill_list() -> str:
+    """What the system prompt says of the skills, a line each; "" if there are none."""
+    lines = ["Skills, to be read with load_skill before use:"]
+    for name, path in find_skills().items():
+        with suppress(ToolError, OSError):  # else it is left out
+            text = redact(text_in(inside(str(path))))
+            found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
+            lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
+    return "\n".join(lines) if lines[1:] else ""
 
 
 # ---- the terminal: the one place that prints ----
@@ -2273,7 +2243,7 @@ def import_sdk() -> None:
 
 def first_screen(agent: Agent, rules: str, skills: Iterable[str], unasked: bool) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    names = textwrap.shorten(", ".join(skills), 60, placeholder=" ...")
+    names = ", ".join(skills)
     known = [f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"]
     known += [os.path.basename(rules)] if rules else []
     known += [f"skills: {names}"] if names else []
@@ -2294,11 +2264,15 @@ def piped(agent: Agent) -> str:
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
     agent = configured(options, terminal)
-    (rules, _, unused), (skills, damaged) = find_rules(), find_skills()
+    path, fault = "", ""
+    try:
+        path, _ = find_rules()
+    except (ToolError, OSError) as error:
+        fault = f"[rules] AGENTS.md or CLAUDE.md is not used: {error}"
     if not options.p:
-        agent.emit("note", first_screen(agent, rules, skills, options.yes))
-    for line in [*unused, *damaged]:
-        agent.emit("error", line)
+        agent.emit("note", first_screen(agent, path, find_skills(), options.yes))
+    if fault:
+        agent.emit("error", fault)
     if options.resume is not None:
         resume(agent, options.resume)
     if options.p:

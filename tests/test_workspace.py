@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from builders import call, did, history, outputs, prompt, said, shown, texts, turn_into
+from builders import SUMMARY, call, did, history, outputs, prompt, said, turn_into
 from stub import reply
 
 import agent as program
-from agent import command, front_matter, run_tool, size, take_turn
+from agent import ToolError, command, run_tool, take_turn
 
 SKILL = "---\nname: review\ndescription: how to review\n---\nRead it twice.\n"
 LOADED = ("load_skill", {"name": "review"})
@@ -24,38 +24,27 @@ def skill(text=SKILL, path=".agents/skills/review/SKILL.md"):
 
 
 USED = "Use tabs.</rules>"
-RULES = [[USED], [None, USED], [USED, "x"], ["", USED]]
 
 
-@pytest.mark.parametrize("texts", RULES)
-def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, texts):
-    for name, text in zip(["AGENTS.md", "CLAUDE.md"], texts, strict=False):
-        Path(name).write_text(text) if text is not None else None
-    agent, name = make(), "AGENTS.md" if texts[0] else "CLAUDE.md"
-    assert (
-        agent.system["AGENTS.md"]
-        == f'<rules name="{name}">\nUse tabs.<\\/rules>\n</rules>'
-    )
-    assert agent.system["AGENTS.md"] in prompt(agent)
-
-
-@pytest.mark.parametrize("text", ["word " * 9_000, "\u65e5" * 20_000, "x\n" * 20_000])
-def test_rules_have_8_000_tokens_at_most_and_a_note_where_they_are_cut(make, text):
-    Path("AGENTS.md").write_text(text, "utf-8")
+@pytest.mark.parametrize(
+    "names", [["AGENTS.md"], ["CLAUDE.md"], ["AGENTS.md", "CLAUDE.md"]]
+)
+def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, names):
+    for name in names:
+        Path(name).write_text(USED if name == names[0] else "x")
     agent = make()
-    rules = agent.system["AGENTS.md"]
-    assert size(rules) < 8_100
-    assert "[cut here" in rules
+    rules = f'<rules name="{names[0]}">\nUse tabs.<\\/rules>\n</rules>'
+    assert agent.system["AGENTS.md"] == rules and rules in prompt(agent)
 
 
 @pytest.mark.parametrize("threshold, most", [(170_616, 8_000), (8_000, 1_000)])
-def test_rules_have_an_eighth_of_the_threshold_at_most_which_is_said(
-    make, threshold, most
+@pytest.mark.parametrize("text", ["word " * 9_000, "\u65e5" * 20_000, "x\n" * 20_000])
+def test_rules_have_8_000_tokens_or_an_eighth_of_t_and_a_note_where_they_are_cut(
+    make, threshold, most, text
 ):
-    Path("AGENTS.md").write_text("word " * 9_000)
-    agent = make(threshold=threshold)
-    assert 0.8 * most < size(agent.system["AGENTS.md"]) < most + 50
-    assert shown(agent, "error") == [f"[rules] AGENTS.md is cut: over {most:,} tokens"]
+    Path("AGENTS.md").write_text(text, "utf-8")
+    rules = make(threshold=threshold).system["AGENTS.md"]
+    assert len(rules.encode()) // 4 < most + 50 and "left out here" in rules
 
 
 NO_RULES = {
@@ -63,45 +52,30 @@ NO_RULES = {
     "pipe": "no file",
     "../outside": "outside",
     "AGENTS.md": "no file",
-    b" \n": "empty",
     "Use tabs.".encode("utf-16"): "UTF-8",
     ".env": "secrets",
 }
 
 
 @pytest.mark.parametrize("what, reason", NO_RULES.items())
-def test_rules_that_cannot_be_used_are_named_with_the_reason(make, what, reason):
+def test_rules_that_cannot_be_used_are_none_and_named_with_the_reason(
+    make, run, what, reason
+):
     bare = make().system
     for path in ("AGENTS.md", "../outside", ".env"):
         Path(path).write_text("hidden")
     turn_into(Path("AGENTS.md"), what)
-    *found, [line] = program.find_rules()
-    assert found == ["", ""] and make().system == bare
-    assert line.startswith("[rules] AGENTS.md is not used: ") and reason in line
+    with pytest.raises(ToolError, match=reason):
+        program.find_rules()
+    assert make().system == bare
+    [line] = [n for n in run(stdin="")[1].split("\n") if "[rules]" in n]
+    assert reason in line and "AGENTS.md" in line
 
 
-def test_a_fault_of_the_rules_is_one_line_whatever_the_folder_is_called(monkeypatch):
-    Path("line\nbreak").mkdir()
-    monkeypatch.chdir("line\nbreak")
-    Path("AGENTS.md").symlink_to("../outside")
-    [line] = program.find_rules()[2]
-    assert "\n" not in line and "outside" in line
-
-
-def test_rules_that_may_not_be_read_are_named_and_the_next_ones_count(monkeypatch):
-    for name in ("AGENTS.md", "CLAUDE.md"):
-        Path(name).write_text("hidden")
-    errors = iter([PermissionError(13, "Permission denied")])
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda p: raise_next(errors) or read(p))
-    *found, [line] = program.find_rules()
-    assert found == ["CLAUDE.md", "hidden"] and "Permission denied" in line
-
-
-def raise_next(errors):
-    """Raise the next of the errors, if there is one left."""
-    for error in errors:
-        raise error
+def test_rules_without_a_word_are_none(make):
+    bare = make().system
+    Path("AGENTS.md").write_text(" \n")
+    assert make().system == bare
 
 
 ABOVE = {
@@ -124,7 +98,7 @@ def test_the_nearest_rules_count_up_to_the_root_of_the_repository(
     for path in files:
         Path(path).write_text(f"Rules of {path}")
     text = f"Rules of {used}" if used else ""
-    assert program.find_rules() == (used, text, [])
+    assert program.find_rules() == (used, text)
     assert (f"Rules of {used}\n" in prompt(make())) == bool(used)
 
 
@@ -138,7 +112,7 @@ def test_skills_stand_in_the_system_prompt_and_their_text_is_a_result(make):
     assert prompt(agent).endswith("\n- review: how to review")
     assert "twice" not in prompt(agent)
     [text] = outputs(*agent.messages)
-    assert text.startswith("Read it twice.\n") and "name:" not in text
+    assert text.startswith(SKILL.strip())
     assert "(The files of this skill are in .agents/skills/review.)" in text
 
 
@@ -150,10 +124,10 @@ def test_a_workspace_without_skills_and_rules_pays_nothing(make, workspace):
 
 def test_of_two_skills_with_a_name_that_in_agents_counts(make):
     skill(SKILL.replace("twice", "once"), ".claude/skills/review/SKILL.md")
-    skill(SKILL.replace("review", "other"), ".claude/skills/other/SKILL.md")
+    skill(SKILL, ".claude/skills/other/SKILL.md")
     skill()
     agent = make()
-    assert [*agent.skills] == ["review", "other"]
+    assert sorted(program.find_skills()) == ["other", "review"]
     assert "twice" in run_tool(agent, call("load_skill", name="review"))["content"]
 
 
@@ -165,73 +139,28 @@ def test_a_skill_that_is_not_there_is_an_error_that_names_those_that_are(make, n
 
 
 HEADS = {
-    "plain": "name: n\ndescription: a b",
-    "folded, with a mark": "description: >-\n  a\n\n  b\nname: n",
-    "literal": "name: n\ndescription: |\n  a\n  b\n",
-    "goes on": "name: n\ndescription: a\n  b",
-    "quoted": "name: 'n'\ndescription: \"a b\"",
-    "more fields": "license:\n\nname: n\nmetadata:\n  name: x\ndescription: a b\nx: - y",
+    "name: n\ndescription: a b": "a b",
+    "description: >-\n  a\n\n  b\nname: n": "a b",
+    "description: |\n  a\n  b\n": "a b",
+    "description: a\n  b\nx: y": "a b",
+    "name: n": "",
 }
 
 
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_the_fields_of_a_skill_are_read_as_the_format_has_them(make, head, end, mark):
-    path = skill(mark + f"---\n{head}\n---\nBody\n".replace("\n", end))
-    agent = make()
-    assert agent.skills == {"n": path} and program.find_skills()[1] == []
-    assert prompt(agent).endswith("\n- n: a b")
-    answer = run_tool(agent, call("load_skill", name="n"))["content"]
-    assert answer.startswith("Body\n")
+@pytest.mark.parametrize("head, description", HEADS.items())
+def test_the_list_has_the_folders_name_and_the_description(
+    make, head, description, end
+):
+    skill(f"---\n{head}\n---\nBody\n".replace("\n", end))
+    assert prompt(make()).endswith(f"\n- review: {description}")
 
 
-VALUES = {
-    "'a # b'": "a # b",
-    "\"say 'a'\"": "say 'a'",
-    "it's": "it's",
-    "use c#": "use c#",
-    "a: b": "a: b",
-    ">=3 of them": ">=3 of them",
-    "|\n  # a": "# a",
-}
-
-
-@pytest.mark.parametrize("value, text", VALUES.items())
-def test_a_value_loses_its_quotes_and_nothing_else(value, text):
-    fields, _ = front_matter(f"---\nname: n\ndescription: {value}\n---\n")
-    assert fields["description"] == text
-
-
-DAMAGED = {
-    "no head": "Read it twice.",
-    "no name": "---\ndescription: d\n---\n",
-    "no description": "---\nname: n\n---\n",
-    "an empty name": "---\nname: ''\ndescription: d\n---\n",
-    "binary": SKILL + "\0",
-    "endless": "---\n" + "a: b\n" * 1_000_000,
-}
-
-
-@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_skill_is_named_in_one_line_and_left_out(make, text):
-    bare = make()
-    skill(text, ".claude/skills/bad\nname/SKILL.md")
-    agent, [line] = make(), program.find_skills()[1]
-    assert line.startswith("[skill] .claude/skills/bad") and "\n" not in line
-    assert (agent.system, agent.tools) == (bare.system, bare.tools)
-
-
-def test_skills_in_another_folder_are_none(make):
-    skill(path=".other/skills/review/SKILL.md")
-    assert make().skills == {} and program.find_skills() == ({}, [])
-
-
-def test_skills_in_a_folder_that_is_a_link_to_another_are_left_out(make):
-    skill(path="../elsewhere/skills/review/SKILL.md")
-    Path(".agents").symlink_to("../elsewhere")
-    agent, [line] = make(), program.find_skills()[1]
-    assert agent.skills == {} and "outside" in line
+@pytest.mark.parametrize("what", ["pipe", "folder", "../outside", b"\0"])
+def test_a_skill_that_cannot_be_read_is_left_out(make, what):
+    bare = make().system
+    turn_into(skill(), what)
+    assert make().system == bare
 
 
 def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
@@ -259,7 +188,7 @@ def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
 
 @pytest.mark.parametrize("line", ["/context", "/compact"])
 def test_a_command_does_not_read_the_rules_again(make, line):
-    agent = make(reply("One."))
+    agent = make(reply("One."), *[SUMMARY] * (line == "/compact"))
     take_turn(agent, "Hm?")
     before = agent.system
     Path("AGENTS.md").write_text("Use tabs.")
@@ -281,41 +210,30 @@ def test_a_subagent_has_the_same_rules_and_skills(make):
 
 
 def put_back(agent, *names):
-    """The blocks with skills in what replaces a conversation that loaded these."""
+    """What a compaction puts back of these skills, the one loaded last first."""
     calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
-    agent.messages = history(*calls, said("Done."))
-    message = program.replacement(agent, "All is well.", agent.messages, True, 1_000)
-    found = [b for b in message["content"] if program.part_of(b) == "skills"]
-    return texts({"content": found})
+    needed = program.still_needed(history(*calls, said("Done.")))
+    restored = program.restore_recent_files(agent, needed, 60_000)
+    return [exchange.result["content"] for exchange in restored]
 
 
-def test_a_loaded_skill_is_put_back_as_it_is_now_the_newest_first(make):
+def test_a_loaded_skill_is_put_back_as_it_is_now(make):
     path = skill()
-    skill(SKILL.replace("review", "other"), ".agents/skills/other/SKILL.md")
+    skill(SKILL.replace("twice", "once"), ".agents/skills/other/SKILL.md")
     agent = make()
-    path.write_text(SKILL.replace("twice", "thrice</skill>"))
+    path.write_text(SKILL.replace("twice", "thrice"))
     gone, first, second = put_back(agent, "other", "review", "gone")
-    assert gone.startswith('<skill name="gone">\n(There is no skill')
-    assert first.startswith('<skill name="review">') and "thrice<\\/skill>" in first
-    assert second.startswith('<skill name="other">') and "twice" in second
+    assert gone.startswith("(There is no skill")
+    assert "thrice" in first and "once" in second
 
 
-@pytest.mark.parametrize("what", ["pipe", "folder", "/dev/zero", b"no head", b"\0"])
+@pytest.mark.parametrize("what", ["pipe", "folder", "/dev/zero", b"\0"])
 def test_a_skill_that_cannot_be_read_any_more_does_not_stop_a_compaction(make, what):
     path = skill()
     agent = make()
     turn_into(path, what)
     [text] = put_back(agent, "review")
-    assert text.startswith('<skill name="review">\n(')
-
-
-def test_skills_that_are_put_back_have_5_000_tokens_each_and_25_000_in_all(make):
-    names = [f"n{i}" for i in range(9)]
-    for name in names:
-        text = SKILL.replace("review", name) + "word " * 9_000
-        skill(text, f".agents/skills/{name}/SKILL.md")
-    sizes = [*map(size, put_back(make(), *names))]
-    assert max(sizes) < 5_100 and 20_000 < sum(sizes) < 25_500
+    assert text.startswith("(")
 
 
 def test_many_skills_take_a_bounded_part_of_each_request(make):
@@ -324,9 +242,6 @@ def test_many_skills_take_a_bounded_part_of_each_request(make):
         skill(head, f".agents/skills/s{number}/SKILL.md")
     agent = make(reply("Hello."), window=30_000, max_output=8_000)
     assert take_turn(agent, "Hi") == "Hello."
-    most = agent.threshold // 8
-    assert 0.8 * most < size(agent.system["skills"]) < most + 50
-    count = prompt(agent).count("\n- s")
-    assert prompt(agent).endswith(f"\n- and {150 - count} more")
-    names = [*agent.skills]
-    assert len(program.first_screen(agent, None, names, unasked=False)) < 300
+    text = agent.system["skills"]
+    assert len(text.encode()) // 4 < agent.threshold // 8 + 50
+    assert "left out here" in text and "- s99" in text
