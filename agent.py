@@ -41,7 +41,6 @@ import termios
 import textwrap
 import threading
 import time
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -1270,8 +1269,8 @@ TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern
 NO_WORK = {"venv", "node_modules", "__pycache__", "build", "dist", "target"}
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TO_BE_COPIED = r"(example|sample|template)\.|.*[._-](example|sample|template|dist)\Z"
-SECRET = r"\.{1,2}(flask)?env(rc)?\d*([._~-].*)?|.+\.env\d*"  # names of files
-SECRET = re.compile(rf"(?is)(?!{TO_BE_COPIED})({SECRET})")
+ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-].*)?|.+\.env\d*"
+SECRET = re.compile(rf"(?is)(?!{TO_BE_COPIED})({ENV})")  # names of files
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
@@ -1854,23 +1853,18 @@ HELP = """\
 /clear            begin a new conversation
 /help             this list
 /quit, /exit      leave, as do quit, exit and Ctrl-D
-Ctrl-C stops what is being done. A line that ends in \\ goes
-on in the next; several pasted lines are one prompt."""
+Ctrl-C stops what is being done. Alt-Enter begins a new line;
+several pasted lines are one prompt."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
-COMMANDS = ("/compact", "/context", "/resume", "/clear", "/help", *LEAVE[:2])
 HISTORY = TRANSCRIPT_DIR / "history"
 MAX_LISTED = 20  # conversations
-MAX_SHOWN = 200  # lines of a change; `v` shows the rest
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 DIM, RED, GREEN, CYAN = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
 # of the styles of events that have one
 COLORS = dict.fromkeys(["note", "thinking", "tool", "result"], DIM)
 COLORS |= {"layer": CYAN, "error": RED, "failed": RED, "added": GREEN, "removed": RED}
-PROSE = ("text", "thinking", "answer", "plain", "plan")  # shown as it is written
-STEERS = r"\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"  # but for this
-# letters and marks that show nothing
-UNSEEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164"
-UNSEEN += "\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef"
+# not printable, says Python, but people write it: joiners, a soft hyphen, spaces
+WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
 
 
 @dataclass
@@ -1907,7 +1901,7 @@ def print_event(terminal: Terminal, style: str, text: str) -> None:
     """Print an event below the one before; text that is written after a blank line."""
     if style in STREAMED and not terminal.streams:
         return
-    text = laid_out(style, escaped(text, STEERS) if style in PROSE else visible(text))
+    text = laid_out(style, visible(text))
     if style == "text":
         start, end = "" if terminal.last else "\n", ""
         terminal.last = (terminal.last + text)[-1:]
@@ -1921,15 +1915,9 @@ def print_event(terminal: Terminal, style: str, text: str) -> None:
 
 
 def visible(text: str, more: str = "") -> str:
-    """`text` with all that one cannot see, that reorders it, or `more` as escapes."""
-    letters = {*text} - {*"\n\t\xa0\u3000"}  # the spaces that are often written
-    unseen = {c for c in letters if not c.isprintable()} | {*more}
-    return escaped(text, UNSEEN + re.escape("".join(unseen)))
-
-
-def escaped(text: str, letters: str) -> str:
-    """`text` with each of these, as within [] of a regular expression, as an escape."""
-    return re.sub(f"[{letters}]", lambda found: ascii(found[0])[1:-1], text)
+    """`text` with all that could steer the terminal or hide, or is in `more`, escaped."""
+    odd = {c for c in {*text} - {*WRITTEN} if not c.isprintable()} | {*more}
+    return "".join(ascii(c)[1:-1] if c in odd else c for c in text)
 
 
 def laid_out(style: str, text: str) -> str:
@@ -1951,10 +1939,7 @@ def laid_out(style: str, text: str) -> str:
 
 def cut_to_screen(text: str, rows: int = 1) -> str:
     """As much of a line as fits into so many rows of the screen."""
-    text, columns = text.expandtabs(), rows * shutil.get_terminal_size().columns - 2
-    wide = (unicodedata.east_asian_width(char) in "WF" for char in text[:columns])
-    widths = itertools.accumulate(1 + w for w in wide)
-    return text[: sum(width <= columns for width in widths)]
+    return text.expandtabs()[: rows * shutil.get_terminal_size().columns - 2]
 
 
 def clock(terminal: Terminal) -> None:
@@ -1964,7 +1949,8 @@ def clock(terminal: Terminal) -> None:
         with terminal.lock:
             if terminal.since and terminal.last in ("", "\n"):
                 seconds = time.monotonic() - terminal.since
-                line = cut_to_screen(f"{seconds:.0f} s: {visible(terminal.waiting)}")
+                line = f"{seconds:.0f} s: {visible(terminal.waiting)}"
+                line = line[: shutil.get_terminal_size().columns // 2]  # some are wide
                 terminal.erase = "\r\x1b[K"
                 print(terminal.erase + line, end="", file=terminal.out, flush=True)
 
@@ -1986,20 +1972,13 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
 
 
 def answer_to(terminal: Terminal, name: str, what: str) -> str:
-    """Show what a tool is to do, all of it on `v`; returns what the person answers."""
+    """Show what a tool is to do, all of it; returns what the person answers."""
     termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
-    lines, answer = what.rstrip().split("\n"), "v"
-    most = len(lines) if name == "bash" else MAX_SHOWN
-    while answer.lower() == "v":
-        for line in lines[:most]:
-            show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
-        lines, most = lines[most:], len(lines)
-        if lines:
-            show(terminal, "plain", f"  ({len(lines):,} more lines: v shows them)")
-        question = f"Run {name}? y: yes, a: always until /clear, n or why not"
-        show(terminal, "plain", question)
-        answer = sys.stdin.readline().strip()
-    return answer
+    for line in what.rstrip().split("\n"):
+        show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
+    question = f"Run {name}? y: yes, a: always until /clear, n or why not"
+    show(terminal, "plain", question)
+    return sys.stdin.readline().strip()
 
 
 def meter(tokens: float, most: int) -> str:
@@ -2074,13 +2053,10 @@ def command(agent: Agent, line: str) -> None:
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is a command, or begins as one or nearly so: no path, no prose."""
+    """Whether a line is a command, or is meant as one: /word, and no path."""
     name = line.partition(" ")[0]
-    near = name[:1] == "/" and difflib.get_close_matches(name, COMMANDS, cutoff=0.8)
-    if name in COMMANDS or line in LEAVE:
-        return True
-    meant = near or re.fullmatch(r"/\w*", line)
-    return bool(meant) and not os.path.exists(name.rstrip("/"))
+    meant = re.fullmatch(r"/\w*", name) and not os.path.exists(name.rstrip("/"))
+    return line in LEAVE or bool(meant)
 
 
 def list_conversations(agent: Agent) -> None:
@@ -2102,46 +2078,34 @@ def show_last(agent: Agent) -> None:
 
 
 def line_editor() -> Any:
-    """What edits the lines and knows earlier prompts, None where Python lacks it."""
+    """What edits the lines and knows earlier ones, None where Python lacks it."""
     with suppress(ImportError):
         import readline
 
         readline.parse_and_bind("set enable-bracketed-paste on")
-        readline.set_auto_history(False)
+        readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
         with suppress(OSError):
-            if HISTORY.is_symlink() or not HISTORY.is_file():
-                HISTORY.unlink()  # a link or a pipe, which is not ours
-            for line in HISTORY.read_bytes().splitlines():
-                with suppress(ValueError, TypeError):  # no text, or a torn line
-                    readline.add_history(json.loads(line))
+            readline.read_history_file(HISTORY)
         return readline
 
 
-def keep_prompt(editor: Any, prompt: str) -> None:
-    """Let a prompt be called back, also in later runs."""
-    editor.add_history(prompt)
-    with suppress(AgentError):
-        append(HISTORY, to_bytes(prompt) + b"\n")
-
-
-def read_prompt() -> str:
-    """What the person types; a line that ends in a backslash goes on in the next."""
-    mark, more = ("\n> ", "... ") if sys.stdin.isatty() else ("", "")
-    line = input(mark)
-    while line.endswith("\\"):
-        line = f"{line[:-1]}\n{input(more)}"
-    return line.strip()
+def keep_line(editor: Any) -> None:
+    """Let the last line be called back in later runs, too."""
+    with suppress(AgentError, OSError, AttributeError):  # not all have such a function
+        append(HISTORY, b"")  # a file that only the user can read
+        editor.append_history_file(1, HISTORY)
 
 
 def repl(agent: Agent, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
-    editor = line_editor() if sys.stdin.isatty() else None
+    editor, mark = line_editor() if sys.stdin.isatty() else None, ""
+    mark = "\n> " if editor else ""
     while True:
         try:
             while not line:
-                line = read_prompt()
-            if editor and not is_command(line):
-                keep_prompt(editor, line)
+                line = input(mark).strip()
+                if editor and line:
+                    keep_line(editor)
             work_on(agent, line)
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
             agent.emit("error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
@@ -2168,7 +2132,6 @@ NUMBERS = ("CONTEXT_WINDOW", "THRESHOLD", "CLEAR_ABOVE", "KEEP_RECENT")
 NUMBERS += ("KEEP_TOKENS", "MIN_SAVINGS", "MAX_MESSAGES")
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
 PACKAGES = ("anthropic", "dotenv")  # as Python names them
-PIPE_SECONDS = 3  # that what is piped into -p may take before a line says so
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
 
 
@@ -2206,12 +2169,9 @@ def load_settings() -> None:
     import dotenv
 
     env = Path(__file__).resolve().with_name(".env")
-    try:
-        dotenv.load_dotenv(env)
-    except ValueError as error:
-        raise AgentError(f"{env} cannot be read: {error}.") from error
-    for name in os.environ.keys() & KEY_NAMES:
-        os.environ[name] = os.environ[name].strip()  # a file often ends in a line break
+    dotenv.load_dotenv(env)
+    for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
+        os.environ[name] = os.environ[name].strip()  # a space is easily copied with it
     if not any(map(os.environ.get, KEY_NAMES)):
         raise AgentError(f"No API key: set ANTHROPIC_API_KEY in the shell or in {env}.")
 
@@ -2235,12 +2195,6 @@ def connect(agent: Agent) -> None:
     agent.client = client
 
 
-def import_sdk() -> None:
-    """Load the SDK while the person types: that takes a second."""
-    with suppress(Exception):  # `connect` says what is wrong with it
-        import anthropic  # noqa: F401
-
-
 def first_screen(agent: Agent, rules: str, skills: Iterable[str], unasked: bool) -> str:
     """Two lines: what works where, and what it knows of the folder."""
     names = ", ".join(skills)
@@ -2249,16 +2203,6 @@ def first_screen(agent: Agent, rules: str, skills: Iterable[str], unasked: bool)
     known += [f"skills: {names}"] if names else []
     known += ["--yes: tools run unasked"] if unasked else []
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([*known, "/help"])
-
-
-def piped(agent: Agent) -> str:
-    """What comes on standard input, to its end; after 3 s a line says that it waits."""
-    note = "waiting for the end of what is piped in"
-    signal.signal(signal.SIGALRM, lambda *_: agent.emit("note", note))
-    signal.setitimer(signal.ITIMER_REAL, PIPE_SECONDS)
-    data = sys.stdin.buffer.read()
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    return data.decode(errors="replace")
 
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
@@ -2278,16 +2222,16 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     if options.p:
         answer_once(agent, options.prompt)
     else:
-        threading.Thread(target=import_sdk, daemon=True).start()
         repl(agent, options.prompt)
 
 
 def answer_once(agent: Agent, prompt: str) -> None:
-    """Print the answer to what is piped in and then the prompt, "" or "-" if none."""
-    said = "" if prompt == "-" else prompt
-    if not said or not sys.stdin.isatty():
-        said = f"{piped(agent)}\n\n{said}".strip()
-    print(escaped(take_turn(agent, said), STEERS), flush=True)
+    """Print the answer to what is piped in and then the prompt."""
+    if not prompt or not sys.stdin.isatty():
+        agent.emit("wait", "waiting for the end of what is piped in")
+        piped = sys.stdin.buffer.read().decode(errors="replace")
+        prompt = f"{piped}\n\n{prompt}".strip()
+    print(visible(take_turn(agent, prompt)), flush=True)
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -2308,29 +2252,23 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def open_streams() -> None:
-    """Let a standard stream that is closed be empty, and all of them take any text."""
-    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for the run
-        getattr(sys, name).reconfigure(errors="replace")
-
-
 def handle_signals() -> None:
     """Let Ctrl-C stop what is done, two at once as one; SIGTERM and a hangup end it."""
-    stopped = float("-inf")  # seconds, when a Ctrl-C last did so
+    last = float("-inf")  # seconds, when Ctrl-C last stopped something
 
-    def handle(number: int, _: Any) -> None:
-        nonlocal stopped
-        if number != signal.SIGINT:
-            sys.exit(143)
-        if time.monotonic() - stopped > SAME_CTRL_C:
-            stopped = time.monotonic()
+    def stop(*_: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last > SAME_CTRL_C:
+            last = time.monotonic()
             raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    def leave(*_: Any) -> None:
+        sys.exit(143)
+
+    handlers = {signal.SIGINT: stop, signal.SIGTERM: leave, signal.SIGHUP: leave}
+    for number, handler in handlers.items():
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            signal.signal(number, handle)
+            signal.signal(number, handler)
 
 
 def play_demo(scene: int) -> int:
@@ -2346,8 +2284,10 @@ def play_demo(scene: int) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the program; returns its exit status."""
-    open_streams()
     options = arguments(argv)
+    streams: Any = sys.stdin, sys.stdout, sys.stderr
+    for stream in streams:
+        stream.reconfigure(errors="replace")  # any text can be typed and shown
     out = sys.stderr if options.p else sys.stdout
     terminal = Terminal(out, streams=not options.p)
     if out.isatty() and os.environ.get("TERM") != "dumb":
@@ -2370,5 +2310,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.unraisablehook = lambda _: None  # of what a Ctrl-C left half made
     sys.exit(main())

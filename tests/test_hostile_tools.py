@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from builders import call, history, lines_of, outputs, read, turn_into
@@ -879,19 +878,6 @@ def test_a_key_too_short_to_be_one_does_not_shred_the_output(use, monkeypatch, s
     assert use("bash", command="echo lm-studio-123456") == "[redacted]\n"
 
 
-# --- What cannot be seen ---
-
-HIDDEN = "\u061c\u2028\u2029\u200b\u202e\u2066\ufeff\xad\U000e0041\U000e0100\ufe00"
-HIDDEN += "\u034f\u3164\u2800\r\x1b\x7f\x9b\ue000\ud800"
-SEEN = "a \t\n\u65e5\u3000\xe9\u0301\u05d0\u0639\U0001f600\u2764\ufe0f\xa0"
-
-
-@pytest.mark.parametrize("char", HIDDEN + SEEN, ids=ascii)
-def test_what_one_cannot_see_is_shown_as_an_escape_and_all_else_stays(char):
-    shown = char if char in SEEN else ascii(char)[1:-1]
-    assert program.visible(f"a{char}b") == f"a{shown}b"
-
-
 # --- After a compaction ---
 
 BROKEN = ["nothing", "folder", "pipe", b"\0", "file", "../secret"]
@@ -906,15 +892,3 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
     [exchange] = program.restore_recent_files(make(), needed, 9_000)
     text = exchange.result["content"]
     assert re.fullmatch(r"\(.+\)", text) and "hidden" not in text
-
-
-@pytest.mark.parametrize("what", ["../victim", "pipe", "folder"])
-def test_a_history_that_is_no_file_is_neither_read_nor_written(monkeypatch, what):
-    Path("victim").write_text("mine\n")
-    Path(".transcripts").mkdir()
-    Path(".transcripts/history").touch()
-    turn_into(Path(".transcripts/history"), what)
-    monkeypatch.setitem(sys.modules, "readline", Mock())
-    program.keep_prompt(editor := program.line_editor(), "a prompt")
-    editor.add_history.assert_called_once_with("a prompt")
-    assert Path("victim").read_text() == "mine\n"

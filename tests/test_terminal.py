@@ -329,7 +329,7 @@ def test_ctrl_c_counts_unless_it_comes_within_0_3_s_of_one_that_did(monkeypatch)
 
 def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(monkeypatch):
     come = Mock(side_effect=[SystemError("an exception set"), EOFError()])
-    monkeypatch.setattr(program, "read_prompt", come)
+    monkeypatch.setattr("builtins.input", come)
     shown = []
     program.repl(program.Agent(emit=lambda *event: shown.append(event)), "")
     assert "Ctrl-D" in str(shown)
@@ -375,16 +375,10 @@ def test_enter_n_and_no_are_a_no_without_a_reason(ask, answer):
         ask(program.Agent(), "ls", answer)
 
 
-@pytest.mark.parametrize("answer", ["yes and no", "view", "Not there!"])
+@pytest.mark.parametrize("answer", ["yes and no", "v", "Not there!"])
 def test_any_other_answer_is_a_no_and_its_reason(ask, answer):
     with pytest.raises(program.ToolError, match=f"saying: {answer}"):
         ask(program.Agent(), "ls", answer)
-
-
-def test_where_v_has_nothing_more_to_show_the_question_comes_again(ask):
-    shown = ask(agent := program.Agent(), "ls", "v", "V", "a")
-    assert shown.count("Run bash?") == 3 and shown.count("ls") == 1
-    assert agent.allowed == {"bash"}
 
 
 @pytest.mark.parametrize("end", ["\n", "\x04"])
@@ -396,19 +390,11 @@ def test_enter_and_ctrl_d_at_a_question_are_a_no(person, stub, end):
     assert not (person.folder / "file").exists()
 
 
-@pytest.mark.parametrize(
-    "tool, lines, first",
-    [("edit_file", 200, 200), ("edit_file", 201, 200), ("bash", 999, 999)],
-)
-def test_a_command_is_shown_whole_and_of_a_change_200_lines_then_v_the_rest(
-    ask, tool, lines, first
-):
-    what = "\n".join(f"+{n}" for n in range(lines)) + "\n"
-    shown = ask(program.Agent(), what, *["v"] * (lines > first), "y", tool=tool)
-    before, *after = shown.split(f"  ({lines - first:,} more lines: v shows them)\n")
-    assert re.findall(r"\+(\d+)", before)[-1] == str(first - 1)
-    assert [re.findall(r"\+(\d+)", rest) for rest in after] == [["200"]][: len(after)]
-    assert len(after) == (lines > first)
+@pytest.mark.parametrize("tool", ["edit_file", "bash"])
+def test_a_command_and_a_change_are_shown_whole_above_the_question(ask, tool):
+    what = "\n".join(f"+{n}" for n in range(999)) + "\n"
+    *lines, question, _ = ask(program.Agent(), what, "y", tool=tool).split("\n")
+    assert lines == [f"  +{n}" for n in range(999)] and question.startswith("Run ")
 
 
 def test_an_edit_is_asked_for_as_a_diff(person, stub):
@@ -497,30 +483,18 @@ def test_compact_summarises_with_the_focus_that_was_given(person, stub):
     assert "[compact]" in shown and ".transcripts/transcript_" in shown
     assert "the names of the files" in str(stub.requests[-1]["messages"][-1])
     person.say("next", "Go on.")
-    first, second = stub.requests[-1]["messages"]
-    assert "Seen." in str(first) and "what is it?" in str(first)
-    assert second == typed("next")
+    first, summary, answer, second = stub.requests[-1]["messages"]
+    assert first == typed("what is it?") and "Seen." in str(summary)
+    assert answer["role"] == "assistant" and second == typed("next")
 
 
-def test_context_shows_what_a_summary_brought_back_in_rows_of_their_own(person, stub):
-    (person.folder / "file").write_text("text\n" * 100)
-    stub.enqueue(reply(calls=[("read_file", {"path": "file"})]))
-    stub.enqueue(reply("So it is. " * 2000), reply("<summary>Seen.</summary>"))
-    person.say("what is it?", "So it is.")
-    person.say("/compact")
-    assert {"summary", "your words", "files"} <= {*context_of(person)}
-
-
-def test_context_sums_up_what_was_sent_and_what_forgetting_saved(make):
+def test_context_sums_up_what_was_sent(make):
     agent = make(reply("One."), reply("Two."))
     program.take_turn(agent, "first")
-    agent.forgotten += 1_000
     program.take_turn(agent, "second")
-    sent, read, unforgotten = (agent.bill[k] for k in ("sent", "read", "unforgotten"))
-    assert unforgotten == sent + 1_000
     table = program.context_table(agent)
+    sent, read = agent.bill["sent"], agent.bill["read"]
     assert f"sent so far: {sent:,} tokens, {read / sent:.0%} of them" in table
-    assert f"it would be {unforgotten:,} if nothing had been forgotten" in table
     assert table.endswith(f"transcript: {agent.transcript}")
 
 
@@ -576,20 +550,11 @@ def test_one_answer_is_shown_of_a_conversation_that_is_taken_up(make):
     assert agent.events == [("plain", "\n> new"), ("text", "New.\n")]
 
 
-def test_of_a_stopped_request_is_shown_that_it_was_stopped(make):
-    agent = make()
-    for message in typed("delete it"), program.user(program.UNANSWERED):
-        program.commit(agent, message)
-    program.show_last(agent)
-    assert agent.events == [("plain", f"\n> delete it\n{program.UNANSWERED}")]
-
-
-def test_with_nothing_to_compact_compact_says_so_whatever_failed_before(make):
-    agent = make(failures=program.MAX_FAILURES, messages=[typed("Hi"), said("Hello.")])
+def test_with_nothing_to_compact_compact_says_so_and_asks_nothing(make):
+    agent = make(messages=[typed("Hi")])
     program.work_on(agent, "/compact")
     assert shown_by(agent, "layer") == ["[compact] nothing to compact"]
-    assert not program.auto_compact(agent)
-    assert shown_by(agent, "layer")[1:] == ["[auto_compact] nothing to compact"]
+    assert agent.client.requests == []
 
 
 def test_what_a_subagent_waits_for_is_shown_as_what_the_agent_waits_for(make):
@@ -625,23 +590,20 @@ def test_what_is_no_command_gets_one_line_that_names_help(person, stub, line):
     assert "/help" in said and prompt == ["", "> "] and stub.requests == []
 
 
-PROMPTS = [
-    "/etc/hosts: what is it?",
-    "/home is full, why?",
-    "/usr/",
-    "/s is for sarcasm",
-    "/tmp",
-]
-PROMPTS += ["exit the loop early", "quit it", "/" + "x" * 5_000 + " is long"]
+PROMPTS = ["/etc/hosts: what is it?", "/home is full, why?", "/usr/", "/tmp"]
+PROMPTS += ["exit the loop early", "quit it"]
 
 
-@pytest.mark.parametrize("line", PROMPTS, ids=lambda line: line[:9])
+@pytest.mark.parametrize("line", PROMPTS)
 def test_a_path_and_prose_are_no_commands(line):
     assert not program.is_command(line)
 
 
-@pytest.mark.parametrize("line", [*program.COMMANDS, "/compact all", "/exit now"])
-def test_commands_are_none_but_with_their_slash_or_alone(line):
+COMMANDS = ["/compact", "/compact all", "/context", "/resume 2", "/clear", "/help"]
+
+
+@pytest.mark.parametrize("line", [*COMMANDS, "/exit now", "/hlep"])
+def test_a_slash_and_a_word_are_a_command_or_meant_as_one(line):
     assert program.is_command(line) and not program.is_command(f"{line[1:]} it")
 
 
@@ -650,39 +612,28 @@ def test_an_empty_line_does_nothing(person, stub):
     assert stub.requests == []
 
 
-def test_a_pasted_paragraph_is_one_prompt_and_so_is_a_line_that_goes_on(person, stub):
+def test_a_pasted_paragraph_is_one_prompt_and_alt_enter_begins_a_new_line(person, stub):
     stub.enqueue(reply("Pasted."), reply("Went on."))
     person.press("\x1b[200~one\rtwo\rthree\x1b[201~")
     person.say("", "Pasted.")
-    person.press("four\\\n")
-    person.say("five", "Went on.")
+    person.say("four\x1b\rfive", "Went on.")
     said = [request["messages"][-1]["content"] for request in stub.requests]
     assert said == ["one\ntwo\nthree", "four\nfive"]
     assert b"\x1b[?2004h" in person.raw  # or no terminal marks what is pasted
 
 
-def test_what_was_typed_can_be_called_back_in_another_run(person, shared, stub):
-    stub.enqueue(*[reply("Yes.")] * 3)
-    person.say("def f():\\\n    return 1", "Yes.")
-    person.say("second", "Yes.")
+def test_what_was_typed_can_be_called_back_in_another_run_commands_too(
+    person, shared, stub
+):
+    stub.enqueue(*[reply("Yes.")] * 2)
+    person.say("the first prompt", "Yes.")
+    person.say("/help")
     history = person.folder / ".transcripts/history"
     assert history.stat().st_mode & 0o777 == 0o600
     with shared.desk.person() as another:
-        another.say("\x10\x10", "Yes.")  # Ctrl-P: the one before
-    assert stub.requests[-1]["messages"][-1]["content"] == "def f():\n    return 1"
-
-
-def test_history_holds_each_prompt_as_it_was_typed_and_no_command(monkeypatch):
-    lines = ["one", "/quit", "two\nlines", "exit", "a \\\nb", "/help", "last"]
-    monkeypatch.setattr(program, "read_prompt", Mock(side_effect=[*lines, EOFError]))
-    monkeypatch.setattr(program, "work_on", Mock())
-    monkeypatch.setattr(program.sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setitem(sys.modules, "readline", Mock())
-    program.repl(program.Agent(), "")
-    monkeypatch.setitem(sys.modules, "readline", later := Mock())
-    program.line_editor()
-    called_back = [call.args[0] for call in later.add_history.call_args_list]
-    assert called_back == ["one", "two\nlines", "a \\\nb", "last"]
+        another.say("\x10", "/compact")  # Ctrl-P: the one before
+        another.say("\x10\x10", "Yes.")
+    assert stub.requests[-1]["messages"][-1]["content"] == "the first prompt"
 
 
 def test_a_line_can_be_edited_while_it_is_typed(person, stub):
@@ -699,26 +650,20 @@ def test_a_line_can_be_edited_while_it_is_typed(person, stub):
     [
         (HOSTILE, r"\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"),
         ("sure\rnever\b\x7f\0", r"sure\rnever\x08\x7f\x00"),
-        ("\u2066\u2069\u200f", r"\u2066\u2069\u200f"),
-        ("\u061c\u2028\u200b\u00ad", r"\u061c\u2028\u200b\xad"),
-        ("\u034f\u3164\ufe00\U000e0100", r"\u034f\u3164\ufe00\U000e0100"),
-        ("\U000e0041", r"\U000e0041"),
-        ("lines\n\tand \u65e5\u672c\u8a9e", "lines\n\tand \u65e5\u672c\u8a9e"),
+        ("\u2066a\u2069\u061c\u2028\U000e0041", r"\u2066a\u2069\u061c\u2028\U000e0041"),
+        ("a\ud800b\u200b", r"a\ud800b\u200b"),
     ],
 )
-def test_control_characters_are_made_visible_and_nothing_else(text, shown):
+def test_what_steers_hides_or_reorders_is_made_visible(text, shown):
     assert program.visible(text) == shown
 
 
 WRITTEN = [
     "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
-    "\u0915\u094d\u200d\u0937",
-]
-WRITTEN += [
     "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f",
-    "soft\u00adhyphen",
+    "soft\u00adhyphen, 10\u202f000\xa0km\u3000\u65e5\u672c",
+    "lines\n\tand tabs",
 ]
-WRITTEN += ["\ufeffa\u200b \u05d0\u200f!", "lines\n\tand tabs"]
 
 
 @pytest.mark.parametrize("text", WRITTEN, ids=ascii)
@@ -726,16 +671,6 @@ def test_an_answer_is_shown_and_printed_as_it_is_written(run, api, text):
     api.enqueue(reply(text), reply(text))
     assert run("-p", "Say it")[:2] == (0, f"{text}\n")
     assert f"\n{text}\n[" in run(stdin="Say it\n")[1]
-
-
-def test_what_steers_a_terminal_or_reorders_text_is_an_escape_in_answers_too():
-    shown = r"\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"
-    assert program.escaped(HOSTILE, program.STEERS) == shown
-    assert (
-        program.escaped("sure\rnever\b\x7f\0", program.STEERS)
-        == r"sure\rnever\x08\x7f\x00"
-    )
-    assert program.escaped("\u2066a\u2069", program.STEERS) == r"\u2066a\u2069"
 
 
 def test_a_line_after_each_answer_says_how_full_the_context_is(person, stub):
@@ -747,18 +682,17 @@ def test_a_line_after_each_answer_says_how_full_the_context_is(person, stub):
     assert int(cached) > 50
 
 
-def test_two_lines_say_first_what_works_where_and_what_it_knows(run, make):
+def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
     Path("AGENTS.md").write_text("Be brief.")
     first, second, *_ = run(MODEL_ID="some-model")[1].split("\n")
     assert first == f"some-model in {Path.cwd()}"
     assert "170,616" in second and second.endswith("; AGENTS.md; /help")
-    for name in [*"abcdef", "g" * 50]:
+    for name in "ab":
         (folder := Path(".agents/skills", name)).mkdir(parents=True)
         text = f"---\nname: {name}\ndescription: use\n---\n"
         (folder / "SKILL.md").write_text(text)
-    known = "; skills: a, b, c, d, e, f, ...; --yes: tools run unasked; /help"
-    rules, skills = program.find_rules()[0], [*program.find_skills()[0]]
-    assert known in program.first_screen(make(), rules, skills, unasked=True)
+    known = "; AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
+    assert run("--yes")[1].split("\n")[1].endswith(known)
 
 
 def test_the_prompt_waits_neither_for_the_sdk_nor_for_the_network(desk):
@@ -884,15 +818,9 @@ def test_of_thinking_three_lines_are_shown_when_it_ends(monkeypatch):
     assert out.getvalue() == f"12345 6789{'abc' * 8}\n\nSo. So."
 
 
-def test_a_line_is_cut_to_the_columns_of_the_screen_wide_characters_count_two(
-    monkeypatch,
-):
+def test_a_line_is_cut_to_the_columns_of_the_screen(monkeypatch):
     monkeypatch.setenv("COLUMNS", "12")
     assert program.cut_to_screen("abcdefghijklm") == "abcdefghij"
-    assert (
-        program.cut_to_screen("\u65e5\u672c\u8a9e" * 3)
-        == "\u65e5\u672c\u8a9e\u65e5\u672c"
-    )
 
 
 def test_each_call_is_one_line_however_long_it_is(person, stub):
@@ -949,7 +877,6 @@ def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
     [
         (["-p", "What?"], "piped\ntext\n", ["piped\ntext\n\n\nWhat?"]),
         (["-p"], "first line\nsecond line", ["first line\nsecond line"]),
-        (["-p", "-"], "first line\nsecond line", ["first line\nsecond line"]),
         (["question"], "and?\n", ["question", "and?"]),
     ],
 )
@@ -962,20 +889,19 @@ def test_what_comes_on_standard_input_is_the_prompt_or_more_of_it(
     assert said == prompts
 
 
-@pytest.mark.parametrize("seconds, said", [(0.02, 1), (PATIENCE, 0)])
-def test_a_pipe_is_read_to_its_end_and_after_a_while_a_line_says_so(
-    monkeypatch, make, seconds, said
-):
+def test_a_pipe_is_read_to_its_end_and_what_it_waits_for_is_said(monkeypatch, make):
     reading, writing = os.pipe()
-    monkeypatch.setattr(program, "PIPE_SECONDS", seconds)
-    late = threading.Timer(0.2, os.write, [writing, b" and late"])
-    last = threading.Timer(0.4, os.close, [writing])
+    late = threading.Timer(0.1, os.write, [writing, b" and late"])
+    last = threading.Timer(0.2, os.close, [writing])
+    waits = []
+    agent = make(reply("Yes."), emit=lambda *event: waits.append(event))
     with os.fdopen(reading) as pipe:
         monkeypatch.setattr(sys, "stdin", pipe)
         os.write(writing, b"soon\xff")  # no UTF-8
         late.start(), last.start()
-        assert program.piped(agent := make()) == "soon\ufffd and late"
-    assert len(shown_by(agent, "note")) == said
+        program.answer_once(agent, "What?")
+    assert agent.messages[0]["content"] == "soon\ufffd and late\n\nWhat?"
+    assert waits[0] == ("wait", "waiting for the end of what is piped in")
 
 
 @pytest.mark.parametrize("prompt", ["", "  \n"])
@@ -988,16 +914,6 @@ def test_two_prompts_of_which_one_would_be_lost_are_a_mistake(run, capsys):
     with pytest.raises(SystemExit, match="2"):
         run("-p", "one", "two")
     assert "prompt" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("options", ["<&-", "-p <&-", ">&- </dev/null", "2>&- <&-"])
-def test_a_closed_stream_is_an_empty_one(desk, options):
-    command = f'exec "$0" "$1" {options}'
-    argv = ["bash", "-c", command, *desk.argv()]
-    told = {"cwd": desk.folder, "env": desk.settings(), "timeout": PATIENCE}
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, **told)
-    assert done.returncode == ("-p" in options)
-    assert "Traceback" not in done.stdout + done.stderr and "Errno" not in done.stderr
 
 
 def test_a_command_that_removes_the_workspace_does_not_end_the_prompt(desk):

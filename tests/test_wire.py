@@ -219,9 +219,10 @@ def test_an_address_or_a_key_that_cannot_be_used(run, pauses, setting, named):
     assert named in err.splitlines()[-1] and "two-lines" not in err
 
 
-def test_a_key_that_ends_in_a_line_break_is_the_key(run, api):
+def test_spaces_around_a_key_or_an_address_are_no_part_of_it(run, api):
     api.enqueue(reply(WHOLE))
-    assert run("-p", "Hi", ANTHROPIC_API_KEY="test-key-0123456789\n")[0] == 0
+    padded = {"ANTHROPIC_BASE_URL": f" {api.url}", "ANTHROPIC_API_KEY": "test-key\n"}
+    assert run("-p", "Hi", **padded)[:2] == (0, WHOLE + "\n")
 
 
 @pytest.mark.parametrize("status, times", [(400, 1), (401, 1), (529, 5)])
