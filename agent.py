@@ -600,6 +600,9 @@ grep, for what you need to know of the work so far."""
 UNANSWERED = """\
 [This was stopped, or it failed, before it was answered. Do not go on with it, unless
 the user's next message does.]"""
+INTERRUPTED = """\
+The user interrupted this. The first call without a result may have run in part, those
+after it did not run."""
 CUT_OFF = """\
 Your reply was cut off, or it was empty. Go on exactly where it stopped, with less
 thinking and in smaller parts."""
@@ -741,7 +744,7 @@ def called_again(agent: Agent, exchange: Exchange) -> str:
     if call["name"] != "todo_write":
         try:
             text = TOOLS[call["name"]].handler(agent, **call["input"])
-        except (ToolError, OSError, ValueError) as error:
+        except (ToolError, OSError, ValueError, TypeError) as error:
             text = f"({error})"
     return tool_result(call, text)["content"]
 
@@ -827,9 +830,9 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 def commit(agent: Agent, entry: dict) -> None:
     """Write a message, or an event that replaces all, then let the conversation follow.
 
-    Raises AgentError where it cannot be written; then nothing has changed. A file is
-    gone on with only while it holds what this run wrote and no more. It does not after
-    `--resume`, nor after a line that may be torn, nor if somebody deleted it.
+    If it cannot be written, that is an AgentError, and nothing has changed. A file is
+    gone on with only while it holds what this run wrote and no more: not after
+    `--resume`, not after a line that may be torn, and not if somebody deleted it.
     """
     line = to_bytes(entry) + b"\n"
     path = agent.transcript
@@ -935,18 +938,17 @@ def resume(agent: Agent, which: str) -> None:
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
-    """The transcripts of this folder that no other holds whole, the newest first."""
-    found = TRANSCRIPT_DIR.glob("transcript_*.jsonl")  # no task_ of a subagent
-    paths = [path for path in found if path.is_file()]
-    origins = {path: origin(path) for path in paths}
+    """The transcripts of this folder that no newer one holds whole, the newest first."""
+    paths = filter(Path.is_file, TRANSCRIPT_DIR.glob("transcript_*.jsonl"))
+    held = set()  # by newer ones: a file, and how many bytes of it
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
         try:
-            whole = path.resolve(), path.stat().st_size
-            if whole not in origins.values() and (messages := load(path)):
+            is_held = (path.resolve(), path.stat().st_size) in held
+            if not is_held and (messages := load(path)):
                 yield path, messages
+            held.add(origin(path))
         except (AgentError, OSError) as error:
             agent.emit("error", f"[resume] {error}")
-            del origins[path]  # it hides none any more
 
 
 def origin(path: Path) -> tuple[Path, int] | None:
@@ -967,13 +969,10 @@ def own_folder(path: Path) -> None:
 
 
 def save_result(text: str) -> Path:
-    """The file that holds this text, named by its hash; raises AgentError."""
+    """The file that holds this text, named by its hash."""
     path = RESULTS_DIR / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
-    try:
-        own_folder(RESULTS_DIR)
-        save(path, text.encode(), 0o600)
-    except OSError as error:
-        raise AgentError(f"A result cannot be saved: {error}.") from error
+    own_folder(RESULTS_DIR)
+    save(path, text.encode(), 0o600)
     return path
 
 
@@ -1008,11 +1007,15 @@ FILLED = {"text": "text", "tool_use": "name", "thinking": "signature"}
 FILLED |= {"redacted_thinking": "data"}
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
-# How providers say that a conversation is too long, in any part of their answer.
+# how providers say that a conversation is too long, in any part of their answer
 TOO_LONG = r"(?i)(prompt|input) is too long|context[ _]?(length|limit|size|window)"
 TOO_LONG += r"|exceeds max length|longer than the max|range of input length"
 TOO_LONG += r"|too many tokens|input tokens exceed|prompt (length|contains)|`inputs`"
 TOO_LONG += r"|(?<!output )token (count|limit)"
+# how the SDK says that no connection can be made, however often it is tried
+NO_WAY = (
+    "certificate|wrong version|unsupported protocol|missing an 'http|Illegal header"
+)
 HINTS = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
@@ -1022,10 +1025,9 @@ HINTS = {
 
 
 def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -> Reply:
-    """The model's reply, after up to five tries.
+    """The model's reply, by five tries at most, shown as it comes, as far as `shown`.
 
-    Of what is streamed, these types are shown as they come. Raises PromptTooLong,
-    Refused where the API would refuse the same again, or another AgentError.
+    Raises PromptTooLong, Refused if the API would refuse it again, or AgentError.
     """
     tries = 1
     while True:
@@ -1035,24 +1037,18 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
-            if is_too_long(status, str(error)):
+            may_be_long = status in (400, 422, 500) and re.search(TOO_LONG, str(error))
+            if status == 413 or may_be_long:
                 raise PromptTooLong(text, window_in(agent, str(error))) from error
             if status == 400 and (less := do_without(agent, messages, text)):
                 messages = less
-            elif status in (400, 422) and "credit" not in text:
-                raise Refused(f"{text}.") from error
-            elif tries == MAX_TRIES or status in LASTING:
-                raise AgentError(f"{text}. {HINTS.get(status, '')}".strip()) from error
-            else:
-                wait(agent, error, tries, text)
-                tries += 1
-
-
-def is_too_long(status: int | None, text: str) -> bool:
-    """Whether an error says that the conversation is too long for the model."""
-    return (
-        status == 413 or status in (400, 422, 500) and bool(re.search(TOO_LONG, text))
-    )
+                continue
+            if status in (400, 422) and "credit" not in text:
+                raise Refused(text) from error
+            if tries == MAX_TRIES or status in LASTING or re.search(NO_WAY, text):
+                raise AgentError(f"{text} {HINTS.get(status, '')}".strip()) from error
+            wait(agent, error, tries, text)
+            tries += 1
 
 
 def window_in(agent: Agent, text: str) -> int:
@@ -1091,82 +1087,72 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
-    """The reply to `prompt`, with the oldest quarters left out where it is too long."""
-    cuts = [pair_safe(messages, len(messages) * quarter // 4) for quarter in range(4)]
-    for cut in dict.fromkeys(max(1, cut) for cut in cuts):
-        rest = messages if cut == 1 else drop_thinking([messages[0], *messages[cut:]])
-        with suppress(PromptTooLong):
-            return ask(agent, [*rest, prompt], shown=())
-    raise PromptTooLong("the conversation is too long to be summarised")
+    """The reply to `prompt` after all messages, or where they are too long, the newer half."""
+    with suppress(PromptTooLong):
+        return ask(agent, [*messages, prompt], shown=())
+    half = messages[pair_safe(messages, max(1, len(messages) // 2)) :]
+    return ask(agent, [*drop_thinking([messages[0], *half]), prompt], shown=())
 
 
 def fault(agent: Agent, error: Exception) -> str:
-    """What went wrong, in one line without a key; the address where no status came."""
-    nameless = f"the reply broke off ({type(error).__name__})"
-    text = getattr(error, "api_message", None) or str(error) or nameless
-    text = " ".join(redact(text).split())[:300].rstrip(".")
-    address = re.sub("//[^/@]*@", "//", str(getattr(agent.client, "base_url", "")))
-    nobody = address and not hasattr(error, "status_code")
-    return f"{text} ({address})" if nobody else text
+    """What went wrong, in a sentence without a key; of a connection also where to."""
+    said = getattr(error, "api_message", None) or str(error.__cause__ or error)
+    said = re.sub(r"^\[[^]]*\] | b'.*", "", redact(said))  # a number, a header's value
+    text = (
+        " ".join(said.split())[:300] or f"The reply broke off ({type(error).__name__})"
+    )
+    address = str(getattr(agent.client, "base_url", ""))
+    if address and not hasattr(error, "status_code"):
+        text += f" ({re.sub('//[^/@]*@', '//', address)})"
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
-def wait(agent: Agent, error: Exception, tries: int, text: str) -> None:
+def wait(agent: Agent, error: Any, tries: int, text: str) -> None:
     """Sleep before the next try, and say so; AgentError if it was for over a minute."""
-    after = re.fullmatch(r"\d{1,9}(\.\d+)?", header(error, "retry-after"))
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
     seconds = float(after[0]) if after else 2.0 ** (tries - 1)
     if seconds > MAX_WAIT:
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
-        raise AgentError(f"{text}. The API asks for {seconds:.0f} s: try after {when}.")
-    then = f"waiting {seconds:g} s, then try {tries + 1} of {MAX_TRIES}"
-    agent.emit("layer", f"[retry] {text}: {then}")
+        raise AgentError(f"{text} The API asks for {seconds:.0f} s: try after {when}.")
+    then = f"Waiting {seconds:g} s, then try {tries + 1} of {MAX_TRIES}."
+    agent.emit("layer", f"[retry] {text} {then}")
     time.sleep(seconds)
 
 
-def header(answer: Any, name: str) -> str:
-    """A header of the response that an error or a stream came with, "" if none."""
-    return getattr(getattr(answer, "response", None), "headers", {}).get(name, "")
-
-
-def stream_reply(agent: Agent, messages: list[dict], shown: Iterable) -> Reply:
+def stream_reply(agent: Agent, messages: list[dict], shown: tuple[str, ...]) -> Reply:
     """The reply of one try, shown as it comes; raises unless it is finished."""
     agent.last_request = time.time()
     agent.emit("wait", "waiting for the model")
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
-        event, kind = None, header(stream, "content-type").lower()
+        kind = stream.response.headers.get("content-type", "")
+        if re.search("html|json", kind):
+            raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         for event in stream:
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
-        if event is None and ("html" in kind or "json" in kind):
-            raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         final = stream.get_final_message()
-    ids = {block["id"] for m in messages for block in blocks(m, "tool_use")}
-    reply = to_reply(final, ids)
+    reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
     agent.bill.update(sent=reply.sent, read=reply.cached)
     return reply
 
 
 def request_for(agent: Agent, messages: list[dict]) -> dict[str, Any]:
     """What is sent; its two marks tell the API up to where to cache it."""
-    marker, parts = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
-    sent = [{"role": m["role"], "content": content_of(m)} for m in messages]
+    marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
+    sent = [user(m["content"]) if is_typed(m) else m for m in messages]
     *before, last = sent[-1]["content"]
-    sent[-1]["content"] = [*before, {**last, **marker}]
+    sent[-1] = {"role": "user", "content": [*before, {**last, **marker}]}
     request = {
         "model": agent.model,
         "max_tokens": agent.max_output,
-        "system": [{"type": "text", "text": "\n\n".join(parts), **marker}],
+        "system": [{"type": "text", "text": "\n\n".join(system), **marker}],
         "tools": [tool.schema for tool in agent.tools.values()],
         "messages": sent,
     }
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
     return request
-
-
-def content_of(message: dict) -> list[dict]:
-    """What is sent of a message: blocks, also of what the person typed."""
-    text = [{"type": "text", "text": message["content"]}]
-    return text if is_typed(message) else message["content"]
 
 
 def to_reply(final: Any, ids: set[str]) -> Reply:
@@ -1176,37 +1162,24 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
     """
     stop = final.stop_reason
     if stop is None:
-        raise ValueError("the reply ended before it was finished")
+        raise ValueError("The reply ended before it was finished")
     if stop == "model_context_window_exceeded":
-        raise PromptTooLong("The reply filled the model's window")
+        raise PromptTooLong("The reply filled the model's window.")
     if stop not in STOPS:
         raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
-    usage = [getattr(final.usage, f"{name}_tokens", None) for name in COUNTED]
-    read, new, written, output = (n if type(n) is int and n > 0 else 0 for n in usage)
-    given = [
-        block.to_dict(exclude_none=True, warnings=False) for block in final.content
-    ]
-    message = {
-        "role": "assistant",
-        "content": [b for b in plain(given) if is_filled(b)],
-    }
+    given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
+    given = json.loads(to_bytes(given), parse_constant=str)  # NaN cannot be sent back
+    content = [b for b in given if str(b.get(FILLED.get(b["type"]), "")).strip()]
+    useful = [b for b in content if b["type"] in ("text", "tool_use")]
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
-        message = answered(getattr(final.stop_details, "explanation", None) or "")
-    useful = blocks(message, "text", "tool_use")
-    if stop == "max_tokens" or not useful:  # thinking that was cut, or stands alone
-        message["content"] = useful
+        content = user(getattr(final.stop_details, "explanation", "") or "")["content"]
+    elif stop == "max_tokens" or not useful:  # thinking that was cut, or stands alone
+        content = useful
+    message = {"role": "assistant", "content": content}
     make_fit(blocks(message, "tool_use"), ids)
+    usage = [getattr(final.usage, f"{name}_tokens", 0) for name in COUNTED]
+    read, new, written, output = (int(number or 0) for number in usage)
     return Reply(message, stop, read + new + written, read, output)
-
-
-def plain(value: Any) -> Any:
-    """JSON as it can be sent: NaN is "NaN", infinity "Infinity", a surrogate "?"."""
-    return json.loads(to_bytes(value), parse_constant=str)
-
-
-def is_filled(block: dict) -> bool:
-    """Whether the API takes back a block: it knows its type, and it is not blank."""
-    return bool(str(block.get(FILLED.get(block["type"], ""), "")).strip())
 
 
 def make_fit(calls: list[dict], ids: set[str]) -> None:
@@ -1235,13 +1208,12 @@ def drop_refused(agent: Agent) -> None:
 
 
 def nudge(agent: Agent, calls: list[dict], reply: Reply, nudges: int) -> int:
-    """Ask the model to go on after a reply that was cut off or empty.
+    """Ask for the rest of a reply that was cut off or empty; AgentError: too often.
 
-    Returns the nudges used up: one for a part of an answer that calls no tool, three
-    for any other reply. Raises AgentError when there are none left.
+    Returns the nudges used up: a part of an answer counts one, any other reply three.
     """
     if calls:
-        answer_calls(agent, calls, CUT_OFF)
+        answer_calls(agent, calls, [], CUT_OFF)
     else:
         commit(agent, user(CUT_OFF))
     nudges += 1 if text_of(reply.message) and not calls else 3
@@ -1308,39 +1280,35 @@ def tool(handler: Callable[..., str]) -> Callable[..., str]:
 
 
 def run_tools(agent: Agent, calls: list[dict]) -> None:
-    """Run every call, and answer all of them in one message."""
-    results = []
+    """Run every call, and answer all of them in one message, after Ctrl-C as well."""
+    results: list[dict] = []
     try:
         for call in calls:
             results.append(run_tool(agent, call))
-    finally:  # after Ctrl-C as well
-        why = "Interrupted by the user; it may have run in part."
-        for call in calls[len(results) :]:
-            results.append(tool_result(call, why, is_error=True))
-            why = "Not run: the call before it was interrupted."
-        commit(agent, {"role": "user", "content": results})
+    finally:
+        answer_calls(agent, calls, results, INTERRUPTED)
 
 
-def answer_calls(agent: Agent, calls: list[dict], why: str) -> None:
-    """Answer every call, without running it, in one message that says why."""
-    results = [tool_result(call, why, is_error=True) for call in calls]
+def answer_calls(agent: Agent, calls: list[dict], results: list, why: str) -> None:
+    """Commit these results in one message, with `why` for each call that has none."""
+    missing = calls[len(results) :]
+    results = [*results, *(tool_result(call, why, is_error=True) for call in missing)]
     commit(agent, {"role": "user", "content": results})
 
 
 def close_calls(agent: Agent) -> None:
     """Answer the calls at the end of the conversation that were left without one."""
     if calls := [c for m in agent.messages[-1:] for c in blocks(m, "tool_use")]:
-        answer_calls(agent, calls, "Interrupted; it may have run in part.")
+        answer_calls(agent, calls, [], INTERRUPTED)
 
 
 def run_tool(agent: Agent, call: dict) -> dict:
     """The tool_result of a call, both shown; all that goes wrong is an is_error one."""
     name, given = call["name"], call["input"]
-    tool = agent.tools.get(name)
+    tool, failed = agent.tools.get(name), True
     schema: dict = tool.schema["input_schema"] if tool else {}
     first = given.get(next(iter(schema.get("properties", [])), ""))
     agent.emit("tool", f"[{name}] {first if isinstance(first, str) else ''}".rstrip())
-    failed = True
     try:
         if not tool:
             raise ToolError(f"There is no tool {name!r}, but {', '.join(agent.tools)}.")
@@ -1593,19 +1561,17 @@ def glob(agent: Agent, pattern: str) -> str:
     if not parts or {"/", ".."} & {*parts} or pattern.count("**") > 2:
         raise ToolError("A pattern has no / at its head, no .., and ** at most twice.")
     agent.emit("wait", "glob")
-    named = [*itertools.takewhile(lambda part: not {*part} & {*"*?[{"}, parts)]
-    head, tail = "".join(f"{part}/" for part in named), "/".join(parts[len(named) :])
-    top = inside(head or ".")
-    if not tail:  # it names one file or folder, which git may ignore
-        return head[: None if top.is_dir() else -1] if top.exists() else NO_FILES
-    files = files_in(top, time.monotonic() + SEARCH_SECONDS)
+    head = [*itertools.takewhile(lambda part: not {*part} & {*"*?[{"}, parts)]
+    top = inside("/".join(head))
+    if len(head) == len(parts):  # it names one file or folder, which git may ignore
+        return f"{pattern}{'/' * top.is_dir()}" if top.exists() else NO_FILES
+    files = files_in("/".join(head) or ".", time.monotonic() + SEARCH_SECONDS)
     folders = {f"{folder}/" for file in files for folder in Path(file).parents[:-1]}
-    wanted = [Path(one).parts for one in expanded(tail)]
-    names = [
-        visible(head + name, "\n\t")
-        for name in sorted([*files, *folders])
-        if any(matches(Path(name).parts, parts) for parts in wanted)
-    ]
+    wanted = [Path(one).parts for one in expanded(pattern)]
+    names = []
+    for name in sorted([*files, *folders]):
+        if any(matches(Path(name).parts, parts) for parts in wanted):
+            names.append(visible(name, "\n\t"))
     more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
     return "\n".join(names[:MAX_NAMES]) + more or NO_FILES
 
@@ -1641,28 +1607,19 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         raise ToolError(f"There is no {path}.")
     agent.emit("wait", "grep")
     end, top = time.monotonic() + SEARCH_SECONDS, os.path.relpath(real)
-    names = (
-        [f"{top}/{name}" for name in files_in(real, end)] if real.is_dir() else [top]
-    )
+    names = [*filter(is_searched, files_in(top, end) if real.is_dir() else [top])]
     syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
     argv = ["xargs", "-0", "grep", "-nHI", syntax, "-e", pattern, "--"]
     with tempfile.TemporaryFile() as file:
-        file.write(
-            "\0".join(filter(is_searched, names)).encode(errors="surrogateescape")
-        )
+        file.write(os.fsencode("\0".join(names)))
         file.seek(0)
         output, status = run(argv, end - time.monotonic(), stdin=file)
     if status is None:
         raise ToolError(TOO_MUCH)
-    lines = re.sub(r"(?m)^(?:\./)?(.{,400})(.*)", clipped, output).rstrip("\n")
-    if lines and all(line.startswith("grep: ") for line in lines.split("\n")):
-        raise ToolError(lines)
-    return cut_text(lines, MAX_KEPT) or "(no matches)"
-
-
-def clipped(line: re.Match) -> str:
-    """A line of grep's, with a note if it had to be cut."""
-    return f"{line[1]} [line clipped]" if line[2] else line[1]
+    output = re.sub(r"(?m)^(.{400}).+", r"\1 [line clipped]", output).rstrip("\n")
+    if output and all(line.startswith("grep: ") for line in output.split("\n")):
+        raise ToolError(output)
+    return cut_text(output, MAX_KEPT) or "(no matches)"
 
 
 def is_searched(path: str) -> bool:
@@ -1671,34 +1628,33 @@ def is_searched(path: str) -> bool:
     return file and not SECRET.fullmatch(os.path.basename(path))
 
 
-def files_in(top: Path, end: float) -> list[str]:
-    """The files below a folder, by their paths from there; not what git ignores.
+def files_in(top: str, end: float) -> list[str]:
+    """The files in a folder and below, in order, but not what git ignores.
 
     Where git lists nothing, since it does not know the folder or ignores all of it, the
     folder is walked. Raises ToolError after `end`, by time.monotonic().
     """
-    output, status = run(["bash", "-c", LIST_FILES, str(top)], end - time.monotonic())
+    output, status = run(["bash", "-c", LIST_FILES, top], end - time.monotonic())
     if status is None:
         raise ToolError(TOO_MUCH)
-    # "./" is a submodule that is not there yet
-    names = {*output.split("\0")} - {"", "./"} if status == 0 else set()
-    found = []
-    for name in names or walked(top, end):
-        path = os.path.join(top, name)
+    names = {*output.split("\0")} - {"", "./"}  # "./" is a submodule that is not there
+    listed = [os.path.join(top, name) for name in names] if status == 0 else []
+    files = []
+    for path in map(os.path.normpath, listed or walked(top, end)):
         if os.path.isdir(path) and not os.path.islink(path):  # another repository
-            found += [os.path.join(name, n) for n in files_in(Path(path), end)]
-        elif os.path.lexists(path):  # git also knows what was deleted
-            found.append(name)
-    return sorted(found)
+            files += files_in(path, end)
+        elif os.path.lexists(path):  # git also lists what was deleted
+            files.append(path)
+    return sorted(files)
 
 
-def walked(top: Path, end: float) -> Iterator[str]:
+def walked(top: str, end: float) -> Iterator[str]:
     """The files below a folder, but of folders that are hidden, or usually ignored."""
     for folder, folders, files in os.walk(top):
         if time.monotonic() > end:
             raise ToolError(TOO_MUCH)
         folders[:] = [n for n in folders if n not in NO_WORK and not n.startswith(".")]
-        yield from (os.path.join(folder, name)[len(str(top)) + 1 :] for name in files)
+        yield from (os.path.join(folder, name) for name in files)
 
 
 @tool
@@ -1757,9 +1713,6 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
     except (AgentError, OSError) as error:
         done = f" What it did is in {subagent.transcript}." if subagent.messages else ""
         raise ToolError(f"{error}{done}") from error
-    finally:  # what it learned of the model's limits
-        learned = [*vars(Limits()), "thinking"]
-        vars(agent).update({name: getattr(subagent, name) for name in learned})
 
 
 # ---- the workspace: what of it stands in every request ----
@@ -1788,42 +1741,40 @@ def begin(agent: Agent) -> None:
     """
     if agent.client is None:
         connect(agent)
+    path, text, _ = find_rules()
+    rules = (
+        quote("rules", cut_text(text, agent.max_rules), path) if text.strip() else ""
+    )
+    skills = cut_text(skill_list(), agent.max_rules)
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
-    parts = {"system prompt": prompt, "AGENTS.md": rules(agent)}
-    parts["skills"] = cut_text(skill_list(), agent.max_rules)
-    agent.system = plain({name: text for name, text in parts.items() if text})
+    parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
+    system = {name: text for name, text in parts.items() if text}
+    agent.system = json.loads(to_bytes(system))  # the folder's name may be no text
     agent.tools.pop("load_skill", None)
-    if parts["skills"]:
+    if skills:
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    if fixed_tokens(agent) > agent.threshold:
-        agent.emit("error", "THRESHOLD is less than every request holds: no summary.")
     known = drop_thinking(agent.messages)
     agent.messages = tool_result_budget(known, agent.max_results, save_result, 0)
     agent.known = 0
 
 
-def rules(agent: Agent) -> str:
-    """What the system prompt says of the rules, "" if there are none that can be used."""
-    with suppress(ToolError, OSError):
-        path, text = find_rules()
-        if text.strip():
-            return quote("rules", cut_text(text, agent.max_rules), path)
-    return ""
+def find_rules() -> tuple[str, str, str]:
+    """(The path of the AGENTS.md or CLAUDE.md that counts, its text, why it is not used).
 
-
-def find_rules() -> tuple[str, str]:
-    """(The path of the AGENTS.md or CLAUDE.md that counts, its text), "" if there is none.
-
-    It is the nearest, from the workspace up to the root of its git repository. Raises
-    ToolError or OSError if it cannot be used.
+    It is the nearest, from the workspace up to the root of its git repository. All are
+    "" if there is none.
     """
     above = [Path.cwd(), *Path.cwd().parents]
     root = next((folder for folder in above if (folder / ".git").exists()), above[0])
-    for folder in above[: above.index(root) + 1]:
-        for path in folder / "AGENTS.md", folder / "CLAUDE.md":
-            if os.path.lexists(path):
-                return os.path.relpath(path), redact(text_in(inside(str(path), root)))
-    return "", ""
+    folders = above[: above.index(root) + 1]
+    paths = [folder / name for folder in folders for name in ("AGENTS.md", "CLAUDE.md")]
+    for path in filter(os.path.lexists, paths):
+        shown = os.path.relpath(path)
+        try:
+            return shown, redact(text_in(inside(str(path), root))), ""
+        except (ToolError, OSError) as error:
+            return "", "", f"[rules] {shown} is not used: {error}"
+    return "", "", ""
 
 
 def find_skills() -> dict[str, Path]:
@@ -2208,13 +2159,9 @@ def first_screen(agent: Agent, rules: str, skills: Iterable[str], unasked: bool)
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
     agent = configured(options, terminal)
-    path, fault = "", ""
-    try:
-        path, _ = find_rules()
-    except (ToolError, OSError) as error:
-        fault = f"[rules] AGENTS.md or CLAUDE.md is not used: {error}"
+    rules, _, fault = find_rules()
     if not options.p:
-        agent.emit("note", first_screen(agent, path, find_skills(), options.yes))
+        agent.emit("note", first_screen(agent, rules, find_skills(), options.yes))
     if fault:
         agent.emit("error", fault)
     if options.resume is not None:
@@ -2310,4 +2257,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    sys.unraisablehook = lambda _: None  # of what a Ctrl-C left half made
     sys.exit(main())

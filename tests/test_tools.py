@@ -678,18 +678,3 @@ def test_what_a_subagent_does_is_asked_for_and_named_and_its_answer_shown(make):
     assert shown(agent, "result") == ["look: from bash\n(exit status 0)"]
     assert shown(agent, "answer") == ["There are 3."]
     assert "".join(shown(agent, "text")) == "Thanks."
-
-
-def test_of_the_calls_after_an_interrupted_one_it_is_said_that_they_did_not_run(make):
-    def stop(agent, **given):
-        raise KeyboardInterrupt
-
-    agent = make()
-    agent.tools["bash"] = agent.tools["bash"]._replace(handler=stop)
-    calls = [{**call("bash", command="x"), "id": f"toolu_{n}"} for n in "abc"]
-    program.commit(agent, {"role": "user", "content": "Go."})
-    program.commit(agent, {"role": "assistant", "content": calls})
-    with pytest.raises(KeyboardInterrupt):
-        run_tools(agent, calls)
-    told = [text.split(":")[0] for text in outputs(*agent.messages)]
-    assert [text.startswith("Not run") for text in told] == [False, True, True]

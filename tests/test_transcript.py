@@ -232,6 +232,7 @@ def test_a_conversation_that_its_own_terminal_goes_on_with_is_listed_beside(
     third = again(1, reply("Here."))  # the newest: the first terminal's
     assert "Later work" in str(third.messages)
     take_turn(third, "Go on")
+    os.utime(third.transcript, (3e9, 3e9))
     assert {*listed()[0]} == {second.transcript, third.transcript}
 
 
@@ -469,7 +470,8 @@ def test_what_is_no_folder_is_not_written_to_and_one_clear_line(
     folder.touch()
     turn_into(folder, what if what == b"a file" else tmp_path)
     before = sorted(tmp_path.iterdir())
-    line = fails(agent, "Work")
+    program.work_on(agent, "Work")
+    [line] = shown(agent, "error")
     assert ("symbolic link" in line) == (what == "a link")
     assert len(agent.messages) == written and sorted(tmp_path.iterdir()) == before
     assert len(agent.client.requests) == bool(written)

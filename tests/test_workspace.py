@@ -7,7 +7,7 @@ from builders import SUMMARY, call, did, history, outputs, prompt, said, turn_in
 from stub import reply
 
 import agent as program
-from agent import ToolError, command, run_tool, take_turn
+from agent import command, run_tool, take_turn
 
 SKILL = "---\nname: review\ndescription: how to review\n---\nRead it twice.\n"
 LOADED = ("load_skill", {"name": "review"})
@@ -65,11 +65,9 @@ def test_rules_that_cannot_be_used_are_none_and_named_with_the_reason(
     for path in ("AGENTS.md", "../outside", ".env"):
         Path(path).write_text("hidden")
     turn_into(Path("AGENTS.md"), what)
-    with pytest.raises(ToolError, match=reason):
-        program.find_rules()
-    assert make().system == bare
-    [line] = [n for n in run(stdin="")[1].split("\n") if "[rules]" in n]
-    assert reason in line and "AGENTS.md" in line
+    *found, fault = program.find_rules()
+    assert found == ["", ""] and reason in fault and make().system == bare
+    assert f"\n{fault}\n" in run(stdin="")[1]
 
 
 def test_rules_without_a_word_are_none(make):
@@ -98,7 +96,7 @@ def test_the_nearest_rules_count_up_to_the_root_of_the_repository(
     for path in files:
         Path(path).write_text(f"Rules of {path}")
     text = f"Rules of {used}" if used else ""
-    assert program.find_rules() == (used, text)
+    assert program.find_rules() == (used, text, "")
     assert (f"Rules of {used}\n" in prompt(make())) == bool(used)
 
 
