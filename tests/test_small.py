@@ -16,10 +16,8 @@ import pytest
 from builders import LONG_TESTS
 from naive import COUNTS, use, write_files
 from readme import ROOT
-from stub import EmptyQueue, Refused, StubClient, reply
+from stub import CACHE_READ, CACHE_WRITE, EmptyQueue, Refused, StubClient, reply
 from wire import mock_client, serve
-
-import agent as program
 
 SCRIPT = ROOT / "tests/lessons/small.py"
 SOURCE = SCRIPT.read_text("utf-8")
@@ -53,7 +51,7 @@ class Model(StubClient):
     @property
     def price(self):
         new, written, read = map(sum, zip(*self.usages))
-        return round(new + program.CACHE_WRITE * written + program.CACHE_READ * read)
+        return round(new + CACHE_WRITE * written + CACHE_READ * read)
 
 
 def small(source=SOURCE, **settings):
