@@ -286,7 +286,8 @@ def chapter_4():
         damage: 20 reads: {bill(every_turn.usages)}.
         ours: of 6 files the model sees {saw}, refused: {len(mine.refused)}.
         ours: 20 reads, by s06's threshold: {bill(seldom.usages)}.
-        ours: old results were cleared {acted.count("micro_compact")} times.""")
+        ours: old results were cleared before {acted.count("micro_compact")} of \
+{len(seldom.requests)} requests.""")
 
 
 def budget_then_threshold(messages, budget=200_000, threshold=50_000):

@@ -104,8 +104,8 @@ def cost_and_sight(courses: dict[str, Course]) -> str:
     for number, (rule, (name, words)) in enumerate(RULES.items()):
         y, course = 30 + 48 * number, courses[rule]
         color, _ = WAYS.get(rule, (GREEN, ""))
-        if rule == "nothing":
-            words = f"refused at request {refused_at(steps)} of {len(steps)}"
+        if rule == "nothing" and (last := refused_at(steps)):
+            words = f"refused at request {last} of {len(steps)}"
         body += [text(8, y + 14, name, "start", color), text(8, y + 31, words)]
         body.append(box(230, y, scale * course.cost, 18, color, 1))
         body.append(text(238 + scale * course.cost, y + 14, f"{course.cost:.2f}"))
@@ -154,15 +154,12 @@ def three_ways(courses: dict[str, Course]) -> str:
             continue
         x, top = at(sent.index(max(sent)) + 1, max(sent))
         body.append(text(x + 5, top - 6, f"{max(sent):,}", "start", color))
-        cleared, summed = when_forgotten(course.steps)
-        ends = [at(n, 0)[0] for n in cleared]
-        body += [line([(x, y - 7), (x, y + 7)], color, 1.5) for x in ends]
-        body += [circle((at(n, 0)[0], y), PURPLE) for n in summed]
-        often = f"{counted(len(cleared), 'clearing', 'clearings')} and "
-        often += counted(len(summed), "summary", "summaries")
-        told.append(f"{often}: cost {course.cost:.2f}, in sight {course.kept:.3f}")
+        told.append(in_words(course))
         body.append(text(LEFT - 8, y + 4, name, "end", color))
         body.append(text(LEFT, y + 24, told[-1]))
+        cleared, summed = ([at(n, 0)[0] for n in s] for s in when_forgotten(course))
+        body += [line([(x, y - 7), (x, y + 7)], color, 1.5) for x in cleared]
+        body += [circle((x, y), PURPLE) for x in summed]
         y += 50
     free = [n for n in range(100, count, 100) if all(abs(n - m) > 15 for m in marks)]
     body += [tick(at(n, 0)[0], str(n)) for n in [*marks, *free]]
@@ -173,9 +170,18 @@ def three_ways(courses: dict[str, Course]) -> str:
     return picture("One recorded session, three ways", body, told, y + 36)
 
 
-def when_forgotten(course: list[list[int]]) -> list[list[int]]:
+def in_words(course: Course) -> str:
+    """How often was forgotten in a session, what that cost, and what it left."""
+    cleared, summed = map(len, when_forgotten(course))
+    clearings = counted(cleared, "clearing", "clearings")
+    summaries = counted(summed, "summary", "summaries")
+    cost, kept = f"cost {course.cost:.2f}", f"in sight {course.kept:.3f}"
+    return f"{clearings} and {summaries}: {cost}, {kept}"
+
+
+def when_forgotten(course: Course) -> list[list[int]]:
     """Before which requests old results were cleared, and before which all summarised."""
-    _, *done = zip(*course)
+    _, *done = zip(*course.steps)
     return [
         [n for n, (before, now) in enumerate(pairwise(counts), 2) if before < now]
         for counts in done

@@ -445,13 +445,13 @@ def limits_of_parts(agent):
     """What limits each part of the list that a compaction leaves, in words."""
     each, most = program.MAX_RESTORE_TOKENS_PER_FILE, program.MAX_WORDS
     asked = min(agent.threshold, 4 * agent.max_output) // 8
-    room = (agent.threshold - program.fixed_tokens(agent)) // 2
+    room = round((agent.threshold - program.fixed_tokens(agent)) / 2, -3)
     return {
         "your words": f"{most:,} tokens, or T/8",
         "summary": f"{asked:,} tokens asked for",
         "calls": f"plan, skills, {program.MAX_RESTORE_FILES} files",
         "results": f"{each:,} tokens each",
-        "together": f"half of the room that T leaves, {room:,} tokens",
+        "together": f"half of the room that T leaves, {room:,.0f} tokens",
     }
 
 
