@@ -179,19 +179,20 @@ def test_a_pipe_gets_no_prompt_no_colors_and_80_columns(shown):
     assert not [line for line in wide if not re.fullmatch(program_own, line)]
 
 
-def test_on_a_terminal_enter_goes_on_to_the_next_scene_until_the_end(terminal):
-    status, screen = terminal(*[b"\n"] * 6)
-    colored = program.COLORS["layer"] in screen
-    assert (status, len(scenes(screen)), colored) == (0, 9, True)
-    assert re.findall(r"Enter: scene (\d)", screen) == [*"234567"]
-
-
 @pytest.mark.parametrize(
-    "key, status", [(b"q\n", 0), (b"\x04", 0), (signal.SIGINT, 130)]
+    "keys, status, parts",  # parts: the opening, the scenes, and maybe the closing
+    [
+        ([b"\n"] * 6, 0, 9),
+        ([b"\n", b"q\n"], 0, 3),
+        ([b"\n", b"\x04"], 0, 3),
+        ([b"\n", signal.SIGINT], 130, 3),
+    ],
 )
-def test_on_a_terminal_one_can_leave_between_scenes(terminal, key, status):
-    left, screen = terminal(b"\n", key)
-    assert (left, len(scenes(screen)), "Traceback" in screen) == (status, 3, False)
+def test_on_a_terminal_enter_goes_on_and_one_can_leave(terminal, keys, status, parts):
+    left, screen = terminal(*keys)
+    assert (left, len(scenes(screen)), "Traceback" in screen) == (status, parts, False)
+    asked = re.findall(r"Enter: scene (\d)", screen)
+    assert asked == [*"234567"][: len(keys)] and program.COLORS["layer"] in screen
 
 
 def test_another_run_differs_in_names_alone_and_touches_no_file_here(
