@@ -60,10 +60,10 @@ def at_times(messages, *seconds):
 def clocked(messages, *gaps):
     """The session with replies that are asked for so long after the reply before."""
     times = iter(accumulate(gaps))
-    replies = [m for m in messages if m["role"] == "assistant"]
-    return Session(
-        [m | ({"time": next(times)} if m in replies else {}) for m in messages]
-    )
+    for at, message in enumerate(messages := [*messages]):
+        if message["role"] == "assistant":
+            messages[at] = {**message, "time": next(times)}
+    return Session(messages)
 
 
 @pytest.fixture
@@ -115,11 +115,9 @@ def test_a_marker_looks_back_over_20_positions_as_the_stand_in_does(added, found
     client, texts = StubClient(), [{"type": "text", "text": T31 * 99}] * (1 + added)
     for sent in texts[:1], texts:
         client.enqueue(stub_reply("ok"))
-        given = {"role": "user", "content": sent}
-        marker = {"cache_control": {"type": "ephemeral"}}
-        usage = client.answer(
-            {"model": "m", "max_tokens": 9, "messages": [given], **marker}
-        )["usage"]
+        request = {"messages": [{"role": "user", "content": sent}]}
+        request |= {"cache_control": {"type": "ephemeral"}}
+        usage = client.answer({"model": "m", "max_tokens": 9, **request})["usage"]
     assert (usage["cache_read_input_tokens"] > 0) == found
 
 
@@ -153,10 +151,8 @@ def test_a_request_is_sent_when_the_line_before_its_reply_was_written(load):
     messages = load(at_times(THREE, 0, 20, 400, 405, 406, 710))
     asked = [m["time"] for m in messages if m["role"] == "assistant"]
     assert [round(time - asked[0]) for time in asked] == [0, 400, 406]
-    assert [round(t - asked[0]) for t in Session(messages).times] == [
-        *[0, 0, 0],
-        *[400, 400, 406],
-    ]
+    times = [round(time - asked[0]) for time in Session(messages).times]
+    assert times == [0, 0, 0, 400, 400, 406]
 
 
 @pytest.mark.parametrize("stamp", [None, 5, "", "yesterday"])
@@ -436,11 +432,11 @@ def test_a_wrong_setting_is_one_clear_line(tmp_path, capsys, setting):
 
 @pytest.fixture
 def told(tmp_path, capsys):
-    """told(messages, *options): the table of a file with these lines, as one line."""
+    """told(*sessions, options=()): the table of files with these lines, as one line."""
 
-    def run(messages, *options):
-        path = write(tmp_path / "s.jsonl", messages)
-        assert costs.main([str(path), *options]) == 0
+    def run(*sessions, options=()):
+        files = [write(tmp_path / f"{n}", lines) for n, lines in enumerate(sessions)]
+        assert costs.main([*map(str, files), *options]) == 0
         return " ".join(capsys.readouterr().out.split())
 
     return run
@@ -459,29 +455,31 @@ def test_the_table_is_narrow_and_explains_its_columns_and_its_rows(tmp_path, cap
     assert "\n".join(lines[-3:]) == costs.CAVEATS
 
 
+TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
+
+
 @pytest.mark.parametrize(
-    "lines, options, words",
+    "sessions, words",
     [
-        (THREE, [], "no times are recorded: the cache counts as alive all the time"),
-        (THREE, [], "0.05 if it is read from there (as agent.py has it,"),
-        (THREE, ["--read", "0.1"], "0.1 if it is read from there (by --read)"),
-        (at_times(THREE, *range(6)), [], "the recorded one: after 300 s without"),
-        (
-            reading(1, 300_000),
-            [],
-            "Results too large to be shown went to disk in ours: 1 times.",
-        ),
-        (reading(1, 300_000), [], "to disk does not count, even if it is one read"),
+        ([THREE], "no times are recorded: the cache counts as alive all the time"),
+        ([TIMED], "the recorded one: after 300 s without"),
+        ([TIMED, THREE], "the recorded one in 1 of 2 sessions"),
+        ([THREE], "0.05 if it is read from there (the default model's; --read sets"),
+        ([LARGE], "Results too large to be shown went to disk in ours: 1 time."),
+        ([LARGE], "What went to disk does not count, even if it is one read away"),
     ],
 )
-def test_the_table_says_its_price_its_clock_and_what_does_not_count(
-    told, lines, options, words
+def test_the_table_says_its_clock_its_price_and_what_does_not_count(
+    told, sessions, words
 ):
-    assert words in told(lines, *options)
+    assert words in told(*sessions)
 
 
-def test_a_price_of_reading_changes_the_costs(told):
-    cheap, dear = (told(reading(30), "--read", price) for price in ("0.05", "1"))
+def test_another_price_of_reading_is_named_and_changes_the_costs(told):
+    cheap, dear = (
+        told(reading(30), options=["--read", price]) for price in ("0.05", "1")
+    )
+    assert "1 if it is read from there (by --read)" in dear
     assert cheap.split()[:50] != dear.split()[:50]
 
 
@@ -490,13 +488,6 @@ def test_a_price_that_is_none_is_refused(capsys, text):
     with pytest.raises(SystemExit):
         costs.main(["file", "--read", text])
     assert "--read" in capsys.readouterr().err
-
-
-def test_of_several_sessions_the_table_says_how_many_have_times(tmp_path, capsys):
-    timed, untimed = (tmp_path / name for name in ("timed", "untimed"))
-    write(timed, at_times(THREE, *range(6))), write(untimed, THREE)
-    assert costs.main([str(timed), str(untimed)]) == 0
-    assert "the recorded one in 1 of 2 sessions" in capsys.readouterr().out
 
 
 def test_pictures_name_every_policy(tmp_path, capsys):

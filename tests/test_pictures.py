@@ -1,6 +1,5 @@
 """The tutorial's pictures: as on disk, readable on both backgrounds, and true."""
 
-import inspect
 import json
 import re
 from xml.etree import ElementTree
@@ -9,6 +8,7 @@ import charts
 import lists
 import pictures
 import pytest
+import stub
 from builders import did, history, is_valid, said, typed
 
 import agent as program
@@ -47,54 +47,52 @@ def test_a_picture_made_again_is_the_one_on_disk(name):
 def test_a_picture_has_a_title_its_numbers_in_words_and_no_background(name):
     root = parsed(name)
     assert root.get("role") == "img" and root.find(f"{SVG}title").text
-    assert name == "doors" or re.search(r"\d", told(name))
+    assert re.search(r"\d", told(name)) and charts.on_dark() in DRAWN[name]
     found = re.findall(r'(?:fill|stroke)="([^"]+)"', DRAWN[name])
     assert {*found} <= charts.DARK.keys() | {"none"}
     widths = [float(box.get("width")) for box in root.iter(f"{SVG}rect")]
     assert max(widths, default=0) < charts.WIDTH * 0.9
 
 
-def brightness(color):
-    """The relative luminance of "#rrggbb" as WCAG 2 defines it."""
-    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [
+def channels(color):
+    """Red, green and blue of "#rrggbb", from 0 to 1."""
+    return [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+
+
+def brightness(parts):
+    """The relative luminance of a color as WCAG 2 defines it."""
+    red, green, blue = (
         p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(color, background):
-    """The contrast of two colors as WCAG 2 defines it; text needs 4.5."""
-    dark, light = sorted([brightness(color), brightness(background)])
+def contrast(color, background, share=1.0, over=""):
+    """The contrast of a color, as WCAG 2 defines it, with a background.
+
+    `over`: with this color, which fills the background by its share.
+    """
+    pairs = zip(channels(background), channels(over or background))
+    behind = [charts.between(a, b, share) for a, b in pairs]
+    dark, light = sorted([brightness(channels(color)), brightness(behind)])
     return (light + 0.05) / (dark + 0.05)
-
-
-def filled(color, background):
-    """The color of what lies behind text, over a background."""
-    parts = [[int(c[at : at + 2], 16) for at in (1, 3, 5)] for c in (color, background)]
-    mixed = (charts.between(b, a, charts.FILL) for a, b in zip(*parts))
-    return "#" + "".join(f"{round(part):02x}" for part in mixed)
-
-
-@pytest.mark.parametrize("background", SHOWN)
-@pytest.mark.parametrize("color", charts.DARK)
-def test_text_can_be_read_on_its_background_and_on_all_that_fills_it(color, background):
-    shown = SHOWN[background]
-    assert contrast(shown[color], background) >= 4.5
-    fill = filled(shown[color], background)
-    assert contrast(shown[charts.TEXT], fill) >= 4.5
 
 
 @pytest.mark.parametrize("background, other", [(WHITE, NIGHT), (NIGHT, WHITE)])
 @pytest.mark.parametrize("color", charts.DARK)
-def test_text_is_still_seen_where_page_and_reader_differ(color, background, other):
-    assert contrast(SHOWN[background][color], other) >= 3
+def test_text_can_be_read_on_a_page_on_what_fills_it_and_on_the_other(
+    color, background, other
+):
+    shown = SHOWN[background]
+    assert contrast(shown[color], background) >= 4.5
+    gray = shown[charts.TEXT]
+    assert contrast(gray, background, charts.FILL, shown[color]) >= 4.5
+    assert contrast(shown[color], other) >= 3  # where page and reader differ
 
 
-@pytest.mark.parametrize("name", DRAWN)
-def test_each_color_has_another_where_the_reader_prefers_dark(name):
-    rules = parsed(name).find(f"{SVG}style").text
-    assert rules.strip().startswith("@media (prefers-color-scheme: dark)")
+def test_each_color_has_another_where_the_reader_prefers_dark():
+    rules = charts.on_dark()
+    assert "@media (prefers-color-scheme: dark)" in rules
     for color, other in charts.DARK.items():
         assert f'[fill="{color}"] {{ fill: {other} }}' in rules
         assert f'[stroke="{color}"] {{ stroke: {other} }}' in rules
@@ -107,9 +105,8 @@ def test_text_lies_on_a_light_fill_only_and_is_gray_there(name):
     for rect in fills:
         x, y, wide, high = (float(rect.get(k)) for k in ("x", "y", "width", "height"))
         area = charts.Box(x, y, x + wide, y + high)
-        over = [
-            t for t, b in zip(root.iter(f"{SVG}text"), boxes(root)) if b.meets(area)
-        ]
+        found = zip(root.iter(f"{SVG}text"), boxes(root))
+        over = [text for text, box in found if box.meets(area)]
         assert not over or float(rect.get("fill-opacity")) == charts.FILL
         assert {text.get("fill") for text in over} <= {charts.TEXT}
 
@@ -132,24 +129,29 @@ def test_the_figures_are_numbers_and_names_of_policies():
     assert max(map(len, re.findall(r'"([^"]*)"', text))) < 30
 
 
-def test_measuring_anew_gives_figures_that_can_be_drawn(tmp_path):
-    lines = map(json.dumps, history(did("x" * 3_100)))
-    (tmp_path / "session").write_text("\n".join(lines))
-    figures = pictures.measure([tmp_path / "session"])
-    assert figures["read"] == program.CACHE_READ and figures["requests"] == 1
-    assert figures["shares"]["newest"] > 0.9 and figures["shares"]["tool_result"] == 0
-    assert [len(course) for course in figures["steps"].values()] == [1, 1, 1]
-    pictures.tokens_by_kind(figures), charts.three_ways(figures["steps"])
-
-
-def test_the_figures_are_by_the_clock_of_the_gaps(tmp_path):
-    lines = map(json.dumps, history(did("x" * 3_100), did("ok")))
+@pytest.fixture
+def measured(tmp_path):
+    """measured(gaps): the figures of a session of three requests."""
+    lines = map(json.dumps, history(did("x" * 3_100), did("ok"), said("Done.")))
     (path := tmp_path / "session").write_text("\n".join(lines))
     (gaps := tmp_path / "gaps").write_text('{"session": {"3": 400}}')
-    alive, gone = (
-        pictures.measure([path], clock)["policies"] for clock in (None, gaps)
-    )
-    assert gone["s06"][0] < alive["s06"][0]  # it has no cache to lose
+    return lambda timed: pictures.measure([path], gaps if timed else None)
+
+
+def test_measuring_anew_gives_figures_that_can_be_drawn(measured):
+    figures = measured(timed=False)
+    assert figures["read"] == stub.CACHE_READ and figures["requests"] == 3
+    assert figures["shares"]["newest"] > 0.9 and figures["shares"]["tool_result"] == 0
+    lengths = {name: len(steps) for name, (*_, steps) in figures["session"].items()}
+    assert lengths == {"nothing": 3, "s06": 3, "ours": 3, "summaries": 0}
+    courses = {n: charts.Course(*one) for n, one in figures["session"].items()}
+    pictures.tokens_by_kind(figures)
+    charts.three_ways(courses), charts.cost_and_sight(courses)
+
+
+def test_the_figures_are_by_the_clock_of_the_gaps(measured):
+    alive, gone = (measured(timed)["policies"]["s06"] for timed in (False, True))
+    assert gone[0] < alive[0]  # it has no cache to lose
 
 
 def test_the_policies_stand_in_the_order_of_their_cost():
@@ -157,27 +159,52 @@ def test_the_policies_stand_in_the_order_of_their_cost():
     assert len(found) > 10 and found == sorted(found)
 
 
-def test_the_sessions_peaks_and_the_requests_that_matter_are_named():
-    figures = json.loads(pictures.FIGURES.read_text())
+def session():
+    """{rule: [cost, R, steps]} in the session that is drawn."""
+    return json.loads(pictures.FIGURES.read_text())["session"]
+
+
+def test_the_first_picture_has_the_cost_of_each_rule_beside_what_it_keeps():
+    named = [name for name, _ in charts.RULES.values()]
+    rows = re.findall(r"([^;]+): cost ([\d.]+), in sight ([\d.]+)", told("first"))
+    assert [name.strip() for name, *_ in rows] == named
+    for (_, cost, kept), (wanted, R, _) in zip(rows, map(session().get, charts.RULES)):
+        assert (cost, kept) == (f"{wanted:.2f}", f"{R:.3f}")
+    costs = {rule: cost for rule, (cost, *_) in session().items()}
+    assert costs["ours"] < costs["nothing"] < costs["s06"]
+
+
+def test_the_session_says_the_peaks_and_what_each_way_costs():
     words = {element.text for element in parsed("session").iter(f"{SVG}text")}
-    assert {"1", str(len(figures["steps"]["ours"]))} <= words
+    assert {"1", str(len(session()["ours"][2]))} <= words
     for name in ("s06", "ours"):
-        assert f"{max(step[0] for step in figures['steps'][name]):,}" in words
+        cost, kept, steps = session()[name]
+        assert f"{max(size for size, *_ in steps):,}" in words
+        assert f": cost {cost:.2f}, in sight {kept:.3f}" in told("session")
 
 
-def test_each_door_stands_in_the_loop_and_leads_to_one_function():
-    loop = inspect.getsource(program.agent_loop)
-    assert all(door in loop for door in pictures.DOORS if door != "/compact")
-    for caller in pictures.DOORS.values():
-        assert f"{caller} leads to compact_history" in told("doors")
+def test_each_door_is_a_call_of_the_program_and_leads_to_one_function():
+    loop, typed = program.agent_loop.__code__, program.command.__code__
+    for asked, caller in pictures.DOORS.items():
+        assert caller in (typed if asked.startswith("you") else loop).co_names
+        assert f"{asked}: {caller}, which leads to compact_history" in told("doors")
     for caller, when in pictures.WITHOUT_SUMMARY.items():
-        assert f"{caller} leads to compact_without_model, {when}" in told("doors")
+        assert f"{caller} leads to compact_without_model: {when}" in told("doors")
 
 
 def test_the_cut_and_the_prefixes_show_what_the_program_does():
     assert "message 6 of 9: allowed; a cut before message 7 of 9: parts" in told("cut")
     counts = re.findall(r": (\d) message", told("transcript"))
-    assert counts == list("12345123455")
+    assert counts == list("12345234566")
+
+
+def test_what_remains_is_words_summary_calls_and_results_each_with_its_limit():
+    found = re.findall(r"([^;]+), at most ([^;]+):;", told("remains") + ";")
+    parts = [part.strip() for part, _ in found]
+    assert parts == ["your words", "summary", "calls", "results"]
+    shown = " ".join(limit for _, limit in found)
+    limits = program.MAX_WORDS, program.MAX_RESTORE_TOKENS_PER_FILE
+    assert all(f"{limit:,} tokens" in shown for limit in limits)
 
 
 def test_what_a_cut_keeps_is_a_history_that_the_api_takes():
@@ -187,7 +214,6 @@ def test_what_a_cut_keeps_is_a_history_that_the_api_takes():
 
 
 def test_one_of_a_thing_is_not_called_by_its_plural():
-    assert "after: 1 message, " in told("auto_compact")
     for name in DRAWN:
         assert not re.search(r"\b1 (messages|summaries|clearings)", told(name))
 
@@ -196,15 +222,28 @@ def test_what_is_unchanged_is_one_row_and_of_much_that_goes_the_ends_are_shown()
     messages = [typed(str(n)) for n in range(20)]
     shown = lists.differing(messages, messages[:4], "- ")
     words = [row.words for row in shown]
-    assert words[0] == "4 blocks unchanged" and words[4] == "- 10 blocks more"
-    assert len(words) == 8 and words[-1] == "- person: 19"
+    assert words[3:5] == ["person: 3", "- person: 4"]
+    assert words[7:9] == ["- 10 blocks more", "- person: 17"] and len(words) == 11
+    [one] = lists.differing(messages, messages, "- ")
+    assert one.words == "20 blocks unchanged"
 
 
-def test_a_result_comes_back_whole_or_page_by_page():
+@pytest.mark.parametrize("wide", [100, 336])
+def test_a_bar_is_as_long_as_its_tokens_in_a_cell_of_any_width(wide):
+    _, _, bar, _ = charts.cell(0, 0, wide, "result", charts.BLUE, 10_000)
+    _, scale, _ = charts.bar_scale(0)
+    assert f'width="{10_000 / charts.PER_PIXEL:.1f}"' in bar
+    assert re.search(r'width="\S+"', bar)[0] == re.search(r'width="\S+"', scale)[0]
+
+
+def test_a_result_is_saved_before_it_goes_and_comes_back_whole_or_page_by_page():
     usual, large = told("life").split("called for again: ")[1:]
     assert usual.startswith("the whole text, 8,000 tokens")
     assert large.startswith("its first page")
-    assert "the model sees: <persisted-output>" in told("life")
+    at = [told("life").index(f"{stage}: ") for stage, _ in pictures.STAGES]
+    assert at == sorted(at)
+    for words in ("the model sees: <persisted", "much later: [Previous", "<persisted"):
+        assert words in told("life")
 
 
 def test_a_clearing_is_read_anew_once_and_cheap_from_then_on():
@@ -227,6 +266,6 @@ def test_the_lines_cross_where_the_program_says_that_a_clearing_is_paid_back():
 
 def test_the_thresholds_are_those_of_the_program():
     limits = vars(program.limits())
-    for tokens in (limits["clear_above"], limits["threshold"], limits["window"]):
+    cold = int(limits["threshold"] * program.CLEAR_COLD)
+    for tokens in (cold, *map(limits.get, ("clear_above", "threshold", "window"))):
         assert f"{tokens:,}: " in told("thresholds")
-    assert f"{program.MAX_RESULT_TOKENS:,}: one result" in told("thresholds")

@@ -82,7 +82,7 @@ def long_words():
 
 
 def open_request():
-    """What is done and what is open look alike | next_step, replacement | 8"""
+    """What is done and what is open look alike | in_progress, rebuild | 8"""
     compact = use("compact", focus="names"), reply("Done.")
     client, _, _ = live(reply("Done."), *compact, typed=["Write a.py.", "Now b.py."])
     last = client.requests[-1]["messages"]
@@ -91,7 +91,7 @@ def open_request():
 
 
 def files():
-    """Files, plans, skills do not come back | remember, restore_recent_files | 8"""
+    """Files, plans, skills do not come back | still_needed, restore_recent_files | 8"""
     names = write_files(5, 9_000)
     client, _, _ = live(use("read_file", *names), use("compact"), reply("Done."))
     back = sum(name in str(client.requests[-1]["messages"]) for name in names)

@@ -286,7 +286,8 @@ def chapter_4():
         damage: 20 reads: {bill(every_turn.usages)}.
         ours: of 6 files the model sees {saw}, refused: {len(mine.refused)}.
         ours: 20 reads, by s06's threshold: {bill(seldom.usages)}.
-        ours: old results were cleared {acted.count("micro_compact")} times.""")
+        ours: old results were cleared before {acted.count("micro_compact")} of \
+{len(seldom.requests)} requests.""")
 
 
 def budget_then_threshold(messages, budget=200_000, threshold=50_000):
@@ -427,19 +428,21 @@ PARAPHRASES = "apple is renamed, mind the tests", "renaming goes on", "work was 
 def chapter_8():
     """What stays"""
     left = sum(text in PARAPHRASES[-1] for text in (RULE, MORE))
-    names, compact = write_files(6, 30_000), use("compact")
+    names, compact = write_files(6, 48_000), use("compact")
     first = use("read_file", *names[:2]), compact, reply("Done.")
     more = use("read_file", *names[2:4]), compact, use("read_file", *names[4:]), compact
     model = Model(*first, *more, reply("Done."), summaries=PARAPHRASES)
     agent, acted = ours(model, RULE, MORE)
-    texts = [block["text"] for block in agent.messages[0]["content"]]
-    kept = sum(text in "".join(texts) for text in (RULE, MORE))
+    at = [PARAPHRASES[-1] in str(message) for message in agent.messages].index(True)
+    kept = sum(person(text) in agent.messages[:at] for text in (RULE, MORE))
+    read = sum(f"{name} 0000" in str(agent.messages[at:]) for name in names)
     say(f"""
         naive: three summaries, each made of the one before (by a script, here):
         : {PARAPHRASES[0]} > {PARAPHRASES[1]} > {PARAPHRASES[2]}
         damage: of 2 things that the person said {left} are left; one is not yet done.
-        ours: after {len(acted)} summaries {kept} of 2 stand word for word, and last:
-        : {" ".join(texts[-1].split())}""")
+        ours: after {len(acted)} summaries {kept} of 2 stand word for word.
+        ours: message {at + 1} is the last summary; after it stand {read} of \
+{len(names)} files, as they are now.""")
 
 
 def loop_that_ends_with_compact(client, messages):
@@ -468,7 +471,7 @@ def edited(names):
 
 def chapter_9():
     """Layer 3: on demand"""
-    names, focus = write_files(5, 9_000), "which files are still to do"
+    names, focus = write_files(5, 24_000), "which files are still to do"
     compact = use("compact", focus=focus)
     change = {"old_text": "0000", "new_text": "edited"}
     edits = [use("edit_file", name, **change) for name in names]
@@ -476,7 +479,7 @@ def chapter_9():
     loop_that_ends_with_compact(Model(*script), [person("Edit five files.")])
     done, orphan = edited(names), answer_after_the_summary(compact["content"][0])
     problem = refusal(Model(window=20_000).answer, request([person("x" * 70_000)]))
-    names, model = write_files(5, 9_000), Model(*script)
+    names, model = write_files(5, 24_000), Model(*script)
     ours(model, "Edit five files.")
     mine = edited(names)
     asked = focus in str(model.asked[0]["messages"][-1])
@@ -493,7 +496,7 @@ def chapter_9():
         API: {problem}
         damage: is that "prompt_too_long"? {is_too_long(problem)}: the program ends.
         ours: {mine} of 5 are edited; the focus is in the summary's request: {asked}.
-        ours: {acted[0]} {len(acted)} times; {read} of 12 files are read.""")
+        ours: {" and ".join(dict.fromkeys(acted))} acted; {read} of 12 files are read.""")
 
 
 def save_by_the_second(messages, now):
@@ -517,7 +520,7 @@ def chapter_10():
     six = [run({**call, "id": str(at)}) for at, call in enumerate(calls)]
     third = save_by_the_second(micro_compact_every_turn([person(six)], NAMES), 9.0)
     whole = seen({"messages": [json.loads(third.read_text(encoding="utf-8"))]})
-    names, compact = write_files(4, 30_000), use("compact")
+    names, compact = write_files(4, 48_000), use("compact")
     one, two = use("read_file", *names[:2]), use("read_file", *names[2:])
     model = Model(one, compact, two, compact, reply("Done."))
     agent, acted = ours(model, "Read four files.")
@@ -525,7 +528,6 @@ def chapter_10():
     text = agent.transcript.read_text(encoding="utf-8")
     kept = sum(f"{name} 0000" in text for name in names)
     mine = program.load(agent.transcript)
-    sent = [{"role": m["role"], "content": m["content"]} for m in mine]
     say(f"""
         naive: two compactions in one second: {path} and {again}.
         damage: of 9 messages in the first {left} are left.
@@ -535,7 +537,7 @@ def chapter_10():
         API: {taken(back)}
         ours: {len(acted)} compactions, {len(files)} file; it has {kept} of 4 results.
         ours: read back it is what the agent holds: {mine == agent.messages}; the API \
-takes it: {not taken([*sent, person("Go on.")])}.""")
+takes it: {not taken([*mine, person("Go on.")])}.""")
 
 
 # --- Which chapter ---

@@ -113,7 +113,12 @@ PROMPTS = {
     "java": [
         (JAVA, 1, lambda: files(60, 12_000), "A turn can be longer than the window."),
         (MORE, 1, answer, "It counts what was said, and no result of a tool."),
-        (TOOL, 1, compact, "It comes after the turn, and sums up what was said."),
+        (
+            TOOL,
+            1,
+            compact,
+            "Theirs comes after the turn; ours waits until 20,000 tokens are new.",
+        ),
     ],
     "s08": [
         (THREE, 1, lambda: files(3, 15_000), "Three results are never cleared."),

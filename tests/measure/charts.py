@@ -4,7 +4,7 @@ What a color says is also said by a word, a letter or the dashes of a line.
 """
 
 from html import escape
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from math import dist
 from typing import NamedTuple
 
@@ -17,7 +17,8 @@ DARK = {  # what is drawn instead where the reader prefers a dark background
     GREEN: "#31a350",
     PURPLE: "#a675f8",
 }
-FILL = 0.15  # the opacity of what lies behind text
+FILL = 0.15  # the opacity of what lies under text
+PER_PIXEL = 200  # tokens, of the bars in all lists of messages
 WIDTH = 700
 LEFT, RIGHT, TOP, BOTTOM = 55, 685, 55, 370  # of the plot within the picture
 FONT, LETTER = 13, 7.3  # pixels: the height of a letter, and the most of its width
@@ -30,6 +31,13 @@ GROUPS = {
 }
 WALL = 200_000  # tokens: the window
 WAYS = {"nothing": (TEXT, "2 3"), "s06": (ORANGE, "7 3"), "ours": (BLUE, "")}
+RULES = {  # of the first picture: what a rule is called there, and what it forgets
+    "nothing": ("doing nothing", ""),
+    "summaries": ("a summary alone", "of all, near the window's end"),
+    "s06": ("s06", "old results, at each request"),
+    "ours": ("this program", "old results, when it pays"),
+}
+SCALE = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
 
 Point = tuple[float, float]
 
@@ -41,6 +49,17 @@ class Cost(NamedTuple):
     cost: float
     kept: float
     color: str = TEXT
+
+
+class Course(NamedTuple):
+    """One session under a policy: what it costs and keeps, and what each request is.
+
+    A step is the tokens of a request, and how often was cleared and summarised so far.
+    """
+
+    cost: float
+    kept: float
+    steps: list[list[int]]
 
 
 class Box(NamedTuple):
@@ -77,53 +96,92 @@ def two_bars(costs: list[Cost]) -> str:
     return picture(title, body, told, 40 + 24 * len(costs))
 
 
-def three_ways(courses: dict[str, list[list[int]]]) -> str:
+def cost_and_sight(courses: dict[str, Course]) -> str:
+    """What each rule costs in one session, and what of all that is needed it keeps."""
+    steps, told = courses["nothing"].steps, []
+    body = [text(230, 18, "cost"), text(440, 18, "in sight when it was needed (R)")]
+    scale = 150 / max(course.cost for course in courses.values())
+    for number, (rule, (name, words)) in enumerate(RULES.items()):
+        y, course = 30 + 48 * number, courses[rule]
+        color, _ = WAYS.get(rule, (GREEN, ""))
+        if rule == "nothing" and (last := refused_at(steps)):
+            words = f"refused at request {last} of {len(steps)}"
+        body += [text(8, y + 14, name, "start", color), text(8, y + 31, words)]
+        body.append(box(230, y, scale * course.cost, 18, color, 1))
+        body.append(text(238 + scale * course.cost, y + 14, f"{course.cost:.2f}"))
+        body.append(box(440, y, 190, 18, color, 0))
+        body.append(box(440, y, 190 * course.kept, 18, color, 1))
+        body.append(text(692, y + 14, f"{course.kept:.3f}", "end"))
+        told.append(f"{name}: cost {course.cost:.2f}, in sight {course.kept:.3f}")
+    y = 46 + 48 * len(RULES)
+    told.append(f"one recorded session of {len(steps)} requests; doing nothing costs 1")
+    body.append(text(8, y, told[-1]))
+    body.append(text(692, y, "a full frame: all of it", "end"))
+    title = "What each rule costs in one session, and what it keeps in sight"
+    return picture(title, body, told, y + 12)
+
+
+def refused_at(steps: list[list[int]]) -> int:
+    """The number of the first request that is over the window, 0 if none is."""
+    over = (number for number, (size, *_) in enumerate(steps, 1) if size > WALL)
+    return next(over, 0)
+
+
+def three_ways(courses: dict[str, Course]) -> str:
     """The context of one session under three policies, and what each forgot when."""
-    count = len(courses["nothing"])
+    count = len(courses["nothing"].steps)
     step = 580 / max(1, count - 1)  # pixels
 
     def at(request: int, size: float) -> Point:
         return LEFT + step * (request - 1), between(BOTTOM, TOP, size / WALL)
 
-    scale = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
-    body = [rule(at(1, size)[1], mark) for size, mark in scale.items()]
+    body = [rule(at(1, size)[1], mark) for size, mark in SCALE.items()]
     body.append(line([(LEFT, TOP), (RIGHT, TOP)], TEXT, 2))
     body.append(text(LEFT, 18, f"tokens of context at each of {count} requests"))
-    told, marks, y = [], [1, count], BOTTOM + 22
+    told, marks, y = [], [1, count], BOTTOM + 42
     for name, (color, dashes) in WAYS.items():
-        sent = [s[0] for s in takewhile(lambda s: s[0] <= WALL, courses[name])]
-        refused = len(sent) < len(courses[name])
-        curve = [at(*point) for point in enumerate([*sent, *[WALL] * refused], 1)]
+        course, last = courses[name], refused_at(courses[name].steps)
+        sent = [size for size, *_ in course.steps][: last - 1 if last else None]
+        curve = [at(*point) for point in enumerate([*sent, *[WALL] * bool(last)], 1)]
         x, top = curve[-1]
         body.append(line(curve, color, 2, dashes))
-        body.append(text(x + 6, top + (18 if refused else 4), name, "start", color))
+        body.append(text(x + 6, top + (18 if last else 4), name, "start", color))
         told.append(f"{name}: at most {max(sent):,} tokens")
-        if refused:
-            marks.append(len(curve))
-            words = f"request {len(curve)}: prompt is too long"
-            body.append(text(x, TOP - 10, words, "end"))
-            told.append(f"refused at request {len(curve)} of {count}")
+        if last:
+            marks.append(last)
+            body.append(text(x, TOP - 10, f"request {last}: prompt is too long", "end"))
+            told.append(f"refused at request {last} of {count}")
             continue
         x, top = at(sent.index(max(sent)) + 1, max(sent))
         body.append(text(x + 5, top - 6, f"{max(sent):,}", "start", color))
-        y += 20
+        told.append(in_words(course))
         body.append(text(LEFT - 8, y + 4, name, "end", color))
-        cleared, summed = when_forgotten(courses[name])
-        told.append(counted(len(cleared), "clearing", "clearings"))
-        told.append(counted(len(summed), "summary", "summaries"))
-        ends = [at(n, 0)[0] for n in cleared]
-        body += [line([(x, y - 7), (x, y + 7)], color, 1.5) for x in ends]
-        body += [circle((at(n, 0)[0], y), PURPLE) for n in summed]
+        body.append(text(LEFT, y + 24, told[-1]))
+        cleared, summed = ([at(n, 0)[0] for n in s] for s in when_forgotten(course))
+        body += [line([(x, y - 7), (x, y + 7)], color, 1.5) for x in cleared]
+        body += [circle((x, y), PURPLE) for x in summed]
+        y += 50
     free = [n for n in range(100, count, 100) if all(abs(n - m) > 15 for m in marks)]
     body += [tick(at(n, 0)[0], str(n)) for n in [*marks, *free]]
-    body.append(text(LEFT, y + 28, "| old results cleared before this request"))
-    body.append(text(RIGHT, y + 28, "● all summarised", "end", PURPLE))
+    body.append(text(LEFT, y + 4, "| old results cleared before this request"))
+    body.append(text(RIGHT, y + 4, "● all summarised", "end", PURPLE))
+    about = "cost: nothing = 1; in sight: of what was needed next (R)"
+    body.append(text(LEFT, y + 24, about))
     return picture("One recorded session, three ways", body, told, y + 36)
 
 
-def when_forgotten(course: list[list[int]]) -> list[list[int]]:
+def in_words(course: Course) -> str:
+    """How often was forgotten in a session, what that cost, and what it left."""
+    cleared, summed = map(len, when_forgotten(course))
+    clearings = counted(cleared, "clearing", "clearings")
+    summaries = counted(summed, "summary", "summaries")
+    cost, kept = f"cost {course.cost:.2f}", f"in sight {course.kept:.3f}"
+    return f"{clearings} and {summaries}: {cost}, {kept}"
+
+
+def when_forgotten(course: Course) -> list[list[int]]:
     """Before which requests old results were cleared, and before which all summarised."""
-    _, *done = zip(*course)
+    _, *done = zip(*course.steps)
     return [
         [n for n, (before, now) in enumerate(pairwise(counts), 2) if before < now]
         for counts in done
@@ -244,6 +302,14 @@ def badge(x: float, y: float, letter: str, color: str) -> list[str]:
     return [*square, text(x + 9, y + 14, letter, "middle")]
 
 
+def bar_scale(y: float) -> list[str]:
+    """How long the bars of lists are, at the right."""
+    wide = 10_000 / PER_PIXEL
+    words = text(684 - wide, y, "a bar of 10,000 tokens:", "end")
+    frame = box(692 - wide, y - 13, wide, 18, TEXT, 0)
+    return [words, box(692 - wide, y - 13, wide, 18, TEXT), frame]
+
+
 def cell(
     x: float,
     y: float,
@@ -251,16 +317,16 @@ def cell(
     words: str,
     color: str,
     tokens: int = 0,
-    full: int = 0,
+    bar: bool = True,
     dashes: str = "",
 ) -> list[str]:
-    """A box in a list, its text clipped, filled by its tokens where `full` fill it."""
+    """A box in a list, its text clipped; its tokens as a number and as a bar."""
     words, count = " ".join(words.split()), f"{tokens:,}" if tokens else ""
     most = int((wide - 10 - 9 * len(count)) / LETTER)
     words = words if len(words) <= most else f"{words[: most - 1]}…"
     parts = [box(x, y, wide, 19, color, 0, dashes), text(x + 6, y + 14, words)]
-    if full:
-        parts.append(box(x, y, tokens / full * wide, 19, color))
+    if tokens and bar:
+        parts.append(box(x, y, tokens / PER_PIXEL, 19, color))
     if tokens:
         parts.append(text(x + wide - 6, y + 14, count, "end"))
     return parts

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,18 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
-from charts import BLUE, GREEN, ORANGE, TEXT, WAYS, Cost, three_ways, two_bars
+from charts import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    TEXT,
+    WAYS,
+    Cost,
+    Course,
+    counted,
+    three_ways,
+    two_bars,
+)
 from policies import PEERS, READ_IN, SUMMARY, TUTORIALS
 from prices import Meter, replay
 from recorded import Measured, Message, Session, Unusable, read_gaps, read_messages
@@ -250,6 +261,13 @@ def row(name: str, meters: list[Meter], whole: float) -> dict:
     }
 
 
+def courses(session: Session, runs: Runs, names: Iterable[str]) -> dict[str, Course]:
+    """One session under these policies."""
+    meters = {name: runs[name](session) for name in names}
+    rows = {n: row(n, [meters[n]], meters["nothing"].cost) for n in meters}
+    return {n: Course(rows[n]["cost"], rows[n]["R"], meters[n].steps) for n in meters}
+
+
 def mean(values: list[float], none: float) -> float:
     """The mean, or `none` of no values."""
     return sum(values) / len(values) if values else none
@@ -286,7 +304,7 @@ def verdict(rows: list[dict]) -> str:
     ]
     if times := ours["previews"]:
         lines.append(
-            f"Results too large to be shown went to disk in ours: {times} times."
+            f"Results too large to be shown went to disk in ours: {counted(times, 'time', 'times')}."
         )
     return "\n".join(lines)
 
@@ -294,7 +312,7 @@ def verdict(rows: list[dict]) -> str:
 def legend(sessions: list[Session], read: float, peers: bool) -> str:
     """What the columns and the rows of a table mean, its prices and its clock."""
     write, usual = CACHE_WRITE, CACHE_READ
-    whose = "as agent.py has it, --read sets another" if read == usual else "by --read"
+    whose = "the default model's; --read sets another" if read == usual else "by --read"
     rest = (
         f"\nThe rest: other agents, by their sources as of {READ_IN}." if peers else ""
     )
@@ -405,8 +423,7 @@ def report(options: argparse.Namespace, sessions: list[Session], wanted: Runs) -
         options.svg.write_text(two_bars(found))
     if options.session:
         longest = max(sessions, key=lambda session: len(session.messages))
-        courses = {name: wanted[name](longest).steps for name in WAYS}
-        options.session.write_text(three_ways(courses))
+        options.session.write_text(three_ways(courses(longest, wanted, WAYS)))
 
 
 if __name__ == "__main__":

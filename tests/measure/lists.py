@@ -21,6 +21,14 @@ LOOKS = {  # of each kind of block: its letter and its color
 }
 LETTERS = "p: person, m: model, c: call, r: result, n: note or summary"
 ENDS = 3  # rows at each end of a long run that are shown one by one
+FEW = 4  # rows that are shown one by one though nothing changed in them
+PARTS = {  # of what a compaction leaves
+    "typed": "your words",
+    "user": "summary",
+    "tool_use": "calls",
+    "tool_result": "results",
+    "assistant": "last answer",
+}
 
 
 class Row(NamedTuple):
@@ -59,15 +67,23 @@ def rows(messages):
 
 
 def differing(messages, other, sign):
-    """The rows that `other` lacks, with a sign; those that both have are one row.
+    """The rows that `other` lacks, with a sign, and those that both have.
 
-    Of many that it lacks the first and the last few are shown.
+    Of many that it lacks the first and the last few are shown; whole messages that both
+    have are one row, if there are more than `FEW` blocks in them.
     """
     same, found = [row.block for row in rows(other)], []
-    for known, run in groupby(rows(messages), lambda row: row.block in same):
-        shown, ends = [*run], 0 if known else ENDS
+    changed = {row.at for row in rows(messages) if row.block not in same}
+
+    def which(row):
+        known = row.block in same
+        return known, row.at if known and row.at in changed else -1
+
+    for (known, _), run in groupby(rows(messages), which):
+        shown, ends = [*run], ENDS
         if known:
             shown = [row._replace(kind="same") for row in shown]
+            ends = len(shown) if len(shown) <= FEW else 0
         middle = shown[ends : len(shown) - ends]
         if len(middle) > 1:
             words = f"{len(middle)} blocks {'unchanged' if known else 'more'}"
@@ -79,11 +95,8 @@ def differing(messages, other, sign):
     return found
 
 
-def column(found, x, width, full):
-    """The parts of a list of rows, each filled by its share of `full` tokens.
-
-    And (row, height) of each.
-    """
+def column(found, x, width):
+    """The parts of a list of rows, and each row with its height."""
     body, places = [], []
     y, left, last = 34, x, 0
     for row in found:
@@ -91,36 +104,51 @@ def column(found, x, width, full):
         places.append((row, y))
         beside = row.block["type"] == "thinking" and row.kind != "many"
         wide = 92 if beside else x + width - left
-        scale = 0 if row.kind == "many" else full
-        body += charts.cell(left, y, wide, row.words, row.color, row.tokens, scale)
+        bar = row.kind != "many"
+        body += charts.cell(left, y, wide, row.words, row.color, row.tokens, bar)
         y, left, last = (y, x + 95, row.at) if beside else (y + 21, x, row.at)
     return body, places
-
-
-def largest(*histories):
-    """The most tokens of one block: they fill a row."""
-    return max(row.tokens for messages in histories for row in rows(messages))
 
 
 def before_after(name, before, after):
     """What a layer takes out of the list of messages, and what it puts in."""
     old, new = differing(before, after, "– "), differing(after, before, "+ ")
-    full = largest(before, after)
-    body, places = column(old, 8, 336, full)
-    right, more = column(new, 356, 336, full)
+    body, places = column(old, 8, 336)
+    right, more = column(new, 356, 336)
     told = []
     for when, x, messages in ("before", 8, before), ("after", 356, after):
         tokens = sum(row.tokens for row in rows(messages))
-        told.append(
-            f"{when}: {charts.counted(len(messages), 'message', 'messages')}, {tokens:,} tokens"
-        )
+        number = charts.counted(len(messages), "message", "messages")
+        told.append(f"{when}: {number}, {tokens:,} tokens")
         body.append(text(x, 20, told[-1]))
     told += [f"new: {row.words[2:60]}" for row in new if row.words[0] == "+"]
     y = max(y for _, y in places + more) + 42
-    body.append(text(8, y, "– taken out, + put in"))
-    body.append(text(692, y, f"a full bar: {full:,} tokens", "end"))
+    body += [text(8, y, "– taken out, + put in"), *charts.bar_scale(y)]
     title = f"The list of messages before and after {name}"
     return charts.picture(title, [*body, *right], told, y + 10)
+
+
+def cuts(messages, cut):
+    """Where a history may be cut: a place that parts no pair, and one that does."""
+    body, places = column(rows(messages), 8, 400)
+    body.append(text(8, 20, f"a history of {len(messages)} messages"))
+    middle = {id(row.block): y + 10 for row, y in places}
+    for pair in program.exchanges(messages):
+        a, b = middle[id(pair.call)], middle[id(pair.result)]
+        body.append(line([(408, a), (418, a), (418, b), (408, b)], ORANGE, 2))
+    told = []
+    for at in cut, cut + 1:
+        fine = program.pair_safe(messages, at) == at
+        words, dashes = ("allowed", "") if fine else ("parts a pair", "8 4")
+        y = next(y for row, y in places if row.at == at) - 3
+        body.append(line([(0, y), (440, y)], TEXT, 2, dashes))
+        body.append(text(448, y + 4, f"a cut here: {words}"))
+        told.append(f"a cut before message {at + 1} of {len(messages)}: {words}")
+    y = places[-1][1] + 42
+    body.append(line([(8, y - 9), (18, y - 9), (18, y), (8, y)], ORANGE, 2))
+    body.append(text(26, y, "a call and its result: a pair"))
+    body += charts.bar_scale(y)
+    return charts.picture("Where a history may be cut", body, told, y + 10)
 
 
 def kept_by(messages, cut):
@@ -130,55 +158,44 @@ def kept_by(messages, cut):
     return [note, *program.drop_thinking(tail)]
 
 
-def cuts(messages, cut=5):
-    """Pairs joined, thinking chained; a cut that parts no pair, and one that does."""
-    full = largest(messages)
-    body, places = column(rows(messages), 24, 280, full)
-    body += column(rows(kept_by(messages, cut)), 412, 280, full)[0]
-    body.append(text(412, 20, "kept by the cut that is allowed"))
-    body.append(text(412, 172, "(its thinking goes)"))
-    middle = {id(row.block): y + 10 for row, y in places}
-    for pair in program.exchanges(messages):
-        a, b = middle[id(pair.call)], middle[id(pair.result)]
-        body.append(line([(304, a), (312, a), (312, b), (304, b)], ORANGE, 2))
+def chained(messages, cut):
+    """What thinking is signed over, and what a cut therefore takes with it."""
+    body, places = column(rows(messages), 24, 300)
+    kept = kept_by(messages, cut)
+    right, _ = column(rows(kept), 372, 320)
     signed = [y + 10 for row, y in places if row.kind == "thinking"]
     body.append(line([(12, 34), (12, signed[-1])], PURPLE, 2, "4 3"))
     body += [circle((12, y), PURPLE) for y in signed]
-    told = []
-    for at in cut, cut + 1:
-        fine = program.pair_safe(messages, at) == at
-        words, dashes = ("allowed", "") if fine else ("parts a pair", "8 4")
-        y = next(y for row, y in places if row.at == at) - 3
-        body.append(line([(0, y), (320, y)], TEXT, 2, dashes))
-        body.append(text(323, y + 4, words))
-        told.append(f"a cut before message {at + 1} of {len(messages)}: {words}")
-    told.append("the cut that is allowed takes the thinking behind it")
+    y = next(y for row, y in places if row.at == cut) - 3
+    body += [line([(0, y), (330, y)], TEXT, 2), text(336, y + 4, "cut")]
+    body += [
+        text(24, 20, "before"),
+        text(372, 20, "after the cut: no thinking is valid"),
+    ]
     y = places[-1][1] + 42
-    chained = "each thinking is signed over all that is above it"
-    body += [circle((12, y - 4), PURPLE), text(24, y, chained)]
-    body.append(text(692, y, f"a full bar: {full:,} tokens", "end"))
-    title = "A history: pairs joined, thinking chained to all before it"
-    return charts.picture(title, body, told, y + 10)
+    words = "each thinking is signed over all that is above it"
+    body += [circle((12, y - 4), PURPLE), text(24, y, words), *charts.bar_scale(y)]
+    told = [f"before: {charts.counted(len(signed), 'thinking', 'times thinking')}"]
+    told.append(f"after the cut, before message {cut + 1}: {len(kept)} messages, none")
+    title = "Thinking is signed over all that is above it"
+    return charts.picture(title, [*body, *right], told, y + 10)
 
 
-def what_remains(message):
-    """The message that stands for a conversation, block by block, and its limits."""
-    each = program.MAX_RESTORE_TOKENS_PER_FILE
-    limits = {
-        "summary": "asked for in T/8",
-        "your words": f"{program.MAX_SAID:,} tokens or T/8",
-        "plan": "what is still to do",
-        "notes": "what to go on with",
-        "files": f"{program.MAX_RESTORE_FILES} of {each:,} tokens",
-    }
-    full = largest([message])
-    body, places = column(rows([message]), 230, 462, full)
-    body += [text(8, 20, "block"), text(84, 20, "at most")]
-    body.append(text(692, 20, f"a full bar: {full:,} tokens", "end"))
-    told = []
-    for (row, y), part in zip(places, map(program.part_of, message["content"])):
-        body += [text(8, y + 14, part), text(84, y + 14, limits[part])]
+def what_remains(messages, limits):
+    """The list that a compaction leaves, row by row, and the limit of each part."""
+    body, places = column(rows(messages), 318, 374)
+    body += [text(8, 20, "part"), text(110, 20, "at most")]
+    body.append(text(318, 20, "the list of messages"))
+    told, last = [], ""
+    for row, y in places:
+        part = PARTS[row.kind]
+        if part != last:
+            body += [text(8, y + 14, part), text(110, y + 14, limits[part])]
+            told.append(f"{part}, at most {limits[part]}:")
         size = f"{row.tokens:,}" if row.tokens else "under 100"
-        told.append(f"{part}: {size} tokens; at most: {limits[part]}")
-    title = "The one message that remains, block by block"
-    return charts.picture(title, body, told, places[-1][1] + 30)
+        told.append(f"{row.words[:30]} {size} tokens")
+        last = part
+    y = places[-1][1] + 42
+    body += [text(8, y, f"together: {limits['together']}"), *charts.bar_scale(y)]
+    title = "The list of messages that a compaction leaves"
+    return charts.picture(title, body, told, y + 10)

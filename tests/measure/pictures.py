@@ -24,7 +24,7 @@ import costs
 import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, circle, line, text
 from costs import program
-from lists import LETTERS, LOOKS, before_after, cuts, rows, what_remains
+from lists import LETTERS, LOOKS, before_after, chained, cuts, rows, what_remains
 from policies import total
 from stub import StubClient, reply
 
@@ -54,7 +54,15 @@ def measure(paths, gaps=None):
         "requests": measured[0]["requests"],
         "shares": shares(sessions),
         "policies": {row["policy"]: [row["cost"], row["R"]] for row in measured},
-        "steps": {name: runs[name](longest).steps for name in charts.WAYS},
+        "session": one_session(longest, runs),
+    }
+
+
+def one_session(session, runs):
+    """What each rule of the first picture costs there and keeps, and its requests."""
+    return {
+        name: [course.cost, course.kept, course.steps if name in charts.WAYS else []]
+        for name, course in costs.courses(session, runs, charts.RULES).items()
     }
 
 
@@ -147,10 +155,11 @@ def layers():
     auto, reactive = (replace(agent, client=StubClient(reply(SUMMARY))) for _ in "ab")
     program.auto_compact(auto)
     program.reactive_compact(reactive, too_long)
-    budget = program.tool_result_budget(new, agent.threshold, save)
+    budget = program.tool_result_budget(new, agent.max_results, save)
+    snipped = program.snip_compact(old, 12, agent.max_words, agent.transcript)
     return {
         "tool_result_budget": (new, budget),
-        "snip_compact": (old, program.snip_compact(old, 12, agent.transcript)),
+        "snip_compact": (old, snipped),
         "micro_compact": (old, program.micro_compact(old, save)),
         "auto_compact": (old, auto.messages),
         "reactive_compact": (old, reactive.messages),
@@ -159,48 +168,55 @@ def layers():
 
 # ---- pictures of these runs ----
 
-DOORS = {  # what stands in the loop, or what the person types, and what that calls
-    "agent.focus is not None": "manual_compact",
-    "/compact": "command",
-    "should_compact(agent)": "auto_compact",
-    "except PromptTooLong": "reactive_compact",
+INNER, OTHER = "compact_history", "compact_without_model"
+DOORS = {  # who asks for a compaction, and the function that is called
+    "the model calls compact": "manual_compact",
+    "you type /compact": "manual_compact",
+    "the context is over T": "auto_compact",
+    "the API: too long": "reactive_compact",
 }
-WITHOUT_SUMMARY = {
-    "auto_compact": f"auto: after {program.MAX_FAILURES} failed summaries",
-    "reactive_compact": "reactive: no summary, or still too long",
+WITHOUT_SUMMARY = {  # of each function that does without a summary: when it does
+    "manual_compact": "you: the API refuses it",
+    "auto_compact": f"{program.MAX_FAILURES} summaries failed",
+    "reactive_compact": "it did not help",
+    INNER: "any: too long to sum up",
 }
 
 
 def doors():
-    """The loop's doors into one function: what calls what, by the program itself."""
-    inner, other = "compact_history", "compact_without_model"
-    body = [text(8, 18, "in agent_loop; /compact is typed"), text(244, 18, "calls")]
-    body += [box(540, 30, 152, 134, BLUE, 0), text(552, 102, inner)]
-    body += [box(396, 184, 296, 78, TEXT, 0, "5 4"), text(404, 204, other)]
-    ways = {"auto_compact": [(376, 122), (381, 122)], "reactive_compact": [(306, 164)]}
-    told, below = [], 204
+    """Who asks for a compaction, what that calls, and what there is without a summary.
+
+    What calls what is read from the program itself.
+    """
+    body = [text(8, 18, "who asks"), text(212, 18, "what is called")]
+    body += [text(368, 18, "a summary"), text(516, 18, "or else a note")]
+    body += [box(360, 30, 122, 170, BLUE, 0), text(368, 84, INNER)]
+    body += [box(508, 30, 184, 170, TEXT, 0, "5 4"), text(516, 48, OTHER)]
+    told, callers = [], [*DOORS.values()]
     for number, (asked, caller) in enumerate(DOORS.items()):
         y = 30 + 36 * number
-        body += [box(8, y, 192, 26, TEXT, 0), text(16, y + 18, asked)]
-        body += [box(236, y, 140, 26, TEXT, 0), text(244, y + 18, caller)]
-        body += arrow([(200, y + 13), (234, y + 13)])
-        used = getattr(program, caller).__code__.co_names
-        if inner in used:
-            body += arrow([(376, y + 13), (538, y + 13)])
-            told.append(f"{caller} leads to {inner}")
-        if other in used:
-            below += 22
-            start = ways[caller]
-            body += arrow([*start, (start[-1][0], below - 4), (394, below - 4)], "5 4")
-            body.append(text(404, below, WITHOUT_SUMMARY[caller]))
-            told.append(f"{caller} leads to {other}, {WITHOUT_SUMMARY[caller]}")
-    return charts.picture("The loop's three doors into one function", body, told, 272)
+        body += [box(8, y, 174, 26, TEXT, 0), text(16, y + 18, asked)]
+        body += arrow([(182, y + 13), (202, y + 13)])
+        if INNER in getattr(program, caller).__code__.co_names:
+            body += arrow([(334, y + 13), (358, y + 13)])
+            told.append(f"{asked}: {caller}, which leads to {INNER}")
+    for caller in dict.fromkeys(callers):
+        y, many = 30 + 36 * callers.index(caller), callers.count(caller)
+        body.append(box(204, y, 130, 36 * many - 10, TEXT, 0))
+        body.append(text(212, y + 18 * many, caller))
+    for y, (caller, why) in zip(range(66, 200, 36), WITHOUT_SUMMARY.items()):
+        if OTHER in getattr(program, caller).__code__.co_names:
+            body += arrow([(482, y + 13), (506, y + 13)], "5 4")
+            body.append(text(516, y + 18, why))
+            told.append(f"{caller} leads to {OTHER}: {why}")
+    title = "Who asks for a compaction, and what it leads to"
+    return charts.picture(title, body, told, 210)
 
 
 def transcript():
     """A transcript's lines, and the history that the lines up to each replay to."""
     agent, told = begun(), []
-    agent.client.enqueue(use("bash", command="cat shop.log"), use("compact"))
+    agent.client.enqueue(use("bash", command="cat long.log"), use("compact"))
     agent.client.enqueue(reply(SUMMARY), reply("Each price is read anew."))
     agent.client.enqueue(use("read_file", path="cart.py"), reply("It is fine."))
     program.take_turn(agent, "Why is checkout slow?")
@@ -233,14 +249,15 @@ def transcript():
     return charts.picture(title, body, told, y + 10)
 
 
-STAGES = {  # of a tool result, and the function that brings it there
-    "the model calls": "take_reply",
-    "the tool answers": "run_tools",
-    "the model sees": "tool_result_budget",
-    "old, much later": "micro_compact",
-    "on disk, saved first": "save_result",
-    "called for again": "read_file",
-}
+STAGES = [  # of a tool result, and the function that brings it there
+    ("the model calls", "take_reply"),
+    ("the tool answers", "run_tools"),
+    ("too large: saved", "save_result"),
+    ("the model sees", "tool_result_budget"),
+    ("old: saved first", "save_result"),
+    ("much later", "micro_compact"),
+    ("called for again", "read_file"),
+]
 
 
 def life():
@@ -249,39 +266,45 @@ def life():
     agent = work(begun(), "Why is checkout slow?", logs)
     calls = [row.words for row in rows(agent.messages) if row.kind == "tool_use"]
     whole, save = texts(agent.messages), program.save_result
-    agent.messages = program.tool_result_budget(agent.messages, agent.threshold, save)
+    agent.messages = program.tool_result_budget(agent.messages, agent.max_results, save)
     seen = texts(agent.messages)
     work(agent, *read("shop.py", "cart.py", "price.py", "price.py", "price.py"))
     agent.messages = program.micro_compact(agent.messages, save)
     old = texts(agent.messages)
     named = re.findall(r"saved at ([^]\s]+)", old[0] + seen[1])
     again = texts(work(agent, *read(*named)).messages)[-2:]
-    return stages(*zip(calls, whole, seen, old, named, again))
+    usual = [calls[0], whole[0], "", seen[0], named[0], old[0], again[0]]
+    large = [calls[1], whole[1], named[1], seen[1], "", old[1], again[1]]
+    return stages(usual, large)
 
 
 def stages(usual, large):
     """What stands for a result at each stage of its life, for two results."""
     body = [text(186, 18, "a result of usual size")]
     body.append(text(444, 18, "one that is too large"))
-    told, full = [], FILES["big.log"]
-    for number, (stage, function) in enumerate(STAGES.items()):
+    told = []
+    for number, (stage, function) in enumerate(STAGES):
         y = 30 + 46 * number
         body += [text(8, y + 6, stage), text(8, y + 23, function, "start", PURPLE)]
         for x, course in (186, usual), (444, large):
-            said, color, dashes = course[number], ORANGE, ""
+            if not (said := course[number]):
+                body.append(line([(x + 124, y - 27), (x + 124, y + 19)], TEXT, 1.5))
+                continue
             tokens = round(program.size(said) / 100) * 100
+            color, dashes = ORANGE, ""
             if function == "save_result":
-                said, color, dashes = Path(said).name, TEXT, "5 4"
+                said, color, dashes, tokens = Path(said).name, TEXT, "5 4", 0
             elif tokens and said[0] not in "[<":
                 is_whole = course[1].startswith(said)
                 said = "the whole text" if is_whole else "its first page"
-            body += charts.cell(x, y, 248, said, color, tokens, full, dashes)
-            if number:
-                body += arrow([(x + 124, y - 27), (x + 124, y - 1)])
+            body += charts.cell(x, y, 248, said, color, tokens, dashes=dashes)
+            body += arrow([(x + 124, y - 27), (x + 124, y - 1)]) if number else []
             size = f", {tokens:,} tokens" if tokens else ""
             told.append(f"{stage}: {said[:40]}{size}")
-    body.append(text(692, 308, f"a full bar: {full:,} tokens", "end"))
-    return charts.picture("The life of a tool result", body, told, 318)
+    y = 46 * len(STAGES) + 38
+    return charts.picture(
+        "The life of a tool result", [*body, *charts.bar_scale(y)], told, y + 10
+    )
 
 
 def texts(messages):
@@ -303,7 +326,7 @@ def around_a_clearing():
     sent = [(*asked(agent), 0), (*asked(agent), 0)]
     old = agent.messages
     new = program.micro_compact(old, program.save_result)
-    cleared = program.context_tokens(agent) - program.tokens_with(agent, new)
+    cleared = program.context_tokens(agent) - program.in_proportion(agent, new)
     agent.messages = new
     sent += [(*asked(agent), cleared), (*asked(agent), 0)]
     return old, new, sent
@@ -390,12 +413,12 @@ def thresholds():
     """When what happens, on one line from an empty context to a full window."""
     limits = costs.limits({})
     window, most, clear = (limits[k] for k in ("window", "threshold", "clear_above"))
-    large = min(program.MAX_RESULT_TOKENS, most // 4)
+    cold = int(most * program.CLEAR_COLD)
     marks = {
         window: "the API refuses more (the window)",
         most: "all is summarised (T)",
         clear: f"old results are cleared ({clear / most:.1f} T)",
-        large: "one result over this becomes a preview",
+        cold: f"they are cleared if the cache is cold (T/{most / cold:.0f})",
     }
     told = [f"{tokens:,}: {words}" for tokens, words in marks.items()]
     places = [20 + 660 * tokens / window for tokens in marks]
@@ -408,14 +431,28 @@ def thresholds():
     parts = {
         "the reply": PURPLE,
         "old results go": ORANGE,
-        "nothing goes while the cache is warm": GREEN,
+        "cold: old results go": BLUE,
+        "nothing goes": GREEN,
     }
-    starts = [*places[1:3], 20]
-    for (words, color), start, end in zip(parts.items(), starts, places):
+    for (words, color), start, end in zip(parts.items(), [*places[1:], 20], places):
         body.append(box(start, 100, end - start, 26, color))
         body.append(text((start + end) / 2, 118, words, "middle"))
     body.append(text(20, 174, "tokens of context, from none to a full window"))
     return charts.picture("What happens at how many tokens", body, told, 186)
+
+
+def limits_of_parts(agent):
+    """What limits each part of the list that a compaction leaves, in words."""
+    each, most = program.MAX_RESTORE_TOKENS_PER_FILE, program.MAX_WORDS
+    asked = min(agent.threshold, 4 * agent.max_output) // 8
+    room = round((agent.threshold - program.fixed_tokens(agent)) / 2, -3)
+    return {
+        "your words": f"{most:,} tokens, or T/8",
+        "summary": f"{asked:,} tokens asked for",
+        "calls": f"plan, skills, {program.MAX_RESTORE_FILES} files",
+        "results": f"{each:,} tokens each",
+        "together": f"half of the room that T leaves, {room:,.0f} tokens",
+    }
 
 
 # ---- all of them ----
@@ -429,9 +466,11 @@ def pictures():
         charts.Cost(name, cost, kept, costs.color(name))
         for name, (cost, kept) in measured
     ]
+    courses = {n: charts.Course(*one) for n, one in figures["session"].items()}
     drawn = {
         "tokens": tokens_by_kind(figures),
-        "session": charts.three_ways(figures["steps"]),
+        "first": charts.cost_and_sight(courses),
+        "session": charts.three_ways(courses),
         "policies": charts.two_bars(prices),
         "doors": doors(),
         "thresholds": thresholds(),
@@ -441,8 +480,10 @@ def pictures():
         os.chdir(folder)
         made = layers()
         drawn |= {name: before_after(name, *both) for name, both in made.items()}
-        drawn["cut"] = cuts(made["micro_compact"][0][:9])
-        drawn["remains"] = what_remains(made["auto_compact"][1][0])
+        begins = made["micro_compact"][0][:9]
+        drawn |= {"cut": cuts(begins, 5), "thinking": chained(begins, 5)}
+        left = made["auto_compact"][1]
+        drawn["remains"] = what_remains(left, limits_of_parts(begun()))
         drawn["transcript"] = transcript()
         drawn["life"] = life()
         old, new, sent = around_a_clearing()

@@ -79,7 +79,7 @@ class Meter:
             self.standing.update(block.text for block in new.blocks)
 
     def after_last(self, new: Message) -> Sent:
-        """A message behind those that are sent already."""
+        """A message after those that are sent already."""
         start = Sent(new, 0, FIXED, 0)
         last = self.sent[-1] if self.sent else start
         types = [block.type for block in new.blocks]

@@ -1,4 +1,4 @@
-"""The thinking behind a change goes."""
+"""The thinking after a change goes."""
 
 KEEP_RECENT = 3
 tool_name_map = {}  # the name of the tool, by the id of the call; the loop fills it
