@@ -45,6 +45,11 @@ def said(text, *thinking):
     return {"role": "assistant", "content": content}
 
 
+def sized(tokens):
+    """A text of so many tokens, by `size`: with the quotes of its JSON."""
+    return "x" * (4 * tokens - 2)
+
+
 def call(name, /, **given):
     """A call of a tool, as run_tool takes it; its id is its name."""
     return {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": given}
@@ -72,6 +77,11 @@ def read(path, text="text", **more):
 def planned(*items, **more):
     """A plan was written, as two messages."""
     return did("ok", tool="todo_write", given={"items": [*items]}, **more)
+
+
+def loaded(name, **more):
+    """A skill was loaded, as two messages."""
+    return did("Its text.", tool="load_skill", given={"name": name}, **more)
 
 
 def history(*parts):
