@@ -1,15 +1,12 @@
 """Layer 3: a compaction that the model, the person or the API asks for."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-import stub
 from builders import (
     NO_SUMMARY,
     READ,
-    SMALL,
     SUMMARY,
     TOO_LARGE,
     any_answer,
@@ -176,14 +173,12 @@ def test_where_the_api_refuses_that_request_a_note_takes_the_summarys_place(
     assert agent.failures == 0 and on_disk(agent)
 
 
-@pytest.mark.parametrize("answer", [said("Well."), said(BODY)])
-def test_a_note_too_leaves_the_last_answer_where_nobody_waits(worked, answer):
+def test_the_note_too_leaves_the_last_answer_however_long_it_is(worked):
     agent = worked(*[TOO_LARGE] * 4)
-    program.commit(agent, typed("Tell me a story."))
-    program.commit(agent, answer)
+    for message in typed("Tell me a story."), said(f"Once {BODY}"):
+        program.commit(agent, message)
     command(agent, "/compact")
-    assert not in_progress(agent.messages)
-    assert answer["content"][0]["text"][:5] in str(agent.messages[-1])
+    assert program.text_of(agent.messages[-1])[:5] == "Once "
 
 
 FAULTS = [(529, "Overloaded"), (401, "invalid x-api-key")]
@@ -270,6 +265,15 @@ def test_if_the_summary_fails_or_the_breaker_is_open_it_goes_without_the_model(
     assert tail[-2:] == [said("Well."), typed("Second wish.")]
 
 
+def test_a_history_of_one_huge_result_goes_on_with_a_preview_of_it(make):
+    Path("plain.txt").write_text(sized(12_000))
+    cat = reply(calls=[("bash", {"command": "cat plain.txt"})])
+    agent = make(cat, TOO_LARGE, reply("Done."))
+    assert take_turn(agent, "Print it.") == "Done." and summaries(agent) == []
+    [shown] = outputs(*agent.messages)
+    assert program.is_preview(shown) and "Print it." in str(agent.messages)
+
+
 @pytest.mark.parametrize(
     "newest, kept",  # how many of the newest messages stay
     [
@@ -335,39 +339,6 @@ def test_a_smaller_window_cuts_limits_rules_results_and_what_was_typed(make):
     assert request[1] == "short" and words[0] == "Go."
     assert program.size(agent.system["AGENTS.md"]) < 1_100
     assert len(agent.client.requests) == 2
-
-
-DENSE = "\u2042" * 3_333  # 2,500 tokens by our count, 10,000 by the API's
-
-
-def count_dense(request):
-    """An answer, if the request is within 16,000 tokens by a count that knows DENSE."""
-    length = stub.count(request["system"], request["tools"], request["messages"])
-    length += 2 * str(request["messages"]).count("\u2042")
-    answer = SUMMARY if asks_for_summary(request) else reply("Done.")
-    return answer if length <= 16_000 else huge(length)
-
-
-@pytest.mark.parametrize("words", [[], ["One.", "Two.", "Three."]])
-def test_a_message_that_only_the_api_counts_as_too_large_becomes_a_preview(make, words):
-    agent = make(*[reply("x" * 400) for _ in words], *[count_dense] * 3, **SMALL)
-    turns(agent, *words)
-    assert take_turn(agent, f"Look: {DENSE}{DENSE[:1_900]}") == "Done."
-    *before, shown = program.words_of(agent.messages)
-    [path] = re.findall(r"saved at (\S+)", shown)
-    assert Path(path).read_text() == f"Look: {DENSE}{DENSE[:1_900]}"
-    assert before == words
-
-
-def test_newest_results_that_only_the_api_counts_as_too_large_are_recovered_from(make):
-    Path("dense.txt").write_text(DENSE)
-    Path("plain.txt").write_text("x" * 4_000)
-    steps = [reply(calls=[("read_file", {"path": "plain.txt"})]) for _ in range(4)]
-    dense = reply(calls=[("bash", {"command": "cat dense.txt"})])
-    agent = make(*steps, dense, *[count_dense] * 4, **SMALL, clear_above=99_999)
-    assert take_turn(agent, "Read them.") == "Done."
-    assert len(agent.client.requests) <= 5 + 2 + 1 + 1  # refused, the summary, done
-    assert "Read them." in program.words_of(agent.messages)
 
 
 @pytest.mark.parametrize("maximum", [16_000, 64_000])
