@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 import stub
 from builders import (
-    HALF,
     LONG,
     NO_SUMMARY,
-    SMALL,
     SUMMARY,
     did,
     fails,
     history,
-    layers,
     left,
     lines_of,
     loaded,
@@ -208,14 +205,6 @@ def test_a_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
     assert is_believed or agent.counted == ours
 
 
-def test_without_any_count_layer_2_acts_by_our_own(make):
-    client = Gateway(None, reply(LONG + HALF), SUMMARY, reply("Yes."))
-    agent = make(client=client, **SMALL)
-    assert turns(agent, "Tell me a story", "And?")[1] == "Yes."
-    assert layers(agent)[-1] == "auto_compact"
-    assert agent.bill["sent"] == agent.cached == 0
-
-
 # --- When a summary is due ---
 
 
@@ -398,6 +387,13 @@ def test_of_many_words_the_first_and_the_newest_stay_within_their_limit(
     words = rebuilt(*asked, threshold=threshold).words
     assert words[0][:3] == "#0:" and words[-1][:4] == "#59:" and len(words) > 10
     assert 0.8 * most < estimate_tokens(map(typed, words)) <= most
+
+
+def test_of_more_than_fit_even_so_the_first_and_the_newest_stay(rebuilt):
+    asked = ["Never delete a line.", *[f"go on {n}" for n in range(1_200)]]
+    words = rebuilt(*map(typed, asked), said("Yes."), **WINDOW).words
+    assert words == [asked[0], *asked[1 - len(words) :]]
+    assert 1_000 < sum(map(size, map(typed, words))) <= T // 8
 
 
 @pytest.mark.parametrize("length", [9_000, 30_000, 90_000])

@@ -25,7 +25,6 @@ from builders import (
     shown,
     sized,
     summaries,
-    turns,
     typed,
 )
 from stub import StubClient, api_error, reply
@@ -119,7 +118,8 @@ def test_the_models_wish_waits_until_min_savings_are_new(worked):
 
 
 def test_the_models_wish_does_not_pass_an_open_breaker(worked):
-    agent = worked(COMPACT, reply("Done."), threshold=100_000, failures=3)
+    limits = {"threshold": 100_000, "min_savings": 0}
+    agent = worked(COMPACT, reply("Done."), failures=3, **limits)
     assert take_turn(agent, "Count.") == "Done."
     assert summaries(agent) == [] and layers(agent) == ["compact"]
 
@@ -315,13 +315,6 @@ def test_refused_whatever_is_left_out_it_is_one_clear_error_and_nothing_is_lost(
     assert len(agent.client.requests) == 4 and not Path("ran").exists()
     assert program.words_of(agent.messages) == ["Go.", "Second wish."]
     assert on_disk(agent) and goes_on(agent)
-
-
-def test_of_two_refusals_in_a_row_only_the_first_asks_for_a_summary(worked):
-    agent = worked(TOO_LONG, SUMMARY, TOO_LONG, reply(BODY), TOO_LONG, SUMMARY)
-    agent.client.enqueue(reply("Done."))
-    assert turns(agent, "Second wish.", "Third wish.") == [BODY, "Done."]
-    assert len(summaries(agent)) == 2
 
 
 # --- A refusal that names a smaller window ---

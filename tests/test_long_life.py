@@ -199,15 +199,6 @@ def test_a_message_larger_than_the_window_is_saved_and_stands_as_a_preview(make,
     assert Path(path).read_text() == f"Look: {text}" and "Look:" in shown
 
 
-def test_many_short_messages_of_the_person_stay_within_their_share(make):
-    asked = [FIRST, *["go on"] * 1_200, "and now the last"]
-    messages = [m for text in asked for m in (typed(text), said("Yes."))]
-    agent = make(messages=messages, **LIMITS)
-    words = left(program.rebuild(agent, "Short.")).words
-    assert (words[0], words[-1]) == (FIRST, "and now the last")
-    assert 1_000 < sum(map(size, map(typed, words))) <= THRESHOLD // 8
-
-
 # --- What it costs to have nothing to do ---
 
 
