@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+from typing import NamedTuple
 
 import pytest
 import stub
@@ -26,6 +27,7 @@ SUMMARY = reply("<analysis>notes</analysis>\n<summary>All is well.</summary>")
 NO_SUMMARY = reply("I would rather talk.")
 TOO_LONG = api_error(400, "prompt is too long: 208310 tokens > 200000 maximum")
 TOO_LARGE = api_error(413, "Request exceeds the maximum size")
+NEEDED = {"todo_write", "load_skill", "read_file"}  # a compaction keeps these calls
 THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}
 
 numbers = itertools.count(1)
@@ -43,6 +45,11 @@ def said(text, *thinking):
     """A reply of the model that calls no tool, after these blocks of thinking."""
     content = [*thinking, {"type": "text", "text": text}]
     return {"role": "assistant", "content": content}
+
+
+def sized(tokens):
+    """A text of so many tokens, by `size`: with the quotes of its JSON."""
+    return "x" * (4 * tokens - 2)
 
 
 def call(name, /, **given):
@@ -72,6 +79,11 @@ def read(path, text="text", **more):
 def planned(*items, **more):
     """A plan was written, as two messages."""
     return did("ok", tool="todo_write", given={"items": [*items]}, **more)
+
+
+def loaded(name, **more):
+    """A skill was loaded, as two messages."""
+    return did("Its text.", tool="load_skill", given={"name": name}, **more)
 
 
 def history(*parts):
@@ -108,6 +120,29 @@ def is_valid(messages):
     """Whether all calls are paired and the order is one that the API takes."""
     turns = stub.merge_turns(messages)
     return not [*stub.in_pairs(turns), *stub.in_order(turns, ["any"])]
+
+
+class Left(NamedTuple):
+    """What a compaction leaves, in this order."""
+
+    words: list[str]  # of the person, the request in progress last
+    summary: str  # the text of its message
+    calls: list[tuple[str, str]]  # (what was asked for, what it returned)
+    tail: list[dict]
+
+
+def left(messages):
+    """The parts of a history that begins with what a compaction left of it."""
+    heads = [str(message["content"])[:60] for message in messages]
+    at = ["[Conversation compressed" in head for head in heads].index(True)
+    replies = [stub.blocks(message["content"]) for message in messages[at + 1 : at + 2]]
+    calls = [b for reply in replies for b in reply if b.get("name") in NEEDED]
+    tail = messages[at + 1 :][2 if calls else 0 :]
+    asked = [next(iter(call["input"].values())) for call in calls]
+    returned = outputs(*messages[at + 2 : at + 3]) if calls else []
+    words = [message["content"] for message in messages[:at]]
+    [summary] = texts(messages[at])
+    return Left(words, summary, [*zip(asked, returned, strict=True)], tail)
 
 
 # --- What an agent does ---

@@ -7,30 +7,36 @@ from pathlib import Path
 import pytest
 import stub
 from builders import (
+    LONG,
     NO_SUMMARY,
     SUMMARY,
     did,
     fails,
-    layers,
+    history,
+    left,
+    lines_of,
+    loaded,
     planned,
     prompt,
     read,
     said,
     schemas,
     shown,
+    sized,
     summaries,
     texts,
     turns,
     typed,
 )
-from stub import api_error, reply
+from stub import StubClient, api_error, reply
 
 import agent as program
-from agent import size
+from agent import context_tokens, estimate_tokens, fixed_tokens, in_progress, size
 
 T = 10_000  # tokens; an agent with this threshold has about 1,000 in its fixed parts
 WINDOW = {"threshold": T}
 BODY = "x" * 60_000  # over T by any count
+FILES = "abcde"
 
 
 @pytest.fixture
@@ -48,26 +54,49 @@ def long(make):
 
 @pytest.fixture
 def compacted(long):
-    """compacted(before, text): the message that a summary left of a conversation."""
+    """compacted(*before): an agent whose newest turn began with a summary of these."""
 
-    def build(*before, summary=SUMMARY, text="Newest wish.", **fields):
+    def build(*before, summary=SUMMARY, **fields):
         agent = long(summary, reply("Done."), before=before, **fields)
-        program.take_turn(agent, text)
-        assert len(agent.messages) == 2 and len(summaries(agent)) == 1
+        program.take_turn(agent, "Newest wish.")
+        assert len(summaries(agent)) == 1
         return agent
 
     return build
 
 
-def head(agent):
-    """All that stands for the history, as one text."""
-    return "\n".join(texts(agent.messages[0]))
+@pytest.fixture
+def rebuilt(make):
+    """rebuilt(*messages): what a compaction leaves of these, in its parts."""
+
+    def build(*messages, summary="Short.", keep=0, **fields):
+        agent = make(messages=[*messages], **fields)
+        return left(program.rebuild(agent, summary, keep))
+
+    return build
+
+
+@pytest.fixture
+def skill():
+    """skill(name, text): a skill of the workspace, which an agent made later knows."""
+
+    def write(name, text):
+        path = Path(".agents/skills", name, "SKILL.md")
+        path.parent.mkdir(parents=True)
+        path.write_text(f"---\nname: {name}\ndescription: For {name}.\n---\n{text}")
+
+    return write
 
 
 def bytes_4(agent):
     """Bytes / 4 of all that the next request sends."""
     sent = [m["content"] for m in agent.messages]
     return len(stub.encoded([prompt(agent), schemas(agent), *sent])) / 4
+
+
+def room_of(agent):
+    """The tokens that what a compaction leaves may have: half of what T has free."""
+    return (agent.threshold - fixed_tokens(agent)) // 2
 
 
 # --- The threshold and the limits ---
@@ -101,12 +130,20 @@ def test_the_threshold_is_that_of_v5_with_at_most_20000_for_the_reply():
     assert program.auto_compact_threshold(200_000, 64_000) == 167_000
 
 
+def test_under_a_small_threshold_each_limit_is_a_share_of_it():
+    names = "max_results", "max_page", "max_words", "max_rules", "min_savings"
+    usual, small = (vars(program.Limits(threshold=t)) for t in (170_616, 40_000))
+    assert [usual[n] for n in names] == [50_000, 12_500, 20_000, 8_000, 20_000]
+    assert [small[n] for n in names] == [13_333, 8_000, 5_000, 5_000, 5_000]
+    assert (usual["keep_tokens"], small["keep_tokens"]) == (10_000, 2_500)
+
+
 # --- Counting ---
 
 
 def test_before_the_first_reply_all_that_is_sent_counts_as_bytes_4(make):
     agent = make(messages=[typed("x" * 4_000), said("y" * 4_000), typed("あ" * 4_000)])
-    assert program.context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.01)
+    assert context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.01)
 
 
 def test_after_a_reply_the_count_and_the_share_of_the_cache_are_the_apis(make):
@@ -116,7 +153,7 @@ def test_after_a_reply_the_count_and_the_share_of_the_cache_are_the_apis(make):
     for text in ("Tell me.", "Again, in another language, please.", "Well?"):
         program.take_turn(agent, text)
         reported = stub.count(system, schemas(agent), agent.messages)
-        assert program.context_tokens(agent) == pytest.approx(reported, abs=12)
+        assert context_tokens(agent) == pytest.approx(reported, abs=12)
         shares.append(agent.cached)
     assert shares[0] == 0 and 0 < shares[1] < 0.5 and 0.9 < shares[2] < 1
 
@@ -125,29 +162,65 @@ def test_after_a_reply_the_count_and_the_share_of_the_cache_are_the_apis(make):
 def test_what_came_after_the_last_reply_is_added_as_bytes_4(make, text, tokens):
     agent = make(reply("x" * 9_000))
     program.take_turn(agent, "Tell me.")
-    before = program.context_tokens(agent)
+    before = context_tokens(agent)
     program.commit(agent, typed(text * 4_000))
-    assert program.context_tokens(agent) - before == pytest.approx(tokens, abs=2)
+    assert context_tokens(agent) - before == pytest.approx(tokens, abs=2)
 
 
-def test_right_after_a_compaction_bytes_4_count_by_the_factor_of_the_last_reply(make):
-    agent = make(reply(BODY), SUMMARY)
+def test_what_a_layer_leaves_counts_in_proportion_until_the_next_reply(make):
+    agent = make(reply(BODY), SUMMARY, reply("Well."))
     program.take_turn(agent, "Tell me.")
-    factor = program.context_tokens(agent) / bytes_4(agent)
-    assert factor > 1.2
-    assert program.compact_history(agent, "compact")
-    expected = factor * bytes_4(agent)
-    assert program.context_tokens(agent) == pytest.approx(expected, rel=0.05)
+    factor = context_tokens(agent) / bytes_4(agent)
+    assert factor > 1.2 and program.compact_history(agent, "compact")
+    assert context_tokens(agent) == pytest.approx(factor * bytes_4(agent), rel=0.05)
+    program.take_turn(agent, "And?")
+    assert context_tokens(agent) == pytest.approx(
+        stub.count(prompt(agent), schemas(agent), agent.messages), rel=0.02
+    )
 
 
-def test_a_summary_is_due_above_the_threshold_once_between_two_replies(make):
-    agent = make(messages=[typed(BODY)])
-    agent.threshold = program.context_tokens(agent)
+class Gateway(StubClient):
+    """An API that reports only a share of what was sent, or nothing."""
+
+    def __init__(self, share, *replies):
+        super().__init__(*replies)
+        self.share = share
+
+    def usage(self, body, content):
+        sent = stub.count(body["system"], body["tools"], body["messages"])
+        return {} if self.share is None else {"input_tokens": int(sent * self.share)}
+
+
+@pytest.mark.parametrize(
+    "share, is_believed",  # the stand-in counts five tokens where we count four
+    [(None, False), (0.0, False), (0.001, False), (0.25, False), (0.28, True)],
+)
+def test_a_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
+    make, share, is_believed
+):
+    agent = make(client=Gateway(share, reply("Yes.")))
+    program.take_turn(agent, sized(10_000))
+    ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
+    assert (context_tokens(agent) == ours) is not is_believed
+    assert is_believed or agent.counted == ours
+
+
+# --- When a summary is due ---
+
+
+def test_a_summary_is_due_above_the_threshold(make):
+    agent = make(messages=[typed(BODY)], min_savings=0)
+    agent.threshold = context_tokens(agent)
     assert not program.should_compact(agent)
     agent.threshold -= 1
     assert program.should_compact(agent)
-    agent.tries = 1
-    assert not program.should_compact(agent)
+
+
+def test_a_summary_is_due_again_once_min_savings_are_new(make):
+    agent = make(messages=[typed(BODY)], settled=1, threshold=5_000, min_savings=600)
+    for tokens, is_due in (0, False), (599, False), (600, True):
+        agent.messages = [typed(BODY), *([typed(sized(tokens))] if tokens else [])]
+        assert program.should_compact(agent) is is_due
 
 
 # --- The request for a summary ---
@@ -192,10 +265,10 @@ CALL = [("bash", {"command": "touch called"})]
         ("<summary>a <summary> b</summary></summary>", {}, r"a <summary> b<\/summary>"),
     ],
 )
-def test_a_normal_reply_with_a_summary_is_accepted(long, text, more, summary):
-    agent = long(reply(text, **more), reply("Done."))
-    assert program.take_turn(agent, "Newest wish.") == "Done."
-    assert f"\n{summary}\n" in head(agent) and "<analysis>" not in head(agent)
+def test_a_normal_reply_with_a_summary_is_accepted(compacted, text, more, summary):
+    agent = compacted(summary=reply(text, **more))
+    shown = left(agent.messages).summary
+    assert f"\n{summary}\n" in shown and "<analysis>" not in shown
     assert agent.failures == 0
 
 
@@ -230,37 +303,64 @@ def test_a_fault_of_the_api_ends_the_turn_and_is_no_failed_summary(long, pauses,
         assert "Not now" in fails(agent, "Again.")
     agent.client.queue = type(agent.client.queue)([SUMMARY, reply("Done.")])
     assert agent.failures == 0 and program.take_turn(agent, "And now?") == "Done."
-    assert "All is well." in head(agent)
+    assert "All is well." in left(agent.messages).summary
 
 
-def test_a_summary_that_is_longer_than_a_third_of_its_room_is_cut_there(
-    long, monkeypatch
-):
-    monkeypatch.setattr(program, "half_room", lambda agent: 3_000)
-    agent = long(reply(f"<summary>{BODY}{BODY}</summary>"), reply("Done."))
-    assert program.take_turn(agent, "Newest wish.") == "Done."
-    [text, *_] = texts(agent.messages[0])
-    assert "cut here" in text and 950 < size(text) < 1_100
-    assert agent.failures == 0 and texts(agent.messages[0])[-1].endswith("Newest wish.")
+def test_a_summary_that_was_stopped_is_asked_for_anew_in_the_next_turn(long):
+    agent = long(KeyboardInterrupt(), SUMMARY, reply("Done."))
+    with pytest.raises(KeyboardInterrupt):
+        program.take_turn(agent, "Newest wish.")
+    assert program.take_turn(agent, "Go on.") == "Done."
+    assert len(summaries(agent)) == 2
 
 
-# --- What replaces the history ---
+# --- What replaces the history is a history like any other ---
+
+PLAN = ["[x] look", "[ ] mend it"]
 
 
-def test_it_has_summary_words_plan_files_and_request_in_this_order(compacted):
+def needed():
+    """A plan, a skill and two files, as messages; the files are on disk."""
     for name in "ab":
         Path(f"{name}.py").write_text(f"the text of {name}")
-    plan = planned("[x] look", "[ ] mend it")
-    agent = compacted(*plan, *read("a.py"), *read("b.py"), typed("Second wish."))
-    first, words, todo, *files, last = texts(agent.messages[0])
-    assert first.startswith(
+    return [*planned(*PLAN), *loaded("birds"), *read("a.py"), *read("b.py")]
+
+
+def test_it_is_words_summary_and_calls_and_the_work_goes_on_from_these(
+    compacted, skill
+):
+    skill("birds", "Count the birds.")
+    agent = compacted(*needed(), typed("Second wish."))
+    words, summary, calls, tail = left(agent.messages)
+    assert words == ["First wish.", "Second wish.", "Newest wish."]
+    assert summary.startswith(
         f"[Conversation compressed. Transcript: {agent.transcript}]"
     )
-    assert "reference" in first and "All is well." in first
-    assert words.index("First wish.") < words.index("Second wish.")
-    assert "[ ] mend it" in todo and "look" not in todo
-    assert ["the text of" in text for text in files] == [True, True]
-    assert last.endswith("Newest wish.")
+    assert "reference" in summary and "go on with it" in summary
+    assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", PLAN]
+    assert tail == [said("Done.")]
+
+
+@pytest.mark.parametrize("answer", ["All done.", f"All done. {BODY}"])
+def test_where_nobody_waits_it_ends_in_the_last_answer_cut_if_it_is_long(
+    rebuilt, answer
+):
+    messages = history(needed(), said(answer))
+    _, summary, calls, tail = rebuilt(*messages, threshold=20_000)
+    assert "All of them were answered" in summary and "go on" not in summary
+    assert texts(*tail)[0].startswith("All done.") and size(tail) < 5_000
+    assert len(calls) == 4 and not in_progress(tail)
+
+
+def test_a_message_is_a_role_and_a_content_in_memory_on_disk_and_on_the_wire(compacted):
+    agent = compacted(*needed())
+    *_, event, answer = lines_of(agent.transcript)
+    assert [*event["messages"], answer] == agent.messages
+    sent = agent.client.bodies[-1]["messages"]
+    for message in [*agent.messages, *sent]:
+        assert [*message] == ["role", "content"]
+    whole = [m for m in lines_of(agent.transcript) if "event" not in m]
+    assert whole[0] == typed("First wish.") and {*map(len, whole)} == {2}
 
 
 # --- The person's own words ---
@@ -268,86 +368,88 @@ def test_it_has_summary_words_plan_files_and_request_in_this_order(compacted):
 ODD = 'Keep  "two  spaces",\n\tthe tab & <tags>, 日本語 and it\'s end. '
 
 
-def words_of(agent):
-    return program.remember(agent.messages)["words"]
-
-
-def test_the_persons_words_are_kept_letter_by_letter(compacted):
-    agent = compacted(typed(ODD), said("Yes."), typed("Third."), text=ODD + "!")
-    assert head(agent).count(ODD) == 2
-    assert words_of(agent) == ["First wish.", ODD, "Third.", ODD + "!"]
-
-
-def test_words_are_carried_over_several_compactions(long):
+def test_words_are_kept_letter_by_letter_over_several_compactions(long):
     agent = long(*[SUMMARY, reply(BODY)] * 4)
-    wishes = [f"Wish number {n}." for n in range(4)]
+    wishes = [f"{ODD}{n}" for n in range(4)]
     turns(agent, *wishes)
     assert len(summaries(agent)) == 4
-    assert words_of(agent) == ["First wish.", *wishes]
-    places = [head(agent).index(wish) for wish in words_of(agent)]
-    assert places == sorted(places) and head(agent).count("First wish.") == 1
+    assert left(agent.messages).words == ["First wish.", *wishes]
 
 
 @pytest.mark.parametrize(
-    "threshold, budget, length", [(T, T // 8, 590), (170_616, 20_000, 3_990)]
+    "threshold, most, length", [(T, T // 8, 590), (170_616, 20_000, 3_990)]
 )
-def test_of_many_words_the_first_and_the_newest_stay_within_the_budget(
-    make, threshold, budget, length
+def test_of_many_words_the_first_and_the_newest_stay_within_their_limit(
+    rebuilt, threshold, most, length
 ):
     wishes = [f"#{n}: {'w' * length}." for n in range(60)]
-    history = [*map(typed, wishes), said("x" * 400_000)]
-    agent = make(SUMMARY, messages=history, threshold=threshold)
-    program.compact_history(agent, "compact")
-    kept = words_of(agent)
-    assert kept[0] == wishes[0] and kept[2:] == wishes[-len(kept[2:]) :]
-    assert kept[1].startswith("#")  # some of its own text, where it was cut
-    assert 0.95 * budget < program.estimate_tokens(map(typed, kept)) <= budget
-    assert all(f"\n{wish}" in head(agent) for wish in kept)
+    asked = [*map(typed, wishes), said("Yes.")]
+    words = rebuilt(*asked, threshold=threshold).words
+    assert words[0][:3] == "#0:" and words[-1][:4] == "#59:" and len(words) > 10
+    assert 0.8 * most < estimate_tokens(map(typed, words)) <= most
 
 
-@pytest.mark.parametrize(
-    "wishes, kept",
-    [
-        (["a" * 3_200, "b"], ["a" * 3_200, "b"]),  # 800 of 1,250 tokens
-        (["a", "b" * 3_200], ["a", "b" * 3_200]),
-        (["a" * 90_000, "b" * 800, "c" * 800], ["a" * 80, "c" * 800]),
-        (["a" * 8_000, *["b" * 4_000] * 40, "c" * 4_000], ["a" * 80, "c" * 80]),
-    ],
-)
-def test_a_long_wish_stays_whole_or_leaves_room_for_the_newest(make, wishes, kept):
-    history = [*map(typed, wishes), said(BODY), typed("Now.")]
-    agent = make(SUMMARY, messages=history, **WINDOW)
-    assert program.auto_compact(agent)
-    assert all(f"\n{wish}" in head(agent) for wish in kept)
+def test_of_more_than_fit_even_so_the_first_and_the_newest_stay(rebuilt):
+    asked = ["Never delete a line.", *[f"go on {n}" for n in range(1_200)]]
+    words = rebuilt(*map(typed, asked), said("Yes."), **WINDOW).words
+    assert words == [asked[0], *asked[1 - len(words) :]]
+    assert 1_000 < sum(map(size, map(typed, words))) <= T // 8
 
 
-# --- The plan ---
+@pytest.mark.parametrize("length", [9_000, 30_000, 90_000])
+def test_a_pasted_log_does_not_push_out_short_rules(rebuilt, length):
+    rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
+    logs = [f"{n}" * length for n in range(3)]
+    asked = [m for text in rules + logs for m in (typed(text), said("Yes."))]
+    words = rebuilt(*asked, window=32_000).words
+    assert [rule for rule in rules if rule not in words] == [] and len(words) == 23
 
 
-@pytest.mark.parametrize("items", [[], ["[x] look", "[x] mend it"]])
-def test_a_plan_that_is_done_is_not_brought_back(compacted, items):
-    agent = compacted(*planned("[ ] mend it"), *planned(*items))
-    assert "mend it" not in head(agent)
+def test_a_specification_of_8_kb_survives_word_for_word_what_is_done_after_it(make):
+    specification = "".join(
+        f"{n}. The part {n} has to be tested.\n" for n in range(240)
+    )
+    assert len(specification) > 8_000
+    agent = make(*[reply(LONG * 4), SUMMARY] * 2, min_savings=0)
+    for text in (specification, "Go on."):
+        program.take_turn(agent, text)
+        program.command(agent, "/compact")
+    assert left(agent.messages).words == [specification, "Go on."]
 
 
-def test_of_two_plans_the_newer_counts_though_it_is_in_the_newest_messages(make):
-    old, new = planned("[ ] look"), planned("[x] look", "[ ] mend it")
-    agent = make(messages=[typed("Go."), *old, said(BODY), *new])
-    [first, *_] = program.rebuild(agent, "Short.", 2)
-    assert "[ ] mend it" in str(texts(first)) and "[ ] look" not in str(texts(first))
+@pytest.mark.parametrize("threshold", [8_000, 170_616])
+@pytest.mark.parametrize("more, is_whole", [(0, True), (1, False)])
+def test_the_request_in_progress_stays_whole_up_to_half_of_the_room(
+    make, threshold, more, is_whole
+):
+    agent = make(threshold=threshold)
+    request = sized(room_of(agent) // 2 + more)
+    agent.messages = [typed("Go."), said("Yes."), typed(request)]
+    words = left(program.rebuild(agent, "Short.")).words
+    assert words[0] == "Go." and (words[1] == request) is is_whole
 
 
-# --- The files ---
+# --- The plan, the skills and the files ---
 
 
-def test_five_files_come_back_those_read_last_each_once(compacted):
-    for n in range(7):
-        Path(f"{n}.py").write_text(f"text of {n}")
+def test_they_are_found_again_in_the_same_order_and_are_as_they_are_now(long, skill):
+    skill("birds", "Count the birds twice.")
+    agent = long(*[SUMMARY, reply(BODY)] * 3, before=needed())
+    Path("b.py").unlink()
+    for number in range(3):
+        Path("a.py").write_text(f"version {number}")
+        program.take_turn(agent, "Go on.")
+        calls = left(agent.messages).calls
+        assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", PLAN]
+        assert calls[0][1] == f"version {number}" and "birds twice" in calls[2][1]
+        assert "b.py" in calls[1][1] and "text of b" not in calls[1][1]
+
+
+def test_five_files_stay_those_read_last_each_once(rebuilt):
     order = [0, 1, 2, 3, 4, 5, 6, 0, 5]
-    agent = compacted(*itertools.chain(*(read(f"{n}.py") for n in order)))
-    found = re.findall(r"text of (\d)", head(agent))
-    assert sorted(found) == ["0", "3", "4", "5", "6"]
-    assert re.findall(r"(\d)\.py", head(agent)) == found
+    names = [f"{'./' * (n == 0)}{n}.py" for n in order]
+    calls = rebuilt(*history(*map(read, names), said("Yes."))).calls
+    assert [asked for asked, _ in calls] == ["3.py", "4.py", "6.py", "./0.py", "5.py"]
 
 
 @pytest.mark.parametrize(
@@ -360,229 +462,95 @@ def test_five_files_come_back_those_read_last_each_once(compacted):
         ("todo_write", {"items": ["[ ] write its text"]}, True),
     ],
 )
-def test_only_what_was_read_comes_back(compacted, skill, tool, given, failed):
-    Path("a.py").write_text("its text")
-    skill("birds", "its text")
-    agent = compacted(*did("-", tool=tool, given=given, is_error=failed))
-    assert "its text" not in head(agent)
+def test_a_call_that_failed_or_is_of_another_tool_does_not_stay(
+    rebuilt, tool, given, failed
+):
+    messages = did("-", tool=tool, given=given, is_error=failed)
+    assert rebuilt(*history(messages, said("Yes."))).calls == []
 
 
-def test_each_file_is_cut_at_5000_tokens_with_a_note(make):
+def test_of_two_plans_only_the_newer_stays(rebuilt):
+    messages = history(planned("[ ] look"), planned("[x] look", "[ ] mend it"))
+    [(items, _)] = rebuilt(*messages, said("Yes.")).calls
+    assert items == ["[x] look", "[ ] mend it"]
+
+
+def test_each_file_is_cut_at_5000_tokens_with_a_note(rebuilt):
     text = "".join(f"line {n}, and so on\n" for n in range(9_000))
     Path("long.txt").write_text(text)
-    [restored] = program.restore_recent_files(make(), ["long.txt"])
-    assert 4_800 < size(restored) < 5_100
-    assert "line 1," in restored and "line 8999" not in restored
-    assert re.search("cut|more", restored[-200:])
-
-
-def test_all_files_together_are_within_a_quarter_of_the_threshold(make):
-    for name in "abcde":
-        Path(name).write_text(name * 16_000)
-    agent = make(threshold=40_000)
-    restored = program.restore_recent_files(agent, list("abcde"))
-    assert 9_000 < sum(map(len, restored)) / 4 < 10_100
-    assert "e" * 15_000 in restored[0]  # the one read last comes first
-
-
-def test_a_file_and_a_skill_are_put_back_after_this_compaction_and_the_next(
-    long, skill
-):
-    Path("a.py").write_text("its text")
-    skill("birds", "Count the birds twice.")
-    skill("fish", "Never count fish.")
-    before = [*read("a.py"), *loaded("birds")]
-    agent = long(*[SUMMARY, reply(BODY)] * 3, before=before)
-    for text in ("One.", "Two.", "Three."):
-        program.take_turn(agent, text)
-        whole = head(agent)
-        counts = map(whole.count, ("its text", "the birds twice", "Never count"))
-        assert [*counts] == [1, 1, 0]
-
-
-# --- The skills ---
-
-
-@pytest.fixture
-def skill():
-    """skill(name, text): a skill of the workspace, which an agent made later knows."""
-
-    def write(name, text):
-        path = Path(".agents/skills", name, "SKILL.md")
-        path.parent.mkdir(parents=True)
-        path.write_text(f"---\nname: {name}\ndescription: For {name}.\n---\n{text}")
-
-    return write
-
-
-def loaded(name):
-    """A skill was loaded, as two messages."""
-    return did("Its text.", tool="load_skill", given={"name": name})
-
-
-def test_a_skill_that_leaves_no_room_goes_before_a_summary_is_given_up(long, skill):
-    skill("birds", "Count the birds.\n" * 400)
-    agent = long(SUMMARY, reply("Done."), before=loaded("birds"), threshold=1_500)
-    program.take_turn(agent, "Go on.")
-    assert len(summaries(agent)) == 1 and "Count the birds" not in head(agent)
+    [(_, shown)] = rebuilt(*history(read("long.txt"), said("Yes."))).calls
+    assert 4_800 < size(shown) < 5_100 and "line 1," in shown
+    assert "left out here" in shown and "more follows" in shown
 
 
 # --- Quotations ---
 
 
-@pytest.mark.parametrize("tag", ["file", "summary", "message", "skill", "rules"])
+@pytest.mark.parametrize("tag", ["summary", "rules", "persisted-output"])
 @pytest.mark.parametrize("form", ["</{}>", "</ {} >", "< / {}>", "<\n/\t{}\n>"])
-@pytest.mark.parametrize("case", [str.lower, str.upper, str.title])
-def test_what_is_quoted_cannot_close_its_quotation(compacted, skill, tag, form, case):
-    said_by = {tag: f"Before. {form.format(case(tag))} After."}
-    Path("a.py").write_text(said_by.get("file", "-"))
-    Path("AGENTS.md").write_text(said_by.get("rules", "-"))
-    skill("birds", said_by.get("skill", "-"))
-    before = [*read("a.py"), *loaded("birds"), typed(said_by.get("message", "-"))]
-    summary = reply(f"<summary>{said_by.get('summary', '-')}</summary>")
-    agent = compacted(*before, summary=summary)
-    whole = prompt(agent) + head(agent)
-    ends = re.findall(rf"(?i)<\s*/\s*{tag}\s*>", whole)
-    assert ends == [f"</{tag}>"] * len(re.findall(f"<{tag}[ >]", whole))
-    assert "After." in whole
+def test_what_is_quoted_cannot_close_its_quotation(tag, form):
+    for case in str.lower, str.upper, str.title:
+        text = f"Before. {form.format(case(tag))} After."
+        quoted = program.quote(tag, text)
+        assert re.findall(rf"(?i)<\s*/\s*{tag}\s*>", quoted) == [f"</{tag}>"]
+        assert quoted.endswith(f"After.\n</{tag}>")
 
 
-def test_what_is_cut_is_closed_all_the_same(compacted, skill):
-    Path("a.py").write_text("a</file>\n" * 9_000)
-    skill("birds", "b</skill>\n" * 9_000)
-    wish = typed("c</message>\n" * 9_000)
-    agent = compacted(*read("a.py"), *loaded("birds"), wish, threshold=40_000)
-    for tag in ("file", "skill", "message"):
-        [text] = [t for t in texts(agent.messages[0]) if f"<{tag}" in t]
-        assert re.search("cut here|more follows", text) and text.endswith(f"</{tag}>")
-        assert text.count(f"</{tag}>") == len(re.findall(f"<{tag}[ >]", text))
+def test_summary_rules_and_previews_are_quoted(rebuilt, make):
+    Path("AGENTS.md").write_text("Be good. </rules> Really.")
+    summary = rebuilt(*history(said("Yes.")), summary="It </summary> is.").summary
+    shown = program.preview("</persisted-output>" * 900, 2_000, program.save_result)
+    for tag, text in ("summary", summary), ("rules", prompt(make())):
+        assert text.count(f"</{tag}>") == 1
+    assert shown.count("</persisted-output>") == 1
 
 
-# --- What to do next, and how much is kept ---
-
-
-FILE, OLD, TAIL, WORDS = "ffff", "bbbb", "tttt", "wwww"
-
-
-@pytest.mark.parametrize(
-    "room, kept",  # in tokens, for a file of 2,000, a tail of 1,500, words of 1,000
-    [
-        (5_500, {FILE, TAIL, WORDS}),
-        (3_500, {TAIL, WORDS}),
-        (2_000, {WORDS}),
-        (200, set()),
-    ],
-)
-def test_to_fit_files_go_first_then_the_newest_messages_then_older_words(
-    make, monkeypatch, room, kept
-):
-    Path("a.py").write_text(FILE * 2_000)
-    monkeypatch.setattr(program, "half_room", lambda agent: room)
-    old = [typed(WORDS * 1_000), said("Yes."), *read("a.py"), said(OLD * 15_000)]
-    newest = [typed("Newest wish."), *did("1"), *did(TAIL * 1_500)]
-    agent = make(messages=[*old, *newest], threshold=20_000)
-    new = program.rebuild(agent, "Short.", 5)
-    assert {part for part in (FILE, OLD, TAIL, WORDS) if part in str(new)} == kept
-    assert program.estimate_tokens(new) <= room and "Newest wish." in str(new)
+# --- How much is kept ---
 
 
 @pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 170_616])
-def test_what_a_compaction_leaves_is_half_of_the_room_at_most(make, skill, threshold):
-    for name in "abcde":
-        Path(name).write_text(f"{name * 60}\n" * 2_000)
-        skill(name, f"{name * 70}\n" * 2_000)
+@pytest.mark.parametrize("letter", ["w", "日", '"\n'])
+def test_what_a_compaction_leaves_is_half_of_the_room_at_most(
+    make, skill, threshold, letter
+):
+    for name in FILES:
+        Path(name).write_text(f"{name * 60}\n" * 400)
+        skill(name, f"{name * 70}\n" * 400)
+    asked = [typed(letter * 3_000), said("Yes.")] * 20
+    used = [m for n in FILES for m in [*read(n), *loaded(n)]]
+    plan = planned(*[f"[ ] {n} {'p' * 90}" for n in range(30)])
+    agent = make(threshold=threshold)
+    ends = typed(letter * 90_000), said(letter * 90_000), typed("Now.")
+    for end, summary, keep in itertools.product(ends, ("-", letter * 90_000), (0, 5)):
+        agent.messages = [*asked, *used, *plan, end]
+        new = program.rebuild(agent, summary, keep)
+        assert estimate_tokens(new) <= room_of(agent)
+
+
+def test_each_part_has_at_most_half_of_what_those_before_it_left(make):
     asked = [typed("w" * 9_000), said("Yes.")] * 40
-    used = [*(m for n in "abcde" for m in [*read(n), *loaded(n)]), said(BODY * 40)]
-    plan = planned(*[f"[ ] {n} {'p' * 90}" for n in range(300)])
-    agent = make(messages=[*asked, *used, *plan, typed("Now.")], threshold=threshold)
-    for summary in ("Short.", BODY * 4):
-        new = program.rebuild(agent, summary, 5)
-        spare = threshold - program.tokens_with(agent, [])
-        assert program.tokens_with(agent, new) <= threshold - spare // 2
-        assert "Now." in str(new)
+    agent = make(threshold=30_000)
+    agent.messages = [*asked, *needed(), typed("Now." * 9_000)]
+    for name in "ab":
+        Path(f"{name}.py").write_text(f"{name * 60}\n" * 200)
+    room, new = room_of(agent), program.rebuild(agent, BODY)
+    *words, request, summary, calls, results = [size(m["content"]) for m in new]
+    for part in request, summary, sum(words), calls + results:
+        assert 0.8 * (room // 2) < part <= room // 2 + 120  # what stands around it
+        room -= part
+    asked = [call for call, _ in left(new).calls]
+    assert asked == ["b.py", "birds", PLAN]  # the newest file, of which a page
 
 
-@pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000])
-def test_summary_plan_and_request_fit_together_however_long_each_is(make, threshold):
-    plan = planned(*[f"[ ] {n} {'p' * 90}" for n in range(900)])
-    asked = typed("\u65e5" * 90_000)
-    agent = make(messages=[said(BODY * 40), *plan, asked], threshold=threshold)
-    assert program.rebuild(agent, BODY * 4, 0) is not None
+# --- Where there is nothing to compact, and what is told ---
 
 
-@pytest.mark.parametrize("tokens, is_whole", [(2_000, True), (2_001, False)])
-def test_a_request_of_at_most_a_quarter_of_the_room_stays_whole(
-    make, monkeypatch, tokens, is_whole
-):
-    monkeypatch.setattr(program, "half_room", lambda agent: 4_000)
-    request = "w" * (4 * tokens - 2)  # 2: of its quotes
-    agent = make(messages=[said(BODY), typed(request)])
-    [new] = program.rebuild(agent, "Short.", 0)
-    assert (request in texts(new)[-1]) is is_whole
-
-
-def test_a_request_of_half_the_room_is_saved_and_stands_as_a_preview(long):
-    paste = "a line of the log\n" * 1_300
-    agent = long(SUMMARY, reply("Done."))
-    assert program.take_turn(agent, f"Explain this: {paste}") == "Done."
-    last = texts(agent.messages[0])[-1]
-    [path] = re.findall(r"saved at (\S+)", last)
-    assert Path(path).read_text() == f"Explain this: {paste}" and "Explain this" in last
-
-
-def test_a_small_conversation_keeps_the_persons_words_and_is_not_compacted(make):
-    compact = reply(calls=[("compact", {})])
-    look = reply(calls=[("bash", {"command": "seq 900"})])
-    agent = make(compact, look, compact, SUMMARY, reply("Done."))
-    asked = "A specification. " * 500
-    assert program.take_turn(agent, asked) == "Done."
-    assert asked in str(agent.messages) and agent.failures == 0
-    told = [t for t in shown(agent, "layer") if t.startswith("[compact]")]
-    assert "nothing" in told[0] and "summarised" in told[-1]
-
-
-def test_a_summary_that_saves_nothing_is_asked_for_once_and_is_no_failure(make):
-    useless = reply(f"<summary>{'s' * 4_000}</summary>")
-    asks = [reply(calls=[("compact", {})]) for _ in range(3)]
-    first = reply("x" * 2_000, calls=[("compact", {})])
-    agent = make(first, useless, *asks, reply("Done."))
-    assert program.take_turn(agent, "Go.") == "Done."
-    assert len(summaries(agent)) == 1 and agent.failures == 0
-    told = [t for t in shown(agent, "layer") if "nothing to compact" in t]
-    assert ["no smaller" in text for text in told] == [True, False, False, False]
-
-
-@pytest.mark.parametrize("length", [9_000, 30_000, 100_000])
-def test_a_pasted_log_does_not_push_out_short_rules(make, length):
-    rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
-    said_so = [m for rule in rules for m in (typed(rule), said("Yes."))]
-    logs = [m for n in range(3) for m in (typed(f"{n}" * length), said("Seen."))]
-    agent = make(SUMMARY, messages=[*said_so, *logs], window=32_000)
-    assert program.compact_history(agent, "compact")
-    assert [rule for rule in rules if rule not in head(agent)] == []
-
-
-@pytest.mark.parametrize(
-    "text, name, replies",
-    [
-        ("w" * 60_000, "auto_compact", []),
-        ("Hello.", "compact", [reply(calls=[("compact", {})])]),
-    ],
-)
-def test_where_there_is_nothing_to_compact_it_is_said_and_is_no_failure(
-    make, text, name, replies
-):
-    agent = make(*replies, reply("Done."), **WINDOW)
-    assert program.take_turn(agent, text) == "Done."
-    assert summaries(agent) == [] and agent.failures == 0
-    assert f"[{name}] nothing to compact" in shown(agent, "layer")
-    assert agent.messages[0] == typed(text)
-
-
-def test_without_the_model_too_it_is_said_that_there_is_nothing_to_compact(make):
-    agent = make(failures=3, messages=[typed("Hello.")])
-    assert not program.auto_compact(agent)
-    assert agent.events == [("layer", "[auto_compact] nothing to compact")]
+def test_with_nothing_but_words_there_is_nothing_to_compact_and_it_is_said(make):
+    words = [typed(sized(3_900))] * 3
+    agent = make(reply("Done."), messages=words, threshold=12_000, min_savings=0)
+    assert program.take_turn(agent, "Go on.") == "Done."
+    assert shown(agent, "layer") == ["[auto_compact] nothing to compact"]
+    assert agent.messages[:3] == words and agent.failures == 0
 
 
 def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compacted):
@@ -598,65 +566,30 @@ def test_a_summary_is_told_with_tokens_before_and_after_and_the_transcript(compa
 
 
 def test_after_three_failures_in_a_row_it_goes_without_the_model_and_says_so_once(long):
-    Path("a.py").write_text("its text")
-    before = [*planned("[ ] mend it"), *read("a.py")]
-    agent = long(*[NO_SUMMARY, reply("Done.")] * 3, reply("Done."), before=before)
-    assert turns(agent, "One.", "Two.", "Three.", "Four.") == ["Done."] * 4
+    bodies = [reply(BODY) for _ in range(3)]
+    replies = [m for body in bodies for m in (NO_SUMMARY, body)]
+    agent = long(*replies, reply("Done."), before=needed())
+    turns(agent, "One.", "Two.", "Three.", "Four.")
     assert len(summaries(agent)) == 3 and agent.failures == 3
     told = ["/compact" in text for text in shown(agent, "error")]
     assert told == [False, False, True]
-    assert program.context_tokens(agent) < T
-    kept = str(agent.client.requests[-1]["messages"])
-    for part in (str(agent.transcript), "First wish.", "[ ] mend it", "its text"):
-        assert part in kept
+    words, summary, calls, _ = left(agent.messages)
+    assert context_tokens(agent) < T and words[0] == "First wish."
+    assert "No summary could be made" in summary and len(calls) == 4
 
 
 def test_a_success_in_between_begins_the_count_anew(long):
-    bad, good = [NO_SUMMARY, reply("Done.")], [SUMMARY, reply(BODY)]
+    bad, good = [NO_SUMMARY, reply(BODY)], [SUMMARY, reply(BODY)]
     agent = long(*bad, *bad, *good, *bad)
     failures = [turns(agent, text) and agent.failures for text in "1234"]
     assert failures == [1, 2, 0, 1]
 
 
-def test_compact_by_hand_passes_an_open_breaker_and_closes_it(long):
-    agent = long(SUMMARY, reply(BODY), SUMMARY, reply("Done."), failures=3)
-    assert program.compact_history(agent, "compact")
-    assert agent.failures == 0 and "All is well." in head(agent)
-    turns(agent, "Four.", "Five.")
+def test_after_a_failure_the_next_try_waits_until_enough_is_new(long):
+    agent = long(
+        NO_SUMMARY, reply("Done."), reply(sized(2_000)), SUMMARY, reply("Yes.")
+    )
+    turns(agent, "One.", "Two.")
+    assert len(summaries(agent)) == 1
+    turns(agent, "Three.")
     assert len(summaries(agent)) == 2
-
-
-def test_the_compact_tool_does_not_pass_an_open_breaker_and_is_told_so_once(long):
-    asks, looks = reply(calls=[("compact", {})]), reply(calls=LOOK)
-    agent = long(asks, looks, reply("Done."), threshold=100_000, failures=3)
-    assert program.take_turn(agent, "Four.") == "Done."
-    assert summaries(agent) == [] and layers(agent).count("compact") == 1
-
-
-# --- Never two summaries without a reply in between ---
-
-LOOK = [("glob", {"pattern": "*"})]
-
-
-def test_a_reply_and_a_new_turn_each_allow_another_summary(long):
-    interrupted = KeyboardInterrupt()
-    again = reply(BODY, calls=LOOK)
-    agent = long(interrupted, SUMMARY, again, SUMMARY, reply("Done."))
-    with pytest.raises(KeyboardInterrupt):
-        program.take_turn(agent, "Newest wish.")
-    assert program.take_turn(agent, "Go on.") == "Done."
-    assert len(summaries(agent)) == 3
-
-
-@pytest.mark.parametrize("first", [SUMMARY, NO_SUMMARY], ids=["made", "failed"])
-def test_the_second_remedy_between_two_replies_is_the_one_without_the_model(
-    long, first
-):
-    before = [message for n in range(9) for message in did(f"{n}")]
-    too_long = api_error(400, "prompt is too long: 18310 tokens > 18000 maximum")
-    agent = long(first, too_long, reply("Done."), before=before, window=18_000)
-    if first is SUMMARY:  # a request too long for the API, though we count it as short
-        agent.client.queue[0] = reply(f"<summary>{'s' * 9_000}</summary>")
-    assert program.take_turn(agent, "Newest wish.") == "Done."
-    assert len(summaries(agent)) == 1 and len(agent.client.requests) == 3
-    assert "Newest wish." in str(agent.client.requests[-1]["messages"])

@@ -1,36 +1,36 @@
 """Layer 3: a compaction that the model, the person or the API asks for."""
 
-import itertools
 import json
-import re
 from pathlib import Path
 
 import pytest
-import stub
 from builders import (
     NO_SUMMARY,
     READ,
-    SMALL,
     SUMMARY,
     TOO_LARGE,
     any_answer,
     asks_for_summary,
     did,
     fails,
+    goes_on,
     history,
     layers,
+    left,
     on_disk,
     outputs,
+    planned,
+    read,
     said,
     shown,
+    sized,
     summaries,
-    texts,
-    turns,
     typed,
 )
 from stub import StubClient, api_error, reply
 
 import agent as program
+from agent import command, estimate_tokens, in_progress, take_turn
 
 BODY = "x" * 20_000
 
@@ -69,7 +69,7 @@ def worked(make):
         fields = {"threshold": 12_000, "window": 14_000, "clear_above": 99_999} | fields
         agent = make(*replies, **fields)
         steps = (did(f"result {n} " + "r" * 4_000) for n in range(9))
-        for message in [typed("First wish."), *itertools.chain(*steps), said("Well.")]:
+        for message in history(*steps, said("Well.")):
             program.commit(agent, message)
         return agent
 
@@ -77,6 +77,8 @@ def worked(make):
 
 
 # --- The model asks: the `compact` tool ---
+
+COMPACT = reply(calls=[("compact", {})])
 
 
 def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
@@ -87,14 +89,13 @@ def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
     ]
     more = reply(calls=[("bash", {"command": "echo three"})])
     agent = worked(reply(calls=calls, thinking=""), SUMMARY, more, reply("Done."))
-    assert program.take_turn(agent, "Count.") == "Done."
+    assert take_turn(agent, "Count.") == "Done."
     [request] = summaries(agent)
     one, asked, two = outputs(request["messages"][-2])
     assert (one, two) == ("one\n", "two\n") and "summar" in asked
-    [sent] = agent.client.requests[2]["messages"]
-    assert "All is well." in texts(sent)[0]
-    assert texts(sent)[-1].endswith("Count.")  # the request is still in progress
-    assert agent.messages[0] == {**agent.messages[0], **sent}
+    sent = left(agent.client.requests[2]["messages"])
+    assert sent.words == ["Go.", "Count."] and sent.tail == []
+    assert "All is well." in sent.summary and "go on with it" in sent.summary
 
 
 @pytest.mark.parametrize("text, layer", [("", "compact"), (BODY, "auto_compact")])
@@ -103,21 +104,98 @@ def test_a_focus_is_of_one_compaction_whichever_layer_makes_it(worked, text, lay
     again = reply(BODY, calls=[("compact", {})])
     replies = first, SUMMARY, again, SUMMARY, reply("Done.")
     agent = worked(*replies, threshold=14_000)
-    assert program.take_turn(agent, "Count.") == "Done."
+    assert take_turn(agent, "Count.") == "Done."
     asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
     assert asked == [True, False] and layers(agent)[1] == layer
+
+
+def test_the_models_wish_waits_until_min_savings_are_new(worked):
+    more = reply(BODY, calls=[("compact", {})])
+    agent = worked(*[COMPACT, SUMMARY], *[COMPACT] * 9, more, SUMMARY, reply("Done."))
+    assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
+    told = [text for text in shown(agent, "layer") if "nothing to compact" in text]
+    assert told == ["[compact] nothing to compact yet"] * 9
+
+
+def test_the_models_wish_does_not_pass_an_open_breaker(worked):
+    limits = {"threshold": 100_000, "min_savings": 0}
+    agent = worked(COMPACT, reply("Done."), failures=3, **limits)
+    assert take_turn(agent, "Count.") == "Done."
+    assert summaries(agent) == [] and layers(agent) == ["compact"]
 
 
 # --- The person asks: /compact ---
 
 
-def test_after_compact_the_agent_waits_and_the_next_wish_is_answered(worked):
+def test_after_compact_the_next_wish_follows_an_answer_as_in_any_history(worked):
     agent = worked(SUMMARY, reply("Done."))
-    program.command(agent, "/compact")
-    assert "First wish." not in texts(agent.messages[0])[-1]
-    assert program.take_turn(agent, "Second wish.") == "Done."
-    sent = agent.client.requests[-1]["messages"]
-    assert len(sent) == 2 and sent[1] == typed("Second wish.")
+    command(agent, "/compact the birds")
+    assert "the birds" in str(agent.client.requests[-1]["messages"][-1])
+    words, _, _, tail = left(agent.messages)
+    assert words == ["Go."] and tail == [said("Well.")]
+    assert take_turn(agent, "Second wish.") == "Done."
+    assert agent.messages[-3:] == [*tail, typed("Second wish."), said("Done.")]
+
+
+def test_compact_asks_for_a_summary_whenever_anything_is_new(make):
+    agent = make(reply("Yes."), SUMMARY, reply("Yes."), SUMMARY)
+    for asked in 1, 2:
+        take_turn(agent, "Hi.")
+        command(agent, "/compact")
+        command(agent, "/compact")  # nothing is new
+        assert len(summaries(agent)) == asked
+    assert agent.events[-1] == ("layer", "[compact] nothing to compact yet")
+
+
+@pytest.mark.parametrize("failures", [0, 2, 3])
+def test_compact_asks_again_after_a_summary_that_failed(worked, failures):
+    agent = worked(NO_SUMMARY, SUMMARY, failures=failures)
+    before = agent.messages
+    command(agent, "/compact")
+    assert agent.messages is before and agent.failures == failures + 1
+    command(agent, "/compact")
+    assert agent.failures == 0 and "All is well." in left(agent.messages).summary
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [TOO_LARGE, TOO_LONG, api_error(400, "reasoning extraction"), api_error(422, "No")],
+    ids=str,
+)
+def test_where_the_api_refuses_that_request_a_note_takes_the_summarys_place(
+    worked, refusal
+):
+    agent = worked(*[refusal] * 9)
+    command(agent, "/compact")
+    words, note, _, tail = left(agent.messages)
+    assert words == ["Go."] and "No summary could be made" in note
+    assert tail[-1] == said("Well.") and not in_progress(agent.messages)
+    assert agent.failures == 0 and on_disk(agent)
+
+
+def test_the_note_too_leaves_the_last_answer_however_long_it_is(worked):
+    agent = worked(*[TOO_LARGE] * 4)
+    for message in typed("Tell me a story."), said(f"Once {BODY}"):
+        program.commit(agent, message)
+    command(agent, "/compact")
+    assert program.text_of(agent.messages[-1])[:5] == "Once "
+
+
+FAULTS = [(529, "Overloaded"), (401, "invalid x-api-key")]
+FAULTS += [(400, "Your credit balance is too low to access the API")]
+
+
+@pytest.mark.parametrize("status, text", FAULTS)
+def test_an_outage_or_an_empty_account_leaves_the_history_and_the_way_on(
+    worked, status, text
+):
+    agent = worked(*[api_error(status, text)] * (5 if status == 529 else 1), SUMMARY)
+    before = agent.messages
+    with pytest.raises(program.AgentError, match=text):
+        command(agent, "/compact")
+    assert agent.messages is before and agent.failures == 0
+    command(agent, "/compact")
+    assert "All is well." in left(agent.messages).summary
 
 
 # --- The API asks: the prompt is too long ---
@@ -126,14 +204,12 @@ def test_after_compact_the_agent_waits_and_the_next_wish_is_answered(worked):
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 def test_a_request_that_is_too_long_is_compacted_and_goes_on(worked, refusal):
     agent = worked(refusal, SUMMARY, reply("Done."))
-    assert program.take_turn(agent, "Second wish.") == "Done."
-    assert "[reactive_compact]" in str(shown(agent)) and len(summaries(agent)) == 1
-    assert "All is well." in texts(agent.messages[0])[0]
+    assert take_turn(agent, "Second wish.") == "Done."
+    assert layers(agent)[-1] == "reactive_compact" and len(summaries(agent)) == 1
+    words, summary, _, tail = left(agent.client.requests[-1]["messages"])
+    assert words == ["Go."] and "All is well." in summary
+    assert tail[-1] == typed("Second wish.") and on_disk(agent)
     assert "I was about" not in str(agent.messages) and not Path("ran").exists()
-    head, *_, last = agent.client.requests[-1]["messages"]
-    assert last == typed("Second wish.") and on_disk(agent)
-    assert any("First wish." in text for text in texts(head)[:-1])
-    assert "First wish." not in texts(head)[-1]  # it is done, not in progress
 
 
 @pytest.mark.parametrize(
@@ -150,31 +226,29 @@ def test_the_newest_five_messages_stay_and_no_pair_is_parted(worked, later, kept
     agent = worked(TOO_LONG, SUMMARY, reply("Done."))
     for message in later:
         program.commit(agent, message)
-    open_end = [program.user(program.UNANSWERED)] * program.in_progress(agent.messages)
-    newest = [*agent.messages, *open_end, typed("Second wish.")][-kept:]
-    program.take_turn(agent, "Second wish.")
-    assert agent.client.requests[-1]["messages"][1:] == [*map(stub.in_short, newest)]
+    take_turn(agent, "Second wish.")
+    asked, request = agent.client.requests[0], agent.client.requests[-1]
+    newest = asked["messages"][-kept:]
+    assert left(request["messages"]).tail == newest
     assert summaries(agent)[0]["messages"][-2] not in newest
 
 
 def test_the_thinking_of_what_stays_goes(make):
     calls = [("bash", {"command": "echo " + "w" * 400})]
-    steps = [reply(f"{n}", calls=calls, thinking="") for n in range(6)]
-    refused = huge(30_000, maximum=29_000)
-    agent = make(*steps, refused, SUMMARY, reply("Done.", thinking=""))
-    assert program.take_turn(agent, "Work.") == "Done."
-    sent = agent.client.requests[-1]["messages"]
-    assert 5 <= len(sent[1:]) <= 6 and '"thinking"' not in str(sent).replace("'", '"')
+    steps = [reply(f"{n}", calls=calls, thinking="") for n in range(12)]
+    agent = make(*steps, TOO_LARGE, SUMMARY, reply("Done.", thinking=""))
+    assert take_turn(agent, "Work.") == "Done."
+    tail = left(agent.client.requests[-1]["messages"]).tail
+    assert 5 <= len(tail) <= 6 and "'thinking'" not in str(tail)
 
 
-def test_a_request_older_than_the_newest_five_messages_is_named_as_in_progress(make):
-    agent = make(TOO_LONG, SUMMARY, reply("Done."), keep_recent=99)
+def test_a_request_older_than_the_newest_messages_is_the_last_of_the_words(make):
+    agent = make(TOO_LARGE, SUMMARY, reply("Done."), keep_recent=99)
     steps = [*did(BODY), *did("a"), *did("b"), *did("c")]
-    for message in [typed("Count the birds."), *steps]:
-        program.commit(agent, message)
+    agent.messages = history(said("Yes."), typed("Count the birds."), steps)
     program.agent_loop(agent)
-    head, *tail = agent.client.requests[-1]["messages"]
-    assert texts(head)[-1].endswith("Count the birds.")
+    words, summary, _, tail = left(agent.client.requests[-1]["messages"])
+    assert words == ["Go.", "Count the birds."] and "go on with it" in summary
     assert tail == steps[2:]
 
 
@@ -183,95 +257,107 @@ def test_if_the_summary_fails_or_the_breaker_is_open_it_goes_without_the_model(
     worked, failures, tried
 ):
     agent = worked(TOO_LONG, *tried, reply("Done."), failures=failures)
-    newest = agent.messages[-3:]
-    assert program.take_turn(agent, "Second wish.") == "Done."
+    assert take_turn(agent, "Second wish.") == "Done."
     assert len(summaries(agent)) == len(tried)
     assert agent.failures == failures + len(tried)
-    head, *tail = agent.client.requests[-1]["messages"]
-    assert str(agent.transcript) in texts(head)[0] and "First wish." in str(head)
-    assert tail[-4:] == [*newest, typed("Second wish.")] and len(tail) <= 6
+    words, note, _, tail = left(agent.client.requests[-1]["messages"])
+    assert words == ["Go."] and str(agent.transcript) in note and len(tail) == 6
+    assert tail[-2:] == [said("Well."), typed("Second wish.")]
 
 
-def test_a_history_of_a_few_huge_messages_goes_with_a_note_of_what_was_not_seen(make):
-    long = {"command": f"printf 'x%.0s' {{1..30000}} # {'why ' * 99}"}
-    calls = [("bash", long), ("glob", {"pattern": "*"})]
-    agent = make(reply(calls=calls), huge(210_000), reply("Done."))
-    assert program.take_turn(agent, "Print it.") == "Done."
-    [sent] = agent.client.requests[-1]["messages"]
-    summary, note, *_ = texts(sent)
-    assert "<summary>" in summary and note.startswith("For want of room")
-    lost = [f"bash {json.dumps(long)[:200]}", 'glob {"pattern": "*"}']
-    assert note.split("\n")[1:] == lost
-    assert texts(sent)[-1].endswith("Print it.") and summaries(agent) == []
+def test_a_history_of_one_huge_result_goes_on_with_a_preview_of_it(make):
+    Path("plain.txt").write_text(sized(12_000))
+    cat = reply(calls=[("bash", {"command": "cat plain.txt"})])
+    agent = make(cat, TOO_LARGE, reply("Done."))
+    assert take_turn(agent, "Print it.") == "Done." and summaries(agent) == []
+    [shown] = outputs(*agent.messages)
+    assert program.is_preview(shown) and "Print it." in str(agent.messages)
 
 
-def test_a_note_names_no_call_whose_result_was_seen(worked, no_layer_2):
-    agent = worked(huge(30_000), SUMMARY, reply("Done."), threshold=6_000)
-    program.take_turn(agent, "Second wish.")
-    [note] = [t for t in texts(agent.messages[0]) if "want of room" in t]
-    assert "transcript" in note and "bash" not in note and "saw no result" not in note
+@pytest.mark.parametrize(
+    "newest, kept",  # how many of the newest messages stay
+    [
+        ([*did(sized(200)), *did(sized(200)), said("Yes.")], 6),
+        ([*did(sized(40_000)), *did(sized(200)), said("Yes.")], 6),  # as previews
+        ([*did(sized(200)), said(sized(40_000))], 0),  # not even so
+    ],
+)
+@pytest.mark.parametrize("older", [800, 4_000, 90_000])
+def test_what_is_left_is_three_quarters_of_what_the_api_refused_at_most(
+    make, older, newest, kept
+):
+    Path("a.py").write_text(sized(2_000))
+    before = history(read("a.py"), planned("[ ] go on"), said(sized(older)), newest)
+    agent = make(messages=[*before, typed("Now.")], threshold=50_000)
+    new = program.rebuild(agent, sized(9_000), 5)
+    assert estimate_tokens(new) <= estimate_tokens(agent.messages) * 3 / 4
+    words, _, _, tail = left(new)
+    assert (words[-1], len(tail)) == ("Go." if kept else "Now.", kept)
+
+
+def test_a_smaller_window_a_summary_and_a_note_are_tried_in_this_order(worked):
+    Path("a.py").write_text("its text")
+    agent = worked(huge(14_310, 13_000), TOO_LARGE, SUMMARY, TOO_LARGE, reply("Done."))
+    for message in read("a.py"):
+        program.commit(agent, message)
+    assert take_turn(agent, "Second wish.") == "Done."
+    asked = [asks_for_summary(request) for request in agent.client.requests]
+    assert agent.window == 13_000 and asked == [False, False, True, False, False]
+    assert "No summary could be made" in left(agent.messages).summary
 
 
 @pytest.mark.parametrize("second", REFUSALS.values(), ids=REFUSALS)
-def test_refused_after_both_remedies_it_is_one_clear_error_and_nothing_is_lost(
+def test_refused_whatever_is_left_out_it_is_one_clear_error_and_nothing_is_lost(
     worked, second
 ):
-    agent = worked(TOO_LONG, SUMMARY, second, second, reply("Done."))
+    agent = worked(TOO_LONG, SUMMARY, *[second] * 9)
     assert "/clear" in fails(agent, "Second wish.")
     assert len(agent.client.requests) == 4 and not Path("ran").exists()
-    assert on_disk(agent)
-    assert texts(agent.messages[-1])[-1].endswith("Second wish.")
-    assert program.remember(agent.messages)["words"] == ["First wish.", "Second wish."]
-    assert program.take_turn(agent, "Third wish.") == "Done."
+    assert program.words_of(agent.messages) == ["Go.", "Second wish."]
+    assert on_disk(agent) and goes_on(agent)
 
 
-def test_two_remedies_between_two_replies_are_all_however_small_the_window(worked):
-    first, *later = [huge(n + 1, n) for n in (14_000, 12_000, 6_000, 4_000)]
-    agent = worked(first, SUMMARY, *later)
-    for message in [typed("w" * 2_000), said("Yes.")] * 3:
-        program.commit(agent, message)
-    line = fails(agent, "Second wish.")
-    assert line.startswith("prompt is too long: 6001 tokens > 6000 maximum, and")
+# --- A refusal that names a smaller window ---
 
 
-# --- What was typed, or the newest results, are too large by the API's count alone ---
-
-DENSE = "\u2042" * 3_333  # 2,500 tokens by our count, 10,000 by the API's
-
-
-def count_dense(request):
-    """An answer, if the request is within 16,000 tokens by a count that knows DENSE."""
-    length = stub.count(request["system"], request["tools"], request["messages"])
-    length += 2 * str(request["messages"]).count("\u2042")
-    answer = SUMMARY if asks_for_summary(request) else reply("Done.")
-    return answer if length <= 16_000 else huge(length)
-
-
-@pytest.mark.parametrize("words", [[], ["One.", "Two.", "Three."]])
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_message_that_is_too_large_becomes_a_preview(make, words, resumed):
-    agent = make(*[reply("x" * 400) for _ in words], *[count_dense] * 3, **SMALL)
-    turns(agent, *words)
-    if resumed and words:
-        program.resume(agent, str(agent.transcript))
-    assert program.take_turn(agent, f"Look: {3 * DENSE}") == "Done."
-    last = texts(agent.messages[0])[-1]
-    [path] = re.findall(r"saved at (\S+)", last)
-    assert Path(path).read_text() == f"Look: {3 * DENSE}" and on_disk(agent)
-    assert all(word in str(agent.messages) for word in words)
+def test_a_smaller_window_cuts_limits_rules_results_and_what_was_typed(make):
+    Path("AGENTS.md").write_text("Be good and careful.\n" * 1_200)
+    large = [typed(sized(6_000)), *did(sized(6_000)), *did("short")]
+    agent = make(huge(30_000, 16_000), reply("Done."), messages=history(large))
+    assert program.agent_loop(agent) == "Done." and summaries(agent) == []
+    expected = vars(program.limits(16_000, 5_333))
+    assert vars(agent) | expected == vars(agent) and agent.max_results == 2_666
+    words, request = program.words_of(agent.messages), outputs(*agent.messages)
+    assert program.is_preview(words[1]) and program.is_preview(request[0])
+    assert request[1] == "short" and words[0] == "Go."
+    assert program.size(agent.system["AGENTS.md"]) < 1_100
+    assert len(agent.client.requests) == 2
 
 
-@pytest.mark.parametrize("maximum", [16_000, 32_000, 64_000])
-def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(make, maximum):
-    client = StubClient(*[reply(calls=[READ])] * 40, window=maximum)
-    client.queue.extend([any_answer] * 40)
+@pytest.mark.parametrize("maximum", [16_000, 64_000])
+def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(
+    make, monkeypatch, maximum
+):
+    monkeypatch.setenv("CLEAR_ABOVE", "999999")
+    reads = (reply(calls=[READ]) for _ in range(40))
+
+    def work(request):
+        return SUMMARY if asks_for_summary(request) else next(reads, reply("Fine."))
+
+    client = StubClient(*[work] * 99, window=maximum)
     Path("notes.txt").write_text("a line of notes\n" * (maximum // 100))
-    agent = make(client=client, clear_above=999_999)
-    assert program.take_turn(agent, "Read it forty times.") == "Fine."
-    assert agent.window == maximum and agent.threshold < maximum
-    assert len(client.too_long) <= 2 and len(summaries(agent)) < 30
-    seen = [r for r in client.requests if not asks_for_summary(r)]
-    assert len(seen) == 41
+    agent = make(client=client)
+    assert take_turn(agent, "Read it forty times.") == "Fine."
+    asked = [r for r in client.requests if not asks_for_summary(r)]
+    assert (agent.window, len(asked)) == (maximum, 42)  # one was refused
+    assert len(client.too_long) <= 2 and len(summaries(agent)) <= 8
+
+
+@pytest.mark.parametrize("window", [6_000, 8_000, 11_000])
+def test_a_window_that_is_smaller_than_we_think_is_recovered_from(worked, window):
+    agent = worked(client=StubClient(*[any_answer] * 9, window=window))
+    assert take_turn(agent, "Second wish.") == "Fine." and agent.window == window
+    assert 0 < len(agent.client.too_long) < len(agent.client.requests)
 
 
 # in the window there is no room for a reply of 16,384 tokens, but for a shorter one
@@ -284,30 +370,11 @@ OLDER = "input length and `max_tokens` exceed context limit: 900 + 16384 > 16384
 
 @pytest.mark.parametrize("text", [NO_ROOM, OLDER])
 def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text):
-    client = StubClient(api_error(400, text), reply("Done."))
-    agent = make(client=client)
-    assert program.take_turn(agent, "Hi") == "Done."
-    assert [r["messages"] for r in client.requests[1:]] == [
-        client.requests[0]["messages"]
-    ]
-    assert client.requests[1]["max_tokens"] < 16_384 and agent.window == 16_384
-
-
-def test_rules_that_a_smaller_window_cannot_hold_are_cut_anew(make):
-    Path("AGENTS.md").write_text("Be good and careful.\n" * 1_600)
-    client = StubClient(*[reply(thinking="Hm.", calls=[READ])] * 12, window=16_000)
-    client.queue.extend([any_answer] * 12)
-    Path("notes.txt").write_text("a line of notes\n" * 400)
-    agent = make(client=client, system={})
-    assert program.take_turn(agent, "Read it.") == "Fine."
-    assert client.too_long and agent.window == 16_000
-
-
-def test_of_a_request_that_is_too_large_the_end_is_shown_too(make):
-    client = StubClient(reply("Done."))
-    agent = make(client=client, window=200_000, threshold=100_000)
-    program.take_turn(agent, "a line of a log\n" * 60_000 + "\nWhy does it fail?")
-    assert "Why does it fail?" in str(client.requests[-1]["messages"])
+    agent = make(api_error(400, text), reply("Done."))
+    assert take_turn(agent, "Hi") == "Done."
+    first, second = agent.client.requests
+    assert first["messages"] == second["messages"]
+    assert second["max_tokens"] < 16_384 and agent.window == 16_384
 
 
 # a size in megabytes, a window "of 32 k": no number of tokens
@@ -316,35 +383,17 @@ def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
     refused = api_error(413, f"The body exceeds the limit of {maximum} MB")
     agent = worked(refused, SUMMARY, reply("Done."))
     window = agent.window
-    assert program.take_turn(agent, "Go on.") == "Done." and agent.window == window
+    assert take_turn(agent, "Go on.") == "Done." and agent.window == window
 
 
-def test_a_short_message_after_a_long_history_is_not_what_is_too_large(worked):
-    agent = worked(TOO_LONG, SUMMARY, reply("Done."))
-    program.commit(agent, said("Well."))
-    program.resume(agent, str(agent.transcript))  # nothing is counted any more
-    assert program.take_turn(agent, "Go on.") == "Done."
-
-
-def test_newest_results_that_are_too_large_cost_two_refusals_at_most(make):
-    Path("dense.txt").write_text(DENSE)
-    Path("plain.txt").write_text("x" * 4_000)
-    steps = [reply(calls=[("read_file", {"path": "plain.txt"})]) for _ in range(4)]
-    dense = reply(calls=[("bash", {"command": "cat dense.txt"})])
-    agent = make(*steps, dense, *[count_dense] * 4, **SMALL, clear_above=99_999)
-    assert program.take_turn(agent, "Read them.") == "Done."
-    assert len(agent.client.requests) <= 5 + 2 + 1 + 1  # refused, the summary, done
-    head = "\n".join(texts(agent.messages[0]))
-    assert 'bash {"command": "cat dense.txt"}' in head and "Read them." in head
-
-
-@pytest.mark.parametrize("window", [6_000, 8_000, 11_000])
-def test_a_window_that_is_smaller_than_we_think_is_recovered_from(worked, window):
-    client = StubClient(SUMMARY, reply("Done."), window=window)
-    agent = worked(client=client)
-    assert program.take_turn(agent, "Second wish.") == "Done."
-    assert client.too_long and len(client.too_long) < len(client.requests)
-    assert "All is well." in texts(agent.messages[0])[0]
+def test_a_subagent_learns_a_smaller_window_too(make):
+    Path("notes.txt").write_text("a line of notes\n" * 2_000)
+    reads = [reply(calls=[READ]) for _ in range(3)]
+    task = reply(calls=[("task", {"description": "look", "prompt": "Read it thrice."})])
+    client = StubClient(task, *reads, *[any_answer] * 9, window=20_000)
+    agent = make(client=client, clear_above=999_999)
+    assert take_turn(agent, "Have it read.") == "Fine."
+    assert len(client.too_long) <= 2
 
 
 # --- The request for the summary is itself too long ---
@@ -362,11 +411,11 @@ def test_the_oldest_exchanges_are_left_out_until_it_fits(worked, times, refusal)
     assert lengths == sorted(set(lengths), reverse=True)
 
 
-def test_at_most_three_times_and_then_it_has_failed(worked):
+def test_at_most_three_times_and_then_a_note_takes_its_place(worked):
     agent = worked(*[TOO_LONG] * 4, SUMMARY)
     before = agent.messages
-    assert not program.compact_history(agent, "compact")
-    assert len(agent.client.requests) == 4 and agent.messages == before
+    assert program.compact_history(agent, "compact")
+    assert len(agent.client.requests) == 4
     last = agent.client.requests[-1]["messages"]
     assert len(last) <= len(before) // 4 + 3  # the first, one to pair, and the prompt
     assert agent.failures == 0  # no reply was a bad summary
@@ -377,12 +426,12 @@ def test_thinking_is_dropped_from_that_copy_and_from_no_other(make):
     steps = [reply(f"{n}", calls=calls, thinking="") for n in range(6)]
     more = reply("More.", thinking="")
     agent = make(*steps, reply("Done."), TOO_LONG, NO_SUMMARY, more)
-    program.take_turn(agent, "Work.")
+    take_turn(agent, "Work.")
     before = agent.messages
     program.compact_history(agent, "compact")
     whole, copy = ("'thinking'" in str(r["messages"]) for r in summaries(agent))
     assert (whole, copy) == (True, False) and agent.messages == before
-    assert program.take_turn(agent, "Go on.") == "More."  # its thinking is still valid
+    assert take_turn(agent, "Go on.") == "More."  # its thinking is still valid
 
 
 def test_a_summary_that_is_too_long_is_not_asked_for_again_as_it_was(make):
@@ -393,13 +442,3 @@ def test_a_summary_that_is_too_long_is_not_asked_for_again_as_it_was(make):
         program.ask_for_less(agent, history(did("x" * 500)), prompt)
     sent = [json.dumps(request["messages"]) for request in agent.client.requests]
     assert len(sent) == len(set(sent)) <= 2
-
-
-def test_what_a_subagent_learns_of_the_window_holds_for_its_agent_too(make):
-    Path("notes.txt").write_text("a line of notes\n" * 2_000)
-    reads = [reply(calls=[READ]) for _ in range(3)]
-    task = reply(calls=[("task", {"description": "look", "prompt": "Read it thrice."})])
-    client = StubClient(task, *reads, *[any_answer] * 9, window=20_000)
-    agent = make(client=client, clear_above=999_999)
-    assert program.take_turn(agent, "Have it read.") == "Fine."
-    assert agent.window == 20_000 and len(client.too_long) == 1

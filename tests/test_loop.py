@@ -13,7 +13,6 @@ import pytest
 import stub
 from builders import (
     BASH,
-    HALF,
     LONG,
     PLAN,
     READ,
@@ -24,6 +23,7 @@ from builders import (
     fails,
     goes_on,
     layers,
+    left,
     on_disk,
     results,
     roles,
@@ -31,7 +31,7 @@ from builders import (
     texts,
     typed,
 )
-from stub import EmptyQueue, StubClient, api_error, markers, reply
+from stub import EmptyQueue, api_error, markers, reply
 
 import agent as program
 from agent import limits, take_turn
@@ -215,28 +215,55 @@ def test_neither_a_refusal_nor_what_drew_it_is_kept(make, case, before):
     assert "forbidden" not in str(agent.client.requests[-1])
 
 
+NO = REFUSALS["without a word"]
+
+
 def test_a_refusal_of_results_takes_their_calls_back_too(make):
     Path("notes.txt").write_text("a forbidden recipe")
-    agent = make(reply("I look.", calls=[READ, BASH]), REFUSALS["without a word"])
+    agent = make(reply("I look.", calls=[READ, BASH]), NO)
     fails(agent, "Read the notes")
     assert agent.messages == [typed("Read the notes")]
     assert on_disk(agent) and goes_on(agent)
     assert "forbidden" not in str(agent.client.requests[-1])
 
 
-def test_a_refusal_right_after_a_compaction_does_not_lose_the_summary(make):
-    agent = make(reply(LONG), SUMMARY, REFUSALS["without a word"], **SMALL)
+@pytest.mark.parametrize(
+    "before", [[], [reply("I begin", stop="max_tokens")], [reply(content=[])]]
+)
+def test_a_refusal_soon_after_a_compaction_never_takes_the_summary_back(make, before):
+    agent = make(reply(LONG), SUMMARY, *before, NO, **SMALL)
     take_turn(agent, "Tell me a story")
+    fails(agent, "Something forbidden")
+    words, summary, calls, tail = left(agent.messages)
+    assert words == ["Tell me a story"] and (calls, tail) == ([], [])
+    assert "All is well." in summary and goes_on(agent)
+
+
+def test_a_refusal_right_after_a_compaction_takes_the_restored_files_back(make):
+    replies = reply(calls=[READ]), reply(LONG), SUMMARY, NO
+    agent = make(*replies, **SMALL)
+    take_turn(agent, "Read the notes")
     fails(agent, "Something")
-    assert "All is well." in str(agent.messages) and goes_on(agent)
+    words, summary, calls, tail = left(agent.messages)
+    assert words == ["Read the notes", "Something"] and (calls, tail) == ([], [])
+    assert "All is well." in summary and goes_on(agent)
 
 
-@pytest.mark.parametrize("details, said", [(WHY, "malware"), ({}, "refuse")])
-def test_a_refusal_is_told_with_its_reason_if_there_is_one(make, details, said):
+def test_after_a_refusal_all_can_still_be_summarised(make):
+    agent = make(reply("Hello."), reply("Yes."), NO, SUMMARY)
+    for text in ("Hi", "Really?"):
+        take_turn(agent, text)
+    fails(agent, "Something forbidden")
+    program.command(agent, "/compact")
+    assert left(agent.messages).words == ["Hi", "Really?"]
+
+
+@pytest.mark.parametrize("details, told", [(WHY, "malware"), ({}, "refuse")])
+def test_a_refusal_is_told_with_its_reason_if_there_is_one(make, details, told):
     details = dict.fromkeys(WHY) | details | {"type": "refusal"}
     agent = make(reply(stop="refusal", details=details))
     line = fails(agent, "Something forbidden")
-    assert said in f"{line} {agent.events}" and "None" not in line
+    assert told in f"{line} {agent.events}" and "None" not in line
 
 
 # ---- other reasons to stop ----
@@ -272,7 +299,7 @@ def long_work(agent):
 
 
 @pytest.mark.parametrize("thinking", [True, False])
-def test_nothing_but_the_messages_changes_and_no_key_of_our_own_is_sent(make, thinking):
+def test_nothing_but_the_messages_changes_from_request_to_request(make, thinking):
     agent = make(thinking=thinking, model="some-model", **SMALL)
     requests = long_work(agent)
     first, [system] = requests[0], requests[0]["system"]
@@ -283,24 +310,12 @@ def test_nothing_but_the_messages_changes_and_no_key_of_our_own_is_sent(make, th
     assert [markers(request) for request in agent.client.bodies] == [2] * 8
     last = [request["messages"][-1]["content"][-1] for request in agent.client.bodies]
     assert all(block["cache_control"] == {"type": "ephemeral"} for block in last)
-    assert any(message.keys() > {"role", "content"} for message in agent.messages)
     for request in requests:
         assert request | {"messages": []} == first | {"messages": []}
-        assert {key for m in request["messages"] for key in m} == {"role", "content"}
 
 
-def test_each_request_begins_with_the_one_before_and_is_read_from_the_cache(make):
+def test_each_request_begins_with_the_one_before_but_for_the_marker(make):
     agent = make(reply("I look.", calls=[READ], thinking="hm"), reply("Done."))
-    take_turn(agent, "Work")
-    assert goes_on(agent)
-    asked = [request["messages"] for request in agent.client.requests]
-    for earlier, later in itertools.pairwise(asked):
-        assert later[: len(earlier)] == earlier
-    assert agent.cached > 0.5
-
-
-def test_a_message_is_sent_in_one_form_and_nothing_but_the_marker_comes_and_goes(make):
-    agent = make(reply("I look.", calls=[READ]), reply("Done."))
     take_turn(agent, "Work")
     assert goes_on(agent)
     for earlier, later in itertools.pairwise(agent.client.bodies):
@@ -319,22 +334,6 @@ def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeyp
     monkeypatch.chdir(folder)
     agent = make(reply("Hello."))
     assert take_turn(agent, "Hi") == "Hello." and goes_on(agent)
-
-
-@pytest.mark.parametrize("count", [1, 3, None])
-def test_a_count_that_cannot_be_true_is_not_believed(make, count):
-    class Gateway(StubClient):
-        def usage(self, body, content):
-            only_new = {"input_tokens": count, "cache_read_input_tokens": 0}
-            return super().usage(body, content) | only_new
-
-    replies = [reply(LONG + HALF), SUMMARY, reply("Yes."), SUMMARY]
-    agent = make(client=Gateway(*replies), **SMALL)
-    take_turn(agent, "Tell me a story")
-    assert program.context_tokens(agent) > agent.threshold
-    assert take_turn(agent, "And?") == "Yes." and layers(agent)[-1] == "auto_compact"
-    program.command(agent, "/compact")
-    assert "100%" in program.context_table(agent)
 
 
 # ---- what was stopped or failed ----
@@ -366,8 +365,7 @@ def test_what_was_not_answered_is_marked_as_such_in_what_is_sent_next(
     assert goes_on(agent)
     *before, mark, last = agent.client.requests[-1]["messages"]
     assert before[0] == typed("Delete all the logs.") and last == typed("And now?")
-    assert "stopped, or failed" in texts(mark)[0]
-    assert "stopped, or failed" in program.remember(agent.messages)["words"][0]
+    assert "stopped, or it failed" in texts(mark)[0]
 
 
 def test_what_was_not_answered_is_marked_once_whatever_came_of_the_next(make):
@@ -376,7 +374,15 @@ def test_what_was_not_answered_is_marked_once_whatever_came_of_the_next(make):
     with pytest.raises(program.AgentError):
         take_turn(agent, "And now?")
     assert take_turn(agent, "And then?") == "Yes."
-    assert str(agent.messages).count("stopped, or failed") == 1
+    assert str(agent.messages).count("stopped, or it failed") == 1
+
+
+def test_what_was_stopped_is_known_as_such_after_a_compaction_too(make):
+    agent = unanswered(make, "stopped")
+    agent.messages += [program.user(program.UNANSWERED), typed("And now?")]
+    words, summary, _, _ = left(program.rebuild(agent, "Short."))
+    assert words == ["Delete all the logs.", "And now?"]
+    assert "answered or stopped" in summary
 
 
 def test_what_was_answered_or_waits_is_not_marked(make):
@@ -387,27 +393,10 @@ def test_what_was_answered_or_waits_is_not_marked(make):
     assert program.UNANSWERED not in str(agent.client.requests)
 
 
-def test_without_usage_the_count_goes_on_by_our_own_estimate(make):
-    class Silent(StubClient):
-        def usage(self, body, content):
-            return dict.fromkeys(super().usage(body, content))
-
-    agent = make(client=Silent(reply(LONG + HALF), SUMMARY, reply("Yes.")), **SMALL)
-    take_turn(agent, "Tell me a story")
-    ours = program.estimate_tokens(agent.messages) + program.fixed_tokens(agent)
-    assert (
-        program.context_tokens(agent) == ours
-        and agent.bill["sent"] == agent.cached == 0
-    )
-    assert take_turn(agent, "And?") == "Yes." and layers(agent)[-1] == "auto_compact"
-
-
 # ---- settings ----
 
 NEVER = "1000000"
 LAYER_1, LAYER_2 = "micro_compact", "auto_compact"
-
-
 SMALL_WINDOW = {"CONTEXT_WINDOW": "24000", "MIN_SAVINGS": "1500"}
 
 
