@@ -13,15 +13,20 @@
     then ask the model, run the tools it calls, and begin again
 
 Everything that ever happened stays on disk in .transcripts/, one JSON object a line.
-The file begins with the lesson: settings, state, the loop and the three layers. When
-you have read to the end of layer 3, you know how it forgets. What comes after that is
-plumbing, and you may skip it. README.md is the tutorial. The ideas are from others: s06,
-v5 and s08 in this file are the tutorials that had them first.
+The file begins with the lesson: settings, state, the loop and the three layers. What
+comes after layer 3 is plumbing, and you may skip it. README.md is the tutorial. The
+ideas are from others, which are called s06, v5 and s08 here.
 
 A message is a plain dict as the Messages API has it: a role, a content, and nothing
 else. A user message whose content is a string was typed by the person. What we add
 ourselves is a list of blocks, so the two can be told apart.
 """
+
+import signal
+import sys
+
+if __name__ == "__main__" and signal.getsignal(2) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback until all is loaded
 
 import argparse
 import difflib
@@ -32,20 +37,18 @@ import itertools
 import json
 import os
 import re
+import select
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import termios
 import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -65,11 +68,12 @@ MIN_SAVINGS = 20_000  # to clear less does not pay (v5), nor to summarise less a
 MAX_RESULTS = 50_000  # of all new results of a message (s08: 200,000 characters)
 MAX_PAGE = 12_500  # of one read_file call: four of them are MAX_RESULTS
 MAX_WORDS = 20_000  # of the person's own messages that outlive a compaction
-MAX_RULES = 8_000  # of AGENTS.md
+MAX_RULES = 8_000  # of AGENTS.md, and of the list of skills
 PREVIEW_TOKENS = 625  # of what is too large: 2,000 characters (s08) and the last 500
 CLEAR_OVER_CHARS = 100  # a result that is shorter stays, as a placeholder is (s06)
 MAX_MESSAGES = 0  # over this many, snip_compact cuts the middle out; 0: never
 MAX_FAILURES = 3  # failed summaries in a row that stop the automatic ones (s08)
+MAX_REMEDIES = 2  # for a conversation that the API refuses, until there is a reply
 KEEP_TAIL = 5  # newest messages that stay when the API refuses the conversation (s08)
 MAX_RESTORE_FILES = 5  # read again after a compaction, the newest (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
@@ -108,8 +112,8 @@ class Limits:
             self.threshold = auto_compact_threshold(self.window, self.max_output)
         if self.clear_above < 0:
             self.clear_above = int(self.threshold * CLEAR_WARM)
-        for name, part in SHARES.items():
-            setattr(self, name, min(getattr(self, name), self.threshold // part))
+        for name, share in SHARES.items():
+            setattr(self, name, min(getattr(self, name), self.threshold // share))
 
 
 @dataclass
@@ -140,6 +144,7 @@ class Agent(Limits, Conversation):
     tools: "dict[str, Tool]" = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
+    unasked: bool = False  # --yes: every tool may run
     bill: Counter = field(default_factory=Counter)  # tokens "sent", "read" from cache
 
 
@@ -186,7 +191,7 @@ class NoSummary(AgentError):
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; returns that answer."""
-    answer, nudges = "", 0
+    answer, nudges, remedies = "", 0, 0
     while True:
         layer_1(agent)  # tool_result_budget, snip_compact, micro_compact: free
         if should_compact(agent):
@@ -196,9 +201,9 @@ def agent_loop(agent: Agent) -> str:
         try:
             reply = ask(agent, agent.messages)
         except PromptTooLong as error:
-            reactive_compact(agent, error)  # layer 3: the API asked for it
+            remedies = reactive_compact(agent, error, remedies)  # layer 3: the API did
             continue
-        calls = take_reply(agent, reply)
+        calls, remedies = take_reply(agent, reply), 0
         answer = "" if calls else answer + text_of(reply.message)
         if reply.stop == "max_tokens" or not reply.message["content"]:
             nudges = nudge(agent, calls, reply, nudges)
@@ -244,34 +249,29 @@ def layer_1(agent: Agent) -> None:
     """Three steps, in s08's order; each saves what it takes, so none can lose it."""
     messages = tool_result_budget(agent.messages, agent.max_results, save_result)
     replace_history(agent, "tool_result_budget", "too large, saved", messages)
-    limits = agent.max_messages, agent.max_words
-    messages = snip_compact(agent.messages, *limits, agent.transcript)
+    most = agent.max_messages, agent.max_words
+    messages = snip_compact(agent.messages, *most, agent.transcript)
     replace_history(agent, "snip_compact", "middle cut out", messages, record=True)
 
-    # Once the cache is cold all is written anew, whatever is forgotten.
+    limit, savings, free = agent.clear_above, agent.min_savings, ""
     cold = time.time() - agent.last_request > CACHE_SECONDS
-    above = agent.clear_above  # more than the window: never
-    if cold and above <= agent.window:
-        above = min(above, int(agent.threshold * CLEAR_COLD))
-    if context_tokens(agent) > above:
+    if cold and limit <= agent.window:  # a limit over the window means never
+        limit, savings = min(limit, int(agent.threshold * CLEAR_COLD)), 0
+        free = ", free: the cache was cold"
+    if context_tokens(agent) > limit:
         newest = agent.keep_recent, agent.keep_tokens
-        least = 0 if cold else agent.min_savings
-        messages = micro_compact(agent.messages, save_result, *newest, least)
-        free = ", free: the cache was cold" if cold else ""
+        messages = micro_compact(agent.messages, save_result, *newest, savings)
         replace_history(agent, "micro_compact", f"old results cleared{free}", messages)
 
 
 def tool_result_budget(
-    messages: list[dict],
-    max_tokens: int,
-    save_text: Callable[[str], Path],
-    start: int | None = None,
+    messages: list[dict], max_tokens: int, save_text: Callable, start: int | None = None
 ) -> list[dict]:
     """What is too large goes to disk, and a preview stands for it (s08).
 
     If the results of one message are over `max_tokens` together, each that is over its
-    equal share becomes a preview. So does a typed message that is over it alone. Looks
-    at what the model has not seen yet, or at all messages from `start` on.
+    equal share becomes a preview. So does a typed message that is over it alone. Only
+    what the model has not seen yet is looked at, or what comes from `start` on.
     """
     start = unseen(messages) if start is None else start
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
@@ -280,7 +280,7 @@ def tool_result_budget(
 
 def micro_compact(
     messages: list[dict],
-    save_text: Callable[[str], Path],
+    save_text: Callable,
     keep_recent: int = KEEP_RECENT,
     keep_tokens: int = KEEP_TOKENS,
     min_savings: int = MIN_SAVINGS,
@@ -297,26 +297,11 @@ def micro_compact(
     freed = sum(size(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
-    new = with_results(messages, [placeholder(e, save_text) for e in old])
+    new = list(messages)
+    for exchange in old:
+        text = placeholder(exchange, save_text)
+        new[exchange.at] = with_results(new[exchange.at], {exchange.call["id"]: text})
     return drop_thinking(new, old[0].at)
-
-
-def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
-    """Where the newest few begin, or the newest that make up `keep_tokens`."""
-    start = len(results)
-    while start > 0:
-        keep_tokens -= size(results[start - 1].result["content"])
-        if len(results) - start >= keep_recent and keep_tokens < 0:
-            break
-        start -= 1
-    return start
-
-
-def placeholder(exchange: Exchange, save_text: Callable[[str], Path]) -> Exchange:
-    """The exchange with what stands for its result: the tool, and where it is saved."""
-    name, text = exchange.call["name"], exchange.result["content"]
-    where = f", saved at {save_text(text)}" if name in NOT_READ_AGAIN else ""
-    return with_text(exchange, f"[Previous: used {name}{where}]")
 
 
 def snip_compact(
@@ -324,9 +309,8 @@ def snip_compact(
 ) -> list[dict]:
     """Over `max_messages` (0: never), a note takes the place of the middle (s08).
 
-    The first 3 messages stay, and of the newest a quarter of what is allowed, so that
-    it does not act again at the next message. Of the middle stays what a compaction
-    keeps: the person's words and the calls that are still needed.
+    The first 3 messages stay, a quarter of what is allowed of the newest, so that it
+    does not act again at once, and of the middle what a compaction keeps.
     """
     if not 0 < max_messages < len(messages):
         return messages
@@ -334,7 +318,7 @@ def snip_compact(
     head = 3 if pair_safe(messages, 3) == 3 else 4
     tail = pair_safe(messages, len(messages) - most)
     middle = messages[head:tail]
-    words = fit_words(words_of(middle), max_words)[-most:]
+    words = fit_words(words_of(middle)[-most:], max_words)
     note = user(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
     kept = [*map(typed, words), note, *as_messages(still_needed(middle))]
     new = [*messages[:head], *kept, *drop_thinking(messages[tail:])]
@@ -342,12 +326,6 @@ def snip_compact(
 
 
 # ---- layer 2: summarise everything, one call ----
-
-
-def auto_compact_threshold(context_window=200_000, max_output=MAX_OUTPUT) -> int:
-    """Tokens above which layer 2 summarises: v5's formula, half of a small window."""
-    reserve = min(max_output, 20_000) + 13_000
-    return max(context_window - reserve, context_window // 2)
 
 
 def should_compact(agent: Agent) -> bool:
@@ -392,24 +370,26 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
     agent.failures = 0
     new = rebuild(agent, summary, keep)
     replace_history(agent, name, "summarised", new, record=True)
+    agent.settled = len(new)
+    agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
     return True
 
 
 def compact_without_model(agent: Agent, name: str) -> bool:
     """Whether a note replaced all but the newest messages, for want of a summary."""
-    new = rebuild(agent, NO_SUMMARY, KEEP_TAIL)
+    new, old = rebuild(agent, NO_SUMMARY, KEEP_TAIL), agent.messages
+    smaller = estimate_tokens(new) < estimate_tokens(old)
+    if smaller:
+        replace_history(agent, name, "no summary", new, record=True)
     agent.focus, agent.settled = None, len(agent.messages)
-    if estimate_tokens(new) >= estimate_tokens(agent.messages):
-        return False
-    replace_history(agent, name, "no summary", new, record=True)
-    return True
+    return smaller
 
 
 def summarise(agent: Agent, name: str, gone: list[dict], focus: str | None) -> str:
     """The model's summary of these messages; raises NoSummary where it gives none.
 
-    The request is the live conversation and one message more, so that it comes from the
-    prompt cache and its thinking stays valid.
+    The request is the live conversation and one message more: so the prompt cache has
+    it, and its thinking stays valid.
     """
     agent.emit("layer", f"[{name}] summarising {context_tokens(agent):,} tokens")
     focus = f"\nAbove all, keep: {focus}" if focus else ""
@@ -429,8 +409,8 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[dict]:
 
     What the person typed stays as typed messages, the calls whose results are still
     needed stay as calls with results, and one message with the summary stands for all
-    else. Then comes the tail. From the most important part on, each gets at most half
-    of the room that is left, so that together they fit.
+    else. From the most important part on, each gets at most half of the room that is
+    left, so that together they fit.
     """
     gone, tail, room = split_history(agent, keep)
     words, is_open = words_of(gone), in_progress(agent.messages)
@@ -452,23 +432,22 @@ def split_history(agent: Agent, keep: int) -> tuple[list[dict], list[dict], int]
     """(The messages that give way, the tail that stays, tokens of room for the rest).
 
     The room is half of what T has beside system prompt and tools, so that work goes on
-    for a while. Where the API asked (`keep`), it is three quarters of what there was at
-    most, since the same again would be refused. The tail has the newest `keep`
-    messages, or none if they are too large even as previews. Where nobody waits for an
-    answer, it is the last one.
+    for a while; where the API asked (`keep`), three quarters of what there was at most.
+    The tail has the newest `keep` messages, or none if they are too large as previews,
+    too. Where nobody waits for an answer, it is the last one.
     """
     messages, room = agent.messages, (agent.threshold - fixed_tokens(agent)) // 2
     start = pair_safe(messages, max(0, len(messages) - keep))
     if keep:
         room = min(room, estimate_tokens(messages) * 3 // 4)
-    elif messages and not in_progress(messages):
-        tail = [answered(cut_text(text_of(messages[-1]), room // 2))]
-        return messages, tail, room - estimate_tokens(tail)
     tail = tool_result_budget(messages[start:], room // 2, save_result, 0)
-    tail = drop_thinking(tail)
-    if estimate_tokens(tail) > room // 2:
-        return messages, [], room
-    return messages[:start], tail, room - estimate_tokens(tail)
+    gone, tail = messages[:start], drop_thinking(tail)
+    if not tail or estimate_tokens(tail) > room // 2:
+        gone, tail = messages, []
+        if messages and not in_progress(messages):
+            last = user(cut_text(text_of(messages[-1]), room // 2))
+            tail = [{**last, "role": "assistant"}]
+    return gone, tail, room - estimate_tokens(tail)
 
 
 def fit_words(words: list[str], max_tokens: int) -> list[str]:
@@ -504,18 +483,15 @@ def still_needed(messages: list[dict]) -> list[Exchange]:
     return [*plan, *skills, *files[:MAX_RESTORE_FILES]]
 
 
-def restore_recent_files(
-    agent: Agent, needed: list[Exchange], max_tokens: int
-) -> list[Exchange]:
-    """As many of these as fit, with what they return now: the files as they are (v5)."""
+def restore_recent_files(agent: Agent, needed: list, max_tokens: int) -> list[Exchange]:
+    """As many of these as fit, with what they return now: files as they are (v5)."""
     restored = []
     for exchange in needed:
-        room = max_tokens - size(exchange.call)
+        room = min(max_tokens - size(exchange.call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # else not even its beginning would fit
-            room = min(room, MAX_RESTORE_TOKENS_PER_FILE)
             text = cut_text(called_again(agent, exchange), room)
             max_tokens -= size(exchange.call) + size(text)
-            restored.append(with_text(exchange, text))
+            restored.append(exchange._replace(result=tool_result(exchange.call, text)))
     return restored
 
 
@@ -525,9 +501,8 @@ def restore_recent_files(
 def manual_compact(agent: Agent, by_person: bool = False) -> None:
     """The model called `compact`, or the person typed /compact.
 
-    The model's wish waits until enough is new, and until summaries work. The person's
-    is granted if anything is new. If the API refuses that summary, a note takes its
-    place, so that the person always has a way on.
+    The model's wish waits until enough is new and summaries work. The person's is
+    granted if anything is new, with a note if the API refuses to have it summarised.
     """
     wanted = agent.failures < MAX_FAILURES and enough_is_new(agent)
     if by_person:
@@ -544,23 +519,24 @@ def manual_compact(agent: Agent, by_person: bool = False) -> None:
         compact_without_model(agent, "compact")
 
 
-def reactive_compact(agent: Agent, error: PromptTooLong) -> None:
-    """The API said "prompt is too long" (s08); raises AgentError if nothing helps.
+def reactive_compact(agent: Agent, error: PromptTooLong, remedies: int = 0) -> int:
+    """The API said "prompt is too long" (s08); returns the remedies tried by then.
 
-    What helps is told here in the order in which it is tried: to learn that the window
-    is smaller, a summary, a note in its place. The newest messages stay.
+    What helps is told in the order in which it is tried: to learn that the window is
+    smaller, a summary, a note in its place, an AgentError. The newest messages stay.
     """
     if MIN_WINDOW <= error.maximum < agent.window:
         vars(agent).update(vars(limits(error.maximum, agent.max_output)))
         begin(agent)  # cuts rules, results and requests to it
-        return
+        return remedies
     agent.counted = max(agent.window, context_tokens(agent))  # ours was not right
     agent.known = len(agent.messages)
     may_ask = agent.failures < MAX_FAILURES and len(agent.messages) > agent.settled
     if may_ask and compact_history(agent, "reactive_compact", KEEP_TAIL):
-        return
-    if not compact_without_model(agent, "reactive_compact"):
-        raise AgentError(f"{error}, and nothing is left to leave out: /clear it.")
+        return remedies + 1
+    if remedies >= MAX_REMEDIES or not compact_without_model(agent, "reactive_compact"):
+        raise AgentError(f"{error} Nothing is left to leave out: /clear it.")
+    return remedies + 1
 
 
 # ---- messages: plain dicts, never cut between a tool call and its result ----
@@ -590,9 +566,8 @@ COMPRESSED = """\
 The messages above are what the user said so far. {state}
 This summary of everything else is for reference, and gives no orders:
 {summary}"""
-OPEN = (
-    "The newest is still to be answered: go on with it. The rules in all of them hold."
-)
+OPEN = """The newest is still to be answered: go on with it. Those before it were
+answered or stopped, but the rules in them still hold."""
 DONE = "All of them were answered or stopped, but the rules in them still hold."
 NO_SUMMARY = """\
 No summary could be made. The transcript has everything: read its end, or search it with
@@ -616,11 +591,6 @@ def typed(text: str) -> dict:
 def user(*texts: str) -> dict:
     """A user message that the person did not type."""
     return {"role": "user", "content": [{"type": "text", "text": t} for t in texts]}
-
-
-def answered(text: str) -> dict:
-    """A reply of the model that is a text and nothing else."""
-    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
 
 
 def is_typed(message: dict) -> bool:
@@ -647,36 +617,32 @@ def text_of(message: dict) -> str:
 def exchanges(messages: list[dict]) -> Iterator[Exchange]:
     """Each call with its result, in order."""
     for at, message in enumerate(messages):
-        if results := blocks(message, "tool_result"):
-            calls = {b["id"]: b for b in blocks(messages[at - 1], "tool_use")}
-            for result in results:
-                yield Exchange(at, calls[result["tool_use_id"]], result)
+        calls = {b["id"]: b for b in blocks(messages[at - 1], "tool_use")}
+        for result in blocks(message, "tool_result"):
+            yield Exchange(at, calls[result["tool_use_id"]], result)
 
 
 def as_messages(needed: list[Exchange]) -> list[dict]:
-    """All the calls in one message and their results in the next, the first one last.
+    """The calls in one message and their results in the next, the first of them last.
 
     So `still_needed` finds them in the same order again.
     """
-    if not needed:
-        return []
     calls = [exchange.call for exchange in needed[::-1]]
     results = [exchange.result for exchange in needed[::-1]]
-    said, returned = ("assistant", calls), ("user", results)
-    return [{"role": role, "content": content} for role, content in (said, returned)]
+    asked = {"role": "assistant", "content": calls}
+    return [asked, {"role": "user", "content": results}] if needed else []
 
 
 def unseen(messages: list[dict]) -> int:
     """The index of the first message after the last reply: not seen by the model."""
-    end = len(messages)
-    while end > 0 and messages[end - 1]["role"] != "assistant":
-        end -= 1
-    return end
+    replies = (n for n, m in enumerate(messages, 1) if m["role"] == "assistant")
+    return max(replies, default=0)
 
 
 def in_progress(messages: list[dict]) -> bool:
-    """Whether the person's last request was not answered yet."""
-    return unseen(messages) < len(messages)
+    """Whether the last request was not answered, or a call of the answer is open."""
+    waits = unseen(messages) < len(messages)
+    return waits or any(blocks(message, "tool_use") for message in messages[-1:])
 
 
 def pair_safe(messages: list[dict], cut: int) -> int:
@@ -685,40 +651,52 @@ def pair_safe(messages: list[dict], cut: int) -> int:
     return cut - 1 if parts else cut
 
 
-def with_results(messages: list[dict], changed: list[Exchange]) -> list[dict]:
-    """`messages` with the results of these exchanges in the place of what they were."""
-    new = list(messages)
-    for exchange in changed:
-        content = [
-            exchange.result if b.get("tool_use_id") == exchange.call["id"] else b
-            for b in new[exchange.at]["content"]
-        ]
-        new[exchange.at] = {**new[exchange.at], "content": content}
-    return new
+def with_results(message: dict, texts: dict[str, str]) -> dict:
+    """A message with these texts as its results, by the ids of their calls."""
+    content = []
+    for block in message["content"]:
+        text = texts.get(block.get("tool_use_id", ""))
+        content.append({**block, "content": text} if text else block)
+    return {**message, "content": content}
 
 
-def with_text(exchange: Exchange, text: str) -> Exchange:
-    """The same call with this text as its result."""
-    return exchange._replace(result={**exchange.result, "content": text})
+def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
+    """Where the newest few begin, or the newest that make up `keep_tokens`."""
+    start = len(results)
+    while start > 0:
+        keep_tokens -= size(results[start - 1].result["content"])
+        if len(results) - start >= keep_recent and keep_tokens < 0:
+            break
+        start -= 1
+    return start
+
+
+def placeholder(exchange: Exchange, save_text: Callable) -> str:
+    """What stands for a result: the tool, and where its text is saved."""
+    name, text = exchange.call["name"], exchange.result["content"]
+    where = f", saved at {save_text(text)}" if name in NOT_READ_AGAIN else ""
+    return f"[Previous: used {name}{where}]"
+
+
+def is_clearable(result: dict) -> bool:
+    """Whether a placeholder would be shorter; a preview has the path of the whole."""
+    text = result["content"]
+    return len(text) > CLEAR_OVER_CHARS and not is_preview(text)
 
 
 def with_previews(message: dict, max_tokens: int, save_text: Callable) -> dict:
     """A message with previews of what is too large; see `tool_result_budget`."""
     if is_typed(message):
         return typed(preview(message["content"], max_tokens, save_text))
-    results = blocks(message, "tool_result")
-    if sum(size(result["content"]) for result in results) <= max_tokens:
+    texts = {b["tool_use_id"]: b["content"] for b in blocks(message, "tool_result")}
+    if sum(map(size, texts.values())) <= max_tokens:
         return message
-    content, share = [], max_tokens // len(results)
-    for block in message["content"]:
-        if block["type"] == "tool_result":
-            text = preview(block["content"], share, save_text)
-            block = {**block, "content": text}
-        content.append(block)
-    return {**message, "content": content}
+    share = max_tokens // len(texts)
+    shown = {call: preview(text, share, save_text) for call, text in texts.items()}
+    return with_results(message, shown)
 
 
-def preview(text: str, max_tokens: int, save_text: Callable[[str], Path]) -> str:
+def preview(text: str, max_tokens: int, save_text: Callable) -> str:
     """A text of at most so many tokens; else its path, its beginning and its end."""
     if size(text) <= max_tokens or is_preview(text):
         return text
@@ -729,24 +707,18 @@ def preview(text: str, max_tokens: int, save_text: Callable[[str], Path]) -> str
 
 def is_preview(text: str) -> bool:
     """Whether it stands for a text that is too large."""
-    return text.startswith("<persisted-output>")
-
-
-def is_clearable(result: dict) -> bool:
-    """Whether a placeholder would be shorter; a preview has the path of the whole."""
-    text = result["content"]
-    return len(text) > CLEAR_OVER_CHARS and not is_preview(text)
+    return text.startswith("<persisted-output>") and size(text) < 2 * PREVIEW_TOKENS
 
 
 def called_again(agent: Agent, exchange: Exchange) -> str:
     """What a call returns now, or why it fails; of a plan, what it returned."""
-    call, text = exchange.call, exchange.result["content"]
-    if call["name"] != "todo_write":
-        try:
-            text = TOOLS[call["name"]].handler(agent, **call["input"])
-        except (ToolError, OSError, ValueError, TypeError) as error:
-            text = f"({error})"
-    return tool_result(call, text)["content"]
+    if exchange.call["name"] == "todo_write":
+        return exchange.result["content"]
+    try:
+        handler = TOOLS[exchange.call["name"]].handler
+        return redact(handler(agent, **exchange.call["input"]))
+    except (ToolError, OSError, ValueError, TypeError) as error:
+        return f"({error})"
 
 
 def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
@@ -758,21 +730,20 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
     for message in messages[start:]:
         if blocks(message, "thinking", "redacted_thinking"):
             message = {**message, "content": blocks(message, "text", "tool_use")}
-        kept += [message] if message["content"] else []  # it was nothing but thinking
+        if message["content"]:  # else it was nothing but thinking
+            kept.append(message)
     return messages if kept == messages else kept
 
 
 def cut_text(text: str, max_tokens: int) -> str:
-    """A text in about so many tokens: of a longer one four fifths are its beginning,
-    the rest its end, and a note between them says what is left out.
-    """
-    data, most = text.encode(errors="replace"), 4 * max(0, max_tokens)
-    if len(data) <= most:
+    """A text in about so many tokens; of a longer one the beginning and the end stay."""
+    data, whole = text.encode(errors="replace"), size(text)
+    if whole <= max_tokens:
         return text
+    most = len(data) * max(0, max_tokens) // whole  # bytes
     head, tail = data[: most * 4 // 5], data[len(data) - most // 5 :]
-    note = f"[{(len(data) - most):,} bytes are left out here]"
-    shown = head.decode(errors="ignore"), note, tail.decode(errors="ignore")
-    return "\n".join(shown)
+    note = f"[{len(data) - most:,} bytes are left out here]"
+    return f"{head.decode(errors='ignore')}\n{note}\n{tail.decode(errors='ignore')}"
 
 
 def quote(tag: str, text: str, name: str = "") -> str:
@@ -783,6 +754,12 @@ def quote(tag: str, text: str, name: str = "") -> str:
 
 
 # ---- counting tokens: bytes / 4, set right by what each reply reports ----
+
+
+def auto_compact_threshold(context_window=200_000, max_output=MAX_OUTPUT) -> int:
+    """Tokens above which layer 2 summarises: v5's formula, half of a small window."""
+    reserve = min(max_output, 20_000) + 13_000
+    return max(context_window - reserve, context_window // 2)
 
 
 def to_bytes(value: Any) -> bytes:
@@ -803,7 +780,7 @@ def estimate_tokens(messages: list[dict]) -> int:
 def fixed_tokens(agent: Agent) -> int:
     """Tokens of what every request carries besides the messages, by `size` alone."""
     tools = [tool.schema for tool in agent.tools.values()]
-    return size([*agent.system.values()]) + sum(map(size, tools))
+    return size([*agent.system.values()]) + size(tools)
 
 
 def context_tokens(agent: Agent) -> int:
@@ -815,11 +792,8 @@ def context_tokens(agent: Agent) -> int:
 def in_proportion(agent: Agent, messages: list[dict]) -> int:
     """`context_tokens` with these messages, in proportion: the next reply tells."""
     fixed = fixed_tokens(agent)
-    ours, new = (
-        fixed + estimate_tokens(agent.messages),
-        fixed + estimate_tokens(messages),
-    )
-    return context_tokens(agent) * new // ours
+    before, after = (fixed + estimate_tokens(m) for m in (agent.messages, messages))
+    return context_tokens(agent) * after // before
 
 
 # ---- the transcript: every message on disk before a layer can touch it ----
@@ -834,8 +808,7 @@ def commit(agent: Agent, entry: dict) -> None:
     gone on with only while it holds what this run wrote and no more: not after
     `--resume`, not after a line that may be torn, and not if somebody deleted it.
     """
-    line = to_bytes(entry) + b"\n"
-    path = agent.transcript
+    line, path = to_bytes(entry) + b"\n", agent.transcript
     if not path.is_file() or path.stat().st_size != agent.log_bytes:
         begin_transcript(agent)
     append(agent.transcript, line)
@@ -845,7 +818,7 @@ def commit(agent: Agent, entry: dict) -> None:
 
 
 def begin_transcript(agent: Agent) -> None:
-    """Begin another file. Its first line has all that is known, and where it is from."""
+    """Begin another file, which has all that is known in its first line."""
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
     kind = "transcript" if "task" in agent.tools else "task"  # of a subagent
     path, line = TRANSCRIPT_DIR / f"{kind}_{stamp}.jsonl", b""
@@ -868,7 +841,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def replace_history(
-    agent: Agent, name: str, what: str, messages: list, record=False
+    agent: Agent, name: str, what: str, messages: list[dict], record: bool = False
 ) -> None:
     """Let the conversation be what a layer made of it, if it is another; count it anew.
 
@@ -877,10 +850,10 @@ def replace_history(
     if messages is agent.messages:
         return
     before, after = context_tokens(agent), in_proportion(agent, messages)
+    event = {"event": name, "before": before, "after": after, "messages": messages}
     if record:
-        event = {"event": name, "before": before, "after": after, "messages": messages}
         commit(agent, event)
-        agent.settled = len(messages)
+        agent.settled = min(agent.settled, len(messages))
     else:
         agent.messages = messages
     agent.counted, agent.known = after, len(messages)
@@ -899,15 +872,13 @@ def load(path: Path) -> list[dict]:
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
-            if "event" in entry:
-                messages = []
+            messages = [] if "event" in entry else messages
             for message in drop_thinking(entry.get("messages", [entry])):
                 calls = [b["id"] for m in messages[-1:] for b in blocks(m, "tool_use")]
                 results = [b["tool_use_id"] for b in blocks(message, "tool_result")]
                 if calls != results:
                     raise ValueError(f"the calls {calls} are answered by {results}")
-                role, content = message["role"], message["content"]
-                messages.append({"role": role, "content": content})
+                messages.append({key: message[key] for key in ("role", "content")})
         except DAMAGE as error:
             if number < len(lines):
                 text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
@@ -931,14 +902,17 @@ def resume(agent: Agent, which: str) -> None:
             f"There is no conversation {which}: give a file, or a number of /resume, "
             f"which lists those in {TRANSCRIPT_DIR}. A prompt stands before --resume."
         )
-    new = Conversation(messages, transcript=path, log_bytes=-read)
-    vars(agent).update(vars(new))
-    agent.emit("layer", f"[resume] {path}: {len(messages):,} messages")
-    show_last(agent)
+    vars(agent).update(vars(Conversation(messages, transcript=path, log_bytes=-read)))
+    how = "not answered" if in_progress(messages) else "answered"
+    agent.emit("layer", f"[resume] {path}: the last request was {how}")
+    agent.emit("plain", f"\n> {''.join(words_of(messages)[-1:])}")
+    if how == "answered":
+        agent.emit("text", f"{text_of(messages[-1])}\n")
+    agent.emit("note", status_line(agent))
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
-    """The transcripts of this folder that no newer one holds whole, the newest first."""
+    """The transcripts of this folder that no newer one holds whole, newest first."""
     paths = filter(Path.is_file, TRANSCRIPT_DIR.glob("transcript_*.jsonl"))
     held = set()  # by newer ones: a file, and how many bytes of it
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
@@ -1052,12 +1026,13 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
 
 
 def window_in(agent: Agent, text: str) -> int:
-    """The window that a refusal names, 0 if none: the smallest number that could be it.
+    """The window that a refusal names: the smallest number that may be it; 0: none.
 
     The others are what we sent, and what we asked for as a reply.
     """
-    could_be = [n for n in numbers(text) if n >= MIN_WINDOW and n != agent.max_output]
-    return min(could_be, default=0)
+    may_be = [number for number in numbers(text) if number >= MIN_WINDOW]
+    others = [number for number in may_be if number != agent.max_output]
+    return min(others or may_be, default=0)
 
 
 def numbers(text: str) -> list[int]:
@@ -1069,8 +1044,7 @@ def numbers(text: str) -> list[int]:
 def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | None:
     """The messages to send after a refusal that names what to leave out, else None.
 
-    It is all thinking so far, which is then no more asked for, or a part of the room
-    for a reply.
+    That is all thinking, which is then no more asked for, or some room for the reply.
     """
     without = drop_thinking(messages)
     if "thinking" in text.lower() and (agent.thinking or without is not messages):
@@ -1087,7 +1061,7 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
-    """The reply to `prompt` after all messages, or where they are too long, the newer half."""
+    """The reply to `prompt` after all messages, or if that is too long the newer half."""
     with suppress(PromptTooLong):
         return ask(agent, [*messages, prompt], shown=())
     half = messages[pair_safe(messages, max(1, len(messages) // 2)) :]
@@ -1131,9 +1105,13 @@ def stream_reply(agent: Agent, messages: list[dict], shown: tuple[str, ...]) -> 
         for event in stream:
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
+            elif getattr(event, "content_block", event).type == "tool_use":
+                agent.emit("wait", f"writing a call of {event.content_block.name}")
         final = stream.get_final_message()
     reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
     agent.bill.update(sent=reply.sent, read=reply.cached)
+    if not reply.message["content"] and context_tokens(agent) > agent.window:
+        raise PromptTooLong("The reply is empty, and the request is over the window.")
     return reply
 
 
@@ -1168,13 +1146,13 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
     if stop not in STOPS:
         raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
     given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
-    given = json.loads(to_bytes(given), parse_constant=str)  # NaN cannot be sent back
-    content = [b for b in given if str(b.get(FILLED.get(b["type"]), "")).strip()]
+    clean = json.loads(to_bytes(given), parse_constant=str)  # no NaN, no half letters
+    content = [b for b in clean if str(b.get(FILLED.get(b["type"]), "")).strip()]
     useful = [b for b in content if b["type"] in ("text", "tool_use")]
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         content = user(getattr(final.stop_details, "explanation", "") or "")["content"]
-    elif stop == "max_tokens" or not useful:  # thinking that was cut, or stands alone
-        content = useful
+    elif stop == "max_tokens" or not useful or clean != given:
+        content = useful  # without thinking that was cut, stands alone, or is invalid
     message = {"role": "assistant", "content": content}
     make_fit(blocks(message, "tool_use"), ids)
     usage = [getattr(final.usage, f"{name}_tokens", 0) for name in COUNTED]
@@ -1195,14 +1173,14 @@ def make_fit(calls: list[dict], ids: set[str]) -> None:
 
 
 def drop_refused(agent: Agent) -> None:
-    """Take back what the model refused to answer, or refusals go on.
+    """Take back what the model refused to answer, or refusals go on; but no summary.
 
-    It is what was typed last, or the newest results with their calls: never a summary.
+    That is what was typed last, or the newest results with their calls.
     """
     messages, what = agent.messages, "what drew it is taken back"
     sent = [is_typed(m) or bool(blocks(m, "tool_result")) for m in messages]
     last = len(messages) - 1 - sent[::-1].index(True)
-    after = messages[max(last + 1, unseen(messages)) :]
+    after = messages[last + 1 : agent.settled]  # the summary, if one was just made
     kept = [*messages[: pair_safe(messages, last)], *after]
     replace_history(agent, "refusal", what, kept, record=True)
 
@@ -1229,16 +1207,18 @@ MAX_BASH_SECONDS = 600
 SEARCH_SECONDS = 10  # of one glob or grep call
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_KEPT = 250_000  # of a command's output: a million characters
-MAX_BYTES = 10_000_000  # of a file that is shown or changed, of a command's output
+MAX_BYTES = 10_000_000  # of a file that is shown, of a command's output
 MAX_CHANGED = 1_000_000  # bytes of a file that is changed: its diff takes no minutes
 MAX_LINES = 2_000  # of one read_file call
 MAX_NAMES = 1_000  # of one glob call
 # It must start no program and ask no server that the settings of a repository name.
-LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false \
+GIT_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false \
     -c core.hooksPath=/dev/null ls-files -coz --exclude-standard 2>/dev/null"""
-NO_FILES = "(no such files)"
+ALL_FILES = r"""cd "$0" && exec find . -mindepth 1 -type d \( -name '.?*' -o -name venv \
+    -o -name node_modules -o -name __pycache__ -o -name build -o -name dist \
+    -o -name target \) -prune -o ! -type d -print0 2>/dev/null"""
+ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
-NO_WORK = {"venv", "node_modules", "__pycache__", "build", "dist", "target"}
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TO_BE_COPIED = r"(example|sample|template)\.|.*[._-](example|sample|template|dist)\Z"
 ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-].*)?|.+\.env\d*"
@@ -1259,10 +1239,11 @@ class ToolError(Exception):
 
 
 class Tool(NamedTuple):
-    """What the model can call: what is sent of it, and what runs."""
+    """What the model can call: what is sent of it, what runs, which input is shown."""
 
     schema: dict
     handler: Callable[..., str]
+    shows: str = ""
 
 
 TOOLS: dict[str, Tool] = {}
@@ -1275,7 +1256,8 @@ def tool(handler: Callable[..., str]) -> Callable[..., str]:
     required = [p.name for p in inputs if p.default is p.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     about = {"name": handler.__name__, "description": inspect.getdoc(handler)}
-    TOOLS[handler.__name__] = Tool({**about, "input_schema": schema}, handler)
+    shows = "" if handler.__name__ == "bash" else inputs[0].name  # a command follows
+    TOOLS[handler.__name__] = Tool({**about, "input_schema": schema}, handler, shows)
     return handler
 
 
@@ -1285,14 +1267,19 @@ def run_tools(agent: Agent, calls: list[dict]) -> None:
     try:
         for call in calls:
             results.append(run_tool(agent, call))
+    except KeyboardInterrupt as stopped:
+        for written in stopped.args:  # by a command, until then
+            text = f"{written}\n{INTERRUPTED}"
+            results.append(tool_result(calls[len(results)], text, is_error=True))
+        raise
     finally:
         answer_calls(agent, calls, results, INTERRUPTED)
 
 
 def answer_calls(agent: Agent, calls: list[dict], results: list, why: str) -> None:
     """Commit these results in one message, with `why` for each call that has none."""
-    missing = calls[len(results) :]
-    results = [*results, *(tool_result(call, why, is_error=True) for call in missing)]
+    for call in calls[len(results) :]:
+        results = [*results, tool_result(call, why, is_error=True)]
     commit(agent, {"role": "user", "content": results})
 
 
@@ -1304,10 +1291,9 @@ def close_calls(agent: Agent) -> None:
 
 def run_tool(agent: Agent, call: dict) -> dict:
     """The tool_result of a call, both shown; all that goes wrong is an is_error one."""
-    name, given = call["name"], call["input"]
-    tool, failed = agent.tools.get(name), True
-    schema: dict = tool.schema["input_schema"] if tool else {}
-    first = given.get(next(iter(schema.get("properties", [])), ""))
+    name, given, failed = call["name"], call["input"], True
+    tool = agent.tools.get(name)
+    first = given.get(tool.shows) if tool else ""
     agent.emit("tool", f"[{name}] {first if isinstance(first, str) else ''}".rstrip())
     try:
         if not tool:
@@ -1316,7 +1302,7 @@ def run_tool(agent: Agent, call: dict) -> dict:
     except ToolError as error:
         text = str(error)
     except TypeError as error:
-        text = f"{error}. The schema is {json.dumps(schema)}"
+        text = f"{error}. Its schema is {json.dumps(tool and tool.schema)}"
     except Exception as error:  # noqa: BLE001  no tool may end the loop
         text = f"{type(error).__name__}: {error}"
     result = tool_result(call, text, failed)
@@ -1359,7 +1345,7 @@ def inside(path: str, root: Path | None = None) -> Path:
 
 
 def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
-    """The text of a file of `most` bytes or less, decoded with `errors`; or ToolError."""
+    """The text of a file of `most` bytes at most, decoded with `errors`; or ToolError."""
     if not path.is_file():
         raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
     if path.stat().st_size > most:
@@ -1370,50 +1356,52 @@ def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
 
 
 def run(
-    argv: list[str],
-    seconds: float,
-    report: Callable[[str], None] = lambda line: None,
-    stdin: Any = subprocess.DEVNULL,
+    argv: list[str], seconds: float, report: Callable = str, stdin: Any = None
 ) -> tuple[str, int | None]:
-    """What a command writes, and its status; None: killed after `seconds`, or 10 MB.
+    """(What a command writes, its status, or None: killed after `seconds`, or 10 MB).
 
-    It has no API key. `report` is told its newest line while it runs. At the end its
-    session is killed; what it started with setsid has left that by then.
+    `report` is told its newest line while it runs. At the end its session is killed;
+    what it started with setsid has left that by then.
     """
-    env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
-    streams = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    options: dict = {"bufsize": 0, "env": env, "start_new_session": True, **streams}
-    process: Any = subprocess.Popen(argv, **options)
-    output = bytearray()
-    read = partial(read_while, process.stdout, output, report)
+    process, output, status = start_session(argv, stdin), bytearray(), None
+    end = time.monotonic() + seconds
     try:
-        os.set_blocking(process.stdout.fileno(), False)
-        read(lambda: process.poll() is None, seconds)
-        if (status := process.poll()) is not None:  # what it left may end by itself
-            read(lambda: process_groups(process.pid), SETTLE_SECONDS)
-    finally:  # after Ctrl-C as well
+        while time.monotonic() < end and len(output) <= MAX_BYTES:
+            output += process.stdout.read(65_536) or b""
+            report(clean(output[-2_000:]).strip().split("\n")[-1])
+            if status is None and (status := process.poll()) is not None:
+                end = time.monotonic() + SETTLE_SECONDS  # for what it left, to end
+            if status is not None and not process_groups(process.pid):
+                break
+            time.sleep(0.01)
+    except KeyboardInterrupt as stopped:
+        stopped.args = (cut_text(clean(output), MAX_KEPT),)
+        raise
+    finally:
         kill_session(process)
     output += process.stdout.read(65_536) or b""
-    text = redact(output.decode(errors="replace"))
     if len(output) > MAX_BYTES:
-        return text[: 4 * MAX_KEPT], None  # its end may be the half of a key
-    return text, status
+        return clean(output)[: 4 * MAX_KEPT], None  # its end may be the half of a key
+    return clean(output), status
 
 
-def read_while(
-    pipe: Any,
-    output: bytearray,
-    report: Callable[[str], None],
-    going_on: Callable[[], Any],
-    seconds: float,
-) -> None:
-    """Add to `output` what comes while something goes on, and report its last line."""
-    end = time.monotonic() + seconds
-    while going_on() and time.monotonic() < end and len(output) <= MAX_BYTES:
-        output += pipe.read(65_536) or b""
-        text = redact(output[-2_000:].decode(errors="replace")).strip()
-        report(re.split(r"[\r\n]+", text)[-1])
-        time.sleep(0.01)
+def start_session(argv: list[str], stdin: Any) -> Any:
+    """Start a command in a session of its own, without API keys."""
+    env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
+    env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
+    streams = {"stdin": stdin or subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+    options: dict = {"env": env, "start_new_session": True, "bufsize": 0, **streams}
+    process: Any = subprocess.Popen(argv, stdout=subprocess.PIPE, **options)
+    os.set_blocking(process.stdout.fileno(), False)
+    return process
+
+
+def clean(output: bytes | bytearray) -> str:
+    """What a terminal would show of an output in the end, without keys: no escape
+    sequences, and of an overwritten line only its last state.
+    """
+    text = re.sub(ESCAPE, "", redact(output.decode(errors="replace")))
+    return re.sub(r"(?m)^.*\r", "", re.sub(r"\r+(?=\n|\Z)", "", text))
 
 
 def kill_session(process: subprocess.Popen) -> None:
@@ -1467,20 +1455,21 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     """
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
-    asked = [line.removesuffix("\r") for line in lines[first : first + most]]
-    if not asked:
-        return f"(nothing at offset {offset}: the file ends before it)"
     calls = sum(len(blocks(m, "tool_use")) for m in agent.messages[-1:])
     room = 4 * min(agent.max_page, agent.max_results // max(1, calls) - 25)  # bytes
-    shown = 0
-    while shown < len(asked) and room >= len(data := to_bytes(asked[shown])):
-        room -= len(data)
-        shown += 1
-    page, following = asked[:shown], first + shown + 1
+    page = []
+    for line in lines[first : first + most]:
+        line = line.removesuffix("\r")
+        if len(to_bytes(line)) > room and not page:
+            cut = line.encode()[:room].decode(errors="ignore")
+            line = f"{cut}\n(cut here: see the rest of this line with bash)"
+        elif len(to_bytes(line)) > room:
+            break
+        page.append(line)
+        room -= len(to_bytes(line))
+    following = first + len(page) + 1
     if not page:
-        cut = asked[0].encode()[:room].decode(errors="ignore")
-        page = [cut, "(cut here: see the rest of this line with bash)"]
-        following += 1
+        return f"(nothing at offset {offset}: the file ends before it)"
     if following <= len(lines):
         page.append(f"(more follows: read on with offset={following})")
     return "\n".join(page)
@@ -1529,26 +1518,13 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     agent.emit("wait", "diff")
-    agent.approve(name, redact(diff_of(path, old, new)))
+    before, after = (t.removesuffix("\n").split("\n") if t else [] for t in (old, new))
+    diff = "\n".join(difflib.unified_diff(before, after, path, path, lineterm=""))
+    agent.approve(name, redact(diff or f"{path}: no line changes"))
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
-
-
-def diff_of(path: str, old: str, new: str) -> str:
-    """How a file changes, whole, as `diff -u` shows it."""
-    texts = lines_of(old), lines_of(new)
-    diff = "\n".join(difflib.unified_diff(*texts, path, path, lineterm=""))
-    return diff or f"{path}: no line changes"
-
-
-def lines_of(text: str) -> list[str]:
-    """The lines of a file, and one that says so if the last has no end."""
-    lines = text.removesuffix("\n").split("\n") if text else []
-    return (
-        lines if text[-1:] in ("", "\n") else [*lines, "\\ No newline at end of file"]
-    )
 
 
 @tool
@@ -1561,38 +1537,29 @@ def glob(agent: Agent, pattern: str) -> str:
     if not parts or {"/", ".."} & {*parts} or pattern.count("**") > 2:
         raise ToolError("A pattern has no / at its head, no .., and ** at most twice.")
     agent.emit("wait", "glob")
-    head = [*itertools.takewhile(lambda part: not {*part} & {*"*?[{"}, parts)]
-    top = inside("/".join(head))
-    if len(head) == len(parts):  # it names one file or folder, which git may ignore
-        return f"{pattern}{'/' * top.is_dir()}" if top.exists() else NO_FILES
-    files = files_in("/".join(head) or ".", time.monotonic() + SEARCH_SECONDS)
-    folders = {f"{folder}/" for file in files for folder in Path(file).parents[:-1]}
-    wanted = [Path(one).parts for one in expanded(pattern)]
-    names = []
-    for name in sorted([*files, *folders]):
-        if any(matches(Path(name).parts, parts) for parts in wanted):
-            names.append(visible(name, "\n\t"))
-    more = f"\n({len(names):,} in all: narrow the pattern)" if names[MAX_NAMES:] else ""
-    return "\n".join(names[:MAX_NAMES]) + more or NO_FILES
+    wild = (n for n, part in enumerate(parts) if {*part} & {*"*?[{"})
+    head = "/".join(parts[: next(wild, len(parts))])
+    if (top := inside(head)).exists() and head == pattern:  # which git may ignore
+        return f"{pattern}{'/' * top.is_dir()}"
+    names = files_in(head or ".", time.monotonic() + SEARCH_SECONDS)
+    names += {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
+    wanted, found = re.compile(as_regex("/".join(parts))), []
+    for name in sorted(names):
+        if wanted.fullmatch(name.rstrip("/")):
+            found.append(visible(name, "\n\t"))
+    more = f"\n({len(found):,} in all: narrow the pattern)" if found[MAX_NAMES:] else ""
+    return "\n".join(found[:MAX_NAMES]) + more or "(no such files)"
 
 
-def expanded(pattern: str) -> list[str]:
-    """The patterns that one with {a,b} stands for."""
-    choice = re.search(r"\{([^{}]*)\}", pattern)
-    if not choice:
-        return [pattern]
-    before, after = pattern[: choice.start()], pattern[choice.end() :]
-    texts = choice[1].split(",")
-    return [one for text in texts for one in expanded(f"{before}{text}{after}")]
-
-
-def matches(path: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    """Whether the parts of a path are what is wanted; ** is any number of them."""
-    if wanted[:1] == ("**",):
-        return matches(path, wanted[1:]) or (bool(path) and matches(path[1:], wanted))
-    if not path or not wanted:
-        return path == wanted
-    return fnmatchcase(path[0], wanted[0]) and matches(path[1:], wanted[1:])
+def as_regex(pattern: str) -> str:
+    """A regular expression for a path with *, ?, [], ** and {a,b}."""
+    special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    special |= {"{": "(?:", ",": "|", "}": ")"} if "{" in pattern else {}
+    parts = re.findall(r"\*\*/|\[!?[^]]+\]|\*\*|(?s:.)", pattern)
+    return "".join(
+        special.get(p) or (p.replace("[!", "[^") if p[1:] else re.escape(p))
+        for p in parts
+    )
 
 
 @tool
@@ -1632,29 +1599,26 @@ def files_in(top: str, end: float) -> list[str]:
     """The files in a folder and below, in order, but not what git ignores.
 
     Where git lists nothing, since it does not know the folder or ignores all of it, the
-    folder is walked. Raises ToolError after `end`, by time.monotonic().
+    usual folders are left out. Raises ToolError after `end`, by time.monotonic().
     """
-    output, status = run(["bash", "-c", LIST_FILES, top], end - time.monotonic())
-    if status is None:
-        raise ToolError(TOO_MUCH)
-    names = {*output.split("\0")} - {"", "./"}  # "./" is a submodule that is not there
-    listed = [os.path.join(top, name) for name in names] if status == 0 else []
-    files = []
-    for path in map(os.path.normpath, listed or walked(top, end)):
+    names, files = set(), []
+    for lister in (GIT_FILES, ALL_FILES):
+        if not names:
+            argv = ["bash", "-c", lister, top]
+            output, status = run(argv, end - time.monotonic())
+            if status is None:
+                raise ToolError(TOO_MUCH)
+            names = {*output.split("\0")} - {
+                "",
+                "./",
+            }  # "./": a submodule not yet there
+    for name in names:
+        path = os.path.normpath(os.path.join(top, name))
         if os.path.isdir(path) and not os.path.islink(path):  # another repository
             files += files_in(path, end)
         elif os.path.lexists(path):  # git also lists what was deleted
             files.append(path)
     return sorted(files)
-
-
-def walked(top: str, end: float) -> Iterator[str]:
-    """The files below a folder, but of folders that are hidden, or usually ignored."""
-    for folder, folders, files in os.walk(top):
-        if time.monotonic() > end:
-            raise ToolError(TOO_MUCH)
-        folders[:] = [n for n in folders if n not in NO_WORK and not n.startswith(".")]
-        yield from (os.path.join(folder, name) for name in files)
 
 
 @tool
@@ -1681,11 +1645,11 @@ def load_skill(agent: Agent, name: str) -> str:
     """Read the instructions of a skill, before you do what it is for."""
     skills = find_skills()
     if name not in skills:
-        known = ", ".join(skills) or "none"
-        raise ToolError(f"There is no skill {name!r}. There are: {known}.")
-    folder = os.path.dirname(skills[name])
+        raise ToolError(
+            f"There is no skill {name!r}, but {', '.join(skills) or 'none'}."
+        )
     text = read_file(agent, str(skills[name]))
-    return f"{text}\n(The files of this skill are in {folder}.)"
+    return f"{text}\n(The files of this skill are in {skills[name].parent}.)"
 
 
 @tool
@@ -1702,12 +1666,15 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
     """The answer of an agent with messages, todos and a transcript of its own (v5)."""
 
     def emit(style: str, text: str) -> None:
+        named = (
+            f"{description}: {text}" if style in ("tool", "layer", "error") else text
+        )
         if style not in STREAMED:
-            agent.emit(style, text if style == "wait" else f"{description}: {text}")
+            agent.emit(style, named)
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    new = Conversation(system=agent.system)
-    subagent = replace(agent, **vars(new), tools=tools, emit=emit)
+    new = vars(Conversation(system=agent.system))
+    subagent = replace(agent, **new, tools=tools, emit=emit)
     try:
         return take_turn(subagent, prompt)
     except (AgentError, OSError) as error:
@@ -1735,9 +1702,9 @@ and the project by what stands below, if anything does."""
 def begin(agent: Agent) -> None:
     """Make a conversation ready for its next request, within the limits as they are.
 
-    It gets its client and the model's limits, its system prompt with rules and skills,
-    which stays the same from then on, and its tools. What was said before is cut to the
-    limits, and has no thinking, since another system prompt would make it invalid.
+    It gets its client, its tools and its system prompt, which has rules and skills and
+    stays the same from then on. What was said before is cut to the limits, and has no
+    thinking, since another system prompt makes it invalid.
     """
     if agent.client is None:
         connect(agent)
@@ -1759,7 +1726,7 @@ def begin(agent: Agent) -> None:
 
 
 def find_rules() -> tuple[str, str, str]:
-    """(The path of the AGENTS.md or CLAUDE.md that counts, its text, why it is not used).
+    """(The path of the AGENTS.md or CLAUDE.md that counts, its text, why it does not).
 
     It is the nearest, from the workspace up to the root of its git repository. All are
     "" if there is none.
@@ -1800,20 +1767,25 @@ def skill_list() -> str:
 HELP = """\
 /compact [focus]  summarise now; focus: what it must keep
 /context          what fills the context, and what was sent
+/last             the last result of a tool, whole
 /resume [number]  earlier conversations; take one up
 /clear            begin a new conversation
 /help             this list
 /quit, /exit      leave, as do quit, exit and Ctrl-D
-Ctrl-C stops what is being done. Alt-Enter begins a new line;
-several pasted lines are one prompt."""
+Ctrl-C stops what is being done. Alt-Enter begins a new line, and several
+pasted lines are one prompt. Tab completes commands and paths."""
+COMMANDS = re.findall(r"(?m)^/\w+", HELP)
 LEAVE = ("/quit", "/exit", "quit", "exit")
 HISTORY = TRANSCRIPT_DIR / "history"
 MAX_LISTED = 20  # conversations
+STALL_SHOWN = 5  # seconds without a letter of a text, after which that is said
+ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a style
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
-DIM, RED, GREEN, CYAN = "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m"
-# of the styles of events that have one
+BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
+# of the styles of events that have one; magenta can be read on light and dark
 COLORS = dict.fromkeys(["note", "thinking", "tool", "result"], DIM)
-COLORS |= {"layer": CYAN, "error": RED, "failed": RED, "added": GREEN, "removed": RED}
+COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
+COLORS |= {"layer": MAGENTA, "added": GREEN}
 # not printable, says Python, but people write it: joiners, a soft hyphen, spaces
 WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
 
@@ -1829,13 +1801,20 @@ class Terminal:
     waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
     erase: str = ""  # takes the line that says so away, once it is there
+    early: str = ""  # what was typed before a question, for the next prompt
+    colored: bool = False
     lock: Any = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        self.colored = self.out.isatty() and not plain
 
 
 def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event; waiting and thinking are kept until something else comes."""
     with terminal.lock:
         if style == "wait":
+            end_line(terminal)
             terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
         elif style == "thinking":
             terminal.thought += text
@@ -1844,7 +1823,7 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.since, terminal.erase = 0.0, ""
             thought, terminal.thought = terminal.thought, ""
             if thought.strip():
-                print_event(terminal, "thinking", thought)
+                print_event(terminal, "thinking", f"[thinking] {thought}")
             print_event(terminal, style, text)
 
 
@@ -1852,45 +1831,49 @@ def print_event(terminal: Terminal, style: str, text: str) -> None:
     """Print an event below the one before; text that is written after a blank line."""
     if style in STREAMED and not terminal.streams:
         return
-    text = laid_out(style, visible(text))
+    text, start, end = laid_out(style, visible(text)), "", "\n"
     if style == "text":
         start, end = "" if terminal.last else "\n", ""
-        terminal.last = (terminal.last + text)[-1:]
+        terminal.last, terminal.since = (terminal.last + text)[-1:], time.monotonic()
     else:
-        start, end = "\n" if terminal.last not in ("", "\n") else "", "\n"
+        end_line(terminal)
         terminal.last = ""
-    color = COLORS.get(style, "")
-    if color and terminal.out.isatty() and not os.environ.get("NO_COLOR"):
-        text = f"{color}{text}\x1b[0m"
+    if terminal.colored and style in COLORS:
+        text = f"{COLORS[style]}{text}{PLAIN}"
     print(start + text, end=end, file=terminal.out, flush=True)
 
 
+def end_line(terminal: Terminal) -> None:
+    """End the line of a text that is being written, if one is open."""
+    if terminal.last not in ("", "\n"):
+        print(file=terminal.out, flush=True)
+        terminal.last = "\n"
+
+
 def visible(text: str, more: str = "") -> str:
-    """`text` with all that could steer the terminal or hide, or is in `more`, escaped."""
+    """`text` with escapes for all that steers the terminal, or hides, or is in `more`."""
     odd = {c for c in {*text} - {*WRITTEN} if not c.isprintable()} | {*more}
     return "".join(ascii(c)[1:-1] if c in odd else c for c in text)
 
 
 def laid_out(style: str, text: str) -> str:
     """How the text of an event stands on the screen: whole, indented, or cut to it."""
-    match style:
-        case "answer" | "plan":
-            return textwrap.indent(text, "  ")
-        case "tool" | "listed":
-            return cut_to_screen(" ".join(text.split()))
-        case "thinking":
-            return cut_to_screen(" ".join(text.split()), rows=3)
-        case "result" | "failed":
-            lines = [f"  | {line}" for line in text.split("\n") if line.strip()]
-            if len(lines) > 4:
-                lines[1:-2] = [f"  | ({len(lines) - 3:,} more lines)"]
-            return "\n".join(map(cut_to_screen, lines))
-    return text
+    if style in ("answer", "plan"):
+        return textwrap.indent(text, "  ")
+    if style in ROWS:
+        return cut_to_screen(" ".join(text.split()), ROWS[style])
+    if style not in ("result", "failed"):
+        return text
+    lines = [f"  | {line}" for line in text.split("\n") if line.strip()]
+    if len(lines) > 4:
+        lines[1:-2] = [f"  | ({len(lines) - 3:,} more lines)"]
+    return "\n".join(map(cut_to_screen, lines))
 
 
 def cut_to_screen(text: str, rows: int = 1) -> str:
     """As much of a line as fits into so many rows of the screen."""
-    return text.expandtabs()[: rows * shutil.get_terminal_size().columns - 2]
+    text, most = text.expandtabs(), rows * shutil.get_terminal_size().columns - 2
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def clock(terminal: Terminal) -> None:
@@ -1898,8 +1881,10 @@ def clock(terminal: Terminal) -> None:
     while True:
         time.sleep(1)
         with terminal.lock:
-            if terminal.since and terminal.last in ("", "\n"):
-                seconds = time.monotonic() - terminal.since
+            seconds = time.monotonic() - terminal.since
+            patience = STALL_SHOWN if terminal.last not in ("", "\n") else 0
+            if terminal.since and seconds >= patience:
+                end_line(terminal)
                 line = f"{seconds:.0f} s: {visible(terminal.waiting)}"
                 line = line[: shutil.get_terminal_size().columns // 2]  # some are wide
                 terminal.erase = "\r\x1b[K"
@@ -1907,73 +1892,72 @@ def clock(terminal: Terminal) -> None:
 
 
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
-    """Raise ToolError unless the person lets a tool run, now or by an "always".
+    """Show all of what a tool is to do; ToolError unless the person lets it.
 
-    Without a terminal: no.
+    That is now, by an "always", or by --yes. Without a terminal the answer is no.
     """
-    if name in agent.allowed:
+    for line in what.rstrip().split("\n"):
+        show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
+    if agent.unasked or name in agent.allowed:
         return
     if not sys.stdin.isatty():
         raise ToolError("No terminal to ask the user on: only --yes would allow it.")
-    answer = answer_to(terminal, name, what)
+    keep_early(terminal)
+    question = f"Run {name}? y: yes, a: always until /clear, n or why not"
+    show(terminal, "plain", question)
+    answer = sys.stdin.readline().strip()
     if answer.lower() in ("a", "always"):
         agent.allowed.add(name)
     elif answer.lower() not in ("y", "yes", "ok"):
         refuse("" if answer.lower() in ("n", "no") else answer)
 
 
-def answer_to(terminal: Terminal, name: str, what: str) -> str:
-    """Show what a tool is to do, all of it; returns what the person answers."""
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed before is no answer
-    for line in what.rstrip().split("\n"):
-        show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
-    question = f"Run {name}? y: yes, a: always until /clear, n or why not"
-    show(terminal, "plain", question)
-    return sys.stdin.readline().strip()
-
-
-def meter(tokens: float, most: int) -> str:
-    """A meter of twenty places."""
-    return f"{'#' * min(20, round(20 * tokens / most)):.<20}"
+def keep_early(terminal: Terminal) -> None:
+    """Keep the lines typed before a question for the next prompt: they are no answer."""
+    data, stdin = b"", sys.stdin.fileno()
+    while select.select([stdin], [], [], 0)[0] and (more := os.read(stdin, 4_096)):
+        data += more
+    termios.tcflush(stdin, termios.TCIFLUSH)  # and the beginning of a line
+    if text := data.decode(errors="replace").strip():
+        terminal.early = text
+        note = "was typed before this question: it is no answer, but the next prompt"
+        show(terminal, "note", f'"{text}" {note}')
 
 
 def status_line(agent: Agent) -> str:
-    """How full the context is, in tokens against the threshold."""
+    """How full the context is, and what of the last request was cached."""
     tokens, most = context_tokens(agent), agent.threshold
-    share = f"{tokens:,} tokens of the {most:,} threshold"
-    return f"[{meter(tokens, most)}] {share}, {agent.cached:.0%} cached"
+    meter = f"{'#' * min(10, round(10 * tokens / most)):.<10}"
+    share = f"{tokens:,} of {most:,} tokens, then a summary"
+    return f"[{meter}] {share}; {agent.cached:.0%} from the cache"
 
 
 def context_table(agent: Agent) -> str:
     """What fills the context, in proportion to the API's count, and what was sent."""
-    parts, tokens, bill = context_parts(agent), context_tokens(agent), agent.bill
-    share, read = tokens / sum(parts.values()), bill["read"] / max(1, bill["sent"])
-    rows = [(part, n * share) for part, n in parts.items() if n] + [("in all", tokens)]
-    row = "{:<24}{:>9,.0f} {:>5.0%} {}".format
-    lines = [row(part, n, n / tokens, meter(n, tokens)) for part, n in rows]
-    lines += [
-        f"of the {agent.threshold:,} threshold, over which it is summarised",
-        f"sent so far: {bill['sent']:,} tokens, {read:.0%} of them from the cache",
-        f"not asked about: {', '.join(sorted(agent.allowed)) or 'nothing'}",
-        f"transcript: {agent.transcript}",
-    ]
-    return "\n".join(lines)
-
-
-def context_parts(agent: Agent) -> Counter:
-    """What is in the context, each part in tokens by `size` alone."""
     parts = Counter({part: size(text) for part, text in agent.system.items()})
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
     for message in agent.messages:
-        if is_typed(message):
-            parts["your words"] += size(message["content"])
-        elif message["role"] == "assistant":
-            parts["assistant"] += size(message["content"])
-        else:
-            parts["notes"] += size(blocks(message, "text"))
+        who = "assistant" if message["role"] == "assistant" else "notes"
+        parts["your words" if is_typed(message) else who] += size(message["content"])
     for exchange in exchanges(agent.messages):
-        parts[f"results of {exchange.call['name']}"] += size(exchange.result)
-    return parts
+        tokens = size(exchange.result)
+        parts[f"results of {exchange.call['name']}"] += tokens
+        parts["notes"] -= tokens
+    tokens, sent = context_tokens(agent), agent.bill["sent"]
+    share = tokens / sum(parts.values())
+    rows = [(part, n * share) for part, n in parts.items() if n > 9] + [
+        ("in all", tokens)
+    ]
+    lines = [f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%}" for part, n in rows]
+    lines.append(f"of {agent.threshold:,}, over which a summary is made")
+    if sent:
+        read = f"{agent.bill['read'] / sent:.0%} from the cache"
+        lines += [
+            f"sent so far: {sent:,} tokens, {read}",
+            f"transcript: {agent.transcript}",
+        ]
+    free = ["everything"] if agent.unasked else sorted(agent.allowed)
+    return "\n".join([*lines, f"not asked about: {', '.join(free) or 'nothing'}"])
 
 
 def command(agent: Agent, line: str) -> None:
@@ -1988,6 +1972,10 @@ def command(agent: Agent, line: str) -> None:
             manual_compact(agent, by_person=True)
         case "/context", "":
             agent.emit("plain", context_table(agent))
+        case "/last", "":
+            results = [b for m in agent.messages for b in blocks(m, "tool_result")]
+            none = {"content": "No tool was called yet."}
+            agent.emit("plain", [none, *results][-1]["content"])
         case "/resume", "":
             list_conversations(agent)
         case "/resume", which:
@@ -2011,21 +1999,16 @@ def is_command(line: str) -> bool:
 
 
 def list_conversations(agent: Agent) -> None:
-    """Show the newest conversations of this folder, a line each, by number."""
-    found = [*itertools.islice(conversations(agent), MAX_LISTED)]
-    for number, (path, messages) in enumerate(found, 1):
+    """Show the newest conversations of this folder by number, each when it is found."""
+    number = 0
+    for path, messages in itertools.islice(conversations(agent), MAX_LISTED):
+        number += 1
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-        words = "".join(words_of(messages)[:1])
-        agent.emit("listed", f"{number}. {date}, {len(messages)} messages: {words}")
-    agent.emit("plain", "/resume NUMBER takes one up" if found else "none yet")
-
-
-def show_last(agent: Agent) -> None:
-    """Show the last question of a conversation, and its answer if it has one."""
-    words, last = words_of(agent.messages), agent.messages[-1]
-    agent.emit("plain", f"\n> {''.join(words[-1:])}")
-    if last["role"] == "assistant":
-        agent.emit("text", f"{text_of(last)}\n")
+        many = f"{len(messages):,} message{'s' * (len(messages) != 1)}"
+        words = [" ".join(text.split()) for text in words_of(messages)]
+        said = " … ".join([*(text[:40] for text in words[:1]), *words[1:][-1:]])
+        agent.emit("listed", f"{number}. {date}, {many}: {said}")
+    agent.emit("plain", "/resume NUMBER takes one up" if number else "none yet")
 
 
 def line_editor() -> Any:
@@ -2035,28 +2018,46 @@ def line_editor() -> Any:
 
         readline.parse_and_bind("set enable-bracketed-paste on")
         readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
+        readline.parse_and_bind("tab: complete")
+        readline.set_completer_delims(" \t\n")
+        readline.set_completer(complete)
         with suppress(OSError):
             readline.read_history_file(HISTORY)
         return readline
 
 
-def keep_line(editor: Any) -> None:
-    """Let the last line be called back in later runs, too."""
+def complete(text: str, number: int) -> str | None:
+    """The command or path with this number of those that begin with this text."""
+    folder, name = os.path.split(text)
+    found = [command for command in COMMANDS if command.startswith(text)]
+    with suppress(OSError):
+        names = [n for n in sorted(os.listdir(folder or ".")) if n.startswith(name)]
+        paths = [os.path.join(folder, name) for name in names]
+        found += [path + "/" * os.path.isdir(path) for path in paths]
+    return found[number] if number < len(found) else None
+
+
+def read_prompt(terminal: Terminal, editor: Any) -> str:
+    """What the person types; what was typed early stands there already."""
+    if editor is None:
+        return input().strip()
+    early, terminal.early = terminal.early, ""
+    editor.set_startup_hook(partial(editor.insert_text, early))
+    bold = f"\n\x01{BOLD}\x02> \x01{PLAIN}\x02"
+    line = input(bold if terminal.colored else "\n> ").strip()
     with suppress(AgentError, OSError, AttributeError):  # not all have such a function
         append(HISTORY, b"")  # a file that only the user can read
-        editor.append_history_file(1, HISTORY)
+        editor.append_history_file(min(1, len(line)), HISTORY)
+    return line
 
 
-def repl(agent: Agent, line: str) -> None:
+def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
-    editor, mark = line_editor() if sys.stdin.isatty() else None, ""
-    mark = "\n> " if editor else ""
+    editor = line_editor() if sys.stdin.isatty() else None
     while True:
         try:
             while not line:
-                line = input(mark).strip()
-                if editor and line:
-                    keep_line(editor)
+                line = read_prompt(terminal, editor)
             work_on(agent, line)
         except (KeyboardInterrupt, SystemError):  # the same, come up through readline
             agent.emit("error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
@@ -2088,12 +2089,16 @@ SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
 
 def limits(own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT) -> Limits:
     """The model's own limits within the settings; raises AgentError."""
-    given = {name: os.environ.get(name, "").strip() for name in NUMBERS}
-    for name, text in given.items():
+    asked = {}
+    for name in NUMBERS:
+        text = os.environ.get(name, "").strip()
         if not re.fullmatch(r"[0-9]{0,18}", text):
             raise AgentError(f"{name}={text}: give a whole number (.env or shell).")
-    asked = {name.lower(): int(text) for name, text in given.items() if text}
-    window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
+        if text:
+            asked[name.lower()] = int(text)
+    window = min(
+        asked.pop("context_window", CONTEXT_WINDOW), max(own_window, MIN_WINDOW)
+    )
     if window < MIN_WINDOW:
         raise AgentError(f"CONTEXT_WINDOW={window}: give {MIN_WINDOW} tokens or more.")
     most = min(MAX_OUTPUT, own_output, window // 3)
@@ -2102,29 +2107,21 @@ def limits(own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT) -> Limit
     return Limits(window, most, threshold, **asked)
 
 
-def configured(options: argparse.Namespace, terminal: Terminal) -> Agent:
-    """An agent with all settings, without a client yet; raises AgentError."""
-    load_settings()
-    model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
-    agent = Agent(**vars(limits()), model=model, emit=partial(show, terminal))
-    asking = partial(ask_person, terminal, agent)
-    agent.approve = (lambda name, what: None) if options.yes else asking
-    return agent
-
-
 def load_settings() -> None:
     """Add those of .env to the shell's; AgentError without a package or an API key."""
+    here = Path(__file__).resolve()
     if not all(map(importlib.util.find_spec, PACKAGES)):
-        install = "pip install -r requirements.txt, or start it by: uv run agent.py"
-        raise AgentError(f"{' or '.join(PACKAGES)} is missing: {install}")
+        install = f"{sys.executable} -m pip install -r {here.parent}/requirements.txt"
+        missing = f"{' or '.join(PACKAGES)} is missing"
+        raise AgentError(f"{missing}: run {install}, or start it by: uv run {here}")
     import dotenv
 
-    env = Path(__file__).resolve().with_name(".env")
-    dotenv.load_dotenv(env)
+    dotenv.load_dotenv(here.with_name(".env"))
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
         os.environ[name] = os.environ[name].strip()  # a space is easily copied with it
     if not any(map(os.environ.get, KEY_NAMES)):
-        raise AgentError(f"No API key: set ANTHROPIC_API_KEY in the shell or in {env}.")
+        where = f"in the shell or in {here.with_name('.env')}"
+        raise AgentError(f"No API key: set ANTHROPIC_API_KEY {where}.")
 
 
 def connect(agent: Agent) -> None:
@@ -2146,22 +2143,26 @@ def connect(agent: Agent) -> None:
     agent.client = client
 
 
-def first_screen(agent: Agent, rules: str, skills: Iterable[str], unasked: bool) -> str:
+def first_screen(agent: Agent, rules: str) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    names = ", ".join(skills)
+    names = ", ".join(find_skills())
     known = [f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"]
     known += [os.path.basename(rules)] if rules else []
     known += [f"skills: {names}"] if names else []
-    known += ["--yes: tools run unasked"] if unasked else []
+    known += ["--yes: tools run unasked"] if agent.unasked else []
     return f"{agent.model} in {Path.cwd()}\n" + "; ".join([*known, "/help"])
 
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
-    agent = configured(options, terminal)
+    load_settings()
+    model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
+    emit = partial(show, terminal)
+    agent = Agent(**vars(limits()), model=model, emit=emit, unasked=options.yes)
+    agent.approve = partial(ask_person, terminal, agent)
     rules, _, fault = find_rules()
     if not options.p:
-        agent.emit("note", first_screen(agent, rules, find_skills(), options.yes))
+        agent.emit("note", first_screen(agent, rules))
     if fault:
         agent.emit("error", fault)
     if options.resume is not None:
@@ -2169,7 +2170,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     if options.p:
         answer_once(agent, options.prompt)
     else:
-        repl(agent, options.prompt)
+        repl(agent, terminal, options.prompt)
 
 
 def answer_once(agent: Agent, prompt: str) -> None:
@@ -2190,11 +2191,13 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("prompt", nargs="?", default="", help="the first prompt, then go on asking")
-    add("-p", action="store_true", help="answer it once, with what is piped in")
-    add("--resume", nargs="?", const="1", metavar="FILE|N", help="go on")
+    once = "print the answer and leave; what is piped in stands before the prompt"
+    add("-p", action="store_true", help=once)
+    earlier = "take up an earlier conversation, by default the newest"
+    add("--resume", nargs="?", const="1", metavar="FILE|N", help=earlier)
     add("--model", help="instead of MODEL_ID")
     add("--yes", action="store_true", help="run tools without asking")
-    demo = "see it work, no key needed"
+    demo = "see the layers at work, without a key"
     add("--demo", nargs="?", const=0, type=int, metavar="SCENE", help=demo)
     return parser.parse_args(argv)
 

@@ -11,7 +11,6 @@ from stub import api_error, reply
 import agent as program
 from agent import (
     TOOLS,
-    diff_of,
     run_tool,
     run_tools,
     save_result,
@@ -27,11 +26,10 @@ ASKING = {
     "write_file": {"path": "made", "content": "x"},
     "edit_file": {"path": "there", "old_text": "a", "new_text": "b"},
 }
-NO_END = "\\ No newline at end of file"
 ASKED = {
     "bash": "touch made",
-    "write_file": f"--- made\n+++ made\n@@ -0,0 +1,2 @@\n+x\n+{NO_END}",
-    "edit_file": f"--- there\n+++ there\n@@ -1,2 +1,2 @@\n-a\n+b\n {NO_END}",
+    "write_file": "--- made\n+++ made\n@@ -0,0 +1 @@\n+x",
+    "edit_file": "--- there\n+++ there\n@@ -1 +1 @@\n-a\n+b",
 }
 FORGED = ["there", "./new/../there", "README.md\n-a typo\n+mended/../there", "link"]
 
@@ -69,13 +67,13 @@ REPORTED = {
 def test_a_call_and_its_result_are_reported(make, command, style, seen, sent):
     agent = make()
     block = run_tool(agent, call("bash", command=command))
-    assert agent.events == [("tool", f"[bash] {command}"), (style, seen)]
+    assert agent.events == [("tool", "[bash]"), (style, seen)]
     about = {"type": "tool_result", "tool_use_id": "toolu_bash", "content": sent}
     assert block == about | ({"is_error": True} if "Error" in seen else {})
 
 
 LINES_OF_CALLS = {
-    "[bash] ls": ("bash", {"timeout": 60, "command": "ls"}),
+    "[bash]": ("bash", {"timeout": 60, "command": "ls"}),  # the command follows
     "[read_file] a": ("read_file", {"offset": 5, "path": "a"}),
     "[edit_file] a": ("edit_file", {"old_text": "x", "new_text": "y", "path": "a"}),
     "[grep] a": ("grep", {"path": "b", "pattern": "a"}),
@@ -209,6 +207,15 @@ def test_a_link_made_during_the_question_does_not_lead_into_git(make):
     assert block["is_error"] and not Path(".git/hook").exists()
 
 
+def diff_of(old, new):
+    """What the person is shown before a file with the first text gets the second."""
+    Path("f").write_bytes(old.encode(errors="surrogateescape"))
+    asked = []
+    agent = program.Agent(approve=lambda name, what: asked.append(what))
+    program.change_file(agent, "write_file", Path("f").resolve(), old, new)
+    return asked[0]
+
+
 LINES = [f"line {i}" for i in range(1, 9_001)]
 HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
 
@@ -216,26 +223,21 @@ HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703
 @pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b", "\udce9"])
 def test_a_diff_shows_every_byte_that_changes(new):
     new_lines = [*LINES[:699], new, *LINES[700:], ""]
-    diff = diff_of("f", "\n".join([*LINES, ""]), "\n".join(new_lines))
+    diff = diff_of("\n".join([*LINES, ""]), "\n".join(new_lines))
     hunk = f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+{new}\n{TAIL}"
     assert diff == f"--- f\n+++ f\n{hunk}"
 
 
-ENDS = {
-    ("a\n", "a"): f" a\n+{NO_END}",
-    ("a", "a\n"): f" a\n-{NO_END}",
-    ("", "a\n"): "+a",
-    ("a\n\n", "a\n"): " a\n-",
-}
+ENDS = {("", "a\n"): "+a", ("a\n\n", "a\n"): " a\n-", ("a", ""): "-a"}
 
 
 @pytest.mark.parametrize("texts, lines", ENDS.items())
-def test_a_diff_shows_how_a_file_ends_and_no_line_that_is_none(texts, lines):
-    assert diff_of("f", *texts).split("@@\n")[1] == lines
+def test_a_diff_shows_no_line_that_is_none(texts, lines):
+    assert diff_of(*texts).split("@@\n")[1] == lines
 
 
 def test_of_a_file_that_stays_as_it_is_the_diff_says_so():
-    assert diff_of("f", "same\n", "same\n") == "f: no line changes"
+    assert diff_of("same\n", "same\n") == "f: no line changes"
 
 
 # --- Several calls ---
@@ -675,6 +677,6 @@ def test_what_a_subagent_does_is_asked_for_and_named_and_its_answer_shown(make):
     assert asked == [("bash", "echo from bash")]
     own, its = shown(agent, "tool")
     assert own.startswith("[task]") and its.startswith("look: [bash]")
-    assert shown(agent, "result") == ["look: from bash\n(exit status 0)"]
+    assert shown(agent, "result") == ["from bash\n(exit status 0)"]
     assert shown(agent, "answer") == ["There are 3."]
     assert "".join(shown(agent, "text")) == "Thanks."
