@@ -33,7 +33,6 @@ import difflib
 import hashlib
 import importlib.util
 import inspect
-import itertools
 import json
 import os
 import re
@@ -513,7 +512,7 @@ def manual_compact(agent: Agent, by_person: bool = False) -> None:
     try:
         compact_history(agent, "compact")
     except Refused as error:
-        if not by_person:
+        if not by_person or "credit" in str(error):
             raise
         agent.emit("error", f"[compact] {error}")
         compact_without_model(agent, "compact")
@@ -622,6 +621,11 @@ def exchanges(messages: list[dict]) -> Iterator[Exchange]:
             yield Exchange(at, calls[result["tool_use_id"]], result)
 
 
+def open_calls(messages: list[dict]) -> list[dict]:
+    """The calls at the end of a conversation, which have no results yet."""
+    return [call for m in messages[-1:] for call in blocks(m, "tool_use")]
+
+
 def as_messages(needed: list[Exchange]) -> list[dict]:
     """The calls in one message and their results in the next, the first of them last.
 
@@ -641,8 +645,7 @@ def unseen(messages: list[dict]) -> int:
 
 def in_progress(messages: list[dict]) -> bool:
     """Whether the last request was not answered, or a call of the answer is open."""
-    waits = unseen(messages) < len(messages)
-    return waits or any(blocks(message, "tool_use") for message in messages[-1:])
+    return unseen(messages) < len(messages) or bool(open_calls(messages))
 
 
 def pair_safe(messages: list[dict], cut: int) -> int:
@@ -746,11 +749,10 @@ def cut_text(text: str, max_tokens: int) -> str:
     return f"{head.decode(errors='ignore')}\n{note}\n{tail.decode(errors='ignore')}"
 
 
-def quote(tag: str, text: str, name: str = "") -> str:
+def quote(tag: str, text: str) -> str:
     """`text` between tags that it cannot close itself."""
     text = re.sub(rf"(?i)<(?=\s*/\s*{tag})", "<\\\\", text)
-    opening = f"{tag} name={json.dumps(name)}" if name else tag
-    return f"<{opening}>\n{text}\n</{tag}>"
+    return f"<{tag}>\n{text}\n</{tag}>"
 
 
 # ---- counting tokens: bytes / 4, set right by what each reply reports ----
@@ -789,13 +791,6 @@ def context_tokens(agent: Agent) -> int:
     return start + estimate_tokens(agent.messages[agent.known :])
 
 
-def in_proportion(agent: Agent, messages: list[dict]) -> int:
-    """`context_tokens` with these messages, in proportion: the next reply tells."""
-    fixed = fixed_tokens(agent)
-    before, after = (fixed + estimate_tokens(m) for m in (agent.messages, messages))
-    return context_tokens(agent) * after // before
-
-
 # ---- the transcript: every message on disk before a layer can touch it ----
 
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -804,17 +799,16 @@ DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 def commit(agent: Agent, entry: dict) -> None:
     """Write a message, or an event that replaces all, then let the conversation follow.
 
-    If it cannot be written, that is an AgentError, and nothing has changed. A file is
-    gone on with only while it holds what this run wrote and no more: not after
-    `--resume`, not after a line that may be torn, and not if somebody deleted it.
+    AgentError if it cannot be written; nothing has changed then. A file is gone on with
+    only while it holds what this run wrote to it and no more.
     """
     line, path = to_bytes(entry) + b"\n", agent.transcript
     if not path.is_file() or path.stat().st_size != agent.log_bytes:
         begin_transcript(agent)
     append(agent.transcript, line)
     written = json.loads(line)
-    messages = written.get("messages", [*agent.messages, written])
-    agent.messages, agent.log_bytes = messages, agent.log_bytes + len(line)
+    agent.messages = written.get("messages", [*agent.messages, written])
+    agent.log_bytes += len(line)
 
 
 def begin_transcript(agent: Agent) -> None:
@@ -849,7 +843,9 @@ def replace_history(
     """
     if messages is agent.messages:
         return
-    before, after = context_tokens(agent), in_proportion(agent, messages)
+    before, fixed = context_tokens(agent), fixed_tokens(agent)
+    ours = fixed + estimate_tokens(agent.messages)
+    after = before * (fixed + estimate_tokens(messages)) // ours  # the next reply tells
     event = {"event": name, "before": before, "after": after, "messages": messages}
     if record:
         commit(agent, event)
@@ -872,13 +868,14 @@ def load(path: Path) -> list[dict]:
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
-            messages = [] if "event" in entry else messages
+            if "event" in entry:
+                messages = []
             for message in drop_thinking(entry.get("messages", [entry])):
-                calls = [b["id"] for m in messages[-1:] for b in blocks(m, "tool_use")]
-                results = [b["tool_use_id"] for b in blocks(message, "tool_result")]
+                calls = {call["id"] for call in open_calls(messages)}
+                results = {b["tool_use_id"] for b in blocks(message, "tool_result")}
                 if calls != results:
                     raise ValueError(f"the calls {calls} are answered by {results}")
-                messages.append({key: message[key] for key in ("role", "content")})
+                messages.append({"role": message["role"], "content": message["content"]})
         except DAMAGE as error:
             if number < len(lines):
                 text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
@@ -891,45 +888,41 @@ def resume(agent: Agent, which: str) -> None:
 
     Shows its last question and answer; raises AgentError where there is none.
     """
-    path = Path(which)
+    path, read, messages = Path(which), 0, []
     if which.isdecimal():
         numbered = enumerate(conversations(agent), 1)
         path = next((p for n, (p, _) in numbered if str(n) == which), path)
-    read = path.stat().st_size if path.is_file() else 0
-    messages = load(path) if read else []
+    if path.is_file():
+        read, messages = path.stat().st_size, load(path)
     if not messages:
         raise AgentError(
             f"There is no conversation {which}: give a file, or a number of /resume, "
             f"which lists those in {TRANSCRIPT_DIR}. A prompt stands before --resume."
         )
     vars(agent).update(vars(Conversation(messages, transcript=path, log_bytes=-read)))
-    how = "not answered" if in_progress(messages) else "answered"
-    agent.emit("layer", f"[resume] {path}: the last request was {how}")
+    waits = in_progress(messages)
+    was = f"the last request was {'not ' * waits}answered"
+    agent.emit("layer", f"[resume] {path}: {was}")
     agent.emit("plain", f"\n> {''.join(words_of(messages)[-1:])}")
-    if how == "answered":
+    if not waits:
         agent.emit("text", f"{text_of(messages[-1])}\n")
     agent.emit("note", status_line(agent))
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[dict]]]:
     """The transcripts of this folder that no newer one holds whole, newest first."""
-    paths = filter(Path.is_file, TRANSCRIPT_DIR.glob("transcript_*.jsonl"))
     held = set()  # by newer ones: a file, and how many bytes of it
+    paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
     for path in sorted(paths, key=os.path.getmtime, reverse=True):
         try:
             is_held = (path.resolve(), path.stat().st_size) in held
             if not is_held and (messages := load(path)):
                 yield path, messages
-            held.add(origin(path))
+            with suppress(*DAMAGE), path.open("rb") as file:
+                first = json.loads(file.readline())
+                held.add((Path(first["from"]).resolve(), first["bytes"]))
         except (AgentError, OSError) as error:
             agent.emit("error", f"[resume] {error}")
-
-
-def origin(path: Path) -> tuple[Path, int] | None:
-    """The file that a transcript went on from, if one, and how many bytes of it."""
-    with suppress(OSError, *DAMAGE), path.open("rb") as file:
-        known = json.loads(file.readline())
-        return Path(known["from"]).resolve(), known["bytes"]
 
 
 def own_folder(path: Path) -> None:
@@ -952,16 +945,17 @@ def save_result(text: str) -> Path:
 
 def save(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a file whole or not at all; one that was there keeps owner and mode."""
-    temporary = path.with_name(f".tmp-{os.urandom(8).hex()}")
-    mode = 0o600 if path.exists() else mode
+    temporary, is_new = path.with_name(f".tmp-{os.urandom(8).hex()}"), not path.exists()
+    mode = mode if is_new else 0o600
     try:
         with open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
-        if path.exists():
+        if not is_new:
+            owner = path.stat()
             with suppress(PermissionError):  # who is not root keeps what he can
-                shutil.chown(temporary, group=path.stat().st_gid)
-                shutil.chown(temporary, user=path.stat().st_uid)
-            shutil.copymode(path, temporary)
+                os.chown(temporary, -1, owner.st_gid)
+                os.chown(temporary, owner.st_uid, -1)
+            temporary.chmod(owner.st_mode & 0o7777)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -974,15 +968,16 @@ MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
 STALL_SECONDS = 120  # without a byte of a reply
 MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty one
 STREAMED = ("text", "thinking")  # events of the SDK, what they hold, and our styles
-STOPS = ("end_turn", "stop_sequence", "tool_use", "max_tokens", "refusal")
 COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 # what must not be blank in a block, or the API does not take it back
 FILLED = {"text": "text", "tool_use": "name", "thinking": "signature"}
 FILLED |= {"redacted_thinking": "data"}
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
+REFUSED = {400: Refused, 422: Refused}
+MAY_BE_LONG = {400, 413, 422, 500}
 # how providers say that a conversation is too long, in any part of their answer
-TOO_LONG = r"(?i)(prompt|input) is too long|context[ _]?(length|limit|size|window)"
+TOO_LONG = r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
 TOO_LONG += r"|exceeds max length|longer than the max|range of input length"
 TOO_LONG += r"|too many tokens|input tokens exceed|prompt (length|contains)|`inputs`"
 TOO_LONG += r"|(?<!output )token (count|limit)"
@@ -1011,28 +1006,24 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
             status, text = getattr(error, "status_code", None), fault(agent, error)
-            may_be_long = status in (400, 422, 500) and re.search(TOO_LONG, str(error))
-            if status == 413 or may_be_long:
-                raise PromptTooLong(text, window_in(agent, str(error))) from error
+            whole = f"{status} {error}"
+            if status in MAY_BE_LONG and re.search(TOO_LONG, whole):
+                raise PromptTooLong(text, window_in(agent, whole)) from error
             if status == 400 and (less := do_without(agent, messages, text)):
                 messages = less
                 continue
-            if status in (400, 422) and "credit" not in text:
-                raise Refused(text) from error
             if tries == MAX_TRIES or status in LASTING or re.search(NO_WAY, text):
-                raise AgentError(f"{text} {HINTS.get(status, '')}".strip()) from error
+                kind, hint = REFUSED.get(status, AgentError), HINTS.get(status, "")
+                raise kind(f"{text} {hint}".strip()) from error
             wait(agent, error, tries, text)
             tries += 1
 
 
 def window_in(agent: Agent, text: str) -> int:
-    """The window that a refusal names: the smallest number that may be it; 0: none.
-
-    The others are what we sent, and what we asked for as a reply.
-    """
-    may_be = [number for number in numbers(text) if number >= MIN_WINDOW]
-    others = [number for number in may_be if number != agent.max_output]
-    return min(others or may_be, default=0)
+    """The window that a refusal names: the smallest number that may be it; 0: none."""
+    sizes = [number for number in numbers(text) if number >= MIN_WINDOW]
+    asked = agent.max_output  # which a refusal may name as well
+    return min([n for n in sizes if n != asked] or sizes, default=0)
 
 
 def numbers(text: str) -> list[int]:
@@ -1072,13 +1063,11 @@ def fault(agent: Agent, error: Exception) -> str:
     """What went wrong, in a sentence without a key; of a connection also where to."""
     said = getattr(error, "api_message", None) or str(error.__cause__ or error)
     said = re.sub(r"^\[[^]]*\] | b'.*", "", redact(said))  # a number, a header's value
-    text = (
-        " ".join(said.split())[:300] or f"The reply broke off ({type(error).__name__})"
-    )
-    address = str(getattr(agent.client, "base_url", ""))
-    if address and not hasattr(error, "status_code"):
-        text += f" ({re.sub('//[^/@]*@', '//', address)})"
-    return text if text.endswith((".", "?", "!")) else f"{text}."
+    text = " ".join(said.split())[:300] or f"The reply broke off: {error!r}"
+    if not hasattr(error, "status_code"):
+        address = str(getattr(agent.client, "base_url", ""))
+        text += f" ({re.sub('//[^/@]*@', '//', address)})"  # without a password
+    return re.sub(r"(?<![.?!])\Z", ".", text)
 
 
 def wait(agent: Agent, error: Any, tries: int, text: str) -> None:
@@ -1108,7 +1097,7 @@ def stream_reply(agent: Agent, messages: list[dict], shown: tuple[str, ...]) -> 
             elif getattr(event, "content_block", event).type == "tool_use":
                 agent.emit("wait", f"writing a call of {event.content_block.name}")
         final = stream.get_final_message()
-    reply = to_reply(final, {b["id"] for m in messages for b in blocks(m, "tool_use")})
+    reply = to_reply(final, {exchange.call["id"] for exchange in exchanges(messages)})
     agent.bill.update(sent=reply.sent, read=reply.cached)
     if not reply.message["content"] and context_tokens(agent) > agent.window:
         raise PromptTooLong("The reply is empty, and the request is over the window.")
@@ -1143,20 +1132,18 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         raise ValueError("The reply ended before it was finished")
     if stop == "model_context_window_exceeded":
         raise PromptTooLong("The reply filled the model's window.")
-    if stop not in STOPS:
-        raise AgentError(f"The model stopped with {stop}: its reply is not kept.")
     given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
     clean = json.loads(to_bytes(given), parse_constant=str)  # no NaN, no half letters
     content = [b for b in clean if str(b.get(FILLED.get(b["type"]), "")).strip()]
     useful = [b for b in content if b["type"] in ("text", "tool_use")]
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         content = user(getattr(final.stop_details, "explanation", "") or "")["content"]
-    elif stop == "max_tokens" or not useful or clean != given:
-        content = useful  # without thinking that was cut, stands alone, or is invalid
+    elif stop == "max_tokens" or not useful:
+        content = useful  # without thinking that was cut off, or that stands alone
     message = {"role": "assistant", "content": content}
     make_fit(blocks(message, "tool_use"), ids)
-    usage = [getattr(final.usage, f"{name}_tokens", 0) for name in COUNTED]
-    read, new, written, output = (int(number or 0) for number in usage)
+    usage = [int(getattr(final.usage, f"{name}_tokens", 0) or 0) for name in COUNTED]
+    read, new, written, output = usage
     return Reply(message, stop, read + new + written, read, output)
 
 
@@ -1216,13 +1203,14 @@ GIT_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false 
     -c core.hooksPath=/dev/null ls-files -coz --exclude-standard 2>/dev/null"""
 ALL_FILES = r"""cd "$0" && exec find . -mindepth 1 -type d \( -name '.?*' -o -name venv \
     -o -name node_modules -o -name __pycache__ -o -name build -o -name dist \
-    -o -name target \) -prune -o ! -type d -print0 2>/dev/null"""
+    -o -name target \) -prune -o -type f -print0 2>/dev/null"""
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[ -/]*[0-~])"
+SHOWN_WHOLE = {"bash", "todo_write"}  # before they run: not in the line of the call
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TO_BE_COPIED = r"(example|sample|template)\.|.*[._-](example|sample|template|dist)\Z"
 ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-].*)?|.+\.env\d*"
-SECRET = re.compile(rf"(?is)(?!{TO_BE_COPIED})({ENV})")  # names of files
+SECRET = re.compile(rf"(?is)(.*/)?(?!{TO_BE_COPIED})({ENV})")  # paths of files
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
@@ -1251,13 +1239,15 @@ TOOLS: dict[str, Tool] = {}
 
 def tool(handler: Callable[..., str]) -> Callable[..., str]:
     """Make a function a tool; the model is told its docstring and its signature."""
-    inputs = list(inspect.signature(handler).parameters.values())[1:]
-    properties = {p.name: JSON_TYPES[p.annotation] for p in inputs}
-    required = [p.name for p in inputs if p.default is p.empty]
-    schema = {"type": "object", "properties": properties, "required": required}
-    about = {"name": handler.__name__, "description": inspect.getdoc(handler)}
-    shows = "" if handler.__name__ == "bash" else inputs[0].name  # a command follows
-    TOOLS[handler.__name__] = Tool({**about, "input_schema": schema}, handler, shows)
+    name, inputs = handler.__name__, [*inspect.signature(handler).parameters.values()]
+    schema: dict = {"type": "object", "properties": {}, "required": []}
+    for given in inputs[1:]:  # after the agent
+        schema["properties"][given.name] = JSON_TYPES[given.annotation]
+        if given.default is given.empty:
+            schema["required"].append(given.name)
+    told = {"name": name, "description": inspect.getdoc(handler)}
+    shows = "" if name in SHOWN_WHOLE else inputs[1].name
+    TOOLS[name] = Tool({**told, "input_schema": schema}, handler, shows)
     return handler
 
 
@@ -1285,24 +1275,21 @@ def answer_calls(agent: Agent, calls: list[dict], results: list, why: str) -> No
 
 def close_calls(agent: Agent) -> None:
     """Answer the calls at the end of the conversation that were left without one."""
-    if calls := [c for m in agent.messages[-1:] for c in blocks(m, "tool_use")]:
+    if calls := open_calls(agent.messages):
         answer_calls(agent, calls, [], INTERRUPTED)
 
 
 def run_tool(agent: Agent, call: dict) -> dict:
     """The tool_result of a call, both shown; all that goes wrong is an is_error one."""
     name, given, failed = call["name"], call["input"], True
-    tool = agent.tools.get(name)
-    first = given.get(tool.shows) if tool else ""
-    agent.emit("tool", f"[{name}] {first if isinstance(first, str) else ''}".rstrip())
+    tool = agent.tools.get(name, Tool({}, no_such_tool))
+    agent.emit("tool", f"[{name}] {given.get(tool.shows, '')}".rstrip())
     try:
-        if not tool:
-            raise ToolError(f"There is no tool {name!r}, but {', '.join(agent.tools)}.")
         text, failed = tool.handler(agent, **given), False
     except ToolError as error:
         text = str(error)
     except TypeError as error:
-        text = f"{error}. Its schema is {json.dumps(tool and tool.schema)}"
+        text = f"{error}. Its schema is {json.dumps(tool.schema)}"
     except Exception as error:  # noqa: BLE001  no tool may end the loop
         text = f"{type(error).__name__}: {error}"
     result = tool_result(call, text, failed)
@@ -1310,6 +1297,11 @@ def run_tool(agent: Agent, call: dict) -> dict:
     if failed or name != "bash":  # which shows its exit status as well
         agent.emit("failed" if failed else style, result["content"])
     return result
+
+
+def no_such_tool(agent: Agent, **given: Any) -> NoReturn:
+    """Stands for a tool that there is not: says which there are."""
+    raise ToolError(f"There is no such tool, but {', '.join(agent.tools)}.")
 
 
 def tool_result(call: dict, text: str, is_error: bool = False) -> dict:
@@ -1321,9 +1313,10 @@ def tool_result(call: dict, text: str, is_error: bool = False) -> dict:
 
 def redact(text: str) -> str:
     """`text` without the API keys."""
-    keys = [os.environ.get(name, "") for name in KEY_NAMES]
-    for key in sorted(keys, key=len, reverse=True):
-        text = text.replace(key, "[redacted]") if len(key) >= MIN_KEY else text
+    for name in KEY_NAMES:
+        key = os.environ.get(name, "")
+        if len(key) >= MIN_KEY:
+            text = text.replace(key, "[redacted]")
     return text
 
 
@@ -1339,7 +1332,7 @@ def inside(path: str, root: Path | None = None) -> Path:
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
         raise ToolError(f"{path} leads outside of {root}.")
-    if SECRET.fullmatch(real.name) or SECRET.fullmatch(Path(path).name):
+    if SECRET.fullmatch(str(real)) or SECRET.fullmatch(path):
         raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
     return real
 
@@ -1363,26 +1356,35 @@ def run(
     `report` is told its newest line while it runs. At the end its session is killed;
     what it started with setsid has left that by then.
     """
-    process, output, status = start_session(argv, stdin), bytearray(), None
-    end = time.monotonic() + seconds
+    process, output = start_session(argv, stdin), bytearray()
+    read = partial(read_while, process.stdout, output, report=report)
     try:
-        while time.monotonic() < end and len(output) <= MAX_BYTES:
-            output += process.stdout.read(65_536) or b""
-            report(clean(output[-2_000:]).strip().split("\n")[-1])
-            if status is None and (status := process.poll()) is not None:
-                end = time.monotonic() + SETTLE_SECONDS  # for what it left, to end
-            if status is not None and not process_groups(process.pid):
-                break
-            time.sleep(0.01)
+        read(lambda: process.poll() is None, seconds)
+        status = process.returncode
+        if status is not None:  # wait for what it left, to end or to get away
+            read(lambda: process_groups(process.pid), SETTLE_SECONDS)
     except KeyboardInterrupt as stopped:
         stopped.args = (cut_text(clean(output), MAX_KEPT),)
         raise
     finally:
         kill_session(process)
-    output += process.stdout.read(65_536) or b""
+    read(lambda: False, 0)  # what is still in the pipe
     if len(output) > MAX_BYTES:
         return clean(output)[: 4 * MAX_KEPT], None  # its end may be the half of a key
     return clean(output), status
+
+
+def read_while(
+    pipe: Any, output: bytearray, going_on: Callable, seconds: float, report: Callable
+) -> None:
+    """Add to `output` what comes while something goes on, for so long at most."""
+    end = time.monotonic() + seconds
+    while True:
+        output += pipe.read(65_536) or b""
+        report(clean(output[-2_000:]).strip().split("\n")[-1])
+        if not going_on() or time.monotonic() > end or len(output) > MAX_BYTES:
+            return
+        time.sleep(0.01)
 
 
 def start_session(argv: list[str], stdin: Any) -> Any:
@@ -1438,8 +1440,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     agent.approve("bash", redact(command))
     argv, emit = ["bash", "-c", "--", command], agent.emit
     output, status = run(argv, timeout, lambda line: emit("wait", line or "bash"))
-    output = cut_text(output, MAX_KEPT)
-    end = f"(exit status {status})"
+    output, end = cut_text(output, MAX_KEPT), f"(exit status {status})"
     if status is None:
         end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
     text = f"{output.rstrip()}\n{end}".lstrip("\n")
@@ -1455,18 +1456,15 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     """
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
-    calls = sum(len(blocks(m, "tool_use")) for m in agent.messages[-1:])
-    room = 4 * min(agent.max_page, agent.max_results // max(1, calls) - 25)  # bytes
-    page = []
+    share = agent.max_results // max(1, len(open_calls(agent.messages)))
+    tokens, page = min(agent.max_page, share - 50), []  # 50: for what follows the page
+    room = 4 * tokens  # bytes
     for line in lines[first : first + most]:
-        line = line.removesuffix("\r")
-        if len(to_bytes(line)) > room and not page:
-            cut = line.encode()[:room].decode(errors="ignore")
-            line = f"{cut}\n(cut here: see the rest of this line with bash)"
-        elif len(to_bytes(line)) > room:
+        line = cut_text(line.removesuffix("\r"), tokens)
+        room -= len(to_bytes(line))
+        if room < 0 and page:
             break
         page.append(line)
-        room -= len(to_bytes(line))
     following = first + len(page) + 1
     if not page:
         return f"(nothing at offset {offset}: the file ends before it)"
@@ -1491,11 +1489,11 @@ def edit_file(
     real, text = file_to_change(path)
     if "\r\n" in text:  # a file has one kind of line end, and read_file shows "\n"
         old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
-    count = text.count(old_text) if old_text else 0
-    if count == 0:
+    if not old_text or old_text not in text:
         raise ToolError(f"{path} does not have old_text: read it first.")
     if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
         raise ToolError(f"{path} has old_text more than once: give more of it.")
+    count = text.count(old_text)
     change_file(agent, "edit_file", real, text, text.replace(old_text, new_text))
     return f"Replaced {count} place{'s' * (count > 1)} in {path}."
 
@@ -1518,7 +1516,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     agent.emit("wait", "diff")
-    before, after = (t.removesuffix("\n").split("\n") if t else [] for t in (old, new))
+    before, after = old.splitlines(), new.splitlines()
     diff = "\n".join(difflib.unified_diff(before, after, path, path, lineterm=""))
     agent.approve(name, redact(diff or f"{path}: no line changes"))
     if file_to_change(str(real)) != (real, old):
@@ -1533,33 +1531,32 @@ def glob(agent: Agent, pattern: str) -> str:
 
     What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
     """
-    parts = Path(pattern).parts
-    if not parts or {"/", ".."} & {*parts} or pattern.count("**") > 2:
-        raise ToolError("A pattern has no / at its head, no .., and ** at most twice.")
     agent.emit("wait", "glob")
-    wild = (n for n, part in enumerate(parts) if {*part} & {*"*?[{"})
-    head = "/".join(parts[: next(wild, len(parts))])
-    if (top := inside(head)).exists() and head == pattern:  # which git may ignore
-        return f"{pattern}{'/' * top.is_dir()}"
-    names = files_in(head or ".", time.monotonic() + SEARCH_SECONDS)
-    names += {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
-    wanted, found = re.compile(as_regex("/".join(parts))), []
-    for name in sorted(names):
-        if wanted.fullmatch(name.rstrip("/")):
+    head = re.match(r"([^*?[{]*/)?", pattern)[0]  # the folders that it names
+    top = os.path.relpath(inside(head))
+    names = {*files_in(top, time.monotonic() + SEARCH_SECONDS)}
+    names |= {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
+    wanted, found = re.compile(as_regex(pattern.removeprefix(head))), []
+    for name in sorted(names - {f"{top}/"}):
+        if wanted.fullmatch(name.removeprefix(f"{top}/").rstrip("/")):
             found.append(visible(name, "\n\t"))
-    more = f"\n({len(found):,} in all: narrow the pattern)" if found[MAX_NAMES:] else ""
-    return "\n".join(found[:MAX_NAMES]) + more or "(no such files)"
+    if len(found) > MAX_NAMES:
+        found[MAX_NAMES:] = [f"({len(found):,} in all: narrow the pattern)"]
+    return "\n".join(found) or "(no such files)"
 
 
 def as_regex(pattern: str) -> str:
     """A regular expression for a path with *, ?, [], ** and {a,b}."""
     special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    special |= {"{": "(?:", ",": "|", "}": ")"} if "{" in pattern else {}
-    parts = re.findall(r"\*\*/|\[!?[^]]+\]|\*\*|(?s:.)", pattern)
-    return "".join(
-        special.get(p) or (p.replace("[!", "[^") if p[1:] else re.escape(p))
-        for p in parts
-    )
+    if "{" in pattern:
+        special |= {"{": "(?:", ",": "|", "}": ")"}
+    regex = ""
+    for part in re.findall(r"\*\*/|\[!?[^]]+\]|\*\*|(?s:.)", pattern):
+        if len(part) > 2 and part[0] == "[":
+            regex += part.replace("[!", "[^")
+        else:
+            regex += special.get(part) or re.escape(part)
+    return regex
 
 
 @tool
@@ -1574,49 +1571,45 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         raise ToolError(f"There is no {path}.")
     agent.emit("wait", "grep")
     end, top = time.monotonic() + SEARCH_SECONDS, os.path.relpath(real)
-    names = [*filter(is_searched, files_in(top, end) if real.is_dir() else [top])]
     syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
-    argv = ["xargs", "-0", "grep", "-nHI", syntax, "-e", pattern, "--"]
+    search = ["grep", "-nHI", syntax, "-e", pattern]
+    wrong, status = run(search, SEARCH_SECONDS)  # its standard input is empty
+    if status != 1:
+        raise ToolError(wrong)
     with tempfile.TemporaryFile() as file:
+        names = [name for name in files_in(top, end) if not SECRET.fullmatch(name)]
         file.write(os.fsencode("\0".join(names)))
         file.seek(0)
+        argv = ["xargs", "-0", *search, "--"]
         output, status = run(argv, end - time.monotonic(), stdin=file)
     if status is None:
         raise ToolError(TOO_MUCH)
     output = re.sub(r"(?m)^(.{400}).+", r"\1 [line clipped]", output).rstrip("\n")
-    if output and all(line.startswith("grep: ") for line in output.split("\n")):
-        raise ToolError(output)
     return cut_text(output, MAX_KEPT) or "(no matches)"
 
 
-def is_searched(path: str) -> bool:
-    """Whether grep looks into what is there: a file, no link to one, and no secret."""
-    file = os.path.isfile(path) and not os.path.islink(path)
-    return file and not SECRET.fullmatch(os.path.basename(path))
-
-
 def files_in(top: str, end: float) -> list[str]:
-    """The files in a folder and below, in order, but not what git ignores.
+    """A file itself, or the files in a folder and below, but not what git ignores.
 
     Where git lists nothing, since it does not know the folder or ignores all of it, the
     usual folders are left out. Raises ToolError after `end`, by time.monotonic().
     """
+    if os.path.isfile(top):
+        return [top]
     names, files = set(), []
     for lister in (GIT_FILES, ALL_FILES):
         if not names:
-            argv = ["bash", "-c", lister, top]
-            output, status = run(argv, end - time.monotonic())
+            output, status = run(["bash", "-c", lister, top], end - time.monotonic())
             if status is None:
                 raise ToolError(TOO_MUCH)
-            names = {*output.split("\0")} - {
-                "",
-                "./",
-            }  # "./": a submodule not yet there
+            names = {*output.split("\0")} - {"", "./"}  # a submodule not yet there
     for name in names:
         path = os.path.normpath(os.path.join(top, name))
-        if os.path.isdir(path) and not os.path.islink(path):  # another repository
+        if os.path.islink(path):  # it may lead to a secret
+            continue
+        if os.path.isdir(path):  # another repository
             files += files_in(path, end)
-        elif os.path.lexists(path):  # git also lists what was deleted
+        elif os.path.isfile(path):  # git also lists what was deleted
             files.append(path)
     return sorted(files)
 
@@ -1645,9 +1638,7 @@ def load_skill(agent: Agent, name: str) -> str:
     """Read the instructions of a skill, before you do what it is for."""
     skills = find_skills()
     if name not in skills:
-        raise ToolError(
-            f"There is no skill {name!r}, but {', '.join(skills) or 'none'}."
-        )
+        raise ToolError(f"There is no skill {name!r}, but {', '.join(skills)}.")
     text = read_file(agent, str(skills[name]))
     return f"{text}\n(The files of this skill are in {skills[name].parent}.)"
 
@@ -1666,20 +1657,19 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
     """The answer of an agent with messages, todos and a transcript of its own (v5)."""
 
     def emit(style: str, text: str) -> None:
-        named = (
-            f"{description}: {text}" if style in ("tool", "layer", "error") else text
-        )
+        if style in ("tool", "layer", "error"):
+            text = f"{description}: {text}"
         if style not in STREAMED:
-            agent.emit(style, named)
+            agent.emit(style, text)
 
-    tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    new = vars(Conversation(system=agent.system))
+    tools, new = dict(agent.tools), vars(Conversation(system=agent.system))
+    del tools["task"]
     subagent = replace(agent, **new, tools=tools, emit=emit)
     try:
         return take_turn(subagent, prompt)
     except (AgentError, OSError) as error:
-        done = f" What it did is in {subagent.transcript}." if subagent.messages else ""
-        raise ToolError(f"{error}{done}") from error
+        text = f"{error} What it did is in {subagent.transcript}."
+        raise ToolError(text) from error
 
 
 # ---- the workspace: what of it stands in every request ----
@@ -1702,20 +1692,19 @@ and the project by what stands below, if anything does."""
 def begin(agent: Agent) -> None:
     """Make a conversation ready for its next request, within the limits as they are.
 
-    It gets its client, its tools and its system prompt, which has rules and skills and
-    stays the same from then on. What was said before is cut to the limits, and has no
-    thinking, since another system prompt makes it invalid.
+    The system prompt, with rules and skills, stays the same from then on. What was said
+    before is cut to the limits, and loses the thinking, which another prompt makes
+    invalid.
     """
     if agent.client is None:
         connect(agent)
-    path, text, _ = find_rules()
-    rules = (
-        quote("rules", cut_text(text, agent.max_rules), path) if text.strip() else ""
-    )
+    path, rules = find_rules()
+    if rules.strip():
+        rules = quote("rules", f"{path}:\n{cut_text(rules, agent.max_rules)}")
     skills = cut_text(skill_list(), agent.max_rules)
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
     parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
-    system = {name: text for name, text in parts.items() if text}
+    system = {name: text for name, text in parts.items() if text.strip()}
     agent.system = json.loads(to_bytes(system))  # the folder's name may be no text
     agent.tools.pop("load_skill", None)
     if skills:
@@ -1725,10 +1714,10 @@ def begin(agent: Agent) -> None:
     agent.known = 0
 
 
-def find_rules() -> tuple[str, str, str]:
-    """(The path of the AGENTS.md or CLAUDE.md that counts, its text, why it does not).
+def find_rules() -> tuple[str, str]:
+    """(The path of the AGENTS.md or CLAUDE.md that counts, or why it does not, its text).
 
-    It is the nearest, from the workspace up to the root of its git repository. All are
+    It is the nearest, from the workspace up to the root of its git repository. Both are
     "" if there is none.
     """
     above = [Path.cwd(), *Path.cwd().parents]
@@ -1738,10 +1727,10 @@ def find_rules() -> tuple[str, str, str]:
     for path in filter(os.path.lexists, paths):
         shown = os.path.relpath(path)
         try:
-            return shown, redact(text_in(inside(str(path), root))), ""
+            return shown, redact(text_in(inside(str(path), root)))
         except (ToolError, OSError) as error:
-            return "", "", f"[rules] {shown} is not used: {error}"
-    return "", "", ""
+            return f"{shown} is not used: {error}", ""
+    return "", ""
 
 
 def find_skills() -> dict[str, Path]:
@@ -1774,6 +1763,7 @@ HELP = """\
 /quit, /exit      leave, as do quit, exit and Ctrl-D
 Ctrl-C stops what is being done. Alt-Enter begins a new line, and several
 pasted lines are one prompt. Tab completes commands and paths."""
+PARTS = {"assistant": "replies and calls", "user": "results and notes"}
 COMMANDS = re.findall(r"(?m)^/\w+", HELP)
 LEAVE = ("/quit", "/exit", "quit", "exit")
 HISTORY = TRANSCRIPT_DIR / "history"
@@ -1796,18 +1786,14 @@ class Terminal:
 
     out: TextIO
     streams: bool = True  # whether to show text as it is written
+    colored: bool = False
     last: str = ""  # character of the text that is being written, "" after its end
     thought: str = ""  # what the model thinks, until it does something else
     waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
     erase: str = ""  # takes the line that says so away, once it is there
     early: str = ""  # what was typed before a question, for the next prompt
-    colored: bool = False
     lock: Any = field(default_factory=threading.RLock)
-
-    def __post_init__(self) -> None:
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        self.colored = self.out.isatty() and not plain
 
 
 def show(terminal: Terminal, style: str, text: str) -> None:
@@ -1937,25 +1923,15 @@ def context_table(agent: Agent) -> str:
     parts = Counter({part: size(text) for part, text in agent.system.items()})
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
     for message in agent.messages:
-        who = "assistant" if message["role"] == "assistant" else "notes"
-        parts["your words" if is_typed(message) else who] += size(message["content"])
-    for exchange in exchanges(agent.messages):
-        tokens = size(exchange.result)
-        parts[f"results of {exchange.call['name']}"] += tokens
-        parts["notes"] -= tokens
-    tokens, sent = context_tokens(agent), agent.bill["sent"]
-    share = tokens / sum(parts.values())
-    rows = [(part, n * share) for part, n in parts.items() if n > 9] + [
-        ("in all", tokens)
-    ]
-    lines = [f"{part:<24}{n:>9,.0f} {n / tokens:>5.0%}" for part, n in rows]
-    lines.append(f"of {agent.threshold:,}, over which a summary is made")
-    if sent:
-        read = f"{agent.bill['read'] / sent:.0%} from the cache"
-        lines += [
-            f"sent so far: {sent:,} tokens, {read}",
-            f"transcript: {agent.transcript}",
-        ]
+        part = "your words" if is_typed(message) else PARTS[message["role"]]
+        parts[part] += size(message["content"])
+    tokens, ours = context_tokens(agent), sum(parts.values())
+    lines = [f"{part:<20}{n * tokens // ours:>9,}" for part, n in parts.items()]
+    lines.append(f"{'in all':<20}{tokens:>9,} of {agent.threshold:,}, then a summary")
+    if sent := agent.bill["sent"]:
+        read = agent.bill["read"] / sent
+        lines.append(f"sent so far: {sent:,} tokens, {read:.0%} from the cache")
+        lines.append(f"transcript: {agent.transcript}")
     free = ["everything"] if agent.unasked else sorted(agent.allowed)
     return "\n".join([*lines, f"not asked about: {', '.join(free) or 'nothing'}"])
 
@@ -1973,9 +1949,8 @@ def command(agent: Agent, line: str) -> None:
         case "/context", "":
             agent.emit("plain", context_table(agent))
         case "/last", "":
-            results = [b for m in agent.messages for b in blocks(m, "tool_result")]
-            none = {"content": "No tool was called yet."}
-            agent.emit("plain", [none, *results][-1]["content"])
+            results = [e.result["content"] for e in exchanges(agent.messages)]
+            agent.emit("plain", ["No tool was called yet.", *results][-1])
         case "/resume", "":
             list_conversations(agent)
         case "/resume", which:
@@ -1993,16 +1968,15 @@ def command(agent: Agent, line: str) -> None:
 
 def is_command(line: str) -> bool:
     """Whether a line is a command, or is meant as one: /word, and no path."""
-    name = line.partition(" ")[0]
-    meant = re.fullmatch(r"/\w*", name) and not os.path.exists(name.rstrip("/"))
+    name = line.split(" ")[0]
+    meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
     return line in LEAVE or bool(meant)
 
 
 def list_conversations(agent: Agent) -> None:
     """Show the newest conversations of this folder by number, each when it is found."""
     number = 0
-    for path, messages in itertools.islice(conversations(agent), MAX_LISTED):
-        number += 1
+    for number, (path, messages) in zip(range(1, MAX_LISTED + 1), conversations(agent)):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         many = f"{len(messages):,} message{'s' * (len(messages) != 1)}"
         words = [" ".join(text.split()) for text in words_of(messages)]
@@ -2012,28 +1986,22 @@ def list_conversations(agent: Agent) -> None:
 
 
 def line_editor() -> Any:
-    """What edits the lines and knows earlier ones, None where Python lacks it."""
-    with suppress(ImportError):
-        import readline
+    """What edits the lines that are typed, and knows those of earlier runs."""
+    import readline
 
-        readline.parse_and_bind("set enable-bracketed-paste on")
-        readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
-        readline.parse_and_bind("tab: complete")
-        readline.set_completer_delims(" \t\n")
-        readline.set_completer(complete)
-        with suppress(OSError):
-            readline.read_history_file(HISTORY)
-        return readline
+    readline.parse_and_bind("set enable-bracketed-paste on")
+    readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
+    readline.parse_and_bind("tab: complete")
+    readline.set_completer_delims(" \t\n")
+    readline.set_completer(complete)
+    with suppress(OSError):
+        readline.read_history_file(HISTORY)
+    return readline
 
 
 def complete(text: str, number: int) -> str | None:
-    """The command or path with this number of those that begin with this text."""
-    folder, name = os.path.split(text)
+    """A command that begins with this text; where there is none readline takes paths."""
     found = [command for command in COMMANDS if command.startswith(text)]
-    with suppress(OSError):
-        names = [n for n in sorted(os.listdir(folder or ".")) if n.startswith(name)]
-        paths = [os.path.join(folder, name) for name in names]
-        found += [path + "/" * os.path.isdir(path) for path in paths]
     return found[number] if number < len(found) else None
 
 
@@ -2096,11 +2064,8 @@ def limits(own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT) -> Limit
             raise AgentError(f"{name}={text}: give a whole number (.env or shell).")
         if text:
             asked[name.lower()] = int(text)
-    window = min(
-        asked.pop("context_window", CONTEXT_WINDOW), max(own_window, MIN_WINDOW)
-    )
-    if window < MIN_WINDOW:
-        raise AgentError(f"CONTEXT_WINDOW={window}: give {MIN_WINDOW} tokens or more.")
+    window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
+    window = max(window, MIN_WINDOW)
     most = min(MAX_OUTPUT, own_output, window // 3)
     threshold = asked.pop("threshold", auto_compact_threshold(window, most))
     threshold = min(threshold, window - most) or window  # 0: only when it is full
@@ -2136,21 +2101,19 @@ def connect(agent: Agent) -> None:
         raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
     with suppress(Exception):  # the models endpoint is never needed
         info: Any = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
-        reported = info.max_input_tokens, info.max_tokens
-        own = [n if type(n) is int and n > 0 else sys.maxsize for n in reported]
-        vars(agent).update(vars(limits(*own)))
+        window = info.max_input_tokens or sys.maxsize
+        vars(agent).update(vars(limits(window, info.max_tokens or MAX_OUTPUT)))
         agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
     agent.client = client
 
 
-def first_screen(agent: Agent, rules: str) -> str:
+def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    names = ", ".join(find_skills())
-    known = [f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"]
-    known += [os.path.basename(rules)] if rules else []
-    known += [f"skills: {names}"] if names else []
-    known += ["--yes: tools run unasked"] if agent.unasked else []
-    return f"{agent.model} in {Path.cwd()}\n" + "; ".join([*known, "/help"])
+    window = f"window {agent.window:,} tokens, summarised over {agent.threshold:,}"
+    skills = f"skills: {', '.join(find_skills())}".removesuffix("skills: ")
+    asked = "--yes: tools run unasked" * agent.unasked
+    known = filter(None, [window, find_rules()[0], skills, asked, "/help"])
+    return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
@@ -2160,11 +2123,8 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     emit = partial(show, terminal)
     agent = Agent(**vars(limits()), model=model, emit=emit, unasked=options.yes)
     agent.approve = partial(ask_person, terminal, agent)
-    rules, _, fault = find_rules()
     if not options.p:
-        agent.emit("note", first_screen(agent, rules))
-    if fault:
-        agent.emit("error", fault)
+        agent.emit("note", first_screen(agent))
     if options.resume is not None:
         resume(agent, options.resume)
     if options.p:
@@ -2221,7 +2181,7 @@ def handle_signals() -> None:
             signal.signal(number, handler)
 
 
-def play_demo(scene: int) -> int:
+def play_demo(scene: int, terminal: Terminal) -> int:
     """Show the layers at work, all scenes if it is 0; returns the exit status."""
     lessons = Path(__file__).resolve().parent / "tests/lessons"
     if not lessons.exists():
@@ -2229,7 +2189,7 @@ def play_demo(scene: int) -> int:
     sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
     import demo  # pyright: ignore[reportMissingImports]
 
-    return demo.main(scene)
+    return demo.main(scene, terminal)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -2239,13 +2199,14 @@ def main(argv: list[str] | None = None) -> int:
     for stream in streams:
         stream.reconfigure(errors="replace")  # any text can be typed and shown
     out = sys.stderr if options.p else sys.stdout
-    terminal = Terminal(out, streams=not options.p)
-    if out.isatty() and os.environ.get("TERM") != "dumb":
+    live = out.isatty() and os.environ.get("TERM") != "dumb"
+    terminal = Terminal(out, not options.p, live and not os.environ.get("NO_COLOR"))
+    if live:
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     handle_signals()
     try:
         if options.demo is not None:
-            return play_demo(options.demo)
+            return play_demo(options.demo, terminal)
         start(options, terminal)
     except BrokenPipeError:  # who reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

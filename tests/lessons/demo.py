@@ -453,12 +453,12 @@ def goes_on(number):
     return sys.stdin.readline() == "\n"
 
 
-def main(scene):
+def main(scene, out):
     """Play all scenes, or one; returns 0, 1 if it fails, 2 if there is none such."""
     if not 0 <= scene <= len(SCENES):
         print(f"There is no scene {scene}: give 1 to {len(SCENES)}.", file=sys.stderr)
         return 2
-    out, silent = Terminal(sys.stdout), Terminal(io.StringIO())
+    silent = Terminal(io.StringIO())
     back, folder = Path.cwd(), scratch_copy()
     os.chdir(folder)
     try:

@@ -326,8 +326,9 @@ def around_a_clearing():
     sent = [(*asked(agent), 0), (*asked(agent), 0)]
     old = agent.messages
     new = program.micro_compact(old, program.save_result)
-    cleared = program.context_tokens(agent) - program.in_proportion(agent, new)
-    agent.messages = new
+    cleared = program.context_tokens(agent)
+    program.replace_history(agent, "micro_compact", "", new)
+    cleared -= program.context_tokens(agent)
     sent += [(*asked(agent), cleared), (*asked(agent), 0)]
     return old, new, sent
 
