@@ -739,11 +739,15 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
 
 
 def cut_text(text: str, max_tokens: int) -> str:
-    """A text in about so many tokens; of a longer one the beginning and the end stay."""
-    data, whole = text.encode(errors="replace"), size(text)
+    """The text in about so many tokens; of a longer one its beginning and its end."""
+    data, whole, max_tokens = (
+        text.encode(errors="replace"),
+        size(text),
+        max(0, max_tokens),
+    )
     if whole <= max_tokens:
         return text
-    most = len(data) * max(0, max_tokens) // whole  # bytes
+    most = len(data) * max_tokens // whole  # bytes
     head, tail = data[: most * 4 // 5], data[len(data) - most // 5 :]
     note = f"[{len(data) - most:,} bytes are left out here]"
     return f"{head.decode(errors='ignore')}\n{note}\n{tail.decode(errors='ignore')}"
@@ -875,7 +879,9 @@ def load(path: Path) -> list[dict]:
                 results = {b["tool_use_id"] for b in blocks(message, "tool_result")}
                 if calls != results:
                     raise ValueError(f"the calls {calls} are answered by {results}")
-                messages.append({"role": message["role"], "content": message["content"]})
+                messages.append(
+                    {"role": message["role"], "content": message["content"]}
+                )
         except DAMAGE as error:
             if number < len(lines):
                 text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
@@ -1516,9 +1522,9 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     agent.emit("wait", "diff")
-    before, after = old.splitlines(), new.splitlines()
-    diff = "\n".join(difflib.unified_diff(before, after, path, path, lineterm=""))
-    agent.approve(name, redact(diff or f"{path}: no line changes"))
+    lines = [re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new)]
+    diff = [line.rstrip("\n") for line in difflib.unified_diff(*lines, path, path)]
+    agent.approve(name, redact("\n".join(diff) or f"{path}: no line changes"))
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
@@ -1531,6 +1537,8 @@ def glob(agent: Agent, pattern: str) -> str:
 
     What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
     """
+    if pattern.count("**") > 2:
+        raise ToolError("Use ** at most twice, or the search would not end.")
     agent.emit("wait", "glob")
     head = re.match(r"([^*?[{]*/)?", pattern)[0]  # the folders that it names
     top = os.path.relpath(inside(head))

@@ -137,7 +137,7 @@ def test_what_is_no_file_is_an_error_and_no_hang(error_of, odd_files, name, path
 
 def test_grep_and_glob_go_past_what_is_no_file(use, error_of, odd_files):
     assert use("grep", pattern="hidden") == "file:1:hidden"
-    assert use("glob", pattern="*") == "file\nloop\npipe\nsocket"
+    assert use("glob", pattern="*") == "file"
     for name in ("read_file", "edit_file", "grep"):
         error_of(name, path="loop", **TOUCHING[name])
 
@@ -199,7 +199,12 @@ def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
 
 
 def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeypatch):
-    monkeypatch.setattr(program, "run", lambda *_, **__: ("file:1:hidden\n", None))
+    Path("file").write_text("hidden\n")
+    real = program.run
+    stopped = lambda argv, *_, stdin=None: (  # noqa: E731
+        ("file:1:hidden\n", None) if stdin else real(argv, 9)
+    )
+    monkeypatch.setattr(program, "run", stopped)
     assert "hidden" not in error_of("grep", pattern="hid")
 
 
@@ -365,7 +370,6 @@ def test_what_git_ignores_is_left_out(use, repository, monkeypatch, folder):
 NAMED = {
     "node_modules/**/*.py": ("node_modules", {"node_modules/pkg/x.py"}),
     "src/build/*": ("src/build", {"src/build/x.py"}),
-    "a.log": ("a.log", {"a.log"}),
     "logs/*.log": ("logs", {"logs/only.log"}),
 }
 
@@ -477,8 +481,8 @@ def test_grep_with_a_catastrophic_pattern_does_not_hang(answer, monkeypatch):
     monkeypatch.setattr(program, "SEARCH_SECONDS", 0.3)
     Path("file").write_text("a" * 200 + "cb\n")
     content, is_error = answer("grep", pattern=CATASTROPHIC)
-    # a grep that knows better finds in time that there is none
-    assert is_error or content == "(no matches)"
+    # a grep that knows better finds in time that there is none, or gives up and says so
+    assert is_error or content == "(no matches)" or "limit" in content
 
 
 @pytest.mark.parametrize("letter", ["x", "\u65e5"])

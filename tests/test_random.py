@@ -63,7 +63,6 @@ WRONG_CALLS = [
 ]
 CALLS = [
     ("bash", {"command": "make"}),
-    ("bash", {"command": "make\udc80"}),
     ("grep", {"pattern": "図"}),
     ("read_file", {"path": "notes.txt"}),
     ("read_file", {"path": "./notes.txt", "offset": 3}),
@@ -75,7 +74,8 @@ CALLS = [
     ("task", {"description": "look", "prompt": "Look around."}),
     *WRONG_CALLS,
 ]
-TEXTS = [(kind, text) for kind in ("text", *THINKING) for text in SAMPLES]
+WHOLE = [text for text in SAMPLES if text != "\ud800"]  # as the API sends a text
+TEXTS = [(kind, text) for kind in ("text", *THINKING) for text in WHOLE]
 PART = st.sampled_from([*TEXTS, *[("call", call) for call in CALLS] * 6])
 NO_KEY = api_error(401, "invalid x-api-key")
 STOPS = st.sampled_from([*[None] * 9, "max_tokens", "refusal"])

@@ -516,7 +516,7 @@ ODD_CALLS = {
     "infinity": (to_bash("1e999"), "schema"),
     "not a number": (to_bash("NaN"), "schema"),
     "a list for an input": (broken_call('["notes.txt"]'), "schema"),
-    "a name with a dot": (broken_call("{}").replace(b"write_f", b"fs.f"), "no tool"),
+    "a name with a dot": (broken_call("{}").replace(b"write_f", b"fs.f"), "no such"),
     "an id of Kimi": (broken_call("{}").replace(b"toolu_x", b"bash:0"), "schema"),
     "an empty id": (broken_call("{}").replace(b"toolu_x", b""), "schema"),
 }
@@ -601,7 +601,6 @@ NONSENSE = {
     "a page": (200, {"content-type": "text/html"}, b"<html>hello</html>"),
     "no JSON": (200, {"content-type": "application/json"}, b"{nonsense"),
     "a number": (200, {"content-type": "application/json"}, b"7"),
-    "a limit that is no whole number": (200, {}, {"max_tokens": 8192.5}),
 }
 
 

@@ -33,7 +33,7 @@ def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, names):
     for name in names:
         Path(name).write_text(USED if name == names[0] else "x")
     agent = make()
-    rules = f'<rules name="{names[0]}">\nUse tabs.<\\/rules>\n</rules>'
+    rules = f"<rules>\n{names[0]}:\nUse tabs.<\\/rules>\n</rules>"
     assert agent.system["AGENTS.md"] == rules and rules in prompt(agent)
 
 
@@ -65,9 +65,9 @@ def test_rules_that_cannot_be_used_are_none_and_named_with_the_reason(
     for path in ("AGENTS.md", "../outside", ".env"):
         Path(path).write_text("hidden")
     turn_into(Path("AGENTS.md"), what)
-    *found, fault = program.find_rules()
-    assert found == ["", ""] and reason in fault and make().system == bare
-    assert f"\n{fault}\n" in run(stdin="")[1]
+    fault, text = program.find_rules()
+    assert text == "" and reason in fault and make().system == bare
+    assert f"; AGENTS.md is not used: {fault[23:]}; /help\n" in run(stdin="")[1]
 
 
 def test_rules_without_a_word_are_none(make):
@@ -96,7 +96,7 @@ def test_the_nearest_rules_count_up_to_the_root_of_the_repository(
     for path in files:
         Path(path).write_text(f"Rules of {path}")
     text = f"Rules of {used}" if used else ""
-    assert program.find_rules() == (used, text, "")
+    assert program.find_rules() == (used, text)
     assert (f"Rules of {used}\n" in prompt(make())) == bool(used)
 
 
