@@ -218,7 +218,7 @@ def take_turn(agent: Agent, text: str) -> str:
     if not text.strip():
         raise AgentError("The message is empty: say what to do.")
     close_calls(agent)
-    if in_progress(agent.messages) and agent.messages[-1] != user(UNANSWERED):
+    if in_progress(agent.messages):
         commit(agent, user(UNANSWERED))
     commit(agent, typed(text))
     if not agent.system:
@@ -980,7 +980,7 @@ FILLED = {"text": "text", "tool_use": "name", "thinking": "signature"}
 FILLED |= {"redacted_thinking": "data"}
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
-REFUSED = {400: Refused, 422: Refused}
+REFUSED: dict[Any, type[AgentError]] = {400: Refused, 422: Refused}
 MAY_BE_LONG = {400, 413, 422, 500}
 # how providers say that a conversation is too long, in any part of their answer
 TOO_LONG = r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
@@ -991,7 +991,7 @@ TOO_LONG += r"|(?<!output )token (count|limit)"
 NO_WAY = (
     "certificate|wrong version|unsupported protocol|missing an 'http|Illegal header"
 )
-HINTS = {
+HINTS: dict[int | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
@@ -1058,7 +1058,7 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
-    """The reply to `prompt` after all messages, or if that is too long the newer half."""
+    """The reply to `prompt` after all messages, or where they are too many, half."""
     with suppress(PromptTooLong):
         return ask(agent, [*messages, prompt], shown=())
     half = messages[pair_safe(messages, max(1, len(messages) // 2)) :]
@@ -1203,13 +1203,16 @@ MAX_KEPT = 250_000  # of a command's output: a million characters
 MAX_BYTES = 10_000_000  # of a file that is shown, of a command's output
 MAX_CHANGED = 1_000_000  # bytes of a file that is changed: its diff takes no minutes
 MAX_LINES = 2_000  # of one read_file call
-MAX_NAMES = 1_000  # of one glob call
-# It must start no program and ask no server that the settings of a repository name.
-GIT_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false \
-    -c core.hooksPath=/dev/null ls-files -coz --exclude-standard 2>/dev/null"""
-ALL_FILES = r"""cd "$0" && exec find . -mindepth 1 -type d \( -name '.?*' -o -name venv \
-    -o -name node_modules -o -name __pycache__ -o -name build -o -name dist \
-    -o -name target \) -prune -o -type f -print0 2>/dev/null"""
+# git must start no program and ask no server that the settings of a repository name
+LIST_FILES = r"""cd "$0" && exec 2>/dev/null && files() {
+    GIT_ALLOW_PROTOCOL=none git -c core.fsmonitor=false -c core.hooksPath=/dev/null \
+        ls-files -coz --exclude-standard
+}
+if test -n "$(files | head -c 1)"; then files; else
+    exec find . -mindepth 1 -type d \( -name '.?*' -o -name node_modules -o -name venv \
+        -o -name __pycache__ -o -name build -o -name dist -o -name target \) -prune \
+        -o -type f -print0
+fi"""
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 SHOWN_WHOLE = {"bash", "todo_write"}  # before they run: not in the line of the call
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
@@ -1344,7 +1347,7 @@ def inside(path: str, root: Path | None = None) -> Path:
 
 
 def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
-    """The text of a file of `most` bytes at most, decoded with `errors`; or ToolError."""
+    """The text of a file of at most so many bytes; ToolError if it cannot be had."""
     if not path.is_file():
         raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
     if path.stat().st_size > most:
@@ -1522,9 +1525,10 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     agent.emit("wait", "diff")
-    lines = [re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new)]
-    diff = [line.rstrip("\n") for line in difflib.unified_diff(*lines, path, path)]
-    agent.approve(name, redact("\n".join(diff) or f"{path}: no line changes"))
+    before, after = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
+    lines = difflib.unified_diff(before, after, path, path)
+    diff = "\n".join(line.removesuffix("\n") for line in lines)
+    agent.approve(name, redact(diff or f"{path}: no line changes"))
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
@@ -1540,7 +1544,7 @@ def glob(agent: Agent, pattern: str) -> str:
     if pattern.count("**") > 2:
         raise ToolError("Use ** at most twice, or the search would not end.")
     agent.emit("wait", "glob")
-    head = re.match(r"([^*?[{]*/)?", pattern)[0]  # the folders that it names
+    head = re.split(r"[^/]*[*?[{]|[^/]*\Z", pattern)[0]  # the folders that it names
     top = os.path.relpath(inside(head))
     names = {*files_in(top, time.monotonic() + SEARCH_SECONDS)}
     names |= {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
@@ -1548,9 +1552,7 @@ def glob(agent: Agent, pattern: str) -> str:
     for name in sorted(names - {f"{top}/"}):
         if wanted.fullmatch(name.removeprefix(f"{top}/").rstrip("/")):
             found.append(visible(name, "\n\t"))
-    if len(found) > MAX_NAMES:
-        found[MAX_NAMES:] = [f"({len(found):,} in all: narrow the pattern)"]
-    return "\n".join(found) or "(no such files)"
+    return cut_text("\n".join(found), agent.max_page) or "(no such files)"
 
 
 def as_regex(pattern: str) -> str:
@@ -1583,7 +1585,7 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     search = ["grep", "-nHI", syntax, "-e", pattern]
     wrong, status = run(search, SEARCH_SECONDS)  # its standard input is empty
     if status != 1:
-        raise ToolError(wrong)
+        raise ToolError(wrong or TOO_MUCH)
     with tempfile.TemporaryFile() as file:
         names = [name for name in files_in(top, end) if not SECRET.fullmatch(name)]
         file.write(os.fsencode("\0".join(names)))
@@ -1604,14 +1606,11 @@ def files_in(top: str, end: float) -> list[str]:
     """
     if os.path.isfile(top):
         return [top]
-    names, files = set(), []
-    for lister in (GIT_FILES, ALL_FILES):
-        if not names:
-            output, status = run(["bash", "-c", lister, top], end - time.monotonic())
-            if status is None:
-                raise ToolError(TOO_MUCH)
-            names = {*output.split("\0")} - {"", "./"}  # a submodule not yet there
-    for name in names:
+    output, status = run(["bash", "-c", LIST_FILES, top], end - time.monotonic())
+    if status is None:
+        raise ToolError(TOO_MUCH)
+    files = []
+    for name in {*output.split("\0")} - {"", "./"}:  # a submodule not yet there
         path = os.path.normpath(os.path.join(top, name))
         if os.path.islink(path):  # it may lead to a secret
             continue
@@ -1637,7 +1636,7 @@ def todo_write(agent: Agent, items: list[str]) -> str:
 @tool
 def compact(agent: Agent, focus: str = "") -> str:
     """Have the conversation summarised to make room; focus: what it must keep."""
-    agent.focus = focus or ""
+    agent.focus = focus
     return "The conversation is summarised next, if that saves anything; then go on."
 
 
@@ -1723,10 +1722,9 @@ def begin(agent: Agent) -> None:
 
 
 def find_rules() -> tuple[str, str]:
-    """(The path of the AGENTS.md or CLAUDE.md that counts, or why it does not, its text).
+    """The path of the nearest AGENTS.md or CLAUDE.md, or what is wrong; its text.
 
-    It is the nearest, from the workspace up to the root of its git repository. Both are
-    "" if there is none.
+    Nearest means from the workspace up to the root of its git repository.
     """
     above = [Path.cwd(), *Path.cwd().parents]
     root = next((folder for folder in above if (folder / ".git").exists()), above[0])
@@ -1845,7 +1843,7 @@ def end_line(terminal: Terminal) -> None:
 
 
 def visible(text: str, more: str = "") -> str:
-    """`text` with escapes for all that steers the terminal, or hides, or is in `more`."""
+    """`text` with escapes for what steers the terminal, or hides, or is in `more`."""
     odd = {c for c in {*text} - {*WRITTEN} if not c.isprintable()} | {*more}
     return "".join(ascii(c)[1:-1] if c in odd else c for c in text)
 
@@ -1907,7 +1905,7 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
 
 
 def keep_early(terminal: Terminal) -> None:
-    """Keep the lines typed before a question for the next prompt: they are no answer."""
+    """What was typed before a question is no answer: keep it for the next prompt."""
     data, stdin = b"", sys.stdin.fileno()
     while select.select([stdin], [], [], 0)[0] and (more := os.read(stdin, 4_096)):
         data += more
@@ -2008,7 +2006,7 @@ def line_editor() -> Any:
 
 
 def complete(text: str, number: int) -> str | None:
-    """A command that begins with this text; where there is none readline takes paths."""
+    """A command that begins with this text; else readline looks for a path."""
     found = [command for command in COMMANDS if command.startswith(text)]
     return found[number] if number < len(found) else None
 

@@ -354,15 +354,6 @@ def test_what_was_not_answered_is_marked_as_such_in_what_is_sent_next(
     assert "stopped, or it failed" in texts(mark)[0]
 
 
-def test_what_was_not_answered_is_marked_once_whatever_came_of_the_next(make):
-    agent = unanswered(make, "stopped")
-    agent.client.enqueue(reply("No.", stop="refusal"), reply("Yes."))
-    with pytest.raises(program.AgentError):
-        take_turn(agent, "And now?")
-    assert take_turn(agent, "And then?") == "Yes."
-    assert str(agent.messages).count("stopped, or it failed") == 1
-
-
 def test_what_was_stopped_is_known_as_such_after_a_compaction_too(make):
     agent = unanswered(make, "stopped")
     agent.messages += [program.user(program.UNANSWERED), typed("And now?")]
