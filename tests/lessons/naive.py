@@ -1,7 +1,7 @@
 """The five tutorials' mechanisms against today's API, and ours on the same work.
 
     python3 tests/lessons/naive.py       all chapters
-    python3 tests/lessons/naive.py 4     chapter 4 alone
+    python3 tests/lessons/naive.py 5     chapter 5 alone
 
 No key, no network, no package: the model is scripted, and the API is the tests' own
 `stub`, which refuses what the real one refuses. The mechanisms are in our own words.
@@ -182,7 +182,7 @@ def append_for_ever(client, messages, before=list):
 
 
 def chapter_1():
-    """Three layers in one screen"""
+    """An agent in thirty lines"""
     names = write_files(16, 48_000)
     script = [*reads(names), reply("All read.")]
     first, second, messages = Model(*script), Model(*script), [person("Read all.")]
@@ -208,7 +208,7 @@ def keep_newest(summary, messages, number):
     return [person(summary), *messages[-number:]]
 
 
-def chapter_2():
+def chapter_3():
     """What the API will not take"""
     names, messages = write_files(6, 800), [person("Read all files.")]
     append_for_ever(Model(*reads(names, "Hm."), reply("All read.")), messages)
@@ -234,7 +234,18 @@ def characters_by_4(text):
     return len(text) // 4
 
 
-def chapter_3():
+def v5_threshold(context_window, max_output=16_384):
+    """v5: what a reply and a margin leave of the window, however small it is."""
+    return context_window - min(max_output, 20_000) - 13_000
+
+
+def summarise_over(messages):
+    """v5: the context is compared with the threshold, and nothing else is asked."""
+    over = characters_by_4(json.dumps(messages)) > v5_threshold(16_000)
+    return summary_alone(SUMMARY) if over else messages
+
+
+def chapter_4():
     """Counting, and when"""
     text, late = "文脈は有限だ。" * 500, "文" * 200_000
     model = Model(reply("はい。"), reply("はい。"))
@@ -250,6 +261,24 @@ def chapter_3():
 {stub.tokens(late):,} pass, in a window of 200,000.
         ours: before any reply, by bytes: {program.estimate_tokens([person(text)]):,}.
         ours: after one, which told the true count: {off:.0%} off for the next.""")
+    windows()
+
+
+def windows():
+    """v5's formula and ours, for windows of every size."""
+    sizes = 8_000, 16_000, 32_000, 200_000, 1_000_000
+    print("  window  " + "".join(f"{window:>10,}" for window in sizes))
+    mine = [program.auto_compact_threshold(w, min(16_384, w // 3)) for w in sizes]
+    script = [*reads(write_files(10, 160)), reply("Done.")]
+    model, second = Model(*script), Model(*script)
+    append_for_ever(model, [person("Read ten files.")], summarise_over)
+    alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
+    ours(second, "Read ten files.", window=16_000, max_output=5_333, threshold=mine[1])
+    say(f"""
+        naive: {"".join(f"{v5_threshold(window):>10,}" for window in sizes)}
+        ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
+        damage: in 16,000 {sum(alone)} of {len(alone)} requests are a summary alone.
+        ours: {len(second.asked)} of {len(second.requests)} requests ask for one.""")
 
 
 def micro_compact_every_turn(messages, names, keep_recent=3):
@@ -261,7 +290,7 @@ def micro_compact_every_turn(messages, names, keep_recent=3):
     return messages
 
 
-def chapter_4():
+def chapter_5():
     """Layer 1: old results"""
     names = write_files(20, 9_000)
     six = use("read_file", *names[:6], thinking="Six."), *reads(names[6:7], "One more.")
@@ -310,8 +339,8 @@ def snip_to_50(messages, most=50):
     return [*messages[:3], person(note), *messages[tail:]]
 
 
-def chapter_5():
-    """Layer 1: too much at once, too many messages"""
+def chapter_6():
+    """Too much at once"""
     (name,) = write_files(1, 60_000)
     model = Model(*reads([name] * 5), reply("I give up."))
     append_for_ever(model, [person("Read it.")], budget_then_threshold)
@@ -338,34 +367,6 @@ def chapter_5():
         damage: {len(after)} cuts in 44 turns, and each rewrites the cache.
         API: {problem}
         ours: {len(cuts)} cuts in 44 reads, refused: {len(mine.refused)}.""")
-
-
-def v5_threshold(context_window, max_output=16_384):
-    """v5: what a reply and a margin leave of the window, however small it is."""
-    return context_window - min(max_output, 20_000) - 13_000
-
-
-def summarise_over(messages):
-    """v5: the context is compared with the threshold, and nothing else is asked."""
-    over = characters_by_4(json.dumps(messages)) > v5_threshold(16_000)
-    return summary_alone(SUMMARY) if over else messages
-
-
-def chapter_6():
-    """Windows of every size"""
-    windows = 8_000, 16_000, 32_000, 200_000, 1_000_000
-    print("  window  " + "".join(f"{window:>10,}" for window in windows))
-    mine = [program.auto_compact_threshold(w, min(16_384, w // 3)) for w in windows]
-    script = [*reads(write_files(10, 160)), reply("Done.")]
-    model, second = Model(*script), Model(*script)
-    append_for_ever(model, [person("Read ten files.")], summarise_over)
-    alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
-    ours(second, "Read ten files.", window=16_000, max_output=5_333, threshold=mine[1])
-    say(f"""
-        naive: {"".join(f"{v5_threshold(window):>10,}" for window in windows)}
-        ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
-        damage: in 16,000 {sum(alone)} of {len(alone)} requests are a summary alone.
-        ours: {len(second.asked)} of {len(second.requests)} requests ask for one.""")
 
 
 def summary_of_its_own(client, messages, part=slice(80_000)):

@@ -5,7 +5,7 @@
 
 No key, no network, no package. Each prompt is given to the rule of its tutorial, with its
 numbers, and to agent.py as it comes. The reader does not think: if it did, as models do
-today, the third request of s06 would be refused (naive.py 4).
+today, the third request of s06 would be refused (naive.py 5).
 """
 
 import itertools
