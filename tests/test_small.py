@@ -1,8 +1,7 @@
 """The two small agents of the tutorial: small.py is never refused, first.py stops."""
 
 import ast
-import importlib.util
-import itertools
+import importlib
 import json
 import os
 import random
@@ -17,20 +16,18 @@ from types import SimpleNamespace
 import faults
 import httpx2
 import pytest
+import small
 from builders import LONG_TESTS, lines_of, outputs, roles
 from naive import use, write_files
 from readme import ROOT
-from stub import CACHE_READ, CACHE_WRITE, EmptyQueue, Refused, reply
+from stub import CACHE_READ, CACHE_WRITE, Refused, reply
 from wire import mock_client, serve
 
 FIRST, SCRIPT = ROOT / "tests/lessons/first.py", ROOT / "tests/lessons/small.py"
-SOURCE = SCRIPT.read_text("utf-8")
 RULE = "Lies alles. テストには触らないで。"
 TINY = {"THRESHOLD": 4_000, "MIN_SAVINGS": 1_600, "MAX_CHARS": 3_200}  # of 16,000
 PROMPT = "Summarise this conversation"
-CLEARED = "[Cleared. Call the tool again if you need it.]"
-
-numbers = itertools.count(1)
+CLEARED = "[Old result, cleared]"
 
 
 class Model(faults.Model):
@@ -46,14 +43,12 @@ class Model(faults.Model):
         return round(new + CACHE_WRITE * written + CACHE_READ * read)
 
 
-def small(source=SOURCE, **settings):
-    """The program as a module, of this source and with these settings."""
-    path = Path(f"small_{next(numbers)}.py")
-    path.write_text(source, "utf-8")
-    spec = importlib.util.spec_from_file_location("small", path)
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-    module.__dict__.update(settings, input=lambda _: "y")
-    return module
+@pytest.fixture
+def agent():
+    """The program as a module; the person says yes to each command."""
+    program = importlib.reload(small)
+    program.input = lambda _: "y"
+    return program
 
 
 def live(agent, client, *prompts):
@@ -139,14 +134,10 @@ def sixty(batch, names):
     return [*script[:half], compact, *script[half:], reply("Done.", thinking="Well.")]
 
 
-def read_sixty(agent, batch=1):
+@pytest.mark.parametrize("batch", [1, 2, 4])
+def test_sixty_files_are_read_with_compact_in_the_middle(agent, batch):
     client = Model(*sixty(batch, write_files(60, 9_000)))
     messages = live(agent, client, RULE)
-    return client, messages
-
-
-def sixty_are_read(agent, batch=4):
-    client, messages = read_sixty(agent, batch)
     for holds in HOLDS:
         holds(agent, client)
     assert not client.queue and len(client.asked) == 1
@@ -155,37 +146,17 @@ def sixty_are_read(agent, batch=4):
     assert messages[-1]["content"] == [{"type": "text", "text": "Done."}]
 
 
-@pytest.mark.parametrize("batch", [1, 2, 4])
-def test_sixty_files_are_read_with_compact_in_the_middle(batch):
-    sixty_are_read(small(), batch)
-
-
-def test_over_the_real_sdk_the_same_holds():
-    script = sixty(2, write_files(60, 9_000))
-    half = script.index(next(r for r in script if "compact" in str(r["content"]))) + 1
-    client = mock_client(*script[:half], reply("All is well."), *script[half:])
-    live(agent := small(), client, RULE)
-    for holds in HOLDS:
-        holds(agent, client.stub)
-    assert not client.stub.queue
-
-
-def sixty_cost_little(agent):
+def test_sixty_reads_cost_less_than_to_do_nothing(agent):
     agent.SYSTEM = "You write code."  # the same in each folder
-    client, _ = read_sixty(agent)
+    client = Model(*sixty(1, write_files(60, 9_000)))
+    live(agent, client, RULE)
     assert client.price == pytest.approx(322_000, rel=0.01)  # to do nothing: 477,000
 
 
 # --- Random lives ---
 
-WORDS = [
-    "Go on.",
-    "テストを直して。",
-    "🙂",
-    "a\u2028b\r\n\x00c",
-    "long " * 60,
-    "図" * 300,
-]
+WORDS = ["Go on.", "テストを直して。", "🙂", "a\u2028b\r\n\x00c"]
+WORDS += ["long " * 60, "図" * 300]
 FILES = {"short": "x", "empty": "", "日本": "日本語\n" * 300, "bytes": "\udcff" * 900}
 FILES |= {"long": "a line of it\n" * 90, "huge": "要約" * 4_500}
 WRONG = [("read_file", {}), ("none", {}), ("none", {"command": "touch made"})]
@@ -239,28 +210,24 @@ def files(workspace):
         (workspace / name).write_bytes(text.encode(errors="surrogateescape"))
 
 
-def life_is_valid(agent, seed=1):
+@pytest.mark.parametrize("seed", range(200 if LONG_TESTS else 20))
+def test_a_random_life_is_never_refused_and_loses_nothing(agent, seed, files):
     agent.__dict__.update(TINY)
     client = random_life(agent, seed)
     for holds in HOLDS:
         holds(agent, client)
 
 
-@pytest.mark.parametrize("seed", range(200 if LONG_TESTS else 20))
-def test_a_random_life_is_never_refused_and_loses_nothing(seed, files):
-    life_is_valid(small(), seed)
-
-
 # --- What else is promised, each by one small work ---
 
 
-def a_long_talk_is_summarised(agent):
+def test_a_long_talk_is_summarised(agent):
     client = Model(*[reply("A long answer. " * 2_000) for _ in range(30)])
     live(agent, client, *["Go on."] * 30)
     assert len(client.asked) == 4 and max(map(sum, client.usages)) < 80_000
 
 
-def compact_makes_room_and_work_goes_on(agent):
+def test_compact_makes_room_and_work_goes_on(agent):
     names = write_files(6, 9_000)
     script = use("read_file", *names), use("compact", focus="a"), reply("Done.")
     client = Model(*script)
@@ -268,15 +235,7 @@ def compact_makes_room_and_work_goes_on(agent):
     assert not client.queue and roles(messages) == ["user", "user", "assistant"]
 
 
-def the_results_of_the_newest_replies_stay(agent):
-    names = write_files(24, 9_000)
-    pairs = [use("read_file", *names[at : at + 2]) for at in range(0, 24, 2)]
-    client = Model(*pairs, reply("Done."))
-    newest = outputs(*live(agent, client, RULE))[-2 * agent.KEEP_RECENT :]
-    assert [len(text) for text in newest] == [8_999] * 2 * agent.KEEP_RECENT
-
-
-def what_a_broken_connection_left_unseen_stays(agent):
+def test_what_a_broken_connection_left_unseen_stays(agent):
     names = write_files(12, 9_000)
     pairs = [use("read_file", *names[at : at + 4]) for at in range(0, 12, 4)]
     client = Model(*pairs, ConnectionError("it broke"), reply("Done."))
@@ -286,37 +245,35 @@ def what_a_broken_connection_left_unseen_stays(agent):
     assert [len(text) for text in newest] == [8_999] * 4
 
 
-def what_is_no_summary_replaces_nothing(agent):
+def test_what_is_no_summary_replaces_nothing(agent, files):
     for no_summary in NO_SUMMARY:
         script = [use("read_file", "long"), use("compact", focus="a"), reply("Done.")]
         messages = live(agent, Model(*script, summaries=[no_summary]), RULE)
         assert len(outputs(*messages)) == 2
 
 
-def a_call_that_was_cut_off_is_not_run(agent):
+def test_a_call_that_was_cut_off_is_not_run(agent):
     cut = reply("Well,", [("bash", {"command": "touch made"})], stop="max_tokens")
     live(agent, Model(cut), RULE)
     assert not (Path.cwd() / "made").exists()
 
 
-def many_large_results_fit_the_window(agent):
+def test_many_large_results_fit_the_window(agent, files):
     calls = [("read_file", {"path": "huge"})] * 12
     client = Model(*[reply(calls=calls)] * 3, reply("Done."))
     live(agent, client, RULE)
-    assert (
-        not client.too_long and "[cut: 9,000 characters]" in outputs(*on_disk(agent))[0]
-    )
+    assert not client.too_long
+    assert "[cut: 9,000 characters]" in outputs(*on_disk(agent))[0]
 
 
-def a_wrong_call_is_answered(agent):
+def test_a_wrong_call_is_answered(agent, files):
     messages = live(agent, Model(reply(calls=WRONG), reply("Done.")), RULE)
     assert len(outputs(*messages)) == len(WRONG) and not Path("made").exists()
-    assert all(
-        re.match(r"\w+Error: |There is no tool none", o) for o in outputs(*messages)
-    )
+    wrong = r"\w+Error: |There is no tool none"
+    assert all(re.match(wrong, text) for text in outputs(*messages))
 
 
-def what_is_no_json_does_not_join_the_conversation(agent):
+def test_what_is_no_json_does_not_join_the_conversation(agent):
     for bad in [float("nan"), float("inf"), "\ud800"]:
         odd = 200, {}, json.dumps(use("bash", x=bad)).encode()
         client = mock_client(odd, reply("Done."))
@@ -324,89 +281,23 @@ def what_is_no_json_does_not_join_the_conversation(agent):
         assert roles(messages) == ["user", "user", "assistant"]
 
 
-def a_command_runs_when_the_person_says_yes(agent):
+def test_a_command_runs_when_the_person_says_yes(agent):
     agent.input = lambda _: ""
     client = Model(reply(calls=[("bash", {"command": "touch made"})]), reply("Done."))
     live(agent, client, RULE)
     assert not (Path.cwd() / "made").exists()
 
 
-def a_stopped_tool_leaves_no_open_call(agent):
+def test_a_stopped_tool_leaves_no_open_call(agent):
     agent.run_tool = stop_now
     client = Model(reply(calls=[CALLS[0]]), reply("Done."))
     live(agent, client, RULE, "Go on.")
     assert not client.refused and not client.queue
 
 
-def japanese_can_be_found_on_disk(agent):
+def test_japanese_can_be_found_on_disk(agent):
     live(agent, Model(reply("はい。")), RULE)
     assert "テスト" in agent.TRANSCRIPT.read_text("utf-8")
-
-
-# of each promise the lines that keep it, and what each is changed into to break it
-LINES = {
-    sixty_are_read: {
-        "[*typed, log(": "[log(",
-        'log("user", run_tools(calls))': '{"role": "user", "content": run_tools(calls)}',
-        '.open("a"': '.open("w"',
-    },
-    sixty_cost_little: {
-        "        micro_compact(messages)": "        pass",
-        "if estimate_tokens(old) >= MIN_SAVINGS:": "if old:",
-        'cache = {"cache_control": {"type": "ephemeral"}}': "cache = {}",
-    },
-    life_is_valid: {
-        "    if content:\n": "    if True:\n",
-        ' and len(block["content"]) > 100': "",
-        " and block.text.strip()": "",
-        ' or "(no output)"': "",
-    },
-    a_long_talk_is_summarised: {
-        "if estimate_tokens(messages) > THRESHOLD:": "if False:"
-    },
-    compact_makes_room_and_work_goes_on: {
-        'if any(call["name"] == "compact" for call in calls):': "if False:",
-        "messages[:] =": "messages =",
-    },
-    the_results_of_the_newest_replies_stay: {"lists[:-KEEP_RECENT]": "lists"},
-    what_a_broken_connection_left_unseen_stays: {"lists[:-KEEP_RECENT]": "lists"},
-    what_is_no_summary_replaces_nothing: {
-        "if content and stop": "if stop",
-        'if content and stop == "end_turn":': "if content:",
-    },
-    a_call_that_was_cut_off_is_not_run: {
-        ' and reply.stop_reason == "tool_use"': "",
-    },
-    many_large_results_fit_the_window: {
-        "if len(text) > MAX_CHARS // len(calls):": "if False:",
-        "MAX_CHARS // len(calls)": "MAX_CHARS",
-    },
-    a_wrong_call_is_answered: {
-        "except Exception as error:  # noqa: BLE001  the": "except EOFError as error:  #",
-        "if type(block.input) is dict": "if True",
-        'if name != "bash":': "if False:",
-    },
-    what_is_no_json_does_not_join_the_conversation: {", allow_nan=False": ""},
-    a_command_runs_when_the_person_says_yes: {'!= "y":': "== 0:"},
-    a_stopped_tool_leaves_no_open_call: {
-        "        results = log(": "        messages.append(reply)\n        results = log("
-    },
-    japanese_can_be_found_on_disk: {", ensure_ascii=False": ""},
-}
-BROKEN = Exception, EmptyQueue
-CHANGES = [(promise, line) for promise, lines in LINES.items() for line in lines]
-
-
-@pytest.mark.parametrize("promise", LINES)
-def test_a_promise_is_kept(promise, files):
-    promise(small())
-
-
-@pytest.mark.parametrize("promise, line", CHANGES)
-def test_without_this_line_a_promise_breaks(promise, line, files):
-    assert line in SOURCE
-    with pytest.raises(BROKEN):
-        promise(small(SOURCE.replace(line, LINES[promise][line])))
 
 
 # --- The programs as they are started, and what they promise to be ---

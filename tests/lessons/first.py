@@ -25,9 +25,9 @@ def agent_loop(client, messages):
         results = []
         for block in content:
             if block["type"] == "tool_use":
-                text = Path(block["input"]["path"]).read_text()
                 result = {"type": "tool_result", "tool_use_id": block["id"]}
-                results.append({**result, "content": text})
+                result["content"] = Path(block["input"]["path"]).read_text()
+                results.append(result)
         messages.append({"role": "user", "content": results})
 
 

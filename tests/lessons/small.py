@@ -6,13 +6,13 @@ from pathlib import Path
 
 MODEL = "claude-sonnet-5-5"
 THRESHOLD = 50_000  # tokens; over it, layer 2 summarises
-KEEP_RECENT = 3  # replies whose results stay; the model has not seen the newest yet
+KEEP_RECENT = 3  # newest messages with results that stay; at least 1, not seen yet
 MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache anew
 MAX_CHARS = 40_000  # of all results of one reply together
 TRANSCRIPT = Path("transcript.jsonl")  # one message a line, of all starts in a folder
 SYSTEM = f"You write code in {Path.cwd()}. All that was said is in {TRANSCRIPT}."
 PROMPT = """Do not call a tool. Summarise this conversation, so that you can go on from
-your summary and the user's own messages: what was done, found, decided, what is next"""
+your summary and the user's messages: what was done, found, decided; what is next."""
 TEXT = {"type": "string"}
 COMMAND = {"type": "object", "properties": {"command": TEXT}, "required": ["command"]}
 PATH = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
@@ -53,7 +53,7 @@ def micro_compact(messages):
                 old.append(block)
     if estimate_tokens(old) >= MIN_SAVINGS:
         for result in old:
-            result["content"] = "[Cleared. Call the tool again if you need it.]"
+            result["content"] = "[Old result, cleared]"
 
 
 def auto_compact(client, messages):
@@ -70,24 +70,24 @@ def estimate_tokens(messages):
 
 
 def ask(client, messages):
-    """What the API takes back of a reply, so no thinking; and why the reply stopped."""
+    """Ask the model; returns what of its reply can be sent back, and why it stopped."""
     fixed = {"model": MODEL, "max_tokens": 16_000, "system": SYSTEM, "tools": TOOLS}
     cache = {"cache_control": {"type": "ephemeral"}}
     reply = client.messages.create(messages=messages, **fixed, **cache)
     content = []
-    for block in reply.content:
+    for block in reply.content:  # but no thinking, which a layer would make invalid
         if block.type == "text" and block.text.strip():
             print(block.text)
             content.append({"type": "text", "text": block.text})
         if block.type == "tool_use" and reply.stop_reason == "tool_use":
             call = {"type": "tool_use", "id": block.id, "name": block.name}
-            given = block.input if type(block.input) is dict else {"input": block.input}
-            content.append({**call, "input": given})
+            call["input"] = block.input if type(block.input) is dict else {}
+            content.append(call)
     return content, reply.stop_reason
 
 
 def log(role, content):
-    """A message, which is a line on disk before any layer can touch it."""
+    """Write a message to the transcript, before any layer can touch it; returns it."""
     message = {"role": role, "content": content}
     with TRANSCRIPT.open("a", encoding="utf-8") as file:
         file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\n")
@@ -95,7 +95,7 @@ def log(role, content):
 
 
 def run_tools(calls):
-    """The result of each call, an error too; together they have at most MAX_CHARS."""
+    """Run each call; returns the results, with at most MAX_CHARS of text together."""
     results = []
     for call in calls:
         try:
