@@ -14,18 +14,17 @@ SCRIPT = ROOT / "tests/lessons/faults.py"
 
 # of each fault: what its run shows
 SEEN = {
-    "paste": "prompt is too long: 218913 tokens > 200000 maximum; and so at each",
+    "paste": "prompt is too long: 218946 tokens > 200000 maximum; and so at each",
     "fixed_threshold": "in a window of 16,000 prompt is too long",
     "no_summaries": "13 of 33 requests ask for one in vain",
     "long_words": "5 of 14 requests ask for a summary, and none makes room",
     "open_request": "Write a.py. | Now b.py. | (summary)",
     "files": "of 5 files that were read 0 are there after a summary",
-    "large_results": "12 reads of 40,000 characters: 2 summaries",
     "cut_output": "cut: 108,910 characters]; it is on disk: False",
-    "no_path": "[Previous: used bash]",
+    "no_path": "is now [Old result, cleared]",
     "no_thinking": "of 3 thoughts 0 are in the last request",
     "japanese": "5,258 tokens; the API counts 3,293",
-    "passing_error": "the stream broke, after 1 request",
+    "passing_error": "the connection broke, after 1 request",
     "stopped_call": "half.txt is there: True; the model knows: False",
     "surrogate": "surrogates not allowed",
     "cut_answer": '"The answer is" ends the turn',

@@ -1,33 +1,33 @@
-"""The smallest agent of the tutorial is never refused, and its lines have reasons."""
+"""The two small agents of the tutorial: small.py is never refused, first.py stops."""
 
 import ast
-import importlib.util
-import itertools
+import importlib
 import json
 import os
 import random
 import re
+import runpy
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import faults
+import httpx2
 import pytest
+import small
 from builders import LONG_TESTS, lines_of, outputs, roles
 from naive import use, write_files
 from readme import ROOT
-from stub import CACHE_READ, CACHE_WRITE, EmptyQueue, Refused, reply
+from stub import CACHE_READ, CACHE_WRITE, Refused, reply
 from wire import mock_client, serve
 
-SCRIPT = ROOT / "tests/lessons/small.py"
-SOURCE = SCRIPT.read_text("utf-8")
+FIRST, SCRIPT = ROOT / "tests/lessons/first.py", ROOT / "tests/lessons/small.py"
 RULE = "Lies alles. テストには触らないで。"
-LESSON = "agent_loop", "micro_compact", "auto_compact", "estimate_tokens"
 TINY = {"THRESHOLD": 4_000, "MIN_SAVINGS": 1_600, "MAX_CHARS": 3_200}  # of 16,000
 PROMPT = "Summarise this conversation"
-
-numbers = itertools.count(1)
+CLEARED = "[Old result, cleared]"
 
 
 class Model(faults.Model):
@@ -43,14 +43,12 @@ class Model(faults.Model):
         return round(new + CACHE_WRITE * written + CACHE_READ * read)
 
 
-def small(source=SOURCE, **settings):
-    """The program as a module, of this source and with these settings."""
-    path = Path(f"small_{next(numbers)}.py")
-    path.write_text(source, "utf-8")
-    spec = importlib.util.spec_from_file_location("small", path)
-    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
-    module.__dict__.update(settings, input=lambda _: "y")
-    return module
+@pytest.fixture
+def agent():
+    """The program as a module; the person says yes to each command."""
+    program = importlib.reload(small)
+    program.input = lambda _: "y"
+    return program
 
 
 def live(agent, client, *prompts):
@@ -109,19 +107,17 @@ def no_words_are_lost(agent, client):
     assert len(words) == len(typed)
 
 
-def placeholders_are_true_and_short(agent, client):
-    lines = on_disk(agent)
-    names = {call["id"]: call["name"] for call in blocks(lines, "tool_use")}
-    whole = {r["tool_use_id"]: r["content"] for r in blocks(lines, "tool_result")}
+def a_placeholder_stands_for_more_than_itself(agent, client):
+    lines = blocks(on_disk(agent), "tool_result")
+    whole = {result["tool_use_id"]: result["content"] for result in lines}
     sent = [message for request in client.requests for message in request["messages"]]
     for result in blocks(sent, "tool_result"):
         if (text := result["content"]) != whole[result["tool_use_id"]]:
-            assert text == f"[Previous: used {names[result['tool_use_id']]}]"
-            assert len(text) < len(whole[result["tool_use_id"]])
+            assert text == CLEARED and len(whole[result["tool_use_id"]]) > 100
 
 
 HOLDS = [nothing_is_refused, every_result_is_seen_before_it_goes, no_words_are_lost]
-HOLDS += [placeholders_are_true_and_short, everything_is_on_disk]
+HOLDS += [a_placeholder_stands_for_more_than_itself, everything_is_on_disk]
 
 
 # --- Sixty reads ---
@@ -138,14 +134,10 @@ def sixty(batch, names):
     return [*script[:half], compact, *script[half:], reply("Done.", thinking="Well.")]
 
 
-def read_sixty(agent, batch=1, characters=9_000, **settings):
-    client = Model(*sixty(batch, write_files(60, characters)), **settings)
+@pytest.mark.parametrize("batch", [1, 2, 4])
+def test_sixty_files_are_read_with_compact_in_the_middle(agent, batch):
+    client = Model(*sixty(batch, write_files(60, 9_000)))
     messages = live(agent, client, RULE)
-    return client, messages
-
-
-def sixty_are_read(agent, batch=4):
-    client, messages = read_sixty(agent, batch)
     for holds in HOLDS:
         holds(agent, client)
     assert not client.queue and len(client.asked) == 1
@@ -154,64 +146,23 @@ def sixty_are_read(agent, batch=4):
     assert messages[-1]["content"] == [{"type": "text", "text": "Done."}]
 
 
-@pytest.mark.parametrize("batch", [1, 2, 4])
-def test_sixty_files_are_read_with_compact_in_the_middle(batch):
-    sixty_are_read(small(), batch)
-
-
-@pytest.mark.parametrize("batch", [1, 2, 4])
-def test_over_the_real_sdk_the_same_holds(batch):
-    script = sixty(batch, write_files(60, 9_000))
-    half = script.index(next(r for r in script if "compact" in str(r["content"]))) + 1
-    client = mock_client(*script[:half], reply("All is well."), *script[half:])
-    live(agent := small(), client, RULE)
-    for holds in HOLDS:
-        holds(agent, client.stub)
-    assert not client.stub.queue
-
-
-# of sixty reads, in thousands, and of doing nothing: {characters: (T, ours, nothing)}
-PRICES = {2_000: (10_000, 92, 115), 9_000: (50_000, 335, 477)}
-
-
-def price(agent, characters, **limits):
+def test_sixty_reads_cost_less_than_to_do_nothing(agent):
     agent.SYSTEM = "You write code."  # the same in each folder
-    client, _ = read_sixty(agent, 1, characters, **limits)
-    return round(client.price / 1_000)
-
-
-def sixty_cost_little(agent):
-    assert price(agent, 9_000) == pytest.approx(335, rel=0.01)
-
-
-@pytest.mark.parametrize("characters", PRICES)
-def test_what_sixty_reads_cost(characters):
-    threshold, ours, nothing = PRICES[characters]
-    clears = small(THRESHOLD=threshold, MIN_SAVINGS=threshold * 2 // 5)
-    never = small(micro_compact=list, auto_compact=lambda *_: None)
-    prices = price(clears, characters), price(never, characters, window=1_000_000)
-    assert prices == pytest.approx((ours, nothing), rel=0.01)
+    client = Model(*sixty(1, write_files(60, 9_000)))
+    live(agent, client, RULE)
+    assert client.price == pytest.approx(322_000, rel=0.01)  # to do nothing: 477,000
 
 
 # --- Random lives ---
 
-WORDS = [
-    "Go on.",
-    "テストを直して。",
-    "🙂",
-    "a\u2028b\r\n\x00c",
-    "long " * 60,
-    "図" * 300,
-]
+WORDS = ["Go on.", "テストを直して。", "🙂", "a\u2028b\r\n\x00c"]
+WORDS += ["long " * 60, "図" * 300]
 FILES = {"short": "x", "empty": "", "日本": "日本語\n" * 300, "bytes": "\udcff" * 900}
 FILES |= {"long": "a line of it\n" * 90, "huge": "要約" * 4_500}
-WRONG = [
-    ("read_file", {}),
-    ("none", {}),
-    ("bash", {"x": 1}),
-    ("read_file", {"path": 7}),
-]
-PATHS = [*FILES, "long", "日本", "gone", "."]
+WRONG = [("read_file", {}), ("none", {}), ("none", {"command": "touch made"})]
+WRONG += [("bash", {"x": 1}), ("read_file", {"path": 7}), ("bash", {"command": None})]
+WRONG += [("read_file", given) for given in ([], "short", 7, None, [{"path": "short"}])]
+PATHS = [*FILES, "long", "日本", "gone", ".", "a\0b"]
 CALLS = [("read_file", {"path": name}) for name in PATHS]
 CALLS += [("bash", {"command": c}) for c in ("echo 図; exit 3", "head -c 900 huge")]
 CALLS += [("compact", {"focus": "names"}), *WRONG]
@@ -228,13 +179,8 @@ def random_reply(chance):
     good = reply(chance.choice(["", "Next."]), calls, thinking)
     said, stop = chance.choice(["", "Well,"]), chance.choice(STOPS)
     cut_off = reply(said, calls[:1], thinking, chance.choice(STOPS[:2]))
-    odd = [
-        cut_off,
-        reply(said, (), thinking, stop),
-        reply(content=BLANK),
-        reply("Done."),
-    ]
-    odd += [ConnectionError("it broke"), KeyboardInterrupt()]
+    odd = [cut_off, reply(said, (), thinking, stop), reply(content=BLANK)]
+    odd += [reply("Done."), ConnectionError("it broke"), KeyboardInterrupt()]
     return chance.choice([good] * 10 + odd)
 
 
@@ -264,28 +210,24 @@ def files(workspace):
         (workspace / name).write_bytes(text.encode(errors="surrogateescape"))
 
 
-def life_is_valid(agent, seed=1):
+@pytest.mark.parametrize("seed", range(200 if LONG_TESTS else 20))
+def test_a_random_life_is_never_refused_and_loses_nothing(agent, seed, files):
     agent.__dict__.update(TINY)
     client = random_life(agent, seed)
     for holds in HOLDS:
         holds(agent, client)
 
 
-@pytest.mark.parametrize("seed", range(200 if LONG_TESTS else 20))
-def test_a_random_life_is_never_refused_and_loses_nothing(seed, files):
-    life_is_valid(small(), seed)
-
-
 # --- What else is promised, each by one small work ---
 
 
-def a_long_talk_is_summarised(agent):
+def test_a_long_talk_is_summarised(agent):
     client = Model(*[reply("A long answer. " * 2_000) for _ in range(30)])
     live(agent, client, *["Go on."] * 30)
     assert len(client.asked) == 4 and max(map(sum, client.usages)) < 80_000
 
 
-def compact_makes_room_and_work_goes_on(agent):
+def test_compact_makes_room_and_work_goes_on(agent):
     names = write_files(6, 9_000)
     script = use("read_file", *names), use("compact", focus="a"), reply("Done.")
     client = Model(*script)
@@ -293,158 +235,176 @@ def compact_makes_room_and_work_goes_on(agent):
     assert not client.queue and roles(messages) == ["user", "user", "assistant"]
 
 
-def the_newest_results_stay(agent):
-    names = write_files(20, 9_000)
-    client = Model(*[use("read_file", name) for name in names], reply("Done."))
-    newest = outputs(*live(agent, client, RULE))[-agent.KEEP_RECENT :]
-    assert [len(text) for text in newest] == [8_999] * agent.KEEP_RECENT
+def test_what_a_broken_connection_left_unseen_stays(agent):
+    names = write_files(12, 9_000)
+    pairs = [use("read_file", *names[at : at + 4]) for at in range(0, 12, 4)]
+    client = Model(*pairs, ConnectionError("it broke"), reply("Done."))
+    agent.KEEP_RECENT = 1
+    live(agent, client, RULE, "Go on.")
+    newest = outputs(*client.requests[-1]["messages"])[-4:]
+    assert [len(text) for text in newest] == [8_999] * 4
 
 
-def what_is_no_summary_replaces_nothing(agent):
+def test_what_is_no_summary_replaces_nothing(agent, files):
     for no_summary in NO_SUMMARY:
         script = [use("read_file", "long"), use("compact", focus="a"), reply("Done.")]
         messages = live(agent, Model(*script, summaries=[no_summary]), RULE)
         assert len(outputs(*messages)) == 2
 
 
-def a_call_that_was_cut_off_is_not_run(agent):
+def test_a_call_that_was_cut_off_is_not_run(agent):
     cut = reply("Well,", [("bash", {"command": "touch made"})], stop="max_tokens")
     live(agent, Model(cut), RULE)
     assert not (Path.cwd() / "made").exists()
 
 
-def many_large_results_fit_the_window(agent):
+def test_many_large_results_fit_the_window(agent, files):
     calls = [("read_file", {"path": "huge"})] * 12
     client = Model(*[reply(calls=calls)] * 3, reply("Done."))
     live(agent, client, RULE)
-    assert (
-        not client.too_long and "[cut: 9,000 characters]" in outputs(*on_disk(agent))[0]
-    )
+    assert not client.too_long
+    assert "[cut: 9,000 characters]" in outputs(*on_disk(agent))[0]
 
 
-def a_wrong_call_is_answered(agent):
+def test_a_wrong_call_is_answered(agent, files):
     messages = live(agent, Model(reply(calls=WRONG), reply("Done.")), RULE)
-    assert len(outputs(*messages)) == 4
+    assert len(outputs(*messages)) == len(WRONG) and not Path("made").exists()
+    wrong = r"\w+Error: |There is no tool none"
+    assert all(re.match(wrong, text) for text in outputs(*messages))
 
 
-def a_command_runs_when_the_person_says_yes(agent):
+def test_what_is_no_json_does_not_join_the_conversation(agent):
+    for bad in [float("nan"), float("inf"), "\ud800"]:
+        odd = 200, {}, json.dumps(use("bash", x=bad)).encode()
+        client = mock_client(odd, reply("Done."))
+        messages = live(agent, client, RULE, "Go on.")
+        assert roles(messages) == ["user", "user", "assistant"]
+
+
+def test_a_command_runs_when_the_person_says_yes(agent):
     agent.input = lambda _: ""
     client = Model(reply(calls=[("bash", {"command": "touch made"})]), reply("Done."))
     live(agent, client, RULE)
     assert not (Path.cwd() / "made").exists()
 
 
-def a_stopped_tool_leaves_no_open_call(agent):
+def test_a_stopped_tool_leaves_no_open_call(agent):
     agent.run_tool = stop_now
     client = Model(reply(calls=[CALLS[0]]), reply("Done."))
     live(agent, client, RULE, "Go on.")
     assert not client.refused and not client.queue
 
 
-def japanese_can_be_found_on_disk(agent):
+def test_japanese_can_be_found_on_disk(agent):
     live(agent, Model(reply("はい。")), RULE)
     assert "テスト" in agent.TRANSCRIPT.read_text("utf-8")
 
 
-# of each promise the lines that keep it, and what each is changed into to break it
-LINES = {
-    sixty_are_read: {
-        "reply, _ = ask(client, messages)\n        micro_compact(messages)": (
-            "micro_compact(messages)\n        reply, _ = ask(client, messages)"
-        ),
-        "names[result['tool_use_id']]": "'unknown'",
-        "[*typed, log(": "[log(",
-        'kept = "text", ': 'kept = "text", "thinking", ',
-        'log("user", [*run_tools(calls)])]': (
-            '{"role": "user", "content": [*run_tools(calls)]}]'
-        ),
-        '.open("a"': '.open("w"',
-    },
-    sixty_cost_little: {
-        "        micro_compact(messages)": "        pass",
-        "if estimate_tokens(old) >= MIN_SAVINGS:": "if old:",
-        'cache = {"cache_control": {"type": "ephemeral"}}': "cache = {}",
-    },
-    life_is_valid: {
-        "if reply else []": "",
-        'if len(r["content"]) > 100]': "]",
-        '.get("text", "call").strip()': '.get("text", "call")',
-        ' or "(no output)"': "",
-    },
-    a_long_talk_is_summarised: {
-        "if estimate_tokens(messages) > THRESHOLD:": "if False:"
-    },
-    compact_makes_room_and_work_goes_on: {
-        'if any(call["name"] == "compact" for call in calls):': "if False:",
-        "messages[:] =": "messages =",
-    },
-    the_newest_results_stay: {"results[:-KEEP_RECENT]": "results"},
-    what_is_no_summary_replaces_nothing: {
-        "if reply and stop": "if stop",
-        'if reply and stop == "end_turn":': "if reply:",
-    },
-    a_call_that_was_cut_off_is_not_run: {
-        'kept = "text", reply.stop_reason': 'kept = "text", "tool_use"'
-    },
-    many_large_results_fit_the_window: {
-        "if len(text) > MAX_CHARS // len(calls):": "if False:",
-        "MAX_CHARS // len(calls)": "MAX_CHARS",
-    },
-    a_wrong_call_is_answered: {
-        "(KeyError, OSError, TypeError, ValueError, TimeoutExpired)": "ArithmeticError"
-    },
-    a_command_runs_when_the_person_says_yes: {'!= "y":': "== 0:"},
-    a_stopped_tool_leaves_no_open_call: {
-        '[log("assistant", reply), log(': (
-            '[log("assistant", reply)]\n        messages += [log('
-        )
-    },
-    japanese_can_be_found_on_disk: {", ensure_ascii=False": ""},
-}
-BROKEN = AssertionError, LookupError, OSError, TypeError, ValueError, Refused
-CHANGES = [(promise, line) for promise, lines in LINES.items() for line in lines]
+# --- The programs as they are started, and what they promise to be ---
 
 
-@pytest.mark.parametrize("promise", LINES)
-def test_a_promise_is_kept(promise, files):
-    promise(small())
+def started(capsys, client, *typed):
+    """What small.py prints while this is typed, an error of `input` among it."""
+    said = iter([*typed, EOFError()])
+
+    def type_next(_):
+        if isinstance(text := next(said), BaseException):
+            raise text
+        return text
+
+    with pytest.MonkeyPatch.context() as patch:
+        sdk = SimpleNamespace(Anthropic=lambda: client)
+        patch.setitem(sys.modules, "anthropic", sdk)
+        runpy.run_path(str(SCRIPT), {"input": type_next}, "__main__")
+    return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("promise, line", CHANGES)
-def test_without_this_line_a_promise_breaks(promise, line, files):
-    assert line in SOURCE
-    with pytest.raises((*BROKEN, EmptyQueue)):
-        promise(small(SOURCE.replace(line, LINES[promise][line])))
+ERRORS = [
+    httpx2.ReadError("it broke"),
+    TypeError("no key"),
+    json.JSONDecodeError("", "", 0),
+]
+ERRORS += [AssertionError(), KeyboardInterrupt(), Refused("no"), OSError("disk full")]
 
 
-# --- The program as it is started, and what it promises to be ---
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_whatever_goes_wrong_ends_the_turn_and_not_the_program(error, capsys):
+    client = Model(error, reply("Done."))
+    shown = started(capsys, client, "Go.", "Go on.", " ", "unread")
+    assert shown.split("\n")[0].startswith(f"Stopped: {type(error).__name__}: ")
+    assert "Done." in shown and len(client.requests) == 2
 
 
-def test_it_works_in_a_terminal_over_the_real_sdk(files):
+def test_ctrl_c_at_the_prompt_asks_again_and_the_end_of_input_ends_it(capsys):
+    client = Model(reply("Done."))
+    shown = started(capsys, client, KeyboardInterrupt(), "Go.", EOFError(), "unread")
+    assert "Done." in shown and len(client.requests) == 1
+
+
+def test_the_end_of_input_is_no_yes(capsys):
+    command = reply(calls=[("bash", {"command": "touch made"})])
+    client = Model(command, reply("Done."))
+    assert "Done." in started(capsys, client, "Go.", EOFError())
+    assert not Path("made").exists()
+
+
+def run_script(script, typed="", **settings):
+    """(status, stdout, stderr) of a script over the real SDK."""
+    options = {"capture_output": True, "text": True, "input": typed}
+    argv, env = [sys.executable, script], {**os.environ, **settings}
+    done = subprocess.run(argv, check=False, env=env, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_small_works_in_a_terminal_over_the_real_sdk(files):
     stub = Model(reply(calls=[("bash", {"command": "cat long"})]), reply("It is read."))
     with serve(stub) as url:
-        env = {**os.environ, "ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
-        argv, typed = [sys.executable, SCRIPT], f"{RULE}\ny\n\n"
-        done = subprocess.run(
-            argv, check=True, input=typed, env=env, capture_output=True, text=True
-        )
-    (path,) = Path(".transcripts").iterdir()
-    assert "Run 'cat long'? [y/N]" in done.stdout and "It is read." in done.stdout
-    assert len(path.read_text("utf-8").split("\n")) == 5 and not stub.refused
+        keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
+        status, shown, errors = run_script(SCRIPT, f"{RULE}\ny\n", **keys)
+    assert (status, errors, stub.refused) == (0, "", [])
+    assert "Run 'cat long'? [y/N]" in shown and "It is read." in shown
+    assert len(lines_of(Path("transcript.jsonl"))) == 4
 
 
-def test_its_run_shows_each_layer_without_a_package():
-    run = ROOT / "tests/lessons/small_run.py"
-    argv = [sys.executable, "-S", "-E", run]
-    done = subprocess.run(argv, check=True, capture_output=True, text=True, env={})
-    assert re.findall("(?m)^layer (.)", done.stdout) == [*"1123"]
-    assert "requests: 33, refused: 0" in done.stdout
-    assert "typed in them: 33" in done.stdout and "on disk: 30 of 30" in done.stdout
+def test_without_a_key_small_says_so_and_goes_on():
+    status, shown, errors = run_script(SCRIPT, "Go.\nGo on.\n")
+    assert (status, errors) == (0, "") and shown.count("Stopped: TypeError: ") == 2
 
 
-def test_it_is_small():
-    functions = [n for n in ast.parse(SOURCE).body if isinstance(n, ast.FunctionDef)]
-    lesson = [n for n in functions if n.name in LESSON]
-    assert len(SOURCE.split("\n")) - 1 <= 125
-    assert max(n.end_lineno - n.lineno + 1 for n in functions) <= 15
-    assert sum(n.end_lineno - n.lineno + 1 for n in lesson) <= 36
+def test_first_works_over_the_real_sdk(files):
+    thinks = use("read_file", "short", "long", thinking="Hm.")
+    stub = Model(thinks, reply("It is read.", thinking="Well."))
+    with serve(stub) as url:
+        keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
+        status, shown, errors = run_script(FIRST, f"{RULE}\n", **keys)
+    assert (status, shown, errors) == (0, "> It is read.\n", "")
+    assert outputs(*stub.requests[1]["messages"]) == [FILES["short"], FILES["long"]]
+    assert stub.refused == []
+
+
+def run_without_packages(name):
+    argv = [sys.executable, "-S", "-E", ROOT / "tests/lessons" / name]
+    return subprocess.check_output(argv, text=True, env={})
+
+
+def test_the_run_of_first_ends_in_the_refusal():
+    first, second = run_without_packages("first_run.py").split("\n\n")
+    assert first.count("\nrequest") == 2 and first.endswith("With its own name.")
+    assert "refused by the API: prompt is too long: 211517 tokens > 200000" in second
+    assert second.endswith("14 of 24 files were read.\n")
+    assert len((first + second).split("\n")) < 25
+
+
+def test_the_run_of_small_shows_each_layer():
+    shown = run_without_packages("small_run.py")
+    assert re.findall("(?m)^layer (.)", shown) == [*"1123"]
+    assert "requests: 35, refused: 0" in shown
+    assert "typed in them: 35" in shown and "on disk: 32 of 32" in shown
+
+
+@pytest.mark.parametrize("script, most", [(FIRST, 35), (SCRIPT, 140)])
+def test_it_is_small(script, most):
+    source = script.read_text("utf-8")
+    functions = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
+    assert source.count("\n") <= most and max(map(len, source.split("\n"))) <= 88
+    assert max(n.end_lineno - n.lineno + 1 for n in functions) <= 20

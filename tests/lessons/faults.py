@@ -54,7 +54,7 @@ def live(*replies, typed=("Go.",), no_summary=None, **limits):
 
 
 def paste():
-    """A paste is larger than the window | take_turn, reactive_compact | 9"""
+    """A paste is larger than the window | tool_result_budget, preview | 5"""
     _, _, ends = live(typed=["x" * 700_000, "Go on."])
     return f"{ends[0]}; and so at each later prompt: {'too long' in ends[1]}"
 
@@ -66,7 +66,7 @@ def fixed_threshold():
 
 
 def no_summaries():
-    """A model never summarises | compact_history, compact_without_model | 7"""
+    """A model never summarises | auto_compact, compact_without_model | 7"""
     answers, typed = [reply(LONG)] * 20, ["Go on."] * 20
     client, _, _ = live(*answers, typed=typed, no_summary=reply(stop="refusal"))
     return f"{len(client.asked)} of {len(client.requests)} requests ask for one in vain"
@@ -96,12 +96,6 @@ def files():
     client, _, _ = live(use("read_file", *names), use("compact"), reply("Done."))
     back = sum(name in str(client.requests[-1]["messages"]) for name in names)
     return f"of 5 files that were read {back} are there after a summary"
-
-
-def large_results():
-    """A few large results fill T | tool_result_budget | 5"""
-    client, _, _ = live(*reads(write_files(12, 40_000)), reply("Done."))
-    return f"12 reads of 40,000 characters: {len(client.asked)} summaries"
 
 
 def cut_output():
@@ -137,7 +131,7 @@ def japanese():
 
 def passing_error():
     """An error that would pass ends the turn | ask, wait | reference"""
-    client, _, ends = live(ConnectionError("the stream broke"), reply("Done."))
+    client, _, ends = live(ConnectionError("the connection broke"), reply("Done."))
     return f"{ends[0]}, after {len(client.requests)} request"
 
 
@@ -173,7 +167,7 @@ def refusal():
 
 
 def same_id():
-    """A gateway gives an id twice | sendable | 2"""
+    """A gateway gives an id twice | make_fit | 2"""
     call = {"type": "tool_use", "name": "read_file", "input": {}}
     twice = [reply(content=[{**call, "id": "functions.read:0"}], stop="tool_use")] * 2
     _, _, ends = live(*twice, typed=["Go.", "Go on."])
@@ -210,7 +204,6 @@ FAULTS = [
     long_words,
     open_request,
     files,
-    large_results,
     cut_output,
     no_path,
     no_thinking,

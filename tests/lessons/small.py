@@ -1,104 +1,112 @@
-"""A coding agent that forgets on purpose, small and whole: copy it into your own.
-
-Install `anthropic`, set ANTHROPIC_API_KEY, run python3 small.py; an empty line ends it.
-`bash` asks before it runs a command, which may do all that you may; `read_file` reads
-whatever you can. What the person typed is a string, all other content is a list.
-"""
+"""A coding agent that forgets on purpose, small and whole: copy it into your own."""
 
 import json
-import time
+import subprocess
 from pathlib import Path
-from subprocess import TimeoutExpired, run
 
 MODEL = "claude-sonnet-5-5"
 THRESHOLD = 50_000  # tokens; over it, layer 2 summarises
-KEEP_RECENT = 3  # results that layer 1 leaves as they are; at least 1
+KEEP_RECENT = 3  # newest messages with results that stay; at least 1, not seen yet
 MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache anew
 MAX_CHARS = 40_000  # of all results of one reply together
-TRANSCRIPT = Path(f".transcripts/transcript_{time.time_ns()}.jsonl")
-SYSTEM = f"""You write code in {Path.cwd()}. Old tool results are cleared; the tool
-`compact` has the conversation summarised; {TRANSCRIPT} keeps all of it, for grep."""
+TRANSCRIPT = Path("transcript.jsonl")  # one message a line, of all starts in a folder
+SYSTEM = f"You write code in {Path.cwd()}. All that was said is in {TRANSCRIPT}."
 PROMPT = """Do not call a tool. Summarise this conversation, so that you can go on from
-your summary and the user's own messages: what was done, found, decided; what is next."""
-STRING = {"type": "string"}
+your summary and the user's messages: what was done, found, decided; what is next."""
+TEXT = {"type": "string"}
+COMMAND = {"type": "object", "properties": {"command": TEXT}, "required": ["command"]}
+PATH = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
+EMPTY = {"type": "object"}
 TOOLS = [
-    {"name": name, "input_schema": {"type": "object", "properties": {key: STRING}}}
-    for name, key in [("bash", "command"), ("read_file", "path"), ("compact", "focus")]
+    {"name": "bash", "description": "Run a shell command.", "input_schema": COMMAND},
+    {"name": "read_file", "description": "Read a text file.", "input_schema": PATH},
+    {"name": "compact", "description": "Summarise all so far.", "input_schema": EMPTY},
 ]
 
 
 def agent_loop(client, messages):
-    """Work until no tool is called; a call joins the messages only with its result."""
+    """Ask the model and run the tools that it calls, until it calls none."""
     while True:
+        micro_compact(messages)  # layer 1
         if estimate_tokens(messages) > THRESHOLD:
             auto_compact(client, messages)  # layer 2
-        reply, _ = ask(client, messages)
-        micro_compact(messages)  # layer 1: by now the model has seen all of them
-        calls = [block for block in reply if block["type"] == "tool_use"]
+        content, _ = ask(client, messages)
+        calls = [block for block in content if block["type"] == "tool_use"]
         if not calls:
-            messages += [log("assistant", reply)] if reply else []
-            return
-        messages += [log("assistant", reply), log("user", [*run_tools(calls)])]
+            break
+        reply = log("assistant", content)
+        results = log("user", run_tools(calls))
+        messages += [reply, results]  # together, so that no call is without its result
         if any(call["name"] == "compact" for call in calls):
             auto_compact(client, messages)  # layer 3
+    if content:
+        messages.append(log("assistant", content))
 
 
 def micro_compact(messages):
     """Layer 1: old tool results become placeholders, if that frees enough."""
-    blocks = [b for m in messages if type(m["content"]) is list for b in m["content"]]
-    names = {b["id"]: b["name"] for b in blocks if b["type"] == "tool_use"}
-    results = [b for b in blocks if b["type"] == "tool_result"]
-    old = [r for r in results[:-KEEP_RECENT] if len(r["content"]) > 100]
+    lists = [m for m in messages if m["role"] == "user" and type(m["content"]) is list]
+    old = []
+    for message in lists[:-KEEP_RECENT]:
+        for block in message["content"]:
+            if block["type"] == "tool_result" and len(block["content"]) > 100:
+                old.append(block)
     if estimate_tokens(old) >= MIN_SAVINGS:
         for result in old:
-            result["content"] = f"[Previous: used {names[result['tool_use_id']]}]"
+            result["content"] = "[Old result, cleared]"
 
 
 def auto_compact(client, messages):
-    """Layer 2: a summary takes the place of all but what the person typed."""
-    reply, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
-    if reply and stop == "end_turn":  # else there is no summary, and all stays
+    """Layer 2: what the person typed, a string, stays; a summary replaces the rest."""
+    content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
+    if content and stop == "end_turn":  # else it is no summary, and all stays
         title = {"type": "text", "text": "[Conversation compressed] Go on from here:"}
-        typed = [m for m in messages if type(m["content"]) is str]
-        messages[:] = [*typed, log("user", [title, *reply])]
+        typed = [message for message in messages if type(message["content"]) is str]
+        messages[:] = [*typed, log("user", [title, *content])]
 
 
 def estimate_tokens(messages):
-    """A token is about four characters."""
-    return len(json.dumps(messages)) // 4
+    return len(json.dumps(messages)) // 4  # a token is about four characters
 
 
 def ask(client, messages):
-    """The reply without thinking, which a layer would make invalid; why it stopped."""
+    """Ask the model; returns what of its reply can be sent back, and why it stopped."""
     fixed = {"model": MODEL, "max_tokens": 16_000, "system": SYSTEM, "tools": TOOLS}
     cache = {"cache_control": {"type": "ephemeral"}}
-    with client.messages.stream(messages=messages, **fixed, **cache) as stream:
-        reply = stream.get_final_message()
-    kept = "text", reply.stop_reason  # a call counts in a reply that stopped for it
-    blocks = [block.to_dict() for block in reply.content if block.type in kept]
-    print(*[b["text"] for b in blocks if b["type"] == "text"])
-    return [b for b in blocks if b.get("text", "call").strip()], reply.stop_reason
+    reply = client.messages.create(messages=messages, **fixed, **cache)
+    content = []
+    for block in reply.content:  # but no thinking, which a layer would make invalid
+        if block.type == "text" and block.text.strip():
+            print(block.text)
+            content.append({"type": "text", "text": block.text})
+        if block.type == "tool_use" and reply.stop_reason == "tool_use":
+            call = {"type": "tool_use", "id": block.id, "name": block.name}
+            call["input"] = block.input if type(block.input) is dict else {}
+            content.append(call)
+    return content, reply.stop_reason
 
 
 def log(role, content):
-    """A message, which is a line on disk before any layer can touch it."""
+    """Write a message to the transcript, before any layer can touch it; returns it."""
     message = {"role": role, "content": content}
-    TRANSCRIPT.parent.mkdir(exist_ok=True)
     with TRANSCRIPT.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(message, ensure_ascii=False) + "\n")
+        file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\n")
     return message
 
 
 def run_tools(calls):
-    """The result of each call, an error too; together they have at most MAX_CHARS."""
+    """Run each call; returns the results, with at most MAX_CHARS of text together."""
+    results = []
     for call in calls:
         try:
             text = run_tool(call["name"], call["input"]).rstrip() or "(no output)"
-        except (KeyError, OSError, TypeError, ValueError, TimeoutExpired) as error:
-            text = f"Error: {error!r}"
+        except Exception as error:  # noqa: BLE001  the model is told, whatever it is
+            text = f"{type(error).__name__}: {error}"
         if len(text) > MAX_CHARS // len(calls):
             text = f"{text[: MAX_CHARS // len(calls)]}\n[cut: {len(text):,} characters]"
-        yield {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+        results.append(result)
+    return results
 
 
 def run_tool(name, given):
@@ -106,20 +114,27 @@ def run_tool(name, given):
         return Path(given["path"]).read_text(encoding="utf-8", errors="replace")
     if name == "compact":
         return "Summarised before you go on."
+    if name != "bash":
+        return f"There is no tool {name}."
     if input(f"Run {given['command']!r}? [y/N] ") != "y":
         return "The user said no."
     options = {"input": "", "capture_output": True, "errors": "replace", "timeout": 60}
-    done = run(given["command"], shell=True, check=False, **options)
+    done = subprocess.run(given["command"], shell=True, check=False, **options)
     return f"{done.stdout}{done.stderr}\n(exit status {done.returncode})"
 
 
 if __name__ == "__main__":
-    from anthropic import Anthropic, AnthropicError
+    from anthropic import Anthropic
 
     client, messages = Anthropic(), []
-    while (prompt := input("\n> ")).strip():
+    while True:
         try:
+            prompt = input("\n> ")
+            if not prompt.strip():
+                break
             messages.append(log("user", prompt))
             agent_loop(client, messages)
-        except (AnthropicError, KeyboardInterrupt, OSError, ValueError) as error:
-            print(f"Stopped: {error!r}")
+        except EOFError:
+            break
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  ends the turn
+            print(f"Stopped: {type(error).__name__}: {error}")

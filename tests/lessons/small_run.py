@@ -3,8 +3,8 @@
     python3 tests/lessons/small_run.py
 
 No key, no network, no package: the model has a script, and each request is checked by
-the stand-in for the API. It reads 24 files of 9,000 characters one by one, five of
-40,000, then calls `compact` and answers.
+the stand-in for the API. It reads 24 files of 9,000 characters one by one, writes six
+of 40,000, calls `compact`, reads one file more and answers.
 """
 
 import importlib
@@ -22,9 +22,16 @@ from stub import reply
 
 def script():
     """What the model does."""
-    names = naive.write_files(29, 40_000)
-    naive.write_files(24, 9_000)
-    return [*naive.reads(names), naive.use("compact"), reply("Done.")]
+    names = naive.write_files(24, 9_000)
+    text = "A line of code.\n" * 2_500
+    write = {"command": f"cat > new.py <<'END'\n{text}END"}
+    return [
+        *naive.reads(names),
+        *(naive.use("bash", **write) for _ in range(6)),
+        naive.use("compact"),
+        *naive.reads(names[:1]),
+        reply("Done."),
+    ]
 
 
 def watch(name, lines):
@@ -46,7 +53,7 @@ def watch(name, lines):
 def life(lines, **settings):
     """The client after the script, and how many results are in the transcript."""
     importlib.reload(small)
-    vars(small).update(settings)
+    vars(small).update(settings, input=lambda _: "y")
     watch("micro_compact", lines)
     watch("auto_compact", lines)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -66,7 +73,7 @@ def main():
     print(*lines, sep="\n")
     print(f"requests: {len(first)}, refused: {len(client.refused)}")
     print(f"with what the person typed in them: {first.count('Read them all.')}")
-    print(f"results on disk: {saved} of 30")
+    print(f"results on disk: {saved} of 32")
     print(f"in all: {naive.bill(client.usages)}")
     print(f"without layers 1 and 2: {naive.bill(whole.usages)}")
 

@@ -482,7 +482,14 @@ class StubClient:
         self.bodies, self.requests, self.refused, self.too_long = [], [], [], []
         self.info: Any = None  # replaces `model_info`, see wire.py
         self.cached = set()
-        self.messages = SimpleNamespace(stream=lambda **request: Stream(self, request))
+        self.messages = SimpleNamespace(create=self.create, stream=self.stream)
+
+    def stream(self, **request):
+        return Stream(self, request)
+
+    def create(self, **request):
+        with Stream(self, request) as stream:
+            return stream.get_final_message()
 
     def enqueue(self, *replies):
         """Add what the next requests get: a `reply`, an exception, or a function.

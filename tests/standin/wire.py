@@ -101,11 +101,12 @@ def model_answer(stub, model):
 
 
 def message_answer(stub, request):
-    if not request.pop("stream", False):
-        return answer(501, {}, b"only streams are answered here")
+    streamed = request.pop("stream", False)
     given = stub.take(request)
     if isinstance(given, tuple):
         return answer(*given)
+    if not streamed:
+        return answer(200, {}, stub.finish(request, given))
     if isinstance(given, bytes | list):
         return stream([given] if isinstance(given, bytes) else given)
     if isinstance(given, Cut):

@@ -1,0 +1,62 @@
+"""first.py at work: it answers a question, then it is given more than fits.
+
+    python3 tests/lessons/first_run.py
+
+No key, no network, no package: the model has a script, and each request is checked by
+the stand-in for the API, which also counts its tokens.
+"""
+
+import os
+import runpy
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import naive  # which finds the stand-in
+import stub
+from stub import reply
+
+FIRST = Path(__file__).resolve().with_name("first.py")
+
+
+class Model(stub.StubClient):
+    """The stand-in; it prints how large each request is before it checks it."""
+
+    def take(self, request):
+        tokens = stub.count("", request["tools"], request["messages"])
+        print(f"request {len(self.requests) + 1}: {tokens:,} tokens")
+        return super().take(request)
+
+
+def play(question, *replies):
+    """The stand-in, after first.py was started and asked this."""
+    print(f"> {question}")
+    client = Model(*replies)
+    sdk = SimpleNamespace(Anthropic=lambda: client)
+    with patch.dict(sys.modules, anthropic=sdk):
+        try:
+            runpy.run_path(str(FIRST), {"input": lambda _: question})
+        except stub.Refused as error:
+            print(f"refused by the API: {error}")
+    return client
+
+
+def main():
+    """Ask one question that fits the window, and one that does not."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.callback(os.chdir, os.getcwd())
+        os.chdir(folder)
+        names = naive.write_files(24, 48_000)
+        read = naive.use("read_file", names[0])
+        play("How does file_01.txt begin?", read, reply("With its own name."))
+        print()
+        client = play("Compare all 24 files.", *naive.reads(names), reply("Alike."))
+        read = naive.results(client.requests[-1]["messages"])
+        print(f"{len(read)} of 24 files were read.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
