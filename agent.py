@@ -2000,9 +2000,11 @@ def line_editor() -> Any:
 
 
 def complete(text: str, number: int) -> str | None:
-    """A command that begins with this text; where there is none readline takes paths."""
+    """A command, or else a path of the workspace, that begins with this text."""
     found = [command for command in COMMANDS if command.startswith(text)]
-    return found[number] if number < len(found) else None
+    if not text.startswith("/"):
+        found = [f"{path}{'/' * path.is_dir()}" for path in Path().glob(f"{text}*")]
+    return [*found, None][number]
 
 
 def read_prompt(terminal: Terminal, editor: Any) -> str:
