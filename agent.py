@@ -1979,8 +1979,8 @@ def list_conversations(agent: Agent) -> None:
     for number, (path, messages) in zip(range(1, MAX_LISTED + 1), conversations(agent)):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         many = f"{len(messages):,} message{'s' * (len(messages) != 1)}"
-        words = [" ".join(text.split()) for text in words_of(messages)]
-        said = " … ".join([*(text[:40] for text in words[:1]), *words[1:][-1:]])
+        first, *others = words_of(messages) or [""]
+        said = f"{' '.join(first.split())[:40]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {many}: {said}")
     agent.emit("plain", "/resume NUMBER takes one up" if number else "none yet")
 
