@@ -1985,8 +1985,8 @@ def list_conversations(agent: Agent) -> None:
     for number, (path, messages) in zip(range(1, MAX_LISTED + 1), conversations(agent)):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         many = f"{len(messages):,} message{'s' * (len(messages) != 1)}"
-        words = [" ".join(text.split()) for text in words_of(messages)]
-        said = " … ".join([*(text[:40] for text in words[:1]), *words[1:][-1:]])
+        first, *others = words_of(messages) or [""]
+        said = f"{' '.join(first.split())[:40]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {many}: {said}")
     agent.emit("plain", "/resume NUMBER takes one up" if number else "none yet")
 
@@ -2006,9 +2006,11 @@ def line_editor() -> Any:
 
 
 def complete(text: str, number: int) -> str | None:
-    """A command that begins with this text; else readline looks for a path."""
+    """A command, or else a path of the workspace, that begins with this text."""
     found = [command for command in COMMANDS if command.startswith(text)]
-    return found[number] if number < len(found) else None
+    if not text.startswith("/"):
+        found = [f"{path}{'/' * path.is_dir()}" for path in Path().glob(f"{text}*")]
+    return [*found, None][number]
 
 
 def read_prompt(terminal: Terminal, editor: Any) -> str:

@@ -46,7 +46,12 @@ def play(tmp_path, monkeypatch, capsys):
     """play(number) runs the demo in this process: (exit status, stdout, stderr)."""
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
-    return lambda number=0: (program.play_demo(number), *capsys.readouterr())
+
+    def play(number=0):
+        status = program.play_demo(number, program.Terminal(sys.stdout))
+        return status, *capsys.readouterr()
+
+    return play
 
 
 @pytest.fixture
