@@ -207,13 +207,13 @@ def play(layer: str, number: int) -> str:
 
 
 def changes(layer: str, number: int) -> str:
-    """What a step changes in the one before, its title left out; all of the first."""
-    title, new = source(layer, number)
+    """The lines that a step changes in the one before; of the first all lines."""
+    _, new = source(layer, number)
     if number > 0:
         _, old = source(layer, number - 1)
-        new = [*difflib.unified_diff(old, new, n=1, lineterm="")][3:]
+        new = [*difflib.unified_diff(old, new, n=0, lineterm="")][3:]
         new = ["..." if line.startswith("@@") else line.rstrip() for line in new]
-    return "\n".join([f"# {layer}/step{number}.py: {title}", *new])
+    return "\n".join(new)
 
 
 def source(layer: str, number: int) -> tuple[str, list[str]]:
