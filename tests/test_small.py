@@ -273,6 +273,12 @@ def test_a_wrong_call_is_answered(agent, files):
     assert all(re.match(wrong, text) for text in outputs(*messages))
 
 
+def test_what_is_no_text_is_read_as_far_as_it_is(agent, files):
+    read = use("read_file", "bytes", "gone")
+    text, missing = outputs(*live(agent, Model(read, reply("Done.")), RULE))
+    assert text == "\ufffd" * 900 and missing.startswith("FileNotFoundError: ")
+
+
 def test_what_is_no_json_does_not_join_the_conversation(agent):
     for bad in [float("nan"), float("inf"), "\ud800"]:
         odd = 200, {}, json.dumps(use("bash", x=bad)).encode()
