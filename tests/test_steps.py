@@ -51,7 +51,9 @@ def test_a_step_shows_what_it_mends(layer, number):
     assert [words for words in SEEN[layer, number] if words not in shown] == []
 
 
-@pytest.mark.parametrize("layer, number", [key for key in SEEN if key[1] and key != ("layer1", 5)])
+@pytest.mark.parametrize(
+    "layer, number", [key for key in SEEN if key[1] and key != ("layer1", 5)]
+)
 def test_a_step_changes_a_few_lines(layer, number):
     changed = re.findall(r"(?m)^[-+].+", steps.changes(layer, number))
     assert 1 <= len(changed) <= 6

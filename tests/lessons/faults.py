@@ -54,13 +54,13 @@ def live(*replies, typed=("Go.",), no_summary=None, **limits):
 
 
 def paste():
-    """A paste is larger than the window | tool_result_budget, preview | 5"""
+    """A paste is larger than the window | tool_result_budget, preview | 6"""
     _, _, ends = live(typed=["x" * 700_000, "Go on."])
     return f"{ends[0]}; and so at each later prompt: {'too long' in ends[1]}"
 
 
 def fixed_threshold():
-    """T is fixed, the window is not | limits, auto_compact_threshold | 6"""
+    """T is fixed, the window is not | limits, auto_compact_threshold | 4"""
     _, _, ends = live(*reads(write_files(20, 9_000)), window=16_000)
     return f"in a window of 16,000 {ends[0]}"
 
@@ -99,14 +99,14 @@ def files():
 
 
 def cut_output():
-    """The rest of a long output is nowhere | tool_result_budget, preview | 5"""
+    """The rest of a long output is nowhere | tool_result_budget, preview | 6"""
     _, messages, _ = live(use("bash", command="seq 20000"), reply("Done."))
     kept = "19999" in small.TRANSCRIPT.read_text()
     return f"{results(messages)[0]['content'][-24:].strip()}; it is on disk: {kept}"
 
 
 def no_path():
-    """A placeholder has no path | placeholder, save_result | 4"""
+    """A placeholder has no path | placeholder, save_result | 5"""
     files = write_files(16, 9_000)
     script = [use("bash", command=f"cat {name}") for name in files]
     client, _, _ = live(*script, reply("Done."))
@@ -115,7 +115,7 @@ def no_path():
 
 
 def no_thinking():
-    """Thinking is lost between two calls | drop_thinking | 2"""
+    """Thinking is lost between two calls | drop_thinking | 3"""
     names = write_files(3, 160)
     client, _, _ = live(*reads(names, thinking="Hm."), reply("Done.", thinking="Hm."))
     sent = json.dumps(client.requests[-1]["messages"]).count('"thinking"')
@@ -123,7 +123,7 @@ def no_thinking():
 
 
 def japanese():
-    """Japanese is counted 1.6 times | context_tokens | 3"""
+    """Japanese is counted 1.6 times | context_tokens | 4"""
     messages = [{"role": "user", "content": "文脈を圧縮する" * 500}]
     counted = stub.count("", [], messages)
     return f"{small.estimate_tokens(messages):,} tokens; the API counts {counted:,}"
@@ -136,7 +136,7 @@ def passing_error():
 
 
 def stopped_call():
-    """What Ctrl-C stops is forgotten | run_tools, close_calls | 1"""
+    """What Ctrl-C stops is forgotten | run_tools, close_calls | 2"""
 
     def half_done(name, given):
         Path("half.txt").touch()
@@ -149,25 +149,25 @@ def stopped_call():
 
 
 def surrogate():
-    """A lone surrogate cannot be sent | to_bytes | 2"""
+    """A lone surrogate cannot be sent | to_bytes | 3"""
     _, _, ends = live(reply("Done."), typed=["caf\udce9"])
     return ends[0]
 
 
 def cut_answer():
-    """A cut answer passes for whole | nudge | 1"""
+    """A cut answer passes for whole | nudge | 2"""
     client, _, _ = live(reply("The answer is", stop="max_tokens"))
     return f'"The answer is" ends the turn, after {len(client.requests)} request'
 
 
 def refusal():
-    """What the model refused stays | drop_refused | 2"""
+    """What the model refused stays | drop_refused | 3"""
     client, _, _ = live(reply(stop="refusal"), reply("No."), typed=["(bad)", "Go."])
     return f"it is in the next request: {'(bad)' in str(client.requests[1])}"
 
 
 def same_id():
-    """A gateway gives an id twice | make_fit | 2"""
+    """A gateway gives an id twice | make_fit | 3"""
     call = {"type": "tool_use", "name": "read_file", "input": {}}
     twice = [reply(content=[{**call, "id": "functions.read:0"}], stop="tool_use")] * 2
     _, _, ends = live(*twice, typed=["Go.", "Go on."])

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
 import stub
-from stub import StubClient, count, reply
+from stub import StubClient, reply
 
 import agent as program
 
@@ -179,23 +179,6 @@ def append_for_ever(client, messages, before=list):
         if not (calls := ask(client, messages)):
             return
         messages.append(person([run(call) for call in calls]))
-
-
-def chapter_1():
-    """An agent in thirty lines"""
-    names = write_files(16, 48_000)
-    script = [*reads(names), reply("All read.")]
-    first, second, messages = Model(*script), Model(*script), [person("Read all.")]
-    problem = refusal(append_for_ever, first, messages)
-    sent = sum(map(sum, first.usages))
-    _, acted = ours(second, "Read all.")
-    most = max(count("", [], request["messages"]) for request in second.requests)
-    say(f"""
-        naive: 16 files of 48,000 characters are read; nothing is forgotten.
-        API: {problem}
-        damage: file {len(results(messages))} is the last; {sent:,} tokens were sent.
-        ours: all 16 are read; {len(acted)} times old results were cleared.
-        ours: no request had more than {round(most, -3):,} tokens of messages.""")
 
 
 def understood(summary):

@@ -156,10 +156,8 @@ def layers():
     program.auto_compact(auto)
     program.reactive_compact(reactive, too_long)
     budget = program.tool_result_budget(new, agent.max_results, save)
-    snipped = program.snip_compact(old, 12, agent.max_words, agent.transcript)
     return {
         "tool_result_budget": (new, budget),
-        "snip_compact": (old, snipped),
         "micro_compact": (old, program.micro_compact(old, save)),
         "auto_compact": (old, auto.messages),
         "reactive_compact": (old, reactive.messages),
