@@ -13,9 +13,8 @@
     then ask the model, run the tools it calls, and begin again
 
 Everything that ever happened stays on disk in .transcripts/, one JSON object a line.
-The file begins with the lesson: settings, state, the loop and the three layers. What
-comes after layer 3 is plumbing, and you may skip it. README.md is the tutorial. The
-ideas are from others, which are called s06, v5 and s08 here.
+The file begins with the lesson, which ends with layer 3. The rest is plumbing, and you
+may skip it. README.md is the tutorial; s06, v5 and s08 are those the ideas are from.
 
 A message is a plain dict as the Messages API has it: a role, a content, and nothing
 else. A user message whose content is a string was typed by the person. What we add
@@ -79,7 +78,6 @@ MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
 COMPACTABLE_TOOLS = {"bash", "read_file", "write_file", "edit_file", "glob", "grep"}
 NOT_READ_AGAIN = {"bash", "glob", "grep"}  # their results go to disk before they go
 TRANSCRIPT_DIR = Path(".transcripts")
-RESULTS_DIR = Path(".task_outputs/tool-results")
 # A small window cannot hold that much. There T / 3 stands for MAX_RESULTS, and so on:
 # about the share of T that each number is in a window of 200,000.
 SHARES = {"max_results": 3, "max_page": 5, "min_savings": 8, "max_words": 8}
@@ -269,8 +267,8 @@ def tool_result_budget(
     """What is too large goes to disk, and a preview stands for it (s08).
 
     If the results of one message are over `max_tokens` together, each that is over its
-    equal share becomes a preview. So does a typed message that is over it alone. Only
-    what the model has not seen yet is looked at, or what comes from `start` on.
+    equal share becomes a preview; so does a typed message that is over it alone. Only
+    what the model has not seen is looked at, or what comes from `start` on.
     """
     start = unseen(messages) if start is None else start
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
@@ -406,10 +404,9 @@ def summarise(agent: Agent, name: str, gone: list[dict], focus: str | None) -> s
 def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[dict]:
     """What replaces the history, and is a history like any other.
 
-    What the person typed stays as typed messages, the calls whose results are still
-    needed stay as calls with results, and one message with the summary stands for all
-    else. From the most important part on, each gets at most half of the room that is
-    left, so that together they fit.
+    What the person typed stays, the calls whose results are still needed stay, and one
+    message with the summary stands for all else. From the most important part on, each
+    gets at most half of the room that is left, so together they fit.
     """
     gone, tail, room = split_history(agent, keep)
     words, is_open = words_of(gone), in_progress(agent.messages)
@@ -430,10 +427,9 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[dict]:
 def split_history(agent: Agent, keep: int) -> tuple[list[dict], list[dict], int]:
     """(The messages that give way, the tail that stays, tokens of room for the rest).
 
-    The room is half of what T has beside system prompt and tools, so that work goes on
-    for a while; where the API asked (`keep`), three quarters of what there was at most.
-    The tail has the newest `keep` messages, or none if they are too large as previews,
-    too. Where nobody waits for an answer, it is the last one.
+    The room is half of what T has beside system prompt and tools, and where the API
+    asked (`keep`), three quarters of what there was at most. The tail has the newest
+    `keep` messages. If those are too large, or none, it has the last answer.
     """
     messages, room = agent.messages, (agent.threshold - fixed_tokens(agent)) // 2
     start = pair_safe(messages, max(0, len(messages) - keep))
@@ -468,10 +464,7 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
 
 
 def still_needed(messages: list[dict]) -> list[Exchange]:
-    """The calls whose results are still needed, the most important first.
-
-    They are the last plan, each skill that was loaded, and the files read last (v5).
-    """
+    """The last plan, the skills that were loaded, and the files read last (v5)."""
     found: dict[str, dict] = {"todo_write": {}, "load_skill": {}, "read_file": {}}
     for exchange in reversed([*exchanges(messages)]):
         name, given = exchange.call["name"], exchange.call["input"]
@@ -500,8 +493,8 @@ def restore_recent_files(agent: Agent, needed: list, max_tokens: int) -> list[Ex
 def manual_compact(agent: Agent, by_person: bool = False) -> None:
     """The model called `compact`, or the person typed /compact.
 
-    The model's wish waits until enough is new and summaries work. The person's is
-    granted if anything is new, with a note if the API refuses to have it summarised.
+    The model waits until enough is new. The person does not, and gets a note if the API
+    refuses to have the conversation summarised.
     """
     wanted = agent.failures < MAX_FAILURES and enough_is_new(agent)
     if by_person:
@@ -521,8 +514,7 @@ def manual_compact(agent: Agent, by_person: bool = False) -> None:
 def reactive_compact(agent: Agent, error: PromptTooLong, remedies: int = 0) -> int:
     """The API said "prompt is too long" (s08); returns the remedies tried by then.
 
-    What helps is told in the order in which it is tried: to learn that the window is
-    smaller, a summary, a note in its place, an AgentError. The newest messages stay.
+    What is tried, in this order: a smaller window, a summary, a note, an AgentError.
     """
     if MIN_WINDOW <= error.maximum < agent.window:
         vars(agent).update(vars(limits(error.maximum, agent.max_output)))
@@ -740,11 +732,8 @@ def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
 
 def cut_text(text: str, max_tokens: int) -> str:
     """The text in about so many tokens; of a longer one its beginning and its end."""
-    data, whole, max_tokens = (
-        text.encode(errors="replace"),
-        size(text),
-        max(0, max_tokens),
-    )
+    max_tokens = max(0, max_tokens)
+    data, whole = text.encode(errors="replace"), size(text)
     if whole <= max_tokens:
         return text
     most = len(data) * max_tokens // whole  # bytes
@@ -797,6 +786,7 @@ def context_tokens(agent: Agent) -> int:
 
 # ---- the transcript: every message on disk before a layer can touch it ----
 
+RESULTS_DIR = Path(".task_outputs/tool-results")
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -879,9 +869,8 @@ def load(path: Path) -> list[dict]:
                 results = {b["tool_use_id"] for b in blocks(message, "tool_result")}
                 if calls != results:
                     raise ValueError(f"the calls {calls} are answered by {results}")
-                messages.append(
-                    {"role": message["role"], "content": message["content"]}
-                )
+                known = {"role": message["role"], "content": message["content"]}
+                messages.append(known)
         except DAMAGE as error:
             if number < len(lines):
                 text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
@@ -1972,13 +1961,6 @@ def command(agent: Agent, line: str) -> None:
             raise AgentError(f"There is no command {line}: /help lists them.")
 
 
-def is_command(line: str) -> bool:
-    """Whether a line is a command, or is meant as one: /word, and no path."""
-    name = line.split(" ")[0]
-    meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
-    return line in LEAVE or bool(meant)
-
-
 def list_conversations(agent: Agent) -> None:
     """Show the newest conversations of this folder by number, each when it is found."""
     number = 0
@@ -2043,9 +2025,14 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
 
 
 def work_on(agent: Agent, line: str) -> None:
-    """Do what one line asks for, and say what went wrong; EOFError: leave."""
+    """Do what one line asks for, and say what went wrong; EOFError: leave.
+
+    A line that begins with /word is a command, unless there is such a path.
+    """
+    name = line.split(" ")[0]
+    is_path = not re.fullmatch(r"/\w+", name) or os.path.exists(name)
     try:
-        if is_command(line):
+        if line in LEAVE or not is_path:
             command(agent, line)
         else:
             take_turn(agent, line)
@@ -2135,14 +2122,9 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
         agent.emit("note", first_screen(agent))
     if options.resume is not None:
         resume(agent, options.resume)
-    if options.p:
-        answer_once(agent, options.prompt)
-    else:
-        repl(agent, terminal, options.prompt)
-
-
-def answer_once(agent: Agent, prompt: str) -> None:
-    """Print the answer to what is piped in and then the prompt."""
+    prompt = options.prompt
+    if not options.p:
+        return repl(agent, terminal, prompt)
     if not prompt or not sys.stdin.isatty():
         agent.emit("wait", "waiting for the end of what is piped in")
         piped = sys.stdin.buffer.read().decode(errors="replace")

@@ -182,7 +182,7 @@ def run(api, capsys, monkeypatch, tmp_path):
     def go(*argv, stdin="", **settings):
         for name, value in (usual | settings).items():
             monkeypatch.setenv(name, value)
-        (tmp_path / "stdin").write_text(stdin)
+        (tmp_path / "stdin").write_text(stdin, errors="surrogateescape")
         with (tmp_path / "stdin").open() as file:
             monkeypatch.setattr(sys, "stdin", file)
             return program.main([*argv]), *capsys.readouterr()
