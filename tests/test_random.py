@@ -273,11 +273,15 @@ STEPS = st.tuples(TURN, st.sampled_from([*FREE]), st.sampled_from([*LAYERS]))
 
 
 def act(agent, step):
-    """One step; it is taken twice, and the second time changes nothing."""
+    """One step; it is taken twice, and the second time changes nothing.
+
+    Unless a summary failed before: then /compact asks for one again.
+    """
     old = agent.messages
     with suppress(program.AgentError):  # an outage while a summary is asked for
         LAYERS[step](agent)
-    if (once := agent.messages) is not old and step not in GOES_ON:
+    again = step not in GOES_ON and agent.failures == 0
+    if (once := agent.messages) is not old and again:
         with suppress(program.AgentError):
             LAYERS[step](agent)
         assert agent.messages == once, f"{step} twice is not {step} once"
@@ -304,5 +308,6 @@ def test_every_step_leaves_a_sound_conversation(steps, room, keep_recent, max_me
         act(agent, step)
         assert_sound(agent)
         assert before[0] == before[1], "messages were changed in place"
-        if room == 100_000 and step in SUMMARIES:
+        is_note = program.NO_SUMMARY.split("\n")[0] in str(agent.messages)
+        if room == 100_000 and step in SUMMARIES and not is_note:
             assert kept(agent.messages) == kept(before[0])
