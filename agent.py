@@ -61,8 +61,8 @@ CLEAR_WARM = 0.7  # of T; over this old results go, late, since that costs the c
 CLEAR_COLD = 0.25  # of T; the same once the cache is cold, early, since it is free
 CACHE_SECONDS = 300  # how long the API's prompt cache lives after its last use
 KEEP_RECENT = 3  # newest tool results that are never cleared (s06)
-KEEP_TOKENS = 10_000  # nor are those that make up this much
-MIN_SAVINGS = 20_000  # to clear less does not pay (v5), nor to summarise less again
+KEEP_TOKENS = 10_000  # the newest that make up so much are not cleared, either
+MIN_SAVINGS = 20_000  # it does not pay to clear less (v5), or to summarise less anew
 MAX_RESULTS = 50_000  # of all new results of a message (s08: 200,000 characters)
 MAX_PAGE = 12_500  # of one read_file call: four of them are MAX_RESULTS
 MAX_WORDS = 20_000  # of the person's own messages that outlive a compaction
@@ -72,7 +72,7 @@ CLEAR_OVER_CHARS = 100  # a result that is shorter stays, as a placeholder is (s
 MAX_MESSAGES = 0  # over this many, snip_compact cuts the middle out; 0: never
 MAX_FAILURES = 3  # failed summaries in a row that stop the automatic ones (s08)
 MAX_REMEDIES = 2  # for a conversation that the API refuses, until there is a reply
-KEEP_TAIL = 5  # newest messages that stay when the API refuses the conversation (s08)
+KEEP_TAIL = 5  # newest messages that stay if the API refused, or beside a note (s08)
 MAX_RESTORE_FILES = 5  # read again after a compaction, the newest (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
 COMPACTABLE_TOOLS = {"bash", "read_file", "write_file", "edit_file", "glob", "grep"}
@@ -243,7 +243,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[dict]:
 
 
 def layer_1(agent: Agent) -> None:
-    """Three steps, in s08's order; each saves what it takes, so none can lose it."""
+    """Three steps, in s08's order; what they take is saved, or can be read again."""
     messages = tool_result_budget(agent.messages, agent.max_results, save_result)
     replace_history(agent, "tool_result_budget", "too large, saved", messages)
     most = agent.max_messages, agent.max_words
@@ -346,7 +346,7 @@ def auto_compact(agent: Agent) -> None:
 
 
 def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
-    """Whether a summary replaced the history, all but the newest `keep` messages.
+    """Whether the history gave way, all but the newest `keep` messages, to a summary.
 
     Raises AgentError where the API gives no reply: that says nothing about summaries.
     """
@@ -393,7 +393,7 @@ def summarise(agent: Agent, name: str, gone: list[dict], focus: str | None) -> s
     most = min(agent.threshold, 4 * agent.max_output) // 8  # the reply must hold it
     prompt = user(SUMMARY_PROMPT.format(tokens=most, focus=focus))
     reply = ask_for_less(agent, gone, prompt)
-    text = re.sub(r"(?s)\A\s*<analysis>.*?</analysis>", "", text_of(reply.message))
+    text = re.sub(r"(?s)<analysis>.*?</analysis>", "", text_of(reply.message), count=1)
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
     done = reply.stop in ("end_turn", "stop_sequence")
     if not done or not summary or blocks(reply.message, "tool_use"):
@@ -414,7 +414,7 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[dict]:
     request = cut_text(request, room // 2)
     room -= size(request)
     shown = quote("summary", cut_text(summary, room // 2))
-    state = OPEN if is_open else DONE
+    state = OPEN if request else DONE
     text = COMPRESSED.format(path=agent.transcript, state=state, summary=shown)
     room -= size(text)
     words = fit_words(words, min(agent.max_words, room // 2))
@@ -428,7 +428,7 @@ def split_history(agent: Agent, keep: int) -> tuple[list[dict], list[dict], int]
     """(The messages that give way, the tail that stays, tokens of room for the rest).
 
     The room is half of what T has beside system prompt and tools, and where the API
-    asked (`keep`), three quarters of what there was at most. The tail has the newest
+    asked (`keep`), at most three quarters of what there was. The tail has the newest
     `keep` messages. If those are too large, or none, it has the last answer.
     """
     messages, room = agent.messages, (agent.threshold - fixed_tokens(agent)) // 2
@@ -481,9 +481,10 @@ def restore_recent_files(agent: Agent, needed: list, max_tokens: int) -> list[Ex
     for exchange in needed:
         room = min(max_tokens - size(exchange.call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # else not even its beginning would fit
-            text = cut_text(called_again(agent, exchange), room)
+            result = called_again(agent, exchange)
+            text = cut_text(result["content"], room)
             max_tokens -= size(exchange.call) + size(text)
-            restored.append(exchange._replace(result=tool_result(exchange.call, text)))
+            restored.append(exchange._replace(result={**result, "content": text}))
     return restored
 
 
@@ -493,8 +494,7 @@ def restore_recent_files(agent: Agent, needed: list, max_tokens: int) -> list[Ex
 def manual_compact(agent: Agent, by_person: bool = False) -> None:
     """The model called `compact`, or the person typed /compact.
 
-    The model waits until enough is new. The person does not, and gets a note if the API
-    refuses to have the conversation summarised.
+    The model's wish is dropped if too little is new. The person gets at least a note.
     """
     wanted = agent.failures < MAX_FAILURES and enough_is_new(agent)
     if by_person:
@@ -705,15 +705,15 @@ def is_preview(text: str) -> bool:
     return text.startswith("<persisted-output>") and size(text) < 2 * PREVIEW_TOKENS
 
 
-def called_again(agent: Agent, exchange: Exchange) -> str:
-    """What a call returns now, or why it fails; of a plan, what it returned."""
-    if exchange.call["name"] == "todo_write":
-        return exchange.result["content"]
+def called_again(agent: Agent, exchange: Exchange) -> dict:
+    """The result of a call if it were made now; of a plan, the one that it had."""
+    call = exchange.call
+    if call["name"] == "todo_write":
+        return exchange.result
     try:
-        handler = TOOLS[exchange.call["name"]].handler
-        return redact(handler(agent, **exchange.call["input"]))
+        return tool_result(call, TOOLS[call["name"]].handler(agent, **call["input"]))
     except (ToolError, OSError, ValueError, TypeError) as error:
-        return f"({error})"
+        return tool_result(call, f"({error})", is_error=True)
 
 
 def drop_thinking(messages: list[dict], start: int = 0) -> list[dict]:
@@ -1397,8 +1397,9 @@ def start_session(argv: list[str], stdin: Any) -> Any:
 
 
 def clean(output: bytes | bytearray) -> str:
-    """What a terminal would show of an output in the end, without keys: no escape
-    sequences, and of an overwritten line only its last state.
+    """What a terminal would show of an output in the end, and no API key.
+
+    Escape sequences are left out, and of an overwritten line all but its last state.
     """
     text = re.sub(ESCAPE, "", redact(output.decode(errors="replace")))
     return re.sub(r"(?m)^.*\r", "", re.sub(r"\r+(?=\n|\Z)", "", text))

@@ -260,6 +260,7 @@ CALL = [("bash", {"command": "touch called"})]
         (WELL, {"stop": "stop_sequence"}, "All is well."),
         (WELL, {"thinking": "a <summary>thought</summary>"}, "All is well."),
         (f"<analysis>a <summary> of it</analysis>{WELL}", {}, "All is well."),
+        (f"Well: <analysis>a <summary> of it</analysis>{WELL}", {}, "All is well."),
         ("<summary>\nTwo\n\nparts\n</summary>", {}, "Two\n\nparts"),
         ("<analysis>a</analysis><summary>b</analysis></summary>", {}, "b</analysis>"),
         ("<summary>a <summary> b</summary></summary>", {}, r"a <summary> b<\/summary>"),
@@ -435,14 +436,22 @@ def test_the_request_in_progress_stays_whole_up_to_half_of_the_room(
 def test_they_are_found_again_in_the_same_order_and_are_as_they_are_now(long, skill):
     skill("birds", "Count the birds twice.")
     agent = long(*[SUMMARY, reply(BODY)] * 3, before=needed())
-    Path("b.py").unlink()
     for number in range(3):
         Path("a.py").write_text(f"version {number}")
         program.take_turn(agent, "Go on.")
         calls = left(agent.messages).calls
         assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", PLAN]
         assert calls[0][1] == f"version {number}" and "birds twice" in calls[2][1]
-        assert "b.py" in calls[1][1] and "text of b" not in calls[1][1]
+
+
+def test_a_file_that_was_deleted_is_said_to_be_once_and_then_makes_room(long):
+    agent = long(*[SUMMARY, reply(BODY)] * 2, before=needed())
+    Path("b.py").unlink()
+    program.take_turn(agent, "Go on.")
+    calls = dict(left(agent.messages).calls[:2])
+    assert "no file b.py" in calls["b.py"] and "the text of a" in calls["a.py"]
+    program.take_turn(agent, "Go on.")
+    assert [asked for asked, _ in left(agent.messages).calls] == ["a.py", PLAN]
 
 
 def test_five_files_stay_those_read_last_each_once(rebuilt):

@@ -246,6 +246,16 @@ def test_a_request_older_than_the_newest_messages_is_the_last_of_the_words(make)
     assert tail == steps[2:]
 
 
+def test_a_request_among_the_newest_messages_is_not_said_to_stand_above(make):
+    asked = typed("List the docs.")
+    before = history(did(BODY), said("Yes."), asked, did("a"), said("Listed."))
+    agent = make(TOO_LARGE, SUMMARY, reply("Done."), messages=before)
+    take_turn(agent, "Count the birds.")
+    words, summary, _, tail = left(agent.client.requests[-1]["messages"])
+    assert words == ["Go."] and program.DONE in summary
+    assert tail[-1]["content"] == "Count the birds."
+
+
 @pytest.mark.parametrize("failures, tried", [(0, [NO_SUMMARY]), (3, [])])
 def test_if_the_summary_fails_or_the_breaker_is_open_it_goes_without_the_model(
     worked, failures, tried
