@@ -486,28 +486,6 @@ def test_the_real_sdk_makes_the_same_pieces_and_message_of_it(given):
         assert "".join(pieces) == "hmthree little pieces 三" and len(pieces) > 2
 
 
-@pytest.mark.parametrize(
-    "kept, cleared, left, requests",
-    [
-        (6_000, 10_000, 2_000, 24),  # 8,000 written anew, 8,000 saved each time
-        (1_000, 21_000, 1_000, 2.4),  # 2,000 and 20,000
-        (45_000, 24_000, 1_000, 48),  # 46,000 and 23,000
-    ],
-)
-def test_a_clearing_pays_after_24_times_what_was_seen_over_what_is_freed(
-    kept, cleared, left, requests
-):
-    old, new = (
-        [assistant(text("x" * int(n * stub.BYTES_PER_TOKEN))) for n in (kept, last)]
-        for last in (cleared, left)
-    )
-    assert stub.pays_after(old, new) == pytest.approx(requests, rel=0.05)
-    unread = user("x" * 200_000)  # is written to the cache either way
-    assert stub.pays_after([*old, unread], [*new, unread]) == pytest.approx(
-        requests, rel=0.05
-    )
-
-
 # --- The server ---
 
 

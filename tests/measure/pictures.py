@@ -375,10 +375,10 @@ def was_read(x, y, wide):
 
 def paid_back(old, new):
     """What the next requests cost with a clearing and without: where the lines cross."""
-    wait = stub.pays_after(old, new)
     kept = program.estimate_tokens(new[: program.unseen(new)])
     freed = program.estimate_tokens(old) - program.estimate_tokens(new)
     anew = (stub.CACHE_WRITE - stub.CACHE_READ) * kept
+    wait = anew / (stub.CACHE_READ * freed)
     last, each = round(2 * wait), stub.CACHE_READ * (kept + freed)
     courses = {  # the price at once, the price of each request, and how it is drawn
         "not cleared": (0, each, TEXT, "2 3"),

@@ -593,19 +593,6 @@ def look_up(body, cached):
     return read, marked, size
 
 
-def pays_after(old, new):
-    """After how many requests a clearing has paid for the cache that it rewrites.
-
-    The API looks at most LOOK_BACK positions back for what it has cached, and a clearing
-    begins further back. So all that the model had seen is written once more, and what
-    was freed is read no more.
-    """
-    ours = [at for at, message in enumerate(new) if message["role"] == "assistant"]
-    rewritten = count("", [], new[: ours[-1] + 1])
-    freed = max(1, count("", [], old) - count("", [], new))
-    return (CACHE_WRITE - CACHE_READ) * rewritten / (CACHE_READ * freed)
-
-
 def cache_order(body):
     """`(type, part)` of each part, in the order in which the prompt cache matches."""
     yield "", body["model"]
