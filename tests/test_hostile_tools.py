@@ -442,11 +442,20 @@ def test_no_program_that_a_repository_names_is_run(use, repository, setting):
     assert "a.py" in answer and not Path("ran").exists()
 
 
-def test_one_limit_of_time_is_for_the_listing_and_for_the_search(error_of, monkeypatch):
+SLOW = [("git", "glob", "**/*.py"), ("git", "grep", "x"), ("xargs", "grep", "x")]
+
+
+@pytest.mark.parametrize("slow, name, pattern", SLOW)
+def test_one_limit_of_time_is_for_the_listing_and_for_the_search(
+    error_of, monkeypatch, slow, name, pattern
+):
     lay_out("a/b/c.py")
-    monkeypatch.setattr(program, "SEARCH_SECONDS", 0)
-    for name, given in (("glob", {"pattern": "**/*.py"}), ("grep", {"pattern": "x"})):
-        assert "narrow the path" in error_of(name, **given)
+    (fake := Path("../bin", slow)).parent.mkdir()
+    fake.write_text("#!/bin/sh\nexec sleep 600\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent.resolve()}:{os.environ['PATH']}")
+    monkeypatch.setattr(program, "SEARCH_SECONDS", 0.5)
+    assert "narrow the path" in error_of(name, pattern=pattern)
 
 
 @pytest.mark.parametrize("git", ["no git", "no repository", "all is ignored"])

@@ -123,7 +123,7 @@ def no_thinking():
 
 
 def japanese():
-    """Japanese is counted 1.6 times | context_tokens | 4"""
+    """Japanese is escaped, and so counted 1.6 times | context_tokens | 4"""
     messages = [{"role": "user", "content": "文脈を圧縮する" * 500}]
     counted = stub.count("", [], messages)
     return f"{small.estimate_tokens(messages):,} tokens; the API counts {counted:,}"
@@ -136,7 +136,7 @@ def passing_error():
 
 
 def stopped_call():
-    """What Ctrl-C stops is forgotten | run_tools, close_calls | 2"""
+    """What Ctrl-C stops is forgotten | run_tools, close_calls | -"""
 
     def half_done(name, given):
         Path("half.txt").touch()
@@ -149,25 +149,25 @@ def stopped_call():
 
 
 def surrogate():
-    """A lone surrogate cannot be sent | to_bytes | 3"""
+    """A lone surrogate cannot be sent | to_bytes | -"""
     _, _, ends = live(reply("Done."), typed=["caf\udce9"])
     return ends[0]
 
 
 def cut_answer():
-    """A cut answer passes for whole | nudge | 2"""
+    """A cut answer passes for whole | nudge | -"""
     client, _, _ = live(reply("The answer is", stop="max_tokens"))
     return f'"The answer is" ends the turn, after {len(client.requests)} request'
 
 
 def refusal():
-    """What the model refused stays | drop_refused | 3"""
+    """What the model refused stays | drop_refused | -"""
     client, _, _ = live(reply(stop="refusal"), reply("No."), typed=["(bad)", "Go."])
     return f"it is in the next request: {'(bad)' in str(client.requests[1])}"
 
 
 def same_id():
-    """A gateway gives an id twice | make_fit | 3"""
+    """A gateway gives an id twice | make_fit | -"""
     call = {"type": "tool_use", "name": "read_file", "input": {}}
     twice = [reply(content=[{**call, "id": "functions.read:0"}], stop="tool_use")] * 2
     _, _, ends = live(*twice, typed=["Go.", "Go on."])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 MODEL = "claude-sonnet-5-5"
 THRESHOLD = 50_000  # tokens; over it, layer 2 summarises
-KEEP_RECENT = 3  # newest messages with results that stay; at least 1, not seen yet
+KEEP_RECENT = 3  # newest messages with results that stay: at least the unseen one
 MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache anew
 MAX_CHARS = 40_000  # of all results of one reply together
 TRANSCRIPT = Path("transcript.jsonl")  # one message a line, of all starts in a folder
