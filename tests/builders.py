@@ -1,5 +1,6 @@
 """What tests are made of: messages, what is in them, and what an agent does."""
 
+import copy
 import itertools
 import json
 import os
@@ -109,6 +110,14 @@ def outputs(*messages):
 def texts(message):
     """The texts of a message, block by block."""
     return [block["text"] for block in stub.blocks(message["content"])]
+
+
+def shape(messages):
+    """Messages without what layer 1 changes in memory alone: results and thinking."""
+    new = drop_thinking(copy.deepcopy(messages))
+    for result in results(*new):
+        del result["content"]
+    return new
 
 
 def roles(messages):
