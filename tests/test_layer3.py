@@ -8,7 +8,6 @@ from builders import (
     READ,
     SUMMARY,
     TOO_LARGE,
-    any_answer,
     asks_for_summary,
     did,
     fails,
@@ -347,13 +346,6 @@ def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(
     assert len(client.too_long) <= 2 and len(summaries(agent)) <= 8
 
 
-@pytest.mark.parametrize("window", [6_000, 8_000, 11_000])
-def test_a_window_that_is_smaller_than_we_think_is_recovered_from(worked, window):
-    agent = worked(client=StubClient(*[any_answer] * 9, window=window))
-    assert take_turn(agent, "Second wish.") == "Fine." and agent.window == window
-    assert 0 < len(agent.client.too_long) < len(agent.client.requests)
-
-
 # in the window there is no room for a reply of 16,384 tokens, but for a shorter one
 NO_ROOM = (
     "This model's maximum context length is 16384 tokens and your request has 900 "
@@ -378,16 +370,6 @@ def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
     agent = worked(refused, SUMMARY, reply("Done."))
     window = agent.window
     assert take_turn(agent, "Go on.") == "Done." and agent.window == window
-
-
-def test_a_subagent_learns_a_smaller_window_too(make):
-    Path("notes.txt").write_text("a line of notes\n" * 2_000)
-    reads = [reply(calls=[READ]) for _ in range(3)]
-    task = reply(calls=[("task", {"description": "look", "prompt": "Read it thrice."})])
-    client = StubClient(task, *reads, *[any_answer] * 9, window=20_000)
-    agent = make(client=client, clear_above=999_999)
-    assert take_turn(agent, "Have it read.") == "Fine."
-    assert len(client.too_long) <= 2
 
 
 # --- The request for the summary is itself too long ---

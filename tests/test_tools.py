@@ -44,12 +44,8 @@ TYPES += ["edit_file replace_all boolean", "todo_write items array"]
 @pytest.mark.parametrize("words", TYPES)
 def test_a_property_has_the_type_that_the_handler_takes(words):
     name, key, type = words.split()
-    assert TOOLS[name].schema["input_schema"]["properties"][key]["type"] == type
-
-
-def test_the_input_of_every_tool_is_an_object():
-    types = [tool.schema["input_schema"]["type"] for tool in TOOLS.values()]
-    assert {*types} == {"object"}
+    schema = TOOLS[name].schema["input_schema"]
+    assert (schema["type"], schema["properties"][key]["type"]) == ("object", type)
 
 
 # --- One call ---
@@ -632,28 +628,25 @@ def test_a_subagent_is_summarised_as_the_agent_is_which_is_not(make, event):
 
 
 FAILURES = {
-    "an error of the API": ("Look.", [api_error(400, "no such thing")]),
-    "a refusal": ("Look.", [reply(stop="refusal")]),
-    "an empty prompt": (" \n", []),
+    "no such thing": ("Look.", [reply(calls=[BASH]), api_error(400, "no such thing")]),
+    "refuses to answer": ("Look.", [reply(stop="refusal")]),
+    "message is empty": (" \n", []),
 }
 
 
-@pytest.mark.parametrize("prompt, failure", FAILURES.values(), ids=FAILURES)
-def test_a_subagent_that_fails_or_has_no_prompt_is_an_error(make, prompt, failure):
+@pytest.mark.parametrize("why", FAILURES)
+def test_a_subagent_that_fails_is_an_error_that_says_why_and_where_its_work_is(
+    make, why
+):
+    prompt, failure = FAILURES[why]
     task = ("task", {"description": "count", "prompt": prompt})
     agent = make(reply(calls=[task]), *failure, reply("I see."))
     assert take_turn(agent, "How many?") == "I see."
     [result] = agent.messages[-2]["content"]
-    assert result["is_error"] is True and result["content"].strip()
+    assert result["is_error"] is True and why in result["content"]
+    where = subtranscript() if failure else ".transcripts"
+    assert f"What it did is in {where}" in result["content"]
     assert len(agent.client.requests) == 2 + len(failure)
-
-
-def test_of_a_subagent_that_dies_the_model_is_told_where_its_work_is(make):
-    work = reply(calls=[BASH]), api_error(400, "no such thing")
-    agent = make(reply(calls=[TASK]), *work, reply("I see."))
-    take_turn(agent, "How many?")
-    [error] = outputs(*agent.messages)
-    assert "no such thing" in error and str(subtranscript()) in error
 
 
 def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken_glob):
