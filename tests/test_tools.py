@@ -5,7 +5,18 @@ import re
 from pathlib import Path
 
 import pytest
-from builders import BASH, SUMMARY, TASK, call, lines_of, outputs, roles, shown, typed
+from builders import (
+    BASH,
+    NO_SUMMARY,
+    SUMMARY,
+    TASK,
+    call,
+    lines_of,
+    outputs,
+    roles,
+    shown,
+    typed,
+)
 from stub import api_error, reply
 
 import agent as program
@@ -625,6 +636,14 @@ def test_a_subagent_is_summarised_as_the_agent_is_which_is_not(make, event):
     assert shown(agent, "error") == [] and agent.focus is None
     events = [e["event"] for e in lines_of(subtranscript()) if "event" in e]
     assert events == [event] and len(agent.messages) == 4
+
+
+def test_of_a_summary_that_a_subagent_did_not_get_it_is_said_whose_it_was(make):
+    work = reply(calls=[BASH, ("compact", {})]), NO_SUMMARY, reply("There are 3.")
+    agent = make(reply(calls=[TASK]), *work, reply("Thanks."), min_savings=0)
+    assert take_turn(agent, "How many?") == "Thanks."
+    [error] = shown(agent, "error")
+    assert error.startswith("look: [compact] failed")
 
 
 FAILURES = {
