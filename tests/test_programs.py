@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,19 @@ def test_the_program_names_its_own_packages_as_requirements_txt_does():
     required = (TESTS.parent / "requirements.txt").read_text("utf-8").split()
     assert ast.literal_eval(fields["dependencies"]) == required
     assert fields["requires-python"] == '">=3.10"'
+
+
+SAY_IT = {"MODEL_ID", "COMPACTABLE_TOOLS", "TRANSCRIPT_DIR"}
+
+
+def test_each_constant_is_set_once_and_used_and_each_setting_is_explained():
+    source = (TESTS.parent / "agent.py").read_text("utf-8")
+    names = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)]
+    used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    found = re.findall(r"(?m)^([A-Z][A-Z_0-9]*)(?:: .*)? = ", source)
+    assert [name for name in found if name not in used] == []
+    assert len(found) == len({*found}) > 80
+    settings = re.search(r"(?ms)^# ---- settings.*?(?=^# ---- the state)", source)[0]
+    for before, line in pairwise(settings.splitlines()):
+        if re.match(r"[A-Z]\w+ = ", line) and line.split()[0] not in SAY_IT:
+            assert "  # " in line or before.startswith("# "), line
