@@ -103,9 +103,8 @@ def test_a_fault_that_passes_costs_waits_and_not_a_word(wired, pauses, case):
     assert goes_on(agent)
 
 
-@pytest.mark.parametrize("case", PASSING)
-def test_five_tries_with_growing_pauses_and_then_one_clear_line(wired, pauses, case):
-    agent = wired(*[PASSING[case][0]] * 9)
+def test_five_tries_with_growing_pauses_and_then_one_clear_line(wired, pauses):
+    agent = wired(*[api_error(529, "Overloaded")] * 9)
     fails(agent, "Hi")
     assert len(agent.client.requests) == 5
     assert len(pauses) == 4 and all(a < b for a, b in itertools.pairwise(pauses))
@@ -362,28 +361,20 @@ TOO_LONG = {
     "input length and `max_tokens` exceed context limit: 198240 + 16384 > 200000, "
     "decrease input length or `max_tokens` and try again": 198240,
     "Input is too long for requested model.": 0,
-    "The model returned the following errors: Input is too long": 0,
     "This model's maximum context length is 8192 tokens. However, your messages "
     "resulted in 10531 tokens. Please reduce the length of the messages.": 8192,
     "Your input exceeds the context window of this model. Adjust your input.": 0,
     "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted "
     "in 300120 tokens. Please reduce the length of the messages.": 272000,
     "litellm.ContextWindowExceededError: BadRequestError: OpenAIException": 0,
-    "This model's maximum context length is 32768 tokens. However, you requested 56384 "
-    "tokens (40000 in the messages, 16384 in the completion).": 32768,
     "You passed 33000 input tokens and requested 16384 output tokens. However, the "
     "model's context length is only 32768 tokens, resulting in a maximum input length "
     "of 16384 tokens.": 32768,
     "The decoder prompt (length 40961) is longer than the maximum model length of "
     "32768. Make sure that `max_model_len` is no smaller than the number of text "
     "tokens.": 32768,
-    "The input (40123 tokens) is longer than the model's context length (32768 "
-    "tokens).": 32768,
-    "Requested token count exceeds the model's maximum context length of 32768 tokens. "
-    "You requested a total of 50000 tokens: 33616 from the input.": 32768,
     "request (37924 tokens) exceeds the available context size (32768 tokens), try "
     "increasing it": 32768,
-    "the request exceeds the available context size, try increasing it": 0,
     "The input token count (1196265) exceeds the maximum number of tokens allowed "
     "(1048575).": 1048575,
     "This model's maximum prompt length is 131072 but the request contains 537812 "
@@ -392,22 +383,14 @@ TOO_LONG = {
     "maximum context length": 32768,
     "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens "
     "and 16384 `max_new_tokens`": 8193,
-    "Please reduce the length of the messages. code: context_length_exceeded": 0,
     "Please reduce the length of the messages or completion. Current length is 9512 "
     "while limit is 8192. context_length_exceeded": 8192,
     "Range of input length should be [1, 30720]": 30720,
     "Prompt exceeds max length": 0,
     "too many tokens: total number of tokens in the prompt cannot exceed 4081 - "
     "received 5200. Try using a shorter prompt.": 4081,
-    "This endpoint's maximum context length is 131072 tokens. However, you requested "
-    "about 137000 tokens (120616 of text input, 16384 in the output).": 120616,
-    "prompt token count of 130000 exceeds the limit of 128000": 128000,
     "Invalid request: Your request exceeded model token limit: 131072": 131072,
     "invalid params, context window exceeds limit (2013)": 0,
-    "Trying to keep the first 9100 tokens when context the overflows. However, the "
-    "model is loaded with context length of only 8192 tokens": 8192,
-    "the input length exceeds the context length": 0,
-    "The prompt is too long: 140000, model maximum context length: 131071": 131071,
 }
 
 
