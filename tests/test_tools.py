@@ -547,6 +547,7 @@ def tree():
         ("src/{b.py,deep/*.py}", ["src/b.py", "src/deep/c.py"]),
         ("{src/{b,x},a}.{py,txt}", ["a.py", "src/b.py"]),
         ("src/deep", ["src/deep/"]),
+        ("s*", ["src/"]),
     ],
 )
 def test_glob_lists_what_matches_in_order(use, tree, pattern, names):
