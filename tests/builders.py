@@ -17,7 +17,6 @@ LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # all of what takes minutes
 
 SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
 LONG = "A long answer. " * 2_600  # brings the context over that threshold
-HALF = LONG[: len(LONG) // 2]
 
 READ = ("read_file", {"path": "notes.txt"})
 WRITE = ("write_file", {"path": "made.txt", "content": "made"})

@@ -372,26 +372,6 @@ def test_first_works_over_the_real_sdk(files):
     assert stub.refused == []
 
 
-def run_without_packages(name):
-    argv = [sys.executable, "-S", "-E", ROOT / "tests/lessons" / name]
-    return subprocess.check_output(argv, text=True, env={})
-
-
-def test_the_run_of_first_ends_in_the_refusal():
-    first, second = run_without_packages("first_run.py").split("\n\n")
-    assert first.count("\nrequest") == 2 and first.endswith("With its own name.")
-    assert "refused by the API: prompt is too long: 211517 tokens > 200000" in second
-    assert second.endswith("14 of 24 files were read.\n")
-    assert len((first + second).split("\n")) < 25
-
-
-def test_the_run_of_small_shows_each_layer():
-    shown = run_without_packages("small_run.py")
-    assert re.findall("(?m)^layer (.)", shown) == [*"1123"]
-    assert "requests: 35, refused: 0" in shown
-    assert "typed in them: 35" in shown and "on disk: 32 of 32" in shown
-
-
 @pytest.mark.parametrize("script, most", [(FIRST, 35), (SCRIPT, 140)])
 def test_it_is_small(script, most):
     source = script.read_text("utf-8")
