@@ -313,7 +313,7 @@ def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seco
 
 
 def test_while_a_command_runs_its_newest_line_is_reported(make):
-    waited, seen = [], "printf 'one\n'; sleep 0.7; printf 'two\rthree'; sleep 0.7"
+    waited, seen = [], "printf 'one\n'; sleep 0.3; printf 'two\rthree'; sleep 0.3"
     agent = make(emit=lambda *event: waited.append(event))
     run_tool(agent, call("bash", command=seen))
     lines = [text for style, text in waited if style == "wait"]
