@@ -104,7 +104,7 @@ class Lines:
     FILES = ("append", "own_folder", "save", "save_result")
 
     def __init__(self, act=None, at=-1):
-        self.act, self.at, self.passed = act, at, []
+        self.act, self.at, self.passed, self.stopped = act, at, [], False
 
     def __call__(self, frame, event, argument):
         code = frame.f_code
@@ -142,6 +142,8 @@ def live(folder, lines):
         sys.settrace(lines)
         try:
             play(agent)
+        except KeyboardInterrupt:
+            lines.stopped = True
         finally:
             sys.settrace(None)
             program.commit = commit
@@ -150,14 +152,13 @@ def live(folder, lines):
 
 def play(agent):
     """All turns; what ends one with a clear line does not end the others."""
-    with suppress(KeyboardInterrupt):
-        for number, (text, replies) in enumerate(script().items()):
-            if number == TURNS:
-                resume(agent, "1")
-            agent.client.queue.clear()
-            agent.client.enqueue(*replies)
-            with suppress(AgentError):
-                take_turn(agent, text)
+    for number, (text, replies) in enumerate(script().items()):
+        if number == TURNS:
+            resume(agent, "1")
+        agent.client.queue.clear()
+        agent.client.enqueue(*replies)
+        with suppress(AgentError):
+            take_turn(agent, text)
 
 
 def signalled(number):
@@ -276,14 +277,17 @@ def test_after_sigkill_at_any_line_the_conversation_goes_on(passed, tmp_path):
 
 
 def test_ctrl_c_at_any_line_leaves_a_valid_conversation(passed, tmp_path):
-    places = [*dict.fromkeys(passed)]
+    ends = "conversations"  # a generator: Python drops what comes as one is closed
+    places = [place for place in dict.fromkeys(passed) if place[0] != ends]
     assert len(places) > 200
 
     def all_of_them():
         for place in places[::EVERY]:
             folder, at = tmp_path / f"{place[0]}{place[1]}", passed.index(place)
+            lines = Lines(signalled(signal.SIGINT), at)
             try:
-                check(live(folder, Lines(signalled(signal.SIGINT), at)))
+                check(live(folder, lines))
+                assert lines.stopped
             except BaseException as error:
                 raise AssertionError(f"stopped at {place}") from error
 
