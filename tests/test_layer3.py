@@ -316,13 +316,13 @@ def test_refused_whatever_is_left_out_it_is_one_clear_error_and_nothing_is_lost(
 def test_a_smaller_window_cuts_limits_rules_results_and_what_was_typed(make):
     Path("AGENTS.md").write_text("Be good and careful.\n" * 1_200)
     large = [typed(sized(6_000)), *did(sized(6_000)), *did("short")]
-    agent = make(huge(30_000, 16_000), reply("Done."), messages=history(large))
+    agent = make(huge(30_000, 16_000), reply("Done."), messages=large)
     assert program.agent_loop(agent) == "Done." and summaries(agent) == []
     expected = vars(program.limits(16_000, 5_333))
     assert vars(agent) | expected == vars(agent) and agent.max_results == 2_666
     words, request = program.words_of(agent.messages), outputs(*agent.messages)
-    assert program.is_preview(words[1]) and program.is_preview(request[0])
-    assert request[1] == "short" and words[0] == "Go."
+    assert program.is_preview(words[0]) and program.is_preview(request[0])
+    assert request[1] == "short"
     assert program.size(agent.system["AGENTS.md"]) < 1_100
     assert len(agent.client.requests) == 2
 
