@@ -151,12 +151,17 @@ def test_compact_asks_again_after_a_summary_that_failed(worked, failures):
 
 
 @pytest.mark.parametrize(
-    "refusal",
-    [TOO_LARGE, TOO_LONG, api_error(400, "reasoning extraction"), api_error(422, "No")],
+    "refusal, told",
+    [
+        (TOO_LARGE, []),
+        (TOO_LONG, []),
+        (api_error(400, "reasoning extraction"), ["[compact] reasoning extraction."]),
+        (api_error(422, "No"), ["[compact] No."]),
+    ],
     ids=str,
 )
 def test_where_the_api_refuses_that_request_a_note_takes_the_summarys_place(
-    worked, refusal
+    worked, refusal, told
 ):
     agent = worked(*[refusal] * 9)
     command(agent, "/compact")
@@ -164,6 +169,7 @@ def test_where_the_api_refuses_that_request_a_note_takes_the_summarys_place(
     assert words == ["Go."] and "No summary could be made" in note
     assert tail[-1] == said("Well.") and not in_progress(agent.messages)
     assert agent.failures == 0 and on_disk(agent)
+    assert shown(agent, "error") == told
 
 
 def test_the_note_too_leaves_the_last_answer_however_long_it_is(worked):
