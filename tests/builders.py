@@ -1,5 +1,6 @@
 """What tests are made of: messages, what is in them, and what an agent does."""
 
+import copy
 import itertools
 import json
 import os
@@ -16,7 +17,6 @@ LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # all of what takes minutes
 
 SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
 LONG = "A long answer. " * 2_600  # brings the context over that threshold
-HALF = LONG[: len(LONG) // 2]
 
 READ = ("read_file", {"path": "notes.txt"})
 WRITE = ("write_file", {"path": "made.txt", "content": "made"})
@@ -109,6 +109,14 @@ def outputs(*messages):
 def texts(message):
     """The texts of a message, block by block."""
     return [block["text"] for block in stub.blocks(message["content"])]
+
+
+def shape(messages):
+    """Messages without what layer 1 changes in memory alone: results and thinking."""
+    new = drop_thinking(copy.deepcopy(messages))
+    for result in results(*new):
+        del result["content"]
+    return new
 
 
 def roles(messages):

@@ -1,16 +1,12 @@
 """What small.py still gets wrong is seen in a run, and agent.py has what mends it."""
 
 import re
-import subprocess
-import sys
 
 import faults
 import pytest
-from readme import README, ROOT
+from readme import README
 
 import agent as program
-
-SCRIPT = ROOT / "tests/lessons/faults.py"
 
 # of each fault: what its run shows
 SEEN = {
@@ -55,11 +51,3 @@ def test_the_page_sends_each_fault_to_its_chapter(fault):
     link = "-" if chapter == "-" else rf"\[{chapter}\]\(#{chapter}\S*\)"
     row = rf"(?m)^\| {re.escape(title)} \| {link} \| {names} \|$"
     assert re.search(row, README.read_text("utf-8"))
-
-
-def test_the_faults_are_shown_without_a_package():
-    argv = [sys.executable, "-S", "-E", SCRIPT, "Japanese"]
-    options = {"capture_output": True, "text": True, "encoding": "utf-8", "env": {}}
-    done = subprocess.run(argv, check=False, **options)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == faults.shown(faults.japanese) + "\n"

@@ -476,11 +476,6 @@ def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
     }
 
 
-def test_the_limit_of_glob_counts_what_is_left(use):
-    lay_out(*(f".venv/{n:04}.py" for n in range(1_100)), "a.py")
-    assert use("glob", pattern="**/*.py") == "a.py"
-
-
 # --- grep ---
 
 CATASTROPHIC = r"^(a*)(a*)(a*)(a*)(a*)\1\2\3\4\5b"
@@ -547,8 +542,8 @@ def test_over_a_megabyte_of_matches_as_shown_the_middle_is_left_out(
     assert ("bytes are left out" in "".join(lines)) == (len(found) < count) == cut
 
 
-def test_over_10_mb_of_matches_are_an_error_that_says_what_to_do(error_of):
-    Path("file").write_text(("x" * 90_000 + "\n") * 120)
+def test_too_many_matches_are_an_error_that_says_what_to_do(error_of, soon):
+    Path("file").write_text(("x" * 90_000 + "\n") * 12)
     assert "narrow the path" in error_of("grep", pattern="x")
 
 
@@ -572,6 +567,14 @@ def test_a_command_that_never_ends_is_killed(command):
 def test_bash_says_that_a_command_was_killed_and_after_how_long(use):
     content = use("bash", command="echo begun; sleep 600", timeout=1)
     assert content.startswith("begun\n") and "killed" in content and " 1 s" in content
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """What a command left has little time, and a tenth of the output is too much."""
+    monkeypatch.setattr(program, "SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(program, "MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(program, "MAX_KEPT", 25_000)
 
 
 @pytest.fixture
@@ -604,12 +607,12 @@ IS_UP = "until [ -e up ]; do sleep 0.02; done; "
 
 
 @pytest.mark.parametrize("child", CHILDREN.values(), ids=CHILDREN)
-def test_a_child_that_holds_the_output_ends_with_the_command(use, writers, child):
+def test_a_child_that_holds_the_output_ends_with_the_command(use, soon, writers, child):
     assert use("bash", command=child + IS_UP + "echo done", timeout=600) == "done\n"
     assert writers() == "up\n"
 
 
-def test_a_child_that_goes_on_writing_does_not_keep_the_tool(use):
+def test_a_child_that_goes_on_writing_does_not_keep_the_tool(use, soon):
     begun = time.monotonic()
     use("bash", command="yes & sleep 0.1; exit 0", timeout=6)
     assert time.monotonic() - begun < 5
@@ -628,9 +631,9 @@ def test_ctrl_c_kills_the_command_and_its_children(make, writers, jobs):
 
 def test_what_is_still_written_as_a_command_ends_is_read(use, monkeypatch):
     monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
-    rest = "(until [ -e ended ]; do sleep 0.02; done; yes x | head -n 200000) & "
+    rest = "(until [ -e ended ]; do sleep 0.02; done; yes x | head -n 50000) & "
     said = use("bash", command=f"{rest} touch ended; exit 0")
-    assert said.count("x\n") == 200_000
+    assert said.count("x\n") == 50_000
 
 
 def test_ctrl_c_after_a_command_ends_what_it_left_behind(use, writers, monkeypatch):
@@ -647,15 +650,10 @@ def test_ctrl_c_after_a_command_ends_what_it_left_behind(use, writers, monkeypat
     assert writers() == "up\n"
 
 
-def test_at_the_limit_every_group_of_the_session_is_killed(use, writers):
-    use("bash", command=f"set -m; {CHILD} | cat & {IS_UP} sleep 600", timeout=1)
-    assert writers() == "up\n"
-
-
 @pytest.mark.skipif(not shutil.which("setsid"), reason="there is no setsid here")
 @pytest.mark.parametrize("end", ["&", "& true", "", "& exit 0"])
 def test_what_is_started_with_setsid_lives_on_every_time(use, writers, end):
-    child = "setsid bash -c 'sleep 0.3; echo on' >alive 2>&1"
+    child = "setsid bash -c 'sleep 0.1; echo on' >alive 2>&1"
     for _ in range(5):
         use("bash", command=f"{child} {end}")
     assert writers() == "on\n" * 5
@@ -705,21 +703,21 @@ def test_a_command_that_begins_as_an_option_is_a_command(use):
     assert "--version: command not found" in use("bash", command="--version")
 
 
-def test_of_9_mb_head_and_tail_are_kept(use):
-    filling = "head -c 9000000 /dev/zero | tr '\\0' x"
+def test_of_much_output_head_and_tail_are_kept(use, soon):
+    filling = "head -c 900000 /dev/zero | tr '\\0' x"
     content = use("bash", command=f"echo first; {filling}; echo last", timeout=600)
     assert content.startswith("first\nxxx") and content.endswith("xxxlast\n")
-    assert re.search(r"\n\[8,0\d\d,\d{3} bytes are left out here\]\n", content)
-    assert len(content) < 1_001_000
+    assert re.search(r"\n\[80\d,\d{3} bytes are left out here\]\n", content)
+    assert 99_000 < len(content) < 101_000
 
 
-@pytest.mark.parametrize("command", ["yes more", "yes more | head -c 10020000"])
-def test_a_command_that_writes_over_10_mb_is_killed_and_what_it_wrote_kept(
-    use, command
+@pytest.mark.parametrize("command", ["yes more", "yes more | head -c 1002000"])
+def test_a_command_that_writes_too_much_is_killed_and_what_it_wrote_kept(
+    use, soon, command
 ):
     content = use("bash", command=f"echo first; {command}", timeout=600)
     *lines, end = content.split("\n")
-    assert lines[:2] == ["first", "more"] and len(content) > 800_000
+    assert lines[:2] == ["first", "more"] and len(content) > 80_000
     assert end.startswith("(killed") and "10 MB" in end
 
 
@@ -819,19 +817,23 @@ def test_a_key_that_an_error_shows_is_not_sent(error_of, broken_glob, key):
     assert error_of("glob", pattern="*").endswith("no access with [redacted]")
 
 
-CAT, MILLION = ("bash", {"command": "cat config"}), "a" * 1_000_000
+CAT, MUCH = ("bash", {"command": "cat config"}), "a" * 100_000
 LEAKS = {
-    "clipped by grep": ("grep", {"pattern": "is"}, f"is {MILLION[:170]}{KEY}{MILLION}"),
-    "a match in it": ("grep", {"pattern": "t-te"}, MILLION[:9_000] + KEY + MILLION),
-    "where it is killed": ("bash", {"command": "yes $(cat config)"}, KEY),
-    "across the cut": (*CAT, MILLION[:499_990] + KEY + MILLION),
-    "across the tail": (*CAT, MILLION + KEY + MILLION[:499_980]),
-    "cut by read_file": ("read_file", {"path": "config"}, MILLION[:49_990] + KEY),
+    "clipped by grep": ("grep", {"pattern": "is"}, f"is {MUCH[:170]}{KEY}{MUCH}"),
+    "a match in it": ("grep", {"pattern": "t-te"}, MUCH[:9_000] + KEY + MUCH),
+    "where it is killed": (
+        "bash",
+        {"command": "head -c 1000012 config; sleep 9"},
+        MUCH * 10 + KEY,
+    ),
+    "across the cut": (*CAT, MUCH[:49_990] + KEY + MUCH),
+    "across the tail": (*CAT, MUCH + KEY + MUCH[:49_980]),
+    "cut by read_file": ("read_file", {"path": "config"}, MUCH[:49_990] + KEY),
 }
 
 
 @pytest.mark.parametrize("name, given, text", LEAKS.values(), ids=LEAKS)
-def test_a_key_is_redacted_before_anything_cuts_it(use, key, name, given, text):
+def test_a_key_is_redacted_before_anything_cuts_it(use, soon, key, name, given, text):
     Path("config").write_text(text)
     content = use(name, **given)
     assert KEY[:9] not in content and KEY[-9:] not in content

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import stub
 from builders import (
-    LONG,
     NO_SUMMARY,
     SUMMARY,
     did,
@@ -404,18 +403,6 @@ def test_a_pasted_log_does_not_push_out_short_rules(rebuilt, length):
     asked = [m for text in rules + logs for m in (typed(text), said("Yes."))]
     words = rebuilt(*asked, window=32_000).words
     assert [rule for rule in rules if rule not in words] == [] and len(words) == 23
-
-
-def test_a_specification_of_8_kb_survives_word_for_word_what_is_done_after_it(make):
-    specification = "".join(
-        f"{n}. The part {n} has to be tested.\n" for n in range(240)
-    )
-    assert len(specification) > 8_000
-    agent = make(*[reply(LONG * 4), SUMMARY] * 2, min_savings=0)
-    for text in (specification, "Go on."):
-        program.take_turn(agent, text)
-        program.command(agent, "/compact")
-    assert left(agent.messages).words == [specification, "Go on."]
 
 
 @pytest.mark.parametrize("threshold", [8_000, 170_616])

@@ -87,7 +87,8 @@ def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, ca
     assert take_turn(agent, "Hi") == "Here I am."
     first, second = (request["messages"] for request in agent.client.requests)
     assert second[: len(first)] == first and len(second) == len(first) + 1
-    assert second[-1]["role"] == "user" and not program.is_typed(agent.messages[-2])
+    assert second[-1] == stub.in_short(program.user(program.CUT_OFF))
+    assert not program.is_typed(agent.messages[-2])
     assert roles(agent.messages).count("assistant") == 1 and goes_on(agent)
 
 
@@ -110,7 +111,8 @@ def cut_off():
 def test_a_call_that_was_cut_off_is_answered_but_not_run(make):
     agent = make(cut_off(), cut_off(), cut_off(), reply("Done."))
     assert take_turn(agent, "Work") == "Done."
-    assert [result["is_error"] for result in results(*agent.messages)] == [True] * 3
+    told = [(r["is_error"], r["content"]) for r in results(*agent.messages)]
+    assert told == [(True, program.CUT_OFF)] * 3
     assert not Path("made.txt").exists() and goes_on(agent)
 
 
@@ -134,13 +136,6 @@ def test_parts_and_empty_replies_are_counted_together(make):
     agent = make(*[part] * 4, *[reply(content=[])] * 20)
     assert "cut off" in fails(agent, "Work")
     assert len(agent.client.requests) == 6 and goes_on(agent)
-
-
-@pytest.mark.parametrize("case", UNFINISHED)
-def test_the_model_is_told_that_its_reply_was_unfinished(make, case):
-    agent = make(UNFINISHED[case], reply("Done."))
-    assert take_turn(agent, "Work").endswith("Done.")
-    assert "cut off, or it was empty" in str(agent.client.requests[-1]["messages"][-1])
 
 
 # each row: the replies, the last of them whole, and the answer that they make

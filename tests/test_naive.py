@@ -104,9 +104,3 @@ def test_what_the_tutorial_quotes_has_at_most_12_lines_and_says_whose_it_is():
     for node in map(FUNCTIONS.get, names):
         assert node.end_lineno - node.lineno < 12
         assert re.match(tutorials, ast.get_docstring(node))
-
-
-def test_a_chapter_that_does_not_exist_is_one_clear_line():
-    done = play("5", "12")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"No chapter 12, only {', '.join(CHAPTERS)}.\n"

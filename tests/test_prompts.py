@@ -1,14 +1,9 @@
 """The tutorials' own prompts: what comes of them by their numbers, and by ours."""
 
 import re
-import subprocess
-import sys
 
 import prompts
 import pytest
-from readme import ROOT
-
-SCRIPT = ROOT / "tests/lessons/prompts.py"
 
 # of each tutorial: what comes of each prompt by its rule, and by ours
 PLAYED = {
@@ -42,16 +37,3 @@ def test_what_comes_of_the_prompts_of_a_tutorial(name, capsys):
     )
     for (they, we), (said, done) in zip(PLAYED[name].items(), lines):
         assert they in said and we in done
-
-
-def test_the_prompts_are_played_without_a_package():
-    argv = [sys.executable, "-S", "-E", SCRIPT, "s08"]
-    options = {"capture_output": True, "text": True, "encoding": "utf-8", "env": {}}
-    done = subprocess.run(argv, check=False, **options)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert max(map(len, done.stdout.split("\n"))) < 80
-
-
-def test_a_tutorial_that_does_not_exist_is_one_clear_line(capsys):
-    assert prompts.main(["s07"]) == 2
-    assert capsys.readouterr().err == "No tutorial s07, only s06, v5, java, s08.\n"

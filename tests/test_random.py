@@ -13,8 +13,8 @@ from builders import (
     LONG_TESTS,
     TOO_LONG,
     asks_for_summary,
-    results,
     schemas,
+    shape,
     typed,
 )
 from hypothesis import given, settings
@@ -147,14 +147,6 @@ def assert_valid(agent, messages):
     sent = [*messages, *[typed("Go on.")] * answered]
     settings = {"model": "m", "max_tokens": 1, "system": agent.client.system}
     stub.check(settings | {"tools": schemas(agent), "messages": sent})
-
-
-def shape(messages):
-    """Messages without what layer 1 changes in memory alone: results and thinking."""
-    new = program.drop_thinking(deepcopy(messages))
-    for result in results(*new):
-        del result["content"]
-    return new
 
 
 def kept(messages):

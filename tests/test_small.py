@@ -227,14 +227,6 @@ def test_a_long_talk_is_summarised(agent):
     assert len(client.asked) == 4 and max(map(sum, client.usages)) < 80_000
 
 
-def test_compact_makes_room_and_work_goes_on(agent):
-    names = write_files(6, 9_000)
-    script = use("read_file", *names), use("compact", focus="a"), reply("Done.")
-    client = Model(*script)
-    messages = live(agent, client, RULE)
-    assert not client.queue and roles(messages) == ["user", "user", "assistant"]
-
-
 def test_what_a_broken_connection_left_unseen_stays(agent):
     names = write_files(12, 9_000)
     pairs = [use("read_file", *names[at : at + 4]) for at in range(0, 12, 4)]
@@ -256,14 +248,6 @@ def test_a_call_that_was_cut_off_is_not_run(agent):
     cut = reply("Well,", [("bash", {"command": "touch made"})], stop="max_tokens")
     live(agent, Model(cut), RULE)
     assert not (Path.cwd() / "made").exists()
-
-
-def test_many_large_results_fit_the_window(agent, files):
-    calls = [("read_file", {"path": "huge"})] * 12
-    client = Model(*[reply(calls=calls)] * 3, reply("Done."))
-    live(agent, client, RULE)
-    assert not client.too_long
-    assert "[cut: 9,000 characters]" in outputs(*on_disk(agent))[0]
 
 
 def test_a_wrong_call_is_answered(agent, files):
@@ -386,26 +370,6 @@ def test_first_works_over_the_real_sdk(files):
     assert (status, shown, errors) == (0, "> It is read.\n", "")
     assert outputs(*stub.requests[1]["messages"]) == [FILES["short"], FILES["long"]]
     assert stub.refused == []
-
-
-def run_without_packages(name):
-    argv = [sys.executable, "-S", "-E", ROOT / "tests/lessons" / name]
-    return subprocess.check_output(argv, text=True, env={})
-
-
-def test_the_run_of_first_ends_in_the_refusal():
-    first, second = run_without_packages("first_run.py").split("\n\n")
-    assert first.count("\nrequest") == 2 and first.endswith("With its own name.")
-    assert "refused by the API: prompt is too long: 211517 tokens > 200000" in second
-    assert second.endswith("14 of 24 files were read.\n")
-    assert len((first + second).split("\n")) < 25
-
-
-def test_the_run_of_small_shows_each_layer():
-    shown = run_without_packages("small_run.py")
-    assert re.findall("(?m)^layer (.)", shown) == [*"1123"]
-    assert "requests: 35, refused: 0" in shown
-    assert "typed in them: 35" in shown and "on disk: 32 of 32" in shown
 
 
 @pytest.mark.parametrize("script, most", [(FIRST, 35), (SCRIPT, 140)])

@@ -37,7 +37,6 @@ from agent import (
     drop_thinking,
     load,
     resume,
-    still_needed,
     take_turn,
     words_of,
 )
@@ -264,20 +263,6 @@ def test_what_hides_no_conversation_is_empty_torn_damaged_or_a_folder(make, agai
     assert again(1).messages == agent.messages
 
 
-@pytest.mark.parametrize("compacted", [False, True])
-def test_words_plan_and_files_come_back(make, again, compacted):
-    first = make(reply(LONG, calls=[PLAN, READ]), reply("Done."), SUMMARY)
-    take_turn(first, "Read the notes")
-    if compacted:
-        assert compact_history(first, "compact")
-    agent = again(first.transcript, reply("Fine."), failures=3)
-    assert agent.messages == first.messages and agent.failures == 0
-    assert words_of(agent.messages) == ["Read the notes"]
-    needed = [e.call["name"] for e in still_needed(agent.messages)]
-    assert needed == ["todo_write", "read_file"]
-    assert take_turn(agent, "Go on") == "Fine." and on_disk(agent)
-
-
 def test_the_newest_conversation_but_a_subagents_is_taken_up_by_default(make, again):
     for changed in (10, 98, 12):
         agent = make(reply(calls=[TASK]), reply("Its."), reply("Done."))
@@ -451,16 +436,6 @@ def test_a_disk_that_fills_up_ends_the_turn_and_keeps_the_conversation(
     assert on_disk(agent) and "Work" in str(agent.messages)
     agent.client.enqueue(*[SUMMARY] * (case == "at a summary"), reply("Fine."))
     assert take_turn(agent, "And now?") == "Fine." and on_disk(agent)
-
-
-def test_results_without_room_are_answered_as_interrupted_later(make):
-    agent = make(reply(calls=[READ, PLAN]), reply("Fine."))
-    agent.emit = lambda style, text: fill_disk() if style == "tool" else None
-    assert refused(agent, "Work")
-    assert agent.messages[-1]["role"] == "assistant" and on_disk(agent)
-    agent.emit = lambda style, text: None
-    assert take_turn(agent, "And now?") == "Fine."
-    assert [answer["is_error"] for answer in results(*agent.messages)] == [True] * 2
 
 
 @pytest.mark.parametrize("what", [b"a file", "a link"])

@@ -103,20 +103,12 @@ def test_a_fault_that_passes_costs_waits_and_not_a_word(wired, pauses, case):
     assert goes_on(agent)
 
 
-@pytest.mark.parametrize("case", PASSING)
-def test_five_tries_with_growing_pauses_and_then_one_clear_line(wired, pauses, case):
-    agent = wired(*[PASSING[case][0]] * 9)
+def test_five_tries_with_growing_pauses_and_then_one_clear_line(wired, pauses):
+    agent = wired(*[api_error(529, "Overloaded")] * 9)
     fails(agent, "Hi")
     assert len(agent.client.requests) == 5
     assert len(pauses) == 4 and all(a < b for a, b in itertools.pairwise(pauses))
     assert len(agent.messages) == 1 and goes_on(agent)
-
-
-def test_a_reply_that_came_gives_the_next_request_five_tries_again(wired, pauses):
-    faults = [api_error(529, "Overloaded")] * 4
-    agent = wired(*faults, reply(calls=[READ]), *faults, reply(WHOLE))
-    assert take_turn(agent, "Hi") == WHOLE
-    assert len(pauses) == 8 and pauses[4] == pauses[0]
 
 
 # ---- waiting ----
@@ -310,7 +302,6 @@ def test_in_a_summary_too_all_thinking_is_removed_and_its_words_not_shown(wired,
 # ---- other providers behind ANTHROPIC_BASE_URL ----
 
 NO_ADAPTIVE = "adaptive thinking is not supported on this model"
-UNKNOWN = "messages.1.content.0: Input tag 'thinking' found, expected one of 'text'"
 
 
 @pytest.mark.parametrize(
@@ -323,18 +314,6 @@ def test_where_thinking_is_refused_it_is_done_without_and_said_once(wired, text)
     asked = ["thinking" in request for request in agent.client.requests]
     assert asked == [True, *[False] * 3]
     assert len([t for t in shown(agent, "layer") if "[thinking]" in t]) == 1
-
-
-def test_where_thinking_in_the_history_is_refused_a_summary_can_still_be_made(wired):
-    refused = api_error(400, UNKNOWN)
-    agent = wired(reply(LONG, thinking="hm"), refused, thinking=True, **SMALL)
-    take_turn(agent, "Tell me a story")
-    agent.client.stub.enqueue(SUMMARY, reply(WHOLE))
-    assert take_turn(agent, "Go on") == WHOLE and not agent.thinking
-    assert [thoughts(request) for request in agent.client.requests] == [0, 1, 0, 0]
-    asked = ["thinking" in request for request in agent.client.requests]
-    assert asked == [True, True, False, False]
-    assert goes_on(agent)
 
 
 # words for a smaller maximum, of which it is the second number
@@ -382,28 +361,20 @@ TOO_LONG = {
     "input length and `max_tokens` exceed context limit: 198240 + 16384 > 200000, "
     "decrease input length or `max_tokens` and try again": 198240,
     "Input is too long for requested model.": 0,
-    "The model returned the following errors: Input is too long": 0,
     "This model's maximum context length is 8192 tokens. However, your messages "
     "resulted in 10531 tokens. Please reduce the length of the messages.": 8192,
     "Your input exceeds the context window of this model. Adjust your input.": 0,
     "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted "
     "in 300120 tokens. Please reduce the length of the messages.": 272000,
     "litellm.ContextWindowExceededError: BadRequestError: OpenAIException": 0,
-    "This model's maximum context length is 32768 tokens. However, you requested 56384 "
-    "tokens (40000 in the messages, 16384 in the completion).": 32768,
     "You passed 33000 input tokens and requested 16384 output tokens. However, the "
     "model's context length is only 32768 tokens, resulting in a maximum input length "
     "of 16384 tokens.": 32768,
     "The decoder prompt (length 40961) is longer than the maximum model length of "
     "32768. Make sure that `max_model_len` is no smaller than the number of text "
     "tokens.": 32768,
-    "The input (40123 tokens) is longer than the model's context length (32768 "
-    "tokens).": 32768,
-    "Requested token count exceeds the model's maximum context length of 32768 tokens. "
-    "You requested a total of 50000 tokens: 33616 from the input.": 32768,
     "request (37924 tokens) exceeds the available context size (32768 tokens), try "
     "increasing it": 32768,
-    "the request exceeds the available context size, try increasing it": 0,
     "The input token count (1196265) exceeds the maximum number of tokens allowed "
     "(1048575).": 1048575,
     "This model's maximum prompt length is 131072 but the request contains 537812 "
@@ -412,22 +383,14 @@ TOO_LONG = {
     "maximum context length": 32768,
     "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens "
     "and 16384 `max_new_tokens`": 8193,
-    "Please reduce the length of the messages. code: context_length_exceeded": 0,
     "Please reduce the length of the messages or completion. Current length is 9512 "
     "while limit is 8192. context_length_exceeded": 8192,
     "Range of input length should be [1, 30720]": 30720,
     "Prompt exceeds max length": 0,
     "too many tokens: total number of tokens in the prompt cannot exceed 4081 - "
     "received 5200. Try using a shorter prompt.": 4081,
-    "This endpoint's maximum context length is 131072 tokens. However, you requested "
-    "about 137000 tokens (120616 of text input, 16384 in the output).": 120616,
-    "prompt token count of 130000 exceeds the limit of 128000": 128000,
     "Invalid request: Your request exceeded model token limit: 131072": 131072,
     "invalid params, context window exceeds limit (2013)": 0,
-    "Trying to keep the first 9100 tokens when context the overflows. However, the "
-    "model is loaded with context length of only 8192 tokens": 8192,
-    "the input length exceeds the context length": 0,
-    "The prompt is too long: 140000, model maximum context length: 131071": 131071,
 }
 
 
@@ -441,14 +404,6 @@ def test_too_long_is_understood_in_the_words_of_all_providers(
     with pytest.raises(program.PromptTooLong) as error:
         program.ask(agent, [{"role": "user", "content": "Hi"}])
     assert error.value.maximum == TOO_LONG[text] and pauses == []
-
-
-@pytest.mark.parametrize("status", [413, 400])
-def test_what_is_too_long_is_compacted_and_the_work_is_finished(wired, status):
-    agent = wired(reply(LONG), api_error(status, "Prompt exceeds max length"))
-    take_turn(agent, "Tell me a story")
-    agent.client.stub.enqueue(SUMMARY, reply(WHOLE))
-    assert take_turn(agent, "Go on") == WHOLE and goes_on(agent)
 
 
 def test_the_numbers_may_stand_beside_the_words_and_an_id_is_none(wired):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from builders import SUMMARY, call, did, history, outputs, prompt, said, turn_into
+from builders import SUMMARY, call, outputs, prompt, turn_into
 from stub import reply
 
 import agent as program
@@ -205,33 +205,6 @@ def test_a_subagent_has_the_same_rules_and_skills(make):
 
 
 # --- After a compaction ---
-
-
-def put_back(agent, *names):
-    """What a compaction puts back of these skills, the one loaded last first."""
-    calls = [did("ok", tool="load_skill", given={"name": name}) for name in names]
-    needed = program.still_needed(history(*calls, said("Done.")))
-    restored = program.restore_recent_files(agent, needed, 60_000)
-    return [exchange.result["content"] for exchange in restored]
-
-
-def test_a_loaded_skill_is_put_back_as_it_is_now(make):
-    path = skill()
-    skill(SKILL.replace("twice", "once"), ".agents/skills/other/SKILL.md")
-    agent = make()
-    path.write_text(SKILL.replace("twice", "thrice"))
-    gone, first, second = put_back(agent, "other", "review", "gone")
-    assert gone.startswith("(There is no skill")
-    assert "thrice" in first and "once" in second
-
-
-@pytest.mark.parametrize("what", ["pipe", "folder", "/dev/zero", b"\0"])
-def test_a_skill_that_cannot_be_read_any_more_does_not_stop_a_compaction(make, what):
-    path = skill()
-    agent = make()
-    turn_into(path, what)
-    [text] = put_back(agent, "review")
-    assert text.startswith("(")
 
 
 def test_many_skills_take_a_bounded_part_of_each_request(make):
