@@ -974,7 +974,7 @@ MAY_BE_LONG = {400, 413, 422, 500}
 # how providers say that a conversation is too long, in any part of their answer
 TOO_LONG = r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
 TOO_LONG += r"|exceeds max length|longer than the max|range of input length"
-TOO_LONG += r"|too many tokens|input tokens exceed|prompt (length|contains)|`inputs`"
+TOO_LONG += r"|too many tokens|input tokens exceed|prompt length|`inputs`"
 TOO_LONG += r"|(?<!output )token (count|limit)"
 # how the SDK says that no connection can be made, however often it is tried
 NO_WAY = (

@@ -205,6 +205,7 @@ UNUSABLE = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("setting, named", UNUSABLE)
 def test_what_cannot_be_used_is_named_with_the_reason_and_not_tried_again(
     run, pauses, setting, named
@@ -490,6 +491,7 @@ def test_a_call_that_could_not_be_sent_back_is_mended_and_answered_in_one_try(
     assert len(results(*agent.messages)) == 2 and goes_on(agent)
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer")  # of the SDK
 @pytest.mark.parametrize("count", [12.5, None])
 def test_a_count_that_is_no_whole_number_is_not_believed(wired, count):
     usage = {"input_tokens": 5, "output_tokens": 1}
