@@ -431,7 +431,7 @@ def split_history(agent: Agent, keep: int) -> tuple[list[dict], list[dict], int]
     asked (`keep`), at most three quarters of what there was. The tail has the newest
     `keep` messages. If those are too large, or none, it has the last answer.
     """
-    messages, room = agent.messages, (agent.threshold - fixed_tokens(agent)) // 2
+    messages, room = agent.messages, max(0, agent.threshold - fixed_tokens(agent)) // 2
     start = pair_safe(messages, max(0, len(messages) - keep))
     if keep:
         room = min(room, estimate_tokens(messages) * 3 // 4)
@@ -505,7 +505,7 @@ def manual_compact(agent: Agent, by_person: bool = False) -> None:
     try:
         compact_history(agent, "compact")
     except Refused as error:
-        if not by_person or "credit" in str(error):
+        if not by_person or re.search(ACCOUNT, str(error)):
             raise
         agent.emit("error", f"[compact] {error}")
         compact_without_model(agent, "compact")
@@ -970,12 +970,16 @@ FILLED |= {"redacted_thinking": "data"}
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
 REFUSED: dict[Any, type[AgentError]] = {400: Refused, 422: Refused}
-MAY_BE_LONG = {400, 413, 422, 500}
+MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: said in the stream
 # how providers say that a conversation is too long, in any part of their answer
 TOO_LONG = r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
 TOO_LONG += r"|exceeds max length|longer than the max|range of input length"
 TOO_LONG += r"|too many tokens|input tokens exceed|prompt length|`inputs`"
-TOO_LONG += r"|(?<!output )token (count|limit)"
+TOO_LONG += r"|(input|prompt) token count|model token limit|max_seq_len"
+# what a refusal names that no shorter conversation would change
+ACCOUNT = (
+    r"(?i)credit|billing|quota|usage limit|organization|api[ _]key|model (id|name)"
+)
 # how the SDK says that no connection can be made, however often it is tried
 NO_WAY = (
     "certificate|wrong version|unsupported protocol|missing an 'http|Illegal header"
@@ -1015,8 +1019,10 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
 
 
 def window_in(agent: Agent, text: str) -> int:
-    """The window that a refusal names: the smallest number that may be it; 0: none."""
-    sizes = [number for number in numbers(text) if number >= MIN_WINDOW]
+    """The window that a refusal names, best after a word for a limit; 0: none."""
+    named = re.findall(r"(?i)(?:max|context|ctx|limit|[<>])\D{,30}\d[\d,]*", text)
+    found = numbers(" ".join(named)) or numbers(text)
+    sizes = [number for number in found if number >= MIN_WINDOW]
     asked = agent.max_output  # which a refusal may name as well
     return min([n for n in sizes if n != asked] or sizes, default=0)
 
@@ -1202,12 +1208,12 @@ if test -n "$(files | head -c 1)"; then files; else
         -o -name __pycache__ -o -name build -o -name dist -o -name target \) -prune \
         -o -type f -print0
 fi"""
-ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[ -/]*[0-~])"
+ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 SHOWN_WHOLE = {"bash", "todo_write"}  # before they run: not in the line of the call
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
-TO_BE_COPIED = r"(example|sample|template)\.|.*[._-](example|sample|template|dist)\Z"
-ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-].*)?|.+\.env\d*"
+TO_BE_COPIED = r"(example|sample|template)\.|[^/]*[._-](example|sample|template|dist)\Z"
+ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-][^/]*)?|[^/]+\.env\d*"
 SECRET = re.compile(rf"(?is)(.*/)?(?!{TO_BE_COPIED})({ENV})")  # paths of files
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
@@ -1362,14 +1368,14 @@ def run(
         if status is not None:  # wait for what it left, to end or to get away
             read(lambda: process_groups(process.pid), SETTLE_SECONDS)
     except KeyboardInterrupt as stopped:
-        stopped.args = (cut_text(clean(output), MAX_KEPT),)
+        stopped.args = (cut_text(clean(decoded(output)), MAX_KEPT),)
         raise
     finally:
         kill_session(process)
     read(lambda: False, 0)  # what is still in the pipe
     if len(output) > MAX_BYTES:
-        return clean(output)[: 4 * MAX_KEPT], None  # its end may be the half of a key
-    return clean(output), status
+        return decoded(output)[: 4 * MAX_KEPT], None  # at its end may be half a key
+    return decoded(output), status
 
 
 def read_while(
@@ -1379,7 +1385,7 @@ def read_while(
     end = time.monotonic() + seconds
     while True:
         output += pipe.read(65_536) or b""
-        report(clean(output[-2_000:]).strip().split("\n")[-1])
+        report(clean(decoded(output[-2_000:])).strip().split("\n")[-1])
         if not going_on() or time.monotonic() > end or len(output) > MAX_BYTES:
             return
         time.sleep(0.01)
@@ -1396,13 +1402,18 @@ def start_session(argv: list[str], stdin: Any) -> Any:
     return process
 
 
-def clean(output: bytes | bytearray) -> str:
-    """What a terminal would show of an output in the end, and no API key.
+def decoded(output: bytearray) -> str:
+    """The text of an output, without API keys."""
+    return redact(output.decode(errors="replace"))
+
+
+def clean(text: str) -> str:
+    """What a terminal would show of a text in the end.
 
     Escape sequences are left out, and of an overwritten line all but its last state.
     """
-    text = re.sub(ESCAPE, "", redact(output.decode(errors="replace")))
-    return re.sub(r"(?m)^.*\r", "", re.sub(r"\r+(?=\n|\Z)", "", text))
+    text = re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", re.sub(ESCAPE, "", text))
+    return re.sub(r"(?m)^.*\r", "", text)
 
 
 def kill_session(process: subprocess.Popen) -> None:
@@ -1439,7 +1450,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     agent.approve("bash", redact(command))
     argv, emit = ["bash", "-c", "--", command], agent.emit
     output, status = run(argv, timeout, lambda line: emit("wait", line or "bash"))
-    output, end = cut_text(output, MAX_KEPT), f"(exit status {status})"
+    output, end = cut_text(clean(output), MAX_KEPT), f"(exit status {status})"
     if status is None:
         end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
     text = f"{output.rstrip()}\n{end}".lstrip("\n")
@@ -1534,29 +1545,28 @@ def glob(agent: Agent, pattern: str) -> str:
     if pattern.count("**") > 2:
         raise ToolError("Use ** at most twice, or the search would not end.")
     agent.emit("wait", "glob")
-    head = re.split(r"[^/]*[*?[{]|[^/]*\Z", pattern)[0]  # the folders that it names
+    if os.path.basename(pattern) in ("", "."):
+        pattern = f"{pattern.rstrip('/')}/*"
+    head = re.split(r"[^/]*[*?{]|[^/]*\Z", pattern)[0]  # the folders that it names
     top = os.path.relpath(inside(head))
     names = {*files_in(top, time.monotonic() + SEARCH_SECONDS)}
     names |= {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
     wanted, found = re.compile(as_regex(pattern.removeprefix(head))), []
-    for name in sorted(names - {f"{top}/"}):
-        if wanted.fullmatch(name.removeprefix(f"{top}/").rstrip("/")):
+    top = f"{top}/".removeprefix("./")
+    for name in sorted(names - {top}):
+        below = name.removeprefix(top).rstrip("/")
+        if name.startswith(top) and wanted.fullmatch(below):
             found.append(visible(name, "\n\t"))
     return cut_text("\n".join(found), agent.max_page) or "(no such files)"
 
 
 def as_regex(pattern: str) -> str:
-    """A regular expression for a path with *, ?, [], ** and {a,b}."""
+    """A regular expression for a path with *, ?, ** and {a,b}; [id] is a name."""
     special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     if "{" in pattern:
         special |= {"{": "(?:", ",": "|", "}": ")"}
-    regex = ""
-    for part in re.findall(r"\*\*/|\[!?[^]]+\]|\*\*|(?s:.)", pattern):
-        if len(part) > 2 and part[0] == "[":
-            regex += part.replace("[!", "[^")
-        else:
-            regex += special.get(part) or re.escape(part)
-    return regex
+    parts = re.findall(r"\*\*/|\*\*|(?s:.)", pattern)
+    return "".join(special.get(part) or re.escape(part) for part in parts)
 
 
 @tool
@@ -1584,7 +1594,8 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         output, status = run(argv, end - time.monotonic(), stdin=file)
     if status is None:
         raise ToolError(TOO_MUCH)
-    output = re.sub(r"(?m)^(.{400}).+", r"\1 [line clipped]", output).rstrip("\n")
+    output = output.replace("\r\n", "\n").rstrip("\n")
+    output = re.sub(r"(?m)^(.{400}).+", r"\1 [line clipped]", output)
     return cut_text(output, MAX_KEPT) or "(no matches)"
 
 
@@ -1901,7 +1912,7 @@ def keep_early(terminal: Terminal) -> None:
         data += more
     termios.tcflush(stdin, termios.TCIFLUSH)  # and the beginning of a line
     if text := data.decode(errors="replace").strip():
-        terminal.early = text
+        terminal.early = f"{terminal.early}\n{text}".strip()
         note = "was typed before this question: it is no answer, but the next prompt"
         show(terminal, "note", f'"{text}" {note}')
 
@@ -2163,11 +2174,8 @@ def handle_signals() -> None:
             last = time.monotonic()
             raise KeyboardInterrupt
 
-    def leave(*_: Any) -> None:
-        sys.exit(143)
-
-    handlers = {signal.SIGINT: stop, signal.SIGTERM: leave, signal.SIGHUP: leave}
-    for number, handler in handlers.items():
+    leave = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), lambda *_: sys.exit(143))
+    for number, handler in {signal.SIGINT: stop, **leave}.items():
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, handler)
 

@@ -162,6 +162,7 @@ TO_COPY = [
     ".env-dist",
     ".ENV.Dist",
     "example.env",
+    "sample.env",
 ]
 LINKS = ["linked/.env", "link"]
 
@@ -686,6 +687,7 @@ ODD_OUTPUT = {
     "a NUL byte": (r"a\0b", "a\0b"),
     "invalid UTF-8": (r"a\377b", "a\ufffdb"),
     "colors": (r"\033[1;31mred\033[0m \033]0;title\007a", "red a"),
+    "a title without an end": (r"\033]0;title\nso\n", "\nso\n"),
     "an overwritten line": (r"10%%\r 50%%\r100%%\r\nso\r\n", "100%\nso\n"),
 }
 
@@ -697,6 +699,20 @@ def test_odd_output_reaches_model_and_transcript_as_text(make, bytes, text):
     take_turn(agent, "Go.")
     assert outputs(*agent.client.requests[1]["messages"]) == [text]
     assert lines_of(agent.transcript) == agent.messages
+
+
+def test_a_carriage_return_in_a_name_or_a_line_hides_no_file(use):
+    lay_out("Icon\r", "a.py")
+    Path("build.log").write_bytes(b"1%\r2%\rhidden\r\n")
+    assert use("glob", pattern="*") == "Icon\\r\na.py\nbuild.log"
+    lines = use("grep", pattern="hidden").split("\n")
+    assert lines == ["Icon\r:1:hidden", "a.py:1:hidden", "build.log:1:1%\r2%\rhidden"]
+
+
+def test_glob_takes_a_bracket_for_a_letter(use):
+    lay_out("app/[id]/page.tsx", "app/i/page.tsx")
+    for pattern in ("app/[id]/*", "app/[id]/page.tsx"):
+        assert use("glob", pattern=pattern) == "app/[id]/page.tsx"
 
 
 def test_a_command_that_begins_as_an_option_is_a_command(use):

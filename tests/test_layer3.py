@@ -182,6 +182,8 @@ def test_the_note_too_leaves_the_last_answer_however_long_it_is(worked):
 
 FAULTS = [(529, "Overloaded"), (401, "invalid x-api-key")]
 FAULTS += [(400, "Your credit balance is too low to access the API")]
+FAULTS += [(400, "You have reached your specified API usage limits")]
+FAULTS += [(400, "This organization has been disabled")]
 
 
 @pytest.mark.parametrize("status, text", FAULTS)

@@ -250,7 +250,7 @@ def progress():
 def cleaned(lines):
     """The tokens of what a command writes, and of what is left of it, in hundreds."""
     text = "".join(lines)
-    sizes = program.size(text), program.size(program.clean(text.encode()))
+    sizes = program.size(text), program.size(program.clean(text))
     return [f"{round(n, -2 if n > 100 else -1):,}" for n in sizes]
 
 

@@ -331,7 +331,8 @@ def test_after_always_the_question_alone_is_left_out_until_clear(person):
 
 def test_what_is_typed_before_a_question_is_the_next_prompt(person):
     held = Held(bash("touch file"))
-    person.enqueue(held, reply("Then not."), reply("Here."))
+    again = Held(bash("touch file"))
+    person.enqueue(held, again, reply("Then not."), reply("Here."))
     person.press("touch it\n")
     assert held.asked.wait(PATIENCE)
     person.press("y\nand half a l")
@@ -339,9 +340,15 @@ def test_what_is_typed_before_a_question_is_the_next_prompt(person):
     held.may.set()
     assert '"y" was typed before' in person.see("Run bash?")
     person.press("n\n")
-    person.see("refused this call. Ask", "Then not.", PROMPT + "y")
-    person.say("es, go on", "Here.")
-    assert person.sent[-1] == typed("yes, go on")
+    assert again.asked.wait(PATIENCE)
+    person.press("and on\n")
+    person.see("and on")
+    again.may.set()
+    person.see('"and on" was typed before', "Run bash?")
+    person.press("n\n")
+    person.see("refused this call. Ask", "Then not.", "and on")
+    person.say(", please", "Here.")
+    assert person.sent[-1] == typed("y\nand on, please")
     assert "/compact" in person.say("/help")  # only the next one
     assert not (person.folder / "file").exists()
 

@@ -547,6 +547,8 @@ def tree():
         ("src/{b.py,deep/*.py}", ["src/b.py", "src/deep/c.py"]),
         ("{src/{b,x},a}.{py,txt}", ["a.py", "src/b.py"]),
         ("src/deep", ["src/deep/"]),
+        ("src/deep/", ["src/deep/c.py"]),
+        (".", ["-e", "a.py", "src/", "v1..2"]),
         ("s*", ["src/"]),
     ],
 )

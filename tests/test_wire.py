@@ -355,27 +355,35 @@ def test_a_400_that_names_no_smaller_maximum_is_not_tried_again(wired, text):
 
 
 # How providers say "too long", and the window that this teaches: the smallest number
-# that could be one. The reply is asked for in 16,384 tokens. 0: it names none.
+# after a word for a limit, or else of all. The reply is asked for in 16,384 tokens. 0: it names none.
 TOO_LONG = {
     "prompt is too long: 37924 tokens > 32000 maximum": 32000,
     "prompt is too long: 210,000 tokens > 200,000 maximum": 200000,
     "input length and `max_tokens` exceed context limit: 198240 + 16384 > 200000, "
     "decrease input length or `max_tokens` and try again": 198240,
     "Input is too long for requested model.": 0,
+    "The model returned the following errors: Input is too long": 0,
     "This model's maximum context length is 8192 tokens. However, your messages "
     "resulted in 10531 tokens. Please reduce the length of the messages.": 8192,
     "Your input exceeds the context window of this model. Adjust your input.": 0,
     "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted "
     "in 300120 tokens. Please reduce the length of the messages.": 272000,
     "litellm.ContextWindowExceededError: BadRequestError: OpenAIException": 0,
+    "This model's maximum context length is 32768 tokens. However, you requested 56384 "
+    "tokens (40000 in the messages, 16384 in the completion).": 32768,
     "You passed 33000 input tokens and requested 16384 output tokens. However, the "
     "model's context length is only 32768 tokens, resulting in a maximum input length "
     "of 16384 tokens.": 32768,
     "The decoder prompt (length 40961) is longer than the maximum model length of "
     "32768. Make sure that `max_model_len` is no smaller than the number of text "
     "tokens.": 32768,
+    "The input (40123 tokens) is longer than the model's context length (32768 "
+    "tokens).": 32768,
+    "Requested token count exceeds the model's maximum context length of 32768 tokens. "
+    "You requested a total of 50000 tokens: 33616 from the input.": 32768,
     "request (37924 tokens) exceeds the available context size (32768 tokens), try "
     "increasing it": 32768,
+    "the request exceeds the available context size, try increasing it": 0,
     "The input token count (1196265) exceeds the maximum number of tokens allowed "
     "(1048575).": 1048575,
     "This model's maximum prompt length is 131072 but the request contains 537812 "
@@ -384,14 +392,28 @@ TOO_LONG = {
     "maximum context length": 32768,
     "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens "
     "and 16384 `max_new_tokens`": 8193,
+    "Please reduce the length of the messages. code: context_length_exceeded": 0,
     "Please reduce the length of the messages or completion. Current length is 9512 "
     "while limit is 8192. context_length_exceeded": 8192,
     "Range of input length should be [1, 30720]": 30720,
     "Prompt exceeds max length": 0,
     "too many tokens: total number of tokens in the prompt cannot exceed 4081 - "
     "received 5200. Try using a shorter prompt.": 4081,
+    "This endpoint's maximum context length is 131072 tokens. However, you requested "
+    "about 137000 tokens (120616 of text input, 16384 in the output).": 131072,
+    "prompt token count of 130000 exceeds the limit of 128000": 128000,
     "Invalid request: Your request exceeded model token limit: 131072": 131072,
     "invalid params, context window exceeds limit (2013)": 0,
+    "Trying to keep the first 9100 tokens when context the overflows. However, the "
+    "model is loaded with context length of only 8192 tokens": 8192,
+    "the input length exceeds the context length": 0,
+    "The prompt is too long: 140000, model maximum context length: 131071": 131071,
+    "This model's maximum context length is 24000 tokens. However, you requested 16384 "
+    "output tokens and your prompt contains at least 7617 input tokens, for a total of "
+    "at least 24001 tokens.": 24000,
+    "This model's maximum context length is 16384 tokens, and your request has 4900 "
+    "input tokens.": 16384,
+    "length of prompt_tokens (57535) must be less than max_seq_len (32768).": 32768,
 }
 
 
@@ -415,6 +437,23 @@ def test_the_numbers_may_stand_beside_the_words_and_an_id_is_none(wired):
     with pytest.raises(program.PromptTooLong) as raised:
         program.ask(agent, [{"role": "user", "content": "Hi"}])
     assert raised.value.maximum == 8192
+
+
+def test_too_long_is_understood_when_it_is_said_in_a_stream(wired, pauses):
+    told = {"type": "invalid_request_error", "message": "prompt is too long"}
+    agent = wired([event("error", error=told)])
+    with pytest.raises(program.PromptTooLong):
+        program.ask(agent, [{"role": "user", "content": "Hi"}])
+    assert pauses == []
+
+
+@pytest.mark.parametrize(
+    "text", ["Your prompt contains sensitive content", "No: the daily token limit"]
+)
+def test_a_refusal_for_another_reason_forgets_nothing(wired, text):
+    agent = wired(api_error(400, text))
+    assert text in fails(agent, "Hi") and len(agent.client.requests) == 1
+    assert shown(agent, "layer") == []
 
 
 def test_a_limit_of_tokens_a_minute_is_not_a_window(wired, pauses):
