@@ -4,6 +4,7 @@ import re
 
 import prompts
 import pytest
+from builders import LONG_TESTS
 
 # of each tutorial: what comes of each prompt by its rule, and by ours
 PLAYED = {
@@ -26,7 +27,7 @@ PLAYED = {
 }
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("name", PLAYED if LONG_TESTS else ["s06"])
 def test_what_comes_of_the_prompts_of_a_tutorial(name, capsys):
     prompts.play(name)
     shown = re.sub(r"\n {10}", " ", capsys.readouterr().out)

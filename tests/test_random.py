@@ -25,7 +25,7 @@ import agent as program
 
 # The same examples in every run; no limit of time for one, since machines are slow.
 USUAL = settings(derandomize=True, deadline=None)
-LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 40)
+LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 25)
 
 THINKING = ("thinking", "redacted_thinking")
 COLD = float("-inf")
