@@ -353,7 +353,7 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
     focus, agent.focus = agent.focus, None
     gone = split_history(agent, keep)[0]
     if unseen(gone) == 0:
-        agent.emit("layer", f"[{name}] nothing to compact")
+        agent.emit("layer", f"[{name}] nothing to summarise")
         return False
     try:
         summary = summarise(agent, name, gone, focus)
@@ -1007,6 +1007,7 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
             status, text = getattr(error, "status_code", None), fault(agent, error)
             whole = f"{status} {error}"
             if status in MAY_BE_LONG and re.search(TOO_LONG, whole):
+                agent.emit("layer", f"[refused] {text}")
                 raise PromptTooLong(text, window_in(agent, whole)) from error
             if status == 400 and (less := do_without(agent, messages, text)):
                 messages = less
@@ -1863,9 +1864,10 @@ def laid_out(style: str, text: str) -> str:
     return "\n".join(map(cut_to_screen, lines))
 
 
-def cut_to_screen(text: str, rows: int = 1) -> str:
+def cut_to_screen(text: str, rows: float = 1) -> str:
     """As much of a line as fits into so many rows of the screen."""
-    text, most = text.expandtabs(), rows * shutil.get_terminal_size().columns - 2
+    columns = shutil.get_terminal_size().columns
+    text, most = text.expandtabs(), int(rows * columns) - 2
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -1879,7 +1881,7 @@ def clock(terminal: Terminal) -> None:
             if terminal.since and seconds >= patience:
                 end_line(terminal)
                 line = f"{seconds:.0f} s: {visible(terminal.waiting)}"
-                line = line[: shutil.get_terminal_size().columns // 2]  # some are wide
+                line = cut_to_screen(line, 0.5)  # some letters are two columns wide
                 terminal.erase = "\r\x1b[K"
                 print(terminal.erase + line, end="", file=terminal.out, flush=True)
 
@@ -1980,7 +1982,7 @@ def list_conversations(agent: Agent) -> None:
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         many = f"{len(messages):,} message{'s' * (len(messages) != 1)}"
         first, *others = words_of(messages) or [""]
-        said = f"{' '.join(first.split())[:40]} … {others[-1]}" if others else first
+        said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {many}: {said}")
     agent.emit("plain", "/resume NUMBER takes one up" if number else "none yet")
 
@@ -2168,16 +2170,19 @@ def handle_signals() -> None:
     """Let Ctrl-C stop what is done, two at once as one; SIGTERM and a hangup end it."""
     last = float("-inf")  # seconds, when Ctrl-C last stopped something
 
-    def stop(*_: Any) -> None:
+    def stop(number: int, _: Any) -> None:
         nonlocal last
+        if number != signal.SIGINT:
+            for ending in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(ending, signal.SIG_IGN)  # a closed terminal sends several
+            sys.exit(143)
         if time.monotonic() - last > SAME_CTRL_C:
             last = time.monotonic()
             raise KeyboardInterrupt
 
-    leave = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), lambda *_: sys.exit(143))
-    for number, handler in {signal.SIGINT: stop, **leave}.items():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
-            signal.signal(number, handler)
+            signal.signal(number, stop)
 
 
 def play_demo(scene: int, terminal: Terminal) -> int:

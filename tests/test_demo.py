@@ -140,8 +140,8 @@ def test_what_changed_can_be_read(shown, number, line):
 def test_each_refusal_has_its_remedy_and_there_are_no_others(shown):
     words = " ".join(scenes(shown)[7].split())
     for remedy in demo.REMEDIES[:2]:
-        assert f"(refused by the API: {demo.REFUSAL}) {remedy}" in words
-    assert shown.count("(refused by") == words.count("(refused by")
+        assert f"(The API refuses it.) {remedy} [refused] {demo.REFUSAL}" in words
+    assert shown.count("[refused]") == words.count("[refused]") > 1
 
 
 def sent(tokens, read, price, mark="#"):

@@ -545,7 +545,7 @@ def test_with_nothing_but_words_there_is_nothing_to_compact_and_it_is_said(make)
     words = [typed(sized(3_900))] * 3
     agent = make(reply("Done."), messages=words, threshold=12_000, min_savings=0)
     assert program.take_turn(agent, "Go on.") == "Done."
-    assert shown(agent, "layer") == ["[auto_compact] nothing to compact"]
+    assert shown(agent, "layer") == ["[auto_compact] nothing to summarise"]
     assert agent.messages[:3] == words and agent.failures == 0
 
 

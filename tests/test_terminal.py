@@ -239,6 +239,8 @@ def test_a_ctrl_c_within_0_3_s_of_one_is_that_one_and_a_hangup_ends_it_all(monke
             handlers[signal.SIGINT](signal.SIGINT, None)
     with pytest.raises(SystemExit, match="143"):
         handlers[signal.SIGHUP](signal.SIGHUP, None)
+    later = handlers[signal.SIGHUP], handlers[signal.SIGTERM]
+    assert later == (signal.SIG_IGN,) * 2  # so that no second one stops the clearing up
 
 
 def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(make, monkeypatch):
@@ -470,7 +472,7 @@ def test_resume_lists_first_and_last_words_each_line_when_found(make, monkeypatc
     command(agent, "/resume")
     lines = [laid_out("listed", text) for text in shown(agent, "listed")]
     lines = [re.sub(r"\d{4}(-\d\d){2} \d\d:\d\d", "DATE", line) for line in lines]
-    assert lines[0] == f"1. DATE, 6 messages: {'one ' * 10}… so on"
+    assert lines[0] == f"1. DATE, 6 messages: {'one ' * 6}o … so on"
     assert re.fullmatch("2. DATE, 2 messages: (word ){6,}w.*…", lines[1])
     assert lines[2] == "3. DATE, 1 message: alone"
     assert shown(agent, "plain") == ["none yet", "/resume NUMBER takes one up"]
@@ -565,7 +567,7 @@ def test_the_clock_counts_from_the_first_wait_until_something_is_shown(screen):
     show(screen.terminal, "wait", "bash")
     assert screen.at(8) == "\r\x1b[K3 s: bash"
     show(screen.terminal, "wait", "\x1b is odd")
-    assert screen.at(9.2) == "\r\x1b[K4 s: \\x1b is"  # as wide as half of the screen
+    assert screen.at(9.2) == "\r\x1b[K4 s: \\x1b…"  # as wide as half of the screen
     show(screen.terminal, "note", "done")
     assert screen.text().endswith("\r\x1b[Kdone\n") and screen.at(99) == ""
 
@@ -574,11 +576,11 @@ def test_a_text_that_stalls_is_waited_for_after_five_seconds(screen):
     show(screen.terminal, "wait", "the model")
     screen.at(1)
     show(screen.terminal, "text", "So it")
-    assert screen.at(5.9) == "" and screen.at(7) == "\n\r\x1b[K6 s: the mod"
+    assert screen.at(5.9) == "" and screen.at(7) == "\n\r\x1b[K6 s: the …"
     show(screen.terminal, "text", " is.")
     assert screen.text().endswith("\r\x1b[K is.") and screen.at(8) == ""
     show(screen.terminal, "wait", "a call")
-    assert screen.text().endswith("is.\n") and screen.at(9) == "\r\x1b[K2 s: a call"
+    assert screen.text().endswith("is.\n") and screen.at(9) == "\r\x1b[K2 s: a ca…"
 
 
 def test_while_the_model_writes_a_call_that_is_said(person):

@@ -304,7 +304,7 @@ class Lesson(StubClient):
         except stub.TooLong as error:
             remedy = REMEDIES[min(len(self.too_long), len(REMEDIES)) - 1]
             self.sent.append(Sent(self.scene, "x", length))
-            self.tell(f"(refused by the API: {REFUSAL})\n{fill(remedy, **INDENT)}")
+            self.tell(f"(The API refuses it.)\n{fill(remedy, **INDENT)}")
             raise stub.TooLong(REFUSAL) from error
         read = answer["usage"]["cache_read_input_tokens"]
         price = CACHE_READ * read + CACHE_WRITE * (length - read)
