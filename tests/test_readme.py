@@ -500,38 +500,38 @@ def test_python_is_called_by_one_name():
 
 # --- Every "Change it" is played ---
 
-# of a chapter: the file, what stands there, what takes its place, the command, and what
-# the page promises that it prints then
+# of a chapter: what stands in agent.py, what takes its place, the command, and what the
+# page promises that it prints then
 CHANGES = [
-    ("3", "agent.py", "    kept = messages[:start]\n", "    return messages\n", "naive.py 3",
+    ("3", "    kept = messages[:start]\n", "    return messages\n", "naive.py 3",
      "of 12 places to cut, 12 are refused. ours of 12 places to cut, 12 are refused."),
-    ("4", "agent.py", "len(to_bytes(value)) // 4", "len(str(value)) // 4", "naive.py 4",
+    ("4", "len(to_bytes(value)) // 4", "len(str(value)) // 4", "naive.py 4",
      "by bytes: 875."),
-    ("5", "agent.py", "KEEP_RECENT = 3", "KEEP_RECENT = 1", "demo 2",
+    ("5", "KEEP_RECENT = 3", "KEEP_RECENT = 1", "demo 2",
      "- 2 tool_result bash 2"),
-    ("6", "agent.py", "PREVIEW_TOKENS = 625", "PREVIEW_TOKENS = 60", "demo 1",
+    ("6", "PREVIEW_TOKENS = 625", "PREVIEW_TOKENS = 60", "demo 1",
      "+ preview bash 1"),
-    ("7", "agent.py", "not summary or ", "", "naive.py 7",
+    ("7", "not summary or ", "", "naive.py 7",
      "an empty answer: 5 of 60 results stay"),
-    ("8", "agent.py", "MAX_WORDS = 20_000", "MAX_WORDS = 0", "naive.py 8",
+    ("8", "MAX_WORDS = 20_000", "MAX_WORDS = 0", "naive.py 8",
      "1 of 2 stand word for word"),
-    ("9", "agent.py", "messages[:start], drop_thinking(tail)", "messages[:start], tail",
+    ("9", "messages[:start], drop_thinking(tail)", "messages[:start], tail",
      "demo 7", "[thinking] refused by the API"),
-    ("10", "agent.py", "append(agent.transcript, line)\n",
+    ("10", "append(agent.transcript, line)\n",
      'if "event" in entry: append(agent.transcript, line)\n', "naive.py 10",
      "read back it is what the agent holds: False"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("chapter, path, old, new, command, promise", CHANGES)
+@pytest.mark.parametrize("chapter, old, new, command, promise", CHANGES)
 def test_what_is_changed_shows_what_the_page_promises(
-    tmp_path, chapter, path, old, new, command, promise
+    tmp_path, chapter, old, new, command, promise
 ):
     copy = tmp_path / "copy"
     shutil.copytree(ROOT / "tests", copy / "tests", ignore=lambda *_: ["__pycache__"])
-    source = (ROOT / path).read_text("utf-8")
+    source = (ROOT / "agent.py").read_text("utf-8")
     assert source.count(old) == 1
-    (copy / path).write_text(source.replace(old, new), "utf-8")
+    (copy / "agent.py").write_text(source.replace(old, new), "utf-8")
     for name in ("README.md", "requirements.txt", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     script, number = command.split()
@@ -548,7 +548,7 @@ def test_what_is_changed_shows_what_the_page_promises(
 def test_every_change_of_the_page_is_played():
     told = [n for n, text in CHAPTERS.items() if "**Change it" in text]
     assert told == [change[0] for change in CHANGES]
-    for chapter, _, _, _, _, promise in CHANGES:
+    for chapter, _, _, _, promise in CHANGES:
         told = words(CHAPTERS[chapter].partition("**Change it.**")[2])
         shown = re.split(r" ours |\.$", promise)[0].removesuffix(".")
         assert shown in told or promise[0] in "-+", chapter

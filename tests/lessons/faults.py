@@ -7,13 +7,10 @@ No key, no network, no package: small.py works against the stand-in for the API.
 """
 
 import importlib
-import itertools
 import json
-import os
 import sys
-import tempfile
 import textwrap
-from contextlib import ExitStack, redirect_stdout
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
@@ -224,10 +221,7 @@ def shown(fault) -> str:
     """A fault, what a run shows of it, and what mends it, in lines of 79 columns."""
     title, mended, chapter = fault.__doc__.split(" | ")
     where = f"chapter {chapter}" if chapter.isdecimal() else chapter
-    stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stack.callback(os.chdir, os.getcwd())
-        os.chdir(folder)
+    with naive.from_scratch():
         importlib.reload(small)
         small.SYSTEM, small.input = "You write code.", lambda _: "y"
         with redirect_stdout(StringIO()):

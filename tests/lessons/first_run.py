@@ -6,11 +6,8 @@ No key, no network, no package: the model has a script, and each request is chec
 the stand-in for the API, which also counts its tokens.
 """
 
-import os
 import runpy
 import sys
-import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -46,9 +43,7 @@ def play(question, *replies):
 
 def main():
     """Ask one question that fits the window, and one that does not."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stack.callback(os.chdir, os.getcwd())
-        os.chdir(folder)
+    with naive.from_scratch():
         names = naive.write_files(24, 48_000)
         read = naive.use("read_file", names[0])
         play("How does file_01.txt begin?", read, reply("With its own name."))

@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import textwrap
-from contextlib import ExitStack
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -64,6 +64,19 @@ def say(lines):
         who, _, what = line.partition(": ")
         indent = {"initial_indent": f"  {who:<8}", "subsequent_indent": " " * 10}
         print(textwrap.fill(what, 79, break_on_hyphens=False, **indent))
+
+
+@contextmanager
+def from_scratch():
+    """In an empty folder, with the ids of calls from 1 on: whatever ran before."""
+    stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
+    back = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(back)
 
 
 def write_files(number, characters):
@@ -535,10 +548,7 @@ def main(arguments):
         return 2
     for name in arguments or chapters:
         print(f"{name}. {chapters[name].__doc__}")
-        stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
-        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-            stack.callback(os.chdir, os.getcwd())
-            os.chdir(folder)
+        with from_scratch():
             chapters[name]()
     return 0
 

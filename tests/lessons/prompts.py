@@ -8,13 +8,9 @@ numbers, and to agent.py as it comes. The reader does not think: if it did, as m
 today, the third request of s06 would be refused (naive.py 5).
 """
 
-import itertools
 import json
-import os
 import sys
-import tempfile
 from collections import Counter
-from contextlib import ExitStack
 
 import naive  # which finds the stand-in
 import stub
@@ -187,10 +183,7 @@ def counted(did):
 def play(name):
     """Play the prompts of a tutorial, in a folder of their own."""
     print(f"{name}: {RULES[name].__doc__}")
-    stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stack.callback(os.chdir, os.getcwd())
-        os.chdir(folder)
+    with naive.from_scratch():
         prompts = PROMPTS[name]
         for row, they, we in zip(prompts, theirs(name, prompts), ours(prompts)):
             say(f"prompt: {row[0]}\n{name}: {they}\nours: {we}\nwhy: {row[3]}")

@@ -8,10 +8,8 @@ of 40,000, calls `compact`, reads one file more and answers.
 """
 
 import importlib
-import os
 import sys
-import tempfile
-from contextlib import ExitStack, redirect_stdout
+from contextlib import redirect_stdout
 from io import StringIO
 
 import faults
@@ -56,9 +54,7 @@ def life(lines, **settings):
     vars(small).update(settings, input=lambda _: "y")
     watch("micro_compact", lines)
     watch("auto_compact", lines)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stack.callback(os.chdir, os.getcwd())
-        os.chdir(folder)
+    with naive.from_scratch():
         with redirect_stdout(StringIO()):
             client, *_ = faults.live(*script(), typed=["Read them all."])
         return client, small.TRANSCRIPT.read_text("utf-8").count('"tool_result"')

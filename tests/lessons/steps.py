@@ -14,11 +14,8 @@ import difflib
 import importlib.util
 import itertools
 import json
-import os
 import sys
-import tempfile
 import textwrap
-from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -192,10 +189,7 @@ STEPS = {layer: range(len([*(FOLDER / layer).glob("step*.py")])) for layer in LA
 
 def play(layer: str, number: int) -> str:
     """What a step does, in lines of at most 79 columns."""
-    stub.tool_ids = map("toolu_{:04}".format, itertools.count(1))
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stack.callback(os.chdir, os.getcwd())
-        os.chdir(folder)
+    with naive.from_scratch():
         step = load(layer, number)
         facts = LAYERS[layer](step)
     lines = [f"{layer} {number}: {step.__doc__}"]
