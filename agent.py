@@ -346,7 +346,7 @@ def auto_compact(agent: Agent) -> None:
 
 
 def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
-    """Whether the history gave way, all but the newest `keep` messages, to a summary.
+    """Whether the history, all but the newest `keep` messages, gave way to less.
 
     Raises AgentError where the API gives no reply: that says nothing about summaries.
     """
@@ -427,9 +427,9 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[dict]:
 def split_history(agent: Agent, keep: int) -> tuple[list[dict], list[dict], int]:
     """(The messages that give way, the tail that stays, tokens of room for the rest).
 
-    The room is half of what T has beside system prompt and tools, and where the API
-    asked (`keep`), at most three quarters of what there was. The tail has the newest
-    `keep` messages. If those are too large, or none, it has the last answer.
+    The room is half of what T has beside system prompt and tools, but with `keep` it is
+    at most three quarters of what there was. The tail has the newest `keep` messages.
+    If those are too large, or none, it has the last answer, unless one is waited for.
     """
     messages, room = agent.messages, max(0, agent.threshold - fixed_tokens(agent)) // 2
     start = pair_safe(messages, max(0, len(messages) - keep))
@@ -464,7 +464,7 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
 
 
 def still_needed(messages: list[dict]) -> list[Exchange]:
-    """The last plan, the skills that were loaded, and the files read last (v5)."""
+    """The last plan, then the skills that were loaded, then the newest files (v5)."""
     found: dict[str, dict] = {"todo_write": {}, "load_skill": {}, "read_file": {}}
     for exchange in reversed([*exchanges(messages)]):
         name, given = exchange.call["name"], exchange.call["input"]
@@ -514,7 +514,7 @@ def manual_compact(agent: Agent, by_person: bool = False) -> None:
 def reactive_compact(agent: Agent, error: PromptTooLong, remedies: int = 0) -> int:
     """The API said "prompt is too long" (s08); returns the remedies tried by then.
 
-    What is tried, in this order: a smaller window, a summary, a note, an AgentError.
+    It tries a smaller window, then a summary, then a note, and then raises AgentError.
     """
     if MIN_WINDOW <= error.maximum < agent.window:
         vars(agent).update(vars(limits(error.maximum, agent.max_output)))
@@ -1020,7 +1020,7 @@ def ask(agent: Agent, messages: list[dict], shown: tuple[str, ...] = STREAMED) -
 
 
 def window_in(agent: Agent, text: str) -> int:
-    """The window that a refusal names, best after a word for a limit; 0: none."""
+    """The window that a refusal names, after a word for a limit if it can; 0: none."""
     named = re.findall(r"(?i)(?:max|context|ctx|limit|[<>])\D{,30}\d[\d,]*", text)
     found = numbers(" ".join(named)) or numbers(text)
     sizes = [number for number in found if number >= MIN_WINDOW]
@@ -1054,7 +1054,7 @@ def do_without(agent: Agent, messages: list[dict], text: str) -> list[dict] | No
 
 
 def ask_for_less(agent: Agent, messages: list[dict], prompt: dict) -> Reply:
-    """The reply to `prompt` after all messages, or where they are too many, half."""
+    """The reply to `prompt` after all messages, or after half if that is too long."""
     with suppress(PromptTooLong):
         return ask(agent, [*messages, prompt], shown=())
     half = messages[pair_safe(messages, max(1, len(messages) // 2)) :]
@@ -1527,7 +1527,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     agent.emit("wait", "diff")
-    before, after = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (old, new))
+    before, after = (re.findall(r".*\n|.+", text) for text in (old, new))
     lines = difflib.unified_diff(before, after, path, path)
     diff = "\n".join(line.removesuffix("\n") for line in lines)
     agent.approve(name, redact(diff or f"{path}: no line changes"))
@@ -1553,10 +1553,10 @@ def glob(agent: Agent, pattern: str) -> str:
     names = {*files_in(top, time.monotonic() + SEARCH_SECONDS)}
     names |= {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
     wanted, found = re.compile(as_regex(pattern.removeprefix(head))), []
-    top = f"{top}/".removeprefix("./")
-    for name in sorted(names - {top}):
-        below = name.removeprefix(top).rstrip("/")
-        if name.startswith(top) and wanted.fullmatch(below):
+    prefix = f"{top}/".removeprefix("./")
+    for name in sorted(names - {prefix}):
+        below = name.removeprefix(prefix).rstrip("/")
+        if name.startswith(prefix) and wanted.fullmatch(below):
             found.append(visible(name, "\n\t"))
     return cut_text("\n".join(found), agent.max_page) or "(no such files)"
 
@@ -2044,9 +2044,9 @@ def work_on(agent: Agent, line: str) -> None:
     A line that begins with /word is a command, unless there is such a path.
     """
     name = line.split(" ")[0]
-    is_path = not re.fullmatch(r"/\w+", name) or os.path.exists(name)
+    is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
     try:
-        if line in LEAVE or not is_path:
+        if line in LEAVE or is_meant:
             command(agent, line)
         else:
             take_turn(agent, line)
