@@ -165,7 +165,10 @@ def ours(model, *prompts, **limits):
     lines = []
     world = {"approve": lambda *_: None, "emit": lambda _, text: lines.append(text)}
     agent = program.Agent(
-        client=model, system={"": "You write code."}, **world, **limits
+        limits=program.Limits(**limits),
+        client=model,
+        system={"": "You write code."},
+        **world,
     )
     for prompt in prompts:
         program.take_turn(agent, prompt)

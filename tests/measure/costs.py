@@ -178,7 +178,8 @@ def drive(
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
         stack.enter_context(mock.patch.object(program, "time", clock))
-        agent = program.Agent(client=recording, tools=tools, **world, **fields)
+        limits = program.Limits(**fields)
+        agent = program.Agent(limits=limits, client=recording, tools=tools, **world)
         for text in recording.typed():
             try:
                 program.take_turn(agent, text)

@@ -155,7 +155,7 @@ def layers():
     auto, reactive = (replace(agent, client=StubClient(reply(SUMMARY))) for _ in "ab")
     program.auto_compact(auto)
     program.reactive_compact(reactive, too_long)
-    budget = program.tool_result_budget(new, agent.max_results, save)
+    budget = program.tool_result_budget(new, agent.limits.max_results, save)
     return {
         "tool_result_budget": (new, budget),
         "micro_compact": (old, program.micro_compact(old, save)),
@@ -264,7 +264,7 @@ def life():
     agent = work(begun(), "Why is checkout slow?", logs)
     calls = [row.words for row in rows(agent.messages) if row.kind == "tool_use"]
     whole, save = texts(agent.messages), program.save_result
-    agent.messages = program.tool_result_budget(agent.messages, agent.max_results, save)
+    agent.messages = program.tool_result_budget(agent.messages, agent.limits.max_results, save)
     seen = texts(agent.messages)
     work(agent, *read("shop.py", "cart.py", "price.py", "price.py", "price.py"))
     agent.messages = program.micro_compact(agent.messages, save)
@@ -443,8 +443,8 @@ def thresholds():
 def limits_of_parts(agent):
     """What limits each part of the list that a compaction leaves, in words."""
     each, most = program.MAX_RESTORE_TOKENS_PER_FILE, program.MAX_WORDS
-    asked = min(agent.threshold, 4 * agent.max_output) // 8
-    room = round((agent.threshold - program.fixed_tokens(agent)) / 2, -3)
+    asked = min(agent.limits.threshold, 4 * agent.limits.max_output) // 8
+    room = round((agent.limits.threshold - program.fixed_tokens(agent)) / 2, -3)
     return {
         "your words": f"{most:,} tokens, or T/8",
         "summary": f"{asked:,} tokens asked for",
