@@ -49,6 +49,7 @@ STARTED = {
     "lessons/faults.py Japanese": "the API counts 3,293",
     "lessons/prompts.py s08": "summaries 0, snips 8",
     "lessons/steps.py layer1": "layer1 5: ",
+    "lessons/steps.py small": "small 6: ",
 }
 
 
