@@ -48,6 +48,7 @@ STARTED = {
     "lessons/small_run.py": "requests: 35, refused: 0",
     "lessons/faults.py Japanese": "the API counts 3,293",
     "lessons/steps.py layer1": "layer1 5: ",
+    "lessons/steps.py small": "small 6: ",
 }
 
 
