@@ -193,7 +193,7 @@ def drive(
 def limits(changes: Mapping[str, str]) -> dict[str, Any]:
     """The fields of Agent that the program itself makes of the settings."""
     with mock.patch.dict(os.environ, changes):
-        return vars(program.limits())
+        return vars(program.configured_limits())
 
 
 # ---- what it comes to ----
