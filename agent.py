@@ -37,19 +37,22 @@ import os
 import re
 import select
 import shutil
+import stat
 import subprocess
 import tempfile
 import termios
 import textwrap
 import threading
 import time
+import unicodedata
+from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO, get_args
 
@@ -176,7 +179,8 @@ class Agent(Conversation):
     thinking: bool = False  # whether the model can show its thinking
     tools: "dict[str, Tool]" = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
-    approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
+    approve: Callable[..., None] = lambda tool, what, path="": refuse()  # ToolError: no
+    hear: Callable[[], str] = lambda: ""  # what the person typed since the last time
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
     can_refresh: bool = True  # until the API refuses to keep the cache warm
@@ -271,6 +275,7 @@ def agent_loop(agent: Agent) -> str:
             nudges = nudge(agent, calls, reply, nudges)
         elif calls:
             run_tools(agent, calls)
+            listen(agent)
             nudges = 0
         else:
             return answer
@@ -287,6 +292,13 @@ def take_turn(agent: Agent, text: str) -> str:
     if not agent.system:
         begin(agent)
     return agent_loop(agent)
+
+
+def listen(agent: Agent) -> None:
+    """Let what the person said meanwhile go along with the next request."""
+    if words := agent.hear():
+        commit(agent, typed(words))
+        agent.emit("heard", words)
 
 
 def take_reply(agent: Agent, reply: Reply) -> list[Message]:
@@ -552,7 +564,7 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
         agent.emit("layer", f"[{name}] nothing to summarise")
         return False
     try:
-        summary = summarise(agent, name, gone, focus)
+        summary = summarise(agent, gone, focus)
     except PromptTooLong:
         return compact_without_model(agent, name)
     except NoSummary as error:
@@ -578,13 +590,13 @@ def compact_without_model(agent: Agent, name: str) -> bool:
     return smaller
 
 
-def summarise(agent: Agent, name: str, gone: list[Message], focus: str | None) -> str:
+def summarise(agent: Agent, gone: list[Message], focus: str | None) -> str:
     """The model's summary of these messages; raises NoSummary where it gives none.
 
     The request is the live conversation and one message more: so the prompt cache has
     it, and its thinking stays valid.
     """
-    agent.emit("layer", f"[{name}] summarising {context_tokens(agent):,} tokens")
+    agent.emit("wait", f"summarising {context_tokens(agent):,} tokens")
     wish = f"\nAbove all, keep: {focus}" if focus else ""
     notes = "" if agent.thinking else NOTES  # who thinks has made them already
     # the reply must hold it, beside the thinking
@@ -940,10 +952,24 @@ def append(path: Path, data: bytes) -> None:
     """Add to a file of ours that only the user can read; raises AgentError."""
     try:
         own_folder(TRANSCRIPT_DIR)
-        with open(path, "ab", opener=partial(os.open, mode=0o600)) as file:
+        with open(path, "ab", opener=plain_file) as file:
             file.write(data)
     except OSError as error:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
+
+
+def plain_file(path: str, flags: int) -> int:
+    """What opens a file of ours; OSError where it is a link, or no file at all.
+
+    A folder that was cloned may bring a link to a file of the person, or a pipe.
+    """
+    if os.path.islink(path):
+        raise OSError(f"{path} is a link, which is neither read nor written")
+    number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode=0o600)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(f"{path} is no plain file")
+    return number
 
 
 def replace_history(
@@ -965,8 +991,7 @@ def replace_history(
     else:
         agent.messages = messages
     agent.counted, agent.known = after, len(messages)
-    where = f"; all of it is in {agent.transcript}" if record else ""
-    agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens{where}")
+    agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
 
 def load(path: Path) -> list[Message]:
@@ -976,7 +1001,8 @@ def load(path: Path) -> list[Message]:
     other line that is no part of a conversation.
     """
     messages: list[Message] = []
-    lines = path.read_bytes().split(b"\n")
+    with open(path, "rb", opener=plain_file) as file:
+        lines = file.read().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
@@ -1027,12 +1053,12 @@ def conversations(agent: Agent) -> Iterator[tuple[Path, list[Message]]]:
     """The transcripts of this folder that no newer one holds whole, newest first."""
     held = set()  # by newer ones: a file, and how many bytes of it
     paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
-    for path in sorted(paths, key=os.path.getmtime, reverse=True):
+    for path in sorted(paths, key=lambda path: path.lstat().st_mtime, reverse=True):
         try:
             is_held = (path.resolve(), path.stat().st_size) in held
             if not is_held and (messages := load(path)):
                 yield path, messages
-            with suppress(*DAMAGE), path.open("rb") as file:
+            with suppress(*DAMAGE), open(path, "rb", opener=plain_file) as file:
                 first = json.loads(file.readline())
                 held.add((Path(first["from"]).resolve(), first["bytes"]))
         except (AgentError, OSError) as error:
@@ -1077,7 +1103,7 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 # ---- asking the model: one function for the loop and for summaries ----
 
-MAX_TRIES = 5  # of one request
+MAX_TRIES = 7  # of one request: a minute
 WARM_SECONDS = 25  # before the cache is gone it is used once more
 MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
 STALL_SECONDS = 120  # without a byte of a reply
@@ -1224,9 +1250,12 @@ def wait(agent: Agent, why: Passing, tries: int) -> None:
     if seconds > MAX_WAIT:
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
         raise AgentError(f"{why} The API asks for {seconds:.0f} s: try after {when}.")
-    then = f"Waiting {seconds:g} s, then try {tries + 1} of {MAX_TRIES}."
-    agent.emit("layer", f"[retry] {why} {then}")
-    time.sleep(seconds)
+    if tries == 1:
+        agent.emit("layer", f"[retry] {why} It is tried {MAX_TRIES} times.")
+    while seconds > 0:
+        agent.emit("wait", f"try {tries + 1} of {MAX_TRIES} in {seconds:.0f} s")
+        time.sleep(min(seconds, 1))
+        seconds -= 1
 
 
 def stream_reply(
@@ -1234,24 +1263,32 @@ def stream_reply(
 ) -> Reply:
     """The reply of one try, shown as it comes; raises unless it is finished."""
     agent.last_request, agent.refreshes = time.time(), 0
-    agent.last_sent = messages
+    agent.last_sent, written = messages, 0
     agent.emit("wait", "waiting for the model")
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
         kind = stream.response.headers.get("content-type", "")
         if re.search("html|json", kind):
             raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         for event in stream:
-            block = getattr(event, "content_block", None)
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
-            elif block and block.type == "tool_use":
-                agent.emit("wait", f"writing a call of {block.name}")
+            elif event.type == "input_json":
+                written += len(event.partial_json)
+                agent.emit("wait", f"{writing(event.snapshot)}, {written:,} characters")
+            elif event.type == "content_block_start":
+                written = 0
         final = stream.get_final_message()
     reply = to_reply(final, {exchange.call["id"] for exchange in exchanges(messages)})
     agent.bill.update(sent=reply.sent, read=reply.cached)
     if not reply.message["content"] and context_tokens(agent) > agent.limits.window:
         raise PromptTooLong("The reply is empty, and the request is over the window.")
     return reply
+
+
+def writing(given: Any) -> str:
+    """What the model is writing: the inputs of a call, as far as they are there."""
+    path = given.get("path") if isinstance(given, dict) else None
+    return f"writing a call for {path}" if path else "writing a call"
 
 
 def keep_warm(agent: Agent) -> None:
@@ -1523,10 +1560,9 @@ def redact(text: str) -> str:
     return text
 
 
-def refuse(reason: str = "") -> NoReturn:
-    """Tell the model that the person said no, and why."""
-    why = f", saying: {reason}." if reason else ". Ask what to do instead."
-    raise ToolError(f"The user refused this call{why}")
+def refuse() -> NoReturn:
+    """Tell the model that the person said no; why is said by the person."""
+    raise ToolError("The user refused this call. If they do not say why, ask them.")
 
 
 def inside(path: str, root: Path | None = None) -> Path:
@@ -1686,15 +1722,19 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     agent.approve("bash", redact(command))
     argv, emit = ["bash", "-c", "--", command], agent.emit
     output, status = run(argv, timeout, lambda line: emit("wait", line or "bash"))
-    output, end = cut_text(clean(output), MAX_KEPT), f"(exit status {status})"
+    output = cut_text(clean(output), MAX_KEPT)
+    if status == 0:
+        agent.emit("result", output)
+        return output
+    end = f"(exit status {status})"
     if status is None:
         end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
     text = f"{output.rstrip()}\n{end}".lstrip("\n")
-    agent.emit("failed" if status != 0 else "result", text)
-    return output if status == 0 else text
+    agent.emit("failed", text)
+    return text
 
 
-@tool(on_disk=True, needed=MAX_RESTORE_FILES)
+@tool(on_disk=True, needed=MAX_RESTORE_FILES, style="")
 def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
     """Read a text file of the workspace: limit lines from line offset (from 1) on.
 
@@ -1722,7 +1762,7 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     return "\n".join(page)
 
 
-@tool(on_disk=True)
+@tool(on_disk=True, style="")
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file of the workspace, in place of what it held before."""
     real, old = file_to_change(path)
@@ -1730,7 +1770,7 @@ def write_file(agent: Agent, path: str, content: str) -> str:
     return f"Wrote {len(content):,} characters to {path}."
 
 
-@tool(on_disk=True)
+@tool(on_disk=True, style="")
 def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
@@ -1766,9 +1806,9 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     agent.emit("wait", "diff")
     before, after = (re.findall(r".*\n|.+", text) for text in (old, new))
-    lines = difflib.unified_diff(before, after, path, path)
+    lines = [*difflib.unified_diff(before, after)][2:]  # the question names the file
     diff = "\n".join(line.removesuffix("\n") for line in lines)
-    agent.approve(name, redact(diff or f"{path}: no line changes"))
+    agent.approve(name, redact(diff or "no line changes"), path)
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
@@ -1918,7 +1958,7 @@ def files_in(top: str, end: float) -> list[str]:
     return sorted(files)
 
 
-@tool(shows="", clears=False, needed=1)
+@tool(shows="", clears=False, needed=1, style="")
 def todo_write(agent: Agent, items: list[str]) -> str:
     """Keep the plan: the whole list, a line an item, "[ ] to do" or "[x] done".
 
@@ -1967,7 +2007,8 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
             agent.emit(style, text)
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    subagent = replace(agent, tools=tools, emit=emit, is_subagent=True)
+    alone = {"is_subagent": True, "hear": lambda: ""}
+    subagent = replace(agent, tools=tools, emit=emit, **alone)
     switch_to(subagent, Conversation(system=agent.system))
     try:
         return take_turn(subagent, prompt)
@@ -2055,48 +2096,65 @@ def skill_list() -> str:
     return "\n".join(lines) if lines[1:] else ""
 
 
-# ---- the terminal: what is shown there, and what the person types ----
+# ---- the terminal: what is shown there ----
 
 HELP = """\
 /compact [focus]  summarise now; focus: what it must keep
 /context          what fills the context, and what was sent
-/last             the last result of a tool, whole
+/last [number]    the last result of a tool, whole; 3: the third from the end
 /resume [number]  earlier conversations; take one up
 /clear            begin a new conversation
 /help             this list
 /quit, /exit      leave, as do quit, exit and Ctrl-D
-Ctrl-C stops what is being done. Alt-Enter begins a new line, and several
-pasted lines are one prompt. Tab completes commands and paths."""
+What you type while it works goes along with its next request. Ctrl-C stops
+it, and "go on" goes on. Alt-Enter begins a new line, several pasted lines are
+one prompt, and Tab completes commands and paths."""
 PARTS = {"assistant": "replies and calls", "user": "results and notes"}
 COMMANDS = re.findall(r"(?m)^/\w+", HELP)
 LEAVE = ("/quit", "/exit", "quit", "exit")
 HISTORY = TRANSCRIPT_DIR / "history"
 MAX_LISTED = 20  # conversations
+MAX_REMEMBERED = 1_000  # prompts of earlier runs
+TICK = 0.05  # seconds, in which what is typed shows while the agent works
+WAIT_SHOWN = 1  # seconds of waiting, after which it is said what for
 STALL_SHOWN = 5  # seconds without a letter of a text, after which that is said
+BELL_SECONDS = 10  # of work, after which a bell calls the person
+YES = ("y", "yes", "ok", "okay", "yes please", "please")
+# what makes a command more than one, or another than it seems to be
+COMPOUND = r"[;&|<>`\n\r]|\$[({]"
 ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a style
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
 # of the styles of events that have one; magenta can be read on light and dark
-COLORS = dict.fromkeys(["note", "thinking", "tool", "result"], DIM)
+COLORS = dict.fromkeys(["note", "thinking", "tool", "result", "warm"], DIM)
 COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
-COLORS |= {"layer": MAGENTA, "added": GREEN}
+COLORS |= {"layer": MAGENTA, "added": GREEN, "heard": BOLD}
 # not printable, says Python, but people write it: joiners, a soft hyphen, spaces
 WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
 
 
 @dataclass
 class Terminal:
-    """Where events are shown and the person is asked."""
+    """Where events are shown, and what the person types while the agent works."""
 
     out: TextIO
     streams: bool = True  # whether to show text as it is written
     colored: bool = False
+    live: bool = False  # whether rows below the text can be drawn, and drawn anew
+    keyboard: bool = False  # whether somebody types, and not only answers
     last: str = ""  # character of the text that is being written, "" after its end
     thought: str = ""  # what the model thinks, until it does something else
     waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
-    erase: str = ""  # takes the line that says so away, once it is there
-    early: str = ""  # what was typed before a question, for the next prompt
+    worked: float = field(default_factory=time.monotonic)  # since then, the same
+    drawn: str = ""  # what draws the rows that stand below the text
+    prompt: str = ""  # that readline shows, "" while the agent works
+    later: str = ""  # what is to be said after the prompt
+    idle: Callable[[], None] = lambda: None  # what is to be done at the prompt
+    listening: bool = False  # whether what is typed is taken in by `take_typed`
+    line: str = ""  # that is being typed
+    heard: list[str] = field(default_factory=list)  # lines that were typed
+    decode: Any = field(default_factory=getincrementaldecoder("utf-8"))
     lock: Any = field(default_factory=threading.RLock)
 
 
@@ -2104,33 +2162,40 @@ def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event; waiting and thinking are kept until something else comes."""
     with terminal.lock:
         if style == "wait":
-            end_line(terminal)
             terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
         elif style == "thinking":
             terminal.thought += text
+        elif style == "warm" and terminal.prompt:
+            show_beside_prompt(terminal, text)
         else:
-            print(terminal.erase, end="", file=terminal.out, flush=True)
-            terminal.since, terminal.erase = 0.0, ""
+            erase(terminal)
+            terminal.since = 0.0
             thought, terminal.thought = terminal.thought, ""
             if thought.strip():
                 print_event(terminal, "thinking", f"[thinking] {thought}")
             print_event(terminal, style, text)
+            draw(terminal)
 
 
 def print_event(terminal: Terminal, style: str, text: str) -> None:
     """Print an event below the one before; text that is written after a blank line."""
     if style in STREAMED and not terminal.streams:
         return
-    text, start, end = laid_out(style, visible(text)), "", "\n"
-    if style == "text":
-        start, end = "" if terminal.last else "\n", ""
-        terminal.last, terminal.since = (terminal.last + text)[-1:], time.monotonic()
-    else:
+    shown, goes_on = laid_out(style, visible(text)), style == "text"
+    if goes_on and not terminal.last:
+        shown = f"\n{shown}"
+    if not goes_on:
         end_line(terminal)
-        terminal.last = ""
+    terminal.last = (terminal.last + text)[-1:] if goes_on else ""
+    if goes_on:
+        terminal.since = time.monotonic()
+    if style == "long" and terminal.live and shown.count("\n") > screen().lines:
+        import pydoc
+
+        return pydoc.pager(shown)
     if terminal.colored and style in COLORS:
-        text = f"{COLORS[style]}{text}{PLAIN}"
-    print(start + text, end=end, file=terminal.out, flush=True)
+        shown = f"{COLORS[style]}{shown}{PLAIN}"
+    print(shown, end="" if goes_on else "\n", file=terminal.out, flush=True)
 
 
 def end_line(terminal: Terminal) -> None:
@@ -2160,59 +2225,216 @@ def laid_out(style: str, text: str) -> str:
     return "\n".join(map(cut_to_screen, lines))
 
 
-def cut_to_screen(text: str, rows: float = 1) -> str:
-    """As much of a line as fits into so many rows of the screen."""
-    columns = shutil.get_terminal_size().columns
-    text, most = text.expandtabs(), int(rows * columns) - 2
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def cut_to_screen(text: str, rows: float = 1, taken: int = 0) -> str:
+    """As much of a line as fits into so many rows of the screen, less what is taken."""
+    text, room = text.expandtabs(), int(rows * screen().columns) - 2 - taken
+    for at, letter in enumerate(text):
+        room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        if room < 0:
+            return f"{text[: at - 1]}…" if at else ""
+    return text
+
+
+def screen() -> os.terminal_size:
+    """How many columns and lines it has."""
+    return shutil.get_terminal_size()
+
+
+def erase(terminal: Terminal) -> None:
+    """Take away the rows below the text, so that more text can follow it."""
+    if terminal.drawn:
+        print("\x1b[J", end="", file=terminal.out, flush=True)
+        terminal.drawn = ""
+
+
+def draw(terminal: Terminal) -> None:
+    """Draw below the text what is waited for and what is being typed.
+
+    The cursor stays at the end of the text. On the last row of the screen ESC D makes
+    room by scrolling; ESC 7 and ESC 8 remember the cursor.
+    """
+    if not terminal.live or terminal.prompt:
+        return
+    rows = live_rows(terminal)
+    is_free = terminal.last in ("", "\n")  # the row of the cursor
+    below = max(0, len(rows) - is_free)
+    drawn = "\x1bD" * below + (f"\x1b[{below}A" if below else "") + "\x1b7"
+    for number, row in enumerate(rows):
+        down = "" if is_free and number == 0 else "\x1b[1B"
+        drawn += f"{down}\r\x1b[K{DIM if terminal.colored else ''}{row}"
+        drawn += PLAIN if terminal.colored else ""
+    drawn = f"{drawn}\x1b8" if rows else ""
+    if drawn != terminal.drawn:
+        erase(terminal)
+        print(drawn, end="", file=terminal.out, flush=True)
+        terminal.drawn = drawn
+
+
+def live_rows(terminal: Terminal) -> list[str]:
+    """What is waited for, with the end of what the model thinks, and what is typed."""
+    rows, seconds = [], time.monotonic() - terminal.since
+    patience = WAIT_SHOWN if terminal.last in ("", "\n") else STALL_SHOWN
+    if terminal.since and seconds >= patience:
+        start, thought = f"{seconds:.0f} s: ", " ".join(terminal.thought.split())
+        tail = cut_to_screen(visible(thought[-500:])[::-1], 1, len(start))[::-1]
+        rows.append(start + (tail or cut_to_screen(visible(terminal.waiting), 1, 8)))
+    if terminal.line:
+        rows.append(f"> {cut_to_screen(visible(terminal.line)[::-1], 1, 2)[::-1]}")
+    return rows
+
+
+def show_beside_prompt(terminal: Terminal, text: str) -> None:
+    """Say something above the prompt of readline, or after it, if a line is begun."""
+    import readline
+
+    if readline.get_line_buffer():
+        terminal.later = text
+        return
+    dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
+    line = f"\r\x1b[K{dim}{text}{plain}\n{terminal.prompt}"
+    print(line, end="", file=terminal.out, flush=True)
 
 
 def clock(terminal: Terminal) -> None:
-    """Each second draw what is waited for and how long, in a thread of its own."""
+    """Take in what is typed and draw what goes on, in a thread of its own."""
     while True:
-        time.sleep(1)
+        time.sleep(TICK)
         with terminal.lock:
-            seconds = time.monotonic() - terminal.since
-            patience = STALL_SHOWN if terminal.last not in ("", "\n") else 0
-            if terminal.since and seconds >= patience:
-                end_line(terminal)
-                line = f"{seconds:.0f} s: {visible(terminal.waiting)}"
-                line = cut_to_screen(line, 0.5)  # some letters are two columns wide
-                terminal.erase = "\r\x1b[K"
-                print(terminal.erase + line, end="", file=terminal.out, flush=True)
+            take_typed(terminal)
+            draw(terminal)
+        if terminal.prompt:
+            terminal.idle()
 
 
-def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
+# ---- the terminal: what the person types ----
+
+
+@contextmanager
+def listening(terminal: Terminal) -> Iterator[None]:
+    """Take in what is typed while the agent works; the terminal's modes come back."""
+    if not terminal.keyboard:
+        yield
+        return
+    usual, ours = termios.tcgetattr(0), termios.tcgetattr(0)
+    ours[3] |= termios.NOFLSH  # Ctrl-C throws nothing away that was typed
+    if terminal.live:
+        ours[3] &= ~(termios.ICANON | termios.ECHO)  # `draw` shows it
+    try:
+        termios.tcsetattr(0, termios.TCSANOW, ours)
+        terminal.listening = True
+        yield
+    finally:
+        with signals_held(), terminal.lock:
+            take_typed(terminal)
+            terminal.listening = False
+            erase(terminal)
+            termios.tcsetattr(0, termios.TCSANOW, usual)
+
+
+def take_typed(terminal: Terminal) -> None:
+    """Take in what was typed: ended lines are heard, the last one can still change."""
+    while terminal.listening and select.select([0], [], [], 0)[0]:
+        try:
+            data = os.read(0, 4_096)
+        except OSError:  # the terminal is gone
+            data = b""
+        if not data:
+            terminal.listening = False
+        for letter in re.sub(ESCAPE, "", terminal.decode.decode(data)):
+            if letter in "\r\n":
+                terminal.heard.append(terminal.line)
+                terminal.line = ""
+            elif letter in "\b\x7f":
+                terminal.line = terminal.line[:-1]
+            elif letter in "\x15\x17":  # Ctrl-U, Ctrl-W
+                words = r"\S*\s*\Z" if letter == "\x17" else r"(?s).*"
+                terminal.line = re.sub(words, "", terminal.line, count=1)
+            elif letter.isprintable() or letter in WRITTEN:
+                terminal.line += letter
+
+
+def hear(terminal: Terminal) -> str:
+    """What was typed since it was asked last; a command waits for the prompt."""
+    with terminal.lock:
+        take_typed(terminal)
+        words = list(takewhile(lambda line: not is_command(line), terminal.heard))
+        del terminal.heard[: len(words)]
+    return "\n".join(words).strip()
+
+
+def ask_person(
+    terminal: Terminal, agent: Agent, name: str, what: str, path: str = ""
+) -> None:
     """Show all of what a tool is to do; ToolError unless the person lets it.
 
     That is now, by an "always", or by --yes. Without a terminal the answer is no.
     """
     for line in what.rstrip().split("\n"):
         show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
-    if agent.unasked or name in agent.allowed:
+    always = allowance(name, what)
+    if agent.unasked or always in agent.allowed:
         return
     if not sys.stdin.isatty():
         raise ToolError("No terminal to ask the user on: only --yes would allow it.")
-    keep_early(terminal)
-    question = f"Run {name}? y: yes, a: always until /clear, n or why not"
+    on = f" on {path}" if path else ""
+    free = f"a: always for {always} until /clear, " if always else ""
+    question = f"Run {name}{on}? y: yes, {free}n or why not"
+    while True:
+        answer = answer_to(terminal, question)
+        word = " ".join(re.findall(r"\w+", answer.lower()))
+        if word in YES:
+            return
+        if word in ("a", "always") and always:
+            return agent.allowed.add(always)
+        if word in ("n", "no"):
+            refuse()
+        if word not in ("", "a", "always"):
+            terminal.heard.append(answer)  # why not is the person's own word
+            refuse()
+
+
+def allowance(name: str, what: str) -> str:
+    """What an "always" allows: a tool, or commands that begin so; "" for nothing."""
+    if name != "bash":
+        return name
+    return "" if re.search(COMPOUND, what) else f"{' '.join(what.split()[:2])} ..."
+
+
+def answer_to(terminal: Terminal, question: str) -> str:
+    """The line that is typed after a question; ToolError if the terminal is gone.
+
+    What was typed before is no answer: it is heard, or its line goes on afterwards.
+    """
+    ring(terminal)
     show(terminal, "plain", question)
-    answer = sys.stdin.readline().strip()
-    if answer.lower() in ("a", "always"):
-        agent.allowed.add(name)
-    elif answer.lower() not in ("y", "yes", "ok"):
-        refuse("" if answer.lower() in ("n", "no") else answer)
+    if not terminal.listening:  # with -p
+        termios.tcflush(0, termios.TCIFLUSH)
+        if not (line := sys.stdin.readline()):
+            refuse()
+        return line.strip()
+    with terminal.lock:
+        take_typed(terminal)
+        before, terminal.heard = terminal.heard, []
+        begun, terminal.line = terminal.line, ""
+    try:
+        while not terminal.heard:
+            if not terminal.listening:
+                refuse()
+            time.sleep(TICK)
+        answer = terminal.heard.pop(0).strip()
+    finally:
+        terminal.heard = before + terminal.heard
+        terminal.line = begun + terminal.line
+        terminal.worked = time.monotonic()
+    if terminal.live:
+        show(terminal, "plain", f"> {answer}")
+    return answer
 
 
-def keep_early(terminal: Terminal) -> None:
-    """What was typed before a question is no answer: keep it for the next prompt."""
-    data, stdin = b"", sys.stdin.fileno()
-    while select.select([stdin], [], [], 0)[0] and (more := os.read(stdin, 4_096)):
-        data += more
-    termios.tcflush(stdin, termios.TCIFLUSH)  # and the beginning of a line
-    if text := data.decode(errors="replace").strip():
-        terminal.early = f"{terminal.early}\n{text}".strip()
-        note = "was typed before this question: it is no answer, but the next prompt"
-        show(terminal, "note", f'"{text}" {note}')
+def ring(terminal: Terminal) -> None:
+    """Call the person by a bell, after more than ten seconds of work."""
+    if terminal.live and time.monotonic() - terminal.worked > BELL_SECONDS:
+        print("\a", end="", file=terminal.out, flush=True)
 
 
 def status_line(agent: Agent) -> str:
@@ -2255,9 +2477,12 @@ def run_command(agent: Agent, line: str) -> None:
             manual_compact(agent, by_person=True)
         case "/context", "":
             agent.emit("plain", context_table(agent))
-        case "/last", "":
+        case "/last", number if re.fullmatch("[0-9]{0,9}", number):
             results = [e.result["content"] for e in exchanges(agent.messages)]
-            agent.emit("plain", ["No tool was called yet.", *results][-1])
+            text = f"There are {len(results)} results of tools."
+            if 0 < int(number or 1) <= len(results):
+                text = results[-int(number or 1)]
+            agent.emit("long", text)
         case "/resume", "":
             list_conversations(agent)
         case "/resume", which:
@@ -2294,8 +2519,9 @@ def line_editor() -> Any:
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
     readline.set_completer(completer())
-    with suppress(OSError):
-        readline.read_history_file(HISTORY)
+    with suppress(OSError), open(HISTORY, "rb", opener=plain_file) as file:
+        for line in file.read().decode(errors="replace").split("\n")[-MAX_REMEMBERED:]:
+            readline.add_history(line)
     return readline
 
 
@@ -2317,49 +2543,79 @@ def completer() -> Callable[[str, int], str | None]:
 
 
 def read_prompt(terminal: Terminal, editor: Any) -> str:
-    """What the person types; what was typed early stands there already."""
+    """What the person types; a line that was begun before stands there already."""
     if editor is None:
         return input().strip()
-    early, terminal.early = terminal.early, ""
-    editor.set_startup_hook(partial(editor.insert_text, early))
-    bold = f"\n\x01{BOLD}\x02> \x01{PLAIN}\x02"
-    line = input(bold if terminal.colored else "\n> ").strip()
-    with suppress(AgentError, OSError, AttributeError):  # not all have such a function
-        append(HISTORY, b"")  # a file that only the user can read
-        editor.append_history_file(min(1, len(line)), HISTORY)
+    ring(terminal)
+    begun, terminal.line = terminal.line, ""
+    editor.set_startup_hook(partial(editor.insert_text, begun))
+    # the first tells terminals that a prompt begins here, so that they can jump to it
+    marks = ("\x1b]133;A\x07", BOLD, PLAIN) if terminal.colored else ("", "", "")
+    hidden = [f"\x01{mark}\x02" if mark else "" for mark in marks]
+    terminal.last, terminal.prompt = "", "\n{}{}> {}".format(*marks)
+    try:
+        line = input("\n{}{}> {}".format(*hidden)).strip()
+    except SystemError as error:  # a signal, come up through readline
+        raise error.__cause__ or KeyboardInterrupt from error
+    finally:
+        terminal.prompt, terminal.worked = "", time.monotonic()
+    if terminal.later:
+        show(terminal, "note", terminal.later)
+        terminal.later = ""
+    if (lines := line.count("\n") + 1) > screen().lines:
+        show(terminal, "note", f"({lines:,} lines)")
+    if line and "\n" not in line:
+        with suppress(AgentError):
+            append(HISTORY, f"{line}\n".encode(errors="replace"))
     return line
 
 
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     editor = line_editor() if sys.stdin.isatty() else None
+    if editor:  # it takes a second, in which the person types
+        threading.Thread(target=import_sdk, daemon=True).start()
     while True:
         try:
+            if not line and terminal.heard:  # during the last answer, or before Ctrl-C
+                line = hear(terminal) or terminal.heard.pop(0)
+                agent.emit("heard", line)
             while not line:
                 line = read_prompt(terminal, editor)
-            work_on(agent, line)
-        except (KeyboardInterrupt, SystemError):  # the same, come up through readline
+            with listening(terminal):
+                work_on(agent, line)
+        except KeyboardInterrupt:
             agent.emit("error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
         except EOFError:
             return agent.emit("plain", "")
         line = ""
 
 
-def work_on(agent: Agent, line: str) -> None:
-    """Do what one line asks for, and say what went wrong; EOFError: leave.
+def import_sdk() -> None:
+    """Load the SDK; what is wrong with it is said when it is used."""
+    with suppress(Exception):
+        import anthropic  # noqa: F401
 
-    A line that begins with /word is a command, unless there is such a path.
-    """
+
+def is_command(line: str) -> bool:
+    """Whether a line is for the program: /word, unless there is such a path."""
     name = line.split(" ")[0]
     is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
+    return line in LEAVE or bool(is_meant)
+
+
+def work_on(agent: Agent, line: str) -> None:
+    """Do what one line asks for, and say what went wrong; EOFError: leave."""
     try:
-        if line in LEAVE or is_meant:
+        if is_command(line):
             run_command(agent, line)
         else:
             take_turn(agent, line)
             agent.emit("note", status_line(agent))
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
+        if in_progress(agent.messages):
+            agent.emit("note", 'Nothing is lost: "go on" goes on with it.')
 
 
 # ---- main ----
@@ -2372,11 +2628,16 @@ def load_settings() -> None:
     """Add those of .env to the shell's; AgentError without a package or an API key."""
     here = Path(__file__).resolve()
     if not all(map(importlib.util.find_spec, PACKAGES)):
-        install = f"{sys.executable} -m pip install -r {here.parent}/requirements.txt"
+        venv = here.with_name(".venv")
+        install = f"install it: python3 -m venv {venv} && {venv}/bin/pip install -r "
+        install += f"{here.parent}/requirements.txt, then {venv}/bin/python {here}"
         missing = f"{' or '.join(PACKAGES)} is missing"
-        raise AgentError(f"{missing}: run {install}, or start it by: uv run {here}")
+        raise AgentError(f"{missing}: start it by: uv run {here}\nor {install}")
     import dotenv
 
+    for name in KEY_NAMES:  # an empty one would hide that of .env
+        if not os.environ.get(name, "").strip():
+            os.environ.pop(name, None)
     dotenv.load_dotenv(here.with_name(".env"))
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
         os.environ[name] = os.environ[name].strip()  # a space is easily copied with it
@@ -2387,12 +2648,10 @@ def load_settings() -> None:
 
 def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    limits = agent.limits
-    window = f"window {limits.window:,} tokens, summarised over {limits.threshold:,}"
     names = ", ".join(find_skills())
     skills = f"skills: {names}" if names else ""
     asked = "--yes: tools run unasked" if agent.unasked else ""
-    known = filter(None, [window, find_rules()[0], skills, asked, "/help"])
+    known = filter(None, [find_rules()[0], skills, asked, "/help"])
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
 
@@ -2405,6 +2664,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
         limits=configured_limits(), model=model, emit=emit, unasked=options.yes
     )
     agent.approve = partial(ask_person, terminal, agent)
+    agent.hear, terminal.idle = partial(hear, terminal), partial(keep_warm, agent)
     if not options.p:
         agent.emit("note", first_screen(agent))
     if options.resume is not None:
@@ -2458,6 +2718,26 @@ def handle_signals() -> None:
             signal.signal(number, stop)
 
 
+def handle_suspension(terminal: Terminal) -> None:
+    """Let Ctrl-Z give the terminal back as it was found, and fg take it again."""
+    usual = termios.tcgetattr(0)
+
+    def suspend(*_: Any) -> None:
+        ours = termios.tcgetattr(0)
+        termios.tcsetattr(0, termios.TCSANOW, usual)
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)  # here it stands still
+        signal.signal(signal.SIGTSTP, suspend)
+        termios.tcsetattr(0, termios.TCSANOW, ours)
+        if terminal.prompt:
+            import readline
+
+            line = terminal.prompt + readline.get_line_buffer()
+            print(line, end="", file=terminal.out, flush=True)
+
+    signal.signal(signal.SIGTSTP, suspend)
+
+
 def play_demo(scene: int, terminal: Terminal) -> int:
     """Show the layers at work, all scenes if it is 0; returns the exit status."""
     lessons = Path(__file__).resolve().parent / "tests/lessons"
@@ -2477,10 +2757,14 @@ def main(argv: list[str] | None = None) -> int:
         stream.reconfigure(errors="replace")  # any text can be typed and shown
     out = sys.stderr if options.p else sys.stdout
     live = out.isatty() and os.environ.get("TERM") != "dumb"
-    terminal = Terminal(out, not options.p, live and not os.environ.get("NO_COLOR"))
-    if live:
+    colored = live and not os.environ.get("NO_COLOR")
+    terminal = Terminal(out, not options.p, colored, live)
+    terminal.keyboard = sys.stdin.isatty() and not options.p
+    if live or terminal.keyboard:
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     handle_signals()
+    if terminal.keyboard:
+        handle_suspension(terminal)
     try:
         if options.demo is not None:
             return play_demo(options.demo, terminal)
