@@ -1273,8 +1273,10 @@ def stream_reply(
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
             elif event.type == "input_json":
-                written += len(event.partial_json)
-                agent.emit("wait", f"{writing(event.snapshot)}, {written:,} characters")
+                given, written = event.snapshot, written + len(event.partial_json)
+                path = given.get("path") if isinstance(given, dict) else None
+                what = f"writing {path or 'a call'}, {written:,} characters"
+                agent.emit("wait", what)
             elif event.type == "content_block_start":
                 written = 0
         final = stream.get_final_message()
@@ -1283,12 +1285,6 @@ def stream_reply(
     if not reply.message["content"] and context_tokens(agent) > agent.limits.window:
         raise PromptTooLong("The reply is empty, and the request is over the window.")
     return reply
-
-
-def writing(given: Any) -> str:
-    """What the model is writing: the inputs of a call, as far as they are there."""
-    path = given.get("path") if isinstance(given, dict) else None
-    return f"writing a call for {path}" if path else "writing a call"
 
 
 def keep_warm(agent: Agent) -> None:
@@ -1627,20 +1623,18 @@ def signals_held() -> Iterator[None]:
     """Let Ctrl-C and what ends the program wait until the end of the block."""
     came: list[int] = []
     numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
-    usual = {number: signal.getsignal(number) for number in numbers}
     if threading.current_thread() is not threading.main_thread():
-        usual = {}  # signals come to the main thread alone
-    ours = {number: handler for number, handler in usual.items() if callable(handler)}
+        numbers = ()  # signals come to the main thread alone
+    usual = {number: signal.getsignal(number) for number in numbers}
     try:
-        for number in ours:
+        for number in filter(lambda number: callable(usual[number]), numbers):
             signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        for number, handler in ours.items():
-            signal.signal(number, handler)
-        for number in numbers:  # what ends the program goes before Ctrl-C
-            if number in came:
-                signal.raise_signal(number)
+        for number in numbers:
+            signal.signal(number, usual[number])
+        for number in sorted(came, key=numbers.index):  # Ctrl-C is the last
+            signal.raise_signal(number)
 
 
 def read_while(
@@ -2149,7 +2143,6 @@ class Terminal:
     worked: float = field(default_factory=time.monotonic)  # since then, the same
     drawn: str = ""  # what draws the rows that stand below the text
     prompt: str = ""  # that readline shows, "" while the agent works
-    later: str = ""  # what is to be said after the prompt
     idle: Callable[[], None] = lambda: None  # what is to be done at the prompt
     listening: bool = False  # whether what is typed is taken in by `take_typed`
     line: str = ""  # that is being typed
@@ -2215,6 +2208,8 @@ def laid_out(style: str, text: str) -> str:
     """How the text of an event stands on the screen: whole, indented, or cut to it."""
     if style in ("answer", "plan"):
         return textwrap.indent(text, "  ")
+    if style == "heard":
+        return f"\n> {text}"
     if style in ROWS:
         return cut_to_screen(" ".join(text.split()), ROWS[style])
     if style not in ("result", "failed"):
@@ -2284,15 +2279,13 @@ def live_rows(terminal: Terminal) -> list[str]:
 
 
 def show_beside_prompt(terminal: Terminal, text: str) -> None:
-    """Say something above the prompt of readline, or after it, if a line is begun."""
+    """Say something above the prompt of readline, unless a line is begun there."""
     import readline
 
-    if readline.get_line_buffer():
-        terminal.later = text
-        return
-    dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
-    line = f"\r\x1b[K{dim}{text}{plain}\n{terminal.prompt}"
-    print(line, end="", file=terminal.out, flush=True)
+    if not readline.get_line_buffer():
+        dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
+        line = f"\r\x1b[K{dim}{text}{plain}\n{terminal.prompt}"
+        print(line, end="", file=terminal.out, flush=True)
 
 
 def clock(terminal: Terminal) -> None:
@@ -2346,9 +2339,8 @@ def take_typed(terminal: Terminal) -> None:
                 terminal.line = ""
             elif letter in "\b\x7f":
                 terminal.line = terminal.line[:-1]
-            elif letter in "\x15\x17":  # Ctrl-U, Ctrl-W
-                words = r"\S*\s*\Z" if letter == "\x17" else r"(?s).*"
-                terminal.line = re.sub(words, "", terminal.line, count=1)
+            elif letter == "\x15":  # Ctrl-U
+                terminal.line = ""
             elif letter.isprintable() or letter in WRITTEN:
                 terminal.line += letter
 
@@ -2377,7 +2369,8 @@ def ask_person(
     if not sys.stdin.isatty():
         raise ToolError("No terminal to ask the user on: only --yes would allow it.")
     on = f" on {path}" if path else ""
-    free = f"a: always for {always} until /clear, " if always else ""
+    for_these = f" for {always}" if always != name else ""
+    free = f"a: always{for_these} until /clear, " if always else ""
     question = f"Run {name}{on}? y: yes, {free}n or why not"
     while True:
         answer = answer_to(terminal, question)
@@ -2518,28 +2511,24 @@ def line_editor() -> Any:
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
-    readline.set_completer(completer())
+    readline.set_completer(complete)
     with suppress(OSError), open(HISTORY, "rb", opener=plain_file) as file:
         for line in file.read().decode(errors="replace").split("\n")[-MAX_REMEMBERED:]:
             readline.add_history(line)
     return readline
 
 
-def completer() -> Callable[[str, int], str | None]:
-    """What readline asks for the completions of a text, one after another."""
-    found: list[str] = []
+def complete(text: str, number: int, found: list[str] = []) -> str | None:  # noqa: B006
+    """A command, or else a path of the workspace, that begins with this text.
 
-    def complete(text: str, number: int) -> str | None:
-        if number == 0:
-            found[:] = [command for command in COMMANDS if command.startswith(text)]
-            if not text.startswith("/"):
-                paths = Path().glob(f"{text}*")
-                found[:] = [
-                    f"{path}/" if path.is_dir() else f"{path}" for path in paths
-                ]
-        return found[number] if number < len(found) else None
-
-    return complete
+    readline asks for number 0, 1 and so on; `found` is remembered between these.
+    """
+    if number == 0 and text.startswith("/"):
+        found[:] = [command for command in COMMANDS if command.startswith(text)]
+    elif number == 0:
+        paths = Path().glob(f"{text}*")
+        found[:] = [f"{path}/" if path.is_dir() else f"{path}" for path in paths]
+    return found[number] if number < len(found) else None
 
 
 def read_prompt(terminal: Terminal, editor: Any) -> str:
@@ -2559,9 +2548,6 @@ def read_prompt(terminal: Terminal, editor: Any) -> str:
         raise error.__cause__ or KeyboardInterrupt from error
     finally:
         terminal.prompt, terminal.worked = "", time.monotonic()
-    if terminal.later:
-        show(terminal, "note", terminal.later)
-        terminal.later = ""
     if (lines := line.count("\n") + 1) > screen().lines:
         show(terminal, "note", f"({lines:,} lines)")
     if line and "\n" not in line:
