@@ -80,8 +80,9 @@ def make():
     """make(*replies, **fields of Agent): an agent over a StubClient with these replies.
 
     What it says is in `agent.events`, a list of (style, text), without the clock.
-    Approves every call unless told otherwise. At the end, no request may have been
-    refused as invalid.
+    Approves every call unless told otherwise. At the end no request may have been
+    refused as invalid, and no reply may be left over. Where it does not matter how many
+    requests there are, `client=StubClient(always=...)` answers each of them.
     """
     clients = []
 
@@ -104,7 +105,8 @@ def make():
 
     yield build
     fakes = [getattr(client, "stub", client) for client in clients]
-    assert [text for fake in fakes for text in getattr(fake, "refused", [])] == []
+    for fake in filter(None, fakes):
+        assert (fake.refused, [*fake.queue]) == ([], []), "refused, or left over"
 
 
 # --- Tools, one call at a time ---

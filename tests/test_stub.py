@@ -282,6 +282,14 @@ def test_an_empty_queue_cannot_be_overlooked():
         ask(StubClient())
 
 
+def test_what_always_answers_does_so_after_the_queue_and_is_checked_like_it():
+    client = StubClient(reply("one"), always=lambda request: reply("more"))
+    answers = [ask(client).content[0].text for _ in range(3)]
+    assert answers == ["one", "more", "more"]
+    with pytest.raises(stub.Refused):
+        ask(client, [user("")])
+
+
 LENGTH = stub.count("Be brief.", [BASH], [user("x" * 4000)])
 TOO_LONG = f"prompt is too long: {LENGTH} tokens > 1000 maximum"
 REFUSED = [(user(""), EMPTY, "refused"), (user("x" * 4000), TOO_LONG, "too_long")]

@@ -104,7 +104,7 @@ def test_a_fault_that_passes_costs_waits_and_not_a_word(wired, pauses, case):
 
 
 def test_five_tries_with_growing_pauses_and_then_one_clear_line(wired, pauses):
-    agent = wired(*[api_error(529, "Overloaded")] * 9)
+    agent = wired(*[api_error(529, "Overloaded")] * 5)
     fails(agent, "Hi")
     assert len(agent.client.requests) == 5
     assert len(pauses) == 4 and all(a < b for a, b in itertools.pairwise(pauses))
