@@ -25,9 +25,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """The whole suite runs on all cores, but what is named runs in one process."""
+    """The whole suite runs on all cores, but what is chosen runs in one process."""
     options = config.option
-    one = options.file_or_dir or options.usepdb or "PYTEST_XDIST_WORKER" in os.environ
+    chosen = "file_or_dir", "keyword", "markexpr", "lf", "usepdb"
+    one = any(getattr(options, name, None) for name in chosen)
+    one = one or "PYTEST_XDIST_WORKER" in os.environ
     if getattr(options, "numprocesses", 0) is None and not one:
         options.numprocesses = min(8, 1 + (os.cpu_count() or 1))  # some only wait
         options.dist = "loadfile"  # which sets up what its tests share only once
