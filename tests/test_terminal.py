@@ -722,7 +722,7 @@ def test_a_command_that_would_open_an_editor_ends(use):
 
 
 def test_settings_come_from_the_env_file_beside_the_program(run, api, tmp_path):
-    (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000")
+    (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000  # T")
     Path(".env").write_text("MODEL_ID=mine\nKEEP_RECENT=x")
     api.enqueue(*[reply("Good.")] * 3)
     assert "50,000 tokens, then" in run(stdin="a\n")[1]
