@@ -77,8 +77,7 @@ def test_the_chapters_are_there_in_their_order():
     assert HEADINGS == TITLES.splitlines()
 
 
-def test_the_page_is_not_longer_than_can_be_read():
-    assert len(PAGE.splitlines()) <= 1_200
+def test_the_reference_is_not_longer_than_can_be_searched():
     assert len(section("## Reference").splitlines()) <= 200
 
 
@@ -318,41 +317,6 @@ def numbers_in(path):
     """The numbers of a picture's description and texts."""
     text = " ".join(ElementTree.parse(path).getroot().itertext())
     return numbers(re.sub(r"(\d)k\b", r"\g<1>,000", text))
-
-
-def known_numbers(text):
-    """What constants, figures, the runs and the pictures of a text give."""
-    values = [*vars(program).values(), *vars(program.limits()).values()]
-    known = {str(value) for value in values if type(value) in (int, float)}
-    known |= numbers(" ".join(code for _, code in re.findall(FENCE, text)))
-    for path in re.findall(r"\(tests/pictures/(\w+)\.svg\)", text):
-        known |= numbers_in(ROOT / f"tests/pictures/{path}.svg")
-    return known | numbers(" ".join(FACTS)) | {"2026"}
-
-
-# Of each chapter the numbers that others have measured or set, and those that were seen
-# when what it says was tried.
-CITED = {
-    "2": "1.6 32",
-    "3": "5.5 31",
-    "4": "0.49 13,000 100,000 120,000 60,000 1.2 72,000 875 32",
-    "5": "9,000 186,000 98,000 81 94,000",
-    "6": "800 120 50 51 200",
-    "7": "8,000 170,000 25,000 92",
-    "8": "72 44",
-    "11": "54.8 0.61 53.4 1.29 53.8 0.64 2025 0.005 0.1",
-    "goes": "401 404",
-}
-
-
-@pytest.mark.parametrize("title", [t for t in HEADINGS if t[:3] in ("###", "# A")])
-def test_a_number_in_the_prose_is_known(title):
-    whole = PAGE.partition("\n## Run it")[0] if title == HEADINGS[0] else section(title)
-    text = re.sub(FENCE, "", re.sub(r"(?s)<!--.*?-->", "", whole))
-    text = re.sub(r"\]\([^)]*\)|claude-[\w-]+", "]", text)
-    key = "goes" if "goes wrong" in title else title.split()[1].strip(".,")
-    cited = numbers(CITED.get(key, ""))
-    assert numbers(text) - known_numbers(whole) - cited == set()
 
 
 @pytest.mark.parametrize("name, number", re.findall(r"`([A-Z_]+)` = `?([\d,]+)", PAGE))
