@@ -7,13 +7,24 @@ import re
 import shutil
 import subprocess
 import sys
-from xml.etree import ElementTree
 
 import prices
 import pytest
+import readme
 import stub
 from builders import said, typed
-from readme import QUOTED, README, ROOT, expected, filled, holds, names, printed
+from readme import (
+    PICTURE,
+    QUOTED,
+    README,
+    ROOT,
+    described,
+    expected,
+    filled,
+    holds,
+    names,
+    printed,
+)
 from stub import BYTES_PER_TOKEN
 
 import agent as program
@@ -74,7 +85,7 @@ TITLES = """\
 
 
 def test_the_chapters_are_there_in_their_order():
-    assert HEADINGS == TITLES.splitlines()
+    assert TITLES.splitlines() == HEADINGS
 
 
 def test_the_reference_is_not_longer_than_can_be_searched():
@@ -133,11 +144,25 @@ def test_a_quotation_has_every_line_or_says_that_some_are_left_out(quoted):
     assert holds(quoted, FUNCTION) == QUOTATIONS[quoted]
 
 
+QUOTES = "<!-- agent.py: TRANSCRIPT_DIR -->\n```python\n{}```\n"
+LINE = 'TRANSCRIPT_DIR = Path(".transcripts")\n'
+
+
 def test_what_does_not_hold_any_more_is_replaced_by_the_whole():
-    page = "<!-- agent.py: TRANSCRIPT_DIR -->\n```python\nold\n```\n"
-    line = 'TRANSCRIPT_DIR = Path(".transcripts")\n'
-    assert filled(page) == page.replace("old\n", line)
-    assert filled(filled(page)) == filled(page)
+    assert filled(QUOTES.format("old\n")) == QUOTES.format(LINE)
+    assert filled(QUOTES.format(LINE)) == QUOTES.format(LINE)
+
+
+@pytest.mark.parametrize("quoted, holds", [(LINE, True), ("...\nold\n", False)])
+def test_an_abridged_one_that_does_not_hold_any_more_is_left_alone_and_named(
+    tmp_path, monkeypatch, capsys, quoted, holds
+):
+    monkeypatch.setattr(readme, "README", tmp_path / "README.md")
+    readme.README.write_text(QUOTES.format(quoted), "utf-8")
+    assert readme.main() == (0 if holds else 1)
+    assert readme.README.read_text("utf-8") == QUOTES.format(quoted)
+    named = "abridge this quotation anew: agent.py: TRANSCRIPT_DIR\n"
+    assert capsys.readouterr() == ("", "" if holds else named)
 
 
 def test_several_definitions_and_a_whole_file_can_be_quoted():
@@ -306,31 +331,28 @@ def test_a_number_follows_from_what_it_is_about(fact):
     assert words(fact) in words(PROSE)
 
 
-def numbers(text):
-    """The numbers in a text of over 20, and those with a point, without commas."""
-    found = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", text)
-    plain = [number.rstrip(",").replace(",", "") for number in found]
-    return {n for n in plain if "." in n or int(n) > 20}
-
-
-def numbers_in(path):
-    """The numbers of a picture's description and texts."""
-    text = " ".join(ElementTree.parse(path).getroot().itertext())
-    return numbers(re.sub(r"(\d)k\b", r"\g<1>,000", text))
-
-
 @pytest.mark.parametrize("name, number", re.findall(r"`([A-Z_]+)` = `?([\d,]+)", PAGE))
 def test_a_number_beside_a_constant_is_its_value(name, number):
     assert getattr(program, name) == int(number.replace(",", ""))
 
 
-def test_a_picture_tells_in_words_the_numbers_that_it_shows():
-    pictures = re.findall(r"!\[([^\]]+)\]\((tests/pictures/\w+\.svg)\)", PAGE)
-    for told, path in pictures:
-        assert numbers(told) <= numbers_in(ROOT / path), path
-    assert len({path for _, path in pictures}) == len(pictures)
-    every = {f"tests/pictures/{p.name}" for p in ROOT.glob("tests/pictures/*.svg")}
-    assert {path for _, path in pictures} == every
+# --- Pictures ---
+
+
+def test_each_picture_is_on_the_page_once_and_told_in_its_own_words():
+    shown = [(path, told) for told, path in PICTURE.findall(PAGE)]
+    every = [f"tests/pictures/{p.name}" for p in ROOT.glob("tests/pictures/*.svg")]
+    assert sorted(path for path, _ in shown) == sorted(every)
+    wrong = [path for path, told in shown if told != described(path)]
+    assert wrong == [], "run tests/lessons/readme.py"
+
+
+def test_the_words_of_a_picture_take_the_place_of_what_was_written_by_hand():
+    path = "tests/pictures/auto_compact.svg"
+    page = filled(f"![old, 17 \\[messages\\]]({path})\n\nText.\n")
+    assert page == f"![{described(path)}]({path})\n\nText.\n" == filled(page)
+    for words in ("The list of messages before and after", r"new: \[Conversation"):
+        assert words in page  # a bracket alone would end the text
 
 
 # --- Settings ---
