@@ -28,6 +28,7 @@ from readme import (
 from stub import BYTES_PER_TOKEN
 
 import agent as program
+from agent import COMMANDS, LEAVE
 
 PAGE = README.read_text("utf-8")
 SOURCE = (ROOT / "agent.py").read_text("utf-8")
@@ -355,6 +356,66 @@ def test_the_words_of_a_picture_take_the_place_of_what_was_written_by_hand():
         assert words in page  # a bracket alone would end the text
 
 
+# --- The reference ---
+
+
+def in_code(text):
+    """The first word of each code span in a text."""
+    return {span.split()[0] for span in re.findall(r"`([^`]+)`", text)}
+
+
+def test_the_reference_has_each_command_and_no_other():
+    named = {name for name in in_code(section("### Commands")) if name[0] == "/"}
+    assert named == {name for name in (*COMMANDS, *LEAVE) if name[0] == "/"}
+    assert {*LEAVE} <= in_code(section("### Commands"))
+
+
+def test_the_reference_has_each_option(capsys):
+    with pytest.raises(SystemExit):
+        program.arguments(["--help"])
+    options = re.findall(r"(?m)^  (--?\w+)", capsys.readouterr().out)
+    assert "--yes" in options and "-p" in options
+    assert {*options} - {"-h"} - in_code(section("### Commands")) == set()
+
+
+def test_the_reference_lists_each_tool():
+    first, _, _ = section("### Tools, and what they may do").strip().partition("\n\n")
+    assert program.TOOLS.keys() - in_code(first) == set()
+
+
+@pytest.fixture
+def install(tmp_path):
+    """install(then): what the commands of the page print, and `then`, in a new home.
+
+    The packages are on the network, so pip looks for them where there are none.
+    """
+    (clone := tmp_path / "agent").mkdir()
+    for name in ("agent.py", ".env.example", "requirements.txt"):
+        shutil.copy(ROOT / name, clone)
+    [(_, commands)] = re.findall(FENCE, section("### Installing"))
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    env = {"HOME": str(tmp_path), "PATH": path, "PIP_CONFIG_FILE": os.devnull}
+    env |= {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+    def run(then):
+        script = f"shopt -s expand_aliases\n{commands}\n{then}\n"
+        options = {"capture_output": True, "text": True, "cwd": tmp_path, "env": env}
+        return subprocess.run(["bash", "-c", script], check=False, **options)
+
+    return run
+
+
+def test_the_commands_of_installing_work_up_to_the_packages(install, tmp_path):
+    done = install("agent --help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: agent.py"), done
+    no_network = (
+        r"ERROR: .*requirement anthropic.*\nERROR: No matching distribution.*\n"
+    )
+    assert re.fullmatch(no_network, done.stderr), done.stderr
+    key = tmp_path / "agent/.env"
+    assert key.read_text("utf-8") == EXAMPLE and key.stat().st_mode & 0o777 == 0o600
+
+
 # --- Settings ---
 
 EXAMPLE = (ROOT / ".env.example").read_text("utf-8")
@@ -367,7 +428,7 @@ def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
         if re.fullmatch(r"\d+|`.*`", default):
             assert default.strip("`") == str(getattr(program, name)), name
     named = {*re.findall(r"`([A-Z_]+)`", section("### Settings"))}
-    assert named == {*re.findall(r"(?m)^#?(\w+)=", OURS)}
+    assert named == {*re.findall(r"(?m)^#?(\w+)=", OURS)} > {*program.NUMBERS}
 
 
 def test_the_example_names_the_programs_own_numbers():
