@@ -45,15 +45,12 @@ def started(command):
     return subprocess.run(argv, check=False, **options)
 
 
-# each program, and what it prints
+# each program that no test of the page starts, and what it prints
 STARTED = {
     "measure/costs.py --help": "usage: ",
     "measure/pictures.py --help": "usage: ",
-    "lessons/first_run.py": "With its own name.",
-    "lessons/small_run.py": "requests: 35, refused: 0",
     "lessons/faults.py Japanese": "the API counts 3,293",
     "lessons/prompts.py s08": "summaries 0, snips 8",
-    "lessons/steps.py layer1": "layer1 5: ",
 }
 
 

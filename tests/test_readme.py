@@ -522,6 +522,19 @@ def test_what_can_be_tried_without_a_key_shows_what_it_promises(command, promise
     same = command.startswith("python3 tests/lessons/")  # wherever it runs
     shown = printed(command) if same else shell(command, home)
     assert words(promise) in words(shown)
+    assert not same or max(map(len, shown.split("\n"))) < 80
+
+
+SAID = {
+    "first_run.py": "With its own name.",
+    "small_run.py": "requests: 35, refused: 0",
+    "steps.py layer1": "layer1 5: ",
+}
+
+
+@pytest.mark.parametrize("command", SAID)
+def test_a_lesson_plays_to_its_end(command):
+    assert SAID[command] in printed(f"python3 tests/lessons/{command}")
 
 
 def test_each_chapter_with_a_problem_has_something_to_try():

@@ -64,11 +64,12 @@ def definition(path, name):
 
 @cache
 def printed(command):
-    """What a command prints in an empty environment, run by this Python."""
-    words = [w if w != "python3" else sys.executable for w in shlex.split(command)]
+    """What a command prints in an empty environment, run by this Python alone."""
+    words = shlex.split(command)
+    words = [sys.executable, "-S", *words[1:]] if words[0] == "python3" else words
     settings = {"PATH": os.environ["PATH"], "COLUMNS": "80", "PYTHONUTF8": "1"}
-    options = {"env": settings, "capture_output": True, "text": True}
-    return subprocess.run(words, cwd=ROOT, check=False, **options).stdout
+    options = {"env": settings, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.run(words, cwd=ROOT, check=True, **options).stdout
 
 
 def expected(kind, what):
