@@ -155,7 +155,11 @@ def test_compact_asks_again_after_a_summary_that_failed(worked, failures):
     [
         (TOO_LARGE, 2, []),
         (TOO_LONG, 2, []),
-        (api_error(400, "reasoning extraction"), 1, ["[compact] reasoning extraction."]),
+        (
+            api_error(400, "reasoning extraction"),
+            1,
+            ["[compact] reasoning extraction."],
+        ),
         (api_error(422, "No"), 1, ["[compact] No."]),
     ],
     ids=str,

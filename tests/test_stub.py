@@ -278,7 +278,7 @@ def test_replies_come_in_order_and_requests_are_kept_as_they_were_made():
 
 def test_an_empty_queue_cannot_be_overlooked():
     assert not issubclass(stub.EmptyQueue, Exception)
-    with pytest.raises(stub.EmptyQueue, match="request 1: .*hello"):
+    with pytest.raises(stub.EmptyQueue, match=r"request 1: .*hello"):
         ask(StubClient())
 
 

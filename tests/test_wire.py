@@ -149,9 +149,10 @@ def test_a_wait_is_shown_before_it_begins_and_ctrl_c_ends_it(wired, monkeypatch)
         raise KeyboardInterrupt
 
     agent = wired(reply(calls=[READ]), limited("42"))
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(program.time, "sleep", sleep)
-        take_turn(agent, "Hi")
+        with pytest.raises(KeyboardInterrupt):
+            take_turn(agent, "Hi")
     assert len(agent.messages) == 3 and goes_on(agent)
 
 

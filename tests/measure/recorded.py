@@ -142,9 +142,10 @@ def whole_replies(recorded: list[dict]) -> list[dict]:
     messages: list[dict] = []
     reply = None
     for message in recorded:
+        again = reply and message["id"] and message["id"] == reply["id"]
         if message["role"] == "user":
             messages.append(message)
-        elif reply and (reply is messages[-1] or message["id"] == reply["id"] != None):
+        elif reply and (again or reply is messages[-1]):
             reply["content"] += message["content"]
             reply["id"] = message["id"]
         else:

@@ -441,7 +441,7 @@ class Chain:
                 self.context.update(unmarked(encoded([role, block])))
             return True
         given = block[SIGNED_IN[block["type"]]]
-        _, previous, number = (given.split(".") + ["", ""])[:3]
+        _, previous, number = [*given.split("."), "", ""][:3]
         valid = given == self.signature(block, self.previous or previous, number)
         self.previous = short_hash(given)
         return valid
