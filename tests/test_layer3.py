@@ -49,6 +49,7 @@ REFUSALS = {
         stop="model_context_window_exceeded",
     ),
 }
+REASONS = "prompt is too long: ", "Prompt is too long: ", "Request exceeds", "The reply"
 
 
 @pytest.fixture
@@ -321,12 +322,22 @@ def test_a_smaller_window_a_summary_and_a_note_are_tried_in_this_order(worked):
     assert "No summary could be made" in left(agent.messages).summary
 
 
+def test_after_a_reply_a_summary_and_a_note_can_be_tried_as_at_first(worked):
+    Path("a.py").write_text("its text")
+    look = reply(calls=[("read_file", {"path": "a.py"})])
+    replies = look, TOO_LONG, SUMMARY, TOO_LONG, reply("Done.")
+    agent = worked(*replies, threshold=13_500, window=16_000)
+    assert take_turn(agent, "Second wish.") == "Done." and len(summaries(agent)) == 1
+    assert "No summary could be made" in left(agent.messages).summary
+
+
 @pytest.mark.parametrize("second", REFUSALS.values(), ids=REFUSALS)
 def test_refused_whatever_is_left_out_it_is_one_clear_error_and_nothing_is_lost(
     worked, second
 ):
     agent = worked(TOO_LONG, SUMMARY, second, second)
-    assert "/clear" in fails(agent, "Second wish.")
+    line = fails(agent, "Second wish.")
+    assert "/clear" in line and line.startswith(REASONS)
     assert len(agent.client.requests) == 4 and not Path("ran").exists()
     assert program.words_of(agent.messages) == ["Go.", "Second wish."]
     assert on_disk(agent) and goes_on(agent)

@@ -252,6 +252,13 @@ def test_a_refusal_is_told_with_its_reason_if_there_is_one(make, details, told):
     assert told in f"{line} {agent.events}" and "None" not in line
 
 
+@pytest.mark.parametrize("details", [None, {"type": "refusal"}, dict.fromkeys(WHY)])
+def test_a_refusal_without_a_reason_is_told_without_one(make, details):
+    agent = make(reply(stop="refusal", details=details))
+    line = fails(agent, "Something forbidden")
+    assert line.strip() == "The model refuses to answer." and agent.messages == []
+
+
 # ---- other reasons to stop ----
 
 
