@@ -13,7 +13,7 @@ from recorded import Measured, Session, note, read_messages, tokens
 from stub import StubClient
 from stub import reply as stub_reply
 
-from agent import UNANSWERED, user
+import agent as program
 
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
 NAMES = ["nothing", "s06", "s06 cached", "s08", "v5", "summaries", "ours"]
@@ -392,7 +392,7 @@ def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
     interrupted.insert(3, typed("And quickly."))
     meter = costs.drive(Session(interrupted), {})
     assert len(meter.contexts) == 4 and meter.cost > 0
-    sent = [*interrupted[:3], user(UNANSWERED), *interrupted[3:]]
+    sent = [*interrupted[:3], program.note(program.UNANSWERED), *interrupted[3:]]
     whole = replay(Session(sent), TUTORIALS["nothing"])
     assert meter.contexts == pytest.approx(whole.contexts)
     assert meter.cost == pytest.approx(whole.cost)

@@ -28,7 +28,7 @@ from builders import (
 from stub import StubClient, api_error, reply
 
 import agent as program
-from agent import command, estimate_tokens, in_progress, take_turn
+from agent import run_command, estimate_tokens, in_progress, take_turn
 
 BODY = "x" * 20_000
 
@@ -123,7 +123,7 @@ def test_the_models_wish_does_not_pass_an_open_breaker(worked):
 
 def test_after_compact_the_next_wish_follows_an_answer_as_in_any_history(worked):
     agent = worked(SUMMARY, reply("Done."))
-    command(agent, "/compact the birds")
+    run_command(agent, "/compact the birds")
     assert "the birds" in str(agent.client.requests[-1]["messages"][-1])
     words, _, _, tail = left(agent.messages)
     assert words == ["Go."] and tail == [said("Well.")]
@@ -135,8 +135,8 @@ def test_compact_asks_for_a_summary_whenever_anything_is_new(make):
     agent = make(reply("Yes."), SUMMARY, reply("Yes."), SUMMARY)
     for asked in 1, 2:
         take_turn(agent, "Hi.")
-        command(agent, "/compact")
-        command(agent, "/compact")  # nothing is new
+        run_command(agent, "/compact")
+        run_command(agent, "/compact")  # nothing is new
         assert len(summaries(agent)) == asked
     assert agent.events[-1] == ("layer", "[compact] nothing to compact yet")
 
@@ -145,9 +145,9 @@ def test_compact_asks_for_a_summary_whenever_anything_is_new(make):
 def test_compact_asks_again_after_a_summary_that_failed(worked, failures):
     agent = worked(NO_SUMMARY, SUMMARY, failures=failures)
     before = agent.messages
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     assert agent.messages is before and agent.failures == failures + 1
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     assert agent.failures == 0 and "All is well." in left(agent.messages).summary
 
 
@@ -169,7 +169,7 @@ def test_where_the_api_refuses_that_request_a_note_takes_the_summarys_place(
     worked, refusal, asked, told
 ):
     agent = worked(*[refusal] * asked)
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     words, note, _, tail = left(agent.messages)
     assert words == ["Go."] and "No summary could be made" in note
     assert tail[-1] == said("Well.") and not in_progress(agent.messages)
@@ -181,7 +181,7 @@ def test_the_note_too_leaves_the_last_answer_however_long_it_is(worked):
     agent = worked(*[TOO_LARGE] * 2)
     for message in typed("Tell me a story."), said(f"Once {BODY}"):
         program.commit(agent, message)
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     assert program.text_of(agent.messages[-1])[:5] == "Once "
 
 
@@ -198,9 +198,9 @@ def test_an_outage_or_an_empty_account_leaves_the_history_and_the_way_on(
     agent = worked(*[api_error(status, text)] * (5 if status == 529 else 1), SUMMARY)
     before = agent.messages
     with pytest.raises(program.AgentError, match=text):
-        command(agent, "/compact")
+        run_command(agent, "/compact")
     assert agent.messages is before and agent.failures == 0
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     assert "All is well." in left(agent.messages).summary
 
 
@@ -318,7 +318,7 @@ def test_a_smaller_window_a_summary_and_a_note_are_tried_in_this_order(worked):
         program.commit(agent, message)
     assert take_turn(agent, "Second wish.") == "Done."
     asked = [asks_for_summary(request) for request in agent.client.requests]
-    assert agent.window == 13_000 and asked == [False, False, True, False, False]
+    assert agent.limits.window == 13_000 and asked == [False, False, True, False, False]
     assert "No summary could be made" in left(agent.messages).summary
 
 
@@ -351,12 +351,12 @@ def test_a_smaller_window_cuts_limits_rules_results_and_what_was_typed(make):
     large = [typed(sized(6_000)), *did(sized(6_000)), *did("short")]
     agent = make(huge(30_000, 16_000), reply("Done."), messages=large)
     assert program.agent_loop(agent) == "Done." and summaries(agent) == []
-    expected = vars(program.limits(16_000, 5_333))
-    assert vars(agent) | expected == vars(agent) and agent.max_results == 2_666
+    expected = vars(program.configured_limits(16_000, 5_333))
+    assert vars(agent.limits) == expected and agent.limits.max_results == 2_666
     words, request = program.words_of(agent.messages), outputs(*agent.messages)
     assert program.is_preview(words[0]) and program.is_preview(request[0])
     assert request[1] == "short"
-    assert program.size(agent.system["AGENTS.md"]) < 1_100
+    assert program.tokens_in(agent.system["AGENTS.md"]) < 1_100
     assert len(agent.client.requests) == 2
 
 
@@ -375,7 +375,7 @@ def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(
     agent = make(client=client)
     assert take_turn(agent, "Read it forty times.") == "Fine."
     asked = [r for r in client.requests if not asks_for_summary(r)]
-    assert (agent.window, len(asked)) == (maximum, 42)  # one was refused
+    assert (agent.limits.window, len(asked)) == (maximum, 42)  # one was refused
     assert len(client.too_long) <= 2 and len(summaries(agent)) <= 8
 
 
@@ -393,7 +393,7 @@ def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text)
     assert take_turn(agent, "Hi") == "Done."
     first, second = agent.client.requests
     assert first["messages"] == second["messages"]
-    assert second["max_tokens"] < 16_384 and agent.window == 16_384
+    assert second["max_tokens"] < 16_384 and agent.limits.window == 16_384
 
 
 # a size in megabytes, a window "of 32 k": no number of tokens
@@ -401,8 +401,8 @@ def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text)
 def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
     refused = api_error(413, f"The body exceeds the limit of {maximum} MB")
     agent = worked(refused, SUMMARY, reply("Done."))
-    window = agent.window
-    assert take_turn(agent, "Go on.") == "Done." and agent.window == window
+    window = agent.limits.window
+    assert take_turn(agent, "Go on.") == "Done." and agent.limits.window == window
 
 
 # --- The request for the summary is itself too long ---

@@ -184,7 +184,7 @@ def test_the_session_says_the_peaks_and_what_each_way_costs():
 
 
 def test_each_door_is_a_call_of_the_program_and_leads_to_one_function():
-    loop, typed = program.agent_loop.__code__, program.command.__code__
+    loop, typed = program.agent_loop.__code__, program.run_command.__code__
     for asked, caller in pictures.DOORS.items():
         assert caller in (typed if asked.startswith("you") else loop).co_names
         assert f"{asked}: {caller}, which leads to compact_history" in told("doors")
@@ -265,7 +265,7 @@ def test_the_lines_cross_where_the_program_says_that_a_clearing_is_paid_back():
 
 
 def test_the_thresholds_are_those_of_the_program():
-    limits = vars(program.limits())
+    limits = vars(program.configured_limits())
     cold = int(limits["threshold"] * program.CLEAR_COLD)
     for tokens in (cold, *map(limits.get, ("clear_above", "threshold", "window"))):
         assert f"{tokens:,}: " in told("thresholds")

@@ -2,8 +2,8 @@
 
     python tests/lessons/readme.py
 
-What stands for a picture where it is not seen, its alt text, is the title and the
-description that are in its file. A quotation is a fence below one of these lines, which a reader of the page cannot see:
+What stands for a picture where it is not seen, its alt text, is the description that is
+in its file. A quotation is a fence below one of these lines, which a reader of the page cannot see:
 
     <!-- agent.py: micro_compact -->   the source of that function or constant
     <!-- tests/lessons/small.py: agent_loop, micro_compact -->   of these, from there
@@ -92,9 +92,8 @@ def holds(quoted, whole):
 
 def described(path):
     """What a picture shows, in the words of its file, as an alt text of Markdown."""
-    root = ElementTree.parse(ROOT / path).getroot()
-    title, words = (root.findtext(f"{SVG}{tag}") for tag in ("title", "desc"))
-    return re.sub(r"([][<\\])", r"\\\1", f"{title}: {words}.")
+    words = ElementTree.parse(ROOT / path).findtext(f"{SVG}desc", "")
+    return re.sub(r"([][<\\])", r"\\\1", words)
 
 
 def filled(text):

@@ -178,7 +178,8 @@ def drive(
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
         stack.enter_context(mock.patch.object(program, "time", clock))
-        agent = program.Agent(client=recording, tools=tools, **world, **fields)
+        limits = program.Limits(**fields)
+        agent = program.Agent(limits=limits, client=recording, tools=tools, **world)
         for text in recording.typed():
             try:
                 program.take_turn(agent, text)
@@ -192,7 +193,7 @@ def drive(
 def limits(changes: Mapping[str, str]) -> dict[str, Any]:
     """The fields of Agent that the program itself makes of the settings."""
     with mock.patch.dict(os.environ, changes):
-        return vars(program.limits())
+        return vars(program.configured_limits())
 
 
 # ---- what it comes to ----

@@ -155,7 +155,7 @@ def layers():
     auto, reactive = (replace(agent, client=StubClient(reply(SUMMARY))) for _ in "ab")
     program.auto_compact(auto)
     program.reactive_compact(reactive, too_long)
-    budget = program.tool_result_budget(new, agent.max_results, save)
+    budget = program.tool_result_budget(new, agent.limits.max_results, save)
     return {
         "tool_result_budget": (new, budget),
         "micro_compact": (old, program.micro_compact(old, save)),
@@ -264,7 +264,9 @@ def life():
     agent = work(begun(), "Why is checkout slow?", logs)
     calls = [row.words for row in rows(agent.messages) if row.kind == "tool_use"]
     whole, save = texts(agent.messages), program.save_result
-    agent.messages = program.tool_result_budget(agent.messages, agent.max_results, save)
+    agent.messages = program.tool_result_budget(
+        agent.messages, agent.limits.max_results, save
+    )
     seen = texts(agent.messages)
     work(agent, *read("shop.py", "cart.py", "price.py", "price.py", "price.py"))
     agent.messages = program.micro_compact(agent.messages, save)
@@ -288,7 +290,7 @@ def stages(usual, large):
             if not (said := course[number]):
                 body.append(line([(x + 124, y - 27), (x + 124, y + 19)], TEXT, 1.5))
                 continue
-            tokens = round(program.size(said) / 100) * 100
+            tokens = round(program.tokens_in(said) / 100) * 100
             color, dashes = ORANGE, ""
             if function == "save_result":
                 said, color, dashes, tokens = Path(said).name, TEXT, "5 4", 0
@@ -375,7 +377,7 @@ def was_read(x, y, wide):
 
 def paid_back(old, new):
     """What the next requests cost with a clearing and without: where the lines cross."""
-    kept = program.estimate_tokens(new[: program.unseen(new)])
+    kept = program.estimate_tokens(new[: program.first_unseen(new)])
     freed = program.estimate_tokens(old) - program.estimate_tokens(new)
     anew = (stub.CACHE_WRITE - stub.CACHE_READ) * kept
     wait = anew / (stub.CACHE_READ * freed)
@@ -443,8 +445,8 @@ def thresholds():
 def limits_of_parts(agent):
     """What limits each part of the list that a compaction leaves, in words."""
     each, most = program.MAX_RESTORE_TOKENS_PER_FILE, program.MAX_WORDS
-    asked = min(agent.threshold, 4 * agent.max_output) // 8
-    room = round((agent.threshold - program.fixed_tokens(agent)) / 2, -3)
+    asked = min(agent.limits.threshold, 4 * agent.limits.max_output) // 8
+    room = round((agent.limits.threshold - program.fixed_tokens(agent)) / 2, -3)
     return {
         "your words": f"{most:,} tokens, or T/8",
         "summary": f"{asked:,} tokens asked for",
