@@ -117,7 +117,7 @@ def test_text_is_large_enough_inside_the_picture_and_not_over_other_text(name):
     _, _, width, height = map(int, root.get("viewBox").split())
     assert width == 700 and int(root.get("font-size")) >= 12
     found = list(boxes(root))
-    assert all(0 <= b.left and b.right <= width + 1 for b in found)
+    assert all(b.left >= 0 and b.right <= width + 1 for b in found)
     assert max(b.bottom for b in found) < height
     crowd = [a for n, a in enumerate(found) if any(a.meets(b) for b in found[:n])]
     assert crowd == []

@@ -356,7 +356,9 @@ def test_the_words_of_a_picture_take_the_place_of_what_was_written_by_hand():
 
 
 def test_what_markdown_would_take_for_its_own_is_escaped(tmp_path):
-    picture = '<svg xmlns="http://www.w3.org/2000/svg"><desc>A [b &lt;c&gt;.</desc></svg>'
+    picture = (
+        '<svg xmlns="http://www.w3.org/2000/svg"><desc>A [b &lt;c&gt;.</desc></svg>'
+    )
     (tmp_path / "picture.svg").write_text(picture)
     assert described(tmp_path / "picture.svg") == r"A \[b \<c>."
 
