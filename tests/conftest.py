@@ -16,6 +16,8 @@ SETTINGS |= {"MODEL_ID", "CONTEXT_WINDOW", "THRESHOLD", "KEEP_RECENT", "KEEP_TOK
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "NO_COLOR"}
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
+LIMITS = {*vars(program.Limits())}  # names of its fields
+
 SLOW = {f"test_{name}.py" for name in ("crash", "long_life", "terminal", "wire")}
 
 # Under nohup, or in the background, they may be ignored, by all children as well.
@@ -77,7 +79,7 @@ def notes(workspace):
 
 @pytest.fixture
 def make():
-    """make(*replies, **fields of Agent): an agent over a StubClient with these replies.
+    """make(*replies, **fields of Agent and Limits): an agent over a StubClient with these replies.
 
     What it says is in `agent.events`, a list of (style, text), without the clock.
     Approves every call unless told otherwise. At the end, no request may have been
@@ -96,6 +98,8 @@ def make():
 
         fields.setdefault("emit", emit)
         messages = fields.pop("messages", [])
+        own = {name: fields.pop(name) for name in LIMITS & fields.keys()}
+        fields.setdefault("limits", program.Limits(**own))
         agent = program.Agent(**fields)
         if not agent.system:
             program.begin(agent)

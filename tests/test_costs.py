@@ -16,7 +16,7 @@ from recorded import Measured, Session, note, read_messages, tokens
 from stub import StubClient
 from stub import reply as stub_reply
 
-from agent import UNANSWERED, Limits, user
+from agent import UNANSWERED, Limits
 
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
 NAMES = ["nothing", "s06", "s08", "v5", "summaries", "ours"]
@@ -476,7 +476,7 @@ def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
     interrupted.insert(3, typed("And quickly."))
     meter = drive(Session(interrupted), Limits())
     assert len(meter.contexts) == 4 and meter.cost > 0
-    sent = [*interrupted[:3], user(UNANSWERED), *interrupted[3:]]
+    sent = [*interrupted[:3], said(UNANSWERED) | {"role": "user"}, *interrupted[3:]]
     whole = replay(Session(sent), TUTORIALS["nothing"])
     assert meter.contexts == pytest.approx(whole.contexts)
     assert meter.cost == pytest.approx(whole.cost)

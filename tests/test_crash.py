@@ -129,7 +129,8 @@ def live(folder, lines):
     folder.mkdir()
     os.chdir(folder)
     Path("notes.txt").write_text("these are the notes\n" * 60)
-    agent = Agent(client=Unchecked(), approve=lambda *_: None, **SMALL)
+    small = program.Limits(**SMALL)
+    agent = Agent(limits=small, client=Unchecked(), approve=lambda *_: None)
     commit = program.commit
     with open("acknowledged", "ab", buffering=0) as file:
 
@@ -247,7 +248,7 @@ def check(agent):
 def check_killed(folder):
     """The same of another process, if there is anything that it can take up."""
     os.chdir(folder)
-    agent = Agent(**SMALL)
+    agent = Agent(limits=program.Limits(**SMALL))
     with suppress(AgentError):
         resume(agent, "1")
     check(agent)

@@ -309,7 +309,7 @@ def test_after_a_laptop_has_slept_the_cache_is_cold_though_no_clock_of_ours_ran(
     woken, awake = time.time() + 8 * 3_600, time.monotonic()
     monkeypatch.setattr(time, "time", lambda: woken)
     monkeypatch.setattr(time, "monotonic", lambda: awake)
-    agent.clear_above = 0
+    agent.limits.clear_above = 0
     program.layer_1(agent)
     assert layers(agent)[-1] == "micro_compact"
 

@@ -95,7 +95,7 @@ def bytes_4(agent):
 
 def room_of(agent):
     """The tokens that what a compaction leaves may have: half of what T has free."""
-    return (agent.threshold - fixed_tokens(agent)) // 2
+    return (agent.limits.threshold - fixed_tokens(agent)) // 2
 
 
 # --- The threshold and the limits ---
@@ -120,8 +120,8 @@ def test_the_limits_are_the_models_own_within_the_settings(
 ):
     monkeypatch.setenv("CONTEXT_WINDOW", window)
     monkeypatch.setenv("THRESHOLD", threshold)
-    agent = program.Agent(**vars(program.limits(*own)))
-    assert (agent.window, agent.max_output, agent.threshold) == expected
+    limits = program.limits(*own)
+    assert (limits.window, limits.max_output, limits.threshold) == expected
 
 
 def test_the_threshold_is_that_of_v5_with_at_most_20000_for_the_reply():
@@ -209,9 +209,9 @@ def test_a_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
 
 def test_a_summary_is_due_above_the_threshold(make):
     agent = make(messages=[typed(BODY)], min_savings=0)
-    agent.threshold = context_tokens(agent)
+    agent.limits.threshold = context_tokens(agent)
     assert not program.should_compact(agent)
-    agent.threshold -= 1
+    agent.limits.threshold -= 1
     assert program.should_compact(agent)
 
 

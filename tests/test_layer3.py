@@ -313,7 +313,7 @@ def test_a_smaller_window_a_summary_and_a_note_are_tried_in_this_order(worked):
         program.commit(agent, message)
     assert take_turn(agent, "Second wish.") == "Done."
     asked = [asks_for_summary(request) for request in agent.client.requests]
-    assert agent.window == 13_000 and asked == [False, False, True, False, False]
+    assert agent.limits.window == 13_000 and asked == [False, False, True, False, False]
     assert "No summary could be made" in left(agent.messages).summary
 
 
@@ -337,7 +337,7 @@ def test_a_smaller_window_cuts_limits_rules_results_and_what_was_typed(make):
     agent = make(huge(30_000, 16_000), reply("Done."), messages=large)
     assert program.agent_loop(agent) == "Done." and summaries(agent) == []
     expected = vars(program.limits(16_000, 5_333))
-    assert vars(agent) | expected == vars(agent) and agent.max_results == 2_666
+    assert vars(agent.limits) == expected and agent.limits.max_results == 2_666
     words, request = program.words_of(agent.messages), outputs(*agent.messages)
     assert program.is_preview(words[0]) and program.is_preview(request[0])
     assert request[1] == "short"
@@ -360,7 +360,7 @@ def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(
     agent = make(client=client)
     assert take_turn(agent, "Read it forty times.") == "Fine."
     asked = [r for r in client.requests if not asks_for_summary(r)]
-    assert (agent.window, len(asked)) == (maximum, 42)  # one was refused
+    assert (agent.limits.window, len(asked)) == (maximum, 42)  # one was refused
     assert len(client.too_long) <= 2 and len(summaries(agent)) <= 8
 
 
@@ -378,7 +378,7 @@ def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text)
     assert take_turn(agent, "Hi") == "Done."
     first, second = agent.client.requests
     assert first["messages"] == second["messages"]
-    assert second["max_tokens"] < 16_384 and agent.window == 16_384
+    assert second["max_tokens"] < 16_384 and agent.limits.window == 16_384
 
 
 # a size in megabytes, a window "of 32 k": no number of tokens
@@ -386,8 +386,8 @@ def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text)
 def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
     refused = api_error(413, f"The body exceeds the limit of {maximum} MB")
     agent = worked(refused, SUMMARY, reply("Done."))
-    window = agent.window
-    assert take_turn(agent, "Go on.") == "Done." and agent.window == window
+    window = agent.limits.window
+    assert take_turn(agent, "Go on.") == "Done." and agent.limits.window == window
 
 
 # --- The request for the summary is itself too long ---

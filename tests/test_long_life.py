@@ -104,7 +104,8 @@ def live():
     for number in range(4):
         line = "All lines of the notes are alike. " * 8
         Path(f"notes{number}.txt").write_text(f"{line}\n" * 100)
-    agent = program.Agent(client=Worker(), approve=lambda *_: None, **LIMITS)
+    limits = program.Limits(**LIMITS)
+    agent = program.Agent(limits=limits, client=Worker(), approve=lambda *_: None)
     session = Session(agent)
     gc.freeze()  # what was there before is not counted
     for turn in range(1, TURNS + 1):

@@ -386,7 +386,7 @@ def test_a_setting_switches_a_layer_off(make, monkeypatch, settings, acting):
     for name, value in {**SMALL_WINDOW, **settings}.items():
         monkeypatch.setenv(name, value)
     reads = [reply(calls=[READ]) for _ in range(5)]
-    agent = make(*reads, reply(LONG), **vars(limits()))
+    agent = make(*reads, reply(LONG), limits=limits())
     take_turn(agent, "Read")
     agent.client.enqueue(*[SUMMARY] * (LAYER_2 in acting), reply("Done."))
     assert take_turn(agent, "And?") == "Done."

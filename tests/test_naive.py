@@ -55,9 +55,9 @@ SIGNED = "Invalid `signature` in `thinking` block. The block is bound to a diffe
 # of what each chapter says: the API's words, a number of damage, a number of ours
 SAYS = {
     "3": f"not support assistant message prefill|unexpected `tool_use_id`|{SIGNED}",
-    "4": "3,500 Japanese characters are 875 tokens|counts 3,281|187,500|9% off"
-    "|-21,384|11 of 11 requests are a summary|0 of 11 requests ask",
-    "5": f"sees 3.|{SIGNED}|used unknown]|5% from the cache|sees 6, refused: 0",
+    "4": "3,500 Japanese characters are 875 tokens|counts 3,281|187,500|9% off|-7,666"
+    "|5,250 tokens|1.6 times|11 of 11 requests are a summary|0 of 11 requests ask",
+    "5": f"sees 3.|{SIGNED}|5% from the cache|sees 6, refused: 0",
     "6": f"summarised 5 times, seen 0 times|leaves 51, 51, 51|20 cuts in 44|{SIGNED}",
     "7": "23 of 60 results, the task: True|23 of 60 results, the task: False",
     "8": "0 are left|2 of 2 stand word for word|message 3 is|5 of 6 files",

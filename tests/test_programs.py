@@ -47,8 +47,8 @@ STARTED = {
     "lessons/first_run.py": "With its own name.",
     "lessons/small_run.py": "requests: 35, refused: 0",
     "lessons/faults.py Japanese": "the API counts 3,293",
-    "lessons/prompts.py s08": "summaries 0, snips 8",
     "lessons/steps.py layer1": "layer1 5: ",
+    "lessons/steps.py small": "small 6: ",
 }
 
 
@@ -62,7 +62,6 @@ def test_a_program_needs_no_package_and_its_lines_are_narrow(command):
 
 NOT_THERE = {
     "naive.py 5 12": "No chapter 12, only 3, 4, 5, 6, 7, 8, 9, 10.",
-    "prompts.py s07": "No tutorial s07, only s06, v5, java, s08.",
     "steps.py layer1 6": "layer1 has the steps 0 to 5",
 }
 

@@ -3,6 +3,7 @@
 import itertools
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -159,7 +160,7 @@ def assert_sound(agent):
     """What holds whenever the agent is not at work."""
     assert agent.client.refused == []
     assert_valid(agent, agent.messages)
-    if agent.transcript.is_file():
+    if agent.transcript and agent.transcript.is_file():
         assert shape(program.load(agent.transcript)) == shape(agent.messages)
 
 
@@ -210,10 +211,10 @@ def turn(agent, text, replies, outputs, summaries):
 def layer_1(agent, **only):
     """Layer 1 with these settings for once, and the prompt cache cold."""
     only |= {"clear_above": 0, "keep_tokens": 0}
-    usual = {name: getattr(agent, name) for name in only}
-    vars(agent).update(only, last_request=COLD)
+    usual, agent.last_request = agent.limits, COLD
+    agent.limits = replace(usual, **only)
     program.layer_1(agent)
-    vars(agent).update(usual)
+    agent.limits = usual
 
 
 def automatic(agent):
@@ -239,7 +240,7 @@ def reactive(agent):
 
 def resumed(agent):
     """The agent as another run of the program would take it up."""
-    if agent.messages and agent.transcript.is_file():
+    if agent.messages and agent.transcript and agent.transcript.is_file():
         program.resume(agent, str(agent.transcript))
         program.begin(agent)
 
@@ -289,9 +290,9 @@ def act(agent, step):
 def test_every_step_leaves_a_sound_conversation(steps, room, keep_recent, max_messages):
     agent = program.Agent(client=Model(), approve=lambda *_: None)
     program.begin(agent)
-    agent.threshold = program.context_tokens(agent) + room
-    agent.keep_recent, agent.max_messages = keep_recent, max_messages
-    agent.max_results, agent.min_savings = 400, 300
+    agent.limits.threshold = program.context_tokens(agent) + room
+    agent.limits.keep_recent, agent.limits.max_messages = keep_recent, max_messages
+    agent.limits.max_results, agent.limits.min_savings = 400, 300
     for script, free, step in steps:
         turn(agent, *script)
         assert_sound(agent)

@@ -24,6 +24,7 @@ from stub import CACHE_READ, CACHE_WRITE, Refused, reply
 from wire import mock_client, serve
 
 FIRST, SCRIPT = ROOT / "tests/lessons/first.py", ROOT / "tests/lessons/small.py"
+BETWEEN = sorted((ROOT / "tests/lessons/small").glob("step*.py"))
 RULE = "Lies alles. テストには触らないで。"
 TINY = {"THRESHOLD": 4_000, "MIN_SAVINGS": 1_600, "MAX_CHARS": 3_200}  # of 16,000
 PROMPT = "Summarise this conversation"
@@ -372,7 +373,19 @@ def test_first_works_over_the_real_sdk(files):
     assert stub.refused == []
 
 
-@pytest.mark.parametrize("script, most", [(FIRST, 35), (SCRIPT, 140)])
+@pytest.mark.parametrize("script", BETWEEN if LONG_TESTS else BETWEEN[2:3])
+def test_a_step_between_them_works_over_the_real_sdk(script, files):
+    thinks = use("read_file", "short", "gone", thinking="Hm.")
+    stub = Model(thinks, reply("It is read.", thinking="Well."))
+    with serve(stub) as url:
+        keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
+        status, shown, errors = run_script(script, f"{RULE}\n", **keys)
+    assert (status, errors, stub.refused) == (0, "", []) and "It is read." in shown
+    text, missing = outputs(*stub.requests[1]["messages"])
+    assert text == FILES["short"] and missing.startswith("FileNotFoundError: ")
+
+
+@pytest.mark.parametrize("script, most", [(FIRST, 39), (SCRIPT, 140)])
 def test_it_is_small(script, most):
     source = script.read_text("utf-8")
     functions = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]

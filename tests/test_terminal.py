@@ -445,7 +445,8 @@ def test_context_on_a_fresh_start_asks_nothing_and_knows_yes(run, api, argv, fre
 
 
 def test_the_status_line_measures_the_context_against_the_threshold():
-    agent = program.Agent(threshold=1_000, known=1, cached=0.5, messages=[typed("a")])
+    known = {"known": 1, "cached": 0.5, "messages": [typed("a")]}
+    agent = program.Agent(limits=program.Limits(threshold=1_000), **known)
     for tokens, meter in (4, ".........."), (500, "#####....."), (3_000, "##########"):
         agent.counted = tokens
         share = f"{tokens:,} of 1,000 tokens, then a summary; 50% from the cache"

@@ -214,5 +214,5 @@ def test_many_skills_take_a_bounded_part_of_each_request(make):
     agent = make(reply("Hello."), window=30_000, max_output=8_000)
     assert take_turn(agent, "Hi") == "Hello."
     text = agent.system["skills"]
-    assert len(text.encode()) // 4 < agent.threshold // 8 + 50
+    assert len(text.encode()) // 4 < agent.limits.threshold // 8 + 50
     assert "left out here" in text and "- s99" in text

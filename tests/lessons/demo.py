@@ -31,7 +31,7 @@ import stub
 from stub import CACHE_READ, CACHE_WRITE, StubClient, count, reply
 
 import agent as program
-from agent import Agent, AgentError, Terminal, show
+from agent import Agent, AgentError, Limits, Terminal, show
 
 WINDOW, THRESHOLD, MAX_OUTPUT = 20_000, 10_000, 4_000  # so small that layers must act
 ROW = 1_000  # tokens that a row of the picture stands for
@@ -235,8 +235,8 @@ class Lesson(StubClient):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
         self.sent, self.forgotten, self.bill = [], 0, None
         more = {"thinking": True, "approve": lambda name, what: None, "emit": self.emit}
-        limits = {"window": WINDOW, "max_output": MAX_OUTPUT, "threshold": THRESHOLD}
-        self.agent = WatchedAgent(client=self, model="scripted", **limits, **more)
+        limits = Limits(WINDOW, MAX_OUTPUT, THRESHOLD)
+        self.agent = WatchedAgent(limits=limits, client=self, model="scripted", **more)
         program.begin(self.agent)
         # the same numbers wherever the scratch copy is
         for part, text in self.agent.system.items():
@@ -249,7 +249,7 @@ class Lesson(StubClient):
         """Play a scene; raises AgentError where it is not what the script says."""
         scene, self.scene, self.out = SCENES[number - 1], number, out
         self.too_long, self.acted = [], []
-        self.agent.max_messages = scene.max_messages
+        self.agent.limits.max_messages = scene.max_messages
         self.agent.last_request = time.time()  # no cache goes cold between two scenes
         self.enqueue(*(reply(r) if type(r) is str else r for r in scene.replies))
         title = f"--- Scene {number} of {len(SCENES)}. {scene.title} ".ljust(79, "-")

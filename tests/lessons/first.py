@@ -4,31 +4,35 @@ from pathlib import Path
 
 from anthropic import Anthropic
 
-READ_FILE = {
-    "name": "read_file",
-    "description": "Read the text file that has this path.",
-    "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}},
-}
+MODEL = "claude-sonnet-5-5"
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
+TOOLS = [
+    {"name": "read_file", "description": "Read a text file.", "input_schema": PATH},
+]
 
 
 def agent_loop(client, messages):
-    request = {"model": "claude-sonnet-5-5", "max_tokens": 16_000, "tools": [READ_FILE]}
     while True:
-        reply = client.messages.create(messages=messages, **request)
-        content = [block.to_dict() for block in reply.content]
+        content = ask(client, messages)
         messages.append({"role": "assistant", "content": content})
-        for block in content:
-            if block["type"] == "text":
-                print(block["text"])
-        if reply.stop_reason != "tool_use":
-            return
+        calls = [block for block in content if block["type"] == "tool_use"]
+        if not calls:
+            break
         results = []
-        for block in content:
-            if block["type"] == "tool_use":
-                result = {"type": "tool_result", "tool_use_id": block["id"]}
-                result["content"] = Path(block["input"]["path"]).read_text()
-                results.append(result)
+        for call in calls:
+            text = Path(call["input"]["path"]).read_text()
+            result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+            results.append(result)
         messages.append({"role": "user", "content": results})
+
+
+def ask(client, messages):
+    fixed = {"model": MODEL, "max_tokens": 16_000, "tools": TOOLS}
+    reply = client.messages.create(messages=messages, **fixed)
+    for block in reply.content:
+        if block.type == "text":
+            print(block.text)
+    return [block.to_dict() for block in reply.content]
 
 
 question = {"role": "user", "content": input("> ")}

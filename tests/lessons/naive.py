@@ -4,8 +4,9 @@
     python3 tests/lessons/naive.py 5     chapter 5 alone
 
 No key, no network, no package: the model is scripted, and the API is the tests' own
-`stub`, which refuses what the real one refuses. The mechanisms are in our own words.
-Each ends in a refusal or in a number; then `agent.py` is given the same work.
+`stub`, which refuses what the real one refuses. The mechanisms are in our own words,
+as the pages show them; names.md says where the code of a page does better. Each ends in
+a refusal or in a number; then `agent.py` is given the same work.
 """
 
 import itertools
@@ -15,7 +16,6 @@ import sys
 import tempfile
 import textwrap
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +97,7 @@ def use(tool, *names, thinking=None, **more):
 
 
 def request(messages):
-    """What a naive agent sends."""
+    """What a naive agent sends, with the prompt cache, for which no page asks."""
     settings = {"model": "m", "max_tokens": 16_000, "system": "You write code."}
     marker = {"cache_control": {"type": "ephemeral"}}
     return {**settings, "tools": TOOLS, "messages": messages, **marker}
@@ -165,7 +165,10 @@ def ours(model, *prompts, **limits):
     lines = []
     world = {"approve": lambda *_: None, "emit": lambda _, text: lines.append(text)}
     agent = program.Agent(
-        client=model, system={"": "You write code."}, **world, **limits
+        limits=program.Limits(**limits),
+        client=model,
+        system={"": "You write code."},
+        **world,
     )
     for prompt in prompts:
         program.take_turn(agent, prompt)
@@ -195,7 +198,7 @@ def append_for_ever(client, messages, before=list):
 
 
 def understood(summary):
-    """s06 and v5: what replaces the history ends in the assistant's words."""
+    """s06 and v5, on their pages: the new history ends in the assistant's words."""
     return [person(summary), model_said("Understood. Continuing.")]
 
 
@@ -230,6 +233,11 @@ def characters_by_4(text):
     return len(text) // 4
 
 
+def escaped_by_4(content):
+    """v5: the same of the JSON, in which a Japanese character is six."""
+    return characters_by_4(json.dumps(content))
+
+
 def v5_threshold(context_window, max_output=16_384):
     """v5: what a reply and a margin leave of the window, however small it is."""
     return context_window - min(max_output, 20_000) - 13_000
@@ -237,7 +245,7 @@ def v5_threshold(context_window, max_output=16_384):
 
 def summarise_over(messages):
     """v5: the context is compared with the threshold, and nothing else is asked."""
-    over = characters_by_4(json.dumps(messages)) > v5_threshold(16_000)
+    over = escaped_by_4(messages) > v5_threshold(16_000, 5_333)
     return summary_alone(SUMMARY) if over else messages
 
 
@@ -251,38 +259,45 @@ def chapter_4():
     agent.messages.pop()
     program.take_turn(agent, text)
     off = abs(guess / sum(model.usages[-1]) - 1)
+    true, escaped = stub.tokens(text), escaped_by_4(text)
+    early = v5_threshold(200_000) * true // escaped
     say(f"""
-        naive: {len(text):,} Japanese characters are {characters_by_4(text)} tokens.
-        damage: the API counts {stub.tokens(text):,}; a threshold of 50,000 lets \
+        naive: {len(text):,} Japanese characters are {characters_by_4(text)} tokens \
+(s06).
+        damage: the API counts {true:,}; a threshold of 50,000 lets \
 {stub.tokens(late):,} pass, in a window of 200,000.
+        naive: v5 counts them as JSON escapes them: {escaped:,} tokens.
+        damage: that is {escaped / true:.1f} times as many; its threshold of \
+{v5_threshold(200_000):,} comes at {early:,}.
         ours: before any reply, by bytes: {program.estimate_tokens([person(text)]):,}.
         ours: after one, which told the true count: {off:.0%} off for the next.""")
     windows()
 
 
 def windows():
-    """v5's formula and ours, for windows of every size."""
+    """v5's formula and ours, for windows of every size, with the same reply."""
     sizes = 8_000, 16_000, 32_000, 200_000, 1_000_000
     print("  window  " + "".join(f"{window:>10,}" for window in sizes))
-    mine = [program.auto_compact_threshold(w, min(16_384, w // 3)) for w in sizes]
+    both = [(window, min(16_384, window // 3)) for window in sizes]
+    theirs = [v5_threshold(*one) for one in both]
+    mine = [program.auto_compact_threshold(*one) for one in both]
     script = [*reads(write_files(10, 160)), reply("Done.")]
     model, second = Model(*script), Model(*script)
     append_for_ever(model, [person("Read ten files.")], summarise_over)
     alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
     ours(second, "Read ten files.", window=16_000, max_output=5_333, threshold=mine[1])
     say(f"""
-        naive: {"".join(f"{v5_threshold(window):>10,}" for window in sizes)}
+        naive: {"".join(f"{threshold:>10,}" for threshold in theirs)}
         ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
         damage: in 16,000 {sum(alone)} of {len(alone)} requests are a summary alone.
         ours: {len(second.asked)} of {len(second.requests)} requests ask for one.""")
 
 
-def micro_compact_every_turn(messages, names, keep_recent=3):
-    """s06: before each request, all results but three; `names` by a call's id."""
-    for result in results(messages)[:-keep_recent]:
+def micro_compact_every_turn(messages):
+    """s06: before each request, all results but the newest three."""
+    for result in results(messages)[:-3]:
         if len(result["content"]) > 100:
-            name = names.get(result["tool_use_id"], "unknown")
-            result["content"] = f"[Previous: used {name}]"
+            result["content"] = f"[Previous: used {NAMES[result['tool_use_id']]}]"
     return messages
 
 
@@ -290,13 +305,11 @@ def chapter_5():
     """Layer 1: old results"""
     names = write_files(20, 9_000)
     six = use("read_file", *names[:6], thinking="Six."), *reads(names[6:7], "One more.")
-    forget = partial(micro_compact_every_turn, names=NAMES)
+    forget = micro_compact_every_turn
     first, mine = Model(*six), Model(*six, reply("Done."))
     problem = refusal(append_for_ever, first, [person("Compare six.")], forget)
     ours(mine, "Compare six.")
     saw = seen(mine.requests[1])
-    saved = json.loads(json.dumps(first.requests[1]["messages"]))
-    micro_compact_every_turn(saved, names={}, keep_recent=1)
     script = [*reads(names), reply("Done.")]
     every_turn, seldom = Model(*script), Model(*script)
     append_for_ever(every_turn, [person("Read them.")], forget)
@@ -307,7 +320,6 @@ def chapter_5():
         damage: of 6 files the model sees {seen(first.requests[1])}.
         naive: it thinks, reads one file more, and one more result is cleared.
         API: {problem}
-        damage: after a reload it is {results(saved)[4]["content"]}.
         damage: 20 reads: {bill(every_turn.usages)}.
         ours: of 6 files the model sees {saw}, refused: {len(mine.refused)}.
         ours: 20 reads, by s06's threshold: {bill(seldom.usages)}.
@@ -316,7 +328,7 @@ def chapter_5():
 
 
 def budget_then_threshold(messages, budget=200_000, threshold=50_000):
-    """s08: a message's results go to disk over one limit, all is lost over another."""
+    """s08 in June 2026: a limit for new results, and a lower one for a summary."""
     new = results(messages[-1:])
     if sum(len(result["content"]) for result in new) > budget:
         new[0]["content"] = new[0]["content"][:2_000] + "(the rest is on disk)"
@@ -356,7 +368,8 @@ def chapter_6():
     mine = Model(*script, reply("Done."))
     _, cuts = ours(mine, "Go.", max_messages=50)
     say(f"""
-        naive: a file of 60,000 characters; the budget is 200,000, the threshold 50,000.
+        naive: a file of 60,000 characters; s08 lets 200,000 pass, and summarises over \
+50,000. So the file is in the summary's request alone.
         damage: read 5 times, summarised {len(lost)} times, seen {times} times.
         ours: read in 2 pages, {len(acted)} summaries, seen {saw} of 2.
         naive: a snip to 50 messages leaves {after[0]}, {after[1]}, {after[2]} ...
@@ -374,7 +387,7 @@ def summary_of_its_own(client, messages, part=slice(80_000)):
 
 
 def pay_and_forget(client, messages):
-    """s06 in TypeScript: the answer is awaited, and not used."""
+    """s06 in TypeScript, on its page: the answer is awaited, and not used."""
     summary_of_its_own(client, messages)
     return [person("The whole is in transcript_1.jsonl.")]
 
@@ -410,10 +423,12 @@ def chapter_7():
     say(f"""
         {PRICES}
         naive: the first 80,000 characters: {head} of 60 results, the task: {first}.
-        naive: or the last 80,000: {tail} of 60 results, the task: {last}.
+        naive: or the last 80,000 (newer code of s06): {tail} of 60 results, \
+the task: {last}.
         damage: max_tokens=2000 went into thinking: {problem}
         damage: an empty answer: {before:,} tokens become {stub.tokens(nothing)}.
-        damage: one not used: {bill(model.usages[2:])}; {left} of it is kept.
+        damage: one not used (s06 in TypeScript, its page): {bill(model.usages[2:])}; \
+{left} of it is kept.
         ours: {seen(asked)} of 60 results, the task: {whole}; {bill([usage])}.
         ours: an empty answer: {len(results(agent.messages))} of 60 results stay.""")
 
@@ -443,7 +458,7 @@ def chapter_8():
 
 
 def loop_that_ends_with_compact(client, messages):
-    """s08: the tool `compact` leaves the loop."""
+    """s08, on its page, and newer code of s06: the tool `compact` ends the turn."""
     while True:
         calls = ask(client, messages)
         if any(call["name"] == "compact" for call in calls):
@@ -458,8 +473,8 @@ def answer_after_the_summary(call):
 
 
 def is_too_long(problem):
-    """s08, by the words that it has for the refusal."""
-    return "prompt_too_long" in problem
+    """s08 in June 2026, by the words that it has for the refusal."""
+    return "prompt_too_long" in problem or "too many tokens" in problem
 
 
 def edited(names):
@@ -487,7 +502,7 @@ def chapter_9():
     say(f"""
         naive: five files are to be edited; after two the model calls `compact`.
         damage: the loop is left: {done} of 5 are edited.
-        naive: or the call is answered after the summary took it away.
+        naive: and the call is answered, after the summary took it away.
         API: {taken(orphan)}
         naive: or the API is to be heard, and it says:
         API: {problem}
@@ -497,7 +512,7 @@ def chapter_9():
 
 
 def save_by_the_second(messages, now):
-    """s06: a transcript is named by the second, and an object is written by `str`."""
+    """s06 in Python, s08 in June 2026: by the second, and an object by its `str`."""
     path = Path(f"transcript_{int(now)}.jsonl")
     lines = [json.dumps(message, default=str) for message in messages]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -515,7 +530,7 @@ def chapter_10():
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
     calls = [{"name": "read_file", "input": {"path": n}} for n in write_files(6, 900)]
     six = [run({**call, "id": str(at)}) for at, call in enumerate(calls)]
-    third = save_by_the_second(micro_compact_every_turn([person(six)], NAMES), 9.0)
+    third = save_by_the_second(micro_compact_every_turn([person(six)]), 9.0)
     whole = seen({"messages": [json.loads(third.read_text(encoding="utf-8"))]})
     names, compact = write_files(4, 48_000), use("compact")
     one, two = use("read_file", *names[:2]), use("read_file", *names[2:])
@@ -526,7 +541,7 @@ def chapter_10():
     kept = sum(f"{name} 0000" in text for name in names)
     mine = program.load(agent.transcript)
     say(f"""
-        naive: two compactions in one second: {path} and {again}.
+        naive: two compactions in one second (s06 in Python): {path} and {again}.
         damage: of 9 messages in the first {left} are left.
         naive: layer 1 clears in the list that layer 2 then saves.
         damage: of 6 results {whole} are in the file.

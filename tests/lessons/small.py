@@ -39,7 +39,7 @@ def agent_loop(client, messages):
         messages += [reply, results]  # together, so that no call is without its result
         if any(call["name"] == "compact" for call in calls):
             auto_compact(client, messages)  # layer 3
-    if content:
+    if content:  # an empty reply would be refused in the next request
         messages.append(log("assistant", content))
 
 
@@ -59,10 +59,11 @@ def micro_compact(messages):
 def auto_compact(client, messages):
     """Layer 2: what the person typed, a string, stays; a summary replaces the rest."""
     content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
-    if content and stop == "end_turn":  # else it is no summary, and all stays
-        title = {"type": "text", "text": "[Conversation compressed] Go on from here:"}
-        typed = [message for message in messages if type(message["content"]) is str]
-        messages[:] = [*typed, log("user", [title, *content])]
+    if not content or stop != "end_turn":  # no summary, so all stays
+        return
+    title = {"type": "text", "text": "[Conversation compressed] Go on from here:"}
+    typed = [message for message in messages if type(message["content"]) is str]
+    messages[:] = [*typed, log("user", [title, *content])]
 
 
 def estimate_tokens(messages):
@@ -78,11 +79,10 @@ def ask(client, messages):
     for block in reply.content:  # but no thinking, which a layer would make invalid
         if block.type == "text" and block.text.strip():
             print(block.text)
-            content.append({"type": "text", "text": block.text})
-        if block.type == "tool_use" and reply.stop_reason == "tool_use":
-            call = {"type": "tool_use", "id": block.id, "name": block.name}
-            call["input"] = block.input if type(block.input) is dict else {}
-            content.append(call)
+            content.append(block.to_dict())
+        if block.type == "tool_use" and reply.stop_reason == "tool_use":  # not cut off
+            given = block.input if type(block.input) is dict else {}
+            content.append({**block.to_dict(), "input": given})
     return content, reply.stop_reason
 
 

@@ -1,12 +1,14 @@
-"""Layers 1 and 2 grow from the lines of s06, one step after another.
+"""small.py grows from first.py, and layers 1 and 2 from s06, one step after another.
 
     python3 tests/lessons/steps.py                    all steps
+    python3 tests/lessons/steps.py small              those from first.py to small.py
     python3 tests/lessons/steps.py layer1             those of layer 1
     python3 tests/lessons/steps.py layer1 2           one of them
     python3 tests/lessons/steps.py layer1 2 --diff    what it changes in the one before
 
 No key, no network, no package: each step does the same work against the stand-in for
-the API, and what comes of it is printed. A step is a file, such as layer1/step2.py.
+the API, and what comes of it is printed. A step is a file, such as layer1/step2.py; the
+first and the last of `small` are first.py and small.py.
 """
 
 import argparse
@@ -14,11 +16,17 @@ import difflib
 import importlib.util
 import itertools
 import json
+import runpy
 import sys
 import textwrap
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
+import faults
 import naive  # which finds the stand-in
 import stub
 from naive import bill, model_said, person, reads, refusal, results, seen, write_files
@@ -39,14 +47,83 @@ READ, WRITE = stub.CACHE_READ, stub.CACHE_WRITE
 PRICE = f"A price is in input tokens: to write the cache {WRITE}, to read it {READ}."
 
 
-def load(layer: str, number: int) -> ModuleType:
+def load(path: Path) -> Any:
     """A step as a module."""
-    path = FOLDER / layer / f"step{number}.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+# --- From first.py to small.py: 24 files are read, and written in another language ---
+
+
+def translate(number):
+    """What the model does: it asks for a file that is not there, and then it works."""
+    script = [naive.use("read_file", "words.txt", thinking="Is there a list of words?")]
+    for name in write_files(number, 32_000):
+        text = Path(name).read_text().replace("x", "y")
+        write = {"command": f"cat > new_{name} <<'END'\n{text}END"}
+        script.append(naive.use("read_file", name, thinking="Next."))
+        script.append(naive.use("bash", **write))
+    return [*script, naive.use("compact"), reply("All are translated.")]
+
+
+def life(path, *replies, typed=("Translate all files.",), answer="y"):
+    """The client of a program at work, and what stopped that, "" if nothing did."""
+    client = faults.Model(*replies, summaries=[reply("It went well.")])
+    texts, ended = iter([*typed, ""]), ""
+
+    def type_next(question):
+        if question.startswith("Run ") and answer == "Ctrl-C":
+            raise KeyboardInterrupt
+        return answer if question.startswith("Run ") else next(texts)
+
+    sdk = SimpleNamespace(Anthropic=lambda: client)
+    with patch.dict(sys.modules, anthropic=sdk), redirect_stdout(StringIO()):
+        try:
+            runpy.run_path(str(path), {"input": type_next}, "__main__")
+        except OSError as error:
+            ended = f"{type(error).__name__}: {error}"
+        except stub.Refused:
+            pass  # the client knows of it, also where the program goes on
+    if client.too_long:
+        ended = "prompt is too long"
+    return client, ended or "".join(client.refused[:1])
+
+
+def small(path):
+    """What is seen of a step from first.py to small.py: {what: in words}."""
+    client, stopped = life(path, *translate(24))
+    disk = Path("transcript.jsonl")
+    lines = len(disk.read_text("utf-8").splitlines()) if disk.exists() else 0
+    sizes = [stub.count("", [], request["messages"]) for request in client.requests]
+    facts = {"stopped": stopped or "no"}
+    facts["files"] = f"{len([*Path().glob('new_*.txt')])} of 24 are translated"
+    facts["on disk"] = f"{lines} messages"
+    facts["largest"] = f"{max(sizes):,} tokens in a request"
+    if not stopped:
+        facts["compact"] = f"after it a request has {sizes[-1]:,} tokens"
+        facts |= mishaps(path)
+    return facts
+
+
+def mishaps(path):
+    """What becomes of the next prompt after one that went wrong: {what: in words}."""
+    done, typed = reply("Done."), ["Go.", "Go on."]
+    Path("large.txt").write_text("x" * 800_000)
+    command = naive.use("bash", command="touch half")
+    _, empty = life(path, reply(thinking="Hm."), done, typed=typed)
+    _, stopped = life(path, command, done, typed=typed, answer="Ctrl-C")
+    _, large = life(path, naive.use("read_file", "large.txt"), done, done, typed=typed)
+    life(path, {**command, "stop_reason": "max_tokens"}, done, done, typed=typed)
+    return {
+        "empty": f"reply; the next request: {empty.partition(' except')[0] or 'taken'}",
+        "Ctrl-C": f"in a tool; the next request: {stopped.partition('. ')[0] or 'taken'}",
+        "cut off": f"in a call; it was run: {Path('half').exists()}",
+        "large": f"file; the next request: {large or 'taken'}",
+    }
 
 
 # --- The work, the same for each step of a layer ---
@@ -92,8 +169,9 @@ def read_twenty(micro_compact):
     return client, messages, refusal(work, client, messages, micro_compact)
 
 
-def layer1(step):
+def layer1(path):
     """What is seen of a step of layer 1: {what: in words}."""
+    step = load(path)
     step.tool_name_map = naive.NAMES
     client, messages, problem = read_twenty(step.micro_compact)
     facts = {"seen": f"{seen(client.requests[1])} of the 6 results of the first reply"}
@@ -144,8 +222,9 @@ def as_sdk(client):
     return SimpleNamespace(messages=SimpleNamespace(create=create))
 
 
-def layer2(step):
+def layer2(path):
     """What is seen of a step of layer 2: {what: in words}."""
+    step = load(path)
     names = write_files(17, 16_000)
     client = Model(*reads(names, thinking="Next."), reply("Done."))
 
@@ -183,16 +262,20 @@ def left(step):
 
 # --- Which step ---
 
-LAYERS = {"layer1": layer1, "layer2": layer2}
-STEPS = {layer: range(len([*(FOLDER / layer).glob("step*.py")])) for layer in LAYERS}
+LAYERS = {"small": small, "layer1": layer1, "layer2": layer2}
+STEPS = {layer: sorted((FOLDER / layer).glob("step*.py")) for layer in LAYERS}
+STEPS["small"] = [FOLDER / "first.py", *STEPS["small"], FOLDER / "small.py"]
+# Whoever builds small.py step by step must see where a line goes.
+CONTEXT = {"small": 1, "layer1": 0, "layer2": 0}
 
 
 def play(layer: str, number: int) -> str:
     """What a step does, in lines of at most 79 columns."""
+    path = STEPS[layer][number]
+    title, _ = source(path)
     with naive.from_scratch():
-        step = load(layer, number)
-        facts = LAYERS[layer](step)
-    lines = [f"{layer} {number}: {step.__doc__}"]
+        facts = LAYERS[layer](path)
+    lines = textwrap.wrap(f"{layer} {number}: {title}", 79, subsequent_indent="  ")
     for what, text in facts.items():
         indent = {"initial_indent": "  ", "subsequent_indent": " " * 13}
         text = f"{what:<10} {text}"
@@ -202,35 +285,36 @@ def play(layer: str, number: int) -> str:
 
 def changes(layer: str, number: int) -> str:
     """The lines that a step changes in the one before; of the first all lines."""
-    _, new = source(layer, number)
+    _, new = source(STEPS[layer][number])
     if number > 0:
-        _, old = source(layer, number - 1)
-        new = [*difflib.unified_diff(old, new, n=0, lineterm="")][3:]
-        new = ["..." if line.startswith("@@") else line.rstrip() for line in new]
+        _, old = source(STEPS[layer][number - 1])
+        new = difflib.unified_diff(old, new, n=CONTEXT[layer], lineterm="")
+        new = ["..." if line.startswith("@@") else line.rstrip() for line in new][3:]
     return "\n".join(new)
 
 
-def source(layer: str, number: int) -> tuple[str, list[str]]:
+def source(path: Path) -> tuple[str, list[str]]:
     """The title of a step, and its lines below that."""
-    text = (FOLDER / layer / f"step{number}.py").read_text("utf-8")
-    title, _, code = text.partition("\n\n")
+    title, _, code = path.read_text("utf-8").partition("\n\n")
     return title.strip('"'), code.rstrip().split("\n")
 
 
 def main(argv=None) -> int:
     """Play these steps; returns 0, or 2 where there is no such one."""
-    parser = argparse.ArgumentParser(description="Layers 1 and 2, step by step.")
+    parser = argparse.ArgumentParser(description="small.py and layers, step by step.")
     parser.add_argument("layer", nargs="?", choices=LAYERS)
     parser.add_argument("step", nargs="?", type=int)
     parser.add_argument("--diff", action="store_true", help="what the step changes")
     given = parser.parse_args(argv)
-    for layer in [given.layer] if given.layer else LAYERS:
-        if given.step not in [None, *STEPS[layer]]:
-            parser.error(f"{layer} has the steps 0 to {STEPS[layer][-1]}")
-    if not given.diff:
+    layers = [given.layer] if given.layer else [*LAYERS]
+    numbers = {layer: range(len(STEPS[layer])) for layer in layers}
+    for layer in layers:
+        if given.step not in [None, *numbers[layer]]:
+            parser.error(f"{layer} has the steps 0 to {numbers[layer][-1]}")
+    if not given.diff and layers != ["small"]:
         print(PRICE)
-    for layer in [given.layer] if given.layer else LAYERS:
-        for number in STEPS[layer] if given.step is None else [given.step]:
+    for layer in layers:
+        for number in numbers[layer] if given.step is None else [given.step]:
             print((changes if given.diff else play)(layer, number))
     return 0
 

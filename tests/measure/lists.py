@@ -163,8 +163,8 @@ def cuts(messages, cut):
 def kept_by(messages, cut):
     """What a cut leaves: a note in front, since the first message is the user's."""
     tail = messages[program.pair_safe(messages, cut) :]
-    note = program.user("a summary, or a note, of all before")
-    return [note, *program.drop_thinking(tail)]
+    note = {"type": "text", "text": "a summary, or a note, of all before"}
+    return [{"role": "user", "content": [note]}, *program.drop_thinking(tail)]
 
 
 def chained(messages, cut):

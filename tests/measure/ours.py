@@ -36,10 +36,8 @@ MOST_LOOKUPS = 100  # in a session, evenly spread: each starts three processes
 
 def agent_with(client: Any, tools: Any, emit: Any, limits: program.Limits) -> Any:
     """An agent within these limits that asks nobody."""
-    agent = program.Agent(client=client, tools=tools, emit=emit)
-    agent.approve = lambda *_: None
-    vars(agent).update(vars(limits))
-    return agent
+    world = {"client": client, "tools": tools, "emit": emit}
+    return program.Agent(limits=limits, approve=lambda *_: None, **world)
 
 
 def refreshes(limits: program.Limits) -> int:
