@@ -48,6 +48,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO, get_args
 
@@ -118,7 +119,9 @@ class Limits:
             setattr(self, name, min(getattr(self, name), self.threshold // share))
 
 
-def limits(own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT) -> Limits:
+def configured_limits(
+    own_window: int = sys.maxsize, own_output: int = MAX_OUTPUT
+) -> Limits:
     """The model's own limits within the settings; raises AgentError."""
     asked = {}
     for name in NUMBERS:
@@ -197,6 +200,14 @@ class AgentError(Exception):
     """Ends the turn; its text is the one line that the person sees."""
 
 
+class Passing(AgentError):
+    """What failed now may work in a moment."""
+
+    def __init__(self, text: str, seconds: float | None = None):
+        super().__init__(text)
+        self.seconds = seconds  # to wait, None where the API does not say
+
+
 class Refused(AgentError):
     """The API does not take this request, and would not take it again."""
 
@@ -257,7 +268,7 @@ def take_turn(agent: Agent, text: str) -> str:
         raise AgentError("The message is empty: say what to do.")
     close_calls(agent)
     if in_progress(agent.messages):
-        commit(agent, user(UNANSWERED))
+        commit(agent, note(UNANSWERED))
     commit(agent, typed(text))
     if not agent.system:
         begin(agent)
@@ -274,7 +285,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
         ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
         sent = reply.sent if 3 * reply.sent > ours else ours  # a gateway may not know
         commit(agent, reply.message)
-        agent.counted = sent + (reply.output or size(reply.message["content"]))
+        agent.counted = sent + (reply.output or tokens_in(reply.message["content"]))
         agent.known = len(agent.messages)
     return blocks(reply.message, "tool_use")
 
@@ -284,12 +295,12 @@ def drop_refused(agent: Agent) -> None:
 
     That is what was typed last, or the newest results with their calls.
     """
-    messages, what = agent.messages, "what drew it is taken back"
-    sent = [is_typed(m) or bool(blocks(m, "tool_result")) for m in messages]
-    last = len(messages) - 1 - sent[::-1].index(True)
-    after = messages[last + 1 : agent.settled]  # the summary, if one was just made
-    kept = [*messages[: pair_safe(messages, last)], *after]
-    replace_history(agent, "refusal", what, kept, record=True)
+    messages = agent.messages
+    new = [n for n, m in enumerate(messages) if is_typed(m) or blocks(m, "tool_result")]
+    start = pair_safe(messages, new[-1])
+    summary = messages[new[-1] + 1 : agent.settled]  # if one was just made
+    kept = [*messages[:start], *summary]
+    replace_history(agent, "refusal", "what drew it is taken back", kept, record=True)
 
 
 def nudge(agent: Agent, calls: list[Message], reply: Reply, nudges: int) -> int:
@@ -300,7 +311,7 @@ def nudge(agent: Agent, calls: list[Message], reply: Reply, nudges: int) -> int:
     if calls:
         answer_calls(agent, calls, [], CUT_OFF)
     else:
-        commit(agent, user(CUT_OFF))
+        commit(agent, note(CUT_OFF))
     nudges += 1 if text_of(reply.message) and not calls else 3
     if nudges > MAX_NUDGES:
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
@@ -312,20 +323,23 @@ def nudge(agent: Agent, calls: list[Message], reply: Reply, nudges: int) -> int:
 
 def layer_1(agent: Agent) -> None:
     """Three steps, in s08's order; what they take is saved, or can be read again."""
-    messages = tool_result_budget(agent.messages, agent.limits.max_results, save_result)
+    limits = agent.limits
+    messages = tool_result_budget(agent.messages, limits.max_results, save_result)
     replace_history(agent, "tool_result_budget", "too large, saved", messages)
-    most = agent.limits.max_messages, agent.limits.max_words
-    messages = snip_compact(agent.messages, *most, agent.transcript)
+    messages = snip_compact(
+        agent.messages, limits.max_messages, limits.max_words, agent.transcript
+    )
     replace_history(agent, "snip_compact", "middle cut out", messages, record=True)
 
-    limit, savings, free = agent.limits.clear_above, agent.limits.min_savings, ""
+    limit, savings, free = limits.clear_above, limits.min_savings, ""
     cold = time.time() - agent.last_request > CACHE_SECONDS
-    if cold and limit <= agent.limits.window:  # a limit over the window means never
-        limit, savings = min(limit, int(agent.limits.threshold * CLEAR_COLD)), 0
+    if cold and limit <= limits.window:  # a limit over the window means never
+        limit, savings = min(limit, int(limits.threshold * CLEAR_COLD)), 0
         free = ", free: the cache was cold"
     if context_tokens(agent) > limit:
-        newest = agent.limits.keep_recent, agent.limits.keep_tokens
-        messages = micro_compact(agent.messages, save_result, *newest, savings)
+        messages = micro_compact(
+            agent.messages, save_result, limits.keep_recent, limits.keep_tokens, savings
+        )
         replace_history(agent, "micro_compact", f"old results cleared{free}", messages)
 
 
@@ -341,7 +355,7 @@ def tool_result_budget(
     equal share becomes a preview; so does a typed message that is over it alone. Only
     what the model has not seen is looked at, or what comes from `start` on.
     """
-    start = unseen(messages) if start is None else start
+    start = first_unseen(messages) if start is None else start
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
     return messages if new == messages[start:] else [*messages[:start], *new]
 
@@ -351,7 +365,7 @@ def with_previews(message: Message, max_tokens: int, save_text: SaveText) -> Mes
     if is_typed(message):
         return typed(preview(message["content"], max_tokens, save_text))
     texts = {b["tool_use_id"]: b["content"] for b in blocks(message, "tool_result")}
-    if sum(map(size, texts.values())) <= max_tokens:
+    if sum(map(tokens_in, texts.values())) <= max_tokens:
         return message
     share = max_tokens // len(texts)
     shown = {call: preview(text, share, save_text) for call, text in texts.items()}
@@ -360,7 +374,7 @@ def with_previews(message: Message, max_tokens: int, save_text: SaveText) -> Mes
 
 def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
     """A text of at most so many tokens; else its path, its beginning and its end."""
-    if size(text) <= max_tokens or is_preview(text):
+    if tokens_in(text) <= max_tokens or is_preview(text):
         return text
     where = f"{len(text):,} characters, saved at {save_text(text)}"
     most = min(PREVIEW_TOKENS, max_tokens - 50)  # 50: for all that is around it
@@ -369,7 +383,9 @@ def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
 
 def is_preview(text: str) -> bool:
     """Whether it stands for a text that is too large."""
-    return text.startswith("<persisted-output>") and size(text) < 2 * PREVIEW_TOKENS
+    return (
+        text.startswith("<persisted-output>") and tokens_in(text) < 2 * PREVIEW_TOKENS
+    )
 
 
 def micro_compact(
@@ -386,9 +402,9 @@ def micro_compact(
     each clearing makes the API write its prompt cache anew.
     """
     results = [e for e in exchanges(messages) if e.call["name"] in COMPACTABLE_TOOLS]
-    newest, seen = newest_from(results, keep_recent, keep_tokens), unseen(messages)
-    old = [e for e in results[:newest] if e.at < seen and is_clearable(e.result)]
-    freed = sum(size(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
+    start, end = newest_from(results, keep_recent, keep_tokens), first_unseen(messages)
+    old = [e for e in results[:start] if e.at < end and is_clearable(e.result)]
+    freed = sum(tokens_in(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
     new = list(messages)
@@ -399,10 +415,10 @@ def micro_compact(
 
 
 def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
-    """Where the newest few begin, or the newest that make up `keep_tokens`."""
+    """The index of the first of the newest few, or that make up `keep_tokens`."""
     start = len(results)
     while start > 0:
-        keep_tokens -= size(results[start - 1].result["content"])
+        keep_tokens -= tokens_in(results[start - 1].result["content"])
         if len(results) - start >= keep_recent and keep_tokens < 0:
             break
         start -= 1
@@ -410,7 +426,7 @@ def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> 
 
 
 def is_clearable(result: Message) -> bool:
-    """Whether a placeholder would be shorter; a preview has the path of the whole."""
+    """Whether it is longer than a placeholder, and no preview, which has an address."""
     text = result["content"]
     return len(text) > CLEAR_OVER_CHARS and not is_preview(text)
 
@@ -432,13 +448,13 @@ def snip_compact(
     """
     if not 0 < max_messages < len(messages):
         return messages
-    most = max(1, max_messages // 4)
+    quarter = max(1, max_messages // 4)
     head = 3 if pair_safe(messages, 3) == 3 else 4
-    tail = pair_safe(messages, len(messages) - most)
+    tail = pair_safe(messages, len(messages) - quarter)
     middle = messages[head:tail]
-    words = fit_words(words_of(middle)[-most:], max_words)
-    note = user(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
-    kept = [*map(typed, words), note, *as_messages(still_needed(middle))]
+    words = fit_words(words_of(middle)[-quarter:], max_words)
+    marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
+    kept = [*map(typed, words), marker, *as_messages(still_needed(middle))]
     new = [*messages[:head], *kept, *drop_thinking(messages[tail:])]
     return new if len(new) < len(messages) else messages
 
@@ -479,7 +495,10 @@ grep, for what you need to know of the work so far."""
 
 
 def should_compact(agent: Agent) -> bool:
-    """Whether the context is over a threshold that it can keep, and enough is new."""
+    """Whether the context is over the threshold, and a summary could change that.
+
+    It could not where system prompt and tools alone are over it, or too little is new.
+    """
     over = fixed_tokens(agent) < agent.limits.threshold < context_tokens(agent)
     return over and enough_is_new(agent)
 
@@ -511,7 +530,7 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> bool:
     """
     focus, agent.focus = agent.focus, None
     gone = split_history(agent, keep)[0]
-    if unseen(gone) == 0:
+    if not any(message["role"] == "assistant" for message in gone):
         agent.emit("layer", f"[{name}] nothing to summarise")
         return False
     try:
@@ -552,7 +571,7 @@ def summarise(agent: Agent, name: str, gone: list[Message], focus: str | None) -
     most = (
         min(agent.limits.threshold, 4 * agent.limits.max_output) // 8
     )  # the reply must hold it
-    prompt = user(SUMMARY_PROMPT.format(tokens=most, focus=focus))
+    prompt = note(SUMMARY_PROMPT.format(tokens=most, focus=focus))
     reply = ask_for_less(agent, gone, prompt)
     text = re.sub(r"(?s)<analysis>.*?</analysis>", "", text_of(reply.message), count=1)
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
@@ -570,19 +589,19 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     gets at most half of the room that is left, so together they fit.
     """
     gone, tail, room = split_history(agent, keep)
-    words, is_open = words_of(gone), in_progress(agent.messages)
-    request = words.pop() if is_open and words and not words_of(tail) else ""
-    request = cut_text(request, room // 2)
-    room -= size(request)
+    words, request = words_of(gone), ""
+    if words and in_progress(agent.messages) and not words_of(tail):
+        request = cut_text(words.pop(), room // 2)
+    room -= tokens_in(request)
     shown = quote("summary", cut_text(summary, room // 2))
     state = OPEN if request else DONE
     text = COMPRESSED.format(path=agent.transcript, state=state, summary=shown)
-    room -= size(text)
+    room -= tokens_in(text)
     words = fit_words(words, min(agent.limits.max_words, room // 2))
-    room -= size(words)
+    room -= tokens_in(words)
     calls = restore_recent_files(agent, still_needed(gone), room // 2)
     said = [typed(text) for text in [*words, request] if text]
-    return [*said, user(text), *as_messages(calls), *tail]
+    return [*said, note(text), *as_messages(calls), *tail]
 
 
 def split_history(agent: Agent, keep: int) -> tuple[list[Message], list[Message], int]:
@@ -592,20 +611,19 @@ def split_history(agent: Agent, keep: int) -> tuple[list[Message], list[Message]
     at most three quarters of what there was. The tail has the newest `keep` messages.
     If those are too large, or none, it has the last answer, unless one is waited for.
     """
-    messages, room = (
-        agent.messages,
-        max(0, agent.limits.threshold - fixed_tokens(agent)) // 2,
-    )
-    start = pair_safe(messages, max(0, len(messages) - keep))
+    messages = agent.messages
+    room = max(0, agent.limits.threshold - fixed_tokens(agent)) // 2
     if keep:
         room = min(room, estimate_tokens(messages) * 3 // 4)
-    tail = tool_result_budget(messages[start:], room // 2, save_result, 0)
-    gone, tail = messages[:start], drop_thinking(tail)
+    start = pair_safe(messages, max(0, len(messages) - keep))
+    gone, tail = messages[:start], messages[start:]
+    tail = drop_thinking(tool_result_budget(tail, room // 2, save_result, 0))
     if not tail or estimate_tokens(tail) > room // 2:
         gone, tail = messages, []
         if messages and not in_progress(messages):
-            last = user(cut_text(text_of(messages[-1]), room // 2))
-            tail = [{**last, "role": "assistant"}]
+            answer = cut_text(text_of(messages[-1]), room // 2)
+            content = [{"type": "text", "text": answer}]
+            tail = [{"role": "assistant", "content": content}]
     return gone, tail, room - estimate_tokens(tail)
 
 
@@ -616,11 +634,11 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
     first stays, and then the newest.
     """
     limit, kept = max_tokens, []
-    while limit > 50 and sum(min(size(w), limit) for w in words) > max_tokens:
+    while limit > 50 and sum(min(tokens_in(w), limit) for w in words) > max_tokens:
         limit //= 2
     for text in [*words[:1], *words[:0:-1]]:
         shown = cut_text(text, limit)
-        max_tokens -= size(typed(shown))
+        max_tokens -= tokens_in(typed(shown))
         if max_tokens < 0:
             break
         kept.append(shown)
@@ -644,11 +662,11 @@ def restore_recent_files(agent: Agent, needed: list, max_tokens: int) -> list[Ex
     """As many of these as fit, with what they return now: files as they are (v5)."""
     restored = []
     for exchange in needed:
-        room = min(max_tokens - size(exchange.call), MAX_RESTORE_TOKENS_PER_FILE)
+        room = min(max_tokens - tokens_in(exchange.call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # else not even its beginning would fit
             result = called_again(agent, exchange)
             text = cut_text(result["content"], room)
-            max_tokens -= size(exchange.call) + size(text)
+            max_tokens -= tokens_in(exchange.call) + tokens_in(text)
             restored.append(exchange._replace(result={**result, "content": text}))
     return restored
 
@@ -692,7 +710,7 @@ def manual_compact(agent: Agent, by_person: bool = False) -> None:
     try:
         compact_history(agent, "compact")
     except Refused as error:
-        if not by_person or re.search(ACCOUNT, str(error)):
+        if not by_person:
             raise
         agent.emit("error", f"[compact] {error}")
         compact_without_model(agent, "compact")
@@ -704,7 +722,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong, remedies: int = 0) -> i
     It tries a smaller window, then a summary, then a note, and then raises AgentError.
     """
     if MIN_WINDOW <= error.maximum < agent.limits.window:
-        agent.limits = limits(error.maximum, agent.limits.max_output)
+        agent.limits = configured_limits(error.maximum, agent.limits.max_output)
         begin(agent)  # cuts rules, results and requests to it
         return remedies
     agent.counted = max(
@@ -727,8 +745,8 @@ def typed(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def user(*texts: str) -> Message:
-    """A user message that the person did not type."""
+def note(*texts: str) -> Message:
+    """A user message of ours, which the person did not type."""
     return {"role": "user", "content": [{"type": "text", "text": t} for t in texts]}
 
 
@@ -755,8 +773,8 @@ def text_of(message: Message) -> str:
 
 def exchanges(messages: list[Message]) -> Iterator[Exchange]:
     """Each call with its result, in order."""
-    for at, message in enumerate(messages):
-        calls = {b["id"]: b for b in blocks(messages[at - 1], "tool_use")}
+    for at, (before, message) in enumerate(pairwise(messages), 1):
+        calls = {b["id"]: b for b in blocks(before, "tool_use")}
         for result in blocks(message, "tool_result"):
             yield Exchange(at, calls[result["tool_use_id"]], result)
 
@@ -766,7 +784,7 @@ def open_calls(messages: list[Message]) -> list[Message]:
     return [call for m in messages[-1:] for call in blocks(m, "tool_use")]
 
 
-def unseen(messages: list[Message]) -> int:
+def first_unseen(messages: list[Message]) -> int:
     """The index of the first message after the last reply: not seen by the model."""
     replies = (n for n, m in enumerate(messages, 1) if m["role"] == "assistant")
     return max(replies, default=0)
@@ -774,7 +792,7 @@ def unseen(messages: list[Message]) -> int:
 
 def in_progress(messages: list[Message]) -> bool:
     """Whether the last request was not answered, or a call of the answer is open."""
-    return unseen(messages) < len(messages) or bool(open_calls(messages))
+    return first_unseen(messages) < len(messages) or bool(open_calls(messages))
 
 
 def pair_safe(messages: list[Message], cut: int) -> int:
@@ -809,18 +827,18 @@ def drop_thinking(messages: list[Message], start: int = 0) -> list[Message]:
 def cut_text(text: str, max_tokens: int) -> str:
     """The text in about so many tokens; of a longer one its beginning and its end."""
     max_tokens = max(0, max_tokens)
-    data, whole = text.encode(errors="replace"), size(text)
+    data, whole = text.encode(errors="replace"), tokens_in(text)
     if whole <= max_tokens:
         return text
     most = len(data) * max_tokens // whole  # bytes
     head, tail = data[: most * 4 // 5], data[len(data) - most // 5 :]
-    note = f"[{len(data) - most:,} bytes are left out here]"
-    return f"{head.decode(errors='ignore')}\n{note}\n{tail.decode(errors='ignore')}"
+    mark = f"[{len(data) - most:,} bytes are left out here]"
+    return f"{head.decode(errors='ignore')}\n{mark}\n{tail.decode(errors='ignore')}"
 
 
 def quote(tag: str, text: str) -> str:
     """`text` between tags that it cannot close itself."""
-    text = re.sub(rf"(?i)<(?=\s*/\s*{tag})", "<\\\\", text)
+    text = re.sub(rf"(?i)<(?=\s*/\s*{tag})", r"<\\", text)
     return f"<{tag}>\n{text}\n</{tag}>"
 
 
@@ -832,20 +850,20 @@ def to_bytes(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
-def size(value: Any) -> int:
+def tokens_in(value: Any) -> int:
     """Tokens by bytes of its JSON / 4 (the tutorials' characters / 4, any language)."""
     return len(to_bytes(value)) // 4
 
 
 def estimate_tokens(messages: list[Message]) -> int:
-    """Tokens of the messages, by `size` alone."""
-    return sum(size(message["content"]) for message in messages)
+    """Tokens of the messages, by `tokens_in` alone."""
+    return sum(tokens_in(message["content"]) for message in messages)
 
 
 def fixed_tokens(agent: Agent) -> int:
-    """Tokens of what every request carries besides the messages, by `size` alone."""
+    """Tokens of what every request carries besides the messages, by `tokens_in`."""
     tools = [tool.schema for tool in agent.tools.values()]
-    return size([*agent.system.values()]) + size(tools)
+    return tokens_in([*agent.system.values()]) + tokens_in(tools)
 
 
 def context_tokens(agent: Agent) -> int:
@@ -969,8 +987,8 @@ def resume(agent: Agent, which: str) -> None:
     taken_up = Conversation(messages, transcript=path, log_bytes=read, only_read=True)
     switch_to(agent, taken_up)
     waits = in_progress(messages)
-    was = f"the last request was {'not ' * waits}answered"
-    agent.emit("layer", f"[resume] {path}: {was}")
+    was = "was not answered" if waits else "was answered"
+    agent.emit("layer", f"[resume] {path}: the last request {was}")
     agent.emit("plain", f"\n> {''.join(words_of(messages)[-1:])}")
     if not waits:
         agent.emit("text", f"{text_of(messages[-1])}\n")
@@ -1037,20 +1055,18 @@ STALL_SECONDS = 120  # without a byte of a reply
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
 MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty one
 STREAMED = ("text", "thinking")  # events of the SDK, what they hold, and our styles
-COUNTED = ("cache_read_input", "input", "cache_creation_input", "output")
 # what must not be blank in a block, or the API does not take it back
 FILLED = {"text": "text", "tool_use": "name", "thinking": "signature"}
 FILLED |= {"redacted_thinking": "data"}
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
-LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses not worth another try
-REFUSED: dict[Any, type[AgentError]] = {400: Refused, 422: Refused}
+TOO_LARGE = "request_body_too_large_after_decoding"  # the SDK's code for it
 MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: said in the stream
 # how providers say that a conversation is too long, in any part of their answer
 TOO_LONG = r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
 TOO_LONG += r"|exceeds max length|longer than the max|range of input length"
 TOO_LONG += r"|too many tokens|input tokens exceed|prompt length|`inputs`"
 TOO_LONG += r"|(input|prompt) token count|model token limit|max_seq_len"
-# what a refusal names that no shorter conversation would change
+# what a refusal without a code names that no shorter conversation would change
 ACCOUNT = (
     r"(?i)credit|billing|quota|usage limit|organization|api[ _]key|model (id|name)"
 )
@@ -1069,7 +1085,7 @@ HINTS: dict[int | None, str] = {
 def ask(
     agent: Agent, messages: list[Message], shown: tuple[str, ...] = STREAMED
 ) -> Reply:
-    """The model's reply, by five tries at most, shown as it comes, as far as `shown`.
+    """The model's reply, by MAX_TRIES tries, shown as it comes, as far as `shown`.
 
     Raises PromptTooLong, Refused if the API would refuse it again, or AgentError.
     """
@@ -1080,19 +1096,38 @@ def ask(
         except (OSError, AgentError):
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
-            status, text = getattr(error, "status_code", None), fault(agent, error)
-            whole = f"{status} {error}"
-            if status in MAY_BE_LONG and re.search(TOO_LONG, whole):
-                agent.emit("layer", f"[refused] {text}")
-                raise PromptTooLong(text, window_in(agent, whole)) from error
-            if status == 400 and (less := do_without(agent, messages, text)):
+            meant = meaning(agent, error)
+            less = do_without(agent, messages, error, str(meant))
+            if less is not None:
                 messages = less
-                continue
-            if tries == MAX_TRIES or status in LASTING or re.search(NO_WAY, text):
-                kind, hint = REFUSED.get(status, AgentError), HINTS.get(status, "")
-                raise kind(f"{text} {hint}".strip()) from error
-            wait(agent, error, tries, text)
-            tries += 1
+            elif isinstance(meant, Passing) and tries < MAX_TRIES:
+                wait(agent, meant, tries)
+                tries += 1
+            else:
+                raise meant from error
+
+
+def meaning(agent: Agent, error: Any) -> AgentError:
+    """What an error of a request means, as the one to be raised, or Passing.
+
+    The SDK's code for an error counts before its words, which differ by provider.
+    """
+    status, text = getattr(error, "status_code", None), fault(agent, error)
+    code, whole = getattr(error, "error_code", None), f"{status} {error}"
+    is_long = status in MAY_BE_LONG and bool(re.search(TOO_LONG, whole))
+    if code == TOO_LARGE or is_long and code is None:
+        agent.emit("layer", f"[refused] {text}")
+        return PromptTooLong(text, window_in(agent, whole))
+    hinted = f"{text} {HINTS.get(status, '')}".strip()
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    is_lasting = status in range(400, 500) and status not in (408, 409, 429)
+    is_lasting = is_lasting or headers.get("x-should-retry") == "false"
+    if not is_lasting and not re.search(NO_WAY, text):
+        after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
+        return Passing(hinted, float(after[0]) if after else None)
+    if code is None and status in (400, 422) and not re.search(ACCOUNT, text):
+        return Refused(text)
+    return AgentError(hinted)
 
 
 def window_in(agent: Agent, text: str) -> int:
@@ -1106,17 +1141,21 @@ def window_in(agent: Agent, text: str) -> int:
 
 def numbers(text: str) -> list[int]:
     """The whole numbers in a text, but none of a date, an id or a model's name."""
-    text = re.sub(r"[\w.]+(-[\w.]+){2,}", "", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text))
-    return [int(n) for n in re.findall(r"(?<![\w.])(?<![A-Za-z]-)\d+\b(?!\.\d)", text)]
+    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    plain = re.sub(r"(?<![\w.])[\w.]+(-[\w.]+){2,}", "", plain)
+    found = re.findall(r"(?<![\w.])(?<![A-Za-z]-)\d{1,12}\b(?!\.\d)", plain)
+    return [int(number) for number in found]
 
 
 def do_without(
-    agent: Agent, messages: list[Message], text: str
+    agent: Agent, messages: list[Message], error: Any, text: str
 ) -> list[Message] | None:
     """The messages to send after a refusal that names what to leave out, else None.
 
-    That is all thinking, which is then no more asked for, or some room for the reply.
+    That is all thinking, or some room for the reply. The agent asks for it no more.
     """
+    if getattr(error, "status_code", None) != 400:
+        return None
     without = drop_thinking(messages)
     if "thinking" in text.lower() and (agent.thinking or without is not messages):
         agent.thinking = False
@@ -1147,19 +1186,17 @@ def fault(agent: Agent, error: Exception) -> str:
     if not hasattr(error, "status_code"):
         address = str(getattr(agent.client, "base_url", ""))
         text += f" ({re.sub('//[^/@]*@', '//', address)})"  # without a password
-    return re.sub(r"(?<![.?!])\Z", ".", text)
+    return text if text[-1] in ".?!" else f"{text}."
 
 
-def wait(agent: Agent, error: Any, tries: int, text: str) -> None:
+def wait(agent: Agent, why: Passing, tries: int) -> None:
     """Sleep before the next try, and say so; AgentError if it was for over a minute."""
-    headers = getattr(getattr(error, "response", None), "headers", {})
-    after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
-    seconds = float(after[0]) if after else 2.0 ** (tries - 1)
+    seconds = 2.0 ** (tries - 1) if why.seconds is None else why.seconds
     if seconds > MAX_WAIT:
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
-        raise AgentError(f"{text} The API asks for {seconds:.0f} s: try after {when}.")
+        raise AgentError(f"{why} The API asks for {seconds:.0f} s: try after {when}.")
     then = f"Waiting {seconds:g} s, then try {tries + 1} of {MAX_TRIES}."
-    agent.emit("layer", f"[retry] {text} {then}")
+    agent.emit("layer", f"[retry] {why} {then}")
     time.sleep(seconds)
 
 
@@ -1174,10 +1211,11 @@ def stream_reply(
         if re.search("html|json", kind):
             raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         for event in stream:
+            block = getattr(event, "content_block", None)
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
-            elif getattr(event, "content_block", event).type == "tool_use":
-                agent.emit("wait", f"writing a call of {event.content_block.name}")
+            elif block and block.type == "tool_use":
+                agent.emit("wait", f"writing a call of {block.name}")
         final = stream.get_final_message()
     reply = to_reply(final, {exchange.call["id"] for exchange in exchanges(messages)})
     agent.bill.update(sent=reply.sent, read=reply.cached)
@@ -1189,7 +1227,7 @@ def stream_reply(
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """What is sent; its two marks tell the API up to where to cache it."""
     marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
-    sent = [user(m["content"]) if is_typed(m) else m for m in messages]
+    sent = [note(m["content"]) if is_typed(m) else m for m in messages]
     *before, last = sent[-1]["content"]
     sent[-1] = {"role": "user", "content": [*before, {**last, **marker}]}
     request = {
@@ -1219,14 +1257,20 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
     content = [b for b in clean if str(b.get(FILLED.get(b["type"]), "")).strip()]
     useful = [b for b in content if b["type"] in ("text", "tool_use")]
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
-        content = user(getattr(final.stop_details, "explanation", "") or "")["content"]
+        content = note(getattr(final.stop_details, "explanation", "") or "")["content"]
     elif stop == "max_tokens" or not useful:
         content = useful  # without thinking that was cut off, or that stands alone
     message = {"role": "assistant", "content": content}
     make_fit(blocks(message, "tool_use"), ids)
-    usage = [int(getattr(final.usage, f"{name}_tokens", 0) or 0) for name in COUNTED]
-    read, new, written, output = usage
-    return Reply(message, stop, read + new + written, read, output)
+    sent, read, output = counts(final.usage)
+    return Reply(message, stop, sent, read, output)
+
+
+def counts(usage: Any) -> tuple[int, int, int]:
+    """Tokens (of a request, of it read from the cache, of the reply); 0: not said."""
+    kinds = ("input", "cache_creation_input", "cache_read_input", "output")
+    found = [int(getattr(usage, f"{kind}_tokens", 0) or 0) for kind in kinds]
+    return sum(found[:3]), found[2], found[3]
 
 
 def make_fit(calls: list[Message], ids: set[str]) -> None:
@@ -1254,7 +1298,7 @@ def connect(agent: Agent) -> None:
     with suppress(Exception):  # the models endpoint is never needed
         info: Any = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
         window = info.max_input_tokens or sys.maxsize
-        agent.limits = limits(window, info.max_tokens or MAX_OUTPUT)
+        agent.limits = configured_limits(window, info.max_tokens or MAX_OUTPUT)
         agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
     agent.client = client
 
@@ -1382,19 +1426,19 @@ def close_calls(agent: Agent) -> None:
 def run_tool(agent: Agent, call: Message) -> Message:
     """The tool_result of a call, both shown; all that goes wrong is an is_error one."""
     name, given, failed = call["name"], call["input"], True
-    tool = agent.tools.get(name, Tool({}, no_such_tool))
-    agent.emit("tool", f"[{name}] {given.get(tool.shows, '')}".rstrip())
+    called = agent.tools.get(name, Tool({}, no_such_tool))
+    agent.emit("tool", f"[{name}] {given.get(called.shows, '')}".rstrip())
     try:
-        returned, failed = tool.handler(agent, **given), False
+        returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:
         text = str(error)
     except TypeError as error:
-        text = f"{error}. Its schema is {json.dumps(tool.schema)}"
+        text = f"{error}. Its schema is {json.dumps(called.schema)}"
     except (Exception, SystemExit) as error:  # noqa: BLE001  no tool may end the loop
         text = f"{type(error).__name__}: {error}"
     result = tool_result(call, text, failed)
-    if style := "failed" if failed else tool.style:
+    if style := "failed" if failed else called.style:
         agent.emit(style, result["content"])
     return result
 
@@ -1646,7 +1690,7 @@ def glob(agent: Agent, pattern: str) -> str:
     agent.emit("wait", "glob")
     if os.path.basename(pattern) in ("", "."):
         pattern = f"{pattern.rstrip('/')}/*"
-    head = re.split(r"[^/]*[*?{]|[^/]*\Z", pattern)[0]  # the folders that it names
+    head = re.match(r"([^*?{]*/)?", pattern)[0]  # the folders that it names
     top = os.path.relpath(inside(head))
     names = {*files_in(top, time.monotonic() + SEARCH_SECONDS)}
     names |= {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
@@ -1858,7 +1902,7 @@ def skill_list() -> str:
     return "\n".join(lines) if lines[1:] else ""
 
 
-# ---- the terminal: the one place that prints ----
+# ---- the terminal: what is shown there, and what the person types ----
 
 HELP = """\
 /compact [focus]  summarise now; focus: what it must keep
@@ -1945,7 +1989,7 @@ def end_line(terminal: Terminal) -> None:
 
 def visible(text: str, more: str = "") -> str:
     """`text` with escapes for what steers the terminal, or hides, or is in `more`."""
-    odd = {c for c in {*text} - {*WRITTEN} if not c.isprintable()} | {*more}
+    odd = {c for c in {*text} if c in more or not (c.isprintable() or c in WRITTEN)}
     return "".join(ascii(c)[1:-1] if c in odd else c for c in text)
 
 
@@ -2028,11 +2072,11 @@ def status_line(agent: Agent) -> str:
 
 def context_table(agent: Agent) -> str:
     """What fills the context, in proportion to the API's count, and what was sent."""
-    parts = Counter({part: size(text) for part, text in agent.system.items()})
+    parts = Counter({part: tokens_in(text) for part, text in agent.system.items()})
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
     for message in agent.messages:
         part = "your words" if is_typed(message) else PARTS[message["role"]]
-        parts[part] += size(message["content"])
+        parts[part] += tokens_in(message["content"])
     tokens, ours = context_tokens(agent), sum(parts.values())
     lines = [f"{part:<20}{n * tokens // ours:>9,}" for part, n in parts.items()]
     lines.append(
@@ -2046,7 +2090,7 @@ def context_table(agent: Agent) -> str:
     return "\n".join([*lines, f"not asked about: {', '.join(free) or 'nothing'}"])
 
 
-def command(agent: Agent, line: str) -> None:
+def run_command(agent: Agent, line: str) -> None:
     """Carry out a /command; raises AgentError, or EOFError to leave."""
     name, _, rest = line.partition(" ")
     if name in ("/compact", "/context") and not agent.system:
@@ -2148,7 +2192,7 @@ def work_on(agent: Agent, line: str) -> None:
     is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
     try:
         if line in LEAVE or is_meant:
-            command(agent, line)
+            run_command(agent, line)
         else:
             take_turn(agent, line)
             agent.emit("note", status_line(agent))
@@ -2181,9 +2225,11 @@ def load_settings() -> None:
 
 def first_screen(agent: Agent) -> str:
     """Two lines: what works where, and what it knows of the folder."""
-    window = f"window {agent.limits.window:,} tokens, summarised over {agent.limits.threshold:,}"
-    skills = f"skills: {', '.join(find_skills())}".removesuffix("skills: ")
-    asked = "--yes: tools run unasked" * agent.unasked
+    limits = agent.limits
+    window = f"window {limits.window:,} tokens, summarised over {limits.threshold:,}"
+    names = ", ".join(find_skills())
+    skills = f"skills: {names}" if names else ""
+    asked = "--yes: tools run unasked" if agent.unasked else ""
     known = filter(None, [window, find_rules()[0], skills, asked, "/help"])
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
@@ -2193,7 +2239,9 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     load_settings()
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     emit = partial(show, terminal)
-    agent = Agent(limits=limits(), model=model, emit=emit, unasked=options.yes)
+    agent = Agent(
+        limits=configured_limits(), model=model, emit=emit, unasked=options.yes
+    )
     agent.approve = partial(ask_person, terminal, agent)
     if not options.p:
         agent.emit("note", first_screen(agent))

@@ -26,7 +26,7 @@ from builders import (
 from stub import reply
 
 import agent as program
-from agent import drop_thinking, is_typed, micro_compact, preview, size, words_of
+from agent import drop_thinking, is_typed, micro_compact, preview, tokens_in, words_of
 from agent import tool_result_budget as budget
 
 REDACTED = {"type": "redacted_thinking", "data": "d"}
@@ -85,13 +85,13 @@ def test_all_results_of_a_message_are_within_one_limit(limit, text):
     for number, length in SIZES:
         messages = history(did(*[text * (length // len(text))] * number))
         after = budget(messages, limit, program.save_result)
-        assert sum(map(size, outputs(*after))) <= limit
+        assert sum(map(tokens_in, outputs(*after))) <= limit
         assert budget(after, limit, program.save_result) is after
 
 
 @pytest.mark.parametrize("text", ["x" * 2_900, JSON * 135, "\n" * 2_300])
 def test_a_preview_is_shorter_than_what_it_stands_for(text):
-    assert size(preview(text, 700, program.save_result)) < size(text)
+    assert tokens_in(preview(text, 700, program.save_result)) < tokens_in(text)
 
 
 def test_the_budget_is_of_what_the_model_has_not_seen_whatever_was_typed_after_it():
@@ -113,7 +113,7 @@ def test_a_preview_has_path_and_size_the_first_2000_characters_and_the_last_500(
 def test_a_typed_message_over_the_limit_is_a_preview_too_and_stays_typed():
     messages = [said("Yes."), typed(f"Why? {sized(50_000)} Tell me.")]
     after = budget(messages, 50_000, saved)
-    assert is_typed(after[1]) and size(after[1]) < 750 and after[0] is messages[0]
+    assert is_typed(after[1]) and tokens_in(after[1]) < 750 and after[0] is messages[0]
     assert re.search(r"\nWhy\? x{9}[^<]*x{9} Tell me\.\n<", after[1]["content"])
     assert budget(after, 500, saved) is after
 
@@ -176,7 +176,7 @@ def test_the_words_that_a_snip_keeps_are_bounded():
     wishes = [typed(f"{n} {'w' * 4_000}") for n in range(99)]
     messages = [message for wish in wishes for message in (wish, said("Yes."))]
     kept = words_of(snip(messages, 50, 5_000)[3:-12])
-    assert 3_500 < sum(map(size, kept)) < 5_000 and kept[-1][:2] == "92"
+    assert 3_500 < sum(map(tokens_in, kept)) < 5_000 and kept[-1][:2] == "92"
 
 
 @pytest.mark.parametrize("most", [30, 50, 100])

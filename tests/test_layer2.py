@@ -30,7 +30,7 @@ from builders import (
 from stub import StubClient, api_error, reply
 
 import agent as program
-from agent import context_tokens, estimate_tokens, fixed_tokens, in_progress, size
+from agent import context_tokens, estimate_tokens, fixed_tokens, in_progress, tokens_in
 
 T = 10_000  # tokens; an agent with this threshold has about 1,000 in its fixed parts
 WINDOW = {"threshold": T}
@@ -120,7 +120,7 @@ def test_the_limits_are_the_models_own_within_the_settings(
 ):
     monkeypatch.setenv("CONTEXT_WINDOW", window)
     monkeypatch.setenv("THRESHOLD", threshold)
-    limits = program.limits(*own)
+    limits = program.configured_limits(*own)
     assert (limits.window, limits.max_output, limits.threshold) == expected
 
 
@@ -348,7 +348,7 @@ def test_where_nobody_waits_it_ends_in_the_last_answer_cut_if_it_is_long(
     messages = history(needed(), said(answer))
     _, summary, calls, tail = rebuilt(*messages, threshold=20_000)
     assert "All of them were answered" in summary and "go on" not in summary
-    assert texts(*tail)[0].startswith("All done.") and size(tail) < 5_000
+    assert texts(*tail)[0].startswith("All done.") and tokens_in(tail) < 5_000
     assert len(calls) == 4 and not in_progress(tail)
 
 
@@ -393,7 +393,7 @@ def test_of_more_than_fit_even_so_the_first_and_the_newest_stay(rebuilt):
     asked = ["Never delete a line.", *[f"go on {n}" for n in range(1_200)]]
     words = rebuilt(*map(typed, asked), said("Yes."), **WINDOW).words
     assert words == [asked[0], *asked[1 - len(words) :]]
-    assert 1_000 < sum(map(size, map(typed, words))) <= T // 8
+    assert 1_000 < sum(map(tokens_in, map(typed, words))) <= T // 8
 
 
 @pytest.mark.parametrize("length", [9_000, 30_000, 90_000])
@@ -475,7 +475,7 @@ def test_each_file_is_cut_at_5000_tokens_with_a_note(rebuilt):
     text = "".join(f"line {n}, and so on\n" for n in range(9_000))
     Path("long.txt").write_text(text)
     [(_, shown)] = rebuilt(*history(read("long.txt"), said("Yes."))).calls
-    assert 4_800 < size(shown) < 5_100 and "line 1," in shown
+    assert 4_800 < tokens_in(shown) < 5_100 and "line 1," in shown
     assert "left out here" in shown and "more follows" in shown
 
 
@@ -530,7 +530,7 @@ def test_each_part_has_at_most_half_of_what_those_before_it_left(make):
     for name in "ab":
         Path(f"{name}.py").write_text(f"{name * 60}\n" * 200)
     room, new = room_of(agent), program.rebuild(agent, BODY)
-    *words, request, summary, calls, results = [size(m["content"]) for m in new]
+    *words, request, summary, calls, results = [tokens_in(m["content"]) for m in new]
     for part in request, summary, sum(words), calls + results:
         assert 0.8 * (room // 2) < part <= room // 2 + 120  # what stands around it
         room -= part

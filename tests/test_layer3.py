@@ -28,7 +28,7 @@ from builders import (
 from stub import StubClient, api_error, reply
 
 import agent as program
-from agent import command, estimate_tokens, in_progress, take_turn
+from agent import run_command, estimate_tokens, in_progress, take_turn
 
 BODY = "x" * 20_000
 
@@ -122,7 +122,7 @@ def test_the_models_wish_does_not_pass_an_open_breaker(worked):
 
 def test_after_compact_the_next_wish_follows_an_answer_as_in_any_history(worked):
     agent = worked(SUMMARY, reply("Done."))
-    command(agent, "/compact the birds")
+    run_command(agent, "/compact the birds")
     assert "the birds" in str(agent.client.requests[-1]["messages"][-1])
     words, _, _, tail = left(agent.messages)
     assert words == ["Go."] and tail == [said("Well.")]
@@ -134,8 +134,8 @@ def test_compact_asks_for_a_summary_whenever_anything_is_new(make):
     agent = make(reply("Yes."), SUMMARY, reply("Yes."), SUMMARY)
     for asked in 1, 2:
         take_turn(agent, "Hi.")
-        command(agent, "/compact")
-        command(agent, "/compact")  # nothing is new
+        run_command(agent, "/compact")
+        run_command(agent, "/compact")  # nothing is new
         assert len(summaries(agent)) == asked
     assert agent.events[-1] == ("layer", "[compact] nothing to compact yet")
 
@@ -144,9 +144,9 @@ def test_compact_asks_for_a_summary_whenever_anything_is_new(make):
 def test_compact_asks_again_after_a_summary_that_failed(worked, failures):
     agent = worked(NO_SUMMARY, SUMMARY, failures=failures)
     before = agent.messages
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     assert agent.messages is before and agent.failures == failures + 1
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     assert agent.failures == 0 and "All is well." in left(agent.messages).summary
 
 
@@ -164,7 +164,7 @@ def test_where_the_api_refuses_that_request_a_note_takes_the_summarys_place(
     worked, refusal, told
 ):
     agent = worked(*[refusal] * 9)
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     words, note, _, tail = left(agent.messages)
     assert words == ["Go."] and "No summary could be made" in note
     assert tail[-1] == said("Well.") and not in_progress(agent.messages)
@@ -176,7 +176,7 @@ def test_the_note_too_leaves_the_last_answer_however_long_it_is(worked):
     agent = worked(*[TOO_LARGE] * 4)
     for message in typed("Tell me a story."), said(f"Once {BODY}"):
         program.commit(agent, message)
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     assert program.text_of(agent.messages[-1])[:5] == "Once "
 
 
@@ -193,9 +193,9 @@ def test_an_outage_or_an_empty_account_leaves_the_history_and_the_way_on(
     agent = worked(*[api_error(status, text)] * (5 if status == 529 else 1), SUMMARY)
     before = agent.messages
     with pytest.raises(program.AgentError, match=text):
-        command(agent, "/compact")
+        run_command(agent, "/compact")
     assert agent.messages is before and agent.failures == 0
-    command(agent, "/compact")
+    run_command(agent, "/compact")
     assert "All is well." in left(agent.messages).summary
 
 
@@ -336,12 +336,12 @@ def test_a_smaller_window_cuts_limits_rules_results_and_what_was_typed(make):
     large = [typed(sized(6_000)), *did(sized(6_000)), *did("short")]
     agent = make(huge(30_000, 16_000), reply("Done."), messages=large)
     assert program.agent_loop(agent) == "Done." and summaries(agent) == []
-    expected = vars(program.limits(16_000, 5_333))
+    expected = vars(program.configured_limits(16_000, 5_333))
     assert vars(agent.limits) == expected and agent.limits.max_results == 2_666
     words, request = program.words_of(agent.messages), outputs(*agent.messages)
     assert program.is_preview(words[0]) and program.is_preview(request[0])
     assert request[1] == "short"
-    assert program.size(agent.system["AGENTS.md"]) < 1_100
+    assert program.tokens_in(agent.system["AGENTS.md"]) < 1_100
     assert len(agent.client.requests) == 2
 
 

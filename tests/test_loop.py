@@ -34,7 +34,7 @@ from builders import (
 from stub import EmptyQueue, api_error, markers, reply
 
 import agent as program
-from agent import limits, take_turn
+from agent import configured_limits, take_turn
 
 pytestmark = pytest.mark.usefixtures("notes")
 
@@ -87,7 +87,7 @@ def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, ca
     assert take_turn(agent, "Hi") == "Here I am."
     first, second = (request["messages"] for request in agent.client.requests)
     assert second[: len(first)] == first and len(second) == len(first) + 1
-    assert second[-1] == stub.in_short(program.user(program.CUT_OFF))
+    assert second[-1] == stub.in_short(program.note(program.CUT_OFF))
     assert not program.is_typed(agent.messages[-2])
     assert roles(agent.messages).count("assistant") == 1 and goes_on(agent)
 
@@ -239,7 +239,7 @@ def test_after_a_refusal_all_can_still_be_summarised(make):
     for text in ("Hi", "Really?"):
         take_turn(agent, text)
     fails(agent, "Something forbidden")
-    program.command(agent, "/compact")
+    program.run_command(agent, "/compact")
     assert left(agent.messages).words == ["Hi", "Really?"]
 
 
@@ -351,7 +351,7 @@ def test_what_was_not_answered_is_marked_as_such_in_what_is_sent_next(
 
 def test_what_was_stopped_is_known_as_such_after_a_compaction_too(make):
     agent = unanswered(make, "stopped")
-    agent.messages += [program.user(program.UNANSWERED), typed("And now?")]
+    agent.messages += [program.note(program.UNANSWERED), typed("And now?")]
     words, summary, _, _ = left(program.rebuild(agent, "Short."))
     assert words == ["Delete all the logs.", "And now?"]
     assert "answered or stopped" in summary
@@ -360,7 +360,7 @@ def test_what_was_stopped_is_known_as_such_after_a_compaction_too(make):
 def test_what_was_answered_or_waits_is_not_marked(make):
     agent = make(reply(LONG), SUMMARY, reply("Yes."), reply("Yes."))
     take_turn(agent, "Tell me a story")
-    program.command(agent, "/compact")
+    program.run_command(agent, "/compact")
     assert [take_turn(agent, text) for text in ("And?", "And?")] == ["Yes."] * 2
     assert program.UNANSWERED not in str(agent.client.requests)
 
@@ -386,7 +386,7 @@ def test_a_setting_switches_a_layer_off(make, monkeypatch, settings, acting):
     for name, value in {**SMALL_WINDOW, **settings}.items():
         monkeypatch.setenv(name, value)
     reads = [reply(calls=[READ]) for _ in range(5)]
-    agent = make(*reads, reply(LONG), limits=limits())
+    agent = make(*reads, reply(LONG), limits=configured_limits())
     take_turn(agent, "Read")
     agent.client.enqueue(*[SUMMARY] * (LAYER_2 in acting), reply("Done."))
     assert take_turn(agent, "And?") == "Done."
@@ -399,14 +399,16 @@ NUMBERS = ["CLEAR_ABOVE", "KEEP_TOKENS", "KEEP_RECENT", "MIN_SAVINGS", "MAX_MESS
 @pytest.mark.parametrize("name", [*NUMBERS, "THRESHOLD"])
 def test_the_numbers_of_the_layers_come_from_the_environment(monkeypatch, name):
     monkeypatch.setenv(name, "7")
-    assert vars(limits())[name.lower()] == 7
+    assert vars(configured_limits())[name.lower()] == 7
 
 
 def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):
-    usual = limits()
+    usual = configured_limits()
     monkeypatch.setenv("THRESHOLD", "0")
     later = usual.window * 7 // 10
-    assert limits() == replace(usual, threshold=usual.window, clear_above=later)
+    assert configured_limits() == replace(
+        usual, threshold=usual.window, clear_above=later
+    )
     assert usual.clear_above == usual.threshold * 7 // 10
 
 

@@ -256,7 +256,7 @@ def test_a_clearing_is_read_anew_once_and_cheap_from_then_on():
 
 
 def test_the_thresholds_are_those_of_the_program():
-    limits = program.limits()
+    limits = program.configured_limits()
     cold = int(limits.threshold * program.CLEAR_COLD)
     for tokens in (cold, limits.clear_above, limits.threshold, limits.window):
         assert f"{tokens:,}: " in told("thresholds")

@@ -191,7 +191,7 @@ def assert_settles(agent, name):
     assert kept(after)[1] == kept(before)[1]
     if "micro_compact" in name:
         assert kept(after) == kept(before)
-        new = messages[program.unseen(messages) :]
+        new = messages[program.first_unseen(messages) :]
         assert after[len(after) - len(new) :] == new
 
 
@@ -246,7 +246,7 @@ def resumed(agent):
 
 
 SUMMARIES = {
-    "/compact": partial(program.command, line="/compact"),
+    "/compact": partial(program.run_command, line="/compact"),
     "compact": asked_for,
     "auto_compact": automatic,
 }

@@ -250,7 +250,7 @@ def progress():
 def cleaned(lines):
     """The tokens of what a command writes, and of what is left of it, in hundreds."""
     text = "".join(lines)
-    sizes = program.size(text), program.size(program.clean(text))
+    sizes = program.tokens_in(text), program.tokens_in(program.clean(text))
     return [f"{round(n, -2 if n > 100 else -1):,}" for n in sizes]
 
 
@@ -322,7 +322,7 @@ def numbers_in(path):
 
 def known_numbers(text):
     """What constants, figures, the runs and the pictures of a text give."""
-    values = [*vars(program).values(), *vars(program.limits()).values()]
+    values = [*vars(program).values(), *vars(program.configured_limits()).values()]
     known = {str(value) for value in values if type(value) in (int, float)}
     known |= numbers(" ".join(code for _, code in re.findall(FENCE, text)))
     for path in re.findall(r"\(tests/pictures/(\w+)\.svg\)", text):
@@ -385,7 +385,7 @@ def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
 
 
 def test_the_example_names_the_programs_own_numbers():
-    usual = vars(program.limits())
+    usual = vars(program.configured_limits())
     ours = re.findall(r"(?m)^#(\w+)=(\d+)$", OURS)
     found = {name.lower(): int(number) for name, number in ours}
     wanted = {**usual, "context_window": usual["window"]}
@@ -405,9 +405,9 @@ def test_the_example_has_the_numbers_of_each_tutorial_as_settings(name, monkeypa
     preset = re.search(rf"(?ms)^# {name}[:,].*?(?=^# |\Z)", THEIRS)[0]
     for setting, value in re.findall(r"(?m)^#(\w+)=(\d+)$", preset):
         monkeypatch.setenv(setting, value)
-    made = vars(program.limits()) | {"keep_recent": program.KEEP_RECENT}
+    made = vars(program.configured_limits()) | {"keep_recent": program.KEEP_RECENT}
     theirs = {"clear_above": 0, "keep_tokens": 0, **PRESETS[name]}
-    assert {**made, **theirs} == made == vars(program.limits())
+    assert {**made, **theirs} == made == vars(program.configured_limits())
 
 
 # --- Links ---

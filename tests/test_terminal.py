@@ -25,7 +25,7 @@ from stub import StubClient, api_error, reply
 from wire import serve, sse
 
 import agent as program
-from agent import Terminal, command, laid_out, resume, show
+from agent import Terminal, run_command, laid_out, resume, show
 
 PROMPT = "\n> "
 PATIENCE = 30  # seconds until something that does not come is missed
@@ -416,7 +416,7 @@ def test_last_shows_the_last_result_whole_as_the_model_has_it(make):
     agent = make()
     for messages in [], did("1\n" * 99), did("new", "[Previous: used bash]"):
         agent.messages = messages
-        command(agent, "/last")
+        run_command(agent, "/last")
     whole = ["No tool was called yet.", "1\n" * 99, "[Previous: used bash]"]
     assert shown(agent, "plain") == whole == [laid_out("plain", text) for text in whole]
 
@@ -464,13 +464,13 @@ def talked(make, changed, *words):
 def test_resume_lists_first_and_last_words_each_line_when_found(make, monkeypatch):
     agent, load = make(), program.load
     monkeypatch.setenv("COLUMNS", "82")
-    command(agent, "/resume")
+    run_command(agent, "/resume")
     talked(make, 3e8, "one " * 20, "and", "so\non")
     talked(make, 2e8, "word " * 20)
     program.commit(other := make(), typed("alone"))
     os.utime(other.transcript, (1e8, 1e8))
     monkeypatch.setattr(program, "load", lambda p: agent.emit("read", "") or load(p))
-    command(agent, "/resume")
+    run_command(agent, "/resume")
     lines = [laid_out("listed", text) for text in shown(agent, "listed")]
     lines = [re.sub(r"\d{4}(-\d\d){2} \d\d:\d\d", "DATE", line) for line in lines]
     assert lines[0] == f"1. DATE, 6 messages: {'one ' * 6}o … so on"
@@ -487,7 +487,7 @@ def test_of_what_is_taken_up_one_sees_the_last_words_and_if_they_were_answered(m
     taken = ("layer", f"[resume] {path}: the last request was answered")
     meter = ("note", program.status_line(agent))
     assert agent.events == [taken, ("plain", "\n> new"), ("text", "To new.\n"), meter]
-    for message in typed("Delete it."), program.user(program.UNANSWERED):
+    for message in typed("Delete it."), program.note(program.UNANSWERED):
         program.commit(agent, message)
     resume(other := make(), str(agent.transcript))
     was, words, _ = shown(other)  # and not the mark that it was stopped

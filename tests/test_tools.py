@@ -11,6 +11,7 @@ from builders import (
     SUMMARY,
     TASK,
     call,
+    layers,
     lines_of,
     outputs,
     roles,
@@ -25,7 +26,7 @@ from agent import (
     run_tool,
     run_tools,
     save_result,
-    size,
+    tokens_in,
     take_turn,
     tool_result_budget,
 )
@@ -460,7 +461,7 @@ def test_a_saved_result_is_read_back_page_by_page(make):
     path = save_result(text)
     agent = make(threshold=20_000)
     found = pages(lambda name, **given: TOOLS[name].handler(agent, **given), str(path))
-    assert "\n".join(found) == text and max(map(size, found)) <= 4_000
+    assert "\n".join(found) == text and max(map(tokens_in, found)) <= 4_000
 
 
 @pytest.mark.parametrize(
@@ -687,3 +688,84 @@ def test_what_a_subagent_does_is_asked_for_and_named_and_its_answer_shown(make):
     assert shown(agent, "result") == ["from bash\n(exit status 0)"]
     assert shown(agent, "answer") == ["There are 3."]
     assert "".join(shown(agent, "text")) == "Thanks."
+
+
+# --- A tool that a stranger adds ---
+
+
+@pytest.fixture
+def own_tools(monkeypatch):
+    """The tables of tools, as they were again after the test."""
+    monkeypatch.setattr(program, "TOOLS", dict(program.TOOLS))
+    monkeypatch.setattr(program, "COMPACTABLE_TOOLS", {*program.COMPACTABLE_TOOLS})
+
+
+def roll(agent, sides: int | None = None, *, bonus: float = 0.0, fair: bool = True):
+    """Roll the dice."""
+    return (sides or 6) + bonus if fair else None
+
+
+def test_a_strangers_tool_needs_no_parameter_and_may_return_a_number(own_tools, answer):
+    @program.tool
+    def dice(agent):
+        return 4
+
+    program.tool(roll)
+    agent = program.Agent()
+    given = {"dice": {}, "roll": {"sides": 3, "bonus": 0.5}}
+    said = [run_tool(agent, call(name, **given[name]))["content"] for name in given]
+    assert said == ["4", "3.5"]
+    nothing = run_tool(agent, call("roll", fair=False))
+    assert nothing["content"] == "(no output)" and "is_error" not in nothing
+    schema = program.TOOLS["roll"].schema["input_schema"]
+    types = {name: shape["type"] for name, shape in schema["properties"].items()}
+    assert types == {"sides": "integer", "bonus": "number", "fair": "boolean"}
+    assert schema["required"] == [] and program.TOOLS["roll"].shows == "sides"
+
+
+def test_old_results_of_a_strangers_tool_are_cleared_and_can_be_had_again(
+    own_tools, make
+):
+    @program.tool
+    def weather(agent):
+        """Say what the weather is."""
+        return f"{len(agent.messages)} " + "sun " * 2_000
+
+    calls = [reply(calls=[("weather", {})]) for _ in range(30)]
+    agent = make(*calls, reply("Sunny."), threshold=60_000)
+    assert take_turn(agent, "How was May?") == "Sunny."
+    cleared = [text for text in outputs(*agent.messages) if text.startswith("[Prev")]
+    assert len(cleared) > 10 and "micro_compact" in layers(agent)
+    for at, text in enumerate(cleared):
+        path = Path(text.partition("saved at ")[2].rstrip("]"))
+        assert path.read_text().startswith(f"{2 * at + 2} sun")
+
+
+@pytest.mark.parametrize("leaving", [SystemExit(3), RecursionError("deep"), "\ud800"])
+def test_nothing_that_a_tool_does_ends_the_loop(own_tools, make, leaving):
+    @program.tool
+    def leave(agent):
+        if isinstance(leaving, str):
+            return leaving
+        raise leaving
+
+    agent = make(reply(calls=[("leave", {})]), reply("Still here."))
+    assert take_turn(agent, "Leave.") == "Still here."
+
+
+@pytest.mark.parametrize("kind", [dict, int | str, list[int], "Path"])
+def test_a_parameter_of_another_type_is_named_at_import(own_tools, kind):
+    def odd(agent, given):
+        """Take something odd."""
+
+    odd.__annotations__["given"] = kind
+    with pytest.raises((TypeError, NameError), match="given of the tool odd|Path"):
+        program.tool(odd)
+
+
+def test_without_the_tool_task_a_conversation_can_be_resumed(make, monkeypatch):
+    monkeypatch.delitem(program.TOOLS, "task")
+    agent = make(reply("Hello."), tools=dict(program.TOOLS))
+    take_turn(agent, "Hi")
+    program.resume(other := make(), "1")
+    assert program.words_of(other.messages) == ["Hi"]

@@ -370,7 +370,7 @@ def test_calls_without_results_get_interrupted_ones(again):
 
 def test_a_conversation_that_broke_off_can_be_compacted_at_once(again):
     agent = again(broken_off(), SUMMARY, reply("Again."))
-    program.command(agent, "/compact")
+    program.run_command(agent, "/compact")
     assert layers(agent)[-1] == "compact" and "All is well." in str(agent.messages)
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
 

@@ -7,7 +7,7 @@ from builders import SUMMARY, call, outputs, prompt, turn_into
 from stub import reply
 
 import agent as program
-from agent import command, run_tool, take_turn
+from agent import run_command, run_tool, take_turn
 
 SKILL = "---\nname: review\ndescription: how to review\n---\nRead it twice.\n"
 LOADED = ("load_skill", {"name": "review"})
@@ -178,7 +178,7 @@ def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
     take_turn(agent, "And now?")
     first, second = agent.client.requests
     assert (first["system"], first["tools"]) == (second["system"], second["tools"])
-    command(agent, "/clear")
+    run_command(agent, "/clear")
     program.begin(agent)
     assert "Use tabs." in prompt(agent) and "- review: how to review" in prompt(agent)
     assert "Use spaces." not in prompt(agent) and "load_skill" in agent.tools
@@ -190,7 +190,7 @@ def test_a_command_does_not_read_the_rules_again(make, line):
     take_turn(agent, "Hm?")
     before = agent.system
     Path("AGENTS.md").write_text("Use tabs.")
-    command(agent, line)
+    run_command(agent, line)
     assert agent.system == before
 
 

@@ -57,7 +57,7 @@ def paste():
 
 
 def fixed_threshold():
-    """T is fixed, the window is not | limits, auto_compact_threshold | 4"""
+    """T is fixed, the window is not | configured_limits, auto_compact_threshold | 4"""
     _, _, ends = live(*reads(write_files(20, 9_000)), window=16_000)
     return f"in a window of 16,000 {ends[0]}"
 

@@ -61,7 +61,7 @@ took, so their need is under-counted. Differences of R below 0.005 mean nothing.
 def limits(changes: Mapping[str, str]) -> program.Limits:
     """The limits that the program itself makes of the settings."""
     with mock.patch.dict(os.environ, changes):
-        return program.limits()
+        return program.configured_limits()
 
 
 # ---- what it comes to ----

@@ -54,7 +54,7 @@ def rows(messages):
         for block in [typed] if program.is_typed(message) else message["content"]:
             kind = message["role"] if block["type"] == "text" else block["type"]
             said = block.get("text", "") + block.get("content", "")
-            tokens = round(program.size(said) / 100) * 100
+            tokens = round(program.tokens_in(said) / 100) * 100
             if kind in ("tool_use", "thinking"):
                 given = [v for v in block.get("input", {}).values() if type(v) is str]
                 said = " ".join([block.get("name", kind), *given])

@@ -223,7 +223,7 @@ def transcript():
     agent.client.enqueue(use("read_file", path="cart.py"), reply("It is fine."))
     program.take_turn(agent, "Why is checkout slow?")
     program.take_turn(agent, "And the cart?")
-    lines = agent.transcript.read_bytes().splitlines(keepends=True)
+    lines = Path(str(agent.transcript)).read_bytes().splitlines(keepends=True)
     lines[-1] = lines[-1][:40]
     body = [text(36, 20, "the lines of the file")]
     body.append(text(400, 20, "what they replay to, in messages"))
@@ -293,7 +293,7 @@ def stages(usual, large):
             if not (said := course[number]):
                 body.append(line([(x + 124, y - 27), (x + 124, y + 19)], TEXT, 1.5))
                 continue
-            tokens = round(program.size(said) / 100) * 100
+            tokens = round(program.tokens_in(said) / 100) * 100
             color, dashes = ORANGE, ""
             if function == "save_result":
                 said, color, dashes, tokens = Path(said).name, TEXT, "5 4", 0
