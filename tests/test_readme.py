@@ -254,7 +254,6 @@ WINDOWS = [
     by_window(lambda limits: limits.max_results),
     by_window(lambda limits: limits.max_page),
 ]
-MISSING = f"{FIGURES['policies']['s06'][0] - FIGURES['policies']['s06 cached'][0]:.2f}"
 
 
 def coloured_tests():
@@ -304,9 +303,7 @@ shrinks from {PYTEST[0]} tokens to {PYTEST[1]}, and a minute of a progress bar f
 
 By default that is {min(T, 4 * program.MAX_OUTPUT) // 8:,} tokens
 
-These are the nine sessions of chapter 0, with {FIGURES["requests"]:,} requests
-
-s06 as written costs {COST["s06"]}. Of this, {MISSING} is the missing prompt cache
+{FIGURES["requests"]:,} requests
 
 With a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
