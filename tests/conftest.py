@@ -81,7 +81,7 @@ def notes(workspace):
 
 @pytest.fixture
 def make():
-    """make(*replies, **fields of Agent and Limits): an agent over a StubClient with these replies.
+    """make(*replies, **fields of Agent and Limits): an agent whose API is a StubClient.
 
     What it says is in `agent.events`, a list of (style, text), without the clock.
     Approves every call unless told otherwise. At the end no request may have been
