@@ -13,7 +13,7 @@ import agent as program
 
 SETTINGS = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"}
 SETTINGS |= {"MODEL_ID", "CONTEXT_WINDOW", "THRESHOLD", "KEEP_RECENT", "KEEP_TOKENS"}
-SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "NO_COLOR"}
+SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "NO_COLOR", "COLUMNS"}
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
 LIMITS = {*vars(program.Limits())}  # names of its fields
@@ -27,9 +27,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """The whole suite runs on all cores, but what is named runs in one process."""
+    """The whole suite runs on all cores, but what is chosen runs in one process."""
     options = config.option
-    one = options.file_or_dir or options.usepdb or "PYTEST_XDIST_WORKER" in os.environ
+    chosen = "file_or_dir", "keyword", "markexpr", "lf", "usepdb"
+    one = any(getattr(options, name, None) for name in chosen)
+    one = one or "PYTEST_XDIST_WORKER" in os.environ
     if getattr(options, "numprocesses", 0) is None and not one:
         options.numprocesses = min(8, 1 + (os.cpu_count() or 1))  # some only wait
         options.dist = "loadfile"  # which sets up what its tests share only once
@@ -79,11 +81,12 @@ def notes(workspace):
 
 @pytest.fixture
 def make():
-    """make(*replies, **fields of Agent and Limits): an agent over a StubClient with these replies.
+    """make(*replies, **fields of Agent and Limits): an agent whose API is a StubClient.
 
     What it says is in `agent.events`, a list of (style, text), without the clock.
-    Approves every call unless told otherwise. At the end, no request may have been
-    refused as invalid.
+    Approves every call unless told otherwise. At the end no request may have been
+    refused as invalid, and no reply may be left over. Where it does not matter how many
+    requests there are, `client=StubClient(always=...)` answers each of them.
     """
     clients = []
 
@@ -108,7 +111,8 @@ def make():
 
     yield build
     fakes = [getattr(client, "stub", client) for client in clients]
-    assert [text for fake in fakes for text in getattr(fake, "refused", [])] == []
+    for fake in filter(None, fakes):
+        assert (fake.refused, [*fake.queue]) == ([], []), "refused, or left over"
 
 
 # --- Tools, one call at a time ---

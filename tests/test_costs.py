@@ -1,22 +1,25 @@
 """The measure itself: prices by hand, what stands in sight, and both formats."""
 
 import json
+import re
 from itertools import accumulate, pairwise
 from xml.etree import ElementTree
 
 import costs
+import ours
 import pytest
 from builders import did, history, read, typed
+from ours import drive
 from policies import PEERS, TUTORIALS, Policy, cleared, results, snip, total
 from prices import Meter, replay
 from recorded import Measured, Session, note, read_messages, tokens
 from stub import StubClient
 from stub import reply as stub_reply
 
-import agent as program
+from agent import UNANSWERED, Limits
 
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
-NAMES = ["nothing", "s06", "s06 cached", "s08", "v5", "summaries", "ours"]
+NAMES = ["nothing", "s06", "s08", "v5", "summaries", "ours"]
 
 
 def said(*blocks):
@@ -139,12 +142,35 @@ def test_a_cache_is_gone_after_300_seconds_for_every_policy(name, gap, alive):
 
 def test_the_clock_of_ours_is_the_recorded_one():
     """It clears over a quarter of the threshold, 2,500, when the cache is gone."""
-    work, fields = reading(5), {"threshold": 10_000, "keep_tokens": 0, "max_output": 9}
-    fields |= {"window": 20_000, "clear_above": 9_000}
-    cold, warm = clocked(work, 0, 9, 9, 9, 9, 301), clocked(work, 0, 9, 9, 9, 9, 300)
-    assert costs.drive(cold, fields).clearings == 1
-    assert costs.drive(warm, fields).clearings == 0
-    assert costs.drive(Session(work), fields).clearings == 0
+    limits = Limits(20_000, 9, 10_000, clear_above=9_000, keep_tokens=0)
+    work, gaps = reading(5), (0, 9, 9, 9, 9)
+    assert drive(clocked(work, *gaps, 301), limits).clearings == 1
+    assert drive(clocked(work, *gaps, 300), limits).clearings == 0
+    assert drive(Session(work), limits).clearings == 0
+
+
+@pytest.mark.parametrize(
+    "pause, sent_again, alive",
+    [(270, 0, True), (271, 1, True), (541, 2, True), (840, 2, True), (841, 2, False)],
+)
+def test_ours_keeps_the_cache_warm_while_the_person_thinks(pause, sent_again, alive):
+    """Twice in a pause, and twice at the end, since the person never comes back."""
+    work = [*reading(30), typed("And now?"), said("Nothing.")]
+    gaps = [0] * 31  # of the replies of the first turn
+    prompt, later = (drive(clocked(work, *gaps, s), Limits()) for s in (0, pause))
+    assert (prompt.refreshes, later.refreshes) == (2, 2 + sent_again)
+    again = sent_again * 0.05 * later.contexts[-2]
+    anew = 0 if alive else 1.2 * later.contexts[-2]
+    assert later.cost == pytest.approx(prompt.cost + again + anew)
+
+
+def test_nothing_small_is_kept_warm_nor_with_keep_warm_at_0_nor_without_a_clock():
+    work, never = reading(30), Limits()
+    never.keep_warm = 0
+    timed, small = clocked(work, *[0] * 31), clocked(reading(5), *[0] * 6)
+    assert drive(timed, never).refreshes == 0
+    assert drive(small, Limits()).refreshes == 0
+    assert drive(Session(work), Limits()).refreshes == 0
 
 
 def test_a_request_is_sent_when_the_line_before_its_reply_was_written(load):
@@ -228,6 +254,43 @@ def test_what_stands_is_what_is_left_and_what_a_rule_puts_in(policy, edits, name
     assert (course.edits, course.names) == (edits, names)
 
 
+FORGETS = Limits(clear_above=0, keep_recent=0, keep_tokens=0, min_savings=0)
+
+
+def test_a_line_that_is_out_of_sight_is_looked_up_in_the_transcript():
+    meter = drive(Session(SHOP), FORGETS)
+    assert meter.edits == [0] and meter.lost == 1
+    [(shown, size)] = meter.lookups
+    assert shown and 0 < size < 300
+
+
+def test_it_is_looked_up_in_what_the_transcript_held_when_it_was_needed(monkeypatch):
+    held = []
+
+    def grep(agent, pattern, path):
+        held.append(agent.transcript.read_text().count("old_text"))
+        return f"{path}: {pattern}"
+
+    monkeypatch.setattr(ours.program, "grep", grep)
+    [(shown, _)] = drive(Session(SHOP), FORGETS).lookups
+    assert held == [0] and not shown  # not even the edit itself
+
+
+def test_of_many_lost_lines_some_are_looked_up_evenly_spread(monkeypatch):
+    monkeypatch.setattr(ours, "MOST_LOOKUPS", 2)
+    monkeypatch.setattr(ours.program, "grep", lambda *_: "")
+    monkeypatch.setattr(ours.os, "truncate", lambda *_: None)
+    agent = ours.SimpleNamespace(transcript=ours.Path(__file__))
+    lost = [ours.Lost(f"line number {n}", 0) for n in range(5)]
+    assert len([*ours.look_up(agent, lost)]) == 2
+
+
+def test_a_line_is_looked_up_by_the_word_that_stands_least_often():
+    text = "total = price * count; total = sum(price)"
+    assert ours.rarest_word("total = price * count", text) == "count"
+    assert ours.rarest_word("a = b", "b b a") == "a"
+
+
 @pytest.mark.parametrize("line", ["short = 1", "aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa"])
 def test_lines_that_are_short_or_say_little_do_not_count(line):
     messages = [typed(line), said(call("e", "edit_file", old_text=line))]
@@ -300,7 +363,7 @@ def test_a_file_of_something_else_is_one_clear_line(tmp_path, capsys, text):
     assert costs.main([str(other), str(good), "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == f"{other}: neither a transcript nor a session of Claude Code\n"
-    assert {row["requests"] for row in json.loads(out)} == {5}
+    assert {row["requests"] for row in json.loads(out)["rows"]} == {5}
     assert costs.main([str(other)]) == 1
 
 
@@ -309,11 +372,32 @@ def test_a_file_of_something_else_is_one_clear_line(tmp_path, capsys, text):
 
 def test_s06_clears_all_but_three_at_every_request_and_pays_for_it():
     session = Session(reading(12))
-    uncached = replay(session, TUTORIALS["s06"])
-    whole = replay(session, TUTORIALS["nothing"])
-    assert uncached.clearings == 9 and uncached.summaries == 0
-    assert uncached.contexts[-1] < 3_500 + 4 * 1_100 < whole.contexts[-1]
-    assert replay(session, TUTORIALS["s06 cached"]).cost > whole.cost
+    s06, whole = (replay(session, TUTORIALS[name]) for name in ("s06", "nothing"))
+    assert s06.clearings == 9 and s06.summaries == 0
+    assert s06.contexts[-1] < 3_500 + 4 * 1_100 < whole.contexts[-1]
+    assert s06.cost > whole.cost
+
+
+def test_all_rules_have_the_same_prompt_cache():
+    rules = TUTORIALS | PEERS
+    costs = {name: replay(Session(THREE), rules[name]).cost for name in rules}
+    [same] = {round(cost, 6) for cost in costs.values()}
+    for name in rules:
+        assert replay(Session(THREE), rules[name], cached=False).cost > same
+
+
+def test_the_tutorials_count_the_json_of_the_messages():
+    turns = [m for n in range(200) for m in history(typed("x" * 700), said("y"))]
+    before, after = forget("s06", turns)
+    assert total(before) * 3.1 / 4 < 50_000 and len(after) == 2
+
+
+def test_v5_clears_what_its_own_tools_returned():
+    long = "x" * 9_000
+    seen = [did(long, tool=name) for name in ["bash", "task"] * 12]
+    _, after = forget("v5", history(*seen))
+    left = [b.name for _, b in results(after) if b.text == long]
+    assert left == ["task"] * 9 + ["bash", "task"] * 3
 
 
 def test_s08_leaves_the_first_three_a_note_and_the_newest_47():
@@ -333,9 +417,9 @@ class Free:
 
 
 def forget(name, messages):
-    """What a rule of another agent leaves of the messages."""
+    """The messages, and what a rule leaves of them."""
     history = [*map(Measured().message, messages)]
-    return history, PEERS[name].rule(history, Free())
+    return history, (TUTORIALS | PEERS)[name].rule(history, Free())
 
 
 @pytest.mark.parametrize("count, stay", [(240, 240), (241, 120), (300, 120)])
@@ -390,9 +474,9 @@ def test_no_rule_leaves_a_result_without_its_call(name):
 def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
     interrupted = reading(3)
     interrupted.insert(3, typed("And quickly."))
-    meter = costs.drive(Session(interrupted), {})
+    meter = drive(Session(interrupted), Limits())
     assert len(meter.contexts) == 4 and meter.cost > 0
-    sent = [*interrupted[:3], program.note(program.UNANSWERED), *interrupted[3:]]
+    sent = [*interrupted[:3], said(UNANSWERED) | {"role": "user"}, *interrupted[3:]]
     whole = replay(Session(sent), TUTORIALS["nothing"])
     assert meter.contexts == pytest.approx(whole.contexts)
     assert meter.cost == pytest.approx(whole.cost)
@@ -400,10 +484,10 @@ def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
 
 def test_ours_clears_and_summarises_by_its_settings():
     session = Session(reading(40))
-    early = {"clear_above": 0, "keep_tokens": 0, "min_savings": 5_000}
-    clears = costs.drive(session, early)
+    early = Limits(clear_above=0, keep_tokens=0, min_savings=5_000)
+    clears = drive(session, early)
     assert clears.clearings > 2 and clears.summaries == 0
-    sums = costs.drive(session, {"clear_above": 10**9, "threshold": 20_000})
+    sums = drive(session, Limits(clear_above=10**9, threshold=20_000))
     assert sums.summaries > 0 and max(sums.contexts) < 22_000
 
 
@@ -413,10 +497,11 @@ def test_ours_clears_and_summarises_by_its_settings():
 def test_json_has_a_row_for_each_policy(tmp_path, capsys):
     path = write(tmp_path / "s", reading(8))
     assert costs.main([str(path), "--json", "--set", "KEEP_RECENT=1"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["rows"]
     named = {row["policy"]: row for row in rows}
     assert {*named} == {*NAMES, "ours KEEP_RECENT=1"}
-    keys = "policy cost summaries clearings previews average largest E N R requests"
+    keys = "policy cost summaries clearings previews refreshes average largest E N R"
+    keys += " requests lost lookups again answer"
     assert {" ".join(row) for row in rows} == {keys}
     assert named["nothing"]["cost"] == named["nothing"]["R"] == 1
     assert rows == sorted(rows, key=lambda row: row["cost"])
@@ -455,6 +540,26 @@ def test_the_table_is_narrow_and_explains_its_columns_and_its_rows(tmp_path, cap
     assert "\n".join(lines[-3:]) == costs.CAVEATS
 
 
+def test_the_table_says_where_doing_nothing_would_be_refused(tmp_path, capsys):
+    path = write(tmp_path / "long", reading(70, 9_300))
+    assert costs.main([str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    whole = replay(Session(reading(70, 9_300)), TUTORIALS["nothing"])
+    at = next(n for n, size in enumerate(whole.contexts) if size > 200_000)
+    refused = {"session": str(path), "request": at + 1, "of": 71}
+    assert found["refused"] == [refused]
+    before = whole.spent[at - 1] / whole.cost
+    assert found["before"]["nothing"] == pytest.approx(before, abs=1e-4)
+    assert found["before"]["ours"] < before < 1
+
+
+def test_without_a_file_the_work_of_the_demo_is_measured(capsys):
+    assert costs.main(["--set", "CONTEXT_WINDOW=20000"]) == 0
+    out = capsys.readouterr().out
+    cleared = re.search(r"(?m)^ours CONTEXT_WINDOW=20000 +\S+ +\d+ +(\d+)", out)
+    assert "recorded requests" in out and int(cleared[1]) > 0
+
+
 TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
 
 
@@ -465,6 +570,9 @@ TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
         ([TIMED], "the recorded one: after 300 s without"),
         ([TIMED, THREE], "the recorded one in 1 of 2 sessions"),
         ([THREE], "0.05 if it is read from there (the default model's; --read sets"),
+        ([THREE], '"nothing" is priced as if the window had no end.'),
+        ([THREE], "As written, without a prompt cache: s06 "),
+        ([THREE], "Out of sight in ours when an edit needed them: 0 lines."),
         ([LARGE], "Results too large to be shown went to disk in ours: 1 time."),
         ([LARGE], "What went to disk does not count, even if it is one read away"),
     ],

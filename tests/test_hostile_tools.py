@@ -202,9 +202,10 @@ def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
 def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeypatch):
     Path("file").write_text("hidden\n")
     real = program.run
-    stopped = lambda argv, *_, stdin=None: (
-        ("file:1:hidden\n", None) if stdin else real(argv, 9)
-    )
+
+    def stopped(argv, *_, stdin=None):
+        return ("file:1:hidden\n", None) if stdin else real(argv, 9)
+
     monkeypatch.setattr(program, "run", stopped)
     assert "hidden" not in error_of("grep", pattern="hid")
 

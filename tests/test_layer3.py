@@ -28,7 +28,7 @@ from builders import (
 from stub import StubClient, api_error, reply
 
 import agent as program
-from agent import run_command, estimate_tokens, in_progress, take_turn
+from agent import estimate_tokens, in_progress, run_command, take_turn
 
 BODY = "x" * 20_000
 
@@ -49,6 +49,7 @@ REFUSALS = {
         stop="model_context_window_exceeded",
     ),
 }
+REASONS = "prompt is too long: ", "Prompt is too long: ", "Request exceeds", "The reply"
 
 
 @pytest.fixture
@@ -151,19 +152,23 @@ def test_compact_asks_again_after_a_summary_that_failed(worked, failures):
 
 
 @pytest.mark.parametrize(
-    "refusal, told",
+    "refusal, asked, told",  # asked: with all messages, and with half of them
     [
-        (TOO_LARGE, []),
-        (TOO_LONG, []),
-        (api_error(400, "reasoning extraction"), ["[compact] reasoning extraction."]),
-        (api_error(422, "No"), ["[compact] No."]),
+        (TOO_LARGE, 2, []),
+        (TOO_LONG, 2, []),
+        (
+            api_error(400, "reasoning extraction"),
+            1,
+            ["[compact] reasoning extraction."],
+        ),
+        (api_error(422, "No"), 1, ["[compact] No."]),
     ],
     ids=str,
 )
 def test_where_the_api_refuses_that_request_a_note_takes_the_summarys_place(
-    worked, refusal, told
+    worked, refusal, asked, told
 ):
-    agent = worked(*[refusal] * 9)
+    agent = worked(*[refusal] * asked)
     run_command(agent, "/compact")
     words, note, _, tail = left(agent.messages)
     assert words == ["Go."] and "No summary could be made" in note
@@ -173,7 +178,7 @@ def test_where_the_api_refuses_that_request_a_note_takes_the_summarys_place(
 
 
 def test_the_note_too_leaves_the_last_answer_however_long_it_is(worked):
-    agent = worked(*[TOO_LARGE] * 4)
+    agent = worked(*[TOO_LARGE] * 2)
     for message in typed("Tell me a story."), said(f"Once {BODY}"):
         program.commit(agent, message)
     run_command(agent, "/compact")
@@ -317,12 +322,22 @@ def test_a_smaller_window_a_summary_and_a_note_are_tried_in_this_order(worked):
     assert "No summary could be made" in left(agent.messages).summary
 
 
+def test_after_a_reply_a_summary_and_a_note_can_be_tried_as_at_first(worked):
+    Path("a.py").write_text("its text")
+    look = reply(calls=[("read_file", {"path": "a.py"})])
+    replies = look, TOO_LONG, SUMMARY, TOO_LONG, reply("Done.")
+    agent = worked(*replies, threshold=13_500, window=16_000)
+    assert take_turn(agent, "Second wish.") == "Done." and len(summaries(agent)) == 1
+    assert "No summary could be made" in left(agent.messages).summary
+
+
 @pytest.mark.parametrize("second", REFUSALS.values(), ids=REFUSALS)
 def test_refused_whatever_is_left_out_it_is_one_clear_error_and_nothing_is_lost(
     worked, second
 ):
-    agent = worked(TOO_LONG, SUMMARY, *[second] * 9)
-    assert "/clear" in fails(agent, "Second wish.")
+    agent = worked(TOO_LONG, SUMMARY, second, second)
+    line = fails(agent, "Second wish.")
+    assert "/clear" in line and line.startswith(REASONS)
     assert len(agent.client.requests) == 4 and not Path("ran").exists()
     assert program.words_of(agent.messages) == ["Go.", "Second wish."]
     assert on_disk(agent) and goes_on(agent)
@@ -355,7 +370,7 @@ def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(
     def work(request):
         return SUMMARY if asks_for_summary(request) else next(reads, reply("Fine."))
 
-    client = StubClient(*[work] * 99, window=maximum)
+    client = StubClient(always=work, window=maximum)
     Path("notes.txt").write_text("a line of notes\n" * (maximum // 100))
     agent = make(client=client)
     assert take_turn(agent, "Read it forty times.") == "Fine."
@@ -403,7 +418,7 @@ def test_a_summary_that_is_too_long_is_asked_for_of_the_newer_half(worked, refus
 
 
 def test_where_the_newer_half_is_too_long_a_note_takes_its_place(worked):
-    agent = worked(*[TOO_LONG] * 2, SUMMARY)
+    agent = worked(*[TOO_LONG] * 2)
     assert program.compact_history(agent, "compact")
     assert len(agent.client.requests) == 2
     assert "No summary could be made" in left(agent.messages).summary

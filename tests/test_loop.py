@@ -125,15 +125,16 @@ UNFINISHED = {
 
 @pytest.mark.parametrize("case", UNFINISHED)
 def test_a_reply_that_is_empty_or_cut_off_again_and_again_ends_the_turn(make, case):
-    agent = make(*[UNFINISHED[case]] * 20)
+    tries = 10 if case == "a text cut off" else 4
+    agent = make(*[UNFINISHED[case]] * tries)
     assert "cut off" in fails(agent, "Work")
-    assert len(agent.client.requests) == (10 if case == "a text cut off" else 4)
+    assert len(agent.client.requests) == tries
     assert not Path("made.txt").exists() and goes_on(agent)
 
 
 def test_parts_and_empty_replies_are_counted_together(make):
     part = UNFINISHED["a text cut off"]
-    agent = make(*[part] * 4, *[reply(content=[])] * 20)
+    agent = make(*[part] * 4, *[reply(content=[])] * 2)
     assert "cut off" in fails(agent, "Work")
     assert len(agent.client.requests) == 6 and goes_on(agent)
 
@@ -249,6 +250,13 @@ def test_a_refusal_is_told_with_its_reason_if_there_is_one(make, details, told):
     agent = make(reply(stop="refusal", details=details))
     line = fails(agent, "Something forbidden")
     assert told in f"{line} {agent.events}" and "None" not in line
+
+
+@pytest.mark.parametrize("details", [None, {"type": "refusal"}, dict.fromkeys(WHY)])
+def test_a_refusal_without_a_reason_is_told_without_one(make, details):
+    agent = make(reply(stop="refusal", details=details))
+    line = fails(agent, "Something forbidden")
+    assert line.strip() == "The model refuses to answer." and agent.messages == []
 
 
 # ---- other reasons to stop ----

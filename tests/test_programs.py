@@ -1,7 +1,12 @@
-"""The programs beside the tests: which of them may import which, and how they start."""
+"""The programs beside the tests: which of them may import which, and how they start.
+
+And the tests' own house: what README.md beside them says, and what a test must not do.
+"""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -40,15 +45,11 @@ def started(command):
     return subprocess.run(argv, check=False, **options)
 
 
-# each program, and what it prints
+# each program that no test of the page starts, and what it prints
 STARTED = {
     "measure/costs.py --help": "usage: ",
     "measure/pictures.py --help": "usage: ",
-    "lessons/first_run.py": "With its own name.",
-    "lessons/small_run.py": "requests: 35, refused: 0",
     "lessons/faults.py Japanese": "the API counts 3,293",
-    "lessons/steps.py layer1": "layer1 5: ",
-    "lessons/steps.py small": "small 6: ",
 }
 
 
@@ -96,3 +97,62 @@ def test_each_constant_is_set_once_and_used_and_each_setting_is_explained():
     for before, line in pairwise(settings.splitlines()):
         if re.match(r"[A-Z]\w+ = ", line) and line.split()[0] not in SAY_IT:
             assert "  # " in line or before.startswith("# "), line
+
+
+# --- A test of one's own ---
+
+README = (TESTS / "README.md").read_text("utf-8")
+[MINE] = re.findall(r'(?s)```python\n(""".*?)```', README)
+NODES = "bringing up nodes"  # says pytest-xdist when it starts its workers
+
+
+@pytest.fixture
+def pytest_in_a_copy(tmp_path):
+    """pytest_in_a_copy(text, *argv): its status and output, test_mine.py being text."""
+    copy = tmp_path / "copy"
+    others = shutil.ignore_patterns("__pycache__", "test_*")
+    shutil.copytree(TESTS, copy / "tests", ignore=others)
+    for name in (".pytest.ini", "agent.py"):
+        shutil.copy(TESTS.parent / name, copy)
+
+    def run(text, *given):
+        (copy / "tests/test_mine.py").write_text(text, "utf-8")
+        argv = [sys.executable, "-m", "pytest", "-q", *given]
+        options = {"capture_output": True, "text": True, "cwd": copy}
+        options["env"] = {"PATH": os.environ["PATH"]}
+        done = subprocess.run(argv, check=False, **options)
+        return done.returncode, done.stdout
+
+    return run
+
+
+def test_the_file_of_the_readme_is_a_test_as_it_stands(pytest_in_a_copy):
+    status, out = pytest_in_a_copy(MINE, "tests/test_mine.py")
+    assert (status, "1 passed" in out) == (0, True), out
+    assert "StubClient" in MINE and len(MINE.splitlines()) < 20
+
+
+LEFT_OVER = """\
+from stub import reply
+
+from agent import take_turn
+
+
+def test_it(make):
+    assert take_turn(make(reply("One."), reply("Two.")), "Hi") == "One."
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [LEFT_OVER, MINE.replace('reply("It is 4200.")', 'reply("It is 4200."), reply()')],
+)
+def test_a_reply_that_is_left_over_turns_a_test_red(pytest_in_a_copy, text):
+    status, out = pytest_in_a_copy(text, "tests/test_mine.py")
+    assert status == 1 and re.search("left over|stub.queue", out)
+
+
+@pytest.mark.parametrize("argv", [["-k", "printed"], ["--lf"], []])
+def test_only_the_whole_suite_starts_workers(pytest_in_a_copy, argv):
+    status, out = pytest_in_a_copy(MINE, *argv)
+    assert (status, NODES in out) == (0, argv == []), out

@@ -7,16 +7,28 @@ import re
 import shutil
 import subprocess
 import sys
-from xml.etree import ElementTree
 
 import prices
 import pytest
+import readme
 import stub
 from builders import said, typed
-from readme import QUOTED, README, ROOT, expected, filled, holds, names, printed
+from readme import (
+    PICTURE,
+    QUOTED,
+    README,
+    ROOT,
+    described,
+    expected,
+    filled,
+    holds,
+    names,
+    printed,
+)
 from stub import BYTES_PER_TOKEN
 
 import agent as program
+from agent import COMMANDS, LEAVE
 
 PAGE = README.read_text("utf-8")
 SOURCE = (ROOT / "agent.py").read_text("utf-8")
@@ -74,11 +86,10 @@ TITLES = """\
 
 
 def test_the_chapters_are_there_in_their_order():
-    assert HEADINGS == TITLES.splitlines()
+    assert TITLES.splitlines() == HEADINGS
 
 
-def test_the_page_is_not_longer_than_can_be_read():
-    assert len(PAGE.splitlines()) <= 1_200
+def test_the_reference_is_not_longer_than_can_be_searched():
     assert len(section("## Reference").splitlines()) <= 200
 
 
@@ -134,11 +145,25 @@ def test_a_quotation_has_every_line_or_says_that_some_are_left_out(quoted):
     assert holds(quoted, FUNCTION) == QUOTATIONS[quoted]
 
 
+QUOTES = "<!-- agent.py: TRANSCRIPT_DIR -->\n```python\n{}```\n"
+LINE = 'TRANSCRIPT_DIR = Path(".transcripts")\n'
+
+
 def test_what_does_not_hold_any_more_is_replaced_by_the_whole():
-    page = "<!-- agent.py: TRANSCRIPT_DIR -->\n```python\nold\n```\n"
-    line = 'TRANSCRIPT_DIR = Path(".transcripts")\n'
-    assert filled(page) == page.replace("old\n", line)
-    assert filled(filled(page)) == filled(page)
+    assert filled(QUOTES.format("old\n")) == QUOTES.format(LINE)
+    assert filled(QUOTES.format(LINE)) == QUOTES.format(LINE)
+
+
+@pytest.mark.parametrize("quoted, holds", [(LINE, True), ("...\nold\n", False)])
+def test_an_abridged_one_that_does_not_hold_any_more_is_left_alone_and_named(
+    tmp_path, monkeypatch, capsys, quoted, holds
+):
+    monkeypatch.setattr(readme, "README", tmp_path / "README.md")
+    readme.README.write_text(QUOTES.format(quoted), "utf-8")
+    assert readme.main() == (0 if holds else 1)
+    assert readme.README.read_text("utf-8") == QUOTES.format(quoted)
+    named = "abridge this quotation anew: agent.py: TRANSCRIPT_DIR\n"
+    assert capsys.readouterr() == ("", "" if holds else named)
 
 
 def test_several_definitions_and_a_whole_file_can_be_quoted():
@@ -229,7 +254,6 @@ WINDOWS = [
     by_window(lambda limits: limits.max_results),
     by_window(lambda limits: limits.max_page),
 ]
-MISSING = f"{FIGURES['policies']['s06'][0] - FIGURES['policies']['s06 cached'][0]:.2f}"
 
 
 def coloured_tests():
@@ -279,9 +303,7 @@ shrinks from {PYTEST[0]} tokens to {PYTEST[1]}, and a minute of a progress bar f
 
 By default that is {min(T, 4 * program.MAX_OUTPUT) // 8:,} tokens
 
-These are the nine sessions of chapter 0, with {FIGURES["requests"]:,} requests
-
-s06 as written costs {COST["s06"]}. Of this, {MISSING} is the missing prompt cache
+{FIGURES["requests"]:,} requests
 
 With a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
@@ -307,66 +329,95 @@ def test_a_number_follows_from_what_it_is_about(fact):
     assert words(fact) in words(PROSE)
 
 
-def numbers(text):
-    """The numbers in a text of over 20, and those with a point, without commas."""
-    found = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", text)
-    plain = [number.rstrip(",").replace(",", "") for number in found]
-    return {n for n in plain if "." in n or int(n) > 20}
-
-
-def numbers_in(path):
-    """The numbers of a picture's description and texts."""
-    text = " ".join(ElementTree.parse(path).getroot().itertext())
-    return numbers(re.sub(r"(\d)k\b", r"\g<1>,000", text))
-
-
-def known_numbers(text):
-    """What constants, figures, the runs and the pictures of a text give."""
-    values = [*vars(program).values(), *vars(program.configured_limits()).values()]
-    known = {str(value) for value in values if type(value) in (int, float)}
-    known |= numbers(" ".join(code for _, code in re.findall(FENCE, text)))
-    for path in re.findall(r"\(tests/pictures/(\w+)\.svg\)", text):
-        known |= numbers_in(ROOT / f"tests/pictures/{path}.svg")
-    return known | numbers(" ".join(FACTS)) | {"2026"}
-
-
-# Of each chapter the numbers that others have measured or set, and those that were seen
-# when what it says was tried.
-CITED = {
-    "2": "1.6 32",
-    "3": "5.5 31",
-    "4": "0.49 13,000 100,000 120,000 60,000 1.2 72,000 875 32",
-    "5": "9,000 186,000 98,000 81 94,000",
-    "6": "800 120 50 51 200",
-    "7": "8,000 170,000 25,000 92",
-    "8": "72 44",
-    "11": "54.8 0.61 53.4 1.29 53.8 0.64 2025 0.005 0.1",
-    "goes": "401 404",
-}
-
-
-@pytest.mark.parametrize("title", [t for t in HEADINGS if t[:3] in ("###", "# A")])
-def test_a_number_in_the_prose_is_known(title):
-    whole = PAGE.partition("\n## Run it")[0] if title == HEADINGS[0] else section(title)
-    text = re.sub(FENCE, "", re.sub(r"(?s)<!--.*?-->", "", whole))
-    text = re.sub(r"\]\([^)]*\)|claude-[\w-]+", "]", text)
-    key = "goes" if "goes wrong" in title else title.split()[1].strip(".,")
-    cited = numbers(CITED.get(key, ""))
-    assert numbers(text) - known_numbers(whole) - cited == set()
-
-
 @pytest.mark.parametrize("name, number", re.findall(r"`([A-Z_]+)` = `?([\d,]+)", PAGE))
 def test_a_number_beside_a_constant_is_its_value(name, number):
     assert getattr(program, name) == int(number.replace(",", ""))
 
 
-def test_a_picture_tells_in_words_the_numbers_that_it_shows():
-    pictures = re.findall(r"!\[([^\]]+)\]\((tests/pictures/\w+\.svg)\)", PAGE)
-    for told, path in pictures:
-        assert numbers(told) <= numbers_in(ROOT / path), path
-    assert len({path for _, path in pictures}) == len(pictures)
-    every = {f"tests/pictures/{p.name}" for p in ROOT.glob("tests/pictures/*.svg")}
-    assert {path for _, path in pictures} == every
+# --- Pictures ---
+
+
+def test_each_picture_is_on_the_page_once_and_told_in_its_own_words():
+    shown = [(path, told) for told, path in PICTURE.findall(PAGE)]
+    every = [f"tests/pictures/{p.name}" for p in ROOT.glob("tests/pictures/*.svg")]
+    assert sorted(path for path, _ in shown) == sorted(every)
+    wrong = [path for path, told in shown if told != described(path)]
+    assert wrong == [], "run tests/lessons/readme.py"
+
+
+def test_the_words_of_a_picture_take_the_place_of_what_was_written_by_hand():
+    path = "tests/pictures/transcript.svg"
+    page = filled(f"![old, 17 \\[messages\\]]({path})\n\nText.\n")
+    assert page == f"![{described(path)}]({path})\n\nText.\n" == filled(page)
+    assert "Why is checkout slow?" in page
+
+
+def test_what_markdown_would_take_for_its_own_is_escaped(tmp_path):
+    picture = (
+        '<svg xmlns="http://www.w3.org/2000/svg"><desc>A [b &lt;c&gt;.</desc></svg>'
+    )
+    (tmp_path / "picture.svg").write_text(picture)
+    assert described(tmp_path / "picture.svg") == r"A \[b \<c>."
+
+
+# --- The reference ---
+
+
+def in_code(text):
+    """The first word of each code span in a text."""
+    return {span.split()[0] for span in re.findall(r"`([^`]+)`", text)}
+
+
+def test_the_reference_has_each_command_and_no_other():
+    named = {name for name in in_code(section("### Commands")) if name[0] == "/"}
+    assert named == {name for name in (*COMMANDS, *LEAVE) if name[0] == "/"}
+    assert {*LEAVE} <= in_code(section("### Commands"))
+
+
+def test_the_reference_has_each_option(capsys):
+    with pytest.raises(SystemExit):
+        program.arguments(["--help"])
+    options = re.findall(r"(?m)^  (--?\w+)", capsys.readouterr().out)
+    assert "--yes" in options and "-p" in options
+    assert {*options} - {"-h"} - in_code(section("### Commands")) == set()
+
+
+def test_the_reference_lists_each_tool():
+    first, _, _ = section("### Tools, and what they may do").strip().partition("\n\n")
+    assert program.TOOLS.keys() - in_code(first) == set()
+
+
+@pytest.fixture
+def install(tmp_path):
+    """install(then): what the commands of the page print, and `then`, in a new home.
+
+    The packages are on the network, so pip looks for them where there are none.
+    """
+    (clone := tmp_path / "agent").mkdir()
+    for name in ("agent.py", ".env.example", "requirements.txt"):
+        shutil.copy(ROOT / name, clone)
+    [(_, commands)] = re.findall(FENCE, section("### Installing"))
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    env = {"HOME": str(tmp_path), "PATH": path, "PIP_CONFIG_FILE": os.devnull}
+    env |= {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+    def run(then):
+        script = f"shopt -s expand_aliases\n{commands}\n{then}\n"
+        options = {"capture_output": True, "text": True, "cwd": tmp_path, "env": env}
+        return subprocess.run(["bash", "-c", script], check=False, **options)
+
+    return run
+
+
+def test_the_commands_of_installing_work_up_to_the_packages(install, tmp_path):
+    done = install("agent --help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: agent.py"), done
+    no_network = (
+        r"ERROR: .*requirement anthropic.*\nERROR: No matching distribution.*\n"
+    )
+    assert re.fullmatch(no_network, done.stderr), done.stderr
+    key = tmp_path / "agent/.env"
+    assert key.read_text("utf-8") == EXAMPLE and key.stat().st_mode & 0o777 == 0o600
 
 
 # --- Settings ---
@@ -381,7 +432,7 @@ def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
         if re.fullmatch(r"\d+|`.*`", default):
             assert default.strip("`") == str(getattr(program, name)), name
     named = {*re.findall(r"`([A-Z_]+)`", section("### Settings"))}
-    assert named == {*re.findall(r"(?m)^#?(\w+)=", OURS)}
+    assert named == {*re.findall(r"(?m)^#?(\w+)=", OURS)} > {*program.NUMBERS}
 
 
 def test_the_example_names_the_programs_own_numbers():
@@ -476,6 +527,20 @@ def test_what_can_be_tried_without_a_key_shows_what_it_promises(command, promise
     same = command.startswith("python3 tests/lessons/")  # wherever it runs
     shown = printed(command) if same else shell(command, home)
     assert words(promise) in words(shown)
+    assert not same or max(map(len, shown.split("\n"))) < 80
+
+
+SAID = {
+    "first_run.py": "With its own name.",
+    "small_run.py": "requests: 35, refused: 0",
+    "steps.py layer1": "layer1 5: ",
+    "steps.py small": "small 6: ",
+}
+
+
+@pytest.mark.parametrize("command", SAID)
+def test_a_lesson_plays_to_its_end(command):
+    assert SAID[command] in printed(f"python3 tests/lessons/{command}")
 
 
 def test_each_chapter_with_a_problem_has_something_to_try():

@@ -278,8 +278,16 @@ def test_replies_come_in_order_and_requests_are_kept_as_they_were_made():
 
 def test_an_empty_queue_cannot_be_overlooked():
     assert not issubclass(stub.EmptyQueue, Exception)
-    with pytest.raises(stub.EmptyQueue, match="request 1: .*hello"):
+    with pytest.raises(stub.EmptyQueue, match=r"request 1: .*hello"):
         ask(StubClient())
+
+
+def test_what_always_answers_does_so_after_the_queue_and_is_checked_like_it():
+    client = StubClient(reply("one"), always=lambda request: reply("more"))
+    answers = [ask(client).content[0].text for _ in range(3)]
+    assert answers == ["one", "more", "more"]
+    with pytest.raises(stub.Refused):
+        ask(client, [user("")])
 
 
 LENGTH = stub.count("Be brief.", [BASH], [user("x" * 4000)])

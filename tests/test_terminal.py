@@ -25,7 +25,7 @@ from stub import StubClient, api_error, reply
 from wire import serve, sse
 
 import agent as program
-from agent import Terminal, run_command, laid_out, resume, show
+from agent import Terminal, laid_out, resume, run_command, show
 
 PROMPT = "\n> "
 PATIENCE = 30  # seconds until something that does not come is missed
@@ -509,7 +509,7 @@ PROSE = ["/etc/hosts: what is it?", "/home is full, why?", "/usr/", "/tmp", "/"]
 
 @pytest.mark.parametrize("line", [*MEANT, *PROSE, "exit the loop early", "quit it"])
 def test_a_slash_and_a_word_are_meant_as_a_command_but_no_path_and_prose(make, line):
-    program.work_on(agent := make(reply("I see.")), line)
+    program.work_on(agent := make(*[reply("I see.")] * (line not in MEANT)), line)
     assert ("/help lists them" in str(shown(agent, "error"))) is (line in MEANT)
     assert (agent.client.requests == []) is (line in MEANT)
 
@@ -723,7 +723,7 @@ def test_a_command_that_would_open_an_editor_ends(use):
 
 
 def test_settings_come_from_the_env_file_beside_the_program(run, api, tmp_path):
-    (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000")
+    (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000  # T")
     Path(".env").write_text("MODEL_ID=mine\nKEEP_RECENT=x")
     api.enqueue(*[reply("Good.")] * 3)
     assert "50,000 tokens, then" in run(stdin="a\n")[1]

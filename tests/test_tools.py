@@ -26,8 +26,8 @@ from agent import (
     run_tool,
     run_tools,
     save_result,
-    tokens_in,
     take_turn,
+    tokens_in,
     tool_result_budget,
 )
 
@@ -759,7 +759,7 @@ def test_a_parameter_of_another_type_is_named_at_import(own_tools, kind):
         """Take something odd."""
 
     odd.__annotations__["given"] = kind
-    with pytest.raises((TypeError, NameError), match="given of the tool odd|Path"):
+    with pytest.raises((TypeError, NameError), match=r"given of the tool odd|Path"):
         program.tool(odd)
 
 

@@ -221,7 +221,7 @@ def test_a_conversation_that_was_gone_on_with_is_listed_once_by_its_newest_file(
 def test_a_conversation_that_its_own_terminal_goes_on_with_is_listed_beside(
     make, again
 ):
-    first = make(reply("Yes."), reply("Later."), reply("At last."))
+    first = make(reply("Yes."), reply("Later."))
     take_turn(first, "One")
     take_turn(second := again(first.transcript, reply("Again.")), "Go on")
     assert listed()[0] == [second.transcript]
@@ -458,7 +458,7 @@ def test_what_is_no_folder_is_not_written_to_and_one_clear_line(
 
 
 def test_a_read_only_folder_is_one_clear_line_before_anything_is_sent(make, workspace):
-    agent, user = make(reply("Hello.")), os.geteuid()
+    agent, user = make(), os.geteuid()
     workspace.chmod(0o555)
     try:
         if user == 0:  # root may write anywhere

@@ -1,15 +1,18 @@
-"""What README.md quotes, and from where; run, it brings the quotations up to date.
+"""What README.md quotes, and from where; run, it brings all of that up to date.
 
     python tests/lessons/readme.py
 
-A quotation is a fence below one of these lines, which a reader of the page cannot see:
+What stands for a picture where it is not seen, its alt text, is the description that is
+in its file. A quotation is a fence below one of these lines, which a reader of the page cannot see:
 
     <!-- agent.py: micro_compact -->   the source of that function or constant
     <!-- tests/lessons/small.py: agent_loop, micro_compact -->   of these, from there
     <!-- tests/lessons/layer1/step0.py: all -->   the whole file
     <!-- run: python3 tests/lessons/naive.py 4 -->   what this prints, without a key
 
-It has all lines of that, or a line `...`, indented or not, in place of one line or more.
+It has all lines of that, or a line `...`, indented or not, in place of one line or
+more. Such an abridged one that does not hold any more is not changed but named, and the
+exit status is 1: only a person knows which lines to leave out.
 """
 
 import ast
@@ -20,6 +23,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -27,6 +31,8 @@ QUOTED = re.compile(
     r"(<!-- (agent\.py|tests/lessons/[\w/]+\.py|run): (.+?) -->\n```\w*\n)(.*?)```",
     re.DOTALL,
 )
+PICTURE = re.compile(r"!\[((?:\\.|[^]\\])*)\]\((tests/pictures/\w+\.svg)\)")
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @cache
@@ -58,36 +64,59 @@ def definition(path, name):
 
 @cache
 def printed(command):
-    """What a command prints in an empty environment, run by this Python."""
-    words = [w if w != "python3" else sys.executable for w in shlex.split(command)]
+    """What a command prints in an empty environment, run by this Python alone."""
+    words = shlex.split(command)
+    words = [sys.executable, "-S", *words[1:]] if words[0] == "python3" else words
     settings = {"PATH": os.environ["PATH"], "COLUMNS": "80", "PYTHONUTF8": "1"}
-    options = {"env": settings, "capture_output": True, "text": True}
-    return subprocess.run(words, cwd=ROOT, check=False, **options).stdout
+    options = {"env": settings, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.run(words, cwd=ROOT, check=True, **options).stdout
 
 
 def expected(kind, what):
     return printed(what) if kind == "run" else source(kind, what)
 
 
+def is_gap(line):
+    """Whether a line of a quotation stands for lines that are left out."""
+    return line.strip() == "..."
+
+
 def holds(quoted, whole):
-    """Whether a quotation has the lines of the whole, or says where some are left out."""
-    left_out, lines = r"(?:.*\n)+", [line + "\n" for line in quoted.split("\n")[:-1]]
-    gaps = [line.strip() == "..." for line in lines]
-    parts = [left_out if gap else re.escape(line) for line, gap in zip(lines, gaps)]
-    return (
-        quoted == whole or not all(gaps) and bool(re.fullmatch("".join(parts), whole))
-    )
+    """Whether a quotation has the whole, or its lines and says where some are left out."""
+    if quoted == whole:
+        return True
+    lines = quoted.splitlines()
+    parts = [r"(?:.*\n)+" if is_gap(line) else re.escape(line + "\n") for line in lines]
+    return not all(map(is_gap, lines)) and bool(re.fullmatch("".join(parts), whole))
+
+
+def described(path):
+    """What a picture shows, in the words of its file, as an alt text of Markdown."""
+    words = ElementTree.parse(ROOT / path).findtext(f"{SVG}desc", "")
+    return re.sub(r"([][<\\])", r"\\\1", words)
 
 
 def filled(text):
-    """The page with the whole in place of each quotation that does not hold."""
+    """The page as it should be, but for abridged quotations: they are left as they are."""
 
     def now(match):
-        whole = expected(match[2], match[3])
-        return f"{match[1]}{match[4] if holds(match[4], whole) else whole}```"
+        abridged = any(map(is_gap, match[4].splitlines()))
+        return match[0] if abridged else f"{match[1]}{expected(match[2], match[3])}```"
 
+    text = PICTURE.sub(lambda match: f"![{described(match[2])}]({match[2]})", text)
     return QUOTED.sub(now, text)
 
 
-if __name__ == "__main__":
+def main():
+    """Bring the page up to date; 1 if a quotation has to be abridged anew."""
     README.write_text(filled(README.read_text("utf-8")), "utf-8")
+    status = 0
+    for _, kind, what, quoted in QUOTED.findall(README.read_text("utf-8")):
+        if not holds(quoted, expected(kind, what)):
+            print(f"abridge this quotation anew: {kind}: {what}", file=sys.stderr)
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

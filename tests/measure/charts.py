@@ -80,24 +80,30 @@ def two_bars(costs: list[Cost]) -> str:
     """Two bars a policy, in the order given: its cost, and what it does not keep."""
     dearest = max(row.cost for row in costs)
     most = max(1 - row.kept for row in costs) or 1
-    body = [text(290, 18, "cost (doing nothing = 1)")]
+    body = [text(298, 18, "cost (doing nothing = 1)")]
     body.append(text(500, 18, "lost: 1 - R"))
     body.append(text(692, 18, "R", "end"))
     told = []
     for number, row in enumerate(costs):
         y, wide = 30 + 24 * number, 140 * row.cost / dearest
-        body += [text(8, y + 14, row.name), text(190, y + 14, GROUPS[row.color])]
-        body.append(box(290, y, wide, 18, row.color, 1))
-        body.append(text(298 + wide, y + 14, f"{row.cost:.2f}"))
+        body += [text(8, y + 14, row.name), text(202, y + 14, GROUPS[row.color])]
+        body.append(box(298, y, wide, 18, row.color, 1))
+        body.append(text(306 + wide, y + 14, f"{row.cost:.2f}"))
         body.append(box(500, y, 130 * (1 - row.kept) / most, 18, row.color, 1))
         body.append(text(692, y + 14, f"{row.kept:.3f}", "end"))
         told.append(f"{row.name}: cost {row.cost:.2f}, R {row.kept:.3f}")
+    y = 46 + 24 * len(costs)
+    told.append("nothing is priced as if the window had no end")
+    body.append(text(8, y, told[-1]))
     title = "What each policy costs, and what it loses"
-    return picture(title, body, told, 40 + 24 * len(costs))
+    return picture(title, body, told, y + 12)
 
 
-def cost_and_sight(courses: dict[str, Course]) -> str:
-    """What each rule costs in one session, and what of all that is needed it keeps."""
+def cost_and_sight(courses: dict[str, Course], before: dict[str, float]) -> str:
+    """What each rule costs in one session, and what of all that is needed it keeps.
+
+    `before`: what some of them cost until doing nothing is refused.
+    """
     steps, told = courses["nothing"].steps, []
     body = [text(230, 18, "cost"), text(440, 18, "in sight when it was needed (R)")]
     scale = 150 / max(course.cost for course in courses.values())
@@ -114,9 +120,16 @@ def cost_and_sight(courses: dict[str, Course]) -> str:
         body.append(text(692, y + 14, f"{course.kept:.3f}", "end"))
         told.append(f"{name}: cost {course.cost:.2f}, in sight {course.kept:.3f}")
     y = 46 + 48 * len(RULES)
-    told.append(f"one recorded session of {len(steps)} requests; doing nothing costs 1")
+    told.append(
+        f"one recorded session of {len(steps)} requests, as if the window had no end"
+    )
     body.append(text(8, y, told[-1]))
     body.append(text(692, y, "a full frame: all of it", "end"))
+    if last := refused_at(steps):
+        spent = [f"{RULES[name][0]} {cost:.2f}" for name, cost in before.items()]
+        told.append(f"before request {last}: {', '.join(spent)}")
+        y += 20
+        body.append(text(8, y, f"the cost {told[-1]}"))
     title = "What each rule costs in one session, and what it keeps in sight"
     return picture(title, body, told, y + 12)
 
@@ -203,13 +216,19 @@ def counted(number: int, one: str, many: str) -> str:
 
 def picture(title: str, body: list[str], told: list[str], height: float) -> str:
     """An SVG document of these parts, with what it says in words."""
-    name, words = escape(title), escape(" ".join("; ".join(told).split()))
+    name, words = escape(title), escape(alt_text(title, told))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
         f'role="img" aria-label="{name}" font-family="{FAMILY}" font-size="{FONT}">'
     )
     about = [f"<title>{name}</title>", f"<desc>{words}</desc>", on_dark()]
     return "\n".join([head, *about, *body, "</svg>", ""])
+
+
+def alt_text(title: str, told: list[str]) -> str:
+    """What a picture says in words, as the page has it: no brackets are in them."""
+    words = f"{title}. {'; '.join(told)}."
+    return " ".join(words.translate(dict.fromkeys(map(ord, "[]<>"))).split())
 
 
 def on_dark() -> str:

@@ -1,32 +1,29 @@
-"""What forgetting costs, and what it loses, on your own recorded sessions.
+"""What forgetting costs, and what it loses, on recorded sessions.
 
-    python tests/measure/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
-    python tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
+    python3 tests/measure/costs.py                 the work of `agent.py --demo`
+    python3 tests/measure/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
+    python3 tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
 
 Replays recorded conversations under several policies, and prices and searches every
 request that would have been sent. Under its table it says what the columns mean. No
 key, no network, no SDK.
 
-"ours" is agent.py itself, by the settings of the shell: its loop asks a client that
-hands out the recorded replies, and calls tools that hand out the recorded results; its
-clock is the session's. Thinking is left out, an image counts as the word [image], and
-where the recorder compacted its own context the messages go on whole.
+"ours" is agent.py itself, by the settings of the shell (see ours.py). Thinking is left
+out, an image counts as the word [image], and where the recorder compacted its own
+context the messages go on whole.
 """
 
 import argparse
 import itertools
 import json
 import os
+import statistics
+import subprocess
 import sys
 import tempfile
-import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,170 +41,43 @@ from charts import (
     three_ways,
     two_bars,
 )
-from policies import PEERS, READ_IN, SUMMARY, TUTORIALS
+from ours import MOST_LOOKUPS, drive
+from policies import PEERS, READ_IN, TUTORIALS, WINDOW
 from prices import Meter, replay
-from recorded import Measured, Message, Session, Unusable, read_gaps, read_messages
-from stub import CACHE_READ, CACHE_WRITE, OUTPUT, Stream
+from recorded import Session, Unusable, read_gaps, read_messages
+from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 
 import agent as program
 
-SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "KEEP_RECENT", "KEEP_TOKENS"}
-SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
+SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
+SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "KEEP_WARM"}
 NO_MATTER = 0.005  # differences of R below this mean nothing
 CAVEATS = """\
 What this does not show: to have a line in sight is not to succeed; an agent that had
 forgotten would have acted otherwise. Recorded agents re-read what their own compactions
 took, so their need is under-counted. Differences of R below 0.005 mean nothing."""
 
-# ---- ours: agent.py's own loop, between recorded replies and recorded results ----
 
-
-class TurnOver(BaseException):
-    """What comes next was typed: it ends a turn, and no `except Exception` stops it."""
-
-
-class Recording:
-    """A client that hands out the recorded replies, and their results as tools do."""
-
-    def __init__(self, session: Session, meter: Meter) -> None:
-        self.session, self.meter = session, meter
-        self.messages = SimpleNamespace(stream=lambda **sent: Stream(self, sent))
-        self.next = 0  # the index of the message that comes next
-        self.results: dict[str, deque[dict]] = defaultdict(deque)
-        self.measured = Measured()
-        self.known: dict[int, tuple[Any, Message]] = {}
-
-    def coming(self) -> int:
-        """The index of the message that comes next, of the last one at the end."""
-        return min(self.next, len(self.session.messages) - 1)
-
-    def clock(self) -> float:
-        """The time in seconds: of the recorded request that comes next."""
-        return self.session.times[self.coming()]
-
-    def typed(self) -> Iterator[str]:
-        """What the person typed, up to the end of the recording."""
-        while self.next < len(self.session.messages):
-            content = self.session.messages[self.next]["content"]
-            self.next += 1
-            if type(content) is str:
-                yield content
-
-    def answer(self, request: dict) -> dict:
-        """The next recorded reply, or a summary; TurnOver if none comes next."""
-        history = self.history(request["messages"])
-        self.meter.wait(self.coming())
-        if wants_summary(request["messages"][-1]):
-            size = self.meter.summarise_live(history)
-            text = "word " * int(SUMMARY * 3.1 / 5)
-            text = f"<analysis></analysis><summary>{text}</summary>"
-            return finished([{"type": "text", "text": text}], size, SUMMARY)
-        at, recorded = self.next, self.session.messages
-        if at == len(recorded) or recorded[at]["role"] != "assistant":
-            raise TurnOver
-        reply = recorded[at]["content"]
-        calls = [part for part in reply if part["type"] == "tool_use"]
-        self.next += 2 if calls else 1
-        for call, result in zip(calls, recorded[at + 1]["content"] if calls else ()):
-            self.results[call["name"]].append(result)
-        size = self.meter.reply(history, at)
-        return finished(reply, size, self.session.measured[at].tokens)
-
-    def history(self, messages: list[dict]) -> list[Message]:
-        """The messages as they are measured; those of the last request are known."""
-        known = {}
-        for sent in messages:
-            content = sent["content"]
-            before = self.known.get(id(content))
-            known[id(content)] = before or (content, self.measured.message(sent))
-        self.known = known
-        return [known[id(sent["content"])][1] for sent in messages]
-
-    def tools(self) -> dict[str, Any]:
-        """A tool for each name in the recording, which returns the next result."""
-        sent = [m["content"] for m in self.session.messages if m["role"] == "assistant"]
-        called = {p["name"] for parts in sent for p in parts if p["type"] == "tool_use"}
-        anything = {"description": "Recorded.", "input_schema": {"type": "object"}}
-        return {
-            name: program.Tool({"name": name, **anything}, partial(self.result, name))
-            for name in sorted(called)
-        }
-
-    def result(self, name: str, agent: Any, /, **_: Any) -> str:
-        """What the tool of this name returned, or how it failed, when recorded."""
-        result = self.results[name].popleft()
-        if result.get("is_error"):
-            raise program.ToolError(result["content"])
-        return result["content"]
-
-    def listen(self, style: str, text: str) -> None:
-        """Count what layer 1 says that it has cleared, or saved before it was seen."""
-        if style == "layer":
-            self.meter.clearings += text.startswith("[micro_compact]")
-            self.meter.previews += text.startswith("[tool_result_budget]")
-
-
-def finished(content: list[dict], size: float, output: float) -> dict:
-    """A reply as the API gives it."""
-    calls = any(part["type"] == "tool_use" for part in content)
-    return {
-        "content": content,
-        "stop_reason": "tool_use" if calls else "end_turn",
-        "usage": {"input_tokens": int(size), "output_tokens": int(output)},
-    }
-
-
-def wants_summary(message: dict) -> bool:
-    """Whether the loop asks for a summary: nothing else has both tags and one block."""
-    content = message["content"]
-    alone = type(content) is list and len(content) == 1
-    text = content[0].get("text", "") if alone else ""
-    return "<analysis>" in text and "<summary>" in text
-
-
-def drive(
-    session: Session, fields: Mapping[str, Any], read: float = CACHE_READ
-) -> Meter:
-    """The meter after a session of agent.py's own with these fields of Agent."""
-    meter = Meter(session, read=read)
-    recording = Recording(session, meter)
-    clock = SimpleNamespace(**vars(time) | {"time": recording.clock})
-    world = {"approve": lambda *_: None, "emit": recording.listen}
-    tools: Any = recording.tools()
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        stack.callback(os.chdir, Path.cwd())
-        os.chdir(folder)
-        stack.enter_context(mock.patch.object(program, "time", clock))
-        limits = program.Limits(**fields)
-        agent = program.Agent(limits=limits, client=recording, tools=tools, **world)
-        for text in recording.typed():
-            try:
-                program.take_turn(agent, text)
-            except TurnOver:
-                continue
-            except program.AgentError as error:  # go on with what was typed next
-                print(f"A turn of ours is left out: {error}", file=sys.stderr)
-    return meter
-
-
-def limits(changes: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of Agent that the program itself makes of the settings."""
+def limits(changes: Mapping[str, str]) -> program.Limits:
+    """The limits that the program itself makes of the settings."""
     with mock.patch.dict(os.environ, changes):
-        return vars(program.configured_limits())
+        return program.configured_limits()
 
 
 # ---- what it comes to ----
 
 Runs = dict[str, Callable[[Session], Meter]]
+Done = dict[str, list[Meter]]
 
 
 def runs(peers: bool, changes: list[str], read: float = CACHE_READ) -> Runs:
     """What to measure: a function from a session to a meter, for each policy."""
-    own = {"summaries": limits({}) | {"clear_above": sys.maxsize}, "ours": limits({})}
+    own = {"summaries": limits({}), "ours": limits({})}
+    own["summaries"].clear_above = sys.maxsize
     own |= {f"ours {change}": limits(changed(change)) for change in changes}
-    loops = {name: partial(drive, fields=own[name], read=read) for name in own}
+    loops: Runs = {name: partial(drive, limits=own[name], read=read) for name in own}
     rules = TUTORIALS | (PEERS if peers else {})
-    theirs = {n: partial(replay, policy=rules[n], read=read) for n in rules}
+    theirs: Runs = {n: partial(replay, policy=rules[n], read=read) for n in rules}
     return theirs | loops
 
 
@@ -221,17 +91,69 @@ def changed(change: str) -> dict[str, str]:
     return settings
 
 
-def measure(sessions: list[Session], runs: Runs) -> list[dict]:
-    """A row for each policy, over all sessions, the cheapest first."""
+def replayed(sessions: list[Session], runs: Runs) -> Done:
+    """The meters of all sessions, in their order, for each policy."""
     steps = itertools.product(runs, sessions)
-    done = {name: [] for name in runs}
+    done: Done = {name: [] for name in runs}
     for step, (name, session) in enumerate(steps):
         progress(step, len(runs) * len(sessions), name)
         done[name].append(runs[name](session))
     progress(0, 0, "")
-    whole = sum(meter.cost for meter in done["nothing"])
+    return done
+
+
+def measure(sessions: list[Session], runs: Runs) -> dict:
+    """A row for each policy, the cheapest first, and what is to be known of them.
+
+    All costs are parts of what doing nothing costs.
+    """
+    done = replayed(sessions, runs)
+    whole = total(done["nothing"])
     rows = [row(name, meters, whole) for name, meters in done.items()]
-    return sorted(rows, key=lambda row: row["cost"])
+    refused = [refused_at(meter) for meter in done["nothing"]]
+    pairs = zip(sessions, done["nothing"], refused)
+    return {
+        "requests": rows[0]["requests"],
+        "rows": sorted(rows, key=lambda row: row["cost"]),
+        "uncached": uncached(sessions, whole),
+        "refused": [
+            {"session": session.name, "request": at, "of": len(meter.contexts)}
+            for session, meter, at in pairs
+            if at
+        ],
+        "before": {
+            name: round(cost_before(done[name], refused) / whole, 4)
+            for name in ("nothing", "ours")
+        },
+    }
+
+
+def total(meters: list[Meter]) -> float:
+    """What these cost together."""
+    return sum(meter.cost for meter in meters)
+
+
+def uncached(sessions: list[Session], whole: float) -> dict[str, float]:
+    """What the tutorials cost as they are written: none asks for a prompt cache."""
+    costs = {}
+    for name in TUTORIALS.keys() - {"nothing"}:
+        policy = TUTORIALS[name]
+        meters = [replay(session, policy, cached=False) for session in sessions]
+        costs[name] = round(total(meters) / whole, 4)
+    return dict(sorted(costs.items()))
+
+
+def refused_at(meter: Meter) -> int:
+    """The number of the first request that is over the window, 0 if none is."""
+    over = (n for n, size in enumerate(meter.contexts, 1) if size > WINDOW)
+    return next(over, 0)
+
+
+def cost_before(meters: list[Meter], refused: list[int]) -> float:
+    """What the requests before these cost; of a session that none refuses, all."""
+    return sum(
+        meter.spent[at - 2] if at else meter.cost for meter, at in zip(meters, refused)
+    )
 
 
 def progress(done: int, all: int, name: str) -> None:
@@ -249,24 +171,41 @@ def row(name: str, meters: list[Meter], whole: float) -> dict:
     named = mean([share for meter in meters for share in meter.names], 1)
     return {
         "policy": name,
-        "cost": round(sum(meter.cost for meter in meters) / whole, 4),
+        "cost": round(total(meters) / whole, 4),
         "summaries": sum(meter.summaries for meter in meters),
         "clearings": sum(meter.clearings for meter in meters),
         "previews": sum(meter.previews for meter in meters),
+        "refreshes": sum(meter.refreshes for meter in meters),
         "average": round(mean(contexts, 0)),
         "largest": round(max(contexts, default=0)),
         "E": round(edits, 4),
         "N": round(named, 4),
         "R": round((edits + named) / 2, 4),
         "requests": len(contexts),
+        "lost": sum(meter.lost for meter in meters),
+        **found_again([lookup for meter in meters for lookup in meter.lookups]),
     }
 
 
-def courses(session: Session, runs: Runs, names: Iterable[str]) -> dict[str, Course]:
-    """One session under these policies."""
-    meters = {name: runs[name](session) for name in names}
-    rows = {n: row(n, [meters[n]], meters["nothing"].cost) for n in meters}
-    return {n: Course(rows[n]["cost"], rows[n]["R"], meters[n].steps) for n in meters}
+def found_again(lookups: list[tuple[bool, float]]) -> dict:
+    """Of the lines that were looked up in the transcript, how many were shown."""
+    answers = [size for _, size in lookups]
+    share = mean([float(shown) for shown, _ in lookups], 0)
+    return {
+        "lookups": len(lookups),
+        "again": round(share, 4) if lookups else None,
+        "answer": round(statistics.median(answers)) if lookups else None,
+    }
+
+
+def courses(done: Done) -> dict[str, Course]:
+    """One session under these policies, "nothing" among them."""
+    [nothing] = done["nothing"]
+    found = {}
+    for name, [meter] in done.items():
+        kept = row(name, [meter], nothing.cost)
+        found[name] = Course(kept["cost"], kept["R"], meter.steps)
+    return found
 
 
 def mean(values: list[float], none: float) -> float:
@@ -274,19 +213,22 @@ def mean(values: list[float], none: float) -> float:
     return sum(values) / len(values) if values else none
 
 
-def table(rows: list[dict], legend: str) -> str:
+def table(measured: dict, legend: str) -> str:
     """The rows as text, what they come to and mean, and what they do not show."""
+    rows = measured["rows"]
     width = max(len(row["policy"]) for row in rows)
-    heads = "   cost  summaries  clearings  average  largest      E      N      R"
-    lines = [
-        f"{row['policy']:<{width}}  {row['cost']:>5.3f}  {row['summaries']:>9,}"
-        f"  {row['clearings']:>9,}  {row['average']:>7,}  {row['largest']:>7,}"
-        f"  {row['E']:.3f}  {row['N']:.3f}  {row['R']:.3f}"
-        for row in rows
-    ]
-    title = f"{rows[0]['requests']:,} recorded requests, replayed under each policy:\n"
-    parts = [title, f"{'':<{width}}{heads}", *lines, "", verdict(rows), "", legend]
-    parts.append(CAVEATS)
+    heads = "   cost  summaries  clearings  largest      E      N      R  again"
+    lines = []
+    for row in rows:
+        again = "" if row["again"] is None else f"{row['again']:.3f}"
+        lines.append(
+            f"{row['policy']:<{width}}  {row['cost']:>5.3f}  {row['summaries']:>9,}"
+            f"  {row['clearings']:>9,}  {row['largest']:>7,}"
+            f"  {row['E']:.3f}  {row['N']:.3f}  {row['R']:.3f}  {again}".rstrip()
+        )
+    title = f"{measured['requests']:,} recorded requests, replayed under each policy:\n"
+    parts = [title, f"{'':<{width}}{heads}", *lines, "", verdict(rows)]
+    parts += [what_to_know(measured), "", legend, CAVEATS]
     return "\n".join(parts)
 
 
@@ -307,6 +249,35 @@ def verdict(rows: list[dict]) -> str:
         lines.append(
             f"Results too large to be shown went to disk in ours: {counted(times, 'time', 'times')}."
         )
+    return "\n".join([*lines, again_in_words(ours)])
+
+
+def again_in_words(row: dict) -> str:
+    """How many lines were out of sight when they were needed, and what grep shows."""
+    name, lost = row["policy"], row["lost"]
+    told = f"Out of sight in {name} when an edit needed them: {lost:,} lines."
+    if row["lookups"]:
+        share, answer = f"{row['again']:.0%}", f"{row['answer']:,} tokens (median)"
+        told += f"\nOne call of grep shows {share} of them, by {answer}."
+    return told
+
+
+def what_to_know(measured: dict) -> str:
+    """Where doing nothing would have ended, and what the tutorials cost as written."""
+    lines = ['"nothing" is priced as if the window had no end.']
+    for one in measured["refused"]:
+        lines.append(
+            f"It would be refused at request {one['request']} of {one['of']}"
+            f" of {one['session']}."
+        )
+    if measured["refused"]:
+        before = measured["before"]
+        lines.append(
+            f"Without these and all after them it costs {before['nothing']:.2f}, and ours"
+            f" {before['ours']:.2f} of the whole."
+        )
+    costs = [f"{name} {cost:.2f}" for name, cost in measured["uncached"].items()]
+    lines.append(f"As written, without a prompt cache: {', '.join(costs)}.")
     return "\n".join(lines)
 
 
@@ -324,16 +295,21 @@ cost       of all requests and replies, in parts of the cost of "nothing". Price
 clock      {clock(sessions)}
 summaries  how often a summary, which is one more request, replaced old messages
 clearings  how often placeholders replaced old results of tools
-average    tokens of a request on average, and of the largest
+largest    tokens of the largest request
 E          edits: of the lines that an edit must quote, and that had stood anywhere
            before, the share that still stood in the request; the mean over replies
 N          names: the same of the names and paths in calls and final answers that a
            result of a tool had shown before
 R          (E + N) / 2: how much of what was needed next was still in sight. What went
            to disk does not count, even if it is one read away from there
+again      of the lines that an edit must quote, and that were out of sight, the share
+           that one call of our grep shows in the transcript, asked for their rarest
+           word; of {MOST_LOOKUPS} in a session at most
 
-"nothing" forgets nothing; s06, s08 and v5 are the tutorials' rules, "s06 cached" with a
-prompt cache; "ours" is agent.py, and "summaries" is agent.py without clearing.{rest}
+"nothing" forgets nothing, and is never refused here, though the window of all others is
+{WINDOW:,}. s06, s08 and v5 are the tutorials' rules. All have the same prompt cache,
+for which no tutorial asks. "ours" is agent.py, and keeps the cache warm while the
+person thinks; "summaries" is agent.py without clearing.{rest}
 """
 
 
@@ -370,12 +346,23 @@ def read(paths: list[Path], gaps: Path | None = None) -> list[Session]:
     sessions, known = [], read_gaps(gaps) if gaps else {}
     for path in paths:
         try:
-            sessions.append(Session(read_messages(path, known.get(path.stem))))
+            messages = read_messages(path, known.get(path.stem))
+            sessions.append(Session(messages, str(path)))
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
     if not sessions:
         raise Unusable("There is nothing to measure.")
     return sessions
+
+
+def of_the_demo() -> list[Session]:
+    """The work that `agent.py --demo` plays, from the transcript that it leaves."""
+    demo = [sys.executable, str(ROOT / "agent.py"), "--demo"]
+    with tempfile.TemporaryDirectory() as folder:
+        world = {**os.environ, "TMPDIR": folder}
+        no = subprocess.DEVNULL
+        subprocess.run(demo, env=world, stdin=no, stdout=no, check=False)
+        return read([*Path(folder).glob(f"*/{program.TRANSCRIPT_DIR}/*.jsonl")])
 
 
 def price(text: str) -> float:
@@ -392,7 +379,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=about, epilog=more, formatter_class=style
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    text = "a recorded session; without any, the work of agent.py --demo"
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=text)
     parser.add_argument("--peers", action="store_true", help="other agents' rules too")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,...")
     text = "of a token from the prompt cache, in that of an input token"
@@ -405,7 +393,9 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         wanted = runs(options.peers, options.set, options.read)
-        report(options, read(options.files, options.gaps), wanted)
+        files = options.files
+        sessions = read(files, options.gaps) if files else of_the_demo()
+        report(options, sessions, wanted)
     except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -416,15 +406,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def report(options: argparse.Namespace, sessions: list[Session], wanted: Runs) -> None:
     """Print the rows and write the pictures that were asked for."""
-    rows = measure(sessions, wanted)
+    measured = measure(sessions, wanted)
     about = legend(sessions, options.read, options.peers)
-    print(json.dumps(rows, indent=1) if options.json else table(rows, about))
+    print(json.dumps(measured, indent=1) if options.json else table(measured, about))
     if options.svg:
+        rows = measured["rows"]
         found = [Cost(n := r["policy"], r["cost"], r["R"], color(n)) for r in rows]
         options.svg.write_text(two_bars(found))
     if options.session:
         longest = max(sessions, key=lambda session: len(session.messages))
-        options.session.write_text(three_ways(courses(longest, wanted, WAYS)))
+        done = replayed([longest], {name: wanted[name] for name in WAYS})
+        options.session.write_text(three_ways(courses(done)))
 
 
 if __name__ == "__main__":

@@ -110,8 +110,14 @@ def column(found, x, width):
     return body, places
 
 
-def before_after(name, before, after):
-    """What a layer takes out of the list of messages, and what it puts in."""
+def numbers(places, x):
+    """The index of each message, at the left of its first row."""
+    first = {row.at: y for row, y in reversed(places)}
+    return [text(x, y + 14, str(at), "end") for at, y in first.items()]
+
+
+def before_after(name, before, after, how=""):
+    """What a layer takes out of the list of messages, and what it puts in; `how`."""
     old, new = differing(before, after, "– "), differing(after, before, "+ ")
     body, places = column(old, 8, 336)
     right, more = column(new, 356, 336)
@@ -121,29 +127,32 @@ def before_after(name, before, after):
         number = charts.counted(len(messages), "message", "messages")
         told.append(f"{when}: {number}, {tokens:,} tokens")
         body.append(text(x, 20, told[-1]))
-    told += [f"new: {row.words[2:60]}" for row in new if row.words[0] == "+"]
+    for row in new:
+        if row.words[0] == "+":
+            told.append(f"new: {row.words[2:60].partition(', saved')[0]}")
     y = max(y for _, y in places + more) + 42
-    body += [text(8, y, "– taken out, + put in"), *charts.bar_scale(y)]
-    title = f"The list of messages before and after {name}"
+    body += [text(8, y, f"– taken out, + put in{how}"), *charts.bar_scale(y)]
+    title = f"The list of messages before and after {name}{how}"
     return charts.picture(title, [*body, *right], told, y + 10)
 
 
 def cuts(messages, cut):
     """Where a history may be cut: a place that parts no pair, and one that does."""
-    body, places = column(rows(messages), 8, 400)
-    body.append(text(8, 20, f"a history of {len(messages)} messages"))
+    body, places = column(rows(messages), 30, 378)
+    body += numbers(places, 24)
+    body.append(text(30, 20, f"a history of {len(messages)} messages"))
     middle = {id(row.block): y + 10 for row, y in places}
     for pair in program.exchanges(messages):
         a, b = middle[id(pair.call)], middle[id(pair.result)]
         body.append(line([(408, a), (418, a), (418, b), (408, b)], ORANGE, 2))
-    told = []
+    told = [f"{len(messages)} messages, 0 to {len(messages) - 1}"]
     for at in cut, cut + 1:
         fine = program.pair_safe(messages, at) == at
         words, dashes = ("allowed", "") if fine else ("parts a pair", "8 4")
         y = next(y for row, y in places if row.at == at) - 3
         body.append(line([(0, y), (440, y)], TEXT, 2, dashes))
-        body.append(text(448, y + 4, f"a cut here: {words}"))
-        told.append(f"a cut before message {at + 1} of {len(messages)}: {words}")
+        told.append(f"a cut before message {at}: {words}")
+        body.append(text(448, y + 4, f"cut = {at}: {words}"))
     y = places[-1][1] + 42
     body.append(line([(8, y - 9), (18, y - 9), (18, y), (8, y)], ORANGE, 2))
     body.append(text(26, y, "a call and its result: a pair"))
@@ -154,29 +163,28 @@ def cuts(messages, cut):
 def kept_by(messages, cut):
     """What a cut leaves: a note in front, since the first message is the user's."""
     tail = messages[program.pair_safe(messages, cut) :]
-    note = program.note("a summary, or a note, of all before")
-    return [note, *program.drop_thinking(tail)]
+    note = {"type": "text", "text": "a summary, or a note, of all before"}
+    return [{"role": "user", "content": [note]}, *program.drop_thinking(tail)]
 
 
 def chained(messages, cut):
     """What thinking is signed over, and what a cut therefore takes with it."""
-    body, places = column(rows(messages), 24, 300)
+    body, places = column(rows(messages), 44, 282)
     kept = kept_by(messages, cut)
-    right, _ = column(rows(kept), 372, 320)
+    right, left = column(rows(kept), 392, 300)
+    body += [*numbers(places, 38), *numbers(left, 386)]
     signed = [y + 10 for row, y in places if row.kind == "thinking"]
     body.append(line([(12, 34), (12, signed[-1])], PURPLE, 2, "4 3"))
     body += [circle((12, y), PURPLE) for y in signed]
     y = next(y for row, y in places if row.at == cut) - 3
-    body += [line([(0, y), (330, y)], TEXT, 2), text(336, y + 4, "cut")]
-    body += [
-        text(24, 20, "before"),
-        text(372, 20, "after the cut: no thinking is valid"),
-    ]
+    body += [line([(0, y), (330, y)], TEXT, 2), text(334, y + 4, f"cut {cut}")]
+    body.append(text(44, 20, "before"))
+    body.append(text(392, 20, "after the cut: no thinking is valid"))
     y = places[-1][1] + 42
     words = "each thinking is signed over all that is above it"
     body += [circle((12, y - 4), PURPLE), text(24, y, words), *charts.bar_scale(y)]
     told = [f"before: {charts.counted(len(signed), 'thinking', 'times thinking')}"]
-    told.append(f"after the cut, before message {cut + 1}: {len(kept)} messages, none")
+    told.append(f"after a cut before message {cut}: {len(kept)} messages, none")
     title = "Thinking is signed over all that is above it"
     return charts.picture(title, [*body, *right], told, y + 10)
 
@@ -191,9 +199,9 @@ def what_remains(messages, limits):
         part = PARTS[row.kind]
         if part != last:
             body += [text(8, y + 14, part), text(110, y + 14, limits[part])]
-            told.append(f"{part}, at most {limits[part]}:")
+            told.append(f"{part}, at most {limits[part]}: ")
         size = f"{row.tokens:,}" if row.tokens else "under 100"
-        told.append(f"{row.words[:30]} {size} tokens")
+        told[-1] += f"{', ' * (part == last)}{row.words[:30]} ({size} tokens)"
         last = part
     y = places[-1][1] + 42
     body += [text(8, y, f"together: {limits['together']}"), *charts.bar_scale(y)]

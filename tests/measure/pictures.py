@@ -1,11 +1,12 @@
 """The tutorial's pictures: of measured figures, and of the program's own runs.
 
-    python tests/measure/pictures.py                       make them all again
-    python tests/measure/pictures.py --measure SESSION...  measure before that; with
-                                                           --gaps as costs.py has it
+    python3 tests/measure/pictures.py            make them all again
+    python3 tests/measure/pictures.py FILE...    measure these sessions before that
 
-No key, no network, no SDK: in the runs the tests' `stub` is the model, and what is
-drawn is what agent.py's functions made of them. Tokens of blocks: to the nearest 100.
+What was measured is in figures.json. It is of six public sessions; README.md has the
+command that fetches them. No key, no network, no SDK: in the runs the tests' `stub` is
+the model, and what is drawn is what agent.py's functions made of them. Tokens of
+blocks: to the nearest 100.
 """
 
 import argparse
@@ -16,21 +17,21 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import charts
 import costs
 import stub
-from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, circle, line, text
+from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, line, text
 from costs import program
 from lists import LETTERS, LOOKS, before_after, chained, cuts, rows, what_remains
-from policies import total
+from ours import refreshes
 from stub import StubClient, reply
 
 FOLDER = Path(__file__).resolve().parent.with_name("pictures")
 FIGURES = Path(__file__).with_name("figures.json")
-SETTINGS = ["THRESHOLD=60000"]  # of ours, besides the default
+SETTINGS = ["THRESHOLD=60000", "CONTEXT_WINDOW=60000"]  # of ours, besides the default
+WARM = [f"KEEP_WARM={times}" for times in (0, 1, 4)]  # the same, not drawn
 KINDS = {
     "tool_result": ("tool results, older than the newest three", ORANGE),
     "newest": ("tool results, the newest three", ORANGE),
@@ -42,27 +43,76 @@ KINDS = {
 # ---- measured on recorded sessions: numbers, and nothing that was said in them ----
 
 
-def measure(paths, gaps=None):
+def measure(paths):
     """The figures of the pictures that are made from recorded sessions."""
-    sessions, runs = costs.read(paths, gaps), costs.runs(True, SETTINGS)
+    sessions, runs = costs.read(paths), costs.runs(True, SETTINGS + WARM)
     measured = costs.measure(sessions, runs)
-    long = [s for s in sessions if total(s.measured) > charts.WALL] or sessions
-    longest = max(long, key=lambda session: len(session.needs))
-    return {
-        "sessions": len(sessions),
-        "read": stub.CACHE_READ,
-        "requests": measured[0]["requests"],
-        "shares": shares(sessions),
-        "policies": {row["policy"]: [row["cost"], row["R"]] for row in measured},
-        "session": one_session(longest, runs),
-    }
+    rows = {row["policy"]: row for row in measured["rows"]}
+    drawn = [name for name in rows if "KEEP_WARM" not in name]
+    longest = max(sessions, key=lambda session: len(session.needs))
+    return rounded(
+        {
+            "sessions": len(sessions),
+            "read": stub.CACHE_READ,
+            "requests": measured["requests"],
+            "refused": len(measured["refused"]),
+            "before": measured["before"],
+            "uncached": measured["uncached"],
+            "shares": shares(sessions),
+            "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in drawn},
+            "again": {n: again(rows[n]) for n in drawn if n.startswith("ours")},
+            "warm": warm(rows),
+            "session": one_session(longest, runs),
+        }
+    )
+
+
+def rounded(value):
+    """The same with numbers of three decimals at most."""
+    if isinstance(value, dict):
+        return {name: rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [rounded(inner) for inner in value]
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def again(row):
+    """Lines out of sight when needed, the share that grep shows, tokens of an answer."""
+    return [row["lost"], row["again"], row["answer"]]
+
+
+def warm(rows):
+    """Cost, R, refreshes and clearings of ours by KEEP_WARM."""
+    named = {name.partition("KEEP_WARM=")[2]: rows[f"ours {name}"] for name in WARM}
+    named[str(refreshes(costs.limits({})))] = rows["ours"]
+    keys = "cost", "R", "refreshes", "clearings"
+    return {times: [row[key] for key in keys] for times, row in sorted(named.items())}
 
 
 def one_session(session, runs):
-    """What each rule of the first picture costs there and keeps, and its requests."""
+    """What each rule of the first picture costs there and keeps, and its requests.
+
+    "before": what doing nothing and ours cost until doing nothing is refused.
+    """
+    done = costs.replayed([session], {name: runs[name] for name in charts.RULES})
+    [nothing] = done["nothing"]
+    refused = [costs.refused_at(nothing)]
+    courses = costs.courses(done)
     return {
-        name: [course.cost, course.kept, course.steps if name in charts.WAYS else []]
-        for name, course in costs.courses(session, runs, charts.RULES).items()
+        "requests": len(nothing.contexts),
+        "refused": refused[0],
+        "before": {
+            name: costs.cost_before(done[name], refused) / nothing.cost
+            for name in ("nothing", "ours")
+        },
+        "rules": {
+            name: [
+                course.cost,
+                course.kept,
+                course.steps if name in charts.WAYS else [],
+            ]
+            for name, course in courses.items()
+        },
     }
 
 
@@ -148,67 +198,21 @@ def work(agent, *script):
 
 
 def layers():
-    """What each layer makes of the messages: (before, after), by its name."""
+    """What each layer makes of the messages: before and after; of layer 2 only after.
+
+    micro_compact is called as it is: in the loop so few tokens would not be cleared.
+    """
     agent, save = work(begun(), *SHOP), program.save_result
-    old, too_long = agent.messages, program.PromptTooLong("prompt is too long", 210_000)
+    old = agent.messages
     new = work(begun(), "Why?", use("read_file", *LOGS, path="price.py")).messages
-    auto, reactive = (replace(agent, client=StubClient(reply(SUMMARY))) for _ in "ab")
-    program.auto_compact(auto)
-    program.reactive_compact(reactive, too_long)
-    budget = program.tool_result_budget(new, agent.limits.max_results, save)
-    return {
-        "tool_result_budget": (new, budget),
-        "micro_compact": (old, program.micro_compact(old, save)),
-        "auto_compact": (old, auto.messages),
-        "reactive_compact": (old, reactive.messages),
-    }
+    agent.client = StubClient(reply(SUMMARY))
+    program.auto_compact(agent)
+    budget = program.tool_result_budget(new, program.MAX_RESULTS, save)
+    cleared = program.micro_compact(old, save)
+    return (new, budget), (old, cleared), agent.messages
 
 
 # ---- pictures of these runs ----
-
-INNER, OTHER = "compact_history", "compact_without_model"
-DOORS = {  # who asks for a compaction, and the function that is called
-    "the model calls compact": "manual_compact",
-    "you type /compact": "manual_compact",
-    "the context is over T": "auto_compact",
-    "the API: too long": "reactive_compact",
-}
-WITHOUT_SUMMARY = {  # of each function that does without a summary: when it does
-    "manual_compact": "you: the API refuses it",
-    "auto_compact": f"{program.MAX_FAILURES} summaries failed",
-    "reactive_compact": "it did not help",
-    INNER: "any: too long to sum up",
-}
-
-
-def doors():
-    """Who asks for a compaction, what that calls, and what there is without a summary.
-
-    What calls what is read from the program itself.
-    """
-    body = [text(8, 18, "who asks"), text(212, 18, "what is called")]
-    body += [text(368, 18, "a summary"), text(516, 18, "or else a note")]
-    body += [box(360, 30, 122, 170, BLUE, 0), text(368, 84, INNER)]
-    body += [box(508, 30, 184, 170, TEXT, 0, "5 4"), text(516, 48, OTHER)]
-    told, callers = [], [*DOORS.values()]
-    for number, (asked, caller) in enumerate(DOORS.items()):
-        y = 30 + 36 * number
-        body += [box(8, y, 174, 26, TEXT, 0), text(16, y + 18, asked)]
-        body += arrow([(182, y + 13), (202, y + 13)])
-        if INNER in getattr(program, caller).__code__.co_names:
-            body += arrow([(334, y + 13), (358, y + 13)])
-            told.append(f"{asked}: {caller}, which leads to {INNER}")
-    for caller in dict.fromkeys(callers):
-        y, many = 30 + 36 * callers.index(caller), callers.count(caller)
-        body.append(box(204, y, 130, 36 * many - 10, TEXT, 0))
-        body.append(text(212, y + 18 * many, caller))
-    for y, (caller, why) in zip(range(66, 200, 36), WITHOUT_SUMMARY.items()):
-        if OTHER in getattr(program, caller).__code__.co_names:
-            body += arrow([(482, y + 13), (506, y + 13)], "5 4")
-            body.append(text(516, y + 18, why))
-            told.append(f"{caller} leads to {OTHER}: {why}")
-    title = "Who asks for a compaction, and what it leads to"
-    return charts.picture(title, body, told, 210)
 
 
 def transcript():
@@ -219,7 +223,7 @@ def transcript():
     agent.client.enqueue(use("read_file", path="cart.py"), reply("It is fine."))
     program.take_turn(agent, "Why is checkout slow?")
     program.take_turn(agent, "And the cart?")
-    lines = agent.transcript.read_bytes().splitlines(keepends=True)
+    lines = Path(str(agent.transcript)).read_bytes().splitlines(keepends=True)
     lines[-1] = lines[-1][:40]
     body = [text(36, 20, "the lines of the file")]
     body.append(text(400, 20, "what they replay to, in messages"))
@@ -264,9 +268,8 @@ def life():
     agent = work(begun(), "Why is checkout slow?", logs)
     calls = [row.words for row in rows(agent.messages) if row.kind == "tool_use"]
     whole, save = texts(agent.messages), program.save_result
-    agent.messages = program.tool_result_budget(
-        agent.messages, agent.limits.max_results, save
-    )
+    most = program.MAX_RESULTS
+    agent.messages = program.tool_result_budget(agent.messages, most, save)
     seen = texts(agent.messages)
     work(agent, *read("shop.py", "cart.py", "price.py", "price.py", "price.py"))
     agent.messages = program.micro_compact(agent.messages, save)
@@ -300,7 +303,8 @@ def stages(usual, large):
             body += charts.cell(x, y, 248, said, color, tokens, dashes=dashes)
             body += arrow([(x + 124, y - 27), (x + 124, y - 1)]) if number else []
             size = f", {tokens:,} tokens" if tokens else ""
-            told.append(f"{stage}: {said[:40]}{size}")
+            said = {"<": "a preview", "[": "a placeholder"}.get(said[0], said)
+            told.append(f"{stage}: {said}{size}")
     y = 46 * len(STAGES) + 38
     return charts.picture(
         "The life of a tool result", [*body, *charts.bar_scale(y)], told, y + 10
@@ -316,9 +320,9 @@ def texts(messages):
 
 
 def around_a_clearing():
-    """The histories before and after a clearing, and four requests around it.
+    """The number of a request, and it and three more, a clearing in their middle.
 
-    Of each request the tokens that were read, written, and cleared just before it.
+    Of each the tokens that were read, written, and cleared just before it.
     """
     agent, code = work(begun(), "Why is checkout slow?"), "fixed = True\n" * 1_500
     for name in ["shop.py", "cart.py", "shop.log"] * 3:
@@ -330,7 +334,7 @@ def around_a_clearing():
     program.replace_history(agent, "micro_compact", "", new)
     cleared -= program.context_tokens(agent)
     sent += [(*asked(agent), cleared), (*asked(agent), 0)]
-    return old, new, sent
+    return len(old) // 2 - 1, sent
 
 
 def asked(agent):
@@ -361,7 +365,10 @@ def requests(sent, first):
             body.append(box(end, y, scale * cleared, 20, TEXT, 0, "4 3"))
             body.append(text(end + 8, y + 15, f"cleared: {cleared:,}"))
             told.append(f"cleared before it: {cleared:,} tokens")
+    told.append(paid_back(sent))
     y = 48 + 46 * len(sent)
+    body.append(text(90, y - 2, told[-1]))
+    y += 18
     body += [*was_read(90, y, 18), box(320, y, 18, 20, ORANGE, 1)]
     body.append(text(114, y + 15, f"read from the cache ({stub.CACHE_READ})"))
     body.append(text(344, y + 15, f"written ({stub.CACHE_WRITE})"))
@@ -370,50 +377,28 @@ def requests(sent, first):
     return charts.picture(title, body, told, y + 30)
 
 
+def paid_back(sent):
+    """After how many requests the clearing is paid back, by the formula of the page.
+
+    What is new in the request after the clearing would be written in any case.
+    """
+    sizes = [known + written for known, written, _ in sent]
+    freed = sent[2][2]
+    new = sizes[2] + freed - sizes[1]
+    kept = sent[2][1] - new
+    wait = (stub.CACHE_WRITE - stub.CACHE_READ) * kept / (stub.CACHE_READ * freed)
+    return f"{kept:,} written anew for {freed:,} cleared: paid back after {wait:.1f} requests"
+
+
 def was_read(x, y, wide):
     """The part of a request that comes from the cache."""
     return [box(x, y, wide, 20, BLUE, opacity) for opacity in (charts.FILL, 0)]
 
 
-def paid_back(old, new):
-    """What the next requests cost with a clearing and without: where the lines cross."""
-    kept = program.estimate_tokens(new[: program.first_unseen(new)])
-    freed = program.estimate_tokens(old) - program.estimate_tokens(new)
-    anew = (stub.CACHE_WRITE - stub.CACHE_READ) * kept
-    wait = anew / (stub.CACHE_READ * freed)
-    last, each = round(2 * wait), stub.CACHE_READ * (kept + freed)
-    courses = {  # the price at once, the price of each request, and how it is drawn
-        "not cleared": (0, each, TEXT, "2 3"),
-        "cleared": (anew, stub.CACHE_READ * kept, BLUE, ""),
-    }
-
-    def at(request, price):
-        across = charts.between(70, 580, request / last)
-        return across, charts.between(charts.BOTTOM, 40, price / (last * each))
-
-    body = [text(8, 20, "price of these requests together, in tokens of input")]
-    body += [charts.rule(at(0, price)[1], f"{price:,.0f}") for price in (0, anew)]
-    body += [charts.tick(at(n, 0)[0], str(n)) for n in (0, round(wait), last)]
-    for name, (once, more, color, dashes) in courses.items():
-        x, y = at(last, once + last * more)
-        body.append(line([at(0, once), (x, y)], color, 2, dashes))
-        body.append(text(x + 8, y + 4, name, "start", color))
-    x, y = at(wait, wait * each)
-    body += [line([(x, y), (x, charts.BOTTOM)], TEXT, 1, "4 3"), circle((x, y), BLUE)]
-    told = [f"{freed:,} tokens cleared, {kept:,} written anew"]
-    told.append(f"paid back after {wait:.1f} requests")
-    body.append(text(x + 10, charts.BOTTOM - 12, told[-1]))
-    x, y = charts.RIGHT, at(0, anew)[1] - 6
-    body.append(text(x, y, "what stays is written anew", "end"))
-    body.append(text(70, charts.BOTTOM + 40, "requests after the clearing"))
-    title = "What the next requests cost, with a clearing and without"
-    return charts.picture(title, body, told, charts.BOTTOM + 52)
-
-
 def thresholds():
     """When what happens, on one line from an empty context to a full window."""
     limits = costs.limits({})
-    window, most, clear = (limits[k] for k in ("window", "threshold", "clear_above"))
+    window, most, clear = limits.window, limits.threshold, limits.clear_above
     cold = int(most * program.CLEAR_COLD)
     marks = {
         window: "the API refuses more (the window)",
@@ -445,8 +430,9 @@ def thresholds():
 def limits_of_parts(agent):
     """What limits each part of the list that a compaction leaves, in words."""
     each, most = program.MAX_RESTORE_TOKENS_PER_FILE, program.MAX_WORDS
-    asked = min(agent.limits.threshold, 4 * agent.limits.max_output) // 8
-    room = round((agent.limits.threshold - program.fixed_tokens(agent)) / 2, -3)
+    limits = costs.limits({})
+    asked = min(limits.threshold, 4 * limits.max_output) // 8
+    room = round((limits.threshold - program.fixed_tokens(agent)) / 2, -3)
     return {
         "your words": f"{most:,} tokens, or T/8",
         "summary": f"{asked:,} tokens asked for",
@@ -459,49 +445,49 @@ def limits_of_parts(agent):
 # ---- all of them ----
 
 
-def pictures():
-    """All pictures by name."""
-    figures = json.loads(FIGURES.read_text())
-    measured = figures["policies"].items()
+def of_figures(figures):
+    """The pictures of what was measured, by name."""
     prices = [
-        charts.Cost(name, cost, kept, costs.color(name))
-        for name, (cost, kept) in measured
+        charts.Cost(name.replace("CONTEXT_", ""), cost, kept, costs.color(name))
+        for name, (cost, kept) in figures["policies"].items()
     ]
-    courses = {n: charts.Course(*one) for n, one in figures["session"].items()}
-    drawn = {
+    session = figures["session"]
+    courses = {name: charts.Course(*one) for name, one in session["rules"].items()}
+    return {
         "tokens": tokens_by_kind(figures),
-        "first": charts.cost_and_sight(courses),
+        "first": charts.cost_and_sight(courses, session["before"]),
         "session": charts.three_ways(courses),
         "policies": charts.two_bars(prices),
-        "doors": doors(),
-        "thresholds": thresholds(),
     }
+
+
+def pictures():
+    """All pictures by name."""
+    drawn = of_figures(json.loads(FIGURES.read_text())) | {"thresholds": thresholds()}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
-        made = layers()
-        drawn |= {name: before_after(name, *both) for name, both in made.items()}
-        begins = made["micro_compact"][0][:9]
-        drawn |= {"cut": cuts(begins, 5), "thinking": chained(begins, 5)}
-        left = made["auto_compact"][1]
+        (new, budget), (old, cleared), left = layers()
+        name = "tool_result_budget"
+        drawn[name] = before_after(name, new, budget)
+        name = "micro_compact"
+        drawn[name] = before_after(name, old, cleared, ", with lower limits")
+        drawn |= {"cut": cuts(old[:9], 5), "thinking": chained(old[:9], 5)}
         drawn["remains"] = what_remains(left, limits_of_parts(begun()))
         drawn["transcript"] = transcript()
         drawn["life"] = life()
-        old, new, sent = around_a_clearing()
-        drawn["requests"] = requests(sent, len(old) // 2 - 1)
-        drawn["paid_back"] = paid_back(old, new)
+        first, sent = around_a_clearing()
+        drawn["requests"] = requests(sent, first)
     return drawn
 
 
 def main(argv=None):
     """Make the pictures; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--measure", nargs="+", type=Path, metavar="SESSION")
-    parser.add_argument("--gaps", type=Path, metavar="FILE")
-    options = parser.parse_args(argv)
-    if options.measure:
-        figures = measure(options.measure, options.gaps)
-        FIGURES.write_text(json.dumps(figures) + "\n")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    files = parser.parse_args(argv).files
+    if files:
+        FIGURES.write_text(json.dumps(measure(files)) + "\n")
     for name, svg in pictures().items():
         (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
     return 0

@@ -2,7 +2,8 @@
 
 The tutorials' rules, and those of other agents by their sources and documents as of
 READ_IN, in a few lines each, for a window of 200,000 tokens, which are counted as they
-are priced. What a summary costs they tell the meter (see prices.py).
+are priced. All have the same prompt cache. A summary is either asked for at the end of
+the conversation, which the cache has, or by a request of its own (see prices.py).
 """
 
 from collections.abc import Callable
@@ -14,13 +15,13 @@ READ_IN = "November 2026"
 WINDOW = 200_000
 FIXED = 3_500  # tokens of the system prompt and the tools in every request
 SUMMARY = 2_500  # tokens of a summary
+FRAME = 170  # characters of JSON around each text: the mean of the recorded sessions
 
 
 class Policy(NamedTuple):
     """A rule, and how its requests are sent."""
 
     rule: Callable[[list[Message], Any], list[Message]]
-    cached: bool = True
     lasting: bool = True  # the next request begins with what this one sent
 
 
@@ -44,6 +45,11 @@ def total(history: list[Message]) -> float:
 def characters(history: list[Message]) -> int:
     """Characters of all that is said, called and returned."""
     return sum(len(b.text) for m in history for b in m.blocks)
+
+
+def as_json(history: list[Message]) -> int:
+    """Characters of the history as JSON, which the tutorials count."""
+    return characters(history) + FRAME * sum(len(m.blocks) for m in history)
 
 
 def is_result(message: Message) -> bool:
@@ -109,7 +115,9 @@ def cleared(history: list[Message], old: list, meter: Any, text: str) -> list[Me
     return rewritten(history, {at: text.format(block.name) for at, block in old})
 
 
-# ---- the tutorials ----
+# ---- the tutorials, as their pages have them ----
+
+V5_CLEARS = {"bash", "read_file", "write_file", "edit_file", "glob", "grep"}
 
 
 def nothing(history: list[Message], meter: Any) -> list[Message]:
@@ -121,7 +129,7 @@ def s06(history: list[Message], meter: Any) -> list[Message]:
     """Old results at every turn, those not yet seen too; a summary at 50,000."""
     old = [r for r in results(history)[:-3] if len(r[1].text) > 100]
     history = cleared(history, old, meter, "[Previous: used {}]")
-    if characters(history) / 4 <= 50_000:
+    if as_json(history) / 4 <= 50_000:
         return history
     first_characters_only(history, meter)
     return [summary(), note("Understood. Continuing.", "assistant")]
@@ -133,7 +141,7 @@ def s08(history: list[Message], meter: Any) -> list[Message]:
     old = [r for r in results(history)[:-3] if len(r[1].text) > 120]
     text = "[Earlier tool result compacted. Re-run if needed.]"
     history = cleared(history, old, meter, text)
-    if characters(history) <= 50_000:
+    if as_json(history) <= 50_000:
         return history
     first_characters_only(history, meter)
     return [summary()]
@@ -141,7 +149,7 @@ def s08(history: list[Message], meter: Any) -> list[Message]:
 
 def first_characters_only(history: list[Message], meter: Any) -> None:
     """A summary of the first 80,000 characters, by a request of its own."""
-    meter.summarise(min(total(history) - FIXED, 25_800) + 300, meter.write)
+    meter.summarise(min(total(history) - FIXED, 25_800) + 300)
 
 
 def snip(history: list[Message], most: int) -> list[Message]:
@@ -156,16 +164,20 @@ def snip(history: list[Message], most: int) -> list[Message]:
 
 
 def v5(history: list[Message], meter: Any) -> list[Message]:
-    """Long old results when they come to 20,000; near the window's end a summary."""
-    old = [r for r in results(history)[:-3] if r[1].tokens > 1_000]
-    if sum(block.tokens for _, block in old) >= 20_000:
+    """Long old results when they come to 20,000; near the window's end a summary.
+
+    It counts four characters as a token.
+    """
+    found = [r for r in results(history) if r[1].name in V5_CLEARS]
+    old = [r for r in found[:-3] if len(r[1].text) > 4_000]
+    if sum(len(block.text) for _, block in old) >= 80_000:
         text = "[Old tool result content cleared]"
         history = cleared(history, old, meter, text)
-    if total(history) <= 170_616:
+    if as_json(history) / 4 <= 170_616:
         return history
-    meter.summarise_live([*history, ASKED])
+    meter.summarise(total(history))
     reads = [b for _, b in results(history) if b.name == "read_file"]
-    files = list({b.path: b.whole[:15_500] for b in reversed(reads)}.values())[:5]
+    files = list({b.path: b.whole[:20_000] for b in reversed(reads)}.values())[:5]
     return [summary(*files)]
 
 
@@ -264,8 +276,7 @@ def clear_tool_uses(history: list[Message], meter: Any) -> list[Message]:
 
 TUTORIALS = {
     "nothing": Policy(nothing),
-    "s06": Policy(s06, cached=False),
-    "s06 cached": Policy(s06),
+    "s06": Policy(s06),
     "s08": Policy(s08),
     "v5": Policy(v5),
 }

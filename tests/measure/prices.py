@@ -38,11 +38,16 @@ class Meter:
         self.read, self.write = read, CACHE_WRITE if cached else 1
         self.now = float("-inf")  # seconds, of the last request
         self.cost, self.summaries, self.clearings = 0.0, 0, 0
+        self.refreshes = 0  # how often a request was sent again to keep the cache warm
         self.previews = 0  # how often results went to disk that were too large to show
         self.contexts: list[float] = []
+        self.spent: list[float] = []  # the cost so far, after each reply
         self.steps: list[list[int]] = []  # context, clearings, summaries so far
         self.edits: list[float] = []
         self.names: list[float] = []
+        self.gone: list[str] = []  # lines that the last reply needed, out of sight
+        self.lost = 0  # how many of these there were in all
+        self.lookups: list[tuple[bool, float]] = []  # see `ours.look_up`
         self.sent: list[Sent] = []
         self.written: set[int] = set()
         self.standing: Counter[str] = Counter()
@@ -102,12 +107,22 @@ class Meter:
         size = self.send(history, self.session.measured[at].tokens)
         self.contexts.append(size)
         self.steps.append([round(size / 100) * 100, self.clearings, self.summaries])
+        self.spent.append(self.cost)
         new = [text for text in self.standing if text not in self.session.texts]
-        for shares, needed in zip((self.edits, self.names), self.session.needs[at]):
-            if needed:
-                kept = sum(self.stands(needle, new) for needle in needed)
-                shares.append(kept / len(needed))
+        lines, named = self.session.needs[at]
+        self.gone = [line for line in lines if not self.stands(line, new)]
+        if lines:
+            self.edits.append(1 - len(self.gone) / len(lines))
+        if named:
+            kept = sum(self.stands(name, new) for name in named)
+            self.names.append(kept / len(named))
         return size
+
+    def refresh(self, now: float) -> None:
+        """Send the last request again for no reply, so that the cache stays warm."""
+        self.cost += self.read * self.sent[-1].tokens
+        self.refreshes += 1
+        self.now = now
 
     def stands(self, needle: str, new: list[str]) -> bool:
         """Whether it is in the request, in a recorded text or in a `new` one."""
@@ -115,10 +130,10 @@ class Meter:
         found = any(block.text in self.standing for _, block in recorded)
         return found or any(needle in text for text in new)
 
-    def summarise(self, size: float, price: float = 1, calls: int = 1) -> None:
-        """Price summaries by requests of their own."""
+    def summarise(self, size: float, calls: int = 1) -> None:
+        """Price summaries by requests of their own, for which there is no cache."""
         self.summaries += 1
-        self.cost += calls * (price * size + OUTPUT * SUMMARY)
+        self.cost += calls * (size + OUTPUT * SUMMARY)
 
     def summarise_live(self, history: list[Message]) -> float:
         """Price a summary by the conversation and one message more."""
@@ -126,9 +141,11 @@ class Meter:
         return self.send(history, SUMMARY)
 
 
-def replay(session: Session, policy: Policy, read: float = CACHE_READ) -> Meter:
+def replay(
+    session: Session, policy: Policy, read: float = CACHE_READ, cached: bool = True
+) -> Meter:
     """The meter after a session under a rule, at this price of reading the cache."""
-    meter = Meter(session, policy.cached, read)
+    meter = Meter(session, cached, read)
     history: list[Message] = []
     for at, recorded in enumerate(session.measured):
         if recorded.role == "assistant":

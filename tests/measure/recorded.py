@@ -142,9 +142,10 @@ def whole_replies(recorded: list[dict]) -> list[dict]:
     messages: list[dict] = []
     reply = None
     for message in recorded:
+        again = reply and message["id"] and message["id"] == reply["id"]
         if message["role"] == "user":
             messages.append(message)
-        elif reply and (reply is messages[-1] or message["id"] == reply["id"] != None):
+        elif reply and (again or reply is messages[-1]):
             reply["content"] += message["content"]
             reply["id"] = message["id"]
         else:
@@ -301,8 +302,8 @@ class Session:
     own if it is a reply; all the same where no reply has a time.
     """
 
-    def __init__(self, messages: list[dict]) -> None:
-        self.messages = messages
+    def __init__(self, messages: list[dict], name: str = "") -> None:
+        self.messages, self.name = messages, name
         asked = [m["time"] for m in messages if "time" in m]
         self.timed, start = bool(asked), min(asked, default=0.0)
         self.times = [*accumulate((m.get("time", start) for m in messages), max)]

@@ -441,7 +441,7 @@ class Chain:
                 self.context.update(unmarked(encoded([role, block])))
             return True
         given = block[SIGNED_IN[block["type"]]]
-        _, previous, number = (given.split(".") + ["", ""])[:3]
+        _, previous, number = [*given.split("."), "", ""][:3]
         valid = given == self.signature(block, self.previous or previous, number)
         self.previous = short_hash(given)
         return valid
@@ -469,6 +469,8 @@ def short_hash(text):
 class StubClient:
     """Stands in for `anthropic.Anthropic` wherever a client is an argument.
 
+    `replies` are queued, one for each request. `always` is what a request gets for
+    which none is left; without it such a request raises EmptyQueue.
     `bodies` holds the arguments of every request. `requests` has them shorter: without
     the cache markers in the messages, and a text that stands alone as a string.
     `refused` holds the errors of those that were invalid, `too_long` of those longer
@@ -476,8 +478,10 @@ class StubClient:
     refused takes no reply from the queue.
     """
 
-    def __init__(self, *replies, window=200_000, max_output=64_000, adaptive=True):
-        self.queue = deque(replies)
+    def __init__(
+        self, *replies, window=200_000, max_output=64_000, adaptive=True, always=None
+    ):
+        self.queue, self.always = deque(replies), always
         self.window, self.max_output, self.adaptive = window, max_output, adaptive
         self.bodies, self.requests, self.refused, self.too_long = [], [], [], []
         self.info: Any = None  # replaces `model_info`, see wire.py
@@ -524,10 +528,10 @@ class StubClient:
             errors = self.too_long if isinstance(error, TooLong) else self.refused
             errors.append(str(error))
             raise
-        if not self.queue:
+        given = self.queue.popleft() if self.queue else self.always
+        if given is None:
             last = str(request["messages"][-1])[:500]
             raise EmptyQueue(f"no reply for request {len(self.requests)}: {last}")
-        given = self.queue.popleft()
         given = given(request) if callable(given) else given
         if isinstance(given, BaseException):
             raise given

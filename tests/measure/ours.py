@@ -1,0 +1,225 @@
+"""agent.py itself between recorded replies and recorded results.
+
+Its loop asks a client that hands out the recorded replies, its tools hand out the
+recorded results, and its clock is the session's. While the person thinks, the cache is
+kept warm as the terminal does it. At the end the lines that an edit needed and that
+were out of sight are looked up in the transcript, by the program's own `grep`.
+"""
+
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from unittest import mock
+
+from policies import SUMMARY
+from prices import Meter
+from recorded import Measured, Message, Session, tokens
+from stub import CACHE_READ, Stream
+
+import agent as program
+
+REFRESH = 270  # seconds after a request at which the idle program sends it again
+MOST_LOOKUPS = 100  # in a session, evenly spread: each starts three processes
+
+# ---- what is known here of the fields of agent.py's Agent and Limits ----
+
+
+def agent_with(client: Any, tools: Any, emit: Any, limits: program.Limits) -> Any:
+    """An agent within these limits that asks nobody."""
+    world = {"client": client, "tools": tools, "emit": emit}
+    return program.Agent(limits=limits, approve=lambda *_: None, **world)
+
+
+def refreshes(limits: program.Limits) -> int:
+    """How often the last request is sent again in one pause, at most."""
+    return getattr(limits, "keep_warm", 2)
+
+
+# ---- the client and the tools ----
+
+
+class TurnOver(BaseException):
+    """What comes next was typed: it ends a turn, and no `except Exception` stops it."""
+
+
+class Lost(NamedTuple):
+    """A line that an edit needed and that was out of sight."""
+
+    line: str
+    held: int  # bytes of the transcript at that time
+
+
+class Recording:
+    """A client that hands out the recorded replies, and their results as tools do."""
+
+    def __init__(self, session: Session, meter: Meter, limits: program.Limits) -> None:
+        self.session, self.meter, self.limits = session, meter, limits
+        self.messages = SimpleNamespace(stream=lambda **sent: Stream(self, sent))
+        self.next = 0  # the index of the message that comes next
+        self.results: dict[str, deque[dict]] = defaultdict(deque)
+        self.measured = Measured()
+        self.known: dict[int, tuple[Any, Message]] = {}
+        self.lost: list[Lost] = []
+        self.agent = agent_with(self, self.tools(), self.listen, limits)
+
+    def coming(self) -> int:
+        """The index of the message that comes next, of the last one at the end."""
+        return min(self.next, len(self.session.messages) - 1)
+
+    def clock(self) -> float:
+        """The time in seconds: of the recorded request that comes next."""
+        return self.session.times[self.coming()]
+
+    def typed(self) -> Iterator[str]:
+        """What the person typed, up to the end of the recording."""
+        while self.next < len(self.session.messages):
+            content = self.session.messages[self.next]["content"]
+            self.next += 1
+            if type(content) is str:
+                self.keep_warm(self.clock())
+                yield content
+        self.keep_warm(float("inf"))  # the person never comes back
+
+    def keep_warm(self, until: float) -> None:
+        """Send the last request again while nobody types, where that is worth it.
+
+        Without recorded times nothing is known of pauses, and the cache stays alive.
+        """
+        least = self.limits.min_savings
+        if not self.session.timed or not self.meter.contexts:
+            return
+        if self.meter.sent[-1].tokens <= least:
+            return
+        for _ in range(refreshes(self.limits)):
+            if self.meter.now + REFRESH >= until:
+                return
+            self.meter.refresh(self.meter.now + REFRESH)
+            self.agent.last_request = self.meter.now
+
+    def answer(self, request: dict) -> dict:
+        """The next recorded reply, or a summary; TurnOver if none comes next."""
+        history = self.history(request["messages"])
+        self.meter.wait(self.coming())
+        if wants_summary(request["messages"][-1]):
+            size = self.meter.summarise_live(history)
+            text = "word " * int(SUMMARY * 3.1 / 5)
+            text = f"<analysis></analysis><summary>{text}</summary>"
+            return finished([{"type": "text", "text": text}], size, SUMMARY)
+        at, recorded = self.next, self.session.messages
+        if at == len(recorded) or recorded[at]["role"] != "assistant":
+            raise TurnOver
+        reply = recorded[at]["content"]
+        calls = [part for part in reply if part["type"] == "tool_use"]
+        self.next += 2 if calls else 1
+        for call, result in zip(calls, recorded[at + 1]["content"] if calls else ()):
+            self.results[call["name"]].append(result)
+        size = self.meter.reply(history, at)
+        held = self.agent.transcript.stat().st_size
+        self.lost += [Lost(line, held) for line in self.meter.gone]
+        return finished(reply, size, self.session.measured[at].tokens)
+
+    def history(self, messages: list[dict]) -> list[Message]:
+        """The messages as they are measured; those of the last request are known."""
+        known = {}
+        for sent in messages:
+            content = sent["content"]
+            before = self.known.get(id(content))
+            known[id(content)] = before or (content, self.measured.message(sent))
+        self.known = known
+        return [known[id(sent["content"])][1] for sent in messages]
+
+    def tools(self) -> dict[str, Any]:
+        """A tool for each name in the recording, which returns the next result."""
+        sent = [m["content"] for m in self.session.messages if m["role"] == "assistant"]
+        called = {p["name"] for parts in sent for p in parts if p["type"] == "tool_use"}
+        anything = {"description": "Recorded.", "input_schema": {"type": "object"}}
+        return {
+            name: program.Tool({"name": name, **anything}, partial(self.result, name))
+            for name in sorted(called)
+        }
+
+    def result(self, name: str, agent: Any, /, **_: Any) -> str:
+        """What the tool of this name returned, or how it failed, when recorded."""
+        result = self.results[name].popleft()
+        if result.get("is_error"):
+            raise program.ToolError(result["content"])
+        return result["content"]
+
+    def listen(self, style: str, text: str) -> None:
+        """Count what layer 1 says that it has cleared, or saved before it was seen."""
+        if style == "layer":
+            self.meter.clearings += text.startswith("[micro_compact]")
+            self.meter.previews += text.startswith("[tool_result_budget]")
+
+
+def finished(content: list[dict], size: float, output: float) -> dict:
+    """A reply as the API gives it."""
+    calls = any(part["type"] == "tool_use" for part in content)
+    return {
+        "content": content,
+        "stop_reason": "tool_use" if calls else "end_turn",
+        "usage": {"input_tokens": int(size), "output_tokens": int(output)},
+    }
+
+
+def wants_summary(message: dict) -> bool:
+    """Whether the loop asks for a summary."""
+    first, *_ = message["content"]
+    return first.get("text", "")[:30] == program.SUMMARY_PROMPT[:30]
+
+
+# ---- a whole session ----
+
+
+def drive(session: Session, limits: program.Limits, read: float = CACHE_READ) -> Meter:
+    """The meter after a session of agent.py's own within these limits."""
+    meter = Meter(session, read=read)
+    recording = Recording(session, meter, limits)
+    clock = SimpleNamespace(**vars(time) | {"time": recording.clock})
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        stack.callback(os.chdir, Path.cwd())
+        os.chdir(folder)
+        stack.enter_context(mock.patch.object(program, "time", clock))
+        for text in recording.typed():
+            try:
+                program.take_turn(recording.agent, text)
+            except TurnOver:
+                continue
+            except program.AgentError as error:  # go on with what was typed next
+                print(f"A turn of ours is left out: {error}", file=sys.stderr)
+        meter.lost = len(recording.lost)
+        meter.lookups = [*look_up(recording.agent, recording.lost)]
+    return meter
+
+
+def look_up(agent: Any, lost: list[Lost]) -> Iterator[tuple[bool, float]]:
+    """Whether one call of `grep` shows a line again, and the tokens of its answer.
+
+    The last line comes first, since the transcript is cut to what it held then.
+    """
+    step = max(1, -(-len(lost) // MOST_LOOKUPS))  # rounded up
+    for line, held in reversed(lost[::step]):
+        os.truncate(agent.transcript, held)
+        word = rarest_word(line, agent.transcript.read_text("utf-8"))
+        try:
+            answer = program.grep(agent, word, str(program.TRANSCRIPT_DIR))
+        except program.ToolError as error:
+            answer = str(error)
+        as_json = json.dumps(line, ensure_ascii=False)[1:-1]
+        yield as_json in answer, tokens(answer)
+
+
+def rarest_word(line: str, text: str) -> str:
+    """The word of a line that stands least often in a text: by it one would look."""
+    words = re.findall(r"\w{4,}", line) or re.findall(r"\w+", line)
+    return min(words, key=text.count)
