@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["anthropic>=2.12,<3", "python-dotenv>=1.2,<2"]
+# dependencies = ["anthropic>=2.5,<3", "python-dotenv>=0.10,<2"]
 # ///
 """A coding agent in one file that forgets on purpose, and so can work without end.
 
@@ -1170,7 +1170,7 @@ def meaning(agent: Agent, error: Any) -> AgentError:
     status, text = getattr(error, "status_code", None), fault(agent, error)
     code, whole = getattr(error, "error_code", None), f"{status} {error}"
     is_long = status in MAY_BE_LONG and bool(re.search(TOO_LONG, whole))
-    if code == TOO_LARGE or is_long and code is None:
+    if code == TOO_LARGE or (is_long and code is None):
         agent.emit("layer", f"[refused] {text}")
         return PromptTooLong(text, window_in(agent, whole))
     hinted = f"{text} {HINTS.get(status, '')}".strip()
