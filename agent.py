@@ -86,11 +86,19 @@ MAX_SKILLS = 50  # that outlive a compaction, if there is room
 TRANSCRIPT_DIR = Path(".transcripts")
 # A small window cannot hold that much. There T / 3 stands for MAX_RESULTS, and so on:
 # about the share of T that each number is in a window of 200,000.
-SHARES = {"max_results": 3, "max_page": 5, "min_savings": 8, "max_words": 8}
-SHARES |= {"max_rules": 8, "keep_tokens": 16}
+SHARES = {
+    "max_results": 3,
+    "max_page": 5,
+    "min_savings": 8,
+    "max_words": 8,
+    "max_rules": 8,
+    "keep_tokens": 16,
+}
 # what can be set by the shell or .env
-NUMBERS = ("CONTEXT_WINDOW", "MAX_OUTPUT", "THRESHOLD", "CLEAR_ABOVE", "KEEP_RECENT")
-NUMBERS += ("KEEP_TOKENS", "MIN_SAVINGS", "MAX_MESSAGES", "KEEP_WARM")
+NUMBERS = (
+    *("CONTEXT_WINDOW", "MAX_OUTPUT", "THRESHOLD", "CLEAR_ABOVE", "KEEP_RECENT"),
+    *("KEEP_TOKENS", "MIN_SAVINGS", "MAX_MESSAGES", "KEEP_WARM"),
+)
 
 
 # ---- the state: one conversation, one exchange, one reply, and what can go wrong ----
@@ -539,7 +547,9 @@ def enough_is_new(agent: Agent) -> bool:
     return bool(new) and estimate_tokens(new) >= agent.limits.min_savings
 
 
-def auto_compact_threshold(context_window=200_000, max_output=MAX_OUTPUT) -> int:
+def auto_compact_threshold(
+    context_window: int = 200_000, max_output: int = MAX_OUTPUT
+) -> int:
     """Tokens above which layer 2 summarises: v5's formula, half of a small window."""
     reserve = min(max_output, 20_000) + 13_000
     return max(context_window - reserve, context_window // 2)
@@ -664,7 +674,8 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
     From the shortest to the longest, each may have an equal part of what is left. Where
     not even the beginnings fit, the first stays, and then the newest.
     """
-    chosen, room = [], max_tokens
+    chosen: list[int] = []
+    room = max_tokens
     for at in [*range(len(words))[:1], *reversed(range(1, len(words)))]:
         room -= min(tokens_in(typed(words[at])), SHORTEST)
         if room < 0:
@@ -692,9 +703,11 @@ def still_needed(messages: list[Message]) -> list[Exchange]:
     return [exchange for calls in newest for exchange in calls]
 
 
-def restore_recent_files(agent: Agent, needed: list, max_tokens: int) -> list[Exchange]:
+def restore_recent_files(
+    agent: Agent, needed: list[Exchange], max_tokens: int
+) -> list[Exchange]:
     """As many of these as fit, with what they return now: files as they are (v5)."""
-    restored = []
+    restored: list[Exchange] = []
     for exchange in needed:
         room = min(max_tokens - tokens_in(exchange.call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # else not even its beginning would fit
@@ -838,7 +851,7 @@ def pair_safe(messages: list[Message], cut: int) -> int:
 
 def with_results(message: Message, texts: dict[str, str]) -> Message:
     """A message with these texts as its results, by the ids of their calls."""
-    content = []
+    content: list[Message] = []
     for block in message["content"]:
         text = texts.get(block.get("tool_use_id", ""))
         content.append({**block, "content": text} if text else block)
@@ -1051,7 +1064,9 @@ def resume(agent: Agent, which: str) -> None:
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[Message]]]:
     """The transcripts of this folder that no newer one holds whole, newest first."""
-    held = set()  # by newer ones: a file, and how many bytes of it
+    held: set[tuple[Path, int]] = (
+        set()
+    )  # by newer ones: a file, and how many bytes of it
     paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
     for path in sorted(paths, key=lambda path: path.lstat().st_mtime, reverse=True):
         try:
@@ -1111,16 +1126,22 @@ PROBE_SECONDS = 5  # for the models endpoint, which is never needed
 MAX_NUDGES = 9  # ten parts of a long answer, or three more tries at an empty one
 STREAMED = ("text", "thinking")  # events of the SDK, what they hold, and our styles
 # what must not be blank in a block, or the API does not take it back
-FILLED = {"text": "text", "tool_use": "name", "thinking": "signature"}
-FILLED |= {"redacted_thinking": "data"}
+FILLED = {
+    "text": "text",
+    "tool_use": "name",
+    "thinking": "signature",
+    "redacted_thinking": "data",
+}
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 TOO_LARGE = "request_body_too_large_after_decoding"  # the SDK's code for it
 MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: said in the stream
 # how providers say that a conversation is too long, in any part of their answer
-TOO_LONG = r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
-TOO_LONG += r"|exceeds max length|longer than the max|range of input length"
-TOO_LONG += r"|too many tokens|input tokens exceed|prompt length|`inputs`"
-TOO_LONG += r"|(input|prompt) token count|model token limit|max_seq_len"
+TOO_LONG = (
+    r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
+    r"|exceeds max length|longer than the max|range of input length"
+    r"|too many tokens|input tokens exceed|prompt length|`inputs`"
+    r"|(input|prompt) token count|model token limit|max_seq_len"
+)
 # what a refusal without a code names that no shorter conversation would change
 ACCOUNT = (
     r"(?i)credit|billing|quota|usage limit|organization|api[ _]key|model (id|name)"
@@ -1273,8 +1294,9 @@ def stream_reply(
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
             elif event.type == "input_json":
-                given, written = event.snapshot, written + len(event.partial_json)
+                given: Any = event.snapshot
                 path = given.get("path") if isinstance(given, dict) else None
+                written += len(event.partial_json)
                 what = f"writing {path or 'a call'}, {written:,} characters"
                 agent.emit("wait", what)
             elif event.type == "content_block_start":
@@ -1319,7 +1341,7 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     sent = [note(m["content"]) if is_typed(m) else m for m in messages]
     *before, last = sent[-1]["content"]
     sent[-1] = {**sent[-1], "content": [*before, {**last, **marker}]}
-    request = {
+    request: dict[str, Any] = {
         "model": agent.model,
         "max_tokens": agent.limits.max_output,
         "system": [{"type": "text", "text": "\n\n".join(system), **marker}],
@@ -1467,8 +1489,8 @@ def tool(handler: Callable[..., Any] | None = None, **known: Any) -> Any:
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     told = {"name": name, "description": inspect.getdoc(handler) or name}
-    shows = {"shows": next(iter(properties), "")}
-    TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **shows | known)
+    known = {"shows": next(iter(properties), ""), **known}
+    TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **known)
     if TOOLS[name].clears:
         COMPACTABLE_TOOLS.add(name)
     return handler
@@ -1502,7 +1524,9 @@ def run_tools(agent: Agent, calls: list[Message]) -> None:
         answer_calls(agent, calls, results, INTERRUPTED)
 
 
-def answer_calls(agent: Agent, calls: list[Message], results: list, why: str) -> None:
+def answer_calls(
+    agent: Agent, calls: list[Message], results: list[Message], why: str
+) -> None:
     """Commit these results in one message, with `why` for each call that has none."""
     for call in calls[len(results) :]:
         results = [*results, tool_result(call, why, is_error=True)]
@@ -1622,19 +1646,21 @@ def run(
 def signals_held() -> Iterator[None]:
     """Let Ctrl-C and what ends the program wait until the end of the block."""
     came: list[int] = []
-    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+    numbers = [signal.SIGHUP, signal.SIGTERM, signal.SIGINT]
     if threading.current_thread() is not threading.main_thread():
-        numbers = ()  # signals come to the main thread alone
+        numbers = []  # signals come to the main thread alone
     usual = {number: signal.getsignal(number) for number in numbers}
     try:
-        for number in filter(lambda number: callable(usual[number]), numbers):
-            signal.signal(number, lambda number, _: came.append(number))
+        for number in numbers:
+            if callable(usual[number]):
+                signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
         for number in numbers:
             signal.signal(number, usual[number])
-        for number in sorted(came, key=numbers.index):  # Ctrl-C is the last
-            signal.raise_signal(number)
+        for number in numbers:
+            if number in came:  # Ctrl-C is the last
+                signal.raise_signal(number)
 
 
 def read_while(
@@ -1661,7 +1687,12 @@ def start_session(argv: list[str], stdin: Any) -> Any:
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
     streams = {"stdin": stdin or subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-    options: dict = {"env": env, "start_new_session": True, "bufsize": 0, **streams}
+    options: dict[str, Any] = {
+        "env": env,
+        "start_new_session": True,
+        "bufsize": 0,
+        **streams,
+    }
     process: Any = subprocess.Popen(argv, stdout=subprocess.PIPE, **options)
     os.set_blocking(process.stdout.fileno(), False)
     return process
@@ -1682,7 +1713,7 @@ def clean(text: str) -> str:
     return re.sub(r"(?m)^.*\r", "", text)
 
 
-def kill_session(process: subprocess.Popen) -> None:
+def kill_session(process: Any) -> None:
     """End all process groups of a session, and wait for its leader."""
     for _ in range(2):  # again, for those that began meanwhile
         for group in process_groups(process.pid):
@@ -1695,7 +1726,7 @@ def process_groups(leader: int) -> set[int]:
     """The process groups of the session that this process leads or led."""
     linux, ps = os.path.isdir("/proc/self"), "ps -Ao pid="
     names = os.listdir("/proc") if linux else subprocess.getoutput(ps).split()
-    groups = set()
+    groups: set[int] = set()
     for pid in map(int, filter(str.isdigit, names)):
         with suppress(OSError):  # it has ended
             if os.getsid(pid) == leader:
@@ -1737,10 +1768,8 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
-    tokens, page = (
-        min(agent.limits.max_page, share - 50),
-        [],
-    )  # 50: for what follows the page
+    tokens = min(agent.limits.max_page, share - 50)  # 50: for what follows the page
+    page: list[str] = []
     room = 4 * tokens  # bytes
     for line in lines[first : first + most]:
         line = cut_text(line.removesuffix("\r"), tokens)
@@ -1825,7 +1854,8 @@ def glob(agent: Agent, pattern: str) -> str:
     names = {*files_in(top, time.monotonic() + SEARCH_SECONDS)}
     names |= {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
     wanted = [one.split("/") for one in alternatives(pattern.removeprefix(head))]
-    prefix, found = f"{top}/".removeprefix("./"), []
+    prefix = f"{top}/".removeprefix("./")
+    found: list[str] = []
     for name in sorted(names - {prefix}):
         below = name.removeprefix(prefix).rstrip("/").split("/")
         if name.startswith(prefix) and any(fits(below, parts) for parts in wanted):
@@ -1940,7 +1970,7 @@ def files_in(top: str, end: float) -> list[str]:
     output, status = run(["bash", "-c", LIST_FILES, top], end - time.monotonic())
     if status is None:
         raise ToolError(TOO_MUCH)
-    files = []
+    files: list[str] = []
     for name in {*output.split("\0")} - {"", "./"}:  # a submodule not yet there
         path = os.path.normpath(os.path.join(top, name))
         if os.path.islink(path):  # it may lead to a secret
@@ -2120,9 +2150,13 @@ ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a 
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
 # of the styles of events that have one; magenta can be read on light and dark
-COLORS = dict.fromkeys(["note", "thinking", "tool", "result", "warm"], DIM)
-COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
-COLORS |= {"layer": MAGENTA, "added": GREEN, "heard": BOLD}
+COLORS = {
+    **dict.fromkeys(["note", "thinking", "tool", "result", "warm"], DIM),
+    **dict.fromkeys(["error", "failed", "removed"], RED),
+    "layer": MAGENTA,
+    "added": GREEN,
+    "heard": BOLD,
+}
 # not printable, says Python, but people write it: joiners, a soft hyphen, spaces
 WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
 
@@ -2267,7 +2301,8 @@ def draw(terminal: Terminal) -> None:
 
 def live_rows(terminal: Terminal) -> list[str]:
     """What is waited for, with the end of what the model thinks, and what is typed."""
-    rows, seconds = [], time.monotonic() - terminal.since
+    rows: list[str] = []
+    seconds = time.monotonic() - terminal.since
     patience = WAIT_SHOWN if terminal.last in ("", "\n") else STALL_SHOWN
     if terminal.since and seconds >= patience:
         start, thought = f"{seconds:.0f} s: ", " ".join(terminal.thought.split())
