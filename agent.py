@@ -1622,13 +1622,7 @@ def run(
     try:
         with signals_held():  # none may come before there is what ends the command
             process = start_session(argv, stdin)
-        read = partial(read_while, process.stdout, output, report=report)
-        read(lambda: process.poll() is None, seconds)
-        status = process.returncode
-        if status is not None:  # wait for what it left, to end or to get away
-            read(lambda: process_groups(process.pid), SETTLE_SECONDS)
-            if process_groups(process.pid):
-                output += LEFT
+        status = read_to_end(process, output, seconds, report)
     except KeyboardInterrupt as stopped:
         stopped.args = (cut_text(clean(decoded(output)), MAX_KEPT),)
         raise
@@ -1636,10 +1630,23 @@ def run(
         if process:
             with signals_held():
                 kill_session(process)
-    read(lambda: False, 0)  # what is still in the pipe
+    output += process.stdout.read(MAX_BYTES) or b""  # what is still in the pipe
     if len(output) > MAX_BYTES:
         return decoded(output)[: 4 * MAX_KEPT], None  # at its end may be half a key
     return decoded(output), status
+
+
+def read_to_end(
+    process: Any, output: bytearray, seconds: float, report: Callable[[str], Any]
+) -> int | None:
+    """Add to `output` what a command writes; its status, None if it is to be killed."""
+    read = partial(read_while, process.stdout, output, report=report)
+    read(lambda: process.poll() is None, seconds)
+    if process.returncode is not None:  # wait for what it left, to end or to get away
+        read(lambda: process_groups(process.pid), SETTLE_SECONDS)
+        if process_groups(process.pid):
+            output += LEFT
+    return process.returncode
 
 
 @contextmanager
@@ -2506,11 +2513,7 @@ def run_command(agent: Agent, line: str) -> None:
         case "/context", "":
             agent.emit("plain", context_table(agent))
         case "/last", number if re.fullmatch("[0-9]{0,9}", number):
-            results = [e.result["content"] for e in exchanges(agent.messages)]
-            text = f"There are {len(results)} results of tools."
-            if 0 < int(number or 1) <= len(results):
-                text = results[-int(number or 1)]
-            agent.emit("long", text)
+            agent.emit("long", result_from_end(agent, int(number or 1)))
         case "/resume", "":
             list_conversations(agent)
         case "/resume", which:
@@ -2524,6 +2527,14 @@ def run_command(agent: Agent, line: str) -> None:
             raise EOFError
         case _:
             raise AgentError(f"There is no command {line}: /help lists them.")
+
+
+def result_from_end(agent: Agent, number: int) -> str:
+    """The last result of a tool, if it is 1, the one before if it is 2, and so on."""
+    results = [exchange.result["content"] for exchange in exchanges(agent.messages)]
+    if 0 < number <= len(results):
+        return results[-number]
+    return f"There are {len(results)} results of tools."
 
 
 def list_conversations(agent: Agent) -> None:
@@ -2770,19 +2781,24 @@ def play_demo(scene: int, terminal: Terminal) -> int:
     return demo.main(scene, terminal)
 
 
+def open_terminal(once: bool) -> Terminal:
+    """The terminal with its thread; `once`: it shows events alone, on stderr."""
+    out = sys.stderr if once else sys.stdout
+    live = out.isatty() and os.environ.get("TERM") != "dumb"
+    terminal = Terminal(out, not once, live and not os.environ.get("NO_COLOR"), live)
+    terminal.keyboard = sys.stdin.isatty() and not once
+    if live or terminal.keyboard:
+        threading.Thread(target=clock, args=(terminal,), daemon=True).start()
+    return terminal
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the program; returns its exit status."""
     options = arguments(argv)
     streams: Any = sys.stdin, sys.stdout, sys.stderr
     for stream in streams:
         stream.reconfigure(errors="replace")  # any text can be typed and shown
-    out = sys.stderr if options.p else sys.stdout
-    live = out.isatty() and os.environ.get("TERM") != "dumb"
-    colored = live and not os.environ.get("NO_COLOR")
-    terminal = Terminal(out, not options.p, colored, live)
-    terminal.keyboard = sys.stdin.isatty() and not options.p
-    if live or terminal.keyboard:
-        threading.Thread(target=clock, args=(terminal,), daemon=True).start()
+    terminal = open_terminal(options.p)
     handle_signals()
     if terminal.keyboard:
         handle_suspension(terminal)
