@@ -1618,7 +1618,8 @@ def run(
     `report` is told its newest line while it runs. At the end its session is killed;
     what it started with setsid has left that by then.
     """
-    process, output = None, bytearray()
+    output = bytearray()
+    process: Any = None
     try:
         with signals_held():  # none may come before there is what ends the command
             process = start_session(argv, stdin)
