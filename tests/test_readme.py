@@ -315,8 +315,8 @@ s06 costs {UNCACHED["s06"]:.2f} on these six in place of {COST["s06"]}, s08
 
 With a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
-that were {AGAIN[0]} lines. A single `grep` for the rarest word of a line shows
-{AGAIN[1]:.1%} of them, in an answer of {AGAIN[2]} tokens
+that were {AGAIN[0]} lines. A single `grep` for two neighbouring words of a line shows
+{AGAIN[1]:.0%} of them, in an answer of {AGAIN[2]} tokens
 
 without it {WARM["0"][0]:.2f} and R {WARM["0"][1]:.3f}, with two refreshes
 {WARM["2"][0]:.2f} and R {WARM["2"][1]:.3f}

@@ -303,8 +303,8 @@ N          names: the same of the names and paths in calls and final answers tha
 R          (E + N) / 2: how much of what was needed next was still in sight. What went
            to disk does not count, even if it is one read away from there
 again      of the lines that an edit must quote, and that were out of sight, the share
-           that one call of our grep shows in the transcript, asked for their rarest
-           word; of {MOST_LOOKUPS} in a session at most
+           that one call of our grep shows in the transcript, asked for the two words
+           of it, side by side, that are rarest; {MOST_LOOKUPS} in a session at most
 
 "nothing" forgets nothing, and is never refused here, though the window of all others is
 {WINDOW:,}. s06, s08 and v5 are the tutorials' rules. All have the same prompt cache,

@@ -210,16 +210,20 @@ def look_up(agent: Any, lost: list[Lost]) -> Iterator[tuple[bool, float]]:
     step = max(1, -(-len(lost) // MOST_LOOKUPS))  # rounded up
     for line, held in reversed(lost[::step]):
         os.truncate(agent.transcript, held)
-        word = rarest_word(line, agent.transcript.read_text("utf-8"))
+        words = rarest_words(line, agent.transcript.read_text("utf-8"))
         try:
-            answer = program.grep(agent, word, str(program.TRANSCRIPT_DIR))
+            answer = program.grep(agent, words, str(program.TRANSCRIPT_DIR))
         except program.ToolError as error:
             answer = str(error)
         as_json = json.dumps(line, ensure_ascii=False)[1:-1]
         yield as_json in answer, tokens(answer)
 
 
-def rarest_word(line: str, text: str) -> str:
-    """The word of a line that stands least often in a text: by it one would look."""
-    words = re.findall(r"\w{4,}", line) or re.findall(r"\w+", line)
-    return min(words, key=text.count)
+def rarest_words(line: str, text: str) -> str:
+    """Two neighbouring words of a line that stand least often in a text, as a pattern.
+
+    By these one would look for it; of a line of one word it is that word.
+    """
+    as_json = json.dumps(line, ensure_ascii=False)[1:-1]
+    pairs = re.findall(r"(?=(\b\w+\W+\w+\b))", as_json) or re.findall(r"\w+", as_json)
+    return re.escape(min(pairs, key=text.count))
