@@ -118,7 +118,7 @@ class Limits:
         if self.threshold < 0:
             self.threshold = auto_compact_threshold(self.window, self.max_output)
         if self.clear_above < 0:
-            self.clear_above = int(self.threshold * CLEAR_WARM)
+            self.clear_above = round(self.threshold * CLEAR_WARM)
         for name, share in SHARES.items():
             setattr(self, name, min(getattr(self, name), self.threshold // share))
 
