@@ -661,9 +661,10 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
     chosen.sort(key=lambda at: tokens_in(words[at]))
     fitting, room = dict[int, str](), max_tokens
     for place, at in enumerate(chosen):
-        share = room // (len(chosen) - place)
-        fitting[at] = cut_text(words[at], share - tokens_in(typed("")) - 1)
-        room -= tokens_in(typed(fitting[at]))
+        share, text = room // (len(chosen) - place), words[at]
+        if tokens_in(typed(text)) > share:
+            text = cut_text(text, share - tokens_in(typed("")) - 1)
+        fitting[at], room = text, room - tokens_in(typed(text))
     return [fitting[at] for at in sorted(fitting)]
 
 
