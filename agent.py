@@ -1382,6 +1382,8 @@ if test -n "$(files | head -c 1)"; then files; else
         -o -name __pycache__ -o -name build -o -name dist -o -name target \) -prune \
         -o -type f -print0
 fi"""
+# of each line as grep numbers it, where its first matches are
+FIRST_MATCHES = """"$@" | awk -F: -v most="$0" 'n[$1]++ < most { print $1 ":" $2 }'"""
 LEFT = b"\n(what it left in the background was ended)\n"
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
@@ -1840,10 +1842,13 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     output, status = run_on("\0".join(names), argv, end)
     if status is None:
         raise ToolError(TOO_MUCH)
-    lines = re.findall(r"(.*)\0(\d+):(.*?)\r?(?:\n|\Z)", output)
-    texts = shortened([text for _, _, text in lines], pattern, end)
-    found = [f"{name}:{n}:{text}" for (name, n, _), text in zip(lines, texts)]
-    return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"
+    # names, of which one may hold a newline, numbers, and lines; then what is left
+    parts = re.split(r"\0(\d+):(.*?)\r?(?=\n|\Z)", output)
+    texts = shortened(parts[2::3], pattern, end)
+    lines = zip(parts[::3], parts[1::3], texts)
+    found = "".join(f"{name}:{number}:{text}" for name, number, text in lines)
+    found = (found + parts[-1]).rstrip("\n")
+    return cut_text(found, MAX_KEPT) or "(no matches)"
 
 
 def matcher(pattern: str) -> list[str]:
@@ -1861,17 +1866,16 @@ def shortened(lines: list[str], pattern: str, end: float) -> list[str]:
     long = [line for line in lines if len(line) > 2 * AROUND][:MAX_LINES]
     if not long:
         return lines
-    data = [line.encode(errors="replace") + b"\n" for line in long]
-    starts = list(accumulate(map(len, data), initial=0))  # in bytes
-    inner = re.sub(r"\A(\.\*)+|(?<!\\)(\.\*)+\Z", "", pattern) or pattern
-    text = b"".join(data).decode()
-    output, _ = run_on(text, [*matcher(inner), "-ob"], end)
+    starts = list(accumulate((len(line.encode()) + 1 for line in long), initial=0))
+    inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern) or pattern
+    search = ["bash", "-c", FIRST_MATCHES, str(MAX_MATCHES), *matcher(inner), "-ob"]
+    output, _ = run_on("\n".join(long), search, end)
     places: dict[str, list[int]] = {line: [] for line in long}
-    for number, offset in re.findall(r"(?m)^(\d+):(\d+):", output):
+    for number, offset in re.findall(r"(?m)^(\d+):(\d+)$", output):
         at = int(number) - 1
-        if len(places[long[at]]) < MAX_MATCHES:
-            before = data[at][: int(offset) - starts[at]].decode(errors="ignore")
-            places[long[at]].append(len(before))
+        if len(places[long[at]]) < MAX_MATCHES:  # another line may be the same
+            before = long[at].encode()[: int(offset) - starts[at]]
+            places[long[at]].append(len(before.decode(errors="ignore")))
     return [
         around(line, places.get(line, [])) if len(line) > 2 * AROUND else line
         for line in lines
