@@ -104,15 +104,15 @@ def room_of(agent):
 @pytest.mark.parametrize(
     "own, window, threshold, expected",  # the model's own, the person's settings
     [
-        ((1_000_000, 128_000), "", "", (200_000, 16_384, 170_616)),
-        ((1_000_000, 128_000), "1000000", "", (1_000_000, 16_384, 970_616)),
-        ((200_000, 64_000), "900000", "", (200_000, 16_384, 170_616)),
-        ((200_000, 64_000), "60000", "", (60_000, 16_384, 30_616)),
+        ((1_000_000, 128_000), "", "", (200_000, 32_000, 167_000)),
+        ((1_000_000, 128_000), "1000000", "", (1_000_000, 32_000, 967_000)),
+        ((200_000, 64_000), "900000", "", (200_000, 32_000, 167_000)),
+        ((200_000, 64_000), "60000", "", (60_000, 20_000, 30_000)),
         ((200_000, 4_096), "", "", (200_000, 4_096, 182_904)),  # the model's maximum
         ((30_000, 64_000), "", "", (30_000, 10_000, 15_000)),  # a third, a half of it
-        ((200_000, 64_000), "", "50000", (200_000, 16_384, 50_000)),
-        ((200_000, 64_000), "", "199999", (200_000, 16_384, 183_616)),
-        ((), "", "", (200_000, 16_384, 170_616)),  # unknown
+        ((200_000, 64_000), "", "50000", (200_000, 32_000, 50_000)),
+        ((200_000, 64_000), "", "199999", (200_000, 32_000, 168_000)),
+        ((), "", "", (200_000, 32_000, 167_000)),  # unknown
     ],
 )
 def test_the_limits_are_the_models_own_within_the_settings(
@@ -125,13 +125,13 @@ def test_the_limits_are_the_models_own_within_the_settings(
 
 
 def test_the_threshold_is_that_of_v5_with_at_most_20000_for_the_reply():
-    assert program.auto_compact_threshold() == 200_000 - 16_384 - 13_000
-    assert program.auto_compact_threshold(200_000, 64_000) == 167_000
+    assert program.auto_compact_threshold(200_000, 16_384) == 200_000 - 16_384 - 13_000
+    assert program.auto_compact_threshold() == 200_000 - 20_000 - 13_000
 
 
 def test_under_a_small_threshold_each_limit_is_a_share_of_it():
     names = "max_results", "max_page", "max_words", "max_rules", "min_savings"
-    usual, small = (vars(program.Limits(threshold=t)) for t in (170_616, 40_000))
+    usual, small = (vars(program.Limits(threshold=t)) for t in (167_000, 40_000))
     assert [usual[n] for n in names] == [50_000, 12_500, 20_000, 8_000, 20_000]
     assert [small[n] for n in names] == [13_333, 8_000, 5_000, 5_000, 5_000]
     assert (usual["keep_tokens"], small["keep_tokens"]) == (10_000, 2_500)
@@ -347,7 +347,7 @@ def test_where_nobody_waits_it_ends_in_the_last_answer_cut_if_it_is_long(
 ):
     messages = history(needed(), said(answer))
     _, summary, calls, tail = rebuilt(*messages, threshold=20_000)
-    assert "All of them were answered" in summary and "go on" not in summary
+    assert program.DONE in summary and "go on" not in summary
     assert texts(*tail)[0].startswith("All done.") and tokens_in(tail) < 5_000
     assert len(calls) == 4 and not in_progress(tail)
 
@@ -377,7 +377,7 @@ def test_words_are_kept_letter_by_letter_over_several_compactions(long):
 
 
 @pytest.mark.parametrize(
-    "threshold, most, length", [(T, T // 8, 590), (170_616, 20_000, 3_990)]
+    "threshold, most, length", [(T, T // 8, 590), (167_000, 20_000, 3_990)]
 )
 def test_of_many_words_the_first_and_the_newest_stay_within_their_limit(
     rebuilt, threshold, most, length
@@ -405,7 +405,7 @@ def test_a_pasted_log_does_not_push_out_short_rules(rebuilt, length):
     assert [rule for rule in rules if rule not in words] == [] and len(words) == 23
 
 
-@pytest.mark.parametrize("threshold", [8_000, 170_616])
+@pytest.mark.parametrize("threshold", [8_000, 167_000])
 @pytest.mark.parametrize("more, is_whole", [(0, True), (1, False)])
 def test_the_request_in_progress_stays_whole_up_to_half_of_the_room(
     make, threshold, more, is_whole
@@ -504,7 +504,7 @@ def test_summary_rules_and_previews_are_quoted(rebuilt, make):
 # --- How much is kept ---
 
 
-@pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 170_616])
+@pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 167_000])
 @pytest.mark.parametrize("letter", ["w", "日", '"\n'])
 def test_what_a_compaction_leaves_is_half_of_the_room_at_most(
     make, skill, threshold, letter

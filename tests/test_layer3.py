@@ -364,12 +364,12 @@ def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(
     assert len(client.too_long) <= 2 and len(summaries(agent)) <= 8
 
 
-# in the window there is no room for a reply of 16,384 tokens, but for a shorter one
+# in the window there is no room for a reply of 32,000 tokens, but for a shorter one
 NO_ROOM = (
-    "This model's maximum context length is 16384 tokens and your request has 900 "
+    "This model's maximum context length is 32000 tokens and your request has 900 "
 )
-NO_ROOM += "input tokens (16384 > 16384 - 900)."
-OLDER = "input length and `max_tokens` exceed context limit: 900 + 16384 > 16384"
+NO_ROOM += "input tokens (32000 > 32000 - 900)."
+OLDER = "input length and `max_tokens` exceed context limit: 900 + 32000 > 32000"
 
 
 @pytest.mark.parametrize("text", [NO_ROOM, OLDER])
@@ -378,7 +378,7 @@ def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text)
     assert take_turn(agent, "Hi") == "Done."
     first, second = agent.client.requests
     assert first["messages"] == second["messages"]
-    assert second["max_tokens"] < 16_384 and agent.limits.window == 16_384
+    assert second["max_tokens"] < 32_000 and agent.limits.window == 32_000
 
 
 # a size in megabytes, a window "of 32 k": no number of tokens

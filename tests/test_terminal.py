@@ -263,7 +263,7 @@ def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(desk, tmp
     slow = "import time\nprint('loading', flush=True)\ntime.sleep(600)\n"
     (tmp_path / "anthropic.py").write_text(slow)
     with closing(Person(desk, PYTHONPATH=str(tmp_path))) as person:
-        person.see("170,616; /help\n", PROMPT)
+        person.see("167,000; /help\n", PROMPT)
         person.press("hello\n")
         person.see("loading")
         person.stop()
@@ -429,7 +429,7 @@ def test_context_says_what_fills_the_window_and_what_was_sent(make):
     names = ["system prompt", "tools", "your words", "replies and calls"]
     assert [*parts] == [*names, "results and notes"] and min(parts.values()) > 0
     total, bill = program.context_tokens(agent), agent.bill
-    assert whole == f"{'in all':<20}{total:>9,} of 170,616, then a summary"
+    assert whole == f"{'in all':<20}{total:>9,} of 167,000, then a summary"
     assert 0 <= total - sum(parts.values()) < len(parts)
     share = f"{bill['read'] / bill['sent']:.0%}"
     assert sent == f"sent so far: {bill['sent']:,} tokens, {share} from the cache"
@@ -542,7 +542,7 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
         Path(".agents/skills", name, "SKILL.md").write_text("description: use")
     first, second, *_ = run("--yes", MODEL_ID="some-model")[1].split("\n")
     window, known = second.split("; ", maxsplit=1)
-    assert first == f"some-model in {Path.cwd()}" and "170,616" in window
+    assert first == f"some-model in {Path.cwd()}" and "167,000" in window
     assert known == "AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
 
 

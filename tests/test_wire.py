@@ -319,11 +319,11 @@ def test_where_thinking_is_refused_it_is_done_without_and_said_once(wired, text)
 
 # words for a smaller maximum, of which it is the second number
 LESS = [
-    "max_tokens: 16384 > 8192, which is the maximum allowed for claude-3-5-20241022",
-    "max_tokens is too large: 16384. This model supports at most 8192 tokens",
-    "The maximum tokens you requested (16384) exceeds the model limit of 8192.",
-    "max_tokens: 16,384 > 8,192, which is the maximum allowed",
-    "max_tokens (16384) exceeds the output token limit of 8192",
+    "max_tokens: 32000 > 8192, which is the maximum allowed for claude-3-5-20241022",
+    "max_tokens is too large: 32000. This model supports at most 8192 tokens",
+    "The maximum tokens you requested (32000) exceeds the model limit of 8192.",
+    "max_tokens: 32,000 > 8,192, which is the maximum allowed",
+    "max_tokens (32000) exceeds the output token limit of 8192",
     "max_tokens must be in the range 1-8192",
     "max_tokens must be in [1,8192]",
 ]
@@ -336,7 +336,7 @@ def test_a_smaller_maximum_of_a_reply_is_taken_from_the_refusal_and_said_once(
     agent = wired(api_error(400, text), reply(calls=[READ]), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
     asked = [request["max_tokens"] for request in agent.client.requests]
-    assert asked == [16_384, *[8_192] * 3]
+    assert asked == [32_000, *[8_192] * 3]
     assert len([t for t in shown(agent, "layer") if "8,192" in t]) == 1
 
 
@@ -355,11 +355,12 @@ def test_a_400_that_names_no_smaller_maximum_is_not_tried_again(wired, text):
 
 
 # How providers say "too long", and the window that this teaches: the smallest number
-# after a word for a limit, or else of all. The reply is asked for in 16,384 tokens. 0: it names none.
+# after a word for a limit, or else of all. The reply is asked for in 32,000 tokens.
+# 0: it names none.
 TOO_LONG = {
     "prompt is too long: 37924 tokens > 32000 maximum": 32000,
     "prompt is too long: 210,000 tokens > 200,000 maximum": 200000,
-    "input length and `max_tokens` exceed context limit: 198240 + 16384 > 200000, "
+    "input length and `max_tokens` exceed context limit: 198240 + 32000 > 200000, "
     "decrease input length or `max_tokens` and try again": 198240,
     "Input is too long for requested model.": 0,
     "The model returned the following errors: Input is too long": 0,
@@ -370,10 +371,10 @@ TOO_LONG = {
     "in 300120 tokens. Please reduce the length of the messages.": 272000,
     "litellm.ContextWindowExceededError: BadRequestError: OpenAIException": 0,
     "This model's maximum context length is 32768 tokens. However, you requested 56384 "
-    "tokens (40000 in the messages, 16384 in the completion).": 32768,
-    "You passed 33000 input tokens and requested 16384 output tokens. However, the "
+    "tokens (40000 in the messages, 32000 in the completion).": 32768,
+    "You passed 33000 input tokens and requested 32000 output tokens. However, the "
     "model's context length is only 32768 tokens, resulting in a maximum input length "
-    "of 16384 tokens.": 32768,
+    "of 32000 tokens.": 32768,
     "The decoder prompt (length 40961) is longer than the maximum model length of "
     "32768. Make sure that `max_model_len` is no smaller than the number of text "
     "tokens.": 32768,
@@ -391,7 +392,7 @@ TOO_LONG = {
     "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 "
     "maximum context length": 32768,
     "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens "
-    "and 16384 `max_new_tokens`": 8193,
+    "and 32000 `max_new_tokens`": 8193,
     "Please reduce the length of the messages. code: context_length_exceeded": 0,
     "Please reduce the length of the messages or completion. Current length is 9512 "
     "while limit is 8192. context_length_exceeded": 8192,
@@ -400,7 +401,7 @@ TOO_LONG = {
     "too many tokens: total number of tokens in the prompt cannot exceed 4081 - "
     "received 5200. Try using a shorter prompt.": 4081,
     "This endpoint's maximum context length is 131072 tokens. However, you requested "
-    "about 137000 tokens (120616 of text input, 16384 in the output).": 131072,
+    "about 137000 tokens (120616 of text input, 32000 in the output).": 131072,
     "prompt token count of 130000 exceeds the limit of 128000": 128000,
     "Invalid request: Your request exceeded model token limit: 131072": 131072,
     "invalid params, context window exceeds limit (2013)": 0,
@@ -408,11 +409,11 @@ TOO_LONG = {
     "model is loaded with context length of only 8192 tokens": 8192,
     "the input length exceeds the context length": 0,
     "The prompt is too long: 140000, model maximum context length: 131071": 131071,
-    "This model's maximum context length is 24000 tokens. However, you requested 16384 "
+    "This model's maximum context length is 24000 tokens. However, you requested 32000 "
     "output tokens and your prompt contains at least 7617 input tokens, for a total of "
     "at least 24001 tokens.": 24000,
-    "This model's maximum context length is 16384 tokens, and your request has 4900 "
-    "input tokens.": 16384,
+    "This model's maximum context length is 32000 tokens, and your request has 4900 "
+    "input tokens.": 32000,
     "length of prompt_tokens (57535) must be less than max_seq_len (32768).": 32768,
 }
 
@@ -606,18 +607,18 @@ def test_nonsense_from_the_models_endpoint_means_defaults(run, api, case):
     api.info = NONSENSE[case]
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
     [request] = api.requests
-    assert request["max_tokens"] == 16_384 and "thinking" not in request
+    assert request["max_tokens"] == 32_000 and "thinking" not in request
 
 
 def test_a_models_endpoint_that_hangs_is_not_waited_for(run, api, over, monkeypatch):
     monkeypatch.setattr(program, "PROBE_SECONDS", 0.2)
     api.enqueue(reply(WHOLE))
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
-    assert [request["max_tokens"] for request in api.requests] == [16_384]
+    assert [request["max_tokens"] for request in api.requests] == [32_000]
 
 
 @pytest.mark.parametrize(
-    "window, most, asked", [(1_000_000, 128_000, 16_384), (24_000, 64_000, 8_000)]
+    "window, most, asked", [(1_000_000, 128_000, 32_000), (24_000, 64_000, 8_000)]
 )
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_the_models_endpoint_is_obeyed(run, api, window, most, asked, adaptive):
