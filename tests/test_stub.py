@@ -109,7 +109,10 @@ BAD_SETTINGS = [
     ({"max_tokens": -1}, "max_tokens: Input should be"),
     ({"max_tokens": 0, "thinking": {"type": "enabled"}}, '"thinking.type.enabled" is'),
     ({"max_tokens": 0, "tool_choice": {"type": "any"}}, "tool_choice: type `any`"),
-    ({"max_tokens": 0, "output_config": {"format": {"type": "json_schema"}}}, "outputs"),
+    (
+        {"max_tokens": 0, "output_config": {"format": {"type": "json_schema"}}},
+        "outputs",
+    ),
     ({"max_tokens": None}, "max_tokens: Field required"),
     ({"max_tokens": 65_000}, "max_tokens: 65000 > 64000, which is the maximum"),
     ({"thinking": {"type": "enabled"}}, '"thinking.type.enabled" is not supported'),
@@ -413,7 +416,10 @@ def test_a_request_for_no_tokens_writes_the_cache_and_takes_no_reply(make):
     client = make(reply("one"))
     written, again = read_only(client), read_only(client)
     assert written.content == [] and written.stop_reason == "max_tokens"
-    assert (written.usage.output_tokens, written.usage.cache_read_input_tokens) == (0, 0)
+    assert (written.usage.output_tokens, written.usage.cache_read_input_tokens) == (
+        0,
+        0,
+    )
     assert again.usage.cache_read_input_tokens > 2_900
     answer = ask(client, LONG, cache_control=MARK)
     assert answer.content[0].text == "one"

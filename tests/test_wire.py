@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 import threading
+import time
 
 import httpx2
 import pytest
@@ -31,6 +32,11 @@ import agent as program
 from agent import take_turn
 
 WHOLE = "An answer without a word lost."
+
+
+def by_person(agent):
+    """The person asks for a summary."""
+    program.run_command(agent, "/compact")
 
 
 @pytest.fixture
@@ -193,6 +199,45 @@ def test_a_fault_that_stays_names_what_to_change(wired, pauses, case, at_work):
     assert named in fails(agent, "Hi")
     assert pauses == [] and len(agent.client.requests) == 1 + at_work
     assert len(agent.messages) == 1 + 2 * at_work and goes_on(agent)
+
+
+ON_HOLD = api_error(400, "Your context needs a look.", code="organization_on_hold")
+TOO_LARGE_CODE = "request_body_too_large_after_decoding"
+
+
+@pytest.mark.parametrize("work", [lambda a: take_turn(a, "Hi"), by_person])
+def test_an_account_on_hold_never_lets_a_history_give_way_to_a_note(wired, work):
+    agent = wired(*[reply(calls=[READ])] * 2, reply(WHOLE), *[ON_HOLD] * 3)
+    take_turn(agent, "Look")
+    before = agent.messages
+    with pytest.raises(program.AgentError, match="needs a look") as error:
+        work(agent)
+    assert not isinstance(error.value, program.Refused)
+    assert agent.messages[: len(before)] == before and agent.failures == 0
+    assert len(agent.client.requests) == 4 and goes_on(agent)
+
+
+def test_a_body_that_is_too_large_is_known_by_its_code_whatever_it_says(wired):
+    fault = api_error(400, "No.", code=TOO_LARGE_CODE)
+    other = api_error(400, "prompt is too long", code="another")
+    for given, kind in (fault, program.PromptTooLong), (other, program.AgentError):
+        with pytest.raises(program.AgentError) as error:
+            program.ask(wired(given), [{"role": "user", "content": "Hi"}])
+        assert type(error.value) is kind
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 529])
+def test_what_the_api_says_not_to_try_again_is_not_tried_again(wired, pauses, status):
+    agent = wired(api_error(status, "Busy", headers={"x-should-retry": "false"}))
+    assert "Busy" in fails(agent, "Hi") and goes_on(agent)
+    assert pauses == []
+
+
+@pytest.mark.parametrize("text", ["x" * 40_000, "7" * 5_000, "a-" * 20_000])
+def test_the_numbers_of_a_long_text_are_found_in_no_time(text):
+    begun = time.process_time()
+    assert program.numbers(f"over 9,000 {text}") == [9_000]
+    assert time.process_time() - begun < 2  # it was 18 s
 
 
 # a setting, and what the line about it names

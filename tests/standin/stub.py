@@ -117,13 +117,18 @@ def reply(text="", calls=(), thinking=None, stop=None, content=None, details=Non
     return {"content": content, "stop_reason": stop, "stop_details": details}
 
 
-def api_error(status, message, type=None, headers=None):
-    """The exception that the SDK itself raises for an answer with this status."""
+def api_error(status, message, type=None, headers=None, code=None):
+    """The exception that the SDK itself raises for an answer with this status.
+
+    `code` is the API's own for some errors, which is more certain than the words.
+    """
     import anthropic
     import httpx2
 
     default = "api_error" if status >= 500 else "invalid_request_error"
     error = {"type": type or ERROR_TYPES.get(status, default), "message": message}
+    if code:
+        error["details"] = {"error_code": code}
     body = {"type": "error", "error": error}
     answer = httpx2.Response(status, headers=headers, json=body)
     http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer))
