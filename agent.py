@@ -997,6 +997,15 @@ def load(path: Path) -> list[Message]:
     return messages
 
 
+def ends_compacted(path: Path) -> bool:
+    """Whether the last line of a transcript, as far as it is whole, is an event.
+
+    Then no request has sent what stands there yet.
+    """
+    whole = path.read_bytes().rsplit(b"\n", 2)[-2:][0]
+    return "event" in json.loads(whole)
+
+
 def resume(agent: Agent, which: str) -> None:
     """Go on with the conversation of this number, 1 the newest, or in this file.
 
@@ -1014,6 +1023,8 @@ def resume(agent: Agent, which: str) -> None:
             f"which lists those in {TRANSCRIPT_DIR}. A prompt stands before --resume."
         )
     taken_up = Conversation(messages, transcript=path, log_bytes=read, only_read=True)
+    if ends_compacted(path):
+        taken_up.settled = len(messages)
     switch_to(agent, taken_up)
     waits = in_progress(messages)
     was = "was not answered" if waits else "was answered"

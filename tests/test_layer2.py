@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from operator import mul
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ from builders import (
     turns,
     typed,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from stub import StubClient, api_error, reply
 
 import agent as program
@@ -246,6 +249,36 @@ def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(compact
     assert f"{T // 8:,}" in text and "earlier summary" in text
 
 
+def test_section_6_asks_what_is_done_stopped_or_open_of_each_message(compacted):
+    [text] = texts(summaries(compacted())[0]["messages"][-1])
+    [section] = re.findall(r"(?ms)^6\. (.*?)^7\. ", text)
+    assert "each" in section and "done, stopped or still open" in section
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_notes_are_asked_for_only_where_the_model_does_not_think_by_itself(
+    compacted, thinking
+):
+    [request] = summaries(compacted(thinking=thinking))
+    [text] = texts(request["messages"][-1])
+    assert ("<analysis>" in text, "thinking" in request) == (not thinking, thinking)
+
+
+THOUGHT = "I weigh it all. " * 4_000  # 20,000 tokens, as the API counts them
+
+
+def test_with_20000_tokens_of_thinking_no_summary_and_no_answer_is_lost(long):
+    assert stub.tokens([{"type": "text", "text": THOUGHT}]) > 20_000
+    whole = reply("Done.", thinking=THOUGHT)
+    agent = long(reply("<summary>All is well.</summary>", thinking=THOUGHT), whole)
+    agent.thinking, agent.limits.max_output = True, program.Limits().max_output
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    assert "All is well." in left(agent.messages).summary and agent.failures == 0
+    assert {r["max_tokens"] for r in agent.client.requests} == {32_000}
+    spent = stub.tokens(whole["content"])
+    assert 20_000 < spent < min(r["max_tokens"] for r in agent.client.requests)
+
+
 # --- What is accepted as a summary ---
 
 WELL = "<summary>All is well.</summary>"
@@ -294,6 +327,14 @@ def test_anything_else_is_a_failure_that_leaves_the_history_as_it_was(long, answ
     assert agent.failures == 1 and "[auto_compact]" in str(shown(agent, "error"))
     assert agent.client.requests[-1]["messages"] == before
     assert not Path("called").exists()
+
+
+def test_a_summary_that_is_refused_says_the_reason(long):
+    why = {"type": "refusal", "category": None, "explanation": "It names a poison."}
+    agent = long(reply(stop="refusal", details=why), reply("Done."))
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    [told] = shown(agent, "error")
+    assert told.endswith("(it stopped with refusal). It names a poison.")
 
 
 @pytest.mark.parametrize("fault", [529, 429, 401, 400])
@@ -415,6 +456,52 @@ def test_the_request_in_progress_stays_whole_up_to_half_of_the_room(
     agent.messages = [typed("Go."), said("Yes."), typed(request)]
     words = left(program.rebuild(agent, "Short.")).words
     assert words[0] == "Go." and (words[1] == request) is is_whole
+
+
+LOG = '日本語 and a "log"\n' * 9_000
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, LOG, "\x01" * 30_000])
+@pytest.mark.parametrize("most", [200, 2_500, 20_000])
+def test_one_long_text_has_all_of_the_room(text, most):
+    [shown] = program.fit_words([text], most)
+    assert text.startswith(shown[:20]) and text.endswith(shown[-5:])
+    assert most * 0.95 - 20 < tokens_in(typed(shown)) <= most
+
+
+def test_twenty_short_rules_survive_beside_a_log_which_has_the_rest():
+    rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
+    *kept, log = program.fit_words([*rules, LOG], 2_500)
+    assert kept == rules and tokens_in(log) > 1_800
+
+
+def sent(words):
+    """Tokens of these words as typed messages."""
+    return sum(tokens_in(typed(text)) for text in words)
+
+
+def short(text):
+    """Whether a text is so short that it is never cut."""
+    return tokens_in(typed(text)) <= program.SHORTEST
+
+
+ANY_TEXT = st.text(st.sampled_from('ab \n"\x01日🙂'), max_size=40)
+WORDS = st.builds(mul, ANY_TEXT, st.sampled_from([1, 1, 7, 90, 2_000]))
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.lists(WORDS, max_size=30), st.integers(0, 3_000))
+def test_the_words_that_are_kept_fit_first_and_newest_before_all_others(words, most):
+    kept = program.fit_words(words, most)
+    assert sent(kept) <= most
+    if sent(words) <= most:
+        assert kept == words
+    if words and most >= program.SHORTEST:
+        assert kept, "there was room for one"
+    if kept:  # the first, then as many of the newest as there is room for
+        newest = words[len(words) - len(kept) + 1 :] if len(kept) > 1 else []
+        for text, whole in zip(kept, [words[0], *newest], strict=True):
+            assert text == whole if short(whole) else text[:1] == whole[:1]
 
 
 # --- The plan, the skills and the files ---

@@ -102,6 +102,14 @@ def test_a_focus_is_of_one_compaction_whichever_layer_makes_it(worked, text, lay
     assert asked == [True, False] and layers(agent)[1] == layer
 
 
+def test_the_first_wish_is_carried_out_however_short_the_conversation_is(make):
+    again = reply(calls=[("compact", {})])
+    agent = make(COMPACT, SUMMARY, again, reply("Done."), threshold=100_000)
+    assert take_turn(agent, "Hi.") == "Done." and len(summaries(agent)) == 1
+    assert layers(agent)[-1] == "compact"  # MIN_SAVINGS counts from then on
+    assert "nothing to compact yet" in shown(agent, "layer")[-1]
+
+
 def test_the_models_wish_waits_until_min_savings_are_new(worked):
     more = reply(BODY, calls=[("compact", {})])
     agent = worked(*[COMPACT, SUMMARY], *[COMPACT] * 9, more, SUMMARY, reply("Done."))
@@ -128,6 +136,29 @@ def test_after_compact_the_next_wish_follows_an_answer_as_in_any_history(worked)
     assert words == ["Go."] and tail == [said("Well.")]
     assert take_turn(agent, "Second wish.") == "Done."
     assert agent.messages[-3:] == [*tail, typed("Second wish."), said("Done.")]
+
+
+CLEAR_ALL = {"clear_above": 0, "keep_tokens": 0, "keep_recent": 0, "min_savings": 0}
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_files_that_were_restored_are_not_cleared_before_they_were_sent(
+    make, notes, resumed
+):
+    agent = make(reply(calls=[READ]), reply("Read."), SUMMARY, **CLEAR_ALL)
+    take_turn(agent, "Read the notes.")
+    run_command(agent, "/compact")
+    if resumed:
+        program.resume(agent, str(agent.transcript))
+    agent.client.enqueue(reply("Yes."), reply("And yes."))
+    sent = []
+    for text in "And?", "And now?":
+        take_turn(agent, text)
+        sent += outputs(*agent.client.requests[-1]["messages"])
+    assert sent == [
+        Path("notes.txt").read_text().rstrip("\n"),
+        "[Previous: used read_file]",
+    ]
 
 
 def test_compact_asks_for_a_summary_whenever_anything_is_new(make):

@@ -5,6 +5,7 @@ test that begins another turn shows as well that the conversation was left valid
 """
 
 import itertools
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -355,6 +356,20 @@ def test_what_was_stopped_is_known_as_such_after_a_compaction_too(make):
     words, summary, _, _ = left(program.rebuild(agent, "Short."))
     assert words == ["Delete all the logs.", "And now?"]
     assert program.OPEN in summary
+
+
+def test_of_a_request_that_was_corrected_the_next_one_says_nothing_untrue(make):
+    agent = make(KeyboardInterrupt(), reply(calls=[("compact", {})]), SUMMARY)
+    agent.client.enqueue(reply("Done."))
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Write the parser in Python 3.8.")
+    assert take_turn(agent, "Use 3.10 for it.") == "Done."
+    words, state, _, _ = left(agent.client.requests[-1]["messages"])
+    assert words == ["Write the parser in Python 3.8.", "Use 3.10 for it."]
+    assert "newest is still to be answered" in state
+    assert "are done, stopped or still open stands below" in state
+    untrue = "were answered|was answered|was stopped|dropped|Do not go on|not to be"
+    assert not re.search(untrue, str(agent.client.requests[-1]["messages"]))
 
 
 def test_what_was_answered_or_waits_is_not_marked(make):

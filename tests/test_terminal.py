@@ -383,6 +383,20 @@ def test_tab_completes_commands_help_lists_them_and_an_empty_line_is_none(person
     assert person.requests == []
 
 
+def test_tab_lists_a_folder_of_2000_files_once(monkeypatch):
+    Path("many").mkdir()
+    for number in range(2_000):
+        Path("many", f"file{number}").touch()
+    Path("many/folder").mkdir()
+    glob, listed = Path.glob, []
+    monkeypatch.setattr(Path, "glob", lambda *a: listed.append(a) or glob(*a))
+    complete = program.completer()
+    found = [complete("many/f", number) for number in range(2_002)]
+    assert len(listed) == 1 and found.pop() is None
+    assert {*found} == {f"many/file{n}" for n in range(2_000)} | {"many/folder/"}
+    assert [complete("/cl", 0), complete("/cl", 1)] == ["/clear", None]
+
+
 def test_what_was_typed_can_be_called_back_in_another_run(person, desk):
     person.enqueue(reply("Yes."))
     person.say("the first prompt", "Yes.")
