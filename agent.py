@@ -1280,13 +1280,16 @@ def keep_warm(agent: Agent) -> None:
         return
     if not sent or agent.messages[: len(sent)] != sent:  # a layer or a command acted
         return
-    agent.last_request, agent.refreshes = began, agent.refreshes + 1
+    before, agent.last_request = agent.last_request, began
+    agent.refreshes += 1
     try:
         request = {**request_for(agent, sent), "max_tokens": 0}
         reply = agent.client.messages.create(**request)
         tokens, read, _ = counts(reply.usage)
     except Exception:  # noqa: BLE001  nobody waits for it
         agent.can_refresh = False
+        if agent.last_request == began:  # the person may have gone on meanwhile
+            agent.last_request = before
         return
     agent.bill.update(sent=tokens, read=read)
     agent.emit("warm", f"[keep_warm] {tokens:,} tokens stay in the prompt cache")

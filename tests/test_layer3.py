@@ -28,7 +28,7 @@ from builders import (
 from stub import StubClient, api_error, reply
 
 import agent as program
-from agent import run_command, estimate_tokens, in_progress, take_turn
+from agent import estimate_tokens, in_progress, run_command, take_turn
 
 BODY = "x" * 20_000
 

@@ -3,8 +3,8 @@
 import itertools
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 

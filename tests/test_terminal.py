@@ -25,7 +25,7 @@ from stub import StubClient, api_error, reply
 from wire import serve, sse
 
 import agent as program
-from agent import Terminal, run_command, laid_out, resume, show
+from agent import Terminal, laid_out, resume, run_command, show
 
 PROMPT = "\n> "
 PATIENCE = 30  # seconds until something that does not come is missed

@@ -26,8 +26,8 @@ from agent import (
     run_tool,
     run_tools,
     save_result,
-    tokens_in,
     take_turn,
+    tokens_in,
     tool_result_budget,
 )
 
