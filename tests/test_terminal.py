@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import TASK, did, results, shown, texts, turns, typed
+from builders import LONG_TESTS, TASK, did, results, shown, texts, turns, typed
 from stub import StubClient, api_error, reply
 from wire import serve, sse
 
@@ -241,6 +241,33 @@ def test_a_ctrl_c_within_0_3_s_of_one_is_that_one_and_a_hangup_ends_it_all(monke
         handlers[signal.SIGHUP](signal.SIGHUP, None)
     later = {handlers[n] for n in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)}
     assert later == {signal.SIG_IGN}  # so that no second one stops the clearing up
+
+
+ENDS = 75 if LONG_TESTS else 1  # processes for each signal and each kind of work
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("works_on", ["a reply", "a command"])
+def test_ctrl_c_and_at_once_a_hangup_or_sigterm_end_it(desk, number, works_on):
+    command = reply(calls=[("bash", {"command": "echo up; sleep 600"})])
+    for at in range(ENDS):
+        held = Held(reply("Too late."), events=3)
+        desk.stub.enqueue(held if works_on == "a reply" else command)
+        with closing(Person(desk)) as person:
+            person.see(PROMPT)
+            person.press("go\n")
+            if works_on == "a reply":
+                assert held.asked.wait(PATIENCE)
+            else:
+                person.see("Run bash?")
+                person.press("y\n")
+                person.wait_for(" s: up")
+            person.press("\x03")
+            select.select([], [], [], at / ENDS * 0.02)
+            person.process.send_signal(number)
+            held.may.set()
+            assert person.process.wait(PATIENCE) == 143, f"the process {at}"
+    desk.stub.requests.clear()
 
 
 def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(make, monkeypatch):
