@@ -516,14 +516,19 @@ def should_compact(agent: Agent) -> bool:
     """Whether the context is over the threshold, and a summary could change that.
 
     It could not where system prompt and tools alone are over it, or too little is new.
+    A result that the model has not seen is not new, or it might never see it.
     """
     over = fixed_tokens(agent) < agent.limits.threshold < context_tokens(agent)
-    return over and enough_is_new(agent)
+    seen = pair_safe(agent.messages, first_unseen(agent.messages))
+    return over and enough_is_new(agent, seen)
 
 
-def enough_is_new(agent: Agent) -> bool:
-    """Whether MIN_SAVINGS tokens came since a compaction was made, or tried, last."""
-    new = agent.messages[agent.settled :]
+def enough_is_new(agent: Agent, end: int | None = None) -> bool:
+    """Whether MIN_SAVINGS tokens came since a compaction was made, or tried, last.
+
+    `end`: as far as up to this message.
+    """
+    new = agent.messages[agent.settled : end]
     return bool(new) and estimate_tokens(new) >= agent.limits.min_savings
 
 

@@ -10,6 +10,7 @@ import stub
 from builders import (
     NO_SUMMARY,
     SUMMARY,
+    asks_for_summary,
     did,
     fails,
     history,
@@ -211,7 +212,7 @@ def test_a_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
 
 
 def test_a_summary_is_due_above_the_threshold(make):
-    agent = make(messages=[typed(BODY)], min_savings=0)
+    agent = make(messages=[typed("Go."), said(BODY)], min_savings=0)
     agent.limits.threshold = context_tokens(agent)
     assert not program.should_compact(agent)
     agent.limits.threshold -= 1
@@ -219,10 +220,51 @@ def test_a_summary_is_due_above_the_threshold(make):
 
 
 def test_a_summary_is_due_again_once_min_savings_are_new(make):
-    agent = make(messages=[typed(BODY)], settled=1, threshold=5_000, min_savings=600)
-    for tokens, is_due in (0, False), (599, False), (600, True):
-        agent.messages = [typed(BODY), *([typed(sized(tokens))] if tokens else [])]
+    agent = make(settled=1, threshold=5_000, min_savings=600)
+    asked, least = typed(sized(200)), tokens_in(said("")["content"])
+    for tokens, is_due in (0, False), (399, False), (400, True):
+        more = [asked, said(sized(tokens - least))] if tokens else []
+        agent.messages = [typed(BODY), *more]
         assert program.should_compact(agent) is is_due
+
+
+@pytest.mark.parametrize("min_savings", [0, 600])
+@pytest.mark.parametrize("later", [[], [typed("Stop."), typed("Go on.")]])
+def test_results_that_the_model_has_not_seen_are_not_new(make, min_savings, later):
+    first, second = did(sized(700)), did(sized(700))
+    agent = make(settled=1, threshold=2_000, min_savings=min_savings)
+    agent.messages = [typed(BODY), *first, *later]
+    assert not program.should_compact(agent)
+    agent.messages = [typed(BODY), *first, *second, *later]
+    assert program.should_compact(agent)
+
+
+def page_by_page(request):
+    """Reads the first page of a file that no request has shown until then."""
+    if asks_for_summary(request):
+        return SUMMARY
+    PAGES.update(re.findall(r"line (\d+) of", str(request["messages"])))
+    if len(PAGES) == 200:
+        return reply("All read.")
+    first = min({*range(1, 201)} - {*map(int, PAGES)})
+    return reply(calls=[("read_file", {"path": "file", "offset": first, "limit": 20})])
+
+
+PAGES = set()  # lines that a request has shown
+
+
+def test_in_the_smallest_threshold_work_goes_on_page_by_page(make):
+    Path("AGENTS.md").write_text("Be careful.\n" * 200)
+    text = "".join(
+        f"line {n} of the file, and words beside it\n" for n in range(1, 201)
+    )
+    Path("file").write_text(text)
+    PAGES.clear()
+    agent = make(*[page_by_page] * 60, threshold=2_000, window=8_000)
+    assert program.take_turn(agent, "Read it all.") == "All read."
+    asked = len(agent.client.requests)
+    assert asked < 40 and len(summaries(agent)) < asked / 2
+    agent.client.queue.clear()
 
 
 # --- The request for a summary ---
@@ -631,8 +673,10 @@ def test_each_part_has_at_most_half_of_what_those_before_it_left(make):
 def test_with_nothing_but_words_there_is_nothing_to_compact_and_it_is_said(make):
     words = [typed(sized(3_900))] * 3
     agent = make(reply("Done."), messages=words, threshold=12_000, min_savings=0)
+    program.run_command(agent, "/compact")
+    assert shown(agent, "layer") == ["[compact] nothing to summarise"]
     assert program.take_turn(agent, "Go on.") == "Done."
-    assert shown(agent, "layer") == ["[auto_compact] nothing to summarise"]
+    assert len(shown(agent, "layer")) == 1  # words alone are sent
     assert agent.messages[:3] == words and agent.failures == 0
 
 
