@@ -536,14 +536,19 @@ def should_compact(agent: Agent) -> bool:
     """Whether the context is over the threshold, and a summary could change that.
 
     It could not where system prompt and tools alone are over it, or too little is new.
+    A result that the model has not seen is not new, or it might never see it.
     """
     over = fixed_tokens(agent) < agent.limits.threshold < context_tokens(agent)
-    return over and enough_is_new(agent)
+    seen = pair_safe(agent.messages, first_unseen(agent.messages))
+    return over and enough_is_new(agent, seen)
 
 
-def enough_is_new(agent: Agent) -> bool:
-    """Whether MIN_SAVINGS tokens came since a compaction was made, or tried, last."""
-    new = agent.messages[agent.settled :]
+def enough_is_new(agent: Agent, end: int | None = None) -> bool:
+    """Whether MIN_SAVINGS tokens came since a compaction was made, or tried, last.
+
+    `end`: as far as up to this message.
+    """
+    new = agent.messages[agent.settled : end]
     return bool(new) and estimate_tokens(new) >= agent.limits.min_savings
 
 
@@ -684,9 +689,10 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
     chosen.sort(key=lambda at: tokens_in(words[at]))
     fitting, room = dict[int, str](), max_tokens
     for place, at in enumerate(chosen):
-        share = room // (len(chosen) - place)
-        fitting[at] = cut_text(words[at], share - tokens_in(typed("")) - 1)
-        room -= tokens_in(typed(fitting[at]))
+        share, text = room // (len(chosen) - place), words[at]
+        if tokens_in(typed(text)) > share:
+            text = cut_text(text, share - tokens_in(typed("")) - 1)
+        fitting[at], room = text, room - tokens_in(typed(text))
     return [fitting[at] for at in sorted(fitting)]
 
 
@@ -1035,6 +1041,15 @@ def load(path: Path) -> list[Message]:
     return messages
 
 
+def ends_compacted(path: Path) -> bool:
+    """Whether the last line of a transcript, as far as it is whole, is an event.
+
+    Then no request has sent what stands there yet.
+    """
+    whole = path.read_bytes().rsplit(b"\n", 2)[-2:][0]
+    return "event" in json.loads(whole)
+
+
 def resume(agent: Agent, which: str) -> None:
     """Go on with the conversation of this number, 1 the newest, or in this file.
 
@@ -1052,6 +1067,8 @@ def resume(agent: Agent, which: str) -> None:
             f"which lists those in {TRANSCRIPT_DIR}. A prompt stands before --resume."
         )
     taken_up = Conversation(messages, transcript=path, log_bytes=read, only_read=True)
+    if ends_compacted(path):
+        taken_up.settled = len(messages)
     switch_to(agent, taken_up)
     waits = in_progress(messages)
     was = "was not answered" if waits else "was answered"
@@ -1323,13 +1340,16 @@ def keep_warm(agent: Agent) -> None:
         return
     if not sent or agent.messages[: len(sent)] != sent:  # a layer or a command acted
         return
-    agent.last_request, agent.refreshes = began, agent.refreshes + 1
+    before, agent.last_request = agent.last_request, began
+    agent.refreshes += 1
     try:
         request = {**request_for(agent, sent), "max_tokens": 0}
         reply = agent.client.messages.create(**request)
         tokens, read, _ = counts(reply.usage)
     except Exception:  # noqa: BLE001  nobody waits for it
         agent.can_refresh = False
+        if agent.last_request == began:  # the person may have gone on meanwhile
+            agent.last_request = before
         return
     agent.bill.update(sent=tokens, read=read)
     agent.emit("warm", f"[keep_warm] {tokens:,} tokens stay in the prompt cache")
@@ -1436,6 +1456,8 @@ if test -n "$(files | head -c 1)"; then files; else
         -o -name __pycache__ -o -name build -o -name dist -o -name target \) -prune \
         -o -type f -print0
 fi"""
+# of each line as grep numbers it, where its first matches are
+FIRST_MATCHES = """"$@" | awk -F: -v most="$0" 'n[$1]++ < most { print $1 ":" $2 }'"""
 LEFT = b"\n(what it left in the background was ended)\n"
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
@@ -1911,10 +1933,13 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     output, status = run_on("\0".join(names), argv, end)
     if status is None:
         raise ToolError(TOO_MUCH)
-    lines = re.findall(r"(.*)\0(\d+):(.*?)\r?(?:\n|\Z)", output)
-    texts = shortened([text for _, _, text in lines], pattern, end)
-    found = [f"{name}:{n}:{text}" for (name, n, _), text in zip(lines, texts)]
-    return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"
+    # names, of which one may hold a newline, numbers, and lines; then what is left
+    parts = re.split(r"\0(\d+):(.*?)\r?(?=\n|\Z)", output)
+    texts = shortened(parts[2::3], pattern, end)
+    lines = zip(parts[::3], parts[1::3], texts)
+    found = "".join(f"{name}:{number}:{text}" for name, number, text in lines)
+    found = (found + parts[-1]).rstrip("\n")
+    return cut_text(found, MAX_KEPT) or "(no matches)"
 
 
 def matcher(pattern: str) -> list[str]:
@@ -1932,17 +1957,16 @@ def shortened(lines: list[str], pattern: str, end: float) -> list[str]:
     long = [line for line in lines if len(line) > 2 * AROUND][:MAX_LINES]
     if not long:
         return lines
-    data = [line.encode(errors="replace") + b"\n" for line in long]
-    starts = list(accumulate(map(len, data), initial=0))  # in bytes
-    inner = re.sub(r"\A(\.\*)+|(?<!\\)(\.\*)+\Z", "", pattern) or pattern
-    text = b"".join(data).decode()
-    output, _ = run_on(text, [*matcher(inner), "-ob"], end)
+    starts = list(accumulate((len(line.encode()) + 1 for line in long), initial=0))
+    inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern) or pattern
+    search = ["bash", "-c", FIRST_MATCHES, str(MAX_MATCHES), *matcher(inner), "-ob"]
+    output, _ = run_on("\n".join(long), search, end)
     places: dict[str, list[int]] = {line: [] for line in long}
-    for number, offset in re.findall(r"(?m)^(\d+):(\d+):", output):
+    for number, offset in re.findall(r"(?m)^(\d+):(\d+)$", output):
         at = int(number) - 1
-        if len(places[long[at]]) < MAX_MATCHES:
-            before = data[at][: int(offset) - starts[at]].decode(errors="ignore")
-            places[long[at]].append(len(before))
+        if len(places[long[at]]) < MAX_MATCHES:  # another line may be the same
+            before = long[at].encode()[: int(offset) - starts[at]]
+            places[long[at]].append(len(before.decode(errors="ignore")))
     return [
         around(line, places.get(line, [])) if len(line) > 2 * AROUND else line
         for line in lines

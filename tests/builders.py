@@ -48,7 +48,7 @@ def said(text, *thinking):
 
 
 def sized(tokens):
-    """A text of so many tokens, by `size`: with the quotes of its JSON."""
+    """A text of so many tokens, by `tokens_in`: with the quotes of its JSON."""
     return "x" * (4 * tokens - 2)
 
 

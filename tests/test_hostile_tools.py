@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from builders import call, history, lines_of, outputs, read, turn_into
+from builders import LONG_TESTS, call, history, lines_of, outputs, read, turn_into
 from stub import reply
 
 import agent as program
@@ -109,6 +109,25 @@ def test_glob_names_nothing_that_is_outside(answer, outside, pattern):
 def test_glob_with_a_catastrophic_pattern_does_not_hang(error_of, pattern):
     Path("d/" * 40).mkdir(parents=True)
     assert "** at most twice" in error_of("glob", pattern=pattern)
+
+
+def test_glob_with_six_stars_against_a_long_name_does_not_hang(use):
+    Path("a" * 250).touch()
+    begun = time.process_time()
+    assert use("glob", pattern="*a" * 6 + "*b") == "(no such files)"
+    assert use("glob", pattern="*a" * 6 + "*") == "a" * 250
+    assert time.process_time() - begun < 2  # it was 12 s
+
+
+def test_no_setting_of_the_shell_leads_glob_and_grep_elsewhere(
+    use, monkeypatch, workspace
+):
+    for folder in Path("sub"), workspace.parent / "sub":
+        folder.mkdir()
+        (folder / f"in_{folder.parent.name}.txt").write_text("hidden\n")
+    monkeypatch.setenv("CDPATH", str(workspace.parent))
+    assert use("glob", pattern="sub/*") == "sub/in_.txt"
+    assert use("grep", pattern="hidden", path="sub") == "sub/in_.txt:1:hidden"
 
 
 # --- Paths: what is no plain file ---
@@ -491,12 +510,70 @@ def test_grep_with_a_catastrophic_pattern_does_not_hang(answer, monkeypatch):
     assert is_error or content == "(no matches)" or "limit" in content
 
 
-@pytest.mark.parametrize("letter", ["x", "\u65e5"])
-def test_a_long_line_is_clipped_at_its_end(use, letter):
-    Path("file").write_text(f"{letter * 290}\n{letter * 9_000}\n", "utf-8")
-    whole, long = use("grep", pattern=letter, path="file").split("\n")
-    assert whole == f"file:1:{letter * 290}"
-    assert re.fullmatch(f"file:2:{letter}{{390,400}} \\[line clipped\\]", long)
+X, HERE = "x" * 220, "x" * 900 + "needle" + "x" * 900
+AROUND = f" ... {X}needle{'x' * 214}"  # of HERE, what is shown
+# a line, a pattern, and what of the line is shown
+LONG_LINES = {
+    "one match": (HERE, "needle", AROUND),
+    "no Python": (HERE, "(?|needle|nadel)", AROUND),
+    "nor this": (HERE, r"[[:lower:]]{900}\Kneed", AROUND),
+    "anything around it": (HERE, ".*needle.*", AROUND),
+    "to the ends": (HERE, "^.*needle.*$", AROUND),
+    "as little as can be": (HERE, ".*?needle", AROUND),
+    "a star of its own": (f"{HERE}.*", r"needlex*\.\*", AROUND),
+    "three of four": ("-".join([HERE] * 4), "needle", AROUND * 3),
+    "close together": (
+        f"{X}{X}ab{'-' * 90}ab{X}{X}",
+        "ab",
+        f" ... {X}ab{'-' * 90}ab{'x' * 218}",
+    ),
+    "side by side": ("x" * 9_000, "x", "x" * 222),
+    "at its beginning": (f"needle{X * 3}", "needle", f"needle{'x' * 214}"),
+    "at its end": (f"{X * 3}needle", "needle", f" ... {X}needle"),
+    "Japanese": (
+        f"{'日' * 900}針{'本' * 900}",
+        "針",
+        f" ... {'日' * 220}針{'本' * 219}",
+    ),
+    "no letters at all": (HERE, "x*?", X),
+}
+
+
+@pytest.mark.parametrize("case", LONG_LINES)
+def test_a_long_line_is_shown_around_its_first_three_matches(use, case):
+    line, pattern, shown = LONG_LINES[case]
+    Path("min.js").write_text(f"\n{line}\r\n", "utf-8")
+    found = use("grep", pattern=pattern, path="min.js").split("\n")[-1]
+    assert found == f"min.js:2:{shown} [line clipped]"
+
+
+def test_each_of_many_lines_has_its_own_matches_and_a_short_one_is_whole(use):
+    lines = [HERE, "needle " + "日" * 400, HERE, "日" * 900 + "needle", "no", HERE]
+    Path("file").write_text("\n".join(lines), "utf-8")
+    found = use("grep", pattern="needle").split("\n")
+    assert [line[:7] for line in found] == [f"file:{n}:" for n in (1, 2, 3, 4, 6)]
+    assert found[1] == f"file:2:{lines[1]}" and found[3].endswith(
+        f"{'日' * 220}needle [line clipped]"
+    )
+    assert {line[7:] for line in found[::2]} == {f"{AROUND} [line clipped]"}
+
+
+def test_of_a_line_in_which_nothing_is_found_in_time_the_beginning_is_shown(
+    monkeypatch,
+):
+    monkeypatch.setattr(program, "matcher", lambda _: ["bash", "-c", "sleep 600"])
+    shown = program.shortened([HERE, "short"], "needle", time.monotonic() + 0.2)
+    assert shown == [f"{X} [line clipped]", "short"]
+
+
+def test_what_was_said_long_ago_is_found_in_the_transcript(make):
+    told = f"{'We talked. ' * 400}The port is 4711.{' And so on.' * 400}"
+    look = reply(calls=[("grep", {"pattern": "port is", "path": ".transcripts"})])
+    agent = make(reply("Yes."), look, reply("4711."))
+    take_turn(agent, told)
+    take_turn(agent, "Which one?")
+    [found] = outputs(*agent.client.requests[-1]["messages"])
+    assert "The port is 4711." in found and found.startswith(f"{agent.transcript}:1:")
 
 
 PATTERNS = {
@@ -630,6 +707,39 @@ def test_ctrl_c_kills_the_command_and_its_children(make, writers, jobs):
     assert writers() == "up\n"
     assert agent.messages[-1]["content"][0]["is_error"] is True
     assert take_turn(agent, "Are you there?") == "Yes."
+
+
+# Starts commands, and is interrupted in the first ten milliseconds of each; prints how
+# often that stopped one. Each command holds the pipe `alive` open while it lives.
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import agent as program
+
+def interrupt(seconds):
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGINT)
+
+stopped, times = 0, int(sys.argv[1])
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in range(times):
+    later = threading.Thread(target=interrupt, args=[number % 50 / 5_000])
+    try:
+        later.start()
+        program.run(["bash", "-c", "exec 9>alive; sleep 600 & sleep 600"], 60)
+    except KeyboardInterrupt:
+        stopped += 1
+    later.join()
+print(stopped)
+"""
+
+
+def test_an_interrupt_as_a_command_begins_leaves_nothing_alive(writers):
+    times = 600 if LONG_TESTS else 40
+    signal.alarm(15 + times // 4)
+    env = os.environ | {"PYTHONPATH": str(Path(program.__file__).parent)}
+    argv = [sys.executable, "-c", INTERRUPTED, str(times)]
+    assert int(subprocess.check_output(argv, env=env)) == times
+    assert writers() == ""  # which waits for all that still live
 
 
 def test_what_is_still_written_as_a_command_ends_is_read(use, monkeypatch):

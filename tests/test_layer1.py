@@ -106,7 +106,8 @@ def test_a_preview_has_path_and_size_the_first_2000_characters_and_the_last_500(
     [shown] = outputs(*budget(history(did(text)), 50_000, saved))
     opening, about, first, _, last, closing = shown.split("\n")
     assert about == "202,500 characters, saved at saved/202500.txt"
-    assert (first, last) == ("a" * 2_000, "c" * 500)
+    assert text.startswith(first) and 2_000 <= len(first) < 2_020
+    assert text.endswith(last) and 500 <= len(last) < 510
     assert (opening, closing) == ("<persisted-output>", "</persisted-output>")
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from operator import mul
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import stub
 from builders import (
     NO_SUMMARY,
     SUMMARY,
+    asks_for_summary,
     did,
     fails,
     history,
@@ -27,6 +29,8 @@ from builders import (
     turns,
     typed,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from stub import StubClient, api_error, reply
 
 import agent as program
@@ -104,15 +108,15 @@ def room_of(agent):
 @pytest.mark.parametrize(
     "own, window, threshold, expected",  # the model's own, the person's settings
     [
-        ((1_000_000, 128_000), "", "", (200_000, 16_384, 170_616)),
-        ((1_000_000, 128_000), "1000000", "", (1_000_000, 16_384, 970_616)),
-        ((200_000, 64_000), "900000", "", (200_000, 16_384, 170_616)),
-        ((200_000, 64_000), "60000", "", (60_000, 16_384, 30_616)),
+        ((1_000_000, 128_000), "", "", (200_000, 32_000, 167_000)),
+        ((1_000_000, 128_000), "1000000", "", (1_000_000, 32_000, 967_000)),
+        ((200_000, 64_000), "900000", "", (200_000, 32_000, 167_000)),
+        ((200_000, 64_000), "60000", "", (60_000, 20_000, 30_000)),
         ((200_000, 4_096), "", "", (200_000, 4_096, 182_904)),  # the model's maximum
         ((30_000, 64_000), "", "", (30_000, 10_000, 15_000)),  # a third, a half of it
-        ((200_000, 64_000), "", "50000", (200_000, 16_384, 50_000)),
-        ((200_000, 64_000), "", "199999", (200_000, 16_384, 183_616)),
-        ((), "", "", (200_000, 16_384, 170_616)),  # unknown
+        ((200_000, 64_000), "", "50000", (200_000, 32_000, 50_000)),
+        ((200_000, 64_000), "", "199999", (200_000, 32_000, 168_000)),
+        ((), "", "", (200_000, 32_000, 167_000)),  # unknown
     ],
 )
 def test_the_limits_are_the_models_own_within_the_settings(
@@ -125,13 +129,13 @@ def test_the_limits_are_the_models_own_within_the_settings(
 
 
 def test_the_threshold_is_that_of_v5_with_at_most_20000_for_the_reply():
-    assert program.auto_compact_threshold() == 200_000 - 16_384 - 13_000
-    assert program.auto_compact_threshold(200_000, 64_000) == 167_000
+    assert program.auto_compact_threshold(200_000, 16_384) == 200_000 - 16_384 - 13_000
+    assert program.auto_compact_threshold() == 200_000 - 20_000 - 13_000
 
 
 def test_under_a_small_threshold_each_limit_is_a_share_of_it():
     names = "max_results", "max_page", "max_words", "max_rules", "min_savings"
-    usual, small = (vars(program.Limits(threshold=t)) for t in (170_616, 40_000))
+    usual, small = (vars(program.Limits(threshold=t)) for t in (167_000, 40_000))
     assert [usual[n] for n in names] == [50_000, 12_500, 20_000, 8_000, 20_000]
     assert [small[n] for n in names] == [13_333, 8_000, 5_000, 5_000, 5_000]
     assert (usual["keep_tokens"], small["keep_tokens"]) == (10_000, 2_500)
@@ -208,7 +212,7 @@ def test_a_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
 
 
 def test_a_summary_is_due_above_the_threshold(make):
-    agent = make(messages=[typed(BODY)], min_savings=0)
+    agent = make(messages=[typed("Go."), said(BODY)], min_savings=0)
     agent.limits.threshold = context_tokens(agent)
     assert not program.should_compact(agent)
     agent.limits.threshold -= 1
@@ -216,10 +220,51 @@ def test_a_summary_is_due_above_the_threshold(make):
 
 
 def test_a_summary_is_due_again_once_min_savings_are_new(make):
-    agent = make(messages=[typed(BODY)], settled=1, threshold=5_000, min_savings=600)
-    for tokens, is_due in (0, False), (599, False), (600, True):
-        agent.messages = [typed(BODY), *([typed(sized(tokens))] if tokens else [])]
+    agent = make(settled=1, threshold=5_000, min_savings=600)
+    asked, least = typed(sized(200)), tokens_in(said("")["content"])
+    for tokens, is_due in (0, False), (399, False), (400, True):
+        more = [asked, said(sized(tokens - least))] if tokens else []
+        agent.messages = [typed(BODY), *more]
         assert program.should_compact(agent) is is_due
+
+
+@pytest.mark.parametrize("min_savings", [0, 600])
+@pytest.mark.parametrize("later", [[], [typed("Stop."), typed("Go on.")]])
+def test_results_that_the_model_has_not_seen_are_not_new(make, min_savings, later):
+    first, second = did(sized(700)), did(sized(700))
+    agent = make(settled=1, threshold=2_000, min_savings=min_savings)
+    agent.messages = [typed(BODY), *first, *later]
+    assert not program.should_compact(agent)
+    agent.messages = [typed(BODY), *first, *second, *later]
+    assert program.should_compact(agent)
+
+
+def page_by_page(request):
+    """Reads the first page of a file that no request has shown until then."""
+    if asks_for_summary(request):
+        return SUMMARY
+    PAGES.update(re.findall(r"line (\d+) of", str(request["messages"])))
+    if len(PAGES) == 200:
+        return reply("All read.")
+    first = min({*range(1, 201)} - {*map(int, PAGES)})
+    return reply(calls=[("read_file", {"path": "file", "offset": first, "limit": 20})])
+
+
+PAGES = set()  # lines that a request has shown
+
+
+def test_in_the_smallest_threshold_work_goes_on_page_by_page(make):
+    Path("AGENTS.md").write_text("Be careful.\n" * 200)
+    text = "".join(
+        f"line {n} of the file, and words beside it\n" for n in range(1, 201)
+    )
+    Path("file").write_text(text)
+    PAGES.clear()
+    agent = make(*[page_by_page] * 60, threshold=2_000, window=8_000)
+    assert program.take_turn(agent, "Read it all.") == "All read."
+    asked = len(agent.client.requests)
+    assert asked < 40 and len(summaries(agent)) < asked / 2
+    agent.client.queue.clear()
 
 
 # --- The request for a summary ---
@@ -244,6 +289,36 @@ def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(compact
     assert re.findall(r"^(\d)\. \S", text, re.MULTILINE) == list("123456789")
     assert "<analysis>" in text and "<summary>" in text
     assert f"{T // 8:,}" in text and "earlier summary" in text
+
+
+def test_section_6_asks_what_is_done_stopped_or_open_of_each_message(compacted):
+    [text] = texts(summaries(compacted())[0]["messages"][-1])
+    [section] = re.findall(r"(?ms)^6\. (.*?)^7\. ", text)
+    assert "each" in section and "done, stopped or still open" in section
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_notes_are_asked_for_only_where_the_model_does_not_think_by_itself(
+    compacted, thinking
+):
+    [request] = summaries(compacted(thinking=thinking))
+    [text] = texts(request["messages"][-1])
+    assert ("<analysis>" in text, "thinking" in request) == (not thinking, thinking)
+
+
+THOUGHT = "I weigh it all. " * 4_000  # 20,000 tokens, as the API counts them
+
+
+def test_with_20000_tokens_of_thinking_no_summary_and_no_answer_is_lost(long):
+    assert stub.tokens([{"type": "text", "text": THOUGHT}]) > 20_000
+    whole = reply("Done.", thinking=THOUGHT)
+    agent = long(reply("<summary>All is well.</summary>", thinking=THOUGHT), whole)
+    agent.thinking, agent.limits.max_output = True, program.Limits().max_output
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    assert "All is well." in left(agent.messages).summary and agent.failures == 0
+    assert {r["max_tokens"] for r in agent.client.requests} == {32_000}
+    spent = stub.tokens(whole["content"])
+    assert 20_000 < spent < min(r["max_tokens"] for r in agent.client.requests)
 
 
 # --- What is accepted as a summary ---
@@ -294,6 +369,14 @@ def test_anything_else_is_a_failure_that_leaves_the_history_as_it_was(long, answ
     assert agent.failures == 1 and "[auto_compact]" in str(shown(agent, "error"))
     assert agent.client.requests[-1]["messages"] == before
     assert not Path("called").exists()
+
+
+def test_a_summary_that_is_refused_says_the_reason(long):
+    why = {"type": "refusal", "category": None, "explanation": "It names a poison."}
+    agent = long(reply(stop="refusal", details=why), reply("Done."))
+    assert program.take_turn(agent, "Newest wish.") == "Done."
+    [told] = shown(agent, "error")
+    assert told.endswith("(it stopped with refusal). It names a poison.")
 
 
 @pytest.mark.parametrize("fault", [529, 429, 401, 400])
@@ -348,7 +431,7 @@ def test_where_nobody_waits_it_ends_in_the_last_answer_cut_if_it_is_long(
 ):
     messages = history(needed(), said(answer))
     _, summary, calls, tail = rebuilt(*messages, threshold=20_000)
-    assert "All of them were answered" in summary and "go on" not in summary
+    assert program.DONE in summary and "go on" not in summary
     assert texts(*tail)[0].startswith("All done.") and tokens_in(tail) < 5_000
     assert len(calls) == 4 and not in_progress(tail)
 
@@ -378,7 +461,7 @@ def test_words_are_kept_letter_by_letter_over_several_compactions(long):
 
 
 @pytest.mark.parametrize(
-    "threshold, most, length", [(T, T // 8, 590), (170_616, 20_000, 3_990)]
+    "threshold, most, length", [(T, T // 8, 590), (167_000, 20_000, 3_990)]
 )
 def test_of_many_words_the_first_and_the_newest_stay_within_their_limit(
     rebuilt, threshold, most, length
@@ -406,7 +489,7 @@ def test_a_pasted_log_does_not_push_out_short_rules(rebuilt, length):
     assert [rule for rule in rules if rule not in words] == [] and len(words) == 23
 
 
-@pytest.mark.parametrize("threshold", [8_000, 170_616])
+@pytest.mark.parametrize("threshold", [8_000, 167_000])
 @pytest.mark.parametrize("more, is_whole", [(0, True), (1, False)])
 def test_the_request_in_progress_stays_whole_up_to_half_of_the_room(
     make, threshold, more, is_whole
@@ -416,6 +499,52 @@ def test_the_request_in_progress_stays_whole_up_to_half_of_the_room(
     agent.messages = [typed("Go."), said("Yes."), typed(request)]
     words = left(program.rebuild(agent, "Short.")).words
     assert words[0] == "Go." and (words[1] == request) is is_whole
+
+
+LOG = '日本語 and a "log"\n' * 9_000
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, LOG, "\x01" * 30_000])
+@pytest.mark.parametrize("most", [200, 2_500, 20_000])
+def test_one_long_text_has_all_of_the_room(text, most):
+    [shown] = program.fit_words([text], most)
+    assert text.startswith(shown[:20]) and text.endswith(shown[-5:])
+    assert most * 0.95 - 20 < tokens_in(typed(shown)) <= most
+
+
+def test_twenty_short_rules_survive_beside_a_log_which_has_the_rest():
+    rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
+    *kept, log = program.fit_words([*rules, LOG], 2_500)
+    assert kept == rules and tokens_in(log) > 1_800
+
+
+def sent(words):
+    """Tokens of these words as typed messages."""
+    return sum(tokens_in(typed(text)) for text in words)
+
+
+def short(text):
+    """Whether a text is so short that it is never cut."""
+    return tokens_in(typed(text)) <= program.SHORTEST
+
+
+ANY_TEXT = st.text(st.sampled_from('ab \n"\x01日🙂'), max_size=40)
+WORDS = st.builds(mul, ANY_TEXT, st.sampled_from([1, 1, 7, 90, 2_000]))
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.lists(WORDS, max_size=30), st.integers(0, 3_000))
+def test_the_words_that_are_kept_fit_first_and_newest_before_all_others(words, most):
+    kept = program.fit_words(words, most)
+    assert sent(kept) <= most
+    if sent(words) <= most:
+        assert kept == words
+    if words and most >= program.SHORTEST:
+        assert kept, "there was room for one"
+    if kept:  # the first, then as many of the newest as there is room for
+        newest = words[len(words) - len(kept) + 1 :] if len(kept) > 1 else []
+        for text, whole in zip(kept, [words[0], *newest], strict=True):
+            assert text == whole if short(whole) else text[:1] == whole[:1]
 
 
 # --- The plan, the skills and the files ---
@@ -505,7 +634,7 @@ def test_summary_rules_and_previews_are_quoted(rebuilt, make):
 # --- How much is kept ---
 
 
-@pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 170_616])
+@pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 167_000])
 @pytest.mark.parametrize("letter", ["w", "日", '"\n'])
 def test_what_a_compaction_leaves_is_half_of_the_room_at_most(
     make, skill, threshold, letter
@@ -545,8 +674,10 @@ def test_each_part_has_at_most_half_of_what_those_before_it_left(make):
 def test_with_nothing_but_words_there_is_nothing_to_compact_and_it_is_said(make):
     words = [typed(sized(3_900))] * 3
     agent = make(reply("Done."), messages=words, threshold=12_000, min_savings=0)
+    program.run_command(agent, "/compact")
+    assert shown(agent, "layer") == ["[compact] nothing to summarise"]
     assert program.take_turn(agent, "Go on.") == "Done."
-    assert shown(agent, "layer") == ["[auto_compact] nothing to summarise"]
+    assert len(shown(agent, "layer")) == 1  # words alone are sent
     assert agent.messages[:3] == words and agent.failures == 0
 
 

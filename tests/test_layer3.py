@@ -103,6 +103,14 @@ def test_a_focus_is_of_one_compaction_whichever_layer_makes_it(worked, text, lay
     assert asked == [True, False] and layers(agent)[1] == layer
 
 
+def test_the_first_wish_is_carried_out_however_short_the_conversation_is(make):
+    again = reply(calls=[("compact", {})])
+    agent = make(COMPACT, SUMMARY, again, reply("Done."), threshold=100_000)
+    assert take_turn(agent, "Hi.") == "Done." and len(summaries(agent)) == 1
+    assert layers(agent)[-1] == "compact"  # MIN_SAVINGS counts from then on
+    assert "nothing to compact yet" in shown(agent, "layer")[-1]
+
+
 def test_the_models_wish_waits_until_min_savings_are_new(worked):
     more = reply(BODY, calls=[("compact", {})])
     agent = worked(*[COMPACT, SUMMARY], *[COMPACT] * 9, more, SUMMARY, reply("Done."))
@@ -129,6 +137,29 @@ def test_after_compact_the_next_wish_follows_an_answer_as_in_any_history(worked)
     assert words == ["Go."] and tail == [said("Well.")]
     assert take_turn(agent, "Second wish.") == "Done."
     assert agent.messages[-3:] == [*tail, typed("Second wish."), said("Done.")]
+
+
+CLEAR_ALL = {"clear_above": 0, "keep_tokens": 0, "keep_recent": 0, "min_savings": 0}
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_files_that_were_restored_are_not_cleared_before_they_were_sent(
+    make, notes, resumed
+):
+    agent = make(reply(calls=[READ]), reply("Read."), SUMMARY, **CLEAR_ALL)
+    take_turn(agent, "Read the notes.")
+    run_command(agent, "/compact")
+    if resumed:
+        program.resume(agent, str(agent.transcript))
+    agent.client.enqueue(reply("Yes."), reply("And yes."))
+    sent = []
+    for text in "And?", "And now?":
+        take_turn(agent, text)
+        sent += outputs(*agent.client.requests[-1]["messages"])
+    assert sent == [
+        Path("notes.txt").read_text().rstrip("\n"),
+        "[Previous: used read_file]",
+    ]
 
 
 def test_compact_asks_for_a_summary_whenever_anything_is_new(make):
@@ -379,12 +410,12 @@ def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(
     assert len(client.too_long) <= 2 and len(summaries(agent)) <= 8
 
 
-# in the window there is no room for a reply of 16,384 tokens, but for a shorter one
+# in the window there is no room for a reply of 32,000 tokens, but for a shorter one
 NO_ROOM = (
-    "This model's maximum context length is 16384 tokens and your request has 900 "
+    "This model's maximum context length is 32000 tokens and your request has 900 "
 )
-NO_ROOM += "input tokens (16384 > 16384 - 900)."
-OLDER = "input length and `max_tokens` exceed context limit: 900 + 16384 > 16384"
+NO_ROOM += "input tokens (32000 > 32000 - 900)."
+OLDER = "input length and `max_tokens` exceed context limit: 900 + 32000 > 32000"
 
 
 @pytest.mark.parametrize("text", [NO_ROOM, OLDER])
@@ -393,7 +424,7 @@ def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text)
     assert take_turn(agent, "Hi") == "Done."
     first, second = agent.client.requests
     assert first["messages"] == second["messages"]
-    assert second["max_tokens"] < 16_384 and agent.limits.window == 16_384
+    assert second["max_tokens"] < 32_000 and agent.limits.window == 32_000
 
 
 # a size in megabytes, a window "of 32 k": no number of tokens

@@ -5,6 +5,7 @@ test that begins another turn shows as well that the conversation was left valid
 """
 
 import itertools
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -362,7 +363,21 @@ def test_what_was_stopped_is_known_as_such_after_a_compaction_too(make):
     agent.messages += [program.note(program.UNANSWERED), typed("And now?")]
     words, summary, _, _ = left(program.rebuild(agent, "Short."))
     assert words == ["Delete all the logs.", "And now?"]
-    assert "answered or stopped" in summary
+    assert program.OPEN in summary
+
+
+def test_of_a_request_that_was_corrected_the_next_one_says_nothing_untrue(make):
+    agent = make(KeyboardInterrupt(), reply(calls=[("compact", {})]), SUMMARY)
+    agent.client.enqueue(reply("Done."))
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Write the parser in Python 3.8.")
+    assert take_turn(agent, "Use 3.10 for it.") == "Done."
+    words, state, _, _ = left(agent.client.requests[-1]["messages"])
+    assert words == ["Write the parser in Python 3.8.", "Use 3.10 for it."]
+    assert "newest is still to be answered" in state
+    assert "are done, stopped or still open stands below" in state
+    untrue = "were answered|was answered|was stopped|dropped|Do not go on|not to be"
+    assert not re.search(untrue, str(agent.client.requests[-1]["messages"]))
 
 
 def test_what_was_answered_or_waits_is_not_marked(make):
@@ -401,13 +416,36 @@ def test_a_setting_switches_a_layer_off(make, monkeypatch, settings, acting):
     assert {*layers(agent)} & {LAYER_1, LAYER_2} == acting
 
 
-NUMBERS = ["CLEAR_ABOVE", "KEEP_TOKENS", "KEEP_RECENT", "MIN_SAVINGS", "MAX_MESSAGES"]
+NUMBERS = dict.fromkeys(set(program.NUMBERS) - {"CONTEXT_WINDOW", "THRESHOLD"}, 7)
+NUMBERS |= {"CONTEXT_WINDOW": 7_000, "THRESHOLD": 7_000}
 
 
-@pytest.mark.parametrize("name", [*NUMBERS, "THRESHOLD"])
+@pytest.mark.parametrize("name", sorted(NUMBERS))
 def test_the_numbers_of_the_layers_come_from_the_environment(monkeypatch, name):
-    monkeypatch.setenv(name, "7")
-    assert vars(configured_limits())[name.lower()] == 7
+    monkeypatch.setenv(name, str(NUMBERS[name]))
+    field = "window" if name == "CONTEXT_WINDOW" else name.lower()
+    assert vars(configured_limits())[field] == NUMBERS[name]
+
+
+@pytest.mark.parametrize(
+    "given, threshold",
+    [("1", 2_000), ("500", 2_000), ("1999", 2_000), ("2001", 2_001), ("0", 200_000)],
+)
+def test_a_threshold_that_nothing_fits_is_2000_and_0_is_the_window(
+    monkeypatch, given, threshold
+):
+    monkeypatch.setenv("THRESHOLD", given)
+    assert configured_limits().threshold == threshold
+
+
+def test_a_reply_has_a_third_of_a_small_window_at_most_whatever_is_asked_for(
+    monkeypatch,
+):
+    monkeypatch.setenv("MAX_OUTPUT", "100000")
+    assert configured_limits(24_000).max_output == 8_000
+    assert configured_limits(200_000, 64_000).max_output == 64_000
+    monkeypatch.setenv("MAX_OUTPUT", "0")  # as if it were not set
+    assert configured_limits().max_output == program.MAX_OUTPUT
 
 
 def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):

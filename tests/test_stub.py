@@ -106,7 +106,13 @@ MARKED = text("a", cache_control=MARK)
 BAD_SETTINGS = [
     ({"temperature": 1}, f"temperature: {EXTRA}"),
     ({"extra_body": {"top_p": 1}}, f"top_p: {EXTRA}"),
-    ({"max_tokens": 0}, "max_tokens: Input should be"),
+    ({"max_tokens": -1}, "max_tokens: Input should be"),
+    ({"max_tokens": 0, "thinking": {"type": "enabled"}}, '"thinking.type.enabled" is'),
+    ({"max_tokens": 0, "tool_choice": {"type": "any"}}, "tool_choice: type `any`"),
+    (
+        {"max_tokens": 0, "output_config": {"format": {"type": "json_schema"}}},
+        "outputs",
+    ),
     ({"max_tokens": None}, "max_tokens: Field required"),
     ({"max_tokens": 65_000}, "max_tokens: 65000 > 64000, which is the maximum"),
     ({"thinking": {"type": "enabled"}}, '"thinking.type.enabled" is not supported'),
@@ -134,6 +140,7 @@ GOOD_REQUESTS = [
     {},
     {"system": [MARKED], "cache_control": MARK, "messages": [user([MARKED] * 2)]},
     {"thinking": {"type": "adaptive", "display": "summarized"}},
+    {"max_tokens": 0, "thinking": {"type": "adaptive", "display": "summarized"}},
     {"tool_choice": {"type": "none"}, "timeout": httpx2.Timeout(5)},
     {"system": "", "tools": []},
     {"messages": ANSWERED},
@@ -401,6 +408,54 @@ def test_after_an_edit_further_back_only_a_marked_system_prompt_is_read(
     spend(client, LONG, **SYSTEM)
     usage = spend(client, [user([text("a")] * blocks)], **settings)
     assert abs(usage.cache_read_input_tokens - read) < 100
+
+
+# --- A request for no tokens, which only reads the prompt into the cache ---
+
+
+def read_only(client, messages=LONG, **settings):
+    """The answer to a request for no tokens, which is not streamed."""
+    settings = {"max_tokens": 0, "cache_control": MARK} | settings
+    return client.messages.create(**request(messages, **settings))
+
+
+@pytest.mark.parametrize("make", [StubClient, mock_client])
+def test_a_request_for_no_tokens_writes_the_cache_and_takes_no_reply(make):
+    client = make(reply("one"))
+    written, again = read_only(client), read_only(client)
+    assert written.content == [] and written.stop_reason == "max_tokens"
+    assert (written.usage.output_tokens, written.usage.cache_read_input_tokens) == (
+        0,
+        0,
+    )
+    assert again.usage.cache_read_input_tokens > 2_900
+    answer = ask(client, LONG, cache_control=MARK)
+    assert answer.content[0].text == "one"
+    assert answer.usage.cache_read_input_tokens > 2_900
+    assert [r["max_tokens"] for r in client.requests] == [0, 0, 100]
+
+
+@pytest.mark.parametrize("make", [StubClient, mock_client])
+def test_it_is_checked_as_any_other_and_an_error_that_is_queued_is_for_it(make):
+    client = make(api_error(529, "busy"))
+    with pytest.raises(anthropic.OverloadedError):
+        read_only(client)
+    for messages in [user("")], LONG[:2]:
+        with pytest.raises(Exception, match="non-empty content|must end with a user"):
+            read_only(client, messages)
+    with pytest.raises(Exception, match="together with `stream`"):
+        ask(client, max_tokens=0)
+    assert len(getattr(client, "stub", client).refused) == 3
+
+
+def test_the_server_answers_it_too():
+    client = StubClient((529, {}, {}))
+    with serve(client) as url, connect(url) as real:
+        with pytest.raises(anthropic.APIStatusError):
+            read_only(real.with_options(max_retries=0))
+        read_only(real)
+        assert read_only(real).usage.cache_read_input_tokens > 2_900
+    assert client.refused == [*client.queue] == []
 
 
 # --- The wire ---

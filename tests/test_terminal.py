@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import TASK, did, results, shown, texts, turns, typed
+from builders import LONG_TESTS, TASK, did, results, shown, texts, turns, typed
 from stub import StubClient, api_error, reply
 from wire import serve, sse
 
@@ -243,6 +243,33 @@ def test_a_ctrl_c_within_0_3_s_of_one_is_that_one_and_a_hangup_ends_it_all(monke
     assert later == {signal.SIG_IGN}  # so that no second one stops the clearing up
 
 
+ENDS = 75 if LONG_TESTS else 1  # processes for each signal and each kind of work
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("works_on", ["a reply", "a command"])
+def test_ctrl_c_and_at_once_a_hangup_or_sigterm_end_it(desk, number, works_on):
+    command = reply(calls=[("bash", {"command": "echo up; sleep 600"})])
+    for at in range(ENDS):
+        held = Held(reply("Too late."), events=3)
+        desk.stub.enqueue(held if works_on == "a reply" else command)
+        with closing(Person(desk)) as person:
+            person.see(PROMPT)
+            person.press("go\n")
+            if works_on == "a reply":
+                assert held.asked.wait(PATIENCE)
+            else:
+                person.see("Run bash?")
+                person.press("y\n")
+                person.wait_for(" s: up")
+            person.press("\x03")
+            select.select([], [], [], at / ENDS * 0.02)
+            person.process.send_signal(number)
+            held.may.set()
+            assert person.process.wait(PATIENCE) == 143, f"the process {at}"
+    desk.stub.requests.clear()
+
+
 def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(make, monkeypatch):
     come = Mock(side_effect=[SystemError("an exception set"), EOFError()])
     monkeypatch.setattr("builtins.input", come)
@@ -263,7 +290,7 @@ def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(desk, tmp
     slow = "import time\nprint('loading', flush=True)\ntime.sleep(600)\n"
     (tmp_path / "anthropic.py").write_text(slow)
     with closing(Person(desk, PYTHONPATH=str(tmp_path))) as person:
-        person.see("170,616; /help\n", PROMPT)
+        person.see("167,000; /help\n", PROMPT)
         person.press("hello\n")
         person.see("loading")
         person.stop()
@@ -383,6 +410,20 @@ def test_tab_completes_commands_help_lists_them_and_an_empty_line_is_none(person
     assert person.requests == []
 
 
+def test_tab_lists_a_folder_of_2000_files_once(monkeypatch):
+    Path("many").mkdir()
+    for number in range(2_000):
+        Path("many", f"file{number}").touch()
+    Path("many/folder").mkdir()
+    glob, listed = Path.glob, []
+    monkeypatch.setattr(Path, "glob", lambda *a: listed.append(a) or glob(*a))
+    complete = program.completer()
+    found = [complete("many/f", number) for number in range(2_002)]
+    assert len(listed) == 1 and found.pop() is None
+    assert {*found} == {f"many/file{n}" for n in range(2_000)} | {"many/folder/"}
+    assert [complete("/cl", 0), complete("/cl", 1)] == ["/clear", None]
+
+
 def test_what_was_typed_can_be_called_back_in_another_run(person, desk):
     person.enqueue(reply("Yes."))
     person.say("the first prompt", "Yes.")
@@ -429,7 +470,7 @@ def test_context_says_what_fills_the_window_and_what_was_sent(make):
     names = ["system prompt", "tools", "your words", "replies and calls"]
     assert [*parts] == [*names, "results and notes"] and min(parts.values()) > 0
     total, bill = program.context_tokens(agent), agent.bill
-    assert whole == f"{'in all':<20}{total:>9,} of 170,616, then a summary"
+    assert whole == f"{'in all':<20}{total:>9,} of 167,000, then a summary"
     assert 0 <= total - sum(parts.values()) < len(parts)
     share = f"{bill['read'] / bill['sent']:.0%}"
     assert sent == f"sent so far: {bill['sent']:,} tokens, {share} from the cache"
@@ -542,7 +583,7 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
         Path(".agents/skills", name, "SKILL.md").write_text("description: use")
     first, second, *_ = run("--yes", MODEL_ID="some-model")[1].split("\n")
     window, known = second.split("; ", maxsplit=1)
-    assert first == f"some-model in {Path.cwd()}" and "170,616" in window
+    assert first == f"some-model in {Path.cwd()}" and "167,000" in window
     assert known == "AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
 
 

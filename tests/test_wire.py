@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 import threading
+import time
 
 import httpx2
 import pytest
@@ -31,6 +32,11 @@ import agent as program
 from agent import take_turn
 
 WHOLE = "An answer without a word lost."
+
+
+def by_person(agent):
+    """The person asks for a summary."""
+    program.run_command(agent, "/compact")
 
 
 @pytest.fixture
@@ -196,6 +202,45 @@ def test_a_fault_that_stays_names_what_to_change(wired, pauses, case, at_work):
     assert len(agent.messages) == 1 + 2 * at_work and goes_on(agent)
 
 
+ON_HOLD = api_error(400, "Your context needs a look.", code="organization_on_hold")
+TOO_LARGE_CODE = "request_body_too_large_after_decoding"
+
+
+@pytest.mark.parametrize("work", [lambda a: take_turn(a, "Hi"), by_person])
+def test_an_account_on_hold_never_lets_a_history_give_way_to_a_note(wired, work):
+    agent = wired(*[reply(calls=[READ])] * 2, reply(WHOLE), *[ON_HOLD] * 3)
+    take_turn(agent, "Look")
+    before = agent.messages
+    with pytest.raises(program.AgentError, match="needs a look") as error:
+        work(agent)
+    assert not isinstance(error.value, program.Refused)
+    assert agent.messages[: len(before)] == before and agent.failures == 0
+    assert len(agent.client.requests) == 4 and goes_on(agent)
+
+
+def test_a_body_that_is_too_large_is_known_by_its_code_whatever_it_says(wired):
+    fault = api_error(400, "No.", code=TOO_LARGE_CODE)
+    other = api_error(400, "prompt is too long", code="another")
+    for given, kind in (fault, program.PromptTooLong), (other, program.AgentError):
+        with pytest.raises(program.AgentError) as error:
+            program.ask(wired(given), [{"role": "user", "content": "Hi"}])
+        assert type(error.value) is kind
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 529])
+def test_what_the_api_says_not_to_try_again_is_not_tried_again(wired, pauses, status):
+    agent = wired(api_error(status, "Busy", headers={"x-should-retry": "false"}))
+    assert "Busy" in fails(agent, "Hi") and goes_on(agent)
+    assert pauses == []
+
+
+@pytest.mark.parametrize("text", ["x" * 40_000, "7" * 5_000, "a-" * 20_000])
+def test_the_numbers_of_a_long_text_are_found_in_no_time(text):
+    begun = time.process_time()
+    assert program.numbers(f"over 9,000 {text}") == [9_000]
+    assert time.process_time() - begun < 2  # it was 18 s
+
+
 # a setting, and what the line about it names
 UNUSABLE = [
     ({"ANTHROPIC_BASE_URL": "ftp://127.0.0.1"}, "unsupported protocol 'ftp://'"),
@@ -320,11 +365,11 @@ def test_where_thinking_is_refused_it_is_done_without_and_said_once(wired, text)
 
 # words for a smaller maximum, of which it is the second number
 LESS = [
-    "max_tokens: 16384 > 8192, which is the maximum allowed for claude-3-5-20241022",
-    "max_tokens is too large: 16384. This model supports at most 8192 tokens",
-    "The maximum tokens you requested (16384) exceeds the model limit of 8192.",
-    "max_tokens: 16,384 > 8,192, which is the maximum allowed",
-    "max_tokens (16384) exceeds the output token limit of 8192",
+    "max_tokens: 32000 > 8192, which is the maximum allowed for claude-3-5-20241022",
+    "max_tokens is too large: 32000. This model supports at most 8192 tokens",
+    "The maximum tokens you requested (32000) exceeds the model limit of 8192.",
+    "max_tokens: 32,000 > 8,192, which is the maximum allowed",
+    "max_tokens (32000) exceeds the output token limit of 8192",
     "max_tokens must be in the range 1-8192",
     "max_tokens must be in [1,8192]",
 ]
@@ -337,7 +382,7 @@ def test_a_smaller_maximum_of_a_reply_is_taken_from_the_refusal_and_said_once(
     agent = wired(api_error(400, text), reply(calls=[READ]), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
     asked = [request["max_tokens"] for request in agent.client.requests]
-    assert asked == [16_384, *[8_192] * 3]
+    assert asked == [32_000, *[8_192] * 3]
     assert len([t for t in shown(agent, "layer") if "8,192" in t]) == 1
 
 
@@ -356,11 +401,12 @@ def test_a_400_that_names_no_smaller_maximum_is_not_tried_again(wired, text):
 
 
 # How providers say "too long", and the window that this teaches: the smallest number
-# after a word for a limit, or else of all. The reply is asked for in 16,384 tokens. 0: it names none.
+# after a word for a limit, or else of all. The reply is asked for in 32,000 tokens.
+# 0: it names none.
 TOO_LONG = {
     "prompt is too long: 37924 tokens > 32000 maximum": 32000,
     "prompt is too long: 210,000 tokens > 200,000 maximum": 200000,
-    "input length and `max_tokens` exceed context limit: 198240 + 16384 > 200000, "
+    "input length and `max_tokens` exceed context limit: 198240 + 32000 > 200000, "
     "decrease input length or `max_tokens` and try again": 198240,
     "Input is too long for requested model.": 0,
     "The model returned the following errors: Input is too long": 0,
@@ -371,10 +417,10 @@ TOO_LONG = {
     "in 300120 tokens. Please reduce the length of the messages.": 272000,
     "litellm.ContextWindowExceededError: BadRequestError: OpenAIException": 0,
     "This model's maximum context length is 32768 tokens. However, you requested 56384 "
-    "tokens (40000 in the messages, 16384 in the completion).": 32768,
-    "You passed 33000 input tokens and requested 16384 output tokens. However, the "
+    "tokens (40000 in the messages, 32000 in the completion).": 32768,
+    "You passed 33000 input tokens and requested 32000 output tokens. However, the "
     "model's context length is only 32768 tokens, resulting in a maximum input length "
-    "of 16384 tokens.": 32768,
+    "of 32000 tokens.": 32768,
     "The decoder prompt (length 40961) is longer than the maximum model length of "
     "32768. Make sure that `max_model_len` is no smaller than the number of text "
     "tokens.": 32768,
@@ -392,7 +438,7 @@ TOO_LONG = {
     "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 "
     "maximum context length": 32768,
     "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens "
-    "and 16384 `max_new_tokens`": 8193,
+    "and 32000 `max_new_tokens`": 8193,
     "Please reduce the length of the messages. code: context_length_exceeded": 0,
     "Please reduce the length of the messages or completion. Current length is 9512 "
     "while limit is 8192. context_length_exceeded": 8192,
@@ -401,7 +447,7 @@ TOO_LONG = {
     "too many tokens: total number of tokens in the prompt cannot exceed 4081 - "
     "received 5200. Try using a shorter prompt.": 4081,
     "This endpoint's maximum context length is 131072 tokens. However, you requested "
-    "about 137000 tokens (120616 of text input, 16384 in the output).": 131072,
+    "about 137000 tokens (120616 of text input, 32000 in the output).": 131072,
     "prompt token count of 130000 exceeds the limit of 128000": 128000,
     "Invalid request: Your request exceeded model token limit: 131072": 131072,
     "invalid params, context window exceeds limit (2013)": 0,
@@ -409,11 +455,11 @@ TOO_LONG = {
     "model is loaded with context length of only 8192 tokens": 8192,
     "the input length exceeds the context length": 0,
     "The prompt is too long: 140000, model maximum context length: 131071": 131071,
-    "This model's maximum context length is 24000 tokens. However, you requested 16384 "
+    "This model's maximum context length is 24000 tokens. However, you requested 32000 "
     "output tokens and your prompt contains at least 7617 input tokens, for a total of "
     "at least 24001 tokens.": 24000,
-    "This model's maximum context length is 16384 tokens, and your request has 4900 "
-    "input tokens.": 16384,
+    "This model's maximum context length is 32000 tokens, and your request has 4900 "
+    "input tokens.": 32000,
     "length of prompt_tokens (57535) must be less than max_seq_len (32768).": 32768,
 }
 
@@ -607,18 +653,18 @@ def test_nonsense_from_the_models_endpoint_means_defaults(run, api, case):
     api.info = NONSENSE[case]
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
     [request] = api.requests
-    assert request["max_tokens"] == 16_384 and "thinking" not in request
+    assert request["max_tokens"] == 32_000 and "thinking" not in request
 
 
 def test_a_models_endpoint_that_hangs_is_not_waited_for(run, api, over, monkeypatch):
     monkeypatch.setattr(program, "PROBE_SECONDS", 0.2)
     api.enqueue(reply(WHOLE))
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
-    assert [request["max_tokens"] for request in api.requests] == [16_384]
+    assert [request["max_tokens"] for request in api.requests] == [32_000]
 
 
 @pytest.mark.parametrize(
-    "window, most, asked", [(1_000_000, 128_000, 16_384), (24_000, 64_000, 8_000)]
+    "window, most, asked", [(1_000_000, 128_000, 32_000), (24_000, 64_000, 8_000)]
 )
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_the_models_endpoint_is_obeyed(run, api, window, most, asked, adaptive):

@@ -180,7 +180,6 @@ def summary(number):
     """What the model replies in this scene when it is asked for a summary."""
     known = "\n".join(f"   - {scene.replies[-1]}" for scene in SCENES[: number - 1])
     return reply(f"""\
-<analysis>{number} pieces of work, all of them about this project.</analysis>
 <summary>
 1. Request, intent and constraints: learn how this agent forgets.
 2. Key concepts: three layers before each request; a transcript of it all.
@@ -292,7 +291,7 @@ class Lesson(StubClient):
     def answer(self, request):
         """The message for `request`, which is noted in `sent`."""
         last = request["messages"][-1]["content"][-1]
-        asked = isinstance(last, dict) and "<analysis>" in last.get("text", "")
+        asked = "these nine sections:" in last.get("text", "")
         length = count(request["system"], request["tools"], request["messages"])
         if self.queue and self.queue[0] is SHORTER:
             self.queue.popleft()

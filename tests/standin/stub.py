@@ -40,7 +40,7 @@ CACHE_WRITE, CACHE_READ, OUTPUT = 1.25, 0.05, 5
 REQUIRED = ("model", "max_tokens", "messages")
 KNOWN = {*REQUIRED, "system", "tools", "thinking", "cache_control", "tool_choice"}
 KNOWN |= {"metadata", "stop_sequences", "output_config", "service_tier", "container"}
-# arguments of `stream` that the SDK keeps to itself
+# arguments that the SDK keeps to itself
 CLIENT_ONLY = {"timeout", "extra_headers", "extra_query", "extra_body"}
 
 # each block type: the keys it must have, the keys it may have, and where it may stand
@@ -117,13 +117,18 @@ def reply(text="", calls=(), thinking=None, stop=None, content=None, details=Non
     return {"content": content, "stop_reason": stop, "stop_details": details}
 
 
-def api_error(status, message, type=None, headers=None):
-    """The exception that the SDK itself raises for an answer with this status."""
+def api_error(status, message, type=None, headers=None, code=None):
+    """The exception that the SDK itself raises for an answer with this status.
+
+    `code` is the API's own for some errors, which is more certain than the words.
+    """
     import anthropic
     import httpx2
 
     default = "api_error" if status >= 500 else "invalid_request_error"
     error = {"type": type or ERROR_TYPES.get(status, default), "message": message}
+    if code:
+        error["details"] = {"error_code": code}
     body = {"type": "error", "error": error}
     answer = httpx2.Response(status, headers=headers, json=body)
     http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer))
@@ -255,8 +260,10 @@ def in_settings(body, max_output, adaptive):
     yield from [f"{key}: Field required" for key in REQUIRED if body.get(key) is None]
     yield from unknown_keys("", body, KNOWN)
     asked = body["max_tokens"]
-    if type(asked) is not int or asked < 1:
-        yield "max_tokens: Input should be greater than or equal to 1"
+    if type(asked) is not int or asked < 0:
+        yield "max_tokens: Input should be greater than or equal to 0"
+    if asked == 0 and (body.get("output_config") or {}).get("format"):
+        yield "max_tokens: 0 is not supported together with structured outputs"
     if max_output and asked > max_output:
         yield (
             f"max_tokens: {asked} > {max_output}, which is the maximum allowed number "
@@ -475,7 +482,8 @@ class StubClient:
     the cache markers in the messages, and a text that stands alone as a string.
     `refused` holds the errors of those that were invalid, `too_long` of those longer
     than the window; a fixture can assert that `refused` is empty. A request that is
-    refused takes no reply from the queue.
+    refused takes no reply from the queue, and one for no tokens (`max_tokens` 0, which
+    only reads the prompt into the cache) takes nothing but an error.
     """
 
     def __init__(
@@ -492,8 +500,7 @@ class StubClient:
         return Stream(self, request)
 
     def create(self, **request):
-        with Stream(self, request) as stream:
-            return stream.get_final_message()
+        return as_message(self.answer(request))
 
     def enqueue(self, *replies):
         """Add what the next requests get: a `reply`, an exception, or a function.
@@ -513,6 +520,12 @@ class StubClient:
             "capabilities": {"thinking": {"supported": self.adaptive, "types": types}},
         }
 
+    def check_streamed(self, request):
+        """Raise `Refused` for a request that the API answers only in one piece."""
+        if request.get("max_tokens") == 0:
+            self.refused.append("max_tokens: 0 is not supported together with `stream`")
+            raise Refused(self.refused[-1])
+
     def answer(self, request):
         """The message for `request`, a plain dict; raises where the SDK would."""
         return self.finish(request, self.take(request))
@@ -528,6 +541,8 @@ class StubClient:
             errors = self.too_long if isinstance(error, TooLong) else self.refused
             errors.append(str(error))
             raise
+        if request["max_tokens"] == 0 and not is_error(*[*self.queue][:1]):
+            return reply(stop="max_tokens")
         given = self.queue.popleft() if self.queue else self.always
         if given is None:
             last = str(request["messages"][-1])[:500]
@@ -564,8 +579,13 @@ class StubClient:
             "input_tokens": total - ready,
             "cache_read_input_tokens": read,
             "cache_creation_input_tokens": ready - read,
-            "output_tokens": max(1, tokens(content)),
+            "output_tokens": max(1, tokens(content)) if body["max_tokens"] else 0,
         }
+
+
+def is_error(*queued):
+    """Whether the first that is queued is an error, raised or as an answer's status."""
+    return bool(queued) and isinstance(queued[0], (BaseException, tuple))
 
 
 # --- The prompt cache ---
@@ -627,10 +647,8 @@ class Stream:
         self.client, self.request = client, request
 
     def __enter__(self):
-        answer = self.client.answer(self.request)
-        content = [Block(**block) for block in answer["content"]]
-        self.message = as_object(answer | {"content": []})
-        self.message.content = content
+        self.client.check_streamed(self.request)
+        self.message = as_message(self.client.answer(self.request))
         return self
 
     def __exit__(self, *_):
@@ -649,6 +667,13 @@ class Stream:
 
     def get_final_message(self):
         return self.message
+
+
+def as_message(answer):
+    """The answer to a request, a plain dict, as the SDK's object."""
+    message = as_object(answer | {"content": []})
+    message.content = [Block(**block) for block in answer["content"]]
+    return message
 
 
 def as_object(value):

@@ -102,6 +102,8 @@ def model_answer(stub, model):
 
 def message_answer(stub, request):
     streamed = request.pop("stream", False)
+    if streamed:
+        stub.check_streamed(request)
     given = stub.take(request)
     if isinstance(given, tuple):
         return answer(*given)
