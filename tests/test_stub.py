@@ -441,7 +441,7 @@ def test_it_is_checked_as_any_other_and_an_error_that_is_queued_is_for_it(make):
     with pytest.raises(anthropic.OverloadedError):
         read_only(client)
     for messages in [user("")], LONG[:2]:
-        with pytest.raises(Exception, match="non-empty content|must end with a user"):
+        with pytest.raises(Exception, match=r"non-empty content|must end with a user"):
             read_only(client, messages)
     with pytest.raises(Exception, match="together with `stream`"):
         ask(client, max_tokens=0)
