@@ -69,7 +69,7 @@ MIN_SAVINGS = 20_000  # it does not pay to clear less (v5), or to summarise less
 MAX_RESULTS = 50_000  # of all new results of a message (s08: 200,000 characters)
 MAX_PAGE = 12_500  # of one read_file call: four of them are MAX_RESULTS
 MAX_WORDS = 20_000  # of the person's own messages that outlive a compaction
-SHORTEST = 50  # of a text of theirs that is cut, or else it is left out
+SHORTEST = 60  # of a text of theirs that is cut, or else it is left out
 MAX_RULES = 8_000  # of AGENTS.md, and of the list of skills
 PREVIEW_TOKENS = 640  # of what is too large: 2,000 characters (s08) and the last 500
 CLEAR_OVER_CHARS = 100  # a result that is shorter stays, as a placeholder is (s06)
@@ -615,13 +615,14 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     gone, tail, room = split_history(agent, keep)
     words, request = words_of(gone), ""
     if words and in_progress(agent.messages) and not words_of(tail):
-        request = cut_text(words.pop(), room // 2)
+        request = cut_text(words.pop(), max(room // 2, SHORTEST))
     room -= tokens_in(request)
     shown = quote("summary", cut_text(summary, room // 2))
     state = OPEN if request else DONE
     text = COMPRESSED.format(path=agent.transcript, state=state, summary=shown)
     room -= tokens_in(text)
-    words = fit_words(words, min(agent.limits.max_words, room // 2))
+    most = min(agent.limits.max_words, room // 2)
+    words = fit_words(words, max(most, 2 * SHORTEST))  # the first and the newest always
     room -= tokens_in(words)
     calls = restore_recent_files(agent, still_needed(gone), room // 2)
     said = [typed(text) for text in [*words, request] if text]
