@@ -621,8 +621,8 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     state = OPEN if request else DONE
     text = COMPRESSED.format(path=agent.transcript, state=state, summary=shown)
     room -= tokens_in(text)
-    most = min(agent.limits.max_words, room // 2)
-    words = fit_words(words, max(most, 2 * SHORTEST))  # the first and the newest always
+    most = max(room // 2, 2 * SHORTEST)  # always enough for the first and the newest
+    words = fit_words(words, min(agent.limits.max_words, most))
     room -= tokens_in(words)
     calls = restore_recent_files(agent, still_needed(gone), room // 2)
     said = [typed(text) for text in [*words, request] if text]
