@@ -2391,6 +2391,7 @@ def work_on(agent: Agent, line: str) -> None:
 
 PACKAGES = ("anthropic", "dotenv")  # as Python names them
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
+END_AGAIN = 2  # seconds until a signal that was to end it is raised once more
 
 
 def load_settings() -> None:
@@ -2467,12 +2468,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 def handle_signals() -> None:
     """Let Ctrl-C stop what is done, two at once as one; SIGTERM and a hangup end it."""
     last = float("-inf")  # seconds, when Ctrl-C last stopped something
+    ended = False
 
     def stop(number: int, _: Any) -> None:
-        nonlocal last
+        nonlocal last, ended
+        if ended and number != signal.SIGALRM:
+            return  # a closed terminal sends several
         if number != signal.SIGINT:
-            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(each, signal.SIG_IGN)  # a closed terminal sends several
+            ended = True
+            signal.signal(signal.SIGALRM, stop)  # input() can lose an exception
+            signal.setitimer(signal.ITIMER_REAL, END_AGAIN)
             raise Terminated
         if time.monotonic() - last > SAME_CTRL_C:
             last = time.monotonic()
@@ -2520,6 +2525,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Terminated:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         return 143
     return 0
 
