@@ -72,7 +72,7 @@ MIN_SAVINGS = 20_000  # it does not pay to clear less (v5), or to summarise less
 MAX_RESULTS = 50_000  # of all new results of a message (s08: 200,000 characters)
 MAX_PAGE = 12_500  # of one read_file call: four of them are MAX_RESULTS
 MAX_WORDS = 20_000  # of the person's own messages that outlive a compaction
-SHORTEST = 50  # of a text of theirs that is cut, or else it is left out
+SHORTEST = 60  # of a text of theirs that is cut, or else it is left out
 MAX_RULES = 8_000  # of AGENTS.md, and of the list of skills
 PREVIEW_TOKENS = 640  # of what is too large: 2,000 characters (s08) and the last 500
 CLEAR_OVER_CHARS = 100  # a result that is shorter stays, as a placeholder is (s06)
@@ -637,13 +637,14 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     gone, tail, room = split_history(agent, keep)
     words, request = words_of(gone), ""
     if words and in_progress(agent.messages) and not words_of(tail):
-        request = cut_text(words.pop(), room // 2)
+        request = cut_text(words.pop(), max(room // 2, SHORTEST))
     room -= tokens_in(request)
     shown = quote("summary", cut_text(summary, room // 2))
     state = OPEN if request else DONE
     text = COMPRESSED.format(path=agent.transcript, state=state, summary=shown)
     room -= tokens_in(text)
-    words = fit_words(words, min(agent.limits.max_words, room // 2))
+    most = max(room // 2, 2 * SHORTEST)  # always enough for the first and the newest
+    words = fit_words(words, min(agent.limits.max_words, most))
     room -= tokens_in(words)
     calls = restore_recent_files(agent, still_needed(gone), room // 2)
     said = [typed(text) for text in [*words, request] if text]
@@ -2679,6 +2680,7 @@ def work_on(agent: Agent, line: str) -> None:
 
 PACKAGES = ("anthropic", "dotenv")  # as Python names them
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
+END_AGAIN = 2  # seconds until a signal that was to end it is raised once more
 
 
 def load_settings() -> None:
@@ -2759,12 +2761,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 def handle_signals() -> None:
     """Let Ctrl-C stop what is done, two at once as one; SIGTERM and a hangup end it."""
     last = float("-inf")  # seconds, when Ctrl-C last stopped something
+    ended = False
 
     def stop(number: int, _: Any) -> None:
-        nonlocal last
+        nonlocal last, ended
+        if ended and number != signal.SIGALRM:
+            return  # a closed terminal sends several
         if number != signal.SIGINT:
-            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(each, signal.SIG_IGN)  # a closed terminal sends several
+            ended = True
+            signal.signal(signal.SIGALRM, stop)  # input() can lose an exception
+            signal.setitimer(signal.ITIMER_REAL, END_AGAIN)
             raise Terminated
         if time.monotonic() - last > SAME_CTRL_C:
             last = time.monotonic()
@@ -2841,6 +2847,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Terminated:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         return 143
     return 0
 

@@ -1,12 +1,15 @@
 """Random conversations through random layers and turns: what holds after every step."""
 
 import itertools
+import os
+import re
 from collections import deque
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import stub
@@ -304,3 +307,55 @@ def test_every_step_leaves_a_sound_conversation(steps, room, keep_recent, max_me
         is_note = program.NO_SUMMARY.split("\n")[0] in str(agent.messages)
         if room == 100_000 and step in SUMMARIES and not is_note:
             assert kept(agent.messages) == kept(before[0])
+
+
+# --- The person's words, in limits that nothing fits ---
+
+
+def limits_of(**settings):
+    """The limits within these settings."""
+    with patch.dict(os.environ, {name: str(n) for name, n in settings.items()}):
+        return program.configured_limits()
+
+
+def has(text, number):
+    """Whether it is the text that was typed so many texts after the first.
+
+    Or a preview that names the file of it.
+    """
+    named = re.findall(r"tool-results/\w{16}", text)[:1]
+    files = [Path(".task_outputs", f"{name}.txt") for name in named]
+    whole = text + "".join(file.read_text(errors="replace") for file in files)
+    return f"#{number}: " in whole
+
+
+@LIVES
+@given(
+    st.lists(st.tuples(TURN, st.sampled_from([*LAYERS])), min_size=3, max_size=6),
+    st.sampled_from([1, 500, 3_000]),
+    st.sampled_from([1, 40, 2_000]),
+)
+def test_no_first_and_no_newest_words_are_lost(steps, threshold, times):
+    told = []
+    agent = program.Agent(client=Model(), emit=lambda *event: told.append(event))
+    agent.limits = limits_of(THRESHOLD=threshold, CONTEXT_WINDOW=9_000)
+    agent.approve = lambda *_: None
+    program.begin(agent)
+    kept = []  # numbers of the texts that were not taken back
+    for number, ((text, *script), step) in enumerate(steps):
+        told.clear()
+        plain = "".join(letter for letter in text if letter.isprintable())
+        turn(agent, f"#{number}: {plain * times}", *script)
+        is_refused = "[refusal]" in str(told)
+        words = program.words_of(agent.messages)
+        if words and has(words[-1], number):
+            kept.append(number)
+        else:
+            assert is_refused, "the newest words are lost"
+        act(agent, step)
+        assert agent.client.refused == []
+        assert_valid(agent, agent.messages)
+        words = program.words_of(agent.messages)
+        if kept:
+            assert has(words[0], kept[0]), "the first words are lost"
+            assert has(words[-1], kept[-1]), "the newest words are lost"

@@ -237,10 +237,16 @@ def test_a_ctrl_c_within_0_3_s_of_one_is_that_one_and_a_hangup_ends_it_all(monke
     for now.return_value, counts in [(9, 1), (9.2, 0), (9.29, 0), (9.31, 1), (9.7, 1)]:
         with pytest.raises(KeyboardInterrupt) if counts else nullcontext():
             handlers[signal.SIGINT](signal.SIGINT, None)
+    monkeypatch.setattr(program.signal, "setitimer", timer := Mock())
     with pytest.raises(program.Terminated):
         handlers[signal.SIGHUP](signal.SIGHUP, None)
-    later = {handlers[n] for n in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)}
-    assert later == {signal.SIG_IGN}  # so that no second one stops the clearing up
+    now.return_value = 20
+    for number in signal.SIGHUP, signal.SIGTERM, signal.SIGINT:
+        handlers[number](number, None)  # so that no second one stops the clearing up
+    with pytest.raises(program.Terminated):  # but it comes again if it was lost
+        handlers[signal.SIGALRM](signal.SIGALRM, None)
+    again = (signal.ITIMER_REAL, program.END_AGAIN)
+    assert [call.args for call in timer.call_args_list] == [again, again]
 
 
 ENDS = 75 if LONG_TESTS else 1  # processes for each signal and each kind of work
