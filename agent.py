@@ -1055,7 +1055,7 @@ def conversations(agent: Agent) -> Iterator[tuple[Path, list[Message]]]:
     paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
     for path in sorted(paths, key=lambda path: path.lstat().st_mtime, reverse=True):
         try:
-            is_held = (path.resolve(), path.stat().st_size) in held
+            is_held = (path.resolve(), path.lstat().st_size) in held
             if not is_held and (messages := load(path)):
                 yield path, messages
             with suppress(*DAMAGE), open(path, "rb", opener=plain_file) as file:
