@@ -2432,9 +2432,9 @@ def answer_to(terminal: Terminal, question: str) -> str:
     What was typed before is no answer: it is heard, or its line goes on afterwards.
     """
     ring(terminal)
-    show(terminal, "plain", question)
     if not terminal.listening:  # with -p
         termios.tcflush(0, termios.TCIFLUSH)
+        show(terminal, "plain", question)
         if not (line := sys.stdin.readline()):
             refuse()
         return line.strip()
@@ -2442,6 +2442,7 @@ def answer_to(terminal: Terminal, question: str) -> str:
         take_typed(terminal)
         before, terminal.heard = terminal.heard, []
         begun, terminal.line = terminal.line, ""
+        show(terminal, "plain", question)  # from now on it is the answer
     try:
         while not terminal.heard:
             if not terminal.listening:
@@ -2546,7 +2547,8 @@ def line_editor() -> Any:
     readline.set_completer_delims(" \t\n")
     readline.set_completer(complete)
     with suppress(OSError), open(HISTORY, "rb", opener=plain_file) as file:
-        for line in file.read().decode(errors="replace").split("\n")[-MAX_REMEMBERED:]:
+        lines = file.read().decode(errors="replace").removesuffix("\n").split("\n")
+        for line in lines[-MAX_REMEMBERED:]:
             readline.add_history(line)
     return readline
 
