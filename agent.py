@@ -1088,7 +1088,7 @@ def conversations(agent: Agent) -> Iterator[tuple[Path, list[Message]]]:
     paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
     for path in sorted(paths, key=lambda path: path.lstat().st_mtime, reverse=True):
         try:
-            is_held = (path.resolve(), path.stat().st_size) in held
+            is_held = (path.resolve(), path.lstat().st_size) in held
             if not is_held and (messages := load(path)):
                 yield path, messages
             with suppress(*DAMAGE), open(path, "rb", opener=plain_file) as file:
@@ -2204,6 +2204,7 @@ class Terminal:
     live: bool = False  # whether rows below the text can be drawn, and drawn anew
     keyboard: bool = False  # whether somebody types, and not only answers
     last: str = ""  # character of the text that is being written, "" after its end
+    column: int = 0  # in which that text goes on
     thought: str = ""  # what the model thinks, until it does something else
     waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
@@ -2243,12 +2244,13 @@ def print_event(terminal: Terminal, style: str, text: str) -> None:
         return
     shown, goes_on = laid_out(style, visible(text)), style == "text"
     if goes_on and not terminal.last:
-        shown = f"\n{shown}"
+        shown, terminal.column = f"\n{shown}", 0
     if not goes_on:
         end_line(terminal)
     terminal.last = (terminal.last + text)[-1:] if goes_on else ""
     if goes_on:
         terminal.since = time.monotonic()
+        shown = to_the_edge(terminal, shown) if terminal.live else shown
     if style == "long" and terminal.live and shown.count("\n") > screen().lines:
         import pydoc
 
@@ -2258,11 +2260,41 @@ def print_event(terminal: Terminal, style: str, text: str) -> None:
     print(shown, end="" if goes_on else "\n", file=terminal.out, flush=True)
 
 
+def to_the_edge(terminal: Terminal, text: str) -> str:
+    """What is printed of a text: where it fills a row, the next is begun at once.
+
+    A terminal begins it with the next letter, but has forgotten that if `draw` moved
+    the cursor meanwhile: then this letter would take the place of the last one.
+    """
+    columns = screen().columns
+    if terminal.column == columns:  # the row is ended already
+        text, terminal.column = text.removeprefix("\n"), 0
+    for letter in text:
+        wide = columns_of(letter)
+        if letter == "\n":
+            terminal.column = 0
+        elif letter == "\t":
+            terminal.column = min(terminal.column // 8 * 8 + 8, columns - 1)
+        else:
+            is_full = terminal.column + wide > columns
+            terminal.column = wide if is_full else terminal.column + wide
+    if terminal.column == columns:
+        text, terminal.last = f"{text} \r", "\n"
+    return text
+
+
 def end_line(terminal: Terminal) -> None:
     """End the line of a text that is being written, if one is open."""
     if terminal.last not in ("", "\n"):
         print(file=terminal.out, flush=True)
         terminal.last = "\n"
+
+
+def columns_of(letter: str) -> int:
+    """How many columns of the screen it takes, an accent none."""
+    if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def visible(text: str, more: str = "") -> str:
@@ -2291,7 +2323,7 @@ def cut_to_screen(text: str, rows: float = 1, taken: int = 0) -> str:
     """As much of a line as fits into so many rows of the screen, less what is taken."""
     text, room = text.expandtabs(), int(rows * screen().columns) - 2 - taken
     for at, letter in enumerate(text):
-        room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        room -= columns_of(letter)
         if room < 0:
             return f"{text[: at - 1]}…" if at else ""
     return text
@@ -2341,8 +2373,9 @@ def live_rows(terminal: Terminal) -> list[str]:
         start, thought = f"{seconds:.0f} s: ", " ".join(terminal.thought.split())
         tail = cut_to_screen(visible(thought[-500:])[::-1], 1, len(start))[::-1]
         rows.append(start + (tail or cut_to_screen(visible(terminal.waiting), 1, 8)))
-    if terminal.line:
-        rows.append(f"> {cut_to_screen(visible(terminal.line)[::-1], 1, 2)[::-1]}")
+    for line in [*terminal.heard[-3:], terminal.line]:
+        if line:
+            rows.append(f"> {cut_to_screen(visible(line)[::-1], 1, 2)[::-1]}")
     return rows
 
 
@@ -2467,9 +2500,9 @@ def answer_to(terminal: Terminal, question: str) -> str:
     What was typed before is no answer: it is heard, or its line goes on afterwards.
     """
     ring(terminal)
-    show(terminal, "plain", question)
     if not terminal.listening:  # with -p
         termios.tcflush(0, termios.TCIFLUSH)
+        show(terminal, "plain", question)
         if not (line := sys.stdin.readline()):
             refuse()
         return line.strip()
@@ -2477,6 +2510,7 @@ def answer_to(terminal: Terminal, question: str) -> str:
         take_typed(terminal)
         before, terminal.heard = terminal.heard, []
         begun, terminal.line = terminal.line, ""
+        show(terminal, "plain", question)  # from now on it is the answer
     try:
         while not terminal.heard:
             if not terminal.listening:
@@ -2585,7 +2619,8 @@ def line_editor() -> Any:
     readline.set_completer_delims(" \t\n")
     readline.set_completer(complete)
     with suppress(OSError), open(HISTORY, "rb", opener=plain_file) as file:
-        for line in file.read().decode(errors="replace").split("\n")[-MAX_REMEMBERED:]:
+        lines = file.read().decode(errors="replace").removesuffix("\n").split("\n")
+        for line in lines[-MAX_REMEMBERED:]:
             readline.add_history(line)
     return readline
 
@@ -2636,8 +2671,9 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     while True:
         try:
             if not line and terminal.heard:  # during the last answer, or before Ctrl-C
-                line = hear(terminal) or terminal.heard.pop(0)
-                agent.emit("heard", line)
+                line = hear(terminal) or (terminal.heard or [""]).pop(0)
+                if line:
+                    agent.emit("heard", line)
             while not line:
                 line = read_prompt(terminal, editor)
             with listening(terminal):

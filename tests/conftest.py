@@ -95,7 +95,7 @@ def make():
         events = []
         fields.setdefault("client", StubClient(*replies))
         clients.append(fields["client"])
-        fields.setdefault("approve", lambda name, what: None)
+        fields.setdefault("approve", lambda *question: None)
 
         def emit(style, text):
             events.extend([(style, text)] if style != "wait" else [])

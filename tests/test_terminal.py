@@ -20,19 +20,34 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import LONG_TESTS, TASK, did, results, shown, texts, turns, typed
+from builders import (
+    BASH,
+    LONG_TESTS,
+    SUMMARY,
+    TASK,
+    did,
+    lines_of,
+    results,
+    shown,
+    texts,
+    turns,
+    typed,
+)
 from stub import StubClient, api_error, reply
 from wire import serve, sse
 
 import agent as program
 from agent import Terminal, laid_out, resume, run_command, show
 
-PROMPT = "\n> "
+MARK = "\x1b]133;A\x07"  # tells the terminal that a prompt begins
+PROMPT = "\n§> "  # on `Person.screen`, where that is a letter
 PATIENCE = 30  # seconds until something that does not come is missed
 HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
 RAW = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# Colors of the program, the line that waits, and what readline tells the terminal.
-OURS = r"\x1b\[(0|1|2|31|32|35)m|\r\x1b\[K(\d+ s: .*?\r\x1b\[K)?|\x1b\[\?2004(h|l\r)"
+# The rows that are drawn below the text, and what takes them away; colors; a bell; what
+# readline tells the terminal; and how a text goes on in the next row.
+DRAWN = re.compile(r"(?s)(?:\x1bD)*(?:\x1b\[\d+A)?\x1b7(.*?)\x1b8|\x1b\[J")
+OURS = r"\x1b\[(0|1|2|31|32|35)m|\a|\x1b\[\?2004(h|l\r)| \r"
 # It makes its terminal the one that Ctrl-C comes from, then becomes the program.
 TAKE_TERMINAL = """
 import fcntl, os, sys, termios
@@ -70,8 +85,16 @@ class Person:
     @property
     def screen(self):
         """All that was shown so far, without what the program adds of its own."""
-        text = self.raw.decode(errors="replace").replace("\r\n", "\n")
+        text = DRAWN.sub("", self.raw.decode(errors="replace"))
+        text = text.replace("\r\n", "\n").replace(MARK, "§")
         return re.sub(OURS, "", text)
+
+    @property
+    def rows(self):
+        """What stands below the text now, without colors, a line a row."""
+        drawn = [*DRAWN.finditer(self.raw.decode(errors="replace"))]
+        last = drawn[-1][1] or "" if drawn else ""
+        return re.sub(OURS, "", re.sub(r"(\x1b\[1B)?\r\x1b\[K", "\n", last))
 
     def read(self, seconds=PATIENCE):
         """Whether anything more was shown, which `screen` has now."""
@@ -88,6 +111,13 @@ class Person:
         while text not in self.screen[self.seen :]:
             more = time.monotonic() < end and self.read()
             assert more, f"{text!r} is missing in {self.screen[self.seen :]!r}"
+
+    def see_below(self, text):
+        """Wait until this text stands below the text."""
+        end = time.monotonic() + PATIENCE
+        while text not in self.rows:
+            more = time.monotonic() < end and self.read()
+            assert more, f"{text!r} is missing in {self.rows!r}, {self.screen!r}"
 
     def see(self, *texts):
         """Wait for these texts in this order; returns what was shown since the last."""
@@ -192,7 +222,7 @@ def test_ctrl_c_keeps_what_a_command_had_written_as_it_was_seen(person):
     person.enqueue(bash(r"printf '\033[31mred 9%%\r100%%\n'; sleep 600"), reply("So."))
     person.say("wait", end="Run bash?")
     person.press("y\n")
-    person.wait_for(" s: 100%")
+    person.see_below(" s: 100%")
     person.stop()
     person.say("and now?", "So.")
     [result] = person.sent[2]["content"]
@@ -276,12 +306,12 @@ def test_ctrl_c_and_at_once_a_hangup_or_sigterm_end_it(desk, number, works_on):
     desk.stub.requests.clear()
 
 
-def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(make, monkeypatch):
-    come = Mock(side_effect=[SystemError("an exception set"), EOFError()])
-    monkeypatch.setattr("builtins.input", come)
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    program.repl(agent := make(), Terminal(io.StringIO()), "")
-    assert "Ctrl-D" in shown(agent, "error")[0]
+def test_a_ctrl_c_that_comes_up_as_an_error_of_readline_is_one(monkeypatch):
+    monkeypatch.setattr(
+        "builtins.input", Mock(side_effect=SystemError("exception set"))
+    )
+    with pytest.raises(KeyboardInterrupt):
+        program.read_prompt(Terminal(io.StringIO()), Mock())
 
 
 def test_ctrl_c_while_the_program_is_loaded_ends_it_without_a_word(desk, tmp_path):
@@ -293,12 +323,11 @@ def test_ctrl_c_while_the_program_is_loaded_ends_it_without_a_word(desk, tmp_pat
 
 
 def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(desk, tmp_path):
-    slow = "import time\nprint('loading', flush=True)\ntime.sleep(600)\n"
-    (tmp_path / "anthropic.py").write_text(slow)
+    (tmp_path / "anthropic.py").write_text("import time\ntime.sleep(600)\n")
     with closing(Person(desk, PYTHONPATH=str(tmp_path))) as person:
-        person.see("167,000; /help\n", PROMPT)
+        person.see("/help\n", PROMPT)
         person.press("hello\n")
-        person.see("loading")
+        person.see_below(" s: waiting for the connection")
         person.stop()
         assert "stopped" in person.screen
 
@@ -306,86 +335,216 @@ def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(desk, tmp
 # --- Approvals ---
 
 
-def ask(monkeypatch, agent, command, answer):
-    """What is shown of a command that this is answered to; ToolError: it was a no."""
-    monkeypatch.setattr(program, "keep_early", lambda terminal: None)
-    monkeypatch.setattr(sys, "stdin", Mock(readline=lambda: f"{answer}\n"))
-    program.ask_person(Terminal(out := io.StringIO()), agent, "bash", command)
-    return out.getvalue()
+@pytest.fixture
+def asked(monkeypatch):
+    """asked(agent, what, *answers): the terminal on which a tool asks for this.
+
+    ToolError: it was a no.
+    """
+
+    def ask(agent, what, *answers, tool="bash", path=""):
+        given, terminal = iter(answers), Terminal(io.StringIO())
+
+        def answer_to(terminal, question):
+            show(terminal, "plain", question)
+            return next(given)
+
+        monkeypatch.setattr(program, "answer_to", answer_to)
+        monkeypatch.setattr(sys, "stdin", Mock(isatty=lambda: True))
+        ask.terminal = terminal
+        program.ask_person(terminal, agent, tool, what, path)
+        assert [*given] == []
+        return terminal
+
+    return ask
 
 
-YES = dict.fromkeys(["y", "Y", "yes", "YES", "ok", "Ok", " y "], "")
-YES |= dict.fromkeys(["a", "A", "always"], "bash")
+YES = "y", "Y", "yes", "YES", "ok", "Ok", " y ", "yes please", "Yes, please!", "okay."
 
 
 @pytest.mark.parametrize("answer", YES)
-def test_y_yes_and_ok_are_a_yes_and_a_and_always_one_for_this_tool(monkeypatch, answer):
-    ask(monkeypatch, agent := program.Agent(), "ls", answer)
-    assert "".join(agent.allowed) == YES[answer]
+def test_y_yes_and_ok_are_a_yes_to_this_call_and_enter_alone_asks_again(asked, answer):
+    terminal = asked(agent := program.Agent(), "ls", "", "", answer)
+    assert (agent.allowed, terminal.heard) == (set(), [])
+    assert terminal.out.getvalue().count("Run bash? y: yes") == 3
 
 
-NO = dict.fromkeys(["", "n", "N", "no", "No"], r"refused this call\. Ask what")
-NO |= {why: f"saying: {why}" for why in ("yes and no", "v", "Not there!")}
+NO = {"n": [], "N": [], "no": [], "No!": []}
+NO |= {why: [why] for why in ("yes and no", "v", "Not there!", "no, the other")}
 
 
 @pytest.mark.parametrize("answer", NO)
-def test_enter_and_no_are_a_no_and_all_else_is_one_with_its_reason(monkeypatch, answer):
-    with pytest.raises(program.ToolError, match=NO[answer]):
-        ask(monkeypatch, program.Agent(), "ls", answer)
+def test_no_is_a_no_and_all_else_is_one_whose_reason_is_heard(asked, answer):
+    with pytest.raises(
+        program.ToolError,
+        match=r"refused this call\. If they do not say why, ask them\.\Z",
+    ):
+        asked(program.Agent(), "ls", answer)
+    assert asked.terminal.heard == NO[answer]
 
 
-@pytest.mark.parametrize("fields", [{}, {"unasked": True}, {"allowed": {"bash"}}])
-def test_what_a_tool_is_to_do_is_shown_always_and_whole(monkeypatch, fields):
+ALLOWED = {  # what an "always" allows, by what is asked for
+    "git status": "git status ...",
+    "git status -s": "git status ...",
+    "ls": "ls ...",
+    "echo $HOME": "echo $HOME ...",
+}
+COMPOUND = "ls; rm x", "ls && rm x", "ls & rm x", "ls | sh", "ls > x", "ls < x"
+COMPOUND += (
+    "ls `rm x`",
+    "ls $(rm x)",
+    "ls ${x:=y}",
+    "ls\nrm x",
+    "ls\rrm x",
+    "ls <(rm x)",
+)
+ALLOWED |= dict.fromkeys(COMPOUND, "")
+
+
+@pytest.mark.parametrize("command", ALLOWED)
+def test_always_allows_commands_that_begin_so_and_never_a_compound_one(asked, command):
+    agent, allowed = program.Agent(), ALLOWED[command]
+    terminal = asked(agent, command, *["a"][: bool(allowed)], *["y"][bool(allowed) :])
+    free = f"a: always for {allowed} until /clear, " if allowed else ""
+    assert f"\nRun bash? y: yes, {free}n or why not\n" in terminal.out.getvalue()
+    assert agent.allowed == {allowed} - {""}
+    agent.allowed = {"bash", "ls ...", "ls rm ...", "git ..."} - {allowed}
+    asked(agent, command, "always", "y") if not allowed else asked(agent, command, "y")
+    agent.allowed = {allowed or "ls ..."}
+    asked(agent, command) if allowed else asked(agent, command, "y")
+
+
+@pytest.mark.parametrize("fields", [{}, {"unasked": True}, {"allowed": {"edit_file"}}])
+def test_what_a_tool_is_to_do_is_shown_always_and_whole(asked, fields):
     lines = [f"echo {n} {'x' * 400}" for n in range(99)]
     what = "\n".join([*lines, "rm -rf \x1b[2J\u202e\u200b"])
-    seen = ask(monkeypatch, program.Agent(**fields), what, "y").split("\n")
+    answers = [] if fields else ["y"]
+    given = {"tool": "edit_file", "path": "src/a.py"}
+    terminal = asked(program.Agent(**fields), what, *answers, **given)
+    seen = terminal.out.getvalue().split("\n")
     assert seen[:99] == [f"  {line}" for line in lines]
     assert seen[99] == r"  rm -rf \x1b[2J\u202e\u200b"
-    assert [line[:9] for line in seen[100:]] == ["Run bash?", ""][bool(fields) :]
+    free = "a: always until /clear, "
+    question = f"Run edit_file on src/a.py? y: yes, {free}n or why not"
+    assert seen[100:] == ([""] if fields else [question, ""])
 
 
 def test_after_always_the_question_alone_is_left_out_until_clear(person):
     (person.folder / "file").write_text("one\ntwo\n")
-    edit = ("edit_file", {"path": "file", "old_text": "two", "new_text": "2"})
-    person.enqueue(bash("true 1\ntrue 2"), bash("true 3\ntrue 4"), reply(calls=[edit]))
-    person.enqueue(reply("First."), bash("true 5"))
-    first = person.say("work", end="Run bash?")
-    assert "\n[bash]\n  true 1\n  true 2\nRun" in first and first.count("true 1") == 1
+    edit = ("edit_file", {"path": "./file", "old_text": "two", "new_text": "2"})
+    person.enqueue(bash("echo one"), bash("echo one more"), bash("echo one; true"))
+    person.enqueue(reply(calls=[edit]), reply("First."), bash("echo one"))
+    first = person.say("work", end="always for echo one ... until /clear, ")
+    assert "\n[bash]\n  echo one\nRun bash?" in first
     person.press("a\n")
-    then = person.see("Run edit_file?")
-    assert "\n[bash]\n  true 3\n  true 4\n  | (exit status 0)\n[edit_file]" in then
-    assert "\n   one\n  -two\n  +2\nRun" in then and "Run bash?" not in then
+    then = person.see("Run bash? y: yes, n or")
+    assert "> a\n  | one\n[bash]\n  echo one more\n  | one more\n[bash]\n" in then
+    person.press("y\n")
+    then = person.see("  | one\n", "Run edit_file on file? y: ")
+    assert "[edit_file] ./file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2\nRun" in then
     assert b"\x1b[31m  -two\x1b[0m\r\n\x1b[32m  +2\x1b[0m" in person.raw
-    person.press("\x04")  # Ctrl-D is a no
+    person.press("n\n")
     person.see("refused", "First.", PROMPT)
-    assert "not asked about: bash\n" in person.say("/context")
+    assert "not asked about: echo one ...\n" in person.say("/context")
     person.say("/clear")
     person.say("again", end="Run bash?")
     person.stop()
 
 
-def test_what_is_typed_before_a_question_is_the_next_prompt(person):
+# --- Talking to it while it works ---
+
+
+def lines_written(person):
+    """The lines of the newest transcript."""
+    paths = (person.folder / ".transcripts").glob("transcript_*.jsonl")
+    return lines_of(max(paths, key=lambda path: path.stat().st_mtime_ns))
+
+
+LASTING = bash("echo up; until [ -e go ]; do sleep 0.05; done")
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_what_is_typed_during_a_command_goes_along_after_its_results(person, compacts):
+    calls = [*LASTING["content"], *reply(calls=[("compact", {})])["content"]]
+    person.enqueue(reply() | {"content": calls[: 1 + compacts]}, *[SUMMARY] * compacts)
+    person.enqueue(reply("So."))
+    person.say("Go.", end="Run bash?")
+    person.press("y\n")
+    person.see_below(" s: up")
+    person.press("Not so!\nAnd h\x7fsoon.\nha\x1b[D\x7fal")
+    person.see_below("> Not so!\n> And soon.\n> hal")
+    (person.folder / "go").touch()
+    person.see("\n\n> Not so!\nAnd soon.\n", "So.", f"{PROMPT}hal")
+    person.say("\x15/help")
+    words = typed("Not so!\nAnd soon.")
+    if compacts:
+        first, newest, summary, *_ = lines_written(person)[-2]["messages"]
+        assert (first, newest) == (typed("Go."), words)
+        assert "The newest is still to be answered" in texts(summary)[0]
+    else:
+        _, _, answered, heard, _ = lines_written(person)
+        assert heard == words and results(answered)[0]["content"] == "up\n"
+
+
+def test_what_is_typed_during_the_last_answer_is_the_next_prompt(person):
+    held = Held(reply("It is so."), events=4)
+    person.enqueue(held, reply("Then not."), reply("Good."))
+    person.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("\n\nno,\nnot so\n/help\nthird\nhalf")
+    person.see_below("> third\n> half")
+    held.may.set()
+    person.see("It is so.\n[", "\n\n> no,\nnot so\n", "Then not.\n[", "\n> /help\n")
+    person.see("/compact [focus]", "\n> third\n", "Good.\n[", f"{PROMPT}half")
+    asked = [message for message in person.sent if message["role"] == "user"]
+    assert asked == [typed("first"), typed("no,\nnot so"), typed("third")]
+    person.say("\x15")
+
+
+def test_the_reason_of_a_no_and_what_was_typed_before_are_heard(person):
     held = Held(bash("touch file"))
-    again = Held(bash("touch file"))
-    person.enqueue(held, again, reply("Then not."), reply("Here."))
+    person.enqueue(held, reply("Then not."))
     person.press("touch it\n")
     assert held.asked.wait(PATIENCE)
     person.press("y\nand half a l")
-    person.see("half a l")
+    person.see_below("> y\n> and half a l")
     held.may.set()
-    assert '"y" was typed before' in person.see("Run bash?")
-    person.press("n\n")
-    assert again.asked.wait(PATIENCE)
-    person.press("and on\n")
-    person.see("and on")
-    again.may.set()
-    person.see('"and on" was typed before', "Run bash?")
-    person.press("n\n")
-    person.see("refused this call. Ask", "Then not.", "and on")
-    person.say(", please", "Here.")
-    assert person.sent[-1] == typed("y\nand on, please")
-    assert "/compact" in person.say("/help")  # only the next one
-    assert not (person.folder / "file").exists()
+    person.see("Run bash?")
+    person.press("not here\n")
+    person.see("> not here\n", "refused this call", "\n\n> y\nnot here\n", "Then not.")
+    person.see(f"{PROMPT}and half a l")
+    *_, answered, heard, _ = lines_written(person)
+    assert heard == typed("y\nnot here")
+    assert "not here" not in str(answered) and not (person.folder / "file").exists()
+    person.say("\x15")
+
+
+def test_words_that_were_heard_outlive_ten_compactions(make):
+    agent = make(reply(calls=[BASH]), reply("Then not."))
+    heard = [["Never touch a.py."]]
+    agent.hear = lambda: "".join(heard.pop() if heard else [])
+    turns(agent, "Go.")
+    for number in range(10):
+        agent.client.enqueue(SUMMARY, reply("Fine."))
+        run_command(agent, "/compact")
+        turns(agent, f"And {number}?")
+    asked = [message for message in agent.messages if program.is_typed(message)]
+    assert asked[:3] == [typed("Go."), typed("Never touch a.py."), typed("And 0?")]
+
+
+def test_ctrl_c_keeps_what_was_typed(person):
+    held = Held(reply("Too late."), events=4)
+    person.enqueue(held, reply("In time."))
+    person.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("do this instead\nhalf")
+    person.see_below("> do this instead\n> half")
+    person.press("\x03")
+    person.see("stopped", "> do this instead\n", "In time.", f"{PROMPT}half")
+    held.may.set()
+    person.stopped = time.monotonic()
+    assert person.sent[-1] == typed("do this instead")
+    person.say("\x15")
 
 
 # --- Typing ---
@@ -454,18 +613,22 @@ def test_a_summary_keeps_what_was_asked_for_and_shows_its_first_lines(person):
     person.say("what is it?", "So it is.")
     seen = person.say("/compact the names of the files")
     assert "the names of the files" in str(person.sent[-1]["content"])
-    where = r"all of it is in \.transcripts/transcript_\S+"
-    assert re.search(rf" -> \S+ tokens; {where}\n(  \d\. line\n){{5}}\n> \Z", seen)
+    assert re.search(rf" -> \S+ tokens\n(  \d\. line\n){{5}}{PROMPT}\Z", seen)
     assert all(code in person.raw for code in (b"\x1b[35m[compact]", b"\x1b[2m  1. l"))
 
 
-def test_last_shows_the_last_result_whole_as_the_model_has_it(make):
+LAST = {"": "new\n" * 99, "1": "new\n" * 99, "3": "[Previous: used bash]"}
+LAST |= {"2": "old"} | dict.fromkeys("40", "There are 3 results of tools.")
+
+
+@pytest.mark.parametrize("number", LAST)
+def test_last_shows_a_result_whole_as_the_model_has_it(make, number):
     agent = make()
-    for messages in [], did("1\n" * 99), did("new", "[Previous: used bash]"):
-        agent.messages = messages
-        run_command(agent, "/last")
-    whole = ["No tool was called yet.", "1\n" * 99, "[Previous: used bash]"]
-    assert shown(agent, "plain") == whole == [laid_out("plain", text) for text in whole]
+    run_command(agent, f"/last {number}")
+    agent.messages = [*did("[Previous: used bash]", "old"), *did("new\n" * 99)]
+    run_command(agent, f"/last {number}")
+    assert shown(agent, "long") == ["There are 0 results of tools.", LAST[number]]
+    assert laid_out("long", LAST[number]) == LAST[number]
 
 
 def test_context_says_what_fills_the_window_and_what_was_sent(make):

@@ -15,6 +15,7 @@ from builders import (
     SMALL,
     SUMMARY,
     TASK,
+    call,
     fails,
     layers,
     lines_of,
@@ -258,7 +259,7 @@ def test_what_hides_no_conversation_is_empty_torn_damaged_or_a_folder(make, agai
     damaged = [error for error in errors if "is damaged in line" in error]
     assert paths == [agent.transcript] and len(damaged) == 4
     assert [*{*errors} - {*damaged}] == [
-        f"[resume] [Errno 21] Is a directory: '{FOLDER}/transcript_folder.jsonl'"
+        f"[resume] {FOLDER}/transcript_folder.jsonl is no plain file"
     ]
     assert again(1).messages == agent.messages
 
@@ -373,6 +374,68 @@ def test_a_conversation_that_broke_off_can_be_compacted_at_once(again):
     program.run_command(agent, "/compact")
     assert layers(agent)[-1] == "compact" and "All is well." in str(agent.messages)
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
+
+
+# ---- what a cloned folder may bring in place of a file of ours ----
+
+MINE = b'{"role": "user", "content": "a file of the person"}\n'
+BROUGHT = ["../mine", "/dev/zero", "../missing", "pipe", "folder"]
+
+
+def brought(path, what):
+    """Let something stand at this path that is no plain file; "../mine" is one."""
+    Path("../mine").write_bytes(MINE)
+    FOLDER.mkdir(exist_ok=True)
+    path.touch()
+    turn_into(path, Path(what).absolute() if "/" in what else what)
+    os.utime(path, (2e9, 2e9), follow_symlinks=False)
+
+
+def untouched():
+    return Path("../mine").read_bytes() == MINE and not Path("../missing").exists()
+
+
+@pytest.mark.parametrize("what", BROUGHT)
+def test_a_transcript_that_is_no_plain_file_is_named_and_the_others_are_listed(
+    make, again, what
+):
+    take_turn(agent := make(reply("Yes.")), "One")
+    brought(path := FOLDER / "transcript_brought.jsonl", what)
+    paths, [error] = listed()
+    why = "is a link, which is neither read nor written"
+    why = why if "/" in what else "is no plain file"
+    assert (paths, error) == ([agent.transcript], f"[resume] {path} {why}")
+    assert again(1).messages == agent.messages
+    program.work_on(other := make(), f"/resume {path}")
+    [error] = shown(other, "error")
+    assert str(path) in error and other.messages == [] and untouched()
+
+
+@pytest.mark.parametrize("what", BROUGHT)
+def test_nothing_of_ours_is_written_through_what_is_no_plain_file(make, what):
+    take_turn(agent := make(reply("Yes."), reply("Fine.")), "One")
+    agent.transcript.unlink()
+    for path in agent.transcript, program.HISTORY:
+        brought(path, what)
+        with pytest.raises(AgentError, match=f"cannot be written: .*{path.name}"):
+            program.append(path, b"words")
+    assert take_turn(agent, "Two") == "Fine." and on_disk(agent) and untouched()
+
+
+@pytest.mark.parametrize("what", BROUGHT)
+def test_a_saved_result_that_is_no_plain_file_is_one_anew_or_one_clear_line(make, what):
+    path = program.save_result("text " * 999)
+    brought(path, what)
+    agent = make()
+    given = {"path": str(path)}
+    read = program.run_tool(agent, call("read_file", **given))
+    assert read["is_error"] and "person" not in read["content"]
+    if what == "folder":
+        with pytest.raises(OSError, match="directory"):
+            program.save_result("text " * 999)
+        path.rmdir()
+    assert program.save_result("text " * 999).read_text() == "text " * 999
+    assert not path.is_symlink() and untouched()
 
 
 # ---- a disk that is full, a folder that cannot be written ----
