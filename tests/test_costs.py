@@ -540,7 +540,13 @@ def test_the_table_is_narrow_and_explains_its_columns_and_its_rows(tmp_path, cap
     assert "\n".join(lines[-3:]) == costs.CAVEATS
 
 
-def test_the_table_says_where_doing_nothing_would_be_refused(tmp_path, capsys):
+def test_the_table_says_where_doing_nothing_would_be_refused(told):
+    words = told(reading(70, 9_300))
+    assert "It would be refused at request 66 of 71 of" in words
+    assert re.search(r"Up to there it costs 0\.[5-9]\d, and ours 0\.\d\d: of the", words)
+
+
+def test_what_is_saved_before_the_refusal_is_told_apart(tmp_path, capsys):
     path = write(tmp_path / "long", reading(70, 9_300))
     assert costs.main([str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
