@@ -45,8 +45,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -222,6 +223,10 @@ class PromptTooLong(Refused):
 
 class NoSummary(AgentError):
     """A finished reply is not the summary that was asked for."""
+
+
+class Terminated(BaseException):
+    """A signal ends the program, whatever it is doing."""
 
 
 # ---- the loop ----
@@ -1229,7 +1234,7 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
     sent = [note(m["content"]) if is_typed(m) else m for m in messages]
     *before, last = sent[-1]["content"]
-    sent[-1] = {"role": "user", "content": [*before, {**last, **marker}]}
+    sent[-1] = {**sent[-1], "content": [*before, {**last, **marker}]}
     request = {
         "model": agent.model,
         "max_tokens": agent.limits.max_output,
@@ -1314,7 +1319,7 @@ MAX_BYTES = 10_000_000  # of a file that is shown, of a command's output
 MAX_CHANGED = 1_000_000  # bytes of a file that is changed: its diff takes no minutes
 MAX_LINES = 2_000  # of one read_file call
 # git must start no program and ask no server that the settings of a repository name
-LIST_FILES = r"""cd "$0" && exec 2>/dev/null && files() {
+LIST_FILES = r"""cd "./$0" && exec 2>/dev/null && files() {
     GIT_ALLOW_PROTOCOL=none git -c core.fsmonitor=false -c core.hooksPath=/dev/null \
         ls-files -coz --exclude-standard
 }
@@ -1323,6 +1328,7 @@ if test -n "$(files | head -c 1)"; then files; else
         -o -name __pycache__ -o -name build -o -name dist -o -name target \) -prune \
         -o -type f -print0
 fi"""
+LEFT = b"\n(what it left in the background was ended)\n"
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
@@ -1493,42 +1499,78 @@ def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
 
 
 def run(
-    argv: list[str], seconds: float, report: Callable = str, stdin: Any = None
+    argv: list[str],
+    seconds: float,
+    report: Callable[[str], Any] = str,
+    stdin: Any = None,
 ) -> tuple[str, int | None]:
     """(What a command writes, its status, or None: killed after `seconds`, or 10 MB).
 
     `report` is told its newest line while it runs. At the end its session is killed;
     what it started with setsid has left that by then.
     """
-    process, output = start_session(argv, stdin), bytearray()
-    read = partial(read_while, process.stdout, output, report=report)
+    process, output = None, bytearray()
     try:
+        with signals_held():  # none may come before there is what ends the command
+            process = start_session(argv, stdin)
+        read = partial(read_while, process.stdout, output, report=report)
         read(lambda: process.poll() is None, seconds)
         status = process.returncode
         if status is not None:  # wait for what it left, to end or to get away
             read(lambda: process_groups(process.pid), SETTLE_SECONDS)
+            if process_groups(process.pid):
+                output += LEFT
     except KeyboardInterrupt as stopped:
         stopped.args = (cut_text(clean(decoded(output)), MAX_KEPT),)
         raise
     finally:
-        kill_session(process)
+        if process:
+            with signals_held():
+                kill_session(process)
     read(lambda: False, 0)  # what is still in the pipe
     if len(output) > MAX_BYTES:
         return decoded(output)[: 4 * MAX_KEPT], None  # at its end may be half a key
     return decoded(output), status
 
 
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Let Ctrl-C and what ends the program wait until the end of the block."""
+    came: list[int] = []
+    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+    usual = {number: signal.getsignal(number) for number in numbers}
+    if threading.current_thread() is not threading.main_thread():
+        usual = {}  # signals come to the main thread alone
+    ours = {number: handler for number, handler in usual.items() if callable(handler)}
+    try:
+        for number in ours:
+            signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+        for number in numbers:  # what ends the program goes before Ctrl-C
+            if number in came:
+                signal.raise_signal(number)
+
+
 def read_while(
-    pipe: Any, output: bytearray, going_on: Callable, seconds: float, report: Callable
+    pipe: Any,
+    output: bytearray,
+    going_on: Callable[[], Any],
+    seconds: float,
+    report: Callable[[str], Any],
 ) -> None:
     """Add to `output` what comes while something goes on, for so long at most."""
     end = time.monotonic() + seconds
     while True:
-        output += pipe.read(65_536) or b""
+        new = pipe.read(65_536)
+        output += new or b""
         report(clean(decoded(output[-2_000:])).strip().split("\n")[-1])
         if not going_on() or time.monotonic() > end or len(output) > MAX_BYTES:
             return
-        time.sleep(0.01)
+        if not new:
+            time.sleep(0.01)
 
 
 def start_session(argv: list[str], stdin: Any) -> Any:
@@ -1552,6 +1594,7 @@ def clean(text: str) -> str:
 
     Escape sequences are left out, and of an overwritten line all but its last state.
     """
+    text = re.sub(r"\x1b\[1?G", "\r", text)  # to the first column
     text = re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", re.sub(ESCAPE, "", text))
     return re.sub(r"(?m)^.*\r", "", text)
 
@@ -1685,31 +1728,42 @@ def glob(agent: Agent, pattern: str) -> str:
 
     What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
     """
-    if pattern.count("**") > 2:
-        raise ToolError("Use ** at most twice, or the search would not end.")
+    if pattern.count("**") > 2 or pattern.count("{") > 3:
+        raise ToolError("Use ** at most twice and { three times, or it would not end.")
     agent.emit("wait", "glob")
     if os.path.basename(pattern) in ("", "."):
         pattern = f"{pattern.rstrip('/')}/*"
-    head = re.match(r"([^*?{]*/)?", pattern)[0]  # the folders that it names
+    [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # the folders that it names
     top = os.path.relpath(inside(head))
     names = {*files_in(top, time.monotonic() + SEARCH_SECONDS)}
     names |= {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
-    wanted, found = re.compile(as_regex(pattern.removeprefix(head))), []
-    prefix = f"{top}/".removeprefix("./")
+    wanted = [one.split("/") for one in alternatives(pattern.removeprefix(head))]
+    prefix, found = f"{top}/".removeprefix("./"), []
     for name in sorted(names - {prefix}):
-        below = name.removeprefix(prefix).rstrip("/")
-        if name.startswith(prefix) and wanted.fullmatch(below):
+        below = name.removeprefix(prefix).rstrip("/").split("/")
+        if name.startswith(prefix) and any(fits(below, parts) for parts in wanted):
             found.append(visible(name, "\n\t"))
     return cut_text("\n".join(found), agent.limits.max_page) or "(no such files)"
 
 
-def as_regex(pattern: str) -> str:
-    """A regular expression for a path with *, ?, ** and {a,b}; [id] is a name."""
-    special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    if "{" in pattern:
-        special |= {"{": "(?:", ",": "|", "}": ")"}
-    parts = re.findall(r"\*\*/|\*\*|(?s:.)", pattern)
-    return "".join(special.get(part) or re.escape(part) for part in parts)
+def alternatives(pattern: str) -> list[str]:
+    """The patterns that one with {a,b} stands for."""
+    braces = re.search(r"{([^{}]*)}", pattern)
+    if not braces:
+        return [pattern]
+    start, end = pattern[: braces.start()], pattern[braces.end() :]
+    each = [alternatives(f"{start}{choice}{end}") for choice in braces[1].split(",")]
+    return [one for several in each for one in several]
+
+
+def fits(path: list[str], pattern: list[str]) -> bool:
+    """Whether folders and a name are as the parts of a pattern; [id] is a name."""
+    if not path or not pattern:
+        return path == pattern or pattern == ["**"]
+    if pattern[0] == "**":
+        return fits(path, pattern[1:]) or fits(path[1:], pattern)
+    same = fnmatchcase(path[0], pattern[0].replace("[", "[[]"))
+    return same and fits(path[1:], pattern[1:])
 
 
 @tool
@@ -2140,18 +2194,27 @@ def line_editor() -> Any:
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
-    readline.set_completer(complete)
+    readline.set_completer(completer())
     with suppress(OSError):
         readline.read_history_file(HISTORY)
     return readline
 
 
-def complete(text: str, number: int) -> str | None:
-    """A command, or else a path of the workspace, that begins with this text."""
-    found = [command for command in COMMANDS if command.startswith(text)]
-    if not text.startswith("/"):
-        found = [f"{path}{'/' * path.is_dir()}" for path in Path().glob(f"{text}*")]
-    return [*found, None][number]
+def completer() -> Callable[[str, int], str | None]:
+    """What readline asks for the completions of a text, one after another."""
+    found: list[str] = []
+
+    def complete(text: str, number: int) -> str | None:
+        if number == 0:
+            found[:] = [command for command in COMMANDS if command.startswith(text)]
+            if not text.startswith("/"):
+                paths = Path().glob(f"{text}*")
+                found[:] = [
+                    f"{path}/" if path.is_dir() else f"{path}" for path in paths
+                ]
+        return found[number] if number < len(found) else None
+
+    return complete
 
 
 def read_prompt(terminal: Terminal, editor: Any) -> str:
@@ -2284,9 +2347,9 @@ def handle_signals() -> None:
     def stop(number: int, _: Any) -> None:
         nonlocal last
         if number != signal.SIGINT:
-            for ending in (signal.SIGTERM, signal.SIGHUP):
-                signal.signal(ending, signal.SIG_IGN)  # a closed terminal sends several
-            sys.exit(143)
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(each, signal.SIG_IGN)  # a closed terminal sends several
+            raise Terminated
         if time.monotonic() - last > SAME_CTRL_C:
             last = time.monotonic()
             raise KeyboardInterrupt
@@ -2332,9 +2395,18 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except Terminated:
+        return 143
     return 0
 
 
+def hide_interrupt(unraisable: Any) -> None:
+    """Show an error that Python cannot raise, unless a signal left it half made."""
+    interrupts = (KeyboardInterrupt, Terminated, GeneratorExit, RuntimeError, OSError)
+    if not issubclass(unraisable.exc_type, interrupts):
+        sys.__unraisablehook__(unraisable)
+
+
 if __name__ == "__main__":
-    sys.unraisablehook = lambda _: None  # of what a Ctrl-C left half made
+    sys.unraisablehook = hide_interrupt
     sys.exit(main())

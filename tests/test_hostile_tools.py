@@ -609,7 +609,8 @@ IS_UP = "until [ -e up ]; do sleep 0.02; done; "
 
 @pytest.mark.parametrize("child", CHILDREN.values(), ids=CHILDREN)
 def test_a_child_that_holds_the_output_ends_with_the_command(use, soon, writers, child):
-    assert use("bash", command=child + IS_UP + "echo done", timeout=600) == "done\n"
+    said = use("bash", command=child + IS_UP + "echo done", timeout=600)
+    assert said == f"done\n{program.LEFT.decode()}"
     assert writers() == "up\n"
 
 
