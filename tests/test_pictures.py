@@ -50,7 +50,8 @@ def test_a_picture_made_again_is_the_one_on_disk(name):
 def test_a_picture_has_a_title_its_numbers_in_words_and_no_background(name):
     root = parsed(name)
     assert root.get("role") == "img" and root.find(f"{SVG}title").text
-    assert re.search(r"\d", told(name)) and charts.on_dark() in DRAWN[name]
+    assert re.search(r"\d", told(name)) and not re.search(r"[][<>\n]", told(name))
+    assert charts.on_dark() in DRAWN[name]
     found = re.findall(r'(?:fill|stroke)="([^"]+)"', DRAWN[name])
     assert {*found} <= charts.DARK.keys() | {"none"}
     widths = [float(box.get("width")) for box in root.iter(f"{SVG}rect")]

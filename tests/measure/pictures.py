@@ -44,7 +44,11 @@ KINDS = {
 
 
 def measure(paths):
-    """The figures of the pictures that are made from recorded sessions."""
+    """The figures of the page and of the pictures made from recorded sessions.
+
+    Costs are parts of what doing nothing costs. "policies" has the cost and R of each,
+    "session" the one with most requests, and "before" what is paid before a refusal.
+    """
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS + WARM)
     measured = costs.measure(sessions, runs)
     rows = {row["policy"]: row for row in measured["rows"]}
