@@ -183,7 +183,7 @@ def layers(agent):
 
 def asks_for_summary(request):
     """Whether a request asks for a summary."""
-    return "<analysis>" in str(request["messages"][-1]["content"])
+    return "these nine sections:" in str(request["messages"][-1]["content"])
 
 
 def summaries(agent):
