@@ -25,7 +25,6 @@ import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, line, text
 from costs import program
 from lists import LETTERS, LOOKS, before_after, chained, cuts, rows, what_remains
-from ours import refreshes
 from stub import StubClient, reply
 
 FOLDER = Path(__file__).resolve().parent.with_name("pictures")
@@ -88,7 +87,7 @@ def again(row):
 def warm(rows):
     """Cost, R, refreshes and clearings of ours by KEEP_WARM."""
     named = {name.partition("KEEP_WARM=")[2]: rows[f"ours {name}"] for name in WARM}
-    named[str(refreshes(costs.limits({})))] = rows["ours"]
+    named[str(program.KEEP_WARM)] = rows["ours"]
     keys = "cost", "R", "refreshes", "clearings"
     return {times: [row[key] for key in keys] for times, row in sorted(named.items())}
 
