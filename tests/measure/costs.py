@@ -360,7 +360,8 @@ def of_the_demo() -> list[Session]:
     with tempfile.TemporaryDirectory() as folder:
         world = {**os.environ, "TMPDIR": folder}
         no = subprocess.DEVNULL
-        subprocess.run(demo, env=world, stdin=no, stdout=no, check=False)
+        if subprocess.run(demo, env=world, stdin=no, stdout=no, check=False).returncode:
+            raise Unusable("The demo did not come to its end: see agent.py --demo.")
         return read([*Path(folder).glob(f"*/{program.TRANSCRIPT_DIR}/*.jsonl")])
 
 
