@@ -80,7 +80,7 @@ def rounded(value):
 
 
 def again(row):
-    """Lines out of sight when needed, the share that grep shows, tokens of an answer."""
+    """Lines that were lost, the share that grep shows, and tokens of its answer."""
     return [row["lost"], row["again"], row["answer"]]
 
 
@@ -390,7 +390,8 @@ def paid_back(sent):
     new = sizes[2] + freed - sizes[1]
     kept = sent[2][1] - new
     wait = (stub.CACHE_WRITE - stub.CACHE_READ) * kept / (stub.CACHE_READ * freed)
-    return f"{kept:,} written anew for {freed:,} cleared: paid back after {wait:.1f} requests"
+    done = f"paid back after {wait:.1f} requests"
+    return f"{kept:,} written anew for {freed:,} cleared: {done}"
 
 
 def was_read(x, y, wide):
