@@ -151,7 +151,13 @@ def test_the_clock_of_ours_is_the_recorded_one():
 
 @pytest.mark.parametrize(
     "pause, sent_again, alive",
-    [(270, 0, True), (271, 1, True), (541, 2, True), (840, 2, True), (841, 2, False)],
+    [
+        (ours.REFRESH, 0, True),
+        (ours.REFRESH + 1, 1, True),
+        (2 * ours.REFRESH + 1, 2, True),
+        (2 * ours.REFRESH + 300, 2, True),
+        (2 * ours.REFRESH + 301, 2, False),
+    ],
 )
 def test_ours_keeps_the_cache_warm_while_the_person_thinks(pause, sent_again, alive):
     """Twice in a pause, and twice at the end, since the person never comes back."""
@@ -165,8 +171,7 @@ def test_ours_keeps_the_cache_warm_while_the_person_thinks(pause, sent_again, al
 
 
 def test_nothing_small_is_kept_warm_nor_with_keep_warm_at_0_nor_without_a_clock():
-    work, never = reading(30), Limits()
-    never.keep_warm = 0
+    work, never = reading(30), Limits(keep_warm=0)
     timed, small = clocked(work, *[0] * 31), clocked(reading(5), *[0] * 6)
     assert drive(timed, never).refreshes == 0
     assert drive(small, Limits()).refreshes == 0
@@ -540,7 +545,15 @@ def test_the_table_is_narrow_and_explains_its_columns_and_its_rows(tmp_path, cap
     assert "\n".join(lines[-3:]) == costs.CAVEATS
 
 
-def test_the_table_says_where_doing_nothing_would_be_refused(tmp_path, capsys):
+def test_the_table_says_where_doing_nothing_would_be_refused(told):
+    words = told(reading(70, 9_300))
+    assert "It would be refused at request 66 of 71 of" in words
+    assert re.search(
+        r"Up to there it costs 0\.[5-9]\d, and ours 0\.\d\d: of the", words
+    )
+
+
+def test_what_is_saved_before_the_refusal_is_told_apart(tmp_path, capsys):
     path = write(tmp_path / "long", reading(70, 9_300))
     assert costs.main([str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

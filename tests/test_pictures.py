@@ -52,6 +52,7 @@ def test_a_picture_has_a_title_its_numbers_in_words_and_no_background(name):
     root, source = parsed(name), (pictures.FOLDER / f"{name}.svg").read_text("utf-8")
     assert root.get("role") == "img" and root.findtext(f"{SVG}title")
     assert re.search(r"\d", root.findtext(f"{SVG}desc")) and charts.on_dark() in source
+    assert not re.search(r"[][<>\n]", root.findtext(f"{SVG}desc"))
     found = re.findall(r'(?:fill|stroke)="([^"]+)"', source)
     assert {*found} <= charts.DARK.keys() | {"none"}
     widths = [float(box.get("width")) for box in root.iter(f"{SVG}rect")]

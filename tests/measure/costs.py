@@ -266,15 +266,14 @@ def what_to_know(measured: dict) -> str:
     """Where doing nothing would have ended, and what the tutorials cost as written."""
     lines = ['"nothing" is priced as if the window had no end.']
     for one in measured["refused"]:
-        lines.append(
-            f"It would be refused at request {one['request']} of {one['of']}"
-            f" of {one['session']}."
-        )
+        at = f"request {one['request']} of {one['of']}"
+        lines.append(f"It would be refused at {at} of {one['session']}.")
     if measured["refused"]:
-        before = measured["before"]
+        nothing, ours = (measured["before"][name] for name in ("nothing", "ours"))
+        whole = 1 - next(r["cost"] for r in measured["rows"] if r["policy"] == "ours")
         lines.append(
-            f"Without these and all after them it costs {before['nothing']:.2f}, and ours"
-            f" {before['ours']:.2f} of the whole."
+            f"Up to there it costs {nothing:.2f}, and ours {ours:.2f}: of the"
+            f" {whole:.2f} that ours saves\n{nothing - ours:.2f} lie before that."
         )
     costs = [f"{name} {cost:.2f}" for name, cost in measured["uncached"].items()]
     lines.append(f"As written, without a prompt cache: {', '.join(costs)}.")
@@ -361,7 +360,8 @@ def of_the_demo() -> list[Session]:
     with tempfile.TemporaryDirectory() as folder:
         world = {**os.environ, "TMPDIR": folder}
         no = subprocess.DEVNULL
-        subprocess.run(demo, env=world, stdin=no, stdout=no, check=False)
+        if subprocess.run(demo, env=world, stdin=no, stdout=no, check=False).returncode:
+            raise Unusable("The demo did not come to its end: see agent.py --demo.")
         return read([*Path(folder).glob(f"*/{program.TRANSCRIPT_DIR}/*.jsonl")])
 
 

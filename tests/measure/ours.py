@@ -1,9 +1,9 @@
 """agent.py itself between recorded replies and recorded results.
 
 Its loop asks a client that hands out the recorded replies, its tools hand out the
-recorded results, and its clock is the session's. While the person thinks, the cache is
-kept warm as the terminal does it. At the end the lines that an edit needed and that
-were out of sight are looked up in the transcript, by the program's own `grep`.
+recorded results, and its clock is the session's. While the person thinks, it keeps its
+cache warm. At the end the lines that an edit needed and that were out of sight are
+looked up in the transcript, by its own `grep`.
 """
 
 import json
@@ -28,22 +28,9 @@ from stub import CACHE_READ, Stream
 
 import agent as program
 
-REFRESH = 270  # seconds after a request at which the idle program sends it again
+# seconds after its last request at which the idle program sends it again
+REFRESH = program.CACHE_SECONDS - program.WARM_SECONDS + 1
 MOST_LOOKUPS = 100  # in a session, evenly spread: each starts three processes
-
-# ---- what is known here of the fields of agent.py's Agent and Limits ----
-
-
-def agent_with(client: Any, tools: Any, emit: Any, limits: program.Limits) -> Any:
-    """An agent within these limits that asks nobody."""
-    world = {"client": client, "tools": tools, "emit": emit}
-    return program.Agent(limits=limits, approve=lambda *_: None, **world)
-
-
-def refreshes(limits: program.Limits) -> int:
-    """How often the last request is sent again in one pause, at most."""
-    return getattr(limits, "keep_warm", 2)
-
 
 # ---- the client and the tools ----
 
@@ -63,14 +50,17 @@ class Recording:
     """A client that hands out the recorded replies, and their results as tools do."""
 
     def __init__(self, session: Session, meter: Meter, limits: program.Limits) -> None:
-        self.session, self.meter, self.limits = session, meter, limits
-        self.messages = SimpleNamespace(stream=lambda **sent: Stream(self, sent))
+        self.session, self.meter = session, meter
+        ways = {"stream": lambda **sent: Stream(self, sent), "create": self.refresh}
+        self.messages = SimpleNamespace(**ways)
         self.next = 0  # the index of the message that comes next
+        self.idle = 0.0  # the time while the person thinks, 0 while it works
         self.results: dict[str, deque[dict]] = defaultdict(deque)
         self.measured = Measured()
         self.known: dict[int, tuple[Any, Message]] = {}
         self.lost: list[Lost] = []
-        self.agent = agent_with(self, self.tools(), self.listen, limits)
+        world = {"tools": self.tools(), "emit": self.listen, "limits": limits}
+        self.agent: Any = program.Agent(client=self, approve=lambda *_: None, **world)
 
     def coming(self) -> int:
         """The index of the message that comes next, of the last one at the end."""
@@ -78,7 +68,7 @@ class Recording:
 
     def clock(self) -> float:
         """The time in seconds: of the recorded request that comes next."""
-        return self.session.times[self.coming()]
+        return self.idle or self.session.times[self.coming()]
 
     def typed(self) -> Iterator[str]:
         """What the person typed, up to the end of the recording."""
@@ -91,20 +81,22 @@ class Recording:
         self.keep_warm(float("inf"))  # the person never comes back
 
     def keep_warm(self, until: float) -> None:
-        """Send the last request again while nobody types, where that is worth it.
+        """Let the program keep its cache warm, as the terminal does while it waits.
 
         Without recorded times nothing is known of pauses, and the cache stays alive.
         """
-        least = self.limits.min_savings
-        if not self.session.timed or not self.meter.contexts:
-            return
-        if self.meter.sent[-1].tokens <= least:
-            return
-        for _ in range(refreshes(self.limits)):
-            if self.meter.now + REFRESH >= until:
-                return
-            self.meter.refresh(self.meter.now + REFRESH)
-            self.agent.last_request = self.meter.now
+        while self.session.timed and self.agent.last_request + REFRESH < until:
+            self.idle = self.agent.last_request + REFRESH
+            program.keep_warm(self.agent)
+            if self.agent.last_request < self.idle:
+                break  # it was not worth it, or was done often enough
+        self.idle = 0.0
+
+    def refresh(self, **request: Any) -> Any:
+        """The reply without a word to a request that is sent again."""
+        tokens = self.meter.refresh(self.history(request["messages"]), self.idle)
+        usage = {"input_tokens": 0, "cache_read_input_tokens": int(tokens)}
+        return SimpleNamespace(usage=SimpleNamespace(**usage))
 
     def answer(self, request: dict) -> dict:
         """The next recorded reply, or a summary; TurnOver if none comes next."""

@@ -25,7 +25,6 @@ import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, line, text
 from costs import program
 from lists import LETTERS, LOOKS, before_after, chained, cuts, rows, what_remains
-from ours import refreshes
 from stub import StubClient, reply
 
 FOLDER = Path(__file__).resolve().parent.with_name("pictures")
@@ -44,7 +43,11 @@ KINDS = {
 
 
 def measure(paths):
-    """The figures of the pictures that are made from recorded sessions."""
+    """The figures of the page and of the pictures made from recorded sessions.
+
+    Costs are parts of what doing nothing costs. "policies" has the cost and R of each,
+    "session" the one with most requests, and "before" what is paid before a refusal.
+    """
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS + WARM)
     measured = costs.measure(sessions, runs)
     rows = {row["policy"]: row for row in measured["rows"]}
@@ -77,14 +80,14 @@ def rounded(value):
 
 
 def again(row):
-    """Lines out of sight when needed, the share that grep shows, tokens of an answer."""
+    """Lines that were lost, the share that grep shows, and tokens of its answer."""
     return [row["lost"], row["again"], row["answer"]]
 
 
 def warm(rows):
     """Cost, R, refreshes and clearings of ours by KEEP_WARM."""
     named = {name.partition("KEEP_WARM=")[2]: rows[f"ours {name}"] for name in WARM}
-    named[str(refreshes(costs.limits({})))] = rows["ours"]
+    named[str(program.KEEP_WARM)] = rows["ours"]
     keys = "cost", "R", "refreshes", "clearings"
     return {times: [row[key] for key in keys] for times, row in sorted(named.items())}
 
@@ -387,7 +390,8 @@ def paid_back(sent):
     new = sizes[2] + freed - sizes[1]
     kept = sent[2][1] - new
     wait = (stub.CACHE_WRITE - stub.CACHE_READ) * kept / (stub.CACHE_READ * freed)
-    return f"{kept:,} written anew for {freed:,} cleared: paid back after {wait:.1f} requests"
+    done = f"paid back after {wait:.1f} requests"
+    return f"{kept:,} written anew for {freed:,} cleared: {done}"
 
 
 def was_read(x, y, wide):

@@ -118,11 +118,11 @@ class Meter:
             self.names.append(kept / len(named))
         return size
 
-    def refresh(self, now: float) -> None:
-        """Send the last request again for no reply, so that the cache stays warm."""
-        self.cost += self.read * self.sent[-1].tokens
-        self.refreshes += 1
+    def refresh(self, history: list[Message], now: float) -> float:
+        """Send a request again for no reply, so that the cache stays warm."""
         self.now = now
+        self.refreshes += 1
+        return self.send(history, 0)
 
     def stands(self, needle: str, new: list[str]) -> bool:
         """Whether it is in the request, in a recorded text or in a `new` one."""

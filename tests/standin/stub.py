@@ -647,7 +647,8 @@ class Stream:
         self.client, self.request = client, request
 
     def __enter__(self):
-        self.client.check_streamed(self.request)
+        if self.request.get("max_tokens") == 0:
+            self.client.check_streamed(self.request)
         self.message = as_message(self.client.answer(self.request))
         return self
 
