@@ -536,11 +536,11 @@ def should_compact(agent: Agent) -> bool:
     """Whether the context is over the threshold, and a summary could change that.
 
     It could not where system prompt and tools alone are over it, or too little is new.
-    A result that the model has not seen is not new, or it might never see it.
+    After one a result that the model has not seen is not new, or it might never see it.
     """
     over = fixed_tokens(agent) < agent.limits.threshold < context_tokens(agent)
     seen = pair_safe(agent.messages, first_unseen(agent.messages))
-    return over and enough_is_new(agent, seen)
+    return over and enough_is_new(agent, seen if agent.settled else None)
 
 
 def enough_is_new(agent: Agent, end: int | None = None) -> bool:

@@ -212,7 +212,7 @@ def test_a_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
 
 
 def test_a_summary_is_due_above_the_threshold(make):
-    agent = make(messages=[typed("Go."), said(BODY)], min_savings=0)
+    agent = make(messages=[typed(BODY)], min_savings=0)
     agent.limits.threshold = context_tokens(agent)
     assert not program.should_compact(agent)
     agent.limits.threshold -= 1
@@ -674,10 +674,8 @@ def test_each_part_has_at_most_half_of_what_those_before_it_left(make):
 def test_with_nothing_but_words_there_is_nothing_to_compact_and_it_is_said(make):
     words = [typed(sized(3_900))] * 3
     agent = make(reply("Done."), messages=words, threshold=12_000, min_savings=0)
-    program.run_command(agent, "/compact")
-    assert shown(agent, "layer") == ["[compact] nothing to summarise"]
     assert program.take_turn(agent, "Go on.") == "Done."
-    assert len(shown(agent, "layer")) == 1  # words alone are sent
+    assert shown(agent, "layer") == ["[auto_compact] nothing to summarise"]
     assert agent.messages[:3] == words and agent.failures == 0
 
 
