@@ -67,7 +67,7 @@ def test_rules_that_cannot_be_used_are_none_and_named_with_the_reason(
     turn_into(Path("AGENTS.md"), what)
     fault, text = program.find_rules()
     assert text == "" and reason in fault and make().system == bare
-    assert f"; AGENTS.md is not used: {fault[23:]}; /help\n" in run(stdin="")[1]
+    assert f"\nAGENTS.md is not used: {fault[23:]}; /help\n" in run(stdin="")[1]
 
 
 def test_rules_without_a_word_are_none(make):
