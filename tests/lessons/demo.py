@@ -135,7 +135,7 @@ SCENES = [
     Scene(
         "compact: the model asks for a summary itself",
         "Layer 3, one request: the tool `compact`, whose focus says what to keep. In "
-        "the tutorials: s06, s08, whose loop ends with it. Here the work goes on.",
+        "the tutorials: s06, and s08, whose page ends the turn with it. Here it goes on.",
         "a piece of work was done, and the model does not need its details any more.",
         "Which functions of the fake model count tokens?",
         head("tests/test_stub.py", 5_000, thinking="Its tests name them."),
@@ -233,13 +233,17 @@ class Lesson(StubClient):
     def __init__(self):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
         self.sent, self.forgotten, self.bill = [], 0, None
-        more = {"thinking": True, "approve": lambda name, what: None, "emit": self.emit}
+        more = {"thinking": True, "approve": self.show_call, "emit": self.emit}
         limits = Limits(WINDOW, MAX_OUTPUT, THRESHOLD)
+        more["unasked"] = True
         self.agent = WatchedAgent(limits=limits, client=self, model="scripted", **more)
         program.begin(self.agent)
         # the same numbers wherever the scratch copy is
         for part, text in self.agent.system.items():
             self.agent.system[part] = text.replace(os.getcwd(), "/demo")
+
+    def show_call(self, *call):
+        program.ask_person(self.out, self.agent, *call)
 
     def tell(self, text):
         show(self.out, "plain", text)

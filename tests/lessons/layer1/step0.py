@@ -1,7 +1,7 @@
 """s06: before each request all results but the newest 3 are cleared."""
 
 KEEP_RECENT = 3
-tool_name_map = {}  # the name of the tool, by the id of the call; the loop fills it
+tool_name_map = {}  # name of the tool by the id of its call; the caller fills it
 
 
 def micro_compact(messages: list) -> list:

@@ -1,7 +1,7 @@
 """The thinking after a change goes."""
 
 KEEP_RECENT = 3
-tool_name_map = {}  # the name of the tool, by the id of the call; the loop fills it
+tool_name_map = {}  # name of the tool by the id of its call; the caller fills it
 
 
 def micro_compact(messages: list) -> list:

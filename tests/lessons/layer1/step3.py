@@ -2,7 +2,7 @@
 
 KEEP_RECENT = 3
 MIN_SAVINGS = 20_000  # tokens
-tool_name_map = {}  # the name of the tool, by the id of the call; the loop fills it
+tool_name_map = {}  # name of the tool by the id of its call; the caller fills it
 
 
 def micro_compact(messages: list) -> list:
