@@ -290,7 +290,7 @@ FACTS = f"""\
 
 What the person typed was {SHARE["user"]}
 
-It assumes that a token is {BYTES_PER_TOKEN} bytes
+It counts {BYTES_PER_TOKEN} bytes as a token
 
 It is {T:,} tokens in a window of {program.CONTEXT_WINDOW:,}
 

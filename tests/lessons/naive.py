@@ -278,7 +278,7 @@ def windows():
     """v5's formula and ours, for windows of every size, with the same reply."""
     sizes = 8_000, 16_000, 32_000, 200_000, 1_000_000
     print("  window  " + "".join(f"{window:>10,}" for window in sizes))
-    both = [(window, min(16_384, window // 3)) for window in sizes]
+    both = [(window, min(program.MAX_OUTPUT, window // 3)) for window in sizes]
     theirs = [v5_threshold(*one) for one in both]
     mine = [program.auto_compact_threshold(*one) for one in both]
     script = [*reads(write_files(10, 160)), reply("Done.")]
