@@ -849,7 +849,7 @@ def test_text_and_what_is_typed_stand_apart_and_no_letter_is_lost(
     monkeypatch.setenv("COLUMNS", str(columns))
     terminal, text = Terminal(io.StringIO(), live=True), ""
     show(terminal, "note", "a note")
-    for number in range(150):
+    for number in range(60):
         show(terminal, "text", new := words.format(number))
         terminal.line, text = f"typed 日本 {text.split()}", text + new
         program.draw(terminal)
@@ -1128,7 +1128,8 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(fresh, desk):
         ours = modes(person)
         for _ in range(PATIENCE):  # Python misses what comes as it begins to wait
             person.press("\x1a")
-            select.select([person.keys], [], [], 1)
+            while modes(person) == ours and person.read(1):
+                pass
             if modes(person) != ours:
                 break
         person.see("stopped\n")
@@ -1140,7 +1141,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(fresh, desk):
         assert modes(person) == ours
         see("> half" if begun == "half" else f"{PROMPT}{begun}")
     held.may.set()
-    person.see("is so.\n", f"{PROMPT}half")
+    person.see("so.\n[", f"{PROMPT}half")
     assert person.leave("\x15\x04") == 0
 
 
