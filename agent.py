@@ -2613,7 +2613,8 @@ def line_editor() -> Any:
     """What edits the lines that are typed, and knows those of earlier runs."""
     import readline
 
-    readline.parse_and_bind("set enable-bracketed-paste on")
+    if os.environ.get("TERM") != "dumb":  # which would show the escapes
+        readline.parse_and_bind("set enable-bracketed-paste on")
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")

@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -30,10 +31,11 @@ from builders import (
     results,
     shown,
     texts,
+    turn_into,
     turns,
     typed,
 )
-from stub import StubClient, api_error, reply
+from stub import StubClient, api_error, reply, split
 from wire import serve, sse
 
 import agent as program
@@ -56,6 +58,13 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
+def below(output):
+    """What stands below the text in the end, without colors, a line a row."""
+    drawn = [*DRAWN.finditer(output)]
+    last = drawn[-1][1] or "" if drawn else ""
+    return re.sub(OURS, "", re.sub(r"(\x1b\[1B)?\r\x1b\[K", "\n", last))[1:]
+
+
 class Person:
     """Somebody at a terminal in which the program runs."""
 
@@ -64,6 +73,7 @@ class Person:
         self.queue, self.requests = desk.stub.queue, desk.stub.requests
         self.raw, self.seen, self.stopped = b"\r\n", 0, 0.0
         self.keys, slave = pty.openpty()
+        self.usual = termios.tcgetattr(slave)  # the terminal's modes
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 300, 0, 0))
         ends = {"cwd": desk.folder, "env": desk.settings | settings}
         ends |= {"stdin": slave, "stdout": slave, "stderr": slave}
@@ -91,10 +101,8 @@ class Person:
 
     @property
     def rows(self):
-        """What stands below the text now, without colors, a line a row."""
-        drawn = [*DRAWN.finditer(self.raw.decode(errors="replace"))]
-        last = drawn[-1][1] or "" if drawn else ""
-        return re.sub(OURS, "", re.sub(r"(\x1b\[1B)?\r\x1b\[K", "\n", last))
+        """What stands below the text now."""
+        return below(self.raw.decode(errors="replace"))
 
     def read(self, seconds=PATIENCE):
         """Whether anything more was shown, which `screen` has now."""
@@ -117,7 +125,7 @@ class Person:
         end = time.monotonic() + PATIENCE
         while text not in self.rows:
             more = time.monotonic() < end and self.read()
-            assert more, f"{text!r} is missing in {self.rows!r}, {self.screen!r}"
+            assert more, f"{text!r} is missing in {self.rows!r}, {self.screen[-300:]!r}"
 
     def see(self, *texts):
         """Wait for these texts in this order; returns what was shown since the last."""
@@ -181,6 +189,34 @@ def person(desk):
     for path in desk.folder.glob("[!.]*"):
         path.rmdir() if path.is_dir() else path.unlink()
     desk.idle = person if person.screen.endswith(PROMPT) else person.close()
+    refused, left = [*desk.stub.refused], [*desk.stub.queue]
+    for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
+        kept.clear()
+    assert (refused, left) == ([], [])
+
+
+@pytest.fixture
+def fresh(desk):
+    """fresh(*replies, argv, folder, **settings): somebody before a program of their own.
+
+    `constants` stand in the place of those of the program.
+    """
+    people = []
+
+    def start(*replies, constants=None, argv=desk.argv, folder=desk.folder, **settings):
+        desk.stub.enqueue(*replies)
+        if constants:
+            code = f"import sys, agent\nvars(agent).update({constants!r})\n"
+            argv = [sys.executable, "-c", f"{code}sys.exit(agent.main())"]
+            settings["PYTHONPATH"] = str(Path(desk.argv[1]).parent)
+        own = {"argv": argv, "folder": folder}
+        people.append(Person(SimpleNamespace(**vars(desk) | own), **settings))
+        people[-1].see("\n> " if settings.keys() & {"NO_COLOR", "TERM"} else PROMPT)
+        return people[-1]
+
+    yield start
+    for person in people:
+        person.close()
     refused, left = [*desk.stub.refused], [*desk.stub.queue]
     for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
         kept.clear()
@@ -309,7 +345,7 @@ def test_ctrl_c_and_at_once_a_hangup_or_sigterm_end_it(desk, number, works_on):
             else:
                 person.see("Run bash?")
                 person.press("y\n")
-                person.wait_for(" s: up")
+                person.see_below(" s: up")
             person.press("\x03")
             select.select([], [], [], at / ENDS * 0.02)
             person.process.send_signal(number)
@@ -581,24 +617,35 @@ def test_a_line_can_be_edited_while_it_is_typed(person, keys):
 
 
 def test_tab_completes_commands_help_lists_them_and_an_empty_line_is_none(person):
-    assert person.say("  ").strip() == ">"
+    assert person.say("  ").strip() == PROMPT.strip()
     names = "/compact /context /last /resume /clear /quit /exit quit exit Ctrl-C Tab"
     assert {*names.split(), "Alt-Enter"} <= {*re.split(r"[,.\s]+", person.say("/he\t"))}
     assert person.requests == []
 
 
-def test_tab_lists_a_folder_of_2000_files_once(monkeypatch):
-    Path("many").mkdir()
-    for number in range(2_000):
-        Path("many", f"file{number}").touch()
-    Path("many/folder").mkdir()
-    glob, listed = Path.glob, []
-    monkeypatch.setattr(Path, "glob", lambda *a: listed.append(a) or glob(*a))
-    complete = program.completer()
-    found = [complete("many/f", number) for number in range(2_002)]
-    assert len(listed) == 1 and found.pop() is None
-    assert {*found} == {f"many/file{n}" for n in range(2_000)} | {"many/folder/"}
-    assert [complete("/cl", 0), complete("/cl", 1)] == ["/clear", None]
+def test_a_paste_taller_than_the_screen_is_counted_and_only_lines_are_history(person):
+    paste = "\r".join(f"pasted {number}" for number in range(60))
+    person.enqueue(reply("I see."))
+    person.say(f"\x1b[200~{paste}\x1b[201~", "(60 lines)\n", "I see.")
+    person.say("/help")
+    assert person.sent[-1]["content"].count("pasted") == 60
+    history = (person.folder / ".transcripts/history").read_text()
+    assert history.endswith("/help\n") and "pasted" not in history
+
+
+@pytest.mark.parametrize("what", ["../mine", "/dev/zero", "pipe", "folder"])
+def test_a_history_that_is_no_plain_file_is_neither_read_nor_written(
+    fresh, tmp_path, what
+):
+    (folder := tmp_path / "cloned/.transcripts").mkdir(parents=True)
+    (mine := tmp_path / "mine").write_text("typed elsewhere\n")
+    (folder / "history").touch()
+    turn_into(folder / "history", mine if what == "../mine" else what)
+    person = fresh(folder=folder.parent)
+    person.press("\x10")
+    person.say("/help")
+    assert person.leave("\x04") == 0 and "typed elsewhere" not in person.screen
+    assert mine.read_text() == "typed elsewhere\n"
 
 
 def test_what_was_typed_can_be_called_back_in_another_run(person, desk):
@@ -767,54 +814,119 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
     assert first == f"some-model in {Path.cwd()}" and "167,000" in window
     assert known == "AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
 
+    assert first == f"some-model in {Path.cwd()}"
+    assert second == "AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
+
 
 @pytest.fixture
 def screen(monkeypatch):
-    """A terminal of 24 columns; `at(seconds)`: what the clock draws then."""
+    """A terminal of 24 columns; `at(seconds)`: what the clock draws below then."""
     monkeypatch.setenv("COLUMNS", "24")
-    terminal, now = Terminal(io.StringIO()), Mock(return_value=0)
+    terminal, now = Terminal(io.StringIO(), live=True), Mock(return_value=0)
 
     def at(seconds):
-        now.return_value, before = seconds, terminal.out.getvalue()
+        now.return_value = seconds
         with suppress(EOFError):
             program.clock(terminal)
-        return terminal.out.getvalue()[len(before) :]
+        return below(terminal.out.getvalue())
+
+    def text():
+        return DRAWN.sub("", terminal.out.getvalue())
 
     monkeypatch.setattr(program.time, "monotonic", now)
     monkeypatch.setattr(program.time, "sleep", Mock(side_effect=[None, EOFError] * 9))
-    return SimpleNamespace(terminal=terminal, at=at, text=terminal.out.getvalue)
+    return SimpleNamespace(terminal=terminal, at=at, text=text)
 
 
 def test_the_clock_counts_from_the_first_wait_until_something_is_shown(screen):
     screen.at(5)
     show(screen.terminal, "wait", "bash")
-    assert screen.at(8) == "\r\x1b[K3 s: bash"
-    show(screen.terminal, "wait", "\x1b is odd")
-    assert screen.at(9.2) == "\r\x1b[K4 s: \\x1b…"  # as wide as half of the screen
+    assert screen.at(5.9) == "" and screen.at(8) == "3 s: bash"
+    show(screen.terminal, "wait", "\x1b is an odd letter")
+    assert screen.at(9.2) == "4 s: \\x1b is an od…"
     show(screen.terminal, "note", "done")
-    assert screen.text().endswith("\r\x1b[Kdone\n") and screen.at(99) == ""
+    assert screen.text() == "done\n" and screen.at(99) == ""
 
 
 def test_a_text_that_stalls_is_waited_for_after_five_seconds(screen):
     show(screen.terminal, "wait", "the model")
     screen.at(1)
     show(screen.terminal, "text", "So it")
-    assert screen.at(5.9) == "" and screen.at(7) == "\n\r\x1b[K6 s: the …"
+    assert screen.at(5.9) == "" and screen.at(7) == "6 s: the model"
     show(screen.terminal, "text", " is.")
-    assert screen.text().endswith("\r\x1b[K is.") and screen.at(8) == ""
-    show(screen.terminal, "wait", "a call")
-    assert screen.text().endswith("is.\n") and screen.at(9) == "\r\x1b[K2 s: a ca…"
+    assert screen.at(8) == "" and screen.at(12.1) == "5 s: the model"
+    show(screen.terminal, "note", "done")
+    assert screen.text() == "\nSo it is.\ndone\n"
 
 
-def test_while_the_model_writes_a_call_that_is_said(person):
+def painted(output, columns, lines):
+    """The rows of a screen on which this was printed.
+
+    It forgets that a full row waits for the next when the cursor is moved.
+    """
+    rows, x, y, saved = [""] * lines, 0, 0, (0, 0)
+    for token in re.findall(r"(?s)\x1b\[\d*[A-Zm]|\x1b[D78]|.", output):
+        wide = program.columns_of(token) if token.isprintable() else 0
+        feeds = token in ("\n", "\x1bD") or x + wide > columns  # a new row
+        if feeds and y + 1 == lines:
+            rows, y = [*rows[1:], ""], y - 1
+        y += feeds or (token == "\x1b[1B")
+        x = 0 if token in ("\r", "\n") or x + wide > columns else x
+        if token == "\x1b7":
+            saved = min(x, columns - 1), y
+        elif token == "\x1b8":
+            x, y = saved
+        elif token == "\x1b[K":
+            rows[y] = rows[y][:x]
+        elif token == "\x1b[J":
+            rows[y:] = [rows[y][: min(x, columns - 1)], *[""] * (lines - y - 1)]
+        elif token.endswith("A") and wide == 0:
+            y -= int(token[2:-1])
+        elif wide:
+            cells = f"{rows[y]:{columns}}"
+            rows[y] = (
+                f"{cells[:x]}{token}{' ' * (wide - 1)}{cells[x + wide :]}".rstrip()
+            )
+            x += wide
+    return rows
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+@pytest.mark.parametrize("words", ["word {} ", "{}\n", "日本{}語", "{} " + "x" * 59])
+def test_text_and_what_is_typed_stand_apart_and_no_letter_is_lost(
+    monkeypatch, words, columns
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    terminal, text = Terminal(io.StringIO(), live=True), ""
+    show(terminal, "note", "a note")
+    for number in range(60):
+        show(terminal, "text", new := words.format(number))
+        terminal.line, text = f"typed 日本 {text.split()}", text + new
+        program.draw(terminal)
+        rows = painted(terminal.out.getvalue(), columns, 30)
+        assert [*filter(None, rows)][-1].startswith("> ")
+    terminal.line = ""
+    show(terminal, "note", "the end")
+    rows = painted(terminal.out.getvalue(), columns, 500)
+    wrapped = painted(f"a note\n\n{text.rstrip(chr(10))}\nthe end\n", columns, 500)
+    assert rows == wrapped
+
+
+def test_while_the_model_thinks_and_writes_a_call_that_is_said(person):
     call = ("write_file", {"path": "file", "content": "text"})
-    held = Held(reply("I write.", [call]), events=7)
-    person.enqueue(held, reply("At last."))
+    thinks = Held(reply(calls=[call], thinking="I look at it now."), events=4)
+    writes = Held(reply(calls=[call]), events=3)
+    person.enqueue(thinks, writes, reply("At last."))
     person.press("write it\n")
-    person.wait_for(" s: writing a call of write_file")
-    held.may.set()
-    person.see("I write.\n", "[write_file] file\n", "Run write_file?")
-    person.say("y", "Wrote 4 characters to file.", "At last.")
+    person.see_below(" s: I look at")
+    thinks.may.set()
+    person.see("[thinking] I look at it now.\n[write_file] file\n", "Run write_file on")
+    person.press("n\n")
+    size = len(split(json.dumps(call[1]), 2)[0])
+    person.see_below(f" s: writing file, {size} characters")
+    writes.may.set()
+    person.see("[write_file] file\n", "Run write_file on file?")
+    person.say("y", "At last.")
 
 
 LONG = "12345\n6789 " + "abc" * 50
@@ -870,13 +982,12 @@ def test_a_turn_can_be_read(person):
     person.enqueue(reply("It is\nthere."), reply("Done."))
     seen = person.say("go", "\n\nDone.\n[")
     assert "\n[thinking] Let me see.\n\nI plan.\n[todo_write]\n  [x] look\n" in seen
-    assert "  [ ] act\n  | 1 of 2 still to do.\n[read_file] file\n  | 1\n" in seen
-    assert "\n  | 1\n  |     2\n  | 3\n[read_file] none\n  | There is no" in seen
+    assert "\n  [ ] act\n[read_file] file\n[read_file] none\n  | There is no" in seen
     assert "\n[task] count\ncount: [glob] file\n  | file\n  It is\n  there.\n" in seen
     colored = rb"(?s)\x1b\[2m\[thinking\] .*\x1b\[2m\[task\] count\x1b\[0m"
     assert re.search(colored, person.raw) and b"mI plan" not in person.raw
     assert re.search(rb"\x1b\[31m  \| There is no .*none", person.raw)
-    assert person.raw.endswith(b"\r\n\x1b[1m> \x1b[0m")
+    assert person.raw.endswith(b"\r\n%b\x1b[1m> \x1b[0m" % MARK.encode())
 
 
 def test_nothing_that_arrives_can_steer_the_terminal(person):
@@ -885,8 +996,203 @@ def test_nothing_that_arrives_can_steer_the_terminal(person):
     calls += [("todo_write", {"items": [HOSTILE]}), ("read_file", {"path": "file"})]
     person.enqueue(reply(HOSTILE, calls, thinking=HOSTILE))
     person.enqueue(api_error(400, HOSTILE))
-    seen = person.say("do", "[read_file]", "end", "end")
-    assert RAW.findall(seen) == [] and seen.count("u202e end") >= 6
+    seen = person.say("do", "[read_file]", "end.\n")
+    assert RAW.findall(seen) == [] and seen.count("u202e end") == 6
+
+
+@pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_without_colors_no_prompt_is_marked_and_a_dumb_terminal_only_gets_text(
+    fresh, settings
+):
+    held = Held(reply("It is so."), events=4)
+    person = fresh(held, reply("Then not."), **settings)
+    person.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("not so\nha")
+    person.see("not so\nha") if "TERM" in settings else person.see_below("> ha")
+    is_canonical = termios.tcgetattr(person.keys)[3] & termios.ICANON
+    held.may.set()
+    person.see("so.\n[", "\n\n> not so\n", "Then not.\n[", "\n> ")
+    assert MARK.encode() not in person.raw and b"m>" not in person.raw
+    assert (b"\x1b" not in person.raw) == bool(is_canonical) == ("TERM" in settings)
+    person.press("\x15")
+    assert person.leave("\x04") == 0
+
+
+def test_a_bell_calls_after_ten_seconds_of_work(screen):
+    for screen.terminal.live in (True, False):
+        for screen.terminal.worked in (5, 15, 14.9):
+            screen.at(25)
+            program.ring(screen.terminal)
+    assert screen.text() == "\a\a"  # after 20 seconds, and after 10.1
+
+
+def test_a_bell_calls_at_a_question_and_at_the_prompt(fresh):
+    person = fresh(bash("true"), reply("Done."), constants={"BELL_SECONDS": -1})
+    person.say("go", end="Run bash?")
+    person.say("y", "Done.")
+    assert person.raw.replace(MARK.encode(), b"").count(b"\a") == 3
+
+
+def test_at_the_prompt_the_cache_is_kept_warm_without_a_word_into_a_begun_line(
+    desk, fresh, monkeypatch
+):
+    take, asked, may = desk.stub.take, threading.Event(), threading.Event()
+
+    def slowly(request):
+        if request["max_tokens"]:
+            return take(request)
+        asked.set()
+        may.wait(PATIENCE)
+        asked.clear()
+        may.clear()
+        return reply(stop="max_tokens")
+
+    monkeypatch.setattr(desk.stub, "take", slowly)
+    due_at_once = {"WARM_SECONDS": program.CACHE_SECONDS}
+    settings = {"MIN_SAVINGS": "0", "KEEP_WARM": "2"}
+    person = fresh(reply("Hello."), constants=due_at_once, **settings)
+    person.say("Hi", "Hello.")
+    assert asked.wait(PATIENCE)
+    may.set()
+    person.see("[keep_warm] ", f" tokens stay in the prompt cache\n{PROMPT}")
+    assert b"\r\x1b[K\x1b[2m[keep_warm] " in person.raw
+    assert asked.wait(PATIENCE)
+    person.press("begun")
+    person.see("begun")  # at once, though the API takes its time
+    may.set()
+    while person.read(0.3):
+        pass
+    assert person.screen.endswith(f"{PROMPT}begun")
+    assert person.screen.count("[keep_warm]") == 1
+
+
+def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(make):
+    said = []
+    agent = make(*[api_error(529, "Overloaded")] * 7)
+    agent.emit = lambda *event: said.append(event)
+    program.work_on(agent, "Go.")
+    waits = [text for style, text in said if style == "wait" and "try" in text]
+    assert waits[:4] == [
+        f"try {n} of 7 in {s} s" for n, s in ((2, 1), (3, 2), (3, 1), (4, 4))
+    ]
+    assert len(waits) == 63 and waits[-1] == "try 7 of 7 in 1 s"
+    told = [event for event in said if event[0] != "wait"]
+    assert told == [
+        ("layer", "[retry] Overloaded. It is tried 7 times."),
+        ("error", "Overloaded."),
+        ("note", 'Nothing is lost: "go on" goes on with it.'),
+    ]
+
+
+def test_a_long_last_result_goes_through_a_pager_on_a_terminal_alone(
+    screen, monkeypatch
+):
+    paged = Mock()
+    monkeypatch.setattr("pydoc.pager", paged)
+    for screen.terminal.live, lines in (True, 9), (True, 99), (False, 99):
+        show(screen.terminal, "long", "line\n" * lines)
+    assert screen.text() == "line\n" * 9 + "\n" + "line\n" * 99 + "\n"
+    paged.assert_called_once_with("line\n" * 99)
+
+
+# --- The terminal is left as it was ---
+
+# A shell that starts a program, and goes on with a stopped one when "fg" is typed.
+SHELL = """
+import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+if not (child := os.fork()):
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execvp(sys.argv[1], sys.argv[1:])
+while True:
+    _, status = os.waitpid(child, os.WUNTRACED)
+    os.tcsetpgrp(0, os.getpgrp())
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    print("stopped", flush=True)
+    assert input() == "fg"
+    os.tcsetpgrp(0, child)
+    os.killpg(child, signal.SIGCONT)
+"""
+
+
+def modes(person):
+    """The modes of the terminal."""
+    return termios.tcgetattr(person.keys)
+
+
+ENDS = {  # how it ends in mid-work, and with which status
+    "SIGTERM": (lambda person: person.process.terminate(), 143),
+    "SIGHUP": (lambda person: person.process.send_signal(signal.SIGHUP), 143),
+    "an error of its own": (lambda person: None, 1),
+    "Ctrl-C, then Ctrl-D": (
+        lambda person: person.stop() or person.leave("\x15\x04"),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_in_mid_work_the_terminal_has_other_modes_and_in_the_end_those_it_had(
+    fresh, end
+):
+    act, status = ENDS[end]
+    held = Held(reply("It is so."), events=4)
+    slave = {"status_line": None} if "error" in end else None
+    person = fresh(held, constants=slave)
+    person.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("half")
+    person.see_below("> half")
+    assert modes(person) != person.usual
+    act(person)
+    held.may.set()
+    while person.read():
+        pass
+    assert person.process.wait(PATIENCE) == status and modes(person) == person.usual
+
+
+def test_a_closed_terminal_ends_it_in_mid_work(fresh):
+    person = fresh(LASTING)
+    person.say("go", end="Run bash?")
+    person.press("y\n")
+    person.see_below(" s: up")
+    os.close(person.keys)
+    person.keys = os.open(os.devnull, os.O_RDONLY)
+    assert person.process.wait(PATIENCE) in (120, 143)  # 120: no output can be flushed
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(fresh, desk):
+    held = Held(reply("It is so."), events=4)
+    person = fresh(held, argv=[sys.executable, "-c", SHELL, *desk.argv])
+    for begun in "", "begun", "half":  # twice at the prompt, then in mid-work
+        if begun == "half":
+            person.press("\x15first\n")
+            assert held.asked.wait(PATIENCE)
+        person.press(begun)
+        see = person.see_below if begun == "half" else person.see
+        see(begun)
+        ours = modes(person)
+        for _ in range(PATIENCE):  # Python misses what comes as it begins to wait
+            person.press("\x1a")
+            while modes(person) == ours and person.read(1):
+                pass
+            if modes(person) != ours:
+                break
+        person.see("stopped\n")
+        assert modes(person) == person.usual
+        person.press("fg\n")
+        end = time.monotonic() + PATIENCE
+        while modes(person) != ours and time.monotonic() < end:
+            person.read(0.05)
+        assert modes(person) == ours
+        see("> half" if begun == "half" else f"{PROMPT}{begun}")
+    held.may.set()
+    person.see("so.\n[", f"{PROMPT}half")
+    assert person.leave("\x15\x04") == 0
 
 
 # --- Without a terminal: in this process ---
@@ -954,6 +1260,18 @@ def test_settings_come_from_the_env_file_beside_the_program(run, api, tmp_path):
     assert [r["model"] for r in api.requests] == ["beside", "shell", "given"]
 
 
+@pytest.mark.parametrize("name", program.KEY_NAMES)
+def test_an_empty_key_in_the_shell_does_not_hide_that_of_the_env_file(
+    run, api, tmp_path, monkeypatch, name
+):
+    monkeypatch.setenv(name, "")  # is removed again after the test
+    (tmp_path / ".env").write_text(f"{name}=key-of-the-env-file")
+    api.enqueue(reply("Good."))
+    empty = dict.fromkeys(program.KEY_NAMES, " ")
+    assert run("-p", "a", **empty)[:2] == (0, "Good.\n")
+    assert os.environ[name] == "key-of-the-env-file"
+
+
 def test_help_names_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
@@ -979,12 +1297,20 @@ def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, named):
     assert named in err and err.count("\n") == 1
 
 
-def test_a_missing_package_is_said_at_once_with_the_command(run, monkeypatch, tmp_path):
+def test_a_missing_package_is_said_at_once_with_the_commands(
+    run, monkeypatch, tmp_path
+):
     monkeypatch.setattr(program, "PACKAGES", ("dotenv", "no_such_package"))
-    line = run("-p", "hello")[2]
-    pip = f"run {sys.executable} -m pip install -r {tmp_path}/requirements.txt"
-    uv = f"or start it by: uv run {tmp_path}/agent.py\n"
-    assert line.endswith(f"no_such_package is missing: {pip}, {uv}")
+    first, second, end = run("-p", "hello")[2].split("\n")
+    assert first.endswith(
+        f"package is missing: start it by: uv run {tmp_path}/agent.py"
+    )
+    venv = f"{tmp_path}/.venv"
+    pip = f"{venv}/bin/pip install -r {tmp_path}/requirements.txt"
+    start = (
+        f"python3 -m venv {venv} && {pip}, then {venv}/bin/python {tmp_path}/agent.py"
+    )
+    assert (second, end) == (f"or install it: {start}", "")
 
 
 def test_an_error_ends_as_a_sentence_does(make):
