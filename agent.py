@@ -187,7 +187,7 @@ class Agent(Conversation):
     thinking: bool = False  # whether the model can show its thinking
     tools: "dict[str, Tool]" = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
-    approve: Callable[..., None] = lambda tool, what, path="": refuse()  # ToolError: no
+    approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     hear: Callable[[], str] = lambda: ""  # what the person typed since the last time
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
@@ -1860,9 +1860,9 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
     agent.emit("wait", "diff")
     before, after = (re.findall(r".*\n|.+", text) for text in (old, new))
-    lines = [*difflib.unified_diff(before, after)][2:]  # the question names the file
+    lines = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
     diff = "\n".join(line.removesuffix("\n") for line in lines)
-    agent.approve(name, redact(diff or "no line changes"), path)
+    agent.approve(name, redact(f"{path}\n{diff}"))
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} was changed meanwhile: read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
@@ -2455,21 +2455,21 @@ def hear(terminal: Terminal) -> str:
     return "\n".join(words).strip()
 
 
-def ask_person(
-    terminal: Terminal, agent: Agent, name: str, what: str, path: str = ""
-) -> None:
+def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     """Show all of what a tool is to do; ToolError unless the person lets it.
 
-    That is now, by an "always", or by --yes. Without a terminal the answer is no.
+    That is now, by an "always", or by --yes. Without a terminal the answer is no. The
+    first line of a change is its file, which the question names again.
     """
-    for line in what.rstrip().split("\n"):
+    first, *more = what.rstrip().split("\n")
+    for line in first, *more:
         show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
     always = allowance(name, what)
     if agent.unasked or always in agent.allowed:
         return
     if not sys.stdin.isatty():
         raise ToolError("No terminal to ask the user on: only --yes would allow it.")
-    on = f" on {path}" if path else ""
+    on = f" on {first}" if more and name != "bash" else ""
     for_these = f" for {always}" if always != name else ""
     free = f"a: always{for_these} until /clear, " if always else ""
     question = f"Run {name}{on}? y: yes, {free}n or why not"

@@ -990,7 +990,7 @@ def test_a_key_that_is_read_as_redacted_is_not_written_back(use, error_of, key):
 def test_the_person_is_not_shown_a_key_in_a_diff(make, key):
     Path("config").write_text(f"key: {KEY}\nport: 1\n")
     asked = []
-    agent = make(approve=lambda name, what, path: asked.append(what))
+    agent = make(approve=lambda name, what: asked.append(what))
     edit = call("edit_file", path="config", old_text="port: 1", new_text="port: 2")
     assert not program.run_tool(agent, edit).get("is_error")
     assert "port: 2" in asked[0] and KEY not in asked[0]

@@ -327,14 +327,14 @@ def ended(process, number):
     return "it lives on"
 
 
-ENDS = 75 if LONG_TESTS else 1  # processes for each signal and each kind of work
+TIMES = 75 if LONG_TESTS else 1  # processes for each signal and each kind of work
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 @pytest.mark.parametrize("works_on", ["a reply", "a command"])
 def test_ctrl_c_and_at_once_a_hangup_or_sigterm_end_it(desk, number, works_on):
     command = reply(calls=[("bash", {"command": "echo up; sleep 600"})])
-    for at in range(ENDS):
+    for at in range(TIMES):
         held = Held(reply("Too late."), events=3)
         desk.stub.enqueue(held if works_on == "a reply" else command)
         with closing(Person(desk)) as person:
@@ -347,7 +347,7 @@ def test_ctrl_c_and_at_once_a_hangup_or_sigterm_end_it(desk, number, works_on):
                 person.press("y\n")
                 person.see_below(" s: up")
             person.press("\x03")
-            select.select([], [], [], at / ENDS * 0.02)
+            select.select([], [], [], at / TIMES * 0.02)
             person.process.send_signal(number)
             held.may.set()
             assert ended(person.process, number) == 143, f"the process {at}"
@@ -390,7 +390,7 @@ def asked(monkeypatch):
     ToolError: it was a no.
     """
 
-    def ask(agent, what, *answers, tool="bash", path=""):
+    def ask(agent, what, *answers, tool="bash"):
         given, terminal = iter(answers), Terminal(io.StringIO())
 
         def answer_to(terminal, question):
@@ -400,7 +400,7 @@ def asked(monkeypatch):
         monkeypatch.setattr(program, "answer_to", answer_to)
         monkeypatch.setattr(sys, "stdin", Mock(isatty=lambda: True))
         ask.terminal = terminal
-        program.ask_person(terminal, agent, tool, what, path)
+        program.ask_person(terminal, agent, tool, what)
         assert [*given] == []
         return terminal
 
@@ -465,12 +465,11 @@ def test_always_allows_commands_that_begin_so_and_never_a_compound_one(asked, co
 @pytest.mark.parametrize("fields", [{}, {"unasked": True}, {"allowed": {"edit_file"}}])
 def test_what_a_tool_is_to_do_is_shown_always_and_whole(asked, fields):
     lines = [f"echo {n} {'x' * 400}" for n in range(99)]
-    what = "\n".join([*lines, "rm -rf \x1b[2J\u202e\u200b"])
+    what = "\n".join(["src/a.py", *lines, "rm -rf \x1b[2J\u202e\u200b"])
     answers = [] if fields else ["y"]
-    given = {"tool": "edit_file", "path": "src/a.py"}
-    terminal = asked(program.Agent(**fields), what, *answers, **given)
-    seen = terminal.out.getvalue().split("\n")
-    assert seen[:99] == [f"  {line}" for line in lines]
+    terminal = asked(program.Agent(**fields), what, *answers, tool="edit_file")
+    shown, *seen = terminal.out.getvalue().split("\n")
+    assert shown == "  src/a.py" and seen[:99] == [f"  {line}" for line in lines]
     assert seen[99] == r"  rm -rf \x1b[2J\u202e\u200b"
     free = "a: always until /clear, "
     question = f"Run edit_file on src/a.py? y: yes, {free}n or why not"
@@ -489,7 +488,10 @@ def test_after_always_the_question_alone_is_left_out_until_clear(person):
     assert "> a\n  | one\n[bash]\n  echo one more\n  | one more\n[bash]\n" in then
     person.press("y\n")
     then = person.see("  | one\n", "Run edit_file on file? y: ")
-    assert "[edit_file] ./file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2\nRun" in then
+    assert (
+        "[edit_file] ./file\n  file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2\nRun"
+        in then
+    )
     assert b"\x1b[31m  -two\x1b[0m\r\n\x1b[32m  +2\x1b[0m" in person.raw
     person.press("n\n")
     person.see("refused", "First.", PROMPT)
@@ -810,10 +812,6 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
         Path(".agents/skills", name).mkdir(parents=True)
         Path(".agents/skills", name, "SKILL.md").write_text("description: use")
     first, second, *_ = run("--yes", MODEL_ID="some-model")[1].split("\n")
-    window, known = second.split("; ", maxsplit=1)
-    assert first == f"some-model in {Path.cwd()}" and "167,000" in window
-    assert known == "AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
-
     assert first == f"some-model in {Path.cwd()}"
     assert second == "AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
 

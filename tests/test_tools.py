@@ -40,8 +40,8 @@ ASKING = {
 }
 ASKED = {  # what each is to do, and on which file
     "bash": ("touch made",),
-    "write_file": ("@@ -0,0 +1 @@\n+x", "made"),
-    "edit_file": ("@@ -1 +1 @@\n-a\n+b", "there"),
+    "write_file": ("made\n@@ -0,0 +1 @@\n+x",),
+    "edit_file": ("there\n@@ -1 +1 @@\n-a\n+b",),
 }
 FORGED = ["there", "./new/../there", "README.md\n-a typo\n+mended/../there", "link"]
 
@@ -212,9 +212,9 @@ def diff_of(old, new):
     """What the person is shown before a file with the first text gets the second."""
     Path("f").write_bytes(old.encode(errors="surrogateescape"))
     asked = []
-    agent = program.Agent(approve=lambda name, what, path: asked.append(what))
+    agent = program.Agent(approve=lambda name, what: asked.append(what))
     program.change_file(agent, "write_file", Path("f").resolve(), old, new)
-    return asked[0]
+    return asked[0].removeprefix("f\n")
 
 
 LINES = [f"line {i}" for i in range(1, 9_001)]
