@@ -2192,6 +2192,7 @@ COLORS = {
 }
 # not printable, says Python, but people write it: joiners, a soft hyphen, spaces
 WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
+UTF_8 = getincrementaldecoder("utf-8")  # of keys, for a read may end within a letter
 
 
 @dataclass
@@ -2215,7 +2216,7 @@ class Terminal:
     listening: bool = False  # whether what is typed is taken in by `take_typed`
     line: str = ""  # that is being typed
     heard: list[str] = field(default_factory=list)  # lines that were typed
-    decode: Any = field(default_factory=getincrementaldecoder("utf-8"))
+    decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
 
 
