@@ -2212,7 +2212,6 @@ class Terminal:
     worked: float = field(default_factory=time.monotonic)  # since then, the same
     drawn: str = ""  # what draws the rows that stand below the text
     prompt: str = ""  # that readline shows, "" while the agent works
-    idle: Callable[[], None] = lambda: None  # what is to be done at the prompt
     listening: bool = False  # whether what is typed is taken in by `take_typed`
     line: str = ""  # that is being typed
     heard: list[str] = field(default_factory=list)  # lines that were typed
@@ -2397,8 +2396,6 @@ def clock(terminal: Terminal) -> None:
         with terminal.lock:
             take_typed(terminal)
             draw(terminal)
-        if terminal.prompt:
-            terminal.idle()
 
 
 # ---- the terminal: what the person types ----
@@ -2667,8 +2664,8 @@ def read_prompt(terminal: Terminal, editor: Any) -> str:
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     editor = line_editor() if sys.stdin.isatty() else None
-    if editor:  # it takes a second, in which the person types
-        threading.Thread(target=import_sdk, daemon=True).start()
+    if editor:
+        threading.Thread(target=attend, args=(agent, terminal), daemon=True).start()
     while True:
         try:
             if not line and terminal.heard:  # during the last answer, or before Ctrl-C
@@ -2686,10 +2683,17 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
         line = ""
 
 
-def import_sdk() -> None:
-    """Load the SDK; what is wrong with it is said when it is used."""
-    with suppress(Exception):
+def attend(agent: Agent, terminal: Terminal) -> None:
+    """Load the SDK while the person types, then keep the cache warm while he thinks.
+
+    In a thread of its own, since either can take long.
+    """
+    with suppress(Exception):  # what is wrong with it is said when it is used
         import anthropic  # noqa: F401
+    while True:
+        time.sleep(1)
+        if terminal.prompt:
+            keep_warm(agent)
 
 
 def is_command(line: str) -> bool:
@@ -2760,7 +2764,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
         limits=configured_limits(), model=model, emit=emit, unasked=options.yes
     )
     agent.approve = partial(ask_person, terminal, agent)
-    agent.hear, terminal.idle = partial(hear, terminal), partial(keep_warm, agent)
+    agent.hear = partial(hear, terminal)
     if not options.p:
         agent.emit("note", first_screen(agent))
     if options.resume is not None:
