@@ -2471,6 +2471,7 @@ def ask_person(
     for_these = f" for {always}" if always != name else ""
     free = f"a: always{for_these} until /clear, " if always else ""
     question = f"Run {name}{on}? y: yes, {free}n or why not"
+    before = len(terminal.heard)
     while True:
         answer = answer_to(terminal, question)
         word = " ".join(re.findall(r"\w+", answer.lower()))
@@ -2481,7 +2482,7 @@ def ask_person(
         if word in ("n", "no"):
             refuse()
         if word not in ("", "a", "always"):
-            terminal.heard.append(answer)  # why not is the person's own word
+            terminal.heard.insert(before, answer)  # why not is the person's own word
             refuse()
 
 
@@ -2516,8 +2517,9 @@ def answer_to(terminal: Terminal, question: str) -> str:
             time.sleep(TICK)
         answer = terminal.heard.pop(0).strip()
     finally:
-        terminal.heard = before + terminal.heard
-        terminal.line = begun + terminal.line
+        with terminal.lock:
+            terminal.heard = before + terminal.heard
+            terminal.line = begun + terminal.line
         terminal.worked = time.monotonic()
     if terminal.live:
         show(terminal, "plain", f"> {answer}")

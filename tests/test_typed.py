@@ -4,6 +4,8 @@ import io
 import os
 import threading
 import time
+from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 
@@ -44,24 +46,38 @@ def test_a_letter_may_come_in_parts_and_what_is_no_utf_8_ends_nothing(
     assert program.hear(terminal) == TYPED[data]
 
 
+def started(endless, *given):
+    """The thread of a function that ends by SystemExit alone."""
+
+    def work():
+        with suppress(SystemExit):
+            endless(*given)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
 @pytest.fixture
 def asked(keys, terminal, monkeypatch):
-    """asked(lines): what is answered if these lines are typed after a question."""
+    """asked(lines): let these be typed as soon as something is asked."""
     over, sleep = threading.Event(), time.sleep
 
     def tick(seconds):
         if over.is_set():
-            raise SystemExit  # which ends a thread without a word
+            raise SystemExit
         sleep(0.001)
 
-    def answer(lines):
-        monkeypatch.setattr(program, "show", lambda *_: os.write(keys, lines.encode()))
-        return program.answer_to(terminal, "Run bash?")
+    def press(lines):
+        def show(terminal, style, text):
+            if text.startswith("Run"):
+                os.write(keys, lines.encode())
+
+        monkeypatch.setattr(program, "show", show)
 
     monkeypatch.setattr(program.time, "sleep", tick)
-    clock = threading.Thread(target=program.clock, args=(terminal,))
-    clock.start()
-    yield answer
+    clock = started(program.clock, terminal)
+    yield press
     over.set()
     clock.join()
 
@@ -78,10 +94,22 @@ def test_a_question_is_answered_while_the_cache_is_kept_warm(
 
     monkeypatch.setattr(program, "keep_warm", hangs)
     terminal.prompt = "> "
-    attends = threading.Thread(target=program.attend, args=(None, terminal))
-    attends.start()
+    attends = started(program.attend, None, terminal)
     assert began.wait(30)
     terminal.prompt = ""
-    assert asked("y\n") == "y" and not over.is_set()
+    asked("y\n")
+    assert program.answer_to(terminal, "Run bash?") == "y" and not over.is_set()
     over.set()
     attends.join()
+
+
+def test_of_a_pasted_reason_no_line_is_lost_and_all_stay_in_order(
+    asked, terminal, monkeypatch
+):
+    monkeypatch.setattr(program.sys, "stdin", Mock(isatty=lambda: True))
+    terminal.heard, terminal.line = ["before"], "half "
+    asked("no, since\nit is\nso")
+    with pytest.raises(program.ToolError, match="refused"):
+        program.ask_person(terminal, program.Agent(), "bash", "ls")
+    assert program.hear(terminal) == "before\nno, since\nit is"
+    assert terminal.line == "half so"
