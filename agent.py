@@ -2177,8 +2177,9 @@ WAIT_SHOWN = 1  # seconds of waiting, after which it is said what for
 STALL_SHOWN = 5  # seconds without a letter of a text, after which that is said
 BELL_SECONDS = 10  # of work, after which a bell calls the person
 YES = ("y", "yes", "ok", "okay", "yes please", "please")
-# what makes a command more than one, or another than it seems to be
-COMPOUND = r"[;&|<>`\n\r]|\$[({]"
+# what makes a command more than one, or another than it seems to be; of white space
+# only blanks and tabs part its words
+COMPOUND = r"[;&|<>`]|\$[({\['\"]|[^\S \t]"
 ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a style
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))

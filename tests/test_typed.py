@@ -113,3 +113,18 @@ def test_of_a_pasted_reason_no_line_is_lost_and_all_stay_in_order(
         program.ask_person(terminal, program.Agent(), "bash", "ls")
     assert program.hear(terminal) == "before\nno, since\nit is"
     assert terminal.line == "half so"
+
+
+SEEMING = {  # what these commands are in truth
+    "test -v $'a[\\x24\\x28touch made\\x29]'": "a substitution in other letters",
+    'test -v $"x"': "a text that may be translated",
+    "echo $[a]": "arithmetic, as $((a)) is",
+    "git\xa0status": "a program of this whole name",
+    "git\u3000status -s": "the same",
+    "git status\x0bx": "git with one argument",
+}
+
+
+@pytest.mark.parametrize("command", SEEMING)
+def test_a_command_that_is_not_what_it_seems_is_always_asked_about(command):
+    assert program.allowance("bash", command) == ""
