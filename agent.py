@@ -2468,10 +2468,7 @@ def ask_person(
         return
     if not sys.stdin.isatty():
         raise ToolError("No terminal to ask the user on: only --yes would allow it.")
-    on = f" on {path}" if path else ""
-    for_these = f" for {always}" if always != name else ""
-    free = f"a: always{for_these} until /clear, " if always else ""
-    question = f"Run {name}{on}? y: yes, {free}n or why not"
+    question = question_for(name, always, path)
     before = len(terminal.heard)
     while True:
         answer = answer_to(terminal, question)
@@ -2487,6 +2484,14 @@ def ask_person(
             refuse()
 
 
+def question_for(name: str, always: str, path: str) -> str:
+    """What the person is asked; the answer "always" would allow `always`."""
+    on = f" on {path}" if path else ""
+    for_these = f" for {always}" if always != name else ""
+    free = f"a: always{for_these} until /clear, " if always else ""
+    return f"Run {name}{on}? y: yes, {free}n or why not"
+
+
 def allowance(name: str, what: str) -> str:
     """What an "always" allows: a tool, or commands that begin so; "" for nothing."""
     if name != "bash":
@@ -2500,12 +2505,8 @@ def answer_to(terminal: Terminal, question: str) -> str:
     What was typed before is no answer: it is heard, or its line goes on afterwards.
     """
     ring(terminal)
-    if not terminal.listening:  # with -p
-        termios.tcflush(0, termios.TCIFLUSH)
-        show(terminal, "plain", question)
-        if not (line := sys.stdin.readline()):
-            refuse()
-        return line.strip()
+    if not terminal.listening:
+        return line_after(terminal, question)
     with terminal.lock:
         take_typed(terminal)
         before, terminal.heard = terminal.heard, []
@@ -2525,6 +2526,15 @@ def answer_to(terminal: Terminal, question: str) -> str:
     if terminal.live:
         show(terminal, "plain", f"> {answer}")
     return answer
+
+
+def line_after(terminal: Terminal, question: str) -> str:
+    """As `answer_to`, where nothing is taken in while the agent works, as with -p."""
+    termios.tcflush(0, termios.TCIFLUSH)
+    show(terminal, "plain", question)
+    if not (line := sys.stdin.readline()):
+        refuse()
+    return line.strip()
 
 
 def ring(terminal: Terminal) -> None:
