@@ -2420,8 +2420,9 @@ def listening(terminal: Terminal) -> Iterator[None]:
         with signals_held(), terminal.lock:
             take_typed(terminal)
             terminal.listening = False
-            erase(terminal)
-            termios.tcsetattr(0, termios.TCSANOW, usual)
+            with suppress(termios.error, OSError):  # the terminal may be gone
+                erase(terminal)
+                termios.tcsetattr(0, termios.TCSANOW, usual)
 
 
 def take_typed(terminal: Terminal) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import termios
 import threading
 import time
 from contextlib import suppress
@@ -128,3 +129,15 @@ SEEMING = {  # what these commands are in truth
 @pytest.mark.parametrize("command", SEEMING)
 def test_a_command_that_is_not_what_it_seems_is_always_asked_about(command):
     assert program.allowance("bash", command) == ""
+
+
+def test_a_terminal_that_is_gone_hides_no_signal_that_ends_the_program(
+    keys, terminal, monkeypatch
+):
+    terminal.keyboard = True
+    monkeypatch.setattr(program.termios, "tcgetattr", lambda number: [0] * 7)
+    monkeypatch.setattr(program.termios, "tcsetattr", set_modes := Mock())
+    with pytest.raises(program.Terminated), program.listening(terminal):
+        set_modes.side_effect = termios.error(5, "Input/output error")
+        raise program.Terminated
+    assert set_modes.call_count == 2
