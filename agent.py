@@ -227,7 +227,7 @@ class Passing(AgentError):
 
     def __init__(self, text: str, seconds: float | None = None):
         super().__init__(text)
-        self.seconds = seconds  # to wait, None where the API does not say
+        self.seconds = seconds  # to wait, None or 0 where the API does not say
 
 
 class Refused(AgentError):
@@ -1285,7 +1285,7 @@ def fault(agent: Agent, error: Exception) -> str:
 
 def wait(agent: Agent, why: Passing, tries: int) -> None:
     """Sleep before the next try, and say so; AgentError if it was for over a minute."""
-    seconds = 2.0 ** (tries - 1) if why.seconds is None else why.seconds
+    seconds = why.seconds or 2.0 ** (tries - 1)
     if seconds > MAX_WAIT:
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
         raise AgentError(f"{why} The API asks for {seconds:.0f} s: try after {when}.")
