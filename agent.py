@@ -304,9 +304,10 @@ def take_turn(agent: Agent, text: str) -> str:
 
 def listen(agent: Agent) -> None:
     """Let what the person said meanwhile go along with the next request."""
-    if words := agent.hear():
-        commit(agent, typed(words))
-        agent.emit("heard", words)
+    with signals_held():  # what was heard is nowhere until it is committed
+        if words := agent.hear():
+            commit(agent, typed(words))
+            agent.emit("heard", words)
 
 
 def take_reply(agent: Agent, reply: Reply) -> list[Message]:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import termios
 import threading
 import time
@@ -9,6 +10,7 @@ from contextlib import suppress
 from unittest.mock import Mock
 
 import pytest
+from builders import typed
 
 import agent as program
 from agent import Terminal
@@ -141,3 +143,14 @@ def test_a_terminal_that_is_gone_hides_no_signal_that_ends_the_program(
         set_modes.side_effect = termios.error(5, "Input/output error")
         raise program.Terminated
     assert set_modes.call_count == 2
+
+
+def test_ctrl_c_just_as_words_are_heard_does_not_lose_them(make):
+    def hear():
+        signal.raise_signal(signal.SIGINT)
+        return "Not so!"
+
+    agent = make(hear=hear)
+    with pytest.raises(KeyboardInterrupt):
+        program.listen(agent)
+    assert agent.messages == [typed("Not so!")]
