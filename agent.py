@@ -227,7 +227,7 @@ class Passing(AgentError):
 
     def __init__(self, text: str, seconds: float | None = None):
         super().__init__(text)
-        self.seconds = seconds  # to wait, None where the API does not say
+        self.seconds = seconds  # to wait, None or 0 where the API does not say
 
 
 class Refused(AgentError):
@@ -304,9 +304,10 @@ def take_turn(agent: Agent, text: str) -> str:
 
 def listen(agent: Agent) -> None:
     """Let what the person said meanwhile go along with the next request."""
-    if words := agent.hear():
-        commit(agent, typed(words))
-        agent.emit("heard", words)
+    with signals_held():  # what was heard is nowhere until it is committed
+        if words := agent.hear():
+            commit(agent, typed(words))
+            agent.emit("heard", words)
 
 
 def take_reply(agent: Agent, reply: Reply) -> list[Message]:
@@ -1285,7 +1286,7 @@ def fault(agent: Agent, error: Exception) -> str:
 
 def wait(agent: Agent, why: Passing, tries: int) -> None:
     """Sleep before the next try, and say so; AgentError if it was for over a minute."""
-    seconds = 2.0 ** (tries - 1) if why.seconds is None else why.seconds
+    seconds = why.seconds or 2.0 ** (tries - 1)
     if seconds > MAX_WAIT:
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
         raise AgentError(f"{why} The API asks for {seconds:.0f} s: try after {when}.")
@@ -2177,8 +2178,9 @@ WAIT_SHOWN = 1  # seconds of waiting, after which it is said what for
 STALL_SHOWN = 5  # seconds without a letter of a text, after which that is said
 BELL_SECONDS = 10  # of work, after which a bell calls the person
 YES = ("y", "yes", "ok", "okay", "yes please", "please")
-# what makes a command more than one, or another than it seems to be
-COMPOUND = r"[;&|<>`\n\r]|\$[({]"
+# what makes a command more than one, or another than it seems to be; of white space
+# only blanks and tabs part its words
+COMPOUND = r"[;&|<>`]|\$[({\['\"]|[^\S \t]"
 ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a style
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
@@ -2192,6 +2194,7 @@ COLORS = {
 }
 # not printable, says Python, but people write it: joiners, a soft hyphen, spaces
 WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
+UTF_8 = getincrementaldecoder("utf-8")  # of keys, for a read may end within a letter
 
 
 @dataclass
@@ -2211,11 +2214,10 @@ class Terminal:
     worked: float = field(default_factory=time.monotonic)  # since then, the same
     drawn: str = ""  # what draws the rows that stand below the text
     prompt: str = ""  # that readline shows, "" while the agent works
-    idle: Callable[[], None] = lambda: None  # what is to be done at the prompt
     listening: bool = False  # whether what is typed is taken in by `take_typed`
     line: str = ""  # that is being typed
     heard: list[str] = field(default_factory=list)  # lines that were typed
-    decode: Any = field(default_factory=getincrementaldecoder("utf-8"))
+    decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
 
 
@@ -2396,8 +2398,6 @@ def clock(terminal: Terminal) -> None:
         with terminal.lock:
             take_typed(terminal)
             draw(terminal)
-        if terminal.prompt:
-            terminal.idle()
 
 
 # ---- the terminal: what the person types ----
@@ -2421,8 +2421,9 @@ def listening(terminal: Terminal) -> Iterator[None]:
         with signals_held(), terminal.lock:
             take_typed(terminal)
             terminal.listening = False
-            erase(terminal)
-            termios.tcsetattr(0, termios.TCSANOW, usual)
+            with suppress(termios.error, OSError):  # the terminal may be gone
+                erase(terminal)
+                termios.tcsetattr(0, termios.TCSANOW, usual)
 
 
 def take_typed(terminal: Terminal) -> None:
@@ -2469,10 +2470,8 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
         return
     if not sys.stdin.isatty():
         raise ToolError("No terminal to ask the user on: only --yes would allow it.")
-    on = f" on {first}" if more and name != "bash" else ""
-    for_these = f" for {always}" if always != name else ""
-    free = f"a: always{for_these} until /clear, " if always else ""
-    question = f"Run {name}{on}? y: yes, {free}n or why not"
+    path = first if more and name != "bash" else ""
+    question, before = question_for(name, always, path), len(terminal.heard)
     while True:
         answer = answer_to(terminal, question)
         word = " ".join(re.findall(r"\w+", answer.lower()))
@@ -2483,8 +2482,16 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
         if word in ("n", "no"):
             refuse()
         if word not in ("", "a", "always"):
-            terminal.heard.append(answer)  # why not is the person's own word
+            terminal.heard.insert(before, answer)  # why not is the person's own word
             refuse()
+
+
+def question_for(name: str, always: str, path: str) -> str:
+    """What the person is asked; the answer "always" would allow `always`."""
+    on = f" on {path}" if path else ""
+    for_these = f" for {always}" if always != name else ""
+    free = f"a: always{for_these} until /clear, " if always else ""
+    return f"Run {name}{on}? y: yes, {free}n or why not"
 
 
 def allowance(name: str, what: str) -> str:
@@ -2500,12 +2507,8 @@ def answer_to(terminal: Terminal, question: str) -> str:
     What was typed before is no answer: it is heard, or its line goes on afterwards.
     """
     ring(terminal)
-    if not terminal.listening:  # with -p
-        termios.tcflush(0, termios.TCIFLUSH)
-        show(terminal, "plain", question)
-        if not (line := sys.stdin.readline()):
-            refuse()
-        return line.strip()
+    if not terminal.listening:
+        return line_after(terminal, question)
     with terminal.lock:
         take_typed(terminal)
         before, terminal.heard = terminal.heard, []
@@ -2518,12 +2521,22 @@ def answer_to(terminal: Terminal, question: str) -> str:
             time.sleep(TICK)
         answer = terminal.heard.pop(0).strip()
     finally:
-        terminal.heard = before + terminal.heard
-        terminal.line = begun + terminal.line
+        with terminal.lock:
+            terminal.heard = before + terminal.heard
+            terminal.line = begun + terminal.line
         terminal.worked = time.monotonic()
     if terminal.live:
         show(terminal, "plain", f"> {answer}")
     return answer
+
+
+def line_after(terminal: Terminal, question: str) -> str:
+    """As `answer_to`, where nothing is taken in while the agent works, as with -p."""
+    termios.tcflush(0, termios.TCIFLUSH)
+    show(terminal, "plain", question)
+    if not (line := sys.stdin.readline()):
+        refuse()
+    return line.strip()
 
 
 def ring(terminal: Terminal) -> None:
@@ -2667,8 +2680,8 @@ def read_prompt(terminal: Terminal, editor: Any) -> str:
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     editor = line_editor() if sys.stdin.isatty() else None
-    if editor:  # it takes a second, in which the person types
-        threading.Thread(target=import_sdk, daemon=True).start()
+    if editor:
+        threading.Thread(target=attend, args=(agent, terminal), daemon=True).start()
     while True:
         try:
             if not line and terminal.heard:  # during the last answer, or before Ctrl-C
@@ -2686,10 +2699,17 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
         line = ""
 
 
-def import_sdk() -> None:
-    """Load the SDK; what is wrong with it is said when it is used."""
-    with suppress(Exception):
+def attend(agent: Agent, terminal: Terminal) -> None:
+    """Load the SDK while the person types, then keep the cache warm while he thinks.
+
+    In a thread of its own, since either can take long.
+    """
+    with suppress(Exception):  # what is wrong with it is said when it is used
         import anthropic  # noqa: F401
+    while True:
+        time.sleep(1)
+        if terminal.prompt:
+            keep_warm(agent)
 
 
 def is_command(line: str) -> bool:
@@ -2760,7 +2780,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
         limits=configured_limits(), model=model, emit=emit, unasked=options.yes
     )
     agent.approve = partial(ask_person, terminal, agent)
-    agent.hear, terminal.idle = partial(hear, terminal), partial(keep_warm, agent)
+    agent.hear = partial(hear, terminal)
     if not options.p:
         agent.emit("note", first_screen(agent))
     if options.resume is not None:

@@ -140,6 +140,12 @@ def test_retry_after_is_honoured_up_to_a_minute(wired, pauses, after, status):
     assert waited == pytest.approx(float(after)) if after in HONOURED else waited <= 60
 
 
+def test_a_retry_after_of_0_does_not_use_up_all_tries_at_once(wired, pauses):
+    agent = wired(*[limited("0")] * 6, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE
+    assert sum(pauses) == 1 + 2 + 4 + 8 + 16 + 32
+
+
 @pytest.mark.parametrize("after", ["61", "86400", "99999999"])
 def test_a_longer_retry_after_says_when_to_come_back(wired, pauses, monkeypatch, after):
     agent, seconds = wired(limited(after)), float(after)
