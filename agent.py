@@ -2160,7 +2160,7 @@ HELP = """\
 /compact [focus]  summarise now; focus: what it must keep
 /context          what fills the context, and what was sent
 /last [number]    the last result of a tool, whole; 3: the third from the end
-/resume [number]  earlier conversations; take one up
+/resume [number]  earlier conversations; take one up, or a file
 /clear            begin a new conversation
 /help             this list
 /quit, /exit      leave, as do quit, exit and Ctrl-D

@@ -584,7 +584,7 @@ TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
         ([TIMED, THREE], "the recorded one in 1 of 2 sessions"),
         ([THREE], "0.05 if it is read from there (the default model's; --read sets"),
         ([THREE], '"nothing" is priced as if the window had no end.'),
-        ([THREE], "As written, without a prompt cache: s06 "),
+        ([THREE], "Without a prompt cache, as the tutorials are written: nothing "),
         ([THREE], "Out of sight in ours when an edit needed them: 0 lines."),
         ([LARGE], "Results too large to be shown went to disk in ours: 1 time."),
         ([LARGE], "What went to disk does not count, even if it is one read away"),

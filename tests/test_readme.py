@@ -309,9 +309,8 @@ They are from six sessions of Claude Code, with {FIGURES["requests"]:,} requests
 
 Up to there doing nothing costs {BEFORE["nothing"]:.2f} and ours {BEFORE["ours"]:.2f}
 
-s06 costs {UNCACHED["s06"]:.2f} on these six in place of {COST["s06"]}, s08
-{UNCACHED["s08"]:.2f} in place of {COST["s08"]}, and v5 {UNCACHED["v5"]:.2f} in place of
-{COST["v5"]}
+but without a cache, doing nothing costs {UNCACHED["nothing"]:.1f}, v5
+{UNCACHED["v5"]:.1f}, s06 {UNCACHED["s06"]:.1f} and s08 {UNCACHED["s08"]:.1f}
 
 With a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
@@ -332,7 +331,7 @@ pages of at most {program.MAX_LINES:,} lines and {program.MAX_PAGE:,} tokens
 A file of more than {program.MAX_BYTES // 1_000_000} MB is read with `bash`, and one of
 more than {program.MAX_CHANGED // 1_000_000} MB is changed
 
-up to {program.MAX_RULES:,} tokens. The nearest one counts
+up to {program.MAX_RULES:,} tokens, or T/8 if that is less. The nearest one counts
 
 A key of fewer than {program.MIN_KEY} characters
 

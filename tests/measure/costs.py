@@ -42,7 +42,7 @@ from charts import (
     two_bars,
 )
 from ours import MOST_LOOKUPS, drive
-from policies import PEERS, READ_IN, TUTORIALS, WINDOW
+from policies import PEERS, READ_IN, SUMMARY, TUTORIALS, WINDOW
 from prices import Meter, replay
 from recorded import Session, Unusable, read_gaps, read_messages
 from stub import CACHE_READ, CACHE_WRITE, OUTPUT
@@ -134,10 +134,12 @@ def total(meters: list[Meter]) -> float:
 
 
 def uncached(sessions: list[Session], whole: float) -> dict[str, float]:
-    """What the tutorials cost as they are written: none asks for a prompt cache."""
+    """What doing nothing and the tutorials cost without a prompt cache.
+
+    So the tutorials are written: none asks for one.
+    """
     costs = {}
-    for name in TUTORIALS.keys() - {"nothing"}:
-        policy = TUTORIALS[name]
+    for name, policy in TUTORIALS.items():
         meters = [replay(session, policy, cached=False) for session in sessions]
         costs[name] = round(total(meters) / whole, 4)
     return dict(sorted(costs.items()))
@@ -276,7 +278,10 @@ def what_to_know(measured: dict) -> str:
             f" {whole:.2f} that ours saves\n{nothing - ours:.2f} lie before that."
         )
     costs = [f"{name} {cost:.2f}" for name, cost in measured["uncached"].items()]
-    lines.append(f"As written, without a prompt cache: {', '.join(costs)}.")
+    lines.append(
+        "Without a prompt cache, as the tutorials are written: "
+        f"{', '.join(costs[:2])},\n{', '.join(costs[2:])}."
+    )
     return "\n".join(lines)
 
 
@@ -306,9 +311,10 @@ again      of the lines that an edit must quote, and that were out of sight, the
            of it, side by side, that are rarest; {MOST_LOOKUPS} in a session at most
 
 "nothing" forgets nothing, and is never refused here, though the window of all others is
-{WINDOW:,}. s06, s08 and v5 are the tutorials' rules. All have the same prompt cache,
-for which no tutorial asks. "ours" is agent.py, and keeps the cache warm while the
-person thinks; "summaries" is agent.py without clearing.{rest}
+{WINDOW:,}. s06 (Python and TypeScript) and v5 are the tutorials' rules by their pages,
+s08 by its page and code of June 2026. All have a prompt cache at the same prices, for
+which no tutorial asks; only "ours" and "summaries", which is agent.py without clearing,
+keep it warm while the person thinks. A summary has {SUMMARY:,} tokens.{rest}
 """
 
 

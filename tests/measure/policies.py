@@ -1,7 +1,8 @@
 """How others forget: each rule takes a history and returns the one to go on with.
 
-The tutorials' rules, and those of other agents by their sources and documents as of
-READ_IN, in a few lines each, for a window of 200,000 tokens, which are counted as they
+The tutorials' rules by their pages (s08's 50,000 characters are from its code, and its
+budget never acts in the sessions of the page), and those of other agents by their
+sources and documents as of READ_IN, in a few lines each, for a window of 200,000 tokens, which are counted as they
 are priced. All have the same prompt cache. A summary is either asked for at the end of
 the conversation, which the cache has, or by a request of its own (see prices.py).
 """
