@@ -52,7 +52,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import accumulate, pairwise, takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO, get_args
 
@@ -1956,23 +1956,23 @@ def shortened(lines: list[str], pattern: str, end: float) -> list[str]:
     grep tells where these are, since its expressions are not Python's. Where it cannot
     until `end`, the beginning of a line is shown.
     """
-    long = [line for line in lines if len(line) > 2 * AROUND][:MAX_LINES]
+    long = [line for line in lines if len(line) > 2 * AROUND]
     if not long:
         return lines
-    starts = list(accumulate((len(line.encode()) + 1 for line in long), initial=0))
     inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern) or pattern
     search = ["bash", "-c", FIRST_MATCHES, str(MAX_MATCHES), *matcher(inner), "-ob"]
     output, _ = run_on("\n".join(long), search, end)
-    places: dict[str, list[int]] = {line: [] for line in long}
+    matches: dict[str, list[int]] = {}
     for number, offset in re.findall(r"(?m)^(\d+):(\d+)$", output):
-        at = int(number) - 1
-        if len(places[long[at]]) < MAX_MATCHES:  # another line may be the same
-            before = long[at].encode()[: int(offset) - starts[at]]
-            places[long[at]].append(len(before.decode(errors="ignore")))
-    return [
-        around(line, places.get(line, [])) if len(line) > 2 * AROUND else line
-        for line in lines
-    ]
+        matches.setdefault(number, []).append(int(offset))
+    shown: dict[str, str] = {}
+    start = 0  # bytes before the line
+    for number, line in enumerate(long, 1):
+        data = line.encode()
+        before = [data[: at - start] for at in matches.get(str(number), [])]
+        shown[line] = around(line, [len(b.decode(errors="ignore")) for b in before])
+        start += len(data) + 1
+    return [shown.get(line, line) for line in lines]
 
 
 def around(line: str, places: list[int]) -> str:
