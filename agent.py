@@ -1458,8 +1458,10 @@ if test -n "$(files | head -c 1)"; then files; else
         -o -name __pycache__ -o -name build -o -name dist -o -name target \) -prune \
         -o -type f -print0
 fi"""
-# of each line as grep numbers it, where its first matches are
-FIRST_MATCHES = """"$@" | awk -F: -v most="$0" 'n[$1]++ < most { print $1 ":" $2 }'"""
+# of each line as grep numbers it, where its first matches are; to look for more of them
+# than can be shown would take minutes in a line of megabytes
+FIRST_MATCHES = """"${@:2}" | awk -F: -v most="$0" -v all="$1" '
+    n[$1]++ < most { print $1 ":" $2; if (++shown == all) exit }'"""
 LEFT = b"\n(what it left in the background was ended)\n"
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
@@ -1960,7 +1962,8 @@ def shortened(lines: list[str], pattern: str, end: float) -> list[str]:
     if not long:
         return lines
     inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern) or pattern
-    search = ["bash", "-c", FIRST_MATCHES, str(MAX_MATCHES), *matcher(inner), "-ob"]
+    most, all_of_them = str(MAX_MATCHES), str(MAX_MATCHES * len(long))
+    search = ["bash", "-c", FIRST_MATCHES, most, all_of_them, *matcher(inner), "-ob"]
     output, _ = run_on("\n".join(long), search, end)
     matches: dict[str, list[int]] = {}
     for number, offset in re.findall(r"(?m)^(\d+):(\d+)$", output):
