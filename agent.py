@@ -1342,7 +1342,7 @@ def keep_warm(agent: Agent) -> None:
         return
     if not sent or agent.messages[: len(sent)] != sent:  # a layer or a command acted
         return
-    before, agent.last_request = agent.last_request, began
+    before = agent.last_request
     agent.refreshes += 1
     try:
         request = {**request_for(agent, sent), "max_tokens": 0}
@@ -1350,9 +1350,9 @@ def keep_warm(agent: Agent) -> None:
         tokens, read, _ = counts(reply.usage)
     except Exception:  # noqa: BLE001  nobody waits for it
         agent.can_refresh = False
-        if agent.last_request == began:  # the person may have gone on meanwhile
-            agent.last_request = before
         return
+    if agent.last_request == before:  # the person may have gone on meanwhile
+        agent.last_request = began
     agent.bill.update(sent=tokens, read=read)
     agent.emit("warm", f"[keep_warm] {tokens:,} tokens stay in the prompt cache")
 
