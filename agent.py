@@ -781,9 +781,8 @@ def reactive_compact(agent: Agent, error: PromptTooLong, remedies: int = 0) -> i
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
         begin(agent)  # cuts rules, results and requests to it
         return remedies
-    agent.counted = max(
-        agent.limits.window, context_tokens(agent)
-    )  # ours was not right
+    # ours was not right
+    agent.counted = max(agent.limits.window, context_tokens(agent))
     agent.known = len(agent.messages)
     may_ask = agent.failures < MAX_FAILURES and len(agent.messages) > agent.settled
     if may_ask and compact_history(agent, "reactive_compact", KEEP_TAIL):
@@ -1083,9 +1082,8 @@ def resume(agent: Agent, which: str) -> None:
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[Message]]]:
     """The transcripts of this folder that no newer one holds whole, newest first."""
-    held: set[tuple[Path, int]] = (
-        set()
-    )  # by newer ones: a file, and how many bytes of it
+    # a file, and how many bytes of it are held by a newer one
+    held: set[tuple[Path, int]] = set()
     paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
     for path in sorted(paths, key=lambda path: path.lstat().st_mtime, reverse=True):
         try:
@@ -1720,14 +1718,15 @@ def start_session(argv: list[str], stdin: Any) -> Any:
     """Start a command in a session of its own, without API keys."""
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
-    streams = {"stdin": stdin or subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-    options: dict[str, Any] = {
-        "env": env,
-        "start_new_session": True,
-        "bufsize": 0,
-        **streams,
-    }
-    process: Any = subprocess.Popen(argv, stdout=subprocess.PIPE, **options)
+    process: Any = subprocess.Popen(
+        argv,
+        bufsize=0,
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        start_new_session=True,
+    )
     os.set_blocking(process.stdout.fileno(), False)
     return process
 
