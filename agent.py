@@ -52,7 +52,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import accumulate, pairwise, takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO, get_args
 
@@ -781,9 +781,8 @@ def reactive_compact(agent: Agent, error: PromptTooLong, remedies: int = 0) -> i
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
         begin(agent)  # cuts rules, results and requests to it
         return remedies
-    agent.counted = max(
-        agent.limits.window, context_tokens(agent)
-    )  # ours was not right
+    # ours was not right
+    agent.counted = max(agent.limits.window, context_tokens(agent))
     agent.known = len(agent.messages)
     may_ask = agent.failures < MAX_FAILURES and len(agent.messages) > agent.settled
     if may_ask and compact_history(agent, "reactive_compact", KEEP_TAIL):
@@ -1083,9 +1082,8 @@ def resume(agent: Agent, which: str) -> None:
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, list[Message]]]:
     """The transcripts of this folder that no newer one holds whole, newest first."""
-    held: set[tuple[Path, int]] = (
-        set()
-    )  # by newer ones: a file, and how many bytes of it
+    # a file, and how many bytes of it are held by a newer one
+    held: set[tuple[Path, int]] = set()
     paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
     for path in sorted(paths, key=lambda path: path.lstat().st_mtime, reverse=True):
         try:
@@ -1342,7 +1340,7 @@ def keep_warm(agent: Agent) -> None:
         return
     if not sent or agent.messages[: len(sent)] != sent:  # a layer or a command acted
         return
-    before, agent.last_request = agent.last_request, began
+    before = agent.last_request
     agent.refreshes += 1
     try:
         request = {**request_for(agent, sent), "max_tokens": 0}
@@ -1350,9 +1348,9 @@ def keep_warm(agent: Agent) -> None:
         tokens, read, _ = counts(reply.usage)
     except Exception:  # noqa: BLE001  nobody waits for it
         agent.can_refresh = False
-        if agent.last_request == began:  # the person may have gone on meanwhile
-            agent.last_request = before
         return
+    if agent.last_request == before:  # the person may have gone on meanwhile
+        agent.last_request = began
     agent.bill.update(sent=tokens, read=read)
     agent.emit("warm", f"[keep_warm] {tokens:,} tokens stay in the prompt cache")
 
@@ -1458,8 +1456,10 @@ if test -n "$(files | head -c 1)"; then files; else
         -o -name __pycache__ -o -name build -o -name dist -o -name target \) -prune \
         -o -type f -print0
 fi"""
-# of each line as grep numbers it, where its first matches are
-FIRST_MATCHES = """"$@" | awk -F: -v most="$0" 'n[$1]++ < most { print $1 ":" $2 }'"""
+# of each line as grep numbers it, where its first matches are; to look for more of them
+# than can be shown would take minutes in a line of megabytes
+FIRST_MATCHES = """"${@:2}" | awk -F: -v most="$0" -v all="$1" '
+    n[$1]++ < most { print $1 ":" $2; if (++shown == all) exit }'"""
 LEFT = b"\n(what it left in the background was ended)\n"
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
@@ -1718,14 +1718,15 @@ def start_session(argv: list[str], stdin: Any) -> Any:
     """Start a command in a session of its own, without API keys."""
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
-    streams = {"stdin": stdin or subprocess.DEVNULL, "stderr": subprocess.STDOUT}
-    options: dict[str, Any] = {
-        "env": env,
-        "start_new_session": True,
-        "bufsize": 0,
-        **streams,
-    }
-    process: Any = subprocess.Popen(argv, stdout=subprocess.PIPE, **options)
+    process: Any = subprocess.Popen(
+        argv,
+        bufsize=0,
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        start_new_session=True,
+    )
     os.set_blocking(process.stdout.fileno(), False)
     return process
 
@@ -1956,23 +1957,24 @@ def shortened(lines: list[str], pattern: str, end: float) -> list[str]:
     grep tells where these are, since its expressions are not Python's. Where it cannot
     until `end`, the beginning of a line is shown.
     """
-    long = [line for line in lines if len(line) > 2 * AROUND][:MAX_LINES]
+    long = [line for line in lines if len(line) > 2 * AROUND]
     if not long:
         return lines
-    starts = list(accumulate((len(line.encode()) + 1 for line in long), initial=0))
     inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern) or pattern
-    search = ["bash", "-c", FIRST_MATCHES, str(MAX_MATCHES), *matcher(inner), "-ob"]
+    most, all_of_them = str(MAX_MATCHES), str(MAX_MATCHES * len(long))
+    search = ["bash", "-c", FIRST_MATCHES, most, all_of_them, *matcher(inner), "-ob"]
     output, _ = run_on("\n".join(long), search, end)
-    places: dict[str, list[int]] = {line: [] for line in long}
+    matches: dict[str, list[int]] = {}
     for number, offset in re.findall(r"(?m)^(\d+):(\d+)$", output):
-        at = int(number) - 1
-        if len(places[long[at]]) < MAX_MATCHES:  # another line may be the same
-            before = long[at].encode()[: int(offset) - starts[at]]
-            places[long[at]].append(len(before.decode(errors="ignore")))
-    return [
-        around(line, places.get(line, [])) if len(line) > 2 * AROUND else line
-        for line in lines
-    ]
+        matches.setdefault(number, []).append(int(offset))
+    shown: dict[str, str] = {}
+    start = 0  # bytes before the line
+    for number, line in enumerate(long, 1):
+        data = line.encode()
+        before = [data[: at - start] for at in matches.get(str(number), [])]
+        shown[line] = around(line, [len(b.decode(errors="ignore")) for b in before])
+        start += len(data) + 1
+    return [shown.get(line, line) for line in lines]
 
 
 def around(line: str, places: list[int]) -> str:

@@ -566,6 +566,13 @@ def test_of_a_line_in_which_nothing_is_found_in_time_the_beginning_is_shown(
     assert shown == [f"{X} [line clipped]", "short"]
 
 
+def test_of_a_million_matches_in_one_line_no_more_are_looked_for_than_are_shown():
+    line = X + "x" * 300 + "needle " * 1_200_000
+    end = time.monotonic() + program.SEARCH_SECONDS  # all of them take minutes
+    [shown] = program.shortened([line], "needle", end)
+    assert shown.startswith(f" ... {'x' * 220}needle needle")
+
+
 def test_what_was_said_long_ago_is_found_in_the_transcript(make):
     told = f"{'We talked. ' * 400}The port is 4711.{' And so on.' * 400}"
     look = reply(calls=[("grep", {"pattern": "port is", "path": ".transcripts"})])
