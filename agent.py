@@ -983,7 +983,7 @@ def plain_file(path: str, flags: int) -> int:
 
     A folder that was cloned may bring a link to a file of the person, or a pipe.
     """
-    if os.path.islink(path):
+    if os.path.islink(path) or TRANSCRIPT_DIR.is_symlink():
         raise OSError(f"{path} is a link, which is neither read nor written")
     number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode=0o600)
     if not stat.S_ISREG(os.fstat(number).st_mode):
@@ -1877,8 +1877,8 @@ def glob(agent: Agent, pattern: str) -> str:
 
     What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
     """
-    if pattern.count("**") > 2 or pattern.count("{") > 3:
-        raise ToolError("Use ** at most twice and { three times, or it would not end.")
+    if pattern.count("**") > 2 or pattern.count("{") > 3 or pattern.count(",") > 30:
+        raise ToolError("Use ** at most twice, and few {a,b}, or it would not end.")
     agent.emit("wait", "glob")
     if os.path.basename(pattern) in ("", "."):
         pattern = f"{pattern.rstrip('/')}/*"
@@ -2067,8 +2067,8 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
             agent.emit(style, text)
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    alone = {"is_subagent": True, "hear": lambda: ""}
-    subagent = replace(agent, tools=tools, emit=emit, **alone)
+    subagent = replace(agent, tools=tools, emit=emit, hear=lambda: "")
+    subagent.is_subagent = True
     switch_to(subagent, Conversation(system=agent.system))
     try:
         return take_turn(subagent, prompt)

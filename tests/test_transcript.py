@@ -540,3 +540,12 @@ def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known
     known, event = lines_of(agent.transcript)
     assert (known["from"], known["messages"]) == (str(gone), before)
     assert event["messages"] == agent.messages and on_disk(agent)
+
+
+def test_transcripts_in_a_folder_that_is_a_link_are_neither_read_nor_listed(make):
+    take_turn(make(reply("Hello.")), "Hi")
+    Path(".transcripts").rename("elsewhere")
+    Path(".transcripts").symlink_to("elsewhere")
+    agent = make()
+    assert [*program.conversations(agent)] == []
+    assert "is a link" in shown(agent, "error")[0]
