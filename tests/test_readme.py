@@ -177,6 +177,12 @@ def test_every_fence_of_python_is_a_quotation():
     assert PAGE.count("```python\n") == len(re.findall(r"-->\n```python\n", PAGE))
 
 
+def test_over_each_quotation_of_the_program_stands_its_place():
+    heads = re.findall(r"(?m)^(.*)\n\n<!-- agent\.py: (\w+)", PAGE)
+    assert len(heads) == PAGE.count("<!-- agent.py: ") > 10
+    assert [name for head, name in heads if f"*agent.py, `{name}`" not in head] == []
+
+
 def test_the_functions_that_the_tutorials_name_are_quoted():
     quoted = [m[3].split(", ") for m in QUOTED.finditer(PAGE) if m[2] == "agent.py"]
     theirs = {"agent_loop", "micro_compact", "reactive_compact", "tool_result_budget"}
