@@ -327,7 +327,7 @@ def ended(process, number):
     return "it lives on"
 
 
-TIMES = 75 if LONG_TESTS else 1  # processes for each signal and each kind of work
+TIMES = 25 if LONG_TESTS else 1  # processes for each signal and each kind of work
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
