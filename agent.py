@@ -992,6 +992,12 @@ def plain_file(path: str, flags: int) -> int:
     return number
 
 
+def contents(path: Path) -> bytes:
+    """What a file of ours holds; OSError where `plain_file` does not open it."""
+    with open(path, "rb", opener=plain_file) as file:
+        return file.read()
+
+
 def replace_history(
     agent: Agent, name: str, what: str, messages: list[Message], record: bool = False
 ) -> None:
@@ -1021,8 +1027,7 @@ def load(path: Path) -> list[Message]:
     other line that is no part of a conversation.
     """
     messages: list[Message] = []
-    with open(path, "rb", opener=plain_file) as file:
-        lines = file.read().split(b"\n")
+    lines = contents(path).split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
@@ -1047,7 +1052,7 @@ def ends_compacted(path: Path) -> bool:
 
     Then no request has sent what stands there yet.
     """
-    whole = path.read_bytes().rsplit(b"\n", 2)[-2:][0]
+    whole = contents(path).rsplit(b"\n", 2)[-2:][0]
     return "event" in json.loads(whole)
 
 
@@ -2634,9 +2639,9 @@ def line_editor() -> Any:
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
     readline.set_completer(complete)
-    with suppress(OSError), open(HISTORY, "rb", opener=plain_file) as file:
-        lines = file.read().decode(errors="replace").removesuffix("\n").split("\n")
-        for line in lines[-MAX_REMEMBERED:]:
+    with suppress(OSError):
+        text = contents(HISTORY).decode(errors="replace").removesuffix("\n")
+        for line in text.split("\n")[-MAX_REMEMBERED:]:
             readline.add_history(line)
     return readline
 
