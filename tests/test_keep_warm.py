@@ -143,7 +143,7 @@ def cleared_early(agent):
     work = history(read("a.py", sized(4_000)), said("Seen."), typed("And?"))
     agent.messages, agent.limits.clear_above = work, 90_000
     agent.limits.threshold, agent.limits.keep_recent = 10_000, 0
-    agent.limits.keep_tokens = agent.known = agent.settled = 0
+    agent.limits.keep_tokens = agent.known = agent.compacted = 0
     program.layer_1(agent)
     return "micro_compact" in layers(agent)
 
@@ -168,14 +168,17 @@ def test_a_refusal_or_an_outage_ends_it_for_this_run_without_a_word(
     paused, clock, pauses, fault
 ):
     agent = paused(280, fault)
-    told, before = [*agent.events], agent.limits.window
+    told, before = [*agent.events], agent.limits.context_window
     for _ in range(3):
         keep_warm(agent)
         clock.now = agent.last_request + 280
     assert (refreshed(agent), agent.events, pauses) == (1, told, [])
     run_command(agent, "/clear")
     agent.client.enqueue(reply("Yes."))
-    assert take_turn(agent, sized(2_000)) == "Yes." and agent.limits.window == before
+    assert (
+        take_turn(agent, sized(2_000)) == "Yes."
+        and agent.limits.context_window == before
+    )
     clock.now += 280
     keep_warm(agent)
     assert refreshed(agent) == 1 and shown(agent, "error") == []

@@ -252,7 +252,7 @@ def by_window(number):
 
 
 WINDOWS = [
-    by_window(lambda limits: limits.window),
+    by_window(lambda limits: limits.context_window),
     by_window(lambda limits: limits.max_output),
     by_window(lambda limits: limits.threshold),
     by_window(lambda limits: limits.clear_above),

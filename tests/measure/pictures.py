@@ -181,7 +181,7 @@ def begun():
         lines = [f"# {name}", *[""] * (tokens // 500 - 1)]
         Path(name).write_text("".join(f"{line:1999}\n" for line in lines))
     agent = program.Agent(client=StubClient(), approve=lambda name, what: None)
-    program.begin(agent)
+    program.make_ready(agent)
     for part, said in agent.system.items():  # the same numbers in any folder
         agent.system[part] = said.replace(os.getcwd(), "/shop")
     return agent
@@ -232,7 +232,7 @@ def transcript():
     body.append(text(400, 20, "what they replay to, in messages"))
     for n in range(1, len(lines) + 1):
         Path("prefix").write_bytes(b"".join(lines[:n]))
-        history, y = program.load(Path("prefix")), 5 + 25 * n
+        history, y = program.load(Path("prefix")).messages, 5 + 25 * n
         words, color = (last := rows(history)[-1]).words, last.color
         if b'"event"' in lines[n - 1]:
             event = json.loads(lines[n - 1])["event"]
@@ -402,7 +402,7 @@ def was_read(x, y, wide):
 def thresholds():
     """When what happens, on one line from an empty context to a full window."""
     limits = costs.limits({})
-    window, most, clear = limits.window, limits.threshold, limits.clear_above
+    window, most, clear = limits.context_window, limits.threshold, limits.clear_above
     cold = int(most * program.CLEAR_COLD)
     marks = {
         window: "the API refuses more (the window)",
