@@ -303,7 +303,9 @@ def test_bash_returns_what_the_command_says(use, command, output):
     "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
 def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
-    monkeypatch.setattr(program, "run", lambda _, seconds, *__: (f"{seconds} s", 0))
+    monkeypatch.setattr(
+        program, "run_process", lambda _, seconds, *__: (f"{seconds} s", 0)
+    )
     assert use("bash", command="true", **given) == f"{seconds} s"
 
 
@@ -454,7 +456,7 @@ def test_a_saved_result_is_read_back_page_by_page(make):
     path = save_result(text)
     agent = make(threshold=20_000)
     found = pages(lambda name, **given: TOOLS[name].handler(agent, **given), str(path))
-    assert "\n".join(found) == text and max(map(tokens_in, found)) <= 4_000
+    assert "\n".join(found) == text and max(map(tokens_in, found)) <= 6_666
 
 
 @pytest.mark.parametrize(
@@ -551,11 +553,11 @@ def test_glob_lists_what_matches_in_order(use, tree, pattern, names):
 
 
 def test_of_more_files_than_a_page_holds_glob_shows_the_first_and_the_last(make):
-    for i in range(600):
+    for i in range(900):
         Path(f"file{i:03}").touch()
     block = run_tool(make(threshold=4_000), call("glob", pattern="*"))
     lines = block["content"].split("\n")
-    assert (lines[0], lines[-1]) == ("file000", "file599") and len(lines) < 500
+    assert (lines[0], lines[-1]) == ("file000", "file899") and len(lines) < 800
     assert "bytes are left out here" in block["content"]
 
 
