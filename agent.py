@@ -54,7 +54,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TextIO, get_args
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 # ---- settings: in tokens where no other unit is named; T is the threshold ----
 
@@ -1499,13 +1499,13 @@ COMPACTABLE_TOOLS: set[str] = set()  # whose old results layer 1 clears (v5)
 def tool(handler: Callable[..., Any] | None = None, **known: Any) -> Any:
     """Make a function a tool; the model is told its docstring and its signature.
 
-    Its first parameter is the agent. `known` is what a new tool need not say: see
-    `Tool`. TypeError for a parameter of another type than those of JSON_TYPES.
+    Its first parameter is the agent, the others are what the model gives, by name, and
+    may leave out where there is a default. `known` is what a new tool need not say: see
+    `Tool`. TypeError for what could never be called, or has no type in JSON_TYPES.
     """
     if handler is None:  # it stands as @tool(...)
         return partial(tool, **known)
-    name = handler.__name__
-    _, *inputs = inspect.signature(handler, eval_str=True).parameters.values()
+    name, inputs = handler.__name__, inputs_of(handler)
     properties = {given.name: json_type(name, given) for given in inputs}
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}
@@ -1517,17 +1517,32 @@ def tool(handler: Callable[..., Any] | None = None, **known: Any) -> Any:
     return handler
 
 
-def json_type(name: str, given: inspect.Parameter) -> Message:
-    """The JSON schema of a parameter of a tool; `X | None` is as X."""
-    wanted = [t for t in get_args(given.annotation) if t is not type(None)]
-    is_optional = type(None) in get_args(given.annotation) and len(wanted) == 1
-    annotation = wanted[0] if is_optional else given.annotation
-    if annotation not in JSON_TYPES:
+def inputs_of(handler: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters after the agent; TypeError if it can never be called with them."""
+    name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
+    inputs = [*signature.parameters.values()][1:]
+    is_async = inspect.iscoroutinefunction(handler)
+    is_async = is_async or inspect.isasyncgenfunction(handler)
+    try:
+        signature.bind("the agent", **{given.name: "" for given in inputs})
+        if is_async or inspect.isgeneratorfunction(handler):
+            raise TypeError("it is async, or it yields")
+    except TypeError as error:
         raise TypeError(
-            f"{given.name} of the tool {name} is {annotation}: let it be str, int, "
-            "float, bool or list[str], or one of these | None"
+            f"The tool {name} could never be called: {error}. Write it as "
+            f"`def {name}(agent, path: str) -> str`, without * and / before an input"
+        ) from None
+    return inputs
+
+
+def json_type(name: str, given: inspect.Parameter) -> Message:
+    """The JSON schema of a parameter of a tool."""
+    if given.annotation not in JSON_TYPES:
+        raise TypeError(
+            f"{given.name} of the tool {name} is {given.annotation}: let it be str, "
+            "int, float, bool or list[str]; with a default it may be left out"
         )
-    return JSON_TYPES[annotation]
+    return JSON_TYPES[given.annotation]
 
 
 def run_tools(agent: Agent, calls: list[Message]) -> None:
