@@ -230,11 +230,7 @@ class Passing(AgentError):
         self.seconds = seconds  # to wait, None or 0 where the API does not say
 
 
-class Refused(AgentError):
-    """The API does not take this request, and would not take it again."""
-
-
-class PromptTooLong(Refused):
+class PromptTooLong(AgentError):
     """The conversation does not fit the model's window, says the API."""
 
     def __init__(self, text: str, maximum: int = 0):
@@ -754,7 +750,7 @@ def as_messages(needed: list[Exchange]) -> list[Message]:
 def manual_compact(agent: Agent, by_person: bool = False) -> None:
     """The model called `compact`, or the person typed /compact.
 
-    The model's wish is dropped if too little is new. The person gets at least a note.
+    The model's wish is dropped if too little is new, the person's if nothing is.
     """
     wanted = not agent.settled or enough_is_new(agent)  # the first always
     wanted = wanted and agent.failures < MAX_FAILURES
@@ -763,13 +759,7 @@ def manual_compact(agent: Agent, by_person: bool = False) -> None:
     if not wanted:
         agent.focus = None
         return agent.emit("layer", "[compact] nothing to compact yet")
-    try:
-        compact_history(agent, "compact")
-    except Refused as error:
-        if not by_person:
-            raise
-        agent.emit("error", f"[compact] {error}")
-        compact_without_model(agent, "compact")
+    compact_history(agent, "compact")
 
 
 def reactive_compact(agent: Agent, error: PromptTooLong, remedies: int = 0) -> int:
@@ -1161,16 +1151,8 @@ MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: said in the stream
 TOO_LONG = (
     r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
     r"|exceeds max length|longer than the max|range of input length"
-    r"|too many tokens|input tokens exceed|prompt length|`inputs`"
+    r"|too many tokens(?!.*(wait|per (min|day)))|input tokens exceed|prompt length|`inputs`"
     r"|(input|prompt) token count|model token limit|max_seq_len"
-)
-# what a refusal without a code names that no shorter conversation would change
-ACCOUNT = (
-    r"(?i)credit|billing|quota|usage limit|organization|api[ _]key|model (id|name)"
-)
-# how the SDK says that no connection can be made, however often it is tried
-NO_WAY = (
-    "certificate|wrong version|unsupported protocol|missing an 'http|Illegal header"
 )
 HINTS: dict[int | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
@@ -1178,6 +1160,10 @@ HINTS: dict[int | None, str] = {
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
+REFUSED = (
+    "If it is the conversation that is refused: /clear, then say "
+    '"read the end of {path} and go on".'
+)
 
 
 def ask(
@@ -1185,7 +1171,7 @@ def ask(
 ) -> Reply:
     """The model's reply, by MAX_TRIES tries, shown as it comes, as far as `shown`.
 
-    Raises PromptTooLong, Refused if the API would refuse it again, or AgentError.
+    Raises PromptTooLong, or AgentError where no try can help, or none did.
     """
     tries = 1
     while True:
@@ -1194,7 +1180,9 @@ def ask(
         except (OSError, AgentError):
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
-            meant = meaning(agent, error)
+            meant = as_agent_error(agent, error)
+            if isinstance(meant, PromptTooLong):
+                agent.emit("layer", f"[refused] {meant}")
             less = do_without(agent, messages, error, str(meant))
             if less is not None:
                 messages = less
@@ -1205,39 +1193,39 @@ def ask(
                 raise meant from error
 
 
-def meaning(agent: Agent, error: Any) -> AgentError:
-    """What an error of a request means, as the one to be raised, or Passing.
+def as_agent_error(agent: Agent, error: Any) -> AgentError:
+    """What an error of a request means: PromptTooLong, Passing, or else AgentError.
 
     The SDK's code for an error counts before its words, which differ by provider.
     """
-    status, text = getattr(error, "status_code", None), fault(agent, error)
-    code, whole = getattr(error, "error_code", None), f"{status} {error}"
-    is_long = status in MAY_BE_LONG and bool(re.search(TOO_LONG, whole))
-    if code == TOO_LARGE or (is_long and code is None):
-        agent.emit("layer", f"[refused] {text}")
+    status, code = getattr(error, "status_code", None), getattr(error, "error_code", "")
+    text, whole = sentence_for(agent, error), f"{status} {error}"
+    is_long = status in MAY_BE_LONG and not code and re.search(TOO_LONG, whole)
+    if is_long or code == TOO_LARGE:
         return PromptTooLong(text, window_in(agent, whole))
-    hinted = f"{text} {HINTS.get(status, '')}".strip()
+    hint = HINTS.get(status, "")
+    if status in (400, 422) and not code:
+        hint = REFUSED.format(path=agent.transcript)
+    text = f"{text} {hint}".strip()
     headers = getattr(getattr(error, "response", None), "headers", {})
     is_lasting = status in range(400, 500) and status not in (408, 409, 429)
-    is_lasting = is_lasting or headers.get("x-should-retry") == "false"
-    if not is_lasting and not re.search(NO_WAY, text):
-        after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
-        return Passing(hinted, float(after[0]) if after else None)
-    if code is None and status in (400, 422) and not re.search(ACCOUNT, text):
-        return Refused(text)
-    return AgentError(hinted)
+    if is_lasting or headers.get("x-should-retry") == "false":
+        return AgentError(text)
+    after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
+    return Passing(text, float(after[0]) if after else None)
 
 
 def window_in(agent: Agent, text: str) -> int:
     """The window that a refusal names, after a word for a limit if it can; 0: none."""
+    text = re.sub(r"\d[\d,]* *\+ *\d[\d,]*", "", text)  # a sum is what was asked for
     named = re.findall(r"(?i)(?:max|context|ctx|limit|[<>])\D{,30}\d[\d,]*", text)
-    found = numbers(" ".join(named)) or numbers(text)
+    found = whole_numbers(" ".join(named)) or whole_numbers(text)
     sizes = [number for number in found if number >= MIN_WINDOW]
     asked = agent.limits.max_output  # which a refusal may name as well
     return min([n for n in sizes if n != asked] or sizes, default=0)
 
 
-def numbers(text: str) -> list[int]:
+def whole_numbers(text: str) -> list[int]:
     """The whole numbers in a text, but none of a date, an id or a model's name."""
     plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
     plain = re.sub(r"(?<![\w.])[\w.]+(-[\w.]+){2,}", "", plain)
@@ -1260,7 +1248,7 @@ def do_without(
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return without
-    less = [n for n in numbers(text) if 1_000 <= n < agent.limits.max_output]
+    less = [n for n in whole_numbers(text) if 1_000 <= n < agent.limits.max_output]
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
         agent.limits.max_output = max(less)
         agent.emit("layer", f"[max_tokens] a reply has {max(less):,} at most")
@@ -1276,8 +1264,8 @@ def ask_for_less(agent: Agent, messages: list[Message], prompt: Message) -> Repl
     return ask(agent, [*drop_thinking([messages[0], *half]), prompt], shown=())
 
 
-def fault(agent: Agent, error: Exception) -> str:
-    """What went wrong, in a sentence without a key; of a connection also where to."""
+def sentence_for(agent: Agent, error: Exception) -> str:
+    """What went wrong, without a key in it; of a connection also where to."""
     said = getattr(error, "api_message", None) or str(error.__cause__ or error)
     said = re.sub(r"^\[[^]]*\] | b'.*", "", redact(said))  # a number, a header's value
     text = " ".join(said.split())[:300] or f"The reply broke off: {error!r}"
