@@ -51,7 +51,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TextIO, get_args
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 # ---- settings of the layers: in tokens where no other unit is named ----
 
@@ -1087,16 +1087,8 @@ MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: said in the stream
 TOO_LONG = (
     r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
     r"|exceeds max length|longer than the max|range of input length"
-    r"|too many tokens|input tokens exceed|prompt length|`inputs`"
+    r"|too many tokens(?!.*(wait|per (min|day)))|input tokens exceed|prompt length|`inputs`"
     r"|(input|prompt) token count|model token limit|max_seq_len"
-)
-# what a refusal without a code names that no shorter conversation would change
-ACCOUNT = (
-    r"(?i)credit|billing|quota|usage limit|organization|api[ _]key|model (id|name)"
-)
-# how the SDK says that no connection can be made, however often it is tried
-NO_WAY = (
-    "certificate|wrong version|unsupported protocol|missing an 'http|Illegal header"
 )
 HINTS: dict[int | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
@@ -1104,6 +1096,10 @@ HINTS: dict[int | None, str] = {
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
+REFUSED = (
+    "If it is the conversation that is refused: /clear, then say "
+    '"read the end of {path} and go on".'
+)
 
 
 CUT_OFF = """\
@@ -1128,7 +1124,7 @@ def ask(
 ) -> Reply:
     """The model's reply, by MAX_TRIES tries, shown as it comes, as far as `shown`.
 
-    Raises PromptTooLong, or AgentError.
+    Raises PromptTooLong, or AgentError where no try can help, or none did.
     """
     tries = 1
     while True:
@@ -1137,7 +1133,9 @@ def ask(
         except (OSError, AgentError):
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
-            meant = meaning(agent, error)
+            meant = as_agent_error(agent, error)
+            if isinstance(meant, PromptTooLong):
+                agent.emit("layer", f"[refused] {meant}")
             less = do_without(agent, messages, error, str(meant))
             if less is not None:
                 messages = less
@@ -1148,39 +1146,39 @@ def ask(
                 raise meant from error
 
 
-def meaning(agent: Agent, error: Any) -> AgentError:
-    """What an error of a request means, as the one to be raised, or Passing.
+def as_agent_error(agent: Agent, error: Any) -> AgentError:
+    """What an error of a request means: PromptTooLong, Passing, or else AgentError.
 
     The SDK's code for an error counts before its words, which differ by provider.
     """
-    status, text = getattr(error, "status_code", None), fault(agent, error)
-    code, whole = getattr(error, "error_code", None), f"{status} {error}"
-    is_long = status in MAY_BE_LONG and bool(re.search(TOO_LONG, whole))
-    if code == TOO_LARGE or (is_long and code is None):
-        agent.emit("layer", f"[refused] {text}")
+    status, code = getattr(error, "status_code", None), getattr(error, "error_code", "")
+    text, whole = sentence_for(agent, error), f"{status} {error}"
+    is_long = status in MAY_BE_LONG and not code and re.search(TOO_LONG, whole)
+    if is_long or code == TOO_LARGE:
         return PromptTooLong(text, window_in(agent, whole))
-    hinted = f"{text} {HINTS.get(status, '')}".strip()
+    hint = HINTS.get(status, "")
+    if status in (400, 422) and not code:
+        hint = REFUSED.format(path=agent.transcript)
+    text = f"{text} {hint}".strip()
     headers = getattr(getattr(error, "response", None), "headers", {})
     is_lasting = status in range(400, 500) and status not in (408, 409, 429)
-    is_lasting = is_lasting or headers.get("x-should-retry") == "false"
-    if not is_lasting and not re.search(NO_WAY, text):
-        after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
-        return Passing(hinted, float(after[0]) if after else None)
-    if code is None and status in (400, 422) and not re.search(ACCOUNT, text):
+    if is_lasting or headers.get("x-should-retry") == "false":
         return AgentError(text)
-    return AgentError(hinted)
+    after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
+    return Passing(text, float(after[0]) if after else None)
 
 
 def window_in(agent: Agent, text: str) -> int:
     """The window that a refusal names, after a word for a limit if it can; 0: none."""
+    text = re.sub(r"\d[\d,]* *\+ *\d[\d,]*", "", text)  # a sum is what was asked for
     named = re.findall(r"(?i)(?:max|context|ctx|limit|[<>])\D{,30}\d[\d,]*", text)
-    found = numbers(" ".join(named)) or numbers(text)
+    found = whole_numbers(" ".join(named)) or whole_numbers(text)
     sizes = [number for number in found if number >= MIN_WINDOW]
     asked = agent.limits.max_output  # which a refusal may name as well
     return min([n for n in sizes if n != asked] or sizes, default=0)
 
 
-def numbers(text: str) -> list[int]:
+def whole_numbers(text: str) -> list[int]:
     """The whole numbers in a text, but none of a date, an id or a model's name."""
     plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
     plain = re.sub(r"(?<![\w.])[\w.]+(-[\w.]+){2,}", "", plain)
@@ -1203,7 +1201,7 @@ def do_without(
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return without
-    less = [n for n in numbers(text) if 1_000 <= n < agent.limits.max_output]
+    less = [n for n in whole_numbers(text) if 1_000 <= n < agent.limits.max_output]
     if less and re.search(r"(?i)max\w*[ _]tokens", text):
         agent.limits.max_output = max(less)
         agent.emit("layer", f"[max_tokens] a reply has {max(less):,} at most")
@@ -1219,8 +1217,8 @@ def ask_for_less(agent: Agent, messages: list[Message], prompt: Message) -> Repl
     return ask(agent, [*drop_thinking([messages[0], *half]), prompt], shown=())
 
 
-def fault(agent: Agent, error: Exception) -> str:
-    """What went wrong, in a sentence without a key; of a connection also where to."""
+def sentence_for(agent: Agent, error: Exception) -> str:
+    """What went wrong, without a key in it; of a connection also where to."""
     said = getattr(error, "api_message", None) or str(error.__cause__ or error)
     said = re.sub(r"^\[[^]]*\] | b'.*", "", redact(said))  # a number, a header's value
     text = " ".join(said.split())[:300] or f"The reply broke off: {error!r}"
@@ -1459,20 +1457,12 @@ MAX_KEPT = 250_000  # of a command's output: a million characters
 MAX_BYTES = 10_000_000  # of a file that is shown, of a command's output
 MAX_CHANGED = 1_000_000  # bytes of a file that is changed: its diff takes no minutes
 MAX_LINES = 2_000  # of one read_file call
+MAX_PAGE = 12_500  # tokens of one read_file or glob call
+MAX_SKILLS = 50  # that outlive a compaction, if there is room
 # git must start no program and ask no server that the settings of a repository name
-LIST_FILES = r"""cd "./$0" && exec 2>/dev/null && files() {
-    GIT_ALLOW_PROTOCOL=none git -c core.fsmonitor=false -c core.hooksPath=/dev/null \
-        ls-files -coz --exclude-standard
-}
-if test -n "$(files | head -c 1)"; then files; else
-    exec find . -mindepth 1 -type d \( -name '.?*' -o -name node_modules -o -name venv \
-        -o -name __pycache__ -o -name build -o -name dist -o -name target \) -prune \
-        -o -type f -print0
-fi"""
-# of each line as grep numbers it, where its first matches are; to look for more of them
-# than can be shown would take minutes in a line of megabytes
-FIRST_MATCHES = """"${@:2}" | awk -F: -v most="$0" -v all="$1" '
-    n[$1]++ < most { print $1 ":" $2; if (++shown == all) exit }'"""
+LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false \
+    -c core.hooksPath=/dev/null ls-files -coz --exclude-standard 2>/dev/null"""
+USUAL = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
 LEFT = b"\n(what it left in the background was ended)\n"
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
@@ -1519,13 +1509,13 @@ COMPACTABLE_TOOLS: set[str] = set()  # whose old results layer 1 clears (v5)
 def tool(handler: Callable[..., Any] | None = None, **known: Any) -> Any:
     """Make a function a tool; the model is told its docstring and its signature.
 
-    Its first parameter is the agent. `known` is what a new tool need not say: see
-    `Tool`. TypeError for a parameter of another type than those of JSON_TYPES.
+    Its first parameter is the agent, the others are what the model gives, by name, and
+    may leave out where there is a default. `known` is what a new tool need not say: see
+    `Tool`. TypeError for what could never be called, or has no type in JSON_TYPES.
     """
     if handler is None:  # it stands as @tool(...)
         return partial(tool, **known)
-    name = handler.__name__
-    _, *inputs = inspect.signature(handler, eval_str=True).parameters.values()
+    name, inputs = handler.__name__, inputs_of(handler)
     properties = {given.name: json_type(name, given) for given in inputs}
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}
@@ -1537,17 +1527,32 @@ def tool(handler: Callable[..., Any] | None = None, **known: Any) -> Any:
     return handler
 
 
-def json_type(name: str, given: inspect.Parameter) -> Message:
-    """The JSON schema of a parameter of a tool; `X | None` is as X."""
-    wanted = [t for t in get_args(given.annotation) if t is not type(None)]
-    is_optional = type(None) in get_args(given.annotation) and len(wanted) == 1
-    annotation = wanted[0] if is_optional else given.annotation
-    if annotation not in JSON_TYPES:
+def inputs_of(handler: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters after the agent; TypeError if it can never be called with them."""
+    name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
+    inputs = [*signature.parameters.values()][1:]
+    is_async = inspect.iscoroutinefunction(handler)
+    is_async = is_async or inspect.isasyncgenfunction(handler)
+    try:
+        signature.bind("the agent", **{given.name: "" for given in inputs})
+        if is_async or inspect.isgeneratorfunction(handler):
+            raise TypeError("it is async, or it yields")
+    except TypeError as error:
         raise TypeError(
-            f"{given.name} of the tool {name} is {annotation}: let it be str, int, "
-            "float, bool or list[str], or one of these | None"
+            f"The tool {name} could never be called: {error}. Write it as "
+            f"`def {name}(agent, path: str) -> str`, without * and / before an input"
+        ) from None
+    return inputs
+
+
+def json_type(name: str, given: inspect.Parameter) -> Message:
+    """The JSON schema of a parameter of a tool."""
+    if given.annotation not in JSON_TYPES:
+        raise TypeError(
+            f"{given.name} of the tool {name} is {given.annotation}: let it be str, "
+            "int, float, bool or list[str]; with a default it may be left out"
         )
-    return JSON_TYPES[annotation]
+    return JSON_TYPES[given.annotation]
 
 
 def run_tools(agent: Agent, calls: list[Message]) -> None:
@@ -1648,7 +1653,7 @@ def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
     return data.decode(errors=errors)
 
 
-def run(
+def run_process(
     argv: list[str],
     seconds: float,
     report: Callable[[str], Any] = str,
@@ -1664,30 +1669,43 @@ def run(
     try:
         with signals_held():  # none may come before there is what ends the command
             process = start_session(argv, stdin)
-        status = read_to_end(process, output, seconds, report)
+        status = read_output(process, output, seconds, report)
     except KeyboardInterrupt as stopped:
-        stopped.args = (cut_text(clean(decoded(output)), MAX_KEPT),)
+        text = clean_output(output.decode(errors="replace"))
+        stopped.args = (cut_text(text, MAX_KEPT),)
         raise
     finally:
         if process:
             with signals_held():
                 kill_session(process)
     output += process.stdout.read(MAX_BYTES) or b""  # what is still in the pipe
+    text = output.decode(errors="replace")
     if len(output) > MAX_BYTES:
-        return decoded(output)[: 4 * MAX_KEPT], None  # at its end may be half a key
-    return decoded(output), status
+        return text[: 4 * MAX_KEPT], None
+    return text, status
 
 
-def read_to_end(
+def read_output(
     process: Any, output: bytearray, seconds: float, report: Callable[[str], Any]
 ) -> int | None:
-    """Add to `output` what a command writes; its status, None if it is to be killed."""
-    read = partial(read_while, process.stdout, output, report=report)
-    read(lambda: process.poll() is None, seconds)
-    if process.returncode is not None:  # wait for what it left, to end or to get away
-        read(lambda: process_groups(process.pid), SETTLE_SECONDS)
-        if process_groups(process.pid):
-            output += LEFT
+    """Add to `output` what a command writes; its status, None if it is to be killed.
+
+    What it left behind has a second more, to end or to get away.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and len(output) <= MAX_BYTES:
+        new = process.stdout.read(65_536)
+        output += new or b""
+        newest = clean_output(output[-2_000:].decode(errors="replace"))
+        report(newest.strip().split("\n")[-1])
+        if process.returncode is None and process.poll() is not None:
+            end = time.monotonic() + SETTLE_SECONDS
+        if process.returncode is not None and not process_groups(process.pid):
+            return process.returncode
+        if not new:
+            time.sleep(0.01)
+    if process.returncode is not None:
+        output += LEFT
     return process.returncode
 
 
@@ -1712,25 +1730,6 @@ def signals_held() -> Iterator[None]:
                 signal.raise_signal(number)
 
 
-def read_while(
-    pipe: Any,
-    output: bytearray,
-    going_on: Callable[[], Any],
-    seconds: float,
-    report: Callable[[str], Any],
-) -> None:
-    """Add to `output` what comes while something goes on, for so long at most."""
-    end = time.monotonic() + seconds
-    while True:
-        new = pipe.read(65_536)
-        output += new or b""
-        report(clean(decoded(output[-2_000:])).strip().split("\n")[-1])
-        if not going_on() or time.monotonic() > end or len(output) > MAX_BYTES:
-            return
-        if not new:
-            time.sleep(0.01)
-
-
 def start_session(argv: list[str], stdin: Any) -> Any:
     """Start a command in a session of its own, without API keys."""
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
@@ -1748,12 +1747,7 @@ def start_session(argv: list[str], stdin: Any) -> Any:
     return process
 
 
-def decoded(output: bytearray) -> str:
-    """The text of an output, without API keys."""
-    return redact(output.decode(errors="replace"))
-
-
-def clean(text: str) -> str:
+def clean_output(text: str) -> str:
     """What a terminal would show of a text in the end.
 
     Escape sequences are left out, and of an overwritten line all but its last state.
@@ -1794,10 +1788,12 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     user can.
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
-    agent.approve("bash", redact(command))
+    agent.approve("bash", command)
     argv, emit = ["bash", "-c", "--", command], agent.emit
-    output, status = run(argv, timeout, lambda line: emit("wait", line or "bash"))
-    output = cut_text(clean(output), MAX_KEPT)
+    output, status = run_process(
+        argv, timeout, lambda line: emit("wait", line or "bash")
+    )
+    output = cut_text(redact(clean_output(output)), MAX_KEPT)  # since it is shown here
     if status == 0:
         agent.emit("result", output)
         return output
@@ -1815,12 +1811,10 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 
     Where more follows, the result ends with the offset to read on from.
     """
-    lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
+    lines = text_in(inside(path)).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
-    tokens = min(
-        min(12_500, agent.limits.max_results), share - 50
-    )  # 50: for what follows the page
+    tokens = min(MAX_PAGE, share - 50)  # 50: for what follows the page
     page: list[str] = []
     room = 4 * tokens  # bytes
     for line in lines[first : first + most]:
@@ -1912,10 +1906,8 @@ def glob(agent: Agent, pattern: str) -> str:
         below = name.removeprefix(prefix).rstrip("/").split("/")
         if name.startswith(prefix) and any(fits(below, parts) for parts in wanted):
             found.append(visible(name, "\n\t"))
-    return (
-        cut_text("\n".join(found), min(12_500, agent.limits.max_results))
-        or "(no such files)"
-    )
+    most = min(MAX_PAGE, agent.limits.max_results)
+    return cut_text("\n".join(found), most) or "(no such files)"
 
 
 def alternatives(pattern: str) -> list[str]:
@@ -1950,8 +1942,8 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         raise ToolError(f"There is no {path}.")
     agent.emit("wait", "grep")
     end, top = time.monotonic() + SEARCH_SECONDS, os.path.relpath(real)
-    wrong, status = run(matcher(pattern), SEARCH_SECONDS)  # standard input is empty
-    if status != 1:
+    wrong, status = run_process(matcher(pattern), SEARCH_SECONDS)
+    if status != 1:  # what it finds in an empty input, if the pattern is right
         raise ToolError(wrong or TOO_MUCH)
     names = [name for name in files_in(top, end) if not SECRET.fullmatch(name)]
     argv = ["xargs", "-0", *matcher(pattern), "-H", "--null", "--"]
@@ -1976,24 +1968,22 @@ def matcher(pattern: str) -> list[str]:
 def shortened(lines: list[str], pattern: str, end: float) -> list[str]:
     """The lines, of long ones what stands around their first three matches.
 
-    grep tells where these are, since its expressions are not Python's. Where it cannot
-    until `end`, the beginning of a line is shown.
+    grep tells where these are, since its expressions are not Python's. If they are too
+    many to be found until `end`, the beginning of a line is shown.
     """
     long = [line for line in lines if len(line) > 2 * AROUND]
     if not long:
         return lines
     inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern) or pattern
-    most, all_of_them = str(MAX_MATCHES), str(MAX_MATCHES * len(long))
-    search = ["bash", "-c", FIRST_MATCHES, most, all_of_them, *matcher(inner), "-ob"]
-    output, _ = run_on("\n".join(long), search, end)
-    matches: dict[str, list[int]] = {}
-    for number, offset in re.findall(r"(?m)^(\d+):(\d+)$", output):
-        matches.setdefault(number, []).append(int(offset))
+    output, _ = run_on("\n".join(long), [*matcher(inner), "-ob"], end)
+    matches: dict[int, list[int]] = {}
+    for number, offset in re.findall(r"(?m)^(\d+):(\d+):", output):
+        matches.setdefault(int(number), []).append(int(offset))
     shown: dict[str, str] = {}
     start = 0  # bytes before the line
     for number, line in enumerate(long, 1):
-        data = line.encode()
-        before = [data[: at - start] for at in matches.get(str(number), [])]
+        data, places = line.encode(), matches.get(number, [])[:MAX_MATCHES]
+        before = [data[: at - start] for at in places]
         shown[line] = around(line, [len(b.decode(errors="ignore")) for b in before])
         start += len(data) + 1
     return [shown.get(line, line) for line in lines]
@@ -2010,27 +2000,22 @@ def around(line: str, places: list[int]) -> str:
 
 
 def run_on(text: str, argv: list[str], end: float) -> tuple[str, int | None]:
-    """As `run`, with this text as standard input, until `end` by time.monotonic()."""
+    """As `run_process`, with this text as standard input, until `end` by time.monotonic()."""
     with tempfile.TemporaryFile() as file:
         file.write(text.encode(errors="surrogateescape"))
         file.seek(0)
-        return run(argv, end - time.monotonic(), stdin=file)
+        return run_process(argv, end - time.monotonic(), stdin=file)
 
 
 def files_in(top: str, end: float) -> list[str]:
     """A file itself, or the files in a folder and below, but not what git ignores.
 
-    Where git lists nothing, since it does not know the folder or ignores all of it, the
-    usual folders are left out. Raises ToolError after `end`, by time.monotonic().
+    Raises ToolError after `end`, by time.monotonic().
     """
     if os.path.isfile(top):
         return [top]
-    output, status = run(["bash", "-c", LIST_FILES, top], end - time.monotonic())
-    if status is None:
-        raise ToolError(TOO_MUCH)
     files: list[str] = []
-    for name in {*output.split("\0")} - {"", "./"}:  # a submodule not yet there
-        path = os.path.normpath(os.path.join(top, name))
+    for path in listed_by_git(top, end) or walked(top, end):
         if os.path.islink(path):  # it may lead to a secret
             continue
         if os.path.isdir(path):  # another repository
@@ -2038,6 +2023,30 @@ def files_in(top: str, end: float) -> list[str]:
         elif os.path.isfile(path):  # git also lists what was deleted
             files.append(path)
     return sorted(files)
+
+
+def listed_by_git(top: str, end: float) -> set[str]:
+    """What git knows in a folder or would add; nothing if it knows or has no git.
+
+    Nothing either if git ignores all of it.
+    """
+    output, status = run_process(
+        ["bash", "-c", LIST_FILES, top], end - time.monotonic()
+    )
+    if status is None:
+        raise ToolError(TOO_MUCH)
+    names = {*output.split("\0")} - {"", "./"}  # a submodule not yet there
+    return {os.path.normpath(os.path.join(top, name)) for name in names}
+
+
+def walked(top: str, end: float) -> Iterator[str]:
+    """The files in a folder and below, but not in folders that are usually ignored."""
+    for folder, below, names in os.walk(top):
+        if time.monotonic() > end:
+            raise ToolError(TOO_MUCH)
+        below[:] = [n for n in below if n not in USUAL and not n.startswith(".")]
+        for name in names:
+            yield os.path.normpath(os.path.join(folder, name))
 
 
 @tool(shows="", clears=False, needed=1, style="")
@@ -2102,6 +2111,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
 # ---- the workspace: what of it stands in every request ----
 
+MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills
 SYSTEM_PROMPT = """\
 You are a coding agent at work in the folder {folder}. Do what the user asks with
 your tools: look before you change something, check your work by running it, and say
@@ -2126,13 +2136,11 @@ def make_ready(agent: Agent) -> None:
     """
     if agent.client is None:
         connect(agent)
+    most = min(MAX_RULES, agent.limits.threshold // 8)
     path, rules = find_rules()
     if rules.strip():
-        rules = quote(
-            "rules",
-            f"{path}:\n{cut_text(rules, min(8_000, agent.limits.threshold // 8))}",
-        )
-    skills = cut_text(skill_list(), min(8_000, agent.limits.threshold // 8))
+        rules = quote("rules", f"{path}:\n{cut_text(rules, most)}")
+    skills = cut_text(skill_list(), most)
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
     parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
     system = {name: text for name, text in parts.items() if text.strip()}
@@ -2157,7 +2165,7 @@ def find_rules() -> tuple[str, str]:
     for path in filter(os.path.lexists, paths):
         shown = os.path.relpath(path)
         try:
-            return shown, redact(text_in(inside(str(path), root)))
+            return shown, text_in(inside(str(path), root))
         except (ToolError, OSError) as error:
             return f"{shown} is not used: {error}", ""
     return "", ""
@@ -2175,7 +2183,7 @@ def skill_list() -> str:
     lines = ["Skills, to be read with load_skill before use:"]
     for name, path in find_skills().items():
         with suppress(ToolError, OSError):  # else it is left out
-            text = redact(text_in(inside(str(path))))
+            text = text_in(inside(str(path)))
             found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
             lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
     return "\n".join(lines) if lines[1:] else ""

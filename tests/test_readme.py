@@ -280,7 +280,7 @@ def progress():
 def cleaned(lines):
     """The tokens of what a command writes, and of what is left of it, in hundreds."""
     text = "".join(lines)
-    sizes = program.tokens_in(text), program.tokens_in(program.clean(text))
+    sizes = program.tokens_in(text), program.tokens_in(program.clean_output(text))
     return [f"{round(n, -2 if n > 100 else -1):,}" for n in sizes]
 
 
