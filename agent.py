@@ -133,7 +133,8 @@ class Conversation:
     log_bytes: int = 0  # of that file, as far as this run wrote or read it
     system: dict[str, str] = field(default_factory=dict)  # its parts; see `make_ready`
     cached: float = 0.0  # share of the last request that came from the prompt cache
-    refreshes: int = 0  # of that cache since the last request, see `keep_warm`
+    has_cache: bool = False  # whether the last reply's usage shows a prompt cache
+    refreshes: list[int] = field(default_factory=list)  # read in this pause, in tokens
     allowed: set[str] = field(default_factory=set)  # what need not be asked any more
 
 
@@ -151,7 +152,8 @@ class Agent(Conversation):
     hear: Callable[[], str] = lambda: ""  # what the person typed since the last time
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
-    bill: "Counter[str]" = field(default_factory=Counter)  # tokens "sent", "read"
+    # tokens "sent" and "read" from the cache, and how often it was "kept_warm"
+    bill: "Counter[str]" = field(default_factory=Counter)
 
 
 def switch_to(agent: Agent, conversation: Conversation) -> None:
@@ -174,6 +176,7 @@ class Reply(NamedTuple):
     stop: str
     sent: int  # of the request, 0 where the API does not say
     cached: int  # of it from the prompt cache
+    written: int  # of it to the prompt cache
     output: int  # of the reply
 
 
@@ -228,6 +231,7 @@ def take_turn(agent: Agent, text: str) -> str:
     """The answer to what the person typed; raises AgentError."""
     if not text.strip():
         raise AgentError("The message is empty: say what to do.")
+    warm_note(agent)
     close_calls(agent)
     if in_progress(agent.messages):
         commit(agent, note(UNANSWERED))
@@ -1246,13 +1250,13 @@ def stream_reply(
     agent: Agent, messages: list[Message], shown: tuple[str, ...]
 ) -> Reply:
     """The reply of one try, shown as it comes; raises unless it is finished."""
-    agent.last_request, agent.refreshes = time.time(), 0
-    written = 0
+    began, written = time.time(), 0
     agent.emit("wait", "waiting for the model")
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
         kind = stream.response.headers.get("content-type", "")
         if re.search("html|json", kind):
             raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
+        agent.last_request = began
         for event in stream:
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
@@ -1266,6 +1270,7 @@ def stream_reply(
                 written = 0
         final = stream.get_final_message()
     reply = to_reply(final, {exchange.call["id"] for exchange in exchanges(messages)})
+    agent.has_cache = reply.cached + reply.written > 0
     agent.bill.update(sent=reply.sent, read=reply.cached)
     if (
         not reply.message["content"]
@@ -1278,30 +1283,51 @@ def stream_reply(
 def keep_warm(agent: Agent) -> None:
     """Use the prompt cache once more shortly before it is gone, if that is worth it.
 
-    The last request is sent again for no output, which reads its tokens at a small part
-    of the price of writing them anew. Only while the person thinks, and never again
-    where the API refuses it.
+    What was answered last is sent again for no output, which reads it at a small part
+    of the price of writing it anew. Only while the person thinks, and only where there
+    is a cache: if the answer shows none, or output, or if the API refuses, it is never
+    done again in this run.
     """
-    began, sent, limits = time.time(), agent.last_sent, agent.limits
-    due = CACHE_SECONDS - WARM_SECONDS < began - agent.last_request < CACHE_SECONDS
-    allowed = agent.can_refresh and agent.refreshes < limits.keep_warm
-    if not due or not allowed or context_tokens(agent) <= limits.min_savings:
+    began, before, refreshes = time.time(), agent.last_request, agent.refreshes
+    is_due = CACHE_SECONDS - WARM_SECONDS < began - before < CACHE_SECONDS
+    is_worth_it = agent.has_cache and agent.counted > agent.limits.min_savings
+    is_allowed = len(refreshes) < agent.limits.keep_warm
+    sent = answered_last(agent)
+    if not (is_due and is_worth_it and is_allowed and sent):
         return
-    if not sent or agent.messages[: len(sent)] != sent:  # a layer or a command acted
-        return
-    before = agent.last_request
-    agent.refreshes += 1
+    refreshes.append(0)
     try:
         request = {**request_for(agent, sent), "max_tokens": 0}
-        reply = agent.client.messages.create(**request)
-        tokens, read, _ = counts(reply.usage)
-    except Exception:  # noqa: BLE001  nobody waits for it
-        agent.can_refresh = False
+        answer = agent.client.messages.create(**request)
+        tokens, read, _, output = used_tokens(getattr(answer, "usage", None))
+    except Exception as error:  # noqa: BLE001  nobody waits for it
+        if not isinstance(as_agent_error(agent, error), Passing):
+            agent.limits.keep_warm = 0
         return
-    if agent.last_request == before:  # the person may have gone on meanwhile
+    refreshes[-1] = read
+    agent.bill.update(sent=tokens, read=read, kept_warm=1)
+    if output or not read:
+        agent.limits.keep_warm = 0
+    if read and agent.last_request == before:  # the person may have gone on meanwhile
         agent.last_request = began
-    agent.bill.update(sent=tokens, read=read)
-    agent.emit("warm", f"[keep_warm] {tokens:,} tokens stay in the prompt cache")
+
+
+def answered_last(agent: Agent) -> list[Message]:
+    """The messages of the last request that got a reply; none if they were replaced."""
+    messages, known = agent.messages, agent.known
+    if not agent.compacted < known <= len(messages):
+        return []
+    return messages[: known - 1] if messages[known - 1]["role"] == "assistant" else []
+
+
+def warm_note(agent: Agent) -> None:
+    """Say before a turn how often the cache was read in the pause before it."""
+    read = [tokens for tokens in agent.refreshes if tokens]
+    agent.refreshes = []
+    if read:
+        times = f"{len(read)} time{'s' * (len(read) > 1)}"
+        text = f"[keep_warm] meanwhile the cache was read {times}, {sum(read):,} tokens"
+        agent.emit("note", text)
 
 
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
@@ -1342,15 +1368,18 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         content = useful  # without thinking that was cut off, or that stands alone
     message = {"role": "assistant", "content": content}
     make_fit(blocks(message, "tool_use"), ids)
-    sent, read, output = counts(final.usage)
-    return Reply(message, stop, sent, read, output)
+    return Reply(message, stop, *used_tokens(final.usage))
 
 
-def counts(usage: Any) -> tuple[int, int, int]:
-    """Tokens (of a request, of it read from the cache, of the reply); 0: not said."""
-    kinds = ("input", "cache_creation_input", "cache_read_input", "output")
+def used_tokens(usage: Any) -> tuple[int, int, int, int]:
+    """Tokens of a request, of it read from and written to the cache, of the reply.
+
+    0 stands for what the API does not say.
+    """
+    kinds = ("cache_read_input", "cache_creation_input", "output", "input")
     found = [int(getattr(usage, f"{kind}_tokens", 0) or 0) for kind in kinds]
-    return sum(found[:3]), found[2], found[3]
+    read, written, output, rest = found
+    return read + written + rest, read, written, output
 
 
 def make_fit(calls: list[Message], ids: set[str]) -> None:
