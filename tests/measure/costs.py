@@ -282,8 +282,8 @@ def what_to_know(measured: dict) -> str:
     full = measured["uncached"].items()
     costs = ", ".join(f"{name} {cost:.2f}" for name, cost in full)
     lines.append(f"Without a prompt cache, in the same unit: {costs}.")
-    whole = {"break_on_hyphens": False, "break_long_words": False}
-    return "\n".join(textwrap.fill(line, 88, **whole) for line in lines)
+    wrap = textwrap.TextWrapper(88, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(map(wrap.fill, lines))
 
 
 def in_how_many(sessions: dict[str, list[float]]) -> list[str]:
