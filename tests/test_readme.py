@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+import conftest
 import prices
 import pytest
 import readme
@@ -409,7 +410,7 @@ def test_the_reference_has_each_command_and_no_other():
 def test_the_reference_has_each_option(capsys):
     with pytest.raises(SystemExit):
         program.arguments(["--help"])
-    options = re.findall(r"(?m)^  (--?\w+)", capsys.readouterr().out)
+    options = re.findall(r"(?m)^  (--?[\w-]+)", capsys.readouterr().out)
     assert "--yes" in options and "-p" in options
     assert {*options} - {"-h"} - in_code(section("### Commands")) == set()
 
@@ -465,7 +466,22 @@ def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
         if re.fullmatch(r"\d+|`.*`", default):
             assert default.strip("`") == str(getattr(program, name)), name
     named = {*re.findall(r"`([A-Z_]+)`", section("### Settings"))}
-    assert named == {*re.findall(r"(?m)^#?(\w+)=", OURS)} > {*program.NUMBERS}
+    assert named == {*re.findall(r"(?m)^#?(\w+)=", OURS)}
+
+
+NUMBERS = re.findall(r"(?m)^#(\w+)=\d+$", OURS)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_program_knows_each_number_of_the_example(monkeypatch, name):
+    monkeypatch.setenv(name, "many")
+    with pytest.raises(program.AgentError, match=f"{name}=many"):
+        program.configured_limits()
+
+
+def test_no_setting_of_the_person_reaches_the_tests():
+    read = {*re.findall(r'environ\.get\("(\w+)"', SOURCE), *program.KEY_NAMES}
+    assert read | {*NUMBERS} <= conftest.SETTINGS | {"TERM"} and len(NUMBERS) > 8
 
 
 def test_the_example_names_the_programs_own_numbers():
