@@ -21,14 +21,21 @@ from builders import (
     shape,
     typed,
 )
-from hypothesis import given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from stub import StubClient, api_error
 
 import agent as program
 
-# The same examples in every run; no limit of time for one, since machines are slow.
-USUAL = settings(derandomize=True, deadline=None)
+# The same examples in every run; no limit of time for one, since machines are slow. To
+# find a smaller one takes minutes, so that is left to the long tests.
+USUAL = settings(
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[*Phase] if LONG_TESTS else [Phase.generate],
+    report_multiple_bugs=False,
+)
 LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 25)
 
 THINKING = ("thinking", "redacted_thinking")
