@@ -470,11 +470,12 @@ def should_compact(agent: Agent) -> bool:
 def enough_is_new(agent: Agent) -> bool:
     """Whether MIN_SAVINGS tokens came since a compaction was last made, or tried.
 
-    After one, a result that the model has not seen does not count, or it might be
-    summarised away before any request has shown it.
+    After one, a result that the model has not seen does not count, nor its call, or it
+    might be summarised away before any request has shown it.
     """
-    messages = agent.messages
-    end = first_unseen(messages) if agent.compacted else len(messages)
+    messages, end = agent.messages, len(agent.messages)
+    if agent.compacted:
+        end = pair_safe(messages, first_unseen(messages))
     new = messages[agent.compacted : end]
     return bool(new) and estimate_tokens(new) >= agent.limits.min_savings
 
@@ -1502,7 +1503,6 @@ SECRET = re.compile(rf"(?is)(.*/)?(?!{TO_BE_COPIED})({ENV})")  # paths of files
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
-MAX_SKILLS = 50  # that outlive a compaction, if there is room
 JSON_TYPES: dict[Any, Message] = {
     str: {"type": "string"},
     int: {"type": "integer"},

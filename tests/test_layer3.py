@@ -77,6 +77,7 @@ def worked(make):
 # --- The model asks: the `compact` tool ---
 
 COMPACT = reply(calls=[("compact", {})])
+MORE = reply(BODY, calls=[("bash", {"command": "echo more"})])
 
 
 def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
@@ -99,8 +100,7 @@ def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
 @pytest.mark.parametrize("text, layer", [("", "compact"), (BODY, "auto_compact")])
 def test_a_focus_is_of_one_compaction_whichever_layer_makes_it(worked, text, layer):
     first = reply(text, calls=[("compact", {"focus": "the birds"})])
-    again = reply(BODY, calls=[("compact", {})])
-    replies = first, SUMMARY, again, SUMMARY, reply("Done.")
+    replies = first, SUMMARY, MORE, COMPACT, SUMMARY, reply("Done.")
     agent = worked(*replies, threshold=14_000)
     assert take_turn(agent, "Count.") == "Done."
     asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
@@ -116,8 +116,8 @@ def test_the_first_wish_is_carried_out_however_short_the_conversation_is(make):
 
 
 def test_the_models_wish_waits_until_min_savings_are_new(worked):
-    more = reply(BODY, calls=[("compact", {})])
-    agent = worked(*[COMPACT, SUMMARY], *[COMPACT] * 9, more, SUMMARY, reply("Done."))
+    few = [COMPACT, SUMMARY, *[COMPACT] * 9]
+    agent = worked(*few, MORE, COMPACT, SUMMARY, reply("Done."))
     assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
     told = [text for text in shown(agent, "layer") if "nothing to compact" in text]
     assert told == ["[compact] nothing to compact yet"] * 9
