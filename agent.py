@@ -152,13 +152,7 @@ class Agent(Conversation):
     hear: Callable[[], str] = lambda: ""  # what the person typed since the last time
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
-    # tokens "sent" and "read" from the cache, and how often it was "kept_warm"
-    bill: "Counter[str]" = field(default_factory=Counter)
-
-
-def switch_to(agent: Agent, conversation: Conversation) -> None:
-    """Let the agent go on with this conversation in place of the one it had."""
-    vars(agent).update(vars(conversation))
+    bill: "Counter[str]" = field(default_factory=Counter)  # "sent", "read", "kept_warm"
 
 
 class Exchange(NamedTuple):
@@ -175,7 +169,7 @@ class Reply(NamedTuple):
     message: Message
     stop: str
     sent: int  # of the request, 0 where the API does not say
-    cached: int  # of it from the prompt cache
+    read: int  # of it from the prompt cache
     written: int  # of it to the prompt cache
     output: int  # of the reply
 
@@ -194,15 +188,12 @@ class PromptTooLong(AgentError):
 
 # ---- the loop ----
 
-MAX_MISSES = 3  # then the turn ends
-UNANSWERED = """\
-[This was stopped, or it failed, before it was answered. Do not go on with it, unless
-the user's next message does.]"""
+MAX_MISSES = 3  # requests in a row without a whole reply, then the turn ends
 
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; returns that answer."""
-    answer, misses = "", 0  # requests in a row that brought no whole reply
+    answer, misses = "", 0
     while True:
         layer_1(agent)  # tool_result_budget, snip_compact, micro_compact: free
         if should_compact(agent):
@@ -280,8 +271,8 @@ def clearing_limit(agent: Agent) -> tuple[float, int, str]:
     """(Tokens over which results are cleared, tokens that this must free, why).
 
     While the prompt cache is warm a clearing makes the API write it anew. So it comes
-    late, and must be worth its price. Once the cache is cold, all is written anew in any
-    case. So forgetting is free, and comes early.
+    late, and must be worth its price. Once the cache is cold, all is written anew
+    whatever is forgotten. So forgetting is free, and comes early.
     """
     limits = agent.limits
     if first_unseen(agent.messages) <= agent.compacted:
@@ -679,7 +670,7 @@ KEEP_TAIL = 5  # newest messages that stay if the API refused, or beside a note 
 
 
 def manual_compact(agent: Agent) -> None:
-    """The model called `compact`. Its first wish counts, later ones if enough is new."""
+    """The model called `compact`: its first wish counts, later ones if much is new."""
     is_useful = not agent.compacted or enough_is_new(agent)
     if is_useful and agent.failures < MAX_FAILURES:
         compact_history(agent, "compact")
@@ -714,6 +705,11 @@ def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> Non
 
 
 # ---- messages: plain dicts, never cut between a tool call and its result ----
+
+
+UNANSWERED = """\
+[This was stopped, or it failed, before it was answered. Do not go on with it, unless
+the user's next message does.]"""
 
 
 def typed(text: str) -> Message:
@@ -877,16 +873,16 @@ def commit(agent: Agent, entry: Message) -> None:
     """Write a message, or an event that replaces all, then let the conversation follow.
 
     AgentError if it cannot be written; nothing has changed then. A file is gone on with
-    only while it holds what this run knows of it and no more. Otherwise another run went
-    on with it, or a line was torn, or it was deleted. Then a new file begins, which has
-    all that is known in its first line.
+    only while it holds what this run knows of it and no more. Otherwise another run has
+    gone on with it, or a line was torn, or it was deleted. Then a new file begins, and
+    its first line has all that was said.
     """
     line, path, held = to_bytes(entry) + b"\n", agent.transcript, agent.log_bytes
     if not path or not path.is_file() or path.stat().st_size != held:
         path, held = new_transcript(agent), 0
         if agent.messages:
-            known = {"compacted": agent.compacted, "messages": agent.messages}
-            line = to_bytes({"event": "continued", **known}) + b"\n" + line
+            so_far = {"compacted": agent.compacted, "messages": agent.messages}
+            line = to_bytes({"event": "continued", **so_far}) + b"\n" + line
     append(path, line)
     written = json.loads(to_bytes(entry))
     agent.transcript = path
@@ -934,9 +930,9 @@ def replace_history(
 def record_history(
     agent: Agent, name: str, what: str, messages: list[Message], compacted: int
 ) -> None:
-    """As `replace_history`, with an event in the transcript, from which it is read back.
+    """As `replace_history`, and write an event, from which it can be read back.
 
-    `compacted`: how many of the messages a compaction left.
+    `compacted` is how many of the messages a compaction left.
     """
     if messages is not agent.messages:
         before, after = context_tokens(agent), tokens_after(agent, messages)
@@ -947,7 +943,7 @@ def record_history(
 
 
 def count_anew(agent: Agent, what: str, before: int, after: int) -> None:
-    """Count with the tokens after a change until the next reply, and show the change."""
+    """Take the tokens after a change for true until the next reply, and show them."""
     agent.counted, agent.known = after, len(agent.messages)
     agent.emit("layer", f"{what}: {before:,} -> {after:,} tokens")
 
@@ -964,17 +960,17 @@ def load(path: Path) -> Conversation:
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
-            known = [] if "event" in entry else read.messages
+            messages = [] if "event" in entry else read.messages
             for message in entry.get("messages", [entry]):
-                known += drop_thinking([checked(message, known)])
+                messages += drop_thinking([checked(message, messages)])
             if "event" in entry:
-                read.compacted = int(entry.get("compacted", len(known)))
+                read.compacted = int(entry.get("compacted", len(messages)))
         except DAMAGE as error:
             if number == len(lines):  # it was torn off, or is empty
                 break
             text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
             raise AgentError(text) from error
-        read.messages = known
+        read.messages = messages
         read.log_bytes += len(line) + 1
     return read
 
@@ -993,6 +989,11 @@ def checked(message: Message, before: list[Message]) -> Message:
     if calls != results:
         raise ValueError(f"the calls {calls} are answered by {results}")
     return {"role": role, "content": content}
+
+
+def switch_to(agent: Agent, conversation: Conversation) -> None:
+    """Let the agent go on with this conversation in place of the one it had."""
+    vars(agent).update(vars(conversation))
 
 
 def resume(agent: Agent, which: str) -> None:
@@ -1271,8 +1272,8 @@ def stream_reply(
                 written = 0
         final = stream.get_final_message()
     reply = to_reply(final, {exchange.call["id"] for exchange in exchanges(messages)})
-    agent.has_cache = reply.cached + reply.written > 0
-    agent.bill.update(sent=reply.sent, read=reply.cached)
+    agent.has_cache = reply.read + reply.written > 0
+    agent.bill.update(sent=reply.sent, read=reply.read)
     if (
         not reply.message["content"]
         and context_tokens(agent) > agent.limits.context_window
@@ -1293,12 +1294,12 @@ def keep_warm(agent: Agent) -> None:
     is_due = CACHE_SECONDS - WARM_SECONDS < began - before < CACHE_SECONDS
     is_worth_it = agent.has_cache and agent.counted > agent.limits.min_savings
     is_allowed = len(refreshes) < agent.limits.keep_warm
-    sent = answered_last(agent)
-    if not (is_due and is_worth_it and is_allowed and sent):
+    messages = answered_last(agent)
+    if not (is_due and is_worth_it and is_allowed and messages):
         return
     refreshes.append(0)
     try:
-        request = {**request_for(agent, sent), "max_tokens": 0}
+        request = {**request_for(agent, messages), "max_tokens": 0}
         answer = agent.client.messages.create(**request)
         tokens, read, _, output = used_tokens(getattr(answer, "usage", None))
     except Exception as error:  # noqa: BLE001  nobody waits for it
@@ -1315,10 +1316,11 @@ def keep_warm(agent: Agent) -> None:
 
 def answered_last(agent: Agent) -> list[Message]:
     """The messages of the last request that got a reply; none if they were replaced."""
-    messages, known = agent.messages, agent.known
-    if not agent.compacted < known <= len(messages):
+    last = agent.known - 1
+    if not agent.compacted <= last < len(agent.messages):
         return []
-    return messages[: known - 1] if messages[known - 1]["role"] == "assistant" else []
+    is_reply = agent.messages[last]["role"] == "assistant"
+    return agent.messages[:last] if is_reply else []
 
 
 def warm_note(agent: Agent) -> None:
@@ -1334,15 +1336,15 @@ def warm_note(agent: Agent) -> None:
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """What is sent; its two marks tell the API up to where to cache it."""
     marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
-    sent = [note(m["content"]) if is_typed(m) else m for m in messages]
-    *before, last = sent[-1]["content"]
-    sent[-1] = {**sent[-1], "content": [*before, {**last, **marker}]}
+    *others, newest = [note(m["content"]) if is_typed(m) else m for m in messages]
+    *before, last = newest["content"]
+    newest = {**newest, "content": [*before, {**last, **marker}]}
     request: dict[str, Any] = {
         "model": agent.model,
         "max_tokens": agent.limits.max_output,
         "system": [{"type": "text", "text": "\n\n".join(system), **marker}],
         "tools": [tool.schema for tool in agent.tools.values()],
-        "messages": sent,
+        "messages": [*others, newest],
     }
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
@@ -1397,15 +1399,16 @@ def make_fit(calls: list[Message], ids: set[str]) -> None:
 
 def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     """Make a reply part of the conversation; returns its calls, raises AgentError."""
-    agent.cached = reply.cached / max(1, reply.sent)
+    agent.cached = reply.read / max(1, reply.sent)
     if reply.stop == "refusal":
         drop_refused(agent)
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
     if reply.message["content"]:
-        ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
-        sent = reply.sent if reply.sent > ours * LEAST_BELIEVED else ours
+        tokens = fixed_tokens(agent) + estimate_tokens(agent.messages)
+        if reply.sent > tokens * LEAST_BELIEVED:
+            tokens = reply.sent
         commit(agent, reply.message)
-        agent.counted = sent + (reply.output or tokens_in(reply.message["content"]))
+        agent.counted = tokens + (reply.output or tokens_in(reply.message["content"]))
         agent.known = len(agent.messages)
     return blocks(reply.message, "tool_use")
 
@@ -1535,22 +1538,22 @@ TOOLS: dict[str, Tool] = {}
 COMPACTABLE_TOOLS: set[str] = set()  # whose old results layer 1 clears (v5)
 
 
-def tool(handler: Callable[..., Any] | None = None, **known: Any) -> Any:
+def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
     """Make a function a tool; the model is told its docstring and its signature.
 
     Its first parameter is the agent, the others are what the model gives, by name, and
-    may leave out where there is a default. `known` is what a new tool need not say: see
+    may leave out where there is a default. `more` is what a new tool need not say: see
     `Tool`. TypeError for what could never be called, or has no type in JSON_TYPES.
     """
     if handler is None:  # it stands as @tool(...)
-        return partial(tool, **known)
+        return partial(tool, **more)
     name, inputs = handler.__name__, inputs_of(handler)
     properties = {given.name: json_type(name, given) for given in inputs}
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     told = {"name": name, "description": inspect.getdoc(handler) or name}
-    known = {"shows": next(iter(properties), ""), **known}
-    TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **known)
+    more = {"shows": next(iter(properties), ""), **more}
+    TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **more)
     if TOOLS[name].clears:
         COMPACTABLE_TOOLS.add(name)
     return handler
@@ -2029,7 +2032,7 @@ def around(line: str, places: list[int]) -> str:
 
 
 def run_on(text: str, argv: list[str], end: float) -> tuple[str, int | None]:
-    """As `run_process`, with this text as standard input, until `end` by time.monotonic()."""
+    """As `run_process`, with this text to read, until `end` by time.monotonic()."""
     with tempfile.TemporaryFile() as file:
         file.write(text.encode(errors="surrogateescape"))
         file.seek(0)
@@ -2177,8 +2180,9 @@ def make_ready(agent: Agent) -> None:
     agent.tools.pop("load_skill", None)
     if skills:
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    known = drop_thinking(agent.messages)
-    agent.messages = tool_result_budget(known, agent.limits.max_results, save_result, 0)
+    messages = drop_thinking(agent.messages)
+    most = agent.limits.max_results
+    agent.messages = tool_result_budget(messages, most, save_result)
     agent.known = 0
 
 
