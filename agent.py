@@ -24,6 +24,7 @@ ourselves is a list of blocks, so the two can be told apart.
 
 import argparse
 import difflib
+import gc
 import hashlib
 import importlib.util
 import inspect
@@ -1464,9 +1465,7 @@ def connect(agent: Agent) -> None:
     """Give the agent the SDK's client and the model's own limits; raises AgentError."""
     agent.emit("wait", "waiting for the connection")
     try:
-        import anthropic
-
-        client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
+        client = load_sdk().Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:
         address = os.environ.get("ANTHROPIC_BASE_URL", "")
         raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
@@ -1476,6 +1475,16 @@ def connect(agent: Agent) -> None:
         agent.limits = configured_limits(window, info.max_tokens or sys.maxsize)
         agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
     agent.client = client
+
+
+def load_sdk() -> Any:
+    """The SDK; collecting garbage meanwhile would take a fifth of the time."""
+    gc.disable()
+    try:
+        import anthropic
+    finally:
+        gc.enable()
+    return anthropic
 
 
 # ---- tools: name, description, schema and handler of each in one place ----
@@ -2776,7 +2785,7 @@ def attend(agent: Agent, terminal: Terminal) -> None:
     In a thread of its own, since either can take long.
     """
     with suppress(Exception):  # what is wrong with it is said when it is used
-        import anthropic  # noqa: F401
+        load_sdk()
     while True:
         time.sleep(1)
         if terminal.prompt:
