@@ -117,7 +117,7 @@ def make():
         fields.setdefault("limits", program.Limits(**own))
         agent = program.Agent(**fields)
         if not agent.system:
-            program.begin(agent)
+            program.make_ready(agent)
         agent.messages, agent.events = messages, events
         return agent
 

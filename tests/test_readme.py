@@ -261,10 +261,10 @@ def by_window(number):
 
 
 WINDOWS = [
-    by_window(lambda limits: limits.window),
+    by_window(lambda limits: limits.context_window),
     by_window(lambda limits: limits.max_output),
     by_window(lambda limits: limits.threshold),
-    by_window(lambda limits: limits.clear_above),
+    by_window(lambda limits: limits.clear_warm),
     by_window(lambda limits: int(limits.threshold * program.CLEAR_COLD)),
     by_window(lambda limits: limits.max_results),
     by_window(lambda limits: limits.max_page),
@@ -289,7 +289,7 @@ def progress():
 def cleaned(lines):
     """The tokens of what a command writes, and of what is left of it, in hundreds."""
     text = "".join(lines)
-    sizes = program.tokens_in(text), program.tokens_in(program.clean(text))
+    sizes = program.tokens_in(text), program.tokens_in(program.clean_output(text))
     return [f"{round(n, -2 if n > 100 else -1):,}" for n in sizes]
 
 

@@ -285,7 +285,13 @@ def windows():
     model, second = Model(*script), Model(*script)
     append_for_ever(model, [person("Read ten files.")], summarise_over)
     alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
-    ours(second, "Read ten files.", window=16_000, max_output=5_333, threshold=mine[1])
+    ours(
+        second,
+        "Read ten files.",
+        context_window=16_000,
+        max_output=5_333,
+        threshold=mine[1],
+    )
     say(f"""
         naive: {"".join(f"{threshold:>10,}" for threshold in theirs)}
         ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
@@ -539,7 +545,7 @@ def chapter_10():
     files = [*agent.transcript.parent.glob("*.jsonl")]
     text = agent.transcript.read_text(encoding="utf-8")
     kept = sum(f"{name} 0000" in text for name in names)
-    mine = program.load(agent.transcript)
+    mine = program.load(agent.transcript).messages
     say(f"""
         naive: two compactions in one second (s06 in Python): {path} and {again}.
         damage: of 9 messages in the first {left} are left.
