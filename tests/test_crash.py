@@ -100,13 +100,20 @@ class Unchecked(StubClient):
         return {"input_tokens": total, "output_tokens": tokens(content)}
 
 
+def writes(function):
+    """Whether it is given a path, or returns one, and nothing that stands there."""
+    kinds = getattr(function, "__annotations__", {})
+    return Path in kinds.values() and kinds.get("return", "") in (None, Path)
+
+
+WRITERS = {name for name, value in vars(program).items() if writes(value)}
+
+
 class Lines:
     """Traces the program's lines that act on an agent or a file; acts at one of them.
 
     How often a line that waits for a process is passed is left to chance: not these.
     """
-
-    FILES = ("append", "own_folder", "save", "save_result")
 
     def __init__(self, act=None, at=-1):
         self.act, self.at, self.passed, self.stopped = act, at, [], False
@@ -116,7 +123,7 @@ class Lines:
         if code.co_filename != program.__file__:
             return None
         acts = "agent" in code.co_varnames[: code.co_argcount]
-        return self.line if acts or code.co_name in self.FILES else None
+        return self.line if acts or code.co_name in WRITERS else None
 
     def line(self, frame, event, argument):
         if event == "line":
