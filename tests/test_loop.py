@@ -9,6 +9,7 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import stub
