@@ -50,7 +50,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO
 
@@ -151,6 +151,7 @@ class Agent(Conversation):
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     hear: Callable[[], str] = lambda: ""  # what the person typed since the last time
+    stopped: Callable[[], bool] = lambda: False  # whether Ctrl-C came in this turn
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
     bill: "Counter[str]" = field(default_factory=Counter)  # "sent", "read", "kept_warm"
@@ -519,7 +520,6 @@ def summarise(agent: Agent, gone: list[Message], focus: str | None) -> str:
     The request is the live conversation and one message more: so the prompt cache has
     it, and its thinking stays valid. Raises NoSummary for a reply that is none.
     """
-    agent.emit("wait", f"summarising {context_tokens(agent):,} tokens")
     wish = f"\nAbove all, keep: {focus}" if focus else ""
     notes = "" if agent.thinking else NOTES  # who thinks has made them already
     # half of a reply is for the thinking
@@ -1114,10 +1114,6 @@ Your reply was cut off, or it was empty. Go on exactly where it stopped, with le
 thinking and in smaller parts."""
 
 
-class Terminated(BaseException):
-    """A signal ends the program, whatever it is doing."""
-
-
 class Passing(AgentError):
     """What failed now may work in a moment."""
 
@@ -1140,6 +1136,7 @@ def ask(
         except (OSError, AgentError):
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
+            agent.emit("void", "(This did not end, so it is void.)")
             meant = as_agent_error(agent, error)
             if isinstance(meant, PromptTooLong):
                 agent.emit("layer", f"[refused] {meant}")
@@ -1254,13 +1251,16 @@ def stream_reply(
 ) -> Reply:
     """The reply of one try, shown as it comes; raises unless it is finished."""
     began, written = time.time(), 0
-    agent.emit("wait", "waiting for the model")
+    what = f"summarising {context_tokens(agent):,} tokens"
+    agent.emit("wait", "waiting for the model" if shown else what)
+    check_stopped(agent)
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
         kind = stream.response.headers.get("content-type", "")
         if re.search("html|json", kind):
             raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         agent.last_request = began
         for event in stream:
+            check_stopped(agent)
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
             elif event.type == "input_json":
@@ -1281,6 +1281,12 @@ def stream_reply(
     ):
         raise PromptTooLong("The reply is empty, and the request is over the window.")
     return reply
+
+
+def check_stopped(agent: Agent) -> None:
+    """Raise KeyboardInterrupt if Ctrl-C came, for Python may have lost the first."""
+    if agent.stopped():
+        raise KeyboardInterrupt
 
 
 def keep_warm(agent: Agent) -> None:
@@ -1514,6 +1520,7 @@ ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-][^/]*)?|[^/]+\.env\d*"
 SECRET = re.compile(rf"(?is)(.*/)?(?!{TO_BE_COPIED})({ENV})")  # paths of files
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+SESSIONS: set[int] = set()  # of the commands that run now, by their leaders
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, Message] = {
     str: {"type": "string"},
@@ -1751,12 +1758,12 @@ def read_output(
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Let Ctrl-C and what ends the program wait until the end of the block."""
+def signals_held(*only: int) -> Iterator[None]:
+    """Let Ctrl-C and what ends the program, or these, wait until the block's end."""
     came: list[int] = []
-    numbers = [signal.SIGHUP, signal.SIGTERM, signal.SIGINT]
+    numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
-        numbers = []  # signals come to the main thread alone
+        numbers = ()  # signals come to the main thread alone
     usual = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
@@ -1784,6 +1791,7 @@ def start_session(argv: list[str], stdin: Any) -> Any:
         env=env,
         start_new_session=True,
     )
+    SESSIONS.add(process.pid)
     os.set_blocking(process.stdout.fileno(), False)
     return process
 
@@ -1799,12 +1807,18 @@ def clean_output(text: str) -> str:
 
 
 def kill_session(process: Any) -> None:
-    """End all process groups of a session, and wait for its leader."""
+    """End a session, and wait for its leader."""
+    kill_groups(process.pid)
+    process.wait()
+    SESSIONS.discard(process.pid)
+
+
+def kill_groups(leader: int) -> None:
+    """End all process groups of a session."""
     for _ in range(2):  # again, for those that began meanwhile
-        for group in process_groups(process.pid):
+        for group in process_groups(leader):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
-    process.wait()
 
 
 def process_groups(leader: int) -> set[int]:
@@ -2241,11 +2255,10 @@ HELP = """\
 /clear            begin a new conversation
 /help             this list
 /quit, /exit      leave, as do quit, exit and Ctrl-D
-What you type while it works goes along with its next request. Ctrl-C stops
-it, and "go on" goes on. Alt-Enter begins a new line, several pasted lines are
-one prompt, and Tab completes commands and paths."""
+What you type while it works goes along with its next request. Backspace, Ctrl-W
+and Ctrl-U take back a letter, a word, all; Alt-Enter begins a new line, and what
+is pasted is one prompt. Ctrl-C stops it, and "go on" goes on."""
 PARTS = {"assistant": "replies and calls", "user": "results and notes"}
-COMMANDS = re.findall(r"(?m)^/\w+", HELP)
 LEAVE = ("/quit", "/exit", "quit", "exit")
 HISTORY = TRANSCRIPT_DIR / "history"
 MAX_LISTED = 20  # conversations
@@ -2254,21 +2267,19 @@ TICK = 0.05  # seconds, in which what is typed shows while the agent works
 WAIT_SHOWN = 1  # seconds of waiting, after which it is said what for
 STALL_SHOWN = 5  # seconds without a letter of a text, after which that is said
 BELL_SECONDS = 10  # of work, after which a bell calls the person
-YES = ("y", "yes", "ok", "okay", "yes please", "please")
-# what makes a command more than one, or another than it seems to be; of white space
-# only blanks and tabs part its words
-COMPOUND = r"[;&|<>`]|\$[({\['\"]|[^\S \t]"
 ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a style
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
 # of the styles of events that have one; magenta can be read on light and dark
 COLORS = {
-    **dict.fromkeys(["note", "thinking", "tool", "result", "warm"], DIM),
+    **dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM),
     **dict.fromkeys(["error", "failed", "removed"], RED),
     "layer": MAGENTA,
     "added": GREEN,
     "heard": BOLD,
 }
+NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # whether a row that is too long goes on below
+PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it is marked what is pasted
 # not printable, says Python, but people write it: joiners, a soft hyphen, spaces
 WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
 UTF_8 = getincrementaldecoder("utf-8")  # of keys, for a read may end within a letter
@@ -2281,92 +2292,128 @@ class Terminal:
     out: TextIO
     streams: bool = True  # whether to show text as it is written
     colored: bool = False
-    live: bool = False  # whether rows below the text can be drawn, and drawn anew
-    keyboard: bool = False  # whether somebody types, and not only answers
-    last: str = ""  # character of the text that is being written, "" after its end
-    column: int = 0  # in which that text goes on
+    live: bool = False  # whether rows can be drawn, and drawn anew
+    keyboard: bool = False  # whether what is typed is taken in while the agent works
+    usual: list[Any] = field(default_factory=list)  # modes that are changed meanwhile
+    working: Any = field(default_factory=threading.Event)  # or readline has the screen
+    rows: list[str] = field(default_factory=list)  # of the region, as they were drawn
+    writes: bool = False  # whether a text is being written
+    text: str = ""  # its last line, which is not finished
     thought: str = ""  # what the model thinks, until it does something else
     waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
     worked: float = field(default_factory=time.monotonic)  # since then, the same
-    drawn: str = ""  # what draws the rows that stand below the text
-    prompt: str = ""  # that readline shows, "" while the agent works
-    listening: bool = False  # whether what is typed is taken in by `take_typed`
-    line: str = ""  # that is being typed
-    heard: list[str] = field(default_factory=list)  # lines that were typed
+    stopped: bool = False  # whether Ctrl-C was pressed since the turn began
+    keys: str = ""  # the beginning of a key, or of a paste, whose rest is to come
+    line: str = ""  # that is being typed, or stands at the prompt to be changed
+    heard: list[str] = field(default_factory=list)  # lines that were ended
+    question: str = ""  # that stands, until the person answers it
+    begun: bool = False  # whether the line was begun before that question
+    answer: tuple[int, str] | None = None  # and how many lines were heard before it
+    editor: Any = None  # readline, where the person has it
     decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
 
 
 def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event; waiting and thinking are kept until something else comes."""
-    with terminal.lock:
+    is_needless = style == "void" and not terminal.writes
+    if is_needless or (style in STREAMED and not terminal.streams):
+        return
+    with signals_held(signal.SIGINT), terminal.lock:
         if style == "wait":
             terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
         elif style == "thinking":
             terminal.thought += text
-        elif style == "warm" and terminal.prompt:
-            show_beside_prompt(terminal, text)
-        else:
-            erase(terminal)
+        elif style != "text":
             terminal.since = 0.0
-            thought, terminal.thought = terminal.thought, ""
-            if thought.strip():
-                print_event(terminal, "thinking", f"[thinking] {thought}")
-            print_event(terminal, style, text)
-            draw(terminal)
-
-
-def print_event(terminal: Terminal, style: str, text: str) -> None:
-    """Print an event below the one before; text that is written after a blank line."""
-    if style in STREAMED and not terminal.streams:
-        return
-    shown, goes_on = laid_out(style, visible(text)), style == "text"
-    if goes_on and not terminal.last:
-        shown, terminal.column = f"\n{shown}", 0
-    if not goes_on:
-        end_line(terminal)
-    terminal.last = (terminal.last + text)[-1:] if goes_on else ""
-    if goes_on:
-        terminal.since = time.monotonic()
-        shown = to_the_edge(terminal, shown) if terminal.live else shown
-    if style == "long" and terminal.live and shown.count("\n") > screen().lines:
-        import pydoc
-
-        return pydoc.pager(shown)
-    if terminal.colored and style in COLORS:
-        shown = f"{COLORS[style]}{shown}{PLAIN}"
-    print(shown, end="" if goes_on else "\n", file=terminal.out, flush=True)
-
-
-def to_the_edge(terminal: Terminal, text: str) -> str:
-    """What is printed of a text: where it fills a row, the next is begun at once.
-
-    A terminal begins it with the next letter, but has forgotten that if `draw` moved
-    the cursor meanwhile: then this letter would take the place of the last one.
-    """
-    columns = screen().columns
-    if terminal.column == columns:  # the row is ended already
-        text, terminal.column = text.removeprefix("\n"), 0
-    for letter in text:
-        wide = columns_of(letter)
-        if letter == "\n":
-            terminal.column = 0
-        elif letter == "\t":
-            terminal.column = min(terminal.column // 8 * 8 + 8, columns - 1)
+            redraw(terminal, settled(terminal) + printed(terminal, style, text))
         else:
-            is_full = terminal.column + wide > columns
-            terminal.column = wide if is_full else terminal.column + wide
-    if terminal.column == columns:
-        text, terminal.last = f"{text} \r", "\n"
-    return text
+            above = settled(terminal) if terminal.thought.strip() else ""
+            above += "" if terminal.writes else "\n"
+            *lines, terminal.text = f"{terminal.text}{visible(text)}".split("\n")
+            above += "".join(f"{line}\n" for line in lines)
+            terminal.writes, terminal.since = True, time.monotonic()
+            if above:  # else it is for the clock
+                redraw(terminal, above)
 
 
-def end_line(terminal: Terminal) -> None:
-    """End the line of a text that is being written, if one is open."""
-    if terminal.last not in ("", "\n"):
-        print(file=terminal.out, flush=True)
-        terminal.last = "\n"
+def settled(terminal: Terminal) -> str:
+    """What is to be printed before anything else: the end of a text, and thoughts."""
+    text, thought = terminal.text, terminal.thought
+    terminal.text, terminal.thought, terminal.writes = "", "", False
+    above = f"{text}\n" if text else ""
+    if thought.strip():
+        above += printed(terminal, "thinking", f"[thinking] {thought}")
+    return above
+
+
+def printed(terminal: Terminal, style: str, text: str) -> str:
+    """The lines of an event, in its color."""
+    lines = laid_out(style, visible(text))
+    color = COLORS.get(style) if terminal.colored else None
+    return f"{color}{lines}{PLAIN}\n" if color else f"{lines}\n"
+
+
+def redraw(terminal: Terminal, above: str = "") -> None:
+    """Print finished lines above the region, and draw that anew if it has changed.
+
+    The cursor is at the region's end, or at the start of a row if there is none. Since
+    the terminal does not wrap it, a row is one row of the screen.
+    """
+    rows = region(terminal)
+    if not above and rows == terminal.rows:
+        return
+    up = f"\x1b[{len(terminal.rows) - 1}A" if terminal.rows[1:] else ""
+    erased = f"{up}\r\x1b[J" if terminal.rows else ""
+    drawn = NO_WRAP + "\n".join(rows) + WRAP if rows else ""
+    terminal.rows = rows
+    print(f"{erased}{above}{drawn}", end="", file=terminal.out, flush=True)
+
+
+def region(terminal: Terminal) -> list[str]:
+    """The rows below the finished lines while the agent works, as many as there is room.
+
+    The line that is being written, what is waited for, what is queued, a question, and
+    what is being typed.
+    """
+    if not (terminal.live and terminal.working.is_set()):
+        return []
+    rows, lines = rows_of(terminal.text), screen().lines
+    dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
+    seconds = time.monotonic() - terminal.since
+    if terminal.since and seconds > (STALL_SHOWN if terminal.text else WAIT_SHOWN):
+        what = terminal.thought.strip() or terminal.waiting
+        what = what.replace("\n", " ")
+        rows.append(f"{dim}{row_end(f'{seconds:.0f} s: ', what)}{plain}")
+    if terminal.heard and terminal.keyboard:
+        start = f"{len(terminal.heard)} queued: "
+        rows.append(f"{dim}{row_end(start, terminal.heard[-1])}{plain}")
+    if terminal.keyboard:
+        rows += rows_of(visible(terminal.question))
+        rows.append(row_end("> ", terminal.line))
+    return rows[1 - lines :]
+
+
+def row_end(start: str, text: str) -> str:
+    """A row of the screen: its start, and as much of the end of a text as fits."""
+    shown = visible(text[-1_000:]).replace("\n", "\u21b5")
+    return start + cut_to_screen(shown[::-1], 1, len(start))[::-1]
+
+
+def rows_of(text: str) -> list[str]:
+    """The rows that a text fills, at most half of the screen: the last."""
+    columns, lines = screen()
+    most = columns * lines  # letters that are looked at, or twice as many
+    rows: list[str] = []
+    room = 0
+    for letter in text[max(0, len(text) // most - 1) * most :].expandtabs():
+        room -= columns_of(letter)
+        if room < 0 or not rows:
+            rows.append("")
+            room = columns - columns_of(letter)
+        rows[-1] += letter
+    return rows[-lines // 2 :]
 
 
 def columns_of(letter: str) -> int:
@@ -2387,7 +2434,7 @@ def laid_out(style: str, text: str) -> str:
     if style in ("answer", "plan"):
         return textwrap.indent(text, "  ")
     if style == "heard":
-        return f"\n> {text}"
+        return "\n" + textwrap.indent(text, "> ")
     if style in ROWS:
         return cut_to_screen(" ".join(text.split()), ROWS[style])
     if style not in ("result", "failed"):
@@ -2413,124 +2460,120 @@ def screen() -> os.terminal_size:
     return shutil.get_terminal_size()
 
 
-def erase(terminal: Terminal) -> None:
-    """Take away the rows below the text, so that more text can follow it."""
-    if terminal.drawn:
-        print("\x1b[J", end="", file=terminal.out, flush=True)
-        terminal.drawn = ""
-
-
-def draw(terminal: Terminal) -> None:
-    """Draw below the text what is waited for and what is being typed.
-
-    The cursor stays at the end of the text. On the last row of the screen ESC D makes
-    room by scrolling; ESC 7 and ESC 8 remember the cursor.
-    """
-    if not terminal.live or terminal.prompt:
-        return
-    rows = live_rows(terminal)
-    is_free = terminal.last in ("", "\n")  # the row of the cursor
-    below = max(0, len(rows) - is_free)
-    drawn = "\x1bD" * below + (f"\x1b[{below}A" if below else "") + "\x1b7"
-    for number, row in enumerate(rows):
-        down = "" if is_free and number == 0 else "\x1b[1B"
-        drawn += f"{down}\r\x1b[K{DIM if terminal.colored else ''}{row}"
-        drawn += PLAIN if terminal.colored else ""
-    drawn = f"{drawn}\x1b8" if rows else ""
-    if drawn != terminal.drawn:
-        erase(terminal)
-        print(drawn, end="", file=terminal.out, flush=True)
-        terminal.drawn = drawn
-
-
-def live_rows(terminal: Terminal) -> list[str]:
-    """What is waited for, with the end of what the model thinks, and what is typed."""
-    rows: list[str] = []
-    seconds = time.monotonic() - terminal.since
-    patience = WAIT_SHOWN if terminal.last in ("", "\n") else STALL_SHOWN
-    if terminal.since and seconds >= patience:
-        start, thought = f"{seconds:.0f} s: ", " ".join(terminal.thought.split())
-        tail = cut_to_screen(visible(thought[-500:])[::-1], 1, len(start))[::-1]
-        rows.append(start + (tail or cut_to_screen(visible(terminal.waiting), 1, 8)))
-    for line in [*terminal.heard[-3:], terminal.line]:
-        if line:
-            rows.append(f"> {cut_to_screen(visible(line)[::-1], 1, 2)[::-1]}")
-    return rows
-
-
-def show_beside_prompt(terminal: Terminal, text: str) -> None:
-    """Say something above the prompt of readline, unless a line is begun there."""
-    import readline
-
-    if not readline.get_line_buffer():
-        dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
-        line = f"\r\x1b[K{dim}{text}{plain}\n{terminal.prompt}"
-        print(line, end="", file=terminal.out, flush=True)
-
-
 def clock(terminal: Terminal) -> None:
     """Take in what is typed and draw what goes on, in a thread of its own."""
-    while True:
-        time.sleep(TICK)
+    while terminal.working.wait():
         with terminal.lock:
-            take_typed(terminal)
-            draw(terminal)
+            if terminal.working.is_set():
+                if terminal.keyboard:
+                    take_typed(terminal)
+                redraw(terminal)
+        time.sleep(TICK)
 
 
 # ---- the terminal: what the person types ----
 
-
-@contextmanager
-def listening(terminal: Terminal) -> Iterator[None]:
-    """Take in what is typed while the agent works; the terminal's modes come back."""
-    if not terminal.keyboard:
-        yield
-        return
-    usual, ours = termios.tcgetattr(0), termios.tcgetattr(0)
-    ours[3] |= termios.NOFLSH  # Ctrl-C throws nothing away that was typed
-    if terminal.live:
-        ours[3] &= ~(termios.ICANON | termios.ECHO)  # `draw` shows it
-    try:
-        termios.tcsetattr(0, termios.TCSANOW, ours)
-        terminal.listening = True
-        yield
-    finally:
-        with signals_held(), terminal.lock:
-            take_typed(terminal)
-            terminal.listening = False
-            with suppress(termios.error, OSError):  # the terminal may be gone
-                erase(terminal)
-                termios.tcsetattr(0, termios.TCSANOW, usual)
+YES = ("y", "yes", "ok", "okay", "yes please", "please")
+# a longer answer that begins so may be a yes or none, so it is asked again
+LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
+# keys that take something back, and what of the line
+ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
+STAND_STILL = 0.2  # seconds, in which Ctrl-Z takes effect
+# What was pasted, a sequence of another key, or a letter; the first two when all of it
+# has come. What a terminal sends for a key ends with a letter or with "~".
+PASTE, END_OF_PASTE = "\x1b[200~", "\x1b[201~"
+KEY = re.compile(
+    r"(?s)\x1b\[200~.*?\x1b\[201~|(?!\x1b\[200~)"
+    r"\x1b+([\[O]\[?[ -?]*[^ -?]|[^\[O\x1b])|[^\x1b]"
+)
 
 
-def take_typed(terminal: Terminal) -> None:
-    """Take in what was typed: ended lines are heard, the last one can still change."""
-    while terminal.listening and select.select([0], [], [], 0)[0]:
-        try:
-            data = os.read(0, 4_096)
-        except OSError:  # the terminal is gone
-            data = b""
+def take_terminal(terminal: Terminal) -> None:
+    """Draw the region, and take in what is typed, until `give_back`."""
+    with signals_held(signal.SIGINT), terminal.lock:
+        terminal.working.set()
+        if not terminal.usual:
+            return
+        ours = [*terminal.usual[:6], [*terminal.usual[6]]]
+        ours[3] = ours[3] & ~termios.ECHO | termios.NOFLSH  # Ctrl-C loses no keys
+        if terminal.keyboard:
+            ours[3] &= ~termios.ICANON  # keys come one by one
+            ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is one of them
+        termios.tcsetattr(terminal.out, termios.TCSANOW, ours)
+        print(PASTES, end="", file=terminal.out, flush=True)
+        terminal.rows = [""]  # for keys may stand there that came before
+
+
+def give_back(terminal: Terminal) -> None:
+    """Take the region away; readline, or the shell, has the terminal as it was."""
+    with signals_held(signal.SIGINT), terminal.lock, suppress(OSError, termios.error):
+        terminal.working.clear()
+        redraw(terminal)
+        if terminal.usual:
+            print(NO_PASTES, end="", file=terminal.out, flush=True)
+            termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
+
+
+def take_typed(terminal: Terminal) -> bool:
+    """Take in the keys that were pressed; False where nobody can press one."""
+    while select.select([0], [], [], 0)[0]:
+        data = b""
+        with suppress(OSError):  # the terminal is gone
+            data = os.read(0, 65_536)
         if not data:
-            terminal.listening = False
-        for letter in re.sub(ESCAPE, "", terminal.decode.decode(data)):
-            if letter in "\r\n":
-                terminal.heard.append(terminal.line)
-                terminal.line = ""
-            elif letter in "\b\x7f":
-                terminal.line = terminal.line[:-1]
-            elif letter == "\x15":  # Ctrl-U
-                terminal.line = ""
-            elif letter.isprintable() or letter in WRITTEN:
-                terminal.line += letter
+            return False
+        keys, at = terminal.keys + terminal.decode.decode(data), 0
+        while key := KEY.match(keys, at):
+            press(terminal, key[0])
+            at = key.end()
+        terminal.keys = keys[at:]
+    return True
+
+
+def press(terminal: Terminal, key: str) -> None:
+    """Do what a key stands for; most do nothing."""
+    if key in "\r\n":
+        end_line(terminal)
+    elif key == "\x1a":  # Ctrl-Z: stand still, with all of the job, until `fg`
+        give_back(terminal)
+        os.kill(0, signal.SIGTSTP)
+        time.sleep(STAND_STILL)
+        take_terminal(terminal)
+    elif key in ERASES:
+        terminal.line = re.sub(f"(?s){ERASES[key]}", "", terminal.line)
+    elif key in ("\x1b\r", "\x1b\n"):  # Alt-Enter
+        terminal.line += "\n"
+    elif key.startswith(PASTE) or key[0] != "\x1b":
+        text = key.removeprefix(PASTE).removesuffix(END_OF_PASTE).replace("\r", "\n")
+        terminal.line += "".join(c for c in text if c.isprintable() or c in WRITTEN)
+    terminal.begun = terminal.begun and terminal.line != ""
+
+
+def end_line(terminal: Terminal) -> None:
+    """Let a line answer the question, if it was begun after that; or else be heard."""
+    line, terminal.line = terminal.line.strip(), ""
+    if terminal.question and not terminal.begun:
+        terminal.question, terminal.answer = "", (len(terminal.heard), line)
+    elif line:
+        terminal.heard.append(line)
+        remember(terminal, line)
+
+
+def remember(terminal: Terminal, line: str) -> None:
+    """Add a line to the history; what was pasted is not for the next run."""
+    if terminal.editor and line:
+        terminal.editor.add_history(line)
+        if "\n" not in line:
+            with suppress(AgentError, OSError):
+                append(HISTORY, f"{line}\n".encode(errors="replace"))
 
 
 def hear(terminal: Terminal) -> str:
     """What was typed since it was asked last; a command waits for the prompt."""
     with terminal.lock:
-        take_typed(terminal)
-        words = list(takewhile(lambda line: not is_command(line), terminal.heard))
-        del terminal.heard[: len(words)]
-    return "\n".join(words).strip()
+        words = [line for line in terminal.heard if not is_command(line)]
+        terminal.heard = [line for line in terminal.heard if is_command(line)]
+    return "\n".join(words)
 
 
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
@@ -2542,78 +2585,68 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     first, *more = what.rstrip().split("\n")
     for line in first, *more:
         show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
-    always = allowance(name, what)
+    always = f"bash {what}" if name == "bash" else name
     if agent.unasked or always in agent.allowed:
         return
     if not sys.stdin.isatty():
         raise ToolError("No terminal to ask the user on: only --yes would allow it.")
-    path = first if more and name != "bash" else ""
-    question, before = question_for(name, always, path), len(terminal.heard)
+    free = "this very command" if name == "bash" else f"any {name}"
+    on = f" on {first}" if more and name != "bash" else ""
+    question = f"Run {name}{on}? y: yes, a: always {free} until /clear, n or why not"
     while True:
-        answer = answer_to(terminal, question)
+        place, answer = answer_to(terminal, question)
         word = " ".join(re.findall(r"\w+", answer.lower()))
         if word in YES:
             return
-        if word in ("a", "always") and always:
+        if word in ("a", "always"):
             return agent.allowed.add(always)
         if word in ("n", "no"):
             refuse()
-        if word not in ("", "a", "always"):
-            terminal.heard.insert(before, answer)  # why not is the person's own word
+        if word and word.split()[0] not in LIKE_YES:
+            if not is_command(answer):  # why not is the person's own word
+                terminal.heard.insert(place, answer)
             refuse()
 
 
-def question_for(name: str, always: str, path: str) -> str:
-    """What the person is asked; the answer "always" would allow `always`."""
-    on = f" on {path}" if path else ""
-    for_these = f" for {always}" if always != name else ""
-    free = f"a: always{for_these} until /clear, " if always else ""
-    return f"Run {name}{on}? y: yes, {free}n or why not"
+def answer_to(terminal: Terminal, question: str) -> tuple[int, str]:
+    """The line that answers a question, and how many lines were heard before it.
 
-
-def allowance(name: str, what: str) -> str:
-    """What an "always" allows: a tool, or commands that begin so; "" for nothing."""
-    if name != "bash":
-        return name
-    return "" if re.search(COMPOUND, what) else f"{' '.join(what.split()[:2])} ..."
-
-
-def answer_to(terminal: Terminal, question: str) -> str:
-    """The line that is typed after a question; ToolError if the terminal is gone.
-
-    What was typed before is no answer: it is heard, or its line goes on afterwards.
+    It was begun after the question was shown. What was typed before is heard, and a
+    line that was begun before goes on as such. ToolError: there is nobody.
     """
     ring(terminal)
-    if not terminal.listening:
-        return line_after(terminal, question)
-    with terminal.lock:
-        take_typed(terminal)
-        before, terminal.heard = terminal.heard, []
-        begun, terminal.line = terminal.line, ""
-        show(terminal, "plain", question)  # from now on it is the answer
+    is_drawn = terminal.live and terminal.keyboard
+    with signals_held(signal.SIGINT), terminal.lock:
+        take_begun(terminal)
+        terminal.question, terminal.answer = question, None
+        if not is_drawn:
+            show(terminal, "plain", question)
     try:
-        while not terminal.heard:
-            if not terminal.listening:
-                refuse()
+        while terminal.answer is None:
+            with signals_held(signal.SIGINT), terminal.lock:
+                if not take_typed(terminal):
+                    refuse()
+                redraw(terminal)
             time.sleep(TICK)
-        answer = terminal.heard.pop(0).strip()
+        return terminal.answer
     finally:
-        with terminal.lock:
-            terminal.heard = before + terminal.heard
-            terminal.line = begun + terminal.line
-        terminal.worked = time.monotonic()
-    if terminal.live:
-        show(terminal, "plain", f"> {answer}")
-    return answer
+        terminal.question, terminal.worked = "", time.monotonic()
+        if is_drawn:
+            answer = f"\n> {terminal.answer[1]}" if terminal.answer else ""
+            show(terminal, "plain", question + answer)
 
 
-def line_after(terminal: Terminal, question: str) -> str:
-    """As `answer_to`, where nothing is taken in while the agent works, as with -p."""
-    termios.tcflush(0, termios.TCIFLUSH)
-    show(terminal, "plain", question)
-    if not (line := sys.stdin.readline()):
-        refuse()
-    return line.strip()
+def take_begun(terminal: Terminal) -> None:
+    """Take in what was typed so far, also a line whose end is still to come.
+
+    Where the kernel edits lines it gives that away only if it does so no more.
+    """
+    modes = termios.tcgetattr(0)
+    single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
+    termios.tcsetattr(0, termios.TCSANOW, single)
+    take_typed(terminal)
+    termios.tcsetattr(0, termios.TCSANOW, modes)
+    terminal.begun = bool(terminal.line or terminal.keys)
 
 
 def ring(terminal: Terminal) -> None:
@@ -2665,7 +2698,7 @@ def run_command(agent: Agent, line: str) -> None:
         case "/context", "":
             agent.emit("plain", context_table(agent))
         case "/last", number if re.fullmatch("[0-9]{0,9}", number):
-            agent.emit("long", result_from_end(agent, int(number or 1)))
+            agent.emit("plain", result_from_end(agent, int(number or 1)))
         case "/resume", "":
             list_conversations(agent)
         case "/resume", which:
@@ -2711,72 +2744,71 @@ def line_editor() -> Any:
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
-    readline.set_completer(complete)
     with suppress(OSError):
-        text = HISTORY.read_text(errors="replace").removesuffix("\n")
+        with open(HISTORY, errors="replace", opener=plain_file) as file:
+            text = file.read().removesuffix("\n")
         for line in text.split("\n")[-MAX_REMEMBERED:]:
             readline.add_history(line)
     return readline
 
 
-def complete(text: str, number: int, found: list[str] = []) -> str | None:  # noqa: B006
-    """A command, or else a path of the workspace, that begins with this text.
-
-    readline asks for number 0, 1 and so on; `found` is remembered between these.
-    """
-    if number == 0 and text.startswith("/"):
-        found[:] = [command for command in COMMANDS if command.startswith(text)]
-    elif number == 0:
-        paths = Path().glob(f"{text}*")
-        found[:] = [f"{path}/" if path.is_dir() else f"{path}" for path in paths]
-    return found[number] if number < len(found) else None
-
-
-def read_prompt(terminal: Terminal, editor: Any) -> str:
-    """What the person types; a line that was begun before stands there already."""
-    if editor is None:
+def read_prompt(terminal: Terminal) -> str:
+    """What the person types; what was begun or queued before stands there already."""
+    if not sys.stdin.isatty():
         return input().strip()
     ring(terminal)
     begun, terminal.line = terminal.line, ""
-    editor.set_startup_hook(partial(editor.insert_text, begun))
-    # the first tells terminals that a prompt begins here, so that they can jump to it
-    marks = ("\x1b]133;A\x07", BOLD, PLAIN) if terminal.colored else ("", "", "")
-    hidden = [f"\x01{mark}\x02" if mark else "" for mark in marks]
-    terminal.last, terminal.prompt = "", "\n{}{}> {}".format(*marks)
+    if not terminal.editor:
+        return begun + input(f"\n> {begun}")
+    terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
+    bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
+    # a signal that comes just as readline begins to wait is heard at the next tick
+    signal.setitimer(signal.ITIMER_REAL, 1, 1)
     try:
-        line = input("\n{}{}> {}".format(*hidden)).strip()
-    except SystemError as error:  # a signal, come up through readline
-        raise error.__cause__ or KeyboardInterrupt from error
+        line = input(f"\n{bold}> {plain}").strip()
     finally:
-        terminal.prompt, terminal.worked = "", time.monotonic()
-    if (lines := line.count("\n") + 1) > screen().lines:
-        show(terminal, "note", f"({lines:,} lines)")
-    if line and "\n" not in line:
-        with suppress(AgentError):
-            append(HISTORY, f"{line}\n".encode(errors="replace"))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        terminal.worked = time.monotonic()
+    remember(terminal, line)
     return line
 
 
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
-    editor = line_editor() if sys.stdin.isatty() else None
-    if editor:
+    if sys.stdin.isatty():
         threading.Thread(target=attend, args=(agent, terminal), daemon=True).start()
+        terminal.editor = line_editor() if sys.stdout.isatty() else None
+    done, said = True, ""
     while True:
         try:
-            if not line and terminal.heard:  # during the last answer, or before Ctrl-C
-                line = hear(terminal) or (terminal.heard or [""]).pop(0)
-                if line:
-                    agent.emit("heard", line)
+            if not done:
+                take_back(terminal)
+            give_back(terminal)
+            if said:
+                agent.emit("error", said)
+            done, said = True, ""
+            if not line and terminal.heard:  # during the last answer
+                line = hear(terminal) or terminal.heard.pop(0)
+                agent.emit("heard", line)
             while not line:
-                line = read_prompt(terminal, editor)
-            with listening(terminal):
-                work_on(agent, line)
+                line = read_prompt(terminal)
+            terminal.stopped = False
+            take_terminal(terminal)
+            done = work_on(agent, line)
         except KeyboardInterrupt:
-            agent.emit("error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
+            done, said = False, "\nstopped" if line else "\nCtrl-D or /quit leaves"
         except EOFError:
             return agent.emit("plain", "")
         line = ""
+
+
+def take_back(terminal: Terminal) -> None:
+    """Make what is queued the beginning of the line that is typed, to be changed."""
+    with signals_held(signal.SIGINT), terminal.lock:
+        if terminal.keyboard:
+            take_typed(terminal)
+        terminal.line = "\n".join(filter(None, [*terminal.heard, terminal.line]))
+        terminal.heard = []
 
 
 def attend(agent: Agent, terminal: Terminal) -> None:
@@ -2788,7 +2820,7 @@ def attend(agent: Agent, terminal: Terminal) -> None:
         load_sdk()
     while True:
         time.sleep(1)
-        if terminal.prompt:
+        if not terminal.working.is_set():
             keep_warm(agent)
 
 
@@ -2799,25 +2831,26 @@ def is_command(line: str) -> bool:
     return line in LEAVE or bool(is_meant)
 
 
-def work_on(agent: Agent, line: str) -> None:
-    """Do what one line asks for, and say what went wrong; EOFError: leave."""
+def work_on(agent: Agent, line: str) -> bool:
+    """Do what one line asks for; False: it said what went wrong. EOFError: leave."""
     try:
         if is_command(line):
             run_command(agent, line)
         else:
             take_turn(agent, line)
             agent.emit("note", status_line(agent))
+        return True
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
         if in_progress(agent.messages):
             agent.emit("note", 'Nothing is lost: "go on" goes on with it.')
+        return False
 
 
 # ---- main ----
 
 PACKAGES = ("anthropic", "dotenv")  # as Python names them
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
-END_AGAIN = 2  # seconds until a signal that was to end it is raised once more
 
 
 def load_settings() -> None:
@@ -2861,6 +2894,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     )
     agent.approve = partial(ask_person, terminal, agent)
     agent.hear = partial(hear, terminal)
+    agent.stopped = lambda: terminal.stopped
     if not options.p:
         agent.emit("note", first_screen(agent))
     if options.resume is not None:
@@ -2868,11 +2902,14 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     prompt = options.prompt
     if not options.p:
         return repl(agent, terminal, prompt)
-    if not prompt or not sys.stdin.isatty():
+    take_terminal(terminal)
+    if not sys.stdin.isatty():
         agent.emit("wait", "waiting for the end of what is piped in")
         piped = sys.stdin.buffer.read().decode(errors="replace")
         prompt = f"{piped}\n\n{prompt}".strip()
-    print(visible(take_turn(agent, prompt)), flush=True)
+    answer = take_turn(agent, prompt)
+    give_back(terminal)
+    print(visible(answer), flush=True)
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -2895,47 +2932,42 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def handle_signals() -> None:
+def handle_signals(terminal: Terminal) -> None:
     """Let Ctrl-C stop what is done, two at once as one; SIGTERM and a hangup end it."""
     last = float("-inf")  # seconds, when Ctrl-C last stopped something
-    ended = False
 
     def stop(number: int, _: Any) -> None:
-        nonlocal last, ended
-        if ended and number != signal.SIGALRM:
-            return  # a closed terminal sends several
+        nonlocal last
         if number != signal.SIGINT:
-            ended = True
-            signal.signal(signal.SIGALRM, stop)  # input() can lose an exception
-            signal.setitimer(signal.ITIMER_REAL, END_AGAIN)
-            raise Terminated
+            last = float("inf")  # no Ctrl-C counts any more
+            end_at_once(terminal, 128 + number)
         if time.monotonic() - last > SAME_CTRL_C:
-            last = time.monotonic()
+            last, terminal.stopped = time.monotonic(), True
             raise KeyboardInterrupt
+
+    def go_on(*_: Any) -> None:
+        if terminal.editor and not terminal.working.is_set():
+            terminal.line = terminal.editor.get_line_buffer()
+            raise KeyboardInterrupt  # for readline would not draw it again
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, stop)
+    signal.signal(signal.SIGCONT, go_on)  # after Ctrl-Z at the prompt
+    signal.signal(signal.SIGALRM, lambda *_: None)  # the tick of `read_prompt`
 
 
-def handle_suspension(terminal: Terminal) -> None:
-    """Let Ctrl-Z give the terminal back as it was found, and fg take it again."""
-    usual = termios.tcgetattr(0)
-
-    def suspend(*_: Any) -> None:
-        ours = termios.tcgetattr(0)
-        termios.tcsetattr(0, termios.TCSANOW, usual)
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTSTP)  # here it stands still
-        signal.signal(signal.SIGTSTP, suspend)
-        termios.tcsetattr(0, termios.TCSANOW, ours)
-        if terminal.prompt:
-            import readline
-
-            line = terminal.prompt + readline.get_line_buffer()
-            print(line, end="", file=terminal.out, flush=True)
-
-    signal.signal(signal.SIGTSTP, suspend)
+def end_at_once(terminal: Terminal, status: int) -> NoReturn:
+    """End the program within a signal's handler, where it must wait for nothing."""
+    try:
+        for leader in [*SESSIONS]:
+            kill_groups(leader)
+        if terminal.usual and in_front(terminal.out.fileno()):
+            termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
+            if select.select([], [terminal.out], [], 0)[1]:
+                os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
+    finally:
+        os._exit(status)
 
 
 def play_demo(scene: int, terminal: Terminal) -> int:
@@ -2951,13 +2983,22 @@ def play_demo(scene: int, terminal: Terminal) -> int:
 
 def open_terminal(once: bool) -> Terminal:
     """The terminal with its thread; `once`: it shows events alone, on stderr."""
-    out = sys.stderr if once else sys.stdout
-    live = out.isatty() and os.environ.get("TERM") != "dumb"
-    terminal = Terminal(out, not once, live and not os.environ.get("NO_COLOR"), live)
-    terminal.keyboard = sys.stdin.isatty() and not once
+    out, colored = sys.stderr if once else sys.stdout, not os.environ.get("NO_COLOR")
+    live = out.isatty() and os.environ.get("TERM") != "dumb" and in_front(out.fileno())
+    terminal = Terminal(out, not once, live and colored, live)
+    if sys.stdout.isatty() or not once:  # and it is not that of `agent.py -p | less`
+        terminal.keyboard = sys.stdin.isatty() and in_front(0)
+        terminal.usual = termios.tcgetattr(out) if live else []
     if live or terminal.keyboard:
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     return terminal
+
+
+def in_front(number: int) -> bool:
+    """Whether the terminal of this file is ours; in the background it is the shell's."""
+    with suppress(OSError):  # it has no jobs
+        return os.tcgetpgrp(number) == os.getpgrp()
+    return True
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -2967,9 +3008,7 @@ def main(argv: list[str] | None = None) -> int:
     for stream in streams:
         stream.reconfigure(errors="replace")  # any text can be typed and shown
     terminal = open_terminal(options.p)
-    handle_signals()
-    if terminal.keyboard:
-        handle_suspension(terminal)
+    handle_signals(terminal)
     try:
         if options.demo is not None:
             return play_demo(options.demo, terminal)
@@ -2983,15 +3022,14 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except Terminated:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        return 143
+    finally:
+        give_back(terminal)
     return 0
 
 
 def hide_interrupt(unraisable: Any) -> None:
     """Show an error that Python cannot raise, unless a signal left it half made."""
-    interrupts = (KeyboardInterrupt, Terminated, GeneratorExit, RuntimeError, OSError)
+    interrupts = (KeyboardInterrupt, GeneratorExit, RuntimeError, OSError)
     if not issubclass(unraisable.exc_type, interrupts):
         sys.__unraisablehook__(unraisable)
 

@@ -9,6 +9,7 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import stub
@@ -463,7 +464,7 @@ def test_a_window_of_4000_tokens_is_the_smallest(monkeypatch, window):
 def test_a_signal_that_is_ignored_stays_so_as_under_nohup(name):
     number = getattr(signal, name)
     before = signal.signal(number, signal.SIG_IGN)
-    program.handle_signals()
+    program.handle_signals(Mock())
     assert signal.signal(number, before) == signal.SIG_IGN
 
 
