@@ -90,7 +90,7 @@ class Limits:
     context_window: int = CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT
     threshold: int = 0  # T; 0: `auto_compact_threshold` of these two
-    clear_above: int | None = None  # while the cache is warm; None: 0.7 T
+    clear_above: Any = None  # while the cache is warm; None: 0.7 T
     keep_recent: int = KEEP_RECENT  # results
     keep_tokens: int = KEEP_TOKENS
     min_savings: int = MIN_SAVINGS
@@ -98,18 +98,14 @@ class Limits:
     keep_warm: int = KEEP_WARM  # times in a pause
 
     def __post_init__(self) -> None:
-        """Lower what a small window could not hold."""
+        """Fill in what follows, and lower what a small window could not hold."""
         if not self.threshold:
             window, output = self.context_window, self.max_output
             self.threshold = auto_compact_threshold(window, output)
+        if self.clear_above is None:
+            self.clear_above = round(self.threshold * CLEAR_WARM)
         self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
         self.min_savings = min(self.min_savings, self.threshold // 8)
-
-    @property
-    def clear_warm(self) -> int:
-        """Tokens over which old results are cleared while the cache is warm."""
-        usual = round(self.threshold * CLEAR_WARM)
-        return usual if self.clear_above is None else self.clear_above
 
     @property
     def max_results(self) -> int:
@@ -259,7 +255,7 @@ def layer_1(agent: Agent) -> None:
 
     messages = snip_compact(agent.messages, limits.max_messages, agent.transcript)
     compacted = min(agent.compacted, len(messages))
-    record_history(agent, "snip_compact", "middle cut out", messages, compacted)
+    replace_history(agent, "snip_compact", "middle cut out", messages, compacted)
 
     above, savings, why = clearing_limit(agent)
     if context_tokens(agent) > above:
@@ -280,10 +276,10 @@ def clearing_limit(agent: Agent) -> tuple[float, int, str]:
     if first_unseen(agent.messages) <= agent.compacted:
         return math.inf, 0, ""  # a compaction has just restored what is not seen yet
     is_cold = time.time() - agent.last_request > CACHE_SECONDS
-    if is_cold and limits.clear_warm <= limits.context_window:  # more means never
-        early = min(limits.clear_warm, int(limits.threshold * CLEAR_COLD))
+    if is_cold and limits.clear_above <= limits.context_window:  # more means never
+        early = min(limits.clear_above, int(limits.threshold * CLEAR_COLD))
         return early, 0, ", free: the cache was cold"
-    return limits.clear_warm, limits.min_savings, ""
+    return limits.clear_above, limits.min_savings, ""
 
 
 def tool_result_budget(
@@ -501,7 +497,7 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
         return compact_without_model(agent, name)
     agent.failures = 0
     new = rebuild(agent, summary, keep)
-    record_history(agent, name, "summarised", new, compacted=len(new))
+    replace_history(agent, name, "summarised", new, compacted=len(new))
     agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
 
 
@@ -510,7 +506,7 @@ def compact_without_model(agent: Agent, name: str) -> None:
     agent.focus = None
     new = rebuild(agent, NO_SUMMARY, KEEP_TAIL)
     if estimate_tokens(new) < estimate_tokens(agent.messages):
-        record_history(agent, name, "no summary", new, compacted=len(new))
+        replace_history(agent, name, "no summary", new, compacted=len(new))
     agent.compacted = len(agent.messages)
 
 
@@ -849,13 +845,6 @@ def context_tokens(agent: Agent) -> int:
     return start + estimate_tokens(agent.messages[agent.known :])
 
 
-def tokens_after(agent: Agent, messages: list[Message]) -> int:
-    """Tokens that it would send with these messages, in proportion to its count now."""
-    fixed = fixed_tokens(agent)
-    before = fixed + estimate_tokens(agent.messages)
-    return context_tokens(agent) * (fixed + estimate_tokens(messages)) // before
-
-
 # ---- the transcript: every message on disk before a layer can touch it ----
 
 RESULTS_DIR = Path(".task_outputs/tool-results")
@@ -880,7 +869,9 @@ def commit(agent: Agent, entry: Message) -> None:
     """
     line, path, held = to_bytes(entry) + b"\n", agent.transcript, agent.log_bytes
     if not path or not path.is_file() or path.stat().st_size != held:
-        path, held = new_transcript(agent), 0
+        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
+        whose = "task" if agent.is_subagent else "transcript"
+        path, held = TRANSCRIPT_DIR / f"{whose}_{stamp}.jsonl", 0
         if agent.messages:
             so_far = {"compacted": agent.compacted, "messages": agent.messages}
             line = to_bytes({"event": "continued", **so_far}) + b"\n" + line
@@ -889,13 +880,6 @@ def commit(agent: Agent, entry: Message) -> None:
     agent.transcript = path
     agent.messages = written.get("messages", [*agent.messages, written])
     agent.log_bytes = held + len(line)  # the last: if Ctrl-C came, a new file begins
-
-
-def new_transcript(agent: Agent) -> Path:
-    """The name of a file that is not there yet."""
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
-    whose = "task" if agent.is_subagent else "transcript"
-    return TRANSCRIPT_DIR / f"{whose}_{stamp}.jsonl"
 
 
 def append(path: Path, data: bytes) -> None:
@@ -916,37 +900,30 @@ def plain_file(path: str, flags: int) -> int:
 
 
 def replace_history(
-    agent: Agent, name: str, what: str, messages: list[Message]
+    agent: Agent,
+    name: str,
+    what: str,
+    messages: list[Message],
+    compacted: int | None = None,
 ) -> None:
-    """Let the conversation be what a layer made of it, if it is another.
+    """Let the conversation be what a layer made of it, if it is another; count it anew.
 
-    The transcript does not have it: what layer 1 clears happens again by itself.
+    A compaction says how many messages it left, and is written down. What layer 1
+    clears is not, since it happens again by itself.
     """
-    if messages is not agent.messages:
-        before, after = context_tokens(agent), tokens_after(agent, messages)
+    if messages is agent.messages:
+        return
+    before, fixed = context_tokens(agent), fixed_tokens(agent)
+    ours = fixed + estimate_tokens(agent.messages)
+    after = before * (fixed + estimate_tokens(messages)) // ours  # the next reply tells
+    if compacted is None:
         agent.messages = messages
-        count_anew(agent, f"[{name}] {what}", before, after)
-
-
-def record_history(
-    agent: Agent, name: str, what: str, messages: list[Message], compacted: int
-) -> None:
-    """As `replace_history`, and write an event, from which it can be read back.
-
-    `compacted` is how many of the messages a compaction left.
-    """
-    if messages is not agent.messages:
-        before, after = context_tokens(agent), tokens_after(agent, messages)
+    else:
         counts = {"before": before, "after": after, "compacted": compacted}
         commit(agent, {"event": name, **counts, "messages": messages})
         agent.compacted = compacted
-        count_anew(agent, f"[{name}] {what}", before, after)
-
-
-def count_anew(agent: Agent, what: str, before: int, after: int) -> None:
-    """Take the tokens after a change for true until the next reply, and show them."""
-    agent.counted, agent.known = after, len(agent.messages)
-    agent.emit("layer", f"{what}: {before:,} -> {after:,} tokens")
+    agent.counted, agent.known = after, len(messages)
+    agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
 
 def load(path: Path) -> Conversation:
@@ -1431,7 +1408,7 @@ def drop_refused(agent: Agent) -> None:
     summary = messages[new[-1] + 1 : agent.compacted]  # if one was just made
     kept = [*messages[:start], *summary]
     compacted = min(agent.compacted, len(kept))
-    record_history(agent, "refusal", "what drew it is taken back", kept, compacted)
+    replace_history(agent, "refusal", "what drew it is taken back", kept, compacted)
 
 
 def nudge(agent: Agent, calls: list[Message], misses: int) -> None:
