@@ -7,6 +7,7 @@ import sys
 import mine
 import pytest
 import steps
+import stub
 from builders import typed
 from readme import ROOT
 from stub import reply
@@ -185,6 +186,17 @@ def test_a_summary_is_known_by_its_place(how):
     assert len(client.queue) == asks
 
 
+def test_a_request_for_a_summary_that_is_refused_takes_nothing_from_the_work():
+    client = mine.Model(reply("0"), reply("1"), typed=["Go."])
+    fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
+    client.type_next()
+    client.answer({**fixed, "messages": [typed("Go.")]})
+    with pytest.raises(stub.TooLong):
+        client.answer({**fixed, "messages": [typed("x" * 800_000)]})
+    said = client.answer({**fixed, "messages": [typed("Shorter.")]})
+    assert said["content"][0]["text"] == "It went well." and len(client.queue) == 1
+
+
 def test_after_a_summary_the_work_goes_on_whatever_words_it_ends_with():
     client = mine.Model(*[reply(f"{n}") for n in range(3)], typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
@@ -202,6 +214,7 @@ SEND = "reply = client.messages.create(model='m', max_tokens=9, messages=message
 LOOP = f"{ASKS}messages = [dict(role='user', content=prompt)]\n{SEND}"
 TOOL = "dict(name='read_file', input_schema=dict(properties=dict(path={})))"
 NO_AGENT = {
+    f"{ASKS}{SEND.replace('=messages', '=[7]')}, tools=[{TOOL}])": "ended by TypeError",
     "if:": "It is no Python in line 1: ",
     "x = '\0'": "It is no Python",
     "def agent_loop(client, messages):\n    pass": "it asks for no prompt by `input()`",
@@ -250,6 +263,13 @@ def test_an_agent_that_stops_early_is_told_why(source, tmp_path):
     words = " ".join(shown.split())
     assert is_agent and "files 0 of 24" in words
     assert f"stopped {STOPPED[source]}" in words
+
+
+def test_who_asks_again_after_the_end_of_a_turn_is_told_so(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{LOOP})\n{SEND})")
+    told = mine.stopped(*mine.life(path, reply("Done.")))
+    assert told == mine.WORKS
 
 
 def test_who_swallows_the_end_of_input_is_told_so(tmp_path):

@@ -81,31 +81,34 @@ class Model(naive.Model):
         return answer
 
     def take(self, request):
+        with suppress(LookupError, TypeError, AttributeError):  # which is refused below
+            self.prepare(request)
+        try:
+            return stub.StubClient.take(self, request)
+        except stub.EmptyQueue as error:
+            raise Lacks(WORKS) from error
+        except Exception:
+            if self.summed:
+                self.queue.popleft()
+            self.summed = False
+            raise
+
+    def prepare(self, request):
+        """Let what comes next be a summary, or a reply that fits the request."""
         self.summed = not self.summed and self.wants_summary(request)
         if self.summed:
             self.asked.append(request)
             self.queue.appendleft(reply("It went well."))
         else:
             self.fit_next(request.get("tools") or [])
-        waiting = len(self.queue)
-        try:
-            return stub.StubClient.take(self, request)
-        except stub.EmptyQueue as error:
-            raise Lacks(WORKS) from error
-        finally:
-            if self.summed and len(self.queue) == waiting:
-                self.queue.popleft()  # it was refused
 
     def wants_summary(self, request):
         """Whether the agent asks for something that is not the person's work."""
         if not self.requests:
             return False
-        messages = request["messages"]
-        last = stub.blocks(messages[-1]["content"]) if messages else []
-        texts = [block.get("text", "") for block in last if block["type"] == "text"]
-        typed = any(
-            text.strip() == said.strip() for text in texts for said in self.said
-        )
+        last = stub.blocks(request["messages"][-1]["content"])
+        texts = {block["text"].strip() for block in last if block["type"] == "text"}
+        typed = not texts.isdisjoint(said.strip() for said in self.said)
         results = any(block["type"] == "tool_result" for block in last)
         without = self.requests[0].get("tools") and not request.get("tools")
         return bool(without) or not (typed or results)
@@ -234,9 +237,9 @@ def problem(client, ended):
 
 
 def stopped(client, ended, said):
-    """Why the model could not say its last word, "" if it could."""
+    """Why a program did not come to its end, "" if it did."""
     if not client.queue:
-        return ""
+        return ended
     last = f' It printed last: "{said[:200]}"' if said else ""
     early = f"The turn ended before the work was done.{last}"
     return problem(client, ended) or early
@@ -256,7 +259,7 @@ def lacks(path):
 
 def asks_nothing(client, ended):
     """Why no request was made, in a sentence; "" if there was one."""
-    if client.bodies:
+    if client.requests:
         return ""
     if ended:
         early = f"It made no request, because it ended by {ended}"

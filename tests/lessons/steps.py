@@ -83,9 +83,9 @@ def small(path):
         return facts
     if refused := problem(client, ""):
         facts["refused"] = refused
-    facts["compact"] = f"after it a request has {sizes[-1]:,} tokens"
-    if not any(tool["name"] == "compact" for tool in client.requests[-1]["tools"]):
-        facts["compact"] = f"there is none; the last request has {sizes[-1]:,} tokens"
+    offered = [tool["name"] for tool in client.requests[0]["tools"]]
+    after = "after it a" if "compact" in offered else "there is none; the last"
+    facts["compact"] = f"{after} request has {sizes[-1]:,} tokens"
     return facts | mishaps(path)
 
 
@@ -93,25 +93,24 @@ def mishaps(path):
     """What becomes of the next prompt after one that went wrong: {what: in words}."""
     done, typed = reply("Done."), ["Go.", "Go on."]
     Path("large.txt").write_text("x" * 800_000)
-    command = naive.use("bash", command="touch half")
+    command, read = naive.use("bash", command="touch half"), reads(["large.txt"])
     stop = naive.use("bash", command="kill -INT $PPID; sleep 1")  # if nothing is asked
     lives = {
         "empty": life(path, reply(thinking="Hm."), done, typed=typed),
         "Ctrl-C": life(path, stop, done, typed=typed, answer="Ctrl-C"),
-        "cut off": life(path, {**command, "stop_reason": "max_tokens"}, *[done] * 2),
-        "large": life(
-            path, naive.use("read_file", "large.txt"), *[done] * 2, typed=typed
-        ),
+        "cut off": life(path, {**command, "stop_reason": "max_tokens"}, done, done),
+        "large": life(path, *read, done, done, typed=typed),
         "blank": life(path, done, done, typed=[" ", "Go."]),
     }
     said = {name: problem(client, ended) for name, (client, ended, _) in lives.items()}
-    refused = said["blank"] and f"refused: {said['blank']}"
+    empty, stopped = said["empty"].partition(" except"), said["Ctrl-C"].partition(". ")
+    blank = said["blank"] and f"refused: {said['blank']}"
     return {
-        "empty": f"reply; the next request: {said['empty'].partition(' except')[0] or 'taken'}",
-        "Ctrl-C": f"in a tool; the next request: {said['Ctrl-C'].partition('. ')[0] or 'taken'}",
+        "empty": f"reply; the next request: {empty[0] or 'taken'}",
+        "Ctrl-C": f"in a tool; the next request: {stopped[0] or 'taken'}",
         "cut off": f"in a call; it was run: {Path('half').exists()}",
         "large": f"file; the next request: {said['large'] or 'taken'}",
-        "blank": f"prompt; it is {refused or 'not sent'}",
+        "blank": f"prompt; it is {blank or 'not sent'}",
     }
 
 

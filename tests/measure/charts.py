@@ -28,6 +28,7 @@ GROUPS = {
     BLUE: "this program",
     ORANGE: "tutorial",
     GREEN: "other agent",
+    PURPLE: "API's service",
     TEXT: "to compare",
 }
 WALL = 200_000  # tokens: the window
@@ -80,8 +81,11 @@ class Box(NamedTuple):
         return across and self.top < other.bottom and other.top < self.bottom
 
 
-def two_bars(costs: list[Cost]) -> str:
-    """Two bars a policy, in the order given: its cost, and what it does not keep."""
+def two_bars(costs: list[Cost], uncached: dict[str, float]) -> str:
+    """Two bars a policy, in the order given: its cost, and what it does not keep.
+
+    `uncached`: what some of them cost without a prompt cache.
+    """
     dearest = max(row.cost for row in costs)
     most = max(1 - row.kept for row in costs) or 1
     body = [text(298, 18, "cost (doing nothing = 1)")]
@@ -99,8 +103,11 @@ def two_bars(costs: list[Cost]) -> str:
     y = 46 + 24 * len(costs)
     told.append("nothing is priced as if the window had no end")
     body.append(text(8, y, told[-1]))
+    full = ", ".join(f"{name} {cost:.1f}" for name, cost in uncached.items())
+    told.append(f"all have a prompt cache; without one: {full}")
+    body.append(text(8, y + 20, told[-1]))
     title = "What each policy costs, and what it loses"
-    return picture(title, body, told, y + 12)
+    return picture(title, body, told, y + 32)
 
 
 def cost_and_sight(

@@ -43,6 +43,10 @@ import agent as program
 SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "KEEP_WARM"}
 NO_MATTER = 0.005  # differences of R below this mean nothing
+THE_REST = f"""\
+The rest: other agents, by their sources as of {READ_IN}, and clear_tool_uses, a
+service of the API with its default numbers. Its page advises clear_at_least where a
+cache is used."""
 CAVEATS = """\
 What this does not show: to have a line in sight is not to succeed; an agent that had
 forgotten would have acted otherwise. Recorded agents re-read what their own compactions
@@ -300,9 +304,7 @@ def legend(sessions: list[Session], read: float, peers: bool) -> str:
     """What the columns and the rows of a table mean, its prices and its clock."""
     write, usual = CACHE_WRITE, CACHE_READ
     whose = "the default model's; --read sets another" if read == usual else "by --read"
-    rest = (
-        f"\nThe rest: other agents, by their sources as of {READ_IN}." if peers else ""
-    )
+    rest = f"\n{THE_REST}" if peers else ""
     return f"""\
 cost       of all requests and replies, in parts of the cost of "nothing". Prices: of an
            input token 1, {write:g} if it is written to the prompt cache, {read:g} if

@@ -378,7 +378,7 @@ def requests(sent, first):
             told.append(f"cleared before it: {cleared:,} tokens")
     told.append(paid_back(sent))
     y = 48 + 46 * len(sent)
-    body.append(text(90, y - 2, told[-1]))
+    body.append(text(8, y - 2, told[-1]))
     y += 18
     body += [*was_read(90, y, 18), box(320, y, 18, 20, ORANGE, 1)]
     body.append(text(114, y + 15, f"read from the cache ({stub.CACHE_READ})"))
@@ -397,9 +397,9 @@ def paid_back(sent):
     freed = sent[2][2]
     new = sizes[2] + freed - sizes[1]
     kept = sent[2][1] - new
-    wait = (stub.CACHE_WRITE - stub.CACHE_READ) * kept / (stub.CACHE_READ * freed)
-    done = f"paid back after {wait:.1f} requests"
-    return f"{kept:,} written anew for {freed:,} cleared: {done}"
+    price = (stub.CACHE_WRITE - stub.CACHE_READ) / stub.CACHE_READ
+    wait = f"{price:.3g} K / F = {price * kept / freed:.1f} requests"
+    return f"K = {kept:,} written anew, F = {freed:,} cleared: paid back after {wait}"
 
 
 def was_read(x, y, wide):
@@ -461,6 +461,8 @@ def color(name):
     """Ours, the tutorials', the other agents' and what is no policy, told apart."""
     if name.startswith("ours"):
         return BLUE
+    if name == "clear_tool_uses":
+        return PURPLE
     tutorial = name in TUTORIALS and name != "nothing"
     return ORANGE if tutorial else GREEN if name in PEERS else TEXT
 
@@ -477,8 +479,13 @@ def of_figures(figures):
         "tokens": tokens_by_kind(figures),
         "first": charts.cost_and_sight(courses, session["before"], of),
         "session": charts.three_ways(courses, of),
-        "policies": charts.two_bars(prices),
+        "policies": charts.two_bars(prices, without_a_cache(figures["uncached"])),
     }
+
+
+def without_a_cache(uncached):
+    """What ours and the pages' rules cost so."""
+    return {name: cost for name, cost in uncached.items() if " " not in name}
 
 
 def of_runs():
