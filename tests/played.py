@@ -19,7 +19,14 @@ from builders import LONG_TESTS
 from readme import ROOT
 from readme import printed as started
 
-LESSONS = ("demo", "faults", "naive", "small", "steps")  # which import the program
+LESSONS = (
+    "demo",
+    "faults",
+    "mine",
+    "naive",
+    "small",
+    "steps",
+)  # which import the program
 
 
 @cache
