@@ -1535,11 +1535,12 @@ def tool(handler: Callable[..., Any] | None = None, **known: Any) -> Any:
 def inputs_of(handler: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters after the agent; TypeError if it can never be called with them."""
     name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
-    first, *inputs = [*signature.parameters.values()] or [None]
+    parameters = [*signature.parameters.values()]
+    inputs = parameters[1:]
     by_name = [p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in inputs]
     is_async = inspect.iscoroutinefunction(handler)
     yields = inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
-    if not first or not all(by_name) or is_async or yields:
+    if not parameters or not all(by_name) or is_async or yields:
         raise TypeError(
             f"The tool {name} can never be called: write it as `def {name}(agent, "
             "path: str) -> str`, no async, no yield, and no * or / before an input"
