@@ -303,10 +303,11 @@ def test_an_answer_that_shows_nothing_to_keep_ends_it_for_this_run(
     paused, clock, usage
 ):
     agent = paused(280, reply("Yes."), keep_warm=9)
-    before = agent.bill.copy()
+    before, used = agent.bill.copy(), agent.last_request
     with mock.patch.object(agent.client, "usage", return_value=usage):
         assert again_and_again(agent, clock) == 1
     assert (agent.bill - before)["kept_warm"] == 1
+    assert (agent.last_request > used) == ("cache_read_input_tokens" in usage)
     take_turn(agent, "And?")
     assert agent.has_cache and again_and_again(agent, clock) == 0
 
@@ -315,6 +316,7 @@ def test_who_goes_on_meanwhile_is_not_taken_for_one_who_thinks(paused, clock):
     agent = paused(280, reply("Yes."))
 
     def slow(**request):
+        clock.now += 5
         take_turn(agent, "And?")
         clock.now += 9
         return SimpleNamespace(usage=SimpleNamespace(cache_read_input_tokens=5_000))
