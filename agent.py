@@ -1361,9 +1361,7 @@ def answered_last(agent: Agent) -> list[Message]:
 def warm_note(agent: Agent) -> None:
     """Say before a turn what `keep_warm` read in the pause, each time."""
     if read := " + ".join(f"{tokens:,}" for tokens in agent.refreshes if tokens):
-        agent.emit(
-            "note", f"[keep_warm] the cache lives: {read} tokens of it were read"
-        )
+        agent.emit("note", f"[keep_warm] {read} tokens read, so the cache lived on")
     agent.refreshes = []
 
 

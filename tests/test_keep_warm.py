@@ -222,7 +222,7 @@ def test_what_it_read_is_in_the_bill_and_told_once_before_the_next_turn(
     each = " + ".join([f"{spent['read'] // max(1, times):,}"] * times)
     take_turn(agent, "And?")
     take_turn(agent, "And now?")
-    told = f"[keep_warm] the cache lives: {each} tokens of it were read"
+    told = f"[keep_warm] {each} tokens read, so the cache lived on"
     assert shown(agent, "note") == [told] * (times > 0)
     assert agent.events[len(events)][0] == ("note" if times else "text")
 
