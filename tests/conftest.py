@@ -1,9 +1,14 @@
 """Fixtures for all tests: an empty folder, no key, no real pauses, an agent to drive."""
 
+import gc
 import os
+import re
+import shutil
 import signal
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -11,15 +16,16 @@ from stub import StubClient
 
 import agent as program
 
-SETTINGS = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"}
-SETTINGS |= {"MODEL_ID", "CONTEXT_WINDOW", "THRESHOLD", "KEEP_RECENT", "KEEP_TOKENS"}
-SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "NO_COLOR", "COLUMNS"}
-SETTINGS |= {"MAX_OUTPUT", "KEEP_WARM"}
+EXAMPLE = Path(program.__file__).with_name(".env.example").read_text("utf-8")
+LIMITS = {*vars(program.Limits())}  # names of its fields
+# whatever can be set, and what readline and the screen go by
+SETTINGS = {*re.findall(r"(?m)^#?([A-Z_]+)=", EXAMPLE), *map(str.upper, LIMITS)}
+SETTINGS |= {"COLUMNS", "LINES"}
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
-LIMITS = {*vars(program.Limits())}  # names of its fields
-
 SLOW = {f"test_{name}.py" for name in ("crash", "long_life", "terminal", "wire")}
+
+gc.disable()  # until all tests are loaded: it would go through them again and again
 
 # Under nohup, or in the background, they may be ignored, by all children as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -34,7 +40,7 @@ def pytest_cmdline_main(config):
     one = any(getattr(options, name, None) for name in chosen)
     one = one or "PYTEST_XDIST_WORKER" in os.environ
     if getattr(options, "numprocesses", 0) is None and not one:
-        options.numprocesses = min(8, 1 + (os.cpu_count() or 1))  # some only wait
+        options.numprocesses = min(8, os.cpu_count() or 1)
         options.dist = "loadfile"  # which sets up what its tests share only once
         options.loadscopereorder = False
 
@@ -42,6 +48,11 @@ def pytest_cmdline_main(config):
 def pytest_collection_modifyitems(items):
     """The files that take longest come first, so that no process ends much later."""
     items.sort(key=lambda item: item.path.name not in SLOW)
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what is loaded by now stays
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +117,7 @@ def make():
         fields.setdefault("limits", program.Limits(**own))
         agent = program.Agent(**fields)
         if not agent.system:
-            program.begin(agent)
+            program.make_ready(agent)
         agent.messages, agent.events = messages, events
         return agent
 
@@ -197,3 +208,80 @@ def run(api, capsys, monkeypatch, tmp_path):
             return program.main([*argv]), *capsys.readouterr()
 
     return go
+
+
+# --- The program in a process of its own, on a pseudo-terminal ---
+
+
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory):
+    """A fresh install of the program, a workspace, and an API, for all tests."""
+    from wire import serve  # which loads the SDK
+
+    root, stub = tmp_path_factory.mktemp("desk"), StubClient()
+    shutil.copy(program.__file__, root / "agent.py")
+    (folder := root / "workspace").mkdir()
+    with serve(stub) as url:
+        usual = {"PATH": os.environ["PATH"], "TERM": "xterm", "NO_PROXY": "*"}
+        own = {"ANTHROPIC_API_KEY": "test-key-0123456789", "ANTHROPIC_BASE_URL": url}
+        desk = SimpleNamespace(stub=stub, folder=folder, settings=usual | own)
+        desk.argv, desk.idle = [sys.executable, str(root / "agent.py")], None
+        yield desk
+        if desk.idle:
+            desk.idle.close()
+
+
+@pytest.fixture
+def person(desk):
+    """Somebody before an empty prompt, in a new conversation and an empty folder.
+
+    All use the same program. The API must have been asked for all of its replies, and
+    have refused nothing.
+    """
+    from pseudo import PROMPT, Person
+
+    person, desk.idle = desk.idle, None
+    if person is None:
+        person = Person(desk)
+        person.see(PROMPT)
+    person.raw, person.seen = b"\r\n", 0  # of the test before
+    person.say("/clear")
+    yield person
+    for path in desk.folder.glob("[!.]*"):
+        path.rmdir() if path.is_dir() else path.unlink()
+    desk.idle = person if person.screen.endswith(PROMPT) else person.close()
+    refused, left = [*desk.stub.refused], [*desk.stub.queue]
+    for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
+        kept.clear()
+    assert (refused, left) == ([], [])
+
+
+@pytest.fixture
+def fresh(desk):
+    """fresh(*replies, constants, argv, folder, **of Person): in a program of their own.
+
+    `constants` stand in the place of those of the program.
+    """
+    from pseudo import PROMPT, Person
+
+    people = []
+
+    def start(*replies, constants=None, argv=desk.argv, folder=desk.folder, **given):
+        desk.stub.enqueue(*replies)
+        if constants:
+            where = str(Path(desk.argv[1]).parent)
+            code = f"import sys\nsys.path.insert(0, {where!r})\nimport agent\n"
+            code += f"vars(agent).update({constants!r})\nsys.exit(agent.main())"
+            argv = [sys.executable, "-c", code]
+        own = {"argv": argv, "folder": folder}
+        people.append(Person(SimpleNamespace(**vars(desk) | own), **given))
+        people[-1].see("\n> " if given.keys() & {"NO_COLOR", "TERM"} else PROMPT)
+        return people[-1]
+
+    yield start
+    for person in people:
+        person.close()
+    refused, left = [*desk.stub.refused], [*desk.stub.queue]
+    for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
+        kept.clear()
+    assert (refused, left) == ([], [])

@@ -73,11 +73,18 @@ TOUCHING = {
 }
 
 
-@pytest.mark.parametrize("name, given", TOUCHING.items())
-@pytest.mark.parametrize("path", OUTSIDE.values(), ids=OUTSIDE)
-def test_no_tool_gets_outside_of_the_workspace(error_of, outside, path, name, given):
+def every_path_by_one_tool_and_one_by_all(paths):
+    """(tool, path): all tools ask one function whether they may have a path."""
+    first, *others = paths
+    return [*((name, first) for name in TOUCHING), *(("read_file", p) for p in others)]
+
+
+@pytest.mark.parametrize(
+    "name, path", every_path_by_one_tool_and_one_by_all(OUTSIDE.values())
+)
+def test_no_tool_gets_outside_of_the_workspace(error_of, outside, name, path):
     before = sorted(outside.rglob("*"))
-    content = error_of(name, path=path.format(outside=outside), **given)
+    content = error_of(name, path=path.format(outside=outside), **TOUCHING[name])
     assert "hidden" not in content
     assert (outside / "secret.txt").read_text() == "hidden\n"
     assert sorted(outside.rglob("*")) == before
@@ -105,10 +112,15 @@ def test_glob_names_nothing_that_is_outside(answer, outside, pattern):
     assert "secret" not in content and "workspace-2" not in content
 
 
-@pytest.mark.parametrize("pattern", ["**/**/**/x", "**/*/" * 12 + "x"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["**/**/**/x", "**/*/" * 12 + "x", "{a,b}" * 4, f"{{{'a,' * 31}a}}", "{a,b}" * 60],
+    ids=lambda pattern: pattern[:10],
+)
 def test_glob_with_a_catastrophic_pattern_does_not_hang(error_of, pattern):
     Path("d/" * 40).mkdir(parents=True)
-    assert "** at most twice" in error_of("glob", pattern=pattern)
+    told = error_of("glob", pattern=pattern)
+    assert "** at most twice" in told and "few {a,b}" in told
 
 
 def test_glob_with_six_stars_against_a_long_name_does_not_hang(use):
@@ -197,8 +209,9 @@ def secret_files():
     Path("link").symlink_to(".env")
 
 
-@pytest.mark.parametrize("path", [*SECRETS, *LINKS])
-@pytest.mark.parametrize("name", ["read_file", "write_file", "edit_file", "grep"])
+@pytest.mark.parametrize(
+    "name, path", every_path_by_one_tool_and_one_by_all([*LINKS, *SECRETS])
+)
 def test_no_tool_but_bash_touches_a_secret(error_of, secret_files, name, path):
     before = Path(path).read_bytes()
     assert "holds secrets" in error_of(name, path=path, **TOUCHING[name])
@@ -631,9 +644,9 @@ MATCHES = [(90_000, 60, False), (9, 90_000, True)]
 def test_over_a_megabyte_of_matches_as_shown_the_middle_is_left_out(
     use, width, count, cut
 ):
-    Path("file").write_text(("x" * width + "\n") * count)
-    lines = use("grep", pattern="x").split("\n")
-    found = [line for line in lines if re.match(r"file:\d+:x{9}", line)]
+    Path("file").write_text((("x" * 9).rjust(width) + "\n") * count)
+    lines = use("grep", pattern="x{9}").split("\n")
+    found = [line for line in lines if re.match(r"file:\d+:.*x{9}", line)]
     assert ("bytes are left out" in "".join(lines)) == (len(found) < count) == cut
 
 
@@ -1027,4 +1040,4 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
     needed = program.still_needed(history(read("file")))
     [exchange] = program.restore_recent_files(make(), needed, 9_000)
     text = exchange.result["content"]
-    assert re.fullmatch(r"\(.+\)", text) and "hidden" not in text
+    assert text and "hidden" not in text

@@ -109,7 +109,7 @@ CHANGES = {
     "/compact": lambda agent: run_command(agent, "/compact"),
     "/clear": lambda agent: run_command(agent, "/clear"),
     "/resume": lambda agent: run_command(agent, f"/resume {agent.transcript}"),
-    "a smaller window": program.begin,
+    "a smaller window": program.make_ready,
 }
 
 
@@ -232,7 +232,7 @@ def cleared_early(agent):
     work = history(read("a.py", sized(4_000)), said("Seen."), typed("And?"))
     agent.messages, agent.limits.clear_above = work, 90_000
     agent.limits.threshold, agent.limits.keep_recent = 10_000, 0
-    agent.limits.keep_tokens = agent.known = agent.settled = 0
+    agent.limits.keep_tokens = agent.known = agent.compacted = 0
     program.layer_1(agent)
     return "micro_compact" in layers(agent)
 
@@ -260,9 +260,9 @@ LASTING = ["max_tokens: must be at least 1", "prompt is too long: 9 > 8 maximum"
 @pytest.mark.parametrize("text", LASTING)
 def test_a_refusal_ends_it_for_this_run_without_a_word(paused, clock, pauses, text):
     agent = paused(280, api_error(400, text), keep_warm=9)
-    told, window = [*agent.events], agent.limits.window
+    told, window = [*agent.events], agent.limits.context_window
     assert again_and_again(agent, clock) == 1
-    assert (agent.events, pauses, agent.limits.window) == (told, [], window)
+    assert (agent.events, pauses, agent.limits.context_window) == (told, [], window)
     run_command(agent, "/clear")
     agent.client.enqueue(reply("Yes."), reply("And so."))
     assert take_turn(agent, sized(2_000)) == "Yes."

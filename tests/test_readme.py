@@ -7,23 +7,26 @@ import re
 import shutil
 import subprocess
 import sys
+from typing import NamedTuple
 
+import conftest
 import prices
 import pytest
 import readme
 import stub
-from builders import said, typed
+from builders import LONG_TESTS
+from played import printed, printed_with
 from readme import (
     PICTURE,
     QUOTED,
     README,
     ROOT,
+    definition,
     described,
     expected,
     filled,
     holds,
     names,
-    printed,
 )
 from stub import BYTES_PER_TOKEN
 
@@ -50,6 +53,12 @@ def section(title):
 def words(text):
     """The text in one line, so that it can be compared wherever a line was broken."""
     return " ".join(text.split())
+
+
+@pytest.fixture(autouse=True)
+def in_process(monkeypatch):
+    """What the page quotes of the output of programs is printed in this process."""
+    monkeypatch.setattr(readme, "printed", printed)
 
 
 # --- What the page is made of ---
@@ -252,7 +261,7 @@ def by_window(number):
 
 
 WINDOWS = [
-    by_window(lambda limits: limits.window),
+    by_window(lambda limits: limits.context_window),
     by_window(lambda limits: limits.max_output),
     by_window(lambda limits: limits.threshold),
     by_window(lambda limits: limits.clear_above),
@@ -401,7 +410,7 @@ def test_the_reference_has_each_command_and_no_other():
 def test_the_reference_has_each_option(capsys):
     with pytest.raises(SystemExit):
         program.arguments(["--help"])
-    options = re.findall(r"(?m)^  (--?\w+)", capsys.readouterr().out)
+    options = re.findall(r"(?m)^  (--?[\w-]+)", capsys.readouterr().out)
     assert "--yes" in options and "-p" in options
     assert {*options} - {"-h"} - in_code(section("### Commands")) == set()
 
@@ -433,6 +442,7 @@ def install(tmp_path):
     return run
 
 
+@pytest.mark.skipif(not LONG_TESTS, reason="it makes a virtual environment")
 def test_the_commands_of_installing_work_up_to_the_packages(install, tmp_path):
     done = install("agent --help")
     assert done.returncode == 0 and done.stdout.startswith("usage: agent.py"), done
@@ -456,7 +466,22 @@ def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
         if re.fullmatch(r"\d+|`.*`", default):
             assert default.strip("`") == str(getattr(program, name)), name
     named = {*re.findall(r"`([A-Z_]+)`", section("### Settings"))}
-    assert named == {*re.findall(r"(?m)^#?(\w+)=", OURS)} > {*program.NUMBERS}
+    assert named == {*re.findall(r"(?m)^#?(\w+)=", OURS)}
+
+
+NUMBERS = re.findall(r"(?m)^#(\w+)=\d+$", OURS)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_program_knows_each_number_of_the_example(monkeypatch, name):
+    monkeypatch.setenv(name, "many")
+    with pytest.raises(program.AgentError, match=f"{name}=many"):
+        program.configured_limits()
+
+
+def test_no_setting_of_the_person_reaches_the_tests():
+    read = {*re.findall(r'environ\.get\("(\w+)"', SOURCE), *program.KEY_NAMES}
+    assert read | {*NUMBERS} <= conftest.SETTINGS | {"TERM"} and len(NUMBERS) > 8
 
 
 def test_the_example_names_the_programs_own_numbers():
@@ -526,40 +551,17 @@ TRY = re.findall(r"\*\*Try it:\*\* `([^`]+)`, and watch for (`+)(.+?)\2", words(
 WITHOUT = [(command, promise) for command, _, promise in TRY]
 
 
-def shell(command, folder):
-    """What a command of the page prints, run as a reader would in that folder."""
-    here = f"{sys.executable} {ROOT}/"
-    command = re.sub(r"\bpython3 (?=agent\.py|tests/)", lambda _: here, command)
-    settings = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONUTF8": "1"}
-    options = {"env": settings, "capture_output": True, "text": True}
-    done = subprocess.run(
-        ["bash", "-c", command], check=False, cwd=folder, input="", **options
-    )
-    return done.stdout + done.stderr
-
-
-@pytest.fixture
-def home(workspace):
-    """A folder with one transcript."""
-    (workspace / ".transcripts").mkdir()
-    lines = [json.dumps(turn) for turn in (typed("Read."), said("It is read."))]
-    (workspace / ".transcripts/transcript_1.jsonl").write_text("\n".join(lines))
-    return workspace
-
-
 @pytest.mark.parametrize("command, promise", WITHOUT)
-def test_what_can_be_tried_without_a_key_shows_what_it_promises(command, promise, home):
-    same = command.startswith("python3 tests/lessons/")  # wherever it runs
-    shown = printed(command) if same else shell(command, home)
+def test_what_can_be_tried_without_a_key_shows_what_it_promises(command, promise):
+    shown = printed(command)
     assert words(promise) in words(shown)
-    assert not same or max(map(len, shown.split("\n"))) < 80
+    is_lesson = command.startswith("python3 tests/lessons/")
+    assert not is_lesson or max(map(len, shown.split("\n"))) < 80
 
 
 SAID = {
     "first_run.py": "With its own name.",
     "small_run.py": "requests: 35, refused: 0",
-    "steps.py layer1": "layer1 5: ",
-    "steps.py small": "small 6: ",
 }
 
 
@@ -574,15 +576,19 @@ def test_each_chapter_with_a_problem_has_something_to_try():
 
 
 INLINE = {*re.findall(r"`(?:python3|\.venv/bin/python) ([^`]+)`", words(PROSE))}
-QUICK = ("agent.py", "naive.py", "steps.py")  # others have tests of their own
+# of a program: what may follow its name, where that is little
+TAKES = {
+    "agent.py": "( --demo( [1-7])?)?",
+    "naive.py": "( ([3-9]|10))?",
+    "steps.py": "( (small|layer[12])( [0-6])?)?( --diff)?",
+}
 
 
 @pytest.mark.parametrize("command", sorted(INLINE))
 def test_a_command_in_a_sentence_is_one_that_there_is(command):
     path = command.split()[0]
     assert (ROOT / path).is_file()
-    if path.endswith(QUICK):
-        assert printed(f"python3 {command}")
+    assert re.fullmatch(TAKES.get(path.split("/")[-1], ".*"), command[len(path) :])
 
 
 def test_python_is_called_by_one_name():
@@ -591,59 +597,105 @@ def test_python_is_called_by_one_name():
 
 # --- Every "Change it" is played ---
 
-# of a chapter: what stands in agent.py, what takes its place, the command, and what the
-# page promises that it prints then
+
+class Change(NamedTuple):
+    """What a chapter lets its reader change in agent.py, and what comes of it.
+
+    A code span of the chapter's words is of the change, or else it is printed then, and
+    was not before. Where the page says it without one, or where a span was printed
+    before as well, `told` are its words and `was` and `then` what they mean.
+    """
+
+    chapter: str
+    old: str
+    new: str
+    command: str
+    told: str = ""
+    was: str = ""
+    then: str = ""
+
+
 CHANGES = [
-    ("3", "    kept = messages[:start]\n", "    return messages\n", "naive.py 3",
-     "of 12 places to cut, 12 are refused. ours of 12 places to cut, 12 are refused."),
-    ("4", "len(to_bytes(value)) // 4", "len(str(value)) // 4", "naive.py 4",
-     "by bytes: 875."),
-    ("5", "KEEP_RECENT = 3", "KEEP_RECENT = 1", "demo 2",
-     "- 2 tool_result bash 2"),
-    ("6", "PREVIEW_TOKENS = 640", "PREVIEW_TOKENS = 60", "demo 1",
-     "+ preview bash 1"),
-    ("7", "not summary or ", "", "naive.py 7",
-     "an empty answer: 5 of 60 results stay"),
-    ("8", "MAX_WORDS = 20_000", "MAX_WORDS = 0", "naive.py 8",
-     "1 of 2 stand word for word"),
-    ("9", "drop_thinking(tool_result_budget(tail, room // 2, save_result, 0))",
-     "tool_result_budget(tail, room // 2, save_result, 0)",
-     "demo 7", "[thinking] refused by the API"),
-    ("10", "    append(path, line)\n    written",
-     '    if "event" in entry: append(path, line)\n    written', "naive.py 10",
-     "read back it is what the agent holds: False"),
-]  # fmt: skip
+    Change(
+        "3",
+        "    kept = messages[:start]\n",
+        "    return messages\n",
+        "python3 tests/lessons/naive.py 3",
+        told="Now the last line says `of 12 places to cut, 12 are refused`",
+        was="ours of 12 places to cut, 0 are refused",
+        then="ours of 12 places to cut, 12 are refused",
+    ),
+    Change(
+        "4",
+        "len(to_bytes(value)) // 4",
+        "len(str(value)) // 4",
+        "python3 tests/lessons/naive.py 4",
+    ),
+    Change(
+        "5",
+        "KEEP_RECENT = 3",
+        "KEEP_RECENT = 1",
+        "python3 agent.py --demo 2",
+        told="in scene 2 of the demo two more results are cleared",
+        then="- 2 tool_result bash ",
+    ),
+    Change(
+        "6",
+        "PREVIEW_TOKENS = 640",
+        "PREVIEW_TOKENS = 60",
+        "python3 agent.py --demo 1",
+        told="the preview shrinks from some 800 tokens to some 100",
+        was="+ preview bash 8",
+        then="+ preview bash 1",
+    ),
+    Change("7", "not summary or ", "", "python3 tests/lessons/naive.py 7"),
+    Change(
+        "8",
+        "MAX_WORDS = 20_000",
+        "MAX_WORDS = 0",
+        "python3 tests/lessons/naive.py 8",
+    ),
+    Change(
+        "9",
+        "tail = drop_thinking(tool_result_budget(tail, room // 2, save_result, 0))",
+        "tail = tool_result_budget(tail, room // 2, save_result, 0)",
+        "python3 agent.py --demo 7",
+    ),
+    Change(
+        "10",
+        "    append(path, line)\n    written",
+        '    if "event" in entry: append(path, line)\n    written',
+        "python3 tests/lessons/naive.py 10",
+    ),
+]
 
 
-@pytest.mark.parametrize("chapter, old, new, command, promise", CHANGES)
-def test_what_is_changed_shows_what_the_page_promises(
-    tmp_path, chapter, old, new, command, promise
-):
-    copy = tmp_path / "copy"
-    shutil.copytree(ROOT / "tests", copy / "tests", ignore=lambda *_: ["__pycache__"])
-    source = (ROOT / "agent.py").read_text("utf-8")
-    assert source.count(old) == 1
-    (copy / "agent.py").write_text(source.replace(old, new), "utf-8")
-    for name in ("README.md", "requirements.txt", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    script, number = command.split()
-    argv = ["agent.py", "--demo", number]
-    if script == "naive.py":
-        argv = ["tests/lessons/naive.py", number]
-    settings = {"PATH": os.environ["PATH"], "COLUMNS": "80", "PYTHONUTF8": "1"}
-    options = {"env": settings, "cwd": copy, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, *argv], check=False, **options)
-    assert words(promise) in words(done.stdout + done.stderr)
-    assert "**Change it.**" in CHAPTERS[chapter]
+def is_of(change, span):
+    """Whether a code span names what is changed, where, or what is to be run."""
+    if span in names("agent.py") and change.old in definition("agent.py", span):
+        return True
+    part = re.escape(span).replace(re.escape("..."), ".*")
+    return any(re.search(part, text) for text in ("agent.py", *change[1:4]))
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.chapter)
+def test_what_is_changed_shows_what_the_page_promises(change):
+    told = words(CHAPTERS[change.chapter].partition("**Change it.**")[2])
+    told = told.partition(" **")[0]
+    assert change.told in told and SOURCE.count(change.old) == 1
+    before = words(printed(change.command))
+    source = SOURCE.replace(change.old, change.new)
+    after = words(printed_with(source, change.command))
+    shown = [span for span in re.findall("`([^`]+)`", told) if not is_of(change, span)]
+    assert [span for span in shown if span not in after] == []
+    new = [change.then] if change.then else shown
+    assert new and [text for text in new if text not in after or text in before] == []
+    assert change.was in before and (not change.was or change.was not in after)
 
 
 def test_every_change_of_the_page_is_played():
     told = [n for n, text in CHAPTERS.items() if "**Change it" in text]
-    assert told == [change[0] for change in CHANGES]
-    for chapter, _, _, _, promise in CHANGES:
-        told = words(CHAPTERS[chapter].partition("**Change it.**")[2])
-        shown = re.split(r" ours |\.$", promise)[0].removesuffix(".")
-        assert shown in told or promise[0] in "-+", chapter
+    assert told == [change.chapter for change in CHANGES]
 
 
 # --- The tool of the page ---

@@ -339,48 +339,69 @@ def test_the_end_of_input_is_no_yes(capsys):
     assert not Path("made").exists()
 
 
-def run_script(script, typed="", **settings):
-    """(status, stdout, stderr) of a script over the real SDK."""
-    options = {"capture_output": True, "text": True, "input": typed}
-    argv, env = [sys.executable, script], {**os.environ, **settings}
-    done = subprocess.run(argv, check=False, env=env, **options)
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def run_script(capsys, monkeypatch):
+    """run_script(script, typed, **settings): what a script shows over the real SDK.
+
+    By LONG_TESTS it is started, as a reader does it.
+    """
+
+    def run(script, typed="", **settings):
+        if LONG_TESTS:
+            options = {"capture_output": True, "text": True, "input": typed}
+            argv, env = [sys.executable, script], {**os.environ, **settings}
+            done = subprocess.run(argv, check=True, env=env, **options)
+            return done.stdout, done.stderr
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        lines = iter(typed.splitlines())
+
+        def type_next(question):
+            print(question, end="")
+            for line in lines:
+                return line
+            raise EOFError
+
+        runpy.run_path(str(script), {"input": type_next}, "__main__")
+        return capsys.readouterr()
+
+    return run
 
 
-def test_small_works_in_a_terminal_over_the_real_sdk(files):
+def test_small_works_in_a_terminal_over_the_real_sdk(run_script, files):
     stub = Model(reply(calls=[("bash", {"command": "cat long"})]), reply("It is read."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
-        status, shown, errors = run_script(SCRIPT, f"{RULE}\ny\n", **keys)
-    assert (status, errors, stub.refused) == (0, "", [])
+        shown, errors = run_script(SCRIPT, f"{RULE}\ny\n", **keys)
+    assert (errors, stub.refused) == ("", [])
     assert "Run 'cat long'? [y/N]" in shown and "It is read." in shown
     assert len(lines_of(Path("transcript.jsonl"))) == 4
 
 
-def test_without_a_key_small_says_so_and_goes_on():
-    status, shown, errors = run_script(SCRIPT, "Go.\nGo on.\n")
-    assert (status, errors) == (0, "") and shown.count("Stopped: TypeError: ") == 2
+def test_without_a_key_small_says_so_and_goes_on(run_script):
+    shown, errors = run_script(SCRIPT, "Go.\nGo on.\n")
+    assert errors == "" and shown.count("Stopped: TypeError: ") == 2
 
 
-def test_first_works_over_the_real_sdk(files):
+def test_first_works_over_the_real_sdk(run_script, files):
     thinks = use("read_file", "short", "long", thinking="Hm.")
     stub = Model(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
-        status, shown, errors = run_script(FIRST, f"{RULE}\n", **keys)
-    assert (status, shown, errors) == (0, "> It is read.\n", "")
+        shown, errors = run_script(FIRST, f"{RULE}\n", **keys)
+    assert (shown, errors) == ("> It is read.\n", "")
     assert outputs(*stub.requests[1]["messages"]) == [FILES["short"], FILES["long"]]
     assert stub.refused == []
 
 
-@pytest.mark.parametrize("script", BETWEEN if LONG_TESTS else BETWEEN[2:3])
-def test_a_step_between_them_works_over_the_real_sdk(script, files):
+@pytest.mark.parametrize("script", BETWEEN, ids=lambda path: path.stem)
+def test_a_step_between_them_works_over_the_real_sdk(run_script, script, files):
     thinks = use("read_file", "short", "gone", thinking="Hm.")
     stub = Model(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
-        status, shown, errors = run_script(script, f"{RULE}\n", **keys)
-    assert (status, errors, stub.refused) == (0, "", []) and "It is read." in shown
+        shown, errors = run_script(script, f"{RULE}\n", **keys)
+    assert (errors, stub.refused) == ("", []) and "It is read." in shown
     text, missing = outputs(*stub.requests[1]["messages"])
     assert text == FILES["short"] and missing.startswith("FileNotFoundError: ")
 

@@ -1,15 +1,11 @@
 """The program as a person meets it: on a real terminal, and in a pipe."""
 
-import fcntl
 import io
 import json
 import os
-import pty
 import re
 import select
-import shutil
 import signal
-import struct
 import subprocess
 import sys
 import termios
@@ -35,210 +31,14 @@ from builders import (
     turns,
     typed,
 )
-from stub import StubClient, api_error, reply, split
-from wire import serve, sse
+from pseudo import DRAWN, MARK, PATIENCE, PROMPT, Held, Person, below
+from stub import api_error, reply, split
 
 import agent as program
 from agent import Terminal, laid_out, resume, run_command, show
 
-MARK = "\x1b]133;A\x07"  # tells the terminal that a prompt begins
-PROMPT = "\n§> "  # on `Person.screen`, where that is a letter
-PATIENCE = 30  # seconds until something that does not come is missed
 HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
 RAW = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# The rows that are drawn below the text, and what takes them away; colors; a bell; what
-# readline tells the terminal; and how a text goes on in the next row.
-DRAWN = re.compile(r"(?s)(?:\x1bD)*(?:\x1b\[\d+A)?\x1b7(.*?)\x1b8|\x1b\[J")
-OURS = r"\x1b\[(0|1|2|31|32|35)m|\a|\x1b\[\?2004(h|l\r)| \r"
-# It makes its terminal the one that Ctrl-C comes from, then becomes the program.
-TAKE_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
-
-
-def below(output):
-    """What stands below the text in the end, without colors, a line a row."""
-    drawn = [*DRAWN.finditer(output)]
-    last = drawn[-1][1] or "" if drawn else ""
-    return re.sub(OURS, "", re.sub(r"(\x1b\[1B)?\r\x1b\[K", "\n", last))[1:]
-
-
-class Person:
-    """Somebody at a terminal in which the program runs."""
-
-    def __init__(self, desk, **settings):
-        self.folder, self.enqueue = desk.folder, desk.stub.enqueue
-        self.queue, self.requests = desk.stub.queue, desk.stub.requests
-        self.raw, self.seen, self.stopped = b"\r\n", 0, 0.0
-        self.keys, slave = pty.openpty()
-        self.usual = termios.tcgetattr(slave)  # the terminal's modes
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 300, 0, 0))
-        ends = {"cwd": desk.folder, "env": desk.settings | settings}
-        ends |= {"stdin": slave, "stdout": slave, "stderr": slave}
-        argv = [sys.executable, "-c", TAKE_TERMINAL, *desk.argv]
-        self.process = subprocess.Popen(argv, start_new_session=True, **ends)
-        os.close(slave)
-
-    def close(self):
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        os.close(self.keys)
-
-    @property
-    def sent(self):
-        """The messages of the newest request."""
-        return self.requests[-1]["messages"]
-
-    @property
-    def screen(self):
-        """All that was shown so far, without what the program adds of its own."""
-        text = DRAWN.sub("", self.raw.decode(errors="replace"))
-        text = text.replace("\r\n", "\n").replace(MARK, "§")
-        return re.sub(OURS, "", text)
-
-    @property
-    def rows(self):
-        """What stands below the text now."""
-        return below(self.raw.decode(errors="replace"))
-
-    def read(self, seconds=PATIENCE):
-        """Whether anything more was shown, which `screen` has now."""
-        more = b""
-        with suppress(OSError):  # on Linux, when the program has ended
-            if select.select([self.keys], [], [], seconds)[0]:
-                more = os.read(self.keys, 65_536)
-        self.raw += more
-        return more != b""
-
-    def wait_for(self, text):
-        """Wait until this text is shown, after what was seen already."""
-        end = time.monotonic() + PATIENCE  # for a clock is never silent
-        while text not in self.screen[self.seen :]:
-            more = time.monotonic() < end and self.read()
-            assert more, f"{text!r} is missing in {self.screen[self.seen :]!r}"
-
-    def see_below(self, text):
-        """Wait until this text stands below the text."""
-        end = time.monotonic() + PATIENCE
-        while text not in self.rows:
-            more = time.monotonic() < end and self.read()
-            assert more, f"{text!r} is missing in {self.rows!r}, {self.screen[-300:]!r}"
-
-    def see(self, *texts):
-        """Wait for these texts in this order; returns what was shown since the last."""
-        start = self.seen
-        for text in texts:
-            self.wait_for(text)
-            self.seen = self.screen.index(text, self.seen) + len(text)
-        return self.screen[start : self.seen]
-
-    def press(self, keys):
-        os.write(self.keys, keys.encode())
-
-    def stop(self):
-        """Press Ctrl-C, so late after the last that it is another one; see the prompt."""
-        rest = self.stopped + program.SAME_CTRL_C + 0.1 - time.monotonic()
-        select.select([], [], [], max(0, rest))
-        self.press("\x03")
-        self.stopped = time.monotonic()
-        self.see(PROMPT)
-
-    def say(self, line, *texts, end=PROMPT):
-        """Type a line, see these texts and then the prompt; returns all that came."""
-        self.press(line + "\n")
-        return self.see(*texts, end)
-
-    def leave(self, keys):
-        """The exit status after these keys."""
-        self.press(keys)
-        while self.read():
-            pass
-        return self.process.wait(PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory):
-    """A fresh install of the program, a workspace, and an API, for all tests here."""
-    root, stub = tmp_path_factory.mktemp("desk"), StubClient()
-    shutil.copy(program.__file__, root / "agent.py")
-    (folder := root / "workspace").mkdir()
-    with serve(stub) as url:
-        usual = {"PATH": os.environ["PATH"], "TERM": "xterm", "NO_PROXY": "*"}
-        own = {"ANTHROPIC_API_KEY": "test-key-0123456789", "ANTHROPIC_BASE_URL": url}
-        desk = SimpleNamespace(stub=stub, folder=folder, settings=usual | own)
-        desk.argv, desk.idle = [sys.executable, str(root / "agent.py")], None
-        yield desk
-        if desk.idle:
-            desk.idle.close()
-
-
-@pytest.fixture
-def person(desk):
-    """Somebody before an empty prompt, in a new conversation and an empty folder.
-
-    All use the same program, for loading the SDK is slow. The API must have been asked
-    for all of its replies, and have refused nothing.
-    """
-    person, desk.idle = desk.idle or Person(desk), None
-    person.see("" if person.seen else PROMPT)
-    person.say("/clear")
-    yield person
-    for path in desk.folder.glob("[!.]*"):
-        path.rmdir() if path.is_dir() else path.unlink()
-    desk.idle = person if person.screen.endswith(PROMPT) else person.close()
-    refused, left = [*desk.stub.refused], [*desk.stub.queue]
-    for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
-        kept.clear()
-    assert (refused, left) == ([], [])
-
-
-@pytest.fixture
-def fresh(desk):
-    """fresh(*replies, argv, folder, **settings): somebody before a program of their own.
-
-    `constants` stand in the place of those of the program.
-    """
-    people = []
-
-    def start(*replies, constants=None, argv=desk.argv, folder=desk.folder, **settings):
-        desk.stub.enqueue(*replies)
-        if constants:
-            code = f"import sys, agent\nvars(agent).update({constants!r})\n"
-            argv = [sys.executable, "-c", f"{code}sys.exit(agent.main())"]
-            settings["PYTHONPATH"] = str(Path(desk.argv[1]).parent)
-        own = {"argv": argv, "folder": folder}
-        people.append(Person(SimpleNamespace(**vars(desk) | own), **settings))
-        people[-1].see("\n> " if settings.keys() & {"NO_COLOR", "TERM"} else PROMPT)
-        return people[-1]
-
-    yield start
-    for person in people:
-        person.close()
-    refused, left = [*desk.stub.refused], [*desk.stub.queue]
-    for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
-        kept.clear()
-    assert (refused, left) == ([], [])
-
-
-class Held(list):
-    """A reply of which so many events come, and the rest when the test is ready."""
-
-    def __init__(self, answer, events=0):
-        self.answer, self.events = answer, events
-        self.asked, self.may = threading.Event(), threading.Event()
-
-    def __call__(self, request):
-        self[:] = sse(StubClient().finish(request, self.answer))
-        return self
-
-    def __iter__(self):
-        yield from self[: self.events]
-        self.asked.set()
-        self.may.wait(PATIENCE)
-        yield from self[self.events :]
 
 
 def bash(command):
@@ -373,7 +173,7 @@ def test_ctrl_c_while_the_program_is_loaded_ends_it_without_a_word(desk, tmp_pat
 
 def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(desk, tmp_path):
     (tmp_path / "anthropic.py").write_text("import time\ntime.sleep(600)\n")
-    with closing(Person(desk, PYTHONPATH=str(tmp_path))) as person:
+    with closing(Person(desk, anew=True, PYTHONPATH=str(tmp_path))) as person:
         person.see("/help\n", PROMPT)
         person.press("hello\n")
         person.see_below(" s: waiting for the connection")
@@ -1097,26 +897,6 @@ def test_a_long_last_result_goes_through_a_pager_on_a_terminal_alone(
 
 # --- The terminal is left as it was ---
 
-# A shell that starts a program, and goes on with a stopped one when "fg" is typed.
-SHELL = """
-import os, signal, sys
-signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-if not (child := os.fork()):
-    os.setpgid(0, 0)
-    os.tcsetpgrp(0, os.getpid())
-    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-    os.execvp(sys.argv[1], sys.argv[1:])
-while True:
-    _, status = os.waitpid(child, os.WUNTRACED)
-    os.tcsetpgrp(0, os.getpgrp())
-    if not os.WIFSTOPPED(status):
-        sys.exit(os.waitstatus_to_exitcode(status))
-    print("stopped", flush=True)
-    assert input() == "fg"
-    os.tcsetpgrp(0, child)
-    os.killpg(child, signal.SIGCONT)
-"""
-
 
 def modes(person):
     """The modes of the terminal."""
@@ -1164,9 +944,9 @@ def test_a_closed_terminal_ends_it_in_mid_work(fresh):
     assert person.process.wait(PATIENCE) in (120, 143)  # 120: no output can be flushed
 
 
-def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(fresh, desk):
+def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(fresh):
     held = Held(reply("It is so."), events=4)
-    person = fresh(held, argv=[sys.executable, "-c", SHELL, *desk.argv])
+    person = fresh(held, shell=True)
     for begun in "", "begun", "half":  # twice at the prompt, then in mid-work
         if begun == "half":
             person.press("\x15first\n")

@@ -357,6 +357,8 @@ def test_in_a_summary_too_all_thinking_is_removed_and_its_words_not_shown(wired,
     streamed = "".join(shown(agent, "text"))
     assert "All is well." not in streamed and streamed.endswith(WHOLE)
     assert agent.failures == 0 and goes_on(agent)
+    told = [text.partition(":")[0] for text in shown(agent, "layer")]
+    assert "[thinking] dropped" in told
 
 
 # ---- other providers behind ANTHROPIC_BASE_URL ----
@@ -480,8 +482,11 @@ TOO_LONG = {
 }
 
 
-@pytest.mark.parametrize("text", TOO_LONG)
-@pytest.mark.parametrize("status", [400, 422, 500])
+SAID_WITH = [(400, text) for text in TOO_LONG]
+SAID_WITH += [(status, next(iter(TOO_LONG))) for status in (422, 500)]
+
+
+@pytest.mark.parametrize("status, text", SAID_WITH)
 def test_too_long_is_understood_in_the_words_of_all_providers(
     wired, pauses, status, text
 ):
