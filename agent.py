@@ -1071,19 +1071,18 @@ MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: said in the stream
 TOO_LONG = (
     r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
     r"|exceeds max length|longer than the max|range of input length"
-    r"|too many tokens(?!.*(wait|per (min|day)))|input tokens exceed|prompt length|`inputs`"
-    r"|(input|prompt) token count|model token limit|max_seq_len"
+    r"|too many tokens(?!.*(wait|per (min|day)))|input tokens exceed"
+    r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
 )
+GO_ON = 'If it is the conversation: /clear, then say "read the end of {} and go on".'
 HINTS: dict[int | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
+    400: GO_ON,
+    422: GO_ON,
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
-REFUSED = (
-    "If it is the conversation that is refused: /clear, then say "
-    '"read the end of {path} and go on".'
-)
 
 
 CUT_OFF = """\
@@ -1137,9 +1136,7 @@ def as_agent_error(agent: Agent, error: Any) -> AgentError:
     is_long = status in MAY_BE_LONG and not code and re.search(TOO_LONG, whole)
     if is_long or code == TOO_LARGE:
         return PromptTooLong(text, window_in(agent, whole))
-    hint = HINTS.get(status, "")
-    if status in (400, 422) and not code:
-        hint = REFUSED.format(path=agent.transcript)
+    hint = "" if code else HINTS.get(status, "").format(agent.transcript)
     text = f"{text} {hint}".strip()
     headers = getattr(getattr(error, "response", None), "headers", {})
     is_lasting = status in range(400, 500) and status not in (408, 409, 429)
@@ -1308,13 +1305,10 @@ def answered_last(agent: Agent) -> list[Message]:
 
 
 def warm_note(agent: Agent) -> None:
-    """Say before a turn how often the cache was read in the pause before it."""
-    read = [tokens for tokens in agent.refreshes if tokens]
+    """Say before a turn what `keep_warm` read in the pause, each time."""
+    if read := " + ".join(f"{tokens:,}" for tokens in agent.refreshes if tokens):
+        agent.emit("note", f"[keep_warm] {read} tokens read, so the cache lived on")
     agent.refreshes = []
-    if read:
-        times = f"{len(read)} time{'s' * (len(read) > 1)}"
-        text = f"[keep_warm] meanwhile the cache was read {times}, {sum(read):,} tokens"
-        agent.emit("note", text)
 
 
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
@@ -1359,10 +1353,7 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
 
 
 def used_tokens(usage: Any) -> tuple[int, int, int, int]:
-    """Tokens of a request, of it read from and written to the cache, of the reply.
-
-    0 stands for what the API does not say.
-    """
+    """Tokens of a request, read from and written to the cache, of the reply; or 0."""
     kinds = ("cache_read_input", "cache_creation_input", "output", "input")
     found = [int(getattr(usage, f"{kind}_tokens", 0) or 0) for kind in kinds]
     read, written, output, rest = found
@@ -1464,10 +1455,9 @@ def load_sdk() -> Any:
     """The SDK; collecting garbage meanwhile would take a fifth of the time."""
     gc.disable()
     try:
-        import anthropic
+        return importlib.import_module("anthropic")
     finally:
         gc.enable()
-    return anthropic
 
 
 # ---- tools: name, description, schema and handler of each in one place ----
@@ -1487,6 +1477,7 @@ MAX_SKILLS = 50  # that outlive a compaction, if there is room
 # git must start no program and ask no server that the settings of a repository name
 LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false \
     -c core.hooksPath=/dev/null ls-files -coz --exclude-standard 2>/dev/null"""
+# folders that are left out where there is no git, as those that begin with a dot are
 USUAL = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
 LEFT = b"\n(what it left in the background was ended)\n"
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
@@ -1555,18 +1546,16 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
 def inputs_of(handler: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters after the agent; TypeError if it can never be called with them."""
     name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
-    inputs = [*signature.parameters.values()][1:]
+    parameters = [*signature.parameters.values()]
+    inputs = parameters[1:]
+    by_name = [p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in inputs]
     is_async = inspect.iscoroutinefunction(handler)
-    is_async = is_async or inspect.isasyncgenfunction(handler)
-    try:
-        signature.bind("the agent", **{given.name: "" for given in inputs})
-        if is_async or inspect.isgeneratorfunction(handler):
-            raise TypeError("it is async, or it yields")
-    except TypeError as error:
+    yields = inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
+    if not parameters or not all(by_name) or is_async or yields:
         raise TypeError(
-            f"The tool {name} could never be called: {error}. Write it as "
-            f"`def {name}(agent, path: str) -> str`, without * and / before an input"
-        ) from None
+            f"The tool {name} can never be called: write it as `def {name}(agent, "
+            "path: str) -> str`, no async, no yield, and no * or / before an input"
+        )
     return inputs
 
 
@@ -2042,12 +2031,14 @@ def run_on(text: str, argv: list[str], end: float) -> tuple[str, int | None]:
 def files_in(top: str, end: float) -> list[str]:
     """A file itself, or the files in a folder and below, but not what git ignores.
 
-    Raises ToolError after `end`, by time.monotonic().
+    Where git lists nothing, since it does not know the folder or ignores all of it, the
+    usual folders are left out. Raises ToolError after `end`, by time.monotonic().
     """
     if os.path.isfile(top):
         return [top]
     files: list[str] = []
-    for path in listed_by_git(top, end) or walked(top, end):
+    for name in listed_by_git(top, end) or walked(top, end):
+        path = os.path.normpath(name)
         if os.path.islink(path):  # it may lead to a secret
             continue
         if os.path.isdir(path):  # another repository
@@ -2058,17 +2049,13 @@ def files_in(top: str, end: float) -> list[str]:
 
 
 def listed_by_git(top: str, end: float) -> set[str]:
-    """What git knows in a folder or would add; nothing if it knows or has no git.
-
-    Nothing either if git ignores all of it.
-    """
-    output, status = run_process(
-        ["bash", "-c", LIST_FILES, top], end - time.monotonic()
-    )
+    """What git knows in a folder or would add; none if it is no repository's."""
+    argv = ["bash", "-c", LIST_FILES, top]
+    output, status = run_process(argv, end - time.monotonic())
     if status is None:
         raise ToolError(TOO_MUCH)
     names = {*output.split("\0")} - {"", "./"}  # a submodule not yet there
-    return {os.path.normpath(os.path.join(top, name)) for name in names}
+    return {os.path.join(top, name) for name in names}
 
 
 def walked(top: str, end: float) -> Iterator[str]:
@@ -2077,8 +2064,7 @@ def walked(top: str, end: float) -> Iterator[str]:
         if time.monotonic() > end:
             raise ToolError(TOO_MUCH)
         below[:] = [n for n in below if n not in USUAL and not n.startswith(".")]
-        for name in names:
-            yield os.path.normpath(os.path.join(folder, name))
+        yield from (os.path.join(folder, name) for name in names)
 
 
 @tool(shows="", clears=False, needed=1, style="")

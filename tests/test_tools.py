@@ -771,25 +771,23 @@ def yields(agent, sides: int = 6):
 
 
 NEVER_CALLED = {
-    "no parameter": (lambda: "4", "too many positional arguments"),
-    "the agent by name": (lambda *, agent: "4", "too many positional arguments"),
-    "any number of inputs": (lambda agent, *paths: "4", "unexpected keyword"),
-    "an input by place": (lambda agent, path, /: "4", "path"),
-    "async": (waits, "async"),
-    "async, and yields": (waits_and_yields, "yields"),
-    "yields": (yields, "yields"),
+    "no parameter": lambda: "4",
+    "any number of inputs": lambda agent, *paths: "4",
+    "inputs of any name": lambda agent, **paths: "4",
+    "an input by place": lambda agent, path, /: "4",
+    "async": waits,
+    "async, and yields": waits_and_yields,
+    "yields": yields,
 }
 
 
-@pytest.mark.parametrize("handler, reason", NEVER_CALLED.values(), ids=NEVER_CALLED)
-def test_a_function_that_could_never_be_called_is_refused_with_what_to_write(
-    own_tools, handler, reason
+@pytest.mark.parametrize("handler", NEVER_CALLED.values(), ids=NEVER_CALLED)
+def test_a_function_that_can_never_be_called_is_refused_with_what_to_write(
+    own_tools, handler
 ):
     handler.__name__, before = "dice", {*program.TOOLS}
-    with pytest.raises(TypeError) as error:
+    with pytest.raises(TypeError, match=r"tool dice can never .* `def dice\(agent, "):
         program.tool(handler)
-    assert "tool dice could never be called" in str(error.value)
-    assert reason in str(error.value) and "`def dice(agent, path" in str(error.value)
     assert {*program.TOOLS} == before
 
 
