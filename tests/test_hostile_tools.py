@@ -890,6 +890,7 @@ def peak(who):
     unit = 1_000_000 if sys.platform == "darwin" else 1_000
     return resource.getrusage(who).ru_maxrss / unit
 
+program.SEARCH_SECONDS = 1
 agent = program.Agent(approve=lambda *_: None)
 before = peak(resource.RUSAGE_SELF)
 block = program.run_tool(agent, json.loads(sys.argv[1]))
