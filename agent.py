@@ -24,6 +24,7 @@ ourselves is a list of blocks, so the two can be told apart.
 
 import argparse
 import difflib
+import gc
 import hashlib
 import importlib.util
 import inspect
@@ -49,7 +50,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TextIO
 
@@ -89,7 +90,7 @@ class Limits:
     context_window: int = CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT
     threshold: int = 0  # T; 0: `auto_compact_threshold` of these two
-    clear_above: int | None = None  # while the cache is warm; None: 0.7 T
+    clear_above: Any = None  # while the cache is warm; None: 0.7 T
     keep_recent: int = KEEP_RECENT  # results
     keep_tokens: int = KEEP_TOKENS
     min_savings: int = MIN_SAVINGS
@@ -97,18 +98,14 @@ class Limits:
     keep_warm: int = KEEP_WARM  # times in a pause
 
     def __post_init__(self) -> None:
-        """Lower what a small window could not hold."""
+        """Fill in what follows, and lower what a small window could not hold."""
         if not self.threshold:
             window, output = self.context_window, self.max_output
             self.threshold = auto_compact_threshold(window, output)
+        if self.clear_above is None:
+            self.clear_above = round(self.threshold * CLEAR_WARM)
         self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
         self.min_savings = min(self.min_savings, self.threshold // 8)
-
-    @property
-    def clear_warm(self) -> int:
-        """Tokens over which old results are cleared while the cache is warm."""
-        usual = round(self.threshold * CLEAR_WARM)
-        return usual if self.clear_above is None else self.clear_above
 
     @property
     def max_results(self) -> int:
@@ -150,15 +147,10 @@ class Agent(Conversation):
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     hear: Callable[[], str] = lambda: ""  # what the person typed since the last time
+    stopped: Callable[[], bool] = lambda: False  # whether Ctrl-C came in this turn
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
-    # tokens "sent" and "read" from the cache, and how often it was "kept_warm"
-    bill: "Counter[str]" = field(default_factory=Counter)
-
-
-def switch_to(agent: Agent, conversation: Conversation) -> None:
-    """Let the agent go on with this conversation in place of the one it had."""
-    vars(agent).update(vars(conversation))
+    bill: "Counter[str]" = field(default_factory=Counter)  # "sent", "read", "kept_warm"
 
 
 class Exchange(NamedTuple):
@@ -175,7 +167,7 @@ class Reply(NamedTuple):
     message: Message
     stop: str
     sent: int  # of the request, 0 where the API does not say
-    cached: int  # of it from the prompt cache
+    read: int  # of it from the prompt cache
     written: int  # of it to the prompt cache
     output: int  # of the reply
 
@@ -194,15 +186,12 @@ class PromptTooLong(AgentError):
 
 # ---- the loop ----
 
-MAX_MISSES = 3  # then the turn ends
-UNANSWERED = """\
-[This was stopped, or it failed, before it was answered. Do not go on with it, unless
-the user's next message does.]"""
+MAX_MISSES = 3  # requests in a row without a whole reply, then the turn ends
 
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; returns that answer."""
-    answer, misses = "", 0  # requests in a row that brought no whole reply
+    answer, misses = "", 0
     while True:
         layer_1(agent)  # tool_result_budget, snip_compact, micro_compact: free
         if should_compact(agent):
@@ -266,7 +255,7 @@ def layer_1(agent: Agent) -> None:
 
     messages = snip_compact(agent.messages, limits.max_messages, agent.transcript)
     compacted = min(agent.compacted, len(messages))
-    record_history(agent, "snip_compact", "middle cut out", messages, compacted)
+    replace_history(agent, "snip_compact", "middle cut out", messages, compacted)
 
     above, savings, why = clearing_limit(agent)
     if context_tokens(agent) > above:
@@ -280,17 +269,17 @@ def clearing_limit(agent: Agent) -> tuple[float, int, str]:
     """(Tokens over which results are cleared, tokens that this must free, why).
 
     While the prompt cache is warm a clearing makes the API write it anew. So it comes
-    late, and must be worth its price. Once the cache is cold, all is written anew in any
-    case. So forgetting is free, and comes early.
+    late, and must be worth its price. Once the cache is cold, all is written anew
+    whatever is forgotten. So forgetting is free, and comes early.
     """
     limits = agent.limits
     if first_unseen(agent.messages) <= agent.compacted:
         return math.inf, 0, ""  # a compaction has just restored what is not seen yet
     is_cold = time.time() - agent.last_request > CACHE_SECONDS
-    if is_cold and limits.clear_warm <= limits.context_window:  # more means never
-        early = min(limits.clear_warm, int(limits.threshold * CLEAR_COLD))
+    if is_cold and limits.clear_above <= limits.context_window:  # more means never
+        early = min(limits.clear_above, int(limits.threshold * CLEAR_COLD))
         return early, 0, ", free: the cache was cold"
-    return limits.clear_warm, limits.min_savings, ""
+    return limits.clear_above, limits.min_savings, ""
 
 
 def tool_result_budget(
@@ -508,7 +497,7 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
         return compact_without_model(agent, name)
     agent.failures = 0
     new = rebuild(agent, summary, keep)
-    record_history(agent, name, "summarised", new, compacted=len(new))
+    replace_history(agent, name, "summarised", new, compacted=len(new))
     agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
 
 
@@ -517,7 +506,7 @@ def compact_without_model(agent: Agent, name: str) -> None:
     agent.focus = None
     new = rebuild(agent, NO_SUMMARY, KEEP_TAIL)
     if estimate_tokens(new) < estimate_tokens(agent.messages):
-        record_history(agent, name, "no summary", new, compacted=len(new))
+        replace_history(agent, name, "no summary", new, compacted=len(new))
     agent.compacted = len(agent.messages)
 
 
@@ -527,7 +516,6 @@ def summarise(agent: Agent, gone: list[Message], focus: str | None) -> str:
     The request is the live conversation and one message more: so the prompt cache has
     it, and its thinking stays valid. Raises NoSummary for a reply that is none.
     """
-    agent.emit("wait", f"summarising {context_tokens(agent):,} tokens")
     wish = f"\nAbove all, keep: {focus}" if focus else ""
     notes = "" if agent.thinking else NOTES  # who thinks has made them already
     # half of a reply is for the thinking
@@ -679,7 +667,7 @@ KEEP_TAIL = 5  # newest messages that stay if the API refused, or beside a note 
 
 
 def manual_compact(agent: Agent) -> None:
-    """The model called `compact`. Its first wish counts, later ones if enough is new."""
+    """The model called `compact`: its first wish counts, later ones if much is new."""
     is_useful = not agent.compacted or enough_is_new(agent)
     if is_useful and agent.failures < MAX_FAILURES:
         compact_history(agent, "compact")
@@ -714,6 +702,11 @@ def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> Non
 
 
 # ---- messages: plain dicts, never cut between a tool call and its result ----
+
+
+UNANSWERED = """\
+[This was stopped, or it failed, before it was answered. Do not go on with it, unless
+the user's next message does.]"""
 
 
 def typed(text: str) -> Message:
@@ -852,13 +845,6 @@ def context_tokens(agent: Agent) -> int:
     return start + estimate_tokens(agent.messages[agent.known :])
 
 
-def tokens_after(agent: Agent, messages: list[Message]) -> int:
-    """Tokens that it would send with these messages, in proportion to its count now."""
-    fixed = fixed_tokens(agent)
-    before = fixed + estimate_tokens(agent.messages)
-    return context_tokens(agent) * (fixed + estimate_tokens(messages)) // before
-
-
 # ---- the transcript: every message on disk before a layer can touch it ----
 
 RESULTS_DIR = Path(".task_outputs/tool-results")
@@ -877,28 +863,23 @@ def commit(agent: Agent, entry: Message) -> None:
     """Write a message, or an event that replaces all, then let the conversation follow.
 
     AgentError if it cannot be written; nothing has changed then. A file is gone on with
-    only while it holds what this run knows of it and no more. Otherwise another run went
-    on with it, or a line was torn, or it was deleted. Then a new file begins, which has
-    all that is known in its first line.
+    only while it holds what this run knows of it and no more. Otherwise another run has
+    gone on with it, or a line was torn, or it was deleted. Then a new file begins, and
+    its first line has all that was said.
     """
     line, path, held = to_bytes(entry) + b"\n", agent.transcript, agent.log_bytes
     if not path or not path.is_file() or path.stat().st_size != held:
-        path, held = new_transcript(agent), 0
+        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
+        whose = "task" if agent.is_subagent else "transcript"
+        path, held = TRANSCRIPT_DIR / f"{whose}_{stamp}.jsonl", 0
         if agent.messages:
-            known = {"compacted": agent.compacted, "messages": agent.messages}
-            line = to_bytes({"event": "continued", **known}) + b"\n" + line
+            so_far = {"compacted": agent.compacted, "messages": agent.messages}
+            line = to_bytes({"event": "continued", **so_far}) + b"\n" + line
     append(path, line)
     written = json.loads(to_bytes(entry))
     agent.transcript = path
     agent.messages = written.get("messages", [*agent.messages, written])
     agent.log_bytes = held + len(line)  # the last: if Ctrl-C came, a new file begins
-
-
-def new_transcript(agent: Agent) -> Path:
-    """The name of a file that is not there yet."""
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
-    whose = "task" if agent.is_subagent else "transcript"
-    return TRANSCRIPT_DIR / f"{whose}_{stamp}.jsonl"
 
 
 def append(path: Path, data: bytes) -> None:
@@ -919,37 +900,30 @@ def plain_file(path: str, flags: int) -> int:
 
 
 def replace_history(
-    agent: Agent, name: str, what: str, messages: list[Message]
+    agent: Agent,
+    name: str,
+    what: str,
+    messages: list[Message],
+    compacted: int | None = None,
 ) -> None:
-    """Let the conversation be what a layer made of it, if it is another.
+    """Let the conversation be what a layer made of it, if it is another; count it anew.
 
-    The transcript does not have it: what layer 1 clears happens again by itself.
+    A compaction says how many messages it left, and is written down. What layer 1
+    clears is not, since it happens again by itself.
     """
-    if messages is not agent.messages:
-        before, after = context_tokens(agent), tokens_after(agent, messages)
+    if messages is agent.messages:
+        return
+    before, fixed = context_tokens(agent), fixed_tokens(agent)
+    ours = fixed + estimate_tokens(agent.messages)
+    after = before * (fixed + estimate_tokens(messages)) // ours  # the next reply tells
+    if compacted is None:
         agent.messages = messages
-        count_anew(agent, f"[{name}] {what}", before, after)
-
-
-def record_history(
-    agent: Agent, name: str, what: str, messages: list[Message], compacted: int
-) -> None:
-    """As `replace_history`, with an event in the transcript, from which it is read back.
-
-    `compacted`: how many of the messages a compaction left.
-    """
-    if messages is not agent.messages:
-        before, after = context_tokens(agent), tokens_after(agent, messages)
+    else:
         counts = {"before": before, "after": after, "compacted": compacted}
         commit(agent, {"event": name, **counts, "messages": messages})
         agent.compacted = compacted
-        count_anew(agent, f"[{name}] {what}", before, after)
-
-
-def count_anew(agent: Agent, what: str, before: int, after: int) -> None:
-    """Count with the tokens after a change until the next reply, and show the change."""
-    agent.counted, agent.known = after, len(agent.messages)
-    agent.emit("layer", f"{what}: {before:,} -> {after:,} tokens")
+    agent.counted, agent.known = after, len(messages)
+    agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
 
 def load(path: Path) -> Conversation:
@@ -964,17 +938,17 @@ def load(path: Path) -> Conversation:
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
-            known = [] if "event" in entry else read.messages
+            messages = [] if "event" in entry else read.messages
             for message in entry.get("messages", [entry]):
-                known += drop_thinking([checked(message, known)])
+                messages += drop_thinking([checked(message, messages)])
             if "event" in entry:
-                read.compacted = int(entry.get("compacted", len(known)))
+                read.compacted = int(entry.get("compacted", len(messages)))
         except DAMAGE as error:
             if number == len(lines):  # it was torn off, or is empty
                 break
             text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
             raise AgentError(text) from error
-        read.messages = known
+        read.messages = messages
         read.log_bytes += len(line) + 1
     return read
 
@@ -993,6 +967,11 @@ def checked(message: Message, before: list[Message]) -> Message:
     if calls != results:
         raise ValueError(f"the calls {calls} are answered by {results}")
     return {"role": role, "content": content}
+
+
+def switch_to(agent: Agent, conversation: Conversation) -> None:
+    """Let the agent go on with this conversation in place of the one it had."""
+    vars(agent).update(vars(conversation))
 
 
 def resume(agent: Agent, which: str) -> None:
@@ -1112,10 +1091,6 @@ Your reply was cut off, or it was empty. Go on exactly where it stopped, with le
 thinking and in smaller parts."""
 
 
-class Terminated(BaseException):
-    """A signal ends the program, whatever it is doing."""
-
-
 class Passing(AgentError):
     """What failed now may work in a moment."""
 
@@ -1138,6 +1113,7 @@ def ask(
         except (OSError, AgentError):
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
+            agent.emit("void", "(This did not end, so it is void.)")
             meant = as_agent_error(agent, error)
             if isinstance(meant, PromptTooLong):
                 agent.emit("layer", f"[refused] {meant}")
@@ -1252,13 +1228,16 @@ def stream_reply(
 ) -> Reply:
     """The reply of one try, shown as it comes; raises unless it is finished."""
     began, written = time.time(), 0
-    agent.emit("wait", "waiting for the model")
+    what = f"summarising {context_tokens(agent):,} tokens"
+    agent.emit("wait", "waiting for the model" if shown else what)
+    check_stopped(agent)
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
         kind = stream.response.headers.get("content-type", "")
         if re.search("html|json", kind):
             raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         agent.last_request = began
         for event in stream:
+            check_stopped(agent)
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
             elif event.type == "input_json":
@@ -1271,14 +1250,20 @@ def stream_reply(
                 written = 0
         final = stream.get_final_message()
     reply = to_reply(final, {exchange.call["id"] for exchange in exchanges(messages)})
-    agent.has_cache = reply.cached + reply.written > 0
-    agent.bill.update(sent=reply.sent, read=reply.cached)
+    agent.has_cache = reply.read + reply.written > 0
+    agent.bill.update(sent=reply.sent, read=reply.read)
     if (
         not reply.message["content"]
         and context_tokens(agent) > agent.limits.context_window
     ):
         raise PromptTooLong("The reply is empty, and the request is over the window.")
     return reply
+
+
+def check_stopped(agent: Agent) -> None:
+    """Raise KeyboardInterrupt if Ctrl-C came, for Python may have lost the first."""
+    if agent.stopped():
+        raise KeyboardInterrupt
 
 
 def keep_warm(agent: Agent) -> None:
@@ -1293,12 +1278,12 @@ def keep_warm(agent: Agent) -> None:
     is_due = CACHE_SECONDS - WARM_SECONDS < began - before < CACHE_SECONDS
     is_worth_it = agent.has_cache and agent.counted > agent.limits.min_savings
     is_allowed = len(refreshes) < agent.limits.keep_warm
-    sent = answered_last(agent)
-    if not (is_due and is_worth_it and is_allowed and sent):
+    messages = answered_last(agent)
+    if not (is_due and is_worth_it and is_allowed and messages):
         return
     refreshes.append(0)
     try:
-        request = {**request_for(agent, sent), "max_tokens": 0}
+        request = {**request_for(agent, messages), "max_tokens": 0}
         answer = agent.client.messages.create(**request)
         tokens, read, _, output = used_tokens(getattr(answer, "usage", None))
     except Exception as error:  # noqa: BLE001  nobody waits for it
@@ -1315,10 +1300,11 @@ def keep_warm(agent: Agent) -> None:
 
 def answered_last(agent: Agent) -> list[Message]:
     """The messages of the last request that got a reply; none if they were replaced."""
-    messages, known = agent.messages, agent.known
-    if not agent.compacted < known <= len(messages):
+    last = agent.known - 1
+    if not agent.compacted <= last < len(agent.messages):
         return []
-    return messages[: known - 1] if messages[known - 1]["role"] == "assistant" else []
+    is_reply = agent.messages[last]["role"] == "assistant"
+    return agent.messages[:last] if is_reply else []
 
 
 def warm_note(agent: Agent) -> None:
@@ -1334,15 +1320,15 @@ def warm_note(agent: Agent) -> None:
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """What is sent; its two marks tell the API up to where to cache it."""
     marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
-    sent = [note(m["content"]) if is_typed(m) else m for m in messages]
-    *before, last = sent[-1]["content"]
-    sent[-1] = {**sent[-1], "content": [*before, {**last, **marker}]}
+    *others, newest = [note(m["content"]) if is_typed(m) else m for m in messages]
+    *before, last = newest["content"]
+    newest = {**newest, "content": [*before, {**last, **marker}]}
     request: dict[str, Any] = {
         "model": agent.model,
         "max_tokens": agent.limits.max_output,
         "system": [{"type": "text", "text": "\n\n".join(system), **marker}],
         "tools": [tool.schema for tool in agent.tools.values()],
-        "messages": sent,
+        "messages": [*others, newest],
     }
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
@@ -1397,15 +1383,16 @@ def make_fit(calls: list[Message], ids: set[str]) -> None:
 
 def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     """Make a reply part of the conversation; returns its calls, raises AgentError."""
-    agent.cached = reply.cached / max(1, reply.sent)
+    agent.cached = reply.read / max(1, reply.sent)
     if reply.stop == "refusal":
         drop_refused(agent)
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
     if reply.message["content"]:
-        ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
-        sent = reply.sent if reply.sent > ours * LEAST_BELIEVED else ours
+        tokens = fixed_tokens(agent) + estimate_tokens(agent.messages)
+        if reply.sent > tokens * LEAST_BELIEVED:
+            tokens = reply.sent
         commit(agent, reply.message)
-        agent.counted = sent + (reply.output or tokens_in(reply.message["content"]))
+        agent.counted = tokens + (reply.output or tokens_in(reply.message["content"]))
         agent.known = len(agent.messages)
     return blocks(reply.message, "tool_use")
 
@@ -1421,7 +1408,7 @@ def drop_refused(agent: Agent) -> None:
     summary = messages[new[-1] + 1 : agent.compacted]  # if one was just made
     kept = [*messages[:start], *summary]
     compacted = min(agent.compacted, len(kept))
-    record_history(agent, "refusal", "what drew it is taken back", kept, compacted)
+    replace_history(agent, "refusal", "what drew it is taken back", kept, compacted)
 
 
 def nudge(agent: Agent, calls: list[Message], misses: int) -> None:
@@ -1461,9 +1448,7 @@ def connect(agent: Agent) -> None:
     """Give the agent the SDK's client and the model's own limits; raises AgentError."""
     agent.emit("wait", "waiting for the connection")
     try:
-        import anthropic
-
-        client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
+        client = load_sdk().Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:
         address = os.environ.get("ANTHROPIC_BASE_URL", "")
         raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
@@ -1473,6 +1458,16 @@ def connect(agent: Agent) -> None:
         agent.limits = configured_limits(window, info.max_tokens or sys.maxsize)
         agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
     agent.client = client
+
+
+def load_sdk() -> Any:
+    """The SDK; collecting garbage meanwhile would take a fifth of the time."""
+    gc.disable()
+    try:
+        import anthropic
+    finally:
+        gc.enable()
+    return anthropic
 
 
 # ---- tools: name, description, schema and handler of each in one place ----
@@ -1502,6 +1497,7 @@ ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-][^/]*)?|[^/]+\.env\d*"
 SECRET = re.compile(rf"(?is)(.*/)?(?!{TO_BE_COPIED})({ENV})")  # paths of files
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+SESSIONS: set[int] = set()  # of the commands that run now, by their leaders
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, Message] = {
     str: {"type": "string"},
@@ -1535,22 +1531,22 @@ TOOLS: dict[str, Tool] = {}
 COMPACTABLE_TOOLS: set[str] = set()  # whose old results layer 1 clears (v5)
 
 
-def tool(handler: Callable[..., Any] | None = None, **known: Any) -> Any:
+def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
     """Make a function a tool; the model is told its docstring and its signature.
 
     Its first parameter is the agent, the others are what the model gives, by name, and
-    may leave out where there is a default. `known` is what a new tool need not say: see
+    may leave out where there is a default. `more` is what a new tool need not say: see
     `Tool`. TypeError for what could never be called, or has no type in JSON_TYPES.
     """
     if handler is None:  # it stands as @tool(...)
-        return partial(tool, **known)
+        return partial(tool, **more)
     name, inputs = handler.__name__, inputs_of(handler)
     properties = {given.name: json_type(name, given) for given in inputs}
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     told = {"name": name, "description": inspect.getdoc(handler) or name}
-    known = {"shows": next(iter(properties), ""), **known}
-    TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **known)
+    more = {"shows": next(iter(properties), ""), **more}
+    TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **more)
     if TOOLS[name].clears:
         COMPACTABLE_TOOLS.add(name)
     return handler
@@ -1739,12 +1735,12 @@ def read_output(
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Let Ctrl-C and what ends the program wait until the end of the block."""
+def signals_held(*only: int) -> Iterator[None]:
+    """Let Ctrl-C and what ends the program, or these, wait until the block's end."""
     came: list[int] = []
-    numbers = [signal.SIGHUP, signal.SIGTERM, signal.SIGINT]
+    numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
-        numbers = []  # signals come to the main thread alone
+        numbers = ()  # signals come to the main thread alone
     usual = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
@@ -1772,6 +1768,7 @@ def start_session(argv: list[str], stdin: Any) -> Any:
         env=env,
         start_new_session=True,
     )
+    SESSIONS.add(process.pid)
     os.set_blocking(process.stdout.fileno(), False)
     return process
 
@@ -1787,12 +1784,18 @@ def clean_output(text: str) -> str:
 
 
 def kill_session(process: Any) -> None:
-    """End all process groups of a session, and wait for its leader."""
+    """End a session, and wait for its leader."""
+    kill_groups(process.pid)
+    process.wait()
+    SESSIONS.discard(process.pid)
+
+
+def kill_groups(leader: int) -> None:
+    """End all process groups of a session."""
     for _ in range(2):  # again, for those that began meanwhile
-        for group in process_groups(process.pid):
+        for group in process_groups(leader):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
-    process.wait()
 
 
 def process_groups(leader: int) -> set[int]:
@@ -2029,7 +2032,7 @@ def around(line: str, places: list[int]) -> str:
 
 
 def run_on(text: str, argv: list[str], end: float) -> tuple[str, int | None]:
-    """As `run_process`, with this text as standard input, until `end` by time.monotonic()."""
+    """As `run_process`, with this text to read, until `end` by time.monotonic()."""
     with tempfile.TemporaryFile() as file:
         file.write(text.encode(errors="surrogateescape"))
         file.seek(0)
@@ -2177,8 +2180,9 @@ def make_ready(agent: Agent) -> None:
     agent.tools.pop("load_skill", None)
     if skills:
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    known = drop_thinking(agent.messages)
-    agent.messages = tool_result_budget(known, agent.limits.max_results, save_result, 0)
+    messages = drop_thinking(agent.messages)
+    most = agent.limits.max_results
+    agent.messages = tool_result_budget(messages, most, save_result)
     agent.known = 0
 
 
@@ -2228,11 +2232,10 @@ HELP = """\
 /clear            begin a new conversation
 /help             this list
 /quit, /exit      leave, as do quit, exit and Ctrl-D
-What you type while it works goes along with its next request. Ctrl-C stops
-it, and "go on" goes on. Alt-Enter begins a new line, several pasted lines are
-one prompt, and Tab completes commands and paths."""
+What you type while it works goes along with its next request. Backspace, Ctrl-W
+and Ctrl-U take back a letter, a word, all; Alt-Enter begins a new line, and what
+is pasted is one prompt. Ctrl-C stops it, and "go on" goes on."""
 PARTS = {"assistant": "replies and calls", "user": "results and notes"}
-COMMANDS = re.findall(r"(?m)^/\w+", HELP)
 LEAVE = ("/quit", "/exit", "quit", "exit")
 HISTORY = TRANSCRIPT_DIR / "history"
 MAX_LISTED = 20  # conversations
@@ -2241,21 +2244,19 @@ TICK = 0.05  # seconds, in which what is typed shows while the agent works
 WAIT_SHOWN = 1  # seconds of waiting, after which it is said what for
 STALL_SHOWN = 5  # seconds without a letter of a text, after which that is said
 BELL_SECONDS = 10  # of work, after which a bell calls the person
-YES = ("y", "yes", "ok", "okay", "yes please", "please")
-# what makes a command more than one, or another than it seems to be; of white space
-# only blanks and tabs part its words
-COMPOUND = r"[;&|<>`]|\$[({\['\"]|[^\S \t]"
 ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a style
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
 # of the styles of events that have one; magenta can be read on light and dark
 COLORS = {
-    **dict.fromkeys(["note", "thinking", "tool", "result", "warm"], DIM),
+    **dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM),
     **dict.fromkeys(["error", "failed", "removed"], RED),
     "layer": MAGENTA,
     "added": GREEN,
     "heard": BOLD,
 }
+NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # whether a row that is too long goes on below
+PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it is marked what is pasted
 # not printable, says Python, but people write it: joiners, a soft hyphen, spaces
 WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
 UTF_8 = getincrementaldecoder("utf-8")  # of keys, for a read may end within a letter
@@ -2268,92 +2269,128 @@ class Terminal:
     out: TextIO
     streams: bool = True  # whether to show text as it is written
     colored: bool = False
-    live: bool = False  # whether rows below the text can be drawn, and drawn anew
-    keyboard: bool = False  # whether somebody types, and not only answers
-    last: str = ""  # character of the text that is being written, "" after its end
-    column: int = 0  # in which that text goes on
+    live: bool = False  # whether rows can be drawn, and drawn anew
+    keyboard: bool = False  # whether what is typed is taken in while the agent works
+    usual: list[Any] = field(default_factory=list)  # modes that are changed meanwhile
+    working: Any = field(default_factory=threading.Event)  # or readline has the screen
+    rows: list[str] = field(default_factory=list)  # of the region, as they were drawn
+    writes: bool = False  # whether a text is being written
+    text: str = ""  # its last line, which is not finished
     thought: str = ""  # what the model thinks, until it does something else
     waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
     worked: float = field(default_factory=time.monotonic)  # since then, the same
-    drawn: str = ""  # what draws the rows that stand below the text
-    prompt: str = ""  # that readline shows, "" while the agent works
-    listening: bool = False  # whether what is typed is taken in by `take_typed`
-    line: str = ""  # that is being typed
-    heard: list[str] = field(default_factory=list)  # lines that were typed
+    stopped: bool = False  # whether Ctrl-C was pressed since the turn began
+    keys: str = ""  # the beginning of a key, or of a paste, whose rest is to come
+    line: str = ""  # that is being typed, or stands at the prompt to be changed
+    heard: list[str] = field(default_factory=list)  # lines that were ended
+    question: str = ""  # that stands, until the person answers it
+    begun: bool = False  # whether the line was begun before that question
+    answer: tuple[int, str] | None = None  # and how many lines were heard before it
+    editor: Any = None  # readline, where the person has it
     decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
 
 
 def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event; waiting and thinking are kept until something else comes."""
-    with terminal.lock:
+    is_needless = style == "void" and not terminal.writes
+    if is_needless or (style in STREAMED and not terminal.streams):
+        return
+    with signals_held(signal.SIGINT), terminal.lock:
         if style == "wait":
             terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
         elif style == "thinking":
             terminal.thought += text
-        elif style == "warm" and terminal.prompt:
-            show_beside_prompt(terminal, text)
-        else:
-            erase(terminal)
+        elif style != "text":
             terminal.since = 0.0
-            thought, terminal.thought = terminal.thought, ""
-            if thought.strip():
-                print_event(terminal, "thinking", f"[thinking] {thought}")
-            print_event(terminal, style, text)
-            draw(terminal)
-
-
-def print_event(terminal: Terminal, style: str, text: str) -> None:
-    """Print an event below the one before; text that is written after a blank line."""
-    if style in STREAMED and not terminal.streams:
-        return
-    shown, goes_on = laid_out(style, visible(text)), style == "text"
-    if goes_on and not terminal.last:
-        shown, terminal.column = f"\n{shown}", 0
-    if not goes_on:
-        end_line(terminal)
-    terminal.last = (terminal.last + text)[-1:] if goes_on else ""
-    if goes_on:
-        terminal.since = time.monotonic()
-        shown = to_the_edge(terminal, shown) if terminal.live else shown
-    if style == "long" and terminal.live and shown.count("\n") > screen().lines:
-        import pydoc
-
-        return pydoc.pager(shown)
-    if terminal.colored and style in COLORS:
-        shown = f"{COLORS[style]}{shown}{PLAIN}"
-    print(shown, end="" if goes_on else "\n", file=terminal.out, flush=True)
-
-
-def to_the_edge(terminal: Terminal, text: str) -> str:
-    """What is printed of a text: where it fills a row, the next is begun at once.
-
-    A terminal begins it with the next letter, but has forgotten that if `draw` moved
-    the cursor meanwhile: then this letter would take the place of the last one.
-    """
-    columns = screen().columns
-    if terminal.column == columns:  # the row is ended already
-        text, terminal.column = text.removeprefix("\n"), 0
-    for letter in text:
-        wide = columns_of(letter)
-        if letter == "\n":
-            terminal.column = 0
-        elif letter == "\t":
-            terminal.column = min(terminal.column // 8 * 8 + 8, columns - 1)
+            redraw(terminal, settled(terminal) + printed(terminal, style, text))
         else:
-            is_full = terminal.column + wide > columns
-            terminal.column = wide if is_full else terminal.column + wide
-    if terminal.column == columns:
-        text, terminal.last = f"{text} \r", "\n"
-    return text
+            above = settled(terminal) if terminal.thought.strip() else ""
+            above += "" if terminal.writes else "\n"
+            *lines, terminal.text = f"{terminal.text}{visible(text)}".split("\n")
+            above += "".join(f"{line}\n" for line in lines)
+            terminal.writes, terminal.since = True, time.monotonic()
+            if above:  # else it is for the clock
+                redraw(terminal, above)
 
 
-def end_line(terminal: Terminal) -> None:
-    """End the line of a text that is being written, if one is open."""
-    if terminal.last not in ("", "\n"):
-        print(file=terminal.out, flush=True)
-        terminal.last = "\n"
+def settled(terminal: Terminal) -> str:
+    """What is to be printed before anything else: the end of a text, and thoughts."""
+    text, thought = terminal.text, terminal.thought
+    terminal.text, terminal.thought, terminal.writes = "", "", False
+    above = f"{text}\n" if text else ""
+    if thought.strip():
+        above += printed(terminal, "thinking", f"[thinking] {thought}")
+    return above
+
+
+def printed(terminal: Terminal, style: str, text: str) -> str:
+    """The lines of an event, in its color."""
+    lines = laid_out(style, visible(text))
+    color = COLORS.get(style) if terminal.colored else None
+    return f"{color}{lines}{PLAIN}\n" if color else f"{lines}\n"
+
+
+def redraw(terminal: Terminal, above: str = "") -> None:
+    """Print finished lines above the region, and draw that anew if it has changed.
+
+    The cursor is at the region's end, or at the start of a row if there is none. Since
+    the terminal does not wrap it, a row is one row of the screen.
+    """
+    rows = region(terminal)
+    if not above and rows == terminal.rows:
+        return
+    up = f"\x1b[{len(terminal.rows) - 1}A" if terminal.rows[1:] else ""
+    erased = f"{up}\r\x1b[J" if terminal.rows else ""
+    drawn = NO_WRAP + "\n".join(rows) + WRAP if rows else ""
+    terminal.rows = rows
+    print(f"{erased}{above}{drawn}", end="", file=terminal.out, flush=True)
+
+
+def region(terminal: Terminal) -> list[str]:
+    """The rows below the finished lines while the agent works, as many as there is room.
+
+    The line that is being written, what is waited for, what is queued, a question, and
+    what is being typed.
+    """
+    if not (terminal.live and terminal.working.is_set()):
+        return []
+    rows, lines = rows_of(terminal.text), screen().lines
+    dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
+    seconds = time.monotonic() - terminal.since
+    if terminal.since and seconds > (STALL_SHOWN if terminal.text else WAIT_SHOWN):
+        what = terminal.thought.strip() or terminal.waiting
+        what = what.replace("\n", " ")
+        rows.append(f"{dim}{row_end(f'{seconds:.0f} s: ', what)}{plain}")
+    if terminal.heard and terminal.keyboard:
+        start = f"{len(terminal.heard)} queued: "
+        rows.append(f"{dim}{row_end(start, terminal.heard[-1])}{plain}")
+    if terminal.keyboard:
+        rows += rows_of(visible(terminal.question))
+        rows.append(row_end("> ", terminal.line))
+    return rows[1 - lines :]
+
+
+def row_end(start: str, text: str) -> str:
+    """A row of the screen: its start, and as much of the end of a text as fits."""
+    shown = visible(text[-1_000:]).replace("\n", "\u21b5")
+    return start + cut_to_screen(shown[::-1], 1, len(start))[::-1]
+
+
+def rows_of(text: str) -> list[str]:
+    """The rows that a text fills, at most half of the screen: the last."""
+    columns, lines = screen()
+    most = columns * lines  # letters that are looked at, or twice as many
+    rows: list[str] = []
+    room = 0
+    for letter in text[max(0, len(text) // most - 1) * most :].expandtabs():
+        room -= columns_of(letter)
+        if room < 0 or not rows:
+            rows.append("")
+            room = columns - columns_of(letter)
+        rows[-1] += letter
+    return rows[-lines // 2 :]
 
 
 def columns_of(letter: str) -> int:
@@ -2374,7 +2411,7 @@ def laid_out(style: str, text: str) -> str:
     if style in ("answer", "plan"):
         return textwrap.indent(text, "  ")
     if style == "heard":
-        return f"\n> {text}"
+        return "\n" + textwrap.indent(text, "> ")
     if style in ROWS:
         return cut_to_screen(" ".join(text.split()), ROWS[style])
     if style not in ("result", "failed"):
@@ -2400,124 +2437,120 @@ def screen() -> os.terminal_size:
     return shutil.get_terminal_size()
 
 
-def erase(terminal: Terminal) -> None:
-    """Take away the rows below the text, so that more text can follow it."""
-    if terminal.drawn:
-        print("\x1b[J", end="", file=terminal.out, flush=True)
-        terminal.drawn = ""
-
-
-def draw(terminal: Terminal) -> None:
-    """Draw below the text what is waited for and what is being typed.
-
-    The cursor stays at the end of the text. On the last row of the screen ESC D makes
-    room by scrolling; ESC 7 and ESC 8 remember the cursor.
-    """
-    if not terminal.live or terminal.prompt:
-        return
-    rows = live_rows(terminal)
-    is_free = terminal.last in ("", "\n")  # the row of the cursor
-    below = max(0, len(rows) - is_free)
-    drawn = "\x1bD" * below + (f"\x1b[{below}A" if below else "") + "\x1b7"
-    for number, row in enumerate(rows):
-        down = "" if is_free and number == 0 else "\x1b[1B"
-        drawn += f"{down}\r\x1b[K{DIM if terminal.colored else ''}{row}"
-        drawn += PLAIN if terminal.colored else ""
-    drawn = f"{drawn}\x1b8" if rows else ""
-    if drawn != terminal.drawn:
-        erase(terminal)
-        print(drawn, end="", file=terminal.out, flush=True)
-        terminal.drawn = drawn
-
-
-def live_rows(terminal: Terminal) -> list[str]:
-    """What is waited for, with the end of what the model thinks, and what is typed."""
-    rows: list[str] = []
-    seconds = time.monotonic() - terminal.since
-    patience = WAIT_SHOWN if terminal.last in ("", "\n") else STALL_SHOWN
-    if terminal.since and seconds >= patience:
-        start, thought = f"{seconds:.0f} s: ", " ".join(terminal.thought.split())
-        tail = cut_to_screen(visible(thought[-500:])[::-1], 1, len(start))[::-1]
-        rows.append(start + (tail or cut_to_screen(visible(terminal.waiting), 1, 8)))
-    for line in [*terminal.heard[-3:], terminal.line]:
-        if line:
-            rows.append(f"> {cut_to_screen(visible(line)[::-1], 1, 2)[::-1]}")
-    return rows
-
-
-def show_beside_prompt(terminal: Terminal, text: str) -> None:
-    """Say something above the prompt of readline, unless a line is begun there."""
-    import readline
-
-    if not readline.get_line_buffer():
-        dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
-        line = f"\r\x1b[K{dim}{text}{plain}\n{terminal.prompt}"
-        print(line, end="", file=terminal.out, flush=True)
-
-
 def clock(terminal: Terminal) -> None:
     """Take in what is typed and draw what goes on, in a thread of its own."""
-    while True:
-        time.sleep(TICK)
+    while terminal.working.wait():
         with terminal.lock:
-            take_typed(terminal)
-            draw(terminal)
+            if terminal.working.is_set():
+                if terminal.keyboard:
+                    take_typed(terminal)
+                redraw(terminal)
+        time.sleep(TICK)
 
 
 # ---- the terminal: what the person types ----
 
-
-@contextmanager
-def listening(terminal: Terminal) -> Iterator[None]:
-    """Take in what is typed while the agent works; the terminal's modes come back."""
-    if not terminal.keyboard:
-        yield
-        return
-    usual, ours = termios.tcgetattr(0), termios.tcgetattr(0)
-    ours[3] |= termios.NOFLSH  # Ctrl-C throws nothing away that was typed
-    if terminal.live:
-        ours[3] &= ~(termios.ICANON | termios.ECHO)  # `draw` shows it
-    try:
-        termios.tcsetattr(0, termios.TCSANOW, ours)
-        terminal.listening = True
-        yield
-    finally:
-        with signals_held(), terminal.lock:
-            take_typed(terminal)
-            terminal.listening = False
-            with suppress(termios.error, OSError):  # the terminal may be gone
-                erase(terminal)
-                termios.tcsetattr(0, termios.TCSANOW, usual)
+YES = ("y", "yes", "ok", "okay", "yes please", "please")
+# a longer answer that begins so may be a yes or none, so it is asked again
+LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
+# keys that take something back, and what of the line
+ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
+STAND_STILL = 0.2  # seconds, in which Ctrl-Z takes effect
+# What was pasted, a sequence of another key, or a letter; the first two when all of it
+# has come. What a terminal sends for a key ends with a letter or with "~".
+PASTE, END_OF_PASTE = "\x1b[200~", "\x1b[201~"
+KEY = re.compile(
+    r"(?s)\x1b\[200~.*?\x1b\[201~|(?!\x1b\[200~)"
+    r"\x1b+([\[O]\[?[ -?]*[^ -?]|[^\[O\x1b])|[^\x1b]"
+)
 
 
-def take_typed(terminal: Terminal) -> None:
-    """Take in what was typed: ended lines are heard, the last one can still change."""
-    while terminal.listening and select.select([0], [], [], 0)[0]:
-        try:
-            data = os.read(0, 4_096)
-        except OSError:  # the terminal is gone
-            data = b""
+def take_terminal(terminal: Terminal) -> None:
+    """Draw the region, and take in what is typed, until `give_back`."""
+    with signals_held(signal.SIGINT), terminal.lock:
+        terminal.working.set()
+        if not terminal.usual:
+            return
+        ours = [*terminal.usual[:6], [*terminal.usual[6]]]
+        ours[3] = ours[3] & ~termios.ECHO | termios.NOFLSH  # Ctrl-C loses no keys
+        if terminal.keyboard:
+            ours[3] &= ~termios.ICANON  # keys come one by one
+            ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is one of them
+        termios.tcsetattr(terminal.out, termios.TCSANOW, ours)
+        print(PASTES, end="", file=terminal.out, flush=True)
+        terminal.rows = [""]  # for keys may stand there that came before
+
+
+def give_back(terminal: Terminal) -> None:
+    """Take the region away; readline, or the shell, has the terminal as it was."""
+    with signals_held(signal.SIGINT), terminal.lock, suppress(OSError, termios.error):
+        terminal.working.clear()
+        redraw(terminal)
+        if terminal.usual:
+            print(NO_PASTES, end="", file=terminal.out, flush=True)
+            termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
+
+
+def take_typed(terminal: Terminal) -> bool:
+    """Take in the keys that were pressed; False where nobody can press one."""
+    while select.select([0], [], [], 0)[0]:
+        data = b""
+        with suppress(OSError):  # the terminal is gone
+            data = os.read(0, 65_536)
         if not data:
-            terminal.listening = False
-        for letter in re.sub(ESCAPE, "", terminal.decode.decode(data)):
-            if letter in "\r\n":
-                terminal.heard.append(terminal.line)
-                terminal.line = ""
-            elif letter in "\b\x7f":
-                terminal.line = terminal.line[:-1]
-            elif letter == "\x15":  # Ctrl-U
-                terminal.line = ""
-            elif letter.isprintable() or letter in WRITTEN:
-                terminal.line += letter
+            return False
+        keys, at = terminal.keys + terminal.decode.decode(data), 0
+        while key := KEY.match(keys, at):
+            press(terminal, key[0])
+            at = key.end()
+        terminal.keys = keys[at:]
+    return True
+
+
+def press(terminal: Terminal, key: str) -> None:
+    """Do what a key stands for; most do nothing."""
+    if key in "\r\n":
+        end_line(terminal)
+    elif key == "\x1a":  # Ctrl-Z: stand still, with all of the job, until `fg`
+        give_back(terminal)
+        os.kill(0, signal.SIGTSTP)
+        time.sleep(STAND_STILL)
+        take_terminal(terminal)
+    elif key in ERASES:
+        terminal.line = re.sub(f"(?s){ERASES[key]}", "", terminal.line)
+    elif key in ("\x1b\r", "\x1b\n"):  # Alt-Enter
+        terminal.line += "\n"
+    elif key.startswith(PASTE) or key[0] != "\x1b":
+        text = key.removeprefix(PASTE).removesuffix(END_OF_PASTE).replace("\r", "\n")
+        terminal.line += "".join(c for c in text if c.isprintable() or c in WRITTEN)
+    terminal.begun = terminal.begun and terminal.line != ""
+
+
+def end_line(terminal: Terminal) -> None:
+    """Let a line answer the question, if it was begun after that; or else be heard."""
+    line, terminal.line = terminal.line.strip(), ""
+    if terminal.question and not terminal.begun:
+        terminal.question, terminal.answer = "", (len(terminal.heard), line)
+    elif line:
+        terminal.heard.append(line)
+        remember(terminal, line)
+
+
+def remember(terminal: Terminal, line: str) -> None:
+    """Add a line to the history; what was pasted is not for the next run."""
+    if terminal.editor and line:
+        terminal.editor.add_history(line)
+        if "\n" not in line:
+            with suppress(AgentError, OSError):
+                append(HISTORY, f"{line}\n".encode(errors="replace"))
 
 
 def hear(terminal: Terminal) -> str:
     """What was typed since it was asked last; a command waits for the prompt."""
     with terminal.lock:
-        take_typed(terminal)
-        words = list(takewhile(lambda line: not is_command(line), terminal.heard))
-        del terminal.heard[: len(words)]
-    return "\n".join(words).strip()
+        words = [line for line in terminal.heard if not is_command(line)]
+        terminal.heard = [line for line in terminal.heard if is_command(line)]
+    return "\n".join(words)
 
 
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
@@ -2529,78 +2562,68 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     first, *more = what.rstrip().split("\n")
     for line in first, *more:
         show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
-    always = allowance(name, what)
+    always = f"bash {what}" if name == "bash" else name
     if agent.unasked or always in agent.allowed:
         return
     if not sys.stdin.isatty():
         raise ToolError("No terminal to ask the user on: only --yes would allow it.")
-    path = first if more and name != "bash" else ""
-    question, before = question_for(name, always, path), len(terminal.heard)
+    free = "this very command" if name == "bash" else f"any {name}"
+    on = f" on {first}" if more and name != "bash" else ""
+    question = f"Run {name}{on}? y: yes, a: always {free} until /clear, n or why not"
     while True:
-        answer = answer_to(terminal, question)
+        place, answer = answer_to(terminal, question)
         word = " ".join(re.findall(r"\w+", answer.lower()))
         if word in YES:
             return
-        if word in ("a", "always") and always:
+        if word in ("a", "always"):
             return agent.allowed.add(always)
         if word in ("n", "no"):
             refuse()
-        if word not in ("", "a", "always"):
-            terminal.heard.insert(before, answer)  # why not is the person's own word
+        if word and word.split()[0] not in LIKE_YES:
+            if not is_command(answer):  # why not is the person's own word
+                terminal.heard.insert(place, answer)
             refuse()
 
 
-def question_for(name: str, always: str, path: str) -> str:
-    """What the person is asked; the answer "always" would allow `always`."""
-    on = f" on {path}" if path else ""
-    for_these = f" for {always}" if always != name else ""
-    free = f"a: always{for_these} until /clear, " if always else ""
-    return f"Run {name}{on}? y: yes, {free}n or why not"
+def answer_to(terminal: Terminal, question: str) -> tuple[int, str]:
+    """The line that answers a question, and how many lines were heard before it.
 
-
-def allowance(name: str, what: str) -> str:
-    """What an "always" allows: a tool, or commands that begin so; "" for nothing."""
-    if name != "bash":
-        return name
-    return "" if re.search(COMPOUND, what) else f"{' '.join(what.split()[:2])} ..."
-
-
-def answer_to(terminal: Terminal, question: str) -> str:
-    """The line that is typed after a question; ToolError if the terminal is gone.
-
-    What was typed before is no answer: it is heard, or its line goes on afterwards.
+    It was begun after the question was shown. What was typed before is heard, and a
+    line that was begun before goes on as such. ToolError: there is nobody.
     """
     ring(terminal)
-    if not terminal.listening:
-        return line_after(terminal, question)
-    with terminal.lock:
-        take_typed(terminal)
-        before, terminal.heard = terminal.heard, []
-        begun, terminal.line = terminal.line, ""
-        show(terminal, "plain", question)  # from now on it is the answer
+    is_drawn = terminal.live and terminal.keyboard
+    with signals_held(signal.SIGINT), terminal.lock:
+        take_begun(terminal)
+        terminal.question, terminal.answer = question, None
+        if not is_drawn:
+            show(terminal, "plain", question)
     try:
-        while not terminal.heard:
-            if not terminal.listening:
-                refuse()
+        while terminal.answer is None:
+            with signals_held(signal.SIGINT), terminal.lock:
+                if not take_typed(terminal):
+                    refuse()
+                redraw(terminal)
             time.sleep(TICK)
-        answer = terminal.heard.pop(0).strip()
+        return terminal.answer
     finally:
-        with terminal.lock:
-            terminal.heard = before + terminal.heard
-            terminal.line = begun + terminal.line
-        terminal.worked = time.monotonic()
-    if terminal.live:
-        show(terminal, "plain", f"> {answer}")
-    return answer
+        terminal.question, terminal.worked = "", time.monotonic()
+        if is_drawn:
+            answer = f"\n> {terminal.answer[1]}" if terminal.answer else ""
+            show(terminal, "plain", question + answer)
 
 
-def line_after(terminal: Terminal, question: str) -> str:
-    """As `answer_to`, where nothing is taken in while the agent works, as with -p."""
-    termios.tcflush(0, termios.TCIFLUSH)
-    show(terminal, "plain", question)
-    if not (line := sys.stdin.readline()):
-        refuse()
-    return line.strip()
+def take_begun(terminal: Terminal) -> None:
+    """Take in what was typed so far, also a line whose end is still to come.
+
+    Where the kernel edits lines it gives that away only if it does so no more.
+    """
+    modes = termios.tcgetattr(0)
+    single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
+    termios.tcsetattr(0, termios.TCSANOW, single)
+    take_typed(terminal)
+    termios.tcsetattr(0, termios.TCSANOW, modes)
+    terminal.begun = bool(terminal.line or terminal.keys)
 
 
 def ring(terminal: Terminal) -> None:
@@ -2652,7 +2675,7 @@ def run_command(agent: Agent, line: str) -> None:
         case "/context", "":
             agent.emit("plain", context_table(agent))
         case "/last", number if re.fullmatch("[0-9]{0,9}", number):
-            agent.emit("long", result_from_end(agent, int(number or 1)))
+            agent.emit("plain", result_from_end(agent, int(number or 1)))
         case "/resume", "":
             list_conversations(agent)
         case "/resume", which:
@@ -2698,72 +2721,71 @@ def line_editor() -> Any:
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
-    readline.set_completer(complete)
     with suppress(OSError):
-        text = HISTORY.read_text(errors="replace").removesuffix("\n")
+        with open(HISTORY, errors="replace", opener=plain_file) as file:
+            text = file.read().removesuffix("\n")
         for line in text.split("\n")[-MAX_REMEMBERED:]:
             readline.add_history(line)
     return readline
 
 
-def complete(text: str, number: int, found: list[str] = []) -> str | None:  # noqa: B006
-    """A command, or else a path of the workspace, that begins with this text.
-
-    readline asks for number 0, 1 and so on; `found` is remembered between these.
-    """
-    if number == 0 and text.startswith("/"):
-        found[:] = [command for command in COMMANDS if command.startswith(text)]
-    elif number == 0:
-        paths = Path().glob(f"{text}*")
-        found[:] = [f"{path}/" if path.is_dir() else f"{path}" for path in paths]
-    return found[number] if number < len(found) else None
-
-
-def read_prompt(terminal: Terminal, editor: Any) -> str:
-    """What the person types; a line that was begun before stands there already."""
-    if editor is None:
+def read_prompt(terminal: Terminal) -> str:
+    """What the person types; what was begun or queued before stands there already."""
+    if not sys.stdin.isatty():
         return input().strip()
     ring(terminal)
     begun, terminal.line = terminal.line, ""
-    editor.set_startup_hook(partial(editor.insert_text, begun))
-    # the first tells terminals that a prompt begins here, so that they can jump to it
-    marks = ("\x1b]133;A\x07", BOLD, PLAIN) if terminal.colored else ("", "", "")
-    hidden = [f"\x01{mark}\x02" if mark else "" for mark in marks]
-    terminal.last, terminal.prompt = "", "\n{}{}> {}".format(*marks)
+    if not terminal.editor:
+        return begun + input(f"\n> {begun}")
+    terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
+    bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
+    # a signal that comes just as readline begins to wait is heard at the next tick
+    signal.setitimer(signal.ITIMER_REAL, 1, 1)
     try:
-        line = input("\n{}{}> {}".format(*hidden)).strip()
-    except SystemError as error:  # a signal, come up through readline
-        raise error.__cause__ or KeyboardInterrupt from error
+        line = input(f"\n{bold}> {plain}").strip()
     finally:
-        terminal.prompt, terminal.worked = "", time.monotonic()
-    if (lines := line.count("\n") + 1) > screen().lines:
-        show(terminal, "note", f"({lines:,} lines)")
-    if line and "\n" not in line:
-        with suppress(AgentError):
-            append(HISTORY, f"{line}\n".encode(errors="replace"))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        terminal.worked = time.monotonic()
+    remember(terminal, line)
     return line
 
 
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
-    editor = line_editor() if sys.stdin.isatty() else None
-    if editor:
+    if sys.stdin.isatty():
         threading.Thread(target=attend, args=(agent, terminal), daemon=True).start()
+        terminal.editor = line_editor() if sys.stdout.isatty() else None
+    done, said = True, ""
     while True:
         try:
-            if not line and terminal.heard:  # during the last answer, or before Ctrl-C
-                line = hear(terminal) or (terminal.heard or [""]).pop(0)
-                if line:
-                    agent.emit("heard", line)
+            if not done:
+                take_back(terminal)
+            give_back(terminal)
+            if said:
+                agent.emit("error", said)
+            done, said = True, ""
+            if not line and terminal.heard:  # during the last answer
+                line = hear(terminal) or terminal.heard.pop(0)
+                agent.emit("heard", line)
             while not line:
-                line = read_prompt(terminal, editor)
-            with listening(terminal):
-                work_on(agent, line)
+                line = read_prompt(terminal)
+            terminal.stopped = False
+            take_terminal(terminal)
+            done = work_on(agent, line)
         except KeyboardInterrupt:
-            agent.emit("error", "\nstopped" if line else "\nCtrl-D or /quit leaves")
+            done, said = False, "\nstopped" if line else "\nCtrl-D or /quit leaves"
         except EOFError:
             return agent.emit("plain", "")
         line = ""
+
+
+def take_back(terminal: Terminal) -> None:
+    """Make what is queued the beginning of the line that is typed, to be changed."""
+    with signals_held(signal.SIGINT), terminal.lock:
+        if terminal.keyboard:
+            take_typed(terminal)
+        terminal.line = "\n".join(filter(None, [*terminal.heard, terminal.line]))
+        terminal.heard = []
 
 
 def attend(agent: Agent, terminal: Terminal) -> None:
@@ -2772,10 +2794,10 @@ def attend(agent: Agent, terminal: Terminal) -> None:
     In a thread of its own, since either can take long.
     """
     with suppress(Exception):  # what is wrong with it is said when it is used
-        import anthropic  # noqa: F401
+        load_sdk()
     while True:
         time.sleep(1)
-        if terminal.prompt:
+        if not terminal.working.is_set():
             keep_warm(agent)
 
 
@@ -2786,25 +2808,26 @@ def is_command(line: str) -> bool:
     return line in LEAVE or bool(is_meant)
 
 
-def work_on(agent: Agent, line: str) -> None:
-    """Do what one line asks for, and say what went wrong; EOFError: leave."""
+def work_on(agent: Agent, line: str) -> bool:
+    """Do what one line asks for; False: it said what went wrong. EOFError: leave."""
     try:
         if is_command(line):
             run_command(agent, line)
         else:
             take_turn(agent, line)
             agent.emit("note", status_line(agent))
+        return True
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
         if in_progress(agent.messages):
             agent.emit("note", 'Nothing is lost: "go on" goes on with it.')
+        return False
 
 
 # ---- main ----
 
 PACKAGES = ("anthropic", "dotenv")  # as Python names them
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
-END_AGAIN = 2  # seconds until a signal that was to end it is raised once more
 
 
 def load_settings() -> None:
@@ -2848,6 +2871,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     )
     agent.approve = partial(ask_person, terminal, agent)
     agent.hear = partial(hear, terminal)
+    agent.stopped = lambda: terminal.stopped
     if not options.p:
         agent.emit("note", first_screen(agent))
     if options.resume is not None:
@@ -2855,11 +2879,14 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     prompt = options.prompt
     if not options.p:
         return repl(agent, terminal, prompt)
-    if not prompt or not sys.stdin.isatty():
+    take_terminal(terminal)
+    if not sys.stdin.isatty():
         agent.emit("wait", "waiting for the end of what is piped in")
         piped = sys.stdin.buffer.read().decode(errors="replace")
         prompt = f"{piped}\n\n{prompt}".strip()
-    print(visible(take_turn(agent, prompt)), flush=True)
+    answer = take_turn(agent, prompt)
+    give_back(terminal)
+    print(visible(answer), flush=True)
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -2882,47 +2909,42 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def handle_signals() -> None:
+def handle_signals(terminal: Terminal) -> None:
     """Let Ctrl-C stop what is done, two at once as one; SIGTERM and a hangup end it."""
     last = float("-inf")  # seconds, when Ctrl-C last stopped something
-    ended = False
 
     def stop(number: int, _: Any) -> None:
-        nonlocal last, ended
-        if ended and number != signal.SIGALRM:
-            return  # a closed terminal sends several
+        nonlocal last
         if number != signal.SIGINT:
-            ended = True
-            signal.signal(signal.SIGALRM, stop)  # input() can lose an exception
-            signal.setitimer(signal.ITIMER_REAL, END_AGAIN)
-            raise Terminated
+            last = float("inf")  # no Ctrl-C counts any more
+            end_at_once(terminal, 128 + number)
         if time.monotonic() - last > SAME_CTRL_C:
-            last = time.monotonic()
+            last, terminal.stopped = time.monotonic(), True
             raise KeyboardInterrupt
+
+    def go_on(*_: Any) -> None:
+        if terminal.editor and not terminal.working.is_set():
+            terminal.line = terminal.editor.get_line_buffer()
+            raise KeyboardInterrupt  # for readline would not draw it again
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, stop)
+    signal.signal(signal.SIGCONT, go_on)  # after Ctrl-Z at the prompt
+    signal.signal(signal.SIGALRM, lambda *_: None)  # the tick of `read_prompt`
 
 
-def handle_suspension(terminal: Terminal) -> None:
-    """Let Ctrl-Z give the terminal back as it was found, and fg take it again."""
-    usual = termios.tcgetattr(0)
-
-    def suspend(*_: Any) -> None:
-        ours = termios.tcgetattr(0)
-        termios.tcsetattr(0, termios.TCSANOW, usual)
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTSTP)  # here it stands still
-        signal.signal(signal.SIGTSTP, suspend)
-        termios.tcsetattr(0, termios.TCSANOW, ours)
-        if terminal.prompt:
-            import readline
-
-            line = terminal.prompt + readline.get_line_buffer()
-            print(line, end="", file=terminal.out, flush=True)
-
-    signal.signal(signal.SIGTSTP, suspend)
+def end_at_once(terminal: Terminal, status: int) -> NoReturn:
+    """End the program within a signal's handler, where it must wait for nothing."""
+    try:
+        for leader in [*SESSIONS]:
+            kill_groups(leader)
+        if terminal.usual and in_front(terminal.out.fileno()):
+            termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
+            if select.select([], [terminal.out], [], 0)[1]:
+                os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
+    finally:
+        os._exit(status)
 
 
 def play_demo(scene: int, terminal: Terminal) -> int:
@@ -2938,13 +2960,22 @@ def play_demo(scene: int, terminal: Terminal) -> int:
 
 def open_terminal(once: bool) -> Terminal:
     """The terminal with its thread; `once`: it shows events alone, on stderr."""
-    out = sys.stderr if once else sys.stdout
-    live = out.isatty() and os.environ.get("TERM") != "dumb"
-    terminal = Terminal(out, not once, live and not os.environ.get("NO_COLOR"), live)
-    terminal.keyboard = sys.stdin.isatty() and not once
+    out, colored = sys.stderr if once else sys.stdout, not os.environ.get("NO_COLOR")
+    live = out.isatty() and os.environ.get("TERM") != "dumb" and in_front(out.fileno())
+    terminal = Terminal(out, not once, live and colored, live)
+    if sys.stdout.isatty() or not once:  # and it is not that of `agent.py -p | less`
+        terminal.keyboard = sys.stdin.isatty() and in_front(0)
+        terminal.usual = termios.tcgetattr(out) if live else []
     if live or terminal.keyboard:
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     return terminal
+
+
+def in_front(number: int) -> bool:
+    """Whether the terminal of this file is ours; in the background it is the shell's."""
+    with suppress(OSError):  # it has no jobs
+        return os.tcgetpgrp(number) == os.getpgrp()
+    return True
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -2954,9 +2985,7 @@ def main(argv: list[str] | None = None) -> int:
     for stream in streams:
         stream.reconfigure(errors="replace")  # any text can be typed and shown
     terminal = open_terminal(options.p)
-    handle_signals()
-    if terminal.keyboard:
-        handle_suspension(terminal)
+    handle_signals(terminal)
     try:
         if options.demo is not None:
             return play_demo(options.demo, terminal)
@@ -2970,15 +2999,14 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except Terminated:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        return 143
+    finally:
+        give_back(terminal)
     return 0
 
 
 def hide_interrupt(unraisable: Any) -> None:
     """Show an error that Python cannot raise, unless a signal left it half made."""
-    interrupts = (KeyboardInterrupt, Terminated, GeneratorExit, RuntimeError, OSError)
+    interrupts = (KeyboardInterrupt, GeneratorExit, RuntimeError, OSError)
     if not issubclass(unraisable.exc_type, interrupts):
         sys.__unraisablehook__(unraisable)
 

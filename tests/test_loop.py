@@ -9,6 +9,7 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import stub
@@ -449,8 +450,11 @@ def test_a_reply_has_a_third_of_a_small_window_at_most_whatever_is_asked_for(
 def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):
     usual = configured_limits()
     monkeypatch.setenv("THRESHOLD", "0")
-    assert configured_limits() == replace(usual, threshold=usual.context_window)
-    assert usual.clear_warm == usual.threshold * 7 // 10
+    later = usual.context_window * 7 // 10
+    assert configured_limits() == replace(
+        usual, threshold=usual.context_window, clear_above=later
+    )
+    assert usual.clear_above == usual.threshold * 7 // 10
 
 
 @pytest.mark.parametrize("window", [5_000, 4_000, 3_999, 0])
@@ -463,7 +467,7 @@ def test_a_window_of_4000_tokens_is_the_smallest(monkeypatch, window):
 def test_a_signal_that_is_ignored_stays_so_as_under_nohup(name):
     number = getattr(signal, name)
     before = signal.signal(number, signal.SIG_IGN)
-    program.handle_signals()
+    program.handle_signals(Mock())
     assert signal.signal(number, before) == signal.SIG_IGN
 
 

@@ -47,7 +47,9 @@ def test_the_output_is_narrow_and_the_same_wherever_it_runs(output, tmp_path):
 SIGNED = "Invalid `signature` in `thinking` block. The block is bound to a different"
 # of what each chapter says: the API's words, a number of damage, a number of ours
 SAYS = {
-    "3": f"not support assistant message prefill|unexpected `tool_use_id`|{SIGNED}",
+    "3": f"not support assistant message prefill|unexpected `tool_use_id`|{SIGNED}"
+    "|old thinking, which is how s08 cuts, 12 of 12|but cut anywhere, 6 of 12."
+    "|of 12 places to cut, 12 are refused|of 12 places to cut, 0 are refused",
     "4": "3,500 Japanese characters are 875 tokens|counts 3,281|187,500|9% off|-7,666"
     "|5,250 tokens|1.6 times|11 of 11 requests are a summary|0 of 11 requests ask",
     "5": f"sees 3.|{SIGNED}|5% from the cache|sees 6, refused: 0",

@@ -264,7 +264,7 @@ WINDOWS = [
     by_window(lambda limits: limits.context_window),
     by_window(lambda limits: limits.max_output),
     by_window(lambda limits: limits.threshold),
-    by_window(lambda limits: limits.clear_warm),
+    by_window(lambda limits: limits.clear_above),
     by_window(lambda limits: int(limits.threshold * program.CLEAR_COLD)),
     by_window(lambda limits: limits.max_results),
     by_window(lambda limits: min(program.MAX_PAGE, limits.max_results)),

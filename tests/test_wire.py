@@ -5,10 +5,13 @@ the middle of work, the tests ask for the answer, for what is kept, and for what
 said.
 """
 
+import gc
 import itertools
 import json
+import sys
 import threading
 import time
+from contextlib import nullcontext
 
 import httpx2
 import pytest
@@ -731,3 +734,21 @@ def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch
     assert status == 0 and out.count("division by zero") == 2
     assert out.index("/compact") < out.index("division by zero")
     assert run("-p", "Hi")[:2] == (1, "")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_sdk_is_loaded_without_collecting_garbage_which_goes_on_after_it(
+    monkeypatch, is_there
+):
+    class Finder:
+        def find_spec(self, name, *_):
+            collecting.append(gc.isenabled())
+            if not is_there:
+                raise ImportError("broken")
+
+    collecting = []
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "anthropic")
+    with nullcontext() if is_there else pytest.raises(ImportError):
+        assert program.load_sdk().__name__ == "anthropic"
+    assert collecting and not any(collecting) and gc.isenabled()

@@ -353,7 +353,7 @@ def asked(agent):
     agent.client.enqueue(*read("price.py"))
     answer = program.ask(agent, agent.messages)
     program.run_tools(agent, program.take_reply(agent, answer))
-    known = round(answer.cached)
+    known = round(answer.read)
     return known, answer.sent - known
 
 
@@ -410,7 +410,7 @@ def was_read(x, y, wide):
 def thresholds():
     """When what happens, on one line from an empty context to a full window."""
     limits = costs.limits({})
-    window, most, clear = limits.context_window, limits.threshold, limits.clear_warm
+    window, most, clear = limits.context_window, limits.threshold, limits.clear_above
     cold = int(most * program.CLEAR_COLD)
     marks = {
         window: "the API refuses more (the window)",
