@@ -802,10 +802,10 @@ def test_what_is_started_with_setsid_lives_on_every_time(use, writers, end):
 
 
 @pytest.fixture
-def typed():
+def standard_input():
     """Something to read on the standard input of the program itself."""
     reader, writer = os.pipe()
-    os.write(writer, b"typed\n" * 9)
+    os.write(writer, b"waiting\n" * 9)
     before = os.dup(0)
     os.dup2(reader, 0)
     yield
@@ -819,9 +819,11 @@ READING += [("read line </dev/tty || echo no terminal", "no terminal\n")]
 
 
 @pytest.mark.parametrize("command, output", READING)
-def test_a_command_that_reads_standard_input_gets_nothing(use, typed, command, output):
+def test_a_command_that_reads_standard_input_gets_nothing(
+    use, standard_input, command, output
+):
     content = use("bash", command=command, timeout=600)
-    assert content.endswith(output) and "typed" not in content
+    assert content.endswith(output) and "waiting" not in content
 
 
 ODD_OUTPUT = {
@@ -895,6 +897,7 @@ def peak(who):
     unit = 1_000_000 if sys.platform == "darwin" else 1_000
     return resource.getrusage(who).ru_maxrss / unit
 
+program.SEARCH_SECONDS = 1
 agent = program.Agent(approve=lambda *_: None)
 before = peak(resource.RUSAGE_SELF)
 block = program.run_tool(agent, json.loads(sys.argv[1]))

@@ -83,11 +83,11 @@ def test_what_is_printed_as_the_api_is_what_the_stub_says(played):
     printed = re.findall(r"(?m)^  API +(.*)", "".join(played.values()))
     source = Path(stub.__file__).read_text(encoding="utf-8")
     nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
-    said = "".join(str(node.value) for node in nodes)
+    literals = "".join(str(node.value) for node in nodes)
     assert len(printed) == 8
     for line in printed:
         words = re.sub(r"^messages\S+: |\d+ tokens.*", "", line)
-        assert words[:24] in said
+        assert words[:24] in literals
 
 
 def test_what_the_tutorial_quotes_has_at_most_12_lines_and_says_whose_it_is():

@@ -361,10 +361,10 @@ def test_a_number_beside_a_constant_is_its_value(name, number):
 
 
 def test_each_picture_is_on_the_page_once_and_told_in_its_own_words():
-    shown = [(path, told) for told, path in PICTURE.findall(PAGE)]
+    pictures = [(path, told) for told, path in PICTURE.findall(PAGE)]
     every = [f"tests/pictures/{p.name}" for p in ROOT.glob("tests/pictures/*.svg")]
-    assert sorted(path for path, _ in shown) == sorted(every)
-    wrong = [path for path, told in shown if told != described(path)]
+    assert sorted(path for path, _ in pictures) == sorted(every)
+    wrong = [path for path, told in pictures if told != described(path)]
     assert wrong == [], "run tests/lessons/readme.py"
 
 
@@ -474,12 +474,10 @@ def test_no_setting_of_the_person_reaches_the_tests():
     assert read | {*NUMBERS} <= conftest.SETTINGS | {"TERM"} and len(NUMBERS) > 8
 
 
-def test_the_example_names_the_programs_own_numbers():
+def test_the_example_has_each_limit_with_its_usual_number():
     usual = vars(program.configured_limits())
-    ours = re.findall(r"(?m)^#(\w+)=(\d+)$", OURS)
-    found = {name.lower(): int(number) for name, number in ours}
-    wanted = usual
-    assert found == {name: wanted[name] for name in found} and len(found) == 9
+    found = re.findall(r"(?m)^#(\w+)=(\d+)$", OURS)
+    assert {name.lower(): int(number) for name, number in found} == usual
 
 
 # of each tutorial: T, and what its rule of layer 1 is made of
@@ -543,10 +541,10 @@ WITHOUT = [(command, promise) for command, _, promise in TRY]
 
 @pytest.mark.parametrize("command, promise", WITHOUT)
 def test_what_can_be_tried_without_a_key_shows_what_it_promises(command, promise):
-    shown = printed(command)
-    assert words(promise) in words(shown)
+    output = printed(command)
+    assert words(promise) in words(output)
     is_lesson = command.startswith("python3 tests/lessons/")
-    assert not is_lesson or max(map(len, shown.split("\n"))) < 80
+    assert not is_lesson or max(map(len, output.split("\n"))) < 80
 
 
 SAID = {
@@ -676,9 +674,11 @@ def test_what_is_changed_shows_what_the_page_promises(change):
     before = words(printed(change.command))
     source = SOURCE.replace(change.old, change.new)
     after = words(printed_with(source, change.command))
-    shown = [span for span in re.findall("`([^`]+)`", told) if not is_of(change, span)]
-    assert [span for span in shown if span not in after] == []
-    new = [change.then] if change.then else shown
+    promised = [
+        span for span in re.findall("`([^`]+)`", told) if not is_of(change, span)
+    ]
+    assert [span for span in promised if span not in after] == []
+    new = [change.then] if change.then else promised
     assert new and [text for text in new if text not in after or text in before] == []
     assert change.was in before and (not change.was or change.was not in after)
 
