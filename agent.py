@@ -484,7 +484,8 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
     """
     focus, agent.focus = agent.focus, None
     gone, _ = split_history(agent, keep)
-    if not any(m["role"] == "assistant" for m in gone[agent.compacted :]):
+    has_reply = first_unseen(agent.messages) > agent.compacted  # since the last one
+    if not has_reply or not first_unseen(gone):
         return agent.emit("layer", f"[{name}] nothing to compact yet")
     try:
         summary = summarise(agent, gone, focus)

@@ -459,6 +459,14 @@ def test_a_summary_that_is_too_long_is_asked_for_of_the_newer_half(worked, refus
     assert whole[-2] == half[-2] == newest and len(half) <= len(whole) // 2 + 3
 
 
+def test_soon_after_a_compaction_a_refusal_is_answered_by_a_summary_as_well(worked):
+    steps = [reply(calls=[("bash", {"command": f"echo {n}"})]) for n in range(2)]
+    agent = worked(SUMMARY, *steps, TOO_LONG, SUMMARY, reply("Done."))
+    run_command(agent, "/compact")
+    assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
+    assert "All is well." in left(agent.messages[:-1]).summary
+
+
 def test_where_the_newer_half_is_too_long_a_note_takes_its_place(worked):
     agent = worked(*[TOO_LONG] * 2)
     program.compact_history(agent, "compact")
