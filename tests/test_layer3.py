@@ -461,7 +461,8 @@ def test_a_summary_that_is_too_long_is_asked_for_of_the_newer_half(worked, refus
 
 def test_soon_after_a_compaction_a_refusal_is_answered_by_a_summary_as_well(worked):
     steps = [reply(calls=[("bash", {"command": f"echo {n}"})]) for n in range(2)]
-    agent = worked(SUMMARY, *steps, TOO_LONG, SUMMARY, reply("Done."))
+    first = reply(f"<summary>{'word ' * 1_500}</summary>")
+    agent = worked(first, *steps, TOO_LONG, SUMMARY, reply("Done."))
     run_command(agent, "/compact")
     assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
     assert "All is well." in left(agent.messages[:-1]).summary
