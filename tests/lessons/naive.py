@@ -566,7 +566,7 @@ def chapter_10():
     kept = sum(f"{name} 0000" in text for name in names)
     mine = program.load(agent.transcript).messages
     say(f"""
-        naive: two compactions in one second (s06 in Python): {path} and {again}.
+        naive: two agents in a folder, one second (s06 in Python): {path} and {again}.
         damage: of 9 messages in the first {left} are left.
         naive: layer 1 clears in the list that layer 2 then saves.
         damage: of 6 results {whole} are in the file.
