@@ -43,6 +43,7 @@ def pytest_cmdline_main(config):
         options.numprocesses = min(8, os.cpu_count() or 1)
         options.dist = "loadfile"  # which sets up what its tests share only once
         options.loadscopereorder = False
+        options.maxworkerrestart = 0  # a test that hangs ends its worker, and is named
 
 
 def pytest_collection_modifyitems(items):

@@ -141,6 +141,11 @@ def test_the_file_of_the_readme_is_short_and_uses_the_stand_in():
     assert "StubClient" in MINE and len(MINE.splitlines()) < 20
 
 
+def test_the_readme_says_of_each_test_file_what_it_tests():
+    named = {*re.findall(r"`(test_\w+\.py)`", README.partition("To test something")[0])}
+    assert {path.name for path in TESTS.glob("test_*.py")} - {"test_mine.py"} == named
+
+
 WORKERS = {"": True, "-q --durations=9": True, "-k printed": False, "-n 0": False}
 WORKERS |= {"tests/test_mine.py": False, "--pdb": False, "--lf": False}
 
