@@ -2309,16 +2309,21 @@ def region(terminal: Terminal) -> list[str]:
     dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
     seconds = time.monotonic() - terminal.since
     if terminal.since and seconds > (STALL_SHOWN if terminal.text else WAIT_SHOWN):
-        what = terminal.thought.strip() or terminal.waiting
-        what = what.replace("\n", " ")
-        rows.append(f"{dim}{row_end(f'{seconds:.0f} s: ', what)}{plain}")
+        start, thought = f"{seconds:.0f} s: ", terminal.thought.strip()
+        row = row_end(start, thought) if thought else row_of(start + terminal.waiting)
+        rows.append(f"{dim}{row}{plain}")
     if terminal.heard and terminal.keyboard:
-        start = f"{len(terminal.heard)} queued: "
-        rows.append(f"{dim}{row_end(start, terminal.heard[-1])}{plain}")
+        row = row_of(f"{len(terminal.heard)} queued: {terminal.heard[-1]}")
+        rows.append(f"{dim}{row}{plain}")
     if terminal.keyboard:
         rows += rows_of(visible(terminal.question))
         rows.append(row_end("> ", terminal.line))
     return rows[1 - lines :]
+
+
+def row_of(text: str) -> str:
+    """A row of the screen: as much of a text as fits."""
+    return cut_to_screen(visible(text[:1_000]).replace("\n", "\u21b5"))
 
 
 def row_end(start: str, text: str) -> str:
@@ -2410,7 +2415,7 @@ STAND_STILL = 0.2  # seconds, in which Ctrl-Z takes effect
 PASTE, END_OF_PASTE = "\x1b[200~", "\x1b[201~"
 KEY = re.compile(
     r"(?s)\x1b\[200~.*?\x1b\[201~|(?!\x1b\[200~)"
-    r"\x1b+([\[O]\[?[ -?]*[^ -?]|[^\[O\x1b])|[^\x1b]"
+    r"\x1b+([\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
 )
 
 
@@ -2684,11 +2689,18 @@ def read_prompt(terminal: Terminal) -> str:
         return begun + input(f"\n> {begun}")
     terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
     bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
+
+    def begin_anew(*_: Any) -> None:
+        terminal.line = terminal.editor.get_line_buffer()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGCONT, begin_anew)  # for after Ctrl-Z readline would not
     # a signal that comes just as readline begins to wait is heard at the next tick
     signal.setitimer(signal.ITIMER_REAL, 1, 1)
     try:
         line = input(f"\n{bold}> {plain}").strip()
     finally:
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, 0)
         terminal.worked = time.monotonic()
     remember(terminal, line)
@@ -2867,15 +2879,9 @@ def handle_signals(terminal: Terminal) -> None:
             last, terminal.stopped = time.monotonic(), True
             raise KeyboardInterrupt
 
-    def go_on(*_: Any) -> None:
-        if terminal.editor and not terminal.working.is_set():
-            terminal.line = terminal.editor.get_line_buffer()
-            raise KeyboardInterrupt  # for readline would not draw it again
-
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, stop)
-    signal.signal(signal.SIGCONT, go_on)  # after Ctrl-Z at the prompt
     signal.signal(signal.SIGALRM, lambda *_: None)  # the tick of `read_prompt`
 
 
