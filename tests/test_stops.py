@@ -297,7 +297,8 @@ def test_a_signal_at_any_instant_ends_it_all_and_leaves_the_terminal_as_it_was(
             person.process.send_signal(number)
         status, seconds = ended(person), time.monotonic() - began
         slow.may.set()
-        assert status in (143, 129) and modes(person) == person.usual
+        assert status in (143, 129), person.screen[-2_000:]
+        assert modes(person) == person.usual
         assert not running(command) and seconds < 5
     for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
         kept.clear()

@@ -1,0 +1,166 @@
+"""Nothing that was written is lost on the screen, whatever the person does meanwhile.
+
+The programs run in pseudo-terminals, and an emulator shows what a person would see
+there; it breaks lines anew when its size changes, as real terminals do.
+"""
+
+import random
+import threading
+import time
+
+import pytest
+from builders import LONG_TESTS
+from emulator import Emulator
+from pseudo import PATIENCE, Person
+from stub import StubClient, reply
+from wire import sse
+
+PAUSE = threading.Event()  # not a sleep, which a test may have replaced
+RUNS = 40 if LONG_TESTS else 6
+WORDS = [
+    "word",
+    "日本語",
+    "cafe\u0301",
+    "x" * 59,
+    "0123456789",
+    "かな",
+    "-",
+    "a",
+    "漢" * 29,
+]
+
+
+class Slow(list):
+    """A reply that comes slowly, with small pauses between its events."""
+
+    def __init__(self, answer, seconds):
+        self.answer, self.seconds = answer, seconds
+
+    def __call__(self, request):
+        self[:] = sse(StubClient().finish(request, self.answer))
+        return self
+
+    def __iter__(self):
+        pause = self.seconds / len(self)
+        for event in super().__iter__():
+            end = time.monotonic() + pause
+            yield event
+            while time.monotonic() < end:
+                PAUSE.wait(0.005)
+
+
+class Desktop:
+    """A person with an emulator, whose program runs in it."""
+
+    def __init__(self, person, columns, lines):
+        self.person, self.fed = person, 0
+        self.emulator = Emulator(columns, lines)
+        person.resize(columns, lines)
+
+    def watch(self, seconds):
+        self.person.watch(seconds)
+        self.show()
+
+    def show(self):
+        data = self.person.raw[self.fed :].decode(errors="ignore")
+        self.fed += len(data.encode())
+        self.emulator.feed(data)
+
+    def resize(self, columns, lines):
+        self.show()
+        self.person.resize(columns, lines)
+        self.emulator.resize(columns, lines)
+
+
+def some_text(chance):
+    """Lines of all lengths, some of which fill rows of the screen to their last cell."""
+    lines = []
+    for _ in range(chance.randrange(3, 9)):
+        words = chance.choices(WORDS, k=chance.randrange(1, 40))
+        lines.append(chance.choice([" ", ""]).join(words))
+        lines += chance.choice([[], [""], ["y" * chance.choice([60, 80, 120, 240])]])
+    return "\n".join(lines).rstrip()
+
+
+def act(desktop, chance, may_resize, may_suspend):
+    """Do something that a person does while they wait; returns what is typed."""
+    person, what = desktop.person, chance.randrange(10)
+    typed = ""
+    if what < 4:
+        typed = chance.choice(["a", "日本", "half a line ", "\x7f", "\x17", "\x1b[A"])
+    elif what == 4:
+        typed = "\x1b[200~pasted\r行\rend\x1b[201~"
+    elif what == 5:
+        typed = chance.choice(["\n", "\x15", "\x1b\r"])
+    elif what < 8 and may_resize:
+        desktop.resize(chance.randrange(30, 130), chance.randrange(8, 45))
+    elif may_suspend:
+        person.press("\x1a")
+        end = time.monotonic() + PATIENCE
+        seen = person.raw.count(b"stopped\r\n")
+        while person.raw.count(b"stopped\r\n") == seen:
+            assert time.monotonic() < end
+            person.read(0.1)
+        person.press("fg\n")
+    person.press(typed)
+
+
+def is_within(lines, shown):
+    """Whether all of these lines are shown in this order, maybe with others between.
+
+    What a resize left of the region may be taken for the beginning of a line.
+    """
+    rest = iter(shown)
+    return all(any(one.endswith(line) for one in rest) for line in lines)
+
+
+@pytest.fixture
+def desktop(desk):
+    """desktop(text, columns, lines): the person and the emulator, while that comes."""
+    people = []
+
+    def start(text, columns, lines):
+        desk.stub.enqueue(Slow(reply(text, thinking="Hm."), 2.0), *[reply("So.")] * 9)
+        people.append(person := Person(desk, shell=True))
+        desktop = Desktop(person, columns, lines)
+        person.see("/help\n", "> ")
+        person.press("go\n")
+        person.see_below("> ")
+        return desktop
+
+    yield start
+    for person in people:
+        person.close()
+    for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
+        kept.clear()
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+def test_no_letter_is_lost_whatever_the_person_does_meanwhile(desktop, run):
+    chance = random.Random(run)
+    text = some_text(chance)
+    at = desktop(text, chance.choice([60, 80, 120]), chance.choice([20, 24, 40]))
+    stops = run % 5 == 4
+    may_resize, may_suspend = run % 2 == 1, run % 4 > 1 and not stops
+    end = time.monotonic() + chance.choice([0.8, 1.5, 9])
+    while at.person.rows and time.monotonic() < end:
+        act(at, chance, may_resize, may_suspend)
+        at.watch(chance.random() * 0.2)
+    if stops:
+        at.person.press("\x03")
+    while at.person.rows or at.person.read(0.5):
+        at.watch(0.1)
+    at.show()
+    shown = at.emulator.text
+    lines = [line.rstrip() for line in text.split("\n")]
+    if stops and "stopped" in shown:
+        last = shown[shown.index("stopped") - 2]  # a blank line is between
+        ended = [n for n, line in enumerate(lines) if last and line.startswith(last)]
+        lines = lines[: ended[0] if ended else 0]
+    missing = [line for line in lines if line not in shown]
+    assert is_within(lines, shown), f"{missing} in\n" + "\n".join(shown)
+    if not (may_resize or may_suspend or stops):
+        start = shown.index("[thinking] Hm.")
+        whole = [*shown[start : start + 2], *lines]
+        assert shown[start : start + len(whole)] == whole
+        assert shown[start + len(whole)].startswith("[....")
