@@ -1738,10 +1738,9 @@ def signals_held(*only: int) -> Iterator[None]:
                 signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        for number in numbers:
+        for number in numbers:  # Ctrl-C is the last, or it would hide the others
             signal.signal(number, usual[number])
-        for number in numbers:
-            if number in came:  # Ctrl-C is the last
+            if number in came:
                 signal.raise_signal(number)
 
 
@@ -2347,12 +2346,12 @@ def region(terminal: Terminal) -> list[str]:
     dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
     seconds = time.monotonic() - terminal.since
     if terminal.since and seconds > (STALL_SHOWN if terminal.text else WAIT_SHOWN):
-        what = terminal.thought.strip() or terminal.waiting
-        what = what.replace("\n", " ")
-        rows.append(f"{dim}{row_end(f'{seconds:.0f} s: ', what)}{plain}")
+        start, thought = f"{seconds:.0f} s: ", terminal.thought.strip()
+        row = row_end(start, thought) if thought else start + terminal.waiting
+        rows.append(f"{dim}{laid_out('tool', visible(row[:1_000]))}{plain}")
     if terminal.heard and terminal.keyboard:
-        start = f"{len(terminal.heard)} queued: "
-        rows.append(f"{dim}{row_end(start, terminal.heard[-1])}{plain}")
+        row = f"{len(terminal.heard)} queued: {terminal.heard[-1]}"
+        rows.append(f"{dim}{laid_out('tool', visible(row[:1_000]))}{plain}")
     if terminal.keyboard:
         rows += rows_of(visible(terminal.question))
         rows.append(row_end("> ", terminal.line))
@@ -2442,13 +2441,10 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 # keys that take something back, and what of the line
 ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
-STAND_STILL = 0.2  # seconds, in which Ctrl-Z takes effect
-# What was pasted, a sequence of another key, or a letter; the first two when all of it
-# has come. What a terminal sends for a key ends with a letter or with "~".
-PASTE, END_OF_PASTE = "\x1b[200~", "\x1b[201~"
+# what was pasted, the sequence of another key, or a letter; each when all of it has come
 KEY = re.compile(
-    r"(?s)\x1b\[200~.*?\x1b\[201~|(?!\x1b\[200~)"
-    r"\x1b+([\[O]\[?[ -?]*[^ -?]|[^\[O\x1b])|[^\x1b]"
+    r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
+    r"\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
 )
 
 
@@ -2488,27 +2484,27 @@ def take_typed(terminal: Terminal) -> bool:
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
         while key := KEY.match(keys, at):
-            press(terminal, key[0])
+            press(terminal, key[0], key[1] or "")
             at = key.end()
         terminal.keys = keys[at:]
     return True
 
 
-def press(terminal: Terminal, key: str) -> None:
+def press(terminal: Terminal, key: str, pasted: str) -> None:
     """Do what a key stands for; most do nothing."""
     if key in "\r\n":
         end_line(terminal)
     elif key == "\x1a":  # Ctrl-Z: stand still, with all of the job, until `fg`
         give_back(terminal)
         os.kill(0, signal.SIGTSTP)
-        time.sleep(STAND_STILL)
+        time.sleep(0.2)  # in which it stands still
         take_terminal(terminal)
     elif key in ERASES:
         terminal.line = re.sub(f"(?s){ERASES[key]}", "", terminal.line)
     elif key in ("\x1b\r", "\x1b\n"):  # Alt-Enter
         terminal.line += "\n"
-    elif key.startswith(PASTE) or key[0] != "\x1b":
-        text = key.removeprefix(PASTE).removesuffix(END_OF_PASTE).replace("\r", "\n")
+    elif pasted or key[0] != "\x1b":
+        text = (pasted or key).replace("\r", "\n")
         terminal.line += "".join(c for c in text if c.isprintable() or c in WRITTEN)
     terminal.begun = terminal.begun and terminal.line != ""
 
@@ -2575,8 +2571,7 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
 def answer_to(terminal: Terminal, question: str) -> tuple[int, str]:
     """The line that answers a question, and how many lines were heard before it.
 
-    It was begun after the question was shown. What was typed before is heard, and a
-    line that was begun before goes on as such. ToolError: there is nobody.
+    It is the first that is begun after the question was shown. ToolError: nobody types.
     """
     ring(terminal)
     is_drawn = terminal.live and terminal.keyboard
@@ -2601,10 +2596,7 @@ def answer_to(terminal: Terminal, question: str) -> tuple[int, str]:
 
 
 def take_begun(terminal: Terminal) -> None:
-    """Take in what was typed so far, also a line whose end is still to come.
-
-    Where the kernel edits lines it gives that away only if it does so no more.
-    """
+    """Take in what was typed so far, also of a line that the kernel still edits."""
     modes = termios.tcgetattr(0)
     single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
     termios.tcsetattr(0, termios.TCSANOW, single)
@@ -2708,6 +2700,7 @@ def line_editor() -> Any:
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
+    readline.set_auto_history(False)  # see `remember`
     with suppress(OSError):
         with open(HISTORY, errors="replace", opener=plain_file) as file:
             text = file.read().removesuffix("\n")
@@ -2726,11 +2719,18 @@ def read_prompt(terminal: Terminal) -> str:
         return begun + input(f"\n> {begun}")
     terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
     bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
-    # a signal that comes just as readline begins to wait is heard at the next tick
-    signal.setitimer(signal.ITIMER_REAL, 1, 1)
+
+    def begin_anew(*_: Any) -> None:  # after Ctrl-Z, since readline would not
+        terminal.line = terminal.editor.get_line_buffer()
+        raise KeyboardInterrupt
+
     try:
+        signal.signal(signal.SIGCONT, begin_anew)
+        # a signal that comes just as readline begins to wait is heard at the next tick
+        signal.setitimer(signal.ITIMER_REAL, 1, 1)
         line = input(f"\n{bold}> {plain}").strip()
     finally:
+        signal.signal(signal.SIGCONT, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, 0)
         terminal.worked = time.monotonic()
     remember(terminal, line)
@@ -2903,21 +2903,15 @@ def handle_signals(terminal: Terminal) -> None:
     def stop(number: int, _: Any) -> None:
         nonlocal last
         if number != signal.SIGINT:
-            last = float("inf")  # no Ctrl-C counts any more
+            last = 1e18  # no Ctrl-C counts any more
             end_at_once(terminal, 128 + number)
         if time.monotonic() - last > SAME_CTRL_C:
             last, terminal.stopped = time.monotonic(), True
             raise KeyboardInterrupt
 
-    def go_on(*_: Any) -> None:
-        if terminal.editor and not terminal.working.is_set():
-            terminal.line = terminal.editor.get_line_buffer()
-            raise KeyboardInterrupt  # for readline would not draw it again
-
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, stop)
-    signal.signal(signal.SIGCONT, go_on)  # after Ctrl-Z at the prompt
     signal.signal(signal.SIGALRM, lambda *_: None)  # the tick of `read_prompt`
 
 
@@ -2930,6 +2924,8 @@ def end_at_once(terminal: Terminal, status: int) -> NoReturn:
             termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
             if select.select([], [terminal.out], [], 0)[1]:
                 os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
+    except SystemError:  # Ctrl-C was on its way when this came: now it is gone
+        end_at_once(terminal, status)
     finally:
         os._exit(status)
 

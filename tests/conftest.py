@@ -23,7 +23,7 @@ SETTINGS = {*re.findall(r"(?m)^#?([A-Z_]+)=", EXAMPLE), *map(str.upper, LIMITS)}
 SETTINGS |= {"COLUMNS", "LINES"}
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
-SLOW = {f"test_{name}.py" for name in ("crash", "long_life", "terminal", "wire")}
+SLOW = {f"test_{name}.py" for name in ("asked", "crash", "long_life", "stops", "wire")}
 
 gc.disable()  # until all tests are loaded: it would go through them again and again
 
@@ -276,7 +276,9 @@ def fresh(desk):
             argv = [sys.executable, "-c", code]
         own = {"argv": argv, "folder": folder}
         people.append(Person(SimpleNamespace(**vars(desk) | own), **given))
-        people[-1].see("\n> " if given.keys() & {"NO_COLOR", "TERM"} else PROMPT)
+        if "-p" not in argv:
+            plain = given.keys() & {"NO_COLOR", "TERM"}
+            people[-1].see("\n> " if plain else PROMPT)
         return people[-1]
 
     yield start

@@ -18,45 +18,59 @@ from wire import sse
 
 import agent as program
 
-MARK = "\x1b]133;A\x07"  # tells the terminal that a prompt begins
-PROMPT = "\n§> "  # on `Person.screen`, where that is a letter
+MARK = "\x1b[1m> \x1b[0m"  # of the prompt
+PROMPT = "\n\u00a7> "  # on `Person.screen`, where it is told from all else
 PATIENCE = 30  # seconds until something that does not come is missed
-# The rows that are drawn below the text, and what takes them away; colors; a bell; what
-# readline tells the terminal; and how a text goes on in the next row.
-DRAWN = re.compile(r"(?s)(?:\x1bD)*(?:\x1b\[\d+A)?\x1b7(.*?)\x1b8|\x1b\[J")
-OURS = r"\x1b\[(0|1|2|31|32|35)m|\a|\x1b\[\?2004(h|l\r)| \r"
+# the region that is drawn at the bottom, and what takes it away; colors, a bell, and what
+# the program or readline tells the terminal of pastes
+DRAWN = re.compile(r"(?s)\x1b\[\?7l(.*?)(?:\x1b\[\?7h|\Z)|(?:\x1b\[\d+A)?\r\x1b\[J")
+OURS = r"\x1b\[(0|1|2|31|32|35)m|\a|\x1b\[\?2004(h|l\r?)"
 
 
 def below(output):
-    """What stands below the text in the end, without colors, a line a row."""
+    """The region as it stands there in the end, without colors, a line a row."""
     drawn = [*DRAWN.finditer(output)]
     last = drawn[-1][1] or "" if drawn else ""
-    return re.sub(OURS, "", re.sub(r"(\x1b\[1B)?\r\x1b\[K", "\n", last))[1:]
+    return re.sub(OURS, "", last.replace("\r", ""))
 
 
 class Person:
     """Somebody at a terminal in which the program runs.
 
-    `anew` and `shell` are those of `forks.start`.
+    `anew` and `shell` are those of `forks.start`. `piped`: its output goes into a pipe;
+    `stdin`: a file that it has instead of the keyboard.
     """
 
-    def __init__(self, desk, anew=forks.LONG_TESTS, shell=False, **settings):
+    def __init__(
+        self,
+        desk,
+        anew=forks.LONG_TESTS,
+        shell=False,
+        piped=False,
+        stdin=None,
+        **settings,
+    ):
         self.folder, self.enqueue = desk.folder, desk.stub.enqueue
         self.queue, self.requests = desk.stub.queue, desk.stub.requests
         self.raw, self.seen, self.stopped = b"\r\n", 0, 0.0
         self.keys, slave = pty.openpty()
         self.usual = termios.tcgetattr(slave)  # the terminal's modes
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 50, 300, 0, 0))
+        self.resize(300, 50)
         where = {"env": desk.settings | settings, "cwd": desk.folder}
         kind = {"anew": anew, "shell": shell}
-        self.process = forks.start(desk.argv, slave, slave, slave, **where, **kind)
-        os.close(slave)
+        more, out = os.pipe() if piped else (None, slave)
+        self.files = [self.keys, more] if piped else [self.keys]
+        given = slave if stdin is None else stdin
+        self.process = forks.start(desk.argv, given, out, slave, **where, **kind)
+        for end in {slave, out, given}:
+            os.close(end)
 
     def close(self):
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        os.close(self.keys)
+        for file in {self.keys, *self.files}:
+            os.close(file)
 
     @property
     def sent(self):
@@ -67,22 +81,28 @@ class Person:
     def screen(self):
         """All that was shown so far, without what the program adds of its own."""
         text = DRAWN.sub("", self.raw.decode(errors="replace"))
-        text = text.replace("\r\n", "\n").replace(MARK, "§")
+        text = text.replace("\r\n", "\n").replace(MARK, PROMPT[1:])
         return re.sub(OURS, "", text)
 
     @property
     def rows(self):
-        """What stands below the text now."""
+        """The region at the bottom as it is now."""
         return below(self.raw.decode(errors="replace"))
 
     def read(self, seconds=PATIENCE):
         """Whether anything more was shown, which `screen` has now."""
         more = b""
-        with suppress(OSError):  # on Linux, when the program has ended
-            if select.select([self.keys], [], [], seconds)[0]:
-                more = os.read(self.keys, 65_536)
+        for file in select.select(self.files, [], [], seconds)[0]:
+            with suppress(OSError):  # on Linux, when the program has ended
+                more += os.read(file, 65_536)
         self.raw += more
         return more != b""
+
+    def watch(self, seconds):
+        """Take in what is shown for so long."""
+        end = time.monotonic() + seconds
+        while (rest := end - time.monotonic()) > 0:
+            self.read(rest)
 
     def wait_for(self, text):
         """Wait until this text is shown, after what was seen already."""
@@ -92,11 +112,22 @@ class Person:
             assert more, f"{text!r} is missing in {self.screen[self.seen :]!r}"
 
     def see_below(self, text):
-        """Wait until this text stands below the text."""
+        """Wait until this text stands in the region."""
         end = time.monotonic() + PATIENCE
         while text not in self.rows:
             more = time.monotonic() < end and self.read()
             assert more, f"{text!r} is missing in {self.rows!r}, {self.screen[-300:]!r}"
+
+    def ask(self, line, question="Run bash?"):
+        """Type a line, and see the question that comes of it."""
+        self.press(line + "\n")
+        self.see_asked(question)
+
+    def see_asked(self, question="Run bash?"):
+        """Wait until this question stands in the region, or on the screen without one."""
+        end = time.monotonic() + PATIENCE
+        while question not in self.rows + self.screen[self.seen :]:
+            assert time.monotonic() < end and self.read(), f"{self.screen[-300:]!r}"
 
     def see(self, *texts):
         """Wait for these texts in this order; returns what was shown since the last."""
@@ -105,6 +136,10 @@ class Person:
             self.wait_for(text)
             self.seen = self.screen.index(text, self.seen) + len(text)
         return self.screen[start : self.seen]
+
+    def resize(self, columns, lines):
+        size = struct.pack("4H", lines, columns, 0, 0)
+        fcntl.ioctl(self.keys, termios.TIOCSWINSZ, size)
 
     def press(self, keys):
         os.write(self.keys, keys.encode())

@@ -1,0 +1,293 @@
+"""What a tool may do is asked, and only a line that was begun then is the answer."""
+
+import io
+import random
+import re
+import sys
+import time
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from builders import (
+    LONG_TESTS,
+    typed,
+)
+from pseudo import PATIENCE, PROMPT, Held, Person
+from stub import reply
+
+import agent as program
+from agent import Terminal, show
+
+
+def bash(command):
+    return reply(calls=[("bash", {"command": command})])
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """asked(agent, what, *answers): the terminal on which a tool asks for this.
+
+    ToolError: it was a no.
+    """
+
+    def ask(agent, what, *answers, tool="bash"):
+        given, terminal = iter(answers), Terminal(io.StringIO())
+
+        def answer_to(terminal, question):
+            show(terminal, "plain", question)
+            return 0, next(given)
+
+        monkeypatch.setattr(program, "answer_to", answer_to)
+        monkeypatch.setattr(sys, "stdin", Mock(isatty=lambda: True))
+        ask.terminal = terminal
+        program.ask_person(terminal, agent, tool, what)
+        assert [*given] == []
+        return terminal
+
+    return ask
+
+
+YES = "y", "Y", "yes", "YES", "ok", "Ok", " y ", "yes please", "Yes, please!", "okay."
+
+
+@pytest.mark.parametrize("answer", YES)
+def test_y_yes_and_ok_are_a_yes_to_this_call_and_enter_alone_asks_again(asked, answer):
+    terminal = asked(agent := program.Agent(), "ls", "", "", answer)
+    assert (agent.allowed, terminal.heard) == (set(), [])
+    assert terminal.out.getvalue().count("Run bash? y: yes") == 3
+
+
+NO = {"n": [], "N": [], "no": [], "No!": []}
+NO |= {why: [why] for why in ("v", "Not there!", "no, the other", "why?")}
+NO |= {line: [] for line in ("quit", "/quit", "exit", "/clear")}  # no command either
+
+
+@pytest.mark.parametrize("answer", NO)
+def test_no_is_a_no_and_all_else_is_one_whose_reason_is_heard(asked, answer):
+    with pytest.raises(
+        program.ToolError,
+        match=r"refused this call\. If they do not say why, ask them\.\Z",
+    ):
+        asked(program.Agent(), "ls", answer)
+    assert asked.terminal.heard == NO[answer]
+
+
+ALMOST = "yes, go ahead", "Sure", "sure!", "1", "go", "Go on", "ok but b.py", "y n"
+ALMOST += "always git", "a y", "yes and no", "...", "okay, and then?", "please do"
+
+
+@pytest.mark.parametrize("answer", ALMOST)
+def test_what_begins_like_a_yes_and_is_none_is_asked_again(asked, answer):
+    terminal = asked(agent := program.Agent(), "ls", answer, "y")
+    assert (agent.allowed, terminal.heard) == (set(), [])
+    assert terminal.out.getvalue().count("Run bash? y: yes") == 2
+
+
+OTHERS = (
+    "git status -s",
+    "git  status",
+    "git statu",
+    "git",
+    "bash git status",
+    "edit_file",
+)
+
+
+def test_always_is_for_this_very_command_and_for_no_other(asked):
+    agent = program.Agent()
+    terminal = asked(agent, "git status", "a")
+    free = "a: always this very command until /clear, n or why not"
+    assert f"\nRun bash? y: yes, {free}\n" in terminal.out.getvalue()
+    asked(agent, "git status")
+    for other in OTHERS:
+        asked(agent, other, "y")
+    asked(agent, "git status\n", "y", tool="write_file")
+
+
+def test_always_is_for_this_tool_where_it_is_no_command(asked):
+    agent = program.Agent()
+    terminal = asked(agent, "a.py\n+ a", "always", tool="edit_file")
+    free = "a: always any edit_file until /clear, n or why not"
+    assert f"\nRun edit_file on a.py? y: yes, {free}\n" in terminal.out.getvalue()
+    asked(agent, "b.py\n- b", tool="edit_file")
+    asked(agent, "b.py\n- b", "y", tool="write_file")
+    asked(agent, "edit_file", "y")
+
+
+@pytest.mark.parametrize("fields", [{}, {"unasked": True}, {"allowed": {"edit_file"}}])
+def test_what_a_tool_is_to_do_is_shown_always_and_whole(asked, fields):
+    lines = [f"echo {n} {'x' * 400}" for n in range(99)]
+    what = "\n".join(["src/a.py", *lines, "rm -rf \x1b[2J\u202e\u200b"])
+    answers = [] if fields else ["y"]
+    terminal = asked(program.Agent(**fields), what, *answers, tool="edit_file")
+    shown, *seen = terminal.out.getvalue().split("\n")
+    assert shown == "  src/a.py" and seen[:99] == [f"  {line}" for line in lines]
+    assert seen[99] == r"  rm -rf \x1b[2J\u202e\u200b"
+    free = "a: always any edit_file until /clear"
+    question = f"Run edit_file on src/a.py? y: yes, {free}, n or why not"
+    assert seen[100:] == ([""] if fields else [question, ""])
+
+
+def test_after_always_the_question_alone_is_left_out_until_clear(person):
+    (person.folder / "file").write_text("one\ntwo\n")
+    edit = ("edit_file", {"path": "./file", "old_text": "two", "new_text": "2"})
+    person.enqueue(bash("echo one"), bash("echo one"), bash("echo one more"))
+    person.enqueue(reply(calls=[edit]), reply("First."), bash("echo one"))
+    person.ask("work", "a: always this very command until /clear")
+    person.press("a\n")
+    first = person.see("[bash]\n  echo one more\n")
+    assert "\n[bash]\n  echo one\nRun bash?" in first
+    assert "\n> a\n  | one\n[bash]\n  echo one\n  | one\n[bash]\n" in first
+    person.see_below("Run bash?")
+    person.press("y\n")
+    person.see_below("Run edit_file on file? y: ")
+    then = person.see("  +2\n")
+    assert "[edit_file] ./file\n  file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2" in then
+    assert b"\x1b[31m  -two\x1b[0m\r\n" in person.raw
+    assert b"\x1b[32m  +2\x1b[0m\r\n" in person.raw
+    person.press("n\n")
+    person.see("refused", "First.", PROMPT)
+    assert "not asked about: bash echo one\n" in person.say("/context")
+    person.say("/clear")
+    person.ask("again")
+    person.stop()
+
+
+# --- A line that was begun before a question is no answer ---
+
+TOUCH = bash("touch made")
+SUBAGENT = reply(calls=[("task", {"description": "it", "prompt": "Do it."})])
+WAYS = {  # how it is used, and what its API replies until there is a question
+    "live": ({}, [], [TOUCH]),
+    "dumb": ({"TERM": "dumb"}, [], [TOUCH]),
+    "into a pipe": ({"piped": True}, [], [TOUCH]),
+    "-p": ({}, ["-p", "go"], [TOUCH]),
+    "-p into a pipe": ({"piped": True}, ["-p", "go"], [TOUCH]),
+    "a subagent": ({}, [], [SUBAGENT, TOUCH]),
+}
+
+
+@pytest.fixture
+def asked_in(desk):
+    """asked_in(way, *before): somebody who typed this, in parts, before a question."""
+    people = []
+
+    def start(way, *before):
+        given, more, (first, *others) = WAYS[way]
+        held = Held(first)
+        desk.stub.enqueue(held, *others, *[reply("So.")] * 3)
+        own = SimpleNamespace(**vars(desk) | {"argv": [*desk.argv, *more]})
+        people.append(person := Person(own, **given))
+        if not more:
+            person.see("\n> " if given else PROMPT)
+            person.press("go\n")
+        assert held.asked.wait(PATIENCE)
+        for part in before:
+            person.press(part)
+            person.read(0.1)
+        held.may.set()
+        person.see_asked()
+        return person
+
+    yield start
+    for person in people:
+        person.close()
+    for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
+        kept.clear()
+    (desk.folder / "made").unlink(missing_ok=True)
+
+
+def until(person, is_so):
+    """Wait until something is so."""
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end, person.screen[-300:]
+        person.read(0.1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("begun, rest", [("stop, and not", " please"), ("wh", "y")])
+def test_the_rest_of_a_line_is_no_answer_and_is_heard(asked_in, desk, way, begun, rest):
+    person = asked_in(way, begun)
+    person.press(f"{rest}\n")
+    person.read(0.3)
+    person.press("n\n")
+    until(person, lambda: typed(begun + rest) in desk.stub.requests[-1]["messages"])
+    assert not (desk.folder / "made").exists()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_line_that_is_begun_at_the_question_answers_it(asked_in, desk, way):
+    person = asked_in(way, "not this\n", "no", "r this\n")
+    person.press("sure\n")
+    while person.read(0.3):
+        pass  # until it is asked again
+    assert not (desk.folder / "made").exists()
+    person.press("ye")
+    person.read(0.2)
+    person.press("s\n")
+    until(person, (desk.folder / "made").exists)
+
+
+def test_a_line_that_was_begun_before_and_taken_back_leaves_room_for_an_answer(
+    asked_in, desk
+):
+    person = asked_in("live", "half a line")
+    person.see_below("> half a line")
+    person.press("\x15y\n")
+    person.see("> y\n", "So.")
+    assert (desk.folder / "made").exists()
+
+
+def test_an_answer_that_is_a_command_is_a_no_and_nothing_more(asked_in):
+    person = asked_in("live")
+    person.press("quit\n")
+    person.see("refused this call", "So.", PROMPT)
+    assert person.leave("\x04") == 0
+
+
+KEYS = ["y", "a", "ye", "s", "n", "no", "why", " ", "please", "ok", "\x7f", "\x17"]
+KEYS += ["\x15", "\t", "\x1b[A", "\x1bOP", "\n", "\n", "\n", "\x1b[200~y\ry\x1b[201~"]
+TYPINGS = 200 if LONG_TESTS else 12
+
+
+def fresh_lines(before, after):
+    """The lines that were begun after a question, of keys before and after it."""
+    line, lines, is_begun = "", [], False
+    for number, key in enumerate([*before, *after]):
+        if number == len(before):
+            is_begun = line != ""
+        if key == "\n":
+            lines += [] if is_begun or number < len(before) else [line]
+            line = ""
+        elif key in ("\x15", "\x17", "\x7f"):
+            erased = {"\x15": ".+", "\x17": r"\S*\s*\Z", "\x7f": r".\Z"}[key]
+            line = re.sub(f"(?s){erased}", "", line)
+        else:
+            line += re.sub(r"\x1b(\[200~|\[201~|O.|\[A)|\t", "", key).replace(
+                "\r", "\n"
+            )
+        is_begun = is_begun and line != ""
+    return lines
+
+
+@pytest.mark.parametrize("number", range(TYPINGS))
+def test_nothing_runs_that_no_fresh_line_approved(asked_in, desk, number):
+    chance = random.Random(number)
+    before, after = (chance.choices(KEYS, k=chance.randrange(7)) for _ in range(2))
+    person = asked_in([*WAYS][number % len(WAYS)], *before)
+    answered = len(desk.stub.requests)
+    for key in after:
+        person.press(key)
+        person.read(chance.choice([0, 0.02, 0.1]))
+    for key in "\n", *["n\n"] * 99:  # what is left of a line, then a no
+        person.press(key)
+        person.read(0.2)
+        if len(desk.stub.requests) > answered:
+            break
+    said = [
+        re.findall(r"\w+", line.lower()) for line in fresh_lines(before, [*after, "\n"])
+    ]
+    is_approved = {*program.YES, "a", "always"} & {*map(" ".join, said)}
+    assert is_approved or not (desk.folder / "made").exists()

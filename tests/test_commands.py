@@ -1,0 +1,136 @@
+"""The /commands."""
+
+import os
+import re
+
+import pytest
+from builders import (
+    TASK,
+    did,
+    shown,
+    turns,
+    typed,
+)
+from pseudo import PROMPT
+from stub import reply
+
+import agent as program
+from agent import laid_out, resume, run_command
+
+
+def test_a_summary_keeps_what_was_asked_for_and_shows_its_first_lines(person):
+    lines = "\n".join(f"{n}. line" for n in range(1, 9))
+    summary = reply(f"<analysis>a</analysis>\n<summary>\n{lines}\n</summary>")
+    person.enqueue(reply("So it is. " * 2000), summary)
+    person.say("what is it?", "So it is.")
+    seen = person.say("/compact the names of the files")
+    assert "the names of the files" in str(person.sent[-1]["content"])
+    assert re.search(rf" -> \S+ tokens\n(  \d\. line\n){{5}}{PROMPT}\Z", seen)
+    assert all(code in person.raw for code in (b"\x1b[35m[compact]", b"\x1b[2m  1. l"))
+
+
+LAST = {"": "new\n" * 99, "1": "new\n" * 99, "3": "[Previous: used bash]"}
+LAST |= {"2": "old"} | dict.fromkeys("40", "There are 3 results of tools.")
+
+
+@pytest.mark.parametrize("number", LAST)
+def test_last_shows_a_result_whole_as_the_model_has_it(make, number):
+    agent = make()
+    run_command(agent, f"/last {number}")
+    agent.messages = [*did("[Previous: used bash]", "old"), *did("new\n" * 99)]
+    run_command(agent, f"/last {number}")
+    assert shown(agent, "plain") == ["There are 0 results of tools.", LAST[number]]
+    assert laid_out("plain", LAST[number]) == LAST[number]
+
+
+def test_context_says_what_fills_the_window_and_what_was_sent(make):
+    agent = make(reply("Let me see.", calls=[TASK]), reply("2."), reply("Two."))
+    turns(agent, "How many?")
+    *rows, whole, sent, where, free = program.context_table(agent).split("\n")
+    parts = {row[:20].strip(): int(row[20:].replace(",", "")) for row in rows}
+    names = ["system prompt", "tools", "your words", "replies and calls"]
+    assert [*parts] == [*names, "results and notes"] and min(parts.values()) > 0
+    total, bill = program.context_tokens(agent), agent.bill
+    assert whole == f"{'in all':<20}{total:>9,} of 167,000, then a summary"
+    assert 0 <= total - sum(parts.values()) < len(parts)
+    share = f"{bill['read'] / bill['sent']:.0%}"
+    assert sent == f"sent so far: {bill['sent']:,} tokens, {share} from the cache"
+    assert where == f"transcript: {agent.transcript}" and free.endswith(": nothing")
+
+
+@pytest.mark.parametrize("argv, free", [([], "nothing"), (["--yes"], "everything")])
+def test_context_on_a_fresh_start_asks_nothing_and_knows_yes(run, api, argv, free):
+    out = run(*argv, stdin="/context\n")[1]
+    assert re.search(r"(?s)\nsystem prompt +\d.*\nin all +\d", out)
+    assert f"\nnot asked about: {free}\n" in out
+    assert api.requests == []
+
+
+def test_the_status_line_measures_the_context_against_the_threshold():
+    known = {"known": 1, "cached": 0.5, "messages": [typed("a")]}
+    agent = program.Agent(limits=program.Limits(threshold=1_000), **known)
+    for tokens, meter in (4, ".........."), (500, "#####....."), (3_000, "##########"):
+        agent.counted = tokens
+        share = f"{tokens:,} of 1,000 tokens, then a summary; 50% from the cache"
+        assert program.status_line(agent) == f"[{meter}] {share}"
+
+
+def talked(make, changed, *words):
+    """The transcript of a conversation, last changed at this second."""
+    agent = make(*[reply(f"To {word}.") for word in words])
+    turns(agent, *words)
+    os.utime(agent.transcript, (changed, changed))
+    return agent.transcript
+
+
+def test_resume_lists_first_and_last_words_each_line_when_found(make, monkeypatch):
+    agent, load = make(), program.load
+    monkeypatch.setenv("COLUMNS", "82")
+    run_command(agent, "/resume")
+    talked(make, 3e8, "one " * 20, "and", "so\non")
+    talked(make, 2e8, "word " * 20)
+    program.commit(other := make(), typed("alone"))
+    os.utime(other.transcript, (1e8, 1e8))
+    monkeypatch.setattr(program, "load", lambda p: agent.emit("read", "") or load(p))
+    run_command(agent, "/resume")
+    lines = [laid_out("listed", text) for text in shown(agent, "listed")]
+    lines = [re.sub(r"\d{4}(-\d\d){2} \d\d:\d\d", "DATE", line) for line in lines]
+    assert lines[0] == f"1. DATE, 6 messages: {'one ' * 6}o … so on"
+    assert re.fullmatch("2. DATE, 2 messages: (word ){6,}w.*…", lines[1])
+    assert lines[2] == "3. DATE, 1 message: alone"
+    assert shown(agent, "plain") == ["none yet", "/resume NUMBER takes one up"]
+    styles = [style for style, _ in agent.events]
+    assert styles == ["plain", *["read", "listed"] * 3, "plain"]
+
+
+def test_of_what_is_taken_up_one_sees_the_last_words_and_if_they_were_answered(make):
+    path = talked(make, 9, "old", "new")
+    resume(agent := make(), "1")
+    taken = ("layer", f"[resume] {path}: the last request was answered")
+    meter = ("note", program.status_line(agent))
+    assert agent.events == [taken, ("plain", "\n> new"), ("text", "To new.\n"), meter]
+    for message in typed("Delete it."), program.note(program.UNANSWERED):
+        program.commit(agent, message)
+    resume(other := make(), str(agent.transcript))
+    was, words, _ = shown(other)  # and not the mark that it was stopped
+    assert (was[-12:], words) == ("not answered", "\n> Delete it.")
+
+
+def test_resume_on_the_command_line_takes_what_the_command_takes(run, api, make):
+    paths = [talked(make, 9, "older"), talked(make, 1e10, "newer")]
+    for argv, words in ([str(paths[0])], "older"), (["2"], "older"), ([], "newer"):
+        api.enqueue(reply("Gone on."))
+        assert run("-p", "and?", "--resume", *argv)[1] == "Gone on.\n"
+        assert api.requests[-1]["messages"][0] == typed(words)
+
+
+MEANT = ["/nonsense", "/hlep", "/compct the names", "/exit now", "/last two"]
+MEANT += ["/clear the cache, please", "/quit smoking", "/help me"]
+PROSE = ["/etc/hosts: what is it?", "/home is full, why?", "/usr/", "/tmp", "/"]
+
+
+@pytest.mark.parametrize("line", [*MEANT, *PROSE, "exit the loop early", "quit it"])
+def test_a_slash_and_a_word_are_meant_as_a_command_but_no_path_and_prose(make, line):
+    program.work_on(agent := make(*[reply("I see.")] * (line not in MEANT)), line)
+    assert ("/help lists them" in str(shown(agent, "error"))) is (line in MEANT)
+    assert (agent.client.requests == []) is (line in MEANT)

@@ -1,0 +1,308 @@
+"""Talking to it while it works, and typing at its prompt."""
+
+import io
+import os
+import re
+import signal
+import threading
+import time
+from contextlib import closing
+
+import pytest
+from builders import (
+    BASH,
+    SUMMARY,
+    lines_of,
+    results,
+    texts,
+    turn_into,
+    turns,
+    typed,
+)
+from pseudo import PATIENCE, PROMPT, Held, Person
+from stub import api_error, reply
+
+import agent as program
+from agent import Terminal, run_command
+
+
+def bash(command):
+    return reply(calls=[("bash", {"command": command})])
+
+
+# --- Talking to it while it works ---
+
+
+def lines_written(person):
+    """The lines of the newest transcript."""
+    paths = (person.folder / ".transcripts").glob("transcript_*.jsonl")
+    return lines_of(max(paths, key=lambda path: path.stat().st_mtime_ns))
+
+
+LASTING = bash("echo up; until [ -e go ]; do sleep 0.05; done")
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_what_is_typed_during_a_command_goes_along_after_its_results(person, compacts):
+    calls = [*LASTING["content"], *reply(calls=[("compact", {})])["content"]]
+    person.enqueue(reply() | {"content": calls[: 1 + compacts]}, *[SUMMARY] * compacts)
+    person.enqueue(reply("So."))
+    person.ask("Go.")
+    person.press("y\n")
+    person.see_below(" s: up")
+    person.press("Not so!\n/help\nAnd h\x7fsoon.\nha\x1b[D\x7fal")
+    person.see_below("3 queued: And soon.\n> hal")
+    (person.folder / "go").touch()
+    person.see("\n\n> Not so!\n> And soon.\n", "So.", "\n> /help\n", f"{PROMPT}hal")
+    person.say("\x15")
+    words = typed("Not so!\nAnd soon.")
+    if compacts:
+        first, newest, summary, *_ = lines_written(person)[-2]["messages"]
+        assert (first, newest) == (typed("Go."), words)
+        assert "The newest is still to be answered" in texts(summary)[0]
+    else:
+        _, _, answered, heard, _ = lines_written(person)
+        assert heard == words and results(answered)[0]["content"] == "up\n"
+
+
+def test_what_is_typed_during_the_last_answer_is_the_next_prompt(person):
+    held = Held(reply("It is so."), events=4)
+    person.enqueue(held, reply("Then not."))
+    person.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("\n\nno,\nnot so\n/help\nthird\nhalf")
+    person.see_below("4 queued: third\n> half")
+    held.may.set()
+    person.see("It is so.\n[", "\n\n> no,\n> not so\n> third\n", "Then not.\n[")
+    person.see("\n> /help\n", "/compact [focus]", f"{PROMPT}half")
+    asked = [message for message in person.sent if message["role"] == "user"]
+    assert asked == [typed("first"), typed("no,\nnot so\nthird")]
+    person.say("\x15")
+
+
+def test_the_reason_of_a_no_and_what_was_typed_before_are_heard(person):
+    held = Held(bash("touch file"))
+    person.enqueue(held, reply("Then not."))
+    person.press("touch it\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("y\nand half a l")
+    person.see_below("1 queued: y\n> and half a l")
+    held.may.set()
+    person.see_below("Run bash?")
+    person.press("ine\n")
+    person.see_below("2 queued: and half a line\nRun bash?")
+    person.press("not here\n")
+    person.see("n or why not\n> not here\n", "refused this call")
+    person.see("\n\n> y\n> and half a line\n> not here\n", "Then not.", PROMPT)
+    *_, answered, heard, _ = lines_written(person)
+    assert heard == typed("y\nand half a line\nnot here")
+    assert "not here" not in str(answered) and not (person.folder / "file").exists()
+
+
+def test_words_that_were_heard_outlive_ten_compactions(make):
+    agent = make(reply(calls=[BASH]), reply("Then not."))
+    heard = [["Never touch a.py."]]
+    agent.hear = lambda: "".join(heard.pop() if heard else [])
+    turns(agent, "Go.")
+    for number in range(10):
+        agent.client.enqueue(SUMMARY, reply("Fine."))
+        run_command(agent, "/compact")
+        turns(agent, f"And {number}?")
+    asked = [message for message in agent.messages if program.is_typed(message)]
+    assert asked[:3] == [typed("Go."), typed("Never touch a.py."), typed("And 0?")]
+
+
+def test_after_ctrl_c_what_was_typed_comes_back_as_one_text_and_nothing_is_sent(person):
+    held = Held(reply("Too late."), events=4)
+    person.enqueue(held, reply("In time."))
+    person.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("do this\n/clear\nand that\nhalf")
+    person.see_below("3 queued: and that\n> half")
+    asked = len(person.requests)
+    person.press("\x03")
+    seen = person.see("stopped\n", f"{PROMPT}do this\n", "half").replace("\r", "")
+    held.may.set()
+    assert seen.count("half") == 1 and seen.endswith("do this\n/clear\nand that\nhalf")
+    person.stopped = time.monotonic()
+    assert person.rows == "" and len(person.requests) == asked
+    person.say(" a line", "In time.")
+    assert person.sent[-1] == typed("do this\n/clear\nand that\nhalf a line")
+
+
+def test_after_an_error_what_was_typed_comes_back_as_well(person):
+    refused = threading.Event()
+
+    def refuses(request):
+        refused.wait(PATIENCE)
+        raise api_error(401, "no key")
+
+    person.enqueue(refuses)
+    person.press("first\n")
+    person.see_below("> ")
+    person.press("more\nha")
+    person.see_below("1 queued: more\n> ha")
+    refused.set()
+    person.see("no key", f"{PROMPT}more\n", "ha")
+    person.enqueue(reply("Good."))
+    person.say("lf", "Good.")
+    assert person.sent[-1] == typed("more\nhalf")
+
+
+# --- Typing ---
+
+
+KEYS = {
+    "helo\x02l": "hello",  # Ctrl-B: back by one
+    "\x1b[200~one\rtwo\rthree\x1b[201~": "one\ntwo\nthree",  # pasted
+    "four\x1b\rfive": "four\nfive",  # Alt-Enter
+    "read no\t, please": "read notes.txt, please",
+    "list som\tx": "list some/x",
+}
+
+
+@pytest.mark.parametrize("keys", KEYS, ids=ascii)
+def test_a_line_can_be_edited_while_it_is_typed(person, keys):
+    (person.folder / "notes.txt").touch()
+    (person.folder / "some").mkdir()
+    person.enqueue(reply("I see."))
+    person.say(keys, "I see.")
+    assert person.sent[-1] == typed(KEYS[keys])
+    assert b"\x1b[?2004h" in person.raw  # or no terminal marks what is pasted
+
+
+def test_help_lists_the_commands_and_keys_and_an_empty_line_is_none(person):
+    assert person.say("  ").strip() == PROMPT.strip()
+    names = "/compact /context /last /resume /clear /quit /exit quit exit Ctrl-C Ctrl-W"
+    names += " Backspace Ctrl-U Alt-Enter"
+    assert {*names.split()} <= {*re.split(r"[,.;\s]+", person.say("/help"))}
+    assert person.requests == []
+
+
+def test_a_paste_is_one_prompt_and_only_lines_are_history(person):
+    paste = "\r".join(f"pasted {number}" for number in range(60))
+    person.enqueue(reply("I see."))
+    person.say(f"\x1b[200~{paste}\x1b[201~", "I see.")
+    person.say("/help")
+    assert person.sent[-1]["content"].count("pasted") == 60
+    history = (person.folder / ".transcripts/history").read_text()
+    assert history.endswith("/help\n") and "pasted" not in history
+
+
+@pytest.mark.parametrize("what", ["../mine", "/dev/zero", "pipe", "folder"])
+def test_a_history_that_is_no_plain_file_is_neither_read_nor_written(
+    fresh, tmp_path, what
+):
+    (folder := tmp_path / "cloned/.transcripts").mkdir(parents=True)
+    (mine := tmp_path / "mine").write_text("typed elsewhere\n")
+    (folder / "history").touch()
+    turn_into(folder / "history", mine if what == "../mine" else what)
+    person = fresh(folder=folder.parent)
+    person.press("\x10")
+    person.say("/help")
+    assert person.leave("\x04") == 0 and "typed elsewhere" not in person.screen
+    assert mine.read_text() == "typed elsewhere\n"
+
+
+def test_what_was_typed_can_be_called_back_in_another_run(person, desk):
+    person.enqueue(reply("Yes."))
+    person.say("the first prompt", "Yes.")
+    person.say("/help")
+    history = os.stat(person.folder / ".transcripts/history")
+    assert history.st_mode & 0o777 == 0o600
+    with closing(Person(desk)) as another:
+        another.see(PROMPT)
+        for text in "/help", "the first prompt":
+            another.press("\x10")  # Ctrl-P: the one before
+            another.see(text)
+        assert another.leave("\x15\x04") == 0  # Ctrl-U: nothing is left of it; Ctrl-D
+
+
+# --- What is typed while it works, key by key ---
+
+
+@pytest.fixture
+def keys():
+    """keys(data, ...): the terminal after these came, one after another."""
+    read, write = os.pipe()
+    before = os.dup(0)
+    os.dup2(read, 0)
+
+    def press(*parts):
+        terminal = Terminal(io.StringIO())
+        for part in parts:
+            os.write(write, part.encode() if isinstance(part, str) else part)
+            program.take_typed(terminal)
+        return terminal
+
+    yield press
+    os.dup2(before, 0)
+    for number in read, write, before:
+        os.close(number)
+
+
+LINES = {
+    "one\ntwo": (["one"], "two"),
+    "one two \x17": ([], "one "),
+    "one two\x17\x17x": ([], "x"),
+    "one\x15two\b\x7fo": ([], "to"),
+    "one\x1b\rtwo\x1b\nthree\n": (["one\ntwo\nthree"], ""),
+    "a\x1b[200~one\r\ttwo\nthree\x1b[201~z\n": (["aone\n\ttwo\nthreez"], ""),
+    "\x1b[200~\x1b[31mred\x07\x1b[201~": ([], "[31mred"),
+    "caf\u00e9 \u65e5\u672c \U0001f468\u200d\U0001f469\n": (
+        ["caf\u00e9 \u65e5\u672c \U0001f468\u200d\U0001f469"],
+        "",
+    ),
+    "  \n\n": ([], ""),
+}
+# what does nothing: arrows, Home, Delete, F1 to F5 of several terminals, Alt and Ctrl
+NOTHING = ["\x1b[A", "\x1b[1;5D", "\x1bOH", "\x1b[3~", "\x1bOP", "\x1b[[A", "\x1b[15~"]
+NOTHING += ["\x1bb", "\x1b\x1b[A", "\x01", "\x0b", "\x1bO5P", "\x1b[<0;3;4M", "\x04"]
+
+
+@pytest.mark.parametrize("data", LINES, ids=ascii)
+def test_keys_may_come_in_parts(keys, data):
+    heard, line = LINES[data]
+    for parts in [data], [bytes([byte]) for byte in data.encode()]:
+        terminal = keys(*parts)
+        assert (terminal.heard, terminal.line) == (heard, line)
+
+
+@pytest.mark.parametrize("key", NOTHING, ids=ascii)
+def test_other_keys_do_nothing_wherever_they_are_cut_in_two(keys, key):
+    for at in range(len(key)):
+        terminal = keys("on", key[:at], key[at:], "e")
+        assert (terminal.line, terminal.heard) == ("one", [])
+
+
+def test_what_is_no_utf_8_ends_nothing(keys):
+    assert keys(b"caf\xe9\nthen\n").heard == ["caf\ufffd", "then"]
+
+
+def test_ctrl_c_just_as_words_are_heard_does_not_lose_them(make):
+    def hear():
+        signal.raise_signal(signal.SIGINT)
+        return "Not so!"
+
+    agent = make(hear=hear)
+    with pytest.raises(KeyboardInterrupt):
+        program.listen(agent)
+    assert agent.messages == [typed("Not so!")]
+
+
+def test_lines_that_are_typed_while_it_works_are_in_the_history(person):
+    held = Held(bash("true"), events=4)
+    person.enqueue(held, reply("So."))
+    person.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("typed meanwhile\n\x1b[200~pasted\rlines\x1b[201~\n")
+    person.see_below("2 queued: ")
+    held.may.set()
+    person.see_asked()
+    person.press("y\n")
+    person.see("> typed meanwhile\n> pasted\n> lines\n", "So.", PROMPT)
+    history = (person.folder / ".transcripts/history").read_text()
+    assert history.endswith("first\ntyped meanwhile\n")
+    person.press("\x10\x10")
+    person.see("typed meanwhile")
+    person.say("\x15")

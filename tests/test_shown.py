@@ -1,0 +1,278 @@
+"""What it shows, and how."""
+
+import io
+import json
+import re
+import termios
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from builders import SUMMARY, did, turns, typed
+from pseudo import DRAWN, PATIENCE, Held, Person, below
+from stub import api_error, reply, split
+from wire import Cut, mock_client
+
+import agent as program
+from agent import Terminal, laid_out, show
+
+HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
+RAW = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def bash(command):
+    return reply(calls=[("bash", {"command": command})])
+
+
+def test_what_steers_hides_or_reorders_is_made_visible():
+    text = f"{HOSTILE}\rnever\b\x7f\0\ud800\u200b \u2066d\u2069\u061c\u2028\U000e0041"
+    seen = r"\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end\rnever\x08\x7f\x00"
+    seen += r"\ud800\u200b \u2066d\u2069\u061c\u2028\U000e0041"
+    assert program.visible(text) == seen
+
+
+WRITTEN = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 lines\n\tand tabs "
+WRITTEN += "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f "
+WRITTEN += "soft\u00adhyphen, 10\u202f000\xa0km\u3000\u65e5\u672c"
+
+
+def test_an_answer_is_shown_and_printed_as_it_is_written(run, api):
+    api.enqueue(reply(WRITTEN), reply(WRITTEN))
+    assert run("-p", "Say it")[:2] == (0, f"{WRITTEN}\n")
+    assert f"\n{WRITTEN}\n[" in run(stdin="Say it\n")[1]
+
+
+def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
+    Path("AGENTS.md").write_text("Be brief.")
+    for name in "ab":
+        Path(".agents/skills", name).mkdir(parents=True)
+        Path(".agents/skills", name, "SKILL.md").write_text("description: use")
+    first, second, *_ = run("--yes", MODEL_ID="some-model")[1].split("\n")
+    assert first == f"some-model in {Path.cwd()}"
+    assert second == "AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """A terminal of 24 columns; `at(seconds)`: what the clock draws below then."""
+    monkeypatch.setenv("COLUMNS", "24")
+    terminal, now = Terminal(io.StringIO(), live=True), Mock(return_value=0)
+    terminal.working.set()
+
+    def at(seconds):
+        now.return_value = seconds
+        with suppress(EOFError):
+            program.clock(terminal)
+        return below(terminal.out.getvalue())
+
+    def text():
+        return DRAWN.sub("", terminal.out.getvalue())
+
+    monkeypatch.setattr(program.time, "monotonic", now)
+    monkeypatch.setattr(program.time, "sleep", Mock(side_effect=[None, EOFError] * 9))
+    return SimpleNamespace(terminal=terminal, at=at, text=text)
+
+
+def test_the_clock_counts_from_the_first_wait_until_something_is_shown(screen):
+    screen.at(5)
+    show(screen.terminal, "wait", "bash")
+    assert screen.at(5.9) == "" and screen.at(8) == "3 s: bash"
+    show(screen.terminal, "wait", "\x1b is an odd letter")
+    assert screen.at(9.2) == "4 s: \\x1b is an odd l…"
+    show(screen.terminal, "note", "done")
+    assert screen.text() == "done\n" and screen.at(99) == ""
+
+
+def test_a_text_that_stalls_is_waited_for_after_five_seconds(screen):
+    show(screen.terminal, "wait", "the model")
+    screen.at(1)
+    show(screen.terminal, "text", "So it")
+    assert screen.at(5.9) == "So it" and screen.at(7) == "So it\n6 s: the model"
+    show(screen.terminal, "text", " is.")
+    assert screen.at(8) == "So it is."
+    assert screen.at(12.1) == "So it is.\n5 s: the model"
+    show(screen.terminal, "note", "done")
+    assert screen.text() == "\nSo it is.\ndone\n"
+
+
+NAME = "\x1b[2Jone\ntwo"
+
+
+def test_the_row_of_what_is_waited_for_is_one_row_whatever_it_holds(screen):
+    show(screen.terminal, "wait", f"writing {NAME}")
+    assert (
+        screen.at(3) == "" and "\n" not in screen.at(5) and "\x1b" not in screen.at(5)
+    )
+
+
+def test_while_a_summary_is_made_that_is_said_until_it_is_there(make):
+    said = []
+    agent = make(
+        api_error(529, "Overloaded"),
+        SUMMARY,
+        reply("So."),
+        messages=[typed("Go."), *did("old" * 900)],
+    )
+    agent.emit = lambda style, text: said.append((style, text))
+    agent.focus = ""
+    turns(agent, "Go on.")
+    waits = [text for style, text in said if style == "wait"]
+    assert re.fullmatch(r"summarising [\d,]+ tokens", waits[0])
+    assert waits == [waits[0], "try 2 of 7 in 1 s", waits[0], "waiting for the model"]
+
+
+def test_half_an_answer_that_is_begun_again_is_marked_as_void(screen, make):
+    agent = make()
+    agent.client = mock_client(Cut(reply("It is so, says one."), 4), reply("It is so."))
+    agent.emit = partial(show, screen.terminal)
+    turns(agent, "Is it?")
+    seen = screen.text()
+    assert re.search(r"(?s)\A\nIt is.*\n\(This did not end, .*void.*\[retry\] ", seen)
+    show(screen.terminal, "note", "end")
+    show(screen.terminal, "void", "nothing was written")
+    assert screen.text().endswith("\n\nIt is so.\nend\n")
+
+
+def test_while_the_model_thinks_and_writes_a_call_that_is_said(person):
+    call = ("write_file", {"path": "file", "content": "text"})
+    thinks = Held(reply(calls=[call], thinking="I look at it now."), events=4)
+    writes = Held(reply(calls=[call]), events=3)
+    person.enqueue(thinks, writes, reply("At last."))
+    person.press("write it\n")
+    person.see_below(" s: I look at")
+    thinks.may.set()
+    person.see("[thinking] I look at it now.\n[write_file] file\n")
+    person.see_below("Run write_file on")
+    person.press("n\n")
+    size = len(split(json.dumps(call[1]), 2)[0])
+    person.see_below(f" s: writing file, {size} characters")
+    writes.may.set()
+    person.see("[write_file] file\n")
+    person.see_below("Run write_file on file?")
+    person.say("y", "At last.")
+
+
+LONG = "12345\n6789 " + "abc" * 50
+CUT = dict.fromkeys(["plain", "command", "added", "text"], LONG)
+CUT |= dict.fromkeys(["tool", "listed"], f"12345 6789 {'abc' * 3}a…")
+CUT |= dict.fromkeys(["result", "failed"], f"  | 12345\n  | 6789 {'abc' * 4}…")
+CUT["thinking"] = f"12345 6789 {'abc' * 19}a…"
+
+
+@pytest.mark.parametrize("style", CUT)
+def test_a_line_that_is_cut_to_the_screen_says_so(screen, style):
+    assert laid_out(style, LONG) == CUT[style]
+
+
+RESULTS = {"1\n2\n3\n4\n": "1|2|3|4", "1\n\n\n\n\n(exit)": "1|(exit)"}
+RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines)|4|5"}
+
+
+@pytest.mark.parametrize("text", RESULTS)
+def test_of_a_result_the_first_line_and_the_last_two_are_shown(text):
+    lines = laid_out("result", text).split("\n")
+    assert lines == [f"  | {line}" for line in RESULTS[text].split("|")]
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_blank_line_stands_before_text_and_none_after_it(screen, end):
+    for event in "thinking  \n", "note a", "thinking H", "thinking m.\n", "text S":
+        show(screen.terminal, *event.split(" ", maxsplit=1))
+    for style, text in (
+        ("text", "o."),
+        ("text", end),
+        ("tool", "[glob]"),
+        ("result", "b"),
+    ):
+        show(screen.terminal, style, text)
+    assert screen.text() == "a\n[thinking] Hm.\n\nSo.\n[glob]\n  | b\n"
+
+
+@pytest.mark.parametrize("settings", [{}, {"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_a_terminal_has_colors_if_it_knows_them_and_no_no_color(desk, settings):
+    with closing(Person(desk, ANTHROPIC_API_KEY="", **settings)) as person:
+        assert person.leave("") == 1 and "\nNo API key" in person.screen
+        assert (b"\x1b[31mNo API key" in person.raw) is (settings == {})
+
+
+def test_a_turn_can_be_read(person):
+    (person.folder / "file").write_text("1\n\t2\n3\n")
+    plan = ("todo_write", {"items": ["[x] look", "[ ] act"]})
+    reads = [("read_file", {"path": name}) for name in ("file", "none")]
+    task = ("task", {"description": "count", "prompt": "Look."})
+    person.enqueue(reply("I plan.", [plan, *reads, task], thinking="Let me see."))
+    person.enqueue(reply("I look.", [("glob", {"pattern": "file"})]))
+    person.enqueue(reply("It is\nthere."), reply("Done."))
+    seen = person.say("go", "\n\nDone.\n[")
+    assert "\n[thinking] Let me see.\n\nI plan.\n[todo_write]\n  [x] look\n" in seen
+    assert "\n  [ ] act\n[read_file] file\n[read_file] none\n  | There is no" in seen
+    assert "\n[task] count\ncount: [glob] file\n  | file\n  It is\n  there.\n" in seen
+    colored = rb"(?s)\x1b\[2m\[thinking\] .*\x1b\[2m\[task\] count\x1b\[0m"
+    assert re.search(colored, person.raw) and b"mI plan" not in person.raw
+    assert re.search(rb"\x1b\[31m  \| There is no .*none", person.raw)
+    assert person.raw.endswith(b"\r\n\x1b[1m> \x1b[0m")
+
+
+def test_nothing_that_arrives_can_steer_the_terminal(person):
+    (person.folder / "file").write_text(HOSTILE)
+    calls = [("grep", {"pattern": HOSTILE}), ("todo_write", {HOSTILE: HOSTILE})]
+    calls += [("todo_write", {"items": [HOSTILE]}), ("read_file", {"path": "file"})]
+    person.enqueue(reply(HOSTILE, calls, thinking=HOSTILE))
+    person.enqueue(api_error(400, HOSTILE))
+    seen = person.say("do", "[read_file]", "end.\n")
+    assert RAW.findall(seen) == [] and seen.count("u202e end") == 6
+
+
+@pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_without_colors_there_are_none_and_a_dumb_terminal_only_gets_text(
+    fresh, settings
+):
+    held = Held(reply("It is so."), events=4)
+    person = fresh(held, reply("Then not."), **settings)
+    person.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("not so\nha")
+    person.see("not so\nha") if "TERM" in settings else person.see_below("> ha")
+    is_canonical = termios.tcgetattr(person.keys)[3] & termios.ICANON
+    held.may.set()
+    person.see("so.\n[", "\n\n> not so\n", "Then not.\n[", "\n> ")
+    assert b"m" not in re.findall(rb"\x1b\[[\d;?]*(.)", person.raw)
+    assert (b"\x1b" not in person.raw) == bool(is_canonical) == ("TERM" in settings)
+    person.press("\x15")
+    assert person.leave("\x04") == 0
+
+
+def test_a_bell_calls_after_ten_seconds_of_work(screen):
+    for screen.terminal.live in (True, False):
+        for screen.terminal.worked in (5, 15, 14.9):
+            screen.at(25)
+            program.ring(screen.terminal)
+    assert screen.text() == "\a\a"  # after 20 seconds, and after 10.1
+
+
+def test_a_bell_calls_at_a_question_and_at_the_prompt(fresh):
+    person = fresh(bash("true"), reply("Done."), constants={"BELL_SECONDS": -1})
+    person.ask("go")
+    person.say("y", "Done.")
+    assert person.raw.count(b"\a") == 3
+
+
+def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(make):
+    said = []
+    agent = make(*[api_error(529, "Overloaded")] * 7)
+    agent.emit = lambda *event: said.append(event)
+    program.work_on(agent, "Go.")
+    waits = [text for style, text in said if style == "wait" and "try" in text]
+    assert waits[:4] == [
+        f"try {n} of 7 in {s} s" for n, s in ((2, 1), (3, 2), (3, 1), (4, 4))
+    ]
+    assert len(waits) == 63 and waits[-1] == "try 7 of 7 in 1 s"
+    told = [event for event in said if event[0] not in ("wait", "void")]
+    assert told == [
+        ("layer", "[retry] Overloaded. It is tried 7 times."),
+        ("error", "Overloaded."),
+        ("note", 'Nothing is lost: "go on" goes on with it.'),
+    ]

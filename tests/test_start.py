@@ -1,0 +1,185 @@
+"""How it is started: without a terminal, with settings, by mistake."""
+
+import os
+import re
+import subprocess
+import sys
+import termios
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from builders import (
+    results,
+)
+from pseudo import PATIENCE, Held, Person
+from stub import api_error, reply
+
+import agent as program
+
+HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
+
+
+def bash(command):
+    return reply(calls=[("bash", {"command": command})])
+
+
+# --- Without a terminal: in this process ---
+
+
+def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
+    api.enqueue(reply("I look.", [("glob", {"pattern": "*"})]), reply(f"No {HOSTILE}"))
+    status, out, err = run("-p", "what is here?")
+    assert (status, out) == (0, f"No {program.visible(HOSTILE)}\n")
+    assert "[glob] *" in err and "end" not in err
+
+
+PIPED = [
+    (["-p", "What?"], "piped\ntext\n", ["piped\ntext\n\n\nWhat?"]),
+    (["-p"], "first line\nsecond line", ["first line\nsecond line"]),
+    (["question"], "and?\n", ["question", "and?"]),
+    ([], "first\n\nsecond\nexit\nthird\n", ["first", "second"]),
+    ([], "first\n/quit\nthird\n", ["first"]),
+]
+
+
+@pytest.mark.parametrize("argv, stdin, prompts", PIPED)
+def test_what_is_piped_in_is_prompts_or_more_of_one(run, api, argv, stdin, prompts):
+    api.enqueue(*[reply("Good.")] * len(prompts))
+    status, out, _ = run(*argv, stdin=stdin)
+    assert (status, out.count("Good.\n")) == (0, len(prompts))
+    assert [r["messages"][-1]["content"] for r in api.requests] == prompts
+
+
+def test_a_pipe_may_hold_no_utf_8_and_is_said_to_be_waited_for(run, api, monkeypatch):
+    waits = []
+    monkeypatch.setattr(program, "show", lambda _, *event: waits.append(event))
+    api.enqueue(reply("Yes."))
+    run("-p", "What?", stdin="soon\udcff")
+    assert api.requests[0]["messages"][0]["content"] == "soon\ufffd\n\nWhat?"
+    assert waits[0] == ("wait", "waiting for the end of what is piped in")
+
+
+def test_p_at_a_terminal_asks_there_and_waits_for_no_end_of_what_is_typed(fresh, desk):
+    person = fresh(
+        bash("touch file"), reply("So."), argv=[*desk.argv, "-p", "touch it"]
+    )
+    person.see_below("Run bash?")
+    person.press("y\n")
+    person.see("> y\n", "\nSo.\n")
+    assert person.process.wait(PATIENCE) == 0 and (person.folder / "file").exists()
+    (person.folder / "file").unlink()
+    assert termios.tcgetattr(person.keys) == person.usual
+
+
+def test_p_at_a_terminal_without_a_prompt_says_so(fresh, desk):
+    person = fresh(argv=[*desk.argv, "-p"])
+    person.see("The message is empty: say what to do.\n")
+    assert person.process.wait(PATIENCE) == 1
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_keys_that_nobody_takes_shift_no_rows(desk, piped):
+    held = Held(reply("So."), events=3)
+    desk.stub.enqueue(held)
+    ends, given = os.pipe(), {"argv": [*desk.argv, *["-p", "go"][: 2 * (not piped)]]}
+    os.write(ends[1], b"go\n")
+    os.close(ends[1])
+    own = SimpleNamespace(**vars(desk) | given)
+    with closing(Person(own, stdin=ends[0] if piped else None)) as person:
+        assert held.asked.wait(PATIENCE)
+        person.press("keys\nof nobody")
+        person.see_below("1 s: ")
+        person.see_below("2 s: ")
+        assert "nobody" not in person.screen
+        held.may.set()
+        person.see("So.\n")
+        assert person.process.wait(PATIENCE) == 0
+
+
+def test_without_a_terminal_to_ask_on_the_answer_is_no_but_with_yes(run, api):
+    for argv, done in ([], False), (["--yes"], True):
+        api.enqueue(bash("touch file"), reply("So."))
+        status, out, err = run("-p", "touch it", *argv, stdin="y\n")
+        assert (status, out) == (0, "So.\n") and "[bash]\n  touch file\n" in err
+        [result] = results(api.requests[-1]["messages"][-1])
+        assert Path("file").exists() == done != result.get("is_error", False)
+        assert ("only --yes would allow it" in result["content"]) is not done
+
+
+def test_a_command_that_would_open_an_editor_ends(use):
+    git = "git -c user.name=me -c user.email=me@here commit --allow-empty"
+    use("bash", command=f"git init -q; {git} -m one")
+    assert "] one\n" in use("bash", command=f"{git} --amend", timeout=9)
+
+
+# --- Settings, and mistakes: one line that names what to change ---
+
+
+def test_settings_come_from_the_env_file_beside_the_program(run, api, tmp_path):
+    (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000  # T")
+    Path(".env").write_text("MODEL_ID=mine\nKEEP_RECENT=x")
+    api.enqueue(*[reply("Good.")] * 3)
+    assert "50,000 tokens, then" in run(stdin="a\n")[1]
+    run("-p", "a", MODEL_ID="shell")
+    run("-p", "a", "--model", "given")
+    assert [r["model"] for r in api.requests] == ["beside", "shell", "given"]
+
+
+@pytest.mark.parametrize("name", program.KEY_NAMES)
+def test_an_empty_key_in_the_shell_does_not_hide_that_of_the_env_file(
+    run, api, tmp_path, monkeypatch, name
+):
+    monkeypatch.setenv(name, "")  # is removed again after the test
+    (tmp_path / ".env").write_text(f"{name}=key-of-the-env-file")
+    api.enqueue(reply("Good."))
+    empty = dict.fromkeys(program.KEY_NAMES, " ")
+    assert run("-p", "a", **empty)[:2] == (0, "Good.\n")
+    assert os.environ[name] == "key-of-the-env-file"
+
+
+def test_help_names_the_flags_without_loading_the_sdk():
+    argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True)
+    parts = r"-p .*print the answer and leave;.* --resume .*take up an earlier conv"
+    parts += r".* --model .* --yes .* --demo .*/help lists the /commands.* \.env beside"
+    assert re.search(parts, " ".join(done.stdout.split()))
+    assert "argparse" in done.stderr and "anthropic" not in done.stderr
+
+
+MISTAKES = [
+    ("Hi", {"ANTHROPIC_API_KEY": ""}, "set ANTHROPIC_API_KEY in the shell or in /"),
+    ("Hi", {"THRESHOLD": "many"}, "THRESHOLD=many: give a whole number"),
+    ("Hi", {"MAX_MESSAGES": "\uff15"}, "MAX_MESSAGES"),
+    ("Hi --resume go", {}, "no conversation go: give a file, or a number of /resume"),
+    ("", {}, "empty"),
+]
+
+
+@pytest.mark.parametrize("argv, settings, named", MISTAKES)
+def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, named):
+    status, out, err = run("-p", *argv.split(), **settings)
+    assert (status, out, api.requests) == (1, "", [])
+    assert named in err and err.count("\n") == 1
+
+
+def test_a_missing_package_is_said_at_once_with_the_commands(
+    run, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(program, "PACKAGES", ("dotenv", "no_such_package"))
+    first, second, end = run("-p", "hello")[2].split("\n")
+    assert first.endswith(
+        f"package is missing: start it by: uv run {tmp_path}/agent.py"
+    )
+    venv = f"{tmp_path}/.venv"
+    pip = f"{venv}/bin/pip install -r {tmp_path}/requirements.txt"
+    start = (
+        f"python3 -m venv {venv} && {pip}, then {venv}/bin/python {tmp_path}/agent.py"
+    )
+    assert (second, end) == (f"or install it: {start}", "")
+
+
+def test_an_error_ends_as_a_sentence_does(make):
+    for said in "It ended.", "Why?":
+        assert program.fault(make(), api_error(400, said)) == said
