@@ -296,7 +296,7 @@ FACTS = f"""\
 
 What the person typed was {SHARE["user"]}
 
-It counts {BYTES_PER_TOKEN} bytes as a token
+counts {BYTES_PER_TOKEN} bytes as one. It never loses
 
 It is {T:,} tokens in a window of {program.CONTEXT_WINDOW:,}
 
@@ -314,8 +314,11 @@ They are from six sessions of Claude Code, with {FIGURES["requests"]:,} requests
 
 Up to the refusal doing nothing costs {BEFORE["nothing"]:.2f} and ours {BEFORE["ours"]:.2f}
 
-In the same unit s08 costs {UNCACHED["s08"]:.1f}, s06 {UNCACHED["s06"]:.1f}, ours
+In the same unit s08 costs {UNCACHED["s08"]:.1f} (its newer code
+{UNCACHED["s08 newer"]:.1f}), s06 {UNCACHED["s06"]:.1f} ({UNCACHED["s06 newer"]:.1f}), ours
 {UNCACHED["ours"]:.1f}, v5 {UNCACHED["v5"]:.1f} and doing nothing {UNCACHED["nothing"]:.1f}
+
+with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1f}
 
 with a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
