@@ -62,16 +62,16 @@ MAX_OUTPUT = 32_000  # of one reply, its thinking included
 CLEAR_WARM = 0.7  # of T, the threshold: old results go late, since that costs the cache
 CLEAR_COLD = 0.25  # of T: early once the cache is cold, since that is free
 CACHE_SECONDS = 300  # how long the API's prompt cache lives after its last use
-KEEP_WARM = 2  # times that it is used in a pause, so that it lives on; 0: never
+KEEP_WARM = 2  # refreshes of that cache in one pause; 0: none
 KEEP_RECENT = 3  # newest tool results that are never cleared (s06)
-KEEP_TOKENS = 10_000  # the newest that make up so much are not cleared, either
-MIN_SAVINGS = 20_000  # it does not pay to clear less (v5), or to summarise less anew
-MAX_RESULTS = 50_000  # of all new results of a message (s08: 200,000 characters)
+KEEP_TOKENS = 10_000  # of newest results that are never cleared, if those are more
+MIN_SAVINGS = 20_000  # that a clearing frees (v5), or that a summary finds new
+MAX_RESULTS = 50_000  # of the results of one message (s08: 200,000 characters)
 MAX_MESSAGES = 0  # over this many, snip_compact cuts the middle out; 0: never
 MAX_WORDS = 20_000  # of the person's own messages that outlive a compaction
 MAX_RESTORE_FILES = 5  # read again after a compaction, the newest (v5)
-MAX_RESTORE_TOKENS_PER_FILE = 5_000  # (v5)
-MAX_FAILURES = 3  # failed summaries in a row that stop the automatic ones (s08)
+MAX_RESTORE_TOKENS_PER_FILE = 5_000  # of each file, skill or plan (v5)
+MAX_FAILURES = 3  # failed summaries in a row that stop all but /compact's (s08)
 TRANSCRIPT_DIR = Path(".transcripts")
 
 
@@ -89,8 +89,8 @@ class Limits:
 
     context_window: int = CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT
-    threshold: int = 0  # T; 0: `auto_compact_threshold` of these two
-    clear_above: Any = None  # while the cache is warm; None: 0.7 T
+    threshold: Any = None  # T, an int; None: `auto_compact_threshold` of these two
+    clear_above: Any = None  # an int; None: 0.7 T; more than the window: never
     keep_recent: int = KEEP_RECENT  # results
     keep_tokens: int = KEEP_TOKENS
     min_savings: int = MIN_SAVINGS
@@ -98,8 +98,8 @@ class Limits:
     keep_warm: int = KEEP_WARM  # times in a pause
 
     def __post_init__(self) -> None:
-        """Fill in what follows, and lower what a small window could not hold."""
-        if not self.threshold:
+        """Fill in what follows from T; at most T/16 is kept, T/8 must be saved."""
+        if self.threshold is None:
             window, output = self.context_window, self.max_output
             self.threshold = auto_compact_threshold(window, output)
         if self.clear_above is None:
@@ -119,11 +119,12 @@ class Conversation:
 
     # what the layers look at
     messages: list[Message] = field(default_factory=list)
-    compacted: int = 0  # of them the last compaction left, or failed to replace
-    counted: int = 0  # tokens of the last request and its reply, says the API
+    compacted: int = 0  # so many were there after the last compaction, or failed try
+    counted: int = 0  # tokens that the API has counted, or a layer has left
     known: int = 0  # how many messages that count covers
     last_request: float = 0.0  # seconds, time.time(), when its cache was used last
     focus: str | None = None  # not None: a summary is asked for, which keeps this
+    summary: str = ""  # the last one that the model gave
     failures: int = 0  # summaries that failed, in a row
     transcript: Path | None = None  # its file; None: no line was written yet
     # what only the plumbing needs
@@ -154,7 +155,7 @@ class Agent(Conversation):
 
 
 class Exchange(NamedTuple):
-    """A tool call, its result, and the index of the message that holds that."""
+    """A tool call, its result, and the index of the message that holds the result."""
 
     at: int
     call: Message
@@ -177,7 +178,7 @@ class AgentError(Exception):
 
 
 class PromptTooLong(AgentError):
-    """The conversation does not fit the model's window, says the API."""
+    """The conversation does not fit the model's window, as the API lets us know."""
 
     def __init__(self, text: str, maximum: int = 0):
         super().__init__(text)
@@ -202,7 +203,7 @@ def agent_loop(agent: Agent) -> str:
         try:
             reply = ask(agent, agent.messages)
         except PromptTooLong as error:
-            reactive_compact(agent, error, misses)  # layer 3: the API did
+            reactive_compact(agent, error, misses)  # layer 3: the API refused it
             continue
         calls = take_reply(agent, reply)
         answer = "" if calls else answer + text_of(reply.message)
@@ -253,9 +254,11 @@ def layer_1(agent: Agent) -> None:
     )
     replace_history(agent, "tool_result_budget", "too large, saved", messages)
 
-    messages = snip_compact(agent.messages, limits.max_messages, agent.transcript)
-    compacted = min(agent.compacted, len(messages))
-    replace_history(agent, "snip_compact", "middle cut out", messages, compacted)
+    first = max(3, agent.compacted)  # what a compaction left stays
+    messages = snip_compact(
+        agent.messages, limits.max_messages, agent.transcript, first
+    )
+    replace_history(agent, "snip_compact", "middle cut out", messages, agent.compacted)
 
     above, savings, why = clearing_limit(agent)
     if context_tokens(agent) > above:
@@ -274,9 +277,9 @@ def clearing_limit(agent: Agent) -> tuple[float, int, str]:
     """
     limits = agent.limits
     if first_unseen(agent.messages) <= agent.compacted:
-        return math.inf, 0, ""  # a compaction has just restored what is not seen yet
+        return math.inf, 0, ""  # a compaction has left it, and nothing was answered
     is_cold = time.time() - agent.last_request > CACHE_SECONDS
-    if is_cold and limits.clear_above <= limits.context_window:  # more means never
+    if is_cold and limits.clear_above <= limits.context_window:
         early = min(limits.clear_above, int(limits.threshold * CLEAR_COLD))
         return early, 0, ", free: the cache was cold"
     return limits.clear_above, limits.min_savings, ""
@@ -309,33 +312,34 @@ def with_previews(message: Message, max_tokens: int, save_text: SaveText) -> Mes
 
 def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
     """A text of at most so many tokens; else its path, its beginning and its end."""
-    if tokens_in(text) <= max_tokens or is_preview(text):
+    if tokens_in(text) <= max_tokens or has_address(text):
         return text
     where = f"{len(text):,} characters, saved at {save_text(text)}"
     most = min(PREVIEW_TOKENS, max_tokens - 50)  # 50: for all that is around it
     return quote("persisted-output", f"{where}\n{cut_text(text, most)}")
 
 
-def is_preview(text: str) -> bool:
-    """Whether it stands for a text that is too large."""
+def has_address(text: str) -> bool:
+    """Whether it is a preview or a placeholder, which says where the whole text is."""
     is_short = tokens_in(text) < 2 * PREVIEW_TOKENS  # a file may begin so as well
-    return is_short and text.startswith("<persisted-output>")
+    return is_short and text.startswith(("<persisted-output>", "[Previous: used "))
 
 
 def snip_compact(
-    messages: list[Message], max_messages: int, transcript: Path | None
+    messages: list[Message], max_messages: int, transcript: Path | None, first: int = 3
 ) -> list[Message]:
     """Over `max_messages` (0: never), a note takes the place of the middle (s08).
 
-    The first 3 messages stay, and a quarter of what is allowed of the newest, so that
-    it does not act again at once. Of the middle stays what a compaction keeps, and of
-    its typed messages a quarter of what is allowed, too.
+    The `first` messages stay, and a quarter of what is allowed of the newest, so that
+    it does not act again at once. Of the middle stays what a compaction keeps, and at
+    most a quarter of what is allowed of its typed messages.
     """
     if not 0 < max_messages < len(messages):
         return messages
-    head = 3 if pair_safe(messages, 3) == 3 else 4  # with the results of the third
     quarter = max(1, max_messages // 4)
-    tail = pair_safe(messages, len(messages) - quarter)
+    head = first + (pair_safe(messages, first) < first)  # with the results of a call
+    newest = min(len(messages) - quarter, first_unseen(messages))
+    tail = pair_safe(messages, max(head, newest))
     middle = messages[head:tail]
     words = fit_words(words_of(middle)[-quarter:], MAX_WORDS)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
@@ -371,20 +375,20 @@ def micro_compact(
 
 
 def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
-    """The index of the first of the newest few, or that make up `keep_tokens`."""
-    start = len(results)
+    """Where the results begin that stay: the newest few, and more within the tokens."""
+    start, left = len(results), keep_tokens
     while start > 0:
-        keep_tokens -= tokens_in(results[start - 1].result["content"])
-        if len(results) - start >= keep_recent and keep_tokens < 0:
+        left -= tokens_in(results[start - 1].result["content"])
+        if len(results) - start >= keep_recent and left < 0:
             break
         start -= 1
     return start
 
 
 def is_clearable(result: Message) -> bool:
-    """Whether it is longer than a placeholder, and no preview, which has an address."""
+    """Whether it is long, and does not only stand for a text that is elsewhere."""
     text = result["content"]
-    return len(text) > CLEAR_OVER_CHARS and not is_preview(text)
+    return len(text) > CLEAR_OVER_CHARS and not has_address(text)
 
 
 def placeholder(exchange: Exchange, save_text: SaveText) -> str:
@@ -396,7 +400,8 @@ def placeholder(exchange: Exchange, save_text: SaveText) -> str:
 
 # ---- layer 2: summarise everything, one call ----
 
-SHORTEST = 60  # tokens, the least that a typed message has; two always have as many
+SHORTEST = 60  # tokens of a long typed message that stay at least; two always stay
+KEEP_TAIL = 5  # newest messages that stay if the API refused, or beside a note (s08)
 SUMMARY_PROMPT = """\
 CRITICAL: answer with text only. Do not call a tool, do not go on with the work, do not
 answer the messages above: you now summarise the conversation, and nothing else, so that
@@ -410,7 +415,7 @@ most {tokens:,} tokens, these nine sections:
 4. Errors and fixes: what went wrong, how it was mended, what the user said of it.
 5. Findings: what was learned, what was done, what was decided.
 6. All user messages: each that is not a tool result, in a few words, and whether what
-   it asks for is done, stopped or still open. Their full text is kept beside this.
+   it asks for is done, stopped or still open. Their text is kept beside this.
 7. Pending tasks: what was asked for and is not done.
 8. Current work: exactly what was being done last, with names of files and functions.
 9. Next step: the one that follows from the newest request, if any.
@@ -421,7 +426,7 @@ REMINDER: text only, no tool calls. The result stands in <summary> tags."""
 NOTES = " Make notes in <analysis> tags, which nobody reads."
 COMPRESSED = """\
 [Conversation compressed. Transcript: {path}]
-The messages above are what the user said so far. {state}
+The messages above are what the user said, as far as there was room. {state}
 This summary of everything else is for reference, and gives no orders:
 {summary}"""
 OPEN = """The newest is still to be answered: go on with it. Which of those before it
@@ -478,7 +483,7 @@ def auto_compact(agent: Agent) -> None:
 
 
 def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
-    """Let a summary replace all but the newest `keep` messages, if the model gives one.
+    """Let a summary stand for the history, as `rebuild` says, if the model gives one.
 
     Raises AgentError where the API gives no reply: that says nothing about summaries.
     """
@@ -496,16 +501,16 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
         return agent.emit("error", text)
     if not summary:
         return compact_without_model(agent, name)
-    agent.failures = 0
+    agent.failures, agent.summary = 0, summary
     new = rebuild(agent, summary, keep)
     replace_history(agent, name, "summarised", new, compacted=len(new))
     agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
 
 
 def compact_without_model(agent: Agent, name: str) -> None:
-    """Let a note replace all but the newest messages, if that is less."""
+    """Let a note stand where the summary would, with the last one, if that is less."""
     agent.focus = None
-    new = rebuild(agent, NO_SUMMARY, KEEP_TAIL)
+    new = rebuild(agent, f"{NO_SUMMARY}\n{agent.summary}".strip(), KEEP_TAIL)
     if estimate_tokens(new) < estimate_tokens(agent.messages):
         replace_history(agent, name, "no summary", new, compacted=len(new))
     agent.compacted = len(agent.messages)
@@ -523,7 +528,11 @@ def summarise(agent: Agent, gone: list[Message], focus: str | None) -> str:
     tokens = min(agent.limits.threshold // 8, agent.limits.max_output // 2)
     prompt = note(SUMMARY_PROMPT.format(tokens=tokens, notes=notes, focus=wish))
     half = gone[pair_safe(gone, max(1, len(gone) // 2)) :]
-    for messages in gone, drop_thinking([gone[0], *half]):
+    tries = [
+        gone,
+        drop_thinking([gone[0], *half]),
+    ]  # the second is for what is too long
+    for messages in tries if len(tries[1]) < len(gone) else tries[:1]:
         with suppress(PromptTooLong):
             return summary_in(ask(agent, [*messages, prompt], shown=()))
     return ""
@@ -531,7 +540,8 @@ def summarise(agent: Agent, gone: list[Message], focus: str | None) -> str:
 
 def summary_in(reply: Reply) -> str:
     """What stands in the <summary> of a reply; raises NoSummary for any other reply."""
-    text = re.sub(r"(?s)<analysis>.*?</analysis>", "", text_of(reply.message), count=1)
+    notes = r"(?s)\A((?!<summary>).)*?<analysis>.*?</analysis>"  # before the summary
+    text = re.sub(notes, "", text_of(reply.message))
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
     is_done = reply.stop in ("end_turn", "stop_sequence")
     if not is_done or not summary or blocks(reply.message, "tool_use"):
@@ -550,6 +560,7 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     gone, tail = split_history(agent, keep)
     room = room_for_history(agent, keep) - estimate_tokens(tail)
     words, request = words_of(gone), ""
+    # the request in progress, unless the tail has it
     if words and in_progress(agent.messages) and not words_of(tail):
         request = cut_text(words.pop(), max(room // 2, SHORTEST))
         room -= tokens_in(request)
@@ -567,8 +578,8 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
 def room_for_history(agent: Agent, keep: int) -> int:
     """Tokens that a compaction may leave: half of what T has beside prompt and tools.
 
-    Where the API refused the conversation, `keep` is not 0, and the room is at most
-    three quarters of what there was, so that the conversation gets smaller.
+    Where the newest messages stay (`keep`), it is at most three quarters of what there
+    was, so that the conversation gets smaller.
     """
     room = (agent.limits.threshold - fixed_tokens(agent)) // 2
     if keep:
@@ -602,16 +613,17 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
     """
     chosen: list[str] = []
     room = max_tokens
-    for text in [*words[:1], *words[:0:-1]]:  # the first, then from the newest back
+    first, others = words[:1], words[1:]
+    for text in [*first, *others[::-1]]:  # from the newest back
         room -= min(tokens_in(typed(text)), SHORTEST)
         if room >= 0:
             chosen.append(text)
-    fitting = [*chosen[:1], *chosen[:0:-1]]  # in their order again
+    fitting = [*chosen[:1], *chosen[1:][::-1]]  # in their order again
     # from the shortest to the longest, each may have an equal part of what is left
     by_length = sorted(range(len(fitting)), key=lambda at: tokens_in(fitting[at]))
     left = max_tokens
-    for done, at in enumerate(by_length):
-        share = left // (len(fitting) - done)
+    for number, at in enumerate(by_length):
+        share = left // (len(fitting) - number)
         if tokens_in(typed(fitting[at])) > share:
             fitting[at] = cut_text(fitting[at], share - 8)  # 8: the message around it
         left -= tokens_in(typed(fitting[at]))
@@ -627,7 +639,8 @@ def still_needed(messages: list[Message]) -> list[Exchange]:
             about = os.path.normpath(str(given.get(TOOLS[name].shows)))
             newest.setdefault((name, about), exchange)
     needed: list[Exchange] = []
-    for tool_name in dict.fromkeys(["todo_write", "load_skill", *TOOLS]):
+    first = ("todo_write", "load_skill")
+    for tool_name in sorted(TOOLS, key=lambda name: name not in first):
         calls = [e for (name, _), e in newest.items() if name == tool_name]
         needed += calls[: TOOLS[tool_name].needed]
     return needed
@@ -636,7 +649,7 @@ def still_needed(messages: list[Message]) -> list[Exchange]:
 def restore_recent_files(
     agent: Agent, needed: list[Exchange], max_tokens: int
 ) -> list[Exchange]:
-    """As many of these as fit, with what they return now: files as they are (v5)."""
+    """What of these fits: files and skills as they are now (v5), a plan as it was."""
     silent = replace(agent, emit=lambda style, text: None)
     restored: list[Exchange] = []
     for exchange in needed:
@@ -664,8 +677,6 @@ def as_messages(needed: list[Exchange]) -> list[Message]:
 
 # ---- layer 3: the same on demand; see also the tool `compact`, and /compact ----
 
-KEEP_TAIL = 5  # newest messages that stay if the API refused, or beside a note (s08)
-
 
 def manual_compact(agent: Agent) -> None:
     """The model called `compact`: its first wish counts, later ones if much is new."""
@@ -674,7 +685,7 @@ def manual_compact(agent: Agent) -> None:
         compact_history(agent, "compact")
     else:
         agent.focus = None
-        agent.emit("layer", "[compact] nothing to compact yet")
+        agent.emit("layer", "[compact] not done: too little is new, or summaries fail")
 
 
 def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> None:
@@ -755,7 +766,7 @@ def open_calls(messages: list[Message]) -> list[Message]:
 
 
 def first_unseen(messages: list[Message]) -> int:
-    """The index of the first message after the last reply: not seen by the model."""
+    """The index of what the model has not seen: all after its last message."""
     replies = (n for n, m in enumerate(messages, 1) if m["role"] == "assistant")
     return max(replies, default=0)
 
@@ -783,7 +794,7 @@ def with_results(message: Message, texts: dict[str, str]) -> Message:
 def drop_thinking(messages: list[Message], start: int = 0) -> list[Message]:
     """`messages` without the thinking from `start` on; the same list if there is none.
 
-    Its signature covers all that came before: the API refuses it after a change.
+    A thought's signature covers all that came before: after a change it is refused.
     """
     kept = messages[:start]
     for message in messages[start:]:
@@ -803,8 +814,9 @@ def cut_text(text: str, max_tokens: int) -> str:
     stays = len(data)  # bytes
     # tokens are counted as JSON has the text, which may be longer than its bytes
     while tokens_in(shown) > max_tokens and stays > 0:
-        stays = max(0, stays * max_tokens // tokens_in(shown) - 8)  # 8: always fewer
-        head = data[: stays * 4 // 5].decode(errors="ignore")  # as PREVIEW_TOKENS says
+        stays = max(0, stays * max_tokens // tokens_in(shown) - 8)  # 8: fewer each time
+        # four parts of its beginning, one of its end: 2,000 and 500 in a preview
+        head = data[: stays * 4 // 5].decode(errors="ignore")
         tail = data[len(data) - stays // 5 :].decode(errors="ignore")
         shown = f"{head}\n[{len(data) - stays:,} bytes are left out here]\n{tail}"
     return shown
@@ -849,6 +861,8 @@ def context_tokens(agent: Agent) -> int:
 # ---- the transcript: every message on disk before a layer can touch it ----
 
 RESULTS_DIR = Path(".task_outputs/tool-results")
+# roles of messages, and whether they were typed
+WHO_SAYS_WHAT = {("user", True), ("user", False), ("assistant", False)}
 # what must not be missing in a block of a transcript
 HOLDS: dict[str, dict[str, type]] = {
     "text": {"text": str},
@@ -857,7 +871,8 @@ HOLDS: dict[str, dict[str, type]] = {
     "tool_use": {"id": str, "name": str, "input": dict},
     "tool_result": {"tool_use_id": str, "content": str},
 }
-DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError)
+DAMAGE += (ArithmeticError, RecursionError)
 
 
 def commit(agent: Agent, entry: Message) -> None:
@@ -943,7 +958,8 @@ def load(path: Path) -> Conversation:
             for message in entry.get("messages", [entry]):
                 messages += drop_thinking([checked(message, messages)])
             if "event" in entry:
-                read.compacted = int(entry.get("compacted", len(messages)))
+                compacted = int(entry.get("compacted", len(messages)))
+                read.compacted = min(max(0, compacted), len(messages))
         except DAMAGE as error:
             if number == len(lines):  # it was torn off, or is empty
                 break
@@ -957,8 +973,8 @@ def load(path: Path) -> Conversation:
 def checked(message: Message, before: list[Message]) -> Message:
     """The role and the content of a message that follows these, or one of DAMAGE."""
     role, content = message["role"], message["content"]
-    if role not in ("user", "assistant") or not content:
-        raise ValueError("a message has no role, or no content")
+    if not content or (role, is_typed(message)) not in WHO_SAYS_WHAT:
+        raise ValueError("a message has no content, or none that its role may have")
     for block in [] if is_typed(message) else content:
         for key, kind in HOLDS[block["type"]].items():
             if type(block[key]) is not kind or block[key] == "":

@@ -190,6 +190,20 @@ def test_a_snip_does_not_act_again_at_the_next_messages(most):
     assert len(snipped) < most - 4 and is_valid(snipped)
 
 
+def test_a_snip_leaves_what_a_compaction_left(make):
+    kept = [*(typed(f"Wish {n}.") for n in range(5)), *did("left")]
+    steps = [message for n in range(30) for message in did(f"result {n}")]
+    agent = make(messages=[*kept, *steps, said("Well.")], max_messages=50, compacted=7)
+    program.layer_1(agent)
+    assert agent.messages[:7] == kept and len(agent.messages) < 30
+    assert agent.compacted == 7 < program.first_unseen(agent.messages)
+
+
+def test_a_snip_leaves_what_the_model_has_not_seen():
+    unseen = [*did("unseen"), typed("And?")]
+    assert snip([*talk(61), *unseen], 5)[-3:] == unseen
+
+
 def test_a_snip_that_makes_the_list_no_shorter_is_none():
     few = history(said("a"), typed("b"), said("c"), typed("d"))
     assert snip(few, 4) is few
@@ -234,6 +248,12 @@ def test_a_result_that_the_model_has_not_seen_is_never_cleared(later):
     messages = history(did(LONG), did(*[LONG] * 5), *later)
     after = outputs(*clear(messages))
     assert after == [CLEARED, *[LONG] * 5]
+
+
+def test_a_placeholder_is_never_cleared_however_long_its_tools_name_is():
+    placeholder = f"[Previous: used {'long_name' * 9}, saved at saved/1.txt]"
+    messages = history(did(placeholder), did(LONG), said("Done."))
+    assert outputs(*clear(messages))[0] == placeholder
 
 
 @pytest.mark.parametrize(

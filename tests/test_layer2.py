@@ -335,6 +335,7 @@ CALL = [("bash", {"command": "touch called"})]
         (WELL, {"thinking": "a <summary>thought</summary>"}, "All is well."),
         (f"<analysis>a <summary> of it</analysis>{WELL}", {}, "All is well."),
         (f"Well: <analysis>a <summary> of it</analysis>{WELL}", {}, "All is well."),
+        ("<summary><analysis> a </analysis></summary>", {}, "<analysis> a </analysis>"),
         ("<summary>\nTwo\n\nparts\n</summary>", {}, "Two\n\nparts"),
         ("<analysis>a</analysis><summary>b</analysis></summary>", {}, "b</analysis>"),
         ("<summary>a <summary> b</summary></summary>", {}, r"a <summary> b<\/summary>"),
@@ -343,7 +344,7 @@ CALL = [("bash", {"command": "touch called"})]
 def test_a_normal_reply_with_a_summary_is_accepted(compacted, text, more, summary):
     agent = compacted(summary=reply(text, **more))
     shown = left(agent.messages).summary
-    assert f"\n{summary}\n" in shown and "<analysis>" not in shown
+    assert f"\n{summary}\n" in shown and shown.count("<") == 2 + summary.count("<")
     assert agent.failures == 0
 
 

@@ -112,15 +112,15 @@ def test_the_first_wish_is_carried_out_however_short_the_conversation_is(make):
     agent = make(COMPACT, SUMMARY, again, reply("Done."), threshold=100_000)
     assert take_turn(agent, "Hi.") == "Done." and len(summaries(agent)) == 1
     assert layers(agent)[-1] == "compact"  # MIN_SAVINGS counts from then on
-    assert "nothing to compact yet" in shown(agent, "layer")[-1]
+    assert "too little is new" in shown(agent, "layer")[-1]
 
 
 def test_the_models_wish_waits_until_min_savings_are_new(worked):
     few = [COMPACT, SUMMARY, *[COMPACT] * 9]
     agent = worked(*few, MORE, COMPACT, SUMMARY, reply("Done."))
     assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
-    told = [text for text in shown(agent, "layer") if "nothing to compact" in text]
-    assert told == ["[compact] nothing to compact yet"] * 9
+    told = [text for text in shown(agent, "layer") if "not done" in text]
+    assert told == ["[compact] not done: too little is new, or summaries fail"] * 9
 
 
 def test_the_models_wish_does_not_pass_an_open_breaker(worked):
@@ -320,7 +320,7 @@ def test_a_history_of_one_huge_result_goes_on_with_a_preview_of_it(make):
     agent = make(cat, TOO_LARGE, reply("Done."))
     assert take_turn(agent, "Print it.") == "Done." and summaries(agent) == []
     [shown] = outputs(*agent.messages)
-    assert program.is_preview(shown) and "Print it." in str(agent.messages)
+    assert program.has_address(shown) and "Print it." in str(agent.messages)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_smaller_window_cuts_limits_rules_results_and_what_was_typed(make):
     expected = vars(program.configured_limits(16_000, 5_333))
     assert vars(agent.limits) == expected and agent.limits.max_results == 2_666
     words, request = program.words_of(agent.messages), outputs(*agent.messages)
-    assert program.is_preview(words[0]) and program.is_preview(request[0])
+    assert program.has_address(words[0]) and program.has_address(request[0])
     assert request[1] == "short"
     assert program.tokens_in(agent.system["AGENTS.md"]) < 1_100
     assert len(agent.client.requests) == 2
@@ -446,7 +446,25 @@ def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
     )
 
 
+def test_a_note_has_the_last_summary_and_says_that_there_is_no_newer_one(worked):
+    agent = worked(SUMMARY, reply(calls=[("bash", {"command": "echo one"})]), "Done.")
+    run_command(agent, "/compact")
+    for message in history(*(did("r" * 4_000) for _ in range(6)), said("Well."))[1:]:
+        program.commit(agent, message)
+    agent.client.queue.clear()
+    program.compact_without_model(agent, "auto_compact")
+    summary = left(agent.messages).summary
+    assert "No summary could be made" in summary and "All is well." in summary
+
+
 # --- The request for the summary is itself too long ---
+
+
+def test_a_short_list_that_is_too_long_is_not_asked_for_twice(make):
+    agent = make(TOO_LONG)
+    for message in history(did("r" * 4_000), said("Well.")):
+        program.commit(agent, message)
+    assert program.summarise(agent, agent.messages[:3], None) == ""
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import stat
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,14 @@ def test_what_a_compaction_left_is_known_when_it_is_taken_up(make, again):
     assert again(1).compacted == agent.compacted
 
 
+@pytest.mark.parametrize("number, taken", [(-3, 0), (1, 1), (10**9, 2), (1e999, None)])
+def test_what_a_compaction_left_is_no_more_than_there_is(number, taken):
+    event = {"event": "compact", "compacted": number, "messages": [typed("a")] * 2}
+    Path("one.jsonl").write_text(f"{json.dumps(event)}\n")
+    with nullcontext() if taken is not None else pytest.raises(AgentError):
+        assert load(Path("one.jsonl")).compacted == taken
+
+
 def test_what_is_empty_torn_damaged_or_a_folder_hides_no_conversation(make, again):
     take_turn(agent := make(reply("Yes.")), "One")
     event = b'{"event": "continued", "messages": []}\n'
@@ -317,6 +326,11 @@ DAMAGE = {
     "a result that is a list": ([HI, a_call(), a_result(content=[])], 3),
     "a block of another type": ([HI, line([{"type": "image"}])], 2),
     "another role": ([HI, line("Hi", "system")], 2),
+    "what the model typed": ([HI, line("Hi", "assistant")], 2),
+    "a number that is none": (
+        [HI, b'{"event": "x", "compacted": 1e999, "messages": [{"a": 1}]}'],
+        2,
+    ),
 }
 
 
