@@ -28,7 +28,9 @@ from readme import (
 from stub import BYTES_PER_TOKEN
 
 import agent as program
-from agent import COMMANDS, LEAVE
+from agent import HELP, LEAVE
+
+COMMANDS = re.findall(r"(?m)^/\w+", HELP)
 
 PAGE = README.read_text("utf-8")
 SOURCE = (ROOT / "agent.py").read_text("utf-8")
