@@ -15,7 +15,7 @@ from agent import AgentError, drop_thinking, load, take_turn
 
 LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # all of what takes minutes
 
-SMALL = {"threshold": 12_000, "window": 30_000, "max_output": 8_000}
+SMALL = {"threshold": 12_000, "context_window": 30_000, "max_output": 8_000}
 LONG = "A long answer. " * 2_600  # brings the context over that threshold
 
 READ = ("read_file", {"path": "notes.txt"})
@@ -200,7 +200,7 @@ def lines_of(path):
 
 def on_disk(agent):
     """Whether its transcript, loaded back, is its conversation."""
-    return load(agent.transcript) == drop_thinking(agent.messages)
+    return load(agent.transcript).messages == drop_thinking(agent.messages)
 
 
 def any_answer(request):

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import shutil
 import signal
 import sys
@@ -15,13 +16,12 @@ from stub import StubClient
 
 import agent as program
 
-SETTINGS = {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL"}
-SETTINGS |= {"MODEL_ID", "CONTEXT_WINDOW", "THRESHOLD", "KEEP_RECENT", "KEEP_TOKENS"}
-SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "NO_COLOR", "COLUMNS"}
-SETTINGS |= {"MAX_OUTPUT", "KEEP_WARM"}
-PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
-
+EXAMPLE = Path(program.__file__).with_name(".env.example").read_text("utf-8")
 LIMITS = {*vars(program.Limits())}  # names of its fields
+# whatever can be set, and what readline and the screen go by
+SETTINGS = {*re.findall(r"(?m)^#?([A-Z_]+)=", EXAMPLE), *map(str.upper, LIMITS)}
+SETTINGS |= {"COLUMNS", "LINES"}
+PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
 SLOW = {f"test_{name}.py" for name in ("asked", "crash", "long_life", "stops", "wire")}
 
@@ -43,6 +43,7 @@ def pytest_cmdline_main(config):
         options.numprocesses = min(8, os.cpu_count() or 1)
         options.dist = "loadfile"  # which sets up what its tests share only once
         options.loadscopereorder = False
+        options.maxworkerrestart = 0  # a test that hangs ends its worker, and is named
 
 
 def pytest_collection_modifyitems(items):
@@ -117,7 +118,7 @@ def make():
         fields.setdefault("limits", program.Limits(**own))
         agent = program.Agent(**fields)
         if not agent.system:
-            program.begin(agent)
+            program.make_ready(agent)
         agent.messages, agent.events = messages, events
         return agent
 

@@ -3,23 +3,33 @@
 import json
 import re
 from itertools import accumulate, pairwise
-from xml.etree import ElementTree
 
 import costs
 import ours
 import pytest
 from builders import did, history, read, typed
 from ours import drive
-from policies import PEERS, TUTORIALS, Policy, cleared, results, snip, total
+from policies import (
+    PEERS,
+    TUTORIALS,
+    Policy,
+    archive_middle,
+    cleared,
+    history_in_budget,
+    is_result,
+    results,
+    snip,
+    total,
+)
 from prices import Meter, replay
-from recorded import Measured, Session, note, read_messages, tokens
+from recorded import Measured, Message, Session, note, read_messages, tokens
 from stub import StubClient
 from stub import reply as stub_reply
 
 from agent import UNANSWERED, Limits
 
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
-NAMES = ["nothing", "s06", "s08", "v5", "summaries", "ours"]
+NAMES = [*TUTORIALS, "summaries", "ours"]
 
 
 def said(*blocks):
@@ -178,6 +188,30 @@ def test_nothing_small_is_kept_warm_nor_with_keep_warm_at_0_nor_without_a_clock(
     assert drive(Session(work), Limits()).refreshes == 0
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_the_program_is_told_what_came_from_the_cache(monkeypatch, cached):
+    told, finished = [], ours.finished
+
+    def watched(content, usage):
+        told.append(usage)
+        return finished(content, usage)
+
+    monkeypatch.setattr(ours, "finished", watched)
+    meter = drive(Session(THREE), Limits(), cached=cached)
+    read = [usage["cache_read_input_tokens"] for usage in told]
+    assert read == [0, *(int(n) * cached for n in meter.contexts[:-1])]
+    sent = [sum(usage.values()) - usage["output_tokens"] for usage in told]
+    assert sent == [int(size) for size in meter.contexts]
+    assert ("cache_creation_input_tokens" in told[0]) == cached
+
+
+def test_without_a_cache_every_token_of_every_request_is_paid():
+    session = Session(THREE)
+    meter = drive(session, Limits(), cached=False)
+    output = sum(m.tokens for m in session.measured if m.role == "assistant")
+    assert meter.cost == pytest.approx(sum(meter.contexts) + 5 * output)
+
+
 def test_a_request_is_sent_when_the_line_before_its_reply_was_written(load):
     messages = load(at_times(THREE, 0, 20, 400, 405, 406, 710))
     asked = [m["time"] for m in messages if m["role"] == "assistant"]
@@ -190,24 +224,6 @@ def test_a_request_is_sent_when_the_line_before_its_reply_was_written(load):
 def test_a_line_without_a_time_is_read_all_the_same(load, stamp):
     messages = load([line | {"timestamp": stamp} for line in as_claude_code(THREE)])
     assert messages == THREE and not Session(messages).timed
-
-
-def test_gaps_give_the_times_of_a_session_without(tmp_path):
-    for name in ("timed", "untimed"):
-        write(tmp_path / f"{name}.jsonl", THREE)
-    gaps = write(tmp_path / "gaps.json", [{"timed": {"3": 400, "5": 6.5}}])
-    timed, untimed = costs.read(sorted(tmp_path.glob("*.jsonl")), gaps)
-    assert timed.times == [0, 0, 0, 400, 400, 406.5] and timed.timed
-    assert untimed.times == [0] * 6 and not untimed.timed
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": {"b": 1}}'])
-def test_gaps_in_another_form_are_one_clear_line(tmp_path, capsys, text):
-    path, gaps = write(tmp_path / "s", THREE), tmp_path / "gaps.json"
-    gaps.write_text(text)
-    assert costs.main([str(path), "--gaps", str(gaps)]) == 1
-    err = capsys.readouterr().err
-    assert err.startswith(f"{gaps}: ") and err.count("\n") == 1
 
 
 def test_a_run_of_one_type_is_one_position_and_a_reply_one_more():
@@ -405,17 +421,68 @@ def test_v5_clears_what_its_own_tools_returned():
     assert left == ["task"] * 9 + ["bash", "task"] * 3
 
 
+def test_newer_s06_keeps_what_read_file_returned():
+    long = "x" * 9_000
+    seen = [did(long, tool=name) for name in ["bash", "read_file"] * 6]
+    _, after = forget("s06 newer", history(*seen))
+    left = [b.name for _, b in results(after) if b.text == long]
+    assert left == ["read_file"] * 5 + ["bash", "read_file"]
+
+
+def test_newer_s08_forgets_over_50000_characters_alone_and_down_to_40000():
+    """First old results that were seen, oldest first, and at last also the newest."""
+    before, after = forget("s08 newer", history(*[did("x" * 9_000)] * 5))
+    assert before == after
+    _, after = forget("s08 newer", history(*[did("x" * 9_000)] * 6))
+    sizes = [len(b.text) for _, b in results(after)]
+    assert sizes[0] == sizes[1] < 200 and sizes[2:] == [9_000] * 4
+    _, after = forget("s08 newer", history(*[did("x" * 20_000)] * 4))
+    *previews, newest = [b.text for _, b in results(after)]
+    assert [text.count("x" * 1_000) for text in previews] == [1, 1, 1]
+    assert newest == "x" * 20_000
+
+
+def test_newer_s08_saves_what_is_too_large_at_once():
+    calls = measured(history(did("x" * 150_000), did("y" * 60_000)))
+    both = Message("user", tuple(m.blocks[0] for m in calls if is_result(m)), 9)
+    [large, small] = history_in_budget([both])[0].blocks
+    assert "x" * 2_000 in large.text and len(large.text) < 2_200
+    assert small.text == "y" * 60_000
+
+
+def test_newer_s08_archives_the_middle_and_not_its_own_note_again():
+    lines = measured([typed(str(n)) for n in range(51)])
+    left = archive_middle(lines, 50)
+    assert len(left) == 50 and [*left[:3], *left[4:]] == [*lines[:3], *lines[5:]]
+    assert left[3].blocks[0].text.startswith("[2 messages archived at /")
+    pair = measured(history(did("ok")))[-2:]
+    same = [*left[:4], *pair, *left[5:]]
+    assert len(same) == 51 and archive_middle(same, 50) is same
+
+
+def test_newer_s08_begins_its_summary_with_the_request_that_is_worked_on():
+    talk = [m for n in range(20) for m in (typed(f"{n:02}" * 2_000), said("Yes."))]
+    meter = replay(Session(talk), TUTORIALS["s08 newer"])
+    assert meter.summaries == 1 and meter.request == "19" * 2_000
+    _, [left] = forget("s08 newer", talk)
+    assert [b.text for b in left.blocks] == ["(summary)", "the request"]
+
+
 def test_s08_leaves_the_first_three_a_note_and_the_newest_47():
-    history = [*map(Measured().message, [typed(str(n)) for n in range(60)])]
+    history = measured([typed(str(n)) for n in range(60)])
     short = [m.blocks[0].text for m in snip(history, 50)]
     middle = "[snipped 10 messages from conversation middle]"
     assert short == ["0", "1", "2", middle, *map(str, range(13, 60))]
 
 
+def measured(messages):
+    return [*map(Measured().message, messages)]
+
+
 class Free:
     """A meter to which nothing costs anything."""
 
-    clearings = 0
+    clearings, request = 0, "the request"
 
     def summarise(self, *_, **__):
         pass
@@ -423,7 +490,7 @@ class Free:
 
 def forget(name, messages):
     """The messages, and what a rule leaves of them."""
-    history = [*map(Measured().message, messages)]
+    history = measured(messages)
     return history, (TUTORIALS | PEERS)[name].rule(history, Free())
 
 
@@ -512,6 +579,25 @@ def test_json_has_a_row_for_each_policy(tmp_path, capsys):
     assert rows == sorted(rows, key=lambda row: row["cost"])
 
 
+def test_json_has_the_costs_by_session_and_those_without_a_cache(tmp_path, capsys):
+    paths = [write(tmp_path / f"{n}", reading(n)) for n in (8, 40)]
+    options = ["--json", "--set", "CLEAR_ABOVE=0"]
+    assert costs.main([*map(str, paths), *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {*found["sessions"]} == {*NAMES, "ours CLEAR_ABOVE=0"}
+    assert found["sessions"]["nothing"] == [1, 1]
+    few, many = found["sessions"]["s06"]
+    assert 1 < few < many
+    full = found["uncached"]
+    assert {*full} == {*TUTORIALS, "ours", "ours CLEAR_ABOVE=0"}
+    assert [*full.values()] == sorted(full.values()) and full["nothing"] > 1
+
+
+def test_it_counts_the_sessions_in_which_another_rule_is_cheaper_than_ours():
+    sessions = {"ours": [0.6, 0.7, 1], "v5": [0.5, 0.6, 1], "s06": [1, 1, 2]}
+    assert costs.cheaper({**sessions, "ours KEEP_RECENT=1": [0, 0, 0]}) == {"v5": 2}
+
+
 @pytest.mark.parametrize("setting", ["KEEP=1", "KEEP_RECENT=few", "THRESHOLD=-1"])
 def test_a_wrong_setting_is_one_clear_line(tmp_path, capsys, setting):
     path = write(tmp_path / "s", SHOP)
@@ -584,7 +670,8 @@ TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
         ([TIMED, THREE], "the recorded one in 1 of 2 sessions"),
         ([THREE], "0.05 if it is read from there (the default model's; --read sets"),
         ([THREE], '"nothing" is priced as if the window had no end.'),
-        ([THREE], "Without a prompt cache, as the tutorials are written: nothing "),
+        ([THREE], "Without a prompt cache, in the same unit: "),
+        ([THREE, TIMED], "Of 2 sessions, another costs less than ours: none."),
         ([THREE], "Out of sight in ours when an edit needed them: 0 lines."),
         ([LARGE], "Results too large to be shown went to disk in ours: 1 time."),
         ([LARGE], "What went to disk does not count, even if it is one read away"),
@@ -609,12 +696,3 @@ def test_a_price_that_is_none_is_refused(capsys, text):
     with pytest.raises(SystemExit):
         costs.main(["file", "--read", text])
     assert "--read" in capsys.readouterr().err
-
-
-def test_pictures_name_every_policy(tmp_path, capsys):
-    path, dots, teeth = write(tmp_path / "s", reading(8)), "dots.svg", "teeth.svg"
-    assert costs.main([str(path), "--svg", dots, "--session", teeth]) == 0
-    for name, wanted in ((dots, NAMES), (teeth, ["nothing", "s06", "ours"])):
-        root = ElementTree.parse(name).getroot()
-        words = " ".join(root.itertext())
-        assert root.get("role") == "img" and all(policy in words for policy in wanted)

@@ -41,7 +41,12 @@ from agent import (
     words_of,
 )
 
-SMALL = {"threshold": 4_000, "window": 5_000, "max_output": 1_000, "min_savings": 0}
+SMALL = {
+    "threshold": 4_000,
+    "context_window": 5_000,
+    "max_output": 1_000,
+    "min_savings": 0,
+}
 LONG = "A long answer. " * 700  # brings the context over that threshold
 HALF = LONG[: len(LONG) * 2 // 5]
 BIG = ("bash", {"command": "seq 2000"})
@@ -95,13 +100,20 @@ class Unchecked(StubClient):
         return {"input_tokens": total, "output_tokens": tokens(content)}
 
 
+def writes(function):
+    """Whether it is given a path, or returns one, and nothing that stands there."""
+    kinds = getattr(function, "__annotations__", {})
+    return Path in kinds.values() and kinds.get("return", "") in (None, Path)
+
+
+WRITERS = {name for name, value in vars(program).items() if writes(value)}
+
+
 class Lines:
     """Traces the program's lines that act on an agent or a file; acts at one of them.
 
     How often a line that waits for a process is passed is left to chance: not these.
     """
-
-    FILES = ("append", "own_folder", "save", "save_result")
 
     def __init__(self, act=None, at=-1):
         self.act, self.at, self.passed, self.stopped = act, at, [], False
@@ -111,7 +123,7 @@ class Lines:
         if code.co_filename != program.__file__:
             return None
         acts = "agent" in code.co_varnames[: code.co_argcount]
-        return self.line if acts or code.co_name in self.FILES else None
+        return self.line if acts or code.co_name in WRITERS else None
 
     def line(self, frame, event, argument):
         if event == "line":
@@ -121,7 +133,7 @@ class Lines:
         return self.line
 
 
-def live(folder, lines):
+def life_in(folder, lines):
     """The agent after the script in a new folder, or until Ctrl-C came.
 
     What its transcript is known to have stands in the file `acknowledged`.
@@ -167,7 +179,7 @@ def signalled(number):
     return lambda: os.kill(os.getpid(), number)
 
 
-def ended(work, *given):
+def status_of(work, *given):
     """How `work` ends in a process of its own: 0, 1, or minus a signal."""
     if pid := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -196,10 +208,10 @@ def passed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
 
     def survey():
-        live(folder / "life", lines := Lines())
+        life_in(folder / "life", lines := Lines())
         (folder / "lines").write_text(json.dumps(lines.passed))
 
-    assert ended(survey) == 0
+    assert status_of(survey) == 0
     return [tuple(place) for place in json.loads((folder / "lines").read_text())]
 
 
@@ -219,7 +231,7 @@ def replay(lines):
     return drop_thinking(messages)
 
 
-def said(lines):
+def words_in(lines):
     """What the person typed and did not take back, of these lines."""
     words = []
     for entry in lines:
@@ -238,11 +250,11 @@ def check(agent):
         assert shape(agent.messages) == shape(replay(lines))
     agent.client = StubClient(any_answer, any_answer)
     assert take_turn(agent, "And now?") == "Fine." and not agent.client.refused
-    assert words_of(agent.messages) == [*said(lines), "And now?"]
+    assert words_of(agent.messages) == [*words_in(lines), "And now?"]
     needed = {exchange.call["name"] for exchange in still_needed(agent.messages)}
     planned = "1 of 2 still to do" in str(lines)  # and the notes were read beside it
     assert needed >= ({"todo_write", "read_file"} if planned else set())
-    assert shape(load(agent.transcript)) == shape(agent.messages)
+    assert shape(load(agent.transcript).messages) == shape(agent.messages)
 
 
 def check_killed(folder):
@@ -258,19 +270,21 @@ def check_killed(folder):
 
 
 def test_the_life_compacts_in_every_way_and_saves_a_result(tmp_path):
-    assert ended(live, tmp_path / "life", Lines()) == 0
+    assert status_of(life_in, tmp_path / "life", Lines()) == 0
     events = [line.get("event") for line in acknowledged(tmp_path / "life")]
     wanted = ["compact", "auto_compact", "refusal", "reactive_compact"]
     assert [event for event in events if event] == wanted
     assert [*tmp_path.glob("life/.task_outputs/tool-results/*.txt")]
-    assert len([*tmp_path.glob("life/.transcripts/t*.jsonl")]) == 3
+    assert len([*tmp_path.glob("life/.transcripts/t*.jsonl")]) == 2
 
 
 def test_after_sigkill_at_any_line_the_conversation_goes_on(passed, tmp_path):
     kill = signalled(signal.SIGKILL)
     for at in range(0, len(passed), max(1, len(passed) // KILLS)):
         folder = tmp_path / str(at)
-        assert ended(live, folder, Lines(kill, at)) == -signal.SIGKILL, passed[at]
+        assert status_of(life_in, folder, Lines(kill, at)) == -signal.SIGKILL, passed[
+            at
+        ]
         try:
             check_killed(folder)
         except BaseException as error:
@@ -287,9 +301,9 @@ def test_ctrl_c_at_any_line_leaves_a_valid_conversation(passed, tmp_path):
             folder, at = tmp_path / f"{place[0]}{place[1]}", passed.index(place)
             lines = Lines(signalled(signal.SIGINT), at)
             try:
-                check(live(folder, lines))
+                check(life_in(folder, lines))
                 assert lines.stopped
             except BaseException as error:
                 raise AssertionError(f"stopped at {place}") from error
 
-    assert ended(all_of_them) == 0  # one process, for to fork takes its time
+    assert status_of(all_of_them) == 0  # one process, for to fork takes its time

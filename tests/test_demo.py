@@ -22,7 +22,7 @@ LAYERS += ["compact", "compact", "reactive_compact"]
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
+def printed(tmp_path_factory):
     """What `python3 -S agent.py --demo` prints to a pipe; it has no package to load."""
     return started(tmp_path_factory.mktemp("demo"), PROGRAM, "--demo")
 
@@ -95,8 +95,8 @@ def without_names(text):  # of its folder and its transcript
 # --- What is told ---
 
 
-def test_it_says_what_is_scripted_and_may_be_deleted_then_come_the_scenes(shown):
-    opening, *parts, _ = scenes(shown)
+def test_it_says_what_is_scripted_and_may_be_deleted_then_come_the_scenes(printed):
+    opening, *parts, _ = scenes(printed)
     assert "model is scripted" in opening and "may be deleted" in opening
     assert Path(opening.split()[-1]).name.startswith("agent-demo-")
     wanted = [f"Scene {n} of 7. {layer}" for n, layer in enumerate(LAYERS, 1)]
@@ -104,8 +104,10 @@ def test_it_says_what_is_scripted_and_may_be_deleted_then_come_the_scenes(shown)
 
 
 @pytest.mark.parametrize("number, layer", [*enumerate(LAYERS, 1)])
-def test_each_shows_its_layer_alone_what_changed_why_and_the_bill(shown, number, layer):
-    part = scenes(shown)[number]
+def test_each_shows_its_layer_alone_what_changed_why_and_the_bill(
+    printed, number, layer
+):
+    part = scenes(printed)[number]
     [(acted, *counts)] = re.findall(r"(?m)^\[(\w+)\] .* (\S+) -> (\S+) tokens", part)
     before, after = (int(count.replace(",", "")) for count in counts)
     assert acted == layer and before > after
@@ -131,17 +133,17 @@ def test_each_shows_its_layer_alone_what_changed_why_and_the_bill(shown, number,
         (7, "summary; tool_use read_file; tool_result read_file; tool_use todo_write;"),
     ],
 )
-def test_what_changed_can_be_read(shown, number, line):
-    words, pattern = " ".join(scenes(shown)[number].split()), re.escape(line)
+def test_what_changed_can_be_read(printed, number, line):
+    words, pattern = " ".join(scenes(printed)[number].split()), re.escape(line)
     pattern = pattern.replace(r"\#", r"[\d,]+").replace("@", r"\w+")
     assert re.search(pattern, words)
 
 
-def test_each_refusal_has_its_remedy_and_there_are_no_others(shown):
-    words = " ".join(scenes(shown)[7].split())
+def test_each_refusal_has_its_remedy_and_there_are_no_others(printed):
+    words = " ".join(scenes(printed)[7].split())
     for remedy in demo.REMEDIES[:2]:
         assert f"(The API refuses it.) {remedy} [refused] {demo.REFUSAL}" in words
-    assert shown.count("[refused]") == words.count("[refused]") > 1
+    assert printed.count("[refused]") == words.count("[refused]") > 1
 
 
 def sent(tokens, read, price, mark="#"):
@@ -177,9 +179,9 @@ def test_the_picture_has_a_bar_for_each_request_and_says_what_its_axes_are():
 # --- How it is played ---
 
 
-def test_a_pipe_gets_no_prompt_no_colors_and_80_columns(shown):
-    assert "q: leave" not in shown and "\x1b" not in shown
-    wide = [line for line in shown.split("\n") if len(line) > 80]
+def test_a_pipe_gets_no_prompt_no_colors_and_80_columns(printed):
+    assert "q: leave" not in printed and "\x1b" not in printed
+    wide = [line for line in printed.split("\n") if len(line) > 80]
     program_own = r"\[\w+\] .* -> .* tokens(; .*)?|.*/agent-demo-.*"
     assert not [line for line in wide if not re.fullmatch(program_own, line)]
 
@@ -201,7 +203,7 @@ def test_on_a_terminal_enter_goes_on_and_one_can_leave(terminal, keys, status, p
 
 
 def test_another_run_differs_in_names_alone_and_touches_no_file_here(
-    shown, play, workspace, monkeypatch
+    printed, play, workspace, monkeypatch
 ):
     def read_for_hours(number):  # which lets no cache go cold
         clock.append(clock[-1] + 9_999)
@@ -210,17 +212,17 @@ def test_another_run_differs_in_names_alone_and_touches_no_file_here(
     clock = [0]
     monkeypatch.setattr(demo.time, "time", lambda: clock[-1])
     monkeypatch.setattr(demo, "goes_on", read_for_hours)
-    assert without_names(play()[1]) == without_names(shown)
+    assert without_names(play()[1]) == without_names(printed)
     assert (Path.cwd(), [*workspace.iterdir()]) == (workspace, [])
 
 
 @pytest.mark.parametrize("argv", [(PROGRAM, "--demo", "7"), (demo.__file__, "2")])
 def test_one_scene_is_played_as_it_is_among_all_by_either_program(
-    shown, tmp_path, argv
+    printed, tmp_path, argv
 ):
     number, text = int(argv[-1]), without_names(started(tmp_path, *argv))
     _, alone = scenes(text.partition("\n\nOn: ")[0])
-    assert alone == scenes(without_names(shown))[number].rstrip("\n")
+    assert alone == scenes(without_names(printed))[number].rstrip("\n")
 
 
 def test_a_reader_who_has_seen_enough_gets_no_traceback(tmp_path):

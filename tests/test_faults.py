@@ -1,39 +1,37 @@
 """What small.py still gets wrong is seen in a run, and agent.py has what mends it."""
 
-import re
-
 import faults
 import pytest
-from readme import README
 
 import agent as program
 
 # of each fault: what its run shows
 SEEN = {
-    "paste": "prompt is too long: 218946 tokens > 200000 maximum; and so at each",
+    "paste": "prompt is too long: 218946 tokens > 200000 maximum; at the next prompt again: yes",
     "fixed_threshold": "in a window of 16,000 prompt is too long",
     "no_summaries": "13 of 33 requests ask for one in vain",
     "long_words": "5 of 14 requests ask for a summary, and none makes room",
     "open_request": "Write a.py. | Now b.py. | (summary)",
     "files": "of 5 files that were read 0 are there after a summary",
-    "cut_output": "cut: 108,910 characters]; it is on disk: False",
+    "cut_output": "cut: 108,910 characters]; the rest is on disk: no",
     "no_path": "is now [Old result, cleared]",
     "no_thinking": "of 3 thoughts 0 are in the last request",
     "japanese": "5,258 tokens; the API counts 3,293",
-    "passing_error": "the connection broke, after 1 request",
-    "stopped_call": "half.txt is there: True; the model knows: False",
+    "passing_error": "the connection broke: the turn is over after 1 request",
+    "stopped_call": "half.txt was written: yes; the model knows of it: no",
     "surrogate": "surrogates not allowed",
     "cut_answer": '"The answer is" ends the turn',
-    "refusal": "it is in the next request: True",
-    "same_id": "`tool_use` ids must be unique; and at the next prompt: True",
-    "no_pages": "the second read shows the same 40,000 characters: True",
-    "secrets": "the key is in the request: True",
+    "refusal": "it is in the next request: yes",
+    "same_id": "`tool_use` ids must be unique; at the next prompt again: yes",
+    "no_pages": "a second read shows the same 40,000 characters: yes",
+    "secrets": "the key is in the request: yes",
     "no_resume": "it sends 1 message",
 }
 
 
 def test_each_fault_has_its_run():
-    assert [fault.__name__ for fault in faults.FAULTS] == [*SEEN]
+    assert {fault.__name__ for fault in faults.FAULTS} == {*SEEN}
+    assert len(faults.FAULTS) == len(SEEN)
 
 
 @pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.__name__)
@@ -44,10 +42,25 @@ def test_a_fault_is_seen_and_the_program_has_what_mends_it(fault):
     assert [name for name in mended.split(", ") if not hasattr(program, name)] == []
 
 
-@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.__name__)
-def test_the_page_sends_each_fault_to_its_chapter(fault):
-    title, mended, chapter = fault.__doc__.split(" | ")
-    names = ", ".join(f"`{name}`" for name in mended.split(", "))
-    link = "-" if chapter == "-" else rf"\[{chapter}\]\(#{chapter}\S*\)"
-    row = rf"(?m)^\| {re.escape(title)} \| {link} \| {names} \|$"
-    assert re.search(row, README.read_text("utf-8"))
+def test_the_faults_stand_under_their_chapters(capsys):
+    assert faults.main([]) == 0
+    shown = capsys.readouterr().out
+    head, *parts = shown.strip().split("\n\n")
+    assert head == "19 of 19 faults of small.py, each with what of agent.py mends it"
+    places = [part.partition("\n")[0] for part in parts]
+    chapters = [f"Chapter {n}" for n in (3, 4, 5, 6, 7, 8, 10)]
+    assert places == [*chapters, "The Reference", faults.PLACES["none"]]
+    for fault in faults.FAULTS:
+        [part] = [
+            part for part in parts if f"\n  {fault.__doc__.split(' | ')[0]}\n" in part
+        ]
+        assert part.startswith(faults.place(fault))
+    assert max(map(len, shown.split("\n"))) < 80
+
+
+def test_those_that_have_a_word_can_be_asked_for(capsys):
+    assert faults.main(["resume"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("1 of 19 faults") and "load and resume" in shown
+    assert faults.main(["resume", "paste"]) == 2
+    assert capsys.readouterr().out == "Nothing has resume and paste.\n"

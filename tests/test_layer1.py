@@ -97,8 +97,9 @@ def test_a_preview_is_shorter_than_what_it_stands_for(text):
 def test_the_budget_is_of_what_the_model_has_not_seen_whatever_was_typed_after_it():
     large, later = sized(60_000), [typed("Stop."), typed("No, go on.")]
     messages = history(did(large), did(large), later)
-    assert previews(budget(messages, 50_000, saved)) == [False, True]
-    assert previews(budget(messages, 50_000, saved, 0)) == [True, True]
+    unseen = program.first_unseen(messages)
+    assert previews(budget(messages, 50_000, saved, unseen)) == [False, True]
+    assert previews(budget(messages, 50_000, saved)) == [True, True]
 
 
 def test_a_preview_has_path_and_size_the_first_2000_characters_and_the_last_500():
@@ -140,9 +141,9 @@ def test_the_file_holds_the_whole_result_and_is_named_by_its_content(make):
 # --- The snip: above so many messages the middle goes ---
 
 
-def snip(messages, most, words=9_999):
+def snip(messages, most):
     """snip_compact of a conversation with a transcript."""
-    return program.snip_compact(messages, most, words, Path("transcript_1.jsonl"))
+    return program.snip_compact(messages, most, Path("transcript_1.jsonl"))
 
 
 def talk(length):
@@ -174,10 +175,12 @@ def test_a_snip_keeps_of_its_middle_the_words_and_the_calls_that_are_still_neede
 
 
 def test_the_words_that_a_snip_keeps_are_bounded():
-    wishes = [typed(f"{n} {'w' * 4_000}") for n in range(99)]
+    wishes = [typed(f"{n} {'w' * 16_000}") for n in range(99)]
     messages = [message for wish in wishes for message in (wish, said("Yes."))]
-    kept = words_of(snip(messages, 50, 5_000)[3:-12])
-    assert 3_500 < sum(map(tokens_in, kept)) < 5_000 and kept[-1][:2] == "92"
+    kept = words_of(snip(messages, 50)[3:-12])
+    assert (
+        15_000 < sum(map(tokens_in, kept)) < program.MAX_WORDS and kept[-1][:2] == "92"
+    )
 
 
 @pytest.mark.parametrize("most", [30, 50, 100])
@@ -284,10 +287,10 @@ def test_a_warm_cache_is_only_given_up_for_min_savings_and_a_cold_one_for_any(
 @pytest.mark.parametrize(
     "seconds, above, context, is_cleared",
     [
-        (290, -1, 70_000, False),  # 0.7 of the threshold
-        (290, -1, 70_001, True),
-        (310, -1, 25_000, False),  # the cache is cold: a quarter of it
-        (310, -1, 25_001, True),
+        (290, None, 70_000, False),  # 0.7 of the threshold
+        (290, None, 70_001, True),
+        (310, None, 25_000, False),  # the cache is cold: a quarter of it
+        (310, None, 25_001, True),
         (290, 10_000, 10_001, True),  # a setting counts for both,
         (310, 10_000, 10_000, False),
         (310, 10_000, 10_001, True),

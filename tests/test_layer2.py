@@ -125,7 +125,7 @@ def test_the_limits_are_the_models_own_within_the_settings(
     monkeypatch.setenv("CONTEXT_WINDOW", window)
     monkeypatch.setenv("THRESHOLD", threshold)
     limits = program.configured_limits(*own)
-    assert (limits.window, limits.max_output, limits.threshold) == expected
+    assert (limits.context_window, limits.max_output, limits.threshold) == expected
 
 
 def test_the_threshold_is_that_of_v5_with_at_most_20000_for_the_reply():
@@ -134,11 +134,10 @@ def test_the_threshold_is_that_of_v5_with_at_most_20000_for_the_reply():
 
 
 def test_under_a_small_threshold_each_limit_is_a_share_of_it():
-    names = "max_results", "max_page", "max_words", "max_rules", "min_savings"
-    usual, small = (vars(program.Limits(threshold=t)) for t in (167_000, 40_000))
-    assert [usual[n] for n in names] == [50_000, 12_500, 20_000, 8_000, 20_000]
-    assert [small[n] for n in names] == [13_333, 8_000, 5_000, 5_000, 5_000]
-    assert (usual["keep_tokens"], small["keep_tokens"]) == (10_000, 2_500)
+    usual, small = (program.Limits(threshold=t) for t in (167_000, 40_000))
+    assert (usual.max_results, small.max_results) == (50_000, 13_333)
+    assert (usual.min_savings, small.min_savings) == (20_000, 5_000)
+    assert (usual.keep_tokens, small.keep_tokens) == (10_000, 2_500)
 
 
 # --- Counting ---
@@ -174,7 +173,8 @@ def test_what_a_layer_leaves_counts_in_proportion_until_the_next_reply(make):
     agent = make(reply(BODY), SUMMARY, reply("Well."))
     program.take_turn(agent, "Tell me.")
     factor = context_tokens(agent) / bytes_4(agent)
-    assert factor > 1.2 and program.compact_history(agent, "compact")
+    assert factor > 1.2
+    program.compact_history(agent, "compact")
     assert context_tokens(agent) == pytest.approx(factor * bytes_4(agent), rel=0.05)
     program.take_turn(agent, "And?")
     assert context_tokens(agent) == pytest.approx(
@@ -220,7 +220,7 @@ def test_a_summary_is_due_above_the_threshold(make):
 
 
 def test_a_summary_is_due_again_once_min_savings_are_new(make):
-    agent = make(settled=1, threshold=5_000, min_savings=600)
+    agent = make(compacted=1, threshold=5_000, min_savings=600)
     asked, least = typed(sized(200)), tokens_in(said("")["content"])
     for tokens, is_due in (0, False), (399, False), (400, True):
         more = [asked, said(sized(tokens - least))] if tokens else []
@@ -232,7 +232,7 @@ def test_a_summary_is_due_again_once_min_savings_are_new(make):
 @pytest.mark.parametrize("later", [[], [typed("Stop."), typed("Go on.")]])
 def test_results_that_the_model_has_not_seen_are_not_new(make, min_savings, later):
     first, second = did(sized(700)), did(sized(700))
-    agent = make(settled=1, threshold=2_000, min_savings=min_savings)
+    agent = make(compacted=1, threshold=2_000, min_savings=min_savings)
     agent.messages = [typed(BODY), *first, *later]
     assert not program.should_compact(agent)
     agent.messages = [typed(BODY), *first, *second, *later]
@@ -260,7 +260,7 @@ def test_in_the_smallest_threshold_work_goes_on_page_by_page(make):
     )
     Path("file").write_text(text)
     PAGES.clear()
-    agent = make(*[page_by_page] * 60, threshold=2_000, window=8_000)
+    agent = make(*[page_by_page] * 60, threshold=2_000, context_window=8_000)
     assert program.take_turn(agent, "Read it all.") == "All read."
     asked = len(agent.client.requests)
     assert asked < 40 and len(summaries(agent)) < asked / 2
@@ -461,7 +461,7 @@ def test_words_are_kept_letter_by_letter_over_several_compactions(long):
 
 
 @pytest.mark.parametrize(
-    "threshold, most, length", [(T, T // 8, 590), (167_000, 20_000, 3_990)]
+    "threshold, most, length", [(T, T // 4, 590), (167_000, 20_000, 3_990)]
 )
 def test_of_many_words_the_first_and_the_newest_stay_within_their_limit(
     rebuilt, threshold, most, length
@@ -470,14 +470,14 @@ def test_of_many_words_the_first_and_the_newest_stay_within_their_limit(
     asked = [*map(typed, wishes), said("Yes.")]
     words = rebuilt(*asked, threshold=threshold).words
     assert words[0][:3] == "#0:" and words[-1][:4] == "#59:" and len(words) > 10
-    assert 0.8 * most < estimate_tokens(map(typed, words)) <= most
+    assert 0.7 * most < estimate_tokens(map(typed, words)) <= most
 
 
 def test_of_more_than_fit_even_so_the_first_and_the_newest_stay(rebuilt):
     asked = ["Never delete a line.", *[f"go on {n}" for n in range(1_200)]]
     words = rebuilt(*map(typed, asked), said("Yes."), **WINDOW).words
     assert words == [asked[0], *asked[1 - len(words) :]]
-    assert 1_000 < sum(map(tokens_in, map(typed, words))) <= T // 8
+    assert 1_000 < sum(map(tokens_in, map(typed, words))) <= T // 4
 
 
 @pytest.mark.parametrize("length", [9_000, 30_000, 90_000])
@@ -485,7 +485,7 @@ def test_a_pasted_log_does_not_push_out_short_rules(rebuilt, length):
     rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
     logs = [f"{n}" * length for n in range(3)]
     asked = [m for text in rules + logs for m in (typed(text), said("Yes."))]
-    words = rebuilt(*asked, window=32_000).words
+    words = rebuilt(*asked, context_window=32_000).words
     assert [rule for rule in rules if rule not in words] == [] and len(words) == 23
 
 
@@ -675,7 +675,7 @@ def test_with_nothing_but_words_there_is_nothing_to_compact_and_it_is_said(make)
     words = [typed(sized(3_900))] * 3
     agent = make(reply("Done."), messages=words, threshold=12_000, min_savings=0)
     assert program.take_turn(agent, "Go on.") == "Done."
-    assert shown(agent, "layer") == ["[auto_compact] nothing to summarise"]
+    assert shown(agent, "layer") == ["[auto_compact] nothing to compact yet"]
     assert agent.messages[:3] == words and agent.failures == 0
 
 

@@ -60,7 +60,11 @@ def worked(make):
     """
 
     def build(*replies, **fields):
-        fields = {"threshold": 12_000, "window": 14_000, "clear_above": 99_999} | fields
+        fields = {
+            "threshold": 12_000,
+            "context_window": 14_000,
+            "clear_above": 99_999,
+        } | fields
         agent = make(*replies, **fields)
         steps = (did(f"result {n} " + "r" * 4_000) for n in range(9))
         for message in history(*steps, said("Well.")):
@@ -73,6 +77,7 @@ def worked(make):
 # --- The model asks: the `compact` tool ---
 
 COMPACT = reply(calls=[("compact", {})])
+MORE = reply(BODY, calls=[("bash", {"command": "echo more"})])
 
 
 def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
@@ -95,8 +100,7 @@ def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
 @pytest.mark.parametrize("text, layer", [("", "compact"), (BODY, "auto_compact")])
 def test_a_focus_is_of_one_compaction_whichever_layer_makes_it(worked, text, layer):
     first = reply(text, calls=[("compact", {"focus": "the birds"})])
-    again = reply(BODY, calls=[("compact", {})])
-    replies = first, SUMMARY, again, SUMMARY, reply("Done.")
+    replies = first, SUMMARY, MORE, COMPACT, SUMMARY, reply("Done.")
     agent = worked(*replies, threshold=14_000)
     assert take_turn(agent, "Count.") == "Done."
     asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
@@ -112,8 +116,8 @@ def test_the_first_wish_is_carried_out_however_short_the_conversation_is(make):
 
 
 def test_the_models_wish_waits_until_min_savings_are_new(worked):
-    more = reply(BODY, calls=[("compact", {})])
-    agent = worked(*[COMPACT, SUMMARY], *[COMPACT] * 9, more, SUMMARY, reply("Done."))
+    few = [COMPACT, SUMMARY, *[COMPACT] * 9]
+    agent = worked(*few, MORE, COMPACT, SUMMARY, reply("Done."))
     assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
     told = [text for text in shown(agent, "layer") if "nothing to compact" in text]
     assert told == ["[compact] nothing to compact yet"] * 9
@@ -182,30 +186,28 @@ def test_compact_asks_again_after_a_summary_that_failed(worked, failures):
     assert agent.failures == 0 and "All is well." in left(agent.messages).summary
 
 
-@pytest.mark.parametrize(
-    "refusal, asked, told",  # asked: with all messages, and with half of them
-    [
-        (TOO_LARGE, 2, []),
-        (TOO_LONG, 2, []),
-        (
-            api_error(400, "reasoning extraction"),
-            1,
-            ["[compact] reasoning extraction."],
-        ),
-        (api_error(422, "No"), 1, ["[compact] No."]),
-    ],
-    ids=str,
-)
-def test_where_the_api_refuses_that_request_a_note_takes_the_summarys_place(
-    worked, refusal, asked, told
+@pytest.mark.parametrize("refusal", [TOO_LARGE, TOO_LONG], ids=str)
+def test_where_that_request_is_too_long_a_note_takes_the_summarys_place(
+    worked, refusal
 ):
-    agent = worked(*[refusal] * asked)
+    agent = worked(*[refusal] * 2)  # with all messages, and with half of them
     run_command(agent, "/compact")
     words, note, _, tail = left(agent.messages)
     assert words == ["Go."] and "No summary could be made" in note
     assert tail[-1] == said("Well.") and not in_progress(agent.messages)
     assert agent.failures == 0 and on_disk(agent)
-    assert shown(agent, "error") == told
+    assert shown(agent, "error") == []
+
+
+@pytest.mark.parametrize("status, text", [(400, "reasoning extraction"), (422, "No")])
+def test_where_the_api_refuses_it_otherwise_that_is_said_and_nothing_is_changed(
+    worked, status, text
+):
+    agent = worked(api_error(status, text))
+    before = agent.messages
+    program.work_on(agent, "/compact")
+    [error] = shown(agent, "error")
+    assert text in error and agent.messages is before and agent.failures == 0
 
 
 def test_the_note_too_leaves_the_last_answer_however_long_it_is(worked):
@@ -349,7 +351,13 @@ def test_a_smaller_window_a_summary_and_a_note_are_tried_in_this_order(worked):
         program.commit(agent, message)
     assert take_turn(agent, "Second wish.") == "Done."
     asked = [asks_for_summary(request) for request in agent.client.requests]
-    assert agent.limits.window == 13_000 and asked == [False, False, True, False, False]
+    assert agent.limits.context_window == 13_000 and asked == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
     assert "No summary could be made" in left(agent.messages).summary
 
 
@@ -357,7 +365,7 @@ def test_after_a_reply_a_summary_and_a_note_can_be_tried_as_at_first(worked):
     Path("a.py").write_text("its text")
     look = reply(calls=[("read_file", {"path": "a.py"})])
     replies = look, TOO_LONG, SUMMARY, TOO_LONG, reply("Done.")
-    agent = worked(*replies, threshold=13_500, window=16_000)
+    agent = worked(*replies, threshold=13_500, context_window=16_000)
     assert take_turn(agent, "Second wish.") == "Done." and len(summaries(agent)) == 1
     assert "No summary could be made" in left(agent.messages).summary
 
@@ -406,7 +414,7 @@ def test_the_maximum_that_a_refusal_names_is_the_window_from_then_on(
     agent = make(client=client)
     assert take_turn(agent, "Read it forty times.") == "Fine."
     asked = [r for r in client.requests if not asks_for_summary(r)]
-    assert (agent.limits.window, len(asked)) == (maximum, 42)  # one was refused
+    assert (agent.limits.context_window, len(asked)) == (maximum, 42)  # one was refused
     assert len(client.too_long) <= 2 and len(summaries(agent)) <= 8
 
 
@@ -424,7 +432,7 @@ def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text)
     assert take_turn(agent, "Hi") == "Done."
     first, second = agent.client.requests
     assert first["messages"] == second["messages"]
-    assert second["max_tokens"] < 32_000 and agent.limits.window == 32_000
+    assert second["max_tokens"] < 32_000 and agent.limits.context_window == 32_000
 
 
 # a size in megabytes, a window "of 32 k": no number of tokens
@@ -432,8 +440,10 @@ def test_where_only_the_reply_has_no_room_a_shorter_one_is_asked_for(make, text)
 def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
     refused = api_error(413, f"The body exceeds the limit of {maximum} MB")
     agent = worked(refused, SUMMARY, reply("Done."))
-    window = agent.limits.window
-    assert take_turn(agent, "Go on.") == "Done." and agent.limits.window == window
+    window = agent.limits.context_window
+    assert (
+        take_turn(agent, "Go on.") == "Done." and agent.limits.context_window == window
+    )
 
 
 # --- The request for the summary is itself too long ---
@@ -443,14 +453,24 @@ def test_a_maximum_that_no_window_has_is_not_believed(worked, maximum):
 def test_a_summary_that_is_too_long_is_asked_for_of_the_newer_half(worked, refusal):
     agent = worked(refusal, SUMMARY)
     newest = agent.messages[-1]
-    assert program.compact_history(agent, "compact")  # no pair was parted
+    program.compact_history(agent, "compact")
+    assert layers(agent)[-1] == "compact"
     whole, half = (request["messages"] for request in agent.client.requests)
     assert whole[-2] == half[-2] == newest and len(half) <= len(whole) // 2 + 3
 
 
+def test_soon_after_a_compaction_a_refusal_is_answered_by_a_summary_as_well(worked):
+    steps = [reply(calls=[("bash", {"command": f"echo {n}"})]) for n in range(2)]
+    first = reply(f"<summary>{'word ' * 1_500}</summary>")
+    agent = worked(first, *steps, TOO_LONG, SUMMARY, reply("Done."))
+    run_command(agent, "/compact")
+    assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
+    assert "All is well." in left(agent.messages[:-1]).summary
+
+
 def test_where_the_newer_half_is_too_long_a_note_takes_its_place(worked):
     agent = worked(*[TOO_LONG] * 2)
-    assert program.compact_history(agent, "compact")
+    program.compact_history(agent, "compact")
     assert len(agent.client.requests) == 2
     assert "No summary could be made" in left(agent.messages).summary
     assert agent.failures == 0  # no reply was a bad summary

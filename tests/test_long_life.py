@@ -24,7 +24,7 @@ import agent as program
 
 TURNS = 5_000 if LONG_TESTS else 320
 WINDOW, OUTPUT, THRESHOLD = 24_000, 8_000, 12_000
-LIMITS = {"window": WINDOW, "max_output": OUTPUT, "threshold": THRESHOLD}
+LIMITS = {"context_window": WINDOW, "max_output": OUTPUT, "threshold": THRESHOLD}
 
 FIRST = "The first request: keep the notes in order, and never delete a line."
 PLAN = "[ ] archive the notes at the very end"
@@ -155,7 +155,9 @@ def test_the_plan_and_the_words_are_in_the_last_request(session):
 
 
 def test_memory_stays_flat(session):
-    objects = session.objects[len(session.objects) // 3 :]  # the words fill their share
+    objects = session.objects[
+        len(session.objects) * 2 // 3 :
+    ]  # the words fill their share
     assert max(objects) - objects[0] < TURNS / 2
     assert max(session.known) < 100_000
 
@@ -178,7 +180,7 @@ def test_with_nothing_to_do_the_layers_read_a_third_of_the_conversation_at_most(
     make, monkeypatch
 ):
     """Counted in bytes of JSON: the conversation has 1,000 messages."""
-    agent = make(window=1_000_000, keep_tokens=0, min_savings=0)
+    agent = make(context_window=1_000_000, keep_tokens=0, min_savings=0)
     steps = ([typed("Go."), *did("a line\n" * 350), said("Done.")] for _ in range(250))
     agent.messages = [*itertools.chain(*steps)][:-1]
     whole = len(program.to_bytes(agent.messages))

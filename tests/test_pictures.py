@@ -8,10 +8,12 @@ from xml.etree import ElementTree
 import charts
 import pictures
 import pytest
+import screenshot
 import stub
 from builders import did, history, said
 
 NAMES = sorted(path.stem for path in pictures.FOLDER.glob("*.svg"))
+CHARTS = [name for name in NAMES if name != "work"]  # which is a terminal
 SVG = "{http://www.w3.org/2000/svg}"
 WHITE, NIGHT = "#ffffff", "#0d1117"
 SHOWN = {WHITE: {color: color for color in charts.DARK}, NIGHT: charts.DARK}
@@ -48,15 +50,73 @@ def test_a_picture_made_again_is_the_one_on_disk(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_has_a_title_its_numbers_in_words_and_no_background(name):
-    root, source = parsed(name), (pictures.FOLDER / f"{name}.svg").read_text("utf-8")
+def test_a_picture_has_a_title_and_its_numbers_in_words(name):
+    root = parsed(name)
     assert root.get("role") == "img" and root.findtext(f"{SVG}title")
-    assert re.search(r"\d", root.findtext(f"{SVG}desc")) and charts.on_dark() in source
-    assert not re.search(r"[][<>\n]", root.findtext(f"{SVG}desc"))
+    assert re.search(r"\d", words := root.findtext(f"{SVG}desc"))
+    assert not re.search(r"[][<>\n]", words)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture_fetches_nothing(name):
+    source = (pictures.FOLDER / f"{name}.svg").read_text("utf-8")
+    assert re.findall(r"\w+://[^\s\"]+", source) == [SVG.strip("{}")]
+    assert "@font-face" not in source and "@import" not in source
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_chart_has_no_background_and_no_other_colors(name):
+    root, source = parsed(name), (pictures.FOLDER / f"{name}.svg").read_text("utf-8")
+    assert charts.on_dark() in source
     found = re.findall(r'(?:fill|stroke)="([^"]+)"', source)
     assert {*found} <= charts.DARK.keys() | {"none"}
     widths = [float(box.get("width")) for box in root.iter(f"{SVG}rect")]
     assert max(widths, default=0) < charts.WIDTH * 0.9
+
+
+# --- The program at work ---
+
+
+def shown():
+    """The rows of the terminal: (the color of its first letters, its text)."""
+    source = (pictures.FOLDER / "work.svg").read_text("utf-8")
+    colors = dict(re.findall(r"\.(terminal-r\d+) \{ fill: (#\w+)", source))
+    [rows] = [g for g in parsed("work").iter(f"{SVG}g") if g.get("class")]
+    for text in rows:
+        if said := text.text.replace("\xa0", " ").strip():
+            yield colors[text.get("class")], said
+
+
+def hex_of(color):
+    return "#{:02x}{:02x}{:02x}".format(*color)
+
+
+def test_the_terminal_shows_a_prompt_two_tools_a_layer_the_answer_and_the_meter():
+    colors, lines = zip(*shown())
+    heads = [re.match(r"\[\w+\]|> |\+|\[#", line) for line in lines]
+    found = [head[0] for head in heads if head]
+    order = ["> ", "[bash]", "[micro_compact]", "[thinking]", "[edit_file]", "+", "[#"]
+    assert found == order
+    assert colors[lines.index("+@cache")] == hex_of(screenshot.ANSI[2])
+    [layer] = [n for n, line in enumerate(lines) if "micro_compact" in line]
+    assert colors[layer] == hex_of(screenshot.ANSI[5])
+    assert lines[-2] == pictures.MENDING[-1]["content"][0]["text"]
+
+
+def test_the_words_of_the_terminal_are_what_it_shows():
+    told = parsed("work").findtext(f"{SVG}desc")
+    for _, line in shown():
+        line = line.replace("->", "to").translate(dict.fromkeys(map(ord, "[]<>")))
+        assert " ".join(line.split()) in told
+
+
+def test_the_terminal_can_be_read_on_its_own_background():
+    background = hex_of(screenshot.BACKGROUND)
+    for color, line in shown():
+        assert contrast(color, background) >= 4.5, line
+
+
+# --- Colors and letters ---
 
 
 def channels(color):
@@ -95,7 +155,7 @@ def test_text_can_be_read_on_a_page_on_what_fills_it_and_on_the_other(
     assert contrast(shown[color], other) >= 3  # where page and reader differ
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CHARTS)
 def test_text_is_large_enough_inside_the_picture_and_not_over_other_text(name):
     root = parsed(name)
     _, _, width, height = map(int, root.get("viewBox").split())
@@ -117,7 +177,8 @@ def test_the_figures_are_numbers_and_names_of_policies():
 def test_the_figures_are_all_that_the_page_needs(measured):
     on_disk = json.loads(pictures.FIGURES.read_text())
     assert on_disk.keys() == measured.keys()
-    for name in ("policies", "again", "warm", "uncached", "before", "shares"):
+    same = ("policies", "summaries", "again", "warm", "uncached", "before", "shares")
+    for name in same:
         assert on_disk[name].keys() == measured[name].keys()
     ours = [name for name in on_disk["policies"] if name.startswith("ours")]
     assert sorted(ours) == sorted(on_disk["again"])
@@ -138,5 +199,5 @@ def test_measuring_anew_gives_figures_that_can_be_drawn(measured):
     assert measured["shares"]["newest"] > 0.9 and measured["shares"]["tool_result"] == 0
     rules = measured["session"]["rules"].items()
     lengths = {name: len(steps) for name, (*_, steps) in rules}
-    assert lengths == {"nothing": 3, "s06": 3, "ours": 3, "summaries": 0}
+    assert lengths == dict.fromkeys(charts.RULES, 0) | dict.fromkeys(charts.WAYS, 3)
     assert len(pictures.of_figures(measured)) == 4

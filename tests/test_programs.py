@@ -10,9 +10,10 @@ import shutil
 import subprocess
 import sys
 from graphlib import TopologicalSorter
-from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import conftest
 import pytest
 
 TESTS = Path(__file__).resolve().parent
@@ -47,7 +48,6 @@ def started(command):
 
 # each program that no test of the page starts, and what it prints
 STARTED = {
-    "measure/costs.py --help": "usage: ",
     "measure/pictures.py --help": "usage: ",
     "lessons/faults.py Japanese": "the API counts 3,293",
 }
@@ -83,55 +83,19 @@ def test_the_program_names_its_own_packages_as_requirements_txt_does():
     assert fields["requires-python"] == '">=3.10"'
 
 
-SAY_IT = {"MODEL_ID", "COMPACTABLE_TOOLS", "TRANSCRIPT_DIR"}
-
-
-def test_each_constant_is_set_once_and_used_and_each_setting_is_explained():
+def test_each_constant_is_set_once_and_used():
     source = (TESTS.parent / "agent.py").read_text("utf-8")
     names = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)]
     used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
     found = re.findall(r"(?m)^([A-Z][A-Z_0-9]*)(?:: .*)? = ", source)
     assert [name for name in found if name not in used] == []
-    assert len(found) == len({*found}) > 80
-    settings = re.search(r"(?ms)^# ---- settings.*?(?=^# ---- the state)", source)[0]
-    for before, line in pairwise(settings.splitlines()):
-        if re.match(r"[A-Z]\w+ = ", line) and line.split()[0] not in SAY_IT:
-            assert "  # " in line or before.startswith("# "), line
+    assert len(found) == len({*found}) > 0
 
 
 # --- A test of one's own ---
 
 README = (TESTS / "README.md").read_text("utf-8")
 [MINE] = re.findall(r'(?s)```python\n(""".*?)```', README)
-NODES = "bringing up nodes"  # says pytest-xdist when it starts its workers
-
-
-@pytest.fixture
-def pytest_in_a_copy(tmp_path):
-    """pytest_in_a_copy(text, *argv): its status and output, test_mine.py being text."""
-    copy = tmp_path / "copy"
-    others = shutil.ignore_patterns("__pycache__", "test_*")
-    shutil.copytree(TESTS, copy / "tests", ignore=others)
-    for name in (".pytest.ini", "agent.py"):
-        shutil.copy(TESTS.parent / name, copy)
-
-    def run(text, *given):
-        (copy / "tests/test_mine.py").write_text(text, "utf-8")
-        argv = [sys.executable, "-m", "pytest", "-q", *given]
-        options = {"capture_output": True, "text": True, "cwd": copy}
-        options["env"] = {"PATH": os.environ["PATH"]}
-        done = subprocess.run(argv, check=False, **options)
-        return done.returncode, done.stdout
-
-    return run
-
-
-def test_the_file_of_the_readme_is_a_test_as_it_stands(pytest_in_a_copy):
-    status, out = pytest_in_a_copy(MINE, "tests/test_mine.py")
-    assert (status, "1 passed" in out) == (0, True), out
-    assert "StubClient" in MINE and len(MINE.splitlines()) < 20
-
-
 LEFT_OVER = """\
 from stub import reply
 
@@ -141,18 +105,55 @@ from agent import take_turn
 def test_it(make):
     assert take_turn(make(reply("One."), reply("Two.")), "Hi") == "One."
 """
+OWN = {  # test files of one's own, and what pytest says of their test in the end
+    "test_mine.py": (MINE, "PASSED"),
+    "test_left_over.py": (LEFT_OVER, "ERROR"),
+    "test_in_its_queue.py": (
+        MINE.replace('reply("It is 4200.")', 'reply("It is 4200."), reply()'),
+        "FAILED",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [LEFT_OVER, MINE.replace('reply("It is 4200.")', 'reply("It is 4200."), reply()')],
-)
-def test_a_reply_that_is_left_over_turns_a_test_red(pytest_in_a_copy, text):
-    status, out = pytest_in_a_copy(text, "tests/test_mine.py")
-    assert status == 1 and re.search("left over|stub.queue", out)
+@pytest.fixture(scope="module")
+def said_of(tmp_path_factory):
+    """What pytest says of these files."""
+    copy = tmp_path_factory.mktemp("copy")
+    others = shutil.ignore_patterns("__pycache__", "test_*")
+    shutil.copytree(TESTS, copy / "tests", ignore=others)
+    for name in (".pytest.ini", ".env.example", "agent.py"):
+        shutil.copy(TESTS.parent / name, copy)
+    for name, (text, _) in OWN.items():
+        (copy / "tests" / name).write_text(text, "utf-8")
+    argv = [sys.executable, "-m", "pytest", "-q", "-n0", "-rA"]
+    options = {"capture_output": True, "text": True, "cwd": copy}
+    options["env"] = {"PATH": os.environ["PATH"]}
+    out = subprocess.run(argv, check=False, **options).stdout
+    return out
 
 
-@pytest.mark.parametrize("argv", [["-k", "printed"], ["--lf"], []])
-def test_only_the_whole_suite_starts_workers(pytest_in_a_copy, argv):
-    status, out = pytest_in_a_copy(MINE, *argv)
-    assert (status, NODES in out) == (0, argv == []), out
+@pytest.mark.parametrize("name", OWN)
+def test_a_reply_that_is_left_over_turns_a_test_of_ones_own_red(said_of, name):
+    assert re.findall(rf"(?m)^([A-Z]+) tests/{name}", said_of)[-1:] == [OWN[name][1]]
+
+
+def test_the_file_of_the_readme_is_short_and_uses_the_stand_in():
+    assert "StubClient" in MINE and len(MINE.splitlines()) < 20
+
+
+def test_the_readme_says_of_each_test_file_what_it_tests():
+    named = {*re.findall(r"`(test_\w+\.py)`", README.partition("To test something")[0])}
+    assert {path.name for path in TESTS.glob("test_*.py")} - {"test_mine.py"} == named
+
+
+WORKERS = {"": True, "-q --durations=9": True, "-k printed": False, "-n 0": False}
+WORKERS |= {"tests/test_mine.py": False, "--pdb": False, "--lf": False}
+
+
+@pytest.mark.parametrize("argv", WORKERS)
+def test_only_the_whole_suite_starts_workers(pytestconfig, monkeypatch, argv):
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    options = pytestconfig._parser.parse_known_args(argv.split())
+    options.lf = argv == "--lf"  # which pytest knows only where it has a cache
+    conftest.pytest_cmdline_main(SimpleNamespace(option=options))
+    assert bool(options.numprocesses) is WORKERS[argv]

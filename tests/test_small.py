@@ -52,7 +52,7 @@ def agent():
     return program
 
 
-def live(agent, client, *prompts):
+def talk(agent, client, *prompts):
     """What the person types, one after another, as the program's own last lines do."""
     messages = []
     for prompt in prompts:
@@ -100,12 +100,14 @@ def every_result_is_seen_before_it_goes(agent, client):
 
 
 def no_words_are_lost(agent, client):
-    typed = [line["content"] for line in on_disk(agent) if type(line["content"]) is str]
+    prompts = [
+        line["content"] for line in on_disk(agent) if type(line["content"]) is str
+    ]
     for request in client.requests:
-        said = [m["content"] for m in request["messages"]]
-        words = [text for text in said if type(text) is str and PROMPT not in text]
-        assert words == typed[: len(words)]
-    assert len(words) == len(typed)
+        contents = [m["content"] for m in request["messages"]]
+        words = [text for text in contents if type(text) is str and PROMPT not in text]
+        assert words == prompts[: len(words)]
+    assert len(words) == len(prompts)
 
 
 def a_placeholder_stands_for_more_than_itself(agent, client):
@@ -138,7 +140,7 @@ def sixty(batch, names):
 @pytest.mark.parametrize("batch", [1, 2, 4])
 def test_sixty_files_are_read_with_compact_in_the_middle(agent, batch):
     client = Model(*sixty(batch, write_files(60, 9_000)))
-    messages = live(agent, client, RULE)
+    messages = talk(agent, client, RULE)
     for holds in HOLDS:
         holds(agent, client)
     assert not client.queue and len(client.asked) == 1
@@ -150,7 +152,7 @@ def test_sixty_files_are_read_with_compact_in_the_middle(agent, batch):
 def test_sixty_reads_cost_less_than_to_do_nothing(agent):
     agent.SYSTEM = "You write code."  # the same in each folder
     client = Model(*sixty(1, write_files(60, 9_000)))
-    live(agent, client, RULE)
+    talk(agent, client, RULE)
     assert client.price == pytest.approx(322_000, rel=0.01)  # to do nothing: 477,000
 
 
@@ -178,9 +180,9 @@ def random_reply(chance):
     calls = chance.choices(CALLS, k=chance.choice([1, 1, 2, 3, 12]))
     thinking = chance.choice([None, "Hm."])
     good = reply(chance.choice(["", "Next."]), calls, thinking)
-    said, stop = chance.choice(["", "Well,"]), chance.choice(STOPS)
-    cut_off = reply(said, calls[:1], thinking, chance.choice(STOPS[:2]))
-    odd = [cut_off, reply(said, (), thinking, stop), reply(content=BLANK)]
+    text, stop = chance.choice(["", "Well,"]), chance.choice(STOPS)
+    cut_off = reply(text, calls[:1], thinking, chance.choice(STOPS[:2]))
+    odd = [cut_off, reply(text, (), thinking, stop), reply(content=BLANK)]
     odd += [reply("Done."), ConnectionError("it broke"), KeyboardInterrupt()]
     return chance.choice([good] * 10 + odd)
 
@@ -224,7 +226,7 @@ def test_a_random_life_is_never_refused_and_loses_nothing(agent, seed, files):
 
 def test_a_long_talk_is_summarised(agent):
     client = Model(*[reply("A long answer. " * 2_000) for _ in range(30)])
-    live(agent, client, *["Go on."] * 30)
+    talk(agent, client, *["Go on."] * 30)
     assert len(client.asked) == 4 and max(map(sum, client.usages)) < 80_000
 
 
@@ -233,7 +235,7 @@ def test_what_a_broken_connection_left_unseen_stays(agent):
     pairs = [use("read_file", *names[at : at + 4]) for at in range(0, 12, 4)]
     client = Model(*pairs, ConnectionError("it broke"), reply("Done."))
     agent.KEEP_RECENT = 1
-    live(agent, client, RULE, "Go on.")
+    talk(agent, client, RULE, "Go on.")
     newest = outputs(*client.requests[-1]["messages"])[-4:]
     assert [len(text) for text in newest] == [8_999] * 4
 
@@ -241,18 +243,18 @@ def test_what_a_broken_connection_left_unseen_stays(agent):
 def test_what_is_no_summary_replaces_nothing(agent, files):
     for no_summary in NO_SUMMARY:
         script = [use("read_file", "long"), use("compact", focus="a"), reply("Done.")]
-        messages = live(agent, Model(*script, summaries=[no_summary]), RULE)
+        messages = talk(agent, Model(*script, summaries=[no_summary]), RULE)
         assert len(outputs(*messages)) == 2
 
 
 def test_a_call_that_was_cut_off_is_not_run(agent):
     cut = reply("Well,", [("bash", {"command": "touch made"})], stop="max_tokens")
-    live(agent, Model(cut), RULE)
+    talk(agent, Model(cut), RULE)
     assert not (Path.cwd() / "made").exists()
 
 
 def test_a_wrong_call_is_answered(agent, files):
-    messages = live(agent, Model(reply(calls=WRONG), reply("Done.")), RULE)
+    messages = talk(agent, Model(reply(calls=WRONG), reply("Done.")), RULE)
     assert len(outputs(*messages)) == len(WRONG) and not Path("made").exists()
     wrong = r"\w+Error: |There is no tool none"
     assert all(re.match(wrong, text) for text in outputs(*messages))
@@ -260,7 +262,7 @@ def test_a_wrong_call_is_answered(agent, files):
 
 def test_what_is_no_text_is_read_as_far_as_it_is(agent, files):
     read = use("read_file", "bytes", "gone")
-    text, missing = outputs(*live(agent, Model(read, reply("Done.")), RULE))
+    text, missing = outputs(*talk(agent, Model(read, reply("Done.")), RULE))
     assert text == "\ufffd" * 900 and missing.startswith("FileNotFoundError: ")
 
 
@@ -268,38 +270,38 @@ def test_what_is_no_json_does_not_join_the_conversation(agent):
     for bad in [float("nan"), float("inf"), "\ud800"]:
         odd = 200, {}, json.dumps(use("bash", x=bad)).encode()
         client = mock_client(odd, reply("Done."))
-        messages = live(agent, client, RULE, "Go on.")
+        messages = talk(agent, client, RULE, "Go on.")
         assert roles(messages) == ["user", "user", "assistant"]
 
 
 def test_a_command_runs_when_the_person_says_yes(agent):
     agent.input = lambda _: ""
     client = Model(reply(calls=[("bash", {"command": "touch made"})]), reply("Done."))
-    live(agent, client, RULE)
+    talk(agent, client, RULE)
     assert not (Path.cwd() / "made").exists()
 
 
 def test_a_stopped_tool_leaves_no_open_call(agent):
     agent.run_tool = stop_now
     client = Model(reply(calls=[CALLS[0]]), reply("Done."))
-    live(agent, client, RULE, "Go on.")
+    talk(agent, client, RULE, "Go on.")
     assert not client.refused and not client.queue
 
 
 def test_japanese_can_be_found_on_disk(agent):
-    live(agent, Model(reply("はい。")), RULE)
+    talk(agent, Model(reply("はい。")), RULE)
     assert "テスト" in agent.TRANSCRIPT.read_text("utf-8")
 
 
 # --- The programs as they are started, and what they promise to be ---
 
 
-def started(capsys, client, *typed):
-    """What small.py prints while this is typed, an error of `input` among it."""
-    said = iter([*typed, EOFError()])
+def started(capsys, client, *lines):
+    """What small.py prints while these lines are typed, an error of `input` among it."""
+    left = iter([*lines, EOFError()])
 
     def type_next(_):
-        if isinstance(text := next(said), BaseException):
+        if isinstance(text := next(left), BaseException):
             raise text
         return text
 
@@ -321,15 +323,15 @@ ERRORS += [AssertionError(), KeyboardInterrupt(), Refused("no"), OSError("disk f
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_whatever_goes_wrong_ends_the_turn_and_not_the_program(error, capsys):
     client = Model(error, reply("Done."))
-    shown = started(capsys, client, "Go.", "Go on.", " ", "unread")
-    assert shown.split("\n")[0].startswith(f"Stopped: {type(error).__name__}: ")
-    assert "Done." in shown and len(client.requests) == 2
+    output = started(capsys, client, "Go.", "Go on.", " ", "unread")
+    assert output.split("\n")[0].startswith(f"Stopped: {type(error).__name__}: ")
+    assert "Done." in output and len(client.requests) == 2
 
 
 def test_ctrl_c_at_the_prompt_asks_again_and_the_end_of_input_ends_it(capsys):
     client = Model(reply("Done."))
-    shown = started(capsys, client, KeyboardInterrupt(), "Go.", EOFError(), "unread")
-    assert "Done." in shown and len(client.requests) == 1
+    output = started(capsys, client, KeyboardInterrupt(), "Go.", EOFError(), "unread")
+    assert "Done." in output and len(client.requests) == 1
 
 
 def test_the_end_of_input_is_no_yes(capsys):
@@ -339,48 +341,69 @@ def test_the_end_of_input_is_no_yes(capsys):
     assert not Path("made").exists()
 
 
-def run_script(script, typed="", **settings):
-    """(status, stdout, stderr) of a script over the real SDK."""
-    options = {"capture_output": True, "text": True, "input": typed}
-    argv, env = [sys.executable, script], {**os.environ, **settings}
-    done = subprocess.run(argv, check=False, env=env, **options)
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def run_script(capsys, monkeypatch):
+    """run_script(script, text, **settings): what a script shows over the real SDK.
+
+    By LONG_TESTS it is started, as a reader does it.
+    """
+
+    def run(script, text="", **settings):
+        if LONG_TESTS:
+            options = {"capture_output": True, "text": True, "input": text}
+            argv, env = [sys.executable, script], {**os.environ, **settings}
+            done = subprocess.run(argv, check=True, env=env, **options)
+            return done.stdout, done.stderr
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        lines = iter(text.splitlines())
+
+        def type_next(question):
+            print(question, end="")
+            for line in lines:
+                return line
+            raise EOFError
+
+        runpy.run_path(str(script), {"input": type_next}, "__main__")
+        return capsys.readouterr()
+
+    return run
 
 
-def test_small_works_in_a_terminal_over_the_real_sdk(files):
+def test_small_works_in_a_terminal_over_the_real_sdk(run_script, files):
     stub = Model(reply(calls=[("bash", {"command": "cat long"})]), reply("It is read."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
-        status, shown, errors = run_script(SCRIPT, f"{RULE}\ny\n", **keys)
-    assert (status, errors, stub.refused) == (0, "", [])
-    assert "Run 'cat long'? [y/N]" in shown and "It is read." in shown
+        output, errors = run_script(SCRIPT, f"{RULE}\ny\n", **keys)
+    assert (errors, stub.refused) == ("", [])
+    assert "Run 'cat long'? [y/N]" in output and "It is read." in output
     assert len(lines_of(Path("transcript.jsonl"))) == 4
 
 
-def test_without_a_key_small_says_so_and_goes_on():
-    status, shown, errors = run_script(SCRIPT, "Go.\nGo on.\n")
-    assert (status, errors) == (0, "") and shown.count("Stopped: TypeError: ") == 2
+def test_without_a_key_small_says_so_and_goes_on(run_script):
+    output, errors = run_script(SCRIPT, "Go.\nGo on.\n")
+    assert errors == "" and output.count("Stopped: TypeError: ") == 2
 
 
-def test_first_works_over_the_real_sdk(files):
+def test_first_works_over_the_real_sdk(run_script, files):
     thinks = use("read_file", "short", "long", thinking="Hm.")
     stub = Model(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
-        status, shown, errors = run_script(FIRST, f"{RULE}\n", **keys)
-    assert (status, shown, errors) == (0, "> It is read.\n", "")
+        output, errors = run_script(FIRST, f"{RULE}\n", **keys)
+    assert (output, errors) == ("> It is read.\n", "")
     assert outputs(*stub.requests[1]["messages"]) == [FILES["short"], FILES["long"]]
     assert stub.refused == []
 
 
-@pytest.mark.parametrize("script", BETWEEN if LONG_TESTS else BETWEEN[2:3])
-def test_a_step_between_them_works_over_the_real_sdk(script, files):
+@pytest.mark.parametrize("script", BETWEEN, ids=lambda path: path.stem)
+def test_a_step_between_them_works_over_the_real_sdk(run_script, script, files):
     thinks = use("read_file", "short", "gone", thinking="Hm.")
     stub = Model(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
-        status, shown, errors = run_script(script, f"{RULE}\n", **keys)
-    assert (status, errors, stub.refused) == (0, "", []) and "It is read." in shown
+        output, errors = run_script(script, f"{RULE}\n", **keys)
+    assert (errors, stub.refused) == ("", []) and "It is read." in output
     text, missing = outputs(*stub.requests[1]["messages"])
     assert text == FILES["short"] and missing.startswith("FileNotFoundError: ")
 

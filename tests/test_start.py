@@ -182,4 +182,4 @@ def test_a_missing_package_is_said_at_once_with_the_commands(
 
 def test_an_error_ends_as_a_sentence_does(make):
     for said in "It ended.", "Why?":
-        assert program.fault(make(), api_error(400, said)) == said
+        assert program.sentence_for(make(), api_error(400, said)) == said

@@ -1,9 +1,16 @@
 """small.py and two layers grow in steps: each mends what is seen of the one before."""
 
 import re
+import subprocess
+import sys
 
+import mine
 import pytest
 import steps
+import stub
+from builders import typed
+from readme import ROOT
+from stub import reply
 
 SIGNED = "request 3: messages.3.content.0: Invalid `signature` in `thinking` block."
 PREFILL = "This model does not support assistant message prefill."
@@ -22,7 +29,7 @@ SEEN = {
         "stopped no",
         "24 of 24",
         "largest 70,835",
-        "after it a request has 60,708",
+        "there is none; the last request has 60,641 tokens",
     ],
     ("small", 5): ["after it a request has 60 tokens", EMPTY, OPEN, "run: True", LARGE],
     ("small", 6): [
@@ -99,3 +106,182 @@ def test_the_differences_lead_from_first_to_small():
     for number in range(1, 7):
         lines = patched(lines, steps.changes("small", number))
     assert lines == steps.source(small)[1]
+
+
+# --- An agent that a reader wrote ---
+
+AGENTS = ROOT / "tests/agents"
+LESSONS = ROOT / "tests/lessons"
+BLANK = "blank prompt; it is refused: messages: text content blocks must contain"
+MINE = {
+    AGENTS / "beginner.py": [
+        "stopped no",
+        "files 24 of 24",
+        "on disk 3 messages",
+        "compact there is none; the last request has 35 tokens",
+        EMPTY,
+        "Ctrl-C in a tool; the next request: none, since Ctrl-C ended the program",
+        "cut off in a call; it was run: True",
+        "large file; the next request: taken",
+        BLANK,
+    ],
+    AGENTS / "classes.py": [
+        "stopped no",
+        "files 24 of 24",
+        "on disk 106 messages",
+        "largest 81,056 tokens",
+        "empty reply; the next request: taken",
+        "cut off in a call; it was run: False",
+        BLANK,
+    ],
+    LESSONS / "small.py": SEEN["small", 6],
+    LESSONS / "first.py": SEEN["small", 0],
+}
+
+
+@pytest.mark.parametrize("path", MINE, ids=lambda path: path.stem)
+def test_a_readers_agent_shows_how_far_it_comes(path, capsys):
+    assert steps.main(["small", "--mine", str(path)]) == 0
+    shown = capsys.readouterr().out
+    words = " ".join(shown.split())
+    assert words.startswith(f"{path.name}, at the work of the six steps")
+    assert [said for said in MINE[path] if said not in words] == []
+    assert max(map(len, shown.split("\n"))) < 80
+
+
+CALL = {"type": "tool_use", "id": "1", "name": "bash", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "1", "content": "ok"}
+
+
+def text_block(text):
+    return {"type": "text", "text": text}
+
+
+OWN = "What matters of all this?"
+SOME_TOOLS = [{"name": "bash", "input_schema": {}}]
+ANSWERED = [
+    {"role": "user", "content": "Go."},
+    {"role": "assistant", "content": [CALL]},
+    {"role": "user", "content": [RESULT]},
+]
+ASKS_FOR_ONE = {  # by how a request ends: its messages, its tools, whether it asks
+    "results": (ANSWERED, SOME_TOOLS, False),
+    "what was typed": ([*ANSWERED, typed("Go.")], SOME_TOOLS, False),
+    "it as a block": ([*ANSWERED, typed([text_block("Go. ")])], SOME_TOOLS, False),
+    "words of its own": ([*ANSWERED, typed(OWN)], SOME_TOOLS, True),
+    "them as a block": ([*ANSWERED, typed([text_block(OWN)])], SOME_TOOLS, True),
+    "all in one text": ([typed(f"{OWN} Go.")], SOME_TOOLS, True),
+    "no tools": ([typed("Go.")], [], True),
+}
+
+
+@pytest.mark.parametrize("how", ASKS_FOR_ONE)
+def test_a_summary_is_known_by_its_place(how):
+    messages, tools, asks = ASKS_FOR_ONE[how]
+    client = mine.Model(reply(content=[CALL]), reply("Done."), typed=["Go."])
+    fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
+    client.answer({**fixed, "messages": [typed(client.type_next())]})
+    said = client.answer({**fixed, "tools": tools, "messages": messages})
+    assert (said["content"][0]["text"] == "It went well.") == asks
+    assert len(client.queue) == asks
+
+
+def test_a_request_for_a_summary_that_is_refused_takes_nothing_from_the_work():
+    client = mine.Model(reply("0"), reply("1"), typed=["Go."])
+    fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
+    client.type_next()
+    client.answer({**fixed, "messages": [typed("Go.")]})
+    with pytest.raises(stub.TooLong):
+        client.answer({**fixed, "messages": [typed("x" * 800_000)]})
+    said = client.answer({**fixed, "messages": [typed("Shorter.")]})
+    assert said["content"][0]["text"] == "It went well." and len(client.queue) == 1
+
+
+def test_after_a_summary_the_work_goes_on_whatever_words_it_ends_with():
+    client = mine.Model(*[reply(f"{n}") for n in range(3)], typed=["Go."])
+    fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
+    client.type_next()
+    answers = [
+        client.answer({**fixed, "messages": [typed(words)]})
+        for words in ("Go.", OWN, "Summary: It went well.", OWN)
+    ]
+    said = [answer["content"][0]["text"] for answer in answers]
+    assert said == ["0", "It went well.", "1", "It went well."]
+
+
+ASKS = "from anthropic import Anthropic\nclient = Anthropic()\nprompt = input()\n"
+SEND = "reply = client.messages.create(model='m', max_tokens=9, messages=messages"
+LOOP = f"{ASKS}messages = [dict(role='user', content=prompt)]\n{SEND}"
+TOOL = "dict(name='read_file', input_schema=dict(properties=dict(path={})))"
+NO_AGENT = {
+    f"{ASKS}{SEND.replace('=messages', '=[7]')}, tools=[{TOOL}])": "ended by TypeError",
+    "if:": "It is no Python in line 1: ",
+    "x = '\0'": "It is no Python",
+    "def agent_loop(client, messages):\n    pass": "it asks for no prompt by `input()`",
+    "print(input())": "It took a prompt and made no request by the client that",
+    "import none_such": "because it ended by ModuleNotFoundError: No module named",
+    "from anthropic import AsyncAnthropic": "because it ended by ImportError: ",
+    f"{ASKS}client.ask(prompt)": "because it ended by AttributeError: ",
+    f"{LOOP})": "lacks Its request offers the model no tool `read_file`.",
+    "while True:\n    pass": "lacks It did not come to its end within 0.2 seconds.",
+}
+
+
+@pytest.mark.parametrize("source", NO_AGENT)
+def test_a_file_that_is_no_agent_is_told_what_it_lacks(
+    source, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(mine, "SECONDS", 0.2)
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    assert steps.main(["small", "--mine", str(path)]) == 1
+    _, *lines = capsys.readouterr().out.splitlines()
+    told = " ".join(" ".join(lines).split())
+    assert told.startswith("lacks It") and NO_AGENT[source] in told
+
+
+def test_a_file_that_is_not_there_is_named(capsys):
+    assert steps.main(["small", "--mine", "none.py"]) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("none.py, ")
+    assert "lacks It cannot be read: No such file or directory." in told
+
+
+STOPPED = {
+    f"{LOOP}, tools=[{TOOL}])\nprint('Hello.')": "The turn ended before the work was "
+    'done. It printed last: "Hello."',
+    f"{LOOP}, tools=[{TOOL}], temperature=1)": "temperature: Extra inputs",
+    f"{LOOP}, tools=[{TOOL}])\n1 / 0": "ZeroDivisionError: division by zero",
+}
+
+
+@pytest.mark.parametrize("source", STOPPED)
+def test_an_agent_that_stops_early_is_told_why(source, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    shown, is_agent = steps.play_mine(path)
+    words = " ".join(shown.split())
+    assert is_agent and "files 0 of 24" in words
+    assert f"stopped {STOPPED[source]}" in words
+
+
+def test_who_asks_again_after_the_end_of_a_turn_is_told_so(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{LOOP})\n{SEND})")
+    told = mine.stopped(*mine.life(path, reply("Done.")))
+    assert told == mine.WORKS
+
+
+def test_who_swallows_the_end_of_input_is_told_so(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("while True:\n    try:\n        input()\n    except:\n        pass")
+    argv = [sys.executable, steps.__file__, "small", "--mine", str(path)]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert done.returncode == 1 and mine.STAYS in done.stdout
+
+
+@pytest.mark.parametrize("argv", [["layer1"], ["small", "3"], []])
+def test_only_the_work_of_small_is_for_a_readers_agent(argv, capsys):
+    with pytest.raises(SystemExit):
+        steps.main([*argv, "--mine", "none.py"])
+    assert "--mine stands after small" in capsys.readouterr().err

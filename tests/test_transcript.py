@@ -127,7 +127,7 @@ def test_every_line_is_a_message_in_memory_and_any_text_comes_back(make, case):
     assert len(lines) == 4 and lines == agent.messages
     if case == "japanese":  # not escaped, so that it can be searched
         assert TEXTS[case].encode() in agent.transcript.read_bytes()
-    typed, answered = load(agent.transcript)[:2]
+    typed, answered = load(agent.transcript).messages[:2]
     assert typed["content"] == answered["content"][0]["text"] == TEXTS[case]
 
 
@@ -161,28 +161,24 @@ def test_what_layer_1_takes_stays_whole_on_disk_and_writes_no_line(
     take_turn(agent, "Work")
     assert mark in str(agent.messages)
     assert compactions(agent) == [] and len(lines_of(agent.transcript)) == 14
-    whole = outputs(*load(agent.transcript))
+    whole = outputs(*load(agent.transcript).messages)
     assert len({*whole}) == 1 and whole[0].endswith(end)
 
 
 # ---- taking up a conversation ----
 
 
-def test_a_conversation_is_taken_up_in_a_new_file_and_the_old_stays_as_it_is(
-    make, again
-):
+def test_a_conversation_goes_on_in_its_own_file(make, again):
     replies = reply("I look.", calls=[READ, BASH], thinking="hm"), reply("Done.")
     take_turn(first := make(*replies), "Work")
     path, before = first.transcript, first.transcript.read_bytes()
     agent = again(1, reply("Again."))
+    assert path.read_bytes() == before  # nothing is said yet
     assert agent.messages == drop_thinking(first.messages)
     assert f"[resume] {path}: " in shown(agent, "layer")[0]
-    assert [*FOLDER.glob("*.jsonl")] == [path]  # nothing is said yet
-    assert take_turn(agent, "Go on") == "Again."
-    known, *rest = lines_of(agent.transcript)
-    assert (known["event"], known["from"]) == ("continued", str(path))
-    assert known["messages"] + rest == agent.messages and on_disk(agent)
-    assert path.read_bytes() == before and agent.transcript != path
+    assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
+    assert [*FOLDER.glob("*.jsonl")] == [path] == [agent.transcript]
+    assert path.read_bytes().startswith(before)
 
 
 def test_what_was_too_large_is_a_preview_again_when_it_is_taken_up(
@@ -193,11 +189,11 @@ def test_what_was_too_large_is_a_preview_again_when_it_is_taken_up(
     replies = [reply(calls=[call]) for call in calls]
     take_turn(first := make(*replies, reply("Done."), **settings), "Work")
     agent = again(1, reply("Again."), **settings)
-    program.begin(agent)
+    program.make_ready(agent)
     shown = ["<persisted-output>" in text for text in outputs(*agent.messages)]
     assert shown == [True, False, False, False]
     assert agent.messages == first.messages
-    assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
+    assert take_turn(agent, "Go on") == "Again."
 
 
 def listed():
@@ -207,60 +203,45 @@ def listed():
     return [path for path, _ in conversations(agent)], errors
 
 
-def test_a_conversation_that_was_gone_on_with_is_listed_once_by_its_newest_file(
-    make, again
-):
-    take_turn(other := make(reply("Yes.")), "Another")
-    take_turn(agent := make(reply("Yes.")), "One")
-    for given in ("", "./", f"{Path.cwd()}/"):
-        path = Path(f"{given}{agent.transcript}")
-        take_turn(agent := again(path, reply("Again.")), "Go on")
-    assert sorted(listed()[0]) == sorted([agent.transcript, other.transcript])
-    assert words_of(agent.messages) == ["One", *["Go on"] * 3]
-
-
-def test_a_conversation_that_its_own_terminal_goes_on_with_is_listed_beside(
+def test_two_terminals_go_on_with_one_conversation_each_in_a_file_of_its_own(
     make, again
 ):
     first = make(reply("Yes."), reply("Later."))
     take_turn(first, "One")
-    take_turn(second := again(first.transcript, reply("Again.")), "Go on")
-    assert listed()[0] == [second.transcript]
+    path = first.transcript
+    take_turn(second := again(path, reply("Again.")), "Go on")
     take_turn(first, "Later work")
-    os.utime(first.transcript, (2e9, 2e9))
-    assert listed()[0] == [first.transcript, second.transcript]
-    third = again(1, reply("Here."))  # the newest: the first terminal's
-    assert "Later work" in str(third.messages)
-    take_turn(third, "Go on")
-    os.utime(third.transcript, (3e9, 3e9))
-    assert {*listed()[0]} == {second.transcript, third.transcript}
+    assert second.transcript == path != first.transcript
+    assert {*listed()[0]} == {path, first.transcript}
+    for agent, words in (first, "Later work"), (second, "Go on"):
+        assert on_disk(agent) and words_of(agent.messages) == ["One", words]
 
 
-def test_a_file_of_the_same_name_in_another_folder_hides_nothing(make, again):
-    take_turn(first := make(reply("Yes.")), "One")
-    (elsewhere := Path("elsewhere") / first.transcript.name).parent.mkdir()
-    elsewhere.write_bytes(first.transcript.read_bytes())
-    take_turn(second := again(elsewhere, reply("Again.")), "Go on")
-    assert {*listed()[0]} == {first.transcript, second.transcript}
+def test_what_a_compaction_left_is_known_when_it_is_taken_up(make, again):
+    agent = make(reply(LONG), SUMMARY, reply("Done."), **SMALL)
+    take_turn(agent, "Tell me a story")
+    take_turn(agent, "Go on")
+    later = again(1)
+    assert 0 < later.compacted == agent.compacted < len(later.messages)
+    agent.transcript.unlink()  # then a new file has to say it
+    program.commit(agent, typed("More."))
+    assert again(1).compacted == agent.compacted
 
 
-def test_what_hides_no_conversation_is_empty_torn_damaged_or_a_folder(make, again):
+def test_what_is_empty_torn_damaged_or_a_folder_hides_no_conversation(make, again):
     take_turn(agent := make(reply("Yes.")), "One")
-    origin = json.dumps({"event": "continued", "from": str(agent.transcript)}).encode()
-    first = origin[:-1] + b', "messages": []}\n'
-    unusual = [b"", b"{", first[:30], first + b"5\n", b"[]\n", b'{"from": []}\n']
-    unusual += [b"[" * 99_999 + b"\n", b'{"from": 5}']
-    unusual += [first.replace(b'"messages"', b'"bytes": "many", "messages"')]
+    event = b'{"event": "continued", "messages": []}\n'
+    unusual = [b"", b"{", event[:30], event + b"5\n", b"[]\n", event[:-20] + b"\n"]
+    unusual += [b"[" * 99_999 + b"\n", b'{"from": 5}\n']
     for number, data in enumerate(unusual):
         (FOLDER / f"transcript_{number}.jsonl").write_bytes(data)
         os.utime(FOLDER / f"transcript_{number}.jsonl", (2e9, 2e9))
     (FOLDER / "transcript_folder.jsonl").mkdir()
     paths, errors = listed()
     damaged = [error for error in errors if "is damaged in line" in error]
-    assert paths == [agent.transcript] and len(damaged) == 4
-    assert [*{*errors} - {*damaged}] == [
-        f"[resume] {FOLDER}/transcript_folder.jsonl is no plain file"
-    ]
+    [folder] = {*errors} - {*damaged}
+    assert paths == [agent.transcript] and len(damaged) == 5
+    assert "Is a directory: '.transcripts/transcript_folder.jsonl'" in folder
     assert again(1).messages == agent.messages
 
 
@@ -328,6 +309,14 @@ DAMAGE = {
     "a result without a call": ([HI, a_result(), HI], 2),
     "a deleted result": ([HI, a_call(), HI, SAID], 3),
     "another's result": ([HI, a_call(), a_result(tool_use_id="t2")], 3),
+    "a text without text": ([HI, line([{"type": "text"}], "assistant"), HI], 2),
+    "an empty text": ([HI, line([{"type": "text", "text": ""}])], 2),
+    "nothing in it": ([HI, line([])], 2),
+    "an input that is a list": ([HI, a_call(input=["ls"])], 2),
+    "a call without a name": ([HI, a_call(name=None)], 2),
+    "a result that is a list": ([HI, a_call(), a_result(content=[])], 3),
+    "a block of another type": ([HI, line([{"type": "image"}])], 2),
+    "another role": ([HI, line("Hi", "system")], 2),
 }
 
 
@@ -379,7 +368,7 @@ def test_a_conversation_that_broke_off_can_be_compacted_at_once(again):
 # ---- what a cloned folder may bring in place of a file of ours ----
 
 MINE = b'{"role": "user", "content": "a file of the person"}\n'
-BROUGHT = ["../mine", "/dev/zero", "../missing", "pipe", "folder"]
+BROUGHT = ["../mine", "/dev/zero", "../missing", "folder"]
 
 
 def brought(path, what):
@@ -402,9 +391,7 @@ def test_a_transcript_that_is_no_plain_file_is_named_and_the_others_are_listed(
     take_turn(agent := make(reply("Yes.")), "One")
     brought(path := FOLDER / "transcript_brought.jsonl", what)
     paths, [error] = listed()
-    why = "is a link, which is neither read nor written"
-    why = why if "/" in what else "is no plain file"
-    assert (paths, error) == ([agent.transcript], f"[resume] {path} {why}")
+    assert paths == [agent.transcript] and f"'{path}'" in error
     assert again(1).messages == agent.messages
     program.work_on(other := make(), f"/resume {path}")
     [error] = shown(other, "error")
@@ -473,7 +460,7 @@ def test_a_line_without_room_is_followed_by_a_file_with_all_that_is_known(make, 
     fill_disk(path, room)
     assert refused(agent, "There is no room for this message")
     assert agent.messages == before and path.stat().st_size == written + room
-    assert len(agent.client.requests) == 1 and load(path) == before
+    assert len(agent.client.requests) == 1 and load(path).messages == before
     assert take_turn(agent, "And now?") == "Fine." and on_disk(agent)
     assert (agent.transcript == path) is (room == 0)
     assert {*listed()[0]} == {path, agent.transcript}
@@ -517,7 +504,7 @@ def test_what_is_no_folder_is_not_written_to_and_one_clear_line(
     assert len(agent.client.requests) == bool(written)
     folder.unlink()
     assert take_turn(agent, "And now?") == "Fine."
-    assert "9998\n9999" in outputs(*load(agent.transcript))[0]
+    assert "9998\n9999" in outputs(*load(agent.transcript).messages)[0]
 
 
 def test_a_read_only_folder_is_one_clear_line_before_anything_is_sent(make, workspace):
@@ -536,9 +523,10 @@ def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known
     take_turn(agent := make(reply(LONG), SUMMARY), "Tell me a story")
     (gone := agent.transcript).unlink()
     before = agent.messages
-    assert compact_history(agent, "compact") and not gone.exists()
+    compact_history(agent, "compact")
+    assert layers(agent) == ["compact"] and not gone.exists()
     known, event = lines_of(agent.transcript)
-    assert (known["from"], known["messages"]) == (str(gone), before)
+    assert (known["event"], known["messages"]) == ("continued", before)
     assert event["messages"] == agent.messages and on_disk(agent)
 
 

@@ -5,10 +5,13 @@ the middle of work, the tests ask for the answer, for what is kept, and for what
 said.
 """
 
+import gc
 import itertools
 import json
+import sys
 import threading
 import time
+from contextlib import nullcontext
 
 import httpx2
 import pytest
@@ -221,7 +224,7 @@ def test_an_account_on_hold_never_lets_a_history_give_way_to_a_note(wired, work)
     before = agent.messages
     with pytest.raises(program.AgentError, match="needs a look") as error:
         work(agent)
-    assert not isinstance(error.value, program.Refused)
+    assert "/clear" not in str(error.value)
     assert agent.messages[: len(before)] == before and agent.failures == 0
     assert len(agent.client.requests) == 4 and goes_on(agent)
 
@@ -245,29 +248,30 @@ def test_what_the_api_says_not_to_try_again_is_not_tried_again(wired, pauses, st
 @pytest.mark.parametrize("text", ["x" * 40_000, "7" * 5_000, "a-" * 20_000])
 def test_the_numbers_of_a_long_text_are_found_in_no_time(text):
     begun = time.process_time()
-    assert program.numbers(f"over 9,000 {text}") == [9_000]
+    assert program.whole_numbers(f"over 9,000 {text}") == [9_000]
     assert time.process_time() - begun < 2  # it was 18 s
 
 
-# a setting, and what the line about it names
+# a setting, what the line about it names, and the seconds for which it is tried
 UNUSABLE = [
-    ({"ANTHROPIC_BASE_URL": "ftp://127.0.0.1"}, "unsupported protocol 'ftp://'"),
-    ({"ANTHROPIC_BASE_URL": "nonsense"}, "missing an 'http://'"),
-    ({"ANTHROPIC_API_KEY": "a-key-in\ntwo-lines"}, "Illegal header value ("),
-    ({"ANTHROPIC_BASE_URL": "http://127.0.0.1:port"}, "Invalid port: 'port'"),
-    ({"ALL_PROXY": "odd://127.0.0.1:1"}, "Unknown scheme for proxy"),
+    ({"ANTHROPIC_BASE_URL": "ftp://127.0.0.1"}, "unsupported protocol 'ftp://'", 63),
+    ({"ANTHROPIC_BASE_URL": "nonsense"}, "missing an 'http://'", 63),
+    ({"ANTHROPIC_API_KEY": "a-key-in\ntwo-lines"}, "Illegal header value (", 63),
+    ({"ANTHROPIC_BASE_URL": "http://127.0.0.1:port"}, "Invalid port: 'port'", 0),
+    ({"ALL_PROXY": "odd://127.0.0.1:1"}, "Unknown scheme for proxy", 0),
 ]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("setting, named", UNUSABLE)
-def test_what_cannot_be_used_is_named_with_the_reason_and_not_tried_again(
-    run, pauses, setting, named
+@pytest.mark.parametrize("setting, named, seconds", UNUSABLE)
+def test_of_what_cannot_be_used_the_reason_is_said_at_once(
+    run, pauses, setting, named, seconds
 ):
     status, out, err = run("-p", "Hi", **setting)
-    assert (status, out, pauses) == (1, "", [])
-    [line] = err.splitlines()
-    assert named in line and "ANTHROPIC_BASE_URL" in line and "two-lines" not in line
+    assert (status, out, sum(pauses)) == (1, "", seconds)
+    for line in (err.splitlines()[0], err.splitlines()[-1]):
+        assert named in line and "ANTHROPIC_BASE_URL" in line
+    assert "two-lines" not in err
 
 
 UNREACHABLE = {
@@ -353,6 +357,8 @@ def test_in_a_summary_too_all_thinking_is_removed_and_its_words_not_shown(wired,
     streamed = "".join(shown(agent, "text"))
     assert "All is well." not in streamed and streamed.endswith(WHOLE)
     assert agent.failures == 0 and goes_on(agent)
+    told = [text.partition(":")[0] for text in shown(agent, "layer")]
+    assert "[thinking] dropped" in told
 
 
 # ---- other providers behind ANTHROPIC_BASE_URL ----
@@ -416,7 +422,10 @@ TOO_LONG = {
     "prompt is too long: 37924 tokens > 32000 maximum": 32000,
     "prompt is too long: 210,000 tokens > 200,000 maximum": 200000,
     "input length and `max_tokens` exceed context limit: 198240 + 32000 > 200000, "
-    "decrease input length or `max_tokens` and try again": 198240,
+    "decrease input length or `max_tokens` and try again": 200000,
+    "input length and `max_tokens` exceed context limit: 190,000 + 21,333 > 200,000": (
+        200000
+    ),
     "Input is too long for requested model.": 0,
     "The model returned the following errors: Input is too long": 0,
     "This model's maximum context length is 8192 tokens. However, your messages "
@@ -473,8 +482,11 @@ TOO_LONG = {
 }
 
 
-@pytest.mark.parametrize("text", TOO_LONG)
-@pytest.mark.parametrize("status", [400, 422, 500])
+SAID_WITH = [(400, text) for text in TOO_LONG]
+SAID_WITH += [(status, next(iter(TOO_LONG))) for status in (422, 500)]
+
+
+@pytest.mark.parametrize("status, text", SAID_WITH)
 def test_too_long_is_understood_in_the_words_of_all_providers(
     wired, pauses, status, text
 ):
@@ -503,13 +515,43 @@ def test_too_long_is_understood_when_it_is_said_in_a_stream(wired, pauses):
     assert pauses == [] and shown(agent, "layer") == ["[refused] prompt is too long."]
 
 
-@pytest.mark.parametrize(
-    "text", ["Your prompt contains sensitive content", "No: the daily token limit"]
-)
-def test_a_refusal_for_another_reason_forgets_nothing(wired, text):
-    agent = wired(api_error(400, text))
-    assert text in fails(agent, "Hi") and len(agent.client.requests) == 1
-    assert shown(agent, "layer") == []
+# refusals that no shorter conversation would change
+NOT_TOO_LONG = [
+    "Your prompt contains sensitive content",
+    "No: the daily token limit",
+    "Too many tokens, please wait before trying again",
+    "Too many tokens per day, please wait before trying again",
+    "Budget has been exceeded! Current cost: 10.01, Max budget: 10.0",
+    "Your credit balance is too low to access the API",
+    "You exceeded your current quota, please check your plan and billing details",
+]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize("text", NOT_TOO_LONG)
+def test_a_refusal_for_another_reason_forgets_nothing_and_says_how_to_go_on(
+    wired, text, status
+):
+    agent = wired(api_error(status, text))
+    told = fails(agent, "Hi")
+    assert told.startswith(text) and len(agent.client.requests) == 1
+    assert "/clear" in told and f"read the end of {agent.transcript} and" in told
+    assert shown(agent, "layer") == [] and goes_on(agent)
+
+
+@pytest.mark.parametrize("status", [429, 500, 529])
+def test_a_throttle_that_speaks_of_tokens_is_waited_for(wired, pauses, status):
+    agent = wired(api_error(status, "Too many tokens, please wait"), reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and pauses == [1]
+
+
+def test_where_the_api_refuses_a_conversation_compact_changes_nothing(wired):
+    agent = wired(reply(calls=[READ]), reply(WHOLE), api_error(400, "No such block."))
+    take_turn(agent, "Look")
+    before = agent.messages
+    with pytest.raises(program.AgentError, match=r"No such block.*/clear"):
+        by_person(agent)
+    assert agent.messages == before and agent.failures == 0 and goes_on(agent)
 
 
 def test_a_limit_of_tokens_a_minute_is_not_a_window(wired, pauses):
@@ -692,3 +734,21 @@ def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch
     assert status == 0 and out.count("division by zero") == 2
     assert out.index("/compact") < out.index("division by zero")
     assert run("-p", "Hi")[:2] == (1, "")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_sdk_is_loaded_without_collecting_garbage_which_goes_on_after_it(
+    monkeypatch, is_there
+):
+    class Finder:
+        def find_spec(self, name, *_):
+            collecting.append(gc.isenabled())
+            if not is_there:
+                raise ImportError("broken")
+
+    collecting = []
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "anthropic")
+    with nullcontext() if is_there else pytest.raises(ImportError):
+        assert program.load_sdk().__name__ == "anthropic"
+    assert collecting and not any(collecting) and gc.isenabled()

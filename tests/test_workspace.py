@@ -179,7 +179,7 @@ def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
     first, second = agent.client.requests
     assert (first["system"], first["tools"]) == (second["system"], second["tools"])
     run_command(agent, "/clear")
-    program.begin(agent)
+    program.make_ready(agent)
     assert "Use tabs." in prompt(agent) and "- review: how to review" in prompt(agent)
     assert "Use spaces." not in prompt(agent) and "load_skill" in agent.tools
 
@@ -211,7 +211,7 @@ def test_many_skills_take_a_bounded_part_of_each_request(make):
     for number in range(150):
         head = f"---\nname: s{number}\ndescription: {'d' * 1_000}\n---\nDo."
         skill(head, f".agents/skills/s{number}/SKILL.md")
-    agent = make(reply("Hello."), window=30_000, max_output=8_000)
+    agent = make(reply("Hello."), context_window=30_000, max_output=8_000)
     assert take_turn(agent, "Hi") == "Hello."
     text = agent.system["skills"]
     assert len(text.encode()) // 4 < agent.limits.threshold // 8 + 50

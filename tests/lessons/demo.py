@@ -237,7 +237,7 @@ class Lesson(StubClient):
         limits = Limits(WINDOW, MAX_OUTPUT, THRESHOLD)
         more["unasked"] = True
         self.agent = WatchedAgent(limits=limits, client=self, model="scripted", **more)
-        program.begin(self.agent)
+        program.make_ready(self.agent)
         # the same numbers wherever the scratch copy is
         for part, text in self.agent.system.items():
             self.agent.system[part] = text.replace(os.getcwd(), "/demo")

@@ -3,7 +3,8 @@
     python3 tests/lessons/faults.py            all
     python3 tests/lessons/faults.py resume     those whose lines have this word
 
-No key, no network, no package: small.py works against the stand-in for the API.
+They stand under the chapter that is about them. No key, no network, no package: small.py
+works against the stand-in for the API.
 """
 
 import importlib
@@ -12,6 +13,8 @@ import sys
 import textwrap
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import naive  # which finds the stand-in
@@ -47,13 +50,19 @@ def live(*replies, typed=("Go.",), no_summary=None, **limits):
     return client, messages, ends
 
 
-# --- One function for each fault: it returns what is seen ---
+def yes(holds):
+    """A truth in a word."""
+    return "yes" if holds else "no"
+
+
+# --- One function for each fault: it returns what is seen. Its docstring has the fault,
+# --- what of agent.py mends it, and the chapter
 
 
 def paste():
     """A paste is larger than the window | tool_result_budget, preview | 6"""
     _, _, ends = live(typed=["x" * 700_000, "Go on."])
-    return f"{ends[0]}; and so at each later prompt: {'too long' in ends[1]}"
+    return f"{ends[0]}; at the next prompt again: {yes('too long' in ends[1])}"
 
 
 def fixed_threshold():
@@ -99,7 +108,7 @@ def cut_output():
     """The rest of a long output is nowhere | tool_result_budget, preview | 6"""
     _, messages, _ = live(use("bash", command="seq 20000"), reply("Done."))
     kept = "19999" in small.TRANSCRIPT.read_text()
-    return f"{results(messages)[0]['content'][-24:].strip()}; it is on disk: {kept}"
+    return f"{results(messages)[0]['content'][-24:].strip()}; the rest is on disk: {yes(kept)}"
 
 
 def no_path():
@@ -127,13 +136,13 @@ def japanese():
 
 
 def passing_error():
-    """An error that would pass ends the turn | ask, wait | reference"""
+    """An error that would pass ends the turn | ask | reference"""
     client, _, ends = live(ConnectionError("the connection broke"), reply("Done."))
-    return f"{ends[0]}, after {len(client.requests)} request"
+    return f"{ends[0]}: the turn is over after {len(client.requests)} request"
 
 
 def stopped_call():
-    """What Ctrl-C stops is forgotten | run_tools, close_calls | -"""
+    """What Ctrl-C stops is forgotten | run_tools, close_calls | none"""
 
     def half_done(name, given):
         Path("half.txt").touch()
@@ -142,33 +151,34 @@ def stopped_call():
     small.run_tool = half_done
     client, _, _ = live(use("bash"), reply("Done."), typed=["Go.", "And?"])
     told = "bash" in str(client.requests[-1]["messages"])
-    return f"half.txt is there: {Path('half.txt').exists()}; the model knows: {told}"
+    there = yes(Path("half.txt").exists())
+    return f"half.txt was written: {there}; the model knows of it: {yes(told)}"
 
 
 def surrogate():
-    """A lone surrogate cannot be sent | to_bytes | -"""
+    """A lone surrogate cannot be sent | to_bytes | none"""
     _, _, ends = live(reply("Done."), typed=["caf\udce9"])
     return ends[0]
 
 
 def cut_answer():
-    """A cut answer passes for whole | nudge | -"""
+    """A cut answer passes for whole | nudge | none"""
     client, _, _ = live(reply("The answer is", stop="max_tokens"))
     return f'"The answer is" ends the turn, after {len(client.requests)} request'
 
 
 def refusal():
-    """What the model refused stays | drop_refused | -"""
+    """What the model refused stays | drop_refused | none"""
     client, _, _ = live(reply(stop="refusal"), reply("No."), typed=["(bad)", "Go."])
-    return f"it is in the next request: {'(bad)' in str(client.requests[1])}"
+    return f"it is in the next request: {yes('(bad)' in str(client.requests[1]))}"
 
 
 def same_id():
-    """A gateway gives an id twice | make_fit | -"""
+    """A gateway gives an id twice | make_fit | none"""
     call = {"type": "tool_use", "name": "read_file", "input": {}}
     twice = [reply(content=[{**call, "id": "functions.read:0"}], stop="tool_use")] * 2
     _, _, ends = live(*twice, typed=["Go.", "Go on."])
-    return f"{ends[0]}; and at the next prompt: {len(ends) == 2}"
+    return f"{ends[0]}; at the next prompt again: {yes(len(ends) == 2)}"
 
 
 def no_pages():
@@ -176,14 +186,15 @@ def no_pages():
     name = write_files(1, 100_000)
     _, messages, _ = live(use("read_file", *name), use("read_file", *name), reply("."))
     first, second = (result["content"] for result in results(messages))
-    return f"the second read shows the same 40,000 characters: {first == second}"
+    same = yes(first == second)
+    return f"a second read shows the same 40,000 characters: {same}"
 
 
 def secrets():
     """read_file sends .env | inside, read_file | reference"""
     Path(".env").write_text("KEY=very-secret")
     client, _, _ = live(use("read_file", ".env"), reply("Done."))
-    return f"the key is in the request: {'very-secret' in str(client.requests[1])}"
+    return f"the key is in the request: {yes('very-secret' in str(client.requests[1]))}"
 
 
 def no_resume():
@@ -195,49 +206,63 @@ def no_resume():
 
 
 FAULTS = [
-    paste,
+    no_thinking,
     fixed_threshold,
+    japanese,
+    no_path,
+    paste,
+    cut_output,
     no_summaries,
     long_words,
     open_request,
     files,
-    cut_output,
-    no_path,
-    no_thinking,
-    japanese,
+    no_resume,
     passing_error,
+    no_pages,
+    secrets,
     stopped_call,
     surrogate,
     cut_answer,
     refusal,
     same_id,
-    no_pages,
-    secrets,
-    no_resume,
 ]
+PLACES = {"reference": "The Reference", "none": "In no chapter; agent.py tells of them"}
 
 
 def shown(fault) -> str:
     """A fault, what a run shows of it, and what mends it, in lines of 79 columns."""
-    title, mended, chapter = fault.__doc__.split(" | ")
-    where = f"chapter {chapter}" if chapter.isdecimal() else chapter
+    title, mended, _ = fault.__doc__.split(" | ")
     with naive.from_scratch():
         importlib.reload(small)
         small.SYSTEM, small.input = "You write code.", lambda _: "y"
         with redirect_stdout(StringIO()):
             seen = fault()
-    lines = [("seen", seen), ("mended", f"{mended} ({where})")]
-    indent = {"subsequent_indent": " " * 10, "break_on_hyphens": False}
-    wrapped = (textwrap.fill(f"  {who:<7} {what}", 79, **indent) for who, what in lines)
-    return "\n".join([title, *wrapped])
+    lines = [("seen", seen), ("mended", f"by {mended.replace(', ', ' and ')}")]
+    indent = {"subsequent_indent": " " * 12, "break_on_hyphens": False}
+    wrapped = (
+        textwrap.fill(f"    {who:<7} {what}", 79, **indent) for who, what in lines
+    )
+    return "\n".join([f"  {title}", *wrapped])
+
+
+def place(fault) -> str:
+    """Where a fault is told of: a chapter, or another part of the page."""
+    _, _, chapter = fault.__doc__.split(" | ")
+    return PLACES.get(chapter, f"Chapter {chapter}")
 
 
 def main(words) -> int:
     """Show the faults that have these words; 2 where there is none."""
-    texts = [shown(fault) for fault in FAULTS]
-    chosen = [text for text in texts if all(word in text for word in words)]
-    print("\n".join(chosen) or f"Nothing has {' and '.join(words)}.")
-    return 0 if chosen else 2
+    texts = [(place(fault), shown(fault)) for fault in FAULTS]
+    chosen = [one for one in texts if all(word in one[1] for word in words)]
+    if not chosen:
+        print(f"Nothing has {' and '.join(words)}.")
+        return 2
+    many = f"{len(chosen)} of {len(texts)} faults of small.py"
+    print(f"{many}, each with what of agent.py mends it")
+    for where, some in groupby(chosen, key=itemgetter(0)):
+        print(f"\n{where}", *(text for _, text in some), sep="\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -207,6 +207,20 @@ def keep_newest(summary, messages, number):
     return [person(summary), *messages[-number:]]
 
 
+def keep_pairs(summary, messages, number):
+    """s08: the same, but a result keeps its call."""
+    first = -number - bool(results(messages[-number:][:1]))
+    return [person(summary), *messages[first:]]
+
+
+def without_thinking(messages):
+    """A cut by number alone, after which no thinking is left."""
+    replies = [m for m in messages if m["role"] == "assistant"]
+    kept = [[b for b in m["content"] if b["type"] != "thinking"] for m in replies]
+    new = iter(map(model_said, kept))
+    return [next(new) if m["role"] == "assistant" else m for m in messages]
+
+
 def chapter_3():
     """What the API will not take"""
     names, messages = write_files(6, 800), [person("Read all files.")]
@@ -214,6 +228,9 @@ def chapter_3():
     del messages[-1]
     cuts = range(1, len(messages))
     bad = [n for n in cuts if taken(keep_newest(SUMMARY, messages, n))]
+    whole = [n for n in cuts if taken(keep_pairs(SUMMARY, messages, n))]
+    empty = without_thinking(messages)
+    parted = [n for n in cuts if taken(keep_newest(SUMMARY, empty, n))]
     safe = [program.pair_safe(messages, len(messages) - n) for n in cuts]
     kept = [program.drop_thinking(messages[cut:]) for cut in safe]
     left = [tail for tail in kept if taken([person(SUMMARY), *tail])]
@@ -224,6 +241,8 @@ def chapter_3():
         API: {taken(keep_newest(SUMMARY, messages, 3))}
         naive: a summary and the newest 4: the pairs are whole, the thinking is not.
         API: {taken(keep_newest(SUMMARY, messages, 4))}
+        damage: with whole pairs and the old thinking, which is how s08 cuts, {len(whole)} of {len(cuts)} places to cut are refused.
+        damage: without thinking, but cut anywhere, {len(parted)} of {len(cuts)}.
         damage: of {len(cuts)} places to cut, {len(bad)} are refused.
         ours: of {len(cuts)} places to cut, {len(left)} are refused.""")
 
@@ -285,7 +304,13 @@ def windows():
     model, second = Model(*script), Model(*script)
     append_for_ever(model, [person("Read ten files.")], summarise_over)
     alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
-    ours(second, "Read ten files.", window=16_000, max_output=5_333, threshold=mine[1])
+    ours(
+        second,
+        "Read ten files.",
+        context_window=16_000,
+        max_output=5_333,
+        threshold=mine[1],
+    )
     say(f"""
         naive: {"".join(f"{threshold:>10,}" for threshold in theirs)}
         ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
@@ -539,9 +564,9 @@ def chapter_10():
     files = [*agent.transcript.parent.glob("*.jsonl")]
     text = agent.transcript.read_text(encoding="utf-8")
     kept = sum(f"{name} 0000" in text for name in names)
-    mine = program.load(agent.transcript)
+    mine = program.load(agent.transcript).messages
     say(f"""
-        naive: two compactions in one second (s06 in Python): {path} and {again}.
+        naive: two agents in a folder, one second (s06 in Python): {path} and {again}.
         damage: of 9 messages in the first {left} are left.
         naive: layer 1 clears in the list that layer 2 then saves.
         damage: of 6 results {whole} are in the file.

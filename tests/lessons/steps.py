@@ -5,6 +5,7 @@
     python3 tests/lessons/steps.py layer1             those of layer 1
     python3 tests/lessons/steps.py layer1 2           one of them
     python3 tests/lessons/steps.py layer1 2 --diff    what it changes in the one before
+    python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see mine.py)
 
 No key, no network, no package: each step does the same work against the stand-in for
 the API, and what comes of it is printed. A step is a file, such as layer1/step2.py; the
@@ -16,19 +17,16 @@ import difflib
 import importlib.util
 import itertools
 import json
-import runpy
 import sys
 import textwrap
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
-import faults
+import mine
 import naive  # which finds the stand-in
 import stub
+from mine import life, problem
 from naive import bill, model_said, person, reads, refusal, results, seen, write_files
 from stub import reply
 
@@ -70,59 +68,49 @@ def translate(number):
     return [*script, naive.use("compact"), reply("All are translated.")]
 
 
-def life(path, *replies, typed=("Translate all files.",), answer="y"):
-    """The client of a program at work, and what stopped that, "" if nothing did."""
-    client = faults.Model(*replies, summaries=[reply("It went well.")])
-    texts, ended = iter([*typed, ""]), ""
-
-    def type_next(question):
-        if question.startswith("Run ") and answer == "Ctrl-C":
-            raise KeyboardInterrupt
-        return answer if question.startswith("Run ") else next(texts)
-
-    sdk = SimpleNamespace(Anthropic=lambda: client)
-    with patch.dict(sys.modules, anthropic=sdk), redirect_stdout(StringIO()):
-        try:
-            runpy.run_path(str(path), {"input": type_next}, "__main__")
-        except OSError as error:
-            ended = f"{type(error).__name__}: {error}"
-        except stub.Refused:
-            pass  # the client knows of it, also where the program goes on
-    if client.too_long:
-        ended = "prompt is too long"
-    return client, ended or "".join(client.refused[:1])
-
-
 def small(path):
-    """What is seen of a step from first.py to small.py: {what: in words}."""
-    client, stopped = life(path, *translate(24))
-    disk = Path("transcript.jsonl")
-    lines = len(disk.read_text("utf-8").splitlines()) if disk.exists() else 0
+    """What is seen of an agent at work: {what: in words}."""
+    client, ended, said = life(path, *translate(24))
+    if lacks := mine.asks_nothing(client, ended):
+        return {"lacks": lacks}
+    stopped = mine.stopped(client, ended, said)
     sizes = [stub.count("", [], request["messages"]) for request in client.requests]
     facts = {"stopped": stopped or "no"}
     facts["files"] = f"{len([*Path().glob('new_*.txt')])} of 24 are translated"
-    facts["on disk"] = f"{lines} messages"
+    facts["on disk"] = f"{mine.on_disk()} messages"
     facts["largest"] = f"{max(sizes):,} tokens in a request"
-    if not stopped:
-        facts["compact"] = f"after it a request has {sizes[-1]:,} tokens"
-        facts |= mishaps(path)
-    return facts
+    if stopped:
+        return facts
+    if refused := problem(client, ""):
+        facts["refused"] = refused
+    offered = [tool["name"] for tool in client.requests[0]["tools"]]
+    after = "after it a" if "compact" in offered else "there is none; the last"
+    facts["compact"] = f"{after} request has {sizes[-1]:,} tokens"
+    return facts | mishaps(path)
 
 
 def mishaps(path):
     """What becomes of the next prompt after one that went wrong: {what: in words}."""
     done, typed = reply("Done."), ["Go.", "Go on."]
     Path("large.txt").write_text("x" * 800_000)
-    command = naive.use("bash", command="touch half")
-    _, empty = life(path, reply(thinking="Hm."), done, typed=typed)
-    _, stopped = life(path, command, done, typed=typed, answer="Ctrl-C")
-    _, large = life(path, naive.use("read_file", "large.txt"), done, done, typed=typed)
-    life(path, {**command, "stop_reason": "max_tokens"}, done, done, typed=typed)
+    command, read = naive.use("bash", command="touch half"), reads(["large.txt"])
+    stop = naive.use("bash", command="kill -INT $PPID; sleep 1")  # if nothing is asked
+    lives = {
+        "empty": life(path, reply(thinking="Hm."), done, typed=typed),
+        "Ctrl-C": life(path, stop, done, typed=typed, answer="Ctrl-C"),
+        "cut off": life(path, {**command, "stop_reason": "max_tokens"}, done, done),
+        "large": life(path, *read, done, done, typed=typed),
+        "blank": life(path, done, done, typed=[" ", "Go."]),
+    }
+    said = {name: problem(client, ended) for name, (client, ended, _) in lives.items()}
+    empty, stopped = said["empty"].partition(" except"), said["Ctrl-C"].partition(". ")
+    blank = said["blank"] and f"refused: {said['blank']}"
     return {
-        "empty": f"reply; the next request: {empty.partition(' except')[0] or 'taken'}",
-        "Ctrl-C": f"in a tool; the next request: {stopped.partition('. ')[0] or 'taken'}",
+        "empty": f"reply; the next request: {empty[0] or 'taken'}",
+        "Ctrl-C": f"in a tool; the next request: {stopped[0] or 'taken'}",
         "cut off": f"in a call; it was run: {Path('half').exists()}",
-        "large": f"file; the next request: {large or 'taken'}",
+        "large": f"file; the next request: {said['large'] or 'taken'}",
+        "blank": f"prompt; it is {blank or 'not sent'}",
     }
 
 
@@ -275,7 +263,24 @@ def play(layer: str, number: int) -> str:
     title, _ = source(path)
     with naive.from_scratch():
         facts = LAYERS[layer](path)
-    lines = textwrap.wrap(f"{layer} {number}: {title}", 79, subsequent_indent="  ")
+    return shown(f"{layer} {number}: {title}", facts)
+
+
+def play_mine(path: Path) -> tuple[str, bool]:
+    """What an agent that the reader wrote does, and whether it is one."""
+    path = path.absolute()
+    facts = {"lacks": mine.lacks(path)}
+    if not facts["lacks"]:
+        with naive.from_scratch():
+            facts = small(path)
+    return shown(
+        f"{path.name}, at the work of the six steps", facts
+    ), "lacks" not in facts
+
+
+def shown(title: str, facts: dict[str, str]) -> str:
+    """A title and what is seen, in lines of at most 79 columns."""
+    lines = textwrap.wrap(title, 79, subsequent_indent="  ")
     for what, text in facts.items():
         indent = {"initial_indent": "  ", "subsequent_indent": " " * 13}
         text = f"{what:<10} {text}"
@@ -305,7 +310,14 @@ def main(argv=None) -> int:
     parser.add_argument("layer", nargs="?", choices=LAYERS)
     parser.add_argument("step", nargs="?", type=int)
     parser.add_argument("--diff", action="store_true", help="what the step changes")
+    parser.add_argument("--mine", type=Path, metavar="FILE", help="your own agent")
     given = parser.parse_args(argv)
+    if given.mine:
+        if given.layer != "small" or given.step is not None:
+            parser.error("--mine stands after small: an agent does that work")
+        told, is_agent = play_mine(given.mine)
+        print(told)
+        return 0 if is_agent else 1
     layers = [given.layer] if given.layer else [*LAYERS]
     numbers = {layer: range(len(STEPS[layer])) for layer in layers}
     for layer in layers:

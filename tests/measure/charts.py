@@ -3,6 +3,7 @@
 What a color says is also said by a word, a letter or the dashes of a line.
 """
 
+from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 from math import dist
@@ -27,6 +28,7 @@ GROUPS = {
     BLUE: "this program",
     ORANGE: "tutorial",
     GREEN: "other agent",
+    PURPLE: "API's service",
     TEXT: "to compare",
 }
 WALL = 200_000  # tokens: the window
@@ -34,9 +36,12 @@ WAYS = {"nothing": (TEXT, "2 3"), "s06": (ORANGE, "7 3"), "ours": (BLUE, "")}
 RULES = {  # of the first picture: what a rule is called there, and what it forgets
     "nothing": ("doing nothing", ""),
     "summaries": ("a summary alone", "of all, near the window's end"),
-    "s06": ("s06", "old results, at each request"),
+    "s06": ("s06, its page", "old results, at each request"),
+    "s06 newer": ("s06, newer code", "the same, but not files"),
     "ours": ("this program", "old results, when it pays"),
 }
+COLORS = {rule: ORANGE if "s06" in rule else TEXT for rule in RULES}
+COLORS |= {"summaries": GREEN, "ours": BLUE}
 SCALE = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
 
 Point = tuple[float, float]
@@ -76,8 +81,11 @@ class Box(NamedTuple):
         return across and self.top < other.bottom and other.top < self.bottom
 
 
-def two_bars(costs: list[Cost]) -> str:
-    """Two bars a policy, in the order given: its cost, and what it does not keep."""
+def two_bars(costs: list[Cost], uncached: dict[str, float]) -> str:
+    """Two bars a policy, in the order given: its cost, and what it does not keep.
+
+    `uncached`: what some of them cost without a prompt cache.
+    """
     dearest = max(row.cost for row in costs)
     most = max(1 - row.kept for row in costs) or 1
     body = [text(298, 18, "cost (doing nothing = 1)")]
@@ -95,21 +103,27 @@ def two_bars(costs: list[Cost]) -> str:
     y = 46 + 24 * len(costs)
     told.append("nothing is priced as if the window had no end")
     body.append(text(8, y, told[-1]))
+    full = ", ".join(f"{name} {cost:.1f}" for name, cost in uncached.items())
+    told.append(f"all have a prompt cache; without one: {full}")
+    body.append(text(8, y + 20, told[-1]))
     title = "What each policy costs, and what it loses"
-    return picture(title, body, told, y + 12)
+    return picture(title, body, told, y + 32)
 
 
-def cost_and_sight(courses: dict[str, Course], before: dict[str, float]) -> str:
+def cost_and_sight(
+    courses: dict[str, Course], before: dict[str, float], of: int
+) -> str:
     """What each rule costs in one session, and what of all that is needed it keeps.
 
-    `before`: what some of them cost until doing nothing is refused.
+    It is the longest of so many sessions. `before`: what some of the rules cost
+    until doing nothing is refused.
     """
     steps, told = courses["nothing"].steps, []
     body = [text(230, 18, "cost"), text(440, 18, "in sight when it was needed (R)")]
     scale = 150 / max(course.cost for course in courses.values())
     for number, (rule, (name, words)) in enumerate(RULES.items()):
         y, course = 30 + 48 * number, courses[rule]
-        color, _ = WAYS.get(rule, (GREEN, ""))
+        color = COLORS[rule]
         if rule == "nothing" and (last := refused_at(steps)):
             words = f"refused at request {last} of {len(steps)}"
         body += [text(8, y + 14, name, "start", color), text(8, y + 31, words)]
@@ -120,11 +134,13 @@ def cost_and_sight(courses: dict[str, Course], before: dict[str, float]) -> str:
         body.append(text(692, y + 14, f"{course.kept:.3f}", "end"))
         told.append(f"{name}: cost {course.cost:.2f}, in sight {course.kept:.3f}")
     y = 46 + 48 * len(RULES)
-    told.append(
-        f"one recorded session of {len(steps)} requests, as if the window had no end"
-    )
+    which = f"the longest of {of} recorded sessions, {len(steps)} requests"
+    told.append(f"{which}, in a window of {WALL:,}")
     body.append(text(8, y, told[-1]))
+    y += 20
     body.append(text(692, y, "a full frame: all of it", "end"))
+    told.append("doing nothing is priced as if its window had no end")
+    body.append(text(8, y, told[-1]))
     if last := refused_at(steps):
         spent = [f"{RULES[name][0]} {cost:.2f}" for name, cost in before.items()]
         told.append(f"before request {last}: {', '.join(spent)}")
@@ -140,8 +156,11 @@ def refused_at(steps: list[list[int]]) -> int:
     return next(over, 0)
 
 
-def three_ways(courses: dict[str, Course]) -> str:
-    """The context of one session under three policies, and what each forgot when."""
+def three_ways(courses: dict[str, Course], of: int) -> str:
+    """The context of one session under three policies, and what each forgot when.
+
+    It is the longest of so many sessions.
+    """
     count = len(courses["nothing"].steps)
     step = 580 / max(1, count - 1)  # pixels
 
@@ -150,7 +169,8 @@ def three_ways(courses: dict[str, Course]) -> str:
 
     body = [rule(at(1, size)[1], mark) for size, mark in SCALE.items()]
     body.append(line([(LEFT, TOP), (RIGHT, TOP)], TEXT, 2))
-    body.append(text(LEFT, 18, f"tokens of context at each of {count} requests"))
+    which = f"each of {count} requests of the longest of {of} sessions"
+    body.append(text(LEFT, 18, f"tokens of context at {which}"))
     told, marks, y = [], [1, count], BOTTOM + 42
     for name, (color, dashes) in WAYS.items():
         course, last = courses[name], refused_at(courses[name].steps)
@@ -180,7 +200,11 @@ def three_ways(courses: dict[str, Course]) -> str:
     body.append(text(RIGHT, y + 4, "● all summarised", "end", PURPLE))
     about = "cost: nothing = 1; in sight: of what was needed next (R)"
     body.append(text(LEFT, y + 24, about))
-    return picture("One recorded session, three ways", body, told, y + 36)
+    newer = courses["s06 newer"]
+    told.append(f"s06 is by its page; newer code of it: {what_it_costs(newer)}")
+    body.append(text(LEFT, y + 44, told[-1]))
+    title = f"The longest of {of} recorded sessions, three ways"
+    return picture(title, body, told, y + 56)
 
 
 def in_words(course: Course) -> str:
@@ -188,8 +212,12 @@ def in_words(course: Course) -> str:
     cleared, summed = map(len, when_forgotten(course))
     clearings = counted(cleared, "clearing", "clearings")
     summaries = counted(summed, "summary", "summaries")
-    cost, kept = f"cost {course.cost:.2f}", f"in sight {course.kept:.3f}"
-    return f"{clearings} and {summaries}: {cost}, {kept}"
+    return f"{clearings} and {summaries}: {what_it_costs(course)}"
+
+
+def what_it_costs(course: Course) -> str:
+    """What a policy costs in a session, and what it keeps."""
+    return f"cost {course.cost:.2f}, in sight {course.kept:.3f}"
 
 
 def when_forgotten(course: Course) -> list[list[int]]:
@@ -274,7 +302,7 @@ def mark(x: float, y: float) -> str:
     return line([(x - 5, y + 7), (x, y), (x + 5, y + 7)], TEXT, 2)
 
 
-def line(points: list[Point], color: str, width: float, dashes: str = "") -> str:
+def line(points: Sequence[Point], color: str, width: float, dashes: str = "") -> str:
     """A line through the points, of which near ones are left out."""
     kept = [points[0]]
     for point in points[1:-1]:
@@ -290,7 +318,7 @@ def dashed(dashes: str) -> str:
     return f' stroke-dasharray="{dashes}"' if dashes else ""
 
 
-def arrow(points: list[Point], dashes: str = "") -> list[str]:
+def arrow(points: Sequence[Point], dashes: str = "") -> list[str]:
     """A line through the points with a head at its end, to the right or down."""
     (x, y), (before, _) = points[-1], points[-2]
     right = [(x - 6, y - 4), (x, y), (x - 6, y + 4)]
@@ -336,16 +364,13 @@ def cell(
     words: str,
     color: str,
     tokens: int = 0,
-    bar: bool = True,
-    dashes: str = "",
 ) -> list[str]:
     """A box in a list, its text clipped; its tokens as a number and as a bar."""
     words, count = " ".join(words.split()), f"{tokens:,}" if tokens else ""
     most = int((wide - 10 - 9 * len(count)) / LETTER)
     words = words if len(words) <= most else f"{words[: most - 1]}…"
-    parts = [box(x, y, wide, 19, color, 0, dashes), text(x + 6, y + 14, words)]
-    if tokens and bar:
-        parts.append(box(x, y, tokens / PER_PIXEL, 19, color))
+    parts = [box(x, y, wide, 19, color, 0), text(x + 6, y + 14, words)]
     if tokens:
+        parts.append(box(x, y, tokens / PER_PIXEL, 19, color))
         parts.append(text(x + wide - 6, y + 14, count, "end"))
     return parts

@@ -21,30 +21,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import lt
 from pathlib import Path
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
-from charts import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    TEXT,
-    WAYS,
-    Cost,
-    Course,
-    counted,
-    three_ways,
-    two_bars,
-)
+from charts import counted
 from ours import MOST_LOOKUPS, drive
-from policies import PEERS, READ_IN, SUMMARY, TUTORIALS, WINDOW
+from policies import NEWER, PEERS, READ_IN, SUMMARY, TUTORIALS, WINDOW
 from prices import Meter, replay
-from recorded import Session, Unusable, read_gaps, read_messages
+from recorded import Session, Unusable, read_messages
 from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 
 import agent as program
@@ -52,6 +43,10 @@ import agent as program
 SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "KEEP_WARM"}
 NO_MATTER = 0.005  # differences of R below this mean nothing
+THE_REST = f"""\
+The rest: other agents, by their sources as of {READ_IN}, and clear_tool_uses, a
+service of the API with its default numbers. Its page advises clear_at_least where a
+cache is used."""
 CAVEATS = """\
 What this does not show: to have a line in sight is not to succeed; an agent that had
 forgotten would have acted otherwise. Recorded agents re-read what their own compactions
@@ -72,13 +67,28 @@ Done = dict[str, list[Meter]]
 
 def runs(peers: bool, changes: list[str], read: float = CACHE_READ) -> Runs:
     """What to measure: a function from a session to a meter, for each policy."""
-    own = {"summaries": limits({}), "ours": limits({})}
+    own = {"summaries": limits({}), **ours(changes)}
     own["summaries"].clear_above = sys.maxsize
-    own |= {f"ours {change}": limits(changed(change)) for change in changes}
     loops: Runs = {name: partial(drive, limits=own[name], read=read) for name in own}
     rules = TUTORIALS | (PEERS if peers else {})
     theirs: Runs = {n: partial(replay, policy=rules[n], read=read) for n in rules}
     return theirs | loops
+
+
+def uncached_runs(changes: list[str]) -> Runs:
+    """The tutorials and ours without a prompt cache, for which no tutorial asks."""
+    mine = ours(changes)
+    loops: Runs = {n: partial(drive, limits=mine[n], cached=False) for n in mine}
+    theirs: Runs = {
+        n: partial(replay, policy=rule, cached=False) for n, rule in TUTORIALS.items()
+    }
+    return theirs | loops
+
+
+def ours(changes: list[str]) -> dict[str, program.Limits]:
+    """The limits of the shell, and those with each of the changes, by name."""
+    named = {f"ours {change}": limits(changed(change)) for change in changes}
+    return {"ours": limits({}), **named}
 
 
 def changed(change: str) -> dict[str, str]:
@@ -102,20 +112,23 @@ def replayed(sessions: list[Session], runs: Runs) -> Done:
     return done
 
 
-def measure(sessions: list[Session], runs: Runs) -> dict:
+def measure(sessions: list[Session], runs: Runs, uncached: Runs) -> dict:
     """A row for each policy, the cheapest first, and what is to be known of them.
 
-    All costs are parts of what doing nothing costs.
+    All costs are parts of what doing nothing costs, in "sessions" of what it costs in
+    that session.
     """
     done = replayed(sessions, runs)
     whole = total(done["nothing"])
     rows = [row(name, meters, whole) for name, meters in done.items()]
     refused = [refused_at(meter) for meter in done["nothing"]]
     pairs = zip(sessions, done["nothing"], refused)
+    full = {n: total(m) / whole for n, m in replayed(sessions, uncached).items()}
     return {
         "requests": rows[0]["requests"],
         "rows": sorted(rows, key=lambda row: row["cost"]),
-        "uncached": uncached(sessions, whole),
+        "sessions": {name: by_session(done, name) for name in done},
+        "uncached": {n: round(full[n], 4) for n in sorted(full, key=full.__getitem__)},
         "refused": [
             {"session": session.name, "request": at, "of": len(meter.contexts)}
             for session, meter, at in pairs
@@ -128,21 +141,23 @@ def measure(sessions: list[Session], runs: Runs) -> dict:
     }
 
 
+def by_session(done: Done, name: str) -> list[float]:
+    """What a policy costs in each session."""
+    pairs = zip(done[name], done["nothing"])
+    return [round(meter.cost / nothing.cost, 3) for meter, nothing in pairs]
+
+
+def cheaper(sessions: dict[str, list[float]]) -> dict[str, int]:
+    """In how many sessions another policy than one of ours costs less than ours."""
+    mine = sessions["ours"]
+    others = {n: found for n, found in sessions.items() if not n.startswith("ours")}
+    counts = {n: sum(map(lt, found, mine)) for n, found in others.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
 def total(meters: list[Meter]) -> float:
     """What these cost together."""
     return sum(meter.cost for meter in meters)
-
-
-def uncached(sessions: list[Session], whole: float) -> dict[str, float]:
-    """What doing nothing and the tutorials cost without a prompt cache.
-
-    So the tutorials are written: none asks for one.
-    """
-    costs = {}
-    for name, policy in TUTORIALS.items():
-        meters = [replay(session, policy, cached=False) for session in sessions]
-        costs[name] = round(total(meters) / whole, 4)
-    return dict(sorted(costs.items()))
 
 
 def refused_at(meter: Meter) -> int:
@@ -200,16 +215,6 @@ def found_again(lookups: list[tuple[bool, float]]) -> dict:
     }
 
 
-def courses(done: Done) -> dict[str, Course]:
-    """One session under these policies, "nothing" among them."""
-    [nothing] = done["nothing"]
-    found = {}
-    for name, [meter] in done.items():
-        kept = row(name, [meter], nothing.cost)
-        found[name] = Course(kept["cost"], kept["R"], meter.steps)
-    return found
-
-
 def mean(values: list[float], none: float) -> float:
     """The mean, or `none` of no values."""
     return sum(values) / len(values) if values else none
@@ -265,7 +270,7 @@ def again_in_words(row: dict) -> str:
 
 
 def what_to_know(measured: dict) -> str:
-    """Where doing nothing would have ended, and what the tutorials cost as written."""
+    """Where doing nothing would have ended, by session, and without a prompt cache."""
     lines = ['"nothing" is priced as if the window had no end.']
     for one in measured["refused"]:
         at = f"request {one['request']} of {one['of']}"
@@ -275,23 +280,31 @@ def what_to_know(measured: dict) -> str:
         whole = 1 - next(r["cost"] for r in measured["rows"] if r["policy"] == "ours")
         lines.append(
             f"Up to there it costs {nothing:.2f}, and ours {ours:.2f}: of the"
-            f" {whole:.2f} that ours saves\n{nothing - ours:.2f} lie before that."
+            f" {whole:.2f} that ours saves {nothing - ours:.2f} lie before that."
         )
-    costs = [f"{name} {cost:.2f}" for name, cost in measured["uncached"].items()]
-    lines.append(
-        "Without a prompt cache, as the tutorials are written: "
-        f"{', '.join(costs[:2])},\n{', '.join(costs[2:])}."
+    lines += in_how_many(measured["sessions"])
+    full = measured["uncached"].items()
+    costs = ", ".join(f"{name} {cost:.2f}" for name, cost in full)
+    lines.append(f"Without a prompt cache, in the same unit: {costs}.")
+    wrap = textwrap.TextWrapper(88, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(map(wrap.fill, lines))
+
+
+def in_how_many(sessions: dict[str, list[float]]) -> list[str]:
+    """In how many sessions another rule costs less than ours, if there are several."""
+    of = len(sessions["ours"])
+    less = [f"{name} in {count}" for name, count in cheaper(sessions).items()]
+    told = (
+        f"Of {of} sessions, another costs less than ours: {', '.join(less) or 'none'}."
     )
-    return "\n".join(lines)
+    return [told] if of > 1 else []
 
 
 def legend(sessions: list[Session], read: float, peers: bool) -> str:
     """What the columns and the rows of a table mean, its prices and its clock."""
     write, usual = CACHE_WRITE, CACHE_READ
     whose = "the default model's; --read sets another" if read == usual else "by --read"
-    rest = (
-        f"\nThe rest: other agents, by their sources as of {READ_IN}." if peers else ""
-    )
+    rest = f"\n{THE_REST}" if peers else ""
     return f"""\
 cost       of all requests and replies, in parts of the cost of "nothing". Prices: of an
            input token 1, {write:g} if it is written to the prompt cache, {read:g} if
@@ -311,11 +324,21 @@ again      of the lines that an edit must quote, and that were out of sight, the
            of it, side by side, that are rarest; {MOST_LOOKUPS} in a session at most
 
 "nothing" forgets nothing, and is never refused here, though the window of all others is
-{WINDOW:,}. s06 (Python and TypeScript) and v5 are the tutorials' rules by their pages,
-s08 by its page and code of June 2026. All have a prompt cache at the same prices, for
-which no tutorial asks; only "ours" and "summaries", which is agent.py without clearing,
-keep it warm while the person thinks. A summary has {SUMMARY:,} tokens.{rest}
+{WINDOW:,}. v5 is by its page, s06 by its page in Python, whose rule its code in
+TypeScript has as well, s08 by its page and code of June 2026. Two have gone on:
+{newer()}
+All have a prompt cache at the same prices, for which no tutorial asks; only "ours" and
+"summaries", which is agent.py without clearing, keep it warm while the person thinks.
+A summary has {SUMMARY:,} tokens.{rest}
 """
+
+
+def newer() -> str:
+    """By which code the newer rules are, a line each."""
+    told = (
+        f"{name}: its code at {at}, there by {by}" for name, (at, by) in NEWER.items()
+    )
+    return "\n".join(told)
 
 
 def clock(sessions: list[Session]) -> str:
@@ -335,24 +358,15 @@ def figures(row: dict) -> str:
     return f"{row['policy']} (cost {row['cost']:.2f}, R {row['R']:.3f})"
 
 
-# ---- pictures, and the command line ----
+# ---- the command line ----
 
 
-def color(name: str) -> str:
-    """Ours, the tutorials', the other agents' and what is no policy, told apart."""
-    if name.startswith("ours"):
-        return BLUE
-    tutorial = name in TUTORIALS and name != "nothing"
-    return ORANGE if tutorial else GREEN if name in PEERS else TEXT
-
-
-def read(paths: list[Path], gaps: Path | None = None) -> list[Session]:
+def read(paths: list[Path]) -> list[Session]:
     """The sessions in files; one line for each file that holds none."""
-    sessions, known = [], read_gaps(gaps) if gaps else {}
+    sessions = []
     for path in paths:
         try:
-            messages = read_messages(path, known.get(path.stem))
-            sessions.append(Session(messages, str(path)))
+            sessions.append(Session(read_messages(path), str(path)))
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
     if not sessions:
@@ -379,7 +393,7 @@ def price(text: str) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, print, draw; returns the exit status."""
+    """Measure and print; returns the exit status."""
     about, _, more = (__doc__ or "").partition("\n\n")
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
@@ -391,38 +405,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,...")
     text = "of a token from the prompt cache, in that of an input token"
     parser.add_argument("--read", type=price, default=CACHE_READ, help=text)
-    text = "the seconds between requests, of files without times"
-    parser.add_argument("--gaps", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", action="store_true", help="the rows as JSON")
-    parser.add_argument("--svg", type=Path, help="draw cost and what is kept")
-    parser.add_argument("--session", type=Path, help="draw the longest session")
     options = parser.parse_args(argv)
     try:
         wanted = runs(options.peers, options.set, options.read)
-        files = options.files
-        sessions = read(files, options.gaps) if files else of_the_demo()
-        report(options, sessions, wanted)
+        sessions = read(options.files) if options.files else of_the_demo()
+        measured = measure(sessions, wanted, uncached_runs(options.set))
+        about = legend(sessions, options.read, options.peers)
+        print(
+            json.dumps(measured, indent=1) if options.json else table(measured, about)
+        )
     except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def report(options: argparse.Namespace, sessions: list[Session], wanted: Runs) -> None:
-    """Print the rows and write the pictures that were asked for."""
-    measured = measure(sessions, wanted)
-    about = legend(sessions, options.read, options.peers)
-    print(json.dumps(measured, indent=1) if options.json else table(measured, about))
-    if options.svg:
-        rows = measured["rows"]
-        found = [Cost(n := r["policy"], r["cost"], r["R"], color(n)) for r in rows]
-        options.svg.write_text(two_bars(found))
-    if options.session:
-        longest = max(sessions, key=lambda session: len(session.messages))
-        done = replayed([longest], {name: wanted[name] for name in WAYS})
-        options.session.write_text(three_ways(courses(done)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Lists of messages, drawn: a row a block, thinking at the left of what it led to."""
 
 import re
-from itertools import groupby
 from typing import NamedTuple
 
 import charts
@@ -16,12 +15,8 @@ LOOKS = {  # of each kind of block: its letter and its color
     "thinking": ("t", PURPLE),
     "tool_use": ("c", GREEN),
     "tool_result": ("r", ORANGE),
-    "same": ("", TEXT),  # in both of two lists
-    "many": ("", TEXT),  # stands for several rows
 }
 LETTERS = "p: person, m: model, c: call, r: result, n: note or summary"
-ENDS = 3  # rows at each end of a long run that are shown one by one
-FEW = 4  # rows that are shown one by one though nothing changed in them
 PARTS = {  # of what a compaction leaves
     "typed": "your words",
     "user": "summary",
@@ -66,35 +61,6 @@ def rows(messages):
     return found
 
 
-def differing(messages, other, sign):
-    """The rows that `other` lacks, with a sign, and those that both have.
-
-    Of many that it lacks the first and the last few are shown; whole messages that both
-    have are one row, if there are more than `FEW` blocks in them.
-    """
-    same, found = [row.block for row in rows(other)], []
-    changed = {row.at for row in rows(messages) if row.block not in same}
-
-    def which(row):
-        known = row.block in same
-        return known, row.at if known and row.at in changed else -1
-
-    for (known, _), run in groupby(rows(messages), which):
-        shown, ends = [*run], ENDS
-        if known:
-            shown = [row._replace(kind="same") for row in shown]
-            ends = len(shown) if len(shown) <= FEW else 0
-        middle = shown[ends : len(shown) - ends]
-        if len(middle) > 1:
-            words = f"{len(middle)} blocks {'unchanged' if known else 'more'}"
-            tokens = sum(row.tokens for row in middle)
-            one = middle[0]._replace(kind="many", words=words, tokens=tokens)
-            shown[ends : len(shown) - ends] = [one]
-        mark = "" if known else sign
-        found += [row._replace(words=mark + row.words) for row in shown]
-    return found
-
-
 def column(found, x, width):
     """The parts of a list of rows, and each row with its height."""
     body, places = [], []
@@ -102,10 +68,9 @@ def column(found, x, width):
     for row in found:
         y += 4 * (row.at != last)
         places.append((row, y))
-        beside = row.block["type"] == "thinking" and row.kind != "many"
+        beside = row.kind == "thinking"
         wide = 92 if beside else x + width - left
-        bar = row.kind != "many"
-        body += charts.cell(left, y, wide, row.words, row.color, row.tokens, bar)
+        body += charts.cell(left, y, wide, row.words, row.color, row.tokens)
         y, left, last = (y, x + 95, row.at) if beside else (y + 21, x, row.at)
     return body, places
 
@@ -114,50 +79,6 @@ def numbers(places, x):
     """The index of each message, at the left of its first row."""
     first = {row.at: y for row, y in reversed(places)}
     return [text(x, y + 14, str(at), "end") for at, y in first.items()]
-
-
-def before_after(name, before, after, how=""):
-    """What a layer takes out of the list of messages, and what it puts in; `how`."""
-    old, new = differing(before, after, "– "), differing(after, before, "+ ")
-    body, places = column(old, 8, 336)
-    right, more = column(new, 356, 336)
-    told = []
-    for when, x, messages in ("before", 8, before), ("after", 356, after):
-        tokens = sum(row.tokens for row in rows(messages))
-        number = charts.counted(len(messages), "message", "messages")
-        told.append(f"{when}: {number}, {tokens:,} tokens")
-        body.append(text(x, 20, told[-1]))
-    for row in new:
-        if row.words[0] == "+":
-            told.append(f"new: {row.words[2:60].partition(', saved')[0]}")
-    y = max(y for _, y in places + more) + 42
-    body += [text(8, y, f"– taken out, + put in{how}"), *charts.bar_scale(y)]
-    title = f"The list of messages before and after {name}{how}"
-    return charts.picture(title, [*body, *right], told, y + 10)
-
-
-def cuts(messages, cut):
-    """Where a history may be cut: a place that parts no pair, and one that does."""
-    body, places = column(rows(messages), 30, 378)
-    body += numbers(places, 24)
-    body.append(text(30, 20, f"a history of {len(messages)} messages"))
-    middle = {id(row.block): y + 10 for row, y in places}
-    for pair in program.exchanges(messages):
-        a, b = middle[id(pair.call)], middle[id(pair.result)]
-        body.append(line([(408, a), (418, a), (418, b), (408, b)], ORANGE, 2))
-    told = [f"{len(messages)} messages, 0 to {len(messages) - 1}"]
-    for at in cut, cut + 1:
-        fine = program.pair_safe(messages, at) == at
-        words, dashes = ("allowed", "") if fine else ("parts a pair", "8 4")
-        y = next(y for row, y in places if row.at == at) - 3
-        body.append(line([(0, y), (440, y)], TEXT, 2, dashes))
-        told.append(f"a cut before message {at}: {words}")
-        body.append(text(448, y + 4, f"cut = {at}: {words}"))
-    y = places[-1][1] + 42
-    body.append(line([(8, y - 9), (18, y - 9), (18, y), (8, y)], ORANGE, 2))
-    body.append(text(26, y, "a call and its result: a pair"))
-    body += charts.bar_scale(y)
-    return charts.picture("Where a history may be cut", body, told, y + 10)
 
 
 def kept_by(messages, cut):

@@ -95,8 +95,8 @@ class Recording:
     def refresh(self, **request: Any) -> Any:
         """The reply without a word to a request that is sent again."""
         tokens = self.meter.refresh(self.history(request["messages"]), self.idle)
-        usage = {"input_tokens": 0, "cache_read_input_tokens": int(tokens)}
-        return SimpleNamespace(usage=SimpleNamespace(**usage))
+        usage = SimpleNamespace(**self.usage(tokens, 0))
+        return SimpleNamespace(content=[], usage=usage, stop_reason="max_tokens")
 
     def answer(self, request: dict) -> dict:
         """The next recorded reply, or a summary; TurnOver if none comes next."""
@@ -106,7 +106,8 @@ class Recording:
             size = self.meter.summarise_live(history)
             text = "word " * int(SUMMARY * 3.1 / 5)
             text = f"<analysis></analysis><summary>{text}</summary>"
-            return finished([{"type": "text", "text": text}], size, SUMMARY)
+            content = [{"type": "text", "text": text}]
+            return finished(content, self.usage(size, SUMMARY))
         at, recorded = self.next, self.session.messages
         if at == len(recorded) or recorded[at]["role"] != "assistant":
             raise TurnOver
@@ -118,7 +119,15 @@ class Recording:
         size = self.meter.reply(history, at)
         held = self.agent.transcript.stat().st_size
         self.lost += [Lost(line, held) for line in self.meter.gone]
-        return finished(reply, size, self.session.measured[at].tokens)
+        return finished(reply, self.usage(size, self.session.measured[at].tokens))
+
+    def usage(self, size: float, output: float) -> dict:
+        """The counts of the request that was priced last, as the API reports them."""
+        known = int(self.meter.known)
+        new = "cache_creation_input" if self.meter.cached else "input"
+        counts = {"input": 0, "cache_read_input": known, "output": int(output)}
+        counts[new] = int(size) - known
+        return {f"{kind}_tokens": count for kind, count in counts.items()}
 
     def history(self, messages: list[dict]) -> list[Message]:
         """The messages as they are measured; those of the last request are known."""
@@ -154,14 +163,11 @@ class Recording:
             self.meter.previews += text.startswith("[tool_result_budget]")
 
 
-def finished(content: list[dict], size: float, output: float) -> dict:
+def finished(content: list[dict], usage: dict) -> dict:
     """A reply as the API gives it."""
     calls = any(part["type"] == "tool_use" for part in content)
-    return {
-        "content": content,
-        "stop_reason": "tool_use" if calls else "end_turn",
-        "usage": {"input_tokens": int(size), "output_tokens": int(output)},
-    }
+    stop = "tool_use" if calls else "end_turn"
+    return {"content": content, "stop_reason": stop, "usage": usage}
 
 
 def wants_summary(message: dict) -> bool:
@@ -173,9 +179,14 @@ def wants_summary(message: dict) -> bool:
 # ---- a whole session ----
 
 
-def drive(session: Session, limits: program.Limits, read: float = CACHE_READ) -> Meter:
+def drive(
+    session: Session,
+    limits: program.Limits,
+    read: float = CACHE_READ,
+    cached: bool = True,
+) -> Meter:
     """The meter after a session of agent.py's own within these limits."""
-    meter = Meter(session, read=read)
+    meter = Meter(session, cached, read)
     recording = Recording(session, meter, limits)
     clock = SimpleNamespace(**vars(time) | {"time": recording.clock})
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -190,7 +201,8 @@ def drive(session: Session, limits: program.Limits, read: float = CACHE_READ) ->
             except program.AgentError as error:  # go on with what was typed next
                 print(f"A turn of ours is left out: {error}", file=sys.stderr)
         meter.lost = len(recording.lost)
-        meter.lookups = [*look_up(recording.agent, recording.lost)]
+        if cached:  # what is lost does not depend on the cache, so look it up once
+            meter.lookups = [*look_up(recording.agent, recording.lost)]
     return meter
 
 

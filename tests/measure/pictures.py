@@ -1,30 +1,35 @@
 """The tutorial's pictures: of measured figures, and of the program's own runs.
 
-    python3 tests/measure/pictures.py            make them all again
-    python3 tests/measure/pictures.py FILE...    measure these sessions before that
+    .venv/bin/python tests/measure/pictures.py            make them all again
+    .venv/bin/python tests/measure/pictures.py FILE...    measure these before that
 
 What was measured is in figures.json. It is of six public sessions; README.md has the
-command that fetches them. No key, no network, no SDK: in the runs the tests' `stub` is
-the model, and what is drawn is what agent.py's functions made of them. Tokens of
-blocks: to the nearest 100.
+command that fetches them, and tests/README.md the one that measures them again. No key,
+no network, no SDK: in the runs the tests' `stub` is the model, and what is drawn is what
+agent.py's functions made of them. Tokens of blocks: to the nearest 100. The picture of a
+terminal needs the package rich.
 """
 
 import argparse
+import io
 import json
 import os
-import re
 import sys
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import charts
 import costs
 import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, line, text
 from costs import program
-from lists import LETTERS, LOOKS, before_after, chained, cuts, rows, what_remains
+from lists import LETTERS, LOOKS, chained, rows, what_remains
+from policies import PEERS, TUTORIALS
+from screenshot import COLUMNS, screenshot
 from stub import StubClient, reply
 
 FOLDER = Path(__file__).resolve().parent.with_name("pictures")
@@ -46,10 +51,12 @@ def measure(paths):
     """The figures of the page and of the pictures made from recorded sessions.
 
     Costs are parts of what doing nothing costs. "policies" has the cost and R of each,
-    "session" the one with most requests, and "before" what is paid before a refusal.
+    "largest" the tokens of the largest request that forgets nothing, "before" what is
+    paid before a refusal, "cheaper" in how many sessions a policy costs less than ours,
+    and "session" the one with most requests.
     """
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS + WARM)
-    measured = costs.measure(sessions, runs)
+    measured = costs.measure(sessions, runs, costs.uncached_runs(SETTINGS))
     rows = {row["policy"]: row for row in measured["rows"]}
     drawn = [name for name in rows if "KEEP_WARM" not in name]
     longest = max(sessions, key=lambda session: len(session.needs))
@@ -58,11 +65,14 @@ def measure(paths):
             "sessions": len(sessions),
             "read": stub.CACHE_READ,
             "requests": measured["requests"],
+            "largest": rows["nothing"]["largest"],
             "refused": len(measured["refused"]),
             "before": measured["before"],
             "uncached": measured["uncached"],
+            "cheaper": costs.cheaper(measured["sessions"]),
             "shares": shares(sessions),
             "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in drawn},
+            "summaries": {name: rows[name]["summaries"] for name in drawn},
             "again": {n: again(rows[n]) for n in drawn if n.startswith("ours")},
             "warm": warm(rows),
             "session": one_session(longest, runs),
@@ -100,7 +110,7 @@ def one_session(session, runs):
     done = costs.replayed([session], {name: runs[name] for name in charts.RULES})
     [nothing] = done["nothing"]
     refused = [costs.refused_at(nothing)]
-    courses = costs.courses(done)
+    courses = {name: course(meter, nothing) for name, [meter] in done.items()}
     return {
         "requests": len(nothing.contexts),
         "refused": refused[0],
@@ -117,6 +127,12 @@ def one_session(session, runs):
             for name, course in courses.items()
         },
     }
+
+
+def course(meter, nothing):
+    """What a policy costs in a session, what it keeps, and its requests."""
+    kept = costs.row("", [meter], nothing.cost)
+    return charts.Course(kept["cost"], kept["R"], meter.steps)
 
 
 def shares(sessions):
@@ -161,6 +177,21 @@ def read(*names):
     return [use("read_file", path=name) for name in names]
 
 
+CACHE = {"old_text": "def prices", "new_text": "@cache\ndef prices"}
+MENDING = [
+    reply(calls=[("bash", {"command": "cat times.log"})]),
+    reply(
+        calls=[("edit_file", {"path": "prices.py", **CACHE})],
+        thinking="Each price reads the table anew.",
+    ),
+    reply("Each price read the whole table anew. Now it is read once."),
+]
+LAYERS = [  # of each in the ring: its price, who or when, and what leaves the list
+    ("free", "micro_compact", "old results"),
+    ("one request", "auto_compact, over T", "all but your words"),
+    ("one request", "model, you or the API", "the same"),
+]
+ON_DISK = "on disk: every message, written before any layer can touch it"
 SHOP = [
     "Never touch the tests.",
     reply("I will not."),
@@ -172,7 +203,21 @@ SHOP = [
     use("write_file", path="fix.py", content="fixed = True"),
     use("bash", command="cat test.log"),
 ]
-LOGS = [("bash", {"command": f"cat {name}.log"}) for name in ("big", "mid", "long")]
+ASKED = "Why is checkout slow? Mend it."
+PRICES = '''\
+"""What things cost."""
+
+from functools import cache
+from pathlib import Path
+
+
+def prices():
+    rows = Path("prices.csv").read_text().splitlines()
+    return dict(row.split(",") for row in rows)
+'''
+TIMES = [f"0.02s call  tests/test_cart.py::test_cart[{n}]" for n in range(240)]
+TIMES = ["9.81s call  tests/test_shop.py::test_checkout", *TIMES, "241 passed in 14.6s"]
+MENDED = {"prices.py": PRICES, "times.log": "\n".join(TIMES)}
 
 
 def begun():
@@ -181,7 +226,7 @@ def begun():
         lines = [f"# {name}", *[""] * (tokens // 500 - 1)]
         Path(name).write_text("".join(f"{line:1999}\n" for line in lines))
     agent = program.Agent(client=StubClient(), approve=lambda name, what: None)
-    program.begin(agent)
+    program.make_ready(agent)
     for part, said in agent.system.items():  # the same numbers in any folder
         agent.system[part] = said.replace(os.getcwd(), "/shop")
     return agent
@@ -200,22 +245,50 @@ def work(agent, *script):
     return agent
 
 
-def layers():
-    """What each layer makes of the messages: before and after; of layer 2 only after.
-
-    micro_compact is called as it is: in the loop so few tokens would not be cleared.
-    """
-    agent, save = work(begun(), *SHOP), program.save_result
-    old = agent.messages
-    new = work(begun(), "Why?", use("read_file", *LOGS, path="price.py")).messages
-    agent.client = StubClient(reply(SUMMARY))
-    program.auto_compact(agent)
-    budget = program.tool_result_budget(new, program.MAX_RESULTS, save)
-    cleared = program.micro_compact(old, save)
-    return (new, budget), (old, cleared), agent.messages
+def at_work():
+    """What the program prints while it mends something, with what goes before it."""
+    agent, out = begun(), io.StringIO()
+    for name, written in MENDED.items():
+        Path(name).write_text(written)
+    before = read("shop.py") * 10 + read("prices.py")
+    work(agent, "What does this shop do?", *before, reply("It sells."))
+    terminal = program.Terminal(out)
+    terminal.colored = agent.unasked = True
+    agent.emit = partial(program.show, terminal)
+    agent.approve = partial(program.ask_person, terminal, agent)
+    agent.client.enqueue(*MENDING)
+    with mock.patch.dict(os.environ, COLUMNS=f"{COLUMNS}"):
+        program.work_on(agent, ASKED)
+    return f"{program.BOLD}> {ASKED}{program.PLAIN}\n{out.getvalue()}"
 
 
 # ---- pictures of these runs ----
+
+
+def ring():
+    """The loop, and the three places where something leaves the list of messages."""
+    y, told = 34, []
+    body = [text(8, 20, "before every request")]
+    for number, (price, when, what) in enumerate(LAYERS, 1):
+        x = 182 * number - 152
+        body += [box(x, y, 162, 46, ORANGE), box(x, y, 162, 46, ORANGE, 0)]
+        body += [text(x + 8, y + 19, f"layer {number}: {price}")]
+        body += [text(x + 8, y + 37, when)]
+        body += arrow([(x + 24, y + 46), (x + 24, y + 106)])
+        body.append(text(x + 32, y + 80, what))
+        body += arrow([(x + 162, y + 23), (x + 182, y + 23)])
+        told.append(f"layer {number}, {price}, {when}: {what} leaves the list")
+    body += [box(30, 140, 526, 30, TEXT, 0), text(38, 160, ON_DISK)]
+    for top, words in (y, "ask the model"), (190, "run the tools"):
+        body += [box(576, top, 116, 46, GREEN), box(576, top, 116, 46, GREEN, 0)]
+        body.append(text(634, top + 28, words, "middle"))
+    body += arrow([(634, y + 46), (634, 190)])
+    back = [(576, 213), (10, 213), (10, y + 23), (30, y + 23)]
+    body += arrow(back)
+    body.append(text(38, 206, "and again, until the model calls no tool"))
+    told += ["then ask the model and run the tools", ON_DISK]
+    title = "The loop, and the three places where something leaves the list"
+    return charts.picture(title, body, told, 246)
 
 
 def transcript():
@@ -232,7 +305,7 @@ def transcript():
     body.append(text(400, 20, "what they replay to, in messages"))
     for n in range(1, len(lines) + 1):
         Path("prefix").write_bytes(b"".join(lines[:n]))
-        history, y = program.load(Path("prefix")), 5 + 25 * n
+        history, y = program.load(Path("prefix")).messages, 5 + 25 * n
         words, color = (last := rows(history)[-1]).words, last.color
         if b'"event"' in lines[n - 1]:
             event = json.loads(lines[n - 1])["event"]
@@ -252,71 +325,6 @@ def transcript():
     body.append(text(36, y, LETTERS))
     title = "A transcript's lines, and what those up to each replay to"
     return charts.picture(title, body, told, y + 10)
-
-
-STAGES = [  # of a tool result, and the function that brings it there
-    ("the model calls", "take_reply"),
-    ("the tool answers", "run_tools"),
-    ("too large: saved", "save_result"),
-    ("the model sees", "tool_result_budget"),
-    ("old: saved first", "save_result"),
-    ("much later", "micro_compact"),
-    ("called for again", "read_file"),
-]
-
-
-def life():
-    """Two results from the call to the way back: one of usual size, one too large."""
-    logs = use("bash", ("bash", {"command": "cat big.log"}), command="cat shop.log")
-    agent = work(begun(), "Why is checkout slow?", logs)
-    calls = [row.words for row in rows(agent.messages) if row.kind == "tool_use"]
-    whole, save = texts(agent.messages), program.save_result
-    most = program.MAX_RESULTS
-    agent.messages = program.tool_result_budget(agent.messages, most, save)
-    seen = texts(agent.messages)
-    work(agent, *read("shop.py", "cart.py", "price.py", "price.py", "price.py"))
-    agent.messages = program.micro_compact(agent.messages, save)
-    old = texts(agent.messages)
-    named = re.findall(r"saved at ([^]\s]+)", old[0] + seen[1])
-    again = texts(work(agent, *read(*named)).messages)[-2:]
-    usual = [calls[0], whole[0], "", seen[0], named[0], old[0], again[0]]
-    large = [calls[1], whole[1], named[1], seen[1], "", old[1], again[1]]
-    return stages(usual, large)
-
-
-def stages(usual, large):
-    """What stands for a result at each stage of its life, for two results."""
-    body = [text(186, 18, "a result of usual size")]
-    body.append(text(444, 18, "one that is too large"))
-    told = []
-    for number, (stage, function) in enumerate(STAGES):
-        y = 30 + 46 * number
-        body += [text(8, y + 6, stage), text(8, y + 23, function, "start", PURPLE)]
-        for x, course in (186, usual), (444, large):
-            if not (said := course[number]):
-                body.append(line([(x + 124, y - 27), (x + 124, y + 19)], TEXT, 1.5))
-                continue
-            tokens = round(program.tokens_in(said) / 100) * 100
-            color, dashes = ORANGE, ""
-            if function == "save_result":
-                said, color, dashes, tokens = Path(said).name, TEXT, "5 4", 0
-            elif tokens and said[0] not in "[<":
-                is_whole = course[1].startswith(said)
-                said = "the whole text" if is_whole else "its first page"
-            body += charts.cell(x, y, 248, said, color, tokens, dashes=dashes)
-            body += arrow([(x + 124, y - 27), (x + 124, y - 1)]) if number else []
-            size = f", {tokens:,} tokens" if tokens else ""
-            said = {"<": "a preview", "[": "a placeholder"}.get(said[0], said)
-            told.append(f"{stage}: {said}{size}")
-    y = 46 * len(STAGES) + 38
-    return charts.picture(
-        "The life of a tool result", [*body, *charts.bar_scale(y)], told, y + 10
-    )
-
-
-def texts(messages):
-    """The texts of all tool results."""
-    return [pair.result["content"] for pair in program.exchanges(messages)]
 
 
 # ---- numbers of the program: what a clearing costs, and when what happens ----
@@ -345,7 +353,7 @@ def asked(agent):
     agent.client.enqueue(*read("price.py"))
     answer = program.ask(agent, agent.messages)
     program.run_tools(agent, program.take_reply(agent, answer))
-    known = round(answer.cached)
+    known = round(answer.read)
     return known, answer.sent - known
 
 
@@ -370,7 +378,7 @@ def requests(sent, first):
             told.append(f"cleared before it: {cleared:,} tokens")
     told.append(paid_back(sent))
     y = 48 + 46 * len(sent)
-    body.append(text(90, y - 2, told[-1]))
+    body.append(text(8, y - 2, told[-1]))
     y += 18
     body += [*was_read(90, y, 18), box(320, y, 18, 20, ORANGE, 1)]
     body.append(text(114, y + 15, f"read from the cache ({stub.CACHE_READ})"))
@@ -389,9 +397,9 @@ def paid_back(sent):
     freed = sent[2][2]
     new = sizes[2] + freed - sizes[1]
     kept = sent[2][1] - new
-    wait = (stub.CACHE_WRITE - stub.CACHE_READ) * kept / (stub.CACHE_READ * freed)
-    done = f"paid back after {wait:.1f} requests"
-    return f"{kept:,} written anew for {freed:,} cleared: {done}"
+    price = (stub.CACHE_WRITE - stub.CACHE_READ) / stub.CACHE_READ
+    wait = f"{price:.3g} K / F = {price * kept / freed:.1f} requests"
+    return f"K = {kept:,} written anew, F = {freed:,} cleared: paid back after {wait}"
 
 
 def was_read(x, y, wide):
@@ -402,7 +410,7 @@ def was_read(x, y, wide):
 def thresholds():
     """When what happens, on one line from an empty context to a full window."""
     limits = costs.limits({})
-    window, most, clear = limits.window, limits.threshold, limits.clear_above
+    window, most, clear = limits.context_window, limits.threshold, limits.clear_above
     cold = int(most * program.CLEAR_COLD)
     marks = {
         window: "the API refuses more (the window)",
@@ -449,40 +457,57 @@ def limits_of_parts(agent):
 # ---- all of them ----
 
 
+def color(name):
+    """Ours, the tutorials', the other agents' and what is no policy, told apart."""
+    if name.startswith("ours"):
+        return BLUE
+    if name == "clear_tool_uses":
+        return PURPLE
+    tutorial = name in TUTORIALS and name != "nothing"
+    return ORANGE if tutorial else GREEN if name in PEERS else TEXT
+
+
 def of_figures(figures):
     """The pictures of what was measured, by name."""
     prices = [
-        charts.Cost(name.replace("CONTEXT_", ""), cost, kept, costs.color(name))
+        charts.Cost(name.replace("CONTEXT_", ""), cost, kept, color(name))
         for name, (cost, kept) in figures["policies"].items()
     ]
-    session = figures["session"]
+    session, of = figures["session"], figures["sessions"]
     courses = {name: charts.Course(*one) for name, one in session["rules"].items()}
     return {
         "tokens": tokens_by_kind(figures),
-        "first": charts.cost_and_sight(courses, session["before"]),
-        "session": charts.three_ways(courses),
-        "policies": charts.two_bars(prices),
+        "first": charts.cost_and_sight(courses, session["before"], of),
+        "session": charts.three_ways(courses, of),
+        "policies": charts.two_bars(prices, without_a_cache(figures["uncached"])),
     }
+
+
+def without_a_cache(uncached):
+    """What ours and the pages' rules cost so."""
+    return {name: cost for name, cost in uncached.items() if " " not in name}
+
+
+def of_runs():
+    """The pictures of the program's own runs, by name."""
+    agent = work(begun(), *SHOP)
+    drawn = {"ring": ring(), "thinking": chained(agent.messages[:9], 5)}
+    agent.client = StubClient(reply(SUMMARY))
+    program.auto_compact(agent)
+    drawn["remains"] = what_remains(agent.messages, limits_of_parts(begun()))
+    drawn["transcript"] = transcript()
+    first, sent = around_a_clearing()
+    drawn["requests"] = requests(sent, first)
+    drawn["work"] = screenshot("The program at work in a terminal", at_work())
+    return drawn | {"thresholds": thresholds()}
 
 
 def pictures():
     """All pictures by name."""
-    drawn = of_figures(json.loads(FIGURES.read_text())) | {"thresholds": thresholds()}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
-        (new, budget), (old, cleared), left = layers()
-        name = "tool_result_budget"
-        drawn[name] = before_after(name, new, budget)
-        name = "micro_compact"
-        drawn[name] = before_after(name, old, cleared, ", with lower limits")
-        drawn |= {"cut": cuts(old[:9], 5), "thinking": chained(old[:9], 5)}
-        drawn["remains"] = what_remains(left, limits_of_parts(begun()))
-        drawn["transcript"] = transcript()
-        drawn["life"] = life()
-        first, sent = around_a_clearing()
-        drawn["requests"] = requests(sent, first)
-    return drawn
+        return of_figures(json.loads(FIGURES.read_text())) | of_runs()
 
 
 def main(argv=None):

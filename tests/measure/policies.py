@@ -1,10 +1,12 @@
 """How others forget: each rule takes a history and returns the one to go on with.
 
-The tutorials' rules by their pages (s08's 50,000 characters are from its code, and its
-budget never acts in the sessions of the page), and those of other agents by their
-sources and documents as of READ_IN, in a few lines each, for a window of 200,000 tokens, which are counted as they
-are priced. All have the same prompt cache. A summary is either asked for at the end of
-the conversation, which the cache has, or by a request of its own (see prices.py).
+The tutorials' rules are by their pages. s08's 50,000 characters are from its code, and
+its budget never acts in the sessions of the page. s06 and s08 have gone on since: the
+newer rules are by the public code of NEWER. The rules of other agents are by their
+sources and documents as of READ_IN, in a few lines each, for a window of 200,000 tokens,
+which are counted as they are priced. All have the same prompt cache. A summary is either
+asked for at the end of the conversation, which the cache has, or by a request of its own
+(see prices.py).
 """
 
 from collections.abc import Callable
@@ -13,6 +15,10 @@ from typing import Any, NamedTuple
 from recorded import Block, Message, message, note, text_block
 
 READ_IN = "November 2026"
+NEWER = {  # of each tutorial that has gone on: the commit, and when at the latest it was
+    "s06 newer": ("0de9c58", "June 2026"),
+    "s08 newer": ("182c658", "September 2026"),
+}
 WINDOW = 200_000
 FIXED = 3_500  # tokens of the system prompt and the tools in every request
 SUMMARY = 2_500  # tokens of a summary
@@ -132,7 +138,7 @@ def s06(history: list[Message], meter: Any) -> list[Message]:
     history = cleared(history, old, meter, "[Previous: used {}]")
     if as_json(history) / 4 <= 50_000:
         return history
-    first_characters_only(history, meter)
+    some_characters_only(history, meter)
     return [summary(), note("Understood. Continuing.", "assistant")]
 
 
@@ -144,12 +150,12 @@ def s08(history: list[Message], meter: Any) -> list[Message]:
     history = cleared(history, old, meter, text)
     if as_json(history) <= 50_000:
         return history
-    first_characters_only(history, meter)
+    some_characters_only(history, meter)
     return [summary()]
 
 
-def first_characters_only(history: list[Message], meter: Any) -> None:
-    """A summary of the first 80,000 characters, by a request of its own."""
+def some_characters_only(history: list[Message], meter: Any) -> None:
+    """A summary of 80,000 of its characters, by a request of its own."""
     meter.summarise(min(total(history) - FIXED, 25_800) + 300)
 
 
@@ -161,6 +167,94 @@ def snip(history: list[Message], most: int) -> list[Message]:
     while is_result(history[head]):
         head += 1
     gone = note(f"[snipped {tail - head} messages from conversation middle]")
+    return [*history[:head], gone, *history[tail:]]
+
+
+def s06_newer(history: list[Message], meter: Any) -> list[Message]:
+    """As s06, but what `read_file` returned stays, and the newest is summed up."""
+    found = [r for r in results(history)[:-3] if len(r[1].text) > 100]
+    old = [r for r in found if r[1].name != "read_file"]
+    history = cleared(history, old, meter, "[Previous: used {}]")
+    if as_json(history) / 4 <= 50_000:
+        return history
+    some_characters_only(history, meter)
+    return [summary()]
+
+
+SAVED = "/home/me/work/.task_outputs/tool-results/toolu_01ABCDEFGHJKLMNPQRSTUVWX.txt"
+ARCHIVE = "/home/me/work/.transcripts/transcript_0123456789abcdef0123456789abcdef.jsonl"
+
+
+def s08_newer(history: list[Message], meter: Any) -> list[Message]:
+    """Nothing but the middle goes up to 50,000 characters; over them down to 40,000.
+
+    First old results go that were seen, each with the path of what was saved; then the
+    largest of all results become previews; a summary comes last, and begins with the
+    request that is being worked on.
+    """
+    history = archive_middle(history_in_budget(history), 50)
+    if as_json(history) <= 50_000:
+        return history
+    last = max((i for i, m in enumerate(history) if m.role == "assistant"), default=-1)
+    seen = [r for r in results(history) if r[0][0] <= last]
+    old = [r for r in seen[:-3] if len(r[1].text) > 120]
+    saved = f"[Earlier tool result saved at {SAVED}]"
+    whole = history
+    history = shortened_to(history, [(at, saved) for at, _ in old], 40_000)
+    meter.clearings += history != whole
+    if as_json(history) > 50_000:
+        large = sorted(results(history), key=lambda r: -len(r[1].text))
+        previews = [(at, preview(block, 1_000)) for at, block in large]
+        history = shortened_to(history, previews, 40_000)
+    if as_json(history) <= 50_000:
+        return history
+    some_characters_only(history, meter)
+    return [summary(meter.request)]
+
+
+def history_in_budget(history: list[Message], most: int = 200_000) -> list[Message]:
+    """The history with previews for what is too large in its last message."""
+    new = [r for r in results(history) if r[0][0] == len(history) - 1]
+    size = sum(len(block.text) for _, block in new)
+    texts = {}
+    for at, block in sorted(new, key=lambda r: -len(r[1].text)):
+        if size > most and len(block.text) > 30_000:
+            texts[at] = preview(block, 2_000)
+            size += len(texts[at]) - len(block.text)
+    return rewritten(history, texts) if texts else history
+
+
+def preview(block: Block, most: int) -> str:
+    """What stands for a result that was saved: its path and its beginning."""
+    head = f"<persisted-output>\nFull output: {SAVED}\nPreview:\n"
+    return f"{head}{block.whole[:most]}\n</persisted-output>"
+
+
+def shortened_to(
+    history: list[Message], texts: list[tuple[Place, str]], most: int
+) -> list[Message]:
+    """The history with as many of these shorter texts as it needs, in their order."""
+    size, taken = as_json(history), {}
+    for (i, j), text in texts:
+        shorter = len(history[i].blocks[j].text) - len(text)
+        if size > most and shorter > 0:
+            taken[i, j] = text
+            size -= shorter
+    return rewritten(history, taken)
+
+
+def archive_middle(history: list[Message], most: int) -> list[Message]:
+    """The first 3 messages, a note with a path, and the newest `most` - 4."""
+    if len(history) <= most:
+        return history
+    head, tail = 3, before_pair(history, len(history) - (most - 4))
+    while head < tail and is_result(history[head]):
+        head += 1
+    middle = history[head:tail]
+    if not middle or [m.blocks[0].name for m in middle] == ["summary"]:
+        return history  # nothing, or the note of the last time alone
+    said = f"[{tail - head} messages archived at {ARCHIVE}]"
+    gone = message("user", [text_block("text", said, "summary")])
     return [*history[:head], gone, *history[tail:]]
 
 
@@ -280,6 +374,8 @@ TUTORIALS = {
     "s06": Policy(s06),
     "s08": Policy(s08),
     "v5": Policy(v5),
+    "s06 newer": Policy(s06_newer),
+    "s08 newer": Policy(s08_newer),
 }
 PEERS = {
     "pi": Policy(pi),

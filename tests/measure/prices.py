@@ -10,7 +10,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import NamedTuple
 
-from policies import FIXED, SUMMARY, Policy
+from policies import FIXED, SUMMARY, Policy, is_typed
 from recorded import Message, Session
 from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 
@@ -37,6 +37,8 @@ class Meter:
         self.session, self.cached = session, cached
         self.read, self.write = read, CACHE_WRITE if cached else 1
         self.now = float("-inf")  # seconds, of the last request
+        self.request = ""  # what the person typed last
+        self.known = 0.0  # tokens of the last request that came from the cache
         self.cost, self.summaries, self.clearings = 0.0, 0, 0
         self.refreshes = 0  # how often a request was sent again to keep the cache warm
         self.previews = 0  # how often results went to disk that were too large to show
@@ -62,8 +64,8 @@ class Meter:
         """Price a request and its reply; returns the request's tokens."""
         self.follow(history)
         last = self.sent[-1]
-        read = self.cached_tokens() if self.cached else 0
-        self.cost += self.read * read + self.write * (last.tokens - read)
+        self.known = self.cached_tokens() if self.cached else 0
+        self.cost += self.read * self.known + self.write * (last.tokens - self.known)
         self.cost += OUTPUT * output
         self.written.add(last.prefix)
         return last.tokens
@@ -153,5 +155,7 @@ def replay(
             sent = policy.rule(history, meter)
             history = sent if policy.lasting else history
             meter.reply(sent, at)
+        elif is_typed(recorded):
+            meter.request = recorded.blocks[0].text
         history = [*history, recorded]
     return meter

@@ -2,12 +2,12 @@
 
 Our transcripts and Claude Code's sessions have one JSON object a line, and are told
 apart by what stands in it. Thinking is left out, and an image becomes "[image]".
-Claude Code's lines have times; for others the gaps between requests may be given.
+Claude Code's lines have times.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from itertools import accumulate
@@ -38,12 +38,10 @@ class Unusable(Exception):
     """A file or a setting that cannot be used; the text is one line for the person."""
 
 
-def read_messages(path: Path, gaps: Mapping[int, float] | None = None) -> list[dict]:
+def read_messages(path: Path) -> list[dict]:
     """The conversation in a file: typed texts, replies, and the results of each.
 
-    A reply has the "time" of its request, in seconds, where the lines have times, or
-    where `gaps` are given: by the number of a reply among the messages, from 0, the
-    seconds between its request and the one before.
+    A reply has the "time" of its request, in seconds, where the lines have times.
     """
     recorded: list[dict] = []
     for line in path.read_bytes().split(b"\n"):
@@ -53,9 +51,6 @@ def read_messages(path: Path, gaps: Mapping[int, float] | None = None) -> list[d
             recorded += [message | {"time": time_of(entry)} for message in found]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # a damaged line, or one of another program's
-    if gaps is not None:  # before a reply, its request is sent
-        times = accumulate(gaps.get(n + 1, 0.0) for n in range(len(recorded)))
-        recorded = [m | {"time": time} for m, time in zip(recorded, times)]
     messages = in_order(whole_replies(recorded))
     if not any(m["role"] == "assistant" for m in messages):
         raise Unusable(f"{path}: neither a transcript nor a session of Claude Code")
@@ -78,21 +73,6 @@ def time_of(entry: dict) -> float | None:
         stamp = entry["timestamp"].rstrip("Z") + "+00:00"  # Python 3.10 knows no Z
         return datetime.fromisoformat(stamp).timestamp()
     return None
-
-
-def read_gaps(path: Path) -> dict[str, dict[int, float]]:
-    """Gaps in seconds by the number of a message, by the name of a file without .jsonl.
-
-    Such a file holds {"NAME": {"NUMBER": SECONDS, ...}, ...}; see `read_messages`.
-    """
-    try:
-        return {
-            name: {int(number): float(gap) for number, gap in gaps.items()}
-            for name, gaps in json.loads(path.read_bytes()).items()
-        }
-    except (ValueError, TypeError, AttributeError) as error:
-        form = '{"NAME": {"NUMBER": SECONDS, ...}, ...}'
-        raise Unusable(f"{path}: no gaps in the form {form}") from error
 
 
 def parts_of(message: dict) -> dict:

@@ -256,9 +256,27 @@ def unknown_keys(at, given, known):
     return [f"{at}{k}: Extra inputs are not permitted" for k in given if k not in known]
 
 
+def in_marker(where, marked):
+    """What is wrong with the cache marker of a request, a tool or a block."""
+    marker = marked.get("cache_control")
+    if marker is None:
+        return
+    kind = marker.get("type") if isinstance(marker, dict) else None
+    if kind != "ephemeral":
+        yield (
+            f"{where}cache_control: Input tag '{kind}' found using 'type' does not "
+            "match any of the expected tags: 'ephemeral'"
+        )
+    where += "cache_control.ephemeral."
+    yield from unknown_keys(where, marker, {"type", "ttl"})
+    if marker.get("ttl", "5m") not in ("5m", "1h"):
+        yield f"{where}ttl: Input should be '5m' or '1h'"
+
+
 def in_settings(body, max_output, adaptive):
     yield from [f"{key}: Field required" for key in REQUIRED if body.get(key) is None]
     yield from unknown_keys("", body, KNOWN)
+    yield from in_marker("", body)
     asked = body["max_tokens"]
     if type(asked) is not int or asked < 0:
         yield "max_tokens: Input should be greater than or equal to 0"
@@ -286,6 +304,7 @@ def in_tools(tools):
     for index, tool in enumerate(tools):
         where = f"tools.{index}.custom."
         yield from unknown_keys(where, tool, TOOL_KEYS)
+        yield from in_marker(where, tool)
         if not re.fullmatch(TOOL_NAME, str(tool.get("name", ""))):
             yield f"{where}name: String should match pattern '{TOOL_NAME}'"
         if not isinstance(tool.get("input_schema"), dict):
@@ -329,6 +348,7 @@ def in_block(where, block, kind):
     required, optional, _ = BLOCKS[kind]
     marker = set() if kind in SIGNED_IN else {"cache_control"}
     yield from unknown_keys(where, block, {"type", *required} | optional | marker)
+    yield from in_marker(where, block)
     for key, expected in required.items():
         if not isinstance(block.get(key), expected):
             yield f"{where}{key}: Field required, and of the right type"
