@@ -222,7 +222,7 @@ def test_nothing_that_arrives_can_steer_the_terminal(person):
     calls += [("todo_write", {"items": [HOSTILE]}), ("read_file", {"path": "file"})]
     person.enqueue(reply(HOSTILE, calls, thinking=HOSTILE))
     person.enqueue(api_error(400, HOSTILE))
-    seen = person.say("do", "[read_file]", "end.\n")
+    seen = person.say("do", "[read_file]", "end. ")
     assert RAW.findall(seen) == [] and seen.count("u202e end") == 6
 
 
