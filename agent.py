@@ -1124,6 +1124,7 @@ def ask(
     """
     tries = 1
     while True:
+        check_stopped(agent)
         try:
             return stream_reply(agent, messages, shown)
         except (OSError, AgentError):
@@ -1244,7 +1245,6 @@ def stream_reply(
     began, written = time.time(), 0
     what = f"summarising {context_tokens(agent):,} tokens"
     agent.emit("wait", "waiting for the model" if shown else what)
-    check_stopped(agent)
     with agent.client.messages.stream(**request_for(agent, messages)) as stream:
         kind = stream.response.headers.get("content-type", "")
         if re.search("html|json", kind):

@@ -81,7 +81,7 @@ def test_p_at_a_terminal_without_a_prompt_says_so(fresh, desk):
 
 @pytest.mark.parametrize("piped", [False, True])
 def test_keys_that_nobody_takes_shift_no_rows(desk, piped):
-    held = Held(reply("So."), events=3)
+    held = Held(reply("So."))
     desk.stub.enqueue(held)
     ends, given = os.pipe(), {"argv": [*desk.argv, *["-p", "go"][: 2 * (not piped)]]}
     os.write(ends[1], b"go\n")
