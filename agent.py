@@ -150,6 +150,7 @@ class Agent(Conversation):
     stopped: Callable[[], bool] = lambda: False  # whether Ctrl-C came in this turn
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
+    keeps_warm: bool = True  # until an answer shows that `keep_warm` is for nothing
     bill: "Counter[str]" = field(default_factory=Counter)  # "sent", "read", "kept_warm"
 
 
@@ -1108,7 +1109,7 @@ def ask(
     tries = 1
     while True:
         try:
-            return stream_reply(agent, messages, shown)
+            return to_reply(agent, messages, stream(agent, messages, shown))
         except (OSError, AgentError):
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
@@ -1187,14 +1188,6 @@ def do_without(
     return None
 
 
-def ask_for_less(agent: Agent, messages: list[Message], prompt: Message) -> Reply:
-    """The reply to `prompt` after all messages, or after half if that is too long."""
-    with suppress(PromptTooLong):
-        return ask(agent, [*messages, prompt], shown=())
-    half = messages[pair_safe(messages, max(1, len(messages) // 2)) :]
-    return ask(agent, [*drop_thinking([messages[0], *half]), prompt], shown=())
-
-
 def sentence_for(agent: Agent, error: Exception) -> str:
     """What went wrong, without a key in it; of a connection also where to."""
     said = getattr(error, "api_message", None) or str(error.__cause__ or error)
@@ -1220,20 +1213,18 @@ def wait(agent: Agent, why: Passing, tries: int) -> None:
         seconds -= 1
 
 
-def stream_reply(
-    agent: Agent, messages: list[Message], shown: tuple[str, ...]
-) -> Reply:
-    """The reply of one try, shown as it comes; raises unless it is finished."""
+def stream(agent: Agent, messages: list[Message], shown: tuple[str, ...]) -> Any:
+    """The SDK's answer of one try, shown as it comes; see `to_reply`."""
     began, written = time.time(), 0
     what = f"summarising {context_tokens(agent):,} tokens"
     agent.emit("wait", "waiting for the model" if shown else what)
     check_stopped(agent)
-    with agent.client.messages.stream(**request_for(agent, messages)) as stream:
-        kind = stream.response.headers.get("content-type", "")
+    with agent.client.messages.stream(**request_for(agent, messages)) as events:
+        kind = events.response.headers.get("content-type", "")
         if re.search("html|json", kind):
             raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         agent.last_request = began
-        for event in stream:
+        for event in events:
             check_stopped(agent)
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
@@ -1245,16 +1236,7 @@ def stream_reply(
                 agent.emit("wait", what)
             elif event.type == "content_block_start":
                 written = 0
-        final = stream.get_final_message()
-    reply = to_reply(final, {exchange.call["id"] for exchange in exchanges(messages)})
-    agent.has_cache = reply.read + reply.written > 0
-    agent.bill.update(sent=reply.sent, read=reply.read)
-    if (
-        not reply.message["content"]
-        and context_tokens(agent) > agent.limits.context_window
-    ):
-        raise PromptTooLong("The reply is empty, and the request is over the window.")
-    return reply
+        return events.get_final_message()
 
 
 def check_stopped(agent: Agent) -> None:
@@ -1267,41 +1249,31 @@ def keep_warm(agent: Agent) -> None:
     """Use the prompt cache once more shortly before it is gone, if that is worth it.
 
     What was answered last is sent again for no output, which reads it at a small part
-    of the price of writing it anew. Only while the person thinks, and only where there
-    is a cache: if the answer shows none, or output, or if the API refuses, it is never
-    done again in this run.
+    of the price of writing it anew. If the API refuses, or if the answer has output or
+    shows no cache, it is never done again in this run.
     """
     began, before, refreshes = time.time(), agent.last_request, agent.refreshes
+    messages, last = agent.messages, agent.known - 1  # the last reply, unless replaced
     is_due = CACHE_SECONDS - WARM_SECONDS < began - before < CACHE_SECONDS
     is_worth_it = agent.has_cache and agent.counted > agent.limits.min_savings
-    is_allowed = len(refreshes) < agent.limits.keep_warm
-    messages = answered_last(agent)
-    if not (is_due and is_worth_it and is_allowed and messages):
+    is_allowed = agent.keeps_warm and len(refreshes) < agent.limits.keep_warm
+    if not (is_due and is_worth_it and is_allowed and agent.compacted <= last):
+        return
+    if messages[last]["role"] != "assistant":
         return
     refreshes.append(0)
     try:
-        request = {**request_for(agent, messages), "max_tokens": 0}
+        request = {**request_for(agent, messages[:last]), "max_tokens": 0}
         answer = agent.client.messages.create(**request)
-        tokens, read, _, output = used_tokens(getattr(answer, "usage", None))
+        tokens, read, _, output = used_tokens(answer)
     except Exception as error:  # noqa: BLE001  nobody waits for it
-        if not isinstance(as_agent_error(agent, error), Passing):
-            agent.limits.keep_warm = 0
+        agent.keeps_warm = isinstance(as_agent_error(agent, error), Passing)
         return
     refreshes[-1] = read
     agent.bill.update(sent=tokens, read=read, kept_warm=1)
-    if output or not read:
-        agent.limits.keep_warm = 0
+    agent.keeps_warm = read > 0 and not output
     if read and agent.last_request == before:  # the person may have gone on meanwhile
         agent.last_request = began
-
-
-def answered_last(agent: Agent) -> list[Message]:
-    """The messages of the last request that got a reply; none if they were replaced."""
-    last = agent.known - 1
-    if not agent.compacted <= last < len(agent.messages):
-        return []
-    is_reply = agent.messages[last]["role"] == "assistant"
-    return agent.messages[:last] if is_reply else []
 
 
 def warm_note(agent: Agent) -> None:
@@ -1329,11 +1301,8 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     return request
 
 
-def to_reply(final: Any, ids: set[str]) -> Reply:
-    """The SDK's answer as plain data that the API takes back; raises if unfinished.
-
-    `ids` are those of the calls so far.
-    """
+def to_reply(agent: Agent, messages: list[Message], final: Any) -> Reply:
+    """The SDK's answer as plain data that the API takes back; raises if unfinished."""
     stop = final.stop_reason
     if stop is None:
         raise ValueError("The reply ended before it was finished")
@@ -1347,22 +1316,27 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         content = note(getattr(final.stop_details, "explanation", "") or "")["content"]
     elif stop == "max_tokens" or not useful:
         content = useful  # without thinking that was cut off, or that stands alone
-    message = {"role": "assistant", "content": content}
-    make_fit(blocks(message, "tool_use"), ids)
-    return Reply(message, stop, *used_tokens(final.usage))
+    reply = Reply({"role": "assistant", "content": content}, stop, *used_tokens(final))
+    make_fit(reply.message, {exchange.call["id"] for exchange in exchanges(messages)})
+    agent.has_cache = reply.read + reply.written > 0
+    agent.bill.update(sent=reply.sent, read=reply.read)
+    if not content and context_tokens(agent) > agent.limits.context_window:
+        raise PromptTooLong("The reply is empty, and the request is over the window.")
+    return reply
 
 
-def used_tokens(usage: Any) -> tuple[int, int, int, int]:
+def used_tokens(answer: Any) -> tuple[int, int, int, int]:
     """Tokens of a request, read from and written to the cache, of the reply; or 0."""
+    usage = getattr(answer, "usage", None)
     kinds = ("cache_read_input", "cache_creation_input", "output", "input")
     found = [int(getattr(usage, f"{kind}_tokens", 0) or 0) for kind in kinds]
     read, written, output, rest = found
     return read + written + rest, read, written, output
 
 
-def make_fit(calls: list[Message], ids: set[str]) -> None:
-    """Change these calls so that the API takes them, with an id that none has yet."""
-    for call in calls:
+def make_fit(message: Message, ids: set[str]) -> None:
+    """Change its calls so that the API takes them, with an id that none has yet."""
+    for call in blocks(message, "tool_use"):
         call["name"] = re.sub(UNFIT, "_", call["name"])[:128]
         call["id"] = re.sub(UNFIT, "_", call.get("id") or "call")
         while call["id"] in ids:
