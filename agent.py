@@ -24,7 +24,6 @@ ourselves is a list of blocks, so the two can be told apart.
 
 import argparse
 import difflib
-import gc
 import hashlib
 import importlib.util
 import inspect
@@ -1117,21 +1116,18 @@ def ask(
             meant = as_agent_error(agent, error)
             if isinstance(meant, PromptTooLong):
                 agent.emit("layer", f"[refused] {meant}")
-            less = do_without(agent, messages, error, str(meant))
-            if less is not None:
-                messages = less
-            elif isinstance(meant, Passing) and tries < MAX_TRIES:
+                raise meant from error
+            if isinstance(meant, Passing) and tries < MAX_TRIES:
                 wait(agent, meant, tries)
                 tries += 1
+            elif less := do_without(agent, messages, error):
+                messages = less
             else:
                 raise meant from error
 
 
 def as_agent_error(agent: Agent, error: Any) -> AgentError:
-    """What an error of a request means: PromptTooLong, Passing, or else AgentError.
-
-    The SDK's code for an error counts before its words, which differ by provider.
-    """
+    """What an error of a request means: PromptTooLong, Passing, or else AgentError."""
     status, code = getattr(error, "status_code", None), getattr(error, "error_code", "")
     text, whole = sentence_for(agent, error), f"{status} {error}"
     is_long = status in MAY_BE_LONG and not code and re.search(TOO_LONG, whole)
@@ -1165,16 +1161,14 @@ def whole_numbers(text: str) -> list[int]:
     return [int(number) for number in found]
 
 
-def do_without(
-    agent: Agent, messages: list[Message], error: Any, text: str
-) -> list[Message] | None:
-    """The messages to send after a refusal that names what to leave out, else None.
+def do_without(agent: Agent, messages: list[Message], error: Any) -> list[Message]:
+    """The messages to send after a refusal that names what to leave out, else none.
 
     That is all thinking, or some room for the reply. The agent asks for it no more.
     """
     if getattr(error, "status_code", None) != 400:
-        return None
-    without = drop_thinking(messages)
+        return []
+    text, without = str(error), drop_thinking(messages)
     if "thinking" in text.lower() and (agent.thinking or without is not messages):
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
@@ -1185,7 +1179,7 @@ def do_without(
         agent.limits.max_output = max(less)
         agent.emit("layer", f"[max_tokens] a reply has {max(less):,} at most")
         return messages
-    return None
+    return []
 
 
 def sentence_for(agent: Agent, error: Exception) -> str:
@@ -1207,10 +1201,8 @@ def wait(agent: Agent, why: Passing, tries: int) -> None:
         raise AgentError(f"{why} The API asks for {seconds:.0f} s: try after {when}.")
     if tries == 1:
         agent.emit("layer", f"[retry] {why} It is tried {MAX_TRIES} times.")
-    while seconds > 0:
-        agent.emit("wait", f"try {tries + 1} of {MAX_TRIES} in {seconds:.0f} s")
-        time.sleep(min(seconds, 1))
-        seconds -= 1
+    agent.emit("wait", f"try {tries + 1} of {MAX_TRIES} in {seconds:.0f} s")
+    time.sleep(seconds)
 
 
 def stream(agent: Agent, messages: list[Message], shown: tuple[str, ...]) -> Any:
@@ -1257,9 +1249,8 @@ def keep_warm(agent: Agent) -> None:
     is_due = CACHE_SECONDS - WARM_SECONDS < began - before < CACHE_SECONDS
     is_worth_it = agent.has_cache and agent.counted > agent.limits.min_savings
     is_allowed = agent.keeps_warm and len(refreshes) < agent.limits.keep_warm
-    if not (is_due and is_worth_it and is_allowed and agent.compacted <= last):
-        return
-    if messages[last]["role"] != "assistant":
+    is_there = agent.compacted <= last and messages[last]["role"] == "assistant"
+    if not (is_due and is_worth_it and is_allowed and is_there):
         return
     refreshes.append(0)
     try:
@@ -1392,10 +1383,10 @@ def configured_limits(
     """The model's own limits within the settings; raises AgentError."""
     asked: dict[str, int] = {}
     for name in vars(Limits()):
-        text = os.environ.get(name.upper(), "").strip()
+        setting = name.upper()
+        text = os.environ.get(setting, "").strip()
         if not re.fullmatch(r"[0-9]{0,18}", text):
-            problem = f"{name.upper()}={text}"
-            raise AgentError(f"{problem}: give a whole number (.env or shell).")
+            raise AgentError(f"{setting}={text}: give a whole number (.env or shell).")
         if text:
             asked[name] = int(text)
     window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
@@ -1413,7 +1404,8 @@ def connect(agent: Agent) -> None:
     """Give the agent the SDK's client and the model's own limits; raises AgentError."""
     agent.emit("wait", "waiting for the connection")
     try:
-        client = load_sdk().Anthropic(max_retries=0, timeout=STALL_SECONDS)
+        sdk = importlib.import_module("anthropic")  # not before: it takes a second
+        client = sdk.Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:
         address = os.environ.get("ANTHROPIC_BASE_URL", "")
         raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
@@ -1423,15 +1415,6 @@ def connect(agent: Agent) -> None:
         agent.limits = configured_limits(window, info.max_tokens or sys.maxsize)
         agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
     agent.client = client
-
-
-def load_sdk() -> Any:
-    """The SDK; collecting garbage meanwhile would take a fifth of the time."""
-    gc.disable()
-    try:
-        return importlib.import_module("anthropic")
-    finally:
-        gc.enable()
 
 
 # ---- tools: name, description, schema and handler of each in one place ----
@@ -1506,7 +1489,7 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
     if handler is None:  # it stands as @tool(...)
         return partial(tool, **more)
     name, inputs = handler.__name__, inputs_of(handler)
-    properties = {given.name: json_type(name, given) for given in inputs}
+    properties = {given.name: JSON_TYPES[given.annotation] for given in inputs}
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     told = {"name": name, "description": inspect.getdoc(handler) or name}
@@ -1518,7 +1501,7 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
 
 
 def inputs_of(handler: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters after the agent; TypeError if it can never be called with them."""
+    """The parameters after the agent; TypeError if the model could not give them."""
     name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
     parameters = [*signature.parameters.values()]
     inputs = parameters[1:]
@@ -1530,17 +1513,11 @@ def inputs_of(handler: Callable[..., Any]) -> list[inspect.Parameter]:
             f"The tool {name} can never be called: write it as `def {name}(agent, "
             "path: str) -> str`, no async, no yield, and no * or / before an input"
         )
+    for given in inputs:
+        if given.annotation not in JSON_TYPES:
+            what = f"{given.name} of the tool {name} is {given.annotation}"
+            raise TypeError(f"{what}: let it be str, int, float, bool or list[str]")
     return inputs
-
-
-def json_type(name: str, given: inspect.Parameter) -> Message:
-    """The JSON schema of a parameter of a tool."""
-    if given.annotation not in JSON_TYPES:
-        raise TypeError(
-            f"{given.name} of the tool {name} is {given.annotation}: let it be str, "
-            "int, float, bool or list[str]; with a default it may be left out"
-        )
-    return JSON_TYPES[given.annotation]
 
 
 def run_tools(agent: Agent, calls: list[Message]) -> None:
@@ -1562,9 +1539,8 @@ def answer_calls(
     agent: Agent, calls: list[Message], results: list[Message], why: str
 ) -> None:
     """Commit these results in one message, with `why` for each call that has none."""
-    for call in calls[len(results) :]:
-        results = [*results, tool_result(call, why, is_error=True)]
-    commit(agent, {"role": "user", "content": results})
+    others = [tool_result(call, why, is_error=True) for call in calls[len(results) :]]
+    commit(agent, {"role": "user", "content": [*results, *others]})
 
 
 def close_calls(agent: Agent) -> None:
@@ -1576,9 +1552,11 @@ def close_calls(agent: Agent) -> None:
 def run_tool(agent: Agent, call: Message) -> Message:
     """The tool_result of a call, both shown; all that goes wrong is an is_error one."""
     name, given, failed = call["name"], call["input"], True
-    called = agent.tools.get(name, Tool({}, no_such_tool))
+    called = agent.tools.get(name) or Tool({}, str)
     agent.emit("tool", f"[{name}] {given.get(called.shows, '')}".rstrip())
     try:
+        if name not in agent.tools:
+            raise ToolError(f"There is no such tool, but {', '.join(agent.tools)}.")
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:
@@ -1591,11 +1569,6 @@ def run_tool(agent: Agent, call: Message) -> Message:
     if style := "failed" if failed else called.style:
         agent.emit(style, result["content"])
     return result
-
-
-def no_such_tool(agent: Agent, **_: Any) -> NoReturn:
-    """Stands for a tool that there is not: says which there are."""
-    raise ToolError(f"There is no such tool, but {', '.join(agent.tools)}.")
 
 
 def tool_result(call: Message, text: str, is_error: bool = False) -> Message:
@@ -1642,14 +1615,11 @@ def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
 
 
 def run_process(
-    argv: list[str],
-    seconds: float,
-    report: Callable[[str], Any] = str,
-    stdin: Any = None,
+    argv: list[str], seconds: float, say: Callable[[str], Any] = str, stdin: Any = None
 ) -> tuple[str, int | None]:
     """(What a command writes, its status, or None: killed after `seconds`, or 10 MB).
 
-    `report` is told its newest line while it runs. At the end its session is killed;
+    `say` is told its newest line while it runs. At the end its session is killed;
     what it started with setsid has left that by then.
     """
     output = bytearray()
@@ -1657,7 +1627,7 @@ def run_process(
     try:
         with signals_held():  # none may come before there is what ends the command
             process = start_session(argv, stdin)
-        status = read_output(process, output, seconds, report)
+        status = read_output(process, output, seconds, say)
     except KeyboardInterrupt as stopped:
         text = clean_output(output.decode(errors="replace"))
         stopped.args = (cut_text(text, MAX_KEPT),)
@@ -1665,16 +1635,18 @@ def run_process(
     finally:
         if process:
             with signals_held():
-                kill_session(process)
+                kill_groups(process.pid)
+                process.wait()
+                SESSIONS.discard(process.pid)
     output += process.stdout.read(MAX_BYTES) or b""  # what is still in the pipe
     text = output.decode(errors="replace")
     if len(output) > MAX_BYTES:
-        return text[: 4 * MAX_KEPT], None
+        return text[: 4 * MAX_KEPT], None  # without the end, where half a key may stand
     return text, status
 
 
 def read_output(
-    process: Any, output: bytearray, seconds: float, report: Callable[[str], Any]
+    process: Any, output: bytearray, seconds: float, say: Callable[[str], Any]
 ) -> int | None:
     """Add to `output` what a command writes; its status, None if it is to be killed.
 
@@ -1685,7 +1657,7 @@ def read_output(
         new = process.stdout.read(65_536)
         output += new or b""
         newest = clean_output(output[-2_000:].decode(errors="replace"))
-        report(newest.strip().split("\n")[-1])
+        say(newest.strip().split("\n")[-1])
         if process.returncode is None and process.poll() is not None:
             end = time.monotonic() + SETTLE_SECONDS
         if process.returncode is not None and not process_groups(process.pid):
@@ -1704,16 +1676,15 @@ def signals_held(*only: int) -> Iterator[None]:
     numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
         numbers = ()  # signals come to the main thread alone
-    usual = {number: signal.getsignal(number) for number in numbers}
+    usual = {n: signal.getsignal(n) for n in numbers if callable(signal.getsignal(n))}
     try:
-        for number in numbers:
-            if callable(usual[number]):
-                signal.signal(number, lambda number, _: came.append(number))
+        for number in usual:
+            signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        for number in numbers:
-            signal.signal(number, usual[number])
-        for number in numbers:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+        for number in usual:
             if number in came:  # Ctrl-C is the last
                 signal.raise_signal(number)
 
@@ -1744,13 +1715,6 @@ def clean_output(text: str) -> str:
     text = re.sub(r"\x1b\[1?G", "\r", text)  # to the first column
     text = re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", re.sub(ESCAPE, "", text))
     return re.sub(r"(?m)^.*\r", "", text)
-
-
-def kill_session(process: Any) -> None:
-    """End a session, and wait for its leader."""
-    kill_groups(process.pid)
-    process.wait()
-    SESSIONS.discard(process.pid)
 
 
 def kill_groups(leader: int) -> None:
@@ -1811,11 +1775,11 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for what follows the page
     page: list[str] = []
-    room = 4 * tokens  # bytes
+    size = 0
     for line in lines[first : first + most]:
         line = cut_text(line.removesuffix("\r"), tokens)
-        room -= len(to_bytes(line))
-        if room < 0 and page:
+        size += len(to_bytes(line))
+        if page and size > 4 * tokens:
             break
         page.append(line)
     following = first + len(page) + 1
@@ -2010,8 +1974,14 @@ def files_in(top: str, end: float) -> list[str]:
     """
     if os.path.isfile(top):
         return [top]
+    argv = ["bash", "-c", LIST_FILES, top]
+    output, status = run_process(argv, end - time.monotonic())
+    if status is None:
+        raise ToolError(TOO_MUCH)
+    names = {*output.split("\0")} - {"", "./"}  # a submodule not yet there
+    listed = {os.path.join(top, name) for name in names}
     files: list[str] = []
-    for name in listed_by_git(top, end) or walked(top, end):
+    for name in listed or walked(top, end):
         path = os.path.normpath(name)
         if os.path.islink(path):  # it may lead to a secret
             continue
@@ -2020,16 +1990,6 @@ def files_in(top: str, end: float) -> list[str]:
         elif os.path.isfile(path):  # git also lists what was deleted
             files.append(path)
     return sorted(files)
-
-
-def listed_by_git(top: str, end: float) -> set[str]:
-    """What git knows in a folder or would add; none if it is no repository's."""
-    argv = ["bash", "-c", LIST_FILES, top]
-    output, status = run_process(argv, end - time.monotonic())
-    if status is None:
-        raise ToolError(TOO_MUCH)
-    names = {*output.split("\0")} - {"", "./"}  # a submodule not yet there
-    return {os.path.join(top, name) for name in names}
 
 
 def walked(top: str, end: float) -> Iterator[str]:
@@ -2090,8 +2050,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
             agent.emit(style, text)
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    subagent = replace(agent, tools=tools, emit=emit, hear=lambda: "")
-    subagent.is_subagent = True
+    subagent = replace(agent, tools=tools, emit=emit, hear=lambda: "", is_subagent=True)
     switch_to(subagent, Conversation(system=agent.system))
     try:
         return take_turn(subagent, prompt)
@@ -2754,7 +2713,7 @@ def attend(agent: Agent, terminal: Terminal) -> None:
     In a thread of its own, since either can take long.
     """
     with suppress(Exception):  # what is wrong with it is said when it is used
-        load_sdk()
+        importlib.import_module("anthropic")
     while True:
         time.sleep(1)
         if not terminal.working.is_set():

@@ -5,13 +5,10 @@ the middle of work, the tests ask for the answer, for what is kept, and for what
 said.
 """
 
-import gc
 import itertools
 import json
-import sys
 import threading
 import time
-from contextlib import nullcontext
 
 import httpx2
 import pytest
@@ -161,7 +158,7 @@ def test_a_longer_retry_after_says_when_to_come_back(wired, pauses, monkeypatch,
 
 def test_a_wait_is_shown_before_it_begins_and_ctrl_c_ends_it(wired, monkeypatch):
     def sleep(seconds):
-        assert seconds == 1 and waits[-1] == "try 2 of 7 in 42 s"
+        assert seconds == 42 and waits[-1] == "try 2 of 7 in 42 s"
         raise KeyboardInterrupt
 
     agent, waits = wired(reply(calls=[READ]), limited("42")), []
@@ -734,21 +731,3 @@ def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch
     assert status == 0 and out.count("division by zero") == 2
     assert out.index("/compact") < out.index("division by zero")
     assert run("-p", "Hi")[:2] == (1, "")
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_the_sdk_is_loaded_without_collecting_garbage_which_goes_on_after_it(
-    monkeypatch, is_there
-):
-    class Finder:
-        def find_spec(self, name, *_):
-            collecting.append(gc.isenabled())
-            if not is_there:
-                raise ImportError("broken")
-
-    collecting = []
-    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
-    monkeypatch.delitem(sys.modules, "anthropic")
-    with nullcontext() if is_there else pytest.raises(ImportError):
-        assert program.load_sdk().__name__ == "anthropic"
-    assert collecting and not any(collecting) and gc.isenabled()
