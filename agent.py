@@ -1083,8 +1083,6 @@ HINTS: dict[int | None, str] = {
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
-
-
 CUT_OFF = """\
 Your reply was cut off, or it was empty. Go on exactly where it stopped, with less
 thinking and in smaller parts."""
@@ -1619,8 +1617,8 @@ def run_process(
 ) -> tuple[str, int | None]:
     """(What a command writes, its status, or None: killed after `seconds`, or 10 MB).
 
-    `say` is told its newest line while it runs. At the end its session is killed;
-    what it started with setsid has left that by then.
+    `say` is told its newest line while it runs, and its name until there is one. At the
+    end its session is killed; what it started with setsid has left that by then.
     """
     output = bytearray()
     process: Any = None
@@ -1657,7 +1655,7 @@ def read_output(
         new = process.stdout.read(65_536)
         output += new or b""
         newest = clean_output(output[-2_000:].decode(errors="replace"))
-        say(newest.strip().split("\n")[-1])
+        say(newest.strip().split("\n")[-1] or process.args[0])
         if process.returncode is None and process.poll() is not None:
             end = time.monotonic() + SETTLE_SECONDS
         if process.returncode is not None and not process_groups(process.pid):
@@ -1748,10 +1746,8 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", command)
-    argv, emit = ["bash", "-c", "--", command], agent.emit
-    output, status = run_process(
-        argv, timeout, lambda line: emit("wait", line or "bash")
-    )
+    argv = ["bash", "-c", "--", command]
+    output, status = run_process(argv, timeout, partial(agent.emit, "wait"))
     output = cut_text(redact(clean_output(output)), MAX_KEPT)  # since it is shown here
     if status == 0:
         agent.emit("result", output)
@@ -2100,8 +2096,7 @@ def make_ready(agent: Agent) -> None:
     if skills:
         agent.tools["load_skill"] = TOOLS["load_skill"]
     messages = drop_thinking(agent.messages)
-    most = agent.limits.max_results
-    agent.messages = tool_result_budget(messages, most, save_result)
+    agent.messages = tool_result_budget(messages, agent.limits.max_results, save_result)
     agent.known = 0
 
 
