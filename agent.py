@@ -151,6 +151,7 @@ class Agent(Conversation):
     stopped: Callable[[], bool] = lambda: False  # whether Ctrl-C came in this turn
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
+    keeps_warm: bool = True  # until an answer shows that `keep_warm` is for nothing
     bill: "Counter[str]" = field(default_factory=Counter)  # "sent", "read", "kept_warm"
 
 
@@ -1100,8 +1101,6 @@ HINTS: dict[int | None, str] = {
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
-
-
 CUT_OFF = """\
 Your reply was cut off, or it was empty. Go on exactly where it stopped, with less
 thinking and in smaller parts."""
@@ -1126,7 +1125,7 @@ def ask(
     while True:
         check_stopped(agent)
         try:
-            return stream_reply(agent, messages, shown)
+            return to_reply(agent, messages, stream(agent, messages, shown))
         except (OSError, AgentError):
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
@@ -1134,21 +1133,18 @@ def ask(
             meant = as_agent_error(agent, error)
             if isinstance(meant, PromptTooLong):
                 agent.emit("layer", f"[refused] {meant}")
-            less = do_without(agent, messages, error, str(meant))
-            if less is not None:
-                messages = less
-            elif isinstance(meant, Passing) and tries < MAX_TRIES:
+                raise meant from error
+            if isinstance(meant, Passing) and tries < MAX_TRIES:
                 wait(agent, meant, tries)
                 tries += 1
+            elif less := do_without(agent, messages, error):
+                messages = less
             else:
                 raise meant from error
 
 
 def as_agent_error(agent: Agent, error: Any) -> AgentError:
-    """What an error of a request means: PromptTooLong, Passing, or else AgentError.
-
-    The SDK's code for an error counts before its words, which differ by provider.
-    """
+    """What an error of a request means: PromptTooLong, Passing, or else AgentError."""
     status, code = getattr(error, "status_code", None), getattr(error, "error_code", "")
     text, whole = sentence_for(agent, error), f"{status} {error}"
     is_long = status in MAY_BE_LONG and not code and re.search(TOO_LONG, whole)
@@ -1182,16 +1178,14 @@ def whole_numbers(text: str) -> list[int]:
     return [int(number) for number in found]
 
 
-def do_without(
-    agent: Agent, messages: list[Message], error: Any, text: str
-) -> list[Message] | None:
-    """The messages to send after a refusal that names what to leave out, else None.
+def do_without(agent: Agent, messages: list[Message], error: Any) -> list[Message]:
+    """The messages to send after a refusal that names what to leave out, else none.
 
     That is all thinking, or some room for the reply. The agent asks for it no more.
     """
     if getattr(error, "status_code", None) != 400:
-        return None
-    without = drop_thinking(messages)
+        return []
+    text, without = str(error), drop_thinking(messages)
     if "thinking" in text.lower() and (agent.thinking or without is not messages):
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
@@ -1202,15 +1196,7 @@ def do_without(
         agent.limits.max_output = max(less)
         agent.emit("layer", f"[max_tokens] a reply has {max(less):,} at most")
         return messages
-    return None
-
-
-def ask_for_less(agent: Agent, messages: list[Message], prompt: Message) -> Reply:
-    """The reply to `prompt` after all messages, or after half if that is too long."""
-    with suppress(PromptTooLong):
-        return ask(agent, [*messages, prompt], shown=())
-    half = messages[pair_safe(messages, max(1, len(messages) // 2)) :]
-    return ask(agent, [*drop_thinking([messages[0], *half]), prompt], shown=())
+    return []
 
 
 def sentence_for(agent: Agent, error: Exception) -> str:
@@ -1232,25 +1218,21 @@ def wait(agent: Agent, why: Passing, tries: int) -> None:
         raise AgentError(f"{why} The API asks for {seconds:.0f} s: try after {when}.")
     if tries == 1:
         agent.emit("layer", f"[retry] {why} It is tried {MAX_TRIES} times.")
-    while seconds > 0:
-        agent.emit("wait", f"try {tries + 1} of {MAX_TRIES} in {seconds:.0f} s")
-        time.sleep(min(seconds, 1))
-        seconds -= 1
+    agent.emit("wait", f"try {tries + 1} of {MAX_TRIES} in {seconds:.0f} s")
+    time.sleep(seconds)
 
 
-def stream_reply(
-    agent: Agent, messages: list[Message], shown: tuple[str, ...]
-) -> Reply:
-    """The reply of one try, shown as it comes; raises unless it is finished."""
+def stream(agent: Agent, messages: list[Message], shown: tuple[str, ...]) -> Any:
+    """The SDK's answer of one try, shown as it comes; see `to_reply`."""
     began, written = time.time(), 0
     what = f"summarising {context_tokens(agent):,} tokens"
     agent.emit("wait", "waiting for the model" if shown else what)
-    with agent.client.messages.stream(**request_for(agent, messages)) as stream:
-        kind = stream.response.headers.get("content-type", "")
+    with agent.client.messages.stream(**request_for(agent, messages)) as events:
+        kind = events.response.headers.get("content-type", "")
         if re.search("html|json", kind):
             raise AgentError(f"No stream came, but {kind}: check ANTHROPIC_BASE_URL.")
         agent.last_request = began
-        for event in stream:
+        for event in events:
             check_stopped(agent)
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
@@ -1262,16 +1244,7 @@ def stream_reply(
                 agent.emit("wait", what)
             elif event.type == "content_block_start":
                 written = 0
-        final = stream.get_final_message()
-    reply = to_reply(final, {exchange.call["id"] for exchange in exchanges(messages)})
-    agent.has_cache = reply.read + reply.written > 0
-    agent.bill.update(sent=reply.sent, read=reply.read)
-    if (
-        not reply.message["content"]
-        and context_tokens(agent) > agent.limits.context_window
-    ):
-        raise PromptTooLong("The reply is empty, and the request is over the window.")
-    return reply
+        return events.get_final_message()
 
 
 def check_stopped(agent: Agent) -> None:
@@ -1284,41 +1257,30 @@ def keep_warm(agent: Agent) -> None:
     """Use the prompt cache once more shortly before it is gone, if that is worth it.
 
     What was answered last is sent again for no output, which reads it at a small part
-    of the price of writing it anew. Only while the person thinks, and only where there
-    is a cache: if the answer shows none, or output, or if the API refuses, it is never
-    done again in this run.
+    of the price of writing it anew. If the API refuses, or if the answer has output or
+    shows no cache, it is never done again in this run.
     """
     began, before, refreshes = time.time(), agent.last_request, agent.refreshes
+    messages, last = agent.messages, agent.known - 1  # the last reply, unless replaced
     is_due = CACHE_SECONDS - WARM_SECONDS < began - before < CACHE_SECONDS
     is_worth_it = agent.has_cache and agent.counted > agent.limits.min_savings
-    is_allowed = len(refreshes) < agent.limits.keep_warm
-    messages = answered_last(agent)
-    if not (is_due and is_worth_it and is_allowed and messages):
+    is_allowed = agent.keeps_warm and len(refreshes) < agent.limits.keep_warm
+    is_there = agent.compacted <= last and messages[last]["role"] == "assistant"
+    if not (is_due and is_worth_it and is_allowed and is_there):
         return
     refreshes.append(0)
     try:
-        request = {**request_for(agent, messages), "max_tokens": 0}
+        request = {**request_for(agent, messages[:last]), "max_tokens": 0}
         answer = agent.client.messages.create(**request)
-        tokens, read, _, output = used_tokens(getattr(answer, "usage", None))
+        tokens, read, _, output = used_tokens(answer)
     except Exception as error:  # noqa: BLE001  nobody waits for it
-        if not isinstance(as_agent_error(agent, error), Passing):
-            agent.limits.keep_warm = 0
+        agent.keeps_warm = isinstance(as_agent_error(agent, error), Passing)
         return
     refreshes[-1] = read
     agent.bill.update(sent=tokens, read=read, kept_warm=1)
-    if output or not read:
-        agent.limits.keep_warm = 0
+    agent.keeps_warm = read > 0 and not output
     if read and agent.last_request == before:  # the person may have gone on meanwhile
         agent.last_request = began
-
-
-def answered_last(agent: Agent) -> list[Message]:
-    """The messages of the last request that got a reply; none if they were replaced."""
-    last = agent.known - 1
-    if not agent.compacted <= last < len(agent.messages):
-        return []
-    is_reply = agent.messages[last]["role"] == "assistant"
-    return agent.messages[:last] if is_reply else []
 
 
 def warm_note(agent: Agent) -> None:
@@ -1346,11 +1308,8 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     return request
 
 
-def to_reply(final: Any, ids: set[str]) -> Reply:
-    """The SDK's answer as plain data that the API takes back; raises if unfinished.
-
-    `ids` are those of the calls so far.
-    """
+def to_reply(agent: Agent, messages: list[Message], final: Any) -> Reply:
+    """The SDK's answer as plain data that the API takes back; raises if unfinished."""
     stop = final.stop_reason
     if stop is None:
         raise ValueError("The reply ended before it was finished")
@@ -1364,22 +1323,27 @@ def to_reply(final: Any, ids: set[str]) -> Reply:
         content = note(getattr(final.stop_details, "explanation", "") or "")["content"]
     elif stop == "max_tokens" or not useful:
         content = useful  # without thinking that was cut off, or that stands alone
-    message = {"role": "assistant", "content": content}
-    make_fit(blocks(message, "tool_use"), ids)
-    return Reply(message, stop, *used_tokens(final.usage))
+    reply = Reply({"role": "assistant", "content": content}, stop, *used_tokens(final))
+    make_fit(reply.message, {exchange.call["id"] for exchange in exchanges(messages)})
+    agent.has_cache = reply.read + reply.written > 0
+    agent.bill.update(sent=reply.sent, read=reply.read)
+    if not content and context_tokens(agent) > agent.limits.context_window:
+        raise PromptTooLong("The reply is empty, and the request is over the window.")
+    return reply
 
 
-def used_tokens(usage: Any) -> tuple[int, int, int, int]:
+def used_tokens(answer: Any) -> tuple[int, int, int, int]:
     """Tokens of a request, read from and written to the cache, of the reply; or 0."""
+    usage = getattr(answer, "usage", None)
     kinds = ("cache_read_input", "cache_creation_input", "output", "input")
     found = [int(getattr(usage, f"{kind}_tokens", 0) or 0) for kind in kinds]
     read, written, output, rest = found
     return read + written + rest, read, written, output
 
 
-def make_fit(calls: list[Message], ids: set[str]) -> None:
-    """Change these calls so that the API takes them, with an id that none has yet."""
-    for call in calls:
+def make_fit(message: Message, ids: set[str]) -> None:
+    """Change its calls so that the API takes them, with an id that none has yet."""
+    for call in blocks(message, "tool_use"):
         call["name"] = re.sub(UNFIT, "_", call["name"])[:128]
         call["id"] = re.sub(UNFIT, "_", call.get("id") or "call")
         while call["id"] in ids:
@@ -1435,10 +1399,10 @@ def configured_limits(
     """The model's own limits within the settings; raises AgentError."""
     asked: dict[str, int] = {}
     for name in vars(Limits()):
-        text = os.environ.get(name.upper(), "").strip()
+        setting = name.upper()
+        text = os.environ.get(setting, "").strip()
         if not re.fullmatch(r"[0-9]{0,18}", text):
-            problem = f"{name.upper()}={text}"
-            raise AgentError(f"{problem}: give a whole number (.env or shell).")
+            raise AgentError(f"{setting}={text}: give a whole number (.env or shell).")
         if text:
             asked[name] = int(text)
     window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
@@ -1549,7 +1513,7 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
     if handler is None:  # it stands as @tool(...)
         return partial(tool, **more)
     name, inputs = handler.__name__, inputs_of(handler)
-    properties = {given.name: json_type(name, given) for given in inputs}
+    properties = {given.name: JSON_TYPES[given.annotation] for given in inputs}
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     told = {"name": name, "description": inspect.getdoc(handler) or name}
@@ -1561,7 +1525,7 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
 
 
 def inputs_of(handler: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters after the agent; TypeError if it can never be called with them."""
+    """The parameters after the agent; TypeError if the model could not give them."""
     name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
     parameters = [*signature.parameters.values()]
     inputs = parameters[1:]
@@ -1573,17 +1537,11 @@ def inputs_of(handler: Callable[..., Any]) -> list[inspect.Parameter]:
             f"The tool {name} can never be called: write it as `def {name}(agent, "
             "path: str) -> str`, no async, no yield, and no * or / before an input"
         )
+    for given in inputs:
+        if given.annotation not in JSON_TYPES:
+            what = f"{given.name} of the tool {name} is {given.annotation}"
+            raise TypeError(f"{what}: let it be str, int, float, bool or list[str]")
     return inputs
-
-
-def json_type(name: str, given: inspect.Parameter) -> Message:
-    """The JSON schema of a parameter of a tool."""
-    if given.annotation not in JSON_TYPES:
-        raise TypeError(
-            f"{given.name} of the tool {name} is {given.annotation}: let it be str, "
-            "int, float, bool or list[str]; with a default it may be left out"
-        )
-    return JSON_TYPES[given.annotation]
 
 
 def run_tools(agent: Agent, calls: list[Message]) -> None:
@@ -1605,9 +1563,8 @@ def answer_calls(
     agent: Agent, calls: list[Message], results: list[Message], why: str
 ) -> None:
     """Commit these results in one message, with `why` for each call that has none."""
-    for call in calls[len(results) :]:
-        results = [*results, tool_result(call, why, is_error=True)]
-    commit(agent, {"role": "user", "content": results})
+    others = [tool_result(call, why, is_error=True) for call in calls[len(results) :]]
+    commit(agent, {"role": "user", "content": [*results, *others]})
 
 
 def close_calls(agent: Agent) -> None:
@@ -1619,9 +1576,11 @@ def close_calls(agent: Agent) -> None:
 def run_tool(agent: Agent, call: Message) -> Message:
     """The tool_result of a call, both shown; all that goes wrong is an is_error one."""
     name, given, failed = call["name"], call["input"], True
-    called = agent.tools.get(name, Tool({}, no_such_tool))
+    called = agent.tools.get(name) or Tool({}, str)
     agent.emit("tool", f"[{name}] {given.get(called.shows, '')}".rstrip())
     try:
+        if name not in agent.tools:
+            raise ToolError(f"There is no such tool, but {', '.join(agent.tools)}.")
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:
@@ -1634,11 +1593,6 @@ def run_tool(agent: Agent, call: Message) -> Message:
     if style := "failed" if failed else called.style:
         agent.emit(style, result["content"])
     return result
-
-
-def no_such_tool(agent: Agent, **_: Any) -> NoReturn:
-    """Stands for a tool that there is not: says which there are."""
-    raise ToolError(f"There is no such tool, but {', '.join(agent.tools)}.")
 
 
 def tool_result(call: Message, text: str, is_error: bool = False) -> Message:
@@ -1685,22 +1639,19 @@ def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
 
 
 def run_process(
-    argv: list[str],
-    seconds: float,
-    report: Callable[[str], Any] = str,
-    stdin: Any = None,
+    argv: list[str], seconds: float, say: Callable[[str], Any] = str, stdin: Any = None
 ) -> tuple[str, int | None]:
     """(What a command writes, its status, or None: killed after `seconds`, or 10 MB).
 
-    `report` is told its newest line while it runs. At the end its session is killed;
-    what it started with setsid has left that by then.
+    `say` is told its newest line while it runs, and its name until there is one. At the
+    end its session is killed; what it started with setsid has left that by then.
     """
     output = bytearray()
     process: Any = None
     try:
         with signals_held():  # none may come before there is what ends the command
             process = start_session(argv, stdin)
-        status = read_output(process, output, seconds, report)
+        status = read_output(process, output, seconds, say)
     except KeyboardInterrupt as stopped:
         text = clean_output(output.decode(errors="replace"))
         stopped.args = (cut_text(text, MAX_KEPT),)
@@ -1708,16 +1659,18 @@ def run_process(
     finally:
         if process:
             with signals_held():
-                kill_session(process)
+                kill_groups(process.pid)
+                process.wait()
+                SESSIONS.discard(process.pid)
     output += process.stdout.read(MAX_BYTES) or b""  # what is still in the pipe
     text = output.decode(errors="replace")
     if len(output) > MAX_BYTES:
-        return text[: 4 * MAX_KEPT], None
+        return text[: 4 * MAX_KEPT], None  # without the end, where half a key may stand
     return text, status
 
 
 def read_output(
-    process: Any, output: bytearray, seconds: float, report: Callable[[str], Any]
+    process: Any, output: bytearray, seconds: float, say: Callable[[str], Any]
 ) -> int | None:
     """Add to `output` what a command writes; its status, None if it is to be killed.
 
@@ -1728,7 +1681,7 @@ def read_output(
         new = process.stdout.read(65_536)
         output += new or b""
         newest = clean_output(output[-2_000:].decode(errors="replace"))
-        report(newest.strip().split("\n")[-1])
+        say(newest.strip().split("\n")[-1] or process.args[0])
         if process.returncode is None and process.poll() is not None:
             end = time.monotonic() + SETTLE_SECONDS
         if process.returncode is not None and not process_groups(process.pid):
@@ -1747,15 +1700,14 @@ def signals_held(*only: int) -> Iterator[None]:
     numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
         numbers = ()  # signals come to the main thread alone
-    usual = {number: signal.getsignal(number) for number in numbers}
+    usual = {n: signal.getsignal(n) for n in numbers if callable(signal.getsignal(n))}
     try:
-        for number in numbers:
-            if callable(usual[number]):
-                signal.signal(number, lambda number, _: came.append(number))
+        for number in usual:
+            signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        for number in numbers:  # Ctrl-C is the last, or it would hide the others
-            signal.signal(number, usual[number])
+        for number, handler in usual.items():  # Ctrl-C last, or it would hide others
+            signal.signal(number, handler)
             if number in came:
                 signal.raise_signal(number)
 
@@ -1786,13 +1738,6 @@ def clean_output(text: str) -> str:
     text = re.sub(r"\x1b\[1?G", "\r", text)  # to the first column
     text = re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", re.sub(ESCAPE, "", text))
     return re.sub(r"(?m)^.*\r", "", text)
-
-
-def kill_session(process: Any) -> None:
-    """End a session, and wait for its leader."""
-    kill_groups(process.pid)
-    process.wait()
-    SESSIONS.discard(process.pid)
 
 
 def kill_groups(leader: int) -> None:
@@ -1826,10 +1771,8 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", command)
-    argv, emit = ["bash", "-c", "--", command], agent.emit
-    output, status = run_process(
-        argv, timeout, lambda line: emit("wait", line or "bash")
-    )
+    argv = ["bash", "-c", "--", command]
+    output, status = run_process(argv, timeout, partial(agent.emit, "wait"))
     output = cut_text(redact(clean_output(output)), MAX_KEPT)  # since it is shown here
     if status == 0:
         agent.emit("result", output)
@@ -1853,11 +1796,11 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for what follows the page
     page: list[str] = []
-    room = 4 * tokens  # bytes
+    size = 0
     for line in lines[first : first + most]:
         line = cut_text(line.removesuffix("\r"), tokens)
-        room -= len(to_bytes(line))
-        if room < 0 and page:
+        size += len(to_bytes(line))
+        if page and size > 4 * tokens:
             break
         page.append(line)
     following = first + len(page) + 1
@@ -2052,8 +1995,14 @@ def files_in(top: str, end: float) -> list[str]:
     """
     if os.path.isfile(top):
         return [top]
+    argv = ["bash", "-c", LIST_FILES, top]
+    output, status = run_process(argv, end - time.monotonic())
+    if status is None:
+        raise ToolError(TOO_MUCH)
+    names = {*output.split("\0")} - {"", "./"}  # a submodule not yet there
+    listed = {os.path.join(top, name) for name in names}
     files: list[str] = []
-    for name in listed_by_git(top, end) or walked(top, end):
+    for name in listed or walked(top, end):
         path = os.path.normpath(name)
         if os.path.islink(path):  # it may lead to a secret
             continue
@@ -2062,16 +2011,6 @@ def files_in(top: str, end: float) -> list[str]:
         elif os.path.isfile(path):  # git also lists what was deleted
             files.append(path)
     return sorted(files)
-
-
-def listed_by_git(top: str, end: float) -> set[str]:
-    """What git knows in a folder or would add; none if it is no repository's."""
-    argv = ["bash", "-c", LIST_FILES, top]
-    output, status = run_process(argv, end - time.monotonic())
-    if status is None:
-        raise ToolError(TOO_MUCH)
-    names = {*output.split("\0")} - {"", "./"}  # a submodule not yet there
-    return {os.path.join(top, name) for name in names}
 
 
 def walked(top: str, end: float) -> Iterator[str]:
@@ -2132,8 +2071,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
             agent.emit(style, text)
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    subagent = replace(agent, tools=tools, emit=emit, hear=lambda: "")
-    subagent.is_subagent = True
+    subagent = replace(agent, tools=tools, emit=emit, hear=lambda: "", is_subagent=True)
     switch_to(subagent, Conversation(system=agent.system))
     try:
         return take_turn(subagent, prompt)
@@ -2183,8 +2121,7 @@ def make_ready(agent: Agent) -> None:
     if skills:
         agent.tools["load_skill"] = TOOLS["load_skill"]
     messages = drop_thinking(agent.messages)
-    most = agent.limits.max_results
-    agent.messages = tool_result_budget(messages, most, save_result)
+    agent.messages = tool_result_budget(messages, agent.limits.max_results, save_result)
     agent.known = 0
 
 

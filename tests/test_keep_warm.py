@@ -264,6 +264,7 @@ def test_a_refusal_ends_it_for_this_run_without_a_word(paused, clock, pauses, te
     assert again_and_again(agent, clock) == 1
     assert (agent.events, pauses, agent.limits.context_window) == (told, [], window)
     run_command(agent, "/clear")
+    agent.limits = program.Limits(min_savings=1_000)  # as if a window was learnt
     agent.client.enqueue(reply("Yes."), reply("And so."))
     assert take_turn(agent, sized(2_000)) == "Yes."
     take_turn(agent, "And?")
