@@ -1218,8 +1218,10 @@ def wait(agent: Agent, why: Passing, tries: int) -> None:
         raise AgentError(f"{why} The API asks for {seconds:.0f} s: try after {when}.")
     if tries == 1:
         agent.emit("layer", f"[retry] {why} It is tried {MAX_TRIES} times.")
-    agent.emit("wait", f"try {tries + 1} of {MAX_TRIES} in {seconds:.0f} s")
-    time.sleep(seconds)
+    while seconds > 0:
+        agent.emit("wait", f"try {tries + 1} of {MAX_TRIES} in {seconds:.0f} s")
+        time.sleep(min(seconds, 1))
+        seconds -= 1
 
 
 def stream(agent: Agent, messages: list[Message], shown: tuple[str, ...]) -> Any:

@@ -322,7 +322,7 @@ with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1
 
 with a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
-that were {AGAIN[0]} lines. A single `grep` for the two rarest neighbouring words of a line
+had {AGAIN[0]} such lines. A single `grep` for the two rarest neighbouring words of a line
 shows {AGAIN[1]:.0%} of them, in an answer of {AGAIN[2]} tokens
 
 without it {WARM["0"][0]:.2f} and R {WARM["0"][1]:.3f}, with two refreshes

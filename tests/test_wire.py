@@ -161,7 +161,7 @@ def test_a_longer_retry_after_says_when_to_come_back(wired, pauses, monkeypatch,
 
 def test_a_wait_is_shown_before_it_begins_and_ctrl_c_ends_it(wired, monkeypatch):
     def sleep(seconds):
-        assert seconds == 42 and waits[-1] == "try 2 of 7 in 42 s"
+        assert seconds == 1 and waits[-1] == "try 2 of 7 in 42 s"
         raise KeyboardInterrupt
 
     agent, waits = wired(reply(calls=[READ]), limited("42")), []
