@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import forks
 import pytest
 from stub import StubClient
 
@@ -46,6 +47,12 @@ def pytest_cmdline_main(config):
         options.maxworkerrestart = 0  # a test that hangs ends its worker, and is named
 
 
+def pytest_configure(config):
+    """All workers share the process that starts programs."""
+    if getattr(config.option, "numprocesses", 0):
+        forks.ready()
+
+
 def pytest_collection_modifyitems(items):
     """The files that take longest come first, so that no process ends much later."""
     items.sort(key=lambda item: item.path.name not in SLOW)
@@ -61,6 +68,7 @@ def workspace(tmp_path, monkeypatch):
     """An empty folder to work in, and none of the person's own settings."""
     for name in SETTINGS | PROXIES | {name.lower() for name in PROXIES}:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", os.devnull)  # to read it would take 0.1 s
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever changed it
     folder = tmp_path / "workspace"
     folder.mkdir()
@@ -224,6 +232,7 @@ def desk(tmp_path_factory):
     (folder := root / "workspace").mkdir()
     with serve(stub) as url:
         usual = {"PATH": os.environ["PATH"], "TERM": "xterm", "NO_PROXY": "*"}
+        usual["SSL_CERT_DIR"] = os.devnull
         own = {"ANTHROPIC_API_KEY": "test-key-0123456789", "ANTHROPIC_BASE_URL": url}
         desk = SimpleNamespace(stub=stub, folder=folder, settings=usual | own)
         desk.argv, desk.idle = [sys.executable, str(root / "agent.py")], None
