@@ -245,14 +245,14 @@ def desk(tmp_path_factory):
 def person(desk):
     """Somebody before an empty prompt, in a new conversation and an empty folder.
 
-    All use the same program. The API must have been asked for all of its replies, and
+    All use the same program, which says sooner what it waits for. The API must have been asked for all of its replies, and
     have refused nothing.
     """
-    from pseudo import PROMPT, Person
+    from pseudo import PROMPT, Person, changed
 
     person, desk.idle = desk.idle, None
     if person is None:
-        person = Person(desk)
+        person = Person(changed(desk, WAIT_SHOWN=0.2))
         person.see(PROMPT)
     person.raw, person.seen = b"\r\n", 0  # of the test before
     person.say("/clear")
@@ -272,19 +272,14 @@ def fresh(desk):
 
     `constants` stand in the place of those of the program.
     """
-    from pseudo import PROMPT, Person
+    from pseudo import PROMPT, Person, changed
 
     people = []
 
     def start(*replies, constants=None, argv=desk.argv, folder=desk.folder, **given):
         desk.stub.enqueue(*replies)
-        if constants:
-            where = str(Path(desk.argv[1]).parent)
-            code = f"import sys\nsys.path.insert(0, {where!r})\nimport agent\n"
-            code += f"vars(agent).update({constants!r})\nsys.exit(agent.main())"
-            argv = [sys.executable, "-c", code]
-        own = {"argv": argv, "folder": folder}
-        people.append(Person(SimpleNamespace(**vars(desk) | own), **given))
+        own = SimpleNamespace(**vars(desk) | {"argv": argv, "folder": folder})
+        people.append(Person(changed(own, **constants or {}), **given))
         if "-p" not in argv:
             plain = given.keys() & {"NO_COLOR", "TERM"}
             people[-1].see("\n> " if plain else PROMPT)
