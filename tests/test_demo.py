@@ -12,7 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import demo
+import forks
 import pytest
+from pseudo import PATIENCE
 
 import agent as program
 
@@ -60,17 +62,17 @@ def terminal(tmp_path):
 
     def run(*keys):
         master, slave = pty.openpty()
-        ends = {"stdin": slave, "stdout": slave, "stderr": slave}
-        ends["env"] = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
-        with subprocess.Popen([sys.executable, PROGRAM, "--demo"], **ends) as process:
-            os.close(slave)
-            screen = read_to(master, "q: leave ")
-            for key in keys:
-                stop = key == signal.SIGINT
-                process.send_signal(key) if stop else os.write(master, key)
-                screen += read_to(master, "q: leave ")
-            os.close(master)  # so that it ends, whatever it waits for
-        return process.returncode, screen
+        where = {"env": {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}}
+        argv = [sys.executable, PROGRAM, "--demo"]
+        process = forks.start(argv, slave, slave, slave, cwd=tmp_path, **where)
+        os.close(slave)
+        screen = read_to(master, "q: leave ")
+        for key in keys:
+            stop = key == signal.SIGINT
+            process.send_signal(key) if stop else os.write(master, key)
+            screen += read_to(master, "q: leave ")
+        os.close(master)  # so that it ends, whatever it waits for
+        return process.wait(PATIENCE), screen
 
     return run
 
