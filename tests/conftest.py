@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import forks
 import pytest
 from stub import StubClient
 
@@ -46,6 +47,12 @@ def pytest_cmdline_main(config):
         options.maxworkerrestart = 0  # a test that hangs ends its worker, and is named
 
 
+def pytest_configure(config):
+    """All workers share the process that starts programs."""
+    if getattr(config.option, "numprocesses", 0):
+        forks.ready()
+
+
 def pytest_collection_modifyitems(items):
     """The files that take longest come first, so that no process ends much later."""
     items.sort(key=lambda item: item.path.name not in SLOW)
@@ -61,6 +68,7 @@ def workspace(tmp_path, monkeypatch):
     """An empty folder to work in, and none of the person's own settings."""
     for name in SETTINGS | PROXIES | {name.lower() for name in PROXIES}:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", os.devnull)  # to read it would take 0.1 s
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever changed it
     folder = tmp_path / "workspace"
     folder.mkdir()
@@ -224,6 +232,7 @@ def desk(tmp_path_factory):
     (folder := root / "workspace").mkdir()
     with serve(stub) as url:
         usual = {"PATH": os.environ["PATH"], "TERM": "xterm", "NO_PROXY": "*"}
+        usual["SSL_CERT_DIR"] = os.devnull
         own = {"ANTHROPIC_API_KEY": "test-key-0123456789", "ANTHROPIC_BASE_URL": url}
         desk = SimpleNamespace(stub=stub, folder=folder, settings=usual | own)
         desk.argv, desk.idle = [sys.executable, str(root / "agent.py")], None
@@ -236,14 +245,14 @@ def desk(tmp_path_factory):
 def person(desk):
     """Somebody before an empty prompt, in a new conversation and an empty folder.
 
-    All use the same program. The API must have been asked for all of its replies, and
+    All use the same program, which says sooner what it waits for. The API must have been asked for all of its replies, and
     have refused nothing.
     """
-    from pseudo import PROMPT, Person
+    from pseudo import PROMPT, Person, changed
 
     person, desk.idle = desk.idle, None
     if person is None:
-        person = Person(desk)
+        person = Person(changed(desk, WAIT_SHOWN=0.2))
         person.see(PROMPT)
     person.raw, person.seen = b"\r\n", 0  # of the test before
     person.say("/clear")
@@ -263,19 +272,14 @@ def fresh(desk):
 
     `constants` stand in the place of those of the program.
     """
-    from pseudo import PROMPT, Person
+    from pseudo import PROMPT, Person, changed
 
     people = []
 
     def start(*replies, constants=None, argv=desk.argv, folder=desk.folder, **given):
         desk.stub.enqueue(*replies)
-        if constants:
-            where = str(Path(desk.argv[1]).parent)
-            code = f"import sys\nsys.path.insert(0, {where!r})\nimport agent\n"
-            code += f"vars(agent).update({constants!r})\nsys.exit(agent.main())"
-            argv = [sys.executable, "-c", code]
-        own = {"argv": argv, "folder": folder}
-        people.append(Person(SimpleNamespace(**vars(desk) | own), **given))
+        own = SimpleNamespace(**vars(desk) | {"argv": argv, "folder": folder})
+        people.append(Person(changed(own, **constants or {}), **given))
         if "-p" not in argv:
             plain = given.keys() & {"NO_COLOR", "TERM"}
             people[-1].see("\n> " if plain else PROMPT)

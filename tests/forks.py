@@ -16,14 +16,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from fcntl import ioctl
 from pathlib import Path
 from types import ModuleType
 
 LONG_TESTS = os.environ.get("LONG_TESTS") == "1"
+AT = "AGENT_TESTS_FORK_AT"
 
 
 class Program:
@@ -58,7 +60,8 @@ def start(argv, *ends, env, cwd, anew=LONG_TESTS, shell=False):
     told, tells = os.pipe()
     wish = {"argv": [*map(str, argv)], "env": env, "cwd": str(cwd)}
     data = json.dumps(wish | {"anew": anew, "shell": shell}).encode() + b"\n"
-    with ready() as link:
+    with closing(socket.socket(socket.AF_UNIX)) as link:
+        link.connect(ready())
         socket.send_fds(link, [data], [*ends, tells])
     os.close(tells)
     told = os.fdopen(told, "rb", 0)
@@ -67,44 +70,54 @@ def start(argv, *ends, env, cwd, anew=LONG_TESTS, shell=False):
     return Program(int(pid), told)
 
 
-def ready(known=[]):  # noqa: B006  one process for all tests
-    """A link to the process that has loaded the SDK, which is started if need be."""
-    if not known:
+def ready():
+    """The address of the process that has loaded the SDK, which is started if need be.
+
+    It is in the environment, so whatever the process that started it starts shares it.
+    """
+    if AT not in os.environ:
+        folder = tempfile.TemporaryDirectory()
+        os.environ[AT] = os.path.join(folder.name, "forks")
         ours, theirs = socket.socketpair()
-        argv = [sys.executable, __file__, str(theirs.fileno())]
-        options = {"pass_fds": [theirs.fileno()], "env": {}}
+        door = socket.socket(socket.AF_UNIX)
+        door.bind(os.environ[AT])
+        door.listen()  # who comes early waits
+        given = theirs.fileno(), door.fileno()
+        argv = [sys.executable, __file__, *map(str, given)]
+        options = {"pass_fds": given, "env": {}}
         process = subprocess.Popen(argv, start_new_session=True, **options)
         theirs.close()
-        atexit.register(lambda: ours.close() or process.wait())
-        known.append(ours)
-    return known[0].dup()
+        door.close()
+        atexit.register(lambda: (ours.close(), process.wait(), folder.cleanup()))
+    return os.environ[AT]
 
 
 # --- The process that waits ---
 
 
-def main(link):
-    """Start what is asked for, until nobody can ask any more."""
+def main(parent, door):
+    """Start what is asked for, until the process that began this one has ended."""
     if not LONG_TESTS:
         load()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.collect()
     gc.freeze()  # what is there already is not looked through in each child
     codes = {}
-    while True:
-        data, ends, _, _ = socket.recv_fds(link, 65_536, 4)
+    while parent not in select.select([parent, door], [], [])[0]:
+        link, _ = door.accept()
+        with link:
+            data, ends, _, _ = socket.recv_fds(link, 65_536, 4)
+            while more := link.recv(65_536):
+                data += more
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass  # one that has ended is no zombie
-        if not data:
-            return
-        while not data.endswith(b"\n"):
-            data += link.recv(65_536)
         wish = json.loads(data)
         code = None if wish["anew"] else compiled(wish["argv"], codes)
         assert threading.active_count() == 1
         if os.fork() == 0:
-            link.close()
+            parent.close()
+            door.close()
             return keep(wish, code, *ends)
         for number in ends:
             os.close(number)
@@ -179,7 +192,21 @@ def become(wish, code, ends):
     sys.modules["__main__"] = main = ModuleType("__main__")
     if script != "-c":
         main.__file__ = script
-    exec(code, vars(main))
+    statuses = []
+    atexit.register(leave, statuses)  # first, so it is called last
+    try:
+        exec(code, vars(main))
+    except SystemExit as left:
+        statuses += [left.code] if isinstance(left.code, int) else []
+        raise
+    statuses.append(0)
+
+
+def leave(statuses):
+    """End with this status; to take the SDK apart would take longer than most programs."""
+    for status in statuses:
+        sys.stdout.flush()
+        os._exit(status & 255)
 
 
 def open_streams():
@@ -215,4 +242,4 @@ def be_a_shell():
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
+    main(*[socket.socket(fileno=int(number)) for number in sys.argv[1:]])

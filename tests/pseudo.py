@@ -11,6 +11,7 @@ import termios
 import threading
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 
 import forks
 from stub import StubClient
@@ -32,6 +33,17 @@ def below(output):
     drawn = [*DRAWN.finditer(output)]
     last = drawn[-1][1] or "" if drawn else ""
     return re.sub(OURS, "", last.replace("\r", ""))
+
+
+def changed(desk, **constants):
+    """A desk at which these stand in the place of constants of the program."""
+    python, script, *given = desk.argv
+    code = (
+        f"import sys\nsys.path.insert(0, {os.path.dirname(script)!r})\nimport agent\n"
+    )
+    code += f"vars(agent).update({constants!r})\nsys.exit(agent.main())"
+    argv = [python, "-c", code, *given] if constants else desk.argv
+    return SimpleNamespace(**vars(desk) | {"argv": argv})
 
 
 class Person:

@@ -52,8 +52,8 @@ HALF = LONG[: len(LONG) * 2 // 5]
 BIG = ("bash", {"command": "seq 2000"})
 COMPACT = ("compact", {"focus": "the notes"})
 TURNS = 3  # of the script, before the conversation is taken up from its file
-KILLS = 1_000 if LONG_TESTS else 25  # about so many, evenly spread
-EVERY = 1 if LONG_TESTS else 10  # how many lines make one at which Ctrl-C comes
+KILLS = 1_000 if LONG_TESTS else 16  # about so many, evenly spread
+EVERY = 1 if LONG_TESTS else 15  # how many lines make one at which Ctrl-C comes
 
 
 def script():
@@ -198,8 +198,6 @@ def frozen():
     """What is there before a fork is not looked through, and copied, in each child."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,7 @@ def live():
     limits = program.Limits(**LIMITS)
     agent = program.Agent(limits=limits, client=Worker(), approve=lambda *_: None)
     session = Session(agent)
-    gc.freeze()  # what was there before is not counted
+    gc.freeze()  # what was there before is not counted, here or in any test after it
     for turn in range(1, TURNS + 1):
         agent.client.enqueue(*work(turn))
         before = len(agent.messages)
@@ -117,7 +117,6 @@ def live():
             gc.collect()
             session.objects.append(len(gc.get_objects()))
             session.known.append(len(repr(vars(agent) | {"client": None})))
-    gc.unfreeze()
     with agent.transcript.open(encoding="utf-8") as file:
         session.compactions = [json.loads(line) for line in file if '"event"' in line]
     return session

@@ -36,7 +36,7 @@ USUAL = settings(
     phases=[*Phase] if LONG_TESTS else [Phase.generate],
     report_multiple_bugs=False,
 )
-LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 25)
+LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 16)
 
 THINKING = ("thinking", "redacted_thinking")
 COLD = float("-inf")

@@ -13,7 +13,7 @@ import pytest
 from builders import (
     results,
 )
-from pseudo import PATIENCE, Held, Person
+from pseudo import PATIENCE, Held, Person, changed
 from stub import api_error, reply
 
 import agent as program
@@ -87,11 +87,12 @@ def test_keys_that_nobody_takes_shift_no_rows(desk, piped):
     os.write(ends[1], b"go\n")
     os.close(ends[1])
     own = SimpleNamespace(**vars(desk) | given)
+    own = changed(own, WAIT_SHOWN=0.2)
     with closing(Person(own, stdin=ends[0] if piped else None)) as person:
         assert held.asked.wait(PATIENCE)
         person.press("keys\nof nobody")
+        person.see_below("0 s: ")
         person.see_below("1 s: ")
-        person.see_below("2 s: ")
         assert "nobody" not in person.screen
         held.may.set()
         person.see("So.\n")

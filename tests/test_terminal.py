@@ -16,7 +16,7 @@ from stub import StubClient, reply
 from wire import sse
 
 PAUSE = threading.Event()  # not a sleep, which a test may have replaced
-RUNS = 40 if LONG_TESTS else 6
+RUNS, PACE = (40, 1) if LONG_TESTS else (6, 0.5)  # and how long all takes
 WORDS = [
     "word",
     "日本語",
@@ -120,7 +120,9 @@ def desktop(desk):
     people = []
 
     def start(text, columns, lines):
-        desk.stub.enqueue(Slow(reply(text, thinking="Hm."), 2.0), *[reply("So.")] * 9)
+        desk.stub.enqueue(
+            Slow(reply(text, thinking="Hm."), 2 * PACE), *[reply("So.")] * 9
+        )
         people.append(person := Person(desk, shell=True))
         desktop = Desktop(person, columns, lines)
         person.see("/help\n", "> ")
@@ -142,10 +144,10 @@ def test_no_letter_is_lost_whatever_the_person_does_meanwhile(desktop, run):
     at = desktop(text, chance.choice([60, 80, 120]), chance.choice([20, 24, 40]))
     stops = run % 5 == 4
     may_resize, may_suspend = run % 2 == 1, run % 4 > 1 and not stops
-    end = time.monotonic() + chance.choice([0.8, 1.5, 9])
+    end = time.monotonic() + chance.choice([0.8, 1.5, 9]) * PACE
     while at.person.rows and time.monotonic() < end:
         act(at, chance, may_resize, may_suspend)
-        at.watch(chance.random() * 0.2)
+        at.watch(chance.random() * 0.2 * PACE)
     if stops:
         at.person.press("\x03")
     while at.person.rows or at.person.read(0.5):
