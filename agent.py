@@ -1493,7 +1493,7 @@ class Tool(NamedTuple):
     handler: Callable[..., Any]
     shows: str = ""  # the input that stands in the line of its call
     clears: bool = True  # whether its old results give way to placeholders
-    on_disk: bool = False  # its results can be had again, so they need not be saved
+    on_disk: bool = False  # what it says can be had again: not saved, but called again
     needed: int = 0  # how many of its calls outlive a compaction, the newest
     style: str = "result"  # in which the result is shown; "": the handler shows it
 
@@ -1502,7 +1502,7 @@ INTERRUPTED = """\
 The user interrupted this. The first call without a result may have run in part, those
 after it did not run."""
 TOOLS: dict[str, Tool] = {}
-COMPACTABLE_TOOLS: set[str] = set()  # whose old results layer 1 clears (v5)
+COMPACTABLE_TOOLS: set[str] = set()  # of any agent; layer 1 clears their results (v5)
 
 
 def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:

@@ -170,15 +170,18 @@ WAYS = {  # how it is used, and what its API replies until there is a question
 
 @pytest.fixture
 def asked_in(desk):
-    """asked_in(way, *before): somebody who typed this, in parts, before a question."""
+    """asked_in(way, *before): somebody who typed this, in parts, before a question.
+
+    What else is given is for `Person`.
+    """
     people = []
 
-    def start(way, *before):
+    def start(way, *before, **kind):
         given, more, (first, *others) = WAYS[way]
         held = Held(first)
         desk.stub.enqueue(held, *others, *[reply("So.")] * 3)
         own = SimpleNamespace(**vars(desk) | {"argv": [*desk.argv, *more]})
-        people.append(person := Person(own, **given))
+        people.append(person := Person(own, **given, **kind))
         if not more:
             person.see("\n> " if given else PROMPT)
             person.press("go\n")
@@ -250,6 +253,7 @@ def test_an_answer_that_is_a_command_is_a_no_and_nothing_more(asked_in):
 KEYS = ["y", "a", "ye", "s", "n", "no", "why", " ", "please", "ok", "\x7f", "\x17"]
 KEYS += ["\x15", "\t", "\x1b[A", "\x1bOP", "\n", "\n", "\n", "\x1b[200~y\ry\x1b[201~"]
 TYPINGS = 200 if LONG_TESTS else 12
+ANEW = 20  # so many of them start Python anew, which takes long
 
 
 def fresh_lines(before, after):
@@ -276,7 +280,8 @@ def fresh_lines(before, after):
 def test_nothing_runs_that_no_fresh_line_approved(asked_in, desk, number):
     chance = random.Random(number)
     before, after = (chance.choices(KEYS, k=chance.randrange(7)) for _ in range(2))
-    person = asked_in([*WAYS][number % len(WAYS)], *before)
+    anew = LONG_TESTS and number < ANEW
+    person = asked_in([*WAYS][number % len(WAYS)], *before, anew=anew)
     answered = len(desk.stub.requests)
     for key in after:
         person.press(key)

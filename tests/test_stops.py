@@ -278,6 +278,7 @@ def work_of(pid):
 
 
 INSTANTS = 200 if LONG_TESTS else 9
+ANEW = 20  # so many of them start Python anew, which takes long
 
 
 @pytest.mark.parametrize("instant", range(INSTANTS))
@@ -289,7 +290,7 @@ def test_a_signal_at_any_instant_ends_it_all_and_leaves_the_terminal_as_it_was(
     slow = Held(reply("So it is. " * 100), events=chance.randrange(3, 60))
     work = [bash(f"({command}) & {command} | cat"), slow][instant // 2 % 2]
     desk.stub.enqueue(*[reply("Well."), work][chance.randrange(2) :], work)
-    with closing(Person(desk)) as person:
+    with closing(Person(desk, anew=LONG_TESTS and instant < ANEW)) as person:
         person.see(PROMPT)
         person.press("go\n")
         person.read(chance.random() * 0.3)

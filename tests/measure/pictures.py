@@ -446,7 +446,7 @@ def limits_of_parts(agent):
     asked = min(limits.threshold, 4 * limits.max_output) // 8
     room = round((limits.threshold - program.fixed_tokens(agent)) / 2, -3)
     return {
-        "your words": f"{most:,} tokens, or T/8",
+        "your words": f"{most:,} tokens, or T/4",
         "summary": f"{asked:,} tokens asked for",
         "calls": f"plan, skills, {program.MAX_RESTORE_FILES} files",
         "results": f"{each:,} tokens each",
