@@ -24,7 +24,7 @@ SETTINGS = {*re.findall(r"(?m)^#?([A-Z_]+)=", EXAMPLE), *map(str.upper, LIMITS)}
 SETTINGS |= {"COLUMNS", "LINES"}
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 
-SLOW = {f"test_{name}.py" for name in ("asked", "crash", "long_life", "stops", "wire")}
+SLOW = "asked", "crash", "hostile_tools", "stops", "terminal", "wire"
 
 gc.disable()  # until all tests are loaded: it would go through them again and again
 
@@ -35,13 +35,16 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """The whole suite runs on all cores, but what is chosen runs in one process."""
+    """The whole suite runs on all cores, but what is chosen runs in one process.
+
+    There is one process more than cores, for in a third of the time tests only wait.
+    """
     options = config.option
     chosen = "file_or_dir", "keyword", "markexpr", "lf", "usepdb"
     one = any(getattr(options, name, None) for name in chosen)
     one = one or "PYTEST_XDIST_WORKER" in os.environ
     if getattr(options, "numprocesses", 0) is None and not one:
-        options.numprocesses = min(8, os.cpu_count() or 1)
+        options.numprocesses = min(8, 1 + (os.cpu_count() or 1))
         options.dist = "loadfile"  # which sets up what its tests share only once
         options.loadscopereorder = False
         options.maxworkerrestart = 0  # a test that hangs ends its worker, and is named
@@ -55,7 +58,8 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """The files that take longest come first, so that no process ends much later."""
-    items.sort(key=lambda item: item.path.name not in SLOW)
+    slow = {f"test_{name}.py" for name in SLOW}
+    items.sort(key=lambda item: item.path.name not in slow)
 
 
 def pytest_collection_finish():
