@@ -177,7 +177,9 @@ def assert_sound(agent):
 # --- The layers that need no model ---
 
 FREE = {
-    "tool_result_budget": lambda m: program.tool_result_budget(m, 200, saved_at),
+    "tool_result_budget": lambda m: program.tool_result_budget(
+        m, 200, saved_at, program.first_unseen(m)
+    ),
     "snip_compact": lambda m: program.snip_compact(m, 6, Path("t.jsonl")),
     "micro_compact": lambda m: program.micro_compact(m, saved_at, 2, 100, 200),
     "micro_compact of all": lambda m: program.micro_compact(m, saved_at, 0, 0, 0),

@@ -257,7 +257,7 @@ def stop_and_go(person):
 
 
 def test_an_idle_prompt_uses_no_cpu(fresh):
-    person = fresh()
+    person = fresh(anew=False)  # or it would load the SDK meanwhile
     while person.read(0.5):
         pass
     before = work_of(person.process.pid)
