@@ -1,5 +1,6 @@
 """small.py and two layers grow in steps: each mends what is seen of the one before."""
 
+import json
 import re
 import subprocess
 import sys
@@ -213,14 +214,22 @@ ASKS = "from anthropic import Anthropic\nclient = Anthropic()\nprompt = input()\
 SEND = "reply = client.messages.create(model='m', max_tokens=9, messages=messages"
 LOOP = f"{ASKS}messages = [dict(role='user', content=prompt)]\n{SEND}"
 TOOL = "dict(name='read_file', input_schema=dict(properties=dict(path={})))"
+READS = f", tools=[{TOOL}])"
 NO_AGENT = {
-    f"{ASKS}{SEND.replace('=messages', '=[7]')}, tools=[{TOOL}])": "ended by TypeError",
+    f"{LOOP.replace('messages=', 'messages=7 + ')})": "It made no request, because it",
     "if:": "It is no Python in line 1: ",
     "x = '\0'": "It is no Python",
     "def agent_loop(client, messages):\n    pass": "it asks for no prompt by `input()`",
     "print(input())": "It took a prompt and made no request by the client that",
     "import none_such": "because it ended by ModuleNotFoundError: No module named",
-    "from anthropic import AsyncAnthropic": "because it ended by ImportError: ",
+    "from anthropic import Bedrock": "because it ended by ImportError: ",
+    "import anthropic\nanthropic.AsyncAnthropic()": "lacks It asks by `AsyncAnthropic`",
+    f"{LOOP}, stream=True)": "lacks It asks by `create(stream=True)`, which is not he",
+    f"{ASKS}client.beta.messages.create()": "lacks It asks by `client.beta`",
+    "import sys\nsys.stdin.readline()": "lacks It reads `sys.stdin`: prompts and an",
+    "import sys\nfor line in sys.stdin:\n    pass": "lacks It reads `sys.stdin`",
+    "try:\n    input()\n    [][0]\nexcept IndexError as error:\n    print(error)": "the "
+    'client that `anthropic.Anthropic()` makes. It printed last: "list index out',
     f"{ASKS}client.ask(prompt)": "because it ended by AttributeError: ",
     f"{LOOP})": "lacks Its request offers the model no tool `read_file`.",
     "while True:\n    pass": "lacks It did not come to its end within 0.2 seconds.",
@@ -248,10 +257,15 @@ def test_a_file_that_is_not_there_is_named(capsys):
 
 
 STOPPED = {
-    f"{LOOP}, tools=[{TOOL}])\nprint('Hello.')": "The turn ended before the work was "
+    f"{LOOP}{READS}\nprint('Hello.')": "The turn ended before the work was "
     'done. It printed last: "Hello."',
+    LOOP.replace("role", "rule") + READS: "messages.0.role: Field required",
+    LOOP.replace("[dict", "[7, dict")
+    + READS: "messages.0: Input should be a valid dict",
+    LOOP.replace("=prompt", "=[prompt]")
+    + READS: "messages.0.content.0: Input should be",
     f"{LOOP}, tools=[{TOOL}], temperature=1)": "temperature: Extra inputs",
-    f"{LOOP}, tools=[{TOOL}])\n1 / 0": "ZeroDivisionError: division by zero",
+    f"{LOOP}{READS}\n1 / 0": "ZeroDivisionError: division by zero",
 }
 
 
@@ -263,6 +277,87 @@ def test_an_agent_that_stops_early_is_told_why(source, tmp_path):
     words = " ".join(shown.split())
     assert is_agent and "files 0 of 24" in words
     assert f"stopped {STOPPED[source]}" in words
+
+
+STREAM = f"""{LOOP.replace("create", "stream").replace("reply =", "with")}) as stream:
+    text = "".join(stream.text_stream)
+print(text, stream.get_final_text(), stream.get_final_message().role)"""
+REFUSED = f"""{ASKS}
+try:
+    client.messages.create(model='m', max_tokens=9, messages=[])
+except (RateLimitError, InternalServerError, APITimeoutError):
+    pass
+except APIStatusError as error:
+    print(error.status_code, error.message)"""
+SDK_HAS = {  # what the real one has: a program, and what it prints
+    STREAM: "Done. Done. assistant",
+    REFUSED: "400 messages: at least one message is required",
+    f"{LOOP}, tools=NOT_GIVEN, system=omit)\nprint(len(reply.content))": "1",
+    f"{LOOP})\nprint(reply.content[0].model_dump(exclude_none=True)['text'])": "Done.",
+    f"{LOOP})\nprint(isinstance(reply.content[0], TextBlock))": "True",
+    f"{LOOP})\nprint(isinstance(reply.content[0], ToolUseBlock))": "False",
+    f"{LOOP.replace('dict(', 'MessageParam(')})\nprint(reply.stop_reason)": "end_turn",
+    f"{LOOP.replace('c()', 'c().with_options(timeout=9)')})\nprint('So.')": "So.",
+}
+IMPORTS = """\
+from anthropic import NOT_GIVEN, APIStatusError, APITimeoutError, InternalServerError
+from anthropic import RateLimitError, omit
+from anthropic.types import MessageParam, TextBlock, ToolUseBlock
+"""
+
+
+@pytest.mark.parametrize("source", SDK_HAS)
+def test_a_program_finds_what_the_sdk_has(source, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(IMPORTS + source)
+    _, ended, said = mine.life(path, reply("Done."), typed=["Go."])
+    assert (ended, said) == ("", SDK_HAS[source])
+
+
+MESSAGE = {"role": "user", "content": [RESULT]}
+ON_DISK = {  # what a program wrote, and how many messages that is
+    "a line": (json.dumps(MESSAGE) + "\n" + json.dumps(MESSAGE), 2),
+    "a line with a time": (json.dumps({"time": 1, "message": MESSAGE}), 1),
+    "a list": (json.dumps([MESSAGE, MESSAGE], indent=1), 2),
+    "a list in an object": (json.dumps({"messages": [MESSAGE] * 3}, indent=1), 3),
+    "one after another": (json.dumps(MESSAGE, indent=1) * 2, 2),
+    "a line that is none": (f"# log\n12:00\n{json.dumps(MESSAGE)}\n{{", 1),
+    "no message": (json.dumps({"role": "user", "text": [1, None]}), 0),
+    "words": ("role content", 0),
+}
+
+
+@pytest.mark.parametrize("how", ON_DISK)
+def test_messages_on_disk_are_counted_however_they_were_written(
+    how, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    text, number = ON_DISK[how]
+    (tmp_path / "log").write_text(text)
+    assert mine.on_disk() == number
+
+
+UNDONE = {  # what an agent asks before a command and wants: what it is told
+    ("Run it (yes/no)? ", "yes"): [
+        'asked "Run it (yes/no)?" was answered by y',
+        'results 24 were "The user refused."',
+    ],
+    ("[0 tokens] ", "y"): [
+        'asked "[0 tokens]" was taken for a prompt, by its words',
+        'results 24 were "EOFError:"',
+    ],
+}
+
+
+@pytest.mark.parametrize("question, wanted", UNDONE)
+def test_who_asks_what_is_not_answered_by_y_is_told_so(question, wanted, tmp_path):
+    source = (AGENTS / "classes.py").read_text()
+    path = tmp_path / "mine.py"
+    path.write_text(source.replace("(y/n) ", question).replace('"y"', f'"{wanted}"'))
+    shown, _ = steps.play_mine(path)
+    words = " ".join(shown.split())
+    assert "stopped no" in words and "files 0 of 24" in words
+    assert [told for told in UNDONE[question, wanted] if told not in words] == []
 
 
 def test_who_asks_again_after_the_end_of_a_turn_is_told_so(tmp_path):

@@ -5,6 +5,7 @@ import copy
 import anthropic
 import httpx2
 import pytest
+import sdk
 import stub
 from builders import typed as user
 from stub import StubClient, api_error, reply
@@ -74,6 +75,10 @@ BAD_MESSAGES = {
     "none": ([], "messages: at least one message is required"),
     "assistant first": ([assistant(text("a")), user("b")], 'use the "user" role'),
     "assistant last": ([user("a"), assistant(text("b"))], PREFILL),
+    "no list": ("a", "messages: Input should be a valid list"),
+    "no object": (["a"], "messages.0: Input should be a valid dictionary"),
+    "no role": ([{"content": "a"}], "messages.0.role: Field required"),
+    "no content": ([{"role": "user"}], "messages.0.content: Field required"),
     "system role": ([{"role": "system", "content": "a"}], 'Unexpected role "system"'),
     "key of our own": ([user("a") | {"tokens": 5}], f"messages.0.tokens: {EXTRA}"),
     "empty string": ([user("")], EMPTY),
@@ -139,6 +144,14 @@ BAD_SETTINGS = [
 def test_refuses(case):
     bad, wording = BAD_MESSAGES.get(case) or BAD_SETTINGS[case]
     assert wording in (refusal(**bad) if isinstance(bad, dict) else refusal(bad))
+
+
+@pytest.mark.parametrize("case", BAD_MESSAGES)
+def test_a_client_notes_a_request_that_it_refuses(case):
+    client, (messages, wording) = StubClient(reply("one")), BAD_MESSAGES[case]
+    with pytest.raises(stub.Refused):
+        ask(client, messages)
+    assert len(client.requests) == 1 and wording in client.refused[0]
 
 
 GOOD_REQUESTS = [
@@ -315,14 +328,21 @@ def test_a_refusal_looks_as_the_sdks_and_takes_no_reply(message, wording, noted)
         ask(made, [message])
     with pytest.raises(anthropic.BadRequestError) as theirs:
         ask(wired, [message])
-    for name in "status_code", "type", "api_message":
+    for name in "status_code", "type", "api_message", "body":
         assert getattr(ours.value, name) == getattr(theirs.value, name)
     assert ours.value.api_message.startswith(wording)
+    assert wording in ours.value.message and wording in theirs.value.message
     assert "retry-after" not in ours.value.response.headers
     for client in made, wired.stub:
         assert getattr(client, noted) == [ours.value.api_message]
         assert len(client.refused + client.too_long) == 1
     assert ask(made).content[0].text == "one"
+
+
+def test_the_package_of_the_stand_in_names_nothing_that_the_sdk_has_not():
+    made = vars(sdk.package(StubClient(), None)["anthropic"])
+    names = {name for name in made if not name.startswith("__")}
+    assert len(names) > 20 and names <= {*dir(anthropic)}
 
 
 # --- Counting ---

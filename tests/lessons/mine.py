@@ -14,18 +14,27 @@ import os
 import runpy
 import signal
 import sys
+import textwrap
+from collections import Counter
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
 
 import naive  # which finds the stand-in
+import sdk
 import stub
 from stub import reply
 
 SECONDS = 30  # that a program may take: the longest of the six steps takes two
 KEYS = {"ANTHROPIC_API_KEY": "none", "MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
 STAYS = "It does not end with its input: a bare `except:` swallows Ctrl-D and Ctrl-C."
+STDIN = "It reads `sys.stdin`: prompts and answers are asked for by `input()`."
+ASKS_BY = (
+    "It asks by `{}`, which is not here: there is the client `Anthropic()`, with "
+    "`messages.create` (without `stream=True`) and `messages.stream`."
+)
 WORKS = "The model called no tool, so the turn was over, and it asks again."
 
 
@@ -35,6 +44,19 @@ class Lacks(BaseException):
 
 class Left(BaseException):
     """The input has ended, and the program goes on asking for a prompt."""
+
+
+def lacks_way(name, *_, **__):
+    raise Lacks(ASKS_BY.format(name))
+
+
+class Stdin(io.StringIO):
+    """Nothing can be read here: the person answers `input()` alone."""
+
+    def read(self, *_):
+        raise Lacks(STDIN)
+
+    readline = read  # which is also how a loop over the lines reads
 
 
 class Model(naive.Model):
@@ -48,6 +70,7 @@ class Model(naive.Model):
         super().__init__(*replies)
         self.lines, self.said, self.answers = [*typed], [], answer
         self.questions, self.calling, self.summed = [], False, False
+        self.answered = ""  # how a question was, that came while the model called
         self.ends = 0  # how often a prompt was asked for after the last one
         self.messages.count_tokens = self.count_tokens
 
@@ -57,6 +80,10 @@ class Model(naive.Model):
         """The next prompt, or the answer to what is asked while the model calls."""
         self.questions.append(question := str(question))
         is_prompt = question and question == self.questions[0]
+        if self.calling:
+            how = f"answered by {self.answers}"
+            how = "taken for a prompt, by its words" if is_prompt else how
+            self.answered = f'"{textwrap.shorten(question, 80)}" was {how}'
         if self.calling and not is_prompt:
             if self.answers != "Ctrl-C":
                 return self.answers
@@ -69,6 +96,20 @@ class Model(naive.Model):
         if self.ends > 2_000:
             give_up(STAYS)
         raise EOFError if self.ends < 1_000 else Left
+
+    # --- the client ---
+
+    def with_options(self, **_):
+        return self
+
+    @property
+    def beta(self):
+        return lacks_way("client.beta")
+
+    def create(self, stream=False, **request):
+        if stream is True:
+            lacks_way("create(stream=True)")
+        return super().create(**request)
 
     # --- the model ---
 
@@ -140,7 +181,8 @@ class Model(naive.Model):
 def as_json(value):
     """A request as JSON: the SDK takes the blocks of its replies as they are."""
     if isinstance(value, dict):
-        return {key: as_json(value[key]) for key in value}
+        given = {key: value[key] for key in value if value[key] is not sdk.NOT_GIVEN}
+        return {key: as_json(given[key]) for key in given}
     if isinstance(value, list | tuple):
         return [*map(as_json, value)]
     return value.to_dict() if hasattr(value, "to_dict") else value
@@ -183,8 +225,9 @@ def life(path, *replies, typed=("Translate all files.",), answer="y"):
 @contextmanager
 def started(path, client):
     """What a program finds: its client, its prompts, its folder, and so many seconds."""
-    loaded = {"anthropic": sdk(client), "dotenv": ModuleType("dotenv")}
-    loaded["dotenv"].load_dotenv = lambda *_, **__: False
+    loaded = sdk.package(client, partial(lacks_way, "AsyncAnthropic"))
+    loaded["dotenv"] = ModuleType("dotenv")
+    vars(loaded["dotenv"]).update(load_dotenv=lambda *_, **__: False)
 
     def stop(*_):
         late.append(f"It did not come to its end within {SECONDS} seconds.")
@@ -201,7 +244,7 @@ def started(path, client):
             patch.dict(sys.modules, loaded),
             patch.dict(os.environ, keys),
             patch("builtins.input", client.type_next),
-            patch.object(sys, "stdin", io.StringIO()),
+            patch.object(sys, "stdin", Stdin()),
             patch.object(sys, "argv", [str(path)]),
             patch.object(sys, "path", [str(Path(path).parent), *sys.path]),
         ):
@@ -218,17 +261,6 @@ def give_up(why):
     os._exit(1)
 
 
-def sdk(client):
-    """What is there as the package anthropic: the client, and its errors."""
-    module = ModuleType("anthropic")
-    module.Anthropic = module.Client = lambda *_, **__: client
-    for name in ("APIError", "APIStatusError", "BadRequestError"):
-        setattr(module, name, stub.Refused)
-    for name in ("APIConnectionError", "RateLimitError", "AuthenticationError"):
-        setattr(module, name, type(name, (Exception,), {}))
-    return module
-
-
 def problem(client, ended):
     """What went wrong in a life, "" if nothing did."""
     if client.too_long:
@@ -240,9 +272,27 @@ def stopped(client, ended, said):
     """Why a program did not come to its end, "" if it did."""
     if not client.queue:
         return ended
-    last = f' It printed last: "{said[:200]}"' if said else ""
-    early = f"The turn ended before the work was done.{last}"
+    early = f"The turn ended before the work was done.{last_words(said)}"
     return problem(client, ended) or early
+
+
+def last_words(said):
+    return f' It printed last: "{said[:200]}"' if said else ""
+
+
+def undone(client):
+    """What may be why work was not done, though nothing was refused: {what: words}."""
+    if problem(client, ""):
+        return {}
+    facts = {"asked": client.answered} if client.answered else {}
+    results = {}  # as they came: a later request can hold placeholders for them
+    for request in client.requests:
+        for result in naive.results(request["messages"]):
+            results.setdefault(result["tool_use_id"], str(result["content"]))
+    [(result, number)] = Counter(results.values()).most_common(1) or [("", 0)]
+    if number > 1 and not client.queue:
+        facts["results"] = f'{number} were "{textwrap.shorten(result, 80)}"'
+    return facts
 
 
 def lacks(path):
@@ -257,7 +307,7 @@ def lacks(path):
     return ""
 
 
-def asks_nothing(client, ended):
+def asks_nothing(client, ended, said):
     """Why no request was made, in a sentence; "" if there was one."""
     if client.requests:
         return ""
@@ -267,7 +317,7 @@ def asks_nothing(client, ended):
     if not client.said:
         return "It made no request: it asks for no prompt by `input()`."
     sends = "the client that `anthropic.Anthropic()` makes"
-    return f"It took a prompt and made no request by {sends}."
+    return f"It took a prompt and made no request by {sends}.{last_words(said)}"
 
 
 def on_disk():
@@ -275,24 +325,26 @@ def on_disk():
     found = 0
     for file in Path().rglob("*"):
         if file.is_file() and not file.name.startswith(("file_", "new_", "large.txt")):
-            found += sum(map(messages_in, texts_of(file)))
+            text = file.read_text("utf-8", errors="replace")
+            found += sum(map(messages_in, values_in(text)))
     return found
 
 
-def texts_of(file):
-    """The whole of a file if that is JSON, else its lines."""
-    whole = file.read_text("utf-8", errors="replace")
-    with suppress(ValueError):
-        json.loads(whole)
-        return [whole]
-    return whole.split("\n")
+def values_in(text):
+    """The JSON in a text: the whole of it, or one value after another."""
+    read, at = json.JSONDecoder().raw_decode, 0
+    while at < len(text):
+        try:
+            value, at = read(text, at)
+            yield value
+        except ValueError:  # what begins here is none: go on in the next line
+            at = text.find("\n", at) + 1 or len(text)
 
 
-def messages_in(text):
-    """How many messages there are in a line, or in a list."""
-    try:
-        read = json.loads(text)
-    except ValueError:
-        return 0
-    entries = read if isinstance(read, list) else [read]
-    return sum(isinstance(entry, dict) and "role" in entry for entry in entries)
+def messages_in(value):
+    """How many messages there are in a value, however deep."""
+    if isinstance(value, dict):
+        if {"role", "content"} <= {*value}:
+            return 1
+        value = [*value.values()]
+    return sum(map(messages_in, value)) if isinstance(value, list) else 0

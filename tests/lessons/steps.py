@@ -71,14 +71,17 @@ def translate(number):
 def small(path):
     """What is seen of an agent at work: {what: in words}."""
     client, ended, said = life(path, *translate(24))
-    if lacks := mine.asks_nothing(client, ended):
+    if lacks := mine.asks_nothing(client, ended, said):
         return {"lacks": lacks}
     stopped = mine.stopped(client, ended, said)
     sizes = [stub.count("", [], request["messages"]) for request in client.requests]
     facts = {"stopped": stopped or "no"}
-    facts["files"] = f"{len([*Path().glob('new_*.txt')])} of 24 are translated"
+    done = len([*Path().glob("new_*.txt")])
+    facts["files"] = f"{done} of 24 are translated"
     facts["on disk"] = f"{mine.on_disk()} messages"
     facts["largest"] = f"{max(sizes):,} tokens in a request"
+    if done < 24:
+        facts |= mine.undone(client)
     if stopped:
         return facts
     if refused := problem(client, ""):

@@ -58,6 +58,7 @@ SIGNED_IN = {"thinking": "signature", "redacted_thinking": "data"}
 RUNS, LOOK_BACK = {"tool_use", "tool_result"}, 20
 MARKER = b'"cache_control":{'
 TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "strict"}
+NO_OBJECT = "Input should be a valid dictionary or object to extract fields from"
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
 
 ERROR_TYPES = {
@@ -76,12 +77,19 @@ class Refused(Exception):
     To a program it looks as the SDK's own exception does, which needs the SDK.
     """
 
-    status_code, type = 400, "invalid_request_error"
+    status_code, type, request_id = 400, "invalid_request_error", None
     response = SimpleNamespace(headers={})
 
     @property
     def api_message(self):
         return str(self)
+
+    @property
+    def body(self):
+        error = {"type": self.type, "message": str(self)}
+        return {"type": "error", "error": error}
+
+    message = api_message
 
 
 class TooLong(Refused):
@@ -197,11 +205,15 @@ def unmarked(data):
 
 
 def without_marker(block):
+    if not isinstance(block, dict):  # which is refused
+        return block
     return {key: block[key] for key in block if key != "cache_control"}
 
 
 def in_short(message):
     """A message without cache markers, and a string for a text that stands alone."""
+    if not isinstance(message, dict) or not {"role", "content"} <= {*message}:
+        return message  # which is refused
     role, content = message["role"], message["content"]
     if isinstance(content, list):
         content = [*map(without_marker, content)]
@@ -314,10 +326,17 @@ def in_tools(tools):
 
 
 def in_messages(messages):
+    if not isinstance(messages, list):
+        yield "messages: Input should be a valid list"
     if not messages:
         yield "messages: at least one message is required"
     for index, message in enumerate(messages):
-        role, content = message.get("role"), message.get("content")
+        if not isinstance(message, dict):
+            yield f"messages.{index}: {NO_OBJECT}"
+        for key in ("role", "content"):
+            if key not in message:
+                yield f"messages.{index}.{key}: Field required"
+        role, content = message["role"], message["content"]
         yield from unknown_keys(f"messages.{index}.", message, {"role", "content"})
         if role not in ("user", "assistant"):
             yield f'messages: Unexpected role "{role}".'
@@ -332,10 +351,7 @@ def in_messages(messages):
 def in_content(where, content, place):
     for index, block in enumerate(content):
         if not isinstance(block, dict):
-            yield (
-                f"{where}.{index}: Input should be a valid dictionary or object to "
-                "extract fields from"
-            )
+            yield f"{where}.{index}: {NO_OBJECT}"
         kind = str(block.get("type"))
         if kind not in BLOCKS:
             yield f"{where}.{index}: Input tag '{kind}' does not match any expected tag"
@@ -553,8 +569,9 @@ class StubClient:
     def take(self, request):
         """Record and check `request`; return what is next in the queue, or raise it."""
         self.bodies.append(copied(request))
-        messages = [*map(in_short, self.bodies[-1]["messages"])]
-        self.requests.append({**self.bodies[-1], "messages": messages})
+        messages = self.bodies[-1].get("messages")
+        short = [*map(in_short, messages)] if isinstance(messages, list) else []
+        self.requests.append({**self.bodies[-1], "messages": short})
         try:
             check(request, self.window, self.max_output, self.adaptive)
         except (TypeError, ValueError, Refused) as error:
@@ -657,6 +674,8 @@ class Block(SimpleNamespace):
     def to_dict(self, **_):
         return copied(vars(self))
 
+    model_dump = to_dict  # the SDK's adds keys that are None, unless it is told not to
+
 
 class Stream:
     """What `messages.stream` returns: a context manager that yields events."""
@@ -686,8 +705,15 @@ class Stream:
             yield event(type="content_block_stop", content_block=block)
         yield event(type="message_stop", message=self.message)
 
+    @property
+    def text_stream(self):
+        return (event.text for event in self if event.type == "text")
+
     def get_final_message(self):
         return self.message
+
+    def get_final_text(self):
+        return "".join(self.text_stream)
 
 
 def as_message(answer):
