@@ -90,10 +90,10 @@ def test_keys_that_nobody_takes_shift_no_rows(desk, piped):
     own = changed(own, WAIT_SHOWN=0.2)
     with closing(Person(own, stdin=ends[0] if piped else None)) as person:
         assert held.asked.wait(PATIENCE)
-        person.press("keys\nof nobody")
+        person.press("keys\nthat none takes")
         person.see_below("0 s: ")
         person.see_below("1 s: ")
-        assert "nobody" not in person.screen
+        assert "none takes" not in person.screen
         held.may.set()
         person.see("So.\n")
         assert person.process.wait(PATIENCE) == 0
