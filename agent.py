@@ -2879,7 +2879,7 @@ def end_at_once(terminal: Terminal, status: int) -> NoReturn:
             termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
             if select.select([], [terminal.out], [], 0)[1]:
                 os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
-    except SystemError:  # Ctrl-C was on its way when this came: now it is gone
+    except (SystemError, KeyboardInterrupt):  # Ctrl-C came as well: now it is gone
         end_at_once(terminal, status)
     finally:
         os._exit(status)
