@@ -1087,8 +1087,9 @@ TOO_LARGE = "request_body_too_large_after_decoding"  # the SDK's code for it
 MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: said in the stream
 # how providers say that a conversation is too long, in any part of their answer
 TOO_LONG = (
-    r"(?i)^413|(prompt|input) is too long|context[ _]?(length|limit|size|window)"
-    r"|exceeds max length|longer than the max|range of input length"
+    r"(?i)^413|(prompt|input) is too long"
+    r"|(?<!less than the `)context[ _]?(length|limit|size|window)"  # else max_tokens is
+    r"|exceeds max length|longer than the max|range of input length|allowed input length"
     r"|too many tokens(?!.*(wait|per (min|day)))|input tokens exceed"
     r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
 )
@@ -1162,10 +1163,13 @@ def as_agent_error(agent: Agent, error: Any) -> AgentError:
 
 def window_in(agent: Agent, text: str) -> int:
     """The window that a refusal names, after a word for a limit if it can; 0: none."""
-    text = re.sub(r"\d[\d,]* *\+ *\d[\d,]*", "", text)  # a sum is what was asked for
+    # a sum is what was asked for, "by 9" is how much too much, and a code is no size
+    none = r"(?i)\d[\d,]* *\+ *\d[\d,]*|\bby \d[\d,]*|code\W{,4}\d+|\d[\d,]* bytes"
+    text = re.sub(none, "", text)
     named = re.findall(r"(?i)(?:max|context|ctx|limit|[<>])\D{,30}\d[\d,]*", text)
-    found = whole_numbers(" ".join(named)) or whole_numbers(text)
-    sizes = [number for number in found if number >= MIN_WINDOW]
+    found = [whole_numbers(" ".join(named)), whole_numbers(text)]
+    fitting = [[n for n in numbers if n >= MIN_WINDOW] for numbers in found]
+    sizes = fitting[0] or fitting[1]
     asked = agent.limits.max_output  # which a refusal may name as well
     return min([n for n in sizes if n != asked] or sizes, default=0)
 

@@ -383,6 +383,8 @@ def test_where_thinking_is_refused_it_is_done_without_and_said_once(wired, text)
 LESS = [
     "max_tokens: 32000 > 8192, which is the maximum allowed for claude-3-5-20241022",
     "max_tokens is too large: 32000. This model supports at most 8192 tokens",
+    "`max_tokens` must be less than or equal to `8192`, the maximum value for "
+    "`max_tokens` is less than the `context_window` for this model",
     "The maximum tokens you requested (32000) exceeds the model limit of 8192.",
     "max_tokens: 32,000 > 8,192, which is the maximum allowed",
     "max_tokens (32000) exceeds the output token limit of 8192",
@@ -479,6 +481,13 @@ TOO_LONG = {
     "at least 24001 tokens.": 24000,
     "This model's maximum context length is 32000 tokens, and your request has 4900 "
     "input tokens.": 32000,
+    "prompt too long; exceeded max context length by 4021 tokens": 0,
+    '{"code":20015,"message":"Input is too long"}': 0,
+    "<400> InternalError.Algo.InvalidParameter: Range of input length should be "
+    "[1, 129024]": 129024,
+    "Input length 140000 exceeds the maximum allowed input length of 131040 tokens": (
+        131040
+    ),
     "length of prompt_tokens (57535) must be less than max_seq_len (32768).": 32768,
 }
 
