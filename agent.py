@@ -1797,7 +1797,7 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 
     Where more follows, the result ends with the offset to read on from.
     """
-    lines = text_in(inside(path)).removesuffix("\n").split("\n")
+    lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for what follows the page
@@ -1937,7 +1937,7 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     if status is None:
         raise ToolError(TOO_MUCH)
     # names, of which one may hold a newline, numbers, and lines; then what is left
-    parts = re.split(r"\0(\d+):(.*?)\r?(?=\n|\Z)", output)
+    parts = re.split(r"\0(\d+):(.*?)\r?(?=\n|\Z)", redact(output))
     texts = shortened(parts[2::3], pattern, end)
     lines = zip(parts[::3], parts[1::3], texts)
     found = "".join(f"{name}:{number}:{text}" for name, number, text in lines)

@@ -1000,6 +1000,28 @@ def test_a_key_beside_a_cut_is_redacted(use, soon, key, name, given, text):
     assert KEY[:9] not in content and KEY[-9:] not in content
 
 
+LONG_KEY = "sk-" + "".join(f"{n:04}" for n in range(25))
+
+
+@pytest.mark.parametrize(
+    "tool, given, before",
+    [
+        ("grep", {"pattern": "model"}, "q" * 300),
+        ("read_file", {"path": "config"}, "x" * 39_900),
+    ],
+)
+def test_no_part_of_a_long_key_is_shown_where_a_long_line_is_cut(
+    use, monkeypatch, tool, given, before
+):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", LONG_KEY)
+    for more in range(0, 400, 20):
+        line = f"{before}{LONG_KEY}{'z' * (60 + more)} model {'y' * 60_000}\n"
+        Path("config").write_text("x" * more + line)
+        content = use(tool, **given)
+        shown = [at for at in range(0, 90, 10) if LONG_KEY[at : at + 12] in content]
+        assert shown == []
+
+
 def test_a_key_that_is_read_as_redacted_is_not_written_back(use, error_of, key):
     config = f'{{"?": 1, "key": "{KEY}"}}'
     Path("config.json").write_text(config)
