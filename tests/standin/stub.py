@@ -152,7 +152,7 @@ def api_error(status, message, type=None, headers=None, code=None):
 
 
 to_json = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
 ).encode
 
 
