@@ -2688,6 +2688,8 @@ def read_prompt(terminal: Terminal) -> str:
         # a signal that comes just as readline begins to wait is heard at the next tick
         signal.setitimer(signal.ITIMER_REAL, 1, 1)
         line = input(f"\n{bold}> {plain}").strip()
+    except SystemError:  # of Python 3.10, where the tick comes at once with Ctrl-C
+        raise KeyboardInterrupt from None
     finally:
         signal.signal(signal.SIGCONT, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -249,8 +249,8 @@ def desk(tmp_path_factory):
 def person(desk):
     """Somebody before an empty prompt, in a new conversation and an empty folder.
 
-    All use the same program, which says sooner what it waits for. The API must have been asked for all of its replies, and
-    have refused nothing.
+    All use the same program, which says sooner what it waits for. The API must have
+    been asked for all of its replies, and have refused nothing.
     """
     from pseudo import PROMPT, Person, changed
 

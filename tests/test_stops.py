@@ -42,6 +42,27 @@ def test_ctrl_c_at_an_empty_prompt_hints_at_the_way_out(person):
     assert "Ctrl-D" in person.see(PROMPT)
 
 
+BOTH = """
+import signal, sys, threading, time
+
+def press():
+    time.sleep(0.5)  # then the tick and Ctrl-C, and nothing runs between the two
+    for number in (signal.SIGALRM, signal.SIGINT):
+        signal.pthread_kill(threading.main_thread().ident, number)
+
+sys.path.insert(0, {!r})
+import agent
+agent.ring = lambda _: threading.Thread(target=press).start()
+sys.exit(agent.main())
+"""
+
+
+def test_ctrl_c_at_the_moment_of_the_tick_leaves_the_prompt(desk, fresh):  # on 3.10
+    python, script = desk.argv
+    person = fresh(argv=[python, "-c", BOTH.format(os.path.dirname(script))])
+    assert "Ctrl-D" in person.see(PROMPT)
+
+
 def test_ctrl_c_keeps_what_a_command_had_written_as_it_was_seen(person):
     person.enqueue(bash(r"printf '\033[31mred 9%%\r100%%\n'; sleep 600"), reply("So."))
     person.ask("wait")
