@@ -67,16 +67,33 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory):
+    """empty(): a folder in a folder, which may be the last one if both are as they were.
+
+    Most tests leave nothing there, and to make folders for each takes a second or two.
+    """
+    root, found = tmp_path_factory.mktemp("empty"), []
+
+    def find():
+        last = found[-1] if found else None
+        if not last or os.listdir(last) or len(os.listdir(last.parent)) > 1:
+            found.append(root / str(len(found)) / "workspace")
+            found[-1].mkdir(parents=True)
+        return found[-1]
+
+    return find
+
+
 @pytest.fixture(autouse=True)
-def workspace(tmp_path, monkeypatch):
+def workspace(empty, monkeypatch):
     """An empty folder to work in, and none of the person's own settings."""
     for name in SETTINGS | PROXIES | {name.lower() for name in PROXIES}:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SSL_CERT_DIR", os.devnull)  # to read it would take 0.1 s
+    monkeypatch.setenv("SSL_CERT_DIR", os.devnull)  # to read them would take 0.1 s
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever changed it
-    folder = tmp_path / "workspace"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(folder := empty())
     return folder
 
 

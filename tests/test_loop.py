@@ -33,7 +33,7 @@ from builders import (
     texts,
     typed,
 )
-from stub import EmptyQueue, api_error, markers, reply
+from stub import MARKER, EmptyQueue, api_error, encoded, reply
 
 import agent as program
 from agent import configured_limits, take_turn
@@ -297,7 +297,8 @@ def test_nothing_but_the_messages_changes_from_request_to_request(make, thinking
     assert not {"tool_choice", "temperature", "top_p", "top_k"} & first.keys()
     assert ("thinking" in first) is thinking
     assert system["cache_control"] == {"type": "ephemeral"}
-    assert [markers(request) for request in agent.client.bodies] == [2] * 8
+    bodies = agent.client.bodies
+    assert [encoded(body).count(MARKER) for body in bodies] == [2] * 8
     last = [request["messages"][-1]["content"][-1] for request in agent.client.bodies]
     assert all(block["cache_control"] == {"type": "ephemeral"} for block in last)
     for request in requests:

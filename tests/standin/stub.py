@@ -56,7 +56,7 @@ BLOCKS = {
 SIGNED_IN = {"thinking": "signature", "redacted_thinking": "data"}
 # of a run of these the prompt cache makes one position, and looks back over so many
 RUNS, LOOK_BACK = {"tool_use", "tool_result"}, 20
-MARKER = b'"cache_control":{'
+MARKER = b'"cache_control":{'  # on the wire; in a text its quotes are escaped
 TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "strict"}
 NO_OBJECT = "Input should be a valid dictionary or object to extract fields from"
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
@@ -192,11 +192,6 @@ def merge_turns(messages):
     ]
 
 
-def markers(value):
-    """The number of cache markers in a request (in a text the quotes are escaped)."""
-    return encoded(value).count(MARKER)
-
-
 def unmarked(data):
     """JSON as bytes without cache markers, which are no part of a conversation."""
     if b'"cache_control":' not in data:
@@ -238,9 +233,12 @@ def check(request, window=200_000, max_output=None, adaptive=True):
     lone surrogate, `TypeError` for an object that is not JSON.
     """
     body = body_of(request)
-    encoded(body, errors="strict")
+    sent = encoded(body, errors="strict")
     for problem in problems(body, max_output, adaptive):
         raise Refused(problem)
+    if (got := sent.count(MARKER)) > 4:
+        most = "A maximum of 4 blocks with cache_control may be provided."
+        raise Refused(f"{most} Found {got}.")
     length = count(body.get("system"), body.get("tools"), body["messages"])
     if length > window:
         raise TooLong(f"prompt is too long: {length} tokens > {window} maximum")
@@ -308,8 +306,6 @@ def in_settings(body, max_output, adaptive):
     choice = (body.get("tool_choice") or {"type": "auto"}).get("type")
     if choice not in ("auto", "none"):
         yield f"tool_choice: type `{choice}` is not supported for this model."
-    if (got := markers(body)) > 4:
-        yield f"A maximum of 4 blocks with cache_control may be provided. Found {got}."
 
 
 def in_tools(tools):
