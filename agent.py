@@ -33,7 +33,6 @@ import math
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +51,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any, NamedTuple, NoReturn, TextIO
 
 # ---- settings of the layers: in tokens where no other unit is named ----
@@ -2225,13 +2225,13 @@ class Terminal:
     waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
     worked: float = field(default_factory=time.monotonic)  # since then, the same
-    stopped: bool = False  # whether Ctrl-C was pressed since the turn began
+    stopped: float = 0.0  # time.monotonic() of the turn's last Ctrl-C; 0: none
     keys: str = ""  # the beginning of a key, or of a paste, whose rest is to come
     line: str = ""  # that is being typed, or stands at the prompt to be changed
     heard: list[str] = field(default_factory=list)  # lines that were ended
     question: str = ""  # that stands, until the person answers it
     begun: bool = False  # whether the line was begun before that question
-    answer: tuple[int, str] | None = None  # and how many lines were heard before it
+    answer: str | None = None  # of the person to that question
     editor: Any = None  # readline, where the person has it
     decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
@@ -2249,7 +2249,8 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.thought += text
         elif style != "text":
             terminal.since = 0.0
-            redraw(terminal, settled(terminal) + printed(terminal, style, text))
+            above = settled(terminal) + printed(terminal, style, text)
+            redraw(terminal, f"{above}\n")
         else:
             above = settled(terminal) if terminal.thought.strip() else ""
             above += "" if terminal.writes else "\n"
@@ -2266,15 +2267,15 @@ def settled(terminal: Terminal) -> str:
     terminal.text, terminal.thought, terminal.writes = "", "", False
     above = f"{text}\n" if text else ""
     if thought.strip():
-        above += printed(terminal, "thinking", f"[thinking] {thought}")
+        above += printed(terminal, "thinking", f"[thinking] {thought}") + "\n"
     return above
 
 
 def printed(terminal: Terminal, style: str, text: str) -> str:
-    """The lines of an event, in its color."""
+    """The lines of an event, in its color, without the end of the last."""
     lines = laid_out(style, visible(text))
     color = COLORS.get(style) if terminal.colored else None
-    return f"{color}{lines}{PLAIN}\n" if color else f"{lines}\n"
+    return f"{color}{lines}{PLAIN}" if color else lines
 
 
 def redraw(terminal: Terminal, above: str = "") -> None:
@@ -2301,20 +2302,19 @@ def region(terminal: Terminal) -> list[str]:
     """
     if not (terminal.live and terminal.working.is_set()):
         return []
-    rows, lines = rows_of(terminal.text), screen().lines
-    dim, plain = (DIM, PLAIN) if terminal.colored else ("", "")
+    rows = rows_of(terminal.text)
     seconds = time.monotonic() - terminal.since
     if terminal.since and seconds > (STALL_SHOWN if terminal.text else WAIT_SHOWN):
         start, thought = f"{seconds:.0f} s: ", terminal.thought.strip()
         row = row_end(start, thought) if thought else start + terminal.waiting
-        rows.append(f"{dim}{laid_out('tool', visible(row[:1_000]))}{plain}")
+        rows.append(printed(terminal, "tool", row[:1_000]))
     if terminal.heard and terminal.keyboard:
         row = f"{len(terminal.heard)} queued: {terminal.heard[-1]}"
-        rows.append(f"{dim}{laid_out('tool', visible(row[:1_000]))}{plain}")
+        rows.append(printed(terminal, "tool", row[:1_000]))
     if terminal.keyboard:
         rows += rows_of(visible(terminal.question))
         rows.append(row_end("> ", terminal.line))
-    return rows[1 - lines :]
+    return rows[1 - get_terminal_size().lines :]
 
 
 def row_end(start: str, text: str) -> str:
@@ -2325,7 +2325,7 @@ def row_end(start: str, text: str) -> str:
 
 def rows_of(text: str) -> list[str]:
     """The rows that a text fills, at most half of the screen: the last."""
-    columns, lines = screen()
+    columns, lines = get_terminal_size()
     most = columns * lines  # letters that are looked at, or twice as many
     rows: list[str] = []
     room = 0
@@ -2367,9 +2367,9 @@ def laid_out(style: str, text: str) -> str:
     return "\n".join(map(cut_to_screen, lines))
 
 
-def cut_to_screen(text: str, rows: float = 1, taken: int = 0) -> str:
+def cut_to_screen(text: str, rows: int = 1, taken: int = 0) -> str:
     """As much of a line as fits into so many rows of the screen, less what is taken."""
-    text, room = text.expandtabs(), int(rows * screen().columns) - 2 - taken
+    text, room = text.expandtabs(), rows * get_terminal_size().columns - 2 - taken
     for at, letter in enumerate(text):
         room -= columns_of(letter)
         if room < 0:
@@ -2377,19 +2377,13 @@ def cut_to_screen(text: str, rows: float = 1, taken: int = 0) -> str:
     return text
 
 
-def screen() -> os.terminal_size:
-    """How many columns and lines it has."""
-    return shutil.get_terminal_size()
-
-
 def clock(terminal: Terminal) -> None:
     """Take in what is typed and draw what goes on, in a thread of its own."""
     while terminal.working.wait():
         with terminal.lock:
-            if terminal.working.is_set():
-                if terminal.keyboard:
-                    take_typed(terminal)
-                redraw(terminal)
+            if terminal.keyboard and terminal.working.is_set():
+                take_typed(terminal)
+            redraw(terminal)
         time.sleep(TICK)
 
 
@@ -2472,7 +2466,7 @@ def end_line(terminal: Terminal) -> None:
     """Let a line answer the question, if it was begun after that; or else be heard."""
     line, terminal.line = terminal.line.strip(), ""
     if terminal.question and not terminal.begun:
-        terminal.question, terminal.answer = "", (len(terminal.heard), line)
+        terminal.question, terminal.answer = "", line
     elif line:
         terminal.heard.append(line)
         remember(terminal, line)
@@ -2513,44 +2507,40 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     on = f" on {first}" if more and name != "bash" else ""
     question = f"Run {name}{on}? y: yes, a: always {free} until /clear, n or why not"
     while True:
-        place, answer = answer_to(terminal, question)
+        answer = answer_to(terminal, question)
         word = " ".join(re.findall(r"\w+", answer.lower()))
         if word in YES:
             return
         if word in ("a", "always"):
             return agent.allowed.add(always)
-        if word in ("n", "no"):
-            refuse()
         if word and word.split()[0] not in LIKE_YES:
-            if not is_command(answer):  # why not is the person's own word
-                terminal.heard.insert(place, answer)
+            if word not in ("n", "no") and not is_command(answer):
+                terminal.heard.append(answer)  # why not is the person's own word
             refuse()
 
 
-def answer_to(terminal: Terminal, question: str) -> tuple[int, str]:
-    """The line that answers a question, and how many lines were heard before it.
-
-    It is the first that is begun after the question was shown. ToolError: nobody types.
-    """
+def answer_to(terminal: Terminal, question: str) -> str:
+    """The first line that is begun after the question is shown; ToolError: none is."""
     ring(terminal)
     is_drawn = terminal.live and terminal.keyboard
     with signals_held(signal.SIGINT), terminal.lock:
         take_begun(terminal)
         terminal.question, terminal.answer = question, None
-        if not is_drawn:
+        if is_drawn:
+            redraw(terminal)
+        else:
             show(terminal, "plain", question)
     try:
         while terminal.answer is None:
             with signals_held(signal.SIGINT), terminal.lock:
                 if not take_typed(terminal):
                     refuse()
-                redraw(terminal)
             time.sleep(TICK)
         return terminal.answer
     finally:
         terminal.question, terminal.worked = "", time.monotonic()
         if is_drawn:
-            answer = f"\n> {terminal.answer[1]}" if terminal.answer else ""
+            answer = "" if terminal.answer is None else f"\n> {terminal.answer}"
             show(terminal, "plain", question + answer)
 
 
@@ -2660,22 +2650,19 @@ def line_editor() -> Any:
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
     readline.set_auto_history(False)  # see `remember`
-    with suppress(OSError):
-        with open(HISTORY, errors="replace", opener=plain_file) as file:
-            text = file.read().removesuffix("\n")
-        for line in text.split("\n")[-MAX_REMEMBERED:]:
-            readline.add_history(line)
+    with suppress(OSError), open(HISTORY, errors="replace", opener=plain_file) as file:
+        for line in [*file][-MAX_REMEMBERED:]:
+            readline.add_history(line.removesuffix("\n"))
     return readline
 
 
 def read_prompt(terminal: Terminal) -> str:
     """What the person types; what was begun or queued before stands there already."""
-    if not sys.stdin.isatty():
-        return input().strip()
-    ring(terminal)
     begun, terminal.line = terminal.line, ""
-    if not terminal.editor:
-        return begun + input(f"\n> {begun}")
+    if not terminal.editor:  # what was begun stands before it, and stays
+        prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
+        return begun + input(prompt).strip()
+    ring(terminal)
     terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
     bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
 
@@ -2717,7 +2704,7 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
                 agent.emit("heard", line)
             while not line:
                 line = read_prompt(terminal)
-            terminal.stopped = False
+            terminal.stopped = 0.0
             take_terminal(terminal)
             done = work_on(agent, line)
         except KeyboardInterrupt:
@@ -2789,12 +2776,11 @@ def load_settings() -> None:
         raise AgentError(f"{missing}: start it by: uv run {here}\nor {install}")
     import dotenv
 
-    for name in KEY_NAMES:  # an empty one would hide that of .env
-        if not os.environ.get(name, "").strip():
-            os.environ.pop(name, None)
-    dotenv.load_dotenv(here.with_name(".env"))
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
-        os.environ[name] = os.environ[name].strip()  # a space is easily copied with it
+        # a space is easily copied with it, and an empty one would hide that of .env
+        if text := os.environ.pop(name).strip():
+            os.environ[name] = text
+    dotenv.load_dotenv(here.with_name(".env"))
     if not any(map(os.environ.get, KEY_NAMES)):
         where = f"in the shell or in {here.with_name('.env')}"
         raise AgentError(f"No API key: set ANTHROPIC_API_KEY {where}.")
@@ -2819,7 +2805,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     )
     agent.approve = partial(ask_person, terminal, agent)
     agent.hear = partial(hear, terminal)
-    agent.stopped = lambda: terminal.stopped
+    agent.stopped = lambda: terminal.stopped > 0
     if not options.p:
         agent.emit("note", first_screen(agent))
     if options.resume is not None:
@@ -2859,15 +2845,13 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def handle_signals(terminal: Terminal) -> None:
     """Let Ctrl-C stop what is done, two at once as one; SIGTERM and a hangup end it."""
-    last = float("-inf")  # seconds, when Ctrl-C last stopped something
 
     def stop(number: int, _: Any) -> None:
-        nonlocal last
         if number != signal.SIGINT:
-            last = 1e18  # no Ctrl-C counts any more
+            terminal.stopped = math.inf  # no Ctrl-C counts any more
             end_at_once(terminal, 128 + number)
-        if time.monotonic() - last > SAME_CTRL_C:
-            last, terminal.stopped = time.monotonic(), True
+        if time.monotonic() - terminal.stopped > SAME_CTRL_C:
+            terminal.stopped = time.monotonic()
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -36,7 +36,7 @@ def asked(monkeypatch):
 
         def answer_to(terminal, question):
             show(terminal, "plain", question)
-            return 0, next(given)
+            return next(given)
 
         monkeypatch.setattr(program, "answer_to", answer_to)
         monkeypatch.setattr(sys, "stdin", Mock(isatty=lambda: True))
