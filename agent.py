@@ -2497,7 +2497,8 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     """
     first, *more = what.rstrip().split("\n")
     for line in first, *more:
-        show(terminal, MARKS.get(line[:1], "command"), f"  {line}")
+        mark = "" if name == "bash" else line[:1]
+        show(terminal, MARKS.get(mark, "command"), f"  {line}")
     always = f"bash {what}" if name == "bash" else name
     if agent.unasked or always in agent.allowed:
         return
@@ -2798,6 +2799,7 @@ def first_screen(agent: Agent) -> str:
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Do what the command line asks for; raises AgentError."""
     load_settings()
+    terminal.colored &= not os.environ.get("NO_COLOR")  # which .env may have
     model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     emit = partial(show, terminal)
     agent = Agent(

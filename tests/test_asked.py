@@ -129,6 +129,13 @@ def test_what_a_tool_is_to_do_is_shown_always_and_whole(asked, fields):
     assert seen[100:] == ([""] if fields else [question, ""])
 
 
+def test_a_line_of_a_command_is_no_line_of_a_diff():
+    terminal = Terminal(io.StringIO(), colored=True)
+    agent = program.Agent(unasked=True)
+    program.ask_person(terminal, agent, "bash", "cat > a <<E\n- one\n+ two\nE")
+    assert terminal.out.getvalue() == "  cat > a <<E\n  - one\n  + two\n  E\n"
+
+
 def test_after_always_the_question_alone_is_left_out_until_clear(person):
     (person.folder / "file").write_text("one\ntwo\n")
     edit = ("edit_file", {"path": "./file", "old_text": "two", "new_text": "2"})

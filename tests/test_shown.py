@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import termios
 from contextlib import closing, suppress
 from functools import partial
@@ -196,6 +197,15 @@ def test_a_terminal_has_colors_if_it_knows_them_and_no_no_color(desk, settings):
     with closing(Person(desk, ANTHROPIC_API_KEY="", **settings)) as person:
         assert person.leave("") == 1 and "\nNo API key" in person.screen
         assert (b"\x1b[31mNo API key" in person.raw) is (settings == {})
+
+
+def test_no_color_may_stand_in_env(desk, tmp_path):
+    (tmp_path / ".env").write_text("NO_COLOR=yes\n")
+    script = shutil.copy(desk.argv[1], tmp_path)
+    own = SimpleNamespace(**vars(desk) | {"argv": [desk.argv[0], script]})
+    with closing(Person(own)) as person:
+        person.see("\n> ")
+        assert not re.search(rb"\x1b\[\d*m", person.raw)
 
 
 def test_a_turn_can_be_read(person):
