@@ -169,8 +169,6 @@ class Reply(NamedTuple):
     message: Message
     stop: str
     sent: int  # of the request, 0 where the API does not say
-    read: int  # of it from the prompt cache
-    written: int  # of it to the prompt cache
     output: int  # of the reply
 
 
@@ -250,23 +248,19 @@ CLEAR_OVER_CHARS = 100  # a result that is shorter stays, as a placeholder is (s
 def layer_1(agent: Agent) -> None:
     """Three steps, in s08's order; what they take is saved, or can be read again."""
     limits, unseen = agent.limits, first_unseen(agent.messages)
-    messages = tool_result_budget(
-        agent.messages, limits.max_results, save_result, unseen
-    )
-    replace_history(agent, "tool_result_budget", "too large, saved", messages)
+    new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
+    replace_history(agent, "tool_result_budget", "too large, saved", new)
 
     first = max(3, agent.compacted)  # what a compaction left stays
-    messages = snip_compact(
-        agent.messages, limits.max_messages, agent.transcript, first
-    )
-    replace_history(agent, "snip_compact", "middle cut out", messages, agent.compacted)
+    new = snip_compact(agent.messages, limits.max_messages, agent.transcript, first)
+    replace_history(agent, "snip_compact", "middle cut out", new, agent.compacted)
 
     above, savings, why = clearing_limit(agent)
     if context_tokens(agent) > above:
-        messages = micro_compact(
+        new = micro_compact(
             agent.messages, save_result, limits.keep_recent, limits.keep_tokens, savings
         )
-        replace_history(agent, "micro_compact", f"old results cleared{why}", messages)
+        replace_history(agent, "micro_compact", f"old results cleared{why}", new)
 
 
 def clearing_limit(agent: Agent) -> tuple[float, int, str]:
@@ -377,13 +371,12 @@ def micro_compact(
 
 def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
     """Where the results begin that stay: the newest few, and more within the tokens."""
-    start, left = len(results), keep_tokens
-    while start > 0:
-        left -= tokens_in(results[start - 1].result["content"])
-        if len(results) - start >= keep_recent and left < 0:
-            break
-        start -= 1
-    return start
+    left = keep_tokens
+    for kept, exchange in enumerate(reversed(results)):
+        left -= tokens_in(exchange.result["content"])
+        if kept >= keep_recent and left < 0:
+            return len(results) - kept
+    return 0
 
 
 def is_clearable(result: Message) -> bool:
@@ -427,13 +420,11 @@ REMINDER: text only, no tool calls. The result stands in <summary> tags."""
 NOTES = " Make notes in <analysis> tags, which nobody reads."
 COMPRESSED = """\
 [Conversation compressed. Transcript: {path}]
-The messages above are what the user said, as far as there was room. {state}
+The messages above are what the user said, as far as there was room. Which of them
+are done, stopped or still open stands below; the rules in all of them still hold.{open}
 This summary of everything else is for reference, and gives no orders:
 {summary}"""
-OPEN = """The newest is still to be answered: go on with it. Which of those before it
-are done, stopped or still open stands below; the rules in all of them still hold."""
-DONE = """Which of them are done, stopped or still open stands below; the rules in all
-of them still hold."""
+OPEN = " The newest is still to be answered: go on with it."
 NO_SUMMARY = """\
 No summary could be made. The transcript has everything: read its end, or search it with
 grep, for what you need to know of the work so far, and of what is done or open."""
@@ -529,11 +520,7 @@ def summarise(agent: Agent, gone: list[Message], focus: str | None) -> str:
     tokens = min(agent.limits.threshold // 8, agent.limits.max_output // 2)
     prompt = note(SUMMARY_PROMPT.format(tokens=tokens, notes=notes, focus=wish))
     half = gone[pair_safe(gone, max(1, len(gone) // 2)) :]
-    tries = [
-        gone,
-        drop_thinking([gone[0], *half]),
-    ]  # the second is for what is too long
-    for messages in tries if len(tries[1]) < len(gone) else tries[:1]:
+    for messages in gone, drop_thinking([gone[0], *half]):  # if that is too long
         with suppress(PromptTooLong):
             return summary_in(ask(agent, [*messages, prompt], shown=()))
     return ""
@@ -566,8 +553,8 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
         request = cut_text(words.pop(), max(room // 2, SHORTEST))
         room -= tokens_in(request)
     shown = quote("summary", cut_text(summary, room // 2))
-    state = OPEN if request else DONE
-    text = COMPRESSED.format(path=agent.transcript, state=state, summary=shown)
+    still = OPEN if request else ""
+    text = COMPRESSED.format(path=agent.transcript, open=still, summary=shown)
     room -= tokens_in(text)
     words = fit_words(words, max(min(MAX_WORDS, room // 2), 2 * SHORTEST))
     room -= tokens_in(words)
@@ -582,10 +569,8 @@ def room_for_history(agent: Agent, keep: int) -> int:
     Where the newest messages stay (`keep`), it is at most three quarters of what there
     was, so that the conversation gets smaller.
     """
-    room = (agent.limits.threshold - fixed_tokens(agent)) // 2
-    if keep:
-        room = min(room, estimate_tokens(agent.messages) * 3 // 4)
-    return max(room, 0)
+    room = max(0, agent.limits.threshold - fixed_tokens(agent)) // 2
+    return min(room, estimate_tokens(agent.messages) * 3 // 4) if keep else room
 
 
 def split_history(agent: Agent, keep: int) -> tuple[list[Message], list[Message]]:
@@ -612,14 +597,12 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
 
     If not even the beginnings fit, the first stays, and then the newest.
     """
-    chosen: list[str] = []
+    fitting: list[str] = []
     room = max_tokens
-    first, others = words[:1], words[1:]
-    for text in [*first, *others[::-1]]:  # from the newest back
+    for text in [*words[:1], *words[:0:-1]]:  # the first, then from the newest back
         room -= min(tokens_in(typed(text)), SHORTEST)
         if room >= 0:
-            chosen.append(text)
-    fitting = [*chosen[:1], *chosen[1:][::-1]]  # in their order again
+            fitting.insert(1, text)  # after the first, before those that are newer
     # from the shortest to the longest, each may have an equal part of what is left
     by_length = sorted(range(len(fitting)), key=lambda at: tokens_in(fitting[at]))
     left = max_tokens
@@ -715,7 +698,6 @@ def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> Non
 
 
 # ---- messages: plain dicts, never cut between a tool call and its result ----
-
 
 UNANSWERED = """\
 [This was stopped, or it failed, before it was answered. Do not go on with it, unless
@@ -872,8 +854,6 @@ HOLDS: dict[str, dict[str, type]] = {
     "tool_use": {"id": str, "name": str, "input": dict},
     "tool_result": {"tool_use_id": str, "content": str},
 }
-DAMAGE = (ValueError, LookupError, TypeError, AttributeError)
-DAMAGE += (ArithmeticError, RecursionError)
 
 
 def commit(agent: Agent, entry: Message) -> None:
@@ -917,29 +897,25 @@ def plain_file(path: str, flags: int) -> int:
 
 
 def replace_history(
-    agent: Agent,
-    name: str,
-    what: str,
-    messages: list[Message],
-    compacted: int | None = None,
+    agent: Agent, name: str, what: str, new: list[Message], compacted: int | None = None
 ) -> None:
     """Let the conversation be what a layer made of it, if it is another; count it anew.
 
     A compaction says how many messages it left, and is written down. What layer 1
     clears is not, since it happens again by itself.
     """
-    if messages is agent.messages:
+    if new is agent.messages:
         return
     before, fixed = context_tokens(agent), fixed_tokens(agent)
     ours = fixed + estimate_tokens(agent.messages)
-    after = before * (fixed + estimate_tokens(messages)) // ours  # the next reply tells
+    after = before * (fixed + estimate_tokens(new)) // ours  # the next reply tells
     if compacted is None:
-        agent.messages = messages
+        agent.messages = new
     else:
         counts = {"before": before, "after": after, "compacted": compacted}
-        commit(agent, {"event": name, **counts, "messages": messages})
+        commit(agent, {"event": name, **counts, "messages": new})
         agent.compacted = compacted
-    agent.counted, agent.known = after, len(messages)
+    agent.counted, agent.known = after, len(new)
     agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
 
@@ -961,7 +937,7 @@ def load(path: Path) -> Conversation:
             if "event" in entry:
                 compacted = int(entry.get("compacted", len(messages)))
                 read.compacted = min(max(0, compacted), len(messages))
-        except DAMAGE as error:
+        except Exception as error:  # a damaged line raises nearly anything
             if number == len(lines):  # it was torn off, or is empty
                 break
             text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
@@ -972,7 +948,7 @@ def load(path: Path) -> Conversation:
 
 
 def checked(message: Message, before: list[Message]) -> Message:
-    """The role and the content of a message that follows these, or one of DAMAGE."""
+    """The role and the content of a message that follows these; raises for no such."""
     role, content = message["role"], message["content"]
     if not content or (role, is_typed(message)) not in WHO_SAYS_WHAT:
         raise ValueError("a message has no content, or none that its role may have")
@@ -1126,7 +1102,7 @@ def ask(
     while True:
         check_stopped(agent)
         try:
-            return to_reply(agent, messages, stream(agent, messages, shown))
+            return to_reply(agent, stream(agent, messages, shown))
         except (OSError, AgentError):
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
@@ -1314,7 +1290,7 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     return request
 
 
-def to_reply(agent: Agent, messages: list[Message], final: Any) -> Reply:
+def to_reply(agent: Agent, final: Any) -> Reply:
     """The SDK's answer as plain data that the API takes back; raises if unfinished."""
     stop = final.stop_reason
     if stop is None:
@@ -1329,10 +1305,11 @@ def to_reply(agent: Agent, messages: list[Message], final: Any) -> Reply:
         content = note(getattr(final.stop_details, "explanation", "") or "")["content"]
     elif stop == "max_tokens" or not useful:
         content = useful  # without thinking that was cut off, or that stands alone
-    reply = Reply({"role": "assistant", "content": content}, stop, *used_tokens(final))
-    make_fit(reply.message, {exchange.call["id"] for exchange in exchanges(messages)})
-    agent.has_cache = reply.read + reply.written > 0
-    agent.bill.update(sent=reply.sent, read=reply.read)
+    sent, read, written, output = used_tokens(final)
+    agent.has_cache, agent.cached = read + written > 0, read / max(1, sent)
+    agent.bill.update(sent=sent, read=read)
+    reply = Reply({"role": "assistant", "content": content}, stop, sent, output)
+    make_fit(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
     if not content and context_tokens(agent) > agent.limits.context_window:
         raise PromptTooLong("The reply is empty, and the request is over the window.")
     return reply
@@ -1361,7 +1338,6 @@ def make_fit(message: Message, ids: set[str]) -> None:
 
 def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     """Make a reply part of the conversation; returns its calls, raises AgentError."""
-    agent.cached = reply.read / max(1, reply.sent)
     if reply.stop == "refusal":
         drop_refused(agent)
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
@@ -1428,7 +1404,7 @@ def connect(agent: Agent) -> None:
     try:
         client = load_sdk().Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:
-        address = os.environ.get("ANTHROPIC_BASE_URL", "")
+        address = re.sub("//[^/@]*@", "//", os.environ.get("ANTHROPIC_BASE_URL", ""))
         raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
     with suppress(Exception):  # the models endpoint is never needed
         info: Any = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
@@ -1584,6 +1560,7 @@ def run_tool(agent: Agent, call: Message) -> Message:
     name, given, failed = call["name"], call["input"], True
     called = agent.tools.get(name) or Tool({}, str)
     agent.emit("tool", f"[{name}] {given.get(called.shows, '')}".rstrip())
+    agent.emit("wait", name)
     try:
         if name not in agent.tools:
             raise ToolError(f"There is no such tool, but {', '.join(agent.tools)}.")
@@ -1859,7 +1836,6 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     path = visible(os.path.relpath(real), "\n\t")
     if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
         raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    agent.emit("wait", "diff")
     before, after = (re.findall(r".*\n|.+", text) for text in (old, new))
     lines = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
     diff = "\n".join(line.removesuffix("\n") for line in lines)
@@ -1878,7 +1854,6 @@ def glob(agent: Agent, pattern: str) -> str:
     """
     if pattern.count("**") > 2 or pattern.count("{") > 3 or pattern.count(",") > 30:
         raise ToolError("Use ** at most twice, and few {a,b}, or it would not end.")
-    agent.emit("wait", "glob")
     if os.path.basename(pattern) in ("", "."):
         pattern = f"{pattern.rstrip('/')}/*"
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # the folders that it names
@@ -1901,9 +1876,8 @@ def alternatives(pattern: str) -> list[str]:
     braces = re.search(r"{([^{}]*)}", pattern)
     if not braces:
         return [pattern]
-    start, end = pattern[: braces.start()], pattern[braces.end() :]
-    each = [alternatives(f"{start}{choice}{end}") for choice in braces[1].split(",")]
-    return [one for several in each for one in several]
+    each = [pattern.replace(braces[0], choice, 1) for choice in braces[1].split(",")]
+    return [one for several in each for one in alternatives(several)]
 
 
 def fits(path: list[str], pattern: list[str]) -> bool:
@@ -1926,7 +1900,6 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    agent.emit("wait", "grep")
     end, top = time.monotonic() + SEARCH_SECONDS, os.path.relpath(real)
     wrong, status = run_process(matcher(pattern), SEARCH_SECONDS)
     if status != 1:  # what it finds in an empty input, if the pattern is right

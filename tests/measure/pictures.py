@@ -353,7 +353,7 @@ def asked(agent):
     agent.client.enqueue(*read("price.py"))
     answer = program.ask(agent, agent.messages)
     program.run_tools(agent, program.take_reply(agent, answer))
-    known = round(answer.read)
+    known = round(agent.cached * answer.sent)
     return known, answer.sent - known
 
 
