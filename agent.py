@@ -2166,13 +2166,9 @@ ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a 
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
 # of the styles of events that have one; magenta can be read on light and dark
-COLORS = {
-    **dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM),
-    **dict.fromkeys(["error", "failed", "removed"], RED),
-    "layer": MAGENTA,
-    "added": GREEN,
-    "heard": BOLD,
-}
+COLORS = {"layer": MAGENTA, "added": GREEN, "heard": BOLD}
+COLORS |= dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM)
+COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
 NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # whether a row that is too long goes on below
 PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it is marked what is pasted
 # not printable, says Python, but people write it: joiners, a soft hyphen, spaces
