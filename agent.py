@@ -2196,6 +2196,7 @@ class Terminal:
     worked: float = field(default_factory=time.monotonic)  # since then, the same
     stopped: float = 0.0  # time.monotonic() of the turn's last Ctrl-C; 0: none
     keys: str = ""  # the beginning of a key, or of a paste, whose rest is to come
+    pressed: float = 0.0  # time.monotonic() of the newest key
     line: str = ""  # that is being typed, or stands at the prompt to be changed
     heard: list[str] = field(default_factory=list)  # lines that were ended
     question: str = ""  # that stands, until the person answers it
@@ -2363,6 +2364,8 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 # keys that take something back, and what of the line
 ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
+PASTE = "\x1b[200~"  # what is pasted begins with it
+ESCAPE_SECONDS = 0.5  # after which an Esc stands for itself
 # what was pasted, the sequence of another key, or a letter; each when all of it has come
 KEY = re.compile(
     r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
@@ -2391,13 +2394,15 @@ def give_back(terminal: Terminal) -> None:
     with signals_held(signal.SIGINT), terminal.lock, suppress(OSError, termios.error):
         terminal.working.clear()
         redraw(terminal)
-        if terminal.usual:
+        if terminal.live and terminal.usual:
             print(NO_PASTES, end="", file=terminal.out, flush=True)
             termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
 
 
 def take_typed(terminal: Terminal) -> bool:
     """Take in the keys that were pressed; False where nobody can press one."""
+    if terminal.keys == "\x1b" and time.monotonic() > terminal.pressed + ESCAPE_SECONDS:
+        terminal.keys = ""
     while select.select([0], [], [], 0)[0]:
         data = b""
         with suppress(OSError):  # the terminal is gone
@@ -2408,7 +2413,7 @@ def take_typed(terminal: Terminal) -> bool:
         while key := KEY.match(keys, at):
             press(terminal, key[0], key[1] or "")
             at = key.end()
-        terminal.keys = keys[at:]
+        terminal.keys, terminal.pressed = keys[at:], time.monotonic()
     return True
 
 
@@ -2663,6 +2668,7 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     done, said = True, ""
     while True:
         try:
+            end_keys(terminal)
             if not done:
                 take_back(terminal)
             give_back(terminal)
@@ -2682,6 +2688,15 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
         except EOFError:
             return agent.emit("plain", "")
         line = ""
+
+
+def end_keys(terminal: Terminal) -> None:
+    """Wait for the rest of a paste, while it goes on coming: readline would send it."""
+    with signals_held(signal.SIGINT), terminal.lock:
+        while terminal.keys.startswith(PASTE) and take_typed(terminal):
+            if not select.select([0], [], [], 1)[0]:
+                break
+        terminal.keys = ""
 
 
 def take_back(terminal: Terminal) -> None:
@@ -2838,7 +2853,7 @@ def end_at_once(terminal: Terminal, status: int) -> NoReturn:
             kill_groups(leader)
         if terminal.usual and in_front(terminal.out.fileno()):
             termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
-            if select.select([], [terminal.out], [], 0)[1]:
+            if terminal.live and select.select([], [terminal.out], [], 0)[1]:
                 os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
     except (SystemError, KeyboardInterrupt):  # Ctrl-C came as well: now it is gone
         end_at_once(terminal, status)

@@ -1,6 +1,7 @@
 """Talking to it while it works, and typing at its prompt."""
 
 import io
+import itertools
 import os
 import re
 import signal
@@ -268,6 +269,11 @@ def test_keys_may_come_in_parts(keys, data):
         assert (terminal.heard, terminal.line) == (heard, line)
 
 
+def test_an_esc_alone_takes_no_letter_with_it(keys, monkeypatch):
+    monkeypatch.setattr(program.time, "monotonic", itertools.count().__next__)
+    assert keys("on", "\x1b", "e").line == "one"
+
+
 @pytest.mark.parametrize("key", NOTHING, ids=ascii)
 def test_other_keys_do_nothing_wherever_they_are_cut_in_two(keys, key):
     for at in range(len(key)):
@@ -288,6 +294,24 @@ def test_ctrl_c_just_as_words_are_heard_does_not_lose_them(make):
     with pytest.raises(KeyboardInterrupt):
         program.listen(agent)
     assert agent.messages == [typed("Not so!")]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_the_rest_of_a_paste_is_waited_for_and_not_sent(person, stopped):
+    held = Held(reply("So."), events=4)
+    person.enqueue(held, reply("All of it."))
+    person.press("go\n")
+    assert held.asked.wait(PATIENCE)
+    person.press("\x1b[200~one\rtwo\r")
+    person.watch(0.2)
+    person.press("\x03") if stopped else held.may.set()
+    person.watch(0.3)
+    person.press("three\rfour\x1b[201~")
+    person.see(PROMPT, "four")
+    held.may.set()
+    assert len(person.requests) == 1
+    person.say("", "All of it.")
+    assert person.sent[-1] == typed("one\ntwo\nthree\nfour")
 
 
 def test_lines_that_are_typed_while_it_works_are_in_the_history(person):
