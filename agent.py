@@ -2920,7 +2920,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def hide_interrupt(unraisable: Any) -> None:
     """Show an error that Python cannot raise, unless a signal left it half made."""
-    interrupts = (KeyboardInterrupt, GeneratorExit, RuntimeError, OSError)
+    interrupts = KeyboardInterrupt, GeneratorExit, RuntimeError, OSError, AttributeError
     if not issubclass(unraisable.exc_type, interrupts):
         sys.__unraisablehook__(unraisable)
 
