@@ -34,6 +34,7 @@ import os
 import re
 import select
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -2185,6 +2186,7 @@ class Terminal:
     colored: bool = False
     live: bool = False  # whether rows can be drawn, and drawn anew
     keyboard: bool = False  # whether what is typed is taken in while the agent works
+    asks: bool = False  # whether the person can see a question, and answer it
     usual: list[Any] = field(default_factory=list)  # modes that are changed meanwhile
     working: Any = field(default_factory=threading.Event)  # or readline has the screen
     rows: list[str] = field(default_factory=list)  # of the region, as they were drawn
@@ -2377,7 +2379,7 @@ def take_terminal(terminal: Terminal) -> None:
     """Draw the region, and take in what is typed, until `give_back`."""
     with signals_held(signal.SIGINT), terminal.lock:
         terminal.working.set()
-        if not terminal.usual:
+        if not (terminal.live and terminal.usual):
             return
         ours = [*terminal.usual[:6], [*terminal.usual[6]]]
         ours[3] = ours[3] & ~termios.ECHO | termios.NOFLSH  # Ctrl-C loses no keys
@@ -2476,7 +2478,7 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     always = f"bash {what}" if name == "bash" else name
     if agent.unasked or always in agent.allowed:
         return
-    if not sys.stdin.isatty():
+    if not terminal.asks:
         raise ToolError("No terminal to ask the user on: only --yes would allow it.")
     free = "this very command" if name == "bash" else f"any {name}"
     on = f" on {first}" if more and name != "bash" else ""
@@ -2877,9 +2879,11 @@ def open_terminal(once: bool) -> Terminal:
     out, colored = sys.stderr if once else sys.stdout, not os.environ.get("NO_COLOR")
     live = out.isatty() and os.environ.get("TERM") != "dumb" and in_front(out.fileno())
     terminal = Terminal(out, not once, live and colored, live)
+    if sys.stdin.isatty():  # a question goes to the screen, or into `| tee`, not a file
+        terminal.asks = out.isatty() or stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
     if sys.stdout.isatty() or not once:  # and it is not that of `agent.py -p | less`
         terminal.keyboard = sys.stdin.isatty() and in_front(0)
-        terminal.usual = termios.tcgetattr(out) if live else []
+        terminal.usual = termios.tcgetattr(out) if out.isatty() else []
     if live or terminal.keyboard:
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     return terminal

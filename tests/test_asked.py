@@ -1,12 +1,11 @@
 """What a tool may do is asked, and only a line that was begun then is the answer."""
 
 import io
+import os
 import random
 import re
-import sys
 import time
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from builders import (
@@ -32,14 +31,13 @@ def asked(monkeypatch):
     """
 
     def ask(agent, what, *answers, tool="bash"):
-        given, terminal = iter(answers), Terminal(io.StringIO())
+        given, terminal = iter(answers), Terminal(io.StringIO(), asks=True)
 
         def answer_to(terminal, question):
             show(terminal, "plain", question)
             return next(given)
 
         monkeypatch.setattr(program, "answer_to", answer_to)
-        monkeypatch.setattr(sys, "stdin", Mock(isatty=lambda: True))
         ask.terminal = terminal
         program.ask_person(terminal, agent, tool, what)
         assert [*given] == []
@@ -248,6 +246,26 @@ def test_a_line_that_was_begun_before_and_taken_back_leaves_room_for_an_answer(
     person.press("\x15y\n")
     person.see("> y\n", "So.")
     assert (desk.folder / "made").exists()
+
+
+UNSEEN = """
+import os, sys
+sys.path.insert(0, {!r})
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+import agent
+sys.exit(agent.main())
+"""
+
+
+def test_where_a_question_would_not_be_seen_the_answer_is_no(desk, fresh):
+    python, script = desk.argv
+    code = UNSEEN.format(os.path.dirname(script))
+    person = fresh(
+        bash("touch made"), reply("So."), argv=[python, "-c", code, "-p", "go"]
+    )
+    person.press("y\n")
+    person.see("So.\n")
+    assert "only --yes" in str(person.sent) and not (desk.folder / "made").exists()
 
 
 def test_an_answer_that_is_a_command_is_a_no_and_nothing_more(asked_in):

@@ -217,6 +217,16 @@ def test_in_mid_work_the_terminal_has_other_modes_and_in_the_end_those_it_had(
         assert told.rindex(off) > told.rindex(on)
 
 
+@pytest.mark.parametrize("settings", [{}, {"TERM": "dumb"}])
+def test_a_signal_at_the_prompt_leaves_the_modes_as_they_were(fresh, settings):
+    person = fresh(**settings)
+    person.press("half")
+    person.see("half")
+    assert modes(person) != person.usual  # but those of readline
+    person.process.terminate()
+    assert ended(person) == 143 and modes(person) == person.usual
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_kills_the_command_that_runs_and_what_that_started(fresh, number):
     beat = "while :; do echo x >> beats; sleep 0.05; done"
