@@ -1,6 +1,7 @@
 """What the fake client guarantees, so that the other tests may rely on it."""
 
 import copy
+import itertools
 
 import anthropic
 import httpx2
@@ -138,6 +139,11 @@ BAD_SETTINGS = [
     ({"tools": [BASH, BASH]}, "tools: Tool names must be unique."),
     ({"system": [text("")]}, "text content blocks must be non-empty"),
 ]
+
+
+def test_ids_of_calls_are_equally_long_however_many_there_were():
+    found = [*itertools.islice(stub.ids(), 30_000)]
+    assert {len(one) for one in found} == {10} and len({*found[-9_000:]}) == 9_000
 
 
 @pytest.mark.parametrize("case", [*BAD_MESSAGES, *range(len(BAD_SETTINGS))])

@@ -102,7 +102,16 @@ class EmptyQueue(BaseException):
 
 # --- What tests put into the queue ---
 
-tool_ids = (f"toolu_{number:04}" for number in itertools.count(1))
+
+def ids():
+    """The ids of calls, one after another, which may come again after ten thousand.
+
+    All are equally long, so no count of tokens depends on what was called before.
+    """
+    return (f"toolu_{number:04}" for number in itertools.cycle(range(1, 10_000)))
+
+
+tool_ids = ids()
 
 
 def reply(text="", calls=(), thinking=None, stop=None, content=None, details=None):
