@@ -949,7 +949,7 @@ def load(path: Path) -> Conversation:
 
 
 def checked(message: Message, before: list[Message]) -> Message:
-    """The role and the content of a message that follows these; raises for no such."""
+    """The role and content of a message that follows these; raises if it is none."""
     role, content = message["role"], message["content"]
     if not content or (role, is_typed(message)) not in WHO_SAYS_WHAT:
         raise ValueError("a message has no content, or none that its role may have")
@@ -1186,7 +1186,8 @@ def sentence_for(agent: Agent, error: Exception) -> str:
     said = re.sub(r"^\[[^]]*\] | b'.*", "", redact(said))  # a number, a header's value
     text = " ".join(said.split())[:300] or f"The reply broke off: {error!r}"
     if not hasattr(error, "status_code"):
-        address = str(getattr(agent.client, "base_url", ""))
+        asked = os.environ.get("ANTHROPIC_BASE_URL", "")  # before there is a client
+        address = str(getattr(agent.client, "base_url", asked))
         text += f" ({re.sub('//[^/@]*@', '//', address)})"  # without a password
     return text if text[-1] in ".?!" else f"{text}."
 
@@ -1405,8 +1406,7 @@ def connect(agent: Agent) -> None:
     try:
         client = load_sdk().Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:
-        address = re.sub("//[^/@]*@", "//", os.environ.get("ANTHROPIC_BASE_URL", ""))
-        raise AgentError(f"{error}. ({address}) {HINTS[None]}") from error
+        raise AgentError(f"{sentence_for(agent, error)} {HINTS[None]}") from error
     with suppress(Exception):  # the models endpoint is never needed
         info: Any = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
         window = info.max_input_tokens or sys.maxsize
@@ -2693,7 +2693,7 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
 
 
 def end_keys(terminal: Terminal) -> None:
-    """Wait for the rest of a paste, while it goes on coming: readline would send it."""
+    """Wait for the rest of a paste, because readline would send each line of it."""
     with signals_held(signal.SIGINT), terminal.lock:
         while terminal.keys.startswith(PASTE) and take_typed(terminal):
             if not select.select([0], [], [], 1)[0]:
