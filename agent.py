@@ -969,32 +969,6 @@ def switch_to(agent: Agent, conversation: Conversation) -> None:
     vars(agent).update(vars(conversation))
 
 
-def resume(agent: Agent, which: str) -> None:
-    """Go on with the conversation of this number, 1 the newest, or in this file.
-
-    Shows its last question and answer; raises AgentError where there is none.
-    """
-    found = None
-    if which.isdecimal():
-        numbered = enumerate(conversations(agent), 1)
-        found = next((one for n, (_, one) in numbered if str(n) == which), None)
-    elif Path(which).is_file():
-        found = load(Path(which))
-    if not found or not found.messages:
-        raise AgentError(
-            f"There is no conversation {which}: give a file, or a number of /resume, "
-            f"which lists those in {TRANSCRIPT_DIR}. A prompt stands before --resume."
-        )
-    switch_to(agent, found)
-    waits = in_progress(agent.messages)
-    was = "was not answered" if waits else "was answered"
-    agent.emit("layer", f"[resume] {agent.transcript}: the last request {was}")
-    agent.emit("plain", f"\n> {''.join(words_of(agent.messages)[-1:])}")
-    if not waits:
-        agent.emit("text", f"{text_of(agent.messages[-1])}\n")
-    agent.emit("note", status_line(agent))
-
-
 def conversations(agent: Agent) -> Iterator[tuple[Path, Conversation]]:
     """Those of this folder with their files, the newest first."""
     paths = TRANSCRIPT_DIR.glob("transcript_*.jsonl")
@@ -1426,34 +1400,17 @@ def load_sdk() -> Any:
 
 # ---- tools: name, description, schema and handler of each in one place ----
 
-BASH_SECONDS = 120  # of one command, if the model asks for no other time
-MAX_BASH_SECONDS = 600
-SEARCH_SECONDS = 10  # of one glob or grep call
-AROUND = 220  # characters of a long line before and after a match in it
-MAX_MATCHES = 3  # of a long line that are shown
-SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
-MAX_KEPT = 250_000  # of a command's output: a million characters
 MAX_BYTES = 10_000_000  # of a file that is shown, of a command's output
 MAX_CHANGED = 1_000_000  # bytes of a file that is changed: its diff takes no minutes
 MAX_LINES = 2_000  # of one read_file call
 MAX_PAGE = 12_500  # tokens of one read_file or glob call
 MAX_SKILLS = 50  # that outlive a compaction, if there is room
-# git must start no program and ask no server that the settings of a repository name
-LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false \
-    -c core.hooksPath=/dev/null ls-files -coz --exclude-standard 2>/dev/null"""
-# folders that are left out where there is no git, as those that begin with a dot are
-USUAL = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
-LEFT = b"\n(what it left in the background was ended)\n"
-ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
-TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TO_BE_COPIED = r"(example|sample|template)\.|[^/]*[._-](example|sample|template|dist)\Z"
 ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-][^/]*)?|[^/]+\.env\d*"
 SECRET = re.compile(rf"(?is)(.*/)?(?!{TO_BE_COPIED})({ENV})")  # paths of files
 MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-SESSIONS: set[int] = set()  # of the commands that run now, by their leaders
-KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 JSON_TYPES: dict[Any, Message] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -1622,6 +1579,180 @@ def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
     return data.decode(errors=errors)
 
 
+@tool(on_disk=True, needed=MAX_RESTORE_FILES, style="")
+def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
+    """Read a text file of the workspace: limit lines from line offset (from 1) on.
+
+    Where more follows, the result ends with the offset to read on from.
+    """
+    lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
+    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
+    share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
+    tokens = min(MAX_PAGE, share - 50)  # 50: for what follows the page
+    page: list[str] = []
+    size = 0
+    for line in lines[first : first + most]:
+        line = cut_text(line.removesuffix("\r"), tokens)
+        size += len(to_bytes(line))
+        if page and size > 4 * tokens:
+            break
+        page.append(line)
+    following = first + len(page) + 1
+    if not page:
+        return f"(nothing at offset {offset}: the file ends before it)"
+    if following <= len(lines):
+        page.append(f"(more follows: read on with offset={following})")
+    return "\n".join(page)
+
+
+@tool(on_disk=True, style="")
+def write_file(agent: Agent, path: str, content: str) -> str:
+    """Write a file of the workspace, in place of what it held before."""
+    real, old = file_to_change(path)
+    change_file(agent, "write_file", real, old, content)
+    return f"Wrote {len(content):,} characters to {path}."
+
+
+@tool(on_disk=True, style="")
+def edit_file(
+    agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
+) -> str:
+    """Replace old_text, which must occur exactly once unless replace_all is true."""
+    real, text = file_to_change(path)
+    if "\r\n" in text:  # a file has one kind of line end, and read_file shows "\n"
+        old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
+    if not old_text or old_text not in text:
+        raise ToolError(f"{path} does not have old_text: read it first.")
+    if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
+        raise ToolError(f"{path} has old_text more than once: give more of it.")
+    count = text.count(old_text)
+    change_file(agent, "edit_file", real, text, text.replace(old_text, new_text))
+    return f"Replaced {count} place{'s' * (count > 1)} in {path}."
+
+
+def file_to_change(path: str) -> tuple[Path, str]:
+    """Where a file really is, and its text, "" if it is new; ToolError: leave it."""
+    real = inside(path)
+    if NOT_WRITTEN & {part.lower() for part in real.relative_to(Path.cwd()).parts}:
+        raise ToolError(f"{path} belongs to git or to the agent's own records.")
+    if not real.exists():
+        return real, ""
+    if not os.access(real, os.W_OK):
+        raise ToolError(f"{path} cannot be written.")
+    return real, text_in(real, "surrogateescape", MAX_CHANGED)
+
+
+def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
+    """Write `new` in place of `old` if the person, who sees the change, lets it."""
+    path = visible(os.path.relpath(real), "\n\t")
+    if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
+        raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
+    before, after = (re.findall(r".*\n|.+", text) for text in (old, new))
+    lines = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
+    diff = "\n".join(line.removesuffix("\n") for line in lines)
+    agent.approve(name, redact(f"{path}\n{diff}"))
+    if file_to_change(str(real)) != (real, old):
+        raise ToolError(f"{path} was changed meanwhile: read it again.")
+    real.parent.mkdir(parents=True, exist_ok=True)
+    save(real, new.encode(errors="surrogateescape"))
+
+
+@tool(shows="", clears=False, needed=1, style="")
+def todo_write(agent: Agent, items: list[str]) -> str:
+    """Keep the plan: the whole list, a line an item, "[ ] to do" or "[x] done".
+
+    What is still to do survives every compaction.
+    """
+    if wrong := [item for item in items if not re.match(r"\[[ x]\] ", item)]:
+        raise ToolError(f'Begin each item with "[ ] " or "[x] ", unlike {wrong[0]!r}.')
+    agent.emit("plan", "\n".join(items))  # the call keeps it: see `still_needed`
+    return f"{sum(i.startswith('[ ]') for i in items)} of {len(items)} still to do."
+
+
+@tool(clears=False)
+def compact(agent: Agent, focus: str = "") -> str:
+    """Have the conversation summarised to make room; focus: what it must keep."""
+    agent.focus = focus
+    return "The conversation is summarised next, if that saves anything; then go on."
+
+
+@tool(clears=False, on_disk=True, needed=MAX_SKILLS)
+def load_skill(agent: Agent, name: str) -> str:
+    """Read the instructions of a skill, before you do what it is for."""
+    skills = find_skills()
+    if name not in skills:
+        raise ToolError(f"There is no skill {name!r}, but {', '.join(skills)}.")
+    text = read_file(agent, str(skills[name]))
+    return f"{text}\n(The files of this skill are in {skills[name].parent}.)"
+
+
+@tool(clears=False, style="answer")
+def task(agent: Agent, description: str, prompt: str) -> str:
+    """Hand a piece of work to a subagent, to keep its details out of this conversation.
+
+    It has the same tools, but knows only what prompt says; returns its last answer.
+    description: its name for the user, a few words.
+    """
+    return run_subagent(agent, description, prompt)
+
+
+def run_subagent(agent: Agent, description: str, prompt: str) -> str:
+    """The answer of an agent with messages, todos and a transcript of its own (v5)."""
+
+    def emit(style: str, text: str) -> None:
+        if style in ("tool", "layer", "error"):
+            text = f"{description}: {text}"
+        if style not in STREAMED:
+            agent.emit(style, text)
+
+    tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
+    subagent = replace(agent, tools=tools, emit=emit, hear=lambda: "", is_subagent=True)
+    switch_to(subagent, Conversation(system=agent.system))
+    try:
+        return take_turn(subagent, prompt)
+    except (AgentError, OSError) as error:
+        path = subagent.transcript
+        where = f" What it did is in {path}." if path else ""
+        raise ToolError(f"{error}{where}") from error
+
+
+# ---- processes: how commands are started, read and ended ----
+
+BASH_SECONDS = 120  # of one command, if the model asks for no other time
+MAX_BASH_SECONDS = 600
+SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
+MAX_KEPT = 250_000  # of a command's output: a million characters
+LEFT = b"\n(what it left in the background was ended)\n"
+ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
+SESSIONS: set[int] = set()  # of the commands that run now, by their leaders
+KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
+
+
+@tool(shows="", style="")
+def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
+    """Run a bash command in the workspace; returns its stdout and stderr.
+
+    timeout: seconds, 600 at most; over 10 MB of output end it as well. Standard input
+    is closed. What it leaves in the background ends with it, unless started with setsid
+    and writing to a file. Nothing confines it: once approved, it can do whatever the
+    user can.
+    """
+    timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
+    agent.approve("bash", command)
+    argv = ["bash", "-c", "--", command]
+    output, status = run_process(argv, timeout, partial(agent.emit, "wait"))
+    output = cut_text(redact(clean_output(output)), MAX_KEPT)  # since it is shown here
+    if status == 0:
+        agent.emit("result", output)
+        return output
+    end = f"(exit status {status})"
+    if status is None:
+        end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
+    text = f"{output.rstrip()}\n{end}".lstrip("\n")
+    agent.emit("failed", text)
+    return text
+
+
 def run_process(
     argv: list[str], seconds: float, say: Callable[[str], Any] = str, stdin: Any = None
 ) -> tuple[str, int | None]:
@@ -1744,107 +1875,17 @@ def process_groups(leader: int) -> set[int]:
     return groups
 
 
-@tool(shows="", style="")
-def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
-    """Run a bash command in the workspace; returns its stdout and stderr.
+# ---- searching: files by name, and lines in them ----
 
-    timeout: seconds, 600 at most; over 10 MB of output end it as well. Standard input
-    is closed. What it leaves in the background ends with it, unless started with setsid
-    and writing to a file. Nothing confines it: once approved, it can do whatever the
-    user can.
-    """
-    timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
-    agent.approve("bash", command)
-    argv = ["bash", "-c", "--", command]
-    output, status = run_process(argv, timeout, partial(agent.emit, "wait"))
-    output = cut_text(redact(clean_output(output)), MAX_KEPT)  # since it is shown here
-    if status == 0:
-        agent.emit("result", output)
-        return output
-    end = f"(exit status {status})"
-    if status is None:
-        end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
-    text = f"{output.rstrip()}\n{end}".lstrip("\n")
-    agent.emit("failed", text)
-    return text
-
-
-@tool(on_disk=True, needed=MAX_RESTORE_FILES, style="")
-def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
-    """Read a text file of the workspace: limit lines from line offset (from 1) on.
-
-    Where more follows, the result ends with the offset to read on from.
-    """
-    lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
-    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
-    share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
-    tokens = min(MAX_PAGE, share - 50)  # 50: for what follows the page
-    page: list[str] = []
-    size = 0
-    for line in lines[first : first + most]:
-        line = cut_text(line.removesuffix("\r"), tokens)
-        size += len(to_bytes(line))
-        if page and size > 4 * tokens:
-            break
-        page.append(line)
-    following = first + len(page) + 1
-    if not page:
-        return f"(nothing at offset {offset}: the file ends before it)"
-    if following <= len(lines):
-        page.append(f"(more follows: read on with offset={following})")
-    return "\n".join(page)
-
-
-@tool(on_disk=True, style="")
-def write_file(agent: Agent, path: str, content: str) -> str:
-    """Write a file of the workspace, in place of what it held before."""
-    real, old = file_to_change(path)
-    change_file(agent, "write_file", real, old, content)
-    return f"Wrote {len(content):,} characters to {path}."
-
-
-@tool(on_disk=True, style="")
-def edit_file(
-    agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
-) -> str:
-    """Replace old_text, which must occur exactly once unless replace_all is true."""
-    real, text = file_to_change(path)
-    if "\r\n" in text:  # a file has one kind of line end, and read_file shows "\n"
-        old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
-    if not old_text or old_text not in text:
-        raise ToolError(f"{path} does not have old_text: read it first.")
-    if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
-        raise ToolError(f"{path} has old_text more than once: give more of it.")
-    count = text.count(old_text)
-    change_file(agent, "edit_file", real, text, text.replace(old_text, new_text))
-    return f"Replaced {count} place{'s' * (count > 1)} in {path}."
-
-
-def file_to_change(path: str) -> tuple[Path, str]:
-    """Where a file really is, and its text, "" if it is new; ToolError: leave it."""
-    real = inside(path)
-    if NOT_WRITTEN & {part.lower() for part in real.relative_to(Path.cwd()).parts}:
-        raise ToolError(f"{path} belongs to git or to the agent's own records.")
-    if not real.exists():
-        return real, ""
-    if not os.access(real, os.W_OK):
-        raise ToolError(f"{path} cannot be written.")
-    return real, text_in(real, "surrogateescape", MAX_CHANGED)
-
-
-def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
-    """Write `new` in place of `old` if the person, who sees the change, lets it."""
-    path = visible(os.path.relpath(real), "\n\t")
-    if new.count("[redacted]") > old.count("[redacted]") and redact(old) != old:
-        raise ToolError(f"{path} holds an API key: [redacted] would take its place.")
-    before, after = (re.findall(r".*\n|.+", text) for text in (old, new))
-    lines = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
-    diff = "\n".join(line.removesuffix("\n") for line in lines)
-    agent.approve(name, redact(f"{path}\n{diff}"))
-    if file_to_change(str(real)) != (real, old):
-        raise ToolError(f"{path} was changed meanwhile: read it again.")
-    real.parent.mkdir(parents=True, exist_ok=True)
-    save(real, new.encode(errors="surrogateescape"))
+SEARCH_SECONDS = 10  # of one glob or grep call
+AROUND = 220  # characters of a long line before and after a match in it
+MAX_MATCHES = 3  # of a long line that are shown
+# git must start no program and ask no server that the settings of a repository name
+LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false \
+    -c core.hooksPath=/dev/null ls-files -coz --exclude-standard 2>/dev/null"""
+# folders that are left out where there is no git, as those that begin with a dot are
+USUAL = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
+TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
 
 
 @tool
@@ -2002,65 +2043,6 @@ def walked(top: str, end: float) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in names)
 
 
-@tool(shows="", clears=False, needed=1, style="")
-def todo_write(agent: Agent, items: list[str]) -> str:
-    """Keep the plan: the whole list, a line an item, "[ ] to do" or "[x] done".
-
-    What is still to do survives every compaction.
-    """
-    if wrong := [item for item in items if not re.match(r"\[[ x]\] ", item)]:
-        raise ToolError(f'Begin each item with "[ ] " or "[x] ", unlike {wrong[0]!r}.')
-    agent.emit("plan", "\n".join(items))  # the call keeps it: see `still_needed`
-    return f"{sum(i.startswith('[ ]') for i in items)} of {len(items)} still to do."
-
-
-@tool(clears=False)
-def compact(agent: Agent, focus: str = "") -> str:
-    """Have the conversation summarised to make room; focus: what it must keep."""
-    agent.focus = focus
-    return "The conversation is summarised next, if that saves anything; then go on."
-
-
-@tool(clears=False, on_disk=True, needed=MAX_SKILLS)
-def load_skill(agent: Agent, name: str) -> str:
-    """Read the instructions of a skill, before you do what it is for."""
-    skills = find_skills()
-    if name not in skills:
-        raise ToolError(f"There is no skill {name!r}, but {', '.join(skills)}.")
-    text = read_file(agent, str(skills[name]))
-    return f"{text}\n(The files of this skill are in {skills[name].parent}.)"
-
-
-@tool(clears=False, style="answer")
-def task(agent: Agent, description: str, prompt: str) -> str:
-    """Hand a piece of work to a subagent, to keep its details out of this conversation.
-
-    It has the same tools, but knows only what prompt says; returns its last answer.
-    description: its name for the user, a few words.
-    """
-    return run_subagent(agent, description, prompt)
-
-
-def run_subagent(agent: Agent, description: str, prompt: str) -> str:
-    """The answer of an agent with messages, todos and a transcript of its own (v5)."""
-
-    def emit(style: str, text: str) -> None:
-        if style in ("tool", "layer", "error"):
-            text = f"{description}: {text}"
-        if style not in STREAMED:
-            agent.emit(style, text)
-
-    tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    subagent = replace(agent, tools=tools, emit=emit, hear=lambda: "", is_subagent=True)
-    switch_to(subagent, Conversation(system=agent.system))
-    try:
-        return take_turn(subagent, prompt)
-    except (AgentError, OSError) as error:
-        path = subagent.transcript
-        where = f" What it did is in {path}." if path else ""
-        raise ToolError(f"{error}{where}") from error
-
-
 # ---- the workspace: what of it stands in every request ----
 
 MAX_RULES = 8_000  # tokens of AGENTS.md, and of the list of skills
@@ -2143,26 +2125,9 @@ def skill_list() -> str:
 
 # ---- the terminal: what is shown there ----
 
-HELP = """\
-/compact [focus]  summarise now; focus: what it must keep
-/context          what fills the context, and what was sent
-/last [number]    the last result of a tool, whole; 3: the third from the end
-/resume [number]  earlier conversations; take one up, or a file
-/clear            begin a new conversation
-/help             this list
-/quit, /exit      leave, as do quit, exit and Ctrl-D
-What you type while it works goes along with its next request. Backspace, Ctrl-W
-and Ctrl-U take back a letter, a word, all; Alt-Enter begins a new line, and what
-is pasted is one prompt. Ctrl-C stops it, and "go on" goes on."""
-PARTS = {"assistant": "replies and calls", "user": "results and notes"}
-LEAVE = ("/quit", "/exit", "quit", "exit")
-HISTORY = TRANSCRIPT_DIR / "history"
-MAX_LISTED = 20  # conversations
-MAX_REMEMBERED = 1_000  # prompts of earlier runs
 TICK = 0.05  # seconds, in which what is typed shows while the agent works
 WAIT_SHOWN = 1  # seconds of waiting, after which it is said what for
 STALL_SHOWN = 5  # seconds without a letter of a text, after which that is said
-BELL_SECONDS = 10  # of work, after which a bell calls the person
 ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a style
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
@@ -2207,6 +2172,28 @@ class Terminal:
     editor: Any = None  # readline, where the person has it
     decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
+
+
+def open_terminal(once: bool) -> Terminal:
+    """The terminal with its thread; `once`: it shows events alone, on stderr."""
+    out, colored = sys.stderr if once else sys.stdout, not os.environ.get("NO_COLOR")
+    live = out.isatty() and os.environ.get("TERM") != "dumb" and in_front(out.fileno())
+    terminal = Terminal(out, not once, live and colored, live)
+    if sys.stdin.isatty():  # a question goes to the screen, or into `| tee`, not a file
+        terminal.asks = out.isatty() or stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
+    if sys.stdout.isatty() or not once:  # and it is not that of `agent.py -p | less`
+        terminal.keyboard = sys.stdin.isatty() and in_front(0)
+        terminal.usual = termios.tcgetattr(out) if out.isatty() else []
+    if live or terminal.keyboard:
+        threading.Thread(target=clock, args=(terminal,), daemon=True).start()
+    return terminal
+
+
+def in_front(number: int) -> bool:
+    """Whether the terminal of this file is ours; in the background it is the shell's."""
+    with suppress(OSError):  # it has no jobs
+        return os.tcgetpgrp(number) == os.getpgrp()
+    return True
 
 
 def show(terminal: Terminal, style: str, text: str) -> None:
@@ -2361,6 +2348,9 @@ def clock(terminal: Terminal) -> None:
 
 # ---- the terminal: what the person types ----
 
+HISTORY = TRANSCRIPT_DIR / "history"
+MAX_REMEMBERED = 1_000  # prompts of earlier runs
+BELL_SECONDS = 10  # of work, after which a bell calls the person
 YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # a longer answer that begins so may be a yes or none, so it is asked again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
@@ -2465,6 +2455,24 @@ def hear(terminal: Terminal) -> str:
     return "\n".join(words)
 
 
+def take_back(terminal: Terminal) -> None:
+    """Make what is queued the beginning of the line that is typed, to be changed."""
+    with signals_held(signal.SIGINT), terminal.lock:
+        if terminal.keyboard:
+            take_typed(terminal)
+        terminal.line = "\n".join(filter(None, [*terminal.heard, terminal.line]))
+        terminal.heard = []
+
+
+def end_keys(terminal: Terminal) -> None:
+    """Wait for the rest of a paste, because readline would send each line of it."""
+    with signals_held(signal.SIGINT), terminal.lock:
+        while terminal.keys.startswith(PASTE) and take_typed(terminal):
+            if not select.select([0], [], [], 1)[0]:
+                break
+        terminal.keys = ""
+
+
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     """Show all of what a tool is to do; ToolError unless the person lets it.
 
@@ -2537,86 +2545,6 @@ def ring(terminal: Terminal) -> None:
         print("\a", end="", file=terminal.out, flush=True)
 
 
-def status_line(agent: Agent) -> str:
-    """How full the context is, and what of the last request was cached."""
-    tokens, most = context_tokens(agent), agent.limits.threshold
-    meter = f"{'#' * min(10, round(10 * tokens / most)):.<10}"
-    share = f"{tokens:,} of {most:,} tokens, then a summary"
-    return f"[{meter}] {share}; {agent.cached:.0%} from the cache"
-
-
-def context_table(agent: Agent) -> str:
-    """What fills the context, in proportion to the API's count, and what was sent."""
-    parts = Counter({part: tokens_in(text) for part, text in agent.system.items()})
-    parts["tools"] = fixed_tokens(agent) - sum(parts.values())
-    for message in agent.messages:
-        part = "your words" if is_typed(message) else PARTS[message["role"]]
-        parts[part] += tokens_in(message["content"])
-    tokens, ours = context_tokens(agent), sum(parts.values())
-    lines = [f"{part:<20}{n * tokens // ours:>9,}" for part, n in parts.items()]
-    lines.append(
-        f"{'in all':<20}{tokens:>9,} of {agent.limits.threshold:,}, then a summary"
-    )
-    if sent := agent.bill["sent"]:
-        read = agent.bill["read"] / sent
-        lines.append(f"sent so far: {sent:,} tokens, {read:.0%} from the cache")
-        lines.append(f"transcript: {agent.transcript}")
-    free = ["everything"] if agent.unasked else sorted(agent.allowed)
-    return "\n".join([*lines, f"not asked about: {', '.join(free) or 'nothing'}"])
-
-
-def run_command(agent: Agent, line: str) -> None:
-    """Carry out a /command; raises AgentError, or EOFError to leave."""
-    name, _, rest = line.partition(" ")
-    if name in ("/compact", "/context") and not agent.system:
-        make_ready(agent)
-    match name, rest.strip():
-        case "/compact", focus:
-            close_calls(agent)
-            if agent.failures:
-                agent.compacted = 0  # what failed may be tried again
-            agent.focus = focus
-            compact_history(agent, "compact")
-        case "/context", "":
-            agent.emit("plain", context_table(agent))
-        case "/last", number if re.fullmatch("[0-9]{0,9}", number):
-            agent.emit("plain", result_from_end(agent, int(number or 1)))
-        case "/resume", "":
-            list_conversations(agent)
-        case "/resume", which:
-            resume(agent, which)
-        case "/clear", "":
-            agent.emit("note", "[clear] a new conversation; /resume has the others")
-            switch_to(agent, Conversation())
-        case "/help", "":
-            agent.emit("plain", HELP)
-        case _ if line in LEAVE:
-            raise EOFError
-        case _:
-            raise AgentError(f"There is no command {line}: /help lists them.")
-
-
-def result_from_end(agent: Agent, number: int) -> str:
-    """The last result of a tool, if it is 1, the one before if it is 2, and so on."""
-    results = [exchange.result["content"] for exchange in exchanges(agent.messages)]
-    if 0 < number <= len(results):
-        return results[-number]
-    return f"There are {len(results)} results of tools."
-
-
-def list_conversations(agent: Agent) -> None:
-    """Show the newest conversations of this folder by number, each when it is found."""
-    number = 0
-    for number, (path, found) in zip(range(1, MAX_LISTED + 1), conversations(agent)):
-        date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-        messages = found.messages
-        many = f"{len(messages):,} message{'s' * (len(messages) != 1)}"
-        first, *others = words_of(messages) or [""]
-        said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
-        agent.emit("listed", f"{number}. {date}, {many}: {said}")
-    agent.emit("plain", "/resume NUMBER takes one up" if number else "none yet")
-
-
 def line_editor() -> Any:
     """What edits the lines that are typed, and knows those of earlier runs."""
     import readline
@@ -2662,6 +2590,24 @@ def read_prompt(terminal: Terminal) -> str:
     return line
 
 
+# ---- commands: what a line at the prompt does ----
+
+HELP = """\
+/compact [focus]  summarise now; focus: what it must keep
+/context          what fills the context, and what was sent
+/last [number]    the last result of a tool, whole; 3: the third from the end
+/resume [number]  earlier conversations; take one up, or a file
+/clear            begin a new conversation
+/help             this list
+/quit, /exit      leave, as do quit, exit and Ctrl-D
+What you type while it works goes along with its next request. Backspace, Ctrl-W
+and Ctrl-U take back a letter, a word, all; Alt-Enter begins a new line, and what
+is pasted is one prompt. Ctrl-C stops it, and "go on" goes on."""
+LEAVE = ("/quit", "/exit", "quit", "exit")
+PARTS = {"assistant": "replies and calls", "user": "results and notes"}
+MAX_LISTED = 20  # conversations
+
+
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     if sys.stdin.isatty():
@@ -2692,44 +2638,6 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
         line = ""
 
 
-def end_keys(terminal: Terminal) -> None:
-    """Wait for the rest of a paste, because readline would send each line of it."""
-    with signals_held(signal.SIGINT), terminal.lock:
-        while terminal.keys.startswith(PASTE) and take_typed(terminal):
-            if not select.select([0], [], [], 1)[0]:
-                break
-        terminal.keys = ""
-
-
-def take_back(terminal: Terminal) -> None:
-    """Make what is queued the beginning of the line that is typed, to be changed."""
-    with signals_held(signal.SIGINT), terminal.lock:
-        if terminal.keyboard:
-            take_typed(terminal)
-        terminal.line = "\n".join(filter(None, [*terminal.heard, terminal.line]))
-        terminal.heard = []
-
-
-def attend(agent: Agent, terminal: Terminal) -> None:
-    """Load the SDK while the person types, then keep the cache warm while he thinks.
-
-    In a thread of its own, since either can take long.
-    """
-    with suppress(Exception):  # what is wrong with it is said when it is used
-        load_sdk()
-    while True:
-        time.sleep(1)
-        if not terminal.working.is_set():
-            keep_warm(agent)
-
-
-def is_command(line: str) -> bool:
-    """Whether a line is for the program: /word, unless there is such a path."""
-    name = line.split(" ")[0]
-    is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
-    return line in LEAVE or bool(is_meant)
-
-
 def work_on(agent: Agent, line: str) -> bool:
     """Do what one line asks for; False: it said what went wrong. EOFError: leave."""
     try:
@@ -2746,10 +2654,169 @@ def work_on(agent: Agent, line: str) -> bool:
         return False
 
 
+def is_command(line: str) -> bool:
+    """Whether a line is for the program: /word, unless there is such a path."""
+    name = line.split(" ")[0]
+    is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
+    return line in LEAVE or bool(is_meant)
+
+
+def run_command(agent: Agent, line: str) -> None:
+    """Carry out a /command; raises AgentError, or EOFError to leave."""
+    name, _, rest = line.partition(" ")
+    if name in ("/compact", "/context") and not agent.system:
+        make_ready(agent)
+    match name, rest.strip():
+        case "/compact", focus:
+            close_calls(agent)
+            if agent.failures:
+                agent.compacted = 0  # what failed may be tried again
+            agent.focus = focus
+            compact_history(agent, "compact")
+        case "/context", "":
+            agent.emit("plain", context_table(agent))
+        case "/last", number if re.fullmatch("[0-9]{0,9}", number):
+            agent.emit("plain", result_from_end(agent, int(number or 1)))
+        case "/resume", "":
+            list_conversations(agent)
+        case "/resume", which:
+            resume(agent, which)
+        case "/clear", "":
+            agent.emit("note", "[clear] a new conversation; /resume has the others")
+            switch_to(agent, Conversation())
+        case "/help", "":
+            agent.emit("plain", HELP)
+        case _ if line in LEAVE:
+            raise EOFError
+        case _:
+            raise AgentError(f"There is no command {line}: /help lists them.")
+
+
+def status_line(agent: Agent) -> str:
+    """How full the context is, and what of the last request was cached."""
+    tokens, most = context_tokens(agent), agent.limits.threshold
+    meter = f"{'#' * min(10, round(10 * tokens / most)):.<10}"
+    share = f"{tokens:,} of {most:,} tokens, then a summary"
+    return f"[{meter}] {share}; {agent.cached:.0%} from the cache"
+
+
+def context_table(agent: Agent) -> str:
+    """What fills the context, in proportion to the API's count, and what was sent."""
+    parts = Counter({part: tokens_in(text) for part, text in agent.system.items()})
+    parts["tools"] = fixed_tokens(agent) - sum(parts.values())
+    for message in agent.messages:
+        part = "your words" if is_typed(message) else PARTS[message["role"]]
+        parts[part] += tokens_in(message["content"])
+    tokens, ours = context_tokens(agent), sum(parts.values())
+    lines = [f"{part:<20}{n * tokens // ours:>9,}" for part, n in parts.items()]
+    lines.append(
+        f"{'in all':<20}{tokens:>9,} of {agent.limits.threshold:,}, then a summary"
+    )
+    if sent := agent.bill["sent"]:
+        read = agent.bill["read"] / sent
+        lines.append(f"sent so far: {sent:,} tokens, {read:.0%} from the cache")
+        lines.append(f"transcript: {agent.transcript}")
+    free = ["everything"] if agent.unasked else sorted(agent.allowed)
+    return "\n".join([*lines, f"not asked about: {', '.join(free) or 'nothing'}"])
+
+
+def result_from_end(agent: Agent, number: int) -> str:
+    """The last result of a tool, if it is 1, the one before if it is 2, and so on."""
+    results = [exchange.result["content"] for exchange in exchanges(agent.messages)]
+    if 0 < number <= len(results):
+        return results[-number]
+    return f"There are {len(results)} results of tools."
+
+
+def resume(agent: Agent, which: str) -> None:
+    """Go on with the conversation of this number, 1 the newest, or in this file.
+
+    Shows its last question and answer; raises AgentError where there is none.
+    """
+    found = None
+    if which.isdecimal():
+        numbered = enumerate(conversations(agent), 1)
+        found = next((one for n, (_, one) in numbered if str(n) == which), None)
+    elif Path(which).is_file():
+        found = load(Path(which))
+    if not found or not found.messages:
+        raise AgentError(
+            f"There is no conversation {which}: give a file, or a number of /resume, "
+            f"which lists those in {TRANSCRIPT_DIR}. A prompt stands before --resume."
+        )
+    switch_to(agent, found)
+    waits = in_progress(agent.messages)
+    was = "was not answered" if waits else "was answered"
+    agent.emit("layer", f"[resume] {agent.transcript}: the last request {was}")
+    agent.emit("plain", f"\n> {''.join(words_of(agent.messages)[-1:])}")
+    if not waits:
+        agent.emit("text", f"{text_of(agent.messages[-1])}\n")
+    agent.emit("note", status_line(agent))
+
+
+def list_conversations(agent: Agent) -> None:
+    """Show the newest conversations of this folder by number, each when it is found."""
+    number = 0
+    for number, (path, found) in zip(range(1, MAX_LISTED + 1), conversations(agent)):
+        date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
+        messages = found.messages
+        many = f"{len(messages):,} message{'s' * (len(messages) != 1)}"
+        first, *others = words_of(messages) or [""]
+        said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
+        agent.emit("listed", f"{number}. {date}, {many}: {said}")
+    agent.emit("plain", "/resume NUMBER takes one up" if number else "none yet")
+
+
 # ---- main ----
 
 PACKAGES = ("anthropic", "dotenv")  # as Python names them
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program; returns its exit status."""
+    options = arguments(argv)
+    streams: Any = sys.stdin, sys.stdout, sys.stderr
+    for stream in streams:
+        stream.reconfigure(errors="replace")  # any text can be typed and shown
+    terminal = open_terminal(options.p)
+    handle_signals(terminal)
+    try:
+        if options.demo is not None:
+            return play_demo(options.demo, terminal)
+        start(options, terminal)
+    except BrokenPipeError:  # who reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    except (AgentError, OSError) as error:
+        with suppress(OSError):  # there may be no room even for that
+            show(terminal, "error", str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        give_back(terminal)
+    return 0
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    """What the command line says; argparse leaves where that is wrong."""
+    parser = argparse.ArgumentParser(
+        description="A coding agent that compacts its own context.",
+        epilog="At its prompt /help lists the /commands. Settings come from the shell "
+        "and from the .env beside agent.py: .env.example has them all.",
+    )
+    add = parser.add_argument
+    add("prompt", nargs="?", default="", help="the first prompt, then go on asking")
+    once = "print the answer and leave; what is piped in stands before the prompt"
+    add("-p", action="store_true", help=once)
+    earlier = "take up an earlier conversation, by default the newest"
+    add("--resume", nargs="?", const="1", metavar="FILE|N", help=earlier)
+    add("--model", help="instead of MODEL_ID")
+    add("--yes", action="store_true", help="run tools without asking")
+    demo = "see the layers at work, without a key"
+    add("--demo", nargs="?", const=0, type=int, metavar="SCENE", help=demo)
+    return parser.parse_args(argv)
 
 
 def load_settings() -> None:
@@ -2771,15 +2838,6 @@ def load_settings() -> None:
     if not any(map(os.environ.get, KEY_NAMES)):
         where = f"in the shell or in {here.with_name('.env')}"
         raise AgentError(f"No API key: set ANTHROPIC_API_KEY {where}.")
-
-
-def first_screen(agent: Agent) -> str:
-    """Two lines: what works where, and what it knows of the folder."""
-    names = ", ".join(find_skills())
-    skills = f"skills: {names}" if names else ""
-    asked = "--yes: tools run unasked" if agent.unasked else ""
-    known = filter(None, [find_rules()[0], skills, asked, "/help"])
-    return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
@@ -2811,24 +2869,37 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     print(visible(answer), flush=True)
 
 
-def arguments(argv: list[str] | None) -> argparse.Namespace:
-    """What the command line says; argparse leaves where that is wrong."""
-    parser = argparse.ArgumentParser(
-        description="A coding agent that compacts its own context.",
-        epilog="At its prompt /help lists the /commands. Settings come from the shell "
-        "and from the .env beside agent.py: .env.example has them all.",
-    )
-    add = parser.add_argument
-    add("prompt", nargs="?", default="", help="the first prompt, then go on asking")
-    once = "print the answer and leave; what is piped in stands before the prompt"
-    add("-p", action="store_true", help=once)
-    earlier = "take up an earlier conversation, by default the newest"
-    add("--resume", nargs="?", const="1", metavar="FILE|N", help=earlier)
-    add("--model", help="instead of MODEL_ID")
-    add("--yes", action="store_true", help="run tools without asking")
-    demo = "see the layers at work, without a key"
-    add("--demo", nargs="?", const=0, type=int, metavar="SCENE", help=demo)
-    return parser.parse_args(argv)
+def first_screen(agent: Agent) -> str:
+    """Two lines: what works where, and what it knows of the folder."""
+    names = ", ".join(find_skills())
+    skills = f"skills: {names}" if names else ""
+    asked = "--yes: tools run unasked" if agent.unasked else ""
+    known = filter(None, [find_rules()[0], skills, asked, "/help"])
+    return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
+
+
+def attend(agent: Agent, terminal: Terminal) -> None:
+    """Load the SDK while the person types, then keep the cache warm while he thinks.
+
+    In a thread of its own, since either can take long.
+    """
+    with suppress(Exception):  # what is wrong with it is said when it is used
+        load_sdk()
+    while True:
+        time.sleep(1)
+        if not terminal.working.is_set():
+            keep_warm(agent)
+
+
+def play_demo(scene: int, terminal: Terminal) -> int:
+    """Show the layers at work, all scenes if it is 0; returns the exit status."""
+    lessons = Path(__file__).resolve().parent / "tests/lessons"
+    if not lessons.exists():
+        raise AgentError(f"--demo needs {lessons}: clone the whole project.")
+    sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
+    import demo  # pyright: ignore[reportMissingImports]
+
+    return demo.main(scene, terminal)
 
 
 def handle_signals(terminal: Terminal) -> None:
@@ -2861,65 +2932,6 @@ def end_at_once(terminal: Terminal, status: int) -> NoReturn:
         end_at_once(terminal, status)
     finally:
         os._exit(status)
-
-
-def play_demo(scene: int, terminal: Terminal) -> int:
-    """Show the layers at work, all scenes if it is 0; returns the exit status."""
-    lessons = Path(__file__).resolve().parent / "tests/lessons"
-    if not lessons.exists():
-        raise AgentError(f"--demo needs {lessons}: clone the whole project.")
-    sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
-    import demo  # pyright: ignore[reportMissingImports]
-
-    return demo.main(scene, terminal)
-
-
-def open_terminal(once: bool) -> Terminal:
-    """The terminal with its thread; `once`: it shows events alone, on stderr."""
-    out, colored = sys.stderr if once else sys.stdout, not os.environ.get("NO_COLOR")
-    live = out.isatty() and os.environ.get("TERM") != "dumb" and in_front(out.fileno())
-    terminal = Terminal(out, not once, live and colored, live)
-    if sys.stdin.isatty():  # a question goes to the screen, or into `| tee`, not a file
-        terminal.asks = out.isatty() or stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
-    if sys.stdout.isatty() or not once:  # and it is not that of `agent.py -p | less`
-        terminal.keyboard = sys.stdin.isatty() and in_front(0)
-        terminal.usual = termios.tcgetattr(out) if out.isatty() else []
-    if live or terminal.keyboard:
-        threading.Thread(target=clock, args=(terminal,), daemon=True).start()
-    return terminal
-
-
-def in_front(number: int) -> bool:
-    """Whether the terminal of this file is ours; in the background it is the shell's."""
-    with suppress(OSError):  # it has no jobs
-        return os.tcgetpgrp(number) == os.getpgrp()
-    return True
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run the program; returns its exit status."""
-    options = arguments(argv)
-    streams: Any = sys.stdin, sys.stdout, sys.stderr
-    for stream in streams:
-        stream.reconfigure(errors="replace")  # any text can be typed and shown
-    terminal = open_terminal(options.p)
-    handle_signals(terminal)
-    try:
-        if options.demo is not None:
-            return play_demo(options.demo, terminal)
-        start(options, terminal)
-    except BrokenPipeError:  # who reads the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
-    except (AgentError, OSError) as error:
-        with suppress(OSError):  # there may be no room even for that
-            show(terminal, "error", str(error))
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        give_back(terminal)
-    return 0
 
 
 def hide_interrupt(unraisable: Any) -> None:
