@@ -63,7 +63,6 @@ MAX_OUTPUT = 32_000  # of one reply, its thinking included
 CLEAR_WARM = 0.7  # of T, the threshold: old results go late, since that costs the cache
 CLEAR_COLD = 0.25  # of T: early once the cache is cold, since that is free
 CACHE_SECONDS = 300  # how long the API's prompt cache lives after its last use
-KEEP_WARM = 2  # refreshes of that cache in one pause; 0: none
 KEEP_RECENT = 3  # newest tool results that are never cleared (s06)
 KEEP_TOKENS = 10_000  # of newest results that are never cleared, if those are more
 MIN_SAVINGS = 20_000  # that a clearing frees (v5), or that a summary finds new
@@ -96,7 +95,6 @@ class Limits:
     keep_tokens: int = KEEP_TOKENS
     min_savings: int = MIN_SAVINGS
     max_messages: int = MAX_MESSAGES  # messages; 0: any number
-    keep_warm: int = KEEP_WARM  # times in a pause
 
     def __post_init__(self) -> None:
         """Fill in what follows from T; at most T/16 is kept, T/8 must be saved."""
@@ -133,7 +131,6 @@ class Conversation:
     system: dict[str, str] = field(default_factory=dict)  # its parts; see `make_ready`
     cached: float = 0.0  # share of the last request that came from the prompt cache
     has_cache: bool = False  # whether the last reply's usage shows a prompt cache
-    refreshes: list[int] = field(default_factory=list)  # read in this pause, in tokens
     allowed: set[str] = field(default_factory=set)  # what need not be asked any more
 
 
@@ -152,8 +149,7 @@ class Agent(Conversation):
     stopped: Callable[[], bool] = lambda: False  # whether Ctrl-C came in this turn
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
-    keeps_warm: bool = True  # until an answer shows that `keep_warm` is for nothing
-    bill: "Counter[str]" = field(default_factory=Counter)  # "sent", "read", "kept_warm"
+    bill: "Counter[str]" = field(default_factory=Counter)  # tokens "sent" and "read"
 
 
 class Exchange(NamedTuple):
@@ -221,7 +217,6 @@ def take_turn(agent: Agent, text: str) -> str:
     """The answer to what the person typed; raises AgentError."""
     if not text.strip():
         raise AgentError("The message is empty: say what to do.")
-    warm_note(agent)
     close_calls(agent)
     if in_progress(agent.messages):
         commit(agent, note(UNANSWERED))
@@ -1020,7 +1015,6 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 MIN_WINDOW = 4_000  # no model has less, and nothing would fit
 MAX_TRIES = 7  # of one request: a minute
-WARM_SECONDS = 25  # before the cache is gone it is used once more
 LEAST_BELIEVED = 1 / 3  # of our own count: some gateways send a smaller one
 MAX_WAIT = 60  # seconds, the longest retry-after that is obeyed
 STALL_SECONDS = 120  # without a byte of a reply
@@ -1209,43 +1203,6 @@ def check_stopped(agent: Agent) -> None:
     """Raise KeyboardInterrupt if Ctrl-C came, for Python may have lost the first."""
     if agent.stopped():
         raise KeyboardInterrupt
-
-
-def keep_warm(agent: Agent) -> None:
-    """Use the prompt cache once more shortly before it is gone, if that is worth it.
-
-    What was answered last is sent again for no output, which reads it at a small part
-    of the price of writing it anew. If the API refuses, or if the answer has output or
-    shows no cache, it is never done again in this run.
-    """
-    began, before, refreshes = time.time(), agent.last_request, agent.refreshes
-    messages, last = agent.messages, agent.known - 1  # the last reply, unless replaced
-    is_due = CACHE_SECONDS - WARM_SECONDS < began - before < CACHE_SECONDS
-    is_worth_it = agent.has_cache and agent.counted > agent.limits.min_savings
-    is_allowed = agent.keeps_warm and len(refreshes) < agent.limits.keep_warm
-    is_there = agent.compacted <= last and messages[last]["role"] == "assistant"
-    if not (is_due and is_worth_it and is_allowed and is_there):
-        return
-    refreshes.append(0)
-    try:
-        request = {**request_for(agent, messages[:last]), "max_tokens": 0}
-        answer = agent.client.messages.create(**request)
-        tokens, read, _, output = used_tokens(answer)
-    except Exception as error:  # noqa: BLE001  nobody waits for it
-        agent.keeps_warm = isinstance(as_agent_error(agent, error), Passing)
-        return
-    refreshes[-1] = read
-    agent.bill.update(sent=tokens, read=read, kept_warm=1)
-    agent.keeps_warm = read > 0 and not output
-    if read and agent.last_request == before:  # the person may have gone on meanwhile
-        agent.last_request = began
-
-
-def warm_note(agent: Agent) -> None:
-    """Say before a turn what `keep_warm` read in the pause, each time."""
-    if read := " + ".join(f"{tokens:,}" for tokens in agent.refreshes if tokens):
-        agent.emit("note", f"[keep_warm] {read} tokens read, so the cache lived on")
-    agent.refreshes = []
 
 
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
@@ -2879,16 +2836,9 @@ def first_screen(agent: Agent) -> str:
 
 
 def attend(agent: Agent, terminal: Terminal) -> None:
-    """Load the SDK while the person types, then keep the cache warm while he thinks.
-
-    In a thread of its own, since either can take long.
-    """
+    """Load the SDK while the user types: that takes a second."""
     with suppress(Exception):  # what is wrong with it is said when it is used
         load_sdk()
-    while True:
-        time.sleep(1)
-        if not terminal.working.is_set():
-            keep_warm(agent)
 
 
 def play_demo(scene: int, terminal: Terminal) -> int:

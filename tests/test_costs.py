@@ -159,35 +159,6 @@ def test_the_clock_of_ours_is_the_recorded_one():
     assert drive(Session(work), limits).clearings == 0
 
 
-@pytest.mark.parametrize(
-    "pause, sent_again, alive",
-    [
-        (ours.REFRESH, 0, True),
-        (ours.REFRESH + 1, 1, True),
-        (2 * ours.REFRESH + 1, 2, True),
-        (2 * ours.REFRESH + 300, 2, True),
-        (2 * ours.REFRESH + 301, 2, False),
-    ],
-)
-def test_ours_keeps_the_cache_warm_while_the_person_thinks(pause, sent_again, alive):
-    """Twice in a pause, and twice at the end, since the person never comes back."""
-    work = [*reading(30), typed("And now?"), said("Nothing.")]
-    gaps = [0] * 31  # of the replies of the first turn
-    prompt, later = (drive(clocked(work, *gaps, s), Limits()) for s in (0, pause))
-    assert (prompt.refreshes, later.refreshes) == (2, 2 + sent_again)
-    again = sent_again * 0.05 * later.contexts[-2]
-    anew = 0 if alive else 1.2 * later.contexts[-2]
-    assert later.cost == pytest.approx(prompt.cost + again + anew)
-
-
-def test_nothing_small_is_kept_warm_nor_with_keep_warm_at_0_nor_without_a_clock():
-    work, never = reading(30), Limits(keep_warm=0)
-    timed, small = clocked(work, *[0] * 31), clocked(reading(5), *[0] * 6)
-    assert drive(timed, never).refreshes == 0
-    assert drive(small, Limits()).refreshes == 0
-    assert drive(Session(work), Limits()).refreshes == 0
-
-
 @pytest.mark.parametrize("cached", [True, False])
 def test_the_program_is_told_what_came_from_the_cache(monkeypatch, cached):
     told, finished = [], ours.finished
@@ -572,7 +543,7 @@ def test_json_has_a_row_for_each_policy(tmp_path, capsys):
     rows = json.loads(capsys.readouterr().out)["rows"]
     named = {row["policy"]: row for row in rows}
     assert {*named} == {*NAMES, "ours KEEP_RECENT=1"}
-    keys = "policy cost summaries clearings previews refreshes average largest E N R"
+    keys = "policy cost summaries clearings previews average largest E N R"
     keys += " requests lost lookups again answer"
     assert {" ".join(row) for row in rows} == {keys}
     assert named["nothing"]["cost"] == named["nothing"]["R"] == 1

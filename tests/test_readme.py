@@ -287,7 +287,7 @@ def cleaned(lines):
 BAR = cleaned(progress())
 
 # Sentences of the page, a blank line between them, with the numbers that they must have.
-BEFORE, UNCACHED, WARM = (FIGURES[name] for name in ("before", "uncached", "warm"))
+BEFORE, UNCACHED = (FIGURES[name] for name in ("before", "uncached"))
 AGAIN = FIGURES["again"]["ours CONTEXT_WINDOW=60000"]
 FACTS = f"""\
 {FIGURES["shares"]["tool_result"] + FIGURES["shares"]["newest"]:.1%} of all tokens
@@ -324,9 +324,6 @@ with a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
 had {AGAIN[0]} such lines. A single `grep` for the two rarest neighbouring words of a line
 shows {AGAIN[1]:.0%} of them, in an answer of {AGAIN[2]} tokens
-
-without it {WARM["0"][0]:.2f} and R {WARM["0"][1]:.3f}, with two refreshes
-{WARM["2"][0]:.2f} and R {WARM["2"][1]:.3f}
 
 the API refuses it at request {FIGURES["session"]["refused"]} of
 {FIGURES["session"]["requests"]}

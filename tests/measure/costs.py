@@ -41,7 +41,7 @@ from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 import agent as program
 
 SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
-SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "KEEP_WARM"}
+SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
 NO_MATTER = 0.005  # differences of R below this mean nothing
 THE_REST = f"""\
 The rest: other agents, by their sources as of {READ_IN}, and clear_tool_uses, a
@@ -192,7 +192,6 @@ def row(name: str, meters: list[Meter], whole: float) -> dict:
         "summaries": sum(meter.summaries for meter in meters),
         "clearings": sum(meter.clearings for meter in meters),
         "previews": sum(meter.previews for meter in meters),
-        "refreshes": sum(meter.refreshes for meter in meters),
         "average": round(mean(contexts, 0)),
         "largest": round(max(contexts, default=0)),
         "E": round(edits, 4),
@@ -327,9 +326,8 @@ again      of the lines that an edit must quote, and that were out of sight, the
 {WINDOW:,}. v5 is by its page, s06 by its page in Python, whose rule its code in
 TypeScript has as well, s08 by its page and code of June 2026. Two have gone on:
 {newer()}
-All have a prompt cache at the same prices, for which no tutorial asks; only "ours" and
-"summaries", which is agent.py without clearing, keep it warm while the person thinks.
-A summary has {SUMMARY:,} tokens.{rest}
+"summaries" is agent.py without clearing. All have a prompt cache at the same prices,
+which no tutorial asks for. A summary has {SUMMARY:,} tokens.{rest}
 """
 
 

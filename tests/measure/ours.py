@@ -1,9 +1,8 @@
 """agent.py itself between recorded replies and recorded results.
 
 Its loop asks a client that hands out the recorded replies, its tools hand out the
-recorded results, and its clock is the session's. While the person thinks, it keeps its
-cache warm. At the end the lines that an edit needed and that were out of sight are
-looked up in the transcript, by its own `grep`.
+recorded results, and its clock is the session's. At the end, its own `grep` looks up in
+the transcript the lines that an edit needed and that were out of sight.
 """
 
 import json
@@ -28,8 +27,6 @@ from stub import CACHE_READ, Stream
 
 import agent as program
 
-# seconds after its last request at which the idle program sends it again
-REFRESH = program.CACHE_SECONDS - program.WARM_SECONDS + 1
 MOST_LOOKUPS = 100  # in a session, evenly spread: each starts three processes
 
 # ---- the client and the tools ----
@@ -51,10 +48,8 @@ class Recording:
 
     def __init__(self, session: Session, meter: Meter, limits: program.Limits) -> None:
         self.session, self.meter = session, meter
-        ways = {"stream": lambda **sent: Stream(self, sent), "create": self.refresh}
-        self.messages = SimpleNamespace(**ways)
+        self.messages = SimpleNamespace(stream=lambda **sent: Stream(self, sent))
         self.next = 0  # the index of the message that comes next
-        self.idle = 0.0  # the time while the person thinks, 0 while it works
         self.results: dict[str, deque[dict]] = defaultdict(deque)
         self.measured = Measured()
         self.known: dict[int, tuple[Any, Message]] = {}
@@ -68,7 +63,7 @@ class Recording:
 
     def clock(self) -> float:
         """The time in seconds: of the recorded request that comes next."""
-        return self.idle or self.session.times[self.coming()]
+        return self.session.times[self.coming()]
 
     def typed(self) -> Iterator[str]:
         """What the person typed, up to the end of the recording."""
@@ -76,27 +71,7 @@ class Recording:
             content = self.session.messages[self.next]["content"]
             self.next += 1
             if type(content) is str:
-                self.keep_warm(self.clock())
                 yield content
-        self.keep_warm(float("inf"))  # the person never comes back
-
-    def keep_warm(self, until: float) -> None:
-        """Let the program keep its cache warm, as the terminal does while it waits.
-
-        Without recorded times nothing is known of pauses, and the cache stays alive.
-        """
-        while self.session.timed and self.agent.last_request + REFRESH < until:
-            self.idle = self.agent.last_request + REFRESH
-            program.keep_warm(self.agent)
-            if self.agent.last_request < self.idle:
-                break  # it was not worth it, or was done often enough
-        self.idle = 0.0
-
-    def refresh(self, **request: Any) -> Any:
-        """The reply without a word to a request that is sent again."""
-        tokens = self.meter.refresh(self.history(request["messages"]), self.idle)
-        usage = SimpleNamespace(**self.usage(tokens, 0))
-        return SimpleNamespace(content=[], usage=usage, stop_reason="max_tokens")
 
     def answer(self, request: dict) -> dict:
         """The next recorded reply, or a summary; TurnOver if none comes next."""

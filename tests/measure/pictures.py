@@ -35,7 +35,6 @@ from stub import StubClient, reply
 FOLDER = Path(__file__).resolve().parent.with_name("pictures")
 FIGURES = Path(__file__).with_name("figures.json")
 SETTINGS = ["THRESHOLD=60000", "CONTEXT_WINDOW=60000"]  # of ours, besides the default
-WARM = [f"KEEP_WARM={times}" for times in (0, 1, 4)]  # the same, not drawn
 KINDS = {
     "tool_result": ("tool results, older than the newest three", ORANGE),
     "newest": ("tool results, the newest three", ORANGE),
@@ -55,10 +54,9 @@ def measure(paths):
     paid before a refusal, "cheaper" in how many sessions a policy costs less than ours,
     and "session" the one with most requests.
     """
-    sessions, runs = costs.read(paths), costs.runs(True, SETTINGS + WARM)
+    sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
     measured = costs.measure(sessions, runs, costs.uncached_runs(SETTINGS))
     rows = {row["policy"]: row for row in measured["rows"]}
-    drawn = [name for name in rows if "KEEP_WARM" not in name]
     longest = max(sessions, key=lambda session: len(session.needs))
     return rounded(
         {
@@ -71,10 +69,9 @@ def measure(paths):
             "uncached": measured["uncached"],
             "cheaper": costs.cheaper(measured["sessions"]),
             "shares": shares(sessions),
-            "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in drawn},
-            "summaries": {name: rows[name]["summaries"] for name in drawn},
-            "again": {n: again(rows[n]) for n in drawn if n.startswith("ours")},
-            "warm": warm(rows),
+            "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in rows},
+            "summaries": {name: rows[name]["summaries"] for name in rows},
+            "again": {n: again(rows[n]) for n in rows if n.startswith("ours")},
             "session": one_session(longest, runs),
         }
     )
@@ -92,14 +89,6 @@ def rounded(value):
 def again(row):
     """Lines that were lost, the share that grep shows, and tokens of its answer."""
     return [row["lost"], row["again"], row["answer"]]
-
-
-def warm(rows):
-    """Cost, R, refreshes and clearings of ours by KEEP_WARM."""
-    named = {name.partition("KEEP_WARM=")[2]: rows[f"ours {name}"] for name in WARM}
-    named[str(program.KEEP_WARM)] = rows["ours"]
-    keys = "cost", "R", "refreshes", "clearings"
-    return {times: [row[key] for key in keys] for times, row in sorted(named.items())}
 
 
 def one_session(session, runs):

@@ -40,7 +40,6 @@ class Meter:
         self.request = ""  # what the person typed last
         self.known = 0.0  # tokens of the last request that came from the cache
         self.cost, self.summaries, self.clearings = 0.0, 0, 0
-        self.refreshes = 0  # how often a request was sent again to keep the cache warm
         self.previews = 0  # how often results went to disk that were too large to show
         self.contexts: list[float] = []
         self.spent: list[float] = []  # the cost so far, after each reply
@@ -119,12 +118,6 @@ class Meter:
             kept = sum(self.stands(name, new) for name in named)
             self.names.append(kept / len(named))
         return size
-
-    def refresh(self, history: list[Message], now: float) -> float:
-        """Send a request again for no reply, so that the cache stays warm."""
-        self.now = now
-        self.refreshes += 1
-        return self.send(history, 0)
 
     def stands(self, needle: str, new: list[str]) -> bool:
         """Whether it is in the request, in a recorded text or in a `new` one."""
