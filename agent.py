@@ -82,14 +82,14 @@ Message = dict[str, Any]  # or a block of one, or what else the API has as JSON
 
 @dataclass
 class Limits:
-    """What a conversation may hold, in tokens where no other unit is named.
+    """What a conversation may hold, in tokens unless another unit is given.
 
-    Each can be set, in the shell or in .env, by its name in capitals.
+    Each field is a setting in the shell or in .env, by its name in capitals.
     """
 
     context_window: int = CONTEXT_WINDOW
-    max_output: int = MAX_OUTPUT
-    threshold: Any = None  # T, an int; None: `auto_compact_threshold` of these two
+    max_output: int = MAX_OUTPUT  # of one reply; at most a third of the window
+    threshold: Any = None  # T, an int; None: v5's formula; 0: only a full window
     clear_above: Any = None  # an int; None: 0.7 T; more than the window: never
     keep_recent: int = KEEP_RECENT  # results
     keep_tokens: int = KEEP_TOKENS
@@ -97,10 +97,16 @@ class Limits:
     max_messages: int = MAX_MESSAGES  # messages; 0: any number
 
     def __post_init__(self) -> None:
-        """Fill in what follows from T; at most T/16 is kept, T/8 must be saved."""
+        """Fit the limits into the window, and derive those that were left open.
+
+        Small windows keep and save less: at most T/16 is kept, T/8 must be saved.
+        """
+        window = self.context_window = max(self.context_window, MIN_WINDOW)
+        output = self.max_output = min(self.max_output or MAX_OUTPUT, window // 3)
         if self.threshold is None:
-            window, output = self.context_window, self.max_output
             self.threshold = auto_compact_threshold(window, output)
+        most = window - output if self.threshold else window
+        self.threshold = max(min(self.threshold or window, most), MIN_WINDOW // 2)
         if self.clear_above is None:
             self.clear_above = round(self.threshold * CLEAR_WARM)
         self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
@@ -1308,27 +1314,18 @@ def nudge(agent: Agent, calls: list[Message], misses: int) -> None:
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
 
 
-def configured_limits(
-    own_window: int = sys.maxsize, own_output: int = sys.maxsize
-) -> Limits:
-    """The model's own limits within the settings; raises AgentError."""
-    asked: dict[str, int] = {}
+def configured_limits(window: int = sys.maxsize, output: int = sys.maxsize) -> Limits:
+    """Read the settings, within the model's own window and reply; raises AgentError."""
+    asked = {"context_window": CONTEXT_WINDOW, "max_output": MAX_OUTPUT}
     for name in vars(Limits()):
-        setting = name.upper()
-        text = os.environ.get(setting, "").strip()
-        if not re.fullmatch(r"[0-9]{0,18}", text):
-            raise AgentError(f"{setting}={text}: give a whole number (.env or shell).")
-        if text:
+        if text := os.environ.get(name.upper(), "").strip():
+            if not re.fullmatch(r"[0-9]{1,18}", text):
+                setting = f"{name.upper()}={text}"
+                raise AgentError(f"{setting}: give a whole number (.env or shell).")
             asked[name] = int(text)
-    window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
-    window = max(window, MIN_WINDOW)
-    output = min(asked.pop("max_output", 0) or MAX_OUTPUT, own_output, window // 3)
-    threshold = asked.pop("threshold", auto_compact_threshold(window, output))
-    if threshold == 0:  # only when the window is full
-        threshold = window
-    else:  # with less than that nothing would fit
-        threshold = max(min(threshold, window - output), MIN_WINDOW // 2)
-    return Limits(window, output, threshold, **asked)
+    asked["context_window"] = min(asked["context_window"], window)
+    asked["max_output"] = min(asked["max_output"] or MAX_OUTPUT, output)
+    return Limits(**asked)
 
 
 def connect(agent: Agent) -> None:
