@@ -259,7 +259,8 @@ def layer_1(agent: Agent) -> None:
     replace_history(agent, "tool_result_budget", "too large, saved", new)
 
     first = max(3, agent.compacted)  # what a compaction left stays
-    new = snip_compact(agent.messages, limits.max_messages, agent.transcript, first)
+    most, tools = limits.max_messages, agent.tools
+    new = snip_compact(agent.messages, most, agent.transcript, tools, first)
     replace_history(agent, "snip_compact", "middle cut out", new, agent.compacted)
 
     above, savings, why = limits.clear_above, limits.min_savings, ""
@@ -269,7 +270,8 @@ def layer_1(agent: Agent) -> None:
         why = ", free: the cache was cold"
     if unseen > agent.compacted and context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
-        new = micro_compact(agent.messages, save_result, *keep, savings)
+        tools = {name: tool for name, tool in tools.items() if tool.clears}
+        new = micro_compact(agent.messages, save_result, *keep, savings, tools)
         replace_history(agent, "micro_compact", f"old results cleared{why}", new)
 
 
@@ -314,7 +316,11 @@ def has_address(text: str) -> bool:
 
 
 def snip_compact(
-    messages: list[Message], max_messages: int, transcript: Path | None, first: int = 3
+    messages: list[Message],
+    max_messages: int,
+    transcript: Path | None,
+    tools: "dict[str, Tool]",
+    first: int = 3,
 ) -> list[Message]:
     """Put a note in place of the middle, over `max_messages` (0: never; s08).
 
@@ -333,7 +339,7 @@ def snip_compact(
     texts = (fit_words(words_of(part)[-quarter:], MAX_WORDS) for part in parts)
     older, request = (map(typed, part) for part in texts)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
-    kept = [*older, marker, *request, *as_messages(still_needed(middle))]
+    kept = [*older, marker, *request, *as_messages(still_needed(middle, tools))]
     new = [*messages[:head], *kept, *drop_thinking(messages[tail:])]
     return new if len(new) < len(messages) else messages
 
@@ -344,23 +350,28 @@ def micro_compact(
     keep_recent: int = KEEP_RECENT,
     keep_tokens: int = KEEP_TOKENS,
     min_savings: int = MIN_SAVINGS,
+    compactable: "dict[str, Tool] | None" = None,
 ) -> list[Message]:
-    """Old tool results give way to "[Previous: used NAME]" (s06).
+    """Replace old tool results with "[Previous: used NAME]" (s06).
 
-    What cannot be read again from its own place goes to disk by `save_text`, and the
-    placeholder says where. All at once and only if it frees `min_savings` tokens (v5):
-    each clearing makes the API write its prompt cache anew.
+    Clears results of the `compactable` tools, by name (None: COMPACTABLE_TOOLS). What
+    can't be read again from its own place is saved first, and the placeholder says
+    where. It clears everything at once, and only if that frees `min_savings` tokens
+    (v5), since each clearing makes the API write its prompt cache again.
     """
-    results = [e for e in exchanges(messages) if e.call["name"] in COMPACTABLE_TOOLS]
+    tools = COMPACTABLE_TOOLS if compactable is None else compactable
+    results = [e for e in exchanges(messages) if e.call["name"] in tools]
     start, end = newest_from(results, keep_recent, keep_tokens), first_unseen(messages)
     old = [e for e in results[:start] if e.at < end and is_clearable(e.result)]
     freed = sum(tokens_in(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
     new = list(messages)
-    for exchange in old:
-        text = placeholder(exchange, save_text)
-        new[exchange.at] = with_results(new[exchange.at], {exchange.call["id"]: text})
+    for at, call, result in old:
+        name, text = call["name"], result["content"]
+        where = "" if tools[name].on_disk else f", saved at {save_text(text)}"
+        placeholder = {call["id"]: f"[Previous: used {name}{where}]"}
+        new[at] = with_results(new[at], placeholder)
     return drop_thinking(new, old[0].at)
 
 
@@ -378,13 +389,6 @@ def is_clearable(result: Message) -> bool:
     """Whether it is long, and does not only stand for a text that is elsewhere."""
     text = result["content"]
     return len(text) > CLEAR_OVER_CHARS and not has_address(text)
-
-
-def placeholder(exchange: Exchange, save_text: SaveText) -> str:
-    """What stands for a result: the tool, and where its text is saved."""
-    name, text = exchange.call["name"], exchange.result["content"]
-    where = "" if TOOLS[name].on_disk else f", saved at {save_text(text)}"
-    return f"[Previous: used {name}{where}]"
 
 
 # ---- layer 2: summarise everything, one call ----
@@ -548,7 +552,7 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     room -= tokens_in(text)
     older = fit_words(words_of(gone[:start]), min(MAX_WORDS, room // 2))
     room -= sum(map(tokens_in, older))
-    calls = as_messages(restore_recent_files(agent, still_needed(gone), room // 2))
+    calls = as_messages(restore_recent_files(agent, gone, room // 2))
     return [*map(typed, older), note(text), *map(typed, request), *calls, *tail]
 
 
@@ -594,33 +598,36 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
     return [cut_text(text, longest - 7) for text in kept]  # 7: the message around it
 
 
-def still_needed(messages: list[Message]) -> list[Exchange]:
-    """The last plan, then the skills that were loaded, then the newest files (v5)."""
+def still_needed(messages: list[Message], tools: "dict[str, Tool]") -> list[Exchange]:
+    """Return the last plan, then the skills that were loaded, then the newest files."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file, or what it shows
     for exchange in reversed([*exchanges(messages)]):
         name, given = exchange.call["name"], exchange.call["input"]
-        if name in TOOLS and TOOLS[name].needed and not exchange.result.get("is_error"):
-            about = os.path.normpath(str(given.get(TOOLS[name].shows)))
+        if name in tools and not exchange.result.get("is_error"):
+            about = os.path.normpath(str(given.get(tools[name].shows)))
             newest.setdefault((name, about), exchange)
     needed: list[Exchange] = []
     first = ("todo_write", "load_skill")
-    for tool_name in sorted(TOOLS, key=lambda name: name not in first):
+    for tool_name in sorted(tools, key=lambda name: name not in first):
         calls = [e for (name, _), e in newest.items() if name == tool_name]
-        needed += calls[: TOOLS[tool_name].needed]
+        needed += calls[: tools[tool_name].needed]
     return needed
 
 
 def restore_recent_files(
-    agent: Agent, needed: list[Exchange], max_tokens: int
+    agent: Agent, messages: list[Message], max_tokens: int
 ) -> list[Exchange]:
-    """Return those that fit: files and skills as they are now (v5), a plan as it was."""
+    """Return the calls that are still needed and fit.
+
+    Files and skills are read again as they are now (v5), a plan stays as it was.
+    """
     silent = replace(agent, emit=lambda style, text: None)
     restored: list[Exchange] = []
-    for exchange in needed:
+    for exchange in still_needed(messages, agent.tools):
         call, result = exchange.call, exchange.result
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # else not even its beginning would fit
-            if TOOLS[call["name"]].on_disk:
+            if agent.tools[call["name"]].on_disk:
                 result = run_tool(silent, call)
             text = cut_text(result["content"], room)
             max_tokens -= tokens_in(call) + tokens_in(text)
@@ -1326,7 +1333,7 @@ INTERRUPTED = """\
 The user interrupted this. The first call without a result may have run in part, those
 after it did not run."""
 TOOLS: dict[str, Tool] = {}
-COMPACTABLE_TOOLS: set[str] = set()  # of any agent; layer 1 clears their results (v5)
+COMPACTABLE_TOOLS: dict[str, Tool] = {}  # those whose old results are cleared (v5)
 
 
 def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
@@ -1346,7 +1353,7 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
     more = {"shows": next(iter(properties), ""), **more}
     TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **more)
     if TOOLS[name].clears:
-        COMPACTABLE_TOOLS.add(name)
+        COMPACTABLE_TOOLS[name] = TOOLS[name]
     return handler
 
 
