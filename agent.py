@@ -831,13 +831,9 @@ def context_tokens(agent: Agent) -> int:
 # ---- the transcript: every message on disk before a layer can touch it ----
 
 RESULTS_DIR = Path(".task_outputs/tool-results")
-# roles of messages, and whether they were typed
-WHO_SAYS_WHAT = {("user", True), ("user", False), ("assistant", False)}
-# what must not be missing in a block of a transcript
+# what a block of a transcript must have
 HOLDS: dict[str, dict[str, type]] = {
     "text": {"text": str},
-    "thinking": {},
-    "redacted_thinking": {},
     "tool_use": {"id": str, "name": str, "input": dict},
     "tool_result": {"tool_use_id": str, "content": str},
 }
@@ -858,8 +854,9 @@ def commit(agent: Agent, entry: Message) -> None:
         whose = "task" if agent.is_subagent else "transcript"
         path, held = TRANSCRIPT_DIR / f"{whose}_{stamp}.jsonl", 0
         if agent.messages:
-            so_far = {"compacted": agent.compacted, "messages": agent.messages}
-            line = to_bytes({"event": "continued", **so_far}) + b"\n" + line
+            known = {"compacted": agent.compacted, "summary": agent.summary}
+            so_far = {"event": "continued", **known, "messages": agent.messages}
+            line = to_bytes(so_far) + b"\n" + line
     append(path, line)
     agent.transcript = path
     agent.messages = entry.get("messages", [*agent.messages, entry])
@@ -899,7 +896,8 @@ def replace_history(
     if compacted is None:
         agent.messages = new
     else:
-        counts = {"before": before, "after": after, "compacted": compacted}
+        known = {"compacted": compacted, "summary": agent.summary}
+        counts = {"before": before, "after": after, **known}
         commit(agent, {"event": name, **counts, "messages": new})
         agent.compacted = compacted
     agent.counted, agent.known = after, len(new)
@@ -907,10 +905,10 @@ def replace_history(
 
 
 def load(path: Path) -> Conversation:
-    """The conversation in a transcript, as it was written, but without thinking.
+    """Read the conversation in a transcript, without its thinking.
 
-    A last line that was torn off is left out. Raises AgentError with the number of any
-    other line that is no part of a conversation.
+    Leaves out a last line that was torn off. Raises AgentError with the number of any
+    other line that is no part of a conversation, and OSError.
     """
     read = Conversation(transcript=path)
     with open(path, "rb", opener=plain_file) as file:
@@ -924,6 +922,7 @@ def load(path: Path) -> Conversation:
             if "event" in entry:
                 compacted = int(entry.get("compacted", len(messages)))
                 read.compacted = min(max(0, compacted), len(messages))
+                read.summary = str(entry.get("summary", ""))
         except Exception as error:  # a damaged line raises nearly anything
             if number == len(lines):  # it was torn off, or is empty
                 break
@@ -935,19 +934,19 @@ def load(path: Path) -> Conversation:
 
 
 def checked(message: Message, before: list[Message]) -> Message:
-    """The role and content of a message that follows these; raises if it is none."""
-    role, content = message["role"], message["content"]
-    if not content or (role, is_typed(message)) not in WHO_SAYS_WHAT:
-        raise ValueError("a message has no content, or none that its role may have")
+    """Return the role and content of a message that follows these, or raise anything."""
+    content = message["content"]
+    if not content:
+        raise ValueError("a message has no content")
     for block in [] if is_typed(message) else content:
-        for key, kind in HOLDS[block["type"]].items():
-            if type(block[key]) is not kind or block[key] == "":
+        for key, kind in HOLDS.get(block["type"], {}).items():
+            if type(block[key]) is not kind:
                 raise ValueError(f"{key} of a {block['type']} is {block[key]!r}")
     calls = {call["id"] for call in open_calls(before)}
     results = {block["tool_use_id"] for block in blocks(message, "tool_result")}
     if calls != results:
         raise ValueError(f"the calls {calls} are answered by {results}")
-    return {"role": role, "content": content}
+    return {"role": message["role"], "content": content}
 
 
 def switch_to(agent: Agent, conversation: Conversation) -> None:
@@ -1957,27 +1956,30 @@ and the project by what stands below, if anything does."""
 def make_ready(agent: Agent) -> None:
     """Make a conversation ready for its next request, within the limits as they are.
 
-    The system prompt, with rules and skills, stays the same from then on. What was said
-    before is cut to the limits, and loses the thinking, which another prompt makes
-    invalid.
+    The system prompt, with rules and skills, stays the same from then on. Messages are
+    cut to the limits, and lose their thinking, which another prompt makes invalid.
     """
     if agent.client is None:
         connect(agent)
-    most = min(MAX_RULES, agent.limits.threshold // 8)
+    agent.system = system_prompt(min(MAX_RULES, agent.limits.threshold // 8))
+    agent.tools.pop("load_skill", None)
+    if "skills" in agent.system:
+        agent.tools["load_skill"] = TOOLS["load_skill"]
+    new = drop_thinking(agent.messages)
+    new = tool_result_budget(new, agent.limits.max_results, save_result)
+    replace_history(agent, "tool_result_budget", "cut to the limits", new)
+
+
+def system_prompt(most: int) -> dict[str, str]:
+    """Return the parts of the system prompt, rules and skills in `most` tokens each."""
     path, rules = find_rules()
     if rules.strip():
         rules = quote("rules", f"{path}:\n{cut_text(rules, most)}")
-    skills = cut_text(skill_list(), most)
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
+    skills = cut_text(skill_list(), most)
     parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
     system = {name: text for name, text in parts.items() if text.strip()}
-    agent.system = json.loads(to_bytes(system))  # the folder's name may be no text
-    agent.tools.pop("load_skill", None)
-    if skills:
-        agent.tools["load_skill"] = TOOLS["load_skill"]
-    messages = drop_thinking(agent.messages)
-    agent.messages = tool_result_budget(messages, agent.limits.max_results, save_result)
-    agent.known = 0
+    return json.loads(to_bytes(system))  # the folder's name may be no text
 
 
 def find_rules() -> tuple[str, str]:
