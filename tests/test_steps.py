@@ -4,9 +4,13 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
 
 import mine
+import naive
 import pytest
+import runner
 import steps
 import stub
 from builders import typed
@@ -113,13 +117,19 @@ def test_the_differences_lead_from_first_to_small():
 
 AGENTS = ROOT / "tests/agents"
 LESSONS = ROOT / "tests/lessons"
+SMALL = LESSONS / "small.py"
 BLANK = "blank prompt; it is refused: messages: text content blocks must contain"
 MINE = {
     AGENTS / "beginner.py": [
         "stopped no",
         "files 24 of 24",
-        "on disk 3 messages",
-        "compact there is none; the last request has 35 tokens",
+        "on disk 11 messages",
+        "layer 1 cleared 67,536 tokens of old results, before 2 of 52 requests",
+        "without text, 2 of 55 messages are in the next request",
+        "after a summary, 1 of 2 user messages are in the next request",
+        "summary 3 of 3 are in the next request",
+        "compact there is none; the last request has 45,458 tokens",
+        "cost 0% from the cache",
         EMPTY,
         "Ctrl-C in a tool; the next request: none, since Ctrl-C ended the program",
         "cut off in a call; it was run: True",
@@ -129,25 +139,142 @@ MINE = {
     AGENTS / "classes.py": [
         "stopped no",
         "files 24 of 24",
-        "on disk 106 messages",
-        "largest 81,056 tokens",
+        "on disk 100 messages",
+        "largest 81,464 tokens",
+        "layer 1 it never acted",
+        "without text, 3 of 47 messages are in the next request",
+        "after a summary, 2 of 2 user messages are in the next request",
         "empty reply; the next request: taken",
         "cut off in a call; it was run: False",
         BLANK,
     ],
-    LESSONS / "small.py": SEEN["small", 6],
+    SMALL: [
+        "stopped no",
+        "files 24 of 24",
+        "seen the model saw 24 of 24 files",
+        "layer 1 cleared 50,616 tokens of old results, before 2 of 55 requests",
+        "layer 2 requests for a summary: 6",
+        "without text, 53 of 53 messages are in the next request",
+        "after a summary, 2 of 2 user messages are in the next request",
+        "summary 5 of 5 are in the next request",
+        "compact after it a request has 99 tokens",
+        "cost 76% from the cache, price 517,000 (in full-price input tokens) small.py",
+        *SEEN["small", 6][:-1],
+    ],
     LESSONS / "first.py": SEEN["small", 0],
+    LESSONS / "small/step3.py": [
+        "stopped prompt is too long",
+        "layer 1 cleared 50,616 tokens",
+        "layer 2 it never asked for a summary",
+    ],
 }
 
 
 @pytest.mark.parametrize("path", MINE, ids=lambda path: path.stem)
-def test_a_readers_agent_shows_how_far_it_comes(path, capsys):
+def test_the_report_says_how_far_an_agent_gets_and_what_it_forgets(path, capsys):
     assert steps.main(["small", "--mine", str(path)]) == 0
     shown = capsys.readouterr().out
     words = " ".join(shown.split())
-    assert words.startswith(f"{path.name}, at the work of the six steps")
+    assert words.startswith(f"{path.name}, given 24 files to read and translate")
     assert [said for said in MINE[path] if said not in words] == []
     assert max(map(len, shown.split("\n"))) < 80
+
+
+# Mistakes that learners make: a text in small.py, its replacement, and the report's
+# line that shows the mistake.
+FIRST_BLOCK = """\
+    content = []
+    if messages[-1]["content"] == PROMPT:
+        return [{"type": "text", "text": reply.content[0].text}], "end_turn"
+"""
+CALLS_FIRST = """\
+        messages.append(log("assistant", content))
+        messages.append(log("user", run_tools(calls)))
+"""
+PAIRS = """\
+        reply = log("assistant", content)
+        results = log("user", run_tools(calls))
+        messages += [reply, results]  # together, so that no call is without its result
+"""
+BROKEN = {
+    "layer 1 is deleted": (
+        "        micro_compact(messages)  # layer 1\n",
+        "",
+        "layer 1 it never acted",
+    ),
+    "layer 1 raises when it acts": (
+        "in old:",
+        "in old_results:",
+        "It printed last: \"Stopped: NameError: name 'old_results' is not defined",
+    ),
+    "layer 1 acts all the time": (
+        "MIN_SAVINGS = 20_000",
+        "MIN_SAVINGS = 0",
+        "before 21 of 54 requests",
+    ),
+    "layer 1 clears results that the model hasn't seen": (
+        "lists[:-KEEP_RECENT]",
+        "lists",
+        "seen the model saw 22 of 24 files",
+    ),
+    "the summary is read from the first block": (
+        "    content = []\n",
+        FIRST_BLOCK,
+        "AttributeError: 'Block' object has no attribute 'text'",
+    ),
+    "a summary without text is accepted": (
+        'if not content or stop != "end_turn":',
+        'if stop != "end_turn":',
+        "without text, 3 of 53 messages are in the next request",
+    ),
+    "the summary is thrown away": (
+        "[title, *content]",
+        "[title]",
+        "summary 0 of 5 are in the next request",
+    ),
+    "layer 2 drops the user's messages": (
+        "[*typed, log(",
+        "[log(",
+        "after a summary, 0 of 2 user messages are in the next request",
+    ),
+    "layer 2 keeps only the first user message": (
+        "[*typed, log(",
+        "[*typed[:1], log(",
+        "after a summary, 1 of 2 user messages are in the next request",
+    ),
+    "no request has cache_control": (
+        'cache = {"cache_control": {"type": "ephemeral"}}',
+        "cache = {}",
+        "cost 0% from the cache",
+    ),
+    "a call is kept when its tool is stopped": (
+        PAIRS,
+        CALLS_FIRST,
+        "Ctrl-C in a tool; the next request: messages.1: `tool_use` ids were found",
+    ),
+}
+
+
+@cache
+def report_with(old="", new=""):
+    """The report on small.py with a text replaced, without line breaks."""
+    source = SMALL.read_text("utf-8")
+    assert old in source
+    with naive.from_scratch():
+        (path := Path("agent.py").absolute()).write_text(source.replace(old, new))
+        shown, _ = steps.play_mine(path)
+    return " ".join(shown.split())
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_the_report_shows_a_mistake(mistake):
+    old, new, line = BROKEN[mistake]
+    assert line in report_with(old, new) and line not in report_with()
+
+
+def test_every_mistake_gives_a_report_of_its_own():
+    reports = {report_with(), *(report_with(*how[:2]) for how in BROKEN.values())}
+    assert len(reports) == len(BROKEN) + 1
 
 
 CALL = {"type": "tool_use", "id": "1", "name": "bash", "input": {}}
@@ -179,7 +306,7 @@ ASKS_FOR_ONE = {  # by how a request ends: its messages, its tools, whether it a
 @pytest.mark.parametrize("how", ASKS_FOR_ONE)
 def test_a_summary_is_known_by_its_place(how):
     messages, tools, asks = ASKS_FOR_ONE[how]
-    client = mine.Model(reply(content=[CALL]), reply("Done."), typed=["Go."])
+    client = runner.Model(reply(content=[CALL]), reply("Done."), typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
     client.answer({**fixed, "messages": [typed(client.type_next())]})
     said = client.answer({**fixed, "tools": tools, "messages": messages})
@@ -188,7 +315,7 @@ def test_a_summary_is_known_by_its_place(how):
 
 
 def test_a_request_for_a_summary_that_is_refused_takes_nothing_from_the_work():
-    client = mine.Model(reply("0"), reply("1"), typed=["Go."])
+    client = runner.Model(reply("0"), reply("1"), typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
     client.type_next()
     client.answer({**fixed, "messages": [typed("Go.")]})
@@ -199,7 +326,7 @@ def test_a_request_for_a_summary_that_is_refused_takes_nothing_from_the_work():
 
 
 def test_after_a_summary_the_work_goes_on_whatever_words_it_ends_with():
-    client = mine.Model(*[reply(f"{n}") for n in range(3)], typed=["Go."])
+    client = runner.Model(*[reply(f"{n}") for n in range(3)], typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
     client.type_next()
     answers = [
@@ -240,7 +367,7 @@ NO_AGENT = {
 def test_a_file_that_is_no_agent_is_told_what_it_lacks(
     source, capsys, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(mine, "SECONDS", 0.2)
+    monkeypatch.setattr(runner, "SECONDS", 0.2)
     path = tmp_path / "mine.py"
     path.write_text(source)
     assert steps.main(["small", "--mine", str(path)]) == 1
@@ -257,7 +384,7 @@ def test_a_file_that_is_not_there_is_named(capsys):
 
 
 STOPPED = {
-    f"{LOOP}{READS}\nprint('Hello.')": "The turn ended before the work was "
+    f"{LOOP}{READS}\nprint('Hello.')": "It ended before the work was "
     'done. It printed last: "Hello."',
     LOOP.replace("role", "rule") + READS: "messages.0.role: Field required",
     LOOP.replace("[dict", "[7, dict")
@@ -310,8 +437,8 @@ from anthropic.types import MessageParam, TextBlock, ToolUseBlock
 def test_a_program_finds_what_the_sdk_has(source, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(IMPORTS + source)
-    _, ended, said = mine.life(path, reply("Done."), typed=["Go."])
-    assert (ended, said) == ("", SDK_HAS[source])
+    client = runner.life(path, reply("Done."), typed=["Go."])
+    assert (client.ended, client.last_line) == ("", SDK_HAS[source])
 
 
 MESSAGE = {"role": "user", "content": [RESULT]}
@@ -321,8 +448,8 @@ ON_DISK = {  # what a program wrote, and how many messages that is
     "a list": (json.dumps([MESSAGE, MESSAGE], indent=1), 2),
     "a list in an object": (json.dumps({"messages": [MESSAGE] * 3}, indent=1), 3),
     "one after another": (json.dumps(MESSAGE, indent=1) * 2, 2),
-    "a line that is none": (f"# log\n12:00\n{json.dumps(MESSAGE)}\n{{", 1),
-    "no message": (json.dumps({"role": "user", "text": [1, None]}), 0),
+    "between other lines": (f"# log\n12:00\n{json.dumps(MESSAGE)}\n{{", 1),
+    "in a text": (json.dumps({"text": json.dumps(MESSAGE)}), 0),
     "words": ("role content", 0),
 }
 
@@ -363,8 +490,7 @@ def test_who_asks_what_is_not_answered_by_y_is_told_so(question, wanted, tmp_pat
 def test_who_asks_again_after_the_end_of_a_turn_is_told_so(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(f"{LOOP})\n{SEND})")
-    told = mine.stopped(*mine.life(path, reply("Done.")))
-    assert told == mine.WORKS
+    assert mine.stopped(runner.life(path, reply("Done."))) == runner.WORKS
 
 
 def test_who_swallows_the_end_of_input_is_told_so(tmp_path):
@@ -372,7 +498,7 @@ def test_who_swallows_the_end_of_input_is_told_so(tmp_path):
     path.write_text("while True:\n    try:\n        input()\n    except:\n        pass")
     argv = [sys.executable, steps.__file__, "small", "--mine", str(path)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    assert done.returncode == 1 and mine.STAYS in done.stdout
+    assert done.returncode == 1 and runner.STAYS in done.stdout
 
 
 @pytest.mark.parametrize("argv", [["layer1"], ["small", "3"], []])

@@ -26,8 +26,8 @@ from typing import Any
 import mine
 import naive  # which finds the stand-in
 import stub
-from mine import life, problem
 from naive import bill, model_said, person, reads, refusal, results, seen, write_files
+from runner import life
 from stub import reply
 
 FOLDER = Path(__file__).resolve().parent
@@ -58,63 +58,20 @@ def load(path: Path) -> Any:
 
 
 def translate(number):
-    """What the model does: it asks for a file that is not there, and then it works."""
-    script = [naive.use("read_file", "words.txt", thinking="Is there a list of words?")]
+    """The replies: the model asks for a missing file, then reads and writes in turn."""
+    script = [mine.ask_for_list()]
     for name in write_files(number, 32_000):
-        text = Path(name).read_text().replace("x", "y")
-        write = {"command": f"cat > new_{name} <<'END'\n{text}END"}
-        script.append(naive.use("read_file", name, thinking="Next."))
-        script.append(naive.use("bash", **write))
+        script += [*reads([name], thinking="Next."), mine.write(name)]
     return [*script, naive.use("compact"), reply("All are translated.")]
 
 
 def small(path):
-    """What is seen of an agent at work: {what: in words}."""
-    client, ended, said = life(path, *translate(24))
-    if lacks := mine.asks_nothing(client, ended, said):
-        return {"lacks": lacks}
-    stopped = mine.stopped(client, ended, said)
-    sizes = [stub.count("", [], request["messages"]) for request in client.requests]
-    facts = {"stopped": stopped or "no"}
-    done = len([*Path().glob("new_*.txt")])
-    facts["files"] = f"{done} of 24 are translated"
-    facts["on disk"] = f"{mine.on_disk()} messages"
-    facts["largest"] = f"{max(sizes):,} tokens in a request"
-    if done < 24:
-        facts |= mine.undone(client)
-    if stopped:
+    """What a step does with the work: {what: in words}."""
+    client = life(path, *translate(24))
+    facts = mine.progress(client)
+    if mine.stopped(client):
         return facts
-    if refused := problem(client, ""):
-        facts["refused"] = refused
-    offered = [tool["name"] for tool in client.requests[0]["tools"]]
-    after = "after it a" if "compact" in offered else "there is none; the last"
-    facts["compact"] = f"{after} request has {sizes[-1]:,} tokens"
-    return facts | mishaps(path)
-
-
-def mishaps(path):
-    """What becomes of the next prompt after one that went wrong: {what: in words}."""
-    done, typed = reply("Done."), ["Go.", "Go on."]
-    Path("large.txt").write_text("x" * 800_000)
-    command, read = naive.use("bash", command="touch half"), reads(["large.txt"])
-    stop = naive.use("bash", command="kill -INT $PPID; sleep 1")  # if nothing is asked
-    lives = {
-        "empty": life(path, reply(thinking="Hm."), done, typed=typed),
-        "Ctrl-C": life(path, stop, done, typed=typed, answer="Ctrl-C"),
-        "cut off": life(path, {**command, "stop_reason": "max_tokens"}, done, done),
-        "large": life(path, *read, done, done, typed=typed),
-        "blank": life(path, done, done, typed=[" ", "Go."]),
-    }
-    said = {name: problem(client, ended) for name, (client, ended, _) in lives.items()}
-    empty, stopped = said["empty"].partition(" except"), said["Ctrl-C"].partition(". ")
-    blank = said["blank"] and f"refused: {said['blank']}"
-    return {
-        "empty": f"reply; the next request: {empty[0] or 'taken'}",
-        "Ctrl-C": f"in a tool; the next request: {stopped[0] or 'taken'}",
-        "cut off": f"in a call; it was run: {Path('half').exists()}",
-        "large": f"file; the next request: {said['large'] or 'taken'}",
-        "blank": f"prompt; it is {blank or 'not sent'}",
-    }
+    return facts | mine.last_compact(client) | mine.mishaps(path)
 
 
 # --- The work, the same for each step of a layer ---
@@ -270,14 +227,11 @@ def play(layer: str, number: int) -> str:
 
 
 def play_mine(path: Path) -> tuple[str, bool]:
-    """What an agent that the reader wrote does, and whether it is one."""
-    path = path.absolute()
-    facts = {"lacks": mine.lacks(path)}
-    if not facts["lacks"]:
-        with naive.from_scratch():
-            facts = small(path)
+    """The report on an agent that the reader wrote, and whether it is an agent."""
+    with naive.from_scratch():
+        facts = mine.report(path)
     return shown(
-        f"{path.name}, at the work of the six steps", facts
+        f"{path.name}, given 24 files to read and translate", facts
     ), "lacks" not in facts
 
 
@@ -318,7 +272,7 @@ def main(argv=None) -> int:
     if given.mine:
         if given.layer != "small" or given.step is not None:
             parser.error("--mine stands after small: an agent does that work")
-        told, is_agent = play_mine(given.mine)
+        told, is_agent = play_mine(given.mine.absolute())
         print(told)
         return 0 if is_agent else 1
     layers = [given.layer] if given.layer else [*LAYERS]
