@@ -506,3 +506,12 @@ def test_only_the_work_of_small_is_for_a_readers_agent(argv, capsys):
     with pytest.raises(SystemExit):
         steps.main([*argv, "--mine", "none.py"])
     assert "--mine stands after small" in capsys.readouterr().err
+
+
+def test_a_reader_that_stops_early_gets_no_traceback():
+    argv = [sys.executable, steps.__file__, "layer1", "0", "--diff"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(argv, **pipes) as process:
+        process.stdout.close()  # as `| head` does
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

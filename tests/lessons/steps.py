@@ -17,6 +17,7 @@ import difflib
 import importlib.util
 import itertools
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -289,4 +290,10 @@ def main(argv=None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # as in `| head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        status = 0
+    sys.exit(status)
