@@ -145,13 +145,11 @@ def layer2(client):
 
 
 def compactions(client):
-    """Each request for a summary, between the requests for work around it."""
+    """Each request for a summary with its neighbours, unless it was repeated at once."""
     exchanges = client.exchanges
-    for number, ask in enumerate(exchanges):
-        before = [e for e in exchanges[:number] if not e.asks]
-        after = [e for e in exchanges[number:] if not e.asks]
-        if ask.asks and before and after:
-            yield before[-1], ask, after[0]
+    for before, ask, after in zip(exchanges, exchanges[1:], exchanges[2:]):
+        if ask.asks and not after.asks:
+            yield before, ask, after
 
 
 def last_compact(client):
