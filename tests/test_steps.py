@@ -131,7 +131,7 @@ MINE = {
         "compact there is none; the last request has 45,458 tokens",
         "cost 0% from the cache",
         EMPTY,
-        "Ctrl-C in a tool; the next request: none, since Ctrl-C ended the program",
+        "Ctrl-C in a tool; the next request: none, because Ctrl-C ended the program",
         "cut off in a call; it was run: True",
         "large file; the next request: taken",
         BLANK,
@@ -343,23 +343,23 @@ LOOP = f"{ASKS}messages = [dict(role='user', content=prompt)]\n{SEND}"
 TOOL = "dict(name='read_file', input_schema=dict(properties=dict(path={})))"
 READS = f", tools=[{TOOL}])"
 NO_AGENT = {
-    f"{LOOP.replace('messages=', 'messages=7 + ')})": "It made no request, because it",
-    "if:": "It is no Python in line 1: ",
-    "x = '\0'": "It is no Python",
-    "def agent_loop(client, messages):\n    pass": "it asks for no prompt by `input()`",
-    "print(input())": "It took a prompt and made no request by the client that",
-    "import none_such": "because it ended by ModuleNotFoundError: No module named",
-    "from anthropic import Bedrock": "because it ended by ImportError: ",
-    "import anthropic\nanthropic.AsyncAnthropic()": "lacks It asks by `AsyncAnthropic`",
-    f"{LOOP}, stream=True)": "lacks It asks by `create(stream=True)`, which is not he",
-    f"{ASKS}client.beta.messages.create()": "lacks It asks by `client.beta`",
-    "import sys\nsys.stdin.readline()": "lacks It reads `sys.stdin`: prompts and an",
-    "import sys\nfor line in sys.stdin:\n    pass": "lacks It reads `sys.stdin`",
-    "try:\n    input()\n    [][0]\nexcept IndexError as error:\n    print(error)": "the "
-    'client that `anthropic.Anthropic()` makes. It printed last: "list index out',
-    f"{ASKS}client.ask(prompt)": "because it ended by AttributeError: ",
-    f"{LOOP})": "lacks Its request offers the model no tool `read_file`.",
-    "while True:\n    pass": "lacks It did not come to its end within 0.2 seconds.",
+    f"{LOOP.replace('messages=', 'messages=7 + ')})": "It made no request, because it stopped with",
+    "if:": "It isn't valid Python in line 1: ",
+    "x = '\0'": "It isn't valid Python",
+    "def agent_loop(client, messages):\n    pass": "it never called `input()` for a prompt",
+    "print(input())": "It got a prompt, but made no request with a client",
+    "import none_such": "because it stopped with ModuleNotFoundError: No module named",
+    "from anthropic import Bedrock": "because it stopped with ImportError: ",
+    "import anthropic\nanthropic.AsyncAnthropic()": "problem It uses `AsyncAnthropic`",
+    f"{LOOP}, stream=True)": "problem It uses `create(stream=True)`, which isn't",
+    f"{ASKS}client.beta.messages.create()": "problem It uses `client.beta`",
+    "import sys\nsys.stdin.readline()": "problem It reads `sys.stdin`. Use `input()` for",
+    "import sys\nfor line in sys.stdin:\n    pass": "problem It reads `sys.stdin`",
+    "try:\n    input()\n    [][0]\nexcept IndexError as error:\n    print(error)": "a "
+    'client from `anthropic.Anthropic()`. It printed last: "list index out',
+    f"{ASKS}client.ask(prompt)": "because it stopped with AttributeError: ",
+    f"{LOOP})": "problem Its request doesn't offer the tool `read_file`.",
+    "while True:\n    pass": "problem It did not finish within 0.2 seconds.",
 }
 
 
@@ -373,14 +373,14 @@ def test_a_file_that_is_no_agent_is_told_what_it_lacks(
     assert steps.main(["small", "--mine", str(path)]) == 1
     _, *lines = capsys.readouterr().out.splitlines()
     told = " ".join(" ".join(lines).split())
-    assert told.startswith("lacks It") and NO_AGENT[source] in told
+    assert told.startswith("problem It") and NO_AGENT[source] in told
 
 
 def test_a_file_that_is_not_there_is_named(capsys):
     assert steps.main(["small", "--mine", "none.py"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("none.py, ")
-    assert "lacks It cannot be read: No such file or directory." in told
+    assert "problem It cannot be read: No such file or directory." in told
 
 
 STOPPED = {
@@ -466,11 +466,11 @@ def test_messages_on_disk_are_counted_however_they_were_written(
 
 UNDONE = {  # what an agent asks before a command and wants: what it is told
     ("Run it (yes/no)? ", "yes"): [
-        'asked "Run it (yes/no)?" was answered by y',
+        'asked "Run it (yes/no)?" was answered with y',
         'results 24 were "The user refused."',
     ],
     ("[0 tokens] ", "y"): [
-        'asked "[0 tokens]" was taken for a prompt, by its words',
+        'asked "[0 tokens]" was taken for a prompt, because it has the same words',
         'results 24 were "EOFError:"',
     ],
 }
@@ -490,7 +490,7 @@ def test_who_asks_what_is_not_answered_by_y_is_told_so(question, wanted, tmp_pat
 def test_who_asks_again_after_the_end_of_a_turn_is_told_so(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(f"{LOOP})\n{SEND})")
-    assert mine.stopped(runner.life(path, reply("Done."))) == runner.WORKS
+    assert mine.stopped(runner.life(path, reply("Done."))) == runner.TURN_IS_OVER
 
 
 def test_who_swallows_the_end_of_input_is_told_so(tmp_path):
@@ -498,7 +498,7 @@ def test_who_swallows_the_end_of_input_is_told_so(tmp_path):
     path.write_text("while True:\n    try:\n        input()\n    except:\n        pass")
     argv = [sys.executable, steps.__file__, "small", "--mine", str(path)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    assert done.returncode == 1 and runner.STAYS in done.stdout
+    assert done.returncode == 1 and runner.NEVER_ENDS in done.stdout
 
 
 @pytest.mark.parametrize("argv", [["layer1"], ["small", "3"], []])

@@ -1,12 +1,13 @@
-"""Report how an agent that you wrote does its work, and what it forgets on the way.
+"""Run an agent that you wrote, and report what its three layers do.
 
     python3 tests/lessons/steps.py small --mine FILE
 
-The model reads 24 files, first four in one reply and then one by one. At the next prompt
-it writes a file four times as long for each, and in the end it calls `compact`. So the
-old results come first, for layer 1, and the long conversation later, for layer 2. Each
-summary begins with thinking, and the first has no text at all. `runner.py` says how the
-file is run, and what it needs.
+At the first prompt, the model reads 24 files: four in one reply, the others one by one.
+At the second, it translates each file into four languages, and then calls `compact`. The
+reads give layer 1 old results to clear; the translations give layer 2 a conversation to
+summarise. All summaries begin with thinking, and the first has no text.
+
+See `runner.py` for how the file is run and what it needs.
 """
 
 import itertools
@@ -17,7 +18,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-import naive  # which finds the stand-in
+import naive  # adds the folder of stub to sys.path
 import stub
 from naive import bill, reads, results, use, write_files
 from runner import life
@@ -29,7 +30,7 @@ SUMMARY = "All files are read. Names of functions stay in English."
 
 
 def work():
-    """The replies of the model."""
+    """The model's replies."""
     names = write_files(24, 9_000)
     four = use("read_file", *names[:4], thinking="Four at once.")
     script = [ask_for_list(), four, *reads(names[4:], thinking="Next.")]
@@ -38,12 +39,12 @@ def work():
 
 
 def ask_for_list():
-    """A call that fails, because the file doesn't exist."""
+    """A call that fails, because its file doesn't exist."""
     return use("read_file", "words.txt", thinking="Is there a list of words?")
 
 
 def write(name, times=1):
-    """A call that writes a file's translation, into so many languages."""
+    """A call that writes a file's translation into this many languages."""
     text = Path(name).read_text().replace("x", "y") * times
     return use("bash", command=f"cat > new_{name} <<'END'\n{text}END")
 
@@ -58,12 +59,12 @@ def summaries():
 
 
 def report(path):
-    """Run the agent in this file, and say what it did."""
-    if problem := cannot_start(path):
-        return {"lacks": problem}
+    """Run the agent in this file and report what it did."""
+    if reason := cannot_start(path):
+        return {"problem": reason}
     client = life(path, *work(), typed=TYPED, summaries=summaries())
-    if problem := asks_nothing(client):
-        return {"lacks": problem}
+    if reason := asks_nothing(client):
+        return {"problem": reason}
     facts = progress(client) | layer1(client) | layer2(client)
     if stopped(client):
         return facts
@@ -71,7 +72,7 @@ def report(path):
 
 
 def progress(client):
-    """How far the agent came with 24 files, and what stopped it."""
+    """The progress with 24 files, and what stopped it, if anything did."""
     facts = {"stopped": stopped(client) or "no"}
     done = len([*Path().glob("new_*.txt")])
     facts["files"] = f"{done} of 24 are translated"
@@ -86,7 +87,7 @@ def progress(client):
 
 
 def layer1(client):
-    """How much of the old results the agent cleared and how often, and what it saw."""
+    """The files that the model saw, and the old results that layer 1 cleared."""
     sent = json.dumps([results(e.request["messages"]) for e in client.exchanges])
     saw = sum(f"file_{n:02}.txt 0000" in sent for n in range(1, 25))
     freed = [freed_between(*pair) for pair in itertools.pairwise(client.exchanges)]
@@ -102,7 +103,7 @@ def layer1(client):
 
 
 def freed_between(before, after):
-    """The tokens by which results shrank from one request to the next."""
+    """Tokens of results that were cleared between one request and the next."""
     old, new = sizes_of_results(before), sizes_of_results(after)
     # A result that is missing was cleared as well, except around a summary.
     missing = None if before.asks or after.asks else 0
@@ -117,7 +118,7 @@ def sizes_of_results(exchange):
 
 
 def layer2(client):
-    """How often the agent asked for a summary, and what the next request kept."""
+    """The number of summaries, and what is left in the requests after them."""
     asked = sum(exchange.asks for exchange in client.exchanges)
     if not asked:
         return {"layer 2": "it never asked for a summary"}
@@ -153,7 +154,7 @@ def compactions(client):
 
 
 def last_compact(client):
-    """How large the last request is, after the model called `compact`."""
+    """The size of the last request, which comes after the model calls `compact`."""
     last = client.requests[-1]
     tokens = stub.count("", [], last["messages"])
     offered = [tool["name"] for tool in client.requests[0]["tools"]]
@@ -162,7 +163,7 @@ def last_compact(client):
 
 
 def cost(client):
-    """The input's price, beside that of small.py for the same work."""
+    """The price of the input, and what small.py pays for the same work."""
     _, written, known = map(sum, zip(*client.usages))
     facts = {"cost": f"{bill(client.usages)} (in full-price input tokens)"}
     if not written + known:
@@ -177,10 +178,11 @@ def bill_of_small():
     return bill(client.usages)
 
 
-# --- Accidents: what the next prompt brings after one that went wrong ---
+# --- Accidents ---
 
 
 def mishaps(path):
+    """The API's answers to the prompts after five accidents."""
     done, typed = reply("Done."), ["Go.", "Go on."]
     Path("large.txt").write_text("x" * 800_000)
     command, read = use("bash", command="touch half"), reads(["large.txt"])
@@ -208,27 +210,27 @@ def mishaps(path):
 
 
 def problem(client):
-    """Why the API or the program itself stopped the work, "" if neither did."""
+    """The error that stopped the work, the API's or the program's; "" if there is none."""
     if client.too_long:
         return "prompt is too long"
     return client.ended or "".join(client.refused[:1])
 
 
 def stopped(client):
-    """Why the program didn't finish the work, "" if it did."""
+    """The reason why the work isn't finished, "" if it is."""
     if not client.queue:
         return client.ended
-    early = f"It ended before the work was done.{last_words(client)}"
+    early = f"It ended before the work was done.{printed_last(client)}"
     return problem(client) or early
 
 
-def last_words(client):
+def printed_last(client):
     return f' It printed last: "{client.last_line[:200]}"' if client.last_line else ""
 
 
 def reasons(client):
-    """Possible reasons for missing files, although the model finished the work."""
-    facts = {"asked": client.answered} if client.answered else {}
+    """Possible reasons why files are missing, though the model finished its script."""
+    facts = {"asked": client.last_question} if client.last_question else {}
     first = {}  # results as they came; a later request may hold placeholders
     for exchange in client.exchanges:
         for result in results(exchange.request["messages"]):
@@ -240,33 +242,33 @@ def reasons(client):
 
 
 def cannot_start(path):
-    """Why Python cannot start a file, "" if it can."""
+    """The reason why Python cannot start a file, "" if it can."""
     try:
         compile(Path(path).read_bytes(), str(path), "exec", dont_inherit=True)
     except OSError as error:
         return f"It cannot be read: {error.strerror}."
     except (SyntaxError, ValueError) as error:
         where = f" in line {error.lineno}" if getattr(error, "lineno", 0) else ""
-        return f"It is no Python{where}: {getattr(error, 'msg', error)}."
+        return f"It isn't valid Python{where}: {getattr(error, 'msg', error)}."
     return ""
 
 
 def asks_nothing(client):
-    """Why the program made no request, "" if it made one."""
+    """The reason why the program made no request, "" if it made one."""
     if client.requests:
         return ""
-    if client.ended.startswith("It"):  # what it lacks
+    if client.ended.startswith("It"):  # a NotAnAgent
         return client.ended
     if client.ended:
-        return f"It made no request, because it ended by {client.ended}"
-    if not client.said:
-        return "It made no request: it asks for no prompt by `input()`."
-    sends = "the client that `anthropic.Anthropic()` makes"
-    return f"It took a prompt and made no request by {sends}.{last_words(client)}"
+        return f"It made no request, because it stopped with {client.ended}"
+    if not client.typed:
+        return "It made no request, because it never called `input()` for a prompt."
+    sends = "a client from `anthropic.Anthropic()`"
+    return f"It got a prompt, but made no request with {sends}.{printed_last(client)}"
 
 
 def on_disk():
-    """How many messages the program left on disk, in whatever JSON it wrote."""
+    """The number of messages that the program left on disk, in any JSON format."""
     found = 0
     for file in Path().rglob("*"):
         if file.is_file() and not file.name.startswith(("file_", "new_", "large.txt")):

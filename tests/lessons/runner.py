@@ -2,8 +2,8 @@
 
 The file is started as Python starts it. It has to ask for prompts with `input()`, make
 its client with `anthropic.Anthropic()`, and offer the tools `bash` and `read_file` with
-one input each; `compact` is optional. Whatever it asks while the model waits for a tool
-is answered with y. Its functions and classes may have any names.
+one input each; `compact` is optional. Whatever it asks before it runs a tool is
+answered with y. Its functions and classes can have any names.
 """
 
 import io
@@ -19,28 +19,29 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import naive  # which finds the stand-in
+import naive  # adds the folder of sdk and stub to sys.path
 import sdk
 import stub
 from stub import reply
 
 SECONDS = 30  # time limit for a program; the slowest of the six steps takes two
 KEYS = {"ANTHROPIC_API_KEY": "none", "MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
-STAYS = "It does not end with its input: a bare `except:` swallows Ctrl-D and Ctrl-C."
-STDIN = "It reads `sys.stdin`: prompts and answers are asked for by `input()`."
-ASKS_BY = (
-    "It asks by `{}`, which is not here: there is the client `Anthropic()`, with "
-    "`messages.create` (without `stream=True`) and `messages.stream`."
+NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
+READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
+UNSUPPORTED = (
+    "It uses `{}`, which isn't supported here. Use the client `Anthropic()` with "
+    "`messages.create` (without `stream=True`) or `messages.stream`."
 )
-WORKS = "The model called no tool, so the turn was over, and it asks again."
+SAME_WORDS = "taken for a prompt, because it has the same words"
+TURN_IS_OVER = "It sent another request, although the model had called no tool."
 
 
-class Lacks(BaseException):
-    """Something a file needs to be an agent; no `except Exception` can swallow this."""
+class NotAnAgent(BaseException):
+    """The reason we can't run a file; no `except Exception` can swallow it."""
 
 
-class Left(BaseException):
-    """The input has ended, and the program keeps asking for a prompt."""
+class InputEnded(BaseException):
+    """The end of a program that ignores EOFError and keeps asking for prompts."""
 
 
 class Exchange(NamedTuple):
@@ -52,15 +53,15 @@ class Exchange(NamedTuple):
     typed: list[str]  # what the user had typed by then
 
 
-def lacks_way(name, *_, **__):
-    raise Lacks(ASKS_BY.format(name))
+def unsupported(name, *_, **__):
+    raise NotAnAgent(UNSUPPORTED.format(name))
 
 
-class Stdin(io.StringIO):
-    """An input that cannot be read: the user only answers `input()`."""
+class NoStdin(io.StringIO):
+    """A standard input that cannot be read; the user only answers `input()`."""
 
     def read(self, *_):
-        raise Lacks(STDIN)
+        raise NotAnAgent(READS_STDIN)
 
     readline = read  # a loop over the lines calls this
 
@@ -69,43 +70,50 @@ class Model(naive.Model):
     """The stand-in for the API, the user at the prompt, and a record of the run.
 
     We recognise a request for a summary by its end: its last message is neither a
-    typed message nor a result, or it no longer offers any tools.
+    typed message nor a tool result, or it no longer offers any tools.
     """
 
     def __init__(self, *replies, typed=(), answer="y", summaries=("It went well.",)):
         summaries = (reply(s) if isinstance(s, str) else s for s in summaries)
         super().__init__(*replies, summaries=summaries)
-        self.lines, self.said, self.answers = [*typed], [], answer
-        self.questions, self.calling, self.summed = [], False, ""
-        self.answered = ""  # the last question asked while a tool ran, and the answer
+        self.prompts, self.typed, self.approval = [*typed], [], answer
+        self.calling = False  # whether the model waits for a tool
+        self.first_question = None  # which is the program's prompt
+        self.last_question = ""  # about a tool, and our answer
         self.prompts_after_end = 0
-        self.messages.count_tokens = self.count_tokens
+        self.asked_with = ""  # the last message, if the last request was for a summary
         self.exchanges: list[Exchange] = []
         self.ended = ""  # why the program stopped, "" if it ended by itself
         self.last_line = ""  # the last line it printed
+        self.messages.count_tokens = self.count_tokens
 
     # --- The user ---
 
     def type_next(self, question="", *_):
         """Return the next prompt, or the answer to a question about a tool."""
-        self.questions.append(question := str(question))
-        is_prompt = question and question == self.questions[0]
+        question = str(question)
+        if self.first_question is None:
+            self.first_question = question
+        is_prompt = question and question == self.first_question
         if self.calling:
-            how = f"answered by {self.answers}"
-            how = "taken for a prompt, by its words" if is_prompt else how
-            self.answered = f'"{textwrap.shorten(question, 80)}" was {how}'
+            how = SAME_WORDS if is_prompt else f"answered with {self.approval}"
+            self.last_question = f'"{textwrap.shorten(question, 80)}" was {how}'
         if self.calling and not is_prompt:
-            if self.answers != "Ctrl-C":
-                return self.answers
-            self.calling = False
-            raise KeyboardInterrupt
-        if self.lines:
-            self.said.append(self.lines.pop(0))
-            return self.said[-1]
+            return self.answer_question()
+        if self.prompts:
+            self.typed.append(self.prompts.pop(0))
+            return self.typed[-1]
         self.prompts_after_end += 1
         if self.prompts_after_end > 2_000:
-            give_up(STAYS)
-        raise EOFError if self.prompts_after_end < 1_000 else Left
+            give_up(NEVER_ENDS)
+        raise EOFError if self.prompts_after_end < 1_000 else InputEnded
+
+    def answer_question(self):
+        """Approve the tool call, or press Ctrl-C."""
+        if self.approval != "Ctrl-C":
+            return self.approval
+        self.calling = False
+        raise KeyboardInterrupt
 
     # --- The client ---
 
@@ -114,11 +122,11 @@ class Model(naive.Model):
 
     @property
     def beta(self):
-        return lacks_way("client.beta")
+        return unsupported("client.beta")
 
     def create(self, stream=False, **request):
         if stream is True:
-            lacks_way("create(stream=True)")
+            unsupported("create(stream=True)")
         return super().create(**request)
 
     def count_tokens(self, **request):
@@ -136,7 +144,7 @@ class Model(naive.Model):
         content = answer["content"]
         self.calling = any(block["type"] == "tool_use" for block in content)
         text = "".join(block.get("text", "") for block in content)
-        asks, typed = bool(self.summed), [*self.said]
+        asks, typed = bool(self.asked_with), [*self.typed]
         self.exchanges.append(Exchange(self.requests[-1], asks, text, typed))
         return answer
 
@@ -146,30 +154,30 @@ class Model(naive.Model):
         try:
             return stub.StubClient.take(self, request)
         except stub.EmptyQueue as error:
-            raise Lacks(WORKS) from error
+            raise NotAnAgent(TURN_IS_OVER) from error
         except Exception:
-            if self.summed:
+            if self.asked_with:
                 self.queue.popleft()
-            self.summed = ""
+            self.asked_with = ""
             raise
 
     def prepare(self, request):
         """Put a summary at the head of the queue, or fit the next reply's calls."""
         last = str(request["messages"][-1])
-        if self.wants_summary(request) and self.summed in ("", last):  # or a retry
-            self.summed = last
+        if self.wants_summary(request) and self.asked_with in ("", last):  # or a retry
+            self.asked_with = last
             self.queue.appendleft(next(self.summaries))
         else:
-            self.summed = ""
+            self.asked_with = ""
             self.fit_next(request.get("tools") or [])
 
     def wants_summary(self, request):
-        """Whether the request is for something other than the user's work."""
+        """Tell a request for a summary from one for the user's work."""
         if not self.requests:
             return False
         last = stub.blocks(request["messages"][-1]["content"])
         texts = {block["text"].strip() for block in last if block["type"] == "text"}
-        typed = not texts.isdisjoint(said.strip() for said in self.said)
+        typed = not texts.isdisjoint(text.strip() for text in self.typed)
         results = any(block["type"] == "tool_result" for block in last)
         without = self.requests[0].get("tools") and not request.get("tools")
         return bool(without) or not (typed or results)
@@ -179,7 +187,7 @@ class Model(naive.Model):
         offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
         while self.queue and (wrong := [*self.missing(offered)]):
             if wrong != ["compact"]:
-                raise Lacks(f"Its request offers the model no tool `{wrong[0]}`.")
+                raise NotAnAgent(f"Its request doesn't offer the tool `{wrong[0]}`.")
             self.queue.popleft()
         if self.queue:
             calls = [b for b in self.queue[0]["content"] if b["type"] == "tool_use"]
@@ -216,17 +224,17 @@ def fitted(given, schema):
 
 
 def life(path, *replies, typed=("Translate all files.",), **script):
-    """Run a program to its end; returns the stand-in, which has the record."""
+    """Run a program to its end, and return the model with the record of the run."""
     client, printed = Model(*replies, typed=typed, **script), io.StringIO()
     with started(path, client), redirect_stdout(printed), redirect_stderr(printed):
         try:
             runpy.run_path(str(path), run_name="__main__")
-        except (SystemExit, EOFError, Left, stub.Refused):
+        except (SystemExit, EOFError, InputEnded, stub.Refused):
             pass  # the client knows of a refusal, even if the program goes on
-        except Lacks as error:
+        except NotAnAgent as error:
             client.ended = str(error)
         except KeyboardInterrupt:
-            client.ended = "none, since Ctrl-C ended the program"
+            client.ended = "none, because Ctrl-C ended the program"
         except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
             client.ended = f"{type(error).__name__}: {error}"
     client.last_line = printed.getvalue().strip().split("\n")[-1]
@@ -236,15 +244,15 @@ def life(path, *replies, typed=("Translate all files.",), **script):
 @contextmanager
 def started(path, client):
     """Give a program its client, prompts, settings and folder, and a time limit."""
-    loaded = sdk.package(client, partial(lacks_way, "AsyncAnthropic"))
+    loaded = sdk.package(client, partial(unsupported, "AsyncAnthropic"))
     loaded["dotenv"] = ModuleType("dotenv")
     vars(loaded["dotenv"]).update(load_dotenv=lambda *_, **__: False)
 
     def stop(*_):
-        late.append(f"It did not come to its end within {SECONDS} seconds.")
+        late.append(f"It did not finish within {SECONDS} seconds.")
         if len(late) > 1:  # it swallowed the first exception
             give_up(late[0])
-        raise Lacks(late[0])
+        raise NotAnAgent(late[0])
 
     late = []
     before = signal.signal(signal.SIGALRM, stop)
@@ -255,7 +263,7 @@ def started(path, client):
             patch.dict(sys.modules, loaded),
             patch.dict(os.environ, keys),
             patch("builtins.input", client.type_next),
-            patch.object(sys, "stdin", Stdin()),
+            patch.object(sys, "stdin", NoStdin()),
             patch.object(sys, "argv", [str(path)]),
             patch.object(sys, "path", [str(Path(path).parent), *sys.path]),
         ):
@@ -268,5 +276,5 @@ def started(path, client):
 
 def give_up(why):
     """End this process, because nothing else stops the program."""
-    print(f"  lacks      {why}", file=sys.__stdout__, flush=True)
+    print(f"  problem    {why}", file=sys.__stdout__, flush=True)
     os._exit(1)

@@ -233,7 +233,7 @@ def play_mine(path: Path) -> tuple[str, bool]:
         facts = mine.report(path)
     return shown(
         f"{path.name}, given 24 files to read and translate", facts
-    ), "lacks" not in facts
+    ), "problem" not in facts
 
 
 def shown(title: str, facts: dict[str, str]) -> str:
