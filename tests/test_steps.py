@@ -505,7 +505,7 @@ def test_who_swallows_the_end_of_input_is_told_so(tmp_path):
 def test_only_the_work_of_small_is_for_a_readers_agent(argv, capsys):
     with pytest.raises(SystemExit):
         steps.main([*argv, "--mine", "none.py"])
-    assert "--mine stands after small" in capsys.readouterr().err
+    assert "--mine needs small and no step" in capsys.readouterr().err
 
 
 def test_a_reader_that_stops_early_gets_no_traceback():

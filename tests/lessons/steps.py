@@ -1,15 +1,15 @@
-"""small.py grows from first.py, and layers 1 and 2 from s06, one step after another.
+"""Turn first.py into small.py, and the layers of s06 into ours, step by step.
 
     python3 tests/lessons/steps.py                    all steps
-    python3 tests/lessons/steps.py small              those from first.py to small.py
-    python3 tests/lessons/steps.py layer1             those of layer 1
+    python3 tests/lessons/steps.py small              from first.py to small.py
+    python3 tests/lessons/steps.py layer1             the steps of layer 1
     python3 tests/lessons/steps.py layer1 2           one of them
-    python3 tests/lessons/steps.py layer1 2 --diff    what it changes in the one before
+    python3 tests/lessons/steps.py layer1 2 --diff    its changes to the one before
     python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see mine.py)
 
-No key, no network, no package: each step does the same work against the stand-in for
-the API, and what comes of it is printed. A step is a file, such as layer1/step2.py; the
-first and the last of `small` are first.py and small.py.
+It needs no key, network or package: every step does the same work against a fake API and
+prints the outcome. A step is a file such as layer1/step2.py; the first and last steps of
+`small` are first.py and small.py.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import mine
-import naive  # which finds the stand-in
+import naive  # adds the folder of stub to sys.path
 import stub
 from naive import bill, model_said, person, reads, refusal, results, seen, write_files
 from runner import life
@@ -43,11 +43,11 @@ RULE = "Read all files. Never touch the tests."
 SUMMARY = "The files were read; all of them are alike."
 THRESHOLD = 50_000  # tokens, as s06 counts them
 READ, WRITE = stub.CACHE_READ, stub.CACHE_WRITE
-PRICE = f"A price is in input tokens: to write the cache {WRITE}, to read it {READ}."
+PRICE = f"Prices are in full-price input tokens: cache write {WRITE}, read {READ}."
 
 
 def load(path: Path) -> Any:
-    """A step as a module."""
+    """Load a step as a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -55,11 +55,11 @@ def load(path: Path) -> Any:
     return module
 
 
-# --- From first.py to small.py: 24 files are read, and written in another language ---
+# --- From first.py to small.py: translate 24 files ---
 
 
 def translate(number):
-    """The replies: the model asks for a missing file, then reads and writes in turn."""
+    """The model's replies: ask for a missing file, then read and write one after another."""
     script = [mine.ask_for_list()]
     for name in write_files(number, 32_000):
         script += [*reads([name], thinking="Next."), mine.write(name)]
@@ -67,7 +67,7 @@ def translate(number):
 
 
 def small(path):
-    """What a step does with the work: {what: in words}."""
+    """Play a step from first.py to small.py; returns {label: finding}."""
     client = life(path, *translate(24))
     facts = mine.progress(client)
     if mine.stopped(client):
@@ -79,7 +79,7 @@ def small(path):
 
 
 def work(client, messages, before):
-    """The loop of the tutorials, with what a layer does `before` each request."""
+    """Run the tutorials' loop, with a layer that acts `before` each request."""
     while True:
         messages[:] = before(messages)
         content = client.answer({**SETTINGS, "messages": messages})["content"]
@@ -91,7 +91,7 @@ def work(client, messages, before):
 
 
 def run(call):
-    """The result of a call; what `bash` printed cannot be read again."""
+    """Run a call; the output of `bash` is a test run that cannot be read again."""
     result = naive.run(call)
     if call["name"] == "bash":
         result["content"] = "FAILED test_one: 1 is not 2\n" * 320
@@ -99,7 +99,7 @@ def run(call):
 
 
 def rewrites(client):
-    """How often a request did not begin with the whole of the one before it."""
+    """The number of requests that don't begin with all of the one before."""
     pairs = itertools.pairwise(r["messages"] for r in client.requests)
     return sum(after[: len(before)] != before for before, after in pairs)
 
@@ -108,7 +108,7 @@ def rewrites(client):
 
 
 def read_twenty(micro_compact):
-    """The client, the messages and the refusal, if any, of the work for layer 1."""
+    """Do the work for layer 1; returns the client, the messages and any refusal."""
     names = write_files(19, 9_000)
     calls = [("bash", {"command": "pytest"})]
     calls += [("read_file", {"path": name}) for name in names[:5]]
@@ -119,7 +119,7 @@ def read_twenty(micro_compact):
 
 
 def layer1(path):
-    """What is seen of a step of layer 1: {what: in words}."""
+    """Play a step of layer 1; returns {label: finding}."""
     step = load(path)
     step.tool_name_map = naive.NAMES
     client, messages, problem = read_twenty(step.micro_compact)
@@ -137,7 +137,7 @@ def layer1(path):
 
 
 def again(messages):
-    """Whether the first result, or the file that stands for it, is still the test run."""
+    """Check that the test run is still there, in its result or in a file."""
     text = results(messages)[0]["content"]
     _, _, path = text.rstrip("]").partition("saved at ")
     return "FAILED" in (Path(path).read_text() if path else text)
@@ -147,7 +147,7 @@ def again(messages):
 
 
 class Model(naive.Model):
-    """The stand-in; of the 2,000 tokens that s06 allows for a summary it thinks 2,000."""
+    """A model that needs all 2,000 tokens of s06's limit for thinking."""
 
     prompt = "Summarize this conversation"
 
@@ -162,7 +162,7 @@ class Model(naive.Model):
 
 
 def as_sdk(client):
-    """What s06 takes for the SDK's client: it has `messages.create`."""
+    """Give the model `messages.create`, which s06 calls on the SDK's client."""
 
     def create(**request):
         with client.messages.stream(**request) as stream:
@@ -172,7 +172,7 @@ def as_sdk(client):
 
 
 def layer2(path):
-    """What is seen of a step of layer 2: {what: in words}."""
+    """Play a step of layer 2; returns {label: finding}."""
     step = load(path)
     names = write_files(17, 16_000)
     client = Model(*reads(names, thinking="Next."), reply("Done."))
@@ -201,7 +201,7 @@ def layer2(path):
 
 
 def left(step):
-    """How many results are left after a request for a summary was refused."""
+    """The number of results that are left if the model refuses to summarise."""
     names = write_files(13, 160)
     client, messages = Model(*reads(names), reply("Done.")), [person(RULE)]
     work(client, messages, list)
@@ -214,12 +214,12 @@ def left(step):
 LAYERS = {"small": small, "layer1": layer1, "layer2": layer2}
 STEPS = {layer: sorted((FOLDER / layer).glob("step*.py")) for layer in LAYERS}
 STEPS["small"] = [FOLDER / "first.py", *STEPS["small"], FOLDER / "small.py"]
-# Whoever builds small.py step by step must see where a line goes.
+# Readers who build small.py step by step need to see where a line belongs.
 CONTEXT = {"small": 1, "layer1": 0, "layer2": 0}
 
 
 def play(layer: str, number: int) -> str:
-    """What a step does, in lines of at most 79 columns."""
+    """Play a step, and format its findings."""
     path = STEPS[layer][number]
     title, _ = source(path)
     with naive.from_scratch():
@@ -228,7 +228,7 @@ def play(layer: str, number: int) -> str:
 
 
 def play_mine(path: Path) -> tuple[str, bool]:
-    """The report on an agent that the reader wrote, and whether it is an agent."""
+    """Report on an agent that the reader wrote; the flag says if it is an agent."""
     with naive.from_scratch():
         facts = mine.report(path)
     return shown(
@@ -237,7 +237,7 @@ def play_mine(path: Path) -> tuple[str, bool]:
 
 
 def shown(title: str, facts: dict[str, str]) -> str:
-    """A title and what is seen, in lines of at most 79 columns."""
+    """Format a title and findings in lines of at most 79 columns."""
     lines = textwrap.wrap(title, 79, subsequent_indent="  ")
     for what, text in facts.items():
         indent = {"initial_indent": "  ", "subsequent_indent": " " * 13}
@@ -247,7 +247,7 @@ def shown(title: str, facts: dict[str, str]) -> str:
 
 
 def changes(layer: str, number: int) -> str:
-    """The lines that a step changes in the one before; of the first all lines."""
+    """The lines that a step changes in the one before, or all lines of the first."""
     _, new = source(STEPS[layer][number])
     if number > 0:
         _, old = source(STEPS[layer][number - 1])
@@ -257,24 +257,32 @@ def changes(layer: str, number: int) -> str:
 
 
 def source(path: Path) -> tuple[str, list[str]]:
-    """The title of a step, and its lines below that."""
+    """The title of a step, and the lines below it."""
     title, _, code = path.read_text("utf-8").partition("\n\n")
     return title.strip('"'), code.rstrip().split("\n")
 
 
 def main(argv=None) -> int:
-    """Play these steps; returns 0, or 2 where there is no such one."""
-    parser = argparse.ArgumentParser(description="small.py and layers, step by step.")
+    """Play the chosen steps; returns 0, or 1 if --mine names a file that can't run."""
+    parser = argparse.ArgumentParser(
+        description="Play small.py and the layers step by step."
+    )
     parser.add_argument("layer", nargs="?", choices=LAYERS)
     parser.add_argument("step", nargs="?", type=int)
-    parser.add_argument("--diff", action="store_true", help="what the step changes")
-    parser.add_argument("--mine", type=Path, metavar="FILE", help="your own agent")
+    parser.add_argument(
+        "--diff", action="store_true", help="show what the step changes"
+    )
+    parser.add_argument(
+        "--mine", type=Path, metavar="FILE", help="report on your own agent"
+    )
     given = parser.parse_args(argv)
     if given.mine:
         if given.layer != "small" or given.step is not None:
-            parser.error("--mine stands after small: an agent does that work")
-        told, is_agent = play_mine(given.mine.absolute())
-        print(told)
+            parser.error(
+                "--mine needs small and no step, as in: steps.py small --mine FILE"
+            )
+        report, is_agent = play_mine(given.mine.absolute())
+        print(report)
         return 0 if is_agent else 1
     layers = [given.layer] if given.layer else [*LAYERS]
     numbers = {layer: range(len(STEPS[layer])) for layer in layers}
@@ -293,7 +301,7 @@ if __name__ == "__main__":
     try:
         status = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # as in `| head`, which has read enough
+    except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         status = 0
     sys.exit(status)
