@@ -1,4 +1,4 @@
-"""small.py and two layers grow in steps: each mends what is seen of the one before."""
+"""The lesson's steps each fix one problem, and --mine reports on a reader's agent."""
 
 import json
 import re
@@ -24,7 +24,7 @@ EMPTY = "empty reply; the next request: messages.1: all messages must have non-e
 LARGE = "large file; the next request: prompt is too long"
 OPEN = "Ctrl-C in a tool; the next request: messages.1: `tool_use` ids were found"
 
-# what each step shows that the one before does not
+# What each step prints that the one before doesn't.
 SEEN = {
     ("small", 0): ["stopped FileNotFoundError", "files 0 of 24", "on disk 0 messages"],
     ("small", 1): ["stopped prompt is too long", "files 10 of 24", "disk 0 messages"],
@@ -67,7 +67,7 @@ SEEN = {
 }
 
 
-def test_what_each_step_shows_is_known():
+def test_every_step_has_its_findings_here():
     every = [
         (layer, n) for layer in steps.STEPS for n in range(len(steps.STEPS[layer]))
     ]
@@ -75,25 +75,25 @@ def test_what_each_step_shows_is_known():
 
 
 @pytest.mark.parametrize("layer, number", SEEN)
-def test_a_step_shows_what_it_mends(layer, number):
+def test_each_step_prints_what_it_improves(layer, number):
     shown = " ".join(steps.play(layer, number).split())
     assert [words for words in SEEN[layer, number] if words not in shown] == []
 
 
-# at most so many lines; of those to small.py most are new functions
+# Maximum number of changed lines. The steps to small.py add whole functions.
 MOST = {"small": 36, "layer1": 6, "layer2": 6}
 
 
 @pytest.mark.parametrize(
     "layer, number", [key for key in SEEN if key[1] and key != ("layer1", 5)]
 )
-def test_a_step_changes_a_few_lines(layer, number):
+def test_a_step_changes_only_a_few_lines(layer, number):
     changed = re.findall(r"(?m)^[-+].+", steps.changes(layer, number))
     assert 1 <= len(changed) <= MOST[layer]
 
 
 def patched(lines, changes):
-    """These lines after a reader has made the changes, from the top to the bottom."""
+    """Apply a step's changes to these lines, from top to bottom, as a reader would."""
     done, rest = [], lines
     for part in changes.split("\n...\n"):
         old = [line[1:] for line in part.split("\n") if line[:1] != "+"]
@@ -104,7 +104,7 @@ def patched(lines, changes):
     return done + rest
 
 
-def test_the_differences_lead_from_first_to_small():
+def test_the_diffs_turn_first_py_into_small_py():
     first, *between, small = steps.STEPS["small"]
     assert (first.name, small.name, len(between)) == ("first.py", "small.py", 5)
     _, lines = steps.source(first)
@@ -171,7 +171,7 @@ MINE = {
 
 
 @pytest.mark.parametrize("path", MINE, ids=lambda path: path.stem)
-def test_the_report_says_how_far_an_agent_gets_and_what_it_forgets(path, capsys):
+def test_the_report_shows_progress_and_what_each_layer_did(path, capsys):
     assert steps.main(["small", "--mine", str(path)]) == 0
     shown = capsys.readouterr().out
     words = " ".join(shown.split())
@@ -292,7 +292,7 @@ ANSWERED = [
     {"role": "assistant", "content": [CALL]},
     {"role": "user", "content": [RESULT]},
 ]
-ASKS_FOR_ONE = {  # by how a request ends: its messages, its tools, whether it asks
+ASKS_FOR_ONE = {  # how a request ends: its messages, its tools, if it asks
     "results": (ANSWERED, SOME_TOOLS, False),
     "what was typed": ([*ANSWERED, typed("Go.")], SOME_TOOLS, False),
     "it as a block": ([*ANSWERED, typed([text_block("Go. ")])], SOME_TOOLS, False),
@@ -304,7 +304,7 @@ ASKS_FOR_ONE = {  # by how a request ends: its messages, its tools, whether it a
 
 
 @pytest.mark.parametrize("how", ASKS_FOR_ONE)
-def test_a_summary_is_known_by_its_place(how):
+def test_a_request_for_a_summary_is_recognised_by_its_end(how):
     messages, tools, asks = ASKS_FOR_ONE[how]
     client = runner.Model(reply(content=[CALL]), reply("Done."), typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
@@ -314,7 +314,7 @@ def test_a_summary_is_known_by_its_place(how):
     assert len(client.queue) == asks
 
 
-def test_a_request_for_a_summary_that_is_refused_takes_nothing_from_the_work():
+def test_a_refused_request_for_a_summary_uses_up_no_reply():
     client = runner.Model(reply("0"), reply("1"), typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
     client.type_next()
@@ -325,7 +325,16 @@ def test_a_request_for_a_summary_that_is_refused_takes_nothing_from_the_work():
     assert said["content"][0]["text"] == "It went well." and len(client.queue) == 1
 
 
-def test_after_a_summary_the_work_goes_on_whatever_words_it_ends_with():
+def test_a_request_for_a_summary_can_be_repeated():
+    client = runner.Model(reply("0"), reply("1"), typed=["Go."], summaries=["", "Ok."])
+    fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
+    client.type_next()
+    for words in ("Go.", OWN, OWN, "Summary: Ok."):
+        client.answer({**fixed, "messages": [typed(words)]})
+    assert [exchange.text for exchange in client.exchanges] == ["0", "", "Ok.", "1"]
+
+
+def test_the_request_after_a_summary_continues_the_work():
     client = runner.Model(*[reply(f"{n}") for n in range(3)], typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
     client.type_next()
@@ -364,7 +373,7 @@ NO_AGENT = {
 
 
 @pytest.mark.parametrize("source", NO_AGENT)
-def test_a_file_that_is_no_agent_is_told_what_it_lacks(
+def test_a_file_that_cannot_be_run_as_an_agent_gets_a_reason(
     source, capsys, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(runner, "SECONDS", 0.2)
@@ -376,7 +385,7 @@ def test_a_file_that_is_no_agent_is_told_what_it_lacks(
     assert told.startswith("problem It") and NO_AGENT[source] in told
 
 
-def test_a_file_that_is_not_there_is_named(capsys):
+def test_a_missing_file_is_reported_by_name(capsys):
     assert steps.main(["small", "--mine", "none.py"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("none.py, ")
@@ -397,7 +406,7 @@ STOPPED = {
 
 
 @pytest.mark.parametrize("source", STOPPED)
-def test_an_agent_that_stops_early_is_told_why(source, tmp_path):
+def test_an_agent_that_stops_early_gets_a_reason(source, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(source)
     shown, is_agent = steps.play_mine(path)
@@ -416,7 +425,7 @@ except (RateLimitError, InternalServerError, APITimeoutError):
     pass
 except APIStatusError as error:
     print(error.status_code, error.message)"""
-SDK_HAS = {  # what the real one has: a program, and what it prints
+SDK_HAS = {  # a program that uses a feature of the SDK, and its output
     STREAM: "Done. Done. assistant",
     REFUSED: "400 messages: at least one message is required",
     f"{LOOP}, tools=NOT_GIVEN, system=omit)\nprint(len(reply.content))": "1",
@@ -434,7 +443,7 @@ from anthropic.types import MessageParam, TextBlock, ToolUseBlock
 
 
 @pytest.mark.parametrize("source", SDK_HAS)
-def test_a_program_finds_what_the_sdk_has(source, tmp_path):
+def test_a_program_can_use_the_features_of_the_sdk(source, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(IMPORTS + source)
     client = runner.life(path, reply("Done."), typed=["Go."])
@@ -442,7 +451,7 @@ def test_a_program_finds_what_the_sdk_has(source, tmp_path):
 
 
 MESSAGE = {"role": "user", "content": [RESULT]}
-ON_DISK = {  # what a program wrote, and how many messages that is
+ON_DISK = {  # a program's file, and the number of messages in it
     "a line": (json.dumps(MESSAGE) + "\n" + json.dumps(MESSAGE), 2),
     "a line with a time": (json.dumps({"time": 1, "message": MESSAGE}), 1),
     "a list": (json.dumps([MESSAGE, MESSAGE], indent=1), 2),
@@ -455,16 +464,14 @@ ON_DISK = {  # what a program wrote, and how many messages that is
 
 
 @pytest.mark.parametrize("how", ON_DISK)
-def test_messages_on_disk_are_counted_however_they_were_written(
-    how, tmp_path, monkeypatch
-):
+def test_messages_on_disk_are_counted_in_any_json_format(how, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text, number = ON_DISK[how]
     (tmp_path / "log").write_text(text)
     assert mine.on_disk() == number
 
 
-UNDONE = {  # what an agent asks before a command and wants: what it is told
+UNDONE = {  # an agent's question and the answer it wants: findings
     ("Run it (yes/no)? ", "yes"): [
         'asked "Run it (yes/no)?" was answered with y',
         'results 24 were "The user refused."',
@@ -477,7 +484,7 @@ UNDONE = {  # what an agent asks before a command and wants: what it is told
 
 
 @pytest.mark.parametrize("question, wanted", UNDONE)
-def test_who_asks_what_is_not_answered_by_y_is_told_so(question, wanted, tmp_path):
+def test_the_report_shows_a_question_that_y_does_not_answer(question, wanted, tmp_path):
     source = (AGENTS / "classes.py").read_text()
     path = tmp_path / "mine.py"
     path.write_text(source.replace("(y/n) ", question).replace('"y"', f'"{wanted}"'))
@@ -487,13 +494,13 @@ def test_who_asks_what_is_not_answered_by_y_is_told_so(question, wanted, tmp_pat
     assert [told for told in UNDONE[question, wanted] if told not in words] == []
 
 
-def test_who_asks_again_after_the_end_of_a_turn_is_told_so(tmp_path):
+def test_the_report_shows_a_request_after_the_end_of_a_turn(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(f"{LOOP})\n{SEND})")
     assert mine.stopped(runner.life(path, reply("Done."))) == runner.TURN_IS_OVER
 
 
-def test_who_swallows_the_end_of_input_is_told_so(tmp_path):
+def test_the_report_shows_an_agent_that_ignores_the_end_of_input(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("while True:\n    try:\n        input()\n    except:\n        pass")
     argv = [sys.executable, steps.__file__, "small", "--mine", str(path)]
@@ -502,7 +509,7 @@ def test_who_swallows_the_end_of_input_is_told_so(tmp_path):
 
 
 @pytest.mark.parametrize("argv", [["layer1"], ["small", "3"], []])
-def test_only_the_work_of_small_is_for_a_readers_agent(argv, capsys):
+def test_mine_works_only_with_small(argv, capsys):
     with pytest.raises(SystemExit):
         steps.main([*argv, "--mine", "none.py"])
     assert "--mine needs small and no step" in capsys.readouterr().err
