@@ -27,7 +27,16 @@ from typing import Any
 import mine
 import naive  # adds the folder of stub to sys.path
 import stub
-from naive import bill, model_said, person, reads, refusal, results, seen, write_files
+from naive import (
+    bill,
+    model_said,
+    reads,
+    refusal,
+    results,
+    seen,
+    user_said,
+    write_files,
+)
 from runner import life
 from stub import reply
 
@@ -87,7 +96,7 @@ def work(client, messages, before):
         calls = [block for block in content if block["type"] == "tool_use"]
         if not calls:
             return
-        messages.append(person([run(call) for call in calls]))
+        messages.append(user_said([run(call) for call in calls]))
 
 
 def run(call):
@@ -114,7 +123,7 @@ def read_twenty(micro_compact):
     calls += [("read_file", {"path": name}) for name in names[:5]]
     six = reply(calls=calls, thinking="A test, and five files.")
     script = [six, *reads(names[5:], thinking="One more."), reply("Done.")]
-    client, messages = naive.Model(*script), [person(RULE)]
+    client, messages = naive.Model(*script), [user_said(RULE)]
     return client, messages, refusal(work, client, messages, micro_compact)
 
 
@@ -183,7 +192,7 @@ def layer2(path):
         return step.auto_compact(as_sdk(client), SETTINGS, messages)
 
     try:
-        problem = refusal(work, client, messages := [person(RULE)], before)
+        problem = refusal(work, client, messages := [user_said(RULE)], before)
     except AttributeError as error:
         return {"ended by": f"AttributeError: {error}"}
     asked = client.requests[client.asked[0]]
@@ -203,7 +212,7 @@ def layer2(path):
 def left(step):
     """The number of results that are left if the model refuses to summarise."""
     names = write_files(13, 160)
-    client, messages = Model(*reads(names), reply("Done.")), [person(RULE)]
+    client, messages = Model(*reads(names), reply("Done.")), [user_said(RULE)]
     work(client, messages, list)
     refuses = naive.Model(reply(stop="refusal"))
     return len(results(step.auto_compact(as_sdk(refuses), SETTINGS, messages)))
