@@ -194,7 +194,7 @@ CALLS_FIRST = """\
 PAIRS = """\
         reply = log("assistant", content)
         results = log("user", run_tools(calls))
-        messages += [reply, results]  # together, so that no call is without its result
+        messages += [reply, results]  # together, so no call is left without a result
 """
 BROKEN = {
     "layer 1 is deleted": (

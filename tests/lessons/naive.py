@@ -471,7 +471,7 @@ def chapter_8():
     model = Model(*first, *more, reply("Done."), summaries=PARAPHRASES)
     agent, acted = ours(model, RULE, MORE)
     at = [PARAPHRASES[-1] in str(message) for message in agent.messages].index(True)
-    kept = sum(user_said(text) in agent.messages[:at] for text in (RULE, MORE))
+    kept = sum(user_said(text) in agent.messages for text in (RULE, MORE))
     read = sum(f"{name} 0000" in str(agent.messages[at:]) for name in names)
     say(f"""
         naive: three summaries, each of the one before (scripted here):
