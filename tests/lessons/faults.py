@@ -112,7 +112,7 @@ def cut_output():
 
 
 def no_path():
-    """A placeholder has no path | placeholder, save_result | 5"""
+    """A placeholder has no path | micro_compact, save_result | 5"""
     files = write_files(16, 9_000)
     script = [use("bash", command=f"cat {name}") for name in files]
     client, _, _ = live(*script, reply("Done."))
