@@ -37,20 +37,19 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import termios
 import textwrap
 import threading
 import time
 import unicodedata
+import warnings
 from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -1877,170 +1876,167 @@ def process_groups(leader: int) -> set[int]:
 
 # ---- searching: files by name, and lines in them ----
 
-SEARCH_SECONDS = 10  # of one glob or grep call
-AROUND = 220  # characters of a long line before and after a match in it
-MAX_MATCHES = 3  # of a long line that are shown
-# git must start no program and ask no server that the settings of a repository name
-LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -C "$0" -c core.fsmonitor=false \
-    -c core.hooksPath=/dev/null ls-files -coz --exclude-standard 2>/dev/null"""
-# folders that are left out where there is no git, as those that begin with a dot are
+SEARCH_SECONDS = 10  # for one glob or grep call
+MAX_FOUND = 10_000  # lines in the result of one grep call
+MAX_MATCHES = 3  # in a long line that are shown
+AROUND = 220  # characters shown before and after the start of each
+MAX_LINE = 1_000_000  # bytes of a line that are read and searched at once
+# folders that are left out where git does not know better, like those with a dot
 USUAL = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
-TOO_MUCH = "It takes too long, or it is too much: narrow the path or the pattern."
+# the special parts of a glob pattern as regular expressions
+WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(", "}": ")"}
 
 
 @tool
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ of the workspace that match, like src/**/*.{js,ts}.
 
-    What git ignores is left out, unless the pattern names it, like .venv/**/*.py.
+    Files that git ignores are left out, unless the pattern names their folder, like
+    .venv/**/*.py.
     """
-    if pattern.count("**") > 2 or pattern.count("{") > 3 or pattern.count(",") > 30:
-        raise ToolError("Use ** at most twice, and few {a,b}, or it would not end.")
-    if os.path.basename(pattern) in ("", "."):
-        pattern = f"{pattern.rstrip('/')}/*"
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # the folders that it names
-    top = os.path.relpath(inside(head))
-    names = {*files_in(top, time.monotonic() + SEARCH_SECONDS)}
-    names |= {f"{folder}/" for name in names for folder in Path(name).parents[:-1]}
-    wanted = [one.split("/") for one in alternatives(pattern.removeprefix(head))]
+    top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
+    wanted = re.compile(glob_regex("*" if rest in ("", ".") else rest))
     prefix = f"{top}/".removeprefix("./")
-    found: list[str] = []
-    for name in sorted(names - {prefix}):
-        below = name.removeprefix(prefix).rstrip("/").split("/")
-        if name.startswith(prefix) and any(fits(below, parts) for parts in wanted):
-            found.append(visible(name, "\n\t"))
+    with time_limit(SEARCH_SECONDS):
+        files = files_in(top)
+        folders = {f"{above}/" for file in files for above in Path(file).parents[:-1]}
+        below = [n for n in {*files, *folders} if n.startswith(prefix) and n != prefix]
+        found = sorted(n for n in below if wanted.fullmatch(n.removeprefix(prefix)))
+    names = "\n".join(visible(name, "\n\t") for name in found)
     most = min(MAX_PAGE, agent.limits.max_results)
-    return cut_text("\n".join(found), most) or "(no such files)"
+    return cut_text(names, most) or "(no such files)"
 
 
-def alternatives(pattern: str) -> list[str]:
-    """The patterns that one with {a,b} stands for."""
-    braces = re.search(r"{([^{}]*)}", pattern)
-    if not braces:
-        return [pattern]
-    each = [pattern.replace(braces[0], choice, 1) for choice in braces[1].split(",")]
-    return [one for several in each for one in alternatives(several)]
-
-
-def fits(path: list[str], pattern: list[str]) -> bool:
-    """Whether folders and a name are as the parts of a pattern; [id] is a name."""
-    if not path or not pattern:
-        return path == pattern or pattern == ["**"]
-    if pattern[0] == "**":
-        return fits(path, pattern[1:]) or fits(path[1:], pattern)
-    same = fnmatchcase(path[0], pattern[0].replace("[", "[[]"))
-    return same and fits(path[1:], pattern[1:])
+def glob_regex(pattern: str) -> str:
+    """The regular expression for a glob pattern, in which [id] is a plain name."""
+    regex, depth = "", 0
+    for part in re.findall(r"(?s)\*\*/?|.", pattern):
+        depth += (part == "{") - (part == "}")
+        is_choice = part == "," and depth
+        regex += "|" if is_choice else WILD.get(part, re.escape(part))
+    return f"(?s){regex}/?"
 
 
 @tool
 def grep(agent: Agent, pattern: str, path: str = ".") -> str:
-    """Search a file, or all files in a folder, for a regular expression as in Perl.
+    """Search a file, or all files in a folder, for a regular expression as in Python.
 
-    Returns file:line:text, of files that are UTF-8 text. What git ignores, .git and the
-    records of this conversation are searched only when path names them: in .transcripts
-    stands all that was ever said and done.
+    Returns file:line:text of each matching line of a text file. Files that git ignores,
+    .git and the records of this conversation are searched only if path names them:
+    .transcripts has everything that was ever said and done.
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    end, top = time.monotonic() + SEARCH_SECONDS, os.path.relpath(real)
-    wrong, status = run_process(matcher(pattern), SEARCH_SECONDS)
-    if status != 1:  # what it finds in an empty input, if the pattern is right
-        raise ToolError(wrong or TOO_MUCH)
-    names = [name for name in files_in(top, end) if not SECRET.fullmatch(name)]
-    argv = ["xargs", "-0", *matcher(pattern), "-H", "--null", "--"]
-    output, status = run_on("\0".join(names), argv, end)
-    if status is None:
-        raise ToolError(TOO_MUCH)
-    # names, of which one may hold a newline, numbers, and lines; then what is left
-    parts = re.split(r"\0(\d+):(.*?)\r?(?=\n|\Z)", redact(output))
-    texts = shortened(parts[2::3], pattern, end)
-    lines = zip(parts[::3], parts[1::3], texts)
-    found = "".join(f"{name}:{number}:{text}" for name, number, text in lines)
-    found = (found + parts[-1]).rstrip("\n")
-    return cut_text(found, MAX_KEPT) or "(no matches)"
+    regex = line_regex(pattern)
+    with time_limit(SEARCH_SECONDS):
+        names = (n for n in files_in(os.path.relpath(real)) if not SECRET.fullmatch(n))
+        lines = (line for name in names for line in matching_lines(name, regex))
+        found = [*islice(lines, MAX_FOUND)]
+        if next(lines, None):
+            found.append("(more lines match: narrow the path or the pattern)")
+    return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"
 
 
-def matcher(pattern: str) -> list[str]:
-    """The command that prints the matching lines of text files, with their numbers."""
-    syntax = "-E" if sys.platform == "darwin" else "-P"  # where -E knows \\d and \\b
-    return ["grep", "-nI", syntax, "-e", pattern]
+def line_regex(pattern: str) -> re.Pattern[str]:
+    """The regular expression for a line; ToolError if the pattern is not a valid one.
 
-
-def shortened(lines: list[str], pattern: str, end: float) -> list[str]:
-    """The lines, of long ones what stands around their first three matches.
-
-    grep tells where these are, since its expressions are not Python's. If they are too
-    many to be found until `end`, the beginning of a line is shown.
+    A .* at either end is dropped: it changes no answer, but would hide the place of the
+    match in a long line.
     """
-    long = [line for line in lines if len(line) > 2 * AROUND]
-    if not long:
-        return lines
     inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern) or pattern
-    output, _ = run_on("\n".join(long), [*matcher(inner), "-ob"], end)
-    matches: dict[int, list[int]] = {}
-    for number, offset in re.findall(r"(?m)^(\d+):(\d+):", output):
-        matches.setdefault(int(number), []).append(int(offset))
-    shown: dict[str, str] = {}
-    start = 0  # bytes before the line
-    for number, line in enumerate(long, 1):
-        data, places = line.encode(), matches.get(number, [])[:MAX_MATCHES]
-        before = [data[: at - start] for at in places]
-        shown[line] = around(line, [len(b.decode(errors="ignore")) for b in before])
-        start += len(data) + 1
-    return [shown.get(line, line) for line in lines]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # [[:space:]] means something else in Python
+            return re.compile(inner)
+    except (re.error, Warning) as error:
+        text = f"{pattern} is not a valid regular expression in Python: {error}."
+        raise ToolError(text) from error
 
 
-def around(line: str, places: list[int]) -> str:
-    """What stands around these places of a line, or else its beginning."""
+def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
+    """The matching lines of a text file, each after the file's name and its number."""
+    number = 1
+    try:
+        with open(name, "rb") as file:
+            if b"\0" in file.read(8_192):  # it is not text
+                return
+            file.seek(0)
+            while data := file.readline(MAX_LINE):
+                line = data.decode(errors="replace").rstrip("\r\n")
+                if regex.search(line):
+                    yield f"{name}:{number}:{shortened(redact(line), regex)}"
+                number += data.endswith(b"\n")
+    except OSError as error:
+        yield f"{name}: {error.strerror}"
+
+
+def shortened(line: str, regex: re.Pattern[str]) -> str:
+    """A line, or of a long one what is around its first three matches."""
+    if len(line) <= 2 * AROUND:
+        return line
+    matches = islice(regex.finditer(line), MAX_MATCHES)
     shown, end = "", 0
-    for place in places or [0]:
+    for place in [match.start() for match in matches] or [0]:
         start = max(end, place - AROUND)
         shown += (" ... " if start > end else "") + line[start : place + AROUND]
         end = max(end, place + AROUND)
     return f"{shown} [line clipped]"
 
 
-def run_on(text: str, argv: list[str], end: float) -> tuple[str, int | None]:
-    """As `run_process`, with this text to read, until `end` by time.monotonic()."""
-    with tempfile.TemporaryFile() as file:
-        file.write(text.encode(errors="surrogateescape"))
-        file.seek(0)
-        return run_process(argv, end - time.monotonic(), stdin=file)
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End a search that takes too long, even within a regular expression."""
+
+    def stop(*_: Any) -> NoReturn:
+        raise ToolError("It takes too long: narrow the path or the pattern.")
+
+    handler = signal.signal(signal.SIGALRM, stop)
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
 
 
-def files_in(top: str, end: float) -> list[str]:
-    """A file itself, or the files in a folder and below, but not what git ignores.
+def files_in(top: str) -> list[str]:
+    """A file itself, or the files in a folder and below, without what git ignores.
 
-    Where git lists nothing, since it does not know the folder or ignores all of it, the
-    usual folders are left out. Raises ToolError after `end`, by time.monotonic().
+    Links are left out, since they may lead to a secret.
     """
     if os.path.isfile(top):
         return [top]
-    argv = ["bash", "-c", LIST_FILES, top]
-    output, status = run_process(argv, end - time.monotonic())
-    if status is None:
-        raise ToolError(TOO_MUCH)
-    names = {*output.split("\0")} - {"", "./"}  # a submodule not yet there
-    listed = {os.path.join(top, name) for name in names}
     files: list[str] = []
-    for name in listed or walked(top, end):
-        path = os.path.normpath(name)
-        if os.path.islink(path):  # it may lead to a secret
+    for name in listed_by_git(top) or walked(top):
+        path = os.path.normpath(os.path.join(top, name))
+        if os.path.islink(path):
             continue
         if os.path.isdir(path):  # another repository
-            files += files_in(path, end)
-        elif os.path.isfile(path):  # git also lists what was deleted
+            files += files_in(path)
+        elif os.path.isfile(path):  # git also lists files that were deleted
             files.append(path)
     return sorted(files)
 
 
-def walked(top: str, end: float) -> Iterator[str]:
+def listed_by_git(top: str) -> set[str]:
+    """The names that git lists in a folder; none if it does not know it, or ignores it.
+
+    It starts no program, and asks no server, that the repository's settings name.
+    """
+    options = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
+    argv = ["git", "-C", top, *options, "ls-files", "-coz", "--exclude-standard"]
+    env, listed = {**os.environ, "GIT_ALLOW_PROTOCOL": "none"}, b""
+    with suppress(OSError):  # there is no git
+        listed = subprocess.run(argv, env=env, capture_output=True, check=False).stdout
+    return {*os.fsdecode(listed).split("\0")} - {"", "./"}  # ./ is an empty submodule
+
+
+def walked(top: str) -> Iterator[str]:
     """The files in a folder and below, but not in folders that are usually ignored."""
     for folder, below, names in os.walk(top):
-        if time.monotonic() > end:
-            raise ToolError(TOO_MUCH)
         below[:] = [n for n in below if n not in USUAL and not n.startswith(".")]
-        yield from (os.path.join(folder, name) for name in names)
+        yield from (os.path.relpath(os.path.join(folder, n), top) for n in names)
 
 
 # ---- the workspace: what of it stands in every request ----

@@ -112,34 +112,14 @@ def test_glob_names_nothing_that_is_outside(answer, outside, pattern):
     assert "secret" not in content and "workspace-2" not in content
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["**/**/**/x", "**/*/" * 12 + "x", "{a,b}" * 4, f"{{{'a,' * 31}a}}", "{a,b}" * 60],
-    ids=lambda pattern: pattern[:10],
-)
-def test_glob_with_a_catastrophic_pattern_does_not_hang(error_of, pattern):
-    Path("d/" * 40).mkdir(parents=True)
-    told = error_of("glob", pattern=pattern)
-    assert "** at most twice" in told and "few {a,b}" in told
-
-
-def test_glob_with_six_stars_against_a_long_name_does_not_hang(use):
-    Path("a" * 250).touch()
-    begun = time.process_time()
-    assert use("glob", pattern="*a" * 6 + "*b") == "(no such files)"
-    assert use("glob", pattern="*a" * 6 + "*") == "a" * 250
-    assert time.process_time() - begun < 2  # it was 12 s
-
-
-def test_no_setting_of_the_shell_leads_glob_and_grep_elsewhere(
-    use, monkeypatch, workspace
-):
-    for folder in Path("sub"), workspace.parent / "sub":
-        folder.mkdir()
-        (folder / f"in_{folder.parent.name}.txt").write_text("hidden\n")
-    monkeypatch.setenv("CDPATH", str(workspace.parent))
-    assert use("glob", pattern="sub/*") == "sub/in_.txt"
-    assert use("grep", pattern="hidden", path="sub") == "sub/in_.txt:1:hidden"
+@pytest.mark.parametrize("pattern", ["*a" * 30 + "*b", "**/a/" * 12 + "x"])
+def test_glob_with_a_catastrophic_pattern_ends_in_time(answer, monkeypatch, pattern):
+    monkeypatch.setattr(program, "SEARCH_SECONDS", 0.3)
+    lay_out("a/" * 40 + "a" * 250)
+    begun = time.monotonic()
+    content, is_error = answer("glob", pattern=pattern)
+    assert time.monotonic() - begun < 3
+    assert "narrow the path" in content if is_error else content == "(no such files)"
 
 
 # --- Paths: what is no plain file ---
@@ -231,17 +211,6 @@ def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
     assert ["hidden" in text for text in texts] == [True, False, False]
 
 
-def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeypatch):
-    Path("file").write_text("hidden\n")
-    real = program.run_process
-
-    def stopped(argv, *_, stdin=None):
-        return ("file:1:hidden\n", None) if stdin else real(argv, 9)
-
-    monkeypatch.setattr(program, "run_process", stopped)
-    assert "hidden" not in error_of("grep", pattern="hid")
-
-
 # --- Paths: names that are easily lost ---
 
 
@@ -264,7 +233,7 @@ def test_a_name_that_is_no_utf_8_does_not_break_glob_and_grep(use):
     for name in (b"caf\xe9", b"b"):
         Path(os.fsdecode(name)).write_text("one\n")
     assert use("glob", pattern="*") == "b\ncaf\\udce9"
-    assert use("grep", pattern="one") == "b:1:one\ncaf\ufffd:1:one"
+    assert use("grep", pattern="one") == "b:1:one\ncaf\udce9:1:one"
 
 
 # --- Writing ---
@@ -477,15 +446,9 @@ def test_no_program_that_a_repository_names_is_run(use, repository, setting):
     assert "a.py" in answer and not Path("ran").exists()
 
 
-SLOW = [("git", "glob", "**/*.py"), ("git", "grep", "x"), ("xargs", "grep", "x")]
-
-
-@pytest.mark.parametrize("slow, name, pattern", SLOW)
-def test_one_limit_of_time_is_for_the_listing_and_for_the_search(
-    error_of, monkeypatch, slow, name, pattern
-):
-    lay_out("a/b/c.py")
-    (fake := Path("../bin", slow)).parent.mkdir()
+@pytest.mark.parametrize("name, pattern", [("glob", "**/*.py"), ("grep", "x")])
+def test_git_may_take_no_longer_than_a_search(error_of, monkeypatch, name, pattern):
+    (fake := Path("../bin/git")).parent.mkdir()
     fake.write_text("#!/bin/sh\nexec sleep 600\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent.resolve()}:{os.environ['PATH']}")
@@ -493,11 +456,12 @@ def test_one_limit_of_time_is_for_the_listing_and_for_the_search(
     assert "narrow the path" in error_of(name, pattern=pattern)
 
 
-def test_without_git_the_listing_has_the_same_limit_of_time():
-    lay_out("a/b.py")
-    assert [*program.walked(".", time.monotonic() + 9)] == ["./a/b.py"]
-    with pytest.raises(program.ToolError, match="narrow the path"):
-        [*program.walked(".", time.monotonic() - 0.1)]
+def test_a_time_limit_leaves_the_timer_and_the_handler_as_they_were(no_hang):
+    before = signal.getsignal(signal.SIGALRM)
+    with program.time_limit(9):
+        assert signal.getsignal(signal.SIGALRM) is not before
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert 9 < signal.getitimer(signal.ITIMER_REAL)[0] <= 15
 
 
 @pytest.mark.parametrize("git", ["no git", "no repository", "all is ignored"])
@@ -505,8 +469,6 @@ def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
     lay_out(*USUAL, "a/b.py")
     if git == "no git":
         Path("../bin").mkdir()
-        for name in ("bash", "xargs", "grep", "find"):
-            Path("../bin", name).symlink_to(shutil.which(name))
         monkeypatch.setenv("PATH", os.path.abspath("../bin"))
     if git == "all is ignored":
         subprocess.run(["git", "init", "-q", ".."], check=True)
@@ -523,12 +485,10 @@ def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
 CATASTROPHIC = r"^(a*)(a*)(a*)(a*)(a*)\1\2\3\4\5b"
 
 
-def test_grep_with_a_catastrophic_pattern_does_not_hang(answer, monkeypatch):
+def test_grep_with_a_catastrophic_pattern_ends_in_time(error_of, monkeypatch):
     monkeypatch.setattr(program, "SEARCH_SECONDS", 0.3)
     Path("file").write_text("a" * 200 + "cb\n")
-    content, is_error = answer("grep", pattern=CATASTROPHIC)
-    # a grep that knows better finds in time that there is none, or gives up and says so
-    assert is_error or content == "(no matches)" or "limit" in content
+    assert "narrow the path" in error_of("grep", pattern=CATASTROPHIC)
 
 
 X, HERE = "x" * 220, "x" * 900 + "needle" + "x" * 900
@@ -536,8 +496,6 @@ AROUND = f" ... {X}needle{'x' * 214}"  # of HERE, what is shown
 # a line, a pattern, and what of the line is shown
 LONG_LINES = {
     "one match": (HERE, "needle", AROUND),
-    "no Python": (HERE, "(?|needle|nadel)", AROUND),
-    "nor this": (HERE, r"[[:lower:]]{900}\Kneed", AROUND),
     "anything around it": (HERE, ".*needle.*", AROUND),
     "to the ends": (HERE, "^.*needle.*$", AROUND),
     "as little as can be": (HERE, ".*?needle", AROUND),
@@ -556,7 +514,6 @@ LONG_LINES = {
         "針",
         f" ... {'日' * 220}針{'本' * 219}",
     ),
-    "no letters at all": (HERE, "x*?", X),
 }
 
 
@@ -577,22 +534,6 @@ def test_each_of_many_lines_has_its_own_matches_and_a_short_one_is_whole(use):
         f"{'日' * 220}needle [line clipped]"
     )
     assert {line[7:] for line in found[::2]} == {f"{AROUND} [line clipped]"}
-
-
-def test_of_a_line_in_which_nothing_is_found_in_time_the_beginning_is_shown(
-    monkeypatch,
-):
-    monkeypatch.setattr(program, "matcher", lambda _: ["bash", "-c", "sleep 600"])
-    shown = program.shortened([HERE, "short"], "needle", time.monotonic() + 0.2)
-    assert shown == [f"{X} [line clipped]", "short"]
-
-
-def test_a_million_matches_in_one_line_are_looked_for_only_until_the_end():
-    line = X + "x" * 300 + "needle " * 1_200_000  # all of them take minutes
-    begun = time.monotonic()
-    [shown] = program.shortened([line], "needle", begun + 0.5)
-    assert time.monotonic() - begun < 5 and shown.endswith(" [line clipped]")
-    assert shown.startswith((X, f" ... {X}needle needle"))
 
 
 def test_what_was_said_long_ago_is_found_in_the_transcript(make):
@@ -623,10 +564,13 @@ def test_grep_understands_patterns_as_models_write_them(use, pattern, lines):
     assert sorted(line.split(":", 2)[2] for line in found) == sorted(lines)
 
 
-@pytest.mark.parametrize("pattern", ["(", "a)", "[a", "*a", "(?<name"])
-def test_a_pattern_that_is_wrong_is_an_error_that_says_so(error_of, pattern):
-    Path("file").write_text("a\n")
-    assert error_of("grep", pattern=pattern).startswith("grep: ")
+WRONG = ["(", "a)", "[a", "*a", "(?<name", "[[:space:]]"]
+
+
+@pytest.mark.parametrize("pattern", WRONG)
+def test_an_invalid_pattern_is_an_error_that_says_so(error_of, pattern):
+    error = error_of("grep", pattern=pattern)
+    assert error.startswith(f"{pattern} is not a valid regular expression in Python: ")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -634,25 +578,29 @@ def test_what_grep_may_not_read_is_said(use):
     lay_out("file", "open")
     Path("file").chmod(0)
     lines = {*use("grep", pattern="hidden").split("\n")}
-    assert lines == {"open:1:hidden", "grep: file: Permission denied"}
+    assert lines == {"open:1:hidden", "file: Permission denied"}
 
 
-MATCHES = [(90_000, 60, False), (9, 90_000, True)]
+def test_of_too_many_matches_the_first_are_shown_and_what_to_do(use, monkeypatch):
+    Path("file").write_text("x\n" * 9)
+    monkeypatch.setattr(program, "MAX_FOUND", 9)
+    assert use("grep", pattern="x").split("\n")[-1] == "file:9:x"
+    Path("more").write_text("x\n")
+    *found, note = use("grep", pattern="x").split("\n")
+    assert len(found) == 9 and "narrow the path" in note
 
 
-@pytest.mark.parametrize("width, count, cut", MATCHES)
-def test_over_a_megabyte_of_matches_as_shown_the_middle_is_left_out(
-    use, width, count, cut
-):
-    Path("file").write_text((("x" * 9).rjust(width) + "\n") * count)
-    lines = use("grep", pattern="x{9}").split("\n")
-    found = [line for line in lines if re.match(r"file:\d+:.*x{9}", line)]
-    assert ("bytes are left out" in "".join(lines)) == (len(found) < count) == cut
+def test_over_a_megabyte_of_matches_the_middle_is_left_out(use):
+    Path("file").write_text("x" * 400 + "\n" + "x" * 400_000 + "\n")
+    assert "bytes are left out" not in use("grep", pattern="x")
+    Path("file").write_text(("x" * 400 + "\n") * 4_000)
+    assert "bytes are left out" in use("grep", pattern="x")
 
 
-def test_too_many_matches_are_an_error_that_says_what_to_do(error_of, soon):
-    Path("file").write_text(("x" * 90_000 + "\n") * 12)
-    assert "narrow the path" in error_of("grep", pattern="x")
+def test_a_line_is_read_in_parts_and_its_number_stays_right(use, monkeypatch):
+    monkeypatch.setattr(program, "MAX_LINE", 10)
+    Path("file").write_text("a\n" + "-" * 20 + "b\nab\n")
+    assert use("grep", pattern="a|b") == "file:1:a\nfile:2:b\nfile:3:ab"
 
 
 # --- bash ---
@@ -913,6 +861,7 @@ LARGE = {
     "read_file": call("read_file", path="sparse"),
     "edit_file": call("edit_file", path="sparse", old_text="a", new_text="b"),
     "grep of 5 GB": call("grep", pattern="x", path="sparse"),
+    "grep of 5 GB that begin as text": call("grep", pattern="x", path="text"),
     "write_file": call("write_file", path="sparse", content="x"),
 }
 
@@ -921,6 +870,8 @@ LARGE = {
 def test_memory_is_bounded(block):
     with Path("sparse").open("wb") as file:
         file.truncate(5_000_000_000)
+    Path("text").write_text("x" * 9_999)
+    os.truncate("text", 5_000_000_000)
     Path("line").write_text("x" * 5_000_000)
     # through a shell: a process begins with the peak of the one it was forked from
     argv = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", MEASURE]
