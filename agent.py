@@ -1721,7 +1721,6 @@ BASH_SECONDS = 120  # of one command, if the model asks for no other time
 MAX_BASH_SECONDS = 600
 SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
 MAX_KEPT = 250_000  # of a command's output: a million characters
-LEFT = b"\n(what it left in the background was ended)\n"
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 SESSIONS: set[int] = set()  # of the commands that run now, by their leaders
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
@@ -1738,73 +1737,73 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", command)
-    argv = ["bash", "-c", "--", command]
-    output, status = run_process(argv, timeout, partial(agent.emit, "wait"))
-    output = cut_text(redact(clean_output(output)), MAX_KEPT)  # since it is shown here
-    if status == 0:
-        agent.emit("result", output)
-        return output
-    end = f"(exit status {status})"
-    if status is None:
-        end = f"(killed: over {timeout} seconds, or over 10 MB of output)"
-    text = f"{output.rstrip()}\n{end}".lstrip("\n")
-    agent.emit("failed", text)
+    output = bytearray()
+    try:
+        end = run_process(command, timeout, output, partial(agent.emit, "wait"))
+    except KeyboardInterrupt as stopped:
+        stopped.args = (cut_text(clean_output(output), MAX_KEPT),)
+        raise
+    text = cut_text(redact(clean_output(output)), MAX_KEPT)
+    if end:
+        text = f"{text.rstrip()}\n{end}".lstrip("\n")
+    agent.emit("failed" if end else "result", text)
     return text
 
 
 def run_process(
-    argv: list[str], seconds: float, say: Callable[[str], Any] = str, stdin: Any = None
-) -> tuple[str, int | None]:
-    """(What a command writes, its status, or None: killed after `seconds`, or 10 MB).
+    command: str, seconds: float, output: bytearray, say: Callable[[str], Any]
+) -> str:
+    """Run a command and return how it ended, "" if it went well.
 
-    `say` is told its newest line while it runs, and its name until there is one. At the
-    end its session is killed; what it started with setsid has left that by then.
+    Whatever it prints is added to `output`, and `say` is given the newest line of it.
+    Its session ends with it; `setsid` programs have left the session by then.
     """
-    output = bytearray()
     process: Any = None
     try:
-        with signals_held():  # none may come before there is what ends the command
-            process = start_session(argv, stdin)
+        with signals_held():  # Ctrl-C must find a process that can be killed
+            process = start_session(command)
         status = read_output(process, output, seconds, say)
-    except KeyboardInterrupt as stopped:
-        text = clean_output(output.decode(errors="replace"))
-        stopped.args = (cut_text(text, MAX_KEPT),)
-        raise
     finally:
         if process:
-            with signals_held():
-                kill_groups(process.pid)
-                process.wait()
-                SESSIONS.discard(process.pid)
-    output += process.stdout.read(MAX_BYTES) or b""  # what is still in the pipe
-    text = output.decode(errors="replace")
+            end_session(process, output)
     if len(output) > MAX_BYTES:
-        return text[: 4 * MAX_KEPT], None  # without the end, where half a key may stand
-    return text, status
+        del output[4 * MAX_KEPT :]  # the last bytes may be half an API key
+        return "(killed: more than 10 MB of output)"
+    if status is None:
+        return f"(killed after {seconds} seconds)"
+    return f"(exit status {status})" if status else ""
 
 
 def read_output(
     process: Any, output: bytearray, seconds: float, say: Callable[[str], Any]
 ) -> int | None:
-    """Add to `output` what a command writes; its status, None if it is to be killed.
+    """Add to `output` what a command prints; return its status, None if time is up.
 
-    What it left behind has a second more, to end or to get away.
+    Once the command has ended, what is left of its session gets one more second, in
+    which `setsid` programs can get away.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end and len(output) <= MAX_BYTES:
         new = process.stdout.read(65_536)
-        output += new or b""
-        newest = clean_output(output[-2_000:].decode(errors="replace"))
-        say(newest.strip().split("\n")[-1] or process.args[0])
+        if new:
+            output += new
+            say(clean_output(output[-2_000:]).strip().split("\n")[-1] or "bash")
         if process.returncode is None and process.poll() is not None:
             end = time.monotonic() + SETTLE_SECONDS
-        if process.returncode is not None and not process_groups(process.pid):
-            return process.returncode
+        if process.returncode is not None and not kill_session(process.pid, 0):
+            break
         if not new:
             time.sleep(0.01)
-    if process.returncode is not None:
-        output += LEFT
     return process.returncode
+
+
+def end_session(process: Any, output: bytearray) -> None:
+    """Kill what is left of a command, and add the rest of its output."""
+    with signals_held():
+        kill_session(process.pid)
+        process.wait()
+        SESSIONS.discard(process.pid)
+    output += process.stdout.read(MAX_BYTES) or b""
 
 
 @contextmanager
@@ -1826,14 +1825,14 @@ def signals_held(*only: int) -> Iterator[None]:
                 signal.raise_signal(number)
 
 
-def start_session(argv: list[str], stdin: Any) -> Any:
+def start_session(command: str) -> Any:
     """Start a command in a session of its own, without API keys."""
     env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
     process: Any = subprocess.Popen(
-        argv,
+        ["bash", "-c", "--", command],
         bufsize=0,
-        stdin=stdin or subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
@@ -1844,34 +1843,32 @@ def start_session(argv: list[str], stdin: Any) -> Any:
     return process
 
 
-def clean_output(text: str) -> str:
-    """What a terminal would show of a text in the end.
+def clean_output(output: bytes) -> str:
+    """The text that a terminal would show in the end.
 
-    Escape sequences are left out, and of an overwritten line all but its last state.
+    Escape sequences are removed, and only the last state of an overwritten line stays.
     """
-    text = re.sub(r"\x1b\[1?G", "\r", text)  # to the first column
+    text = re.sub(r"\x1b\[1?G", "\r", output.decode(errors="replace"))  # first column
     text = re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", re.sub(ESCAPE, "", text))
     return re.sub(r"(?m)^.*\r", "", text)
 
 
-def kill_groups(leader: int) -> None:
-    """End all process groups of a session."""
-    for _ in range(2):  # again, for those that began meanwhile
-        for group in process_groups(leader):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
+    """Send a signal to a command and all it started; return False if nothing is left.
 
-
-def process_groups(leader: int) -> set[int]:
-    """The process groups of the session that this process leads or led."""
-    linux, ps = os.path.isdir("/proc/self"), "ps -Ao pid="
-    names = os.listdir("/proc") if linux else subprocess.getoutput(ps).split()
-    groups: set[int] = set()
-    for pid in map(int, filter(str.isdigit, names)):
+    Signal 0 only looks. This never waits, so that a signal handler can call it. Without
+    /proc, as on macOS, it reaches only the first process group of the session.
+    """
+    groups, is_left = {leader}, False
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            if os.getsid(pid) == leader:
-                groups.add(os.getpgid(pid))
-    return groups
+            if os.getsid(int(process.name)) == leader:
+                groups.add(os.getpgid(int(process.name)))
+    for group in groups:
+        with suppress(OSError):  # it has ended
+            os.killpg(group, number)
+            is_left = True
+    return is_left
 
 
 # ---- searching: files by name, and lines in them ----
@@ -2919,7 +2916,7 @@ def end_at_once(terminal: Terminal, status: int) -> NoReturn:
     """End the program within a signal's handler, where it must wait for nothing."""
     try:
         for leader in [*SESSIONS]:
-            kill_groups(leader)
+            kill_session(leader)
         if terminal.usual and in_front(terminal.out.fileno()):
             termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
             if terminal.live and select.select([], [terminal.out], [], 0)[1]:
