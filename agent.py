@@ -890,9 +890,9 @@ def append(path: Path, data: bytes) -> None:
 
 
 def plain_file(path: str, flags: int) -> int:
-    """What opens a file of ours; OSError where a clone brought a link in its place."""
+    """Open a file of ours, but not through a symbolic link that a clone brought."""
     if TRANSCRIPT_DIR.is_symlink():
-        raise OSError(f"{TRANSCRIPT_DIR} is a link, which is neither read nor written")
+        raise OSError(f"{TRANSCRIPT_DIR} is a symbolic link")
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode=0o600)
 
 
@@ -980,17 +980,17 @@ def conversations(agent: Agent) -> Iterator[tuple[Path, Conversation]]:
 
 
 def own_folder(path: Path) -> None:
-    """Make a folder that only the user can read and that git leaves alone."""
-    if any(map(Path.is_symlink, [path, *path.parents])):
-        raise OSError(f"{path} leads elsewhere, by a symbolic link")
-    path.mkdir(parents=True, exist_ok=True)
-    Path(path.parts[0]).chmod(0o700)
-    if not (ignore := Path(path.parts[0], ".gitignore")).exists():
+    """Make a folder that only the user can read and that git ignores."""
+    for folder in (top := Path(path.parts[0]), path):
+        if folder.is_symlink():
+            raise OSError(f"{folder} is a symbolic link")
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if not (ignore := top / ".gitignore").exists():
         save(ignore, b"*\n")
 
 
 def save_result(text: str) -> Path:
-    """The file that holds this text, named by its hash."""
+    """Save a text in a file that is named by its hash, and return its path."""
     path = RESULTS_DIR / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
     own_folder(RESULTS_DIR)
     save(path, text.encode(), 0o600)
@@ -998,18 +998,18 @@ def save_result(text: str) -> Path:
 
 
 def save(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file whole or not at all; one that was there keeps owner and mode."""
-    temporary, is_new = path.with_name(f".tmp-{os.urandom(8).hex()}"), not path.exists()
-    mode = mode if is_new else 0o600
+    """Write a file whole or not at all; one that exists keeps its owner and mode."""
+    temporary = path.with_name(f".tmp-{os.urandom(8).hex()}")
+    old = path.stat() if path.exists() else None
     try:
-        with open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:
+        opener = partial(os.open, mode=0o600 if old else mode)
+        with open(temporary, "xb", opener=opener) as file:
             file.write(data)
-        if not is_new:
-            owner = path.stat()
-            with suppress(PermissionError):  # who is not root keeps what he can
-                os.chown(temporary, -1, owner.st_gid)
-                os.chown(temporary, owner.st_uid, -1)
-            temporary.chmod(owner.st_mode & 0o7777)
+        if old:
+            with suppress(OSError):  # only root may give a file away
+                os.chown(temporary, -1, old.st_gid)
+                os.chown(temporary, old.st_uid, -1)
+            temporary.chmod(old.st_mode & 0o7777)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
