@@ -1447,11 +1447,12 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
 
     Its first parameter is the agent, the others are what the model gives, by name, and
     may leave out where there is a default. `more` is what a new tool need not say: see
-    `Tool`. TypeError for what could never be called, or has no type in JSON_TYPES.
+    `Tool`.
     """
     if handler is None:  # it stands as @tool(...)
         return partial(tool, **more)
-    name, inputs = handler.__name__, inputs_of(handler)
+    name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
+    _, *inputs = signature.parameters.values()
     properties = {given.name: JSON_TYPES[given.annotation] for given in inputs}
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}
@@ -1461,26 +1462,6 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
     if TOOLS[name].clears:
         COMPACTABLE_TOOLS.add(name)
     return handler
-
-
-def inputs_of(handler: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters after the agent; TypeError if the model could not give them."""
-    name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
-    parameters = [*signature.parameters.values()]
-    inputs = parameters[1:]
-    by_name = [p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in inputs]
-    is_async = inspect.iscoroutinefunction(handler)
-    yields = inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
-    if not parameters or not all(by_name) or is_async or yields:
-        raise TypeError(
-            f"The tool {name} can never be called: write it as `def {name}(agent, "
-            "path: str) -> str`, no async, no yield, and no * or / before an input"
-        )
-    for given in inputs:
-        if given.annotation not in JSON_TYPES:
-            what = f"{given.name} of the tool {name} is {given.annotation}"
-            raise TypeError(f"{what}: let it be str, int, float, bool or list[str]")
-    return inputs
 
 
 def run_tools(agent: Agent, calls: list[Message]) -> None:

@@ -746,49 +746,6 @@ def test_nothing_that_a_tool_does_ends_the_loop(own_tools, make, leaving):
     assert take_turn(agent, "Leave.") == "Still here."
 
 
-@pytest.mark.parametrize("kind", [dict, int | str, int | None, list[int], "Path"])
-def test_a_parameter_of_another_type_is_named_at_import(own_tools, kind):
-    def odd(agent, given):
-        """Take something odd."""
-
-    odd.__annotations__["given"] = kind
-    with pytest.raises((TypeError, NameError), match=r"given of the tool odd|Path"):
-        program.tool(odd)
-
-
-async def waits(agent):
-    return "4"
-
-
-async def waits_and_yields(agent):
-    yield "4"
-
-
-def yields(agent, sides: int = 6):
-    yield sides
-
-
-NEVER_CALLED = {
-    "no parameter": lambda: "4",
-    "any number of inputs": lambda agent, *paths: "4",
-    "inputs of any name": lambda agent, **paths: "4",
-    "an input by place": lambda agent, path, /: "4",
-    "async": waits,
-    "async, and yields": waits_and_yields,
-    "yields": yields,
-}
-
-
-@pytest.mark.parametrize("handler", NEVER_CALLED.values(), ids=NEVER_CALLED)
-def test_a_function_that_can_never_be_called_is_refused_with_what_to_write(
-    own_tools, handler
-):
-    handler.__name__, before = "dice", {*program.TOOLS}
-    with pytest.raises(TypeError, match=r"tool dice can never .* `def dice\(agent, "):
-        program.tool(handler)
-    assert {*program.TOOLS} == before
-
-
 def test_without_the_tool_task_a_conversation_can_be_resumed(make, monkeypatch):
     monkeypatch.delitem(program.TOOLS, "task")
     agent = make(reply("Hello."), tools=dict(program.TOOLS))
