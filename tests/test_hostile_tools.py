@@ -974,18 +974,6 @@ def test_no_part_of_a_long_key_is_shown_where_a_long_line_is_cut(
         assert shown == []
 
 
-def test_a_key_that_is_read_as_redacted_is_not_written_back(use, error_of, key):
-    config = f'{{"?": 1, "key": "{KEY}"}}'
-    Path("config.json").write_text(config)
-    read = use("read_file", path="config.json")
-    edit = {"old_text": f'1, "key": "{KEY}', "new_text": '2, "key": "[redacted]'}
-    for name, given in (("write_file", {"content": read}), ("edit_file", edit)):
-        assert "API key" in error_of(name, path="config.json", **given)
-    assert Path("config.json").read_text() == config
-    use("edit_file", path="config.json", old_text="?", new_text="!")
-    assert KEY in Path("config.json").read_text()
-
-
 def test_the_person_is_not_shown_a_key_in_a_diff(make, key):
     Path("config").write_text(f"key: {KEY}\nport: 1\n")
     asked = []
