@@ -1743,8 +1743,12 @@ def run_process(
             process = start_session(command)
         status = read_output(process, output, seconds, say)
     finally:
-        if process:
-            end_session(process, output)
+        with signals_held():
+            if process:
+                kill_session(process.pid)
+                process.wait()
+                SESSIONS.discard(process.pid)
+                output += process.stdout.read(MAX_BYTES) or b""  # the rest
     if len(output) > MAX_BYTES:
         del output[4 * MAX_KEPT :]  # the last bytes may be half an API key
         return "(killed: more than 10 MB of output)"
@@ -1774,15 +1778,6 @@ def read_output(
         if not new:
             time.sleep(0.01)
     return process.returncode
-
-
-def end_session(process: Any, output: bytearray) -> None:
-    """Kill what is left of a command, and add the rest of its output."""
-    with signals_held():
-        kill_session(process.pid)
-        process.wait()
-        SESSIONS.discard(process.pid)
-    output += process.stdout.read(MAX_BYTES) or b""
 
 
 @contextmanager
@@ -1859,8 +1854,11 @@ AROUND = 220  # characters shown before and after the start of each
 MAX_LINE = 1_000_000  # bytes of a line that are read and searched at once
 # folders that are left out where git does not know better, like those with a dot
 USUAL = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
-# the special parts of a glob pattern as regular expressions
-WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(", "}": ")"}
+# git must start no program and ask no server that the settings of a repository name
+LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -c core.fsmonitor=false \
+    -c core.hooksPath=/dev/null ls-files -coz --exclude-standard"""
+# the special parts of a glob pattern, as regular expressions; braces come later
+WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "}"}
 
 
 @tool
@@ -1872,7 +1870,11 @@ def glob(agent: Agent, pattern: str) -> str:
     """
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # the folders that it names
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
-    wanted = re.compile(glob_regex("*" if rest in ("", ".") else rest))
+    parts = re.findall(r"(?s)\*\*/?|.", "*" if rest in ("", ".") else rest)
+    regex = "".join(WILD.get(part, re.escape(part)) for part in parts)
+    while braces := re.search(r"{([^{}]*)}", regex):
+        regex = regex.replace(braces[0], f"({braces[1].replace(',', '|')})")
+    wanted = re.compile(f"(?s){regex}/?")
     prefix = f"{top}/".removeprefix("./")
     with time_limit(SEARCH_SECONDS):
         files = files_in(top)
@@ -1882,16 +1884,6 @@ def glob(agent: Agent, pattern: str) -> str:
     names = "\n".join(visible(name, "\n\t") for name in found)
     most = min(MAX_PAGE, agent.limits.max_results)
     return cut_text(names, most) or "(no such files)"
-
-
-def glob_regex(pattern: str) -> str:
-    """The regular expression for a glob pattern, in which [id] is a plain name."""
-    regex, depth = "", 0
-    for part in re.findall(r"(?s)\*\*/?|.", pattern):
-        depth += (part == "{") - (part == "}")
-        is_choice = part == "," and depth
-        regex += "|" if is_choice else WILD.get(part, re.escape(part))
-    return f"(?s){regex}/?"
 
 
 @tool
@@ -1904,7 +1896,11 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """
     if not (real := inside(path)).exists():
         raise ToolError(f"There is no {path}.")
-    regex = line_regex(pattern)
+    # a .* at an end changes no answer, but would hide where in a long line a match is
+    inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # in Python, [[:space:]] has another meaning
+        regex = re.compile(inner or pattern)
     with time_limit(SEARCH_SECONDS):
         names = (n for n in files_in(os.path.relpath(real)) if not SECRET.fullmatch(n))
         lines = (line for name in names for line in matching_lines(name, regex))
@@ -1914,37 +1910,17 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"
 
 
-def line_regex(pattern: str) -> re.Pattern[str]:
-    """The regular expression for a line; ToolError if the pattern is not a valid one.
-
-    A .* at either end is dropped: it changes no answer, but would hide the place of the
-    match in a long line.
-    """
-    inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern) or pattern
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # [[:space:]] means something else in Python
-            return re.compile(inner)
-    except (re.error, Warning) as error:
-        text = f"{pattern} is not a valid regular expression in Python: {error}."
-        raise ToolError(text) from error
-
-
 def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
-    """The matching lines of a text file, each after the file's name and its number."""
+    """Yield the matching lines of a text file, each after its file and number."""
     number = 1
-    try:
-        with open(name, "rb") as file:
-            if b"\0" in file.read(8_192):  # it is not text
-                return
-            file.seek(0)
-            while data := file.readline(MAX_LINE):
-                line = data.decode(errors="replace").rstrip("\r\n")
-                if regex.search(line):
-                    yield f"{name}:{number}:{shortened(redact(line), regex)}"
-                number += data.endswith(b"\n")
-    except OSError as error:
-        yield f"{name}: {error.strerror}"
+    with suppress(OSError), open(name, "rb") as file:
+        is_text = b"\0" not in file.read(8_192)
+        file.seek(0)
+        while is_text and (data := file.readline(MAX_LINE)):
+            line = data.decode(errors="replace").rstrip("\r\n")
+            if regex.search(line):
+                yield f"{name}:{number}:{shortened(redact(line), regex)}"
+            number += data.endswith(b"\n")
 
 
 def shortened(line: str, regex: re.Pattern[str]) -> str:
@@ -1983,8 +1959,10 @@ def files_in(top: str) -> list[str]:
     """
     if os.path.isfile(top):
         return [top]
+    git = subprocess.run(LIST_FILES, shell=True, cwd=top, capture_output=True)
+    names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
     files: list[str] = []
-    for name in listed_by_git(top) or walked(top):
+    for name in names or walked(top):
         path = os.path.normpath(os.path.join(top, name))
         if os.path.islink(path):
             continue
@@ -1993,19 +1971,6 @@ def files_in(top: str) -> list[str]:
         elif os.path.isfile(path):  # git also lists files that were deleted
             files.append(path)
     return sorted(files)
-
-
-def listed_by_git(top: str) -> set[str]:
-    """The names that git lists in a folder; none if it does not know it, or ignores it.
-
-    It starts no program, and asks no server, that the repository's settings name.
-    """
-    options = ["-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"]
-    argv = ["git", "-C", top, *options, "ls-files", "-coz", "--exclude-standard"]
-    env, listed = {**os.environ, "GIT_ALLOW_PROTOCOL": "none"}, b""
-    with suppress(OSError):  # there is no git
-        listed = subprocess.run(argv, env=env, capture_output=True, check=False).stdout
-    return {*os.fsdecode(listed).split("\0")} - {"", "./"}  # ./ is an empty submodule
 
 
 def walked(top: str) -> Iterator[str]:
