@@ -1599,7 +1599,8 @@ def edit_file(
 ) -> str:
     """Replace old_text, which must occur exactly once unless replace_all is true."""
     real, text = file_to_change(path)
-    if "\r\n" in text:  # a file has one kind of line end, and read_file shows "\n"
+    is_mixed = re.search("(?<!\r)\n", text) is not None
+    if "\r\n" in text and not (is_mixed and old_text in text):  # the model sees "\n"
         old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if not old_text or old_text not in text:
         raise ToolError(f"{path} does not have old_text: read it first.")

@@ -488,6 +488,10 @@ EDITS = {
     "CRLF between": (b"a\r\nb\r\nc\r\n", "a\nb", "x\ny", {}, b"x\r\ny\r\nc\r\n"),
     "CRLF from LF": (b"a\r\nb\r\n", "a\nb", "x\n\ny", {}, b"x\r\n\r\ny\r\n"),
     "everywhere in CRLF": (b"a\r\na\r\n", "a\n", "x\n", ALL, b"x\r\nx\r\n"),
+    "LF among CRLF": (b"a\r\nb\nc\n", "b\nc", "x\ny", {}, b"a\r\nx\ny\n"),
+    "CRLF among LF": (b"a\r\nb\r\nc\n", "a\nb", "x\ny", {}, b"x\r\ny\r\nc\n"),
+    "a line among both": (b"a\r\nb\nc\n", "b", "x\ny", {}, b"a\r\nx\ny\nc\n"),
+    "more lines in CRLF": (b"a\r\nb\r\n", "b", "x\ny", {}, b"a\r\nx\r\ny\r\n"),
     "a form feed": (b"a\x0cb\n", "b", "x", {}, b"a\x0cx\n"),
 }
 
