@@ -1721,12 +1721,17 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     try:
         end = run_process(command, timeout, output, partial(agent.emit, "wait"))
     except KeyboardInterrupt as stopped:
-        stopped.args = (cut_text(clean_output(output), MAX_KEPT),)
+        stopped.args = (show_output(agent, output),)  # for `run_tools`
         raise
+    return show_output(agent, output, end)
+
+
+def show_output(agent: Agent, output: bytes, end: str = "") -> str:
+    """Show what a command printed and how it ended, and return that for the model."""
     text = cut_text(redact(clean_output(output)), MAX_KEPT)
     if end:
         text = f"{text.rstrip()}\n{end}".lstrip("\n")
-    agent.emit("failed" if end else "result", text)
+    agent.emit("failed" if end else "result", text if text.strip() else "(no output)")
     return text
 
 

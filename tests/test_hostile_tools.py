@@ -13,7 +13,16 @@ import time
 from pathlib import Path
 
 import pytest
-from builders import LONG_TESTS, call, history, lines_of, outputs, read, turn_into
+from builders import (
+    LONG_TESTS,
+    call,
+    history,
+    lines_of,
+    outputs,
+    read,
+    shown,
+    turn_into,
+)
 from stub import reply
 
 import agent as program
@@ -701,6 +710,14 @@ for number in range(times):
     later.join()
 print(stopped)
 """
+
+
+def test_a_stopped_command_shows_its_output_to_the_user(make):
+    command = "echo begun; kill -INT $PPID; sleep 600"
+    agent = make(reply(calls=[("bash", {"command": command})]))
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Work.")
+    assert shown(agent, "result") == ["begun\n"]
 
 
 def test_an_interrupt_as_a_command_begins_leaves_nothing_alive(writers):

@@ -65,7 +65,7 @@ def test_a_property_has_the_type_that_the_handler_takes(words):
 
 REPORTED = {
     "done": ("echo hi", "result", "hi\n", "hi\n"),
-    "without a word": ("true", "result", "", "(no output)"),
+    "without a word": ("true", "result", "(no output)", "(no output)"),
     "not done": ("echo hi; exit 3", "failed", *["hi\n(exit status 3)"] * 2),
     "an error": ("echo a\0b", "failed", *["ValueError: embedded null byte"] * 2),
 }
