@@ -1400,7 +1400,8 @@ def load_sdk() -> Any:
 # ---- tools: name, description, schema and handler of each in one place ----
 
 MAX_BYTES = 10_000_000  # of a file that is shown, of a command's output
-MAX_CHANGED = 1_000_000  # bytes of a file that is changed: its diff takes no minutes
+MAX_CHANGED = 1_000_000  # characters of a file that is changed
+MAX_CHANGED_LINES = 20_000  # of such a file, or its diff could take minutes
 MAX_LINES = 2_000  # of one read_file call
 MAX_PAGE = 12_500  # tokens of one read_file or glob call
 MAX_SKILLS = 50  # that outlive a compaction, if there is room
@@ -1548,12 +1549,12 @@ def inside(path: str, root: Path | None = None) -> Path:
     return real
 
 
-def text_in(path: Path, errors: str = "replace", most: int = MAX_BYTES) -> str:
-    """The text of a file of at most so many bytes; ToolError if it cannot be had."""
+def text_in(path: Path, errors: str = "replace") -> str:
+    """The text of a file; ToolError if it cannot be had."""
     if not path.is_file():
         raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
-    if path.stat().st_size > most:
-        raise ToolError(f"It has over {most:,} bytes: use bash.")
+    if path.stat().st_size > MAX_BYTES:
+        raise ToolError(f"It has over {MAX_BYTES:,} bytes: use bash.")
     if b"\0" in (data := path.read_bytes()):
         raise ToolError("It is binary, or no text in UTF-8: use bash.")
     return data.decode(errors=errors)
@@ -1620,13 +1621,17 @@ def file_to_change(path: str) -> tuple[Path, str]:
         return real, ""
     if not os.access(real, os.W_OK):
         raise ToolError(f"{path} cannot be written.")
-    return real, text_in(real, "surrogateescape", MAX_CHANGED)
+    return real, text_in(real, "surrogateescape")
 
 
 def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
     """Write `new` in place of `old` if the person, who sees the change, lets it."""
     path = visible(os.path.relpath(real), "\n\t")
     before, after = (re.findall(r".*\n|.+", text) for text in (old, new))
+    if max(map(len, (old, new))) > MAX_CHANGED:
+        raise ToolError(f"{path} is too large for a diff: use bash.")
+    if max(map(len, (before, after))) > MAX_CHANGED_LINES:
+        raise ToolError(f"{path} has too many lines for a diff: use bash.")
     lines = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
     diff = "\n".join(line.removesuffix("\n") for line in lines)
     agent.approve(name, redact(f"{path}\n{diff}"))

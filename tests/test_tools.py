@@ -421,6 +421,24 @@ def test_a_file_of_1_mb_is_changed_and_for_a_larger_one_there_is_bash(
     assert "use bash" in error_of(name, path="file", **given)
 
 
+def test_a_file_of_20_000_lines_is_changed_and_a_longer_one_is_left_to_bash(
+    use, error_of
+):
+    edit = {"path": "file", "old_text": "y", "new_text": "z"}
+    Path("file").write_text("x\n" * 19_999 + "y\n")
+    use("edit_file", **edit)
+    Path("file").write_text("x\n" * 20_000 + "y\n")
+    assert "bash" in error_of("edit_file", **edit)
+    assert "bash" in error_of("write_file", path="new", content="x\n" * 20_001)
+
+
+def test_a_change_that_would_make_a_file_larger_than_1_mb_is_left_to_bash(error_of):
+    Path("file").write_text("x" * 1_000)
+    edit = {"old_text": "x", "new_text": "y" * 2_000, "replace_all": True}
+    assert "bash" in error_of("edit_file", path="file", **edit)
+    assert Path("file").read_text() == "x" * 1_000
+
+
 LANGUAGES = {
     "English": "x" * 70,
     "Japanese": "\u65e5\u672c\u8a9e" * 20,
