@@ -1009,7 +1009,8 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
             with suppress(OSError):  # only root may give a file away
                 os.chown(temporary, -1, old.st_gid)
                 os.chown(temporary, old.st_uid, -1)
-            temporary.chmod(old.st_mode & 0o7777)
+            with suppress(OSError):  # as on WSL, SMB and exFAT
+                temporary.chmod(old.st_mode & 0o7777)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from builders import (
@@ -255,6 +256,16 @@ def change(request, answer):
     if request.param == "edit_file":
         given = {"old_text": "before", "new_text": "after"}
     return lambda path: answer(request.param, path=path, **given)
+
+
+def test_a_file_system_without_modes_and_owners_is_written_to(change, monkeypatch):
+    Path("file").write_text("before")
+    for owner, name in ((Path, "chmod"), (os, "chmod"), (os, "chown")):
+        monkeypatch.setattr(owner, name, Mock(side_effect=PermissionError))
+    change("file")
+    program.save_result("saved")
+    program.append(Path(".transcripts/file"), b"line")
+    assert Path("file").read_text() == "after"
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])
