@@ -1755,17 +1755,15 @@ def run_process(
             process = start_session(command)
         status = read_output(process, output, seconds, say)
     finally:
-        with signals_held():
-            if process:
-                kill_session(process.pid)
-                process.wait()
-                SESSIONS.discard(process.pid)
-                output += process.stdout.read(MAX_BYTES) or b""  # the rest
+        if process:
+            with signals_held():
+                end_session(process, output)
     if len(output) > MAX_BYTES:
         del output[4 * MAX_KEPT :]  # the last bytes may be half an API key
         return "(killed: more than 10 MB of output)"
     if status is None:
-        return f"(killed after {seconds} seconds)"
+        how = "killed" if process.returncode is not None else "given up"
+        return f"({how} after {seconds} seconds)"
     return f"(exit status {status})" if status else ""
 
 
@@ -1790,6 +1788,17 @@ def read_output(
         if not new:
             time.sleep(0.01)
     return process.returncode
+
+
+def end_session(process: Any, output: bytearray) -> None:
+    """Kill what is left of a command, and add the rest of its output."""
+    kill_session(process.pid)
+    SESSIONS.discard(process.pid)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(SETTLE_SECONDS)
+    output += process.stdout.read(MAX_BYTES) or b""
+    if process.returncode is None:  # started by sudo, for example
+        output += b"\n(It still runs: it belongs to another user and cannot be killed.)"
 
 
 @contextmanager

@@ -731,6 +731,14 @@ def test_a_stopped_command_shows_its_output_to_the_user(make):
     assert shown(agent, "result") == ["begun\n"]
 
 
+def test_a_command_that_may_not_be_killed_does_not_hold_the_program(use, monkeypatch):
+    monkeypatch.setattr(program.os, "killpg", Mock(side_effect=PermissionError))
+    begun = time.monotonic()
+    content = use("bash", command="echo begun; exec sleep 4", timeout=1)
+    assert time.monotonic() - begun < 3
+    assert content.startswith("begun\n") and "It still runs" in content
+
+
 def test_an_interrupt_as_a_command_begins_leaves_nothing_alive(writers):
     times = 600 if LONG_TESTS else 40
     signal.alarm(15 + times // 4)
