@@ -1020,12 +1020,8 @@ STALL_SECONDS = 600  # without a byte of a reply; a local server may read for mi
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
 STREAMED = ("text", "thinking")  # events of the SDK, what they hold, and our styles
 # what must not be blank in a block, or the API does not take it back
-FILLED = {
-    "text": "text",
-    "tool_use": "name",
-    "thinking": "signature",
-    "redacted_thinking": "data",
-}
+FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
+FILLED["tool_use"] = "name"
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 SHORT_REPLY = 8_192  # tokens of a reply that every provider allows
 LASTING = {*range(400, 500)} - {408, 409, 429}  # another try would fail as well
@@ -1043,15 +1039,14 @@ MAXIMUM = (
     r"(?i)(> |(max|limit|window|size|context length|n_ctx)((?! by |prompt_)[^\d>]){0,40})"
     r"(?P<tokens>\d[\d,]{3,})(?![\d,]| *\+)"
 )
-GO_ON = 'If it is the conversation: /clear, then say "read the end of {} and go on".'
 HINTS: dict[int | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
-    400: GO_ON,
-    422: GO_ON,
+    400: 'If it is the conversation: /clear, then say "read the end of {} and go on".',
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
+HINTS[422] = HINTS[400]
 CUT_OFF = """\
 Your reply was cut off, or it was empty. Go on exactly where it stopped, with less
 thinking and in smaller parts."""
@@ -1147,24 +1142,17 @@ def stream(agent: Agent, messages: list[Message], shown: tuple[str, ...]) -> Any
     with agent.client.messages.stream(**request_for(agent, messages)) as events:
         kind = events.response.headers.get("content-type", "")
         if re.search("html|json", kind):
-            body = redact(
-                " ".join(events.response.read().decode(errors="replace").split())
-            )
+            body = redact(events.response.read().decode(errors="replace"))
             why = f"No stream came, but {kind}: check ANTHROPIC_BASE_URL."
-            raise AgentError(f"{why} It says: {body[:300]}")
+            raise AgentError(f"{why} It says: {' '.join(body.split())[:300]}")
         agent.last_request = began
         for event in events:
             check_stopped(agent)
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
             elif event.type == "input_json":
-                given: Any = event.snapshot
-                path = given.get("path") if isinstance(given, dict) else None
                 written += len(event.partial_json)
-                what = f"writing {path or 'a call'}, {written:,} characters"
-                agent.emit("wait", what)
-            elif event.type == "content_block_start":
-                written = 0
+                agent.emit("wait", f"writing a call, {written:,} characters")
         return events.get_final_message()
 
 
@@ -1262,15 +1250,13 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
 
 
 def drop_refused(agent: Agent) -> None:
-    """Take back what the model refused to answer, or refusals go on; but no summary.
+    """Take back what the model refused to answer, or refusals go on.
 
     That is what was typed last, or the newest results with their calls.
     """
     messages = agent.messages
     new = [n for n, m in enumerate(messages) if is_typed(m) or blocks(m, "tool_result")]
-    start = pair_safe(messages, new[-1])
-    summary = messages[new[-1] + 1 : agent.compacted]  # if one was just made
-    kept = [*messages[:start], *summary]
+    kept = messages[: pair_safe(messages, new[-1])]
     compacted = min(agent.compacted, len(kept))
     replace_history(agent, "refusal", "what drew it is taken back", kept, compacted)
 
@@ -1289,10 +1275,10 @@ def configured_limits(window: int = sys.maxsize, output: int = sys.maxsize) -> L
     """Read the settings, within the model's own window and reply; raises AgentError."""
     asked = {"context_window": CONTEXT_WINDOW, "max_output": MAX_OUTPUT}
     for name in vars(Limits()):
-        if text := os.environ.get(name.upper(), "").strip():
-            if not re.fullmatch(r"[0-9]{1,18}", text):
-                setting = f"{name.upper()}={text}"
-                raise AgentError(f"{setting}: give a whole number (.env or shell).")
+        text = os.environ.get(name.upper(), "").strip()
+        if not re.fullmatch(r"[0-9]{0,18}", text):
+            raise AgentError(f"{name.upper()}={text}: give a whole number.")
+        if text:
             asked[name] = int(text)
     asked["context_window"] = min(asked["context_window"], window)
     asked["max_output"] = min(asked["max_output"] or MAX_OUTPUT, output)
