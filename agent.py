@@ -22,6 +22,8 @@ else. A user message whose content is a string was typed by the person. What we 
 ourselves is a list of blocks, so the two can be told apart.
 """
 
+from __future__ import annotations
+
 import argparse
 import difflib
 import hashlib
@@ -149,31 +151,14 @@ class Agent(Conversation):
     model: str = MODEL_ID
     thinking: bool = False  # whether the model can show its thinking
     empty_thinking: bool = False  # whether calls without thinking need an empty one
-    tools: "dict[str, Tool]" = field(default_factory=lambda: dict(TOOLS))
+    tools: dict[str, Tool] = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     hear: Callable[[], str] = lambda: ""  # what the person typed since the last time
     stopped: Callable[[], bool] = lambda: False  # whether Ctrl-C came in this turn
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
-    bill: "Counter[str]" = field(default_factory=Counter)  # tokens "sent" and "read"
-
-
-class Exchange(NamedTuple):
-    """A tool call, its result, and the index of the message that holds the result."""
-
-    at: int
-    call: Message
-    result: Message
-
-
-class Reply(NamedTuple):
-    """A finished reply: why it stopped, and the API's counts, in tokens."""
-
-    message: Message
-    stop: str
-    sent: int  # of the request, 0 where the API does not say
-    output: int  # of the reply
+    bill: Counter[str] = field(default_factory=Counter)  # tokens "sent" and "read"
 
 
 class AgentError(Exception):
@@ -192,22 +177,17 @@ class PromptTooLong(AgentError):
 # ---- the loop ----
 
 MAX_MISSES = 3  # requests in a row without a whole reply, then the turn ends
-TOO_MANY_REQUESTS = """\
-The turn ended after {} requests, the limit that MAX_REQUESTS sets. Say "go on" to \
-continue."""
 
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; return that answer."""
     answer, misses, requests = "", 0, 0
-    while True:
+    while requests < (agent.limits.max_requests or math.inf):
         layer_1(agent)  # tool_result_budget, snip_compact, micro_compact: free
         if should_compact(agent):
             auto_compact(agent)  # layer 2: the context is over the threshold
         elif agent.focus is not None:
             manual_compact(agent)  # layer 3: the model asked for it
-        if 0 < agent.limits.max_requests <= requests:
-            raise AgentError(TOO_MANY_REQUESTS.format(requests))
         misses, requests = misses + 1, requests + 1
         try:
             reply = ask(agent, agent.messages)
@@ -224,6 +204,7 @@ def agent_loop(agent: Agent) -> str:
             misses = 0
         else:
             return answer
+    raise AgentError(f'{requests} requests in one turn, the limit: say "go on".')
 
 
 def take_turn(agent: Agent, text: str) -> str:
@@ -326,7 +307,7 @@ def snip_compact(
     messages: list[Message],
     max_messages: int,
     transcript: Path | None,
-    tools: "dict[str, Tool]",
+    tools: dict[str, Tool],
     first: int = 3,
 ) -> list[Message]:
     """Put a note in place of the middle, over `max_messages` (0: never; s08).
@@ -357,7 +338,7 @@ def micro_compact(
     keep_recent: int = KEEP_RECENT,
     keep_tokens: int = KEEP_TOKENS,
     min_savings: int = MIN_SAVINGS,
-    compactable: "dict[str, Tool] | None" = None,
+    compactable: dict[str, Tool] | None = None,
 ) -> list[Message]:
     """Replace old tool results with "[Previous: used NAME]" (s06).
 
@@ -606,7 +587,7 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
     return [cut_text(text, longest - 7) for text in kept]  # 7: the message around it
 
 
-def still_needed(messages: list[Message], tools: "dict[str, Tool]") -> list[Exchange]:
+def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchange]:
     """Return the last plan, then the skills that were loaded, then the newest files."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file, or what it shows
     for exchange in reversed([*exchanges(messages)]):
@@ -697,6 +678,14 @@ def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> Non
 UNANSWERED = """\
 [This was stopped, or it failed, before it was answered. Do not go on with it, unless
 the user's next message does.]"""
+
+
+class Exchange(NamedTuple):
+    """A tool call, its result, and the index of the message that holds the result."""
+
+    at: int
+    call: Message
+    result: Message
 
 
 def typed(text: str) -> Message:
@@ -1050,6 +1039,15 @@ HINTS[422] = HINTS[400]
 CUT_OFF = """\
 Your reply was cut off, or it was empty. Go on exactly where it stopped, with less
 thinking and in smaller parts."""
+
+
+class Reply(NamedTuple):
+    """A finished reply: why it stopped, and the API's counts, in tokens."""
+
+    message: Message
+    stop: str
+    sent: int  # of the request, 0 where the API does not say
+    output: int  # of the reply
 
 
 def ask(
