@@ -204,7 +204,8 @@ def agent_loop(agent: Agent) -> str:
             misses = 0
         else:
             return answer
-    raise AgentError(f'{requests} requests in one turn, the limit: say "go on".')
+    why = f"The turn reached its limit of {requests} requests (MAX_REQUESTS)."
+    raise AgentError(f'{why} Say "go on" to continue.')
 
 
 def take_turn(agent: Agent, text: str) -> str:
@@ -236,24 +237,23 @@ CLEAR_OVER_CHARS = 100  # a result that is shorter stays, as a placeholder is (s
 
 
 def layer_1(agent: Agent) -> None:
-    """Run three steps, in s08's order. They lose nothing that isn't on disk.
+    """Run three steps, in s08's order. What they remove is on disk.
 
     While the prompt cache is warm, clearing makes the API write it again, so it comes
-    late and must be worth the price. Once the cache is cold, the next request writes
-    everything again no matter what is forgotten, so clearing is free and comes early.
+    late and must be worth that. Once the cache is cold, the next request writes it
+    again no matter what, so clearing is free and comes early.
     """
-    limits, unseen = agent.limits, first_unseen(agent.messages)
+    limits, tools, unseen = agent.limits, agent.tools, first_unseen(agent.messages)
     new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
     replace_history(agent, "tool_result_budget", "too large, saved", new)
 
-    first = max(3, agent.compacted)  # what a compaction left stays
-    most, tools = limits.max_messages, agent.tools
-    new = snip_compact(agent.messages, most, agent.transcript, tools, first)
+    limit, first = limits.max_messages, max(3, agent.compacted)  # keep a summary
+    new = snip_compact(agent.messages, limit, agent.transcript, tools, first)
     replace_history(agent, "snip_compact", "middle cut out", new, agent.compacted)
 
     above, savings, why = limits.clear_above, limits.min_savings, ""
     is_cold = time.time() - agent.last_request > CACHE_SECONDS or not agent.has_cache
-    if is_cold and above <= limits.context_window:  # over the window means: never
+    if is_cold and above <= limits.context_window:  # above the window: never clear
         above, savings = min(above, round(limits.threshold * CLEAR_COLD)), 0
         why = ", free: the cache was cold"
     if unseen > agent.compacted and context_tokens(agent) > above:
@@ -266,18 +266,18 @@ def layer_1(agent: Agent) -> None:
 def tool_result_budget(
     messages: list[Message], max_tokens: int, save_text: SaveText, start: int = 0
 ) -> list[Message]:
-    """What is too large goes to disk, and a preview stands for it (s08).
+    """Save oversized results and typed messages, and leave previews (s08).
 
-    If the results of one message are over `max_tokens` together, each that is over its
-    equal share becomes a preview. So does a typed message that is over it alone. Only
-    the messages from `start` on are looked at.
+    If the results in one message exceed `max_tokens` together, each that exceeds its
+    equal share is saved; so is a typed message that exceeds it alone. Messages before
+    `start` stay as they are.
     """
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
     return messages if new == messages[start:] else [*messages[:start], *new]
 
 
 def with_previews(message: Message, max_tokens: int, save_text: SaveText) -> Message:
-    """A message with previews of what is too large; see `tool_result_budget`."""
+    """Return the message, with previews in place of what `tool_result_budget` saves."""
     if is_typed(message):
         return typed(preview(message["content"], max_tokens, save_text))
     texts = {b["tool_use_id"]: b["content"] for b in blocks(message, "tool_result")}
@@ -289,17 +289,17 @@ def with_previews(message: Message, max_tokens: int, save_text: SaveText) -> Mes
 
 
 def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
-    """A text of at most so many tokens; else its path, its beginning and its end."""
+    """Return the text if it fits. Otherwise save it and return its path, start and end."""
     if tokens_in(text) <= max_tokens or has_address(text):
         return text
     where = f"{len(text):,} characters, saved at {save_text(text)}"
-    most = min(PREVIEW_TOKENS, max_tokens - 50)  # 50: for all that is around it
+    most = min(PREVIEW_TOKENS, max_tokens - 50)  # 50: for the lines around it
     return quote("persisted-output", f"{where}\n{cut_text(text, most)}")
 
 
 def has_address(text: str) -> bool:
-    """Whether it is a preview or a placeholder, which says where the whole text is."""
-    is_short = tokens_in(text) < 2 * PREVIEW_TOKENS  # a file may begin so as well
+    """Return True for a preview or a placeholder, which says where the whole text is."""
+    is_short = tokens_in(text) < 2 * PREVIEW_TOKENS  # a file may begin like that, too
     return is_short and text.startswith(("<persisted-output>", "[Previous: used "))
 
 
@@ -312,9 +312,9 @@ def snip_compact(
 ) -> list[Message]:
     """Put a note in place of the middle, over `max_messages` (0: never; s08).
 
-    The `first` messages stay, and so many of the newest that it does not act again at
-    once: a quarter of the maximum. Of the middle, the calls that are still needed stay,
-    and the newest of what the user typed, before the turn in progress and in it.
+    The `first` messages stay, and enough of the newest that it doesn't act again at
+    once. Of the middle, it keeps the calls that are still needed and the newest of the
+    user's messages, those of the turn in progress after the note.
     """
     if not 0 < max_messages < len(messages):
         return messages
@@ -322,10 +322,9 @@ def snip_compact(
     head = first + (pair_safe(messages, first) < first)  # with the results of a call
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail = pair_safe(messages, max(head, newest))
-    middle = messages[head:tail]
-    parts = middle[: turn_start(middle)], middle[turn_start(middle) :]
-    texts = (fit_words(words_of(part)[-quarter:], MAX_WORDS) for part in parts)
-    older, request = (map(typed, part) for part in texts)
+    middle, start = messages[head:tail], turn_start(messages[head:tail])
+    texts = words_of(middle[:start])[-quarter:], words_of(middle[start:])[-quarter:]
+    older, request = ([*map(typed, fit_words(each, MAX_WORDS))] for each in texts)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
     kept = [*older, marker, *request, *as_messages(still_needed(middle, tools))]
     new = [*messages[:head], *kept, *drop_thinking(messages[tail:])]
@@ -342,10 +341,9 @@ def micro_compact(
 ) -> list[Message]:
     """Replace old tool results with "[Previous: used NAME]" (s06).
 
-    Clears results of the `compactable` tools, by name (None: COMPACTABLE_TOOLS). What
-    can't be read again from its own place is saved first, and the placeholder says
-    where. It clears everything at once, and only if that frees `min_savings` tokens
-    (v5), since each clearing makes the API write its prompt cache again.
+    Only `compactable` tools are cleared (None: COMPACTABLE_TOOLS), all results at once,
+    and only if that frees `min_savings` tokens (v5). A result that can't be read again
+    from its own place is saved first, and its placeholder says where.
     """
     tools = COMPACTABLE_TOOLS if compactable is None else compactable
     results = [e for e in exchanges(messages) if e.call["name"] in tools]
@@ -364,7 +362,7 @@ def micro_compact(
 
 
 def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
-    """Where the results begin that stay: the newest few, and more within the tokens."""
+    """Return where the results to keep begin: the newest few, or as many as fit."""
     left = keep_tokens
     for kept, exchange in enumerate(reversed(results)):
         left -= tokens_in(exchange.result["content"])
@@ -374,7 +372,7 @@ def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> 
 
 
 def is_clearable(result: Message) -> bool:
-    """Whether it is long, and does not only stand for a text that is elsewhere."""
+    """Return False for a short result, and for one that is saved already."""
     text = result["content"]
     return len(text) > CLEAR_OVER_CHARS and not has_address(text)
 
@@ -421,27 +419,25 @@ class NoSummary(AgentError):
     """A finished reply is not the summary that was asked for."""
 
 
-def auto_compact_threshold(
-    context_window: int = CONTEXT_WINDOW, max_output: int = MAX_OUTPUT
-) -> int:
-    """Tokens above which layer 2 summarises: v5's formula, half of a small window."""
+def auto_compact_threshold(context_window: int, max_output: int) -> int:
+    """Return T in tokens, by v5's formula; half the window if that is small."""
     reserve = min(max_output, 20_000) + 13_000
     return max(context_window - reserve, context_window // 2)
 
 
 def should_compact(agent: Agent) -> bool:
-    """Say whether the context is over the threshold, and a summary could change that."""
+    """Return True if the context is over the threshold and enough of it is new."""
     return context_tokens(agent) > agent.limits.threshold and enough_is_new(agent)
 
 
 def enough_is_new(agent: Agent) -> bool:
-    """Say whether MIN_SAVINGS tokens came since the last compaction, or try."""
+    """Return True if MIN_SAVINGS tokens came since the last attempt at a compaction."""
     new = agent.messages[agent.compacted :]
     return bool(new) and estimate_tokens(new) >= agent.limits.min_savings
 
 
 def auto_compact(agent: Agent) -> None:
-    """Layer 2: a summary replaces the history, or after three failures a note (s08)."""
+    """Run layer 2: summarise, or leave a note after three failures in a row (s08)."""
     if agent.failures < MAX_FAILURES:
         compact_history(agent, "auto_compact")
     else:
@@ -449,9 +445,9 @@ def auto_compact(agent: Agent) -> None:
 
 
 def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
-    """Replace the history with a summary, if the model writes one; see `rebuild`.
+    """Replace the history with a summary, if the model writes one.
 
-    Raises AgentError where the API doesn't answer: that says nothing about summaries.
+    Raises AgentError if the API doesn't answer; that doesn't count as a failed summary.
     """
     focus, agent.focus = agent.focus, None
     if first_unseen(agent.messages) <= agent.compacted:  # no reply since the last one
@@ -469,21 +465,20 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
 
 
 def count_failure(agent: Agent, name: str, error: NoSummary) -> None:
-    """Leave the history as it is; the next try waits until enough is new."""
+    """Keep the history, and wait until enough is new before the next attempt."""
     agent.failures, agent.compacted = agent.failures + 1, len(agent.messages)
     off = "; no more until /compact works" if agent.failures == MAX_FAILURES else ""
     agent.emit("error", f"[{name}] failed, nothing is changed{off}: {error}")
 
 
 def compact_without_model(agent: Agent, name: str) -> None:
-    """Put a note, with the last summary, in the history's place, if that is shorter.
+    """Replace the history with a note and the last summary, if that is shorter.
 
-    The newest messages stay beside it, unless that is what makes it too long.
+    The newest messages stay, unless it would be too long with them.
     """
     agent.focus = None
     text = f"{NO_SUMMARY}\n{agent.summary}".strip()
-    for keep in KEEP_TAIL, 0:
-        new = rebuild(agent, text, keep)
+    for new in (rebuild(agent, text, keep) for keep in (KEEP_TAIL, 0)):
         if estimate_tokens(new) < estimate_tokens(agent.messages):
             replace_history(agent, name, "no summary", new, compacted=len(new))
             break
@@ -493,13 +488,12 @@ def compact_without_model(agent: Agent, name: str) -> None:
 def summarise(agent: Agent, focus: str | None) -> str:
     """Ask for a summary of the conversation, or of its newer half if it is too long.
 
-    The request is the live conversation and one more message, so it is served from the
-    prompt cache, and thinking stays valid. Raises NoSummary if the model writes none,
-    PromptTooLong if even the half does not fit.
+    The request is the live conversation plus one message, so the prompt cache serves it
+    and thinking stays valid. Raises NoSummary, or PromptTooLong for the half, too.
     """
     wish = f"\nAbove all, keep: {focus}" if focus else ""
     notes = "" if agent.thinking else NOTES  # a model that thinks needs no notes
-    # half of a reply is for the thinking
+    # the other half of a reply is for its thinking
     tokens = min(agent.limits.threshold // 8, agent.limits.max_output // 2)
     prompt = note(SUMMARY_PROMPT.format(tokens=tokens, notes=notes, focus=wish))
     messages = agent.messages
@@ -511,7 +505,7 @@ def summarise(agent: Agent, focus: str | None) -> str:
 
 
 def summary_in(reply: Reply) -> str:
-    """What stands in the <summary> of a reply; raises NoSummary for any other reply."""
+    """Return the text in the <summary> tags of a finished reply, or raise NoSummary."""
     notes = r"(?s)\A((?!<summary>).)*?<analysis>.*?</analysis>"  # before the summary
     text = re.sub(notes, "", text_of(reply.message))
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
@@ -525,10 +519,10 @@ def summary_in(reply: Reply) -> str:
 def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     """Return what replaces the history, which is a history like any other.
 
-    Older messages of the user, the summary, the request in progress, the calls that are
-    still needed, and a tail. They share half of the room that T has beside the system
-    prompt and the tools. Each part, from the most important on, gets at most half of
-    what is left, so together they always fit.
+    Older messages of the user, the summary, the request in progress, calls that are
+    still needed, and a tail. Their room is half of what T leaves beside system prompt
+    and tools. In order of importance, each part gets at most half of the room that is
+    left, so together they always fit.
     """
     room = max(0, agent.limits.threshold - fixed_tokens(agent)) // 2
     gone, tail = split_history(agent.messages, keep, room // 2)
@@ -556,11 +550,10 @@ def turn_start(messages: list[Message]) -> int:
 def split_history(
     messages: list[Message], keep: int, max_tokens: int
 ) -> tuple[list[Message], list[Message]]:
-    """Split into what a compaction replaces, and the tail that stays.
+    """Split the history into what a compaction replaces and the tail it keeps.
 
-    The tail is the newest `keep` messages, if they fit. Otherwise it is the last
-    answer, unless the user is still waiting for one: so the next prompt follows an
-    answer, as in any history.
+    The tail is the newest `keep` messages if they fit, else the last answer, unless
+    the user is still waiting for one. So the next prompt always follows an answer.
     """
     start = pair_safe(messages, max(0, len(messages) - keep))
     tail = drop_thinking(messages[start:])
@@ -573,10 +566,10 @@ def split_history(
 
 
 def fit_words(words: list[str], max_tokens: int) -> list[str]:
-    """Fit texts of the user into so many tokens by cutting the longest equally short.
+    """Cut the longest texts to the same length until all fit.
 
-    If not even their beginnings fit, the first text and the newest ones stay: at least
-    two, in SHORTEST tokens each.
+    If that would leave less than SHORTEST tokens of each, keep only the first and the
+    newest, at least two.
     """
     kept, sizes = [*words], [tokens_in(typed(text)) for text in words]
     longest = max(max_tokens, SHORTEST)
@@ -589,7 +582,7 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
 
 def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchange]:
     """Return the last plan, then the skills that were loaded, then the newest files."""
-    newest: dict[tuple[str, str], Exchange] = {}  # by tool and file, or what it shows
+    newest: dict[tuple[str, str], Exchange] = {}  # by tool and file (or skill)
     for exchange in reversed([*exchanges(messages)]):
         name, given = exchange.call["name"], exchange.call["input"]
         if name in tools and not exchange.result.get("is_error"):
@@ -606,16 +599,13 @@ def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchan
 def restore_recent_files(
     agent: Agent, messages: list[Message], max_tokens: int
 ) -> list[Exchange]:
-    """Return the calls that are still needed and fit.
-
-    Files and skills are read again as they are now (v5), a plan stays as it was.
-    """
+    """Return the needed calls that fit; files and skills are read again (v5)."""
     silent = replace(agent, emit=lambda style, text: None)
     restored: list[Exchange] = []
     for exchange in still_needed(messages, agent.tools):
         call, result = exchange.call, exchange.result
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
-        if room > 50:  # else not even its beginning would fit
+        if room > 50:  # less isn't worth a call
             if agent.tools[call["name"]].on_disk:
                 result = run_tool(silent, call)
             text = cut_text(result["content"], room)
@@ -625,7 +615,7 @@ def restore_recent_files(
 
 
 def as_messages(needed: list[Exchange]) -> list[Message]:
-    """Return the calls in one message and their results in the next.
+    """Return one message with the calls and one with their results.
 
     The most important comes last, so the next compaction finds them in the same order.
     """
@@ -639,10 +629,7 @@ def as_messages(needed: list[Exchange]) -> list[Message]:
 
 
 def manual_compact(agent: Agent) -> None:
-    """Summarise because the model asked for it, if that is worth a request.
-
-    The first wish is always granted, later ones once enough is new.
-    """
+    """Summarise because the model called `compact`: the first time, and if it pays."""
     is_useful = not agent.compacted or enough_is_new(agent)
     if is_useful and agent.failures < MAX_FAILURES:
         return compact_history(agent, "compact")
@@ -652,10 +639,10 @@ def manual_compact(agent: Agent) -> None:
 
 
 def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> None:
-    """Make the conversation smaller, because the API said it is too long (s08).
+    """Make the conversation shorter because the API said it is too long (s08).
 
-    A smaller window does it if the refusal names one, else a summary, else a note.
-    Raises AgentError where none of these helps, or after three tries.
+    Tries a smaller window if the refusal names one, else a summary, else a note. Raises
+    AgentError if nothing gets shorter, or after three attempts.
     """
     given_up = AgentError(f"{error} Nothing is left to leave out: /clear it.")
     if misses > MAX_MISSES:
@@ -663,7 +650,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> Non
     sent = context_tokens(agent) + agent.limits.max_output
     if MIN_WINDOW <= error.maximum < min(sent, agent.limits.context_window):
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
-        return make_ready(agent)  # cuts rules, results and requests to it
+        return make_ready(agent)  # cuts rules, results and requests to fit
     before = agent.messages
     if agent.failures < MAX_FAILURES:
         compact_history(agent, "reactive_compact", KEEP_TAIL)

@@ -125,7 +125,7 @@ def test_the_limits_are_the_models_own_within_the_settings(
 
 def test_the_threshold_is_that_of_v5_with_at_most_20000_for_the_reply():
     assert program.auto_compact_threshold(200_000, 16_384) == 200_000 - 16_384 - 13_000
-    assert program.auto_compact_threshold() == 200_000 - 20_000 - 13_000
+    assert program.auto_compact_threshold(200_000, 32_000) == 200_000 - 20_000 - 13_000
 
 
 def test_under_a_small_threshold_each_limit_is_a_share_of_it():
