@@ -138,11 +138,11 @@ def test_each_scene_shows_one_layer_what_it_changed_why_and_the_bill(
         (5, "; summary; [you typed; ]tool_use read_file; tool_result read_file."),
         (
             6,
-            "you typed (6); summary; tool_use read_file; tool_result read_file; answer.",
+            "summary; tool_use read_file; tool_result read_file; answer.",
         ),
         (
             7,
-            "; summary; [you typed; ]tool_use read_file; tool_result read_file; tool_use",
+            "; summary; [you typed; ]tool_use read_file; tool_result read_file;",
         ),
     ],
 )

@@ -76,7 +76,7 @@ SHORTER = object()  # from here on the API accepts a tenth less than this reques
 REFUSAL = "Input is too long for requested model."  # in the words of Amazon Bedrock
 REMEDIES = (  # after the first rejection, the second, and any later one
     "The fix: ask for a summary of everything but the newest messages.",
-    "The request for the summary is too long as well. The fix: leave out the older half.",
+    "The request for the summary is too long, too. The fix: leave out the older half.",
     "Still too long. The fix: put a note where the summary would be.",
 )
 
@@ -128,9 +128,10 @@ SCENES = [
     ),
     Scene(
         "auto_compact: a summary replaces the history",
-        "Layer 2, one request, over the threshold. It leaves, in this order: your older messages, the "
-        "summary, your request in progress, and the calls whose results are still "
-        "needed. In the tutorials: s06, v5, s08's compact_history (L4).",
+        "Layer 2, one request, over the threshold. It leaves, in this order: your "
+        "older messages, the summary, your request in progress, and the calls whose "
+        "results are still needed. In the tutorials: s06, v5, s08's compact_history "
+        "(L4).",
         "the three large results were new, so layer 1 had nothing to clear. Your "
         "messages stay as you typed them, and the file that was read last is read "
         "again, because a summary would lose both.",
@@ -173,8 +174,8 @@ SCENES = [
         f"So the agent assumes that its context fills the window, {WINDOW:,} tokens, "
         "until a reply reports the real number.",
         "the work can only go on with less. The newest five messages stay, because "
-        "they're what the model is doing right now. If the first of them has the result "
-        "of a call, the call stays too. All of them lose their thinking.",
+        "they're what the model is doing right now. If the first of them has the "
+        "result of a call, the call stays too. All of them lose their thinking.",
         "Write what you found to NOTES.md, in a few lines.",
         head("tests/standin/stub.py", 3_000, thinking="Once more, to quote it."),
         use("todo_write", items=PLAN),
