@@ -24,7 +24,6 @@ ourselves is a list of blocks, so the two can be told apart.
 
 import argparse
 import difflib
-import gc
 import hashlib
 import importlib.util
 import inspect
@@ -82,14 +81,14 @@ Message = dict[str, Any]  # or a block of one, or what else the API has as JSON
 
 @dataclass
 class Limits:
-    """What a conversation may hold, in tokens where no other unit is named.
+    """What a conversation may hold, in tokens unless another unit is given.
 
-    Each can be set, in the shell or in .env, by its name in capitals.
+    Each field is a setting in the shell or in .env, by its name in capitals.
     """
 
     context_window: int = CONTEXT_WINDOW
-    max_output: int = MAX_OUTPUT
-    threshold: Any = None  # T, an int; None: `auto_compact_threshold` of these two
+    max_output: int = MAX_OUTPUT  # of one reply; at most a third of the window
+    threshold: Any = None  # T, an int; None: v5's formula; 0: only a full window
     clear_above: Any = None  # an int; None: 0.7 T; more than the window: never
     keep_recent: int = KEEP_RECENT  # results
     keep_tokens: int = KEEP_TOKENS
@@ -97,10 +96,16 @@ class Limits:
     max_messages: int = MAX_MESSAGES  # messages; 0: any number
 
     def __post_init__(self) -> None:
-        """Fill in what follows from T; at most T/16 is kept, T/8 must be saved."""
+        """Fit the limits into the window, and derive those that were left open.
+
+        Small windows keep and save less: at most T/16 is kept, T/8 must be saved.
+        """
+        window = self.context_window = max(self.context_window, MIN_WINDOW)
+        output = self.max_output = min(self.max_output or MAX_OUTPUT, window // 3)
         if self.threshold is None:
-            window, output = self.context_window, self.max_output
             self.threshold = auto_compact_threshold(window, output)
+        most = window - output if self.threshold else window
+        self.threshold = max(min(self.threshold or window, most), MIN_WINDOW // 2)
         if self.clear_above is None:
             self.clear_above = round(self.threshold * CLEAR_WARM)
         self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
@@ -176,9 +181,10 @@ class AgentError(Exception):
 class PromptTooLong(AgentError):
     """The conversation does not fit the model's window, as the API lets us know."""
 
-    def __init__(self, text: str, maximum: int = 0):
+    def __init__(self, text: str, refusal: str = ""):
         super().__init__(text)
-        self.maximum = maximum  # tokens of the window, 0 where the API does not say
+        named = re.search(MAXIMUM, refusal)  # tokens; 0 where the API does not say
+        self.maximum = int(named["tokens"].replace(",", "")) if named else 0
 
 
 # ---- the loop ----
@@ -860,6 +866,7 @@ def commit(agent: Agent, entry: Message) -> None:
     gone on with it, or a line was torn, or it was deleted. Then a new file begins, and
     its first line has all that was said.
     """
+    entry = json.loads(to_bytes(entry), parse_constant=str)  # no NaN, no half letters
     line, path, held = to_bytes(entry) + b"\n", agent.transcript, agent.log_bytes
     if not path or not path.is_file() or path.stat().st_size != held:
         stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
@@ -869,9 +876,8 @@ def commit(agent: Agent, entry: Message) -> None:
             so_far = {"compacted": agent.compacted, "messages": agent.messages}
             line = to_bytes({"event": "continued", **so_far}) + b"\n" + line
     append(path, line)
-    written = json.loads(to_bytes(entry))
     agent.transcript = path
-    agent.messages = written.get("messages", [*agent.messages, written])
+    agent.messages = entry.get("messages", [*agent.messages, entry])
     agent.log_bytes = held + len(line)  # the last: if Ctrl-C came, a new file begins
 
 
@@ -1028,15 +1034,21 @@ FILLED = {
     "redacted_thinking": "data",
 }
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
-TOO_LARGE = "request_body_too_large_after_decoding"  # the SDK's code for it
-MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: said in the stream
-# how providers say that a conversation is too long, in any part of their answer
+SHORT_REPLY = 8_192  # tokens of a reply that every provider allows
+LASTING = {*range(400, 500)} - {408, 409, 429}  # another try would fail as well
+MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: an error within the stream
+# how providers say that a conversation is too long, anywhere in their answer
 TOO_LONG = (
-    r"(?i)^413|(prompt|input) is too long"
+    r"(?i)^413|(prompt|input)[ _](is[ _])?too[ _]long"
     r"|(?<!less than the `)context[ _]?(length|limit|size|window)"  # else max_tokens is
     r"|exceeds max length|longer than the max|range of input length|allowed input length"
     r"|too many tokens(?!.*(wait|per (min|day)))|input tokens exceed"
     r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
+)
+# the maximum that they name: "> 200000", "limit of 8,192"; not "by 9", "9,000 + 100"
+MAXIMUM = (
+    r"(?i)(> |(max|limit|window|size|context length|n_ctx)((?! by |prompt_)[^\d>]){0,40})"
+    r"(?P<tokens>\d[\d,]{3,})(?![\d,]| *\+)"
 )
 GO_ON = 'If it is the conversation: /clear, then say "read the end of {} and go on".'
 HINTS: dict[int | None, str] = {
@@ -1052,20 +1064,12 @@ Your reply was cut off, or it was empty. Go on exactly where it stopped, with le
 thinking and in smaller parts."""
 
 
-class Passing(AgentError):
-    """What failed now may work in a moment."""
-
-    def __init__(self, text: str, seconds: float | None = None):
-        super().__init__(text)
-        self.seconds = seconds  # to wait, None or 0 where the API does not say
-
-
 def ask(
     agent: Agent, messages: list[Message], shown: tuple[str, ...] = STREAMED
 ) -> Reply:
-    """The model's reply, by MAX_TRIES tries, shown as it comes, as far as `shown`.
+    """Ask the model, in up to MAX_TRIES tries, and stream the parts in `shown`.
 
-    Raises PromptTooLong, or AgentError where no try can help, or none did.
+    Raises PromptTooLong, or AgentError where no other try can help, or none did.
     """
     tries = 1
     while True:
@@ -1076,74 +1080,37 @@ def ask(
             raise  # no fault of the API's
         except Exception as error:  # a broken stream raises nearly anything
             agent.emit("void", "(This did not end, so it is void.)")
-            meant = as_agent_error(agent, error)
-            if isinstance(meant, PromptTooLong):
-                agent.emit("layer", f"[refused] {meant}")
-                raise meant from error
-            if isinstance(meant, Passing) and tries < MAX_TRIES:
-                wait(agent, meant, tries)
-                tries += 1
-            elif less := do_without(agent, messages, error):
+            status = getattr(error, "status_code", None)
+            text = sentence_for(agent, error)
+            if status in MAY_BE_LONG and re.search(TOO_LONG, f"{status} {error}"):
+                agent.emit("layer", f"[refused] {text}")
+                raise PromptTooLong(text, str(error)) from error
+            if status == 400 and (less := do_without(agent, messages, str(error))):
                 messages = less
-            else:
-                raise meant from error
+                continue
+            why = f"{text} {HINTS.get(status, '').format(agent.transcript)}".strip()
+            if status in LASTING or tries == MAX_TRIES:
+                raise AgentError(why) from error
+            wait(agent, error, why, tries)
+            tries += 1
 
 
-def as_agent_error(agent: Agent, error: Any) -> AgentError:
-    """What an error of a request means: PromptTooLong, Passing, or else AgentError."""
-    status, code = getattr(error, "status_code", None), getattr(error, "error_code", "")
-    text, whole = sentence_for(agent, error), f"{status} {error}"
-    is_long = status in MAY_BE_LONG and not code and re.search(TOO_LONG, whole)
-    if is_long or code == TOO_LARGE:
-        return PromptTooLong(text, window_in(agent, whole))
-    hint = "" if code else HINTS.get(status, "").format(agent.transcript)
-    text = f"{text} {hint}".strip()
-    headers = getattr(getattr(error, "response", None), "headers", {})
-    is_lasting = status in range(400, 500) and status not in (408, 409, 429)
-    if is_lasting or headers.get("x-should-retry") == "false":
-        return AgentError(text)
-    after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
-    return Passing(text, float(after[0]) if after else None)
+def do_without(agent: Agent, messages: list[Message], why: str) -> list[Message]:
+    """Give up what a provider refused; return the messages to send, [] if unknown.
 
-
-def window_in(agent: Agent, text: str) -> int:
-    """The window that a refusal names, after a word for a limit if it can; 0: none."""
-    # a sum is what was asked for, "by 9" is how much too much, and a code is no size
-    none = r"(?i)\d[\d,]* *\+ *\d[\d,]*|\bby \d[\d,]*|code\W{,4}\d+|\d[\d,]* bytes"
-    text = re.sub(none, "", text)
-    named = re.findall(r"(?i)(?:max|context|ctx|limit|[<>])\D{,30}\d[\d,]*", text)
-    found = [whole_numbers(" ".join(named)), whole_numbers(text)]
-    fitting = [[n for n in numbers if n >= MIN_WINDOW] for numbers in found]
-    sizes = fitting[0] or fitting[1]
-    asked = agent.limits.max_output  # which a refusal may name as well
-    return min([n for n in sizes if n != asked] or sizes, default=0)
-
-
-def whole_numbers(text: str) -> list[int]:
-    """The whole numbers in a text, but none of a date, an id or a model's name."""
-    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
-    plain = re.sub(r"(?<![\w.])[\w.]+(-[\w.]+){2,}", "", plain)
-    found = re.findall(r"(?<![\w.])(?<![A-Za-z]-)\d{1,12}\b(?!\.\d)", plain)
-    return [int(number) for number in found]
-
-
-def do_without(agent: Agent, messages: list[Message], error: Any) -> list[Message]:
-    """The messages to send after a refusal that names what to leave out, else none.
-
-    That is all thinking, or some room for the reply. The agent asks for it no more.
+    Some providers know no thinking, others no reply that is as long. Neither is asked
+    for again in this run.
     """
-    if getattr(error, "status_code", None) != 400:
-        return []
-    text, without = str(error), drop_thinking(messages)
-    if "thinking" in text.lower() and (agent.thinking or without is not messages):
+    without = drop_thinking(messages)
+    if "thinking" in why.lower() and (agent.thinking or without is not messages):
         agent.thinking = False
         agent.emit("layer", "[thinking] refused by the API: no more asked for")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return without
-    less = [n for n in whole_numbers(text) if 1_000 <= n < agent.limits.max_output]
-    if less and re.search(r"(?i)max\w*[ _]tokens", text):
-        agent.limits.max_output = max(less)
-        agent.emit("layer", f"[max_tokens] a reply has {max(less):,} at most")
+    is_long = agent.limits.max_output > SHORT_REPLY
+    if is_long and re.search(r"(?i)max\w*[ _]tokens", why):
+        agent.limits.max_output = SHORT_REPLY
+        agent.emit("layer", f"[max_tokens] a reply has {SHORT_REPLY:,} at most")
         return messages
     return []
 
@@ -1160,9 +1127,11 @@ def sentence_for(agent: Agent, error: Exception) -> str:
     return text if text[-1] in ".?!" else f"{text}."
 
 
-def wait(agent: Agent, why: Passing, tries: int) -> None:
+def wait(agent: Agent, error: Any, why: str, tries: int) -> None:
     """Sleep before the next try, and say so; AgentError if it was for over a minute."""
-    seconds = why.seconds or 2.0 ** (tries - 1)
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
+    seconds = (float(after[0]) if after else 0) or 2.0 ** (tries - 1)
     if seconds > MAX_WAIT:
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
         raise AgentError(f"{why} The API asks for {seconds:.0f} s: try after {when}.")
@@ -1230,9 +1199,8 @@ def to_reply(agent: Agent, final: Any) -> Reply:
         raise ValueError("The reply ended before it was finished")
     if stop == "model_context_window_exceeded":
         raise PromptTooLong("The reply filled the model's window.")
-    given = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
-    clean = json.loads(to_bytes(given), parse_constant=str)  # no NaN, no half letters
-    content = [b for b in clean if str(b.get(FILLED.get(b["type"]), "")).strip()]
+    content = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
+    content = [b for b in content if str(b.get(FILLED.get(b["type"]), "")).strip()]
     useful = [b for b in content if b["type"] in ("text", "tool_use")]
     if stop == "refusal":  # nothing of it is kept; the reason is to be shown
         content = note(getattr(final.stop_details, "explanation", "") or "")["content"]
@@ -1241,11 +1209,7 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     sent, read, written, output = used_tokens(final)
     agent.has_cache, agent.cached = read + written > 0, read / max(1, sent)
     agent.bill.update(sent=sent, read=read)
-    reply = Reply({"role": "assistant", "content": content}, stop, sent, output)
-    make_fit(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
-    if not content and context_tokens(agent) > agent.limits.context_window:
-        raise PromptTooLong("The reply is empty, and the request is over the window.")
-    return reply
+    return Reply({"role": "assistant", "content": content}, stop, sent, output)
 
 
 def used_tokens(answer: Any) -> tuple[int, int, int, int]:
@@ -1258,15 +1222,16 @@ def used_tokens(answer: Any) -> tuple[int, int, int, int]:
 
 
 def make_fit(message: Message, ids: set[str]) -> None:
-    """Change its calls so that the API takes them, with an id that none has yet."""
+    """Change the calls that the API would not take back; ids: those of earlier calls."""
     for call in blocks(message, "tool_use"):
         call["name"] = re.sub(UNFIT, "_", call["name"])[:128]
         call["id"] = re.sub(UNFIT, "_", call.get("id") or "call")
         while call["id"] in ids:
             call["id"] += f"_{len(ids)}"
         ids.add(call["id"])
-        if type(call["input"]) is not dict:
-            call["input"] = {"input": call["input"]}
+        given = call.get("input")
+        if type(given) is not dict:
+            call["input"] = {} if given is None else {"input": given}
 
 
 def take_reply(agent: Agent, reply: Reply) -> list[Message]:
@@ -1274,14 +1239,16 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     if reply.stop == "refusal":
         drop_refused(agent)
         raise AgentError(f"The model refuses to answer. {text_of(reply.message)}")
-    if reply.message["content"]:
-        tokens = fixed_tokens(agent) + estimate_tokens(agent.messages)
-        if reply.sent > tokens * LEAST_BELIEVED:
-            tokens = reply.sent
-        commit(agent, reply.message)
-        agent.counted = tokens + (reply.output or tokens_in(reply.message["content"]))
-        agent.known = len(agent.messages)
-    return blocks(reply.message, "tool_use")
+    if not reply.message["content"]:
+        return []
+    tokens = fixed_tokens(agent) + estimate_tokens(agent.messages)
+    if reply.sent > tokens * LEAST_BELIEVED:
+        tokens = reply.sent
+    make_fit(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
+    commit(agent, reply.message)
+    agent.counted = tokens + (reply.output or tokens_in(reply.message["content"]))
+    agent.known = len(agent.messages)
+    return open_calls(agent.messages)
 
 
 def drop_refused(agent: Agent) -> None:
@@ -1308,34 +1275,27 @@ def nudge(agent: Agent, calls: list[Message], misses: int) -> None:
         raise AgentError("The replies are empty or cut off. Ask for less at once.")
 
 
-def configured_limits(
-    own_window: int = sys.maxsize, own_output: int = sys.maxsize
-) -> Limits:
-    """The model's own limits within the settings; raises AgentError."""
-    asked: dict[str, int] = {}
+def configured_limits(window: int = sys.maxsize, output: int = sys.maxsize) -> Limits:
+    """Read the settings, within the model's own window and reply; raises AgentError."""
+    asked = {"context_window": CONTEXT_WINDOW, "max_output": MAX_OUTPUT}
     for name in vars(Limits()):
-        setting = name.upper()
-        text = os.environ.get(setting, "").strip()
-        if not re.fullmatch(r"[0-9]{0,18}", text):
-            raise AgentError(f"{setting}={text}: give a whole number (.env or shell).")
-        if text:
+        if text := os.environ.get(name.upper(), "").strip():
+            if not re.fullmatch(r"[0-9]{1,18}", text):
+                setting = f"{name.upper()}={text}"
+                raise AgentError(f"{setting}: give a whole number (.env or shell).")
             asked[name] = int(text)
-    window = min(asked.pop("context_window", CONTEXT_WINDOW), own_window)
-    window = max(window, MIN_WINDOW)
-    output = min(asked.pop("max_output", 0) or MAX_OUTPUT, own_output, window // 3)
-    threshold = asked.pop("threshold", auto_compact_threshold(window, output))
-    if threshold == 0:  # only when the window is full
-        threshold = window
-    else:  # with less than that nothing would fit
-        threshold = max(min(threshold, window - output), MIN_WINDOW // 2)
-    return Limits(window, output, threshold, **asked)
+    asked["context_window"] = min(asked["context_window"], window)
+    asked["max_output"] = min(asked["max_output"] or MAX_OUTPUT, output)
+    return Limits(**asked)
 
 
 def connect(agent: Agent) -> None:
     """Give the agent the SDK's client and the model's own limits; raises AgentError."""
     agent.emit("wait", "waiting for the connection")
     try:
-        client = load_sdk().Anthropic(max_retries=0, timeout=STALL_SECONDS)
+        import anthropic  # which takes a second
+
+        client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:
         raise AgentError(f"{sentence_for(agent, error)} {HINTS[None]}") from error
     with suppress(Exception):  # the models endpoint is never needed
@@ -1344,15 +1304,6 @@ def connect(agent: Agent) -> None:
         agent.limits = configured_limits(window, info.max_tokens or sys.maxsize)
         agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
     agent.client = client
-
-
-def load_sdk() -> Any:
-    """The SDK; collecting garbage meanwhile would take a fifth of the time."""
-    gc.disable()
-    try:
-        return importlib.import_module("anthropic")
-    finally:
-        gc.enable()
 
 
 # ---- tools: name, description, schema and handler of each in one place ----
@@ -2838,7 +2789,7 @@ def first_screen(agent: Agent) -> str:
 def attend(agent: Agent, terminal: Terminal) -> None:
     """Load the SDK while the user types: that takes a second."""
     with suppress(Exception):  # what is wrong with it is said when it is used
-        load_sdk()
+        importlib.import_module("anthropic")
 
 
 def play_demo(scene: int, terminal: Terminal) -> int:

@@ -63,6 +63,7 @@ def worked(make):
         fields = {
             "threshold": 12_000,
             "context_window": 14_000,
+            "max_output": 2_000,
             "clear_above": 99_999,
         } | fields
         agent = make(*replies, **fields)
@@ -101,7 +102,7 @@ def test_the_calls_beside_it_are_answered_and_the_work_goes_on(worked):
 def test_a_focus_is_of_one_compaction_whichever_layer_makes_it(worked, text, layer):
     first = reply(text, calls=[("compact", {"focus": "the birds"})])
     replies = first, SUMMARY, MORE, COMPACT, SUMMARY, reply("Done.")
-    agent = worked(*replies, threshold=14_000)
+    agent = worked(*replies, threshold=14_000, context_window=16_000)
     assert take_turn(agent, "Count.") == "Done."
     asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
     assert asked == [True, False] and layers(agent)[0] == layer
@@ -124,7 +125,7 @@ def test_the_models_wish_waits_until_min_savings_are_new(worked):
 
 
 def test_the_models_wish_does_not_pass_an_open_breaker(worked):
-    limits = {"threshold": 100_000, "min_savings": 0}
+    limits = {"threshold": 0, "context_window": 100_000, "min_savings": 0}
     agent = worked(COMPACT, reply("Done."), failures=3, **limits)
     assert take_turn(agent, "Count.") == "Done."
     assert summaries(agent) == [] and layers(agent) == ["compact"]

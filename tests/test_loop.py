@@ -451,10 +451,9 @@ def test_a_reply_has_a_third_of_a_small_window_at_most_whatever_is_asked_for(
 def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):
     usual = configured_limits()
     monkeypatch.setenv("THRESHOLD", "0")
-    later = usual.context_window * 7 // 10
-    assert configured_limits() == replace(
-        usual, threshold=usual.context_window, clear_above=later
-    )
+    made, window = configured_limits(), usual.context_window
+    assert (made.threshold, made.clear_above) == (window, window * 7 // 10)
+    assert made == replace(usual, threshold=0, clear_above=made.clear_above)
     assert usual.clear_above == usual.threshold * 7 // 10
 
 
