@@ -135,7 +135,7 @@ class Conversation:
     log_bytes: int = 0  # of that file, as far as this run wrote or read it
     system: dict[str, str] = field(default_factory=dict)  # its parts; see `make_ready`
     cached: float = 0.0  # share of the last request that came from the prompt cache
-    has_cache: bool = False  # whether the last reply's usage shows a prompt cache
+    has_cache: bool = True  # whether the last reply's usage shows a prompt cache
     allowed: set[str] = field(default_factory=set)  # what need not be asked any more
 
 
@@ -248,7 +248,12 @@ CLEAR_OVER_CHARS = 100  # a result that is shorter stays, as a placeholder is (s
 
 
 def layer_1(agent: Agent) -> None:
-    """Three steps, in s08's order; what they take is saved, or can be read again."""
+    """Run three steps, in s08's order. They lose nothing that isn't on disk.
+
+    While the prompt cache is warm, clearing makes the API write it again, so it comes
+    late and must be worth the price. Once the cache is cold, the next request writes
+    everything again no matter what is forgotten, so clearing is free and comes early.
+    """
     limits, unseen = agent.limits, first_unseen(agent.messages)
     new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
     replace_history(agent, "tool_result_budget", "too large, saved", new)
@@ -257,29 +262,15 @@ def layer_1(agent: Agent) -> None:
     new = snip_compact(agent.messages, limits.max_messages, agent.transcript, first)
     replace_history(agent, "snip_compact", "middle cut out", new, agent.compacted)
 
-    above, savings, why = clearing_limit(agent)
-    if context_tokens(agent) > above:
-        new = micro_compact(
-            agent.messages, save_result, limits.keep_recent, limits.keep_tokens, savings
-        )
+    above, savings, why = limits.clear_above, limits.min_savings, ""
+    is_cold = time.time() - agent.last_request > CACHE_SECONDS or not agent.has_cache
+    if is_cold and above <= limits.context_window:  # over the window means: never
+        above, savings = min(above, round(limits.threshold * CLEAR_COLD)), 0
+        why = ", free: the cache was cold"
+    if unseen > agent.compacted and context_tokens(agent) > above:
+        keep = limits.keep_recent, limits.keep_tokens
+        new = micro_compact(agent.messages, save_result, *keep, savings)
         replace_history(agent, "micro_compact", f"old results cleared{why}", new)
-
-
-def clearing_limit(agent: Agent) -> tuple[float, int, str]:
-    """(Tokens over which results are cleared, tokens that this must free, why).
-
-    While the prompt cache is warm a clearing makes the API write it anew. So it comes
-    late, and must be worth its price. Once the cache is cold, all is written anew
-    whatever is forgotten. So forgetting is free, and comes early.
-    """
-    limits = agent.limits
-    if first_unseen(agent.messages) <= agent.compacted:
-        return math.inf, 0, ""  # a compaction has left it, and nothing was answered
-    is_cold = time.time() - agent.last_request > CACHE_SECONDS
-    if is_cold and limits.clear_above <= limits.context_window:
-        early = min(limits.clear_above, int(limits.threshold * CLEAR_COLD))
-        return early, 0, ", free: the cache was cold"
-    return limits.clear_above, limits.min_savings, ""
 
 
 def tool_result_budget(
@@ -325,11 +316,11 @@ def has_address(text: str) -> bool:
 def snip_compact(
     messages: list[Message], max_messages: int, transcript: Path | None, first: int = 3
 ) -> list[Message]:
-    """Over `max_messages` (0: never), a note takes the place of the middle (s08).
+    """Put a note in place of the middle, over `max_messages` (0: never; s08).
 
-    The `first` messages stay, and a quarter of what is allowed of the newest, so that
-    it does not act again at once. Of the middle stays what a compaction keeps, and at
-    most a quarter of what is allowed of its typed messages.
+    The `first` messages stay, and so many of the newest that it does not act again at
+    once: a quarter of the maximum. Of the middle, the calls that are still needed stay,
+    and the newest of what the user typed, before the turn in progress and in it.
     """
     if not 0 < max_messages < len(messages):
         return messages
@@ -338,9 +329,11 @@ def snip_compact(
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail = pair_safe(messages, max(head, newest))
     middle = messages[head:tail]
-    words = fit_words(words_of(middle)[-quarter:], MAX_WORDS)
+    parts = middle[: turn_start(middle)], middle[turn_start(middle) :]
+    texts = (fit_words(words_of(part)[-quarter:], MAX_WORDS) for part in parts)
+    older, request = (map(typed, part) for part in texts)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
-    kept = [*map(typed, words), marker, *as_messages(still_needed(middle))]
+    kept = [*older, marker, *request, *as_messages(still_needed(middle))]
     new = [*messages[:head], *kept, *drop_thinking(messages[tail:])]
     return new if len(new) < len(messages) else messages
 
@@ -408,7 +401,7 @@ most {tokens:,} tokens, these nine sections:
 1. Request, intent and constraints: all that the user wants, and how.
 2. Key concepts: the technologies, conventions and ideas that matter here.
 3. Files and code: what was read or changed, and why, with the code that counts.
-4. Errors and fixes: what went wrong, how it was mended, what the user said of it.
+4. Errors and fixes: what went wrong, how it was fixed, and what the user said about it.
 5. Findings: what was learned, what was done, what was decided.
 6. All user messages: each that is not a tool result, in a few words, and whether what
    it asks for is done, stopped or still open. Their text is kept beside this.
@@ -422,11 +415,10 @@ REMINDER: text only, no tool calls. The result stands in <summary> tags."""
 NOTES = " Make notes in <analysis> tags, which nobody reads."
 COMPRESSED = """\
 [Conversation compressed. Transcript: {path}]
-The messages above are what the user said, as far as there was room. Which of them
-are done, stopped or still open stands below; the rules in all of them still hold.{open}
-This summary of everything else is for reference, and gives no orders:
+The messages above are what the user said earlier, as far as there was room. The summary
+says which of them are done, stopped or still open; the rules in all of them still hold.
+It is for reference and gives no orders: go on with what follows it.
 {summary}"""
-OPEN = " The newest is still to be answered: go on with it."
 NO_SUMMARY = """\
 No summary could be made. The transcript has everything: read its end, or search it with
 grep, for what you need to know of the work so far, and of what is done or open."""
@@ -445,26 +437,13 @@ def auto_compact_threshold(
 
 
 def should_compact(agent: Agent) -> bool:
-    """Whether the context is over the threshold, and a summary could change that.
-
-    It could not where the system prompt and the tools alone are over it, or where too
-    little is new.
-    """
-    threshold = agent.limits.threshold
-    is_over = fixed_tokens(agent) < threshold < context_tokens(agent)
-    return is_over and enough_is_new(agent)
+    """Say whether the context is over the threshold, and a summary could change that."""
+    return context_tokens(agent) > agent.limits.threshold and enough_is_new(agent)
 
 
 def enough_is_new(agent: Agent) -> bool:
-    """Whether MIN_SAVINGS tokens came since a compaction was last made, or tried.
-
-    After one, a result that the model has not seen does not count, nor its call, or it
-    might be summarised away before any request has shown it.
-    """
-    messages, end = agent.messages, len(agent.messages)
-    if agent.compacted:
-        end = pair_safe(messages, first_unseen(messages))
-    new = messages[agent.compacted : end]
+    """Say whether MIN_SAVINGS tokens came since the last compaction, or try."""
+    new = agent.messages[agent.compacted :]
     return bool(new) and estimate_tokens(new) >= agent.limits.min_savings
 
 
@@ -477,23 +456,18 @@ def auto_compact(agent: Agent) -> None:
 
 
 def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
-    """Let a summary stand for the history, as `rebuild` says, if the model gives one.
+    """Replace the history with a summary, if the model writes one; see `rebuild`.
 
-    Raises AgentError where the API gives no reply: that says nothing about summaries.
+    Raises AgentError where the API doesn't answer: that says nothing about summaries.
     """
     focus, agent.focus = agent.focus, None
-    gone, _ = split_history(agent, keep)
-    has_reply = first_unseen(agent.messages) > agent.compacted  # since the last one
-    if not has_reply or not first_unseen(gone):
+    if first_unseen(agent.messages) <= agent.compacted:  # no reply since the last one
         return agent.emit("layer", f"[{name}] nothing to compact yet")
     try:
-        summary = summarise(agent, gone, focus)
+        summary = summarise(agent, focus)
     except NoSummary as error:
-        agent.failures, agent.compacted = agent.failures + 1, len(agent.messages)
-        off = "; no more until /compact works" if agent.failures == MAX_FAILURES else ""
-        text = f"[{name}] failed, nothing is changed{off}: {error}"
-        return agent.emit("error", text)
-    if not summary:
+        return count_failure(agent, name, error)
+    except PromptTooLong:
         return compact_without_model(agent, name)
     agent.failures, agent.summary = 0, summary
     new = rebuild(agent, summary, keep)
@@ -501,31 +475,46 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
     agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
 
 
+def count_failure(agent: Agent, name: str, error: NoSummary) -> None:
+    """Leave the history as it is; the next try waits until enough is new."""
+    agent.failures, agent.compacted = agent.failures + 1, len(agent.messages)
+    off = "; no more until /compact works" if agent.failures == MAX_FAILURES else ""
+    agent.emit("error", f"[{name}] failed, nothing is changed{off}: {error}")
+
+
 def compact_without_model(agent: Agent, name: str) -> None:
-    """Let a note stand where the summary would, with the last one, if that is less."""
+    """Put a note, with the last summary, in the history's place, if that is shorter.
+
+    The newest messages stay beside it, unless that is what makes it too long.
+    """
     agent.focus = None
-    new = rebuild(agent, f"{NO_SUMMARY}\n{agent.summary}".strip(), KEEP_TAIL)
-    if estimate_tokens(new) < estimate_tokens(agent.messages):
-        replace_history(agent, name, "no summary", new, compacted=len(new))
+    text = f"{NO_SUMMARY}\n{agent.summary}".strip()
+    for keep in KEEP_TAIL, 0:
+        new = rebuild(agent, text, keep)
+        if estimate_tokens(new) < estimate_tokens(agent.messages):
+            replace_history(agent, name, "no summary", new, compacted=len(new))
+            break
     agent.compacted = len(agent.messages)
 
 
-def summarise(agent: Agent, gone: list[Message], focus: str | None) -> str:
-    """The model's summary of these messages; "" if even their newer half is too long.
+def summarise(agent: Agent, focus: str | None) -> str:
+    """Ask for a summary of the conversation, or of its newer half if it is too long.
 
-    The request is the live conversation and one message more: so the prompt cache has
-    it, and its thinking stays valid. Raises NoSummary for a reply that is none.
+    The request is the live conversation and one more message, so it is served from the
+    prompt cache, and thinking stays valid. Raises NoSummary if the model writes none,
+    PromptTooLong if even the half does not fit.
     """
     wish = f"\nAbove all, keep: {focus}" if focus else ""
-    notes = "" if agent.thinking else NOTES  # who thinks has made them already
+    notes = "" if agent.thinking else NOTES  # a model that thinks needs no notes
     # half of a reply is for the thinking
     tokens = min(agent.limits.threshold // 8, agent.limits.max_output // 2)
     prompt = note(SUMMARY_PROMPT.format(tokens=tokens, notes=notes, focus=wish))
-    half = gone[pair_safe(gone, max(1, len(gone) // 2)) :]
-    for messages in gone, drop_thinking([gone[0], *half]):  # if that is too long
-        with suppress(PromptTooLong):
-            return summary_in(ask(agent, [*messages, prompt], shown=()))
-    return ""
+    messages = agent.messages
+    with suppress(PromptTooLong):
+        return summary_in(ask(agent, [*messages, prompt], shown=()))
+    half = messages[pair_safe(messages, max(1, len(messages) // 2)) :]
+    shorter = drop_thinking([messages[0], *half, prompt])
+    return summary_in(ask(agent, shorter, shown=()))
 
 
 def summary_in(reply: Reply) -> str:
@@ -541,79 +530,68 @@ def summary_in(reply: Reply) -> str:
 
 
 def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
-    """What replaces the history, and is a history like any other.
+    """Return what replaces the history, which is a history like any other.
 
-    What the person typed stays, the calls whose results are still needed stay, and one
-    message with the summary stands for all else. From the most important part on, each
-    gets at most half of the room that is left, so together they fit.
-    """
-    gone, tail = split_history(agent, keep)
-    room = room_for_history(agent, keep) - estimate_tokens(tail)
-    words, request = words_of(gone), ""
-    # the request in progress, unless the tail has it
-    if words and in_progress(agent.messages) and not words_of(tail):
-        request = cut_text(words.pop(), max(room // 2, SHORTEST))
-        room -= tokens_in(request)
-    shown = quote("summary", cut_text(summary, room // 2))
-    still = OPEN if request else ""
-    text = COMPRESSED.format(path=agent.transcript, open=still, summary=shown)
-    room -= tokens_in(text)
-    words = fit_words(words, max(min(MAX_WORDS, room // 2), 2 * SHORTEST))
-    room -= tokens_in(words)
-    calls = restore_recent_files(agent, still_needed(gone), room // 2)
-    said = [typed(text) for text in [*words, request] if text]
-    return [*said, note(text), *as_messages(calls), *tail]
-
-
-def room_for_history(agent: Agent, keep: int) -> int:
-    """Tokens that a compaction may leave: half of what T has beside prompt and tools.
-
-    Where the newest messages stay (`keep`), it is at most three quarters of what there
-    was, so that the conversation gets smaller.
+    Older messages of the user, the summary, the request in progress, the calls that are
+    still needed, and a tail. They share half of the room that T has beside the system
+    prompt and the tools. Each part, from the most important on, gets at most half of
+    what is left, so together they always fit.
     """
     room = max(0, agent.limits.threshold - fixed_tokens(agent)) // 2
-    return min(room, estimate_tokens(agent.messages) * 3 // 4) if keep else room
+    gone, tail = split_history(agent.messages, keep, room // 2)
+    room -= estimate_tokens(tail)
+    start = turn_start(agent.messages)
+    request = fit_words(words_of(gone[start:]), room // 2)
+    room -= sum(map(tokens_in, request))
+    shown = quote("summary", cut_text(summary, room // 2))
+    text = COMPRESSED.format(path=agent.transcript, summary=shown)
+    room -= tokens_in(text)
+    older = fit_words(words_of(gone[:start]), min(MAX_WORDS, room // 2))
+    room -= sum(map(tokens_in, older))
+    calls = as_messages(restore_recent_files(agent, still_needed(gone), room // 2))
+    return [*map(typed, older), note(text), *map(typed, request), *calls, *tail]
 
 
-def split_history(agent: Agent, keep: int) -> tuple[list[Message], list[Message]]:
-    """(The messages that give way, the tail that stays).
+def turn_start(messages: list[Message]) -> int:
+    """Return where the turn in progress begins: after the last answer or note."""
+    for at, message in reversed([*enumerate(messages, 1)]):
+        if not is_typed(message) and not blocks(message, "tool_use", "tool_result"):
+            return at
+    return 0
 
-    The tail has the newest `keep` messages, if they fit into half of the room. Else it
-    has the last answer, unless one is waited for: so the next prompt follows an answer,
-    as in any history.
+
+def split_history(
+    messages: list[Message], keep: int, max_tokens: int
+) -> tuple[list[Message], list[Message]]:
+    """Split into what a compaction replaces, and the tail that stays.
+
+    The tail is the newest `keep` messages, if they fit. Otherwise it is the last
+    answer, unless the user is still waiting for one: so the next prompt follows an
+    answer, as in any history.
     """
-    messages, room = agent.messages, room_for_history(agent, keep)
     start = pair_safe(messages, max(0, len(messages) - keep))
-    tail = tool_result_budget(messages[start:], room // 2, save_result)
-    tail = drop_thinking(tail)
-    if tail and estimate_tokens(tail) <= room // 2:
+    tail = drop_thinking(messages[start:])
+    if tail and estimate_tokens(tail) <= max_tokens:
         return messages[:start], tail
     if not messages or in_progress(messages):
         return messages, []
-    answer = {"type": "text", "text": cut_text(text_of(messages[-1]), room // 2)}
+    answer = {"type": "text", "text": cut_text(text_of(messages[-1]), max_tokens)}
     return messages, [{"role": "assistant", "content": [answer]}]
 
 
 def fit_words(words: list[str], max_tokens: int) -> list[str]:
-    """The texts as typed messages of so many tokens together; long ones are cut.
+    """Fit texts of the user into so many tokens by cutting the longest equally short.
 
-    If not even the beginnings fit, the first stays, and then the newest.
+    If not even their beginnings fit, the first text and the newest ones stay: at least
+    two, in SHORTEST tokens each.
     """
-    fitting: list[str] = []
-    room = max_tokens
-    for text in [*words[:1], *words[:0:-1]]:  # the first, then from the newest back
-        room -= min(tokens_in(typed(text)), SHORTEST)
-        if room >= 0:
-            fitting.insert(1, text)  # after the first, before those that are newer
-    # from the shortest to the longest, each may have an equal part of what is left
-    by_length = sorted(range(len(fitting)), key=lambda at: tokens_in(fitting[at]))
-    left = max_tokens
-    for number, at in enumerate(by_length):
-        share = left // (len(fitting) - number)
-        if tokens_in(typed(fitting[at])) > share:
-            fitting[at] = cut_text(fitting[at], share - 8)  # 8: the message around it
-        left -= tokens_in(typed(fitting[at]))
-    return fitting
+    kept, sizes = [*words], [tokens_in(typed(text)) for text in words]
+    longest = max(max_tokens, SHORTEST)
+    while longest > SHORTEST and sum(min(s, longest) for s in sizes) > max_tokens:
+        longest = max(longest * 19 // 20, SHORTEST)
+    while len(kept) > 2 and sum(min(s, longest) for s in sizes) > max_tokens:
+        del kept[1], sizes[1]
+    return [cut_text(text, longest - 7) for text in kept]  # 7: the message around it
 
 
 def still_needed(messages: list[Message]) -> list[Exchange]:
@@ -635,7 +613,7 @@ def still_needed(messages: list[Message]) -> list[Exchange]:
 def restore_recent_files(
     agent: Agent, needed: list[Exchange], max_tokens: int
 ) -> list[Exchange]:
-    """What of these fits: files and skills as they are now (v5), a plan as it was."""
+    """Return those that fit: files and skills as they are now (v5), a plan as it was."""
     silent = replace(agent, emit=lambda style, text: None)
     restored: list[Exchange] = []
     for exchange in needed:
@@ -651,9 +629,9 @@ def restore_recent_files(
 
 
 def as_messages(needed: list[Exchange]) -> list[Message]:
-    """The calls in one message and their results in the next, the most important last.
+    """Return the calls in one message and their results in the next.
 
-    `still_needed` looks from the end, so the next time it finds them in the same order.
+    The most important comes last, so the next compaction finds them in the same order.
     """
     calls = [exchange.call for exchange in needed[::-1]]
     results = [exchange.result for exchange in needed[::-1]]
@@ -665,31 +643,31 @@ def as_messages(needed: list[Exchange]) -> list[Message]:
 
 
 def manual_compact(agent: Agent) -> None:
-    """The model called `compact`: its first wish counts, later ones if much is new."""
+    """Summarise because the model asked for it, if that is worth a request.
+
+    The first wish is always granted, later ones once enough is new.
+    """
     is_useful = not agent.compacted or enough_is_new(agent)
     if is_useful and agent.failures < MAX_FAILURES:
-        compact_history(agent, "compact")
-    else:
-        agent.focus = None
-        agent.emit("layer", "[compact] not done: too little is new, or summaries fail")
+        return compact_history(agent, "compact")
+    agent.focus = None
+    why = "too little is new" if not is_useful else "summaries keep failing"
+    agent.emit("layer", f"[compact] skipped: {why}")
 
 
 def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> None:
-    """The API said "prompt is too long" (s08): make the conversation smaller.
+    """Make the conversation smaller, because the API said it is too long (s08).
 
-    By a smaller window if the refusal names one, else by a summary, else by a note.
-    Raises AgentError where none of these makes it smaller, or three did not help.
+    A smaller window does it if the refusal names one, else a summary, else a note.
+    Raises AgentError where none of these helps, or after three tries.
     """
     given_up = AgentError(f"{error} Nothing is left to leave out: /clear it.")
     if misses > MAX_MISSES:
         raise given_up
-    if MIN_WINDOW <= error.maximum < agent.limits.context_window:
+    sent = context_tokens(agent) + agent.limits.max_output
+    if MIN_WINDOW <= error.maximum < min(sent, agent.limits.context_window):
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
-        make_ready(agent)  # cuts rules, results and requests to it
-        return
-    # our own count was too low
-    agent.counted = max(agent.limits.context_window, context_tokens(agent))
-    agent.known = len(agent.messages)
+        return make_ready(agent)  # cuts rules, results and requests to it
     before = agent.messages
     if agent.failures < MAX_FAILURES:
         compact_history(agent, "reactive_compact", KEEP_TAIL)

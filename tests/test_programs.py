@@ -142,7 +142,7 @@ def test_the_file_of_the_readme_is_short_and_uses_the_stand_in():
 
 
 def test_the_readme_says_of_each_test_file_what_it_tests():
-    named = {*re.findall(r"`(test_\w+\.py)`", README.partition("To test something")[0])}
+    named = {*re.findall(r"`(test_\w+\.py)`", README.partition("## Add a test")[0])}
     assert {path.name for path in TESTS.glob("test_*.py")} - {"test_mine.py"} == named
 
 
