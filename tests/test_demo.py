@@ -134,23 +134,19 @@ def test_each_scene_shows_one_layer_what_it_changed_why_and_the_bill(
         (3, "+ note [snipped 13 messages. Transcript: .transcripts/@ #"),
         (4, "| 9. Next step: answer that; if it is answered, wait for the user."),
         (4, "+ summary [Conversation compressed. Transcript: .transcripts/@ #"),
-        (4, "; summary; [you typed; ]tool_use read_file; tool_result read_file."),
-        (5, "; summary; [you typed; ]tool_use read_file; tool_result read_file."),
+        (4, "you typed (3); summary; you typed; tool_use read_file; tool_result"),
+        (5, "you typed (4); summary; you typed; tool_use read_file; tool_result"),
         (
             6,
-            "summary; tool_use read_file; tool_result read_file; answer.",
+            "you typed (6); summary; tool_use read_file; tool_result read_file; answer.",
         ),
-        (
-            7,
-            "; summary; [you typed; ]tool_use read_file; tool_result read_file;",
-        ),
+        (7, "you typed (7); summary; you typed; tool_use read_file; tool_result"),
     ],
 )
 def test_the_narration_says_what_changed(printed, number, line):
-    """In a line, # is a number, @ a name, and [ ] may be missing."""
+    """In a line, # is a number, and @ a name."""
     narration, pattern = " ".join(scenes(printed)[number].split()), re.escape(line)
     pattern = pattern.replace(r"\#", r"[\d,]+").replace("@", r"\w+")
-    pattern = pattern.replace(r"\[you\ typed;\ \]", "(you typed; )?")
     assert re.search(pattern, narration)
 
 

@@ -72,10 +72,10 @@ def head(path, size, thinking=None):
 
 PLAN = ["[ ] write NOTES.md", "[ ] look at it once more"]
 NOTES = "1. Old tool results become placeholders.\n2. A summary replaces the rest.\n"
-SHORTER = object()  # from here on the API accepts a tenth less than this request
+SHORTER = object()  # from here on the API accepts a third less than this request
 REFUSAL = "Input is too long for requested model."  # in the words of Amazon Bedrock
 REMEDIES = (  # after the first rejection, the second, and any later one
-    "The fix: ask for a summary of everything but the newest messages.",
+    "The fix: ask for a summary, and keep the newest messages beside it.",
     "The request for the summary is too long, too. The fix: leave out the older half.",
     "Still too long. The fix: put a note where the summary would be.",
 )
@@ -171,8 +171,7 @@ SCENES = [
         "reactive_compact: the API rejects a prompt as too long",
         "Layer 3, one request, when the API says so. In the tutorials: s08. In this "
         "scene the API accepts less than the agent was told, and doesn't say how much. "
-        f"So the agent assumes that its context fills the window, {WINDOW:,} tokens, "
-        "until a reply reports the real number.",
+        "Even the request for a summary is too long, so a note takes its place.",
         "the work can only go on with less. The newest five messages stay, because "
         "they're what the model is doing right now. If the first of them has the "
         "result of a call, the call stays too. All of them lose their thinking.",
@@ -316,7 +315,7 @@ class Lesson(StubClient):
         length = count(request["system"], request["tools"], request["messages"])
         if self.queue and self.queue[0] is SHORTER:
             self.queue.popleft()
-            self.window = length * 9 // 10
+            self.window = length * 2 // 3
         if asked and length <= self.window:
             self.queue.appendleft(summary(self.scene))
         try:
