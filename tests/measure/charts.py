@@ -33,7 +33,7 @@ GROUPS = {
 }
 WALL = 200_000  # tokens: the window
 WAYS = {"nothing": (TEXT, "2 3"), "s06": (ORANGE, "7 3"), "ours": (BLUE, "")}
-RULES = {  # in the first picture: the name of each policy, and what it does
+RULES = {  # in the first picture: the name of each rule, and what it does
     "nothing": ("doing nothing", ""),
     "summaries": ("summaries only", "summarises near the limit"),
     "s06": ("s06, page", "clears old results every time"),
@@ -106,7 +106,7 @@ def two_bars(costs: list[Cost], uncached: dict[str, float]) -> str:
     full = ", ".join(f"{name} {cost:.1f}" for name, cost in uncached.items())
     told.append(f"all have a prompt cache; costs without one: {full}")
     body.append(text(8, y + 20, told[-1]))
-    title = "What each policy costs, and how much it loses"
+    title = "What each rule costs, and how much it loses"
     return picture(title, body, told, y + 32)
 
 
@@ -146,7 +146,7 @@ def cost_and_sight(
         told.append(f"before request {last}: {', '.join(spent)}")
         y += 20
         body.append(text(8, y, f"the cost {told[-1]}"))
-    title = "What each policy costs in one session, and how much stays in sight"
+    title = "What each rule costs in one session, and how much stays in sight"
     return picture(title, body, told, y + 12)
 
 

@@ -4,7 +4,7 @@
     python3 tests/measure/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
     python3 tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
 
-It replays recorded conversations under several policies. Every request that a policy
+It replays recorded conversations under several rules. Every request that a rule
 would have sent is priced, and searched for what its reply needed. The columns are
 explained below the table. You need no key, no network and no SDK.
 
@@ -233,7 +233,7 @@ def table(measured: dict, legend: str) -> str:
             f"  {row['clearings']:>9,}  {row['largest']:>7,}"
             f"  {row['E']:.3f}  {row['N']:.3f}  {row['R']:.3f}  {again}".rstrip()
         )
-    title = f"{measured['requests']:,} recorded requests, replayed under each policy:\n"
+    title = f"{measured['requests']:,} recorded requests, replayed under each rule:\n"
     parts = [title, f"{'':<{width}}{heads}", *lines, "", verdict(rows)]
     parts += [what_to_know(measured), "", legend, CAVEATS]
     return "\n".join(parts)
@@ -326,7 +326,7 @@ again      of the lines that an edit needed, but that were out of sight, the sha
 a window of {WINDOW:,} tokens. v5 follows its page, s06 its page in Python (its code in
 TypeScript has the same rule), s08 its page and code of June 2026. Two have changed:
 {newer()}
-"summaries" is agent.py without clearing. All policies have a prompt cache at the same
+"summaries" is agent.py without clearing. All rules have a prompt cache at the same
 prices, though no tutorial asks for one. A summary has {SUMMARY:,} tokens.{rest}
 """
 
