@@ -259,7 +259,8 @@ def layer_1(agent: Agent) -> None:
     replace_history(agent, "tool_result_budget", "too large, saved", new)
 
     first = max(3, agent.compacted)  # what a compaction left stays
-    new = snip_compact(agent.messages, limits.max_messages, agent.transcript, first)
+    most, tools = limits.max_messages, agent.tools
+    new = snip_compact(agent.messages, most, agent.transcript, tools, first)
     replace_history(agent, "snip_compact", "middle cut out", new, agent.compacted)
 
     above, savings, why = limits.clear_above, limits.min_savings, ""
@@ -269,7 +270,8 @@ def layer_1(agent: Agent) -> None:
         why = ", free: the cache was cold"
     if unseen > agent.compacted and context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
-        new = micro_compact(agent.messages, save_result, *keep, savings)
+        tools = {name: tool for name, tool in tools.items() if tool.clears}
+        new = micro_compact(agent.messages, save_result, *keep, savings, tools)
         replace_history(agent, "micro_compact", f"old results cleared{why}", new)
 
 
@@ -314,7 +316,11 @@ def has_address(text: str) -> bool:
 
 
 def snip_compact(
-    messages: list[Message], max_messages: int, transcript: Path | None, first: int = 3
+    messages: list[Message],
+    max_messages: int,
+    transcript: Path | None,
+    tools: "dict[str, Tool]",
+    first: int = 3,
 ) -> list[Message]:
     """Put a note in place of the middle, over `max_messages` (0: never; s08).
 
@@ -333,7 +339,7 @@ def snip_compact(
     texts = (fit_words(words_of(part)[-quarter:], MAX_WORDS) for part in parts)
     older, request = (map(typed, part) for part in texts)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
-    kept = [*older, marker, *request, *as_messages(still_needed(middle))]
+    kept = [*older, marker, *request, *as_messages(still_needed(middle, tools))]
     new = [*messages[:head], *kept, *drop_thinking(messages[tail:])]
     return new if len(new) < len(messages) else messages
 
@@ -344,23 +350,28 @@ def micro_compact(
     keep_recent: int = KEEP_RECENT,
     keep_tokens: int = KEEP_TOKENS,
     min_savings: int = MIN_SAVINGS,
+    compactable: "dict[str, Tool] | None" = None,
 ) -> list[Message]:
-    """Old tool results give way to "[Previous: used NAME]" (s06).
+    """Replace old tool results with "[Previous: used NAME]" (s06).
 
-    What cannot be read again from its own place goes to disk by `save_text`, and the
-    placeholder says where. All at once and only if it frees `min_savings` tokens (v5):
-    each clearing makes the API write its prompt cache anew.
+    Clears results of the `compactable` tools, by name (None: COMPACTABLE_TOOLS). What
+    can't be read again from its own place is saved first, and the placeholder says
+    where. It clears everything at once, and only if that frees `min_savings` tokens
+    (v5), since each clearing makes the API write its prompt cache again.
     """
-    results = [e for e in exchanges(messages) if e.call["name"] in COMPACTABLE_TOOLS]
+    tools = COMPACTABLE_TOOLS if compactable is None else compactable
+    results = [e for e in exchanges(messages) if e.call["name"] in tools]
     start, end = newest_from(results, keep_recent, keep_tokens), first_unseen(messages)
     old = [e for e in results[:start] if e.at < end and is_clearable(e.result)]
     freed = sum(tokens_in(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
     new = list(messages)
-    for exchange in old:
-        text = placeholder(exchange, save_text)
-        new[exchange.at] = with_results(new[exchange.at], {exchange.call["id"]: text})
+    for at, call, result in old:
+        name, text = call["name"], result["content"]
+        where = "" if tools[name].on_disk else f", saved at {save_text(text)}"
+        placeholder = {call["id"]: f"[Previous: used {name}{where}]"}
+        new[at] = with_results(new[at], placeholder)
     return drop_thinking(new, old[0].at)
 
 
@@ -378,13 +389,6 @@ def is_clearable(result: Message) -> bool:
     """Whether it is long, and does not only stand for a text that is elsewhere."""
     text = result["content"]
     return len(text) > CLEAR_OVER_CHARS and not has_address(text)
-
-
-def placeholder(exchange: Exchange, save_text: SaveText) -> str:
-    """What stands for a result: the tool, and where its text is saved."""
-    name, text = exchange.call["name"], exchange.result["content"]
-    where = "" if TOOLS[name].on_disk else f", saved at {save_text(text)}"
-    return f"[Previous: used {name}{where}]"
 
 
 # ---- layer 2: summarise everything, one call ----
@@ -548,7 +552,7 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     room -= tokens_in(text)
     older = fit_words(words_of(gone[:start]), min(MAX_WORDS, room // 2))
     room -= sum(map(tokens_in, older))
-    calls = as_messages(restore_recent_files(agent, still_needed(gone), room // 2))
+    calls = as_messages(restore_recent_files(agent, gone, room // 2))
     return [*map(typed, older), note(text), *map(typed, request), *calls, *tail]
 
 
@@ -594,33 +598,36 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
     return [cut_text(text, longest - 7) for text in kept]  # 7: the message around it
 
 
-def still_needed(messages: list[Message]) -> list[Exchange]:
-    """The last plan, then the skills that were loaded, then the newest files (v5)."""
+def still_needed(messages: list[Message], tools: "dict[str, Tool]") -> list[Exchange]:
+    """Return the last plan, then the skills that were loaded, then the newest files."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file, or what it shows
     for exchange in reversed([*exchanges(messages)]):
         name, given = exchange.call["name"], exchange.call["input"]
-        if name in TOOLS and TOOLS[name].needed and not exchange.result.get("is_error"):
-            about = os.path.normpath(str(given.get(TOOLS[name].shows)))
+        if name in tools and not exchange.result.get("is_error"):
+            about = os.path.normpath(str(given.get(tools[name].shows)))
             newest.setdefault((name, about), exchange)
     needed: list[Exchange] = []
     first = ("todo_write", "load_skill")
-    for tool_name in sorted(TOOLS, key=lambda name: name not in first):
+    for tool_name in sorted(tools, key=lambda name: name not in first):
         calls = [e for (name, _), e in newest.items() if name == tool_name]
-        needed += calls[: TOOLS[tool_name].needed]
+        needed += calls[: tools[tool_name].needed]
     return needed
 
 
 def restore_recent_files(
-    agent: Agent, needed: list[Exchange], max_tokens: int
+    agent: Agent, messages: list[Message], max_tokens: int
 ) -> list[Exchange]:
-    """Return those that fit: files and skills as they are now (v5), a plan as it was."""
+    """Return the calls that are still needed and fit.
+
+    Files and skills are read again as they are now (v5), a plan stays as it was.
+    """
     silent = replace(agent, emit=lambda style, text: None)
     restored: list[Exchange] = []
-    for exchange in needed:
+    for exchange in still_needed(messages, agent.tools):
         call, result = exchange.call, exchange.result
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # else not even its beginning would fit
-            if TOOLS[call["name"]].on_disk:
+            if agent.tools[call["name"]].on_disk:
                 result = run_tool(silent, call)
             text = cut_text(result["content"], room)
             max_tokens -= tokens_in(call) + tokens_in(text)
@@ -824,13 +831,9 @@ def context_tokens(agent: Agent) -> int:
 # ---- the transcript: every message on disk before a layer can touch it ----
 
 RESULTS_DIR = Path(".task_outputs/tool-results")
-# roles of messages, and whether they were typed
-WHO_SAYS_WHAT = {("user", True), ("user", False), ("assistant", False)}
-# what must not be missing in a block of a transcript
+# what a block of a transcript must have
 HOLDS: dict[str, dict[str, type]] = {
     "text": {"text": str},
-    "thinking": {},
-    "redacted_thinking": {},
     "tool_use": {"id": str, "name": str, "input": dict},
     "tool_result": {"tool_use_id": str, "content": str},
 }
@@ -851,8 +854,9 @@ def commit(agent: Agent, entry: Message) -> None:
         whose = "task" if agent.is_subagent else "transcript"
         path, held = TRANSCRIPT_DIR / f"{whose}_{stamp}.jsonl", 0
         if agent.messages:
-            so_far = {"compacted": agent.compacted, "messages": agent.messages}
-            line = to_bytes({"event": "continued", **so_far}) + b"\n" + line
+            known = {"compacted": agent.compacted, "summary": agent.summary}
+            so_far = {"event": "continued", **known, "messages": agent.messages}
+            line = to_bytes(so_far) + b"\n" + line
     append(path, line)
     agent.transcript = path
     agent.messages = entry.get("messages", [*agent.messages, entry])
@@ -892,7 +896,8 @@ def replace_history(
     if compacted is None:
         agent.messages = new
     else:
-        counts = {"before": before, "after": after, "compacted": compacted}
+        known = {"compacted": compacted, "summary": agent.summary}
+        counts = {"before": before, "after": after, **known}
         commit(agent, {"event": name, **counts, "messages": new})
         agent.compacted = compacted
     agent.counted, agent.known = after, len(new)
@@ -900,10 +905,10 @@ def replace_history(
 
 
 def load(path: Path) -> Conversation:
-    """The conversation in a transcript, as it was written, but without thinking.
+    """Read the conversation in a transcript, without its thinking.
 
-    A last line that was torn off is left out. Raises AgentError with the number of any
-    other line that is no part of a conversation.
+    Leaves out a last line that was torn off. Raises AgentError with the number of any
+    other line that is no part of a conversation, and OSError.
     """
     read = Conversation(transcript=path)
     with open(path, "rb", opener=plain_file) as file:
@@ -917,6 +922,7 @@ def load(path: Path) -> Conversation:
             if "event" in entry:
                 compacted = int(entry.get("compacted", len(messages)))
                 read.compacted = min(max(0, compacted), len(messages))
+                read.summary = str(entry.get("summary", ""))
         except Exception as error:  # a damaged line raises nearly anything
             if number == len(lines):  # it was torn off, or is empty
                 break
@@ -928,19 +934,19 @@ def load(path: Path) -> Conversation:
 
 
 def checked(message: Message, before: list[Message]) -> Message:
-    """The role and content of a message that follows these; raises if it is none."""
-    role, content = message["role"], message["content"]
-    if not content or (role, is_typed(message)) not in WHO_SAYS_WHAT:
-        raise ValueError("a message has no content, or none that its role may have")
+    """Return the role and content of a message that follows these, or raise anything."""
+    content = message["content"]
+    if not content:
+        raise ValueError("a message has no content")
     for block in [] if is_typed(message) else content:
-        for key, kind in HOLDS[block["type"]].items():
-            if type(block[key]) is not kind or block[key] == "":
+        for key, kind in HOLDS.get(block["type"], {}).items():
+            if type(block[key]) is not kind:
                 raise ValueError(f"{key} of a {block['type']} is {block[key]!r}")
     calls = {call["id"] for call in open_calls(before)}
     results = {block["tool_use_id"] for block in blocks(message, "tool_result")}
     if calls != results:
         raise ValueError(f"the calls {calls} are answered by {results}")
-    return {"role": role, "content": content}
+    return {"role": message["role"], "content": content}
 
 
 def switch_to(agent: Agent, conversation: Conversation) -> None:
@@ -1326,7 +1332,7 @@ INTERRUPTED = """\
 The user interrupted this. The first call without a result may have run in part, those
 after it did not run."""
 TOOLS: dict[str, Tool] = {}
-COMPACTABLE_TOOLS: set[str] = set()  # of any agent; layer 1 clears their results (v5)
+COMPACTABLE_TOOLS: dict[str, Tool] = {}  # those whose old results are cleared (v5)
 
 
 def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
@@ -1346,7 +1352,7 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
     more = {"shows": next(iter(properties), ""), **more}
     TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **more)
     if TOOLS[name].clears:
-        COMPACTABLE_TOOLS.add(name)
+        COMPACTABLE_TOOLS[name] = TOOLS[name]
     return handler
 
 
@@ -1950,27 +1956,30 @@ and the project by what stands below, if anything does."""
 def make_ready(agent: Agent) -> None:
     """Make a conversation ready for its next request, within the limits as they are.
 
-    The system prompt, with rules and skills, stays the same from then on. What was said
-    before is cut to the limits, and loses the thinking, which another prompt makes
-    invalid.
+    The system prompt, with rules and skills, stays the same from then on. Messages are
+    cut to the limits, and lose their thinking, which another prompt makes invalid.
     """
     if agent.client is None:
         connect(agent)
-    most = min(MAX_RULES, agent.limits.threshold // 8)
+    agent.system = system_prompt(min(MAX_RULES, agent.limits.threshold // 8))
+    agent.tools.pop("load_skill", None)
+    if "skills" in agent.system:
+        agent.tools["load_skill"] = TOOLS["load_skill"]
+    new = drop_thinking(agent.messages)
+    new = tool_result_budget(new, agent.limits.max_results, save_result)
+    replace_history(agent, "tool_result_budget", "cut to the limits", new)
+
+
+def system_prompt(most: int) -> dict[str, str]:
+    """Return the parts of the system prompt, rules and skills in `most` tokens each."""
     path, rules = find_rules()
     if rules.strip():
         rules = quote("rules", f"{path}:\n{cut_text(rules, most)}")
-    skills = cut_text(skill_list(), most)
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
+    skills = cut_text(skill_list(), most)
     parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
     system = {name: text for name, text in parts.items() if text.strip()}
-    agent.system = json.loads(to_bytes(system))  # the folder's name may be no text
-    agent.tools.pop("load_skill", None)
-    if skills:
-        agent.tools["load_skill"] = TOOLS["load_skill"]
-    messages = drop_thinking(agent.messages)
-    agent.messages = tool_result_budget(messages, agent.limits.max_results, save_result)
-    agent.known = 0
+    return json.loads(to_bytes(system))  # the folder's name may be no text
 
 
 def find_rules() -> tuple[str, str]:

@@ -143,7 +143,9 @@ def test_the_file_holds_the_whole_result_and_is_named_by_its_content(make):
 
 def snip(messages, most):
     """snip_compact of a conversation with a transcript."""
-    return program.snip_compact(messages, most, Path("transcript_1.jsonl"))
+    return program.snip_compact(
+        messages, most, Path("transcript_1.jsonl"), program.TOOLS
+    )
 
 
 def talk(length):
@@ -419,3 +421,14 @@ def test_the_example_of_how_to_add_a_test_passes():
     names = {**vars(builders), "micro_compact": micro_compact, "Path": Path}
     exec(example, names)
     names["test_an_old_result_gives_way_to_a_placeholder"]()
+
+
+def test_the_results_of_an_agents_own_tools_are_cleared_and_saved(make):
+    own = program.TOOLS["glob"]._replace(handler=lambda agent, pattern: "y" * 9_000)
+    agent = make(*[reply(calls=[("mine", {"pattern": "*"})])] * 3, reply("Done."))
+    schema = {**own.schema, "name": "mine"}
+    agent.tools["mine"], agent.limits.keep_tokens = own._replace(schema=schema), 0
+    agent.limits.clear_above = agent.limits.min_savings = agent.limits.keep_recent = 0
+    program.take_turn(agent, "Work.")
+    cleared = outputs(*agent.client.requests[-1]["messages"])[0]
+    assert re.match(r"\[Previous: used mine, saved at \S+\]", cleared)

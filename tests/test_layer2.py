@@ -79,16 +79,11 @@ def rebuilt(make):
     return build
 
 
-@pytest.fixture
-def skill():
-    """skill(name, text): a skill of the workspace, which an agent made later knows."""
-
-    def write(name, text):
-        path = Path(".agents/skills", name, "SKILL.md")
-        path.parent.mkdir(parents=True)
-        path.write_text(f"---\nname: {name}\ndescription: For {name}.\n---\n{text}")
-
-    return write
+def write_skill(name, text):
+    """Write a skill of the workspace, which an agent that is made later has."""
+    path = Path(".agents/skills", name, "SKILL.md")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"---\nname: {name}\ndescription: For {name}.\n---\n{text}")
 
 
 def bytes_4(agent):
@@ -395,13 +390,11 @@ def needed():
     """A plan, a skill and two files, as messages; the files are on disk."""
     for name in "ab":
         Path(f"{name}.py").write_text(f"the text of {name}")
+    write_skill("birds", "Count the birds.")
     return [*planned(*PLAN), *loaded("birds"), *read("a.py"), *read("b.py")]
 
 
-def test_it_is_words_summary_and_calls_and_the_work_goes_on_from_these(
-    compacted, skill
-):
-    skill("birds", "Count the birds.")
+def test_it_is_words_summary_and_calls_and_the_work_goes_on_from_these(compacted):
     agent = compacted(*needed(), typed("Second wish."))
     words, summary, calls, tail = left(agent.messages)
     assert words == ["First wish.", "Second wish.", "Newest wish."]
@@ -537,9 +530,9 @@ def test_the_words_that_are_kept_fit_first_and_newest_before_all_others(words, m
 # --- The plan, the skills and the files ---
 
 
-def test_they_are_found_again_in_the_same_order_and_are_as_they_are_now(long, skill):
-    skill("birds", "Count the birds twice.")
+def test_they_are_found_again_in_the_same_order_and_are_as_they_are_now(long):
     agent = long(*[SUMMARY, reply(BODY)] * 3, before=needed())
+    write_skill("birds", "Count the birds twice.")
     for number in range(3):
         Path("a.py").write_text(f"version {number}")
         program.take_turn(agent, "Go on.")
@@ -555,7 +548,7 @@ def test_a_file_that_was_deleted_is_said_to_be_once_and_then_makes_room(long):
     calls = dict(left(agent.messages).calls[:2])
     assert "no file b.py" in calls["b.py"] and "the text of a" in calls["a.py"]
     program.take_turn(agent, "Go on.")
-    assert [asked for asked, _ in left(agent.messages).calls] == ["a.py", PLAN]
+    assert [asked for asked, _ in left(agent.messages).calls] == ["a.py", "birds", PLAN]
 
 
 def test_five_files_stay_those_read_last_each_once(rebuilt):
@@ -623,12 +616,10 @@ def test_summary_rules_and_previews_are_quoted(rebuilt, make):
 
 @pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 167_000])
 @pytest.mark.parametrize("letter", ["w", "日", '"\n'])
-def test_what_a_compaction_leaves_is_half_of_the_room_at_most(
-    make, skill, threshold, letter
-):
+def test_what_a_compaction_leaves_is_half_of_the_room_at_most(make, threshold, letter):
     for name in FILES:
         Path(name).write_text(f"{name * 60}\n" * 400)
-        skill(name, f"{name * 70}\n" * 400)
+        write_skill(name, f"{name * 70}\n" * 400)
     asked = [typed(letter * 3_000), said("Yes.")] * 20
     used = [m for n in FILES for m in [*read(n), *loaded(n)]]
     plan = planned(*[f"[ ] {n} {'p' * 90}" for n in range(30)])
@@ -642,8 +633,8 @@ def test_what_a_compaction_leaves_is_half_of_the_room_at_most(
 
 def test_each_part_has_at_most_half_of_what_those_before_it_left(make):
     asked = [typed("w" * 9_000), said("Yes.")] * 40
-    agent = make(threshold=30_000)
-    agent.messages = [*asked, *needed(), typed("Now." * 9_000)]
+    messages = [*asked, *needed(), typed("Now." * 9_000)]
+    agent = make(threshold=30_000, messages=messages)
     for name in "ab":
         Path(f"{name}.py").write_text(f"{name * 60}\n" * 200)
     room, new = room_of(agent), program.rebuild(agent, BODY)

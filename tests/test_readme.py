@@ -695,7 +695,7 @@ def test_every_change_of_the_page_is_played():
 def test_the_tool_that_the_page_adds_is_one(monkeypatch, workspace):
     [code] = re.findall(r"(?ms)^```py\n(.*?)^```", section("### How to change it"))
     monkeypatch.setattr(program, "TOOLS", dict(program.TOOLS))
-    monkeypatch.setattr(program, "COMPACTABLE_TOOLS", {*program.COMPACTABLE_TOOLS})
+    monkeypatch.setattr(program, "COMPACTABLE_TOOLS", {**program.COMPACTABLE_TOOLS})
     exec(code, dict(vars(program)))
     (workspace / "words.txt").write_text("a few long words")
     call = {"id": "toolu_1", "name": "count_words", "input": {"path": "words.txt"}}
