@@ -159,6 +159,12 @@ def test_ours_runs_by_the_recorded_clock():
     assert drive(Session(work), limits).clearings == 0
 
 
+def test_without_a_cache_ours_clears_as_early_as_with_a_cold_one():
+    limits = Limits(20_000, 9, 10_000, clear_above=9_000, keep_tokens=0)
+    cached, uncached = (drive(Session(reading(5)), limits, cached=c) for c in (1, 0))
+    assert (cached.clearings, uncached.clearings > 0) == (0, True)
+
+
 @pytest.mark.parametrize("cached", [True, False])
 def test_ours_sees_what_the_cache_read_and_wrote_and_zeros_without_one(
     monkeypatch, cached

@@ -138,7 +138,7 @@ def test_each_scene_shows_one_layer_what_it_changed_why_and_the_bill(
         (5, "you typed (4); summary; you typed; tool_use read_file; tool_result"),
         (
             6,
-            "you typed (6); summary; tool_use read_file; tool_result read_file; answer.",
+            "(6); summary; tool_use read_file; tool_result read_file; answer.",
         ),
         (7, "you typed (7); summary; you typed; tool_use read_file; tool_result"),
     ],
