@@ -3,7 +3,8 @@
 Whatever a color says, a word, a letter or a dashed line says too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from html import escape
 from itertools import pairwise
 from math import dist
@@ -133,21 +134,24 @@ def cost_and_sight(
         body.append(box(440, y, 190 * course.kept, 18, color, 1))
         body.append(text(692, y + 14, f"{course.kept:.3f}", "end"))
         told.append(f"{name}: cost {course.cost:.2f}, in sight {course.kept:.3f}")
-    y = 46 + 48 * len(RULES)
+    notes = [*notes_on_costs(steps, before, of)]
+    top = 46 + 48 * len(RULES)
+    body += [text(8, top + 20 * row, note) for row, note in enumerate(notes)]
+    body.append(text(692, top + 20, "a full frame is everything", "end"))
+    title = "What each rule costs in one session, and how much stays in sight"
+    return picture(title, body, [*told, *notes], top + 20 * len(notes) - 8)
+
+
+def notes_on_costs(
+    steps: list[list[int]], before: dict[str, float], of: int
+) -> Iterator[str]:
+    """Yield what to know about the costs in one session; see `cost_and_sight`."""
     which = f"the longest of {of} recorded sessions, {len(steps)} requests"
-    told.append(f"{which}, in a window of {WALL:,}")
-    body.append(text(8, y, told[-1]))
-    y += 20
-    body.append(text(692, y, "a full frame is everything", "end"))
-    told.append("doing nothing is priced as if its window had no limit")
-    body.append(text(8, y, told[-1]))
+    yield f"{which}, in a window of {WALL:,}"
+    yield "doing nothing is priced as if its window had no limit"
     if last := refused_at(steps):
         spent = [f"{RULES[name][0]} {cost:.2f}" for name, cost in before.items()]
-        told.append(f"before request {last}: {', '.join(spent)}")
-        y += 20
-        body.append(text(8, y, f"the cost {told[-1]}"))
-    title = "What each rule costs in one session, and how much stays in sight"
-    return picture(title, body, told, y + 12)
+        yield f"the cost before request {last}: {', '.join(spent)}"
 
 
 def refused_at(steps: list[list[int]]) -> int:
@@ -162,52 +166,79 @@ def three_ways(courses: dict[str, Course], of: int) -> str:
     `of` is the number of sessions.
     """
     count = len(courses["nothing"].steps)
-    step = 580 / max(1, count - 1)  # pixels
-
-    def at(request: int, size: float) -> Point:
-        return LEFT + step * (request - 1), between(BOTTOM, TOP, size / WALL)
-
+    at = partial(place, count)
     body = [rule(at(1, size)[1], mark) for size, mark in SCALE.items()]
     body.append(line([(LEFT, TOP), (RIGHT, TOP)], TEXT, 2))
     which = f"each of {count} requests of the longest of {of} sessions"
     body.append(text(LEFT, 18, f"tokens of context at {which}"))
     told, marks, y = [], [1, count], BOTTOM + 42
-    for name, (color, dashes) in WAYS.items():
-        course, last = courses[name], refused_at(courses[name].steps)
-        sent = [size for size, *_ in course.steps][: last - 1 if last else None]
-        curve = [at(*point) for point in enumerate([*sent, *[WALL] * bool(last)], 1)]
-        x, top = curve[-1]
-        body.append(line(curve, color, 2, dashes))
-        body.append(text(x + 6, top + (18 if last else 4), name, "start", color))
-        told.append(f"{name}: at most {max(sent):,} tokens")
-        if last:
+    for name in WAYS:
+        body += growth(name, courses[name], at)
+        told += [*in_words(name, courses[name])]
+        if last := refused_at(courses[name].steps):
             marks.append(last)
-            body.append(text(x, TOP - 10, f"request {last}: prompt is too long", "end"))
-            told.append(f"too long at request {last} of {count}")
-            continue
-        x, top = at(sent.index(max(sent)) + 1, max(sent))
-        body.append(text(x + 5, top - 6, f"{max(sent):,}", "start", color))
-        told.append(in_words(course))
-        body.append(text(LEFT - 8, y + 4, name, "end", color))
-        body.append(text(LEFT, y + 24, told[-1]))
-        cleared, summed = ([at(n, 0)[0] for n in s] for s in when_forgotten(course))
-        body += [line([(x, y - 7), (x, y + 7)], color, 1.5) for x in cleared]
-        body += [circle((x, y), PURPLE) for x in summed]
-        y += 50
+        else:
+            body += [*forgotten(name, courses[name], y, at)]
+            y += 50
     free = [n for n in range(100, count, 100) if all(abs(n - m) > 15 for m in marks)]
     body += [tick(at(n, 0)[0], str(n)) for n in [*marks, *free]]
     body.append(text(LEFT, y + 4, "| old results are cleared before this request"))
     body.append(text(RIGHT, y + 4, "● a summary", "end", PURPLE))
     about = "cost: nothing is 1; in sight: share of what was needed next (R)"
-    body.append(text(LEFT, y + 24, about))
-    newer = courses["s06 newer"]
-    told.append(f"s06 follows its page; its newer code: {what_it_costs(newer)}")
-    body.append(text(LEFT, y + 44, told[-1]))
+    newer = what_it_costs(courses["s06 newer"])
+    told.append(f"s06 follows its page; its newer code: {newer}")
+    body += [text(LEFT, y + 24, about), text(LEFT, y + 44, told[-1])]
     title = f"The longest of {of} recorded sessions, three ways"
     return picture(title, body, told, y + 56)
 
 
-def in_words(course: Course) -> str:
+def place(count: int, request: int, size: float) -> Point:
+    """Return where a request of so many is in the plot, by its tokens."""
+    step = 580 / max(1, count - 1)  # pixels
+    return LEFT + step * (request - 1), between(BOTTOM, TOP, size / WALL)
+
+
+def growth(name: str, course: Course, at: Callable[..., Point]) -> list[str]:
+    """Draw how the context grows and shrinks, up to a request that is too long."""
+    (color, dashes), last = WAYS[name], refused_at(course.steps)
+    sent = accepted(course)
+    curve = [at(*point) for point in enumerate([*sent, *[WALL] * bool(last)], 1)]
+    x, top = curve[-1]
+    drawn = [line(curve, color, 2, dashes)]
+    drawn.append(text(x + 6, top + (18 if last else 4), name, "start", color))
+    if last:
+        refusal = f"request {last}: prompt is too long"
+        return [*drawn, text(x, TOP - 10, refusal, "end")]
+    x, top = at(sent.index(max(sent)) + 1, max(sent))
+    return [*drawn, text(x + 5, top - 6, f"{max(sent):,}", "start", color)]
+
+
+def accepted(course: Course) -> list[int]:
+    """Return the sizes of the requests before one is too long."""
+    last = refused_at(course.steps)
+    return [size for size, *_ in course.steps][: last - 1 if last else None]
+
+
+def forgotten(
+    name: str, course: Course, y: float, at: Callable[..., Point]
+) -> Iterator[str]:
+    """Draw when a policy forgot, with its numbers below."""
+    color, _ = WAYS[name]
+    yield text(LEFT - 8, y + 4, name, "end", color)
+    yield text(LEFT, y + 24, how_often(course))
+    cleared, summed = ([at(n, 0)[0] for n in s] for s in when_forgotten(course))
+    yield from (line([(x, y - 7), (x, y + 7)], color, 1.5) for x in cleared)
+    yield from (circle((x, y), PURPLE) for x in summed)
+
+
+def in_words(name: str, course: Course) -> Iterator[str]:
+    """Describe the context of a policy, and what it forgot."""
+    yield f"{name}: at most {max(accepted(course)):,} tokens"
+    last, count = refused_at(course.steps), len(course.steps)
+    yield f"too long at request {last} of {count}" if last else how_often(course)
+
+
+def how_often(course: Course) -> str:
     """Say how often a policy forgot, what that cost, and how much stayed."""
     cleared, summed = map(len, when_forgotten(course))
     clearings = counted(cleared, "clearing", "clearings")

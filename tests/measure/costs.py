@@ -388,8 +388,8 @@ def price(text: str) -> float:
     return number
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure and print; return the exit status."""
+def parser() -> argparse.ArgumentParser:
+    """Return what parses the command line."""
     about, _, more = (__doc__ or "").partition("\n\n")
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
@@ -398,27 +398,27 @@ def main(argv: list[str] | None = None) -> int:
     text = "a recorded session (default: the work of agent.py --demo)"
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=text)
     parser.add_argument("--peers", action="store_true", help="include other agents")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE,...",
-        help="also measure agent.py with these settings",
-    )
+    text = "also measure agent.py with these settings"
+    change = {"default": [], "metavar": "NAME=VALUE,...", "help": text}
+    parser.add_argument("--set", action="append", **change)
     text = "price of reading a cached token, relative to an input token"
     parser.add_argument("--read", type=price, default=CACHE_READ, help=text)
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON instead of a table"
-    )
-    options = parser.parse_args(argv)
+    text = "print JSON instead of a table"
+    parser.add_argument("--json", action="store_true", help=text)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print; return the exit status."""
+    options = parser().parse_args(argv)
     try:
         wanted = runs(options.peers, options.set, options.read)
         sessions = read(options.files) if options.files else of_the_demo()
         measured = measure(sessions, wanted, uncached_runs(options.set))
-        about = legend(sessions, options.read, options.peers)
-        print(
-            json.dumps(measured, indent=1) if options.json else table(measured, about)
-        )
+        if options.json:
+            print(json.dumps(measured, indent=1))
+        else:
+            print(table(measured, legend(sessions, options.read, options.peers)))
     except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1

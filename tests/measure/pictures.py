@@ -311,38 +311,47 @@ def ring():
 
 def transcript():
     """Draw the lines of a transcript, and the messages after replaying up to each."""
-    agent, told = begun(), []
-    agent.client.enqueue(use("bash", command="cat long.log"), use("compact"))
-    agent.client.enqueue(reply(SUMMARY), reply("Every price is read again."))
-    agent.client.enqueue(use("read_file", path="cart.py"), reply("It is fine."))
-    program.take_turn(agent, "Why is checkout slow?")
-    program.take_turn(agent, "And the cart?")
-    lines = Path(str(agent.transcript)).read_bytes().splitlines(keepends=True)
-    lines[-1] = lines[-1][:40]
+    lines, told = recorded_lines(), []
     body = [text(36, 20, "the lines of the file")]
     body.append(text(400, 20, "the messages after replaying them"))
     for n in range(1, len(lines) + 1):
         Path("prefix").write_bytes(b"".join(lines[:n]))
         history, y = program.load(Path("prefix")).messages, 5 + 25 * n
-        words, color = (last := rows(history)[-1]).words, last.color
-        if b'"event"' in lines[n - 1]:
-            event = json.loads(lines[n - 1])["event"]
-            words = f"event {event}: a summary replaces the history"
-        if not lines[n - 1].endswith(b"\n"):
-            words, color = "(incomplete, so it is ignored)", TEXT
+        words, color = about_line(lines[n - 1], rows(history)[-1])
         body.append(text(30, y + 14, str(n), "end"))
         body += charts.cell(36, y, 344, words, color)
         for at in range(len(history)):
             kind = rows(history[: at + 1])[-1].kind
             body += charts.badge(400 + 22 * at, y, *LOOKS[kind])
-        told.append(
-            f"{n}. {words}: {charts.counted(len(history), 'message', 'messages')}"
-        )
+        size = charts.counted(len(history), "message", "messages")
+        told.append(f"{n}. {words}: {size}")
         body.append(text(406 + 22 * len(history), y + 14, str(len(history))))
     y = 50 + 25 * len(lines)
     body.append(text(36, y, LETTERS))
     title = "The lines of a transcript, and the messages after replaying them"
     return charts.picture(title, body, told, y + 10)
+
+
+def recorded_lines():
+    """Return the lines of a transcript with a compaction, the last line torn."""
+    agent = begun()
+    agent.client.enqueue(use("bash", command="cat long.log"), use("compact"))
+    agent.client.enqueue(reply(SUMMARY), reply("Every price is read again."))
+    agent.client.enqueue(use("read_file", path="cart.py"), reply("It is fine."))
+    program.take_turn(agent, "Why is checkout slow?")
+    program.take_turn(agent, "And the cart?")
+    *lines, last = Path(str(agent.transcript)).read_bytes().splitlines(keepends=True)
+    return [*lines, last[:40]]
+
+
+def about_line(line, newest):
+    """Return what to write on a line of a transcript, and its color."""
+    if not line.endswith(b"\n"):
+        return "(incomplete, so it is ignored)", TEXT
+    if b'"event"' in line:
+        event = json.loads(line)["event"]
+        return f"event {event}: a summary replaces the history", newest.color
+    return newest.words, newest.color
 
 
 # ---- the program's own numbers: the price of a clearing, the thresholds ----
