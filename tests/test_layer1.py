@@ -432,3 +432,14 @@ def test_the_results_of_an_agents_own_tools_are_cleared_and_saved(make):
     program.take_turn(agent, "Work.")
     cleared = outputs(*agent.client.requests[-1]["messages"])[0]
     assert re.match(r"\[Previous: used mine, saved at \S+\]", cleared)
+
+
+@pytest.mark.parametrize("usage, is_cold", [({}, True), ({"cache_read": 5}, False)])
+def test_a_provider_that_shows_no_cache_counts_as_cold(make, usage, is_cold):
+    shown = {f"{kind}_input_tokens": count for kind, count in usage.items()}
+    reads = [reply(calls=[("bash", {"command": "printf %9999d"})])] * 9
+    agent = make(*reads, reply("Done."), threshold=16_000, keep_tokens=0)
+    agent.client.usage = lambda body, content: {"input_tokens": 5, **shown}
+    program.take_turn(agent, "Work.")
+    cleared = [t for style, t in agent.events if "cache was cold" in t]
+    assert bool(cleared) is is_cold

@@ -273,6 +273,11 @@ def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(compact
     assert f"{T // 8:,}" in text and "earlier summary" in text
 
 
+def test_a_summary_is_in_the_users_language(compacted):
+    [text] = texts(summaries(compacted())[0]["messages"][-1])
+    assert "in the language that the user writes in" in " ".join(text.split())
+
+
 def test_section_6_asks_what_is_done_stopped_or_open_of_each_message(compacted):
     [text] = texts(summaries(compacted())[0]["messages"][-1])
     [section] = re.findall(r"(?ms)^6\. (.*?)^7\. ", text)

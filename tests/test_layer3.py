@@ -465,3 +465,12 @@ def test_thinking_is_dropped_from_that_copy_and_from_no_other(make):
     whole, copy = ("'thinking'" in str(r["messages"]) for r in summaries(agent))
     assert (whole, copy) == (True, False) and agent.messages == before
     assert take_turn(agent, "Go on.") == "More."  # its thinking is still valid
+
+
+def test_after_a_resume_too_a_note_quotes_the_last_summary(worked):
+    agent = worked(SUMMARY)
+    run_command(agent, "/compact")
+    program.resume(agent, str(agent.transcript))
+    agent.messages += [*did("r" * 9_000), typed("Go on.")]
+    program.compact_without_model(agent, "auto_compact")
+    assert "All is well." in left(agent.messages).summary

@@ -62,7 +62,7 @@ def test_a_program_needs_no_package_and_its_lines_are_narrow(command):
 
 
 NOT_THERE = {
-    "naive.py 5 12": "No chapter 12, only 3, 4, 5, 6, 7, 8, 9, 10.",
+    "naive.py 5 12": "There is no chapter 12, only 3, 4, 5, 6, 7, 8, 9, 10.",
     "steps.py layer1 6": "layer1 has the steps 0 to 5",
 }
 

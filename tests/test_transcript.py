@@ -80,9 +80,7 @@ def test_at_each_request_the_file_is_already_the_conversation(make):
     assert seen == [True] * 8 and on_disk(agent)
 
 
-@pytest.mark.parametrize("folder", [FOLDER, RESULTS])
-def test_what_is_written_is_for_the_user_alone(make, folder):
-    folder.mkdir()
+def test_what_is_written_is_for_the_user_alone(make):
     agent = make(reply(calls=[TASK, BIG]), reply("Its."), reply("Done."), **SMALL)
     mask = os.umask(0)
     try:
@@ -91,8 +89,8 @@ def test_what_is_written_is_for_the_user_alone(make, folder):
         os.umask(mask)
     files = [*FOLDER.glob("*.jsonl"), *RESULTS.rglob("*.txt")]
     assert [stat.S_IMODE(path.stat().st_mode) for path in files] == [0o600] * 3
-    modes = [stat.S_IMODE(path.stat().st_mode) for path in (FOLDER, RESULTS)]
-    assert modes == [0o700, 0o700]
+    folders = FOLDER, RESULTS, program.RESULTS_DIR
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folders] == [0o700] * 3
 
 
 def test_git_leaves_the_records_alone_unless_a_gitignore_is_there(make):
@@ -546,4 +544,4 @@ def test_transcripts_in_a_folder_that_is_a_link_are_neither_read_nor_listed(make
     Path(".transcripts").symlink_to("elsewhere")
     agent = make()
     assert [*program.conversations(agent)] == []
-    assert "is a link" in shown(agent, "error")[0]
+    assert "is a symbolic link" in shown(agent, "error")[0]

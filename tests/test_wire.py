@@ -194,7 +194,7 @@ STAYING = {
     "another server": ((404, {}, b"<html>\n\n<p>Not\nFound</p>"), "ANTHROPIC_BASE_URL"),
     "a bad request": (api_error(400, "Your credit balance is too low"), "credit balan"),
     "a long complaint": (api_error(400, "no good: " + "x\n" * 5_000), "no good"),
-    "a page": ((200, {"content-type": "text/html"}, b"<html>Log in</html>"), "html"),
+    "a page": ((200, {"content-type": "text/html"}, b"<html>Log in</html>"), "Log in"),
     "a reply that is no stream": ((200, {}, reply(WHOLE)), "application/json"),
     "another method": (api_error(405, "method not allowed"), "method not allowed"),
 }
@@ -360,6 +360,21 @@ def test_a_provider_that_refuses_8192_tokens_as_well_ends_the_turn(wired):
     assert "max_tokens" in fails(agent, "Hi") and len(agent.client.requests) == 2
 
 
+BACK = "The `content[].thinking` in the thinking mode must be passed back to the API."
+
+
+def test_a_provider_that_wants_its_thinking_back_gets_an_empty_one_before_each_call(
+    wired,
+):
+    agent = wired(reply("Look.", calls=[READ]), reply(WHOLE))
+    take_turn(agent, "Hi")
+    assert program.do_without(agent, agent.messages, BACK) == agent.messages
+    _, call, _, answer = program.request_for(agent, agent.messages)["messages"]
+    assert call["content"][0] == {"type": "thinking", "thinking": ""}
+    assert thoughts({"messages": [call, answer]}) == 1
+    assert program.do_without(agent, agent.messages, BACK) == []  # only once
+
+
 # How providers say "too long", and the window that they name; 0: none, or in an odd way.
 TOO_LONG = {
     "prompt is too long: 37924 tokens > 32000 maximum": 32000,
@@ -421,6 +436,9 @@ TOO_LONG = {
     "at least 24001 tokens.": 24000,
     "This model's maximum context length is 32000 tokens, and your request has 4900 "
     "input tokens.": 32000,
+    "prompt_too_long": 0,
+    "prompt too long": 0,
+    "input too long for this model": 0,
     "prompt too long; exceeded max context length by 4021 tokens": 0,
     '{"code":20015,"message":"Input is too long"}': 0,
     "<400> InternalError.Algo.InvalidParameter: Range of input length should be "
@@ -561,6 +579,7 @@ ODD_CALLS = {
     "a list for an input": (broken_call('["notes.txt"]'), "schema"),
     "a name with a dot": (broken_call("{}").replace(b"write_f", b"fs.f"), "no such"),
     "an id of Kimi": (broken_call("{}").replace(b"toolu_x", b"bash:0"), "schema"),
+    "no input": (broken_call("null"), "schema"),
     "an empty id": (broken_call("{}").replace(b"toolu_x", b""), "schema"),
 }
 
