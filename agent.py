@@ -22,6 +22,8 @@ else. A user message whose content is a string was typed by the person. What we 
 ourselves is a list of blocks, so the two can be told apart.
 """
 
+from __future__ import annotations
+
 import argparse
 import difflib
 import hashlib
@@ -149,31 +151,14 @@ class Agent(Conversation):
     model: str = MODEL_ID
     thinking: bool = False  # whether the model can show its thinking
     empty_thinking: bool = False  # whether calls without thinking need an empty one
-    tools: "dict[str, Tool]" = field(default_factory=lambda: dict(TOOLS))
+    tools: dict[str, Tool] = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
     hear: Callable[[], str] = lambda: ""  # what the person typed since the last time
     stopped: Callable[[], bool] = lambda: False  # whether Ctrl-C came in this turn
     unasked: bool = False  # --yes: every tool may run
     is_subagent: bool = False  # it works for another agent, not for a person
-    bill: "Counter[str]" = field(default_factory=Counter)  # tokens "sent" and "read"
-
-
-class Exchange(NamedTuple):
-    """A tool call, its result, and the index of the message that holds the result."""
-
-    at: int
-    call: Message
-    result: Message
-
-
-class Reply(NamedTuple):
-    """A finished reply: why it stopped, and the API's counts, in tokens."""
-
-    message: Message
-    stop: str
-    sent: int  # of the request, 0 where the API does not say
-    output: int  # of the reply
+    bill: Counter[str] = field(default_factory=Counter)  # tokens "sent" and "read"
 
 
 class AgentError(Exception):
@@ -192,22 +177,17 @@ class PromptTooLong(AgentError):
 # ---- the loop ----
 
 MAX_MISSES = 3  # requests in a row without a whole reply, then the turn ends
-TOO_MANY_REQUESTS = """\
-The turn ended after {} requests, the limit that MAX_REQUESTS sets. Say "go on" to \
-continue."""
 
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; return that answer."""
     answer, misses, requests = "", 0, 0
-    while True:
+    while requests < (agent.limits.max_requests or math.inf):
         layer_1(agent)  # tool_result_budget, snip_compact, micro_compact: free
         if should_compact(agent):
             auto_compact(agent)  # layer 2: the context is over the threshold
         elif agent.focus is not None:
             manual_compact(agent)  # layer 3: the model asked for it
-        if 0 < agent.limits.max_requests <= requests:
-            raise AgentError(TOO_MANY_REQUESTS.format(requests))
         misses, requests = misses + 1, requests + 1
         try:
             reply = ask(agent, agent.messages)
@@ -224,6 +204,7 @@ def agent_loop(agent: Agent) -> str:
             misses = 0
         else:
             return answer
+    raise AgentError(f'{requests} requests in one turn, the limit: say "go on".')
 
 
 def take_turn(agent: Agent, text: str) -> str:
@@ -326,7 +307,7 @@ def snip_compact(
     messages: list[Message],
     max_messages: int,
     transcript: Path | None,
-    tools: "dict[str, Tool]",
+    tools: dict[str, Tool],
     first: int = 3,
 ) -> list[Message]:
     """Put a note in place of the middle, over `max_messages` (0: never; s08).
@@ -357,7 +338,7 @@ def micro_compact(
     keep_recent: int = KEEP_RECENT,
     keep_tokens: int = KEEP_TOKENS,
     min_savings: int = MIN_SAVINGS,
-    compactable: "dict[str, Tool] | None" = None,
+    compactable: dict[str, Tool] | None = None,
 ) -> list[Message]:
     """Replace old tool results with "[Previous: used NAME]" (s06).
 
@@ -606,7 +587,7 @@ def fit_words(words: list[str], max_tokens: int) -> list[str]:
     return [cut_text(text, longest - 7) for text in kept]  # 7: the message around it
 
 
-def still_needed(messages: list[Message], tools: "dict[str, Tool]") -> list[Exchange]:
+def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchange]:
     """Return the last plan, then the skills that were loaded, then the newest files."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file, or what it shows
     for exchange in reversed([*exchanges(messages)]):
@@ -697,6 +678,14 @@ def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> Non
 UNANSWERED = """\
 [This was stopped, or it failed, before it was answered. Do not go on with it, unless
 the user's next message does.]"""
+
+
+class Exchange(NamedTuple):
+    """A tool call, its result, and the index of the message that holds the result."""
+
+    at: int
+    call: Message
+    result: Message
 
 
 def typed(text: str) -> Message:
@@ -1020,12 +1009,8 @@ STALL_SECONDS = 600  # without a byte of a reply; a local server may read for mi
 PROBE_SECONDS = 5  # for the models endpoint, which is never needed
 STREAMED = ("text", "thinking")  # events of the SDK, what they hold, and our styles
 # what must not be blank in a block, or the API does not take it back
-FILLED = {
-    "text": "text",
-    "tool_use": "name",
-    "thinking": "signature",
-    "redacted_thinking": "data",
-}
+FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
+FILLED["tool_use"] = "name"
 UNFIT = r"(?a)[^\w-]"  # in the name and the id of a call
 SHORT_REPLY = 8_192  # tokens of a reply that every provider allows
 LASTING = {*range(400, 500)} - {408, 409, 429}  # another try would fail as well
@@ -1043,18 +1028,26 @@ MAXIMUM = (
     r"(?i)(> |(max|limit|window|size|context length|n_ctx)((?! by |prompt_)[^\d>]){0,40})"
     r"(?P<tokens>\d[\d,]{3,})(?![\d,]| *\+)"
 )
-GO_ON = 'If it is the conversation: /clear, then say "read the end of {} and go on".'
 HINTS: dict[int | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
-    400: GO_ON,
-    422: GO_ON,
+    400: 'If it is the conversation: /clear, then say "read the end of {} and go on".',
     401: "Check ANTHROPIC_API_KEY: of the shell, or else of the .env beside agent.py.",
     403: "Check what ANTHROPIC_API_KEY may use, and MODEL_ID.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
+HINTS[422] = HINTS[400]
 CUT_OFF = """\
 Your reply was cut off, or it was empty. Go on exactly where it stopped, with less
 thinking and in smaller parts."""
+
+
+class Reply(NamedTuple):
+    """A finished reply: why it stopped, and the API's counts, in tokens."""
+
+    message: Message
+    stop: str
+    sent: int  # of the request, 0 where the API does not say
+    output: int  # of the reply
 
 
 def ask(
@@ -1147,24 +1140,17 @@ def stream(agent: Agent, messages: list[Message], shown: tuple[str, ...]) -> Any
     with agent.client.messages.stream(**request_for(agent, messages)) as events:
         kind = events.response.headers.get("content-type", "")
         if re.search("html|json", kind):
-            body = redact(
-                " ".join(events.response.read().decode(errors="replace").split())
-            )
+            body = redact(events.response.read().decode(errors="replace"))
             why = f"No stream came, but {kind}: check ANTHROPIC_BASE_URL."
-            raise AgentError(f"{why} It says: {body[:300]}")
+            raise AgentError(f"{why} It says: {' '.join(body.split())[:300]}")
         agent.last_request = began
         for event in events:
             check_stopped(agent)
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
             elif event.type == "input_json":
-                given: Any = event.snapshot
-                path = given.get("path") if isinstance(given, dict) else None
                 written += len(event.partial_json)
-                what = f"writing {path or 'a call'}, {written:,} characters"
-                agent.emit("wait", what)
-            elif event.type == "content_block_start":
-                written = 0
+                agent.emit("wait", f"writing a call, {written:,} characters")
         return events.get_final_message()
 
 
@@ -1262,15 +1248,13 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
 
 
 def drop_refused(agent: Agent) -> None:
-    """Take back what the model refused to answer, or refusals go on; but no summary.
+    """Take back what the model refused to answer, or refusals go on.
 
     That is what was typed last, or the newest results with their calls.
     """
     messages = agent.messages
     new = [n for n, m in enumerate(messages) if is_typed(m) or blocks(m, "tool_result")]
-    start = pair_safe(messages, new[-1])
-    summary = messages[new[-1] + 1 : agent.compacted]  # if one was just made
-    kept = [*messages[:start], *summary]
+    kept = messages[: pair_safe(messages, new[-1])]
     compacted = min(agent.compacted, len(kept))
     replace_history(agent, "refusal", "what drew it is taken back", kept, compacted)
 
@@ -1289,10 +1273,10 @@ def configured_limits(window: int = sys.maxsize, output: int = sys.maxsize) -> L
     """Read the settings, within the model's own window and reply; raises AgentError."""
     asked = {"context_window": CONTEXT_WINDOW, "max_output": MAX_OUTPUT}
     for name in vars(Limits()):
-        if text := os.environ.get(name.upper(), "").strip():
-            if not re.fullmatch(r"[0-9]{1,18}", text):
-                setting = f"{name.upper()}={text}"
-                raise AgentError(f"{setting}: give a whole number (.env or shell).")
+        text = os.environ.get(name.upper(), "").strip()
+        if not re.fullmatch(r"[0-9]{0,18}", text):
+            raise AgentError(f"{name.upper()}={text}: give a whole number.")
+        if text:
             asked[name] = int(text)
     asked["context_window"] = min(asked["context_window"], window)
     asked["max_output"] = min(asked["max_output"] or MAX_OUTPUT, output)

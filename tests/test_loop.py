@@ -480,7 +480,7 @@ def test_a_call_with_an_id_that_was_given_before_gets_one_of_its_own(make):
 def test_a_turn_ends_after_max_requests_and_go_on_continues(make):
     again = [reply(calls=[("bash", {"command": "echo noop"})])] * 3
     agent = make(*again, reply("Done."), max_requests=3)
-    assert "MAX_REQUESTS" in fails(agent, "Work.")
+    assert "3 requests in one turn" in fails(agent, "Work.")
     assert len(agent.client.requests) == 3 and program.in_progress(agent.messages)
     assert take_turn(agent, "Go on.") == "Done."
 
