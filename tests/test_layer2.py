@@ -364,7 +364,7 @@ def test_a_summary_that_is_refused_says_the_reason(long):
     agent = long(reply(stop="refusal", details=why), reply("Done."))
     assert program.take_turn(agent, "Newest wish.") == "Done."
     [told] = shown(agent, "error")
-    assert told.endswith("(it stopped with refusal). It names a poison.")
+    assert told.endswith("(stop reason refusal). It names a poison.")
 
 
 @pytest.mark.parametrize("fault", [529, 429, 401, 400])
@@ -406,7 +406,7 @@ def test_it_is_words_summary_and_calls_and_the_work_goes_on_from_these(compacted
     assert summary.startswith(
         f"[Conversation compressed. Transcript: {agent.transcript}]"
     )
-    assert "reference" in summary and "go on with what follows it" in summary
+    assert "reference" in summary and "continue with what comes after it" in summary
     assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", PLAN]
     assert tail == [said("Done.")]
 

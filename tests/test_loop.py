@@ -257,7 +257,7 @@ def test_a_refusal_is_told_with_its_reason_if_there_is_one(make, details, told):
 def test_a_refusal_without_a_reason_is_told_without_one(make, details):
     agent = make(reply(stop="refusal", details=details))
     line = fails(agent, "Something forbidden")
-    assert line.strip() == "The model refuses to answer." and agent.messages == []
+    assert line.strip() == "The model declined to answer." and agent.messages == []
 
 
 # ---- other reasons to stop ----

@@ -60,7 +60,7 @@ def test_what_is_typed_during_a_command_goes_along_after_its_results(person, com
     if compacts:
         summary, first, newest, *_ = lines_written(person)[-2]["messages"]
         assert (first, newest) == (typed("Go."), words)
-        assert "go on with what follows it" in texts(summary)[0]
+        assert "continue with what comes after it" in texts(summary)[0]
     else:
         _, _, answered, heard, _ = lines_written(person)
         assert heard == words and results(answered)[0]["content"] == "up\n"

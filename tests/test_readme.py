@@ -278,7 +278,10 @@ def progress():
 def cleaned(lines):
     """Rounded tokens of a command's output, before and after cleaning."""
     text = "".join(lines)
-    sizes = program.tokens_in(text), program.tokens_in(program.clean_output(text))
+    sizes = (
+        program.tokens_in(text),
+        program.tokens_in(program.clean_output(text.encode())),
+    )
     return [f"{round(n, -2 if n > 100 else -1):,}" for n in sizes]
 
 

@@ -282,7 +282,7 @@ def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(mak
     assert len(waits) == 63 and waits[-1] == "try 7 of 7 in 1 s"
     told = [event for event in said if event[0] not in ("wait", "void")]
     assert told == [
-        ("layer", "[retry] Overloaded. It is tried 7 times."),
+        ("layer", "[retry] Overloaded. Trying up to 7 times."),
         ("error", "Overloaded."),
         ("note", 'Nothing is lost: "go on" goes on with it.'),
     ]

@@ -480,7 +480,7 @@ def test_too_long_is_understood_when_it_is_said_in_a_stream(wired, pauses):
     agent = wired([event("error", error=told)])
     with pytest.raises(program.PromptTooLong):
         program.ask(agent, [{"role": "user", "content": "Hi"}])
-    assert pauses == [] and shown(agent, "layer") == ["[refused] prompt is too long."]
+    assert pauses == [] and shown(agent, "layer") == ["[too long] prompt is too long."]
 
 
 # refusals that no shorter conversation would change
