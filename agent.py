@@ -1502,7 +1502,7 @@ def run_tool(agent: Agent, call: Message) -> Message:
     agent.emit("wait", name)
     try:
         if name not in agent.tools:
-            raise ToolError(f"There is no tool {name}, only {', '.join(agent.tools)}.")
+            raise ToolError(f"There is no such tool, only {', '.join(agent.tools)}.")
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:
@@ -1735,9 +1735,10 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     return show_output(agent, output, end)
 
 
-def show_output(agent: Agent, output: bytes, end: str = "") -> str:
+def show_output(agent: Agent, output: bytearray, end: str = "") -> str:
     """Show what a command printed and how it ended, and return that for the model."""
-    text = cut_text(redact(clean_output(output)), MAX_KEPT)
+    text = redact(clean_output(output.decode(errors="replace")))
+    text = cut_text(text, MAX_KEPT)
     if end:
         text = f"{text.rstrip()}\n{end}".lstrip("\n")
     agent.emit("failed" if end else "result", text if text.strip() else "(no output)")
@@ -1760,7 +1761,8 @@ def run_process(
         while time.monotonic() < end and len(output) <= MAX_BYTES:
             if new := process.stdout.read(65_536):
                 output += new
-                say(clean_output(output[-2_000:]).strip().split("\n")[-1] or "bash")
+                newest = clean_output(output[-2_000:].decode(errors="replace"))
+                say(newest.strip().split("\n")[-1] or "bash")
             if process.returncode is None and process.poll() is not None:
                 end = time.monotonic() + SETTLE_SECONDS
             if process.returncode is not None and not kill_session(process.pid, 0):
@@ -1823,12 +1825,12 @@ def start_session(command: str) -> Any:
     return process
 
 
-def clean_output(output: bytes) -> str:
-    """The output as a terminal would finally show it.
+def clean_output(text: str) -> str:
+    """A text as a terminal would finally show it.
 
     It has no escape sequences, and only the last state of a line that was overwritten.
     """
-    text = re.sub(r"\x1b\[1?G", "\r", output.decode(errors="replace"))  # first column
+    text = re.sub(r"\x1b\[1?G", "\r", text)  # to the first column
     text = re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", re.sub(ESCAPE, "", text))
     return re.sub(r"(?m)^.*\r", "", text)
 
@@ -1877,7 +1879,7 @@ def glob(agent: Agent, pattern: str) -> str:
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # its plain folders
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
     parts = re.findall(r"(?s)\*\*/?|.", "*" if rest in ("", ".") else rest)
-    regex = "".join(WILD.get(part, re.escape(part)) for part in parts)
+    regex = "".join(WILD.get(part) or re.escape(part) for part in parts)
     while braces := re.search(r"{([^{}]*)}", regex):
         regex = regex.replace(braces[0], f"({braces[1].replace(',', '|')})")
     wanted = re.compile(f"(?s){regex}/?")

@@ -119,7 +119,7 @@ def test_a_lone_surrogate_does_not_reach_the_model(make):
 
 
 WRONG = {
-    "an unknown tool": ("list_dir", {}, "no tool list_dir"),
+    "an unknown tool": ("list_dir", {}, "no such tool"),
     "one is missing": ("edit_file", {"path": "there"}, "old_text"),
     "the agent itself": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
     "a number as command": ("bash", {"command": 5}, "command"),
