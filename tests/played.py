@@ -24,6 +24,7 @@ LESSONS = (
     "faults",
     "mine",
     "naive",
+    "runner",
     "small",
     "steps",
 )  # which import the program

@@ -217,8 +217,7 @@ def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
     assert ".env.e2e" in use("glob", pattern=".env*").split("\n")
     assert use("read_file", path=".env.example") == "hidden"
     calls = [read(path) for path in ("link", ".env.e2e", ".env.example")]
-    needed = program.still_needed(history(*calls))
-    restored = program.restore_recent_files(make(), needed, 9_000)
+    restored = program.restore_recent_files(make(), history(*calls), 9_000)
     texts = [exchange.result["content"] for exchange in restored]
     assert ["hidden" in text for text in texts] == [True, False, False]
 
@@ -1032,7 +1031,6 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
     Path("../secret").write_text("hidden\n")
     Path("file").write_text("here\n")
     turn_into(Path("file"), what)
-    needed = program.still_needed(history(read("file")))
-    [exchange] = program.restore_recent_files(make(), needed, 9_000)
+    [exchange] = program.restore_recent_files(make(), history(read("file")), 9_000)
     text = exchange.result["content"]
     assert text and "hidden" not in text

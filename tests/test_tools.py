@@ -713,7 +713,7 @@ def test_what_a_subagent_does_is_asked_for_and_named_and_its_answer_shown(make):
 def own_tools(monkeypatch):
     """The tables of tools, as they were again after the test."""
     monkeypatch.setattr(program, "TOOLS", dict(program.TOOLS))
-    monkeypatch.setattr(program, "COMPACTABLE_TOOLS", {*program.COMPACTABLE_TOOLS})
+    monkeypatch.setattr(program, "COMPACTABLE_TOOLS", {**program.COMPACTABLE_TOOLS})
 
 
 def roll(agent, sides: int = 6, *, bonus: float = 0.0, fair: bool = True):
