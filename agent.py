@@ -1672,9 +1672,7 @@ def end_session(process: Any, output: bytearray) -> None:
         process.wait(SETTLE_SECONDS)
     output += process.stdout.read(MAX_BYTES) or b""
     if process.returncode is None:  # sudo started it, for example
-        output += (
-            b"\n(Part of it still runs: another user owns it, so it isn't killed.)"
-        )
+        output += b"\n(Part of it still runs: it belongs to another user.)"
 
 
 @contextmanager
@@ -1838,8 +1836,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Raise ToolError after some seconds, even within a regular expression."""
 
     def stop(*_: Any) -> NoReturn:
-        text = f"The search took over {seconds} seconds"
-        raise ToolError(f"{text}; narrow the path or the pattern.")
+        raise ToolError(f"Over {seconds} seconds; narrow the path or the pattern.")
 
     handler = signal.signal(signal.SIGALRM, stop)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds)
