@@ -861,9 +861,9 @@ def append(path: Path, data: bytes) -> None:
 
 
 def plain_file(path: str, flags: int) -> int:
-    """Open a file of ours, but not through a symbolic link that a clone brought."""
+    """Open one of our files, unless a cloned project has put a symbolic link there."""
     if TRANSCRIPT_DIR.is_symlink():
-        raise OSError(f"{TRANSCRIPT_DIR} is a symbolic link")
+        raise OSError(f"{TRANSCRIPT_DIR} is a symbolic link; remove it")
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode=0o600)
 
 
@@ -956,7 +956,7 @@ def own_folder(path: Path) -> None:
     """Make a folder that only the user can read and that git ignores."""
     for folder in (top := Path(path.parts[0]), path):
         if folder.is_symlink():
-            raise OSError(f"{folder} is a symbolic link")
+            raise OSError(f"{folder} is a symbolic link; remove it")
         folder.mkdir(mode=0o700, exist_ok=True)
     if not (ignore := top / ".gitignore").exists():
         save(ignore, b"*\n")
@@ -1293,17 +1293,17 @@ def connect(agent: Agent) -> None:
 
 # ---- tools: name, description, schema and handler of each in one place ----
 
-MAX_BYTES = 10_000_000  # of a file that is shown, of a command's output
-MAX_CHANGED = 1_000_000  # characters of a file that is changed
-MAX_CHANGED_LINES = 20_000  # of such a file, or its diff could take minutes
-MAX_LINES = 2_000  # of one read_file call
-MAX_PAGE = 12_500  # tokens of one read_file or glob call
-MAX_SKILLS = 50  # that outlive a compaction, if there is room
+MAX_BYTES = 10_000_000  # of a file that is read, or of a command's output
+MAX_CHANGED = 1_000_000  # characters in a file that is changed
+MAX_CHANGED_LINES = 20_000  # in such a file; a longer diff can take minutes
+MAX_LINES = 2_000  # in the result of one read_file call
+MAX_PAGE = 12_500  # tokens in the result of one read_file or glob call
+MAX_SKILLS = 50  # kept by a compaction, if there is room
 NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TO_BE_COPIED = r"(example|sample|template)\.|[^/]*[._-](example|sample|template|dist)\Z"
 ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-][^/]*)?|[^/]+\.env\d*"
-SECRET = re.compile(rf"(?is)(.*/)?(?!{TO_BE_COPIED})({ENV})")  # paths of files
-MIN_KEY = 16  # characters; shorter ones, such as "not-needed", are no secrets
+SECRET = re.compile(rf"(?is)(.*/)?(?!{TO_BE_COPIED})({ENV})")  # matches paths
+MIN_KEY = 16  # characters; a shorter key, such as "not-needed", isn't a secret
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 JSON_TYPES: dict[Any, Message] = {
     str: {"type": "string"},
@@ -1315,36 +1315,35 @@ JSON_TYPES: dict[Any, Message] = {
 
 
 class ToolError(Exception):
-    """A tool cannot do what it was asked; its text tells the model what to do."""
+    """Says why a tool call failed, and what the model can do about it."""
 
 
 class Tool(NamedTuple):
-    """What the model can call, and all that layers and terminal must know of it."""
+    """A tool that the model can call, and how layers and terminal treat it."""
 
-    schema: Message  # what is sent of it
+    schema: Message  # the part that the API gets
     handler: Callable[..., Any]
-    shows: str = ""  # the input that stands in the line of its call
-    clears: bool = True  # whether its old results give way to placeholders
-    on_disk: bool = False  # what it says can be had again: not saved, but called again
-    needed: int = 0  # how many of its calls outlive a compaction, the newest
-    style: str = "result"  # in which the result is shown; "": the handler shows it
+    shows: str = ""  # the input that is shown beside the tool's name
+    clears: bool = True  # whether placeholders may replace its old results
+    on_disk: bool = False  # call it again for an old result, instead of saving that
+    needed: int = 0  # how many of its newest calls a compaction keeps
+    style: str = "result"  # how the result is shown; "": the handler shows it
 
 
 INTERRUPTED = """\
-The user interrupted this. The first call without a result may have run in part, those
-after it did not run."""
+The user interrupted this. The first call without a result may have run in part; the
+calls after it did not run."""
 TOOLS: dict[str, Tool] = {}
 COMPACTABLE_TOOLS: dict[str, Tool] = {}  # those whose old results are cleared (v5)
 
 
 def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
-    """Make a function a tool; the model is told its docstring and its signature.
+    """Make a function a tool; the model reads its docstring and its signature.
 
-    Its first parameter is the agent, the others are what the model gives, by name, and
-    may leave out where there is a default. `more` is what a new tool need not say: see
-    `Tool`.
+    The first parameter is the agent. The model fills in the others by name, and may
+    omit those that have a default. `more` sets further fields of `Tool`.
     """
-    if handler is None:  # it stands as @tool(...)
+    if handler is None:  # used as @tool(...)
         return partial(tool, **more)
     name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
     _, *inputs = signature.parameters.values()
@@ -1360,14 +1359,14 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
 
 
 def run_tools(agent: Agent, calls: list[Message]) -> None:
-    """Run every call, and answer all of them in one message, after Ctrl-C as well."""
+    """Run every call and answer all of them in one message, even after Ctrl-C."""
     results: list[Message] = []
     try:
         for call in calls:
             results.append(run_tool(agent, call))
     except KeyboardInterrupt as stopped:
-        for written in stopped.args:  # by a command, until then
-            text = f"{written}\n{INTERRUPTED}"
+        for output in stopped.args:  # what a command printed until then
+            text = f"{output}\n{INTERRUPTED}"
             results.append(tool_result(calls[len(results)], text, is_error=True))
         raise
     finally:
@@ -1377,32 +1376,32 @@ def run_tools(agent: Agent, calls: list[Message]) -> None:
 def answer_calls(
     agent: Agent, calls: list[Message], results: list[Message], why: str
 ) -> None:
-    """Commit these results in one message, with `why` for each call that has none."""
+    """Commit the results in one message, with `why` for each call that has none."""
     others = [tool_result(call, why, is_error=True) for call in calls[len(results) :]]
     commit(agent, {"role": "user", "content": [*results, *others]})
 
 
 def close_calls(agent: Agent) -> None:
-    """Answer the calls at the end of the conversation that were left without one."""
+    """Answer any calls at the end of the conversation that have no result yet."""
     if calls := open_calls(agent.messages):
         answer_calls(agent, calls, [], INTERRUPTED)
 
 
 def run_tool(agent: Agent, call: Message) -> Message:
-    """The tool_result of a call, both shown; all that goes wrong is an is_error one."""
+    """Run and show a call, and return its tool_result; any error becomes one, too."""
     name, given, failed = call["name"], call["input"], True
     called = agent.tools.get(name) or Tool({}, str)
     agent.emit("tool", f"[{name}] {given.get(called.shows, '')}".rstrip())
     agent.emit("wait", name)
     try:
         if name not in agent.tools:
-            raise ToolError(f"There is no such tool, but {', '.join(agent.tools)}.")
+            raise ToolError(f"There is no such tool, only {', '.join(agent.tools)}.")
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:
         text = str(error)
     except TypeError as error:
-        text = f"{error}. Its schema is {json.dumps(called.schema)}"
+        text = f"{error}. The tool's schema is {json.dumps(called.schema)}"
     except (Exception, SystemExit) as error:  # noqa: BLE001  no tool may end the loop
         text = f"{type(error).__name__}: {error}"
     result = tool_result(call, text, failed)
@@ -1412,14 +1411,14 @@ def run_tool(agent: Agent, call: Message) -> Message:
 
 
 def tool_result(call: Message, text: str, is_error: bool = False) -> Message:
-    """The block that answers a call: never empty, no API key in it."""
+    """The block that answers a call; never empty, and without API keys."""
     text = redact(text) if text.strip() else "(no output)"
     block = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
     return {**block, "is_error": True} if is_error else block
 
 
 def redact(text: str) -> str:
-    """`text` without the API keys."""
+    """Remove the API keys from a text."""
     for name in KEY_NAMES:
         key = os.environ.get(name, "")
         if len(key) >= MIN_KEY:
@@ -1428,42 +1427,42 @@ def redact(text: str) -> str:
 
 
 def refuse() -> NoReturn:
-    """Tell the model that the person said no; why is said by the person."""
+    """Tell the model that the user said no; the user's reason is a message."""
     raise ToolError("The user refused this call. If they do not say why, ask them.")
 
 
 def inside(path: str, root: Path | None = None) -> Path:
-    """The real path, in `root` (or else the workspace) and no secret, or ToolError."""
+    """The real path of a file; ToolError if it is secret, or outside the workspace."""
     root = root or Path.cwd()
     real = Path(os.path.realpath(root / path))
     if not real.is_relative_to(root):
-        raise ToolError(f"{path} leads outside of {root}.")
+        raise ToolError(f"{path} is outside {root}.")
     if SECRET.fullmatch(str(real)) or SECRET.fullmatch(path):
-        raise ToolError(f"{path} holds secrets: tools neither read nor write it.")
+        raise ToolError(f"{path} may hold secrets; tools neither read nor write it.")
     return real
 
 
 def text_in(path: Path, errors: str = "replace") -> str:
-    """The text of a file; ToolError if it cannot be had."""
+    """Read a text file; ToolError if that is impossible."""
     if not path.is_file():
-        raise ToolError(f"There is no file {os.path.relpath(path)}. Look with glob.")
+        raise ToolError(f"There is no file {os.path.relpath(path)}; look with glob.")
     if path.stat().st_size > MAX_BYTES:
-        raise ToolError(f"It has over {MAX_BYTES:,} bytes: use bash.")
+        raise ToolError(f"It is over {MAX_BYTES:,} bytes long; use bash.")
     if b"\0" in (data := path.read_bytes()):
-        raise ToolError("It is binary, or no text in UTF-8: use bash.")
+        raise ToolError("It is binary, not text in UTF-8; use bash.")
     return data.decode(errors=errors)
 
 
 @tool(on_disk=True, needed=MAX_RESTORE_FILES, style="")
 def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
-    """Read a text file of the workspace: limit lines from line offset (from 1) on.
+    """Read a text file in the workspace: up to limit lines, starting at line offset.
 
-    Where more follows, the result ends with the offset to read on from.
+    The first line is 1. If more lines follow, the result ends with the next offset.
     """
     lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
-    tokens = min(MAX_PAGE, share - 50)  # 50: for what follows the page
+    tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
     page: list[str] = []
     size = 0
     for line in lines[first : first + most]:
@@ -1474,15 +1473,15 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
         page.append(line)
     following = first + len(page) + 1
     if not page:
-        return f"(nothing at offset {offset}: the file ends before it)"
+        return f"(nothing at offset {offset}: the file has {len(lines)} lines)"
     if following <= len(lines):
-        page.append(f"(more follows: read on with offset={following})")
+        page.append(f"(more follows; continue with offset={following})")
     return "\n".join(page)
 
 
 @tool(on_disk=True, style="")
 def write_file(agent: Agent, path: str, content: str) -> str:
-    """Write a file of the workspace, in place of what it held before."""
+    """Write a file in the workspace, replacing any previous content."""
     real, old = file_to_change(path)
     change_file(agent, "write_file", real, old, content)
     return f"Wrote {len(content):,} characters to {path}."
@@ -1492,90 +1491,89 @@ def write_file(agent: Agent, path: str, content: str) -> str:
 def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
-    """Replace old_text, which must occur exactly once unless replace_all is true."""
+    """Replace old_text in a file. It must occur exactly once, or set replace_all."""
     real, text = file_to_change(path)
     is_mixed = re.search("(?<!\r)\n", text) is not None
-    if "\r\n" in text and not (is_mixed and old_text in text):  # the model sees "\n"
+    if "\r\n" in text and not (is_mixed and old_text in text):  # read_file shows "\n"
         old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if not old_text or old_text not in text:
-        raise ToolError(f"{path} does not have old_text: read it first.")
+        raise ToolError(f"{path} does not contain old_text; read it again.")
     if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
-        raise ToolError(f"{path} has old_text more than once: give more of it.")
+        raise ToolError(f"{path} contains old_text more than once; add context.")
     count = text.count(old_text)
     change_file(agent, "edit_file", real, text, text.replace(old_text, new_text))
-    return f"Replaced {count} place{'s' * (count > 1)} in {path}."
+    return f"Made {count} replacement{'s' * (count > 1)} in {path}."
 
 
 def file_to_change(path: str) -> tuple[Path, str]:
-    """Where a file really is, and its text, "" if it is new; ToolError: leave it."""
+    """The real path and text of a file, or ToolError if it must not be changed."""
     real = inside(path)
     if NOT_WRITTEN & {part.lower() for part in real.relative_to(Path.cwd()).parts}:
-        raise ToolError(f"{path} belongs to git or to the agent's own records.")
+        raise ToolError(f"{path} belongs to git or to your own records; leave it.")
     if not real.exists():
         return real, ""
     if not os.access(real, os.W_OK):
-        raise ToolError(f"{path} cannot be written.")
+        raise ToolError(f"{path} is read-only; ask the user about it.")
     return real, text_in(real, "surrogateescape")
 
 
 def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
-    """Write `new` in place of `old` if the person, who sees the change, lets it."""
+    """Show the user a change, and write the file if the user approves."""
     path = visible(os.path.relpath(real), "\n\t")
     before, after = (re.findall(r".*\n|.+", text) for text in (old, new))
-    if max(map(len, (old, new))) > MAX_CHANGED:
-        raise ToolError(f"{path} is too large for a diff: use bash.")
-    if max(map(len, (before, after))) > MAX_CHANGED_LINES:
-        raise ToolError(f"{path} has too many lines for a diff: use bash.")
-    lines = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
-    diff = "\n".join(line.removesuffix("\n") for line in lines)
+    size, lines = max(len(old), len(new)), max(len(before), len(after))
+    if size > MAX_CHANGED or lines > MAX_CHANGED_LINES:
+        raise ToolError(f"{path} is too large for a diff; use bash.")
+    changes = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
+    diff = "\n".join(line.removesuffix("\n") for line in changes)
     agent.approve(name, redact(f"{path}\n{diff}"))
     if file_to_change(str(real)) != (real, old):
-        raise ToolError(f"{path} was changed meanwhile: read it again.")
+        raise ToolError(f"{path} has changed in the meantime; read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
 
 
 @tool(shows="", clears=False, needed=1, style="")
 def todo_write(agent: Agent, items: list[str]) -> str:
-    """Keep the plan: the whole list, a line an item, "[ ] to do" or "[x] done".
+    """Save your plan: the whole list, each item as "[ ] to do" or "[x] done".
 
-    What is still to do survives every compaction.
+    It survives every compaction.
     """
     if wrong := [item for item in items if not re.match(r"\[[ x]\] ", item)]:
-        raise ToolError(f'Begin each item with "[ ] " or "[x] ", unlike {wrong[0]!r}.')
-    agent.emit("plan", "\n".join(items))  # the call keeps it: see `still_needed`
+        raise ToolError(f'Start each item with "[ ] " or "[x] ", not {wrong[0]!r}.')
+    agent.emit("plan", "\n".join(items))  # the call itself is kept: `still_needed`
     return f"{sum(i.startswith('[ ]') for i in items)} of {len(items)} still to do."
 
 
 @tool(clears=False)
 def compact(agent: Agent, focus: str = "") -> str:
-    """Have the conversation summarised to make room; focus: what it must keep."""
+    """Summarise the conversation to make room. focus: what the summary must keep."""
     agent.focus = focus
-    return "The conversation is summarised next, if that saves anything; then go on."
+    return "The conversation will be summarised if that saves enough; then go on."
 
 
 @tool(clears=False, on_disk=True, needed=MAX_SKILLS)
 def load_skill(agent: Agent, name: str) -> str:
-    """Read the instructions of a skill, before you do what it is for."""
+    """Read the instructions of a skill, before you do the work it is for."""
     skills = find_skills()
     if name not in skills:
-        raise ToolError(f"There is no skill {name!r}, but {', '.join(skills)}.")
+        raise ToolError(f"There is no skill {name!r}, only {', '.join(skills)}.")
     text = read_file(agent, str(skills[name]))
-    return f"{text}\n(The files of this skill are in {skills[name].parent}.)"
+    return f"{text}\n(The files for this skill are in {skills[name].parent}.)"
 
 
 @tool(clears=False, style="answer")
 def task(agent: Agent, description: str, prompt: str) -> str:
-    """Hand a piece of work to a subagent, to keep its details out of this conversation.
+    """Give a piece of work to a subagent, to keep its details out of this conversation.
 
-    It has the same tools, but knows only what prompt says; returns its last answer.
-    description: its name for the user, a few words.
+    It has the same tools, knows only what prompt says, and returns its last answer.
+    description: a few words that tell the user what it does.
     """
     return run_subagent(agent, description, prompt)
 
 
 def run_subagent(agent: Agent, description: str, prompt: str) -> str:
-    """The answer of an agent with messages, todos and a transcript of its own (v5)."""
+    """Run an agent with a conversation of its own, and return its answer (v5)."""
 
     def emit(style: str, text: str) -> None:
         if style in ("tool", "layer", "error"):
@@ -1590,44 +1588,50 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
         return take_turn(subagent, prompt)
     except (AgentError, OSError) as error:
         path = subagent.transcript
-        where = f" What it did is in {path}." if path else ""
+        where = f" Its transcript is {path}." if path else ""
         raise ToolError(f"{error}{where}") from error
 
 
 # ---- processes: how commands are started, read and ended ----
 
-BASH_SECONDS = 120  # of one command, if the model asks for no other time
+BASH_SECONDS = 120  # for one command, unless the model asks for another limit
 MAX_BASH_SECONDS = 600
-SETTLE_SECONDS = 1  # for what a command left behind, to end or to get away
-MAX_KEPT = 250_000  # of a command's output: a million characters
+SETTLE_SECONDS = 1  # for processes that a command leaves behind
+MAX_KEPT = 250_000  # tokens in one result: a million characters
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
-SESSIONS: set[int] = set()  # of the commands that run now, by their leaders
+SESSIONS: set[int] = set()  # process IDs of the commands that are running
 KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 
 
 @tool(shows="", style="")
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
-    """Run a bash command in the workspace; returns its stdout and stderr.
+    """Run a bash command in the workspace and return its stdout and stderr.
 
-    timeout: seconds, 600 at most; over 10 MB of output end it as well. Standard input
-    is closed. What it leaves in the background ends with it, unless started with setsid
-    and writing to a file. Nothing confines it: once approved, it can do whatever the
-    user can.
+    timeout: seconds, at most 600. Over 10 MB of output end a command, too. Standard
+    input is closed. Background processes end with the command, unless you start them
+    with setsid and send their output to a file. There is no sandbox.
     """
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", command)
-    output = bytearray()
+    output, end = bytearray(), ""
     try:
-        end = run_process(command, timeout, output, partial(agent.emit, "wait"))
+        status = run_process(command, timeout, output, partial(agent.emit, "wait"))
     except KeyboardInterrupt as stopped:
         stopped.args = (show_output(agent, output),)  # for `run_tools`
         raise
+    if len(output) > MAX_BYTES:
+        del output[4 * MAX_KEPT :]  # the last bytes may be half an API key
+        end = "(killed: more than 10 MB of output)"
+    elif status != 0:
+        killed = f"(killed after {timeout} seconds)"
+        end = killed if status is None else f"(exit status {status})"
     return show_output(agent, output, end)
 
 
-def show_output(agent: Agent, output: bytes, end: str = "") -> str:
+def show_output(agent: Agent, output: bytearray, end: str = "") -> str:
     """Show what a command printed and how it ended, and return that for the model."""
-    text = cut_text(redact(clean_output(output)), MAX_KEPT)
+    text = redact(clean_output(output.decode(errors="replace")))
+    text = cut_text(text, MAX_KEPT)
     if end:
         text = f"{text.rstrip()}\n{end}".lstrip("\n")
     agent.emit("failed" if end else "result", text if text.strip() else "(no output)")
@@ -1636,51 +1640,32 @@ def show_output(agent: Agent, output: bytes, end: str = "") -> str:
 
 def run_process(
     command: str, seconds: float, output: bytearray, say: Callable[[str], Any]
-) -> str:
-    """Run a command and return how it ended, "" if it went well.
+) -> int | None:
+    """Run a command, and return its exit status; None if it had to be killed.
 
-    Whatever it prints is added to `output`, and `say` is given the newest line of it.
-    Its session ends with it; `setsid` programs have left the session by then.
+    Its output is added to `output`, and `say` gets the newest line. Processes that it
+    leaves behind have a second to end, or to get away by `setsid`.
     """
     process: Any = None
     try:
-        with signals_held():  # Ctrl-C must find a process that can be killed
+        with signals_held():  # Ctrl-C before we know the process would leave it running
             process = start_session(command)
-        status = read_output(process, output, seconds, say)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and len(output) <= MAX_BYTES:
+            if new := process.stdout.read(65_536):
+                output += new
+                newest = clean_output(output[-2_000:].decode(errors="replace"))
+                say(newest.strip().split("\n")[-1] or "bash")
+            if process.returncode is None and process.poll() is not None:
+                end = time.monotonic() + SETTLE_SECONDS
+            if process.returncode is not None and not kill_session(process.pid, 0):
+                break
+            time.sleep(0 if new else 0.01)
+        return process.returncode
     finally:
         if process:
             with signals_held():
                 end_session(process, output)
-    if len(output) > MAX_BYTES:
-        del output[4 * MAX_KEPT :]  # the last bytes may be half an API key
-        return "(killed: more than 10 MB of output)"
-    if status is None:
-        how = "killed" if process.returncode is not None else "given up"
-        return f"({how} after {seconds} seconds)"
-    return f"(exit status {status})" if status else ""
-
-
-def read_output(
-    process: Any, output: bytearray, seconds: float, say: Callable[[str], Any]
-) -> int | None:
-    """Add to `output` what a command prints; return its status, None if time is up.
-
-    Once the command has ended, what is left of its session gets one more second, in
-    which `setsid` programs can get away.
-    """
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and len(output) <= MAX_BYTES:
-        new = process.stdout.read(65_536)
-        if new:
-            output += new
-            say(clean_output(output[-2_000:]).strip().split("\n")[-1] or "bash")
-        if process.returncode is None and process.poll() is not None:
-            end = time.monotonic() + SETTLE_SECONDS
-        if process.returncode is not None and not kill_session(process.pid, 0):
-            break
-        if not new:
-            time.sleep(0.01)
-    return process.returncode
 
 
 def end_session(process: Any, output: bytearray) -> None:
@@ -1690,24 +1675,24 @@ def end_session(process: Any, output: bytearray) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(SETTLE_SECONDS)
     output += process.stdout.read(MAX_BYTES) or b""
-    if process.returncode is None:  # started by sudo, for example
-        output += b"\n(It still runs: it belongs to another user and cannot be killed.)"
+    if process.returncode is None:  # sudo started it, for example
+        output += b"\n(Part of it still runs: it belongs to another user.)"
 
 
 @contextmanager
 def signals_held(*only: int) -> Iterator[None]:
-    """Let Ctrl-C and what ends the program, or these, wait until the block's end."""
+    """Hold back Ctrl-C, SIGTERM and SIGHUP, or `only` these, until the block ends."""
     came: list[int] = []
     numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
-        numbers = ()  # signals come to the main thread alone
+        numbers = ()  # only the main thread gets signals
     usual = {n: signal.getsignal(n) for n in numbers if callable(signal.getsignal(n))}
     try:
         for number in usual:
             signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        for number, handler in usual.items():  # Ctrl-C last, or it would hide others
+        for number, handler in usual.items():  # Ctrl-C last: it may raise
             signal.signal(number, handler)
             if number in came:
                 signal.raise_signal(number)
@@ -1731,21 +1716,21 @@ def start_session(command: str) -> Any:
     return process
 
 
-def clean_output(output: bytes) -> str:
-    """The text that a terminal would show in the end.
+def clean_output(text: str) -> str:
+    """A text as a terminal would finally show it.
 
-    Escape sequences are removed, and only the last state of an overwritten line stays.
+    It has no escape sequences, and only the last state of a line that was overwritten.
     """
-    text = re.sub(r"\x1b\[1?G", "\r", output.decode(errors="replace"))  # first column
+    text = re.sub(r"\x1b\[1?G", "\r", text)  # to the first column
     text = re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", re.sub(ESCAPE, "", text))
     return re.sub(r"(?m)^.*\r", "", text)
 
 
 def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
-    """Send a signal to a command and all it started; return False if nothing is left.
+    """Send a signal to everything in a session; return whether anything got it.
 
-    Signal 0 only looks. This never waits, so that a signal handler can call it. Without
-    /proc, as on macOS, it reaches only the first process group of the session.
+    Signal 0 only checks. A signal handler may call this, since it never waits. Without
+    /proc, as on macOS, it reaches only the session's first process group.
     """
     groups, is_left = {leader}, False
     for process in Path("/proc").glob("[0-9]*"):
@@ -1753,7 +1738,7 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
             if os.getsid(int(process.name)) == leader:
                 groups.add(os.getpgid(int(process.name)))
     for group in groups:
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # it has ended, or belongs to another user
             os.killpg(group, number)
             is_left = True
     return is_left
@@ -1763,29 +1748,29 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
 
 SEARCH_SECONDS = 10  # for one glob or grep call
 MAX_FOUND = 10_000  # lines in the result of one grep call
-MAX_MATCHES = 3  # in a long line that are shown
-AROUND = 220  # characters shown before and after the start of each
-MAX_LINE = 1_000_000  # bytes of a line that are read and searched at once
-# folders that are left out where git does not know better, like those with a dot
+MAX_MATCHES = 3  # shown from one long line
+AROUND = 220  # characters shown before and after the start of a match
+MAX_LINE = 1_000_000  # bytes; a longer line is searched in pieces
+# folders to skip where git lists nothing, besides those that begin with a dot
 USUAL = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
-# git must start no program and ask no server that the settings of a repository name
+# a repository's settings must not make git start a program or connect to a server
 LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -c core.fsmonitor=false \
     -c core.hooksPath=/dev/null ls-files -coz --exclude-standard"""
-# the special parts of a glob pattern, as regular expressions; braces come later
+# glob syntax as regular expressions; braces are replaced afterwards
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "}"}
 
 
 @tool
 def glob(agent: Agent, pattern: str) -> str:
-    """List the files and folders/ of the workspace that match, like src/**/*.{js,ts}.
+    """List the files and folders/ that match a pattern, such as src/**/*.{js,ts}.
 
-    Files that git ignores are left out, unless the pattern names their folder, like
-    .venv/**/*.py.
+    Files that git ignores are left out, unless the pattern starts with their folder,
+    as in .venv/**/*.py.
     """
-    [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # the folders that it names
+    [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # its plain folders
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
     parts = re.findall(r"(?s)\*\*/?|.", "*" if rest in ("", ".") else rest)
-    regex = "".join(WILD.get(part, re.escape(part)) for part in parts)
+    regex = "".join(WILD.get(part) or re.escape(part) for part in parts)
     while braces := re.search(r"{([^{}]*)}", regex):
         regex = regex.replace(braces[0], f"({braces[1].replace(',', '|')})")
     wanted = re.compile(f"(?s){regex}/?")
@@ -1797,35 +1782,35 @@ def glob(agent: Agent, pattern: str) -> str:
         found = sorted(n for n in below if wanted.fullmatch(n.removeprefix(prefix)))
     names = "\n".join(visible(name, "\n\t") for name in found)
     most = min(MAX_PAGE, agent.limits.max_results)
-    return cut_text(names, most) or "(no such files)"
+    return cut_text(names, most) or "(no matching files)"
 
 
 @tool
 def grep(agent: Agent, pattern: str, path: str = ".") -> str:
-    """Search a file, or all files in a folder, for a regular expression as in Python.
+    """Search a file, or all files in a folder, with a Python regular expression.
 
-    Returns file:line:text of each matching line of a text file. Files that git ignores,
-    .git and the records of this conversation are searched only if path names them:
-    .transcripts has everything that was ever said and done.
+    Returns each matching line as file:line:text. Files that git ignores, .git and the
+    records of this conversation are searched only if path names them. .transcripts has
+    everything that was ever said and done.
     """
     if not (real := inside(path)).exists():
-        raise ToolError(f"There is no {path}.")
-    # a .* at an end changes no answer, but would hide where in a long line a match is
+        raise ToolError(f"There is no {path}; look with glob.")
+    # without .* at its ends, it finds the same lines, and where in them the match is
     inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # in Python, [[:space:]] has another meaning
+        warnings.simplefilter("error")  # Python misunderstands [[:space:]]
         regex = re.compile(inner or pattern)
     with time_limit(SEARCH_SECONDS):
         names = (n for n in files_in(os.path.relpath(real)) if not SECRET.fullmatch(n))
         lines = (line for name in names for line in matching_lines(name, regex))
         found = [*islice(lines, MAX_FOUND)]
         if next(lines, None):
-            found.append("(more lines match: narrow the path or the pattern)")
+            found.append("(more lines match; narrow the path or the pattern)")
     return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"
 
 
 def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
-    """Yield the matching lines of a text file, each after its file and number."""
+    """The matching lines of a text file, each with its file name and number."""
     number = 1
     with suppress(OSError), open(name, "rb") as file:
         is_text = b"\0" not in file.read(8_192)
@@ -1838,7 +1823,7 @@ def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
 
 
 def shortened(line: str, regex: re.Pattern[str]) -> str:
-    """A line, or of a long one what is around its first three matches."""
+    """The line; if it is long, only the text around its first three matches."""
     if len(line) <= 2 * AROUND:
         return line
     matches = islice(regex.finditer(line), MAX_MATCHES)
@@ -1852,10 +1837,10 @@ def shortened(line: str, regex: re.Pattern[str]) -> str:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End a search that takes too long, even within a regular expression."""
+    """Raise ToolError after some seconds, even within a regular expression."""
 
     def stop(*_: Any) -> NoReturn:
-        raise ToolError("It takes too long: narrow the path or the pattern.")
+        raise ToolError(f"Over {seconds} seconds; narrow the path or the pattern.")
 
     handler = signal.signal(signal.SIGALRM, stop)
     timer = signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -1867,9 +1852,9 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def files_in(top: str) -> list[str]:
-    """A file itself, or the files in a folder and below, without what git ignores.
+    """The files in and below a folder that git doesn't ignore, or the file itself.
 
-    Links are left out, since they may lead to a secret.
+    Symbolic links are left out, because they may lead to a secret.
     """
     if os.path.isfile(top):
         return [top]
@@ -1882,13 +1867,13 @@ def files_in(top: str) -> list[str]:
             continue
         if os.path.isdir(path):  # another repository
             files += files_in(path)
-        elif os.path.isfile(path):  # git also lists files that were deleted
+        elif os.path.isfile(path):  # git also lists deleted files
             files.append(path)
     return sorted(files)
 
 
 def walked(top: str) -> Iterator[str]:
-    """The files in a folder and below, but not in folders that are usually ignored."""
+    """The files in and below a folder, without hidden and usually ignored folders."""
     for folder, below, names in os.walk(top):
         below[:] = [n for n in below if n not in USUAL and not n.startswith(".")]
         yield from (os.path.relpath(os.path.join(folder, n), top) for n in names)

@@ -129,7 +129,9 @@ def test_glob_with_a_catastrophic_pattern_ends_in_time(answer, monkeypatch, patt
     begun = time.monotonic()
     content, is_error = answer("glob", pattern=pattern)
     assert time.monotonic() - begun < 3
-    assert "narrow the path" in content if is_error else content == "(no such files)"
+    assert (
+        "narrow the path" in content if is_error else content == "(no matching files)"
+    )
 
 
 # --- Paths: what is no plain file ---
@@ -204,7 +206,7 @@ def secret_files():
 )
 def test_no_tool_but_bash_touches_a_secret(error_of, secret_files, name, path):
     before = Path(path).read_bytes()
-    assert "holds secrets" in error_of(name, path=path, **TOUCHING[name])
+    assert "may hold secrets" in error_of(name, path=path, **TOUCHING[name])
     assert Path(path).read_bytes() == before
 
 
@@ -401,7 +403,7 @@ def test_a_file_that_is_called_as_its_folder_is_names_nothing_else(use, reposito
     lay_out("src/tool/src", "src/c.log", "src/tool/d.log")
     Path(".gitignore").write_text("*.log\nsrc/tool/src\n")
     assert found_by(use, "src/**/*", "src")[1] == {"src/a.py", "src/build/x.py"}
-    assert use("glob", pattern="src/*.log") == "(no such files)"
+    assert use("glob", pattern="src/*.log") == "(no matching files)"
 
 
 def test_the_folders_above_the_workspace_name_nothing(use, monkeypatch):
@@ -628,8 +630,8 @@ NEVER_ENDING = {
 @pytest.mark.parametrize("command", NEVER_ENDING.values(), ids=NEVER_ENDING)
 def test_a_command_that_never_ends_is_killed(command):
     output = bytearray()
-    end = program.run_process(f"echo begun; {command}", 0.3, output, str)
-    assert end == "(killed after 0.3 seconds)" and output.startswith(b"begun\n")
+    status = program.run_process(f"echo begun; {command}", 0.3, output, str)
+    assert status is None and output.startswith(b"begun\n")
 
 
 def test_bash_says_that_a_command_was_killed_and_after_how_long(use):
@@ -735,7 +737,7 @@ def test_a_command_that_may_not_be_killed_does_not_hold_the_program(use, monkeyp
     begun = time.monotonic()
     content = use("bash", command="echo begun; exec sleep 4", timeout=1)
     assert time.monotonic() - begun < 3
-    assert content.startswith("begun\n") and "It still runs" in content
+    assert content.startswith("begun\n") and "Part of it still runs" in content
 
 
 def test_an_interrupt_as_a_command_begins_leaves_nothing_alive(writers):

@@ -102,7 +102,7 @@ def test_of_a_call_the_argument_that_matters_is_shown(make, line, given):
 EMPTY = [("bash", {"command": "true"}, "(no output)")]
 EMPTY += [("read_file", {"path": "blank"}, "(no output)")]
 EMPTY += [("grep", {"pattern": "absent"}, "(no matches)")]
-EMPTY += [("glob", {"pattern": "absent"}, "(no such files)")]
+EMPTY += [("glob", {"pattern": "absent"}, "(no matching files)")]
 
 
 @pytest.mark.parametrize("name, given, text", EMPTY)
@@ -197,7 +197,7 @@ def test_an_edit_does_not_overwrite_what_changed_during_the_question(make):
 
     edit = call("edit_file", path="there", old_text="two", new_text="2")
     block = run_tool(make(approve=approve), edit)
-    assert block["is_error"] and "changed meanwhile" in block["content"]
+    assert block["is_error"] and "changed in the meantime" in block["content"]
     assert Path("there").read_text() == "one two, and the person's own"
 
 
@@ -303,8 +303,8 @@ def test_bash_returns_what_the_command_says(use, command, output):
     "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
 def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
-    monkeypatch.setattr(program, "run_process", lambda _, seconds, *__: f"{seconds} s")
-    assert use("bash", command="true", **given) == f"{seconds} s"
+    monkeypatch.setattr(program, "run_process", lambda _, seconds, *__: seconds)
+    assert use("bash", command="true", **given) == f"(exit status {seconds})"
 
 
 def test_while_a_command_runs_its_newest_line_is_reported(make):
@@ -350,7 +350,7 @@ def test_read_file_returns_the_text(use, data, text):
         ({"limit": 2}, "1\n2", "offset=3"),
         ({"offset": 4, "limit": 2}, "4\n5", "offset=6"),
         ({"offset": 9}, "9\n10", ""),
-        ({"offset": 99}, "(nothing at offset 99: the file ends before it)", ""),
+        ({"offset": 99}, "(nothing at offset 99: the file has 10 lines)", ""),
         ({"offset": 9, "limit": 2}, "9\n10", ""),
         ({"offset": -7, "limit": 2}, "1\n2", "offset=3"),
         ({"limit": -1}, "1", "offset=2"),
@@ -519,7 +519,8 @@ def test_an_edit_keeps_every_other_byte(use, before, old, new, more, after):
     Path("file").write_bytes(before)
     said = use("edit_file", path="file", old_text=old, new_text=new, **more)
     assert Path("file").read_bytes() == after
-    assert said == f"Replaced {'2 places' if more else '1 place'} in file."
+    count = "2 replacements" if more else "1 replacement"
+    assert said == f"Made {count} in file."
 
 
 NOT_ONCE = [("a", {}), ("a", {"replace_all": "false"}), ("absent", {}), ("absent", ALL)]
@@ -532,7 +533,7 @@ def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
     Path("file").write_text(text)
     error = error_of("edit_file", path="file", old_text=old, new_text="x", **more)
     is_there = old and old in text
-    assert ("more than once" if is_there else "does not have") in error
+    assert ("more than once" if is_there else "does not contain") in error
     assert Path("file").read_text() == text
 
 
@@ -675,7 +676,7 @@ def test_a_subagent_that_fails_is_an_error_that_says_why_and_where_its_work_is(
     assert take_turn(agent, "How many?") == "I see."
     [result] = agent.messages[-2]["content"]
     assert result["is_error"] is True and why in result["content"]
-    where = f"What it did is in {subtranscript()}" if failure else "say what to do."
+    where = f"Its transcript is {subtranscript()}" if failure else "say what to do."
     assert where in result["content"]
     assert len(agent.client.requests) == 2 + len(failure)
 
