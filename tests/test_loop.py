@@ -245,7 +245,7 @@ def test_after_a_refusal_all_can_still_be_summarised(make):
     assert left(agent.messages).words == ["Hi", "Really?"]
 
 
-@pytest.mark.parametrize("details, told", [(WHY, "malware"), ({}, "refuse")])
+@pytest.mark.parametrize("details, told", [(WHY, "malware"), ({}, "declined")])
 def test_a_refusal_is_told_with_its_reason_if_there_is_one(make, details, told):
     details = dict.fromkeys(WHY) | details | {"type": "refusal"}
     agent = make(reply(stop="refusal", details=details))

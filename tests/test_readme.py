@@ -240,7 +240,7 @@ def test_a_name_of_the_tutorials_leads_to_a_chapter():
 
 # --- Numbers ---
 
-T = program.auto_compact_threshold()
+T = program.Limits().threshold
 WRITE, READ = stub.CACHE_WRITE, stub.CACHE_READ
 COST = {name: f"{cost:.2f}" for name, (cost, _) in FIGURES["policies"].items()}
 SHARE = {name: f"{share:.1%}" for name, share in FIGURES["shares"].items()}

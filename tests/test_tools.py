@@ -661,7 +661,7 @@ def test_of_a_summary_that_a_subagent_did_not_get_it_is_said_whose_it_was(make):
 
 FAILURES = {
     "no such thing": ("Look.", [reply(calls=[BASH]), api_error(400, "no such thing")]),
-    "refuses to answer": ("Look.", [reply(stop="refusal")]),
+    "declined to answer": ("Look.", [reply(stop="refusal")]),
     "message is empty": (" \n", []),
 }
 
