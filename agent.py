@@ -2160,7 +2160,6 @@ class Terminal:
     thought: str = ""  # what the model thinks, until it does something else
     waiting: str = ""  # what for
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
-    worked: float = field(default_factory=time.monotonic)  # since then, the same
     stopped: float = 0.0  # time.monotonic() of the turn's last Ctrl-C; 0: none
     keys: str = ""  # the beginning of a key, or of a paste, whose rest is to come
     pressed: float = 0.0  # time.monotonic() of the newest key
@@ -2350,7 +2349,6 @@ def clock(terminal: Terminal) -> None:
 
 HISTORY = TRANSCRIPT_DIR / "history"
 MAX_REMEMBERED = 1_000  # prompts of earlier runs
-BELL_SECONDS = 10  # of work, after which a bell calls the person
 YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # a longer answer that begins so may be a yes or none, so it is asked again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
@@ -2506,7 +2504,6 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
 
 def answer_to(terminal: Terminal, question: str) -> str:
     """The first line that is begun after the question is shown; ToolError: none is."""
-    ring(terminal)
     is_drawn = terminal.live and terminal.keyboard
     with signals_held(signal.SIGINT), terminal.lock:
         take_begun(terminal)
@@ -2523,7 +2520,7 @@ def answer_to(terminal: Terminal, question: str) -> str:
             time.sleep(TICK)
         return terminal.answer
     finally:
-        terminal.question, terminal.worked = "", time.monotonic()
+        terminal.question = ""
         if is_drawn:
             answer = "" if terminal.answer is None else f"\n> {terminal.answer}"
             show(terminal, "plain", question + answer)
@@ -2537,12 +2534,6 @@ def take_begun(terminal: Terminal) -> None:
     take_typed(terminal)
     termios.tcsetattr(0, termios.TCSANOW, modes)
     terminal.begun = bool(terminal.line or terminal.keys)
-
-
-def ring(terminal: Terminal) -> None:
-    """Call the person by a bell, after more than ten seconds of work."""
-    if terminal.live and time.monotonic() - terminal.worked > BELL_SECONDS:
-        print("\a", end="", file=terminal.out, flush=True)
 
 
 def line_editor() -> Any:
@@ -2567,25 +2558,9 @@ def read_prompt(terminal: Terminal) -> str:
     if not terminal.editor:  # what was begun stands before it, and stays
         prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
         return begun + input(prompt).strip()
-    ring(terminal)
     terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
     bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
-
-    def begin_anew(*_: Any) -> None:  # after Ctrl-Z, since readline would not
-        terminal.line = terminal.editor.get_line_buffer()
-        raise KeyboardInterrupt
-
-    try:
-        signal.signal(signal.SIGCONT, begin_anew)
-        # a signal that comes just as readline begins to wait is heard at the next tick
-        signal.setitimer(signal.ITIMER_REAL, 1, 1)
-        line = input(f"\n{bold}> {plain}").strip()
-    except SystemError:  # of Python 3.10, where the tick comes at once with Ctrl-C
-        raise KeyboardInterrupt from None
-    finally:
-        signal.signal(signal.SIGCONT, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        terminal.worked = time.monotonic()
+    line = input(f"\n{bold}> {plain}").strip()
     remember(terminal, line)
     return line
 
@@ -2916,7 +2891,6 @@ def handle_signals(terminal: Terminal) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
             signal.signal(number, stop)
-    signal.signal(signal.SIGALRM, lambda *_: None)  # the tick of `read_prompt`
 
 
 def end_at_once(terminal: Terminal, status: int) -> NoReturn:

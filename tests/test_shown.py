@@ -255,21 +255,6 @@ def test_without_colors_there_are_none_and_a_dumb_terminal_only_gets_text(
     assert person.leave("\x04") == 0
 
 
-def test_a_bell_calls_after_ten_seconds_of_work(screen):
-    for screen.terminal.live in (True, False):
-        for screen.terminal.worked in (5, 15, 14.9):
-            screen.at(25)
-            program.ring(screen.terminal)
-    assert screen.text() == "\a\a"  # after 20 seconds, and after 10.1
-
-
-def test_a_bell_calls_at_a_question_and_at_the_prompt(fresh):
-    person = fresh(bash("true"), reply("Done."), constants={"BELL_SECONDS": -1})
-    person.ask("go")
-    person.say("y", "Done.")
-    assert person.raw.count(b"\a") == 3
-
-
 def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(make):
     said = []
     agent = make(*[api_error(529, "Overloaded")] * 7)
