@@ -2127,7 +2127,6 @@ def skill_list() -> str:
 
 TICK = 0.05  # seconds, in which what is typed shows while the agent works
 WAIT_SHOWN = 1  # seconds of waiting, after which it is said what for
-STALL_SHOWN = 5  # seconds without a letter of a text, after which that is said
 ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a style
 MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
@@ -2162,7 +2161,6 @@ class Terminal:
     since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
     stopped: float = 0.0  # time.monotonic() of the turn's last Ctrl-C; 0: none
     keys: str = ""  # the beginning of a key, or of a paste, whose rest is to come
-    pressed: float = 0.0  # time.monotonic() of the newest key
     line: str = ""  # that is being typed, or stands at the prompt to be changed
     heard: list[str] = field(default_factory=list)  # lines that were ended
     question: str = ""  # that stands, until the person answers it
@@ -2262,7 +2260,7 @@ def region(terminal: Terminal) -> list[str]:
         return []
     rows = rows_of(terminal.text)
     seconds = time.monotonic() - terminal.since
-    if terminal.since and seconds > (STALL_SHOWN if terminal.text else WAIT_SHOWN):
+    if terminal.since and seconds > WAIT_SHOWN:
         start, thought = f"{seconds:.0f} s: ", terminal.thought.strip()
         row = row_end(start, thought) if thought else start + terminal.waiting
         rows.append(printed(terminal, "tool", row[:1_000]))
@@ -2355,7 +2353,6 @@ LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 # keys that take something back, and what of the line
 ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
 PASTE = "\x1b[200~"  # what is pasted begins with it
-ESCAPE_SECONDS = 0.5  # after which an Esc stands for itself
 # what was pasted, the sequence of another key, or a letter; each when all of it has come
 KEY = re.compile(
     r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
@@ -2391,8 +2388,6 @@ def give_back(terminal: Terminal) -> None:
 
 def take_typed(terminal: Terminal) -> bool:
     """Take in the keys that were pressed; False where nobody can press one."""
-    if terminal.keys == "\x1b" and time.monotonic() > terminal.pressed + ESCAPE_SECONDS:
-        terminal.keys = ""
     while select.select([0], [], [], 0)[0]:
         data = b""
         with suppress(OSError):  # the terminal is gone
@@ -2403,7 +2398,7 @@ def take_typed(terminal: Terminal) -> bool:
         while key := KEY.match(keys, at):
             press(terminal, key[0], key[1] or "")
             at = key.end()
-        terminal.keys, terminal.pressed = keys[at:], time.monotonic()
+        terminal.keys = keys[at:]
     return True
 
 
@@ -2586,7 +2581,7 @@ MAX_LISTED = 20  # conversations
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
     if sys.stdin.isatty():
-        threading.Thread(target=attend, args=(agent, terminal), daemon=True).start()
+        threading.Thread(target=attend, daemon=True).start()
         terminal.editor = line_editor() if sys.stdout.isatty() else None
     done, said = True, ""
     while True:
@@ -2797,22 +2792,20 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 def load_settings() -> None:
     """Add those of .env to the shell's; AgentError without a package or an API key."""
     here = Path(__file__).resolve()
+    env = here.with_name(".env")
     if not all(map(importlib.util.find_spec, PACKAGES)):
-        venv = here.with_name(".venv")
-        install = f"install it: python3 -m venv {venv} && {venv}/bin/pip install -r "
-        install += f"{here.parent}/requirements.txt, then {venv}/bin/python {here}"
-        missing = f"{' or '.join(PACKAGES)} is missing"
-        raise AgentError(f"{missing}: start it by: uv run {here}\nor {install}")
+        install = f"{sys.executable} -m pip install -r {here.parent}/requirements.txt"
+        missing = f"The package {' or '.join(PACKAGES)} is missing"
+        raise AgentError(f"{missing}; install it with: {install}")
     import dotenv
 
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
         # a space is easily copied with it, and an empty one would hide that of .env
         if text := os.environ.pop(name).strip():
             os.environ[name] = text
-    dotenv.load_dotenv(here.with_name(".env"))
+    dotenv.load_dotenv(env)
     if not any(map(os.environ.get, KEY_NAMES)):
-        where = f"in the shell or in {here.with_name('.env')}"
-        raise AgentError(f"No API key: set ANTHROPIC_API_KEY {where}.")
+        raise AgentError(f"No API key: set ANTHROPIC_API_KEY in the shell or in {env}.")
 
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
@@ -2853,17 +2846,10 @@ def first_screen(agent: Agent) -> str:
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
 
-def attend(agent: Agent, terminal: Terminal) -> None:
-    """Load the SDK while the person types, then keep the cache warm while he thinks.
-
-    In a thread of its own, since either can take long.
-    """
-    with suppress(Exception):  # what is wrong with it is said when it is used
-        load_sdk()
-    while True:
-        time.sleep(1)
-        if not terminal.working.is_set():
-            keep_warm(agent)
+def attend() -> None:
+    """Import the SDK while the user types; it takes a second."""
+    with suppress(Exception):  # `connect` reports what is wrong with it
+        importlib.import_module("anthropic")
 
 
 def play_demo(scene: int, terminal: Terminal) -> int:
@@ -2884,6 +2870,7 @@ def handle_signals(terminal: Terminal) -> None:
         if number != signal.SIGINT:
             terminal.stopped = math.inf  # no Ctrl-C counts any more
             end_at_once(terminal, 128 + number)
+        sys.unraisablehook = lambda _: None  # errors in what it leaves half made
         if time.monotonic() - terminal.stopped > SAME_CTRL_C:
             terminal.stopped = time.monotonic()
             raise KeyboardInterrupt
@@ -2902,19 +2889,9 @@ def end_at_once(terminal: Terminal, status: int) -> NoReturn:
             termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
             if terminal.live and select.select([], [terminal.out], [], 0)[1]:
                 os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
-    except (SystemError, KeyboardInterrupt):  # Ctrl-C came as well: now it is gone
-        end_at_once(terminal, status)
     finally:
         os._exit(status)
 
 
-def hide_interrupt(unraisable: Any) -> None:
-    """Show an error that Python cannot raise, unless a signal left it half made."""
-    interrupts = KeyboardInterrupt, GeneratorExit, RuntimeError, OSError, AttributeError
-    if not issubclass(unraisable.exc_type, interrupts):
-        sys.__unraisablehook__(unraisable)
-
-
 if __name__ == "__main__":
-    sys.unraisablehook = hide_interrupt
     sys.exit(main())

@@ -1,7 +1,6 @@
 """Talking to it while it works, and typing at its prompt."""
 
 import io
-import itertools
 import os
 import re
 import signal
@@ -267,11 +266,6 @@ def test_keys_may_come_in_parts(keys, data):
     for parts in [data], [bytes([byte]) for byte in data.encode()]:
         terminal = keys(*parts)
         assert (terminal.heard, terminal.line) == (heard, line)
-
-
-def test_an_esc_alone_takes_no_letter_with_it(keys, monkeypatch):
-    monkeypatch.setattr(program.time, "monotonic", itertools.count().__next__)
-    assert keys("on", "\x1b", "e").line == "one"
 
 
 @pytest.mark.parametrize("key", NOTHING, ids=ascii)

@@ -87,11 +87,11 @@ def test_the_clock_counts_from_the_first_wait_until_something_is_shown(screen):
     assert screen.text() == "done\n" and screen.at(99) == ""
 
 
-def test_a_text_that_stalls_is_waited_for_after_five_seconds(screen):
+def test_a_text_that_stalls_is_waited_for_after_a_second(screen):
     show(screen.terminal, "wait", "the model")
     screen.at(1)
     show(screen.terminal, "text", "So it")
-    assert screen.at(5.9) == "So it" and screen.at(7) == "So it\n6 s: the model"
+    assert screen.at(1.9) == "So it" and screen.at(7) == "So it\n6 s: the model"
     show(screen.terminal, "text", " is.")
     assert screen.at(8) == "So it is."
     assert screen.at(12.1) == "So it is.\n5 s: the model"
