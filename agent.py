@@ -2163,9 +2163,9 @@ class Terminal:
     keys: str = ""  # the beginning of a key, or of a paste, whose rest is to come
     line: str = ""  # that is being typed, or stands at the prompt to be changed
     heard: list[str] = field(default_factory=list)  # lines that were ended
-    question: str = ""  # that stands, until the person answers it
-    begun: bool = False  # whether the line was begun before that question
-    answer: str | None = None  # of the person to that question
+    asking: bool = False  # a question waits for its answer
+    begun: bool = False  # the line was begun before that question
+    answer: str = ""  # to the last question
     editor: Any = None  # readline, where the person has it
     decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
@@ -2261,14 +2261,13 @@ def region(terminal: Terminal) -> list[str]:
     rows = rows_of(terminal.text)
     seconds = time.monotonic() - terminal.since
     if terminal.since and seconds > WAIT_SHOWN:
-        start, thought = f"{seconds:.0f} s: ", terminal.thought.strip()
-        row = row_end(start, thought) if thought else start + terminal.waiting
-        rows.append(printed(terminal, "tool", row[:1_000]))
-    if terminal.heard and terminal.keyboard:
-        row = f"{len(terminal.heard)} queued: {terminal.heard[-1]}"
-        rows.append(printed(terminal, "tool", row[:1_000]))
+        newest = terminal.thought.strip() or terminal.waiting
+        row = row_end(f"{seconds:.0f} s: ", newest)
+        rows.append(printed(terminal, "tool", row))
+    if terminal.heard:
+        row = row_end(f"{len(terminal.heard)} queued: ", terminal.heard[-1])
+        rows.append(printed(terminal, "tool", row))
     if terminal.keyboard:
-        rows += rows_of(visible(terminal.question))
         rows.append(row_end("> ", terminal.line))
     return rows[1 - get_terminal_size().lines :]
 
@@ -2424,8 +2423,8 @@ def press(terminal: Terminal, key: str, pasted: str) -> None:
 def end_line(terminal: Terminal) -> None:
     """Let a line answer the question, if it was begun after that; or else be heard."""
     line, terminal.line = terminal.line.strip(), ""
-    if terminal.question and not terminal.begun:
-        terminal.question, terminal.answer = "", line
+    if terminal.asking and not terminal.begun:
+        terminal.asking, terminal.answer = False, line
     elif line:
         terminal.heard.append(line)
         remember(terminal, line)
@@ -2448,22 +2447,17 @@ def hear(terminal: Terminal) -> str:
     return "\n".join(words)
 
 
-def take_back(terminal: Terminal) -> None:
-    """Make what is queued the beginning of the line that is typed, to be changed."""
+def take_back(terminal: Terminal, done: bool) -> None:
+    """Read the last keys; unless the work is done, put the queue back into the line."""
     with signals_held(signal.SIGINT), terminal.lock:
-        if terminal.keyboard:
-            take_typed(terminal)
-        terminal.line = "\n".join(filter(None, [*terminal.heard, terminal.line]))
-        terminal.heard = []
-
-
-def end_keys(terminal: Terminal) -> None:
-    """Wait for the rest of a paste, because readline would send each line of it."""
-    with signals_held(signal.SIGINT), terminal.lock:
-        while terminal.keys.startswith(PASTE) and take_typed(terminal):
-            if not select.select([0], [], [], 1)[0]:
+        while terminal.keyboard and terminal.working.is_set() and take_typed(terminal):
+            is_paste = terminal.keys.startswith(PASTE)  # readline would split it up
+            if not is_paste or not select.select([0], [], [], 1)[0]:
                 break
         terminal.keys = ""
+        if not done:
+            terminal.line = "\n".join(filter(None, [*terminal.heard, terminal.line]))
+            terminal.heard = []
 
 
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
@@ -2499,26 +2493,21 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
 
 def answer_to(terminal: Terminal, question: str) -> str:
     """The first line that is begun after the question is shown; ToolError: none is."""
-    is_drawn = terminal.live and terminal.keyboard
     with signals_held(signal.SIGINT), terminal.lock:
         take_begun(terminal)
-        terminal.question, terminal.answer = question, None
-        if is_drawn:
-            redraw(terminal)
-        else:
-            show(terminal, "plain", question)
+        show(terminal, "plain", question)
+        terminal.asking = True
     try:
-        while terminal.answer is None:
+        while terminal.asking:
             with signals_held(signal.SIGINT), terminal.lock:
                 if not take_typed(terminal):
                     refuse()
             time.sleep(TICK)
-        return terminal.answer
     finally:
-        terminal.question = ""
-        if is_drawn:
-            answer = "" if terminal.answer is None else f"\n> {terminal.answer}"
-            show(terminal, "plain", question + answer)
+        terminal.asking = False
+    if terminal.live and terminal.keyboard:  # otherwise the terminal has shown it
+        show(terminal, "plain", f"> {terminal.answer}")
+    return terminal.answer
 
 
 def take_begun(terminal: Terminal) -> None:
@@ -2586,9 +2575,7 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     done, said = True, ""
     while True:
         try:
-            end_keys(terminal)
-            if not done:
-                take_back(terminal)
+            take_back(terminal, done)
             give_back(terminal)
             if said:
                 agent.emit("error", said)

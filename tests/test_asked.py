@@ -144,10 +144,9 @@ def test_after_always_the_question_alone_is_left_out_until_clear(person):
     first = person.see("[bash]\n  echo one more\n")
     assert "\n[bash]\n  echo one\nRun bash?" in first
     assert "\n> a\n  | one\n[bash]\n  echo one\n  | one\n[bash]\n" in first
-    person.see_below("Run bash?")
+    person.see("Run bash?")
     person.press("y\n")
-    person.see_below("Run edit_file on file? y: ")
-    then = person.see("  +2\n")
+    then = person.see("Run edit_file on file? y: ")
     assert "[edit_file] ./file\n  file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2" in then
     assert b"\x1b[31m  -two\x1b[0m\r\n" in person.raw
     assert b"\x1b[32m  +2\x1b[0m\r\n" in person.raw

@@ -81,8 +81,8 @@ def test_the_clock_counts_from_the_first_wait_until_something_is_shown(screen):
     screen.at(5)
     show(screen.terminal, "wait", "bash")
     assert screen.at(5.9) == "" and screen.at(8) == "3 s: bash"
-    show(screen.terminal, "wait", "\x1b is an odd letter")
-    assert screen.at(9.2) == "4 s: \\x1b is an odd l…"
+    show(screen.terminal, "wait", "this letter is odd: \x1b")
+    assert screen.at(9.2) == "4 s: …ter is odd: \\x1b"
     show(screen.terminal, "note", "done")
     assert screen.text() == "done\n" and screen.at(99) == ""
 
@@ -146,13 +146,13 @@ def test_while_the_model_thinks_and_writes_a_call_that_is_said(person):
     person.see_below(" s: I look at")
     thinks.may.set()
     person.see("[thinking] I look at it now.\n[write_file] file\n")
-    person.see_below("Run write_file on")
+    person.see("Run write_file on")
     person.press("n\n")
     size = len(split(json.dumps(call[1]), 2)[0])
     person.see_below(f" s: writing file, {size} characters")
     writes.may.set()
     person.see("[write_file] file\n")
-    person.see_below("Run write_file on file?")
+    person.see("Run write_file on file?")
     person.say("y", "At last.")
 
 

@@ -65,7 +65,7 @@ def test_p_at_a_terminal_asks_there_and_waits_for_no_end_of_what_is_typed(fresh,
     person = fresh(
         bash("touch file"), reply("So."), argv=[*desk.argv, "-p", "touch it"]
     )
-    person.see_below("Run bash?")
+    person.see("Run bash?")
     person.press("y\n")
     person.see("> y\n", "\nSo.\n")
     assert person.process.wait(PATIENCE) == 0 and (person.folder / "file").exists()

@@ -248,9 +248,8 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(fresh):
     person.see_below("> half")  # in mid-work
     assert modes(person) == ours != person.usual
     held.may.set()
-    person.see_below("Run bash?")
+    person.see("Run bash?")
     stop_and_go(person)
-    person.see_below("Run bash? y: yes")  # at a question
     person.see_below("> half")
     person.press("\x15y\n")
     person.see("> y\n", "Done.", PROMPT)
