@@ -2176,12 +2176,11 @@ def open_terminal(once: bool) -> Terminal:
     out, colored = sys.stderr if once else sys.stdout, not os.environ.get("NO_COLOR")
     live = out.isatty() and os.environ.get("TERM") != "dumb" and in_front(out.fileno())
     terminal = Terminal(out, not once, live and colored, live)
-    if sys.stdin.isatty():  # a question goes to the screen, or into `| tee`, not a file
+    if sys.stdin.isatty():  # a question is seen on the screen, or behind `| tee`
         terminal.asks = out.isatty() or stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
-    if sys.stdout.isatty() or not once:  # and it is not that of `agent.py -p | less`
-        terminal.keyboard = sys.stdin.isatty() and in_front(0)
-        terminal.usual = termios.tcgetattr(out) if out.isatty() else []
-    if live or terminal.keyboard:
+        if sys.stdout.isatty():  # else the keys may be for `less`
+            terminal.keyboard, terminal.usual = live, termios.tcgetattr(0)
+    if live:
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     return terminal
 
@@ -2281,10 +2280,9 @@ def row_end(start: str, text: str) -> str:
 def rows_of(text: str) -> list[str]:
     """The rows that a text fills, at most half of the screen: the last."""
     columns, lines = get_terminal_size()
-    most = columns * lines  # letters that are looked at, or twice as many
     rows: list[str] = []
     room = 0
-    for letter in text[max(0, len(text) // most - 1) * most :].expandtabs():
+    for letter in text[-columns * lines :].expandtabs():
         room -= columns_of(letter)
         if room < 0 or not rows:
             rows.append("")
@@ -2351,7 +2349,6 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 # keys that take something back, and what of the line
 ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
-PASTE = "\x1b[200~"  # what is pasted begins with it
 # what was pasted, the sequence of another key, or a letter; each when all of it has come
 KEY = re.compile(
     r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
@@ -2363,16 +2360,15 @@ def take_terminal(terminal: Terminal) -> None:
     """Draw the region, and take in what is typed, until `give_back`."""
     with signals_held(signal.SIGINT), terminal.lock:
         terminal.working.set()
-        if not (terminal.live and terminal.usual):
+        if not terminal.keyboard:
             return
         ours = [*terminal.usual[:6], [*terminal.usual[6]]]
-        ours[3] = ours[3] & ~termios.ECHO | termios.NOFLSH  # Ctrl-C loses no keys
-        if terminal.keyboard:
-            ours[3] &= ~termios.ICANON  # keys come one by one
-            ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is one of them
-        termios.tcsetattr(terminal.out, termios.TCSANOW, ours)
+        ours[3] &= ~(termios.ECHO | termios.ICANON)  # keys come one by one
+        ours[3] |= termios.NOFLSH  # Ctrl-C loses none of them
+        ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is one of them
+        termios.tcsetattr(0, termios.TCSANOW, ours)
         print(PASTES, end="", file=terminal.out, flush=True)
-        terminal.rows = [""]  # for keys may stand there that came before
+        terminal.rows = [""]  # earlier keys may have been echoed there
 
 
 def give_back(terminal: Terminal) -> None:
@@ -2380,9 +2376,9 @@ def give_back(terminal: Terminal) -> None:
     with signals_held(signal.SIGINT), terminal.lock, suppress(OSError, termios.error):
         terminal.working.clear()
         redraw(terminal)
-        if terminal.live and terminal.usual:
+        if terminal.keyboard:
             print(NO_PASTES, end="", file=terminal.out, flush=True)
-            termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
+            termios.tcsetattr(0, termios.TCSANOW, terminal.usual)
 
 
 def take_typed(terminal: Terminal) -> bool:
@@ -2451,7 +2447,7 @@ def take_back(terminal: Terminal, done: bool) -> None:
     """Read the last keys; unless the work is done, put the queue back into the line."""
     with signals_held(signal.SIGINT), terminal.lock:
         while terminal.keyboard and terminal.working.is_set() and take_typed(terminal):
-            is_paste = terminal.keys.startswith(PASTE)  # readline would split it up
+            is_paste = terminal.keys.startswith("\x1b[200~")  # readline would split it
             if not is_paste or not select.select([0], [], [], 1)[0]:
                 break
         terminal.keys = ""
@@ -2505,7 +2501,7 @@ def answer_to(terminal: Terminal, question: str) -> str:
             time.sleep(TICK)
     finally:
         terminal.asking = False
-    if terminal.live and terminal.keyboard:  # otherwise the terminal has shown it
+    if terminal.keyboard:  # otherwise the terminal itself has shown it
         show(terminal, "plain", f"> {terminal.answer}")
     return terminal.answer
 
@@ -2746,8 +2742,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (AgentError, OSError) as error:
-        with suppress(OSError):  # there may be no room even for that
-            show(terminal, "error", str(error))
+        show(terminal, "error", str(error))
         return 1
     except KeyboardInterrupt:
         return 130
@@ -2872,8 +2867,8 @@ def end_at_once(terminal: Terminal, status: int) -> NoReturn:
     try:
         for leader in [*SESSIONS]:
             kill_groups(leader)
-        if terminal.usual and in_front(terminal.out.fileno()):
-            termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
+        if terminal.usual and in_front(0):
+            termios.tcsetattr(0, termios.TCSANOW, terminal.usual)
             if terminal.live and select.select([], [terminal.out], [], 0)[1]:
                 os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
     finally:

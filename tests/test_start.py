@@ -5,15 +5,13 @@ import re
 import subprocess
 import sys
 import termios
-from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from builders import (
     results,
 )
-from pseudo import PATIENCE, Held, Person, changed
+from pseudo import PATIENCE
 from stub import api_error, reply
 
 import agent as program
@@ -77,26 +75,6 @@ def test_p_at_a_terminal_without_a_prompt_says_so(fresh, desk):
     person = fresh(argv=[*desk.argv, "-p"])
     person.see("The message is empty: say what to do.\n")
     assert person.process.wait(PATIENCE) == 1
-
-
-@pytest.mark.parametrize("piped", [False, True])
-def test_keys_that_nobody_takes_shift_no_rows(desk, piped):
-    held = Held(reply("So."))
-    desk.stub.enqueue(held)
-    ends, given = os.pipe(), {"argv": [*desk.argv, *["-p", "go"][: 2 * (not piped)]]}
-    os.write(ends[1], b"go\n")
-    os.close(ends[1])
-    own = SimpleNamespace(**vars(desk) | given)
-    own = changed(own, WAIT_SHOWN=0.2)
-    with closing(Person(own, stdin=ends[0] if piped else None)) as person:
-        assert held.asked.wait(PATIENCE)
-        person.press("keys\nthat none takes")
-        person.see_below("0 s: ")
-        person.see_below("1 s: ")
-        assert "none takes" not in person.screen
-        held.may.set()
-        person.see("So.\n")
-        assert person.process.wait(PATIENCE) == 0
 
 
 def test_without_a_terminal_to_ask_on_the_answer_is_no_but_with_yes(run, api):
