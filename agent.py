@@ -50,7 +50,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -217,15 +217,16 @@ def agent_loop(agent: Agent) -> str:
             return answer
 
 
-def take_turn(agent: Agent, text: str) -> str:
-    """The answer to what the person typed; raises AgentError."""
-    if not text.strip():
+def take_turn(agent: Agent, *texts: str) -> str:
+    """Return the answer to what the user typed, in one message or several."""
+    if not "".join(texts).strip():
         raise AgentError("The message is empty: say what to do.")
     warm_note(agent)
     close_calls(agent)
     if in_progress(agent.messages):
         commit(agent, note(UNANSWERED))
-    commit(agent, typed(text))
+    for text in filter(str.strip, texts):
+        commit(agent, typed(text))
     if not agent.system:
         make_ready(agent)
     return agent_loop(agent)
@@ -2314,7 +2315,7 @@ def laid_out(style: str, text: str) -> str:
         return cut_to_screen(" ".join(text.split()), ROWS[style])
     if style not in ("result", "failed"):
         return text
-    lines = [f"  | {line}" for line in text.split("\n") if line.strip()]
+    lines = [f"  | {line}" for line in text.rstrip().split("\n")]
     if len(lines) > 4:
         lines[1:-2] = [f"  | ({len(lines) - 3:,} more lines)"]
     return "\n".join(map(cut_to_screen, lines))
@@ -2349,6 +2350,8 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 # keys that take something back, and what of the line
 ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
+# left out of the line: control characters, and those that reorder the text around them
+UNTYPED = r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 # what was pasted, the sequence of another key, or a letter; each when all of it has come
 KEY = re.compile(
     r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
@@ -2412,7 +2415,7 @@ def press(terminal: Terminal, key: str, pasted: str) -> None:
         terminal.line += "\n"
     elif pasted or key[0] != "\x1b":
         text = (pasted or key).replace("\r", "\n")
-        terminal.line += "".join(c for c in text if c.isprintable() or c in WRITTEN)
+        terminal.line += re.sub(UNTYPED, "", text)
     terminal.begun = terminal.begun and terminal.line != ""
 
 
@@ -2436,10 +2439,10 @@ def remember(terminal: Terminal, line: str) -> None:
 
 
 def hear(terminal: Terminal) -> str:
-    """What was typed since it was asked last; a command waits for the prompt."""
+    """Take what is queued before the first command, which waits for the prompt."""
     with terminal.lock:
-        words = [line for line in terminal.heard if not is_command(line)]
-        terminal.heard = [line for line in terminal.heard if is_command(line)]
+        words = [*takewhile(lambda line: not is_command(line), terminal.heard)]
+        del terminal.heard[: len(words)]
     return "\n".join(words)
 
 
@@ -2481,10 +2484,11 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
             return
         if word in ("a", "always"):
             return agent.allowed.add(always)
-        if word and word.split()[0] not in LIKE_YES:
-            if word not in ("n", "no") and not is_command(answer):
-                terminal.heard.append(answer)  # why not is the person's own word
+        if word in ("n", "no") or is_command(answer):
             refuse()
+        if word and word.split()[0] not in LIKE_YES:
+            terminal.heard.append(answer)  # since it is the user's own message, too
+            raise ToolError(f"The user refused this call and said: {answer}")
 
 
 def answer_to(terminal: Terminal, question: str) -> str:
@@ -2724,6 +2728,7 @@ def list_conversations(agent: Agent) -> None:
 
 PACKAGES = ("anthropic", "dotenv")  # as Python names them
 SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
+SILENT_SECONDS = 3  # until `-p` says that it waits for standard input
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -2785,7 +2790,10 @@ def load_settings() -> None:
         # a space is easily copied with it, and an empty one would hide that of .env
         if text := os.environ.pop(name).strip():
             os.environ[name] = text
-    dotenv.load_dotenv(env)
+    try:
+        dotenv.load_dotenv(env)
+    except ValueError as error:
+        raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
     if not any(map(os.environ.get, KEY_NAMES)):
         raise AgentError(f"No API key: set ANTHROPIC_API_KEY in the shell or in {env}.")
 
@@ -2810,13 +2818,18 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     if not options.p:
         return repl(agent, terminal, prompt)
     take_terminal(terminal)
-    if not sys.stdin.isatty():
-        agent.emit("wait", "waiting for the end of what is piped in")
-        piped = sys.stdin.buffer.read().decode(errors="replace")
-        prompt = f"{piped}\n\n{prompt}".strip()
-    answer = take_turn(agent, prompt)
+    answer = take_turn(agent, piped_in(agent), prompt)
     give_back(terminal)
     print(visible(answer), flush=True)
+
+
+def piped_in(agent: Agent) -> str:
+    """Return the whole of standard input, or nothing if it is a terminal."""
+    if sys.stdin.isatty():
+        return ""
+    if not select.select([sys.stdin], [], [], SILENT_SECONDS)[0]:
+        agent.emit("note", "Reading standard input; close it to go on.")
+    return sys.stdin.buffer.read().decode(errors="replace")
 
 
 def first_screen(agent: Agent) -> str:

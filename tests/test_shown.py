@@ -168,7 +168,7 @@ def test_a_line_that_is_cut_to_the_screen_says_so(screen, style):
     assert laid_out(style, LONG) == CUT[style]
 
 
-RESULTS = {"1\n2\n3\n4\n": "1|2|3|4", "1\n\n\n\n\n(exit)": "1|(exit)"}
+RESULTS = {"1\n2\n3\n4\n": "1|2|3|4", "1\n\n\n\n\n(exit)": "1|(3 more lines)||(exit)"}
 RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines)|4|5"}
 
 

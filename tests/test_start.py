@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from builders import (
     results,
+    typed,
 )
 from pseudo import PATIENCE
 from stub import api_error, reply
@@ -34,7 +35,7 @@ def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
 
 
 PIPED = [
-    (["-p", "What?"], "piped\ntext\n", ["piped\ntext\n\n\nWhat?"]),
+    (["-p", "What?"], "", ["What?"]),
     (["-p"], "first line\nsecond line", ["first line\nsecond line"]),
     (["question"], "and?\n", ["question", "and?"]),
     ([], "first\n\nsecond\nexit\nthird\n", ["first", "second"]),
@@ -50,13 +51,35 @@ def test_what_is_piped_in_is_prompts_or_more_of_one(run, api, argv, stdin, promp
     assert [r["messages"][-1]["content"] for r in api.requests] == prompts
 
 
-def test_a_pipe_may_hold_no_utf_8_and_is_said_to_be_waited_for(run, api, monkeypatch):
-    waits = []
-    monkeypatch.setattr(program, "show", lambda _, *event: waits.append(event))
-    api.enqueue(reply("Yes."))
-    run("-p", "What?", stdin="soon\udcff")
-    assert api.requests[0]["messages"][0]["content"] == "soon\ufffd\n\nWhat?"
-    assert waits[0] == ("wait", "waiting for the end of what is piped in")
+def test_piped_input_is_a_message_of_its_own_before_the_prompt(run, api):
+    api.enqueue(reply("Yes."), reply("Yes."))
+    run("-p", "What?", stdin="no UTF-8: \udcff")
+    assert api.requests[0]["messages"] == [typed("no UTF-8: \ufffd"), typed("What?")]
+    rules = "Keep this rule. " * 1_000
+    run("-p", rules, stdin="line of a log\n" * 30_000)
+    piped, prompt = api.requests[1]["messages"]
+    assert prompt == typed(rules) and len(piped["content"]) < 20_000
+
+
+def test_p_says_after_three_seconds_of_silence_that_it_reads_its_input(fresh, desk):
+    desk.stub.enqueue(reply("So."))
+    read, write = os.pipe()
+    argv = [*desk.argv, "-p", "go"]
+    person = fresh(argv=argv, stdin=read, constants={"SILENT_SECONDS": 0.2})
+    person.see("Reading standard input; close it to go on.\n")
+    os.close(write)
+    person.see("So.\n")
+    assert person.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
+def test_an_env_file_that_is_not_in_utf_8_is_an_error_of_one_line(
+    run, tmp_path, encoding
+):
+    (tmp_path / ".env").write_text("MODEL_ID=caf\u00e9\n", encoding=encoding)
+    status, _, err = run("-p", "Hi")
+    assert status == 1
+    assert err == f"{tmp_path}/.env is not in UTF-8; save it again as UTF-8.\n"
 
 
 def test_p_at_a_terminal_asks_there_and_waits_for_no_end_of_what_is_typed(fresh, desk):
