@@ -255,7 +255,7 @@ def keys():
 
 
 # em space, left-to-right mark, zero-width space, BOM, a private icon, a flag's tag
-KEPT = "a\u2003b a\u200eb a\u200bb a\ufeffb a\ue0b0b a\U000e0067b".split(" ")
+KEPT = ["a\u2003b", "a\u200eb", "a\u200bb", "a\ufeffb", "a\ue0b0b", "a\U000e0067b"]
 LINES = {
     "one\ntwo": (["one"], "two"),
     "one two \x17": ([], "one "),
