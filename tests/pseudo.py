@@ -130,12 +130,12 @@ class Person:
             more = time.monotonic() < end and self.read()
             assert more, f"{text!r} is missing in {self.rows!r}, {self.screen[-300:]!r}"
 
-    def ask(self, line, question="Run bash?"):
+    def ask(self, line, question="Run this command?"):
         """Type a line, and see the question that comes of it."""
         self.press(line + "\n")
         self.see_asked(question)
 
-    def see_asked(self, question="Run bash?"):
+    def see_asked(self, question="Run this command?"):
         """Wait until this question stands in the region, or on the screen without one."""
         end = time.monotonic() + PATIENCE
         while question not in self.rows + self.screen[self.seen :]:

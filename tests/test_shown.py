@@ -53,7 +53,7 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
         Path(".agents/skills", name, "SKILL.md").write_text("description: use")
     first, second, *_ = run("--yes", MODEL_ID="some-model")[1].split("\n")
     assert first == f"some-model in {Path.cwd()}"
-    assert second == "AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
+    assert second == "AGENTS.md; skills: a, b; --yes: tools run without asking; /help"
 
 
 @pytest.fixture
@@ -146,13 +146,13 @@ def test_while_the_model_thinks_and_writes_a_call_that_is_said(person):
     person.see_below(" s: I look at")
     thinks.may.set()
     person.see("[thinking] I look at it now.\n[write_file] file\n")
-    person.see("Run write_file on")
+    person.see("Apply this change to")
     person.press("n\n")
     size = len(split(json.dumps(call[1]), 2)[0])
     person.see_below(f" s: writing file, {size} characters")
     writes.may.set()
     person.see("[write_file] file\n")
-    person.see("Run write_file on file?")
+    person.see("Apply this change to file?")
     person.say("y", "At last.")
 
 
@@ -269,5 +269,5 @@ def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(mak
     assert told == [
         ("layer", "[retry] Overloaded. It is tried 7 times."),
         ("error", "Overloaded."),
-        ("note", 'Nothing is lost: "go on" goes on with it.'),
+        ("note", 'Nothing is lost; type "go on" to continue.'),
     ]

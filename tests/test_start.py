@@ -86,7 +86,7 @@ def test_p_at_a_terminal_asks_there_and_waits_for_no_end_of_what_is_typed(fresh,
     person = fresh(
         bash("touch file"), reply("So."), argv=[*desk.argv, "-p", "touch it"]
     )
-    person.see("Run bash?")
+    person.see("Run this command?")
     person.press("y\n")
     person.see("> y\n", "\nSo.\n")
     assert person.process.wait(PATIENCE) == 0 and (person.folder / "file").exists()
@@ -107,7 +107,7 @@ def test_without_a_terminal_to_ask_on_the_answer_is_no_but_with_yes(run, api):
         assert (status, out) == (0, "So.\n") and "[bash]\n  touch file\n" in err
         [result] = results(api.requests[-1]["messages"][-1])
         assert Path("file").exists() == done != result.get("is_error", False)
-        assert ("only --yes would allow it" in result["content"]) is not done
+        assert ("use --yes to allow tools" in result["content"]) is not done
 
 
 def test_a_command_that_would_open_an_editor_ends(use):
@@ -123,7 +123,7 @@ def test_settings_come_from_the_env_file_beside_the_program(run, api, tmp_path):
     (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000  # T")
     Path(".env").write_text("MODEL_ID=mine\nKEEP_RECENT=x")
     api.enqueue(*[reply("Good.")] * 3)
-    assert "50,000 tokens, then" in run(stdin="a\n")[1]
+    assert "50,000 tokens, 0% cached" in run(stdin="a\n")[1]
     run("-p", "a", MODEL_ID="shell")
     run("-p", "a", "--model", "given")
     assert [r["model"] for r in api.requests] == ["beside", "shell", "given"]
@@ -144,8 +144,8 @@ def test_an_empty_key_in_the_shell_does_not_hide_that_of_the_env_file(
 def test_help_names_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
-    parts = r"-p .*print the answer and leave;.* --resume .*take up an earlier conv"
-    parts += r".* --model .* --yes .* --demo .*/help lists the /commands.* \.env beside"
+    parts = r"-p .*print one answer and exit;.* --resume .*continue an earlier conv"
+    parts += r".* --model .* --yes .* --demo .*/help.* \.env file beside"
     assert re.search(parts, " ".join(done.stdout.split()))
     assert "argparse" in done.stderr and "anthropic" not in done.stderr
 
@@ -154,7 +154,11 @@ MISTAKES = [
     ("Hi", {"ANTHROPIC_API_KEY": ""}, "set ANTHROPIC_API_KEY in the shell or in /"),
     ("Hi", {"THRESHOLD": "many"}, "THRESHOLD=many: give a whole number"),
     ("Hi", {"MAX_MESSAGES": "\uff15"}, "MAX_MESSAGES"),
-    ("Hi --resume go", {}, "no conversation go: give a file, or a number of /resume"),
+    (
+        "Hi --resume go",
+        {},
+        "the conversation go; give a file or a number that",
+    ),
     ("", {}, "empty"),
 ]
 

@@ -248,7 +248,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(fresh):
     person.see_below("> half")  # in mid-work
     assert modes(person) == ours != person.usual
     held.may.set()
-    person.see("Run bash?")
+    person.see("Run this command?")
     stop_and_go(person)
     person.see_below("> half")
     person.press("\x15y\n")
