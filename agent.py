@@ -2389,10 +2389,7 @@ def give_back(terminal: Terminal) -> None:
 def take_typed(terminal: Terminal) -> bool:
     """Handle the keys pressed so far; return False if there can't be any more."""
     while select.select([0], [], [], 0)[0]:
-        data = b""
-        with suppress(OSError):  # the terminal was closed
-            data = os.read(0, 65_536)
-        if not data:
+        if not (data := os.read(0, 65_536)):
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
         while key := KEY.match(keys, at):
@@ -2572,7 +2569,9 @@ MAX_LISTED = 20  # conversations
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Handle `line`, then each line the user types, until Ctrl-D or /quit."""
     if sys.stdin.isatty():
-        threading.Thread(target=attend, daemon=True).start()
+        sdk = threading.Thread(target=importlib.import_module, args=["anthropic"])
+        sdk.daemon = True
+        sdk.start()  # it takes a second, in which the user types
         terminal.editor = line_editor() if sys.stdout.isatty() else None
     done, said = True, ""
     while True:
@@ -2695,7 +2694,7 @@ def find_conversation(agent: Agent, which: str) -> Conversation:
     elif Path(which).is_file():
         found = load(Path(which))
     if not found or not found.messages:
-        known = "give a file or a number that /resume lists"
+        known = "give a file or a number from /resume (a prompt goes before --resume)"
         raise AgentError(f"Cannot find the conversation {which}; {known}.")
     return found
 
@@ -2767,8 +2766,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("prompt", nargs="?", default="", help="first message; the prompt follows")
-    once = "print one answer and exit; piped input is sent before the prompt"
-    add("-p", action="store_true", help=once)
+    add("-p", action="store_true", help="answer once and exit; piped input is sent too")
     earlier = "continue an earlier conversation (default: the newest)"
     add("--resume", nargs="?", const="1", metavar="FILE|N", help=earlier)
     add("--model", help="use this model instead of MODEL_ID")
@@ -2838,12 +2836,6 @@ def first_screen(agent: Agent) -> str:
     asked = "--yes: tools run without asking" if agent.unasked else ""
     known = filter(None, [find_rules()[0], skills, asked, "/help"])
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
-
-
-def attend() -> None:
-    """Import the SDK while the user types; it takes a second."""
-    with suppress(Exception):  # `connect` reports what is wrong with it
-        importlib.import_module("anthropic")
 
 
 def play_demo(scene: int, terminal: Terminal) -> int:

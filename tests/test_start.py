@@ -144,7 +144,7 @@ def test_an_empty_key_in_the_shell_does_not_hide_that_of_the_env_file(
 def test_help_names_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
-    parts = r"-p .*print one answer and exit;.* --resume .*continue an earlier conv"
+    parts = r"-p .*answer once and exit;.* --resume .*continue an earlier conv"
     parts += r".* --model .* --yes .* --demo .*/help.* \.env file beside"
     assert re.search(parts, " ".join(done.stdout.split()))
     assert "argparse" in done.stderr and "anthropic" not in done.stderr
@@ -157,7 +157,7 @@ MISTAKES = [
     (
         "Hi --resume go",
         {},
-        "the conversation go; give a file or a number that",
+        "the conversation go; give a file or a number from /resume",
     ),
     ("", {}, "empty"),
 ]
