@@ -2189,6 +2189,7 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # a longer answer that begins with one of these is unclear, so we ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
+CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
 # keys that delete, and the part of the line that each deletes
 ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
 # left out of the line: control characters, and those that reorder the text around them
@@ -2311,9 +2312,7 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     if agent.unasked or always in agent.allowed:
         return
     if not terminal.asks:
-        raise ToolError(
-            "Cannot ask for approval without a terminal; use --yes to allow tools."
-        )
+        raise ToolError(CANNOT_ASK)
     is_change = more and name != "bash"
     question = f"Apply this change to {first}?" if is_change else "Run this command?"
     while True:
