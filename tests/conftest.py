@@ -275,7 +275,7 @@ def person(desk):
 
     person, desk.idle = desk.idle, None
     if person is None:
-        person = Person(changed(desk, WAIT_SHOWN=0.2))
+        person = Person(changed(desk, WAIT_SECONDS=0.2))
         person.see(PROMPT)
     person.raw, person.seen = b"\r\n", 0  # of the test before
     person.say("/clear")

@@ -26,7 +26,7 @@ from builders import (
 from stub import reply
 
 import agent as program
-from agent import drop_thinking, is_typed, micro_compact, preview, tokens_in, words_of
+from agent import drop_thinking, is_typed, micro_compact, preview, tokens_in, user_texts
 from agent import tool_result_budget as budget
 
 REDACTED = {"type": "redacted_thinking", "data": "d"}
@@ -170,7 +170,7 @@ def test_a_snip_keeps_of_its_middle_the_words_and_the_calls_that_are_still_neede
     old, new, skill = planned("[ ] old"), planned("[ ] new"), loaded("birds")
     middle = [*old, typed("Second."), *read("a.py"), *skill, *new, typed("Third.")]
     snipped = snip(history(talk(21)[1:], middle, talk(41)[1:]), 50)
-    assert is_valid(snipped) and words_of(snipped[3:]) == ["Second.", "Third."]
+    assert is_valid(snipped) and user_texts(snipped[3:]) == ["Second.", "Third."]
     calls, kept = snipped[6:8]
     assert outputs(kept) == ["text", "Its text.", "ok"]
     assert calls["content"][-1]["input"] == {"items": ["[ ] new"]}
@@ -179,9 +179,10 @@ def test_a_snip_keeps_of_its_middle_the_words_and_the_calls_that_are_still_neede
 def test_the_words_that_a_snip_keeps_are_bounded():
     wishes = [typed(f"{n} {'w' * 16_000}") for n in range(99)]
     messages = [message for wish in wishes for message in (wish, said("Yes."))]
-    kept = words_of(snip(messages, 50)[3:-12])
+    kept = user_texts(snip(messages, 50)[3:-12])
     assert (
-        15_000 < sum(map(tokens_in, kept)) < program.MAX_WORDS and kept[-1][:2] == "92"
+        15_000 < sum(map(tokens_in, kept)) < program.MAX_USER_TOKENS
+        and kept[-1][:2] == "92"
     )
 
 
@@ -195,10 +196,12 @@ def test_a_snip_does_not_act_again_at_the_next_messages(most):
 def test_a_snip_leaves_what_a_compaction_left(make):
     kept = [*(typed(f"Wish {n}.") for n in range(5)), *did("left")]
     steps = [message for n in range(30) for message in did(f"result {n}")]
-    agent = make(messages=[*kept, *steps, said("Well.")], max_messages=50, compacted=7)
+    agent = make(
+        messages=[*kept, *steps, said("Well.")], max_messages=50, compacted_until=7
+    )
     program.layer_1(agent)
     assert agent.messages[:7] == kept and len(agent.messages) < 30
-    assert agent.compacted == 7 < program.first_unseen(agent.messages)
+    assert agent.compacted_until == 7 < program.first_unseen(agent.messages)
 
 
 def test_a_snip_leaves_what_the_model_has_not_seen():
@@ -286,7 +289,7 @@ def cleared_after(make, tokens, seconds, context=0, **limits):
     agent = make(messages=seen, **{"keep_recent": 0, "clear_above": 0} | limits)
     agent.last_request = time.time() - seconds
     if context:
-        agent.counted, agent.known = context, len(seen)
+        agent.counted_tokens, agent.counted_messages = context, len(seen)
     program.layer_1(agent)
     return agent.messages is not seen
 

@@ -200,7 +200,7 @@ def test_a_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
     program.take_turn(agent, sized(10_000))
     ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
     assert (context_tokens(agent) == ours) is not is_believed
-    assert is_believed or agent.counted == ours
+    assert is_believed or agent.counted_tokens == ours
 
 
 # --- When a summary is due ---
@@ -215,7 +215,7 @@ def test_a_summary_is_due_above_the_threshold(make):
 
 
 def test_a_summary_is_due_again_once_min_savings_are_new(make):
-    agent = make(compacted=1, threshold=5_000, min_savings=600)
+    agent = make(compacted_until=1, threshold=5_000, min_savings=600)
     asked, least = typed(sized(200)), tokens_in(said("")["content"])
     for tokens, is_due in (0, False), (399, False), (400, True):
         more = [asked, said(sized(tokens - least))] if tokens else []
@@ -493,14 +493,14 @@ LOG = '日本語 and a "log"\n' * 9_000
 @pytest.mark.parametrize("text", ["x" * 100_000, LOG, "\x01" * 30_000])
 @pytest.mark.parametrize("most", [200, 2_500, 20_000])
 def test_one_long_text_has_all_of_the_room(text, most):
-    [shown] = program.fit_words([text], most)
+    [shown] = program.fit_user_texts([text], most)
     assert text.startswith(shown[:20]) and text.endswith(shown[-5:])
     assert most * 0.95 - 20 < tokens_in(typed(shown)) <= most
 
 
 def test_twenty_short_rules_survive_beside_a_log_which_has_the_rest():
     rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
-    *kept, log = program.fit_words([*rules, LOG], 2_500)
+    *kept, log = program.fit_user_texts([*rules, LOG], 2_500)
     assert kept == rules and tokens_in(log) > 1_800
 
 
@@ -511,7 +511,7 @@ def sent(words):
 
 def short(text):
     """Whether a text is so short that it is never cut."""
-    return tokens_in(typed(text)) <= program.SHORTEST
+    return tokens_in(typed(text)) <= program.MIN_USER_TOKENS
 
 
 ANY_TEXT = st.text(st.sampled_from('ab \n"\x01日🙂'), max_size=40)
@@ -519,9 +519,9 @@ WORDS = st.builds(mul, ANY_TEXT, st.sampled_from([1, 1, 7, 90, 2_000]))
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
-@given(st.lists(WORDS, max_size=30), st.integers(2 * program.SHORTEST, 3_000))
+@given(st.lists(WORDS, max_size=30), st.integers(2 * program.MIN_USER_TOKENS, 3_000))
 def test_the_words_that_are_kept_fit_first_and_newest_before_all_others(words, most):
-    kept = program.fit_words(words, most)
+    kept = program.fit_user_texts(words, most)
     assert sent(kept) <= most
     if sent(words) <= most:
         assert kept == words

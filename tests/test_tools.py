@@ -252,7 +252,7 @@ def do_nothing():
 
 
 @pytest.mark.parametrize(
-    "answers", [[do_nothing] * 3, [do_nothing, program.refuse, do_nothing]]
+    "answers", [[do_nothing] * 3, [do_nothing, program.deny, do_nothing]]
 )
 def test_calls_are_run_in_order_and_answered_in_one_message(make, answers):
     asked = iter(answers)
@@ -262,7 +262,7 @@ def test_calls_are_run_in_order_and_answered_in_one_message(make, answers):
     assert message["role"] == "user"
     assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
     errors = [b.get("is_error", False) for b in message["content"]]
-    assert errors == [answer is program.refuse for answer in answers]
+    assert errors == [answer is program.deny for answer in answers]
     said = [b["content"] for b in message["content"] if not b.get("is_error")]
     assert said == (["1\n", "3\n"] if any(errors) else ["1\n", "2\n", "3\n"])
     assert Path("ran").read_text() == "".join(said)
@@ -736,7 +736,7 @@ def test_a_strangers_tool_needs_no_parameter_and_may_return_a_number(own_tools, 
     schema = program.TOOLS["roll"].schema["input_schema"]
     types = {name: shape["type"] for name, shape in schema["properties"].items()}
     assert types == {"sides": "integer", "bonus": "number", "fair": "boolean"}
-    assert schema["required"] == [] and program.TOOLS["roll"].shows == "sides"
+    assert schema["required"] == [] and program.TOOLS["roll"].label == "sides"
 
 
 def test_old_results_of_a_strangers_tool_are_cleared_and_can_be_had_again(
@@ -774,4 +774,4 @@ def test_without_the_tool_task_a_conversation_can_be_resumed(make, monkeypatch):
     agent = make(reply("Hello."), tools=dict(program.TOOLS))
     take_turn(agent, "Hi")
     program.resume(other := make(), "1")
-    assert program.words_of(other.messages) == ["Hi"]
+    assert program.user_texts(other.messages) == ["Hi"]

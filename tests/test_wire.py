@@ -368,11 +368,11 @@ def test_a_provider_that_wants_its_thinking_back_gets_an_empty_one_before_each_c
 ):
     agent = wired(reply("Look.", calls=[READ]), reply(WHOLE))
     take_turn(agent, "Hi")
-    assert program.do_without(agent, agent.messages, BACK) == agent.messages
+    assert program.drop_unsupported(agent, agent.messages, BACK) == agent.messages
     _, call, _, answer = program.request_for(agent, agent.messages)["messages"]
     assert call["content"][0] == {"type": "thinking", "thinking": ""}
     assert thoughts({"messages": [call, answer]}) == 1
-    assert program.do_without(agent, agent.messages, BACK) == []  # only once
+    assert program.drop_unsupported(agent, agent.messages, BACK) == []  # only once
 
 
 # How providers say "too long", and the window that they name; 0: none, or in an odd way.
@@ -607,7 +607,7 @@ def test_a_count_that_is_no_whole_number_is_not_believed(wired, count):
     stream = stream.replace(json.dumps(usage).encode(), json.dumps(odd).encode())
     agent = wired(stream)
     assert take_turn(agent, "Hi") == WHOLE
-    assert type(agent.counted) is int and agent.counted > 500
+    assert type(agent.counted_tokens) is int and agent.counted_tokens > 500
 
 
 # ---- answers that end in an unusual way ----
