@@ -303,7 +303,7 @@ def test_ctrl_c_just_as_words_are_heard_does_not_lose_them(make):
 
     agent = make(take_queued=hear)
     with pytest.raises(KeyboardInterrupt):
-        program.listen(agent)
+        program.send_queued(agent)
     assert agent.messages == [typed("Not so!")]
 
 

@@ -245,7 +245,7 @@ class Approving(program.Terminal):
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
-        if name == "question" and value:
+        if name == "asking" and value:
             os.write(self.far_end, b"y\n")
 
 
