@@ -567,21 +567,19 @@ def split_history(
     return messages, [{"role": "assistant", "content": [answer]}]
 
 
-def fit_user_texts(words: list[str], max_tokens: int) -> list[str]:
+def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
     """Cut the longest texts to the same length until all fit.
 
     If that would leave less than MIN_USER_TOKENS of each, keep only the first and the
     newest, at least two.
     """
-    kept, sizes = [*words], [tokens_in(typed(text)) for text in words]
-    longest = max(max_tokens, MIN_USER_TOKENS)
-    while (
-        longest > MIN_USER_TOKENS and sum(min(s, longest) for s in sizes) > max_tokens
-    ):
-        longest = max(longest * 19 // 20, MIN_USER_TOKENS)
-    while len(kept) > 2 and sum(min(s, longest) for s in sizes) > max_tokens:
+    kept, sizes = [*texts], [tokens_in(typed(text)) for text in texts]
+    most, least = max(max_tokens, MIN_USER_TOKENS), MIN_USER_TOKENS
+    while most > least and sum(min(size, most) for size in sizes) > max_tokens:
+        most = max(most * 19 // 20, least)
+    while len(kept) > 2 and sum(min(size, most) for size in sizes) > max_tokens:
         del kept[1], sizes[1]
-    return [cut_text(text, longest - 7) for text in kept]  # 7: the message around it
+    return [cut_text(text, most - 7) for text in kept]  # 7: the message around it
 
 
 def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchange]:
@@ -877,7 +875,7 @@ def replace_history(
     """Replace the messages with what a layer made of them, and estimate their tokens.
 
     With `until`, the number of messages that a compaction has dealt with, the change is
-    written to the transcript. Layer 1's changes don't: they would happen again by themselves.
+    written to the transcript. Layer 1's changes aren't: they'd happen again anyway.
     """
     if new is agent.messages:
         return
@@ -1049,8 +1047,7 @@ def ask(
 ) -> Reply:
     """Return the model's reply, and show the event types in `shown` as they arrive.
 
-    Tries up to MAX_TRIES times. Raises PromptTooLong, or AgentError when trying again
-    can't help or didn't.
+    Raises PromptTooLong, or AgentError when another of the MAX_TRIES can't help.
     """
     tries = 1
     while True:
@@ -1061,14 +1058,12 @@ def ask(
             raise  # not the API's fault
         except Exception as error:  # a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
-            status = getattr(error, "status_code", None)
+            status, said = getattr(error, "status_code", None), str(error)
             text = describe_error(agent, error)
-            if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {error}"):
+            if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {said}"):
                 agent.emit("layer", f"[too long] {text}")
-                raise PromptTooLong(text, str(error)) from error
-            if status == 400 and (
-                less := drop_unsupported(agent, messages, str(error))
-            ):
+                raise PromptTooLong(text, said) from error
+            if status == 400 and (less := drop_unsupported(agent, messages, said)):
                 messages = less
                 continue
             why = f"{text} {HINTS.get(status, '').format(agent.transcript)}".strip()
@@ -1161,7 +1156,13 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """Return the request, with two markers up to which the API caches it."""
     marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
     if agent.empty_thinking:
-        messages = [*map(with_empty_thinking, messages)]
+        thought = [{"type": "thinking", "thinking": ""}]
+        messages = [
+            {**m, "content": [*thought, *m["content"]]}
+            if blocks(m, "tool_use") and not blocks(m, "thinking")
+            else m
+            for m in messages
+        ]
     *others, newest = [note(m["content"]) if is_typed(m) else m for m in messages]
     *before, last = newest["content"]
     newest = {**newest, "content": [*before, {**last, **marker}]}
@@ -1175,14 +1176,6 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
     return request
-
-
-def with_empty_thinking(message: Message) -> Message:
-    """Put an empty thought before calls that have none."""
-    if not blocks(message, "tool_use") or blocks(message, "thinking"):
-        return message
-    thought = {"type": "thinking", "thinking": ""}
-    return {**message, "content": [thought, *message["content"]]}
 
 
 def to_reply(agent: Agent, final: Any) -> Reply:
@@ -1199,19 +1192,13 @@ def to_reply(agent: Agent, final: Any) -> Reply:
         content = note(getattr(final.stop_details, "explanation", "") or "")["content"]
     elif stop == "max_tokens" or not useful:
         content = useful  # thinking that is cut off, or alone, can't be sent back
-    sent, read, written, output = used_tokens(final)
+    kinds = ("cache_read_input", "cache_creation_input", "input", "output")
+    counts = [getattr(final.usage, f"{kind}_tokens", 0) or 0 for kind in kinds]
+    read, written, rest, output = map(int, counts)
+    sent = read + written + rest
     agent.has_cache, agent.cached = read + written > 0, read / max(1, sent)
     agent.usage.update(sent=sent, read=read)
     return Reply({"role": "assistant", "content": content}, stop, sent, output)
-
-
-def used_tokens(answer: Any) -> tuple[int, int, int, int]:
-    """Return tokens sent, read from the cache, written to it, and in the reply."""
-    usage = getattr(answer, "usage", None)
-    kinds = ("cache_read_input", "cache_creation_input", "output", "input")
-    found = [int(getattr(usage, f"{kind}_tokens", 0) or 0) for kind in kinds]
-    read, written, output, rest = found
-    return read + written + rest, read, written, output
 
 
 def sanitize_calls(message: Message, ids: set[str]) -> None:
@@ -1239,9 +1226,8 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
         tokens = reply.sent
     sanitize_calls(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
     commit(agent, reply.message)
-    agent.counted_tokens = tokens + (
-        reply.output or tokens_in(reply.message["content"])
-    )
+    output = reply.output or tokens_in(reply.message["content"])
+    agent.counted_tokens = tokens + output
     agent.counted_messages = len(agent.messages)
     return open_calls(agent.messages)
 
@@ -1590,9 +1576,8 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
             agent.emit(style, text)
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    subagent = replace(
-        agent, tools=tools, emit=emit, take_queued=lambda: "", is_subagent=True
-    )
+    subagent = replace(agent, tools=tools, emit=emit, is_subagent=True)
+    subagent.take_queued = lambda: ""
     switch_to(subagent, Conversation(system=agent.system))
     try:
         return take_turn(subagent, prompt)
@@ -1835,7 +1820,7 @@ def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
 
 
 def excerpt(line: str, regex: re.Pattern[str]) -> str:
-    """The line; if it is long, only the text around its first three matches."""
+    """Return a line; of a long one, only the text around its first three matches."""
     if len(line) <= 2 * EXCERPT_CHARS:
         return line
     matches = islice(regex.finditer(line), MAX_MATCHES)
@@ -2006,9 +1991,7 @@ class Terminal:
     live: bool = False  # the region can be drawn
     keyboard: bool = False  # keys are read while the agent works
     can_ask: bool = False  # the user can see a question and answer it
-    saved_modes: list[Any] = field(
-        default_factory=list
-    )  # the terminal's modes at the start
+    saved_modes: list[Any] = field(default_factory=list)  # as the terminal had them
     working: Any = field(default_factory=threading.Event)  # set: the agent works
     rows: list[str] = field(default_factory=list)  # of the region, as last drawn
     writes: bool = False  # the model is writing text
@@ -2382,10 +2365,8 @@ def line_editor() -> Any:
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
     readline.set_auto_history(False)  # `remember` does it
-    with (
-        suppress(OSError),
-        open(HISTORY, errors="replace", opener=open_private) as file,
-    ):
+    read = partial(open, errors="replace", opener=open_private)
+    with suppress(OSError), read(HISTORY) as file:
         for line in [*file][-MAX_REMEMBERED:]:
             readline.add_history(line.removesuffix("\n"))
     return readline
