@@ -514,7 +514,7 @@ def summary_in(reply: Reply) -> str:
     is_done = reply.stop in ("end_turn", "stop_sequence")
     if not is_done or not summary or blocks(reply.message, "tool_use"):
         why = text_of(reply.message) if reply.stop == "refusal" else ""
-        raise NoSummary(f"the model wrote none (stop reason {reply.stop}). {why}")
+        raise NoSummary(f"the model wrote no summary (stop reason {reply.stop}). {why}")
     return summary
 
 
