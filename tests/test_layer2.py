@@ -709,7 +709,9 @@ def test_after_a_failure_the_next_try_waits_for_enough_new_tokens(long):
 # --- The request in progress ---
 
 
-@pytest.mark.parametrize("window, tokens", [(200_000, 30_000), (200_000, 6_000)])
+@pytest.mark.parametrize(
+    "window, tokens", [(200_000, 30_000), (200_000, 6_000), (32_000, 3_000)]
+)
 @pytest.mark.parametrize("older", [0, 90])
 @pytest.mark.parametrize("between", [[], ["And hurry."]])
 def test_the_request_in_progress_stays_whole_over_two_compactions(
@@ -723,15 +725,6 @@ def test_the_request_in_progress_stays_whole_over_two_compactions(
         agent.messages = program.rebuild(agent, "Short.")
     request = agent.messages[program.turn_start(agent.messages) :]
     assert request == [typed(rules), *map(typed, between)]
-
-
-def test_in_a_32000_token_window_a_request_up_to_a_fifth_of_t_stays_whole(make):
-    agent = make(messages=history(said("Yes.")), context_window=32_000)
-    request = typed(sized(agent.limits.threshold // 5))
-    agent.messages += [request, *did("done"), typed("And hurry."), *did("done")]
-    for _ in range(2):
-        agent.messages = program.rebuild(agent, "Short.")
-    assert agent.messages[-2:] == [request, typed("And hurry.")]
 
 
 def test_a_compacted_list_is_older_messages_summary_request_and_calls(make):
