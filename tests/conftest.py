@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import forks
 import pytest
 from stub import StubClient
 
@@ -50,12 +49,6 @@ def pytest_cmdline_main(config):
         options.dist = "loadfile"  # which sets up what its tests share only once
         options.loadscopereorder = False
         options.maxworkerrestart = 0  # a test that hangs ends its worker, and is named
-
-
-def pytest_configure(config):
-    """All workers share the process that starts programs."""
-    if getattr(config.option, "numprocesses", 0):
-        forks.ready()
 
 
 def pytest_collection_modifyitems(items):

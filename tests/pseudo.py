@@ -49,14 +49,14 @@ def changed(desk, **constants):
 class Person:
     """Somebody at a terminal in which the program runs.
 
-    `anew` and `shell` are those of `forks.start`. `piped`: its output goes into a pipe;
-    `stdin`: a file that it has instead of the keyboard.
+    `forked` and `shell` are those of `forks.Program`. `piped`: its output goes into a
+    pipe; `stdin`: a file that it has instead of the keyboard.
     """
 
     def __init__(
         self,
         desk,
-        anew=forks.LONG_TESTS,
+        forked=True,
         shell=False,
         piped=False,
         stdin=None,
@@ -69,11 +69,11 @@ class Person:
         self.usual = termios.tcgetattr(slave)  # the terminal's modes
         self.resize(300, 50)
         where = {"env": desk.settings | settings, "cwd": desk.folder}
-        kind = {"anew": anew, "shell": shell}
+        kind = {"forked": forked, "shell": shell}
         more, out = os.pipe() if piped else (None, slave)
         self.files = [self.keys, more] if piped else [self.keys]
         given = slave if stdin is None else stdin
-        self.process = forks.start(desk.argv, given, out, slave, **where, **kind)
+        self.process = forks.Program(desk.argv, given, out, slave, **where, **kind)
         for end in {slave, out, given}:
             os.close(end)
 
