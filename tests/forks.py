@@ -81,9 +81,9 @@ def fork_as_shell():
 
 def open_streams():
     """Open the standard streams again, now that their files are others."""
-    sys.stdin = open(0, encoding="utf-8")
-    sys.stdout = open(1, "w", encoding="utf-8")
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace")
+    sys.stdin = os.fdopen(0, encoding="utf-8")
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace")
 
 
 def run_python(argv):

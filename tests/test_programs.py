@@ -11,9 +11,7 @@ import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
-from types import SimpleNamespace
 
-import conftest
 import pytest
 
 TESTS = Path(__file__).resolve().parent
@@ -144,16 +142,3 @@ def test_the_file_of_the_readme_is_short_and_uses_the_stand_in():
 def test_the_readme_says_of_each_test_file_what_it_tests():
     named = {*re.findall(r"`(test_\w+\.py)`", README.partition("To test something")[0])}
     assert {path.name for path in TESTS.glob("test_*.py")} - {"test_mine.py"} == named
-
-
-WORKERS = {"": True, "-q --durations=9": True, "-k printed": False, "-n 0": False}
-WORKERS |= {"tests/test_mine.py": False, "--pdb": False, "--lf": False}
-
-
-@pytest.mark.parametrize("argv", WORKERS)
-def test_only_the_whole_suite_starts_workers(pytestconfig, monkeypatch, argv):
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    options = pytestconfig._parser.parse_known_args(argv.split())
-    options.lf = argv == "--lf"  # which pytest knows only where it has a cache
-    conftest.pytest_cmdline_main(SimpleNamespace(option=options))
-    assert bool(options.numprocesses) is WORKERS[argv]
