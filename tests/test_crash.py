@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import Mock, patch
 
+import pytest
 from builders import (
     LONG_TESTS,
     PLAN,
@@ -249,6 +250,8 @@ def test_the_conversation_can_be_resumed_after_sigkill_at_any_line_that_writes(
         check_killed(tmp_path / str(number))
 
 
+# Python ignores an interrupt in a generator that is being closed, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_at_any_line_leaves_a_valid_conversation(tmp_path):
     places = [place for place in lines_in(tmp_path / "whole") if place[2] == 1]
     press = Mock(side_effect=partial(send, signal.SIGINT))
