@@ -11,7 +11,7 @@ import pytest
 import stub
 from stub import api_error, reply
 
-from agent import AgentError, drop_thinking, load, take_turn
+from agent import AgentError, drop_thinking, is_typed, load, take_turn
 
 LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # all of what takes minutes
 
@@ -140,15 +140,20 @@ class Left(NamedTuple):
 
 
 def left(messages):
-    """The parts of a history that begins with what a compaction left of it."""
+    """The parts of a history that begins with what a compaction left of it.
+
+    Its words are the user's older messages and the request in progress.
+    """
     heads = [str(message["content"])[:60] for message in messages]
     at = ["[Conversation compressed" in head for head in heads].index(True)
-    replies = [stub.blocks(message["content"]) for message in messages[at + 1 : at + 2]]
+    after = [*itertools.dropwhile(is_typed, messages[at + 1 :])]
+    request = messages[at + 1 : len(messages) - len(after)]
+    replies = [stub.blocks(message["content"]) for message in after[:1]]
     calls = [b for reply in replies for b in reply if b.get("name") in NEEDED]
-    tail = messages[at + 1 :][2 if calls else 0 :]
+    tail = after[2 if calls else 0 :]
     asked = [next(iter(call["input"].values())) for call in calls]
-    returned = outputs(*messages[at + 2 : at + 3]) if calls else []
-    words = [message["content"] for message in messages[:at]]
+    returned = outputs(*after[1:2]) if calls else []
+    words = [message["content"] for message in messages[:at] + request]
     [summary] = texts(messages[at])
     return Left(words, summary, [*zip(asked, returned, strict=True)], tail)
 

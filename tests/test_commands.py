@@ -68,10 +68,14 @@ def test_context_on_a_fresh_start_asks_nothing_and_knows_yes(run, api, argv, fre
 
 def test_the_status_line_measures_the_context_against_the_threshold():
     known = {"known": 1, "cached": 0.5, "messages": [typed("a")]}
-    agent = program.Agent(limits=program.Limits(threshold=1_000), **known)
-    for tokens, meter in (4, ".........."), (500, "#####....."), (3_000, "##########"):
+    agent = program.Agent(limits=program.Limits(threshold=2_000), **known)
+    for tokens, meter in (
+        (4, ".........."),
+        (1_000, "#####....."),
+        (3_000, "##########"),
+    ):
         agent.counted = tokens
-        share = f"{tokens:,} of 1,000 tokens, then a summary; 50% from the cache"
+        share = f"{tokens:,} of 2,000 tokens, then a summary; 50% from the cache"
         assert program.status_line(agent) == f"[{meter}] {share}"
 
 

@@ -1,8 +1,9 @@
-"""The measure itself: prices by hand, what stands in sight, and both formats."""
+"""The measure: prices worked out by hand, what stays in sight, both file formats."""
 
 import json
 import re
 from itertools import accumulate, pairwise
+from unittest.mock import Mock
 
 import costs
 import ours
@@ -47,7 +48,7 @@ def result(id, content):
 
 
 def reading(count, chars=3_100):
-    """A conversation that reads files of this length, one by one, then answers."""
+    """A conversation that reads files of this length one by one, then answers."""
     texts = [f"value_{n:04} = {n}\n" + "y" * chars for n in range(count)]
     steps = [read(f"src/f_{n}.py", text) for n, text in enumerate(texts)]
     return history(*steps, said("Done."))
@@ -64,14 +65,14 @@ def as_claude_code(messages, **more):
 
 
 def at_times(messages, *seconds):
-    """Lines of Claude Code, each written so many seconds after the start."""
+    """Lines of Claude Code, written so many seconds after the start."""
     stamps = [f"2026-11-01T12:{s // 60:02}:{s % 60:02}.500Z" for s in seconds]
     pairs = zip(as_claude_code(messages), stamps, strict=True)
     return [line | {"timestamp": stamp} for line, stamp in pairs]
 
 
 def clocked(messages, *gaps):
-    """The session with replies that are asked for so long after the reply before."""
+    """A session whose requests come so many seconds after the one before."""
     times = iter(accumulate(gaps))
     for at, message in enumerate(messages := [*messages]):
         if message["role"] == "assistant":
@@ -81,7 +82,7 @@ def clocked(messages, *gaps):
 
 @pytest.fixture
 def load(tmp_path):
-    """load(entries): the messages of a file with these lines."""
+    """load(entries) reads the messages from a file with these lines."""
     return lambda entries: read_messages(write(tmp_path / "session.jsonl", entries))
 
 
@@ -89,7 +90,7 @@ def load(tmp_path):
 
 
 def price(histories, **more):
-    """What each of these requests costs in turn, its reply of 100 tokens left out."""
+    """Cost of each of these requests in turn, without its reply of 100 tokens."""
     meter, spent = Meter(Session([]), **more), [0.0]
     for messages in histories:
         meter.send(messages, output=100)
@@ -97,12 +98,12 @@ def price(histories, **more):
     return [after - before - 500 for before, after in pairwise(spent)]
 
 
-def test_ascii_counts_a_third_of_a_token_and_other_writing_one():
+def test_an_ascii_character_is_a_third_of_a_token_and_any_other_is_one():
     assert tokens(T31) == 10
     assert tokens("漢字" + T31) == pytest.approx(10 + 2 * 1.05)
 
 
-def test_a_first_request_is_written_and_the_next_reads_it():
+def test_the_first_request_writes_the_cache_and_the_next_reads_it():
     one, two = [note(T31)], [note(T31), note(T31, "assistant"), note(T31)]
     first, second, same = price([one, two, two])
     assert first == pytest.approx(1.25 * 3_515)
@@ -112,19 +113,26 @@ def test_a_first_request_is_written_and_the_next_reads_it():
     assert price([one, one], cached=False) == pytest.approx([3_515, 3_515])
 
 
-def test_a_change_far_back_leaves_only_the_fixed_part_in_the_cache():
+def test_after_a_change_far_back_only_the_fixed_part_is_read():
     history = [note(T31, role) for role in ("user", "assistant") * 4]
     _, changed = price([history, [note("x" * 62), *history[1:]]])
     assert changed == pytest.approx(0.05 * 3_500 + 1.25 * (25 + 7 * 15))
 
 
-@pytest.mark.parametrize("added, found", [(20, True), (21, False)])
-def test_a_marker_looks_back_over_20_positions_as_the_stand_in_does(added, found):
+LOOK_BACK = pytest.mark.parametrize("added, found", [(20, True), (21, False)])
+
+
+@LOOK_BACK
+def test_a_marker_looks_back_20_positions(added, found):
     start = [note(T31)]
     long = start + [note(T31)] * added  # one position each
     _, second = price([start, long])
     read = 3_515 if found else 3_500
     assert second == pytest.approx(0.05 * read + 1.25 * (3_515 + 15 * added - read))
+
+
+@LOOK_BACK
+def test_the_stub_looks_back_as_far(added, found):
     client, texts = StubClient(), [{"type": "text", "text": T31 * 99}] * (1 + added)
     for sent in texts[:1], texts:
         client.enqueue(stub_reply("ok"))
@@ -141,7 +149,7 @@ THREE = history(did("a" * 900), did("b" * 900), said("Done."))
 
 @pytest.mark.parametrize("gap, alive", [(300, True), (301, False)])
 @pytest.mark.parametrize("name", ["nothing", "ours"])
-def test_a_cache_is_gone_after_300_seconds_for_every_policy(name, gap, alive):
+def test_the_cache_goes_cold_after_300_seconds_for_every_policy(name, gap, alive):
     run = costs.runs(False, [])[name]
     whole, session = run(Session(THREE)), clocked(THREE, 0, 10, gap)
     rewritten = run(session).cost - whole.cost
@@ -150,8 +158,8 @@ def test_a_cache_is_gone_after_300_seconds_for_every_policy(name, gap, alive):
         assert rewritten == pytest.approx(1.2 * whole.contexts[1])
 
 
-def test_the_clock_of_ours_is_the_recorded_one():
-    """It clears over a quarter of the threshold, 2,500, when the cache is gone."""
+def test_ours_runs_by_the_recorded_clock():
+    """With a cold cache, it clears over a quarter of the threshold: 2,500."""
     limits = Limits(20_000, 9, 10_000, clear_above=9_000, keep_tokens=0)
     work, gaps = reading(5), (0, 9, 9, 9, 9)
     assert drive(clocked(work, *gaps, 301), limits).clearings == 1
@@ -159,53 +167,29 @@ def test_the_clock_of_ours_is_the_recorded_one():
     assert drive(Session(work), limits).clearings == 0
 
 
-@pytest.mark.parametrize(
-    "pause, sent_again, alive",
-    [
-        (ours.REFRESH, 0, True),
-        (ours.REFRESH + 1, 1, True),
-        (2 * ours.REFRESH + 1, 2, True),
-        (2 * ours.REFRESH + 300, 2, True),
-        (2 * ours.REFRESH + 301, 2, False),
-    ],
-)
-def test_ours_keeps_the_cache_warm_while_the_person_thinks(pause, sent_again, alive):
-    """Twice in a pause, and twice at the end, since the person never comes back."""
-    work = [*reading(30), typed("And now?"), said("Nothing.")]
-    gaps = [0] * 31  # of the replies of the first turn
-    prompt, later = (drive(clocked(work, *gaps, s), Limits()) for s in (0, pause))
-    assert (prompt.refreshes, later.refreshes) == (2, 2 + sent_again)
-    again = sent_again * 0.05 * later.contexts[-2]
-    anew = 0 if alive else 1.2 * later.contexts[-2]
-    assert later.cost == pytest.approx(prompt.cost + again + anew)
-
-
-def test_nothing_small_is_kept_warm_nor_with_keep_warm_at_0_nor_without_a_clock():
-    work, never = reading(30), Limits(keep_warm=0)
-    timed, small = clocked(work, *[0] * 31), clocked(reading(5), *[0] * 6)
-    assert drive(timed, never).refreshes == 0
-    assert drive(small, Limits()).refreshes == 0
-    assert drive(Session(work), Limits()).refreshes == 0
+def test_without_a_cache_ours_clears_as_early_as_with_a_cold_one():
+    limits = Limits(20_000, 9, 10_000, clear_above=9_000, keep_tokens=0)
+    cached, uncached = (drive(Session(reading(5)), limits, cached=c) for c in (1, 0))
+    assert (cached.clearings, uncached.clearings > 0) == (0, True)
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_the_program_is_told_what_came_from_the_cache(monkeypatch, cached):
-    told, finished = [], ours.finished
-
-    def watched(content, usage):
-        told.append(usage)
-        return finished(content, usage)
-
-    monkeypatch.setattr(ours, "finished", watched)
+def test_ours_sees_what_the_cache_read_and_wrote_and_zeros_without_one(
+    monkeypatch, cached
+):
+    finished = Mock(wraps=ours.finished)
+    monkeypatch.setattr(ours, "finished", finished)
     meter = drive(Session(THREE), Limits(), cached=cached)
+    told = [usage for (_, usage), _ in finished.call_args_list]
     read = [usage["cache_read_input_tokens"] for usage in told]
     assert read == [0, *(int(n) * cached for n in meter.contexts[:-1])]
     sent = [sum(usage.values()) - usage["output_tokens"] for usage in told]
     assert sent == [int(size) for size in meter.contexts]
-    assert ("cache_creation_input_tokens" in told[0]) == cached
+    written = [usage["cache_creation_input_tokens"] > 0 for usage in told]
+    assert written == [cached] * len(told)
 
 
-def test_without_a_cache_every_token_of_every_request_is_paid():
+def test_without_a_cache_every_token_of_every_request_costs_1():
     session = Session(THREE)
     meter = drive(session, Limits(), cached=False)
     output = sum(m.tokens for m in session.measured if m.role == "assistant")
@@ -221,7 +205,7 @@ def test_a_request_is_sent_when_the_line_before_its_reply_was_written(load):
 
 
 @pytest.mark.parametrize("stamp", [None, 5, "", "yesterday"])
-def test_a_line_without_a_time_is_read_all_the_same(load, stamp):
+def test_a_line_without_a_time_is_still_read(load, stamp):
     messages = load([line | {"timestamp": stamp} for line in as_claude_code(THREE)])
     assert messages == THREE and not Session(messages).timed
 
@@ -234,7 +218,7 @@ def test_a_run_of_one_type_is_one_position_and_a_reply_one_more():
     assert [sent.position for sent in meter.sent] == [1, 4]
 
 
-# ---- what still stands ----
+# ---- what stays in sight ----
 
 LINE = "    total = sum(one_price for item in cart)"
 EDIT = {"path": "src/shop.py", "old_text": f"{LINE}\n", "new_text": ""}
@@ -243,11 +227,11 @@ SHOP = history(
     did("shop.py " * 20, given={"command": "ls"}),
     did("none " * 40, given={"command": "cat nothing_known.txt"}),
     did("ok", tool="edit_file", given=EDIT),
-    said("I mended checkout_all."),
+    said("I fixed checkout_all."),
 )
 
 
-def test_a_reply_needs_the_lines_it_quotes_and_the_names_it_was_shown():
+def test_a_reply_needs_the_lines_it_quotes_and_the_names_it_saw():
     needs = Session(SHOP).needs
     assert needs[1] == needs[5] == ([], [])  # no result had shown these names
     assert needs[7] == ([LINE.strip()], ["one_price"])
@@ -270,7 +254,7 @@ def quote_names(history, meter):
         (Policy(quote_names, lasting=False), [0], [1, 1]),
     ],
 )
-def test_what_stands_is_what_is_left_and_what_a_rule_puts_in(policy, edits, names):
+def test_what_a_rule_leaves_and_what_it_adds_is_in_sight(policy, edits, names):
     course = replay(Session(SHOP), policy)
     assert (course.edits, course.names) == (edits, names)
 
@@ -278,14 +262,14 @@ def test_what_stands_is_what_is_left_and_what_a_rule_puts_in(policy, edits, name
 FORGETS = Limits(clear_above=0, keep_recent=0, keep_tokens=0, min_savings=0)
 
 
-def test_a_line_that_is_out_of_sight_is_looked_up_in_the_transcript():
+def test_a_line_out_of_sight_is_searched_for_in_the_transcript():
     meter = drive(Session(SHOP), FORGETS)
     assert meter.edits == [0] and meter.lost == 1
     [(shown, size)] = meter.lookups
     assert shown and 0 < size < 300
 
 
-def test_it_is_looked_up_in_what_the_transcript_held_when_it_was_needed(monkeypatch):
+def test_the_search_sees_the_transcript_as_it_was_when_the_line_was_needed(monkeypatch):
     held = []
 
     def grep(agent, pattern, path):
@@ -297,7 +281,7 @@ def test_it_is_looked_up_in_what_the_transcript_held_when_it_was_needed(monkeypa
     assert held == [0] and not shown  # not even the edit itself
 
 
-def test_of_many_lost_lines_some_are_looked_up_evenly_spread(monkeypatch):
+def test_of_many_lost_lines_an_even_sample_is_searched_for(monkeypatch):
     monkeypatch.setattr(ours, "MOST_LOOKUPS", 2)
     monkeypatch.setattr(ours.program, "grep", lambda *_: "")
     monkeypatch.setattr(ours.os, "truncate", lambda *_: None)
@@ -306,14 +290,14 @@ def test_of_many_lost_lines_some_are_looked_up_evenly_spread(monkeypatch):
     assert len([*ours.look_up(agent, lost)]) == 2
 
 
-def test_a_line_is_looked_up_by_the_two_words_that_stand_least_often():
+def test_a_line_is_searched_for_by_its_two_rarest_adjacent_words():
     text = "total = price * count; total = price"
     assert ours.rarest_words("total = price * count", text) == r"price\ \*\ count"
     assert ours.rarest_words("alone", "alone") == "alone"
 
 
 @pytest.mark.parametrize("line", ["short = 1", "aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa"])
-def test_lines_that_are_short_or_say_little_do_not_count(line):
+def test_short_or_repetitive_lines_do_not_count(line):
     messages = [typed(line), said(call("e", "edit_file", old_text=line))]
     assert Session(messages).needs[1] == ([], [])
 
@@ -343,26 +327,28 @@ def test_each_format_gives_the_same_conversation(tmp_path, name, torn):
     assert read_messages(path) == SHOP
 
 
-def test_a_compaction_counts_at_the_beginning_of_a_file(load):
+def test_a_compaction_counts_only_at_the_start_of_a_file(load):
     assert load([EVENT, said("Yes.")])[0] == typed("A summary.")
 
 
-def test_a_reply_in_several_lines_is_one(load):
-    lines = [
-        typed("Go."),
-        said("I look.") | {"id": "m1"},
-        said(call("1", "Read", file_path="a.py")) | {"id": "m1"},
-        result("1", "A"),
-        said(call("2", "Bash", command="ls")) | {"id": "m1"},
-        result("2", [{"type": "text", "text": "B"}]),
-    ]
-    _, reply, answer = load(as_claude_code(lines))
+IN_LINES = [
+    typed("Go."),
+    said("I look.") | {"id": "m1"},
+    said(call("1", "Read", file_path="a.py")) | {"id": "m1"},
+    result("1", "A"),
+    said(call("2", "Bash", command="ls")) | {"id": "m1"},
+    result("2", [{"type": "text", "text": "B"}]),
+]
+
+
+def test_a_reply_recorded_in_several_lines_is_joined(load):
+    _, reply, answer = load(as_claude_code(IN_LINES))
     read, ran = call("1", path="a.py"), call("2", "bash", command="ls")
     assert reply == said("I look.", read, ran)
     assert [block["content"] for block in answer["content"]] == ["A", "B"]
 
 
-def test_a_session_cut_in_half_ends_in_a_call_without_result(load):
+def test_a_call_whose_result_was_not_recorded_has_failed(load):
     messages = load(SHOP[:4])
     assert messages[-1]["content"][0]["is_error"] is True
     assert len(replay(Session(messages), TUTORIALS["nothing"]).contexts) == 2
@@ -378,7 +364,7 @@ def test_images_and_thinking_are_left_out(load):
 
 
 @pytest.mark.parametrize("text", ["", "hello\n", '{"a": 1}\n', "[]\n"])
-def test_a_file_of_something_else_is_one_clear_line(tmp_path, capsys, text):
+def test_any_other_file_is_reported_in_one_line(tmp_path, capsys, text):
     other, good = tmp_path / "other", write(tmp_path / "good", SHOP)
     other.write_text(text)
     assert costs.main([str(other), str(good), "--json"]) == 0
@@ -413,7 +399,7 @@ def test_the_tutorials_count_the_json_of_the_messages():
     assert total(before) * 3.1 / 4 < 50_000 and len(after) == 2
 
 
-def test_v5_clears_what_its_own_tools_returned():
+def test_v5_clears_only_results_of_its_own_tools():
     long = "x" * 9_000
     seen = [did(long, tool=name) for name in ["bash", "task"] * 12]
     _, after = forget("v5", history(*seen))
@@ -421,7 +407,7 @@ def test_v5_clears_what_its_own_tools_returned():
     assert left == ["task"] * 9 + ["bash", "task"] * 3
 
 
-def test_newer_s06_keeps_what_read_file_returned():
+def test_newer_s06_keeps_the_results_of_read_file():
     long = "x" * 9_000
     seen = [did(long, tool=name) for name in ["bash", "read_file"] * 6]
     _, after = forget("s06 newer", history(*seen))
@@ -429,8 +415,8 @@ def test_newer_s06_keeps_what_read_file_returned():
     assert left == ["read_file"] * 5 + ["bash", "read_file"]
 
 
-def test_newer_s08_forgets_over_50000_characters_alone_and_down_to_40000():
-    """First old results that were seen, oldest first, and at last also the newest."""
+def test_newer_s08_forgets_only_over_50000_characters_and_then_down_to_40000():
+    """Old results that were seen go first; if that's not enough, even the newest."""
     before, after = forget("s08 newer", history(*[did("x" * 9_000)] * 5))
     assert before == after
     _, after = forget("s08 newer", history(*[did("x" * 9_000)] * 6))
@@ -442,7 +428,7 @@ def test_newer_s08_forgets_over_50000_characters_alone_and_down_to_40000():
     assert newest == "x" * 20_000
 
 
-def test_newer_s08_saves_what_is_too_large_at_once():
+def test_newer_s08_saves_oversized_results_at_once():
     calls = measured(history(did("x" * 150_000), did("y" * 60_000)))
     both = Message("user", tuple(m.blocks[0] for m in calls if is_result(m)), 9)
     [large, small] = history_in_budget([both])[0].blocks
@@ -450,7 +436,7 @@ def test_newer_s08_saves_what_is_too_large_at_once():
     assert small.text == "y" * 60_000
 
 
-def test_newer_s08_archives_the_middle_and_not_its_own_note_again():
+def test_newer_s08_archives_the_middle_but_not_its_own_note():
     lines = measured([typed(str(n)) for n in range(51)])
     left = archive_middle(lines, 50)
     assert len(left) == 50 and [*left[:3], *left[4:]] == [*lines[:3], *lines[5:]]
@@ -460,7 +446,7 @@ def test_newer_s08_archives_the_middle_and_not_its_own_note_again():
     assert len(same) == 51 and archive_middle(same, 50) is same
 
 
-def test_newer_s08_begins_its_summary_with_the_request_that_is_worked_on():
+def test_newer_s08_begins_its_summary_with_the_request_in_progress():
     talk = [m for n in range(20) for m in (typed(f"{n:02}" * 2_000), said("Yes."))]
     meter = replay(Session(talk), TUTORIALS["s08 newer"])
     assert meter.summaries == 1 and meter.request == "19" * 2_000
@@ -468,7 +454,7 @@ def test_newer_s08_begins_its_summary_with_the_request_that_is_worked_on():
     assert [b.text for b in left.blocks] == ["(summary)", "the request"]
 
 
-def test_s08_leaves_the_first_three_a_note_and_the_newest_47():
+def test_s08_keeps_the_first_three_messages_a_note_and_the_newest_47():
     history = measured([typed(str(n)) for n in range(60)])
     short = [m.blocks[0].text for m in snip(history, 50)]
     middle = "[snipped 10 messages from conversation middle]"
@@ -480,7 +466,7 @@ def measured(messages):
 
 
 class Free:
-    """A meter to which nothing costs anything."""
+    """A meter for which everything is free."""
 
     clearings, request = 0, "the request"
 
@@ -489,20 +475,20 @@ class Free:
 
 
 def forget(name, messages):
-    """The messages, and what a rule leaves of them."""
+    """Return the messages, and what a rule leaves of them."""
     history = measured(messages)
     return history, (TUTORIALS | PEERS)[name].rule(history, Free())
 
 
 @pytest.mark.parametrize("count, stay", [(240, 240), (241, 120), (300, 120)])
-def test_openhands_leaves_two_and_117_of_over_240_events(count, stay):
+def test_openhands_keeps_2_and_117_events_once_there_are_over_240(count, stay):
     said = [typed(str(n)) for n in range(count)]
     history, left = forget("OpenHands", said)
     assert len(left) == stay and left[:2] == history[:2]
     assert left[-117:] == history[-117:]
 
 
-def test_gemini_cli_summarises_over_half_of_the_window_and_shortens_old_results():
+def test_gemini_cli_summarises_over_half_the_window_and_cuts_old_results():
     turns = [m for _ in range(5) for m in history(did("x" * 58_000), said("Seen."))]
     assert len(forget("gemini-cli", turns)[1]) == len(turns)  # 100,000 tokens or so
     more = [*turns, *history(did("y" * 99_000), said("Seen.")), typed("Go on.")]
@@ -510,15 +496,15 @@ def test_gemini_cli_summarises_over_half_of_the_window_and_shortens_old_results(
     assert total(before) > 100_000 > total(after) and len(after) < len(before)
 
 
-def test_gemini_cli_takes_no_summary_that_frees_nothing():
-    """Over half of the window in the newest turn alone, nothing is left to sum up."""
+def test_gemini_cli_discards_a_summary_that_frees_nothing():
+    """If the newest turn alone fills half the window, there is nothing to summarise."""
     work = [*history(did("x" * 31_000), said("Seen.")), *reading(40, 9_000)]
     assert replay(Session(work), PEERS["gemini-cli"]).summaries == 1
 
 
 @pytest.mark.parametrize("name, clears", [("opencode", 0), ("opencode, pruning", 1)])
 @pytest.mark.parametrize("count, much", [(59, 0), (61, 1)])
-def test_opencode_prunes_by_a_setting_what_is_older_than_two_turns_and_40000(
+def test_opencode_can_prune_results_older_than_two_turns_and_40000_tokens(
     name, clears, count, much
 ):
     old = history(*(did("x" * 3_090) for _ in range(count)))  # 1,000 tokens each
@@ -543,7 +529,7 @@ def test_no_rule_leaves_a_result_without_its_call(name):
             assert not answers or before.blocks[-1].type == "tool_use"
 
 
-def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
+def test_ours_answers_every_request_and_starts_a_turn_at_each_typed_message():
     interrupted = reading(3)
     interrupted.insert(3, typed("And quickly."))
     meter = drive(Session(interrupted), Limits())
@@ -554,7 +540,7 @@ def test_ours_answers_every_request_and_begins_a_turn_with_what_was_typed():
     assert meter.cost == pytest.approx(whole.cost)
 
 
-def test_ours_clears_and_summarises_by_its_settings():
+def test_ours_clears_and_summarises_as_its_settings_say():
     session = Session(reading(40))
     early = Limits(clear_above=0, keep_tokens=0, min_savings=5_000)
     clears = drive(session, early)
@@ -563,7 +549,7 @@ def test_ours_clears_and_summarises_by_its_settings():
     assert sums.summaries > 0 and max(sums.contexts) < 22_000
 
 
-# ---- what is printed and drawn ----
+# ---- the output ----
 
 
 def test_json_has_a_row_for_each_policy(tmp_path, capsys):
@@ -572,34 +558,33 @@ def test_json_has_a_row_for_each_policy(tmp_path, capsys):
     rows = json.loads(capsys.readouterr().out)["rows"]
     named = {row["policy"]: row for row in rows}
     assert {*named} == {*NAMES, "ours KEEP_RECENT=1"}
-    keys = "policy cost summaries clearings previews refreshes average largest E N R"
+    keys = "policy cost summaries clearings previews average largest E N R"
     keys += " requests lost lookups again answer"
     assert {" ".join(row) for row in rows} == {keys}
     assert named["nothing"]["cost"] == named["nothing"]["R"] == 1
     assert rows == sorted(rows, key=lambda row: row["cost"])
 
 
-def test_json_has_the_costs_by_session_and_those_without_a_cache(tmp_path, capsys):
+def test_json_has_costs_per_session_and_without_a_cache(tmp_path, capsys):
     paths = [write(tmp_path / f"{n}", reading(n)) for n in (8, 40)]
     options = ["--json", "--set", "CLEAR_ABOVE=0"]
     assert costs.main([*map(str, paths), *options]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {*found["sessions"]} == {*NAMES, "ours CLEAR_ABOVE=0"}
-    assert found["sessions"]["nothing"] == [1, 1]
     few, many = found["sessions"]["s06"]
-    assert 1 < few < many
+    assert found["sessions"]["nothing"] == [1, 1] and 1 < few < many
     full = found["uncached"]
     assert {*full} == {*TUTORIALS, "ours", "ours CLEAR_ABOVE=0"}
     assert [*full.values()] == sorted(full.values()) and full["nothing"] > 1
 
 
-def test_it_counts_the_sessions_in_which_another_rule_is_cheaper_than_ours():
+def test_it_counts_the_sessions_in_which_another_policy_is_cheaper():
     sessions = {"ours": [0.6, 0.7, 1], "v5": [0.5, 0.6, 1], "s06": [1, 1, 2]}
     assert costs.cheaper({**sessions, "ours KEEP_RECENT=1": [0, 0, 0]}) == {"v5": 2}
 
 
 @pytest.mark.parametrize("setting", ["KEEP=1", "KEEP_RECENT=few", "THRESHOLD=-1"])
-def test_a_wrong_setting_is_one_clear_line(tmp_path, capsys, setting):
+def test_a_wrong_setting_is_reported_in_one_line(tmp_path, capsys, setting):
     path = write(tmp_path / "s", SHOP)
     assert costs.main([str(path), "--set", setting]) == 1
     out, err = capsys.readouterr()
@@ -608,7 +593,7 @@ def test_a_wrong_setting_is_one_clear_line(tmp_path, capsys, setting):
 
 @pytest.fixture
 def told(tmp_path, capsys):
-    """told(*sessions, options=()): the table of files with these lines, as one line."""
+    """told(*sessions, options=()) returns the table for these sessions as one line."""
 
     def run(*sessions, options=()):
         files = [write(tmp_path / f"{n}", lines) for n, lines in enumerate(sessions)]
@@ -618,7 +603,7 @@ def told(tmp_path, capsys):
     return run
 
 
-def test_the_table_is_narrow_and_explains_its_columns_and_its_rows(tmp_path, capsys):
+def test_the_table_fits_88_columns_and_explains_itself(tmp_path, capsys):
     assert costs.main([str(write(tmp_path / "s", reading(30))), "--peers"]) == 0
     title, _, head, *lines = capsys.readouterr().out.splitlines()
     assert title.startswith("31 recorded requests")
@@ -628,18 +613,16 @@ def test_the_table_is_narrow_and_explains_its_columns_and_its_rows(tmp_path, cap
     explained = {line.split(" ")[0] for line in lines[len(rows) :]}
     assert {*head.split()} - {"largest"} <= explained
     assert "as of November 2026" in "\n".join(lines)
-    assert "\n".join(lines[-3:]) == costs.CAVEATS
+    assert "\n".join(lines).endswith(costs.CAVEATS)
 
 
-def test_the_table_says_where_doing_nothing_would_be_refused(told):
+def test_the_table_says_when_doing_nothing_would_be_rejected(told):
     words = told(reading(70, 9_300))
-    assert "It would be refused at request 66 of 71 of" in words
-    assert re.search(
-        r"Up to there it costs 0\.[5-9]\d, and ours 0\.\d\d: of the", words
-    )
+    assert "The API would reject request 66 of 71 of" in words
+    assert re.search(r"Up to there it costs 0\.[5-9]\d, and ours 0\.\d\d, so", words)
 
 
-def test_what_is_saved_before_the_refusal_is_told_apart(tmp_path, capsys):
+def test_savings_before_that_rejection_are_counted_separately(tmp_path, capsys):
     path = write(tmp_path / "long", reading(70, 9_300))
     assert costs.main([str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -652,7 +635,7 @@ def test_what_is_saved_before_the_refusal_is_told_apart(tmp_path, capsys):
     assert found["before"]["ours"] < before < 1
 
 
-def test_without_a_file_the_work_of_the_demo_is_measured(capsys):
+def test_without_files_it_measures_the_work_of_the_demo(capsys):
     assert costs.main(["--set", "CONTEXT_WINDOW=20000"]) == 0
     out = capsys.readouterr().out
     cleared = re.search(r"(?m)^ours CONTEXT_WINDOW=20000 +\S+ +\d+ +(\d+)", out)
@@ -665,34 +648,32 @@ TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
 @pytest.mark.parametrize(
     "sessions, words",
     [
-        ([THREE], "no times are recorded: the cache counts as alive all the time"),
-        ([TIMED], "the recorded one: after 300 s without"),
-        ([TIMED, THREE], "the recorded one in 1 of 2 sessions"),
-        ([THREE], "0.05 if it is read from there (the default model's; --read sets"),
-        ([THREE], '"nothing" is priced as if the window had no end.'),
-        ([THREE], "Without a prompt cache, in the same unit: "),
-        ([THREE, TIMED], "Of 2 sessions, another costs less than ours: none."),
-        ([THREE], "Out of sight in ours when an edit needed them: 0 lines."),
-        ([LARGE], "Results too large to be shown went to disk in ours: 1 time."),
-        ([LARGE], "What went to disk does not count, even if it is one read away"),
+        ([THREE], "none was recorded, so the cache is always warm"),
+        ([TIMED], "as recorded: after 300 s without"),
+        ([TIMED, THREE], "as recorded in 1 of 2 sessions"),
+        ([THREE], "there costs 0.05 (the default model's price; --read changes it)"),
+        ([THREE], '"nothing" is priced as if its window had no limit.'),
+        ([THREE], "Costs without a prompt cache, in the same unit: "),
+        ([THREE, TIMED], "Cheaper than ours in some of the 2 sessions: none."),
+        ([THREE], "Needed by an edit, but out of sight in ours: 0 lines."),
+        ([LARGE], "ours saved oversized results to disk 1 time."),
+        ([LARGE], "that went to disk doesn't count, even if it's one read away"),
     ],
 )
-def test_the_table_says_its_clock_its_price_and_what_does_not_count(
-    told, sessions, words
-):
+def test_the_table_explains_its_clock_its_prices_and_its_limits(told, sessions, words):
     assert words in told(*sessions)
 
 
-def test_another_price_of_reading_is_named_and_changes_the_costs(told):
+def test_another_price_for_reading_is_shown_and_changes_the_costs(told):
     cheap, dear = (
         told(reading(30), options=["--read", price]) for price in ("0.05", "1")
     )
-    assert "1 if it is read from there (by --read)" in dear
+    assert "there costs 1 (your price; --read changes it)" in dear
     assert cheap.split()[:50] != dear.split()[:50]
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "nan", "cheap"])
-def test_a_price_that_is_none_is_refused(capsys, text):
+def test_an_invalid_price_is_rejected(capsys, text):
     with pytest.raises(SystemExit):
         costs.main(["file", "--read", text])
     assert "--read" in capsys.readouterr().err

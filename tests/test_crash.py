@@ -212,7 +212,9 @@ def check(agent):
     agent.client = StubClient(any_answer, any_answer)
     assert take_turn(agent, "And now?") == "Fine." and not agent.client.refused
     assert words_of(agent.messages) == [*words_in(lines), "And now?"]
-    needed = {exchange.call["name"] for exchange in still_needed(agent.messages)}
+    needed = {
+        exchange.call["name"] for exchange in still_needed(agent.messages, agent.tools)
+    }
     planned = "1 of 2 still to do" in str(lines)  # and the notes were read beside it
     assert needed >= ({"todo_write", "read_file"} if planned else set())
     assert shape(load(agent.transcript).messages) == shape(agent.messages)

@@ -1,4 +1,4 @@
-"""The demo: seven scenes, each with its layer, without a key or a package."""
+"""The demo: seven scenes, one layer each, without a key or a package."""
 
 import os
 import pty
@@ -24,12 +24,12 @@ LAYERS += ["compact", "compact", "reactive_compact"]
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    """What `python3 -S agent.py --demo` prints to a pipe; it has no package to load."""
+    """Output of `python3 -S agent.py --demo` in a pipe, without any packages."""
     return started(tmp_path_factory.mktemp("demo"), PROGRAM, "--demo")
 
 
 def started(folder, *argv):
-    """What a program prints on Python alone, in this folder."""
+    """Run a program in this folder, without packages, and return its output."""
     env = {"PATH": os.environ["PATH"], "TMPDIR": str(folder)}
     done = subprocess.run(
         [sys.executable, "-S", *argv],
@@ -44,7 +44,7 @@ def started(folder, *argv):
 
 @pytest.fixture
 def play(tmp_path, monkeypatch, capsys):
-    """play(number) runs the demo in this process: (exit status, stdout, stderr)."""
+    """play(number) runs the demo in this process: (status, stdout, stderr)."""
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
 
@@ -57,7 +57,7 @@ def play(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def terminal(tmp_path):
-    """terminal(*keys) gives them to the demo at its prompts: (status, the screen)."""
+    """terminal(*keys) presses a key at each prompt: (status, the screen)."""
 
     def run(*keys):
         master, slave = pty.openpty()
@@ -66,47 +66,49 @@ def terminal(tmp_path):
         files = dict.fromkeys(["stdin", "stdout", "stderr"], slave)
         process = subprocess.Popen(argv, cwd=tmp_path, **files, **where)
         os.close(slave)
-        screen = read_to(master, "q: leave ")
+        screen = read_to(master, "to quit: ")
         for key in keys:
             stop = key == signal.SIGINT
             process.send_signal(key) if stop else os.write(master, key)
-            screen += read_to(master, "q: leave ")
-        os.close(master)  # so that it ends, whatever it waits for
+            screen += read_to(master, "to quit: ")
+        os.close(master)  # so that it ends, even if it is waiting
         return process.wait(PATIENCE), screen
 
     return run
 
 
 def read_to(master, end):
-    """What comes on the screen until this text, or until the program has left."""
+    """Read the screen up to this text, or until the program has ended."""
     text, ready = "", partial(select.select, [master], [], [], 20)
-    with suppress(OSError):  # on Linux, when the program has left
+    with suppress(OSError):  # on Linux, once the program has ended
         while not text.endswith(end) and ready()[0] and (new := os.read(master, 9_999)):
             text += new.decode(errors="replace")
     return text
 
 
-def scenes(text):  # after the opening, and the closing after them
+def scenes(text):
+    """Split the output: the opening, the scenes, the closing."""
     return re.split(r"^--- ", text, flags=re.MULTILINE)
 
 
-def without_names(text):  # of its folder and its transcript
+def without_names(text):
+    """Remove the names of the folder and the transcript, which change each time."""
     return re.sub(r"\S*agent-demo-\w+|transcript_[\w-]+", "", text)
 
 
-# --- What is told ---
+# --- The narration ---
 
 
-def test_it_says_what_is_scripted_and_may_be_deleted_then_come_the_scenes(printed):
+def test_it_opens_with_what_is_scripted_and_then_plays_all_scenes(printed):
     opening, *parts, _ = scenes(printed)
-    assert "model is scripted" in opening and "may be deleted" in opening
+    assert "model is scripted" in opening and "you can delete" in opening
     assert Path(opening.split()[-1]).name.startswith("agent-demo-")
     wanted = [f"Scene {n} of 7. {layer}" for n, layer in enumerate(LAYERS, 1)]
     assert [part.split(":")[0] for part in parts] == wanted
 
 
 @pytest.mark.parametrize("number, layer", [*enumerate(LAYERS, 1)])
-def test_each_shows_its_layer_alone_what_changed_why_and_the_bill(
+def test_each_scene_shows_one_layer_what_it_changed_why_and_the_bill(
     printed, number, layer
 ):
     part = scenes(printed)[number]
@@ -123,66 +125,105 @@ def test_each_shows_its_layer_alone_what_changed_why_and_the_bill(
     [
         (1, "| (# more lines)"),
         (1, "+ preview bash #"),
+        (1, "request: paid back at once, because even this request got cheaper."),
         (1, "The list is now: you typed; thinking + tool_use bash; preview bash."),
         (2, "+ [Previous: used read_file] #"),
         (2, "+ [Previous: used grep, saved at .../@.txt] #"),
         (2, "- 2 thinking #"),
+        (2, "(# tokens were written to the cache again), and each request now saves"),
         (3, "+ note [snipped 13 messages. Transcript: .transcripts/@ #"),
-        (4, "| 9. Next step: answer that; if it is done, wait for the user."),
+        (4, "| 9. Next step: answer that; if it is answered, wait for the user."),
         (4, "+ summary [Conversation compressed. Transcript: .transcripts/@ #"),
-        (4, "you typed (4); summary; tool_use read_file; tool_result read_file."),
-        (6, "summary; tool_use read_file; tool_result read_file; answer."),
-        (7, "summary; tool_use read_file; tool_result read_file; tool_use todo_write;"),
+        (4, "you typed (3); summary; you typed; tool_use read_file; tool_result"),
+        (5, "you typed (4); summary; you typed; tool_use read_file; tool_result"),
+        (
+            6,
+            "(6); summary; tool_use read_file; tool_result read_file; answer.",
+        ),
+        (7, "you typed (7); summary; you typed; tool_use read_file; tool_result"),
     ],
 )
-def test_what_changed_can_be_read(printed, number, line):
-    words, pattern = " ".join(scenes(printed)[number].split()), re.escape(line)
+def test_the_narration_says_what_changed(printed, number, line):
+    """In a line, # is a number, and @ a name."""
+    narration, pattern = " ".join(scenes(printed)[number].split()), re.escape(line)
     pattern = pattern.replace(r"\#", r"[\d,]+").replace("@", r"\w+")
-    assert re.search(pattern, words)
+    assert re.search(pattern, narration)
 
 
-def test_each_refusal_has_its_remedy_and_there_are_no_others(printed):
-    words = " ".join(scenes(printed)[7].split())
-    for remedy in demo.REMEDIES[:2]:
-        assert f"(The API refuses it.) {remedy} [refused] {demo.REFUSAL}" in words
-    assert printed.count("[refused]") == words.count("[refused]") > 1
+@pytest.mark.parametrize("setting", ["PREVIEW_TOKENS", "KEEP_RECENT"])
+def test_the_model_answers_with_the_numbers_that_the_file_has(printed, setting):
+    scene = scenes(printed)[3]
+    [number] = re.findall(rf"agent\.py:\d+:{setting} = (\d+)", scene)
+    answer = scene.split("\n\n")[-2].replace(",", "")
+    assert number in re.findall(r"\d+", answer)
+
+
+def test_each_rejection_has_its_fix_and_there_are_no_others(printed):
+    narration = " ".join(scenes(printed)[7].split())
+    for fix in demo.REMEDIES:
+        told = re.escape(f"(The API rejects it.) {fix} ") + r"\[[\w ]+\] "
+        assert re.search(told + re.escape(demo.REFUSAL), narration)
+    assert printed.count(demo.REFUSAL) == len(demo.REMEDIES)
 
 
 def sent(tokens, read, price, mark="#"):
     return demo.Sent(1, mark, tokens, tokens, read, price)
 
 
+AGAIN = "600 tokens were written to the cache again"
+
+
 @pytest.mark.parametrize(
     "after, summary, pays",
     [
-        # without it 1,100 tokens, 1,000 of them read, cost 175; 50 more at once,
-        # and 400 tokens less are 20 less at each request
-        (sent(700, 0, 225), [], "after 3 more requests"),
-        (sent(700, 0, 195), [], "after 1 more request"),
-        (sent(700, 0, 195), [sent(1_200, 1_000, 100, "s")], "after 6 more requests"),
-        (sent(700, 0, 175), [], "at once"),
-        (sent(700, 0, 99), [], "at once"),
+        # 1,100 tokens, 1,000 of them read, would cost 175; 400 tokens less are 20
+        # less in each later request
+        (
+            sent(700, 0, 225),
+            [],
+            f"3 more requests, because forgetting cost 50 ({AGAIN})",
+        ),
+        (
+            sent(700, 0, 195),
+            [],
+            f"1 more request, because forgetting cost 20 ({AGAIN})",
+        ),
+        (
+            sent(700, 0, 195),
+            [sent(1_200, 1_000, 100, "s")],
+            "6 more requests, because forgetting cost 120 (the summary cost 100, "
+            f"{AGAIN})",
+        ),
+        (
+            sent(700, 600, 165),
+            [sent(1_200, 1_000, 260, "s")],
+            "13 more requests, because forgetting cost 250 (the summary cost 260, "
+            "this request costs 10 less), and each request now saves only",
+        ),
+        (sent(700, 0, 175), [], "at once, because even this request got cheaper."),
+        (sent(700, 0, 99), [], "at once, because even this request got cheaper."),
     ],
 )
-def test_the_bill_says_when_what_it_cost_more_is_paid_back(after, summary, pays):
-    *_, whole, last = demo.bill([sent(1_000, 0, 1_250), *summary, after], 400)
+def test_the_bill_says_when_a_change_has_paid_for_itself_and_why(after, summary, pays):
+    *_, whole, told = demo.bill([sent(1_000, 0, 1_250), *summary, after], 400)
     assert whole.split()[-3:] == ["1,100", "1,000", "175"]
-    assert last.strip() == f"400 tokens less in each request: paid back {pays}"
+    told = " ".join(told.split()).replace("paid back after ", "paid back ")
+    assert told.startswith(f"400 tokens less in each request: paid back {pays}")
 
 
-def test_the_picture_has_a_bar_for_each_request_and_says_what_its_axes_are():
+def test_the_picture_has_a_bar_for_each_request_and_names_its_axes():
     sizes = [(1, "#", 2_500), (1, "s", 10_001), (2, "x", 11_000)]
     lines = [*demo.picture([demo.Sent(*size) for size in sizes])]
     assert lines[:3] == [" tokens", " 11,000 |", " 10,000 |-sx threshold"]
     assert lines[-4] == "      0 |#sx" and lines[-2] == "  scene  1 2"
-    assert lines[-3].endswith("+---> requests, in their order")
+    assert lines[-3].endswith("+---> requests, in order")
 
 
-# --- How it is played ---
+# --- Playing it ---
 
 
-def test_a_pipe_gets_no_prompt_no_colors_and_80_columns(printed):
-    assert "q: leave" not in printed and "\x1b" not in printed
+def test_in_a_pipe_it_prints_80_columns_without_prompts_or_colors(printed):
+    assert "to quit:" not in printed and "\x1b" not in printed
     wide = [line for line in printed.split("\n") if len(line) > 80]
     program_own = r"\[\w+\] .* -> .* tokens(; .*)?|.*/agent-demo-.*"
     assert not [line for line in wide if not re.fullmatch(program_own, line)]
@@ -197,37 +238,39 @@ def test_a_pipe_gets_no_prompt_no_colors_and_80_columns(printed):
         ([b"\n", signal.SIGINT], 130, 3),
     ],
 )
-def test_on_a_terminal_enter_goes_on_and_one_can_leave(terminal, keys, status, parts):
+def test_on_a_terminal_enter_plays_the_next_scene_and_q_quits(
+    terminal, keys, status, parts
+):
     left, screen = terminal(*keys)
     assert (left, len(scenes(screen)), "Traceback" in screen) == (status, parts, False)
-    asked = re.findall(r"Enter: scene (\d)", screen)
+    asked = re.findall(r"Enter for scene (\d)", screen)
     assert asked == [*"234567"][: len(keys)] and program.COLORS["layer"] in screen
 
 
-def test_another_run_differs_in_names_alone_and_touches_no_file_here(
+def test_a_second_run_differs_only_in_names_and_leaves_this_folder_alone(
     printed, play, workspace, monkeypatch
 ):
-    def read_for_hours(number):  # which lets no cache go cold
+    def read_for_hours(number):  # the cache stays warm all the same
         clock.append(clock[-1] + 9_999)
         return True
 
     clock = [0]
     monkeypatch.setattr(demo.time, "time", lambda: clock[-1])
-    monkeypatch.setattr(demo, "goes_on", read_for_hours)
+    monkeypatch.setattr(demo, "wants_scene", read_for_hours)
     assert without_names(play()[1]) == without_names(printed)
     assert (Path.cwd(), [*workspace.iterdir()]) == (workspace, [])
 
 
 @pytest.mark.parametrize("argv", [(PROGRAM, "--demo", "7"), (demo.__file__, "2")])
-def test_one_scene_is_played_as_it_is_among_all_by_either_program(
+def test_one_scene_alone_looks_as_it_does_among_all_from_either_program(
     printed, tmp_path, argv
 ):
     number, text = int(argv[-1]), without_names(started(tmp_path, *argv))
-    _, alone = scenes(text.partition("\n\nOn: ")[0])
+    _, alone = scenes(text.partition("\n\nNext: ")[0])
     assert alone == scenes(without_names(printed))[number].rstrip("\n")
 
 
-def test_a_reader_who_has_seen_enough_gets_no_traceback(tmp_path):
+def test_a_reader_who_closes_the_pipe_gets_no_traceback(tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     pipes["env"] = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
     argv = sys.executable, "-u", PROGRAM, "--demo"
@@ -236,27 +279,27 @@ def test_a_reader_who_has_seen_enough_gets_no_traceback(tmp_path):
         assert b"Traceback" not in process.stderr.read()
 
 
-# --- What is wrong is said ---
+# --- When something goes wrong ---
 
 
-def test_it_fails_where_a_scene_came_out_otherwise(play, monkeypatch):
+def test_it_fails_if_a_scene_does_not_go_as_scripted(play, monkeypatch):
     monkeypatch.setattr(demo.SCENES[0], "layer", "snip_compact")
     status, out, _ = play(1)
-    assert status == 1 and "Scene 1 came out otherwise" in out
-    assert out.endswith(": what acted: tool_result_budget\n")
+    assert status == 1 and "Scene 1 did not go as scripted" in out
+    assert out.endswith(": layers that acted: tool_result_budget\n")
 
 
-def test_it_fails_where_the_api_would_refuse_a_request(play, monkeypatch):
+def test_it_fails_if_the_api_would_reject_a_request(play, monkeypatch):
     monkeypatch.setattr(program, "drop_thinking", lambda messages, start=0: messages)
     assert "signature" in play(2)[1].split("\n")[-2]
 
 
-def test_of_a_copy_of_agent_py_alone_it_says_what_is_missing(run, tmp_path):
+def test_a_copy_of_agent_py_alone_says_what_is_missing(run, tmp_path):
     status, out, _ = run("--demo")
     missing = tmp_path / "tests/lessons"
     assert (status, out) == (1, f"--demo needs {missing}: clone the whole project.\n")
 
 
 @pytest.mark.parametrize("number", [-1, 8, 99])
-def test_a_number_that_is_no_scene_is_one_line_and_status_2(play, number):
-    assert play(number) == (2, "", f"There is no scene {number}: give 1 to 7.\n")
+def test_an_unknown_scene_is_one_line_and_status_2(play, number):
+    assert play(number) == (2, "", f"There is no scene {number}; choose 1 to 7.\n")

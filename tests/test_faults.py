@@ -1,52 +1,55 @@
-"""What small.py still gets wrong is seen in a run, and agent.py has what mends it."""
+"""Runs show the faults of small.py, and agent.py has the functions that fix them."""
 
 import faults
 import pytest
 
 import agent as program
 
-# of each fault: what its run shows
+# What the run of each fault shows.
 SEEN = {
-    "paste": "prompt is too long: 218946 tokens > 200000 maximum; at the next prompt again: yes",
-    "fixed_threshold": "in a window of 16,000 prompt is too long",
-    "no_summaries": "13 of 33 requests ask for one in vain",
+    "paste": "prompt is too long: 218946 tokens > 200000 maximum; again at the next prompt: yes",
+    "fixed_threshold": "in a window of 16,000: prompt is too long",
+    "no_summaries": "13 of 33 requests ask for a summary, for nothing",
     "long_words": "5 of 14 requests ask for a summary, and none makes room",
     "open_request": "Write a.py. | Now b.py. | (summary)",
-    "files": "of 5 files that were read 0 are there after a summary",
+    "files": "0 of 5 files that were read are there after a summary",
     "cut_output": "cut: 108,910 characters]; the rest is on disk: no",
     "no_path": "is now [Old result, cleared]",
-    "no_thinking": "of 3 thoughts 0 are in the last request",
+    "no_thinking": "0 of 3 thoughts are in the last request",
     "japanese": "5,258 tokens; the API counts 3,293",
     "passing_error": "the connection broke: the turn is over after 1 request",
-    "stopped_call": "half.txt was written: yes; the model knows of it: no",
+    "stopped_call": "half.txt was written: yes; the model knows: no",
     "surrogate": "surrogates not allowed",
     "cut_answer": '"The answer is" ends the turn',
     "refusal": "it is in the next request: yes",
-    "same_id": "`tool_use` ids must be unique; at the next prompt again: yes",
+    "same_id": "`tool_use` ids must be unique; again at the next prompt: yes",
     "no_pages": "a second read shows the same 40,000 characters: yes",
     "secrets": "the key is in the request: yes",
-    "no_resume": "it sends 1 message",
+    "no_resume": "the second start sends 1 message",
 }
 
 
-def test_each_fault_has_its_run():
+def test_every_fault_is_listed_here():
     assert {fault.__name__ for fault in faults.FAULTS} == {*SEEN}
     assert len(faults.FAULTS) == len(SEEN)
 
 
 @pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_is_seen_and_the_program_has_what_mends_it(fault):
+def test_a_run_shows_the_fault_and_agent_py_has_the_fix(fault):
     text = " ".join(faults.shown(fault).split())
-    title, mended, _ = fault.__doc__.split(" | ")
+    title, fix, _ = fault.__doc__.split(" | ")
     assert text.startswith(title) and SEEN[fault.__name__] in text
-    assert [name for name in mended.split(", ") if not hasattr(program, name)] == []
+    assert [name for name in fix.split(", ") if not hasattr(program, name)] == []
 
 
-def test_the_faults_stand_under_their_chapters(capsys):
+def test_faults_are_sorted_by_chapter(capsys):
     assert faults.main([]) == 0
     shown = capsys.readouterr().out
     head, *parts = shown.strip().split("\n\n")
-    assert head == "19 of 19 faults of small.py, each with what of agent.py mends it"
+    assert (
+        head
+        == "19 of 19 faults of small.py, each with the functions of agent.py that fix it"
+    )
     places = [part.partition("\n")[0] for part in parts]
     chapters = [f"Chapter {n}" for n in (3, 4, 5, 6, 7, 8, 10)]
     assert places == [*chapters, "The Reference", faults.PLACES["none"]]
@@ -58,9 +61,9 @@ def test_the_faults_stand_under_their_chapters(capsys):
     assert max(map(len, shown.split("\n"))) < 80
 
 
-def test_those_that_have_a_word_can_be_asked_for(capsys):
+def test_faults_can_be_selected_by_a_word(capsys):
     assert faults.main(["resume"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("1 of 19 faults") and "load and resume" in shown
     assert faults.main(["resume", "paste"]) == 2
-    assert capsys.readouterr().out == "Nothing has resume and paste.\n"
+    assert capsys.readouterr().out == "No fault mentions resume and paste.\n"

@@ -11,13 +11,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from builders import LONG_TESTS, call, history, lines_of, outputs, read, turn_into
+from builders import (
+    LONG_TESTS,
+    call,
+    history,
+    lines_of,
+    outputs,
+    read,
+    shown,
+    turn_into,
+)
 from stub import reply
 
 import agent as program
-from agent import run_process, take_turn
+from agent import take_turn
 
 KEY = "sk-ant-test-0123456789abcdef"
 RECORDS = (".git", ".transcripts", ".task_outputs")
@@ -112,34 +122,16 @@ def test_glob_names_nothing_that_is_outside(answer, outside, pattern):
     assert "secret" not in content and "workspace-2" not in content
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["**/**/**/x", "**/*/" * 12 + "x", "{a,b}" * 4, f"{{{'a,' * 31}a}}", "{a,b}" * 60],
-    ids=lambda pattern: pattern[:10],
-)
-def test_glob_with_a_catastrophic_pattern_does_not_hang(error_of, pattern):
-    Path("d/" * 40).mkdir(parents=True)
-    told = error_of("glob", pattern=pattern)
-    assert "** at most twice" in told and "few {a,b}" in told
-
-
-def test_glob_with_six_stars_against_a_long_name_does_not_hang(use):
-    Path("a" * 250).touch()
-    begun = time.process_time()
-    assert use("glob", pattern="*a" * 6 + "*b") == "(no such files)"
-    assert use("glob", pattern="*a" * 6 + "*") == "a" * 250
-    assert time.process_time() - begun < 2  # it was 12 s
-
-
-def test_no_setting_of_the_shell_leads_glob_and_grep_elsewhere(
-    use, monkeypatch, workspace
-):
-    for folder in Path("sub"), workspace.parent / "sub":
-        folder.mkdir()
-        (folder / f"in_{folder.parent.name}.txt").write_text("hidden\n")
-    monkeypatch.setenv("CDPATH", str(workspace.parent))
-    assert use("glob", pattern="sub/*") == "sub/in_.txt"
-    assert use("grep", pattern="hidden", path="sub") == "sub/in_.txt:1:hidden"
+@pytest.mark.parametrize("pattern", ["*a" * 30 + "*b", "**/a/" * 12 + "x"])
+def test_glob_with_a_catastrophic_pattern_ends_in_time(answer, monkeypatch, pattern):
+    monkeypatch.setattr(program, "SEARCH_SECONDS", 0.3)
+    lay_out("a/" * 40 + "a" * 250)
+    begun = time.monotonic()
+    content, is_error = answer("glob", pattern=pattern)
+    assert time.monotonic() - begun < 3
+    assert (
+        "narrow the path" in content if is_error else content == "(no matching files)"
+    )
 
 
 # --- Paths: what is no plain file ---
@@ -214,7 +206,7 @@ def secret_files():
 )
 def test_no_tool_but_bash_touches_a_secret(error_of, secret_files, name, path):
     before = Path(path).read_bytes()
-    assert "holds secrets" in error_of(name, path=path, **TOUCHING[name])
+    assert "may hold secrets" in error_of(name, path=path, **TOUCHING[name])
     assert Path(path).read_bytes() == before
 
 
@@ -225,21 +217,9 @@ def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
     assert ".env.e2e" in use("glob", pattern=".env*").split("\n")
     assert use("read_file", path=".env.example") == "hidden"
     calls = [read(path) for path in ("link", ".env.e2e", ".env.example")]
-    needed = program.still_needed(history(*calls))
-    restored = program.restore_recent_files(make(), needed, 9_000)
+    restored = program.restore_recent_files(make(), history(*calls), 9_000)
     texts = [exchange.result["content"] for exchange in restored]
     assert ["hidden" in text for text in texts] == [True, False, False]
-
-
-def test_a_grep_that_is_stopped_shows_nothing_of_what_it_found(error_of, monkeypatch):
-    Path("file").write_text("hidden\n")
-    real = program.run_process
-
-    def stopped(argv, *_, stdin=None):
-        return ("file:1:hidden\n", None) if stdin else real(argv, 9)
-
-    monkeypatch.setattr(program, "run_process", stopped)
-    assert "hidden" not in error_of("grep", pattern="hid")
 
 
 # --- Paths: names that are easily lost ---
@@ -264,7 +244,7 @@ def test_a_name_that_is_no_utf_8_does_not_break_glob_and_grep(use):
     for name in (b"caf\xe9", b"b"):
         Path(os.fsdecode(name)).write_text("one\n")
     assert use("glob", pattern="*") == "b\ncaf\\udce9"
-    assert use("grep", pattern="one") == "b:1:one\ncaf\ufffd:1:one"
+    assert use("grep", pattern="one") == "b:1:one\ncaf\udce9:1:one"
 
 
 # --- Writing ---
@@ -277,6 +257,16 @@ def change(request, answer):
     if request.param == "edit_file":
         given = {"old_text": "before", "new_text": "after"}
     return lambda path: answer(request.param, path=path, **given)
+
+
+def test_a_file_system_without_modes_and_owners_is_written_to(change, monkeypatch):
+    Path("file").write_text("before")
+    for owner, name in ((Path, "chmod"), (os, "chmod"), (os, "chown")):
+        monkeypatch.setattr(owner, name, Mock(side_effect=PermissionError))
+    change("file")
+    program.save_result("saved")
+    program.append(Path(".transcripts/file"), b"line")
+    assert Path("file").read_text() == "after"
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])
@@ -413,7 +403,7 @@ def test_a_file_that_is_called_as_its_folder_is_names_nothing_else(use, reposito
     lay_out("src/tool/src", "src/c.log", "src/tool/d.log")
     Path(".gitignore").write_text("*.log\nsrc/tool/src\n")
     assert found_by(use, "src/**/*", "src")[1] == {"src/a.py", "src/build/x.py"}
-    assert use("glob", pattern="src/*.log") == "(no such files)"
+    assert use("glob", pattern="src/*.log") == "(no matching files)"
 
 
 def test_the_folders_above_the_workspace_name_nothing(use, monkeypatch):
@@ -477,15 +467,9 @@ def test_no_program_that_a_repository_names_is_run(use, repository, setting):
     assert "a.py" in answer and not Path("ran").exists()
 
 
-SLOW = [("git", "glob", "**/*.py"), ("git", "grep", "x"), ("xargs", "grep", "x")]
-
-
-@pytest.mark.parametrize("slow, name, pattern", SLOW)
-def test_one_limit_of_time_is_for_the_listing_and_for_the_search(
-    error_of, monkeypatch, slow, name, pattern
-):
-    lay_out("a/b/c.py")
-    (fake := Path("../bin", slow)).parent.mkdir()
+@pytest.mark.parametrize("name, pattern", [("glob", "**/*.py"), ("grep", "x")])
+def test_git_may_take_no_longer_than_a_search(error_of, monkeypatch, name, pattern):
+    (fake := Path("../bin/git")).parent.mkdir()
     fake.write_text("#!/bin/sh\nexec sleep 600\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{fake.parent.resolve()}:{os.environ['PATH']}")
@@ -493,11 +477,12 @@ def test_one_limit_of_time_is_for_the_listing_and_for_the_search(
     assert "narrow the path" in error_of(name, pattern=pattern)
 
 
-def test_without_git_the_listing_has_the_same_limit_of_time():
-    lay_out("a/b.py")
-    assert [*program.walked(".", time.monotonic() + 9)] == ["./a/b.py"]
-    with pytest.raises(program.ToolError, match="narrow the path"):
-        [*program.walked(".", time.monotonic() - 0.1)]
+def test_a_time_limit_leaves_the_timer_and_the_handler_as_they_were(no_hang):
+    before = signal.getsignal(signal.SIGALRM)
+    with program.time_limit(9):
+        assert signal.getsignal(signal.SIGALRM) is not before
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert 9 < signal.getitimer(signal.ITIMER_REAL)[0] <= 15
 
 
 @pytest.mark.parametrize("git", ["no git", "no repository", "all is ignored"])
@@ -505,8 +490,6 @@ def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
     lay_out(*USUAL, "a/b.py")
     if git == "no git":
         Path("../bin").mkdir()
-        for name in ("bash", "xargs", "grep", "find"):
-            Path("../bin", name).symlink_to(shutil.which(name))
         monkeypatch.setenv("PATH", os.path.abspath("../bin"))
     if git == "all is ignored":
         subprocess.run(["git", "init", "-q", ".."], check=True)
@@ -523,12 +506,10 @@ def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
 CATASTROPHIC = r"^(a*)(a*)(a*)(a*)(a*)\1\2\3\4\5b"
 
 
-def test_grep_with_a_catastrophic_pattern_does_not_hang(answer, monkeypatch):
+def test_grep_with_a_catastrophic_pattern_ends_in_time(error_of, monkeypatch):
     monkeypatch.setattr(program, "SEARCH_SECONDS", 0.3)
     Path("file").write_text("a" * 200 + "cb\n")
-    content, is_error = answer("grep", pattern=CATASTROPHIC)
-    # a grep that knows better finds in time that there is none, or gives up and says so
-    assert is_error or content == "(no matches)" or "limit" in content
+    assert "narrow the path" in error_of("grep", pattern=CATASTROPHIC)
 
 
 X, HERE = "x" * 220, "x" * 900 + "needle" + "x" * 900
@@ -536,8 +517,6 @@ AROUND = f" ... {X}needle{'x' * 214}"  # of HERE, what is shown
 # a line, a pattern, and what of the line is shown
 LONG_LINES = {
     "one match": (HERE, "needle", AROUND),
-    "no Python": (HERE, "(?|needle|nadel)", AROUND),
-    "nor this": (HERE, r"[[:lower:]]{900}\Kneed", AROUND),
     "anything around it": (HERE, ".*needle.*", AROUND),
     "to the ends": (HERE, "^.*needle.*$", AROUND),
     "as little as can be": (HERE, ".*?needle", AROUND),
@@ -556,7 +535,6 @@ LONG_LINES = {
         "針",
         f" ... {'日' * 220}針{'本' * 219}",
     ),
-    "no letters at all": (HERE, "x*?", X),
 }
 
 
@@ -577,22 +555,6 @@ def test_each_of_many_lines_has_its_own_matches_and_a_short_one_is_whole(use):
         f"{'日' * 220}needle [line clipped]"
     )
     assert {line[7:] for line in found[::2]} == {f"{AROUND} [line clipped]"}
-
-
-def test_of_a_line_in_which_nothing_is_found_in_time_the_beginning_is_shown(
-    monkeypatch,
-):
-    monkeypatch.setattr(program, "matcher", lambda _: ["bash", "-c", "sleep 600"])
-    shown = program.shortened([HERE, "short"], "needle", time.monotonic() + 0.2)
-    assert shown == [f"{X} [line clipped]", "short"]
-
-
-def test_a_million_matches_in_one_line_are_looked_for_only_until_the_end():
-    line = X + "x" * 300 + "needle " * 1_200_000  # all of them take minutes
-    begun = time.monotonic()
-    [shown] = program.shortened([line], "needle", begun + 0.5)
-    assert time.monotonic() - begun < 5 and shown.endswith(" [line clipped]")
-    assert shown.startswith((X, f" ... {X}needle needle"))
 
 
 def test_what_was_said_long_ago_is_found_in_the_transcript(make):
@@ -623,36 +585,35 @@ def test_grep_understands_patterns_as_models_write_them(use, pattern, lines):
     assert sorted(line.split(":", 2)[2] for line in found) == sorted(lines)
 
 
-@pytest.mark.parametrize("pattern", ["(", "a)", "[a", "*a", "(?<name"])
-def test_a_pattern_that_is_wrong_is_an_error_that_says_so(error_of, pattern):
-    Path("file").write_text("a\n")
-    assert error_of("grep", pattern=pattern).startswith("grep: ")
+WRONG = ["(", "a)", "[a", "*a", "(?<name", "[[:space:]]"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_grep_may_not_read_is_said(use):
-    lay_out("file", "open")
-    Path("file").chmod(0)
-    lines = {*use("grep", pattern="hidden").split("\n")}
-    assert lines == {"open:1:hidden", "grep: file: Permission denied"}
+@pytest.mark.parametrize("pattern", WRONG)
+def test_an_invalid_pattern_is_an_error_that_says_so(error_of, pattern):
+    error = error_of("grep", pattern=pattern)
+    assert re.search(r"^\w+: .* at position \d", error)
 
 
-MATCHES = [(90_000, 60, False), (9, 90_000, True)]
+def test_of_too_many_matches_the_first_are_shown_and_what_to_do(use, monkeypatch):
+    Path("file").write_text("x\n" * 9)
+    monkeypatch.setattr(program, "MAX_FOUND", 9)
+    assert use("grep", pattern="x").split("\n")[-1] == "file:9:x"
+    Path("more").write_text("x\n")
+    *found, note = use("grep", pattern="x").split("\n")
+    assert len(found) == 9 and "narrow the path" in note
 
 
-@pytest.mark.parametrize("width, count, cut", MATCHES)
-def test_over_a_megabyte_of_matches_as_shown_the_middle_is_left_out(
-    use, width, count, cut
-):
-    Path("file").write_text((("x" * 9).rjust(width) + "\n") * count)
-    lines = use("grep", pattern="x{9}").split("\n")
-    found = [line for line in lines if re.match(r"file:\d+:.*x{9}", line)]
-    assert ("bytes are left out" in "".join(lines)) == (len(found) < count) == cut
+def test_over_a_megabyte_of_matches_the_middle_is_left_out(use):
+    Path("file").write_text("x" * 400 + "\n" + "x" * 400_000 + "\n")
+    assert "bytes are left out" not in use("grep", pattern="x")
+    Path("file").write_text(("x" * 400 + "\n") * 4_000)
+    assert "bytes are left out" in use("grep", pattern="x")
 
 
-def test_too_many_matches_are_an_error_that_says_what_to_do(error_of, soon):
-    Path("file").write_text(("x" * 90_000 + "\n") * 12)
-    assert "narrow the path" in error_of("grep", pattern="x")
+def test_a_line_is_read_in_parts_and_its_number_stays_right(use, monkeypatch):
+    monkeypatch.setattr(program, "MAX_LINE", 10)
+    Path("file").write_text("a\n" + "-" * 20 + "b\nab\n")
+    assert use("grep", pattern="a|b") == "file:1:a\nfile:2:b\nfile:3:ab"
 
 
 # --- bash ---
@@ -668,13 +629,14 @@ NEVER_ENDING = {
 
 @pytest.mark.parametrize("command", NEVER_ENDING.values(), ids=NEVER_ENDING)
 def test_a_command_that_never_ends_is_killed(command):
-    output, status = run_process(["bash", "-c", f"echo begun; {command}"], 0.3)
-    assert status is None and output.startswith("begun\n")
+    output = bytearray()
+    status = program.run_process(f"echo begun; {command}", 0.3, output, str)
+    assert status is None and output.startswith(b"begun\n")
 
 
 def test_bash_says_that_a_command_was_killed_and_after_how_long(use):
     content = use("bash", command="echo begun; sleep 600", timeout=1)
-    assert content.startswith("begun\n") and "killed" in content and " 1 s" in content
+    assert content == "begun\n(killed after 1 seconds)"
 
 
 @pytest.fixture
@@ -717,7 +679,7 @@ IS_UP = "until [ -e up ]; do sleep 0.02; done; "
 @pytest.mark.parametrize("child", CHILDREN.values(), ids=CHILDREN)
 def test_a_child_that_holds_the_output_ends_with_the_command(use, soon, writers, child):
     said = use("bash", command=child + IS_UP + "echo done", timeout=600)
-    assert said == f"done\n{program.LEFT.decode()}"
+    assert said == "done\n"
     assert writers() == "up\n"
 
 
@@ -754,12 +716,28 @@ for number in range(times):
     later = threading.Thread(target=interrupt, args=[number % 50 / 5_000])
     try:
         later.start()
-        program.run_process(["bash", "-c", "exec 9>alive; sleep 600 & sleep 600"], 60)
+        program.run_process("exec 9>alive; sleep 600 & sleep 600", 60, bytearray(), str)
     except KeyboardInterrupt:
         stopped += 1
     later.join()
 print(stopped)
 """
+
+
+def test_a_stopped_command_shows_its_output_to_the_user(make):
+    command = "echo begun; kill -INT $PPID; sleep 600"
+    agent = make(reply(calls=[("bash", {"command": command})]))
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Work.")
+    assert shown(agent, "result") == ["begun\n"]
+
+
+def test_a_command_that_may_not_be_killed_does_not_hold_the_program(use, monkeypatch):
+    monkeypatch.setattr(program.os, "killpg", Mock(side_effect=PermissionError))
+    begun = time.monotonic()
+    content = use("bash", command="echo begun; exec sleep 4", timeout=1)
+    assert time.monotonic() - begun < 3
+    assert content.startswith("begun\n") and "Part of it still runs" in content
 
 
 def test_an_interrupt_as_a_command_begins_leaves_nothing_alive(writers):
@@ -779,14 +757,14 @@ def test_what_is_still_written_as_a_command_ends_is_read(use, monkeypatch):
 
 
 def test_ctrl_c_after_a_command_ends_what_it_left_behind(use, writers, monkeypatch):
-    groups, faults = program.process_groups, [KeyboardInterrupt]
+    kill, faults = program.kill_session, [KeyboardInterrupt]
 
-    def look(leader):
+    def look(*given):
         if faults:
             raise faults.pop()
-        return groups(leader)
+        return kill(*given)
 
-    monkeypatch.setattr(program, "process_groups", look)
+    monkeypatch.setattr(program, "kill_session", look)
     with pytest.raises(KeyboardInterrupt):
         use("bash", command=CHILD + " & " + IS_UP)
     assert writers() == "up\n"
@@ -877,7 +855,7 @@ def test_a_command_that_writes_too_much_is_killed_and_what_it_wrote_kept(
     content = use("bash", command=f"echo first; {command}", timeout=600)
     *lines, end = content.split("\n")
     assert lines[:2] == ["first", "more"] and len(content) > 80_000
-    assert end.startswith("(killed") and "10 MB" in end
+    assert end == "(killed: more than 10 MB of output)"
 
 
 def test_what_a_command_writes_to_dev_stderr_empties_nothing(use):
@@ -913,6 +891,7 @@ LARGE = {
     "read_file": call("read_file", path="sparse"),
     "edit_file": call("edit_file", path="sparse", old_text="a", new_text="b"),
     "grep of 5 GB": call("grep", pattern="x", path="sparse"),
+    "grep of 5 GB that begin as text": call("grep", pattern="x", path="text"),
     "write_file": call("write_file", path="sparse", content="x"),
 }
 
@@ -921,6 +900,8 @@ LARGE = {
 def test_memory_is_bounded(block):
     with Path("sparse").open("wb") as file:
         file.truncate(5_000_000_000)
+    Path("text").write_text("x" * 9_999)
+    os.truncate("text", 5_000_000_000)
     Path("line").write_text("x" * 5_000_000)
     # through a shell: a process begins with the peak of the one it was forked from
     argv = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", MEASURE]
@@ -1022,18 +1003,6 @@ def test_no_part_of_a_long_key_is_shown_where_a_long_line_is_cut(
         assert shown == []
 
 
-def test_a_key_that_is_read_as_redacted_is_not_written_back(use, error_of, key):
-    config = f'{{"?": 1, "key": "{KEY}"}}'
-    Path("config.json").write_text(config)
-    read = use("read_file", path="config.json")
-    edit = {"old_text": f'1, "key": "{KEY}', "new_text": '2, "key": "[redacted]'}
-    for name, given in (("write_file", {"content": read}), ("edit_file", edit)):
-        assert "API key" in error_of(name, path="config.json", **given)
-    assert Path("config.json").read_text() == config
-    use("edit_file", path="config.json", old_text="?", new_text="!")
-    assert KEY in Path("config.json").read_text()
-
-
 def test_the_person_is_not_shown_a_key_in_a_diff(make, key):
     Path("config").write_text(f"key: {KEY}\nport: 1\n")
     asked = []
@@ -1062,7 +1031,6 @@ def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
     Path("../secret").write_text("hidden\n")
     Path("file").write_text("here\n")
     turn_into(Path("file"), what)
-    needed = program.still_needed(history(read("file")))
-    [exchange] = program.restore_recent_files(make(), needed, 9_000)
+    [exchange] = program.restore_recent_files(make(), history(read("file")), 9_000)
     text = exchange.result["content"]
     assert text and "hidden" not in text

@@ -143,7 +143,9 @@ def test_the_file_holds_the_whole_result_and_is_named_by_its_content(make):
 
 def snip(messages, most):
     """snip_compact of a conversation with a transcript."""
-    return program.snip_compact(messages, most, Path("transcript_1.jsonl"))
+    return program.snip_compact(
+        messages, most, Path("transcript_1.jsonl"), program.TOOLS
+    )
 
 
 def talk(length):
@@ -168,7 +170,7 @@ def test_a_snip_keeps_of_its_middle_the_words_and_the_calls_that_are_still_neede
     old, new, skill = planned("[ ] old"), planned("[ ] new"), loaded("birds")
     middle = [*old, typed("Second."), *read("a.py"), *skill, *new, typed("Third.")]
     snipped = snip(history(talk(21)[1:], middle, talk(41)[1:]), 50)
-    assert snipped[3:5] == [typed("Second."), typed("Third.")] and is_valid(snipped)
+    assert is_valid(snipped) and words_of(snipped[3:]) == ["Second.", "Third."]
     calls, kept = snipped[6:8]
     assert outputs(kept) == ["text", "Its text.", "ok"]
     assert calls["content"][-1]["input"] == {"items": ["[ ] new"]}
@@ -419,3 +421,25 @@ def test_the_example_of_how_to_add_a_test_passes():
     names = {**vars(builders), "micro_compact": micro_compact, "Path": Path}
     exec(example, names)
     names["test_an_old_result_gives_way_to_a_placeholder"]()
+
+
+def test_the_results_of_an_agents_own_tools_are_cleared_and_saved(make):
+    own = program.TOOLS["glob"]._replace(handler=lambda agent, pattern: "y" * 9_000)
+    agent = make(*[reply(calls=[("mine", {"pattern": "*"})])] * 3, reply("Done."))
+    schema = {**own.schema, "name": "mine"}
+    agent.tools["mine"], agent.limits.keep_tokens = own._replace(schema=schema), 0
+    agent.limits.clear_above = agent.limits.min_savings = agent.limits.keep_recent = 0
+    program.take_turn(agent, "Work.")
+    cleared = outputs(*agent.client.requests[-1]["messages"])[0]
+    assert re.match(r"\[Previous: used mine, saved at \S+\]", cleared)
+
+
+@pytest.mark.parametrize("usage, is_cold", [({}, True), ({"cache_read": 5}, False)])
+def test_a_provider_that_shows_no_cache_counts_as_cold(make, usage, is_cold):
+    shown = {f"{kind}_input_tokens": count for kind, count in usage.items()}
+    reads = [reply(calls=[("bash", {"command": "printf %9999d"})])] * 9
+    agent = make(*reads, reply("Done."), threshold=16_000, keep_tokens=0)
+    agent.client.usage = lambda body, content: {"input_tokens": 5, **shown}
+    program.take_turn(agent, "Work.")
+    cleared = [t for style, t in agent.events if "cache was cold" in t]
+    assert bool(cleared) is is_cold

@@ -245,7 +245,7 @@ def test_after_a_refusal_all_can_still_be_summarised(make):
     assert left(agent.messages).words == ["Hi", "Really?"]
 
 
-@pytest.mark.parametrize("details, told", [(WHY, "malware"), ({}, "refuse")])
+@pytest.mark.parametrize("details, told", [(WHY, "malware"), ({}, "declined")])
 def test_a_refusal_is_told_with_its_reason_if_there_is_one(make, details, told):
     details = dict.fromkeys(WHY) | details | {"type": "refusal"}
     agent = make(reply(stop="refusal", details=details))
@@ -257,7 +257,7 @@ def test_a_refusal_is_told_with_its_reason_if_there_is_one(make, details, told):
 def test_a_refusal_without_a_reason_is_told_without_one(make, details):
     agent = make(reply(stop="refusal", details=details))
     line = fails(agent, "Something forbidden")
-    assert line.strip() == "The model refuses to answer." and agent.messages == []
+    assert line.strip() == "The model declined to answer." and agent.messages == []
 
 
 # ---- other reasons to stop ----
@@ -362,9 +362,8 @@ def test_what_was_not_answered_is_marked_as_such_in_what_is_sent_next(
 def test_what_was_stopped_is_known_as_such_after_a_compaction_too(make):
     agent = unanswered(make, "stopped")
     agent.messages += [program.note(program.UNANSWERED), typed("And now?")]
-    words, summary, _, _ = left(program.rebuild(agent, "Short."))
-    assert words == ["Delete all the logs.", "And now?"]
-    assert program.OPEN in summary
+    stopped, _, request = program.rebuild(agent, "Short.")
+    assert stopped == typed("Delete all the logs.") and request == typed("And now?")
 
 
 def test_of_a_request_that_was_corrected_the_next_one_says_nothing_untrue(make):
@@ -375,8 +374,7 @@ def test_of_a_request_that_was_corrected_the_next_one_says_nothing_untrue(make):
     assert take_turn(agent, "Use 3.10 for it.") == "Done."
     words, state, _, _ = left(agent.client.requests[-1]["messages"])
     assert words == ["Write the parser in Python 3.8.", "Use 3.10 for it."]
-    assert "newest is still to be answered" in state
-    assert "are done, stopped or still open stands below" in state
+    assert "which of them are done, stopped or still open" in state
     untrue = "were answered|was answered|was stopped|dropped|Do not go on|not to be"
     assert not re.search(untrue, str(agent.client.requests[-1]["messages"]))
 
@@ -451,10 +449,9 @@ def test_a_reply_has_a_third_of_a_small_window_at_most_whatever_is_asked_for(
 def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):
     usual = configured_limits()
     monkeypatch.setenv("THRESHOLD", "0")
-    later = usual.context_window * 7 // 10
-    assert configured_limits() == replace(
-        usual, threshold=usual.context_window, clear_above=later
-    )
+    made, window = configured_limits(), usual.context_window
+    assert (made.threshold, made.clear_above) == (window, window * 7 // 10)
+    assert made == replace(usual, threshold=0, clear_above=made.clear_above)
     assert usual.clear_above == usual.threshold * 7 // 10
 
 
@@ -478,3 +475,16 @@ def test_a_call_with_an_id_that_was_given_before_gets_one_of_its_own(make):
     agent = make(*same, reply("Done."))
     assert take_turn(agent, "Look twice.") == "Done."
     assert program.load(agent.transcript).messages == agent.messages
+
+
+def test_a_turn_ends_after_max_requests_and_go_on_continues(make):
+    again = [reply(calls=[("bash", {"command": "echo noop"})])] * 3
+    agent = make(*again, reply("Done."), max_requests=3)
+    assert "3 requests (MAX_REQUESTS)" in fails(agent, "Work.")
+    assert len(agent.client.requests) == 3 and program.in_progress(agent.messages)
+    assert take_turn(agent, "Go on.") == "Done."
+
+
+def test_without_max_requests_a_turn_may_make_any_number(make):
+    again = [reply(calls=[("bash", {"command": "true"})])] * 9
+    assert take_turn(make(*again, reply("Done."), max_requests=0), "Work.") == "Done."

@@ -1,4 +1,4 @@
-"""Each tutorial's mechanism fails as `naive.py` says it does, and ours does not."""
+"""The tutorials' mechanisms fail as `naive.py` says, and ours works."""
 
 import ast
 import re
@@ -22,20 +22,20 @@ CHAPTERS = [name[8:] for name in FUNCTIONS if name.startswith("chapter_")]
 
 @pytest.fixture(scope="module")
 def output():
-    """What all chapters print."""
+    """The output of all chapters."""
     return printed("python3 tests/lessons/naive.py")
 
 
 @pytest.fixture(scope="module")
 def played(output):
-    """The lines of each chapter, each paragraph as one line."""
+    """The output of each chapter, with wrapped lines joined."""
     parts = re.split(r"(?m)^(\d+)\. .*\n", output)[1:]
     whole = [re.sub(r"\n {10}", " ", part) for part in parts[1::2]]
     return dict(zip(parts[::2], whole))
 
 
-def test_the_output_is_narrow_and_the_same_wherever_it_runs(output, tmp_path):
-    """On Python alone: no package, no setting, whatever the folder."""
+def test_the_output_is_narrow_and_the_same_everywhere(output, tmp_path):
+    """Without packages or settings, in any folder."""
     assert max(map(len, output.split("\n"))) < 80
     (deep := tmp_path / ("long" * 20)).mkdir()
     program = [sys.executable, "-X", "utf8", "-S", str(SCRIPT)]
@@ -45,24 +45,24 @@ def test_the_output_is_narrow_and_the_same_wherever_it_runs(output, tmp_path):
 
 
 SIGNED = "Invalid `signature` in `thinking` block. The block is bound to a different"
-# of what each chapter says: the API's words, a number of damage, a number of ours
+# From each chapter: the API's words, a number for the damage, a number for ours.
 SAYS = {
     "3": f"not support assistant message prefill|unexpected `tool_use_id`|{SIGNED}"
     "|old thinking, which is how s08 cuts, 12 of 12|but cut anywhere, 6 of 12."
     "|of 12 places to cut, 12 are refused|of 12 places to cut, 0 are refused",
     "4": "3,500 Japanese characters are 875 tokens|counts 3,281|187,500|9% off|-7,666"
     "|5,250 tokens|1.6 times|11 of 11 requests are a summary|0 of 11 requests ask",
-    "5": f"sees 3.|{SIGNED}|5% from the cache|sees 6, refused: 0",
+    "5": f"sees 3 of 6 files.|{SIGNED}|5% from the cache|sees 6 of 6 files; requests refused: 0",
     "6": f"summarised 5 times, seen 0 times|leaves 51, 51, 51|20 cuts in 44|{SIGNED}",
     "7": "23 of 60 results, the task: True|23 of 60 results, the task: False",
-    "8": "0 are left|2 of 2 stand word for word|message 3 is|5 of 6 files",
+    "8": "0 of the user's 2 requests are left|2 of 2 stand word for word|message 2 is|5 of 6 files",
     "9": "2 of 5 are edited|prompt is too long: |5 of 5 are edited|12 of 12 files",
-    "10": "in the first 0 are left|it has 4 of 4 results|takes it: True",
+    "10": "0 of 9 messages of the first are left|it has 4 of 4 results|accepts it: True",
 }
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_a_chapter_says_what_the_tutorial_says(played, chapter):
+def test_a_chapter_prints_the_damage_and_then_ours(played, chapter):
     wanted = SAYS[chapter].split("|")
     assert [words for words in wanted if words not in played[chapter]] == []
     who = re.findall(r"(?m)^  (\w+)", played[chapter])
@@ -71,15 +71,15 @@ def test_a_chapter_says_what_the_tutorial_says(played, chapter):
 
 
 @pytest.mark.parametrize("chapter", ["5", "7"])
-def test_prices_are_the_stand_ins_and_are_said(played, chapter):
-    words = f"counts {stub.CACHE_WRITE}, one that is read from it {stub.CACHE_READ},"
+def test_prices_are_those_of_the_stub_and_are_printed(played, chapter):
+    words = f"counts {stub.CACHE_WRITE}, reading one {stub.CACHE_READ},"
     assert words in played[chapter]
     usages = [[500, 20_000, 100_000], [500, 0, 200_000]]
     cached = stub.CACHE_WRITE * 20_000 + stub.CACHE_READ * 300_000
     assert naive.bill(usages) == f"93% from the cache, price {1_000 + cached:,.0f}"
 
 
-def test_what_is_printed_as_the_api_is_what_the_stub_says(played):
+def test_the_printed_errors_are_those_of_the_stub(played):
     printed = re.findall(r"(?m)^  API +(.*)", "".join(played.values()))
     source = Path(stub.__file__).read_text(encoding="utf-8")
     nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
@@ -90,7 +90,7 @@ def test_what_is_printed_as_the_api_is_what_the_stub_says(played):
         assert words[:24] in literals
 
 
-def test_what_the_tutorial_quotes_has_at_most_12_lines_and_says_whose_it_is():
+def test_a_tutorials_mechanism_is_short_and_names_its_source():
     tutorials = r"(The loop of the tutorials|A cut|s06|s08|v5)\b"
     first = list(FUNCTIONS).index("append_for_ever")
     others = ("chapter_", "windows", "main", "edited")

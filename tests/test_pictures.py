@@ -1,8 +1,9 @@
-"""The tutorial's pictures: as they are made, and readable on both backgrounds."""
+"""The tutorial's pictures: up to date, and readable on light and dark pages."""
 
 import json
 import re
 from functools import cache
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import charts
@@ -13,7 +14,7 @@ import stub
 from builders import did, history, said
 
 NAMES = sorted(path.stem for path in pictures.FOLDER.glob("*.svg"))
-CHARTS = [name for name in NAMES if name != "work"]  # which is a terminal
+CHARTS = [name for name in NAMES if name != "work"]  # that one is a terminal
 SVG = "{http://www.w3.org/2000/svg}"
 WHITE, NIGHT = "#ffffff", "#0d1117"
 SHOWN = {WHITE: {color: color for color in charts.DARK}, NIGHT: charts.DARK}
@@ -21,7 +22,7 @@ SHOWN = {WHITE: {color: color for color in charts.DARK}, NIGHT: charts.DARK}
 
 @cache
 def drawn():
-    """All pictures, made again: only for the tests that need them, in seconds."""
+    """Draw all pictures again, once, and only if a test needs them."""
     return pictures.pictures()
 
 
@@ -30,7 +31,7 @@ def parsed(name):
 
 
 def boxes(root):
-    """What each text covers at most, in pixels."""
+    """Yield the area that each text covers at most, in pixels."""
     for element in root.iter(f"{SVG}text"):
         x, y = float(element.get("x")), float(element.get("y"))
         wide = len(element.text)
@@ -39,18 +40,18 @@ def boxes(root):
         yield charts.Box(left, y - 11, left + wide * charts.LETTER, y + 3)
 
 
-def test_the_pictures_on_disk_are_those_that_are_made():
+def test_every_picture_on_disk_is_made_by_the_program():
     assert sorted(drawn()) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_made_again_is_the_one_on_disk(name):
+def test_the_picture_on_disk_is_up_to_date(name):
     on_disk = (pictures.FOLDER / f"{name}.svg").read_bytes()
     assert on_disk == drawn()[name].encode(), "run tests/measure/pictures.py"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_has_a_title_and_its_numbers_in_words(name):
+def test_a_picture_has_a_title_and_describes_its_numbers(name):
     root = parsed(name)
     assert root.get("role") == "img" and root.findtext(f"{SVG}title")
     assert re.search(r"\d", words := root.findtext(f"{SVG}desc"))
@@ -58,14 +59,14 @@ def test_a_picture_has_a_title_and_its_numbers_in_words(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_fetches_nothing(name):
+def test_a_picture_loads_nothing_from_the_network(name):
     source = (pictures.FOLDER / f"{name}.svg").read_text("utf-8")
     assert re.findall(r"\w+://[^\s\"]+", source) == [SVG.strip("{}")]
     assert "@font-face" not in source and "@import" not in source
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_a_chart_has_no_background_and_no_other_colors(name):
+def test_a_chart_has_no_background_and_only_known_colors(name):
     root, source = parsed(name), (pictures.FOLDER / f"{name}.svg").read_text("utf-8")
     assert charts.on_dark() in source
     found = re.findall(r'(?:fill|stroke)="([^"]+)"', source)
@@ -78,7 +79,7 @@ def test_a_chart_has_no_background_and_no_other_colors(name):
 
 
 def shown():
-    """The rows of the terminal: (the color of its first letters, its text)."""
+    """Yield the color and the text of each row of the terminal."""
     source = (pictures.FOLDER / "work.svg").read_text("utf-8")
     colors = dict(re.findall(r"\.(terminal-r\d+) \{ fill: (#\w+)", source))
     [rows] = [g for g in parsed("work").iter(f"{SVG}g") if g.get("class")]
@@ -91,26 +92,32 @@ def hex_of(color):
     return "#{:02x}{:02x}{:02x}".format(*color)
 
 
-def test_the_terminal_shows_a_prompt_two_tools_a_layer_the_answer_and_the_meter():
+def test_the_terminal_shows_tools_approvals_a_layer_the_answer_and_the_meter():
     colors, lines = zip(*shown())
-    heads = [re.match(r"\[\w+\]|> |\+|\[#", line) for line in lines]
-    found = [head[0] for head in heads if head]
-    order = ["> ", "[bash]", "[micro_compact]", "[thinking]", "[edit_file]", "+", "[#"]
+    heads = [re.match(r"\[\w+\]|> \w+|\+|\[#", line) for line in lines]
+    found = " ".join(head[0] for head in heads if head)
+    order = "> Why [bash] > y [micro_compact] [thinking] [edit_file] + > y [#"
     assert found == order
     assert colors[lines.index("+@cache")] == hex_of(screenshot.ANSI[2])
     [layer] = [n for n, line in enumerate(lines) if "micro_compact" in line]
     assert colors[layer] == hex_of(screenshot.ANSI[5])
-    assert lines[-2] == pictures.MENDING[-1]["content"][0]["text"]
+    assert lines[-2] == pictures.FIX[-1]["content"][0]["text"]
 
 
-def test_the_words_of_the_terminal_are_what_it_shows():
+def test_each_question_fits_on_a_line_and_is_answered_below_it():
+    _, lines = zip(*shown())
+    asked = [question for question, answer in pairwise(lines) if answer == "> y"]
+    assert ["prices.py" in question for question in asked] == [False, True]
+
+
+def test_the_description_of_the_terminal_has_every_line():
     told = parsed("work").findtext(f"{SVG}desc")
     for _, line in shown():
         line = line.replace("->", "to").translate(dict.fromkeys(map(ord, "[]<>")))
         assert " ".join(line.split()) in told
 
 
-def test_the_terminal_can_be_read_on_its_own_background():
+def test_the_terminal_is_readable_on_its_background():
     background = hex_of(screenshot.BACKGROUND)
     for color, line in shown():
         assert contrast(color, background) >= 4.5, line
@@ -120,12 +127,12 @@ def test_the_terminal_can_be_read_on_its_own_background():
 
 
 def channels(color):
-    """Red, green and blue of "#rrggbb", from 0 to 1."""
+    """Return red, green and blue of "#rrggbb", from 0 to 1."""
     return [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
 
 
 def brightness(parts):
-    """The relative luminance of a color as WCAG 2 defines it."""
+    """Return the relative luminance of a color, as WCAG 2 defines it."""
     red, green, blue = (
         p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
     )
@@ -133,9 +140,9 @@ def brightness(parts):
 
 
 def contrast(color, background, share=1.0, over=""):
-    """The contrast of a color, as WCAG 2 defines it, with a background.
+    """Return the contrast of a color with a background, as WCAG 2 defines it.
 
-    `over`: with this color, which fills the background by its share.
+    If `over` is given, that color covers the background with this opacity.
     """
     pairs = zip(channels(background), channels(over or background))
     behind = [charts.between(a, b, share) for a, b in pairs]
@@ -145,18 +152,20 @@ def contrast(color, background, share=1.0, over=""):
 
 @pytest.mark.parametrize("background, other", [(WHITE, NIGHT), (NIGHT, WHITE)])
 @pytest.mark.parametrize("color", charts.DARK)
-def test_text_can_be_read_on_a_page_on_what_fills_it_and_on_the_other(
+def test_text_is_readable_on_its_page_over_boxes_and_on_the_other_page(
     color, background, other
 ):
     shown = SHOWN[background]
     assert contrast(shown[color], background) >= 4.5
     gray = shown[charts.TEXT]
     assert contrast(gray, background, charts.FILL, shown[color]) >= 4.5
-    assert contrast(shown[color], other) >= 3  # where page and reader differ
+    assert (
+        contrast(shown[color], other) >= 3
+    )  # if the page is not what the reader prefers
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_text_is_large_enough_inside_the_picture_and_not_over_other_text(name):
+def test_text_is_large_enough_inside_the_picture_and_does_not_overlap(name):
     root = parsed(name)
     _, _, width, height = map(int, root.get("viewBox").split())
     assert width == 700 and int(root.get("font-size")) >= 12
@@ -167,34 +176,33 @@ def test_text_is_large_enough_inside_the_picture_and_not_over_other_text(name):
     assert crowd == []
 
 
-def test_the_figures_are_numbers_and_names_of_policies():
+def test_the_figures_are_only_numbers_and_names_of_policies():
     text = pictures.FIGURES.read_text()
     assert json.loads(text)["sessions"] == 6 and len(text) < 20_000
     assert max(map(len, re.findall(r'"([^"]*)"', text))) < 30
     assert not re.search(r"\.\d{4}", text)
 
 
-def test_the_figures_are_all_that_the_page_needs(measured):
+def test_the_figures_have_everything_that_the_page_needs(measured):
     on_disk = json.loads(pictures.FIGURES.read_text())
     assert on_disk.keys() == measured.keys()
-    same = ("policies", "summaries", "again", "warm", "uncached", "before", "shares")
+    same = ("policies", "summaries", "again", "uncached", "before", "shares")
     for name in same:
         assert on_disk[name].keys() == measured[name].keys()
     ours = [name for name in on_disk["policies"] if name.startswith("ours")]
     assert sorted(ours) == sorted(on_disk["again"])
-    assert on_disk["warm"]["2"][:2] == on_disk["policies"]["ours"]
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """The figures of a session of three requests."""
+    """Figures measured on a session of three requests."""
     lines = map(json.dumps, history(did("x" * 3_100), did("ok"), said("Done.")))
     path = tmp_path_factory.mktemp("measured") / "session"
     path.write_text("\n".join(lines))
     return pictures.measure([path])
 
 
-def test_measuring_anew_gives_figures_that_can_be_drawn(measured):
+def test_newly_measured_figures_can_be_drawn(measured):
     assert measured["read"] == stub.CACHE_READ and measured["requests"] == 3
     assert measured["shares"]["newest"] > 0.9 and measured["shares"]["tool_result"] == 0
     rules = measured["session"]["rules"].items()

@@ -60,7 +60,7 @@ def test_a_program_needs_no_package_and_its_lines_are_narrow(command):
 
 
 NOT_THERE = {
-    "naive.py 5 12": "No chapter 12, only 3, 4, 5, 6, 7, 8, 9, 10.",
+    "naive.py 5 12": "There is no chapter 12, only 3, 4, 5, 6, 7, 8, 9, 10.",
     "steps.py layer1 6": "layer1 has the steps 0 to 5",
 }
 
@@ -140,5 +140,5 @@ def test_the_file_of_the_readme_is_short_and_uses_the_stand_in():
 
 
 def test_the_readme_says_of_each_test_file_what_it_tests():
-    named = {*re.findall(r"`(test_\w+\.py)`", README.partition("To test something")[0])}
+    named = {*re.findall(r"`(test_\w+\.py)`", README.partition("## Add a test")[0])}
     assert {path.name for path in TESTS.glob("test_*.py")} - {"test_mine.py"} == named

@@ -58,9 +58,9 @@ def test_what_is_typed_during_a_command_goes_along_after_its_results(person, com
     person.say("\x15")
     words = typed("Not so!\nAnd soon.")
     if compacts:
-        first, newest, summary, *_ = lines_written(person)[-2]["messages"]
+        summary, first, newest, *_ = lines_written(person)[-2]["messages"]
         assert (first, newest) == (typed("Go."), words)
-        assert "The newest is still to be answered" in texts(summary)[0]
+        assert "continue with what comes after it" in texts(summary)[0]
     else:
         _, _, answered, heard, _ = lines_written(person)
         assert heard == words and results(answered)[0]["content"] == "up\n"

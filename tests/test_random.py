@@ -162,7 +162,9 @@ def assert_valid(agent, messages):
 
 def kept(messages):
     """What outlives a compaction: the words, and the calls that are still needed."""
-    needed = [exchange.call for exchange in program.still_needed(messages)]
+    needed = [
+        exchange.call for exchange in program.still_needed(messages, program.TOOLS)
+    ]
     return program.words_of(messages), needed
 
 
@@ -180,7 +182,9 @@ FREE = {
     "tool_result_budget": lambda m: program.tool_result_budget(
         m, 200, saved_at, program.first_unseen(m)
     ),
-    "snip_compact": lambda m: program.snip_compact(m, 6, Path("t.jsonl")),
+    "snip_compact": lambda m: program.snip_compact(
+        m, 6, Path("t.jsonl"), program.TOOLS
+    ),
     "micro_compact": lambda m: program.micro_compact(m, saved_at, 2, 100, 200),
     "micro_compact of all": lambda m: program.micro_compact(m, saved_at, 0, 0, 0),
     "drop_thinking": lambda m: program.drop_thinking(m),

@@ -1,4 +1,4 @@
-"""README.md says what is so: quotations, names, numbers, commands and their promises."""
+"""README.md is true: its listings, names, numbers, commands and their promises."""
 
 import itertools
 import json
@@ -22,7 +22,6 @@ from readme import (
     README,
     ROOT,
     definition,
-    described,
     expected,
     filled,
     holds,
@@ -39,13 +38,14 @@ SOURCE = (ROOT / "agent.py").read_text("utf-8")
 FIGURES = json.loads((ROOT / "tests/measure/figures.json").read_text("utf-8"))
 FENCE = r"(?ms)^```(\w*)\n(.*?)^```$"
 PROSE = re.sub(FENCE, "", re.sub(r"(?s)<!--.*?-->", "", PAGE))
+FENCES = re.findall(FENCE, PAGE)
 HEADINGS = re.findall(r"(?m)^(#+ .+)$", PROSE)
 CHAPTERS = dict(re.findall(r"(?ms)^### (\d+)\. (.*?)(?=^###? )", PAGE))
 CODE = r"`([A-Za-z_]\w*(?:\.\w+)?)`"
 
 
 def section(title):
-    """What stands below a heading, up to the next one of its rank or above."""
+    """The text below a heading, up to the next one of its rank or above."""
     rank, _, _ = title.partition(" ")
     end = rf"(?=^#{{1,{len(rank)}}} |\Z)"
     return re.search(rf"(?ms)^{re.escape(title)}\n(.*?){end}", PAGE)[1]
@@ -58,24 +58,23 @@ def words(text):
 
 @pytest.fixture(autouse=True)
 def in_process(monkeypatch):
-    """What the page quotes of the output of programs is printed in this process."""
+    """Run the programs whose output the page quotes in this process."""
     monkeypatch.setattr(readme, "printed", printed)
 
 
-# --- What the page is made of ---
+# --- The parts of the page ---
 
 TITLES = """\
 # A coding agent that forgets on purpose
-## Run it
 ## Where to start
 ## Part I. Build it
 ### 0. A model has no memory
 ### 1. An agent in forty lines
 ### 2. Three layers on one screen
 ## Part II. Make it last
-### 3. What the API will not take
+### 3. What the API rejects
 ### 4. Counting, and when
-### 5. Layer 1: old results
+### 5. Layer 1: clear old results
 ### 6. Too much at once
 ### 7. Layer 2: the summary
 ### 8. What stays
@@ -115,8 +114,8 @@ def test_lines_of_prose_are_short_but_for_tables_pictures_and_heads():
 @pytest.mark.parametrize("chapter", ["3", "4", "5", "6", "7", "8", "9", "10"])
 def test_a_chapter_has_the_parts_that_teach(chapter):
     text = CHAPTERS[chapter]
-    parts = ["**Problem", "**Try it", "**Change it", "**What it cannot do"]
-    parts += ["| step | what is new"] if chapter in ("5", "7") else ["**Idea"]
+    parts = ["**Try it", "**Change it", "**What it can't do"]
+    parts += ["| step | what changes"] if chapter in ("5", "7") else []
     assert [part for part in parts if part not in text] == []
 
 
@@ -157,20 +156,20 @@ QUOTES = "<!-- agent.py: TRANSCRIPT_DIR -->\n```python\n{}```\n"
 LINE = 'TRANSCRIPT_DIR = Path(".transcripts")\n'
 
 
-def test_what_does_not_hold_any_more_is_replaced_by_the_whole():
+def test_a_whole_listing_that_is_out_of_date_is_refreshed():
     assert filled(QUOTES.format("old\n")) == QUOTES.format(LINE)
     assert filled(QUOTES.format(LINE)) == QUOTES.format(LINE)
 
 
 @pytest.mark.parametrize("quoted, holds", [(LINE, True), ("...\nold\n", False)])
-def test_an_abridged_one_that_does_not_hold_any_more_is_left_alone_and_named(
+def test_an_abridged_listing_that_is_out_of_date_is_named_and_left_alone(
     tmp_path, monkeypatch, capsys, quoted, holds
 ):
     monkeypatch.setattr(readme, "README", tmp_path / "README.md")
     readme.README.write_text(QUOTES.format(quoted), "utf-8")
     assert readme.main() == (0 if holds else 1)
     assert readme.README.read_text("utf-8") == QUOTES.format(quoted)
-    named = "abridge this quotation anew: agent.py: TRANSCRIPT_DIR\n"
+    named = "abridge this listing again: agent.py: TRANSCRIPT_DIR\n"
     assert capsys.readouterr() == ("", "" if holds else named)
 
 
@@ -185,9 +184,9 @@ def test_every_fence_of_python_is_a_quotation():
     assert PAGE.count("```python\n") == len(re.findall(r"-->\n```python\n", PAGE))
 
 
-def test_over_each_quotation_of_the_program_stands_its_place():
+def test_the_line_above_each_listing_of_the_program_names_its_function():
     heads = re.findall(r"((?:.+\n)+)\n<!-- agent\.py: (\w+)", PAGE)
-    assert len(heads) == PAGE.count("<!-- agent.py: ") > 10
+    assert len(heads) == PAGE.count("<!-- agent.py: ") > 8
     where = [(words(head), f"(*agent.py, `{name}`*):") for head, name in heads]
     assert [place for head, place in where if not head.endswith(place)] == []
 
@@ -199,18 +198,18 @@ def test_the_functions_that_the_tutorials_name_are_quoted():
     assert theirs - {*itertools.chain(*quoted)} == set()
 
 
-@pytest.mark.parametrize("path", ["first.py", "small.py"])
-def test_the_two_small_agents_are_whole_on_the_page(path):
-    pieces = re.findall(
-        rf"<!-- tests/lessons/{path}: all -->\n```python\n(?:\.\.\.\n)?(.*?)(?:\.\.\.\n)?```",
-        PAGE,
-        re.DOTALL,
-    )
-    source = (ROOT / "tests/lessons" / path).read_text("utf-8")
-    assert "".join(pieces).split() == source.split()
+WHOLE = {"first.py": "all", "small.py": "agent_loop micro_compact auto_compact ask"}
 
 
-def test_what_the_page_names_as_a_function_of_the_program_is_there():
+@pytest.mark.parametrize("path", WHOLE)
+def test_the_first_agent_and_the_layers_of_the_second_are_whole_on_the_page(path):
+    found = [m.groups() for m in QUOTED.finditer(PAGE) if m[2].endswith(f"/{path}")]
+    named = {name for _, _, what, _ in found for name in what.split(", ")}
+    assert {*WHOLE[path].split()} <= named
+    assert all(quoted == expected(kind, what) for _, kind, what, quoted in found)
+
+
+def test_every_function_in_how_to_change_it_exists():
     tables = section("### How to change it")
     named = {*re.findall(CODE, tables)} - {"ANTHROPIC_BASE_URL", "agent.approve"}
     assert named <= names("agent.py").keys() and len(named) > 10
@@ -219,7 +218,7 @@ def test_what_the_page_names_as_a_function_of_the_program_is_there():
 def test_each_exercise_begins_at_a_function_of_the_program():
     exercises = re.findall(r"(?m)^\d\. .*(?:\n   .*)*", CHAPTERS["11"])
     starts = [re.search(r"\[`(\w+)`", words(exercise))[1] for exercise in exercises]
-    assert {*starts} <= names("agent.py").keys() and len(starts) == 3
+    assert {*starts} <= names("agent.py").keys() and len(starts) == 4
 
 
 # --- The five tutorials ---
@@ -241,20 +240,19 @@ def test_a_name_of_the_tutorials_leads_to_a_chapter():
 
 # --- Numbers ---
 
-T = program.auto_compact_threshold()
+T = program.Limits().threshold
 WRITE, READ = stub.CACHE_WRITE, stub.CACHE_READ
 COST = {name: f"{cost:.2f}" for name, (cost, _) in FIGURES["policies"].items()}
-KEPT = {name: f"{kept:.3f}" for name, (_, kept) in FIGURES["policies"].items()}
 SHARE = {name: f"{share:.1%}" for name, share in FIGURES["shares"].items()}
 
 
 def pays(read):
-    """What stands before K / F where reading from the cache has this price."""
+    """The factor before K / F if reading from the cache has this price."""
     return f"{(WRITE - read) / read:.3g}"
 
 
 def by_window(number):
-    """A number of each window of the table of chapter 6, in its form."""
+    """A row of the table in Settings: one number for each window."""
     windows = (8_000, 32_000, 100_000, 200_000, 1_000_000)
     limits = [program.Limits(w, min(program.MAX_OUTPUT, w // 3)) for w in windows]
     return " | ".join(f"{number(limit):,}" for limit in limits)
@@ -278,43 +276,60 @@ def progress():
 
 
 def cleaned(lines):
-    """The tokens of what a command writes, and of what is left of it, in hundreds."""
+    """Rounded tokens of a command's output, before and after cleaning."""
     text = "".join(lines)
-    sizes = program.tokens_in(text), program.tokens_in(program.clean_output(text))
+    sizes = (
+        program.tokens_in(text),
+        program.tokens_in(program.clean_output(text.encode())),
+    )
     return [f"{round(n, -2 if n > 100 else -1):,}" for n in sizes]
 
 
 BAR = cleaned(progress())
+CLEARING = (ROOT / "tests/pictures/requests.svg").read_text("utf-8")
+KEPT, FREED, REQUESTS = re.search(
+    r"K = ([\d,]+) .*?F = ([\d,]+) .* = ([\d.]+) requests", CLEARING
+).groups()
 
-# Sentences of the page, a blank line between them, with the numbers that they must have.
-BEFORE, UNCACHED, WARM = (FIGURES[name] for name in ("before", "uncached", "warm"))
+# Sentences of the page with the numbers they must have, separated by blank lines.
+BEFORE, UNCACHED = FIGURES["before"], FIGURES["uncached"]
+LONGEST = FIGURES["session"]
+SPENT, SEEN, _ = LONGEST["rules"]["ours"]
+CLEARED = LONGEST["rules"]["s06"][2][-1][1]
 AGAIN = FIGURES["again"]["ours CONTEXT_WINDOW=60000"]
 FACTS = f"""\
+costs {SPENT:.2f} of what it costs without forgetting, and {SEEN:.1%} of what it needed
+
+refuse that session at request {LONGEST["refused"]} of {LONGEST["requests"]} in a window
+
+counts {BYTES_PER_TOKEN} bytes as one token
+
 {FIGURES["shares"]["tool_result"] + FIGURES["shares"]["newest"]:.1%} of all tokens
 
 {SHARE["tool_result"]} were tool results older than the newest three
 
-What the person typed was {SHARE["user"]}
-
-counts {BYTES_PER_TOKEN} bytes as one. It never loses
+What the user typed was {SHARE["user"]}
 
 It is {T:,} tokens in a window of {program.CONTEXT_WINDOW:,}
 
-reading a cached token costs {READ}, writing one {WRITE}, any other input token 1, and an
-output token {prices.OUTPUT}
+| {READ} | {WRITE} | 1 | {prices.OUTPUT} |
 
-costs ({WRITE} - {READ}) K once, and saves {READ} F at each later request. So it is paid
-back after {pays(READ)} K / F requests
+costs {WRITE} each instead of {READ}, so the clearing costs {WRITE - READ:.3g} K, once.
+From then on, each request saves {READ} F. So it has paid for itself after {pays(READ)} K / F
+requests. Here K is {KEPT} and F is {FREED}, which makes {REQUESTS}
 
-a minute of a progress bar shrinks from {BAR[0]} tokens to {BAR[1]}
+over the {LONGEST["requests"]} requests of the longest recorded session, the bill is
+{SPENT:.2f} of doing nothing
 
-By default that is {min(T, 4 * program.MAX_OUTPUT) // 8:,} tokens
+by default {min(T, 4 * program.MAX_OUTPUT) // 8:,} tokens
 
-They are from six sessions of Claude Code, with {FIGURES["requests"]:,} requests
+it clears {CLEARED} times
 
-Up to the refusal doing nothing costs {BEFORE["nothing"]:.2f} and ours {BEFORE["ours"]:.2f}
+six sessions of Claude Code, with {FIGURES["requests"]:,} requests
 
-In the same unit s08 costs {UNCACHED["s08"]:.1f} (its newer code
+up to the refusal, doing nothing costs {BEFORE["nothing"]:.2f} and ours {BEFORE["ours"]:.2f}
+
+In the same unit, s08 costs {UNCACHED["s08"]:.1f} (its newer code
 {UNCACHED["s08 newer"]:.1f}), s06 {UNCACHED["s06"]:.1f} ({UNCACHED["s06 newer"]:.1f}), ours
 {UNCACHED["ours"]:.1f}, v5 {UNCACHED["v5"]:.1f} and doing nothing {UNCACHED["nothing"]:.1f}
 
@@ -322,31 +337,27 @@ with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1
 
 with a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
-had {AGAIN[0]} such lines. A single `grep` for the two rarest neighbouring words of a line
-shows {AGAIN[1]:.0%} of them, in an answer of {AGAIN[2]} tokens
+instead of {COST["ours"]} with
 
-without it {WARM["0"][0]:.2f} and R {WARM["0"][1]:.3f}, with two refreshes
-{WARM["2"][0]:.2f} and R {WARM["2"][1]:.3f}
+edits needed {AGAIN[0]} lines that were out of sight; one `grep` for two rare words found
+{AGAIN[1]:.0%} of them, in {AGAIN[2]} tokens
 
-the API refuses it at request {FIGURES["session"]["refused"]} of
-{FIGURES["session"]["requests"]}
+a minute of a progress bar shrinks from {BAR[0]} tokens to {BAR[1]}
 
-Its time limit is {program.BASH_SECONDS} seconds, and the model may ask for up to
+time limit is {program.BASH_SECONDS} seconds, and the model may ask for up to
 {program.MAX_BASH_SECONDS}
 
 pages of at most {program.MAX_LINES:,} lines and {program.MAX_PAGE:,} tokens
 
-A file of more than {program.MAX_BYTES // 1_000_000} MB is read with `bash`, and one of
-more than {program.MAX_CHANGED // 1_000_000} MB is changed
+leaves a file of more than {program.MAX_BYTES // 1_000_000} MB to `bash`. So does an edit
+of more than {program.MAX_CHANGED // 1_000_000} MB
 
-up to {program.MAX_RULES:,} tokens, or T/8 if that is less. The nearest one counts
+up to {program.MAX_RULES:,} tokens or T/8, whichever is smaller. The nearest one counts
 
 A key of fewer than {program.MIN_KEY} characters
 
 {program.MIN_WINDOW:,} at least
 """.split("\n\n")
-SHORT = {name: name.replace("CONTEXT_", "") for name in COST}  # as the picture has them
-FACTS += [f"{SHORT[name]}: cost {COST[name]}, R {KEPT[name]}" for name in COST]
 FACTS += WINDOWS
 
 
@@ -363,27 +374,14 @@ def test_a_number_beside_a_constant_is_its_value(name, number):
 # --- Pictures ---
 
 
-def test_each_picture_is_on_the_page_once_and_told_in_its_own_words():
-    pictures = [(path, told) for told, path in PICTURE.findall(PAGE)]
+def test_each_picture_is_on_the_page_once_and_told_in_a_sentence_or_two():
+    pictures = {path: told for told, path in PICTURE.findall(PAGE)}
     every = [f"tests/pictures/{p.name}" for p in ROOT.glob("tests/pictures/*.svg")]
-    assert sorted(path for path, _ in pictures) == sorted(every)
-    wrong = [path for path, told in pictures if told != described(path)]
-    assert wrong == [], "run tests/lessons/readme.py"
-
-
-def test_the_words_of_a_picture_take_the_place_of_what_was_written_by_hand():
-    path = "tests/pictures/transcript.svg"
-    page = filled(f"![old, 17 \\[messages\\]]({path})\n\nText.\n")
-    assert page == f"![{described(path)}]({path})\n\nText.\n" == filled(page)
-    assert "Why is checkout slow?" in page
-
-
-def test_what_markdown_would_take_for_its_own_is_escaped(tmp_path):
-    picture = (
-        '<svg xmlns="http://www.w3.org/2000/svg"><desc>A [b &lt;c&gt;.</desc></svg>'
+    assert sorted(pictures) == sorted(every) and len(PICTURE.findall(PAGE)) == len(
+        every
     )
-    (tmp_path / "picture.svg").write_text(picture)
-    assert described(tmp_path / "picture.svg") == r"A \[b \<c>."
+    for told in pictures.values():
+        assert told.endswith(".") and 1 <= told.count(". ") + 1 <= 2 and len(told) < 220
 
 
 # --- The reference ---
@@ -415,14 +413,14 @@ def test_the_reference_lists_each_tool():
 
 @pytest.fixture
 def install(tmp_path):
-    """install(then): what the commands of the page print, and `then`, in a new home.
+    """install(then): run the page's commands and `then` in a new home.
 
-    The packages are on the network, so pip looks for them where there are none.
+    The packages are on the network, so pip finds none of them.
     """
     (clone := tmp_path / "agent").mkdir()
     for name in ("agent.py", ".env.example", "requirements.txt"):
         shutil.copy(ROOT / name, clone)
-    [(_, commands)] = re.findall(FENCE, section("### Installing"))
+    [commands] = [code for _, code in FENCES if "~/agent/agent.py" in code]
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     env = {"HOME": str(tmp_path), "PATH": path, "PIP_CONFIG_FILE": os.devnull}
     env |= {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -472,7 +470,7 @@ def test_the_program_knows_each_number_of_the_example(monkeypatch, name):
         program.configured_limits()
 
 
-def test_no_setting_of_the_person_reaches_the_tests():
+def test_no_setting_of_the_user_reaches_the_tests():
     read = {*re.findall(r'environ\.get\("(\w+)"', SOURCE), *program.KEY_NAMES}
     assert read | {*NUMBERS} <= conftest.SETTINGS | {"TERM"} and len(NUMBERS) > 8
 
@@ -483,7 +481,7 @@ def test_the_example_has_each_limit_with_its_usual_number():
     assert {name.lower(): int(number) for name, number in found} == usual
 
 
-# of each tutorial: T, and what its rule of layer 1 is made of
+# T of each tutorial, and the settings of its layer 1
 PRESETS = {
     "s06": {"threshold": 50_000, "min_savings": 0},
     "v5": {"threshold": 170_616, "min_savings": 20_000},
@@ -538,7 +536,9 @@ def test_no_line_of_a_file_is_named_by_its_number():
 
 # --- Every command to try shows what it promises ---
 
-TRY = re.findall(r"\*\*Try it:\*\* `([^`]+)`, and watch for (`+)(.+?)\2", words(PAGE))
+TRY = re.findall(
+    r"\*\*Try it\.\*\* Run `([^`]+)` and look for (`+)(.+?)\2", words(PAGE)
+)
 WITHOUT = [(command, promise) for command, _, promise in TRY]
 
 
@@ -562,12 +562,12 @@ def test_a_lesson_plays_to_its_end(command):
 
 
 def test_each_chapter_with_a_problem_has_something_to_try():
-    missing = [n for n, text in CHAPTERS.items() if "**Try it:**" not in text]
+    missing = [n for n, text in CHAPTERS.items() if "**Try it.**" not in text]
     assert missing == ["0"] and len(TRY) == 11
 
 
 INLINE = {*re.findall(r"`(?:python3|\.venv/bin/python) ([^`]+)`", words(PROSE))}
-# of a program: what may follow its name, where that is little
+# Arguments that may follow a program's name, if there are only a few
 TAKES = {
     "agent.py": "( --demo( [1-7])?)?",
     "naive.py": "( ([3-9]|10))?",
@@ -590,11 +590,11 @@ def test_python_is_called_by_one_name():
 
 
 class Change(NamedTuple):
-    """What a chapter lets its reader change in agent.py, and what comes of it.
+    """A change a chapter suggests in agent.py, and its effect.
 
-    A code span of the chapter's words is of the change, or else it is printed then, and
-    was not before. Where the page says it without one, or where a span was printed
-    before as well, `told` are its words and `was` and `then` what they mean.
+    A code span in the chapter's words names a part of the change, or else it is printed
+    after the change and not before. If the page has no such span, or the span was
+    printed before too, `told` is the page's sentence, and `was` and `then` its meaning.
     """
 
     chapter: str
@@ -627,7 +627,7 @@ CHANGES = [
         "KEEP_RECENT = 3",
         "KEEP_RECENT = 1",
         "python3 agent.py --demo 2",
-        told="in scene 2 of the demo two more results are cleared",
+        told="Scene 2 of the demo now clears two more results",
         then="- 2 tool_result bash ",
     ),
     Change(
@@ -642,14 +642,15 @@ CHANGES = [
     Change("7", "not summary or ", "", "python3 tests/lessons/naive.py 7"),
     Change(
         "8",
-        "    words = fit_words(words, max(min(MAX_WORDS, room // 2), 2 * SHORTEST))\n",
-        "    words = []\n",
+        "    older = fit_user_texts("
+        "user_texts(gone[:start]), min(MAX_USER_TOKENS, room // 2))\n",
+        "    older = []\n",
         "python3 tests/lessons/naive.py 8",
     ),
     Change(
         "9",
-        "    tail = drop_thinking(tail)\n",
-        "",
+        "    tail = drop_thinking(messages[start:])\n",
+        "    tail = messages[start:]\n",
         "python3 agent.py --demo 7",
     ),
     Change(
@@ -662,7 +663,7 @@ CHANGES = [
 
 
 def is_of(change, span):
-    """Whether a code span names what is changed, where, or what is to be run."""
+    """Whether a code span names a part of the change, its place or its command."""
     if span in names("agent.py") and change.old in definition("agent.py", span):
         return True
     part = re.escape(span).replace(re.escape("..."), ".*")
@@ -697,7 +698,7 @@ def test_every_change_of_the_page_is_played():
 def test_the_tool_that_the_page_adds_is_one(monkeypatch, workspace):
     [code] = re.findall(r"(?ms)^```py\n(.*?)^```", section("### How to change it"))
     monkeypatch.setattr(program, "TOOLS", dict(program.TOOLS))
-    monkeypatch.setattr(program, "COMPACTABLE_TOOLS", {*program.COMPACTABLE_TOOLS})
+    monkeypatch.setattr(program, "COMPACTABLE_TOOLS", {**program.COMPACTABLE_TOOLS})
     exec(code, dict(vars(program)))
     (workspace / "words.txt").write_text("a few long words")
     call = {"id": "toolu_1", "name": "count_words", "input": {"path": "words.txt"}}

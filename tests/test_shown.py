@@ -131,7 +131,10 @@ def test_half_an_answer_that_is_begun_again_is_marked_as_void(screen, make):
     agent.emit = partial(show, screen.terminal)
     turns(agent, "Is it?")
     seen = screen.text()
-    assert re.search(r"(?s)\A\nIt is.*\n\(This did not end, .*void.*\[retry\] ", seen)
+    assert re.search(
+        r"(?s)\A\nIt is.*\n\(The reply broke off and was discarded\.\).*\[retry\] ",
+        seen,
+    )
     show(screen.terminal, "note", "end")
     show(screen.terminal, "void", "nothing was written")
     assert screen.text().endswith("\n\nIt is so.\nend\n")
@@ -149,7 +152,7 @@ def test_while_the_model_thinks_and_writes_a_call_that_is_said(person):
     person.see_below("Run write_file on")
     person.press("n\n")
     size = len(split(json.dumps(call[1]), 2)[0])
-    person.see_below(f" s: writing file, {size} characters")
+    person.see_below(f" s: writing a call, {size} characters")
     writes.may.set()
     person.see("[write_file] file\n")
     person.see_below("Run write_file on file?")
@@ -282,7 +285,7 @@ def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(mak
     assert len(waits) == 63 and waits[-1] == "try 7 of 7 in 1 s"
     told = [event for event in said if event[0] not in ("wait", "void")]
     assert told == [
-        ("layer", "[retry] Overloaded. It is tried 7 times."),
+        ("layer", "[retry] Overloaded. Trying up to 7 times."),
         ("error", "Overloaded."),
         ("note", 'Nothing is lost: "go on" goes on with it.'),
     ]

@@ -1,4 +1,4 @@
-"""The two small agents of the tutorial: small.py is never refused, first.py stops."""
+"""The tutorial's two small agents: the API never rejects small.py; first.py stops."""
 
 import ast
 import importlib
@@ -32,7 +32,7 @@ CLEARED = "[Old result, cleared]"
 
 
 class Model(faults.Model):
-    """The stand-in; it gives a summary when asked, and knows what was paid."""
+    """A fake API that writes summaries and adds up the price."""
 
     def __init__(self, *replies, summaries=(), **limits):
         summaries = summaries or [reply("All is well.")]
@@ -46,14 +46,14 @@ class Model(faults.Model):
 
 @pytest.fixture
 def agent():
-    """The program as a module; the person says yes to each command."""
+    """small.py as a module; the user approves every command."""
     program = importlib.reload(small)
     program.input = lambda _: "y"
     return program
 
 
 def talk(agent, client, *prompts):
-    """What the person types, one after another, as the program's own last lines do."""
+    """Take these prompts one after another, as the last lines of the program do."""
     messages = []
     for prompt in prompts:
         with suppress(KeyboardInterrupt, ConnectionError, ValueError):
@@ -72,10 +72,10 @@ def on_disk(agent):
     return lines_of(agent.TRANSCRIPT)
 
 
-# --- What must hold in every life ---
+# --- What holds in every conversation ---
 
 
-def nothing_is_refused(agent, client):
+def nothing_is_rejected(agent, client):
     assert (client.refused, client.too_long) == ([], [])
 
 
@@ -90,7 +90,7 @@ def everything_is_on_disk(agent, client):
             assert json.dumps({**message, "content": content}) in kept
 
 
-def every_result_is_seen_before_it_goes(agent, client):
+def every_result_is_seen_before_it_is_cleared(agent, client):
     seen = {
         text for request in client.requests for text in outputs(*request["messages"])
     }
@@ -99,7 +99,7 @@ def every_result_is_seen_before_it_goes(agent, client):
     assert {*outputs(*lines[: max(ends, default=0)])} <= seen
 
 
-def no_words_are_lost(agent, client):
+def no_user_message_is_lost(agent, client):
     prompts = [
         line["content"] for line in on_disk(agent) if type(line["content"]) is str
     ]
@@ -110,7 +110,7 @@ def no_words_are_lost(agent, client):
     assert len(words) == len(prompts)
 
 
-def a_placeholder_stands_for_more_than_itself(agent, client):
+def a_placeholder_is_shorter_than_its_result(agent, client):
     lines = blocks(on_disk(agent), "tool_result")
     whole = {result["tool_use_id"]: result["content"] for result in lines}
     sent = [message for request in client.requests for message in request["messages"]]
@@ -119,15 +119,19 @@ def a_placeholder_stands_for_more_than_itself(agent, client):
             assert text == CLEARED and len(whole[result["tool_use_id"]]) > 100
 
 
-HOLDS = [nothing_is_refused, every_result_is_seen_before_it_goes, no_words_are_lost]
-HOLDS += [a_placeholder_stands_for_more_than_itself, everything_is_on_disk]
+HOLDS = [
+    nothing_is_rejected,
+    every_result_is_seen_before_it_is_cleared,
+    no_user_message_is_lost,
+]
+HOLDS += [a_placeholder_is_shorter_than_its_result, everything_is_on_disk]
 
 
 # --- Sixty reads ---
 
 
 def sixty(batch, names):
-    """The model thinks and reads so many files a reply; half-way it calls `compact`."""
+    """The replies: read this many files at a time, and call `compact` half-way."""
     script = [
         use("read_file", *names[at : at + batch], thinking="Hm.")
         for at in range(0, len(names), batch)
@@ -138,7 +142,7 @@ def sixty(batch, names):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4])
-def test_sixty_files_are_read_with_compact_in_the_middle(agent, batch):
+def test_sixty_reads_with_a_compact_half_way(agent, batch):
     client = Model(*sixty(batch, write_files(60, 9_000)))
     messages = talk(agent, client, RULE)
     for holds in HOLDS:
@@ -149,14 +153,16 @@ def test_sixty_files_are_read_with_compact_in_the_middle(agent, batch):
     assert messages[-1]["content"] == [{"type": "text", "text": "Done."}]
 
 
-def test_sixty_reads_cost_less_than_to_do_nothing(agent):
+def test_sixty_reads_cost_less_than_without_forgetting(agent):
     agent.SYSTEM = "You write code."  # the same in each folder
     client = Model(*sixty(1, write_files(60, 9_000)))
     talk(agent, client, RULE)
-    assert client.price == pytest.approx(322_000, rel=0.01)  # to do nothing: 477,000
+    assert client.price == pytest.approx(
+        322_000, rel=0.01
+    )  # without forgetting: 477,000
 
 
-# --- Random lives ---
+# --- Random conversations ---
 
 WORDS = ["Go on.", "テストを直して。", "🙂", "a\u2028b\r\n\x00c"]
 WORDS += ["long " * 60, "図" * 300]
@@ -176,7 +182,7 @@ NO_SUMMARY += [reply(content=BLANK), reply("No", [CALLS[0]]), reply(thinking="Hm
 
 
 def random_reply(chance):
-    """Anything that a model may answer, and what may happen in place of an answer."""
+    """Any reply that a model may give, or an error in its place."""
     calls = chance.choices(CALLS, k=chance.choice([1, 1, 2, 3, 12]))
     thinking = chance.choice([None, "Hm."])
     good = reply(chance.choice(["", "Next."]), calls, thinking)
@@ -191,8 +197,8 @@ def stop_now(name, given):
     raise KeyboardInterrupt
 
 
-def random_life(agent, seed):
-    """What the person types is answered at random, and at random stopped."""
+def random_conversation(agent, seed):
+    """Answer eight prompts at random, and interrupt some of them."""
     chance = random.Random(seed)
     summaries = chance.choices([reply("All is well."), *NO_SUMMARY], k=7)
     client = Model(summaries=[*summaries, reply("短い")], window=16_000)
@@ -214,23 +220,23 @@ def files(workspace):
 
 
 @pytest.mark.parametrize("seed", range(200 if LONG_TESTS else 20))
-def test_a_random_life_is_never_refused_and_loses_nothing(agent, seed, files):
+def test_a_random_conversation_is_never_rejected_and_loses_nothing(agent, seed, files):
     agent.__dict__.update(TINY)
-    client = random_life(agent, seed)
+    client = random_conversation(agent, seed)
     for holds in HOLDS:
         holds(agent, client)
 
 
-# --- What else is promised, each by one small work ---
+# --- One promise at a time ---
 
 
-def test_a_long_talk_is_summarised(agent):
+def test_a_long_conversation_is_summarised(agent):
     client = Model(*[reply("A long answer. " * 2_000) for _ in range(30)])
     talk(agent, client, *["Go on."] * 30)
     assert len(client.asked) == 4 and max(map(sum, client.usages)) < 80_000
 
 
-def test_what_a_broken_connection_left_unseen_stays(agent):
+def test_results_the_model_has_not_seen_survive_a_broken_connection(agent):
     names = write_files(12, 9_000)
     pairs = [use("read_file", *names[at : at + 4]) for at in range(0, 12, 4)]
     client = Model(*pairs, ConnectionError("it broke"), reply("Done."))
@@ -240,33 +246,33 @@ def test_what_a_broken_connection_left_unseen_stays(agent):
     assert [len(text) for text in newest] == [8_999] * 4
 
 
-def test_what_is_no_summary_replaces_nothing(agent, files):
+def test_a_failed_summary_replaces_nothing(agent, files):
     for no_summary in NO_SUMMARY:
         script = [use("read_file", "long"), use("compact", focus="a"), reply("Done.")]
         messages = talk(agent, Model(*script, summaries=[no_summary]), RULE)
         assert len(outputs(*messages)) == 2
 
 
-def test_a_call_that_was_cut_off_is_not_run(agent):
+def test_a_truncated_call_is_not_run(agent):
     cut = reply("Well,", [("bash", {"command": "touch made"})], stop="max_tokens")
     talk(agent, Model(cut), RULE)
     assert not (Path.cwd() / "made").exists()
 
 
-def test_a_wrong_call_is_answered(agent, files):
+def test_an_invalid_call_gets_an_error_as_its_result(agent, files):
     messages = talk(agent, Model(reply(calls=WRONG), reply("Done.")), RULE)
     assert len(outputs(*messages)) == len(WRONG) and not Path("made").exists()
     wrong = r"\w+Error: |There is no tool none"
     assert all(re.match(wrong, text) for text in outputs(*messages))
 
 
-def test_what_is_no_text_is_read_as_far_as_it_is(agent, files):
+def test_undecodable_bytes_are_read_as_replacement_characters(agent, files):
     read = use("read_file", "bytes", "gone")
     text, missing = outputs(*talk(agent, Model(read, reply("Done.")), RULE))
     assert text == "\ufffd" * 900 and missing.startswith("FileNotFoundError: ")
 
 
-def test_what_is_no_json_does_not_join_the_conversation(agent):
+def test_a_reply_that_is_not_json_does_not_join_the_messages(agent):
     for bad in [float("nan"), float("inf"), "\ud800"]:
         odd = 200, {}, json.dumps(use("bash", x=bad)).encode()
         client = mock_client(odd, reply("Done."))
@@ -274,30 +280,30 @@ def test_what_is_no_json_does_not_join_the_conversation(agent):
         assert roles(messages) == ["user", "user", "assistant"]
 
 
-def test_a_command_runs_when_the_person_says_yes(agent):
+def test_a_command_does_not_run_without_approval(agent):
     agent.input = lambda _: ""
     client = Model(reply(calls=[("bash", {"command": "touch made"})]), reply("Done."))
     talk(agent, client, RULE)
     assert not (Path.cwd() / "made").exists()
 
 
-def test_a_stopped_tool_leaves_no_open_call(agent):
+def test_a_stopped_tool_leaves_no_call_without_its_result(agent):
     agent.run_tool = stop_now
     client = Model(reply(calls=[CALLS[0]]), reply("Done."))
     talk(agent, client, RULE, "Go on.")
     assert not client.refused and not client.queue
 
 
-def test_japanese_can_be_found_on_disk(agent):
+def test_japanese_is_not_escaped_on_disk(agent):
     talk(agent, Model(reply("はい。")), RULE)
     assert "テスト" in agent.TRANSCRIPT.read_text("utf-8")
 
 
-# --- The programs as they are started, and what they promise to be ---
+# --- The programs as a reader starts them ---
 
 
 def started(capsys, client, *lines):
-    """What small.py prints while these lines are typed, an error of `input` among it."""
+    """Start small.py, type these lines or raise these errors; returns its output."""
     left = iter([*lines, EOFError()])
 
     def type_next(_):
@@ -321,20 +327,20 @@ ERRORS += [AssertionError(), KeyboardInterrupt(), Refused("no"), OSError("disk f
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_whatever_goes_wrong_ends_the_turn_and_not_the_program(error, capsys):
+def test_an_error_ends_the_turn_but_not_the_program(error, capsys):
     client = Model(error, reply("Done."))
     output = started(capsys, client, "Go.", "Go on.", " ", "unread")
     assert output.split("\n")[0].startswith(f"Stopped: {type(error).__name__}: ")
     assert "Done." in output and len(client.requests) == 2
 
 
-def test_ctrl_c_at_the_prompt_asks_again_and_the_end_of_input_ends_it(capsys):
+def test_ctrl_c_at_the_prompt_asks_again_and_ctrl_d_exits(capsys):
     client = Model(reply("Done."))
     output = started(capsys, client, KeyboardInterrupt(), "Go.", EOFError(), "unread")
     assert "Done." in output and len(client.requests) == 1
 
 
-def test_the_end_of_input_is_no_yes(capsys):
+def test_ctrl_d_does_not_approve_a_command(capsys):
     command = reply(calls=[("bash", {"command": "touch made"})])
     client = Model(command, reply("Done."))
     assert "Done." in started(capsys, client, "Go.", EOFError())
@@ -343,9 +349,9 @@ def test_the_end_of_input_is_no_yes(capsys):
 
 @pytest.fixture
 def run_script(capsys, monkeypatch):
-    """run_script(script, text, **settings): what a script shows over the real SDK.
+    """run_script(script, text, **settings): the output of a script with the real SDK.
 
-    By LONG_TESTS it is started, as a reader does it.
+    LONG_TESTS start it in a process of its own, as a reader would.
     """
 
     def run(script, text="", **settings):
@@ -370,7 +376,7 @@ def run_script(capsys, monkeypatch):
     return run
 
 
-def test_small_works_in_a_terminal_over_the_real_sdk(run_script, files):
+def test_small_works_with_the_real_sdk(run_script, files):
     stub = Model(reply(calls=[("bash", {"command": "cat long"})]), reply("It is read."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
@@ -380,12 +386,12 @@ def test_small_works_in_a_terminal_over_the_real_sdk(run_script, files):
     assert len(lines_of(Path("transcript.jsonl"))) == 4
 
 
-def test_without_a_key_small_says_so_and_goes_on(run_script):
+def test_without_a_key_small_says_so_and_asks_again(run_script):
     output, errors = run_script(SCRIPT, "Go.\nGo on.\n")
     assert errors == "" and output.count("Stopped: TypeError: ") == 2
 
 
-def test_first_works_over_the_real_sdk(run_script, files):
+def test_first_works_with_the_real_sdk(run_script, files):
     thinks = use("read_file", "short", "long", thinking="Hm.")
     stub = Model(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
@@ -397,7 +403,7 @@ def test_first_works_over_the_real_sdk(run_script, files):
 
 
 @pytest.mark.parametrize("script", BETWEEN, ids=lambda path: path.stem)
-def test_a_step_between_them_works_over_the_real_sdk(run_script, script, files):
+def test_a_step_between_them_works_with_the_real_sdk(run_script, script, files):
     thinks = use("read_file", "short", "gone", thinking="Hm.")
     stub = Model(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
@@ -409,7 +415,7 @@ def test_a_step_between_them_works_over_the_real_sdk(run_script, script, files):
 
 
 @pytest.mark.parametrize("script, most", [(FIRST, 39), (SCRIPT, 140)])
-def test_it_is_small(script, most):
+def test_the_programs_are_small(script, most):
     source = script.read_text("utf-8")
     functions = [n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef)]
     assert source.count("\n") <= most and max(map(len, source.split("\n"))) <= 88

@@ -1,12 +1,16 @@
-"""small.py and two layers grow in steps: each mends what is seen of the one before."""
+"""The lesson's steps each fix one problem, and --mine reports on a reader's agent."""
 
 import json
 import re
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
 
 import mine
+import naive
 import pytest
+import runner
 import steps
 import stub
 from builders import typed
@@ -20,7 +24,7 @@ EMPTY = "empty reply; the next request: messages.1: all messages must have non-e
 LARGE = "large file; the next request: prompt is too long"
 OPEN = "Ctrl-C in a tool; the next request: messages.1: `tool_use` ids were found"
 
-# what each step shows that the one before does not
+# What each step prints that the one before doesn't.
 SEEN = {
     ("small", 0): ["stopped FileNotFoundError", "files 0 of 24", "on disk 0 messages"],
     ("small", 1): ["stopped prompt is too long", "files 10 of 24", "disk 0 messages"],
@@ -63,7 +67,7 @@ SEEN = {
 }
 
 
-def test_what_each_step_shows_is_known():
+def test_every_step_has_its_findings_here():
     every = [
         (layer, n) for layer in steps.STEPS for n in range(len(steps.STEPS[layer]))
     ]
@@ -71,25 +75,25 @@ def test_what_each_step_shows_is_known():
 
 
 @pytest.mark.parametrize("layer, number", SEEN)
-def test_a_step_shows_what_it_mends(layer, number):
+def test_each_step_prints_what_it_improves(layer, number):
     shown = " ".join(steps.play(layer, number).split())
     assert [words for words in SEEN[layer, number] if words not in shown] == []
 
 
-# at most so many lines; of those to small.py most are new functions
+# Maximum number of changed lines. The steps to small.py add whole functions.
 MOST = {"small": 36, "layer1": 6, "layer2": 6}
 
 
 @pytest.mark.parametrize(
     "layer, number", [key for key in SEEN if key[1] and key != ("layer1", 5)]
 )
-def test_a_step_changes_a_few_lines(layer, number):
+def test_a_step_changes_only_a_few_lines(layer, number):
     changed = re.findall(r"(?m)^[-+].+", steps.changes(layer, number))
     assert 1 <= len(changed) <= MOST[layer]
 
 
 def patched(lines, changes):
-    """These lines after a reader has made the changes, from the top to the bottom."""
+    """Apply a step's changes to these lines, from top to bottom, as a reader would."""
     done, rest = [], lines
     for part in changes.split("\n...\n"):
         old = [line[1:] for line in part.split("\n") if line[:1] != "+"]
@@ -100,7 +104,7 @@ def patched(lines, changes):
     return done + rest
 
 
-def test_the_differences_lead_from_first_to_small():
+def test_the_diffs_turn_first_py_into_small_py():
     first, *between, small = steps.STEPS["small"]
     assert (first.name, small.name, len(between)) == ("first.py", "small.py", 5)
     _, lines = steps.source(first)
@@ -113,15 +117,21 @@ def test_the_differences_lead_from_first_to_small():
 
 AGENTS = ROOT / "tests/agents"
 LESSONS = ROOT / "tests/lessons"
+SMALL = LESSONS / "small.py"
 BLANK = "blank prompt; it is refused: messages: text content blocks must contain"
 MINE = {
     AGENTS / "beginner.py": [
         "stopped no",
         "files 24 of 24",
-        "on disk 3 messages",
-        "compact there is none; the last request has 35 tokens",
+        "on disk 11 messages",
+        "layer 1 cleared 67,536 tokens of old results, before 2 of 52 requests",
+        "without text, 2 of 55 messages are in the next request",
+        "after a summary, 1 of 2 user messages are in the next request",
+        "summary 3 of 3 are in the next request",
+        "compact there is none; the last request has 45,458 tokens",
+        "cost 0% from the cache",
         EMPTY,
-        "Ctrl-C in a tool; the next request: none, since Ctrl-C ended the program",
+        "Ctrl-C in a tool; the next request: none, because Ctrl-C ended the program",
         "cut off in a call; it was run: True",
         "large file; the next request: taken",
         BLANK,
@@ -129,25 +139,142 @@ MINE = {
     AGENTS / "classes.py": [
         "stopped no",
         "files 24 of 24",
-        "on disk 106 messages",
-        "largest 81,056 tokens",
+        "on disk 100 messages",
+        "largest 81,464 tokens",
+        "layer 1 it never acted",
+        "without text, 3 of 47 messages are in the next request",
+        "after a summary, 2 of 2 user messages are in the next request",
         "empty reply; the next request: taken",
         "cut off in a call; it was run: False",
         BLANK,
     ],
-    LESSONS / "small.py": SEEN["small", 6],
+    SMALL: [
+        "stopped no",
+        "files 24 of 24",
+        "seen the model saw 24 of 24 files",
+        "layer 1 cleared 50,616 tokens of old results, before 2 of 55 requests",
+        "layer 2 requests for a summary: 6",
+        "without text, 53 of 53 messages are in the next request",
+        "after a summary, 2 of 2 user messages are in the next request",
+        "summary 5 of 5 are in the next request",
+        "compact after it a request has 99 tokens",
+        "cost 76% from the cache, price 517,000 (in full-price input tokens) small.py",
+        *SEEN["small", 6][:-1],
+    ],
     LESSONS / "first.py": SEEN["small", 0],
+    LESSONS / "small/step3.py": [
+        "stopped prompt is too long",
+        "layer 1 cleared 50,616 tokens",
+        "layer 2 it never asked for a summary",
+    ],
 }
 
 
 @pytest.mark.parametrize("path", MINE, ids=lambda path: path.stem)
-def test_a_readers_agent_shows_how_far_it_comes(path, capsys):
+def test_the_report_shows_progress_and_what_each_layer_did(path, capsys):
     assert steps.main(["small", "--mine", str(path)]) == 0
     shown = capsys.readouterr().out
     words = " ".join(shown.split())
-    assert words.startswith(f"{path.name}, at the work of the six steps")
+    assert words.startswith(f"{path.name}, given 24 files to read and translate")
     assert [said for said in MINE[path] if said not in words] == []
     assert max(map(len, shown.split("\n"))) < 80
+
+
+# Mistakes that learners make: a text in small.py, its replacement, and the report's
+# line that shows the mistake.
+FIRST_BLOCK = """\
+    content = []
+    if messages[-1]["content"] == PROMPT:
+        return [{"type": "text", "text": reply.content[0].text}], "end_turn"
+"""
+CALLS_FIRST = """\
+        messages.append(log("assistant", content))
+        messages.append(log("user", run_tools(calls)))
+"""
+PAIRS = """\
+        reply = log("assistant", content)
+        results = log("user", run_tools(calls))
+        messages += [reply, results]  # together, so no call is left without a result
+"""
+BROKEN = {
+    "layer 1 is deleted": (
+        "        micro_compact(messages)  # layer 1\n",
+        "",
+        "layer 1 it never acted",
+    ),
+    "layer 1 raises when it acts": (
+        "in old:",
+        "in old_results:",
+        "It printed last: \"Stopped: NameError: name 'old_results' is not defined",
+    ),
+    "layer 1 acts all the time": (
+        "MIN_SAVINGS = 20_000",
+        "MIN_SAVINGS = 0",
+        "before 21 of 54 requests",
+    ),
+    "layer 1 clears results that the model hasn't seen": (
+        "lists[:-KEEP_RECENT]",
+        "lists",
+        "seen the model saw 22 of 24 files",
+    ),
+    "the summary is read from the first block": (
+        "    content = []\n",
+        FIRST_BLOCK,
+        "AttributeError: 'Block' object has no attribute 'text'",
+    ),
+    "a summary without text is accepted": (
+        'if not content or stop != "end_turn":',
+        'if stop != "end_turn":',
+        "without text, 3 of 53 messages are in the next request",
+    ),
+    "the summary is thrown away": (
+        "[title, *content]",
+        "[title]",
+        "summary 0 of 5 are in the next request",
+    ),
+    "layer 2 drops the user's messages": (
+        "[*typed, log(",
+        "[log(",
+        "after a summary, 0 of 2 user messages are in the next request",
+    ),
+    "layer 2 keeps only the first user message": (
+        "[*typed, log(",
+        "[*typed[:1], log(",
+        "after a summary, 1 of 2 user messages are in the next request",
+    ),
+    "no request has cache_control": (
+        'cache = {"cache_control": {"type": "ephemeral"}}',
+        "cache = {}",
+        "cost 0% from the cache",
+    ),
+    "a call is kept when its tool is stopped": (
+        PAIRS,
+        CALLS_FIRST,
+        "Ctrl-C in a tool; the next request: messages.1: `tool_use` ids were found",
+    ),
+}
+
+
+@cache
+def report_with(old="", new=""):
+    """The report on small.py with a text replaced, without line breaks."""
+    source = SMALL.read_text("utf-8")
+    assert old in source
+    with naive.from_scratch():
+        (path := Path("agent.py").absolute()).write_text(source.replace(old, new))
+        shown, _ = steps.play_mine(path)
+    return " ".join(shown.split())
+
+
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_the_report_shows_a_mistake(mistake):
+    old, new, line = BROKEN[mistake]
+    assert line in report_with(old, new) and line not in report_with()
+
+
+def test_every_mistake_gives_a_report_of_its_own():
+    reports = {report_with(), *(report_with(*how[:2]) for how in BROKEN.values())}
+    assert len(reports) == len(BROKEN) + 1
 
 
 CALL = {"type": "tool_use", "id": "1", "name": "bash", "input": {}}
@@ -165,7 +292,7 @@ ANSWERED = [
     {"role": "assistant", "content": [CALL]},
     {"role": "user", "content": [RESULT]},
 ]
-ASKS_FOR_ONE = {  # by how a request ends: its messages, its tools, whether it asks
+ASKS_FOR_ONE = {  # how a request ends: its messages, its tools, if it asks
     "results": (ANSWERED, SOME_TOOLS, False),
     "what was typed": ([*ANSWERED, typed("Go.")], SOME_TOOLS, False),
     "it as a block": ([*ANSWERED, typed([text_block("Go. ")])], SOME_TOOLS, False),
@@ -177,9 +304,9 @@ ASKS_FOR_ONE = {  # by how a request ends: its messages, its tools, whether it a
 
 
 @pytest.mark.parametrize("how", ASKS_FOR_ONE)
-def test_a_summary_is_known_by_its_place(how):
+def test_a_request_for_a_summary_is_recognised_by_its_end(how):
     messages, tools, asks = ASKS_FOR_ONE[how]
-    client = mine.Model(reply(content=[CALL]), reply("Done."), typed=["Go."])
+    client = runner.Model(reply(content=[CALL]), reply("Done."), typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
     client.answer({**fixed, "messages": [typed(client.type_next())]})
     said = client.answer({**fixed, "tools": tools, "messages": messages})
@@ -187,8 +314,8 @@ def test_a_summary_is_known_by_its_place(how):
     assert len(client.queue) == asks
 
 
-def test_a_request_for_a_summary_that_is_refused_takes_nothing_from_the_work():
-    client = mine.Model(reply("0"), reply("1"), typed=["Go."])
+def test_a_refused_request_for_a_summary_uses_up_no_reply():
+    client = runner.Model(reply("0"), reply("1"), typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
     client.type_next()
     client.answer({**fixed, "messages": [typed("Go.")]})
@@ -198,8 +325,17 @@ def test_a_request_for_a_summary_that_is_refused_takes_nothing_from_the_work():
     assert said["content"][0]["text"] == "It went well." and len(client.queue) == 1
 
 
-def test_after_a_summary_the_work_goes_on_whatever_words_it_ends_with():
-    client = mine.Model(*[reply(f"{n}") for n in range(3)], typed=["Go."])
+def test_a_request_for_a_summary_can_be_repeated():
+    client = runner.Model(reply("0"), reply("1"), typed=["Go."], summaries=["", "Ok."])
+    fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
+    client.type_next()
+    for words in ("Go.", OWN, OWN, "Summary: Ok."):
+        client.answer({**fixed, "messages": [typed(words)]})
+    assert [exchange.text for exchange in client.exchanges] == ["0", "", "Ok.", "1"]
+
+
+def test_the_request_after_a_summary_continues_the_work():
+    client = runner.Model(*[reply(f"{n}") for n in range(3)], typed=["Go."])
     fixed = {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS}
     client.type_next()
     answers = [
@@ -216,48 +352,48 @@ LOOP = f"{ASKS}messages = [dict(role='user', content=prompt)]\n{SEND}"
 TOOL = "dict(name='read_file', input_schema=dict(properties=dict(path={})))"
 READS = f", tools=[{TOOL}])"
 NO_AGENT = {
-    f"{LOOP.replace('messages=', 'messages=7 + ')})": "It made no request, because it",
-    "if:": "It is no Python in line 1: ",
-    "x = '\0'": "It is no Python",
-    "def agent_loop(client, messages):\n    pass": "it asks for no prompt by `input()`",
-    "print(input())": "It took a prompt and made no request by the client that",
-    "import none_such": "because it ended by ModuleNotFoundError: No module named",
-    "from anthropic import Bedrock": "because it ended by ImportError: ",
-    "import anthropic\nanthropic.AsyncAnthropic()": "lacks It asks by `AsyncAnthropic`",
-    f"{LOOP}, stream=True)": "lacks It asks by `create(stream=True)`, which is not he",
-    f"{ASKS}client.beta.messages.create()": "lacks It asks by `client.beta`",
-    "import sys\nsys.stdin.readline()": "lacks It reads `sys.stdin`: prompts and an",
-    "import sys\nfor line in sys.stdin:\n    pass": "lacks It reads `sys.stdin`",
-    "try:\n    input()\n    [][0]\nexcept IndexError as error:\n    print(error)": "the "
-    'client that `anthropic.Anthropic()` makes. It printed last: "list index out',
-    f"{ASKS}client.ask(prompt)": "because it ended by AttributeError: ",
-    f"{LOOP})": "lacks Its request offers the model no tool `read_file`.",
-    "while True:\n    pass": "lacks It did not come to its end within 0.2 seconds.",
+    f"{LOOP.replace('messages=', 'messages=7 + ')})": "It made no request, because it stopped with",
+    "if:": "It isn't valid Python in line 1: ",
+    "x = '\0'": "It isn't valid Python",
+    "def agent_loop(client, messages):\n    pass": "it never called `input()` for a prompt",
+    "print(input())": "It got a prompt, but made no request with a client",
+    "import none_such": "because it stopped with ModuleNotFoundError: No module named",
+    "from anthropic import Bedrock": "because it stopped with ImportError: ",
+    "import anthropic\nanthropic.AsyncAnthropic()": "problem It uses `AsyncAnthropic`",
+    f"{LOOP}, stream=True)": "problem It uses `create(stream=True)`, which isn't",
+    f"{ASKS}client.beta.messages.create()": "problem It uses `client.beta`",
+    "import sys\nsys.stdin.readline()": "problem It reads `sys.stdin`. Use `input()` for",
+    "import sys\nfor line in sys.stdin:\n    pass": "problem It reads `sys.stdin`",
+    "try:\n    input()\n    [][0]\nexcept IndexError as error:\n    print(error)": "a "
+    'client from `anthropic.Anthropic()`. It printed last: "list index out',
+    f"{ASKS}client.ask(prompt)": "because it stopped with AttributeError: ",
+    f"{LOOP})": "problem Its request doesn't offer the tool `read_file`.",
+    "while True:\n    pass": "problem It did not finish within 0.2 seconds.",
 }
 
 
 @pytest.mark.parametrize("source", NO_AGENT)
-def test_a_file_that_is_no_agent_is_told_what_it_lacks(
+def test_a_file_that_cannot_be_run_as_an_agent_gets_a_reason(
     source, capsys, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(mine, "SECONDS", 0.2)
+    monkeypatch.setattr(runner, "SECONDS", 0.2)
     path = tmp_path / "mine.py"
     path.write_text(source)
     assert steps.main(["small", "--mine", str(path)]) == 1
     _, *lines = capsys.readouterr().out.splitlines()
     told = " ".join(" ".join(lines).split())
-    assert told.startswith("lacks It") and NO_AGENT[source] in told
+    assert told.startswith("problem It") and NO_AGENT[source] in told
 
 
-def test_a_file_that_is_not_there_is_named(capsys):
+def test_a_missing_file_is_reported_by_name(capsys):
     assert steps.main(["small", "--mine", "none.py"]) == 1
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("none.py, ")
-    assert "lacks It cannot be read: No such file or directory." in told
+    assert "problem It cannot be read: No such file or directory." in told
 
 
 STOPPED = {
-    f"{LOOP}{READS}\nprint('Hello.')": "The turn ended before the work was "
+    f"{LOOP}{READS}\nprint('Hello.')": "It ended before the work was "
     'done. It printed last: "Hello."',
     LOOP.replace("role", "rule") + READS: "messages.0.role: Field required",
     LOOP.replace("[dict", "[7, dict")
@@ -270,7 +406,7 @@ STOPPED = {
 
 
 @pytest.mark.parametrize("source", STOPPED)
-def test_an_agent_that_stops_early_is_told_why(source, tmp_path):
+def test_an_agent_that_stops_early_gets_a_reason(source, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(source)
     shown, is_agent = steps.play_mine(path)
@@ -289,7 +425,7 @@ except (RateLimitError, InternalServerError, APITimeoutError):
     pass
 except APIStatusError as error:
     print(error.status_code, error.message)"""
-SDK_HAS = {  # what the real one has: a program, and what it prints
+SDK_HAS = {  # a program that uses a feature of the SDK, and its output
     STREAM: "Done. Done. assistant",
     REFUSED: "400 messages: at least one message is required",
     f"{LOOP}, tools=NOT_GIVEN, system=omit)\nprint(len(reply.content))": "1",
@@ -307,50 +443,48 @@ from anthropic.types import MessageParam, TextBlock, ToolUseBlock
 
 
 @pytest.mark.parametrize("source", SDK_HAS)
-def test_a_program_finds_what_the_sdk_has(source, tmp_path):
+def test_a_program_can_use_the_features_of_the_sdk(source, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(IMPORTS + source)
-    _, ended, said = mine.life(path, reply("Done."), typed=["Go."])
-    assert (ended, said) == ("", SDK_HAS[source])
+    client = runner.life(path, reply("Done."), typed=["Go."])
+    assert (client.ended, client.last_line) == ("", SDK_HAS[source])
 
 
 MESSAGE = {"role": "user", "content": [RESULT]}
-ON_DISK = {  # what a program wrote, and how many messages that is
+ON_DISK = {  # a program's file, and the number of messages in it
     "a line": (json.dumps(MESSAGE) + "\n" + json.dumps(MESSAGE), 2),
     "a line with a time": (json.dumps({"time": 1, "message": MESSAGE}), 1),
     "a list": (json.dumps([MESSAGE, MESSAGE], indent=1), 2),
     "a list in an object": (json.dumps({"messages": [MESSAGE] * 3}, indent=1), 3),
     "one after another": (json.dumps(MESSAGE, indent=1) * 2, 2),
-    "a line that is none": (f"# log\n12:00\n{json.dumps(MESSAGE)}\n{{", 1),
-    "no message": (json.dumps({"role": "user", "text": [1, None]}), 0),
+    "between other lines": (f"# log\n12:00\n{json.dumps(MESSAGE)}\n{{", 1),
+    "in a text": (json.dumps({"text": json.dumps(MESSAGE)}), 0),
     "words": ("role content", 0),
 }
 
 
 @pytest.mark.parametrize("how", ON_DISK)
-def test_messages_on_disk_are_counted_however_they_were_written(
-    how, tmp_path, monkeypatch
-):
+def test_messages_on_disk_are_counted_in_any_json_format(how, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text, number = ON_DISK[how]
     (tmp_path / "log").write_text(text)
     assert mine.on_disk() == number
 
 
-UNDONE = {  # what an agent asks before a command and wants: what it is told
+UNDONE = {  # an agent's question and the answer it wants: findings
     ("Run it (yes/no)? ", "yes"): [
-        'asked "Run it (yes/no)?" was answered by y',
+        'asked "Run it (yes/no)?" was answered with y',
         'results 24 were "The user refused."',
     ],
     ("[0 tokens] ", "y"): [
-        'asked "[0 tokens]" was taken for a prompt, by its words',
+        'asked "[0 tokens]" was taken for a prompt, because it has the same words',
         'results 24 were "EOFError:"',
     ],
 }
 
 
 @pytest.mark.parametrize("question, wanted", UNDONE)
-def test_who_asks_what_is_not_answered_by_y_is_told_so(question, wanted, tmp_path):
+def test_the_report_shows_a_question_that_y_does_not_answer(question, wanted, tmp_path):
     source = (AGENTS / "classes.py").read_text()
     path = tmp_path / "mine.py"
     path.write_text(source.replace("(y/n) ", question).replace('"y"', f'"{wanted}"'))
@@ -360,23 +494,31 @@ def test_who_asks_what_is_not_answered_by_y_is_told_so(question, wanted, tmp_pat
     assert [told for told in UNDONE[question, wanted] if told not in words] == []
 
 
-def test_who_asks_again_after_the_end_of_a_turn_is_told_so(tmp_path):
+def test_the_report_shows_a_request_after_the_end_of_a_turn(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(f"{LOOP})\n{SEND})")
-    told = mine.stopped(*mine.life(path, reply("Done.")))
-    assert told == mine.WORKS
+    assert mine.stopped(runner.life(path, reply("Done."))) == runner.TURN_IS_OVER
 
 
-def test_who_swallows_the_end_of_input_is_told_so(tmp_path):
+def test_the_report_shows_an_agent_that_ignores_the_end_of_input(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("while True:\n    try:\n        input()\n    except:\n        pass")
     argv = [sys.executable, steps.__file__, "small", "--mine", str(path)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    assert done.returncode == 1 and mine.STAYS in done.stdout
+    assert done.returncode == 1 and runner.NEVER_ENDS in done.stdout
 
 
 @pytest.mark.parametrize("argv", [["layer1"], ["small", "3"], []])
-def test_only_the_work_of_small_is_for_a_readers_agent(argv, capsys):
+def test_mine_works_only_with_small(argv, capsys):
     with pytest.raises(SystemExit):
         steps.main([*argv, "--mine", "none.py"])
-    assert "--mine stands after small" in capsys.readouterr().err
+    assert "--mine needs small and no step" in capsys.readouterr().err
+
+
+def test_a_reader_that_stops_early_gets_no_traceback():
+    argv = [sys.executable, steps.__file__, "layer1", "0", "--diff"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(argv, **pipes) as process:
+        process.stdout.close()  # as `| head` does
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

@@ -133,7 +133,7 @@ def test_a_hangup_or_sigterm_ends_it_whatever_comes_meanwhile(
 
     killed = Mock(side_effect=[SystemError("an exception is set"), kill])
     monkeypatch.setattr(program, "SESSIONS", {1})
-    monkeypatch.setattr(program, "kill_groups", lambda leader: killed()(leader))
+    monkeypatch.setattr(program, "kill_session", lambda leader: killed()(leader))
     monkeypatch.setattr(program.os, "_exit", Mock(side_effect=SystemExit))
     with pytest.raises(SystemExit):
         handlers.found[number](number, None)

@@ -5,13 +5,9 @@ the middle of work, the tests ask for the answer, for what is kept, and for what
 said.
 """
 
-import gc
 import itertools
 import json
-import sys
 import threading
-import time
-from contextlib import nullcontext
 
 import httpx2
 import pytest
@@ -198,7 +194,7 @@ STAYING = {
     "another server": ((404, {}, b"<html>\n\n<p>Not\nFound</p>"), "ANTHROPIC_BASE_URL"),
     "a bad request": (api_error(400, "Your credit balance is too low"), "credit balan"),
     "a long complaint": (api_error(400, "no good: " + "x\n" * 5_000), "no good"),
-    "a page": ((200, {"content-type": "text/html"}, b"<html>Log in</html>"), "html"),
+    "a page": ((200, {"content-type": "text/html"}, b"<html>Log in</html>"), "Log in"),
     "a reply that is no stream": ((200, {}, reply(WHOLE)), "application/json"),
     "another method": (api_error(405, "method not allowed"), "method not allowed"),
 }
@@ -212,45 +208,6 @@ def test_a_fault_that_stays_names_what_to_change(wired, pauses, case, at_work):
     assert named in fails(agent, "Hi")
     assert pauses == [] and len(agent.client.requests) == 1 + at_work
     assert len(agent.messages) == 1 + 2 * at_work and goes_on(agent)
-
-
-ON_HOLD = api_error(400, "Your context needs a look.", code="organization_on_hold")
-TOO_LARGE_CODE = "request_body_too_large_after_decoding"
-
-
-@pytest.mark.parametrize("work", [lambda a: take_turn(a, "Hi"), by_person])
-def test_an_account_on_hold_never_lets_a_history_give_way_to_a_note(wired, work):
-    agent = wired(*[reply(calls=[READ])] * 2, reply(WHOLE), ON_HOLD)
-    take_turn(agent, "Look")
-    before = agent.messages
-    with pytest.raises(program.AgentError, match="needs a look") as error:
-        work(agent)
-    assert "/clear" not in str(error.value)
-    assert agent.messages[: len(before)] == before and agent.failures == 0
-    assert len(agent.client.requests) == 4 and goes_on(agent)
-
-
-def test_a_body_that_is_too_large_is_known_by_its_code_whatever_it_says(wired):
-    fault = api_error(400, "No.", code=TOO_LARGE_CODE)
-    other = api_error(400, "prompt is too long", code="another")
-    for given, kind in (fault, program.PromptTooLong), (other, program.AgentError):
-        with pytest.raises(program.AgentError) as error:
-            program.ask(wired(given), [{"role": "user", "content": "Hi"}])
-        assert type(error.value) is kind
-
-
-@pytest.mark.parametrize("status", [408, 429, 500, 529])
-def test_what_the_api_says_not_to_try_again_is_not_tried_again(wired, pauses, status):
-    agent = wired(api_error(status, "Busy", headers={"x-should-retry": "false"}))
-    assert "Busy" in fails(agent, "Hi") and goes_on(agent)
-    assert pauses == []
-
-
-@pytest.mark.parametrize("text", ["x" * 40_000, "7" * 5_000, "a-" * 20_000])
-def test_the_numbers_of_a_long_text_are_found_in_no_time(text):
-    begun = time.process_time()
-    assert program.whole_numbers(f"over 9,000 {text}") == [9_000]
-    assert time.process_time() - begun < 2  # it was 18 s
 
 
 # a setting, what the line about it names, and the seconds for which it is tried
@@ -379,22 +336,16 @@ def test_where_thinking_is_refused_it_is_done_without_and_said_once(wired, text)
     assert len([t for t in shown(agent, "layer") if "[thinking]" in t]) == 1
 
 
-# words for a smaller maximum, of which it is the second number
-LESS = [
+SHORTER = [
     "max_tokens: 32000 > 8192, which is the maximum allowed for claude-3-5-20241022",
-    "max_tokens is too large: 32000. This model supports at most 8192 tokens",
-    "`max_tokens` must be less than or equal to `8192`, the maximum value for "
-    "`max_tokens` is less than the `context_window` for this model",
+    "max_tokens is too large: 32000. This model supports at most 16384 tokens",
     "The maximum tokens you requested (32000) exceeds the model limit of 8192.",
-    "max_tokens: 32,000 > 8,192, which is the maximum allowed",
-    "max_tokens (32000) exceeds the output token limit of 8192",
-    "max_tokens must be in the range 1-8192",
-    "max_tokens must be in [1,8192]",
+    "max_tokens is too large for mistral-large-2411",
 ]
 
 
-@pytest.mark.parametrize("text", LESS)
-def test_a_smaller_maximum_of_a_reply_is_taken_from_the_refusal_and_said_once(
+@pytest.mark.parametrize("text", SHORTER)
+def test_a_provider_that_refuses_a_long_reply_is_asked_for_8192_tokens_from_then_on(
     wired, text
 ):
     agent = wired(api_error(400, text), reply(calls=[READ]), reply(WHOLE))
@@ -404,23 +355,27 @@ def test_a_smaller_maximum_of_a_reply_is_taken_from_the_refusal_and_said_once(
     assert len([t for t in shown(agent, "layer") if "8,192" in t]) == 1
 
 
-NO_LESS = [
-    "max_tokens: Input should be greater than 0",
-    "Error code: 400 - max_tokens exceeds what this model allows",
-    "max_tokens is too large for mistral-large-2411",
-    "anthropic-version 2023-06-01: max_tokens: Extra inputs are not permitted",
-]
+def test_a_provider_that_refuses_8192_tokens_as_well_ends_the_turn(wired):
+    agent = wired(*[api_error(400, "max_tokens: Extra inputs")] * 2)
+    assert "max_tokens" in fails(agent, "Hi") and len(agent.client.requests) == 2
 
 
-@pytest.mark.parametrize("text", NO_LESS)
-def test_a_400_that_names_no_smaller_maximum_is_not_tried_again(wired, text):
-    agent = wired(api_error(400, text))
-    assert "max_tokens" in fails(agent, "Hi") and len(agent.client.requests) == 1
+BACK = "The `content[].thinking` in the thinking mode must be passed back to the API."
 
 
-# How providers say "too long", and the window that this teaches: the smallest number
-# after a word for a limit, or else of all. The reply is asked for in 32,000 tokens.
-# 0: it names none.
+def test_a_provider_that_wants_its_thinking_back_gets_an_empty_one_before_each_call(
+    wired,
+):
+    agent = wired(reply("Look.", calls=[READ]), reply(WHOLE))
+    take_turn(agent, "Hi")
+    assert program.do_without(agent, agent.messages, BACK) == agent.messages
+    _, call, _, answer = program.request_for(agent, agent.messages)["messages"]
+    assert call["content"][0] == {"type": "thinking", "thinking": ""}
+    assert thoughts({"messages": [call, answer]}) == 1
+    assert program.do_without(agent, agent.messages, BACK) == []  # only once
+
+
+# How providers say "too long", and the window that they name; 0: none, or in an odd way.
 TOO_LONG = {
     "prompt is too long: 37924 tokens > 32000 maximum": 32000,
     "prompt is too long: 210,000 tokens > 200,000 maximum": 200000,
@@ -457,21 +412,21 @@ TOO_LONG = {
     "This model's maximum prompt length is 131072 but the request contains 537812 "
     "tokens.": 131072,
     "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 "
-    "maximum context length": 32768,
+    "maximum context length": 0,
     "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens "
     "and 32000 `max_new_tokens`": 8193,
     "Please reduce the length of the messages. code: context_length_exceeded": 0,
     "Please reduce the length of the messages or completion. Current length is 9512 "
     "while limit is 8192. context_length_exceeded": 8192,
-    "Range of input length should be [1, 30720]": 30720,
+    "Range of input length should be [1, 30720]": 0,
     "Prompt exceeds max length": 0,
     "too many tokens: total number of tokens in the prompt cannot exceed 4081 - "
-    "received 5200. Try using a shorter prompt.": 4081,
+    "received 5200. Try using a shorter prompt.": 0,
     "This endpoint's maximum context length is 131072 tokens. However, you requested "
     "about 137000 tokens (120616 of text input, 32000 in the output).": 131072,
     "prompt token count of 130000 exceeds the limit of 128000": 128000,
     "Invalid request: Your request exceeded model token limit: 131072": 131072,
-    "invalid params, context window exceeds limit (2013)": 0,
+    "invalid params, context window exceeds limit (2013)": 2013,
     "Trying to keep the first 9100 tokens when context the overflows. However, the "
     "model is loaded with context length of only 8192 tokens": 8192,
     "the input length exceeds the context length": 0,
@@ -481,10 +436,13 @@ TOO_LONG = {
     "at least 24001 tokens.": 24000,
     "This model's maximum context length is 32000 tokens, and your request has 4900 "
     "input tokens.": 32000,
+    "prompt_too_long": 0,
+    "prompt too long": 0,
+    "input too long for this model": 0,
     "prompt too long; exceeded max context length by 4021 tokens": 0,
     '{"code":20015,"message":"Input is too long"}': 0,
     "<400> InternalError.Algo.InvalidParameter: Range of input length should be "
-    "[1, 129024]": 129024,
+    "[1, 129024]": 0,
     "Input length 140000 exceeds the maximum allowed input length of 131040 tokens": (
         131040
     ),
@@ -522,7 +480,7 @@ def test_too_long_is_understood_when_it_is_said_in_a_stream(wired, pauses):
     agent = wired([event("error", error=told)])
     with pytest.raises(program.PromptTooLong):
         program.ask(agent, [{"role": "user", "content": "Hi"}])
-    assert pauses == [] and shown(agent, "layer") == ["[refused] prompt is too long."]
+    assert pauses == [] and shown(agent, "layer") == ["[too long] prompt is too long."]
 
 
 # refusals that no shorter conversation would change
@@ -621,6 +579,7 @@ ODD_CALLS = {
     "a list for an input": (broken_call('["notes.txt"]'), "schema"),
     "a name with a dot": (broken_call("{}").replace(b"write_f", b"fs.f"), "no such"),
     "an id of Kimi": (broken_call("{}").replace(b"toolu_x", b"bash:0"), "schema"),
+    "no input": (broken_call("null"), "schema"),
     "an empty id": (broken_call("{}").replace(b"toolu_x", b""), "schema"),
 }
 
@@ -744,21 +703,3 @@ def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch
     assert status == 0 and out.count("division by zero") == 2
     assert out.index("/compact") < out.index("division by zero")
     assert run("-p", "Hi")[:2] == (1, "")
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_the_sdk_is_loaded_without_collecting_garbage_which_goes_on_after_it(
-    monkeypatch, is_there
-):
-    class Finder:
-        def find_spec(self, name, *_):
-            collecting.append(gc.isenabled())
-            if not is_there:
-                raise ImportError("broken")
-
-    collecting = []
-    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
-    monkeypatch.delitem(sys.modules, "anthropic")
-    with nullcontext() if is_there else pytest.raises(ImportError):
-        assert program.load_sdk().__name__ == "anthropic"
-    assert collecting and not any(collecting) and gc.isenabled()

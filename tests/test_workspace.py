@@ -111,7 +111,7 @@ def test_skills_stand_in_the_system_prompt_and_their_text_is_a_result(make):
     assert "twice" not in prompt(agent)
     [text] = outputs(*agent.messages)
     assert text.startswith(SKILL.strip())
-    assert "(The files of this skill are in .agents/skills/review.)" in text
+    assert "(The files for this skill are in .agents/skills/review.)" in text
 
 
 def test_a_workspace_without_skills_and_rules_pays_nothing(make, workspace):

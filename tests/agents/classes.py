@@ -1,4 +1,4 @@
-"""An agent of classes: it streams, asks before it acts, and sends replies as they came."""
+"""An agent made of classes: it streams, asks first, and sends replies back unchanged."""
 
 import json
 import subprocess

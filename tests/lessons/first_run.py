@@ -1,9 +1,9 @@
-"""first.py at work: it answers a question, then it is given more than fits.
+"""Run first.py on a question it can answer, and on one that doesn't fit the window.
 
     python3 tests/lessons/first_run.py
 
-No key, no network, no package: the model has a script, and each request is checked by
-the stand-in for the API, which also counts its tokens.
+It needs no key, network or package: the model follows a script, and a fake API checks
+each request and counts its tokens.
 """
 
 import runpy
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-import naive  # which finds the stand-in
+import naive  # adds the folder of stub to sys.path
 import stub
 from stub import reply
 
@@ -20,7 +20,7 @@ FIRST = Path(__file__).resolve().with_name("first.py")
 
 
 class Model(stub.StubClient):
-    """The stand-in; it prints how large each request is before it checks it."""
+    """A fake API that prints the size of each request before it checks it."""
 
     def take(self, request):
         tokens = stub.count("", request["tools"], request["messages"])
@@ -29,7 +29,7 @@ class Model(stub.StubClient):
 
 
 def play(question, *replies):
-    """The stand-in, after first.py was started and asked this."""
+    """Start first.py and ask it a question; returns the fake API."""
     print(f"> {question}")
     client = Model(*replies)
     sdk = SimpleNamespace(Anthropic=lambda: client)
@@ -42,7 +42,7 @@ def play(question, *replies):
 
 
 def main():
-    """Ask one question that fits the window, and one that does not."""
+    """Ask a question that fits the window, and one that doesn't."""
     with naive.from_scratch():
         names = naive.write_files(24, 48_000)
         read = naive.use("read_file", names[0])

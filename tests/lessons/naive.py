@@ -1,12 +1,12 @@
-"""The five tutorials' mechanisms against today's API, and ours on the same work.
+"""Try the five tutorials' mechanisms, and then ours, on the same work.
 
     python3 tests/lessons/naive.py       all chapters
     python3 tests/lessons/naive.py 5     chapter 5 alone
 
-No key, no network, no package: the model is scripted, and the API is the tests' own
-`stub`, which refuses what the real one refuses. The mechanisms are in our own words,
-as the pages show them; names.md says where the code of a page does better. Each ends in
-a refusal or in a number; then `agent.py` is given the same work.
+It needs no key, network or package: the model follows a script, and the API is the
+tests' own `stub`, which rejects what the real one rejects. We wrote the mechanisms
+ourselves, after the tutorials' pages; names.md says where a page's code does better. Each
+of them ends in an error or a number, and then `agent.py` does the same work.
 """
 
 import itertools
@@ -26,16 +26,16 @@ from stub import StubClient, reply
 
 import agent as program
 
-# --- The stage: a model with a script, files, and a naive agent's few helpers ---
+# --- What all chapters need: a scripted model, files, and a naive agent's helpers ---
 
-NAMES = {}  # of each call that was run, its tool's
+NAMES = {}  # the tool's name for the id of each call
 SUMMARY = "The files were read."
 TOOLS = [{"name": n, "input_schema": {}} for n in ("read_file", "edit_file", "compact")]
 COUNTS = "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
 
 
 class Model(StubClient):
-    """The stub; it gives our agent the summaries that it asks for, and keeps usages."""
+    """A fake API that gives our agent its summaries, and keeps the usages."""
 
     def __init__(self, *replies, summaries=(SUMMARY,), **limits):
         super().__init__(*replies, **limits)
@@ -59,7 +59,7 @@ class Model(StubClient):
 
 
 def say(lines):
-    """Print who speaks, and what, in 80 columns; a line is `who: what`."""
+    """Print lines like `who: what` in 79 columns."""
     for line in textwrap.dedent(lines).strip().split("\n"):
         who, _, what = line.partition(": ")
         indent = {"initial_indent": f"  {who:<8}", "subsequent_indent": " " * 10}
@@ -68,7 +68,7 @@ def say(lines):
 
 @contextmanager
 def from_scratch():
-    """In an empty folder, with the ids of calls from 1 on: whatever ran before."""
+    """Work in an empty folder with ids from 1, so that no run depends on another."""
     stub.tool_ids = stub.ids()
     back = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def from_scratch():
 
 
 def write_files(number, characters):
-    """The names of so many new text files, in lines of 400 characters at most."""
+    """Write this many text files, in lines of up to 400 characters; returns the names."""
     names = [f"file_{n:02}.txt" for n in range(1, number + 1)]
     for name in names:
         lines = [
@@ -91,20 +91,20 @@ def write_files(number, characters):
 
 
 def use(tool, *names, thinking=None, **more):
-    """A reply of the model that calls a tool, for each of these files."""
+    """A reply that calls a tool once, or once for each of these files."""
     calls = [(tool, {"path": name, **more}) for name in names] or [(tool, more)]
     return reply(calls=calls, thinking=thinking)
 
 
 def request(messages):
-    """What a naive agent sends, with the prompt cache, for which no page asks."""
+    """A naive agent's request. It asks for the prompt cache, though no tutorial does."""
     settings = {"model": "m", "max_tokens": 16_000, "system": "You write code."}
     marker = {"cache_control": {"type": "ephemeral"}}
     return {**settings, "tools": TOOLS, "messages": messages, **marker}
 
 
 def refusal(step, *arguments, **more):
-    """What the API says while this is done, "" if it takes all."""
+    """The API's error when this is called, "" if it accepts every request."""
     try:
         step(*arguments, **more)
     except stub.Refused as error:
@@ -112,17 +112,17 @@ def refusal(step, *arguments, **more):
     return ""
 
 
-def taken(messages):
-    """What the API says to a request with these messages."""
+def rejection(messages):
+    """The API's error for a request with these messages, "" if it accepts them."""
     return refusal(stub.check, request(messages))
 
 
 def reads(names, thinking=None):
-    """Replies of the model that read these files one by one."""
+    """Replies that read these files one by one."""
     return [use("read_file", name, thinking=thinking) for name in names]
 
 
-def person(content):
+def user_said(content):
     return {"role": "user", "content": content}
 
 
@@ -131,14 +131,14 @@ def model_said(content):
 
 
 def ask(client, messages):
-    """Let the model answer; returns the calls in its answer."""
+    """Ask the model; returns the calls in its reply."""
     content = client.answer(request(messages))["content"]
     messages.append(model_said(content))
     return [block for block in content if block["type"] == "tool_use"]
 
 
 def run(call):
-    """The answer to a call of one of the naive agent's tools."""
+    """Run one of the naive agent's tools; returns the result block."""
     given, text = call["input"], "done"
     NAMES[call["id"]] = call["name"]
     if "path" in given:
@@ -150,18 +150,18 @@ def run(call):
 
 
 def results(messages):
-    """All tool results, oldest first."""
+    """The tool results, oldest first."""
     lists = [m["content"] for m in messages if type(m["content"]) is list]
     return [b for content in lists for b in content if b["type"] == "tool_result"]
 
 
 def seen(sent):
-    """How many tool results of a request are more than a placeholder."""
+    """The number of results in a request that are more than a placeholder."""
     return sum(len(result["content"]) > 100 for result in results(sent["messages"]))
 
 
 def ours(model, *prompts, **limits):
-    """Our agent after these prompts, and the names of the layers that acted."""
+    """Run our agent; returns it with the names of the layers that acted."""
     lines = []
     world = {"approve": lambda *_: None, "emit": lambda _, text: lines.append(text)}
     agent = program.Agent(
@@ -176,7 +176,7 @@ def ours(model, *prompts, **limits):
 
 
 def bill(usages):
-    """What share of requests came from the prompt cache, and their price in tokens."""
+    """The share of the input that came from the prompt cache, and the price of all."""
     new, written, known = map(sum, zip(*usages))
     cached = stub.CACHE_WRITE * written + stub.CACHE_READ * known
     price = round(new + cached, -3)
@@ -184,37 +184,37 @@ def bill(usages):
 
 
 PRICES = f"""\
-price: a token that is written to the prompt cache counts {stub.CACHE_WRITE}, \
-one that is read from it {stub.CACHE_READ}, any other 1; replies are left out."""
+price: writing a token to the prompt cache counts {stub.CACHE_WRITE}, reading one \
+{stub.CACHE_READ}, any other input 1; output is left out."""
 
 
 def append_for_ever(client, messages, before=list):
-    """The loop of the tutorials, with what a layer does `before` each request."""
+    """The loop of the tutorials, with a layer that acts `before` each request."""
     while True:
         messages[:] = before(messages)
         if not (calls := ask(client, messages)):
             return
-        messages.append(person([run(call) for call in calls]))
+        messages.append(user_said([run(call) for call in calls]))
 
 
 def understood(summary):
-    """s06 and v5, on their pages: the new history ends in the assistant's words."""
-    return [person(summary), model_said("Understood. Continuing.")]
+    """s06 and v5, on their pages: the new history ends with an assistant message."""
+    return [user_said(summary), model_said("Understood. Continuing.")]
 
 
 def keep_newest(summary, messages, number):
-    """A cut by number alone."""
-    return [person(summary), *messages[-number:]]
+    """A cut at a fixed number of messages."""
+    return [user_said(summary), *messages[-number:]]
 
 
 def keep_pairs(summary, messages, number):
     """s08: the same, but a result keeps its call."""
     first = -number - bool(results(messages[-number:][:1]))
-    return [person(summary), *messages[first:]]
+    return [user_said(summary), *messages[first:]]
 
 
 def without_thinking(messages):
-    """A cut by number alone, after which no thinking is left."""
+    """A cut at a fixed number, after which no thinking is left."""
     replies = [m for m in messages if m["role"] == "assistant"]
     kept = [[b for b in m["content"] if b["type"] != "thinking"] for m in replies]
     new = iter(map(model_said, kept))
@@ -222,25 +222,25 @@ def without_thinking(messages):
 
 
 def chapter_3():
-    """What the API will not take"""
-    names, messages = write_files(6, 800), [person("Read all files.")]
+    """What the API rejects"""
+    names, messages = write_files(6, 800), [user_said("Read all files.")]
     append_for_ever(Model(*reads(names, "Hm."), reply("All read.")), messages)
     del messages[-1]
     cuts = range(1, len(messages))
-    bad = [n for n in cuts if taken(keep_newest(SUMMARY, messages, n))]
-    whole = [n for n in cuts if taken(keep_pairs(SUMMARY, messages, n))]
+    bad = [n for n in cuts if rejection(keep_newest(SUMMARY, messages, n))]
+    whole = [n for n in cuts if rejection(keep_pairs(SUMMARY, messages, n))]
     empty = without_thinking(messages)
-    parted = [n for n in cuts if taken(keep_newest(SUMMARY, empty, n))]
+    parted = [n for n in cuts if rejection(keep_newest(SUMMARY, empty, n))]
     safe = [program.pair_safe(messages, len(messages) - n) for n in cuts]
     kept = [program.drop_thinking(messages[cut:]) for cut in safe]
-    left = [tail for tail in kept if taken([person(SUMMARY), *tail])]
+    left = [tail for tail in kept if rejection([user_said(SUMMARY), *tail])]
     say(f"""
-        naive: a summary, and the assistant's word that it is understood.
-        API: {taken(understood(SUMMARY))}
-        naive: a summary and the newest 3 messages: the cut parts a pair.
-        API: {taken(keep_newest(SUMMARY, messages, 3))}
-        naive: a summary and the newest 4: the pairs are whole, the thinking is not.
-        API: {taken(keep_newest(SUMMARY, messages, 4))}
+        naive: a summary, then an assistant message that says it understood.
+        API: {rejection(understood(SUMMARY))}
+        naive: a summary and the newest 3 messages: a result without its call.
+        API: {rejection(keep_newest(SUMMARY, messages, 3))}
+        naive: a summary and the newest 4: whole pairs, but invalid thinking.
+        API: {rejection(keep_newest(SUMMARY, messages, 4))}
         damage: with whole pairs and the old thinking, which is how s08 cuts, {len(whole)} of {len(cuts)} places to cut are refused.
         damage: without thinking, but cut anywhere, {len(parted)} of {len(cuts)}.
         damage: of {len(cuts)} places to cut, {len(bad)} are refused.
@@ -253,17 +253,17 @@ def characters_by_4(text):
 
 
 def escaped_by_4(content):
-    """v5: the same of the JSON, in which a Japanese character is six."""
+    """v5: the same of escaped JSON, where a Japanese character takes six."""
     return characters_by_4(json.dumps(content))
 
 
 def v5_threshold(context_window, max_output=16_384):
-    """v5: what a reply and a margin leave of the window, however small it is."""
+    """v5: the window minus a reply and a margin, however small the window is."""
     return context_window - min(max_output, 20_000) - 13_000
 
 
 def summarise_over(messages):
-    """v5: the context is compared with the threshold, and nothing else is asked."""
+    """v5: the context is over the threshold or not; nothing else counts."""
     over = escaped_by_4(messages) > v5_threshold(16_000, 5_333)
     return summary_alone(SUMMARY) if over else messages
 
@@ -273,7 +273,7 @@ def chapter_4():
     text, late = "文脈は有限だ。" * 500, "文" * 200_000
     model = Model(reply("はい。"), reply("はい。"))
     agent, _ = ours(model, text)
-    agent.messages.append(person(text))
+    agent.messages.append(user_said(text))
     guess = program.context_tokens(agent)
     agent.messages.pop()
     program.take_turn(agent, text)
@@ -288,13 +288,13 @@ def chapter_4():
         naive: v5 counts them as JSON escapes them: {escaped:,} tokens.
         damage: that is {escaped / true:.1f} times as many; its threshold of \
 {v5_threshold(200_000):,} comes at {early:,}.
-        ours: before any reply, by bytes: {program.estimate_tokens([person(text)]):,}.
-        ours: after one, which told the true count: {off:.0%} off for the next.""")
+        ours: before any reply, by bytes: {program.estimate_tokens([user_said(text)]):,}.
+        ours: after a reply, which has the true count: {off:.0%} off for the next.""")
     windows()
 
 
 def windows():
-    """v5's formula and ours, for windows of every size, with the same reply."""
+    """Print v5's threshold and ours for windows of every size."""
     sizes = 8_000, 16_000, 32_000, 200_000, 1_000_000
     print("  window  " + "".join(f"{window:>10,}" for window in sizes))
     both = [(window, min(program.MAX_OUTPUT, window // 3)) for window in sizes]
@@ -302,7 +302,7 @@ def windows():
     mine = [program.auto_compact_threshold(*one) for one in both]
     script = [*reads(write_files(10, 160)), reply("Done.")]
     model, second = Model(*script), Model(*script)
-    append_for_ever(model, [person("Read ten files.")], summarise_over)
+    append_for_ever(model, [user_said("Read ten files.")], summarise_over)
     alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
     ours(
         second,
@@ -319,7 +319,7 @@ def windows():
 
 
 def micro_compact_every_turn(messages):
-    """s06: before each request, all results but the newest three."""
+    """s06: before each request, clear all results but the newest three."""
     for result in results(messages)[:-3]:
         if len(result["content"]) > 100:
             result["content"] = f"[Previous: used {NAMES[result['tool_use_id']]}]"
@@ -327,27 +327,27 @@ def micro_compact_every_turn(messages):
 
 
 def chapter_5():
-    """Layer 1: old results"""
+    """Layer 1: clear old results"""
     names = write_files(20, 9_000)
     six = use("read_file", *names[:6], thinking="Six."), *reads(names[6:7], "One more.")
     forget = micro_compact_every_turn
     first, mine = Model(*six), Model(*six, reply("Done."))
-    problem = refusal(append_for_ever, first, [person("Compare six.")], forget)
+    problem = refusal(append_for_ever, first, [user_said("Compare six.")], forget)
     ours(mine, "Compare six.")
     saw = seen(mine.requests[1])
     script = [*reads(names), reply("Done.")]
     every_turn, seldom = Model(*script), Model(*script)
-    append_for_ever(every_turn, [person("Read them.")], forget)
+    append_for_ever(every_turn, [user_said("Read them.")], forget)
     _, acted = ours(seldom, "Read them.", threshold=50_000)
     say(f"""
         {PRICES}
-        naive: one reply reads six files; all results but the newest 3 are cleared.
-        damage: of 6 files the model sees {seen(first.requests[1])}.
-        naive: it thinks, reads one file more, and one more result is cleared.
+        naive: one reply reads six files, and all but the newest 3 results are cleared.
+        damage: the model sees {seen(first.requests[1])} of 6 files.
+        naive: it thinks, reads one more file, and one more result is cleared.
         API: {problem}
         damage: 20 reads: {bill(every_turn.usages)}.
-        ours: of 6 files the model sees {saw}, refused: {len(mine.refused)}.
-        ours: 20 reads, by s06's threshold: {bill(seldom.usages)}.
+        ours: the model sees {saw} of 6 files; requests refused: {len(mine.refused)}.
+        ours: 20 reads, with s06's threshold: {bill(seldom.usages)}.
         ours: old results were cleared before {acted.count("micro_compact")} of \
 {len(seldom.requests)} requests.""")
 
@@ -369,32 +369,32 @@ def snip_to_50(messages, most=50):
     tail = len(messages) - (most - 3)
     tail -= bool(results(messages[tail : tail + 1]))  # with the call that it answers
     note = f"({tail - 3} messages are left out)"
-    return [*messages[:3], person(note), *messages[tail:]]
+    return [*messages[:3], user_said(note), *messages[tail:]]
 
 
 def chapter_6():
     """Too much at once"""
     (name,) = write_files(1, 60_000)
     model = Model(*reads([name] * 5), reply("I give up."))
-    append_for_ever(model, [person("Read it.")], budget_then_threshold)
+    append_for_ever(model, [user_said("Read it.")], budget_then_threshold)
     lost = [r for r in model.requests if r["messages"] == summary_alone(SUMMARY)]
     times = sum(map(seen, model.requests))
     pages = use("read_file", name), use("read_file", name, offset=1 + 50_000 // 400)
     paged = Model(*pages, reply("Done."))
     _, acted = ours(paged, "Read it.")
     saw = seen(paged.requests[-1])
-    chat, after = [person("Hello.")], []
+    chat, after = [user_said("Hello.")], []
     for _ in range(44):
-        chat += [model_said("Yes."), person("Go on.")]
+        chat += [model_said("Yes."), user_said("Go on.")]
         chat, before = snip_to_50(chat), chat
         after += [len(chat)] * (chat is not before)
     script = reads(write_files(44, 160), "Hm.")
-    problem = refusal(append_for_ever, Model(*script), [person("Go.")], snip_to_50)
+    problem = refusal(append_for_ever, Model(*script), [user_said("Go.")], snip_to_50)
     mine = Model(*script, reply("Done."))
     _, cuts = ours(mine, "Go.", max_messages=50)
     say(f"""
-        naive: a file of 60,000 characters; s08 lets 200,000 pass, and summarises over \
-50,000. So the file is in the summary's request alone.
+        naive: a file of 60,000 characters. s08 accepts results of up to 200,000, but \
+summarises over 50,000, so the file is only in the request for the summary.
         damage: read 5 times, summarised {len(lost)} times, seen {times} times.
         ours: read in 2 pages, {len(acted)} summaries, seen {saw} of 2.
         naive: a snip to 50 messages leaves {after[0]}, {after[1]}, {after[2]} ...
@@ -404,29 +404,29 @@ def chapter_6():
 
 
 def summary_of_its_own(client, messages, part=slice(80_000)):
-    """s06, and v5 in short: a request of its own, about a part of the history."""
+    """s06, and v5 in short: a separate request, with part of the history."""
     text = "Summarise this.\n\n" + json.dumps(messages)[part]
-    more = {"model": "m", "max_tokens": 2_000, "messages": [person(text)]}
+    more = {"model": "m", "max_tokens": 2_000, "messages": [user_said(text)]}
     with client.messages.stream(**more) as stream:
         return stream.get_final_message().content[0].text
 
 
 def pay_and_forget(client, messages):
-    """s06 in TypeScript, on its page: the answer is awaited, and not used."""
+    """s06 in TypeScript, on its page: it waits for the answer but doesn't use it."""
     summary_of_its_own(client, messages)
-    return [person("The whole is in transcript_1.jsonl.")]
+    return [user_said("The whole is in transcript_1.jsonl.")]
 
 
 def summary_alone(summary):
-    """s08: one message replaces all."""
-    return [person(f"Summary of all before: {summary}")]
+    """s08: one message replaces everything."""
+    return [user_said(f"Summary of all before: {summary}")]
 
 
 def chapter_7():
     """Layer 2: the summary"""
     names, task = write_files(60, 3_280), "Find the file that differs."
     script = [use("read_file", *names[n : n + 10]) for n in range(0, 60, 10)]
-    messages = [person(task)]
+    messages = [user_said(task)]
     append_for_ever(Model(*script, reply("None.")), messages)
     parts = json.dumps(messages)[:80_000], json.dumps(messages)[-80_000:]
     head, tail = (sum(f"{name} 0000" in part for name in names) for part in parts)
@@ -452,7 +452,7 @@ def chapter_7():
 the task: {last}.
         damage: max_tokens=2000 went into thinking: {problem}
         damage: an empty answer: {before:,} tokens become {stub.tokens(nothing)}.
-        damage: one not used (s06 in TypeScript, its page): {bill(model.usages[2:])}; \
+        damage: an unused one (s06 in TypeScript, its page): {bill(model.usages[2:])}; \
 {left} of it is kept.
         ours: {seen(asked)} of 60 results, the task: {whole}; {bill([usage])}.
         ours: an empty answer: {len(results(agent.messages))} of 60 results stay.""")
@@ -471,14 +471,14 @@ def chapter_8():
     model = Model(*first, *more, reply("Done."), summaries=PARAPHRASES)
     agent, acted = ours(model, RULE, MORE)
     at = [PARAPHRASES[-1] in str(message) for message in agent.messages].index(True)
-    kept = sum(person(text) in agent.messages[:at] for text in (RULE, MORE))
+    kept = sum(user_said(text) in agent.messages for text in (RULE, MORE))
     read = sum(f"{name} 0000" in str(agent.messages[at:]) for name in names)
     say(f"""
-        naive: three summaries, each made of the one before (by a script, here):
+        naive: three summaries, each of the one before (scripted here):
         : {PARAPHRASES[0]} > {PARAPHRASES[1]} > {PARAPHRASES[2]}
-        damage: of 2 things that the person said {left} are left; one is not yet done.
+        damage: {left} of the user's 2 requests are left, and one isn't done yet.
         ours: after {len(acted)} summaries {kept} of 2 stand word for word.
-        ours: message {at + 1} is the last summary; after it stand {read} of \
+        ours: message {at + 1} is the last summary; after it come {read} of \
 {len(names)} files, as they are now.""")
 
 
@@ -489,16 +489,16 @@ def loop_that_ends_with_compact(client, messages):
         if any(call["name"] == "compact" for call in calls):
             messages[:] = summary_alone(SUMMARY)
             return
-        messages.append(person([run(call) for call in calls]))
+        messages.append(user_said([run(call) for call in calls]))
 
 
 def answer_after_the_summary(call):
-    """s08: the summary takes the call away, then the call is answered."""
-    return [*summary_alone(SUMMARY), person([run(call)])]
+    """s08: the summary removes the call, then its result is added."""
+    return [*summary_alone(SUMMARY), user_said([run(call)])]
 
 
 def is_too_long(problem):
-    """s08 in June 2026, by the words that it has for the refusal."""
+    """s08 in June 2026: the words by which it recognises the error."""
     return "prompt_too_long" in problem or "too many tokens" in problem
 
 
@@ -513,9 +513,9 @@ def chapter_9():
     change = {"old_text": "0000", "new_text": "edited"}
     edits = [use("edit_file", name, **change) for name in names]
     script = [use("read_file", *names), *edits[:2], compact, *edits[2:], reply("Done.")]
-    loop_that_ends_with_compact(Model(*script), [person("Edit five files.")])
+    loop_that_ends_with_compact(Model(*script), [user_said("Edit five files.")])
     done, orphan = edited(names), answer_after_the_summary(compact["content"][0])
-    problem = refusal(Model(window=20_000).answer, request([person("x" * 70_000)]))
+    problem = refusal(Model(window=20_000).answer, request([user_said("x" * 70_000)]))
     names, model = write_files(5, 24_000), Model(*script)
     ours(model, "Edit five files.")
     mine = edited(names)
@@ -526,18 +526,18 @@ def chapter_9():
     read = 12 - len(tight.queue)
     say(f"""
         naive: five files are to be edited; after two the model calls `compact`.
-        damage: the loop is left: {done} of 5 are edited.
-        naive: and the call is answered, after the summary took it away.
-        API: {taken(orphan)}
-        naive: or the API is to be heard, and it says:
+        damage: the loop ends: {done} of 5 are edited.
+        naive: and the call gets a result after the summary has removed it.
+        API: {rejection(orphan)}
+        naive: or it reacts to the API, which says:
         API: {problem}
         damage: is that "prompt_too_long"? {is_too_long(problem)}: the program ends.
-        ours: {mine} of 5 are edited; the focus is in the summary's request: {asked}.
+        ours: {mine} of 5 are edited; the request for a summary has the focus: {asked}.
         ours: {" and ".join(dict.fromkeys(acted))} acted; {read} of 12 files are read.""")
 
 
 def save_by_the_second(messages, now):
-    """s06 in Python, s08 in June 2026: by the second, and an object by its `str`."""
+    """s06 in Python, s08 in June 2026: a file for each second, objects as `str`."""
     path = Path(f"transcript_{int(now)}.jsonl")
     lines = [json.dumps(message, default=str) for message in messages]
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -546,16 +546,16 @@ def save_by_the_second(messages, now):
 
 def chapter_10():
     """Nothing is lost"""
-    first, second = [person("The first task.")] * 9, [person("The second.")] * 5
+    first, second = [user_said("The first task.")] * 9, [user_said("The second.")] * 5
     path, again = (save_by_the_second(m, t) for m, t in ((first, 7.2), (second, 7.9)))
     left = path.read_text(encoding="utf-8").count("first")
     with Model(reply("Done.")).messages.stream(**request(second)) as stream:
         answer = model_said(stream.get_final_message().content)
-    third = save_by_the_second([*second, answer, person("Go on.")], 8.0)
+    third = save_by_the_second([*second, answer, user_said("Go on.")], 8.0)
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
     calls = [{"name": "read_file", "input": {"path": n}} for n in write_files(6, 900)]
     six = [run({**call, "id": str(at)}) for at, call in enumerate(calls)]
-    third = save_by_the_second(micro_compact_every_turn([person(six)]), 9.0)
+    third = save_by_the_second(micro_compact_every_turn([user_said(six)]), 9.0)
     whole = seen({"messages": [json.loads(third.read_text(encoding="utf-8"))]})
     names, compact = write_files(4, 48_000), use("compact")
     one, two = use("read_file", *names[:2]), use("read_file", *names[2:])
@@ -566,25 +566,28 @@ def chapter_10():
     kept = sum(f"{name} 0000" in text for name in names)
     mine = program.load(agent.transcript).messages
     say(f"""
-        naive: two agents in a folder, one second (s06 in Python): {path} and {again}.
-        damage: of 9 messages in the first {left} are left.
+        naive: two agents in one folder and second (s06 in Python): {path} and {again}.
+        damage: {left} of 9 messages of the first are left.
         naive: layer 1 clears in the list that layer 2 then saves.
-        damage: of 6 results {whole} are in the file.
+        damage: {whole} of 6 results are in the file.
         naive: `default=str` writes {back[-2]["content"][0]}
-        API: {taken(back)}
+        API: {rejection(back)}
         ours: {len(acted)} compactions, {len(files)} file; it has {kept} of 4 results.
         ours: read back it is what the agent holds: {mine == agent.messages}; the API \
-takes it: {not taken([*mine, person("Go on.")])}.""")
+accepts it: {not rejection([*mine, user_said("Go on.")])}.""")
 
 
 # --- Which chapter ---
 
 
 def main(arguments):
-    """Play these chapters, all if none; returns 0, or 2 where there is no such one."""
+    """Play these chapters, or all; returns 0, or 2 if one doesn't exist."""
     chapters = {name[8:]: f for name, f in globals().items() if "chapter_" in name}
     if wrong := [name for name in arguments if name not in chapters]:
-        print(f"No chapter {wrong[0]}, only {', '.join(chapters)}.", file=sys.stderr)
+        print(
+            f"There is no chapter {wrong[0]}, only {', '.join(chapters)}.",
+            file=sys.stderr,
+        )
         return 2
     for name in arguments or chapters:
         print(f"{name}. {chapters[name].__doc__}")

@@ -1,18 +1,17 @@
-"""What README.md quotes, and from where; run, it brings all of that up to date.
+"""Find the listings in README.md and their sources; as a program, refresh them.
 
     python tests/lessons/readme.py
 
-What stands for a picture where it is not seen, its alt text, is the description that is
-in its file. A quotation is a fence below one of these lines, which a reader of the page cannot see:
+A listing is a fence below one of these lines, which a reader of the page can't see:
 
     <!-- agent.py: micro_compact -->   the source of that function or constant
     <!-- tests/lessons/small.py: agent_loop, micro_compact -->   of these, from there
     <!-- tests/lessons/layer1/step0.py: all -->   the whole file
     <!-- run: python3 tests/lessons/naive.py 4 -->   what this prints, without a key
 
-It has all lines of that, or a line `...`, indented or not, in place of one line or
-more. Such an abridged one that does not hold any more is not changed but named, and the
-exit status is 1: only a person knows which lines to leave out.
+A listing has all lines of its source, or a line `...` (indented or not) in place of one
+or more. An abridged listing that is out of date is named but not changed, and the exit
+status is 1: only somebody who reads it knows which lines to leave out.
 """
 
 import ast
@@ -23,7 +22,6 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -31,8 +29,7 @@ QUOTED = re.compile(
     r"(<!-- (agent\.py|tests/lessons/[\w/]+\.py|run): (.+?) -->\n```\w*\n)(.*?)```",
     re.DOTALL,
 )
-PICTURE = re.compile(r"!\[((?:\\.|[^]\\])*)\]\((tests/pictures/\w+\.svg)\)")
-SVG = "{http://www.w3.org/2000/svg}"
+PICTURE = re.compile(r"!\[([^]]*)\]\((tests/pictures/\w+\.svg)\)")
 
 
 @cache
@@ -64,7 +61,7 @@ def definition(path, name):
 
 @cache
 def printed(command):
-    """What a command prints in an empty environment, run by this Python alone."""
+    """The output of a command in an empty environment, run by this Python alone."""
     words = shlex.split(command)
     words = [sys.executable, "-S", *words[1:]] if words[0] == "python3" else words
     settings = {"PATH": os.environ["PATH"], "COLUMNS": "80", "PYTHONUTF8": "1"}
@@ -77,12 +74,12 @@ def expected(kind, what):
 
 
 def is_gap(line):
-    """Whether a line of a quotation stands for lines that are left out."""
+    """Whether a line of a listing marks lines that are left out."""
     return line.strip() == "..."
 
 
 def holds(quoted, whole):
-    """Whether a quotation has the whole, or its lines and says where some are left out."""
+    """Whether a listing has every line, or marks each place where some are left out."""
     if quoted == whole:
         return True
     lines = quoted.splitlines()
@@ -90,30 +87,23 @@ def holds(quoted, whole):
     return not all(map(is_gap, lines)) and bool(re.fullmatch("".join(parts), whole))
 
 
-def described(path):
-    """What a picture shows, in the words of its file, as an alt text of Markdown."""
-    words = ElementTree.parse(ROOT / path).findtext(f"{SVG}desc", "")
-    return re.sub(r"([][<\\])", r"\\\1", words)
-
-
 def filled(text):
-    """The page as it should be, but for abridged quotations: they are left as they are."""
+    """The page with every whole listing refreshed; abridged ones stay as they are."""
 
     def now(match):
         abridged = any(map(is_gap, match[4].splitlines()))
         return match[0] if abridged else f"{match[1]}{expected(match[2], match[3])}```"
 
-    text = PICTURE.sub(lambda match: f"![{described(match[2])}]({match[2]})", text)
     return QUOTED.sub(now, text)
 
 
 def main():
-    """Bring the page up to date; 1 if a quotation has to be abridged anew."""
+    """Refresh the page; return 1 if a listing must be abridged again."""
     README.write_text(filled(README.read_text("utf-8")), "utf-8")
     status = 0
     for _, kind, what, quoted in QUOTED.findall(README.read_text("utf-8")):
         if not holds(quoted, expected(kind, what)):
-            print(f"abridge this quotation anew: {kind}: {what}", file=sys.stderr)
+            print(f"abridge this listing again: {kind}: {what}", file=sys.stderr)
             status = 1
     return status
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 MODEL = "claude-sonnet-5-5"
 THRESHOLD = 50_000  # tokens; over it, layer 2 summarises
-KEEP_RECENT = 3  # newest messages with results that stay: at least the unseen one
-MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache anew
-MAX_CHARS = 40_000  # of all results of one reply together
-TRANSCRIPT = Path("transcript.jsonl")  # one message a line, of all starts in a folder
+KEEP_RECENT = 3  # newest messages with results to keep; the model hasn't seen the last
+MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache again
+MAX_CHARS = 40_000  # for all results of one reply together
+TRANSCRIPT = Path("transcript.jsonl")  # one message per line; every run adds to it
 SYSTEM = f"You write code in {Path.cwd()}. All that was said is in {TRANSCRIPT}."
 PROMPT = """Do not call a tool. Summarise this conversation, so that you can go on from
 your summary and the user's messages: what was done, found, decided; what is next."""
@@ -25,7 +25,7 @@ TOOLS = [
 
 
 def agent_loop(client, messages):
-    """Ask the model and run the tools that it calls, until it calls none."""
+    """Ask the model and run the tools it calls, until it calls none."""
     while True:
         micro_compact(messages)  # layer 1
         if estimate_tokens(messages) > THRESHOLD:
@@ -36,15 +36,15 @@ def agent_loop(client, messages):
             break
         reply = log("assistant", content)
         results = log("user", run_tools(calls))
-        messages += [reply, results]  # together, so that no call is without its result
+        messages += [reply, results]  # together, so no call is left without a result
         if any(call["name"] == "compact" for call in calls):
             auto_compact(client, messages)  # layer 3
-    if content:  # an empty reply would be refused in the next request
+    if content:  # the API would reject an empty message
         messages.append(log("assistant", content))
 
 
 def micro_compact(messages):
-    """Layer 1: old tool results become placeholders, if that frees enough."""
+    """Layer 1: replace old tool results with a placeholder, if that frees enough."""
     lists = [m for m in messages if m["role"] == "user" and type(m["content"]) is list]
     old = []
     for message in lists[:-KEEP_RECENT]:
@@ -57,9 +57,9 @@ def micro_compact(messages):
 
 
 def auto_compact(client, messages):
-    """Layer 2: what the person typed, a string, stays; a summary replaces the rest."""
+    """Layer 2: replace all but the user's messages, which are strings, by a summary."""
     content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
-    if not content or stop != "end_turn":  # no summary, so all stays
+    if not content or stop != "end_turn":  # no usable summary: keep everything
         return
     title = {"type": "text", "text": "[Conversation compressed] Go on from here:"}
     typed = [message for message in messages if type(message["content"]) is str]
@@ -71,12 +71,12 @@ def estimate_tokens(messages):
 
 
 def ask(client, messages):
-    """Ask the model; returns what of its reply can be sent back, and why it stopped."""
+    """Ask the model; return the blocks to send back, and why the reply ended."""
     fixed = {"model": MODEL, "max_tokens": 16_000, "system": SYSTEM, "tools": TOOLS}
     cache = {"cache_control": {"type": "ephemeral"}}
     reply = client.messages.create(messages=messages, **fixed, **cache)
     content = []
-    for block in reply.content:  # but no thinking, which a layer would make invalid
+    for block in reply.content:  # skip thinking: a layer would make it invalid
         if block.type == "text" and block.text.strip():
             print(block.text)
             content.append(block.to_dict())
@@ -87,7 +87,7 @@ def ask(client, messages):
 
 
 def log(role, content):
-    """Write a message to the transcript, before any layer can touch it; returns it."""
+    """Write a message to the transcript before any layer can touch it; return it."""
     message = {"role": role, "content": content}
     with TRANSCRIPT.open("a", encoding="utf-8") as file:
         file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\n")
@@ -95,12 +95,12 @@ def log(role, content):
 
 
 def run_tools(calls):
-    """Run each call; returns the results, with at most MAX_CHARS of text together."""
+    """Run each call; return the results, with at most MAX_CHARS of text in all."""
     results = []
     for call in calls:
         try:
             text = run_tool(call["name"], call["input"]).rstrip() or "(no output)"
-        except Exception as error:  # noqa: BLE001  the model is told, whatever it is
+        except Exception as error:  # noqa: BLE001  tell the model, whatever it is
             text = f"{type(error).__name__}: {error}"
         if len(text) > MAX_CHARS // len(calls):
             text = f"{text[: MAX_CHARS // len(calls)]}\n[cut: {len(text):,} characters]"

@@ -1,10 +1,10 @@
-"""small.py at work, until each of its three layers has acted.
+"""Run small.py until each of its three layers has acted.
 
     python3 tests/lessons/small_run.py
 
-No key, no network, no package: the model has a script, and each request is checked by
-the stand-in for the API. It reads 24 files of 9,000 characters one by one, writes six
-of 40,000, calls `compact`, reads one file more and answers.
+It needs no key, network or package: the model follows a script, and a fake API checks
+each request. The model reads 24 files of 9,000 characters one by one, writes six files of
+40,000, calls `compact`, reads one more file and answers.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from stub import reply
 
 
 def script():
-    """What the model does."""
+    """The model's replies."""
     names = naive.write_files(24, 9_000)
     text = "A line of code.\n" * 2_500
     write = {"command": f"cat > new.py <<'END'\n{text}END"}
@@ -33,7 +33,7 @@ def script():
 
 
 def watch(name, lines):
-    """Let a layer of small.py add a line where it shortens the messages."""
+    """Make a layer of small.py add a line whenever it shortens the messages."""
     layer = getattr(small, name)
 
     def act(*arguments):
@@ -49,7 +49,7 @@ def watch(name, lines):
 
 
 def life(lines, **settings):
-    """The client after the script, and how many results are in the transcript."""
+    """Play the script; returns the client and the number of results on disk."""
     importlib.reload(small)
     vars(small).update(settings, input=lambda _: "y")
     watch("micro_compact", lines)
@@ -61,14 +61,14 @@ def life(lines, **settings):
 
 
 def main():
-    """Print what each layer does, and what became of all that was read."""
+    """Print what each layer does, what survives, and what it costs."""
     lines, none = [], {"THRESHOLD": 10**9, "MIN_SAVINGS": 10**9}
     client, saved = life(lines)
     whole, _ = life([], **none)
     first = [request["messages"][0]["content"] for request in client.requests]
     print(*lines, sep="\n")
     print(f"requests: {len(first)}, refused: {len(client.refused)}")
-    print(f"with what the person typed in them: {first.count('Read them all.')}")
+    print(f"requests with the user's message: {first.count('Read them all.')}")
     print(f"results on disk: {saved} of 32")
     print(f"in all: {naive.bill(client.usages)}")
     print(f"without layers 1 and 2: {naive.bill(whole.usages)}")

@@ -1,15 +1,15 @@
-"""small.py grows from first.py, and layers 1 and 2 from s06, one step after another.
+"""Turn first.py into small.py, and the layers of s06 into ours, step by step.
 
     python3 tests/lessons/steps.py                    all steps
-    python3 tests/lessons/steps.py small              those from first.py to small.py
-    python3 tests/lessons/steps.py layer1             those of layer 1
+    python3 tests/lessons/steps.py small              from first.py to small.py
+    python3 tests/lessons/steps.py layer1             the steps of layer 1
     python3 tests/lessons/steps.py layer1 2           one of them
-    python3 tests/lessons/steps.py layer1 2 --diff    what it changes in the one before
+    python3 tests/lessons/steps.py layer1 2 --diff    its changes to the one before
     python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see mine.py)
 
-No key, no network, no package: each step does the same work against the stand-in for
-the API, and what comes of it is printed. A step is a file, such as layer1/step2.py; the
-first and the last of `small` are first.py and small.py.
+It needs no key, network or package: every step does the same work against a fake API and
+prints the outcome. A step is a file such as layer1/step2.py; the first and last steps of
+`small` are first.py and small.py.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import difflib
 import importlib.util
 import itertools
 import json
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -24,10 +25,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import mine
-import naive  # which finds the stand-in
+import naive  # adds the folder of stub to sys.path
 import stub
-from mine import life, problem
-from naive import bill, model_said, person, reads, refusal, results, seen, write_files
+from naive import (
+    bill,
+    model_said,
+    reads,
+    refusal,
+    results,
+    seen,
+    user_said,
+    write_files,
+)
+from runner import life
 from stub import reply
 
 FOLDER = Path(__file__).resolve().parent
@@ -42,11 +52,11 @@ RULE = "Read all files. Never touch the tests."
 SUMMARY = "The files were read; all of them are alike."
 THRESHOLD = 50_000  # tokens, as s06 counts them
 READ, WRITE = stub.CACHE_READ, stub.CACHE_WRITE
-PRICE = f"A price is in input tokens: to write the cache {WRITE}, to read it {READ}."
+PRICE = f"Prices are in full-price input tokens: cache write {WRITE}, read {READ}."
 
 
 def load(path: Path) -> Any:
-    """A step as a module."""
+    """Load a step as a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -54,74 +64,31 @@ def load(path: Path) -> Any:
     return module
 
 
-# --- From first.py to small.py: 24 files are read, and written in another language ---
+# --- From first.py to small.py: translate 24 files ---
 
 
 def translate(number):
-    """What the model does: it asks for a file that is not there, and then it works."""
-    script = [naive.use("read_file", "words.txt", thinking="Is there a list of words?")]
+    """The model's replies: ask for a missing file, then read and write one after another."""
+    script = [mine.ask_for_list()]
     for name in write_files(number, 32_000):
-        text = Path(name).read_text().replace("x", "y")
-        write = {"command": f"cat > new_{name} <<'END'\n{text}END"}
-        script.append(naive.use("read_file", name, thinking="Next."))
-        script.append(naive.use("bash", **write))
+        script += [*reads([name], thinking="Next."), mine.write(name)]
     return [*script, naive.use("compact"), reply("All are translated.")]
 
 
 def small(path):
-    """What is seen of an agent at work: {what: in words}."""
-    client, ended, said = life(path, *translate(24))
-    if lacks := mine.asks_nothing(client, ended, said):
-        return {"lacks": lacks}
-    stopped = mine.stopped(client, ended, said)
-    sizes = [stub.count("", [], request["messages"]) for request in client.requests]
-    facts = {"stopped": stopped or "no"}
-    done = len([*Path().glob("new_*.txt")])
-    facts["files"] = f"{done} of 24 are translated"
-    facts["on disk"] = f"{mine.on_disk()} messages"
-    facts["largest"] = f"{max(sizes):,} tokens in a request"
-    if done < 24:
-        facts |= mine.undone(client)
-    if stopped:
+    """Play a step from first.py to small.py; returns {label: finding}."""
+    client = life(path, *translate(24))
+    facts = mine.progress(client)
+    if mine.stopped(client):
         return facts
-    if refused := problem(client, ""):
-        facts["refused"] = refused
-    offered = [tool["name"] for tool in client.requests[0]["tools"]]
-    after = "after it a" if "compact" in offered else "there is none; the last"
-    facts["compact"] = f"{after} request has {sizes[-1]:,} tokens"
-    return facts | mishaps(path)
-
-
-def mishaps(path):
-    """What becomes of the next prompt after one that went wrong: {what: in words}."""
-    done, typed = reply("Done."), ["Go.", "Go on."]
-    Path("large.txt").write_text("x" * 800_000)
-    command, read = naive.use("bash", command="touch half"), reads(["large.txt"])
-    stop = naive.use("bash", command="kill -INT $PPID; sleep 1")  # if nothing is asked
-    lives = {
-        "empty": life(path, reply(thinking="Hm."), done, typed=typed),
-        "Ctrl-C": life(path, stop, done, typed=typed, answer="Ctrl-C"),
-        "cut off": life(path, {**command, "stop_reason": "max_tokens"}, done, done),
-        "large": life(path, *read, done, done, typed=typed),
-        "blank": life(path, done, done, typed=[" ", "Go."]),
-    }
-    said = {name: problem(client, ended) for name, (client, ended, _) in lives.items()}
-    empty, stopped = said["empty"].partition(" except"), said["Ctrl-C"].partition(". ")
-    blank = said["blank"] and f"refused: {said['blank']}"
-    return {
-        "empty": f"reply; the next request: {empty[0] or 'taken'}",
-        "Ctrl-C": f"in a tool; the next request: {stopped[0] or 'taken'}",
-        "cut off": f"in a call; it was run: {Path('half').exists()}",
-        "large": f"file; the next request: {said['large'] or 'taken'}",
-        "blank": f"prompt; it is {blank or 'not sent'}",
-    }
+    return facts | mine.last_compact(client) | mine.mishaps(path)
 
 
 # --- The work, the same for each step of a layer ---
 
 
 def work(client, messages, before):
-    """The loop of the tutorials, with what a layer does `before` each request."""
+    """Run the tutorials' loop, with a layer that acts `before` each request."""
     while True:
         messages[:] = before(messages)
         content = client.answer({**SETTINGS, "messages": messages})["content"]
@@ -129,11 +96,11 @@ def work(client, messages, before):
         calls = [block for block in content if block["type"] == "tool_use"]
         if not calls:
             return
-        messages.append(person([run(call) for call in calls]))
+        messages.append(user_said([run(call) for call in calls]))
 
 
 def run(call):
-    """The result of a call; what `bash` printed cannot be read again."""
+    """Run a call; the output of `bash` is a test run that cannot be read again."""
     result = naive.run(call)
     if call["name"] == "bash":
         result["content"] = "FAILED test_one: 1 is not 2\n" * 320
@@ -141,7 +108,7 @@ def run(call):
 
 
 def rewrites(client):
-    """How often a request did not begin with the whole of the one before it."""
+    """The number of requests that don't begin with all of the one before."""
     pairs = itertools.pairwise(r["messages"] for r in client.requests)
     return sum(after[: len(before)] != before for before, after in pairs)
 
@@ -150,18 +117,18 @@ def rewrites(client):
 
 
 def read_twenty(micro_compact):
-    """The client, the messages and the refusal, if any, of the work for layer 1."""
+    """Do the work for layer 1; returns the client, the messages and any refusal."""
     names = write_files(19, 9_000)
     calls = [("bash", {"command": "pytest"})]
     calls += [("read_file", {"path": name}) for name in names[:5]]
     six = reply(calls=calls, thinking="A test, and five files.")
     script = [six, *reads(names[5:], thinking="One more."), reply("Done.")]
-    client, messages = naive.Model(*script), [person(RULE)]
+    client, messages = naive.Model(*script), [user_said(RULE)]
     return client, messages, refusal(work, client, messages, micro_compact)
 
 
 def layer1(path):
-    """What is seen of a step of layer 1: {what: in words}."""
+    """Play a step of layer 1; returns {label: finding}."""
     step = load(path)
     step.tool_name_map = naive.NAMES
     client, messages, problem = read_twenty(step.micro_compact)
@@ -179,7 +146,7 @@ def layer1(path):
 
 
 def again(messages):
-    """Whether the first result, or the file that stands for it, is still the test run."""
+    """Check that the test run is still there, in its result or in a file."""
     text = results(messages)[0]["content"]
     _, _, path = text.rstrip("]").partition("saved at ")
     return "FAILED" in (Path(path).read_text() if path else text)
@@ -189,7 +156,7 @@ def again(messages):
 
 
 class Model(naive.Model):
-    """The stand-in; of the 2,000 tokens that s06 allows for a summary it thinks 2,000."""
+    """A model that needs all 2,000 tokens of s06's limit for thinking."""
 
     prompt = "Summarize this conversation"
 
@@ -204,7 +171,7 @@ class Model(naive.Model):
 
 
 def as_sdk(client):
-    """What s06 takes for the SDK's client: it has `messages.create`."""
+    """Give the model `messages.create`, which s06 calls on the SDK's client."""
 
     def create(**request):
         with client.messages.stream(**request) as stream:
@@ -214,7 +181,7 @@ def as_sdk(client):
 
 
 def layer2(path):
-    """What is seen of a step of layer 2: {what: in words}."""
+    """Play a step of layer 2; returns {label: finding}."""
     step = load(path)
     names = write_files(17, 16_000)
     client = Model(*reads(names, thinking="Next."), reply("Done."))
@@ -225,7 +192,7 @@ def layer2(path):
         return step.auto_compact(as_sdk(client), SETTINGS, messages)
 
     try:
-        problem = refusal(work, client, messages := [person(RULE)], before)
+        problem = refusal(work, client, messages := [user_said(RULE)], before)
     except AttributeError as error:
         return {"ended by": f"AttributeError: {error}"}
     asked = client.requests[client.asked[0]]
@@ -243,9 +210,9 @@ def layer2(path):
 
 
 def left(step):
-    """How many results are left after a request for a summary was refused."""
+    """The number of results that are left if the model refuses to summarise."""
     names = write_files(13, 160)
-    client, messages = Model(*reads(names), reply("Done.")), [person(RULE)]
+    client, messages = Model(*reads(names), reply("Done.")), [user_said(RULE)]
     work(client, messages, list)
     refuses = naive.Model(reply(stop="refusal"))
     return len(results(step.auto_compact(as_sdk(refuses), SETTINGS, messages)))
@@ -256,12 +223,12 @@ def left(step):
 LAYERS = {"small": small, "layer1": layer1, "layer2": layer2}
 STEPS = {layer: sorted((FOLDER / layer).glob("step*.py")) for layer in LAYERS}
 STEPS["small"] = [FOLDER / "first.py", *STEPS["small"], FOLDER / "small.py"]
-# Whoever builds small.py step by step must see where a line goes.
+# Readers who build small.py step by step need to see where a line belongs.
 CONTEXT = {"small": 1, "layer1": 0, "layer2": 0}
 
 
 def play(layer: str, number: int) -> str:
-    """What a step does, in lines of at most 79 columns."""
+    """Play a step, and format its findings."""
     path = STEPS[layer][number]
     title, _ = source(path)
     with naive.from_scratch():
@@ -270,19 +237,16 @@ def play(layer: str, number: int) -> str:
 
 
 def play_mine(path: Path) -> tuple[str, bool]:
-    """What an agent that the reader wrote does, and whether it is one."""
-    path = path.absolute()
-    facts = {"lacks": mine.lacks(path)}
-    if not facts["lacks"]:
-        with naive.from_scratch():
-            facts = small(path)
+    """Report on an agent that the reader wrote; the flag says if it is an agent."""
+    with naive.from_scratch():
+        facts = mine.report(path)
     return shown(
-        f"{path.name}, at the work of the six steps", facts
-    ), "lacks" not in facts
+        f"{path.name}, given 24 files to read and translate", facts
+    ), "problem" not in facts
 
 
 def shown(title: str, facts: dict[str, str]) -> str:
-    """A title and what is seen, in lines of at most 79 columns."""
+    """Format a title and findings in lines of at most 79 columns."""
     lines = textwrap.wrap(title, 79, subsequent_indent="  ")
     for what, text in facts.items():
         indent = {"initial_indent": "  ", "subsequent_indent": " " * 13}
@@ -292,7 +256,7 @@ def shown(title: str, facts: dict[str, str]) -> str:
 
 
 def changes(layer: str, number: int) -> str:
-    """The lines that a step changes in the one before; of the first all lines."""
+    """The lines that a step changes in the one before, or all lines of the first."""
     _, new = source(STEPS[layer][number])
     if number > 0:
         _, old = source(STEPS[layer][number - 1])
@@ -302,24 +266,32 @@ def changes(layer: str, number: int) -> str:
 
 
 def source(path: Path) -> tuple[str, list[str]]:
-    """The title of a step, and its lines below that."""
+    """The title of a step, and the lines below it."""
     title, _, code = path.read_text("utf-8").partition("\n\n")
     return title.strip('"'), code.rstrip().split("\n")
 
 
 def main(argv=None) -> int:
-    """Play these steps; returns 0, or 2 where there is no such one."""
-    parser = argparse.ArgumentParser(description="small.py and layers, step by step.")
+    """Play the chosen steps; returns 0, or 1 if --mine names a file that can't run."""
+    parser = argparse.ArgumentParser(
+        description="Play small.py and the layers step by step."
+    )
     parser.add_argument("layer", nargs="?", choices=LAYERS)
     parser.add_argument("step", nargs="?", type=int)
-    parser.add_argument("--diff", action="store_true", help="what the step changes")
-    parser.add_argument("--mine", type=Path, metavar="FILE", help="your own agent")
+    parser.add_argument(
+        "--diff", action="store_true", help="show what the step changes"
+    )
+    parser.add_argument(
+        "--mine", type=Path, metavar="FILE", help="report on your own agent"
+    )
     given = parser.parse_args(argv)
     if given.mine:
         if given.layer != "small" or given.step is not None:
-            parser.error("--mine stands after small: an agent does that work")
-        told, is_agent = play_mine(given.mine)
-        print(told)
+            parser.error(
+                "--mine needs small and no step, as in: steps.py small --mine FILE"
+            )
+        report, is_agent = play_mine(given.mine.absolute())
+        print(report)
         return 0 if is_agent else 1
     layers = [given.layer] if given.layer else [*LAYERS]
     numbers = {layer: range(len(STEPS[layer])) for layer in layers}
@@ -335,4 +307,10 @@ def main(argv=None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        status = 0
+    sys.exit(status)

@@ -1,9 +1,10 @@
-"""Pictures as SVG text, without a background: to be read on white and on dark.
+"""Draw charts as SVG, without a background, readable on white and on dark pages.
 
-What a color says is also said by a word, a letter or the dashes of a line.
+Whatever a color says, a word, a letter or a dashed line says too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from html import escape
 from itertools import pairwise
 from math import dist
@@ -11,34 +12,34 @@ from typing import NamedTuple
 
 TEXT, BLUE, ORANGE = "#5b6570", "#0969da", "#b35309"
 GREEN, PURPLE = "#1a7f37", "#8250df"
-DARK = {  # what is drawn instead where the reader prefers a dark background
+DARK = {  # the colors for readers who prefer a dark background
     TEXT: "#8b949e",
     BLUE: "#4090f5",
     ORANGE: "#d9772b",
     GREEN: "#31a350",
     PURPLE: "#a675f8",
 }
-FILL = 0.15  # the opacity of what lies under text
-PER_PIXEL = 200  # tokens, of the bars in all lists of messages
+FILL = 0.15  # the opacity of boxes behind text
+PER_PIXEL = 200  # tokens per pixel, for the bars in lists of messages
 WIDTH = 700
-LEFT, RIGHT, TOP, BOTTOM = 55, 685, 55, 370  # of the plot within the picture
-FONT, LETTER = 13, 7.3  # pixels: the height of a letter, and the most of its width
+LEFT, RIGHT, TOP, BOTTOM = 55, 685, 55, 370  # the plot within the picture
+FONT, LETTER = 13, 7.3  # pixels: height and maximum width of a letter
 FAMILY = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 GROUPS = {
     BLUE: "this program",
     ORANGE: "tutorial",
     GREEN: "other agent",
-    PURPLE: "API's service",
-    TEXT: "to compare",
+    PURPLE: "API service",
+    TEXT: "baseline",
 }
 WALL = 200_000  # tokens: the window
 WAYS = {"nothing": (TEXT, "2 3"), "s06": (ORANGE, "7 3"), "ours": (BLUE, "")}
-RULES = {  # of the first picture: what a rule is called there, and what it forgets
+RULES = {  # in the first picture: the name of each rule, and what it does
     "nothing": ("doing nothing", ""),
-    "summaries": ("a summary alone", "of all, near the window's end"),
-    "s06": ("s06, its page", "old results, at each request"),
-    "s06 newer": ("s06, newer code", "the same, but not files"),
-    "ours": ("this program", "old results, when it pays"),
+    "summaries": ("summaries only", "summarises near the limit"),
+    "s06": ("s06, page", "clears old results every time"),
+    "s06 newer": ("s06, newer code", "the same, except for files"),
+    "ours": ("this program", "clears old results if it pays"),
 }
 COLORS = {rule: ORANGE if "s06" in rule else TEXT for rule in RULES}
 COLORS |= {"summaries": GREEN, "ours": BLUE}
@@ -48,7 +49,7 @@ Point = tuple[float, float]
 
 
 class Cost(NamedTuple):
-    """What a policy costs, doing nothing being 1, and what it keeps (R)."""
+    """The cost of a policy (doing nothing is 1), and how much it keeps (R)."""
 
     name: str
     cost: float
@@ -57,9 +58,9 @@ class Cost(NamedTuple):
 
 
 class Course(NamedTuple):
-    """One session under a policy: what it costs and keeps, and what each request is.
+    """One session under a policy: its cost, how much is kept, and its requests.
 
-    A step is the tokens of a request, and how often was cleared and summarised so far.
+    A step has the tokens of a request, and the clearings and summaries so far.
     """
 
     cost: float
@@ -68,7 +69,7 @@ class Course(NamedTuple):
 
 
 class Box(NamedTuple):
-    """What a text covers, in pixels."""
+    """The area of a text, in pixels."""
 
     left: float
     top: float
@@ -76,15 +77,15 @@ class Box(NamedTuple):
     bottom: float
 
     def meets(self, other: "Box") -> bool:
-        """Whether two boxes overlap."""
+        """Return whether two boxes overlap."""
         across = self.left < other.right and other.left < self.right
         return across and self.top < other.bottom and other.top < self.bottom
 
 
 def two_bars(costs: list[Cost], uncached: dict[str, float]) -> str:
-    """Two bars a policy, in the order given: its cost, and what it does not keep.
+    """Draw two bars per policy, in the given order: its cost, and how much it loses.
 
-    `uncached`: what some of them cost without a prompt cache.
+    `uncached` has the costs of some policies without a prompt cache.
     """
     dearest = max(row.cost for row in costs)
     most = max(1 - row.kept for row in costs) or 1
@@ -101,31 +102,31 @@ def two_bars(costs: list[Cost], uncached: dict[str, float]) -> str:
         body.append(text(692, y + 14, f"{row.kept:.3f}", "end"))
         told.append(f"{row.name}: cost {row.cost:.2f}, R {row.kept:.3f}")
     y = 46 + 24 * len(costs)
-    told.append("nothing is priced as if the window had no end")
+    told.append("nothing is priced as if its window had no limit")
     body.append(text(8, y, told[-1]))
     full = ", ".join(f"{name} {cost:.1f}" for name, cost in uncached.items())
-    told.append(f"all have a prompt cache; without one: {full}")
+    told.append(f"all have a prompt cache; costs without one: {full}")
     body.append(text(8, y + 20, told[-1]))
-    title = "What each policy costs, and what it loses"
+    title = "What each rule costs, and how much it loses"
     return picture(title, body, told, y + 32)
 
 
 def cost_and_sight(
     courses: dict[str, Course], before: dict[str, float], of: int
 ) -> str:
-    """What each rule costs in one session, and what of all that is needed it keeps.
+    """Draw what each policy costs in the longest session, and how much it keeps.
 
-    It is the longest of so many sessions. `before`: what some of the rules cost
-    until doing nothing is refused.
+    `before` has the costs of some policies until doing nothing is rejected; `of` is the
+    number of sessions.
     """
     steps, told = courses["nothing"].steps, []
-    body = [text(230, 18, "cost"), text(440, 18, "in sight when it was needed (R)")]
+    body = [text(230, 18, "cost"), text(440, 18, "still in sight when needed (R)")]
     scale = 150 / max(course.cost for course in courses.values())
     for number, (rule, (name, words)) in enumerate(RULES.items()):
         y, course = 30 + 48 * number, courses[rule]
         color = COLORS[rule]
         if rule == "nothing" and (last := refused_at(steps)):
-            words = f"refused at request {last} of {len(steps)}"
+            words = f"too long at request {last}"
         body += [text(8, y + 14, name, "start", color), text(8, y + 31, words)]
         body.append(box(230, y, scale * course.cost, 18, color, 1))
         body.append(text(238 + scale * course.cost, y + 14, f"{course.cost:.2f}"))
@@ -133,82 +134,112 @@ def cost_and_sight(
         body.append(box(440, y, 190 * course.kept, 18, color, 1))
         body.append(text(692, y + 14, f"{course.kept:.3f}", "end"))
         told.append(f"{name}: cost {course.cost:.2f}, in sight {course.kept:.3f}")
-    y = 46 + 48 * len(RULES)
+    notes = [*notes_on_costs(steps, before, of)]
+    top = 46 + 48 * len(RULES)
+    body += [text(8, top + 20 * row, note) for row, note in enumerate(notes)]
+    body.append(text(692, top + 20, "a full frame is everything", "end"))
+    title = "What each rule costs in one session, and how much stays in sight"
+    return picture(title, body, [*told, *notes], top + 20 * len(notes) - 8)
+
+
+def notes_on_costs(
+    steps: list[list[int]], before: dict[str, float], of: int
+) -> Iterator[str]:
+    """Yield what to know about the costs in one session; see `cost_and_sight`."""
     which = f"the longest of {of} recorded sessions, {len(steps)} requests"
-    told.append(f"{which}, in a window of {WALL:,}")
-    body.append(text(8, y, told[-1]))
-    y += 20
-    body.append(text(692, y, "a full frame: all of it", "end"))
-    told.append("doing nothing is priced as if its window had no end")
-    body.append(text(8, y, told[-1]))
+    yield f"{which}, in a window of {WALL:,}"
+    yield "doing nothing is priced as if its window had no limit"
     if last := refused_at(steps):
         spent = [f"{RULES[name][0]} {cost:.2f}" for name, cost in before.items()]
-        told.append(f"before request {last}: {', '.join(spent)}")
-        y += 20
-        body.append(text(8, y, f"the cost {told[-1]}"))
-    title = "What each rule costs in one session, and what it keeps in sight"
-    return picture(title, body, told, y + 12)
+        yield f"the cost before request {last}: {', '.join(spent)}"
 
 
 def refused_at(steps: list[list[int]]) -> int:
-    """The number of the first request that is over the window, 0 if none is."""
+    """Return the number of the first request that exceeds the window, or 0."""
     over = (number for number, (size, *_) in enumerate(steps, 1) if size > WALL)
     return next(over, 0)
 
 
 def three_ways(courses: dict[str, Course], of: int) -> str:
-    """The context of one session under three policies, and what each forgot when.
+    """Draw the context of the longest session under three policies.
 
-    It is the longest of so many sessions.
+    `of` is the number of sessions.
     """
     count = len(courses["nothing"].steps)
-    step = 580 / max(1, count - 1)  # pixels
-
-    def at(request: int, size: float) -> Point:
-        return LEFT + step * (request - 1), between(BOTTOM, TOP, size / WALL)
-
+    at = partial(place, count)
     body = [rule(at(1, size)[1], mark) for size, mark in SCALE.items()]
     body.append(line([(LEFT, TOP), (RIGHT, TOP)], TEXT, 2))
     which = f"each of {count} requests of the longest of {of} sessions"
     body.append(text(LEFT, 18, f"tokens of context at {which}"))
     told, marks, y = [], [1, count], BOTTOM + 42
-    for name, (color, dashes) in WAYS.items():
-        course, last = courses[name], refused_at(courses[name].steps)
-        sent = [size for size, *_ in course.steps][: last - 1 if last else None]
-        curve = [at(*point) for point in enumerate([*sent, *[WALL] * bool(last)], 1)]
-        x, top = curve[-1]
-        body.append(line(curve, color, 2, dashes))
-        body.append(text(x + 6, top + (18 if last else 4), name, "start", color))
-        told.append(f"{name}: at most {max(sent):,} tokens")
-        if last:
+    for name in WAYS:
+        body += growth(name, courses[name], at)
+        told += [*in_words(name, courses[name])]
+        if last := refused_at(courses[name].steps):
             marks.append(last)
-            body.append(text(x, TOP - 10, f"request {last}: prompt is too long", "end"))
-            told.append(f"refused at request {last} of {count}")
-            continue
-        x, top = at(sent.index(max(sent)) + 1, max(sent))
-        body.append(text(x + 5, top - 6, f"{max(sent):,}", "start", color))
-        told.append(in_words(course))
-        body.append(text(LEFT - 8, y + 4, name, "end", color))
-        body.append(text(LEFT, y + 24, told[-1]))
-        cleared, summed = ([at(n, 0)[0] for n in s] for s in when_forgotten(course))
-        body += [line([(x, y - 7), (x, y + 7)], color, 1.5) for x in cleared]
-        body += [circle((x, y), PURPLE) for x in summed]
-        y += 50
+        else:
+            body += [*forgotten(name, courses[name], y, at)]
+            y += 50
     free = [n for n in range(100, count, 100) if all(abs(n - m) > 15 for m in marks)]
     body += [tick(at(n, 0)[0], str(n)) for n in [*marks, *free]]
-    body.append(text(LEFT, y + 4, "| old results cleared before this request"))
-    body.append(text(RIGHT, y + 4, "● all summarised", "end", PURPLE))
-    about = "cost: nothing = 1; in sight: of what was needed next (R)"
-    body.append(text(LEFT, y + 24, about))
-    newer = courses["s06 newer"]
-    told.append(f"s06 is by its page; newer code of it: {what_it_costs(newer)}")
-    body.append(text(LEFT, y + 44, told[-1]))
+    body.append(text(LEFT, y + 4, "| old results are cleared before this request"))
+    body.append(text(RIGHT, y + 4, "● a summary", "end", PURPLE))
+    about = "cost: nothing is 1; in sight: share of what was needed next (R)"
+    newer = what_it_costs(courses["s06 newer"])
+    told.append(f"s06 follows its page; its newer code: {newer}")
+    body += [text(LEFT, y + 24, about), text(LEFT, y + 44, told[-1])]
     title = f"The longest of {of} recorded sessions, three ways"
     return picture(title, body, told, y + 56)
 
 
-def in_words(course: Course) -> str:
-    """How often was forgotten in a session, what that cost, and what it left."""
+def place(count: int, request: int, size: float) -> Point:
+    """Return where a request of so many is in the plot, by its tokens."""
+    step = 580 / max(1, count - 1)  # pixels
+    return LEFT + step * (request - 1), between(BOTTOM, TOP, size / WALL)
+
+
+def growth(name: str, course: Course, at: Callable[..., Point]) -> list[str]:
+    """Draw how the context grows and shrinks, up to a request that is too long."""
+    (color, dashes), last = WAYS[name], refused_at(course.steps)
+    sent = accepted(course)
+    curve = [at(*point) for point in enumerate([*sent, *[WALL] * bool(last)], 1)]
+    x, top = curve[-1]
+    drawn = [line(curve, color, 2, dashes)]
+    drawn.append(text(x + 6, top + (18 if last else 4), name, "start", color))
+    if last:
+        refusal = f"request {last}: prompt is too long"
+        return [*drawn, text(x, TOP - 10, refusal, "end")]
+    x, top = at(sent.index(max(sent)) + 1, max(sent))
+    return [*drawn, text(x + 5, top - 6, f"{max(sent):,}", "start", color)]
+
+
+def accepted(course: Course) -> list[int]:
+    """Return the sizes of the requests before one is too long."""
+    last = refused_at(course.steps)
+    return [size for size, *_ in course.steps][: last - 1 if last else None]
+
+
+def forgotten(
+    name: str, course: Course, y: float, at: Callable[..., Point]
+) -> Iterator[str]:
+    """Draw when a policy forgot, with its numbers below."""
+    color, _ = WAYS[name]
+    yield text(LEFT - 8, y + 4, name, "end", color)
+    yield text(LEFT, y + 24, how_often(course))
+    cleared, summed = ([at(n, 0)[0] for n in s] for s in when_forgotten(course))
+    yield from (line([(x, y - 7), (x, y + 7)], color, 1.5) for x in cleared)
+    yield from (circle((x, y), PURPLE) for x in summed)
+
+
+def in_words(name: str, course: Course) -> Iterator[str]:
+    """Describe the context of a policy, and what it forgot."""
+    yield f"{name}: at most {max(accepted(course)):,} tokens"
+    last, count = refused_at(course.steps), len(course.steps)
+    yield f"too long at request {last} of {count}" if last else how_often(course)
+
+
+def how_often(course: Course) -> str:
+    """Say how often a policy forgot, what that cost, and how much stayed."""
     cleared, summed = map(len, when_forgotten(course))
     clearings = counted(cleared, "clearing", "clearings")
     summaries = counted(summed, "summary", "summaries")
@@ -216,12 +247,12 @@ def in_words(course: Course) -> str:
 
 
 def what_it_costs(course: Course) -> str:
-    """What a policy costs in a session, and what it keeps."""
+    """Say what a policy costs in a session, and how much stays in sight."""
     return f"cost {course.cost:.2f}, in sight {course.kept:.3f}"
 
 
 def when_forgotten(course: Course) -> list[list[int]]:
-    """Before which requests old results were cleared, and before which all summarised."""
+    """Return the requests before which results were cleared, and those of summaries."""
     _, *done = zip(*course.steps)
     return [
         [n for n, (before, now) in enumerate(pairwise(counts), 2) if before < now]
@@ -233,17 +264,17 @@ def when_forgotten(course: Course) -> list[list[int]]:
 
 
 def between(start: float, end: float, share: float) -> float:
-    """The number that lies at this share of the way."""
+    """Return the number at this fraction of the way."""
     return start + (end - start) * share
 
 
 def counted(number: int, one: str, many: str) -> str:
-    """A number with its noun."""
+    """Return a number with its noun."""
     return f"{number:,} {one if number == 1 else many}"
 
 
 def picture(title: str, body: list[str], told: list[str], height: float) -> str:
-    """An SVG document of these parts, with what it says in words."""
+    """Return an SVG document with these parts, and its description."""
     name, words = escape(title), escape(alt_text(title, told))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" '
@@ -254,13 +285,13 @@ def picture(title: str, body: list[str], told: list[str], height: float) -> str:
 
 
 def alt_text(title: str, told: list[str]) -> str:
-    """What a picture says in words, as the page has it: no brackets are in them."""
+    """Return the description that the page has too, so without brackets."""
     words = f"{title}. {'; '.join(told)}."
     return " ".join(words.translate(dict.fromkeys(map(ord, "[]<>"))).split())
 
 
 def on_dark() -> str:
-    """The rules that put each color's dark one in its place."""
+    """Return the CSS that replaces each color on a dark page."""
     rules = [
         f'[{part}="{color}"] {{ {part}: {other} }}'
         for color, other in DARK.items()
@@ -273,37 +304,37 @@ def on_dark() -> str:
 def text(
     x: float, y: float, words: str, anchor: str = "start", color: str = TEXT
 ) -> str:
-    """A line of text."""
+    """Return a line of text."""
     place = f'x="{x:.1f}" y="{y:.1f}" fill="{color}" text-anchor="{anchor}"'
     return f"<text {place}>{escape(words)}</text>"
 
 
 def rule(y: float, label: str) -> str:
-    """A thin line across the plot, with its value beside it."""
+    """Return a thin line across the plot, with its value."""
     ends = f'x1="{LEFT}" x2="{RIGHT}" y1="{y:.1f}" y2="{y:.1f}"'
     drawn = f'<line {ends} stroke="{TEXT}" stroke-opacity="0.3"/>'
     return drawn + text(LEFT - 8, y + 4, label, "end")
 
 
 def tick(x: float, label: str) -> str:
-    """A value under the plot."""
+    """Return a tick under the plot, with its value."""
     ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{BOTTOM}" y2="{BOTTOM + 5}"'
     drawn = f'<line {ends} stroke="{TEXT}"/>'
     return drawn + text(x, BOTTOM + 20, label, "middle")
 
 
 def circle(at: Point, color: str) -> str:
-    """A dot."""
+    """Return a dot."""
     return f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="5" fill="{color}"/>'
 
 
 def mark(x: float, y: float) -> str:
-    """A small arrowhead that points up to (x, y)."""
+    """Return a small arrowhead that points up to (x, y)."""
     return line([(x - 5, y + 7), (x, y), (x + 5, y + 7)], TEXT, 2)
 
 
 def line(points: Sequence[Point], color: str, width: float, dashes: str = "") -> str:
-    """A line through the points, of which near ones are left out."""
+    """Return a line through the points, without those too close to see."""
     kept = [points[0]]
     for point in points[1:-1]:
         if dist(point, kept[-1]) > 0.7:
@@ -314,12 +345,12 @@ def line(points: Sequence[Point], color: str, width: float, dashes: str = "") ->
 
 
 def dashed(dashes: str) -> str:
-    """The attribute that says how a line is broken, none if it is whole."""
+    """Return the attribute for a dashed line, or nothing."""
     return f' stroke-dasharray="{dashes}"' if dashes else ""
 
 
 def arrow(points: Sequence[Point], dashes: str = "") -> list[str]:
-    """A line through the points with a head at its end, to the right or down."""
+    """Return a line through the points that ends in an arrowhead, right or down."""
     (x, y), (before, _) = points[-1], points[-2]
     right = [(x - 6, y - 4), (x, y), (x - 6, y + 4)]
     down = [(x - 4, y - 6), (x, y), (x + 4, y - 6)]
@@ -336,7 +367,7 @@ def box(
     opacity: float = FILL,
     dashes: str = "",
 ) -> str:
-    """A rectangle; its outline if nothing fills it."""
+    """Return a rectangle, or its outline if the opacity is 0."""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{height}" rx="3"'
     outline = f'fill="none" stroke="{color}"{dashed(dashes)}'
     style = f'fill="{color}" fill-opacity="{opacity}"' if opacity else outline
@@ -344,13 +375,13 @@ def box(
 
 
 def badge(x: float, y: float, letter: str, color: str) -> list[str]:
-    """A small square with a letter in it."""
+    """Return a small square with a letter in it."""
     square = [box(x, y, 18, 19, color), box(x, y, 18, 19, color, 0)]
     return [*square, text(x + 9, y + 14, letter, "middle")]
 
 
 def bar_scale(y: float) -> list[str]:
-    """How long the bars of lists are, at the right."""
+    """Return the scale for the bars of lists."""
     wide = 10_000 / PER_PIXEL
     words = text(684 - wide, y, "a bar of 10,000 tokens:", "end")
     frame = box(692 - wide, y - 13, wide, 18, TEXT, 0)
@@ -365,7 +396,7 @@ def cell(
     color: str,
     tokens: int = 0,
 ) -> list[str]:
-    """A box in a list, its text clipped; its tokens as a number and as a bar."""
+    """Return a row of a list: its text, clipped, and its tokens as number and bar."""
     words, count = " ".join(words.split()), f"{tokens:,}" if tokens else ""
     most = int((wide - 10 - 9 * len(count)) / LETTER)
     words = words if len(words) <= most else f"{words[: most - 1]}…"

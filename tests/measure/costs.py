@@ -1,16 +1,16 @@
-"""What forgetting costs, and what it loses, on recorded sessions.
+"""Measure what forgetting costs and what it loses, on recorded sessions.
 
     python3 tests/measure/costs.py                 the work of `agent.py --demo`
     python3 tests/measure/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
     python3 tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
 
-Replays recorded conversations under several policies, and prices and searches every
-request that would have been sent. Under its table it says what the columns mean. No
-key, no network, no SDK.
+It replays recorded conversations under several rules. Every request that a rule
+would have sent is priced, and searched for what its reply needed. The columns are
+explained below the table. You need no key, no network and no SDK.
 
-"ours" is agent.py itself, by the settings of the shell (see ours.py). Thinking is left
-out, an image counts as the word [image], and where the recorder compacted its own
-context the messages go on whole.
+"ours" is agent.py itself, with the settings of your shell (see ours.py). Thinking is
+left out, an image counts as the word [image], and compactions by the recorded agent are
+ignored: its messages continue whole.
 """
 
 import argparse
@@ -41,32 +41,33 @@ from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 import agent as program
 
 SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
-SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES", "KEEP_WARM"}
-NO_MATTER = 0.005  # differences of R below this mean nothing
+SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
+NO_MATTER = 0.005  # ignore differences in R below this
 THE_REST = f"""\
-The rest: other agents, by their sources as of {READ_IN}, and clear_tool_uses, a
-service of the API with its default numbers. Its page advises clear_at_least where a
-cache is used."""
-CAVEATS = """\
-What this does not show: to have a line in sight is not to succeed; an agent that had
-forgotten would have acted otherwise. Recorded agents re-read what their own compactions
-took, so their need is under-counted. Differences of R below 0.005 mean nothing."""
+The rest are other agents, by their sources as of {READ_IN}, and clear_tool_uses,
+a service of the API, with its default settings. If there is a cache, its page
+recommends clear_at_least."""
+CAVEATS = f"""\
+What this can't show: seeing a line isn't succeeding, and an agent that had forgotten
+something would have acted differently. Recorded agents read again what their own
+compactions removed, so their needs are undercounted. Ignore differences in R below
+{NO_MATTER}."""
 
 
 def limits(changes: Mapping[str, str]) -> program.Limits:
-    """The limits that the program itself makes of the settings."""
+    """Return the limits that the program itself derives from these settings."""
     with mock.patch.dict(os.environ, changes):
         return program.configured_limits()
 
 
-# ---- what it comes to ----
+# ---- the measurements ----
 
 Runs = dict[str, Callable[[Session], Meter]]
 Done = dict[str, list[Meter]]
 
 
 def runs(peers: bool, changes: list[str], read: float = CACHE_READ) -> Runs:
-    """What to measure: a function from a session to a meter, for each policy."""
+    """Return for each policy a function from a session to its meter."""
     own = {"summaries": limits({}), **ours(changes)}
     own["summaries"].clear_above = sys.maxsize
     loops: Runs = {name: partial(drive, limits=own[name], read=read) for name in own}
@@ -76,7 +77,7 @@ def runs(peers: bool, changes: list[str], read: float = CACHE_READ) -> Runs:
 
 
 def uncached_runs(changes: list[str]) -> Runs:
-    """The tutorials and ours without a prompt cache, for which no tutorial asks."""
+    """Return the same for ours and the tutorials, which ask for no prompt cache."""
     mine = ours(changes)
     loops: Runs = {n: partial(drive, limits=mine[n], cached=False) for n in mine}
     theirs: Runs = {
@@ -86,23 +87,23 @@ def uncached_runs(changes: list[str]) -> Runs:
 
 
 def ours(changes: list[str]) -> dict[str, program.Limits]:
-    """The limits of the shell, and those with each of the changes, by name."""
+    """Return the limits in force, and those after each of the changes, by name."""
     named = {f"ours {change}": limits(changed(change)) for change in changes}
     return {"ours": limits({}), **named}
 
 
 def changed(change: str) -> dict[str, str]:
-    """The settings in NAME=VALUE[,NAME=VALUE...]."""
+    """Parse the settings in NAME=VALUE[,NAME=VALUE...]."""
     pairs = [pair.partition("=") for pair in change.split(",")]
     settings = {name: value for name, _, value in pairs}
     if unknown := sorted(settings.keys() - SETTINGS):
         known = ", ".join(sorted(SETTINGS))
-        raise Unusable(f"{unknown[0]}: no such setting; there are {known}")
+        raise Unusable(f"Unknown setting {unknown[0]}; choose from {known}")
     return settings
 
 
 def replayed(sessions: list[Session], runs: Runs) -> Done:
-    """The meters of all sessions, in their order, for each policy."""
+    """Run each policy on all sessions, and return their meters."""
     steps = itertools.product(runs, sessions)
     done: Done = {name: [] for name in runs}
     for step, (name, session) in enumerate(steps):
@@ -113,10 +114,10 @@ def replayed(sessions: list[Session], runs: Runs) -> Done:
 
 
 def measure(sessions: list[Session], runs: Runs, uncached: Runs) -> dict:
-    """A row for each policy, the cheapest first, and what is to be known of them.
+    """Return a row for each policy, the cheapest first, and facts about them all.
 
-    All costs are parts of what doing nothing costs, in "sessions" of what it costs in
-    that session.
+    Costs are relative to doing nothing. In "sessions", each is relative to what doing
+    nothing costs in that session.
     """
     done = replayed(sessions, runs)
     whole = total(done["nothing"])
@@ -142,13 +143,13 @@ def measure(sessions: list[Session], runs: Runs, uncached: Runs) -> dict:
 
 
 def by_session(done: Done, name: str) -> list[float]:
-    """What a policy costs in each session."""
+    """Return what a policy costs in each session."""
     pairs = zip(done[name], done["nothing"])
     return [round(meter.cost / nothing.cost, 3) for meter, nothing in pairs]
 
 
 def cheaper(sessions: dict[str, list[float]]) -> dict[str, int]:
-    """In how many sessions another policy than one of ours costs less than ours."""
+    """Count the sessions in which another policy costs less than ours."""
     mine = sessions["ours"]
     others = {n: found for n, found in sessions.items() if not n.startswith("ours")}
     counts = {n: sum(map(lt, found, mine)) for n, found in others.items()}
@@ -156,25 +157,25 @@ def cheaper(sessions: dict[str, list[float]]) -> dict[str, int]:
 
 
 def total(meters: list[Meter]) -> float:
-    """What these cost together."""
+    """Return the total cost."""
     return sum(meter.cost for meter in meters)
 
 
 def refused_at(meter: Meter) -> int:
-    """The number of the first request that is over the window, 0 if none is."""
+    """Return the number of the first request that exceeds the window, or 0."""
     over = (n for n, size in enumerate(meter.contexts, 1) if size > WINDOW)
     return next(over, 0)
 
 
 def cost_before(meters: list[Meter], refused: list[int]) -> float:
-    """What the requests before these cost; of a session that none refuses, all."""
+    """Return the cost of the requests before these, or of all if the number is 0."""
     return sum(
         meter.spent[at - 2] if at else meter.cost for meter, at in zip(meters, refused)
     )
 
 
 def progress(done: int, all: int, name: str) -> None:
-    """Show how far it is, on a terminal only; none of none wipes it out."""
+    """Show a progress bar, if there is a terminal; 0 of 0 removes it."""
     if sys.stderr.isatty():
         bar = "#" * (30 * done // max(all, 1))
         line = f"[{bar:.<30}] {name}" if all else ""
@@ -182,7 +183,7 @@ def progress(done: int, all: int, name: str) -> None:
 
 
 def row(name: str, meters: list[Meter], whole: float) -> dict:
-    """What a policy comes to: its cost in parts of `whole`, its means over replies."""
+    """Sum up a policy: its cost relative to `whole`, and means over its replies."""
     contexts = [size for meter in meters for size in meter.contexts]
     edits = mean([share for meter in meters for share in meter.edits], 1)
     named = mean([share for meter in meters for share in meter.names], 1)
@@ -192,7 +193,6 @@ def row(name: str, meters: list[Meter], whole: float) -> dict:
         "summaries": sum(meter.summaries for meter in meters),
         "clearings": sum(meter.clearings for meter in meters),
         "previews": sum(meter.previews for meter in meters),
-        "refreshes": sum(meter.refreshes for meter in meters),
         "average": round(mean(contexts, 0)),
         "largest": round(max(contexts, default=0)),
         "E": round(edits, 4),
@@ -205,7 +205,7 @@ def row(name: str, meters: list[Meter], whole: float) -> dict:
 
 
 def found_again(lookups: list[tuple[bool, float]]) -> dict:
-    """Of the lines that were looked up in the transcript, how many were shown."""
+    """Sum up the searches in the transcript: how many found their line."""
     answers = [size for _, size in lookups]
     share = mean([float(shown) for shown, _ in lookups], 0)
     return {
@@ -216,12 +216,12 @@ def found_again(lookups: list[tuple[bool, float]]) -> dict:
 
 
 def mean(values: list[float], none: float) -> float:
-    """The mean, or `none` of no values."""
+    """Return the mean, or `none` if there are no values."""
     return sum(values) / len(values) if values else none
 
 
 def table(measured: dict, legend: str) -> str:
-    """The rows as text, what they come to and mean, and what they do not show."""
+    """Return the rows as text, with conclusions, explanations and caveats."""
     rows = measured["rows"]
     width = max(len(row["policy"]) for row in rows)
     heads = "   cost  summaries  clearings  largest      E      N      R  again"
@@ -233,14 +233,14 @@ def table(measured: dict, legend: str) -> str:
             f"  {row['clearings']:>9,}  {row['largest']:>7,}"
             f"  {row['E']:.3f}  {row['N']:.3f}  {row['R']:.3f}  {again}".rstrip()
         )
-    title = f"{measured['requests']:,} recorded requests, replayed under each policy:\n"
+    title = f"{measured['requests']:,} recorded requests, replayed under each rule:\n"
     parts = [title, f"{'':<{width}}{heads}", *lines, "", verdict(rows)]
     parts += [what_to_know(measured), "", legend, CAVEATS]
     return "\n".join(parts)
 
 
 def verdict(rows: list[dict]) -> str:
-    """What was cheapest, what of those that forget kept most, and what ours costs."""
+    """Say which policy is cheapest, which one keeps most, and what ours does."""
     ways = "summaries", "clearings", "previews"
     forgetting = [row for row in rows if any(row[way] for way in ways)] or rows
     best = max(row["R"] for row in forgetting)
@@ -248,113 +248,109 @@ def verdict(rows: list[dict]) -> str:
     most = min(keeping, key=lambda row: row["cost"])
     ours = next(row for row in rows if row["policy"] == "ours")
     lines = [
-        f"Cheapest was {figures(rows[0])}.",
-        f"Of what forgets, most was kept, for the least, by {figures(most)}.",
-        f"The settings in force: {figures(ours)}.",
+        f"The cheapest: {figures(rows[0])}.",
+        f"Of those that forget, the cheapest that keeps most: {figures(most)}.",
+        f"Your settings: {figures(ours)}.",
     ]
     if times := ours["previews"]:
-        lines.append(
-            f"Results too large to be shown went to disk in ours: {counted(times, 'time', 'times')}."
-        )
+        said = counted(times, "time", "times")
+        lines.append(f"ours saved oversized results to disk {said}.")
     return "\n".join([*lines, again_in_words(ours)])
 
 
 def again_in_words(row: dict) -> str:
-    """How many lines were out of sight when they were needed, and what grep shows."""
+    """Say how many needed lines were out of sight, and how many grep finds."""
     name, lost = row["policy"], row["lost"]
-    told = f"Out of sight in {name} when an edit needed them: {lost:,} lines."
+    told = f"Needed by an edit, but out of sight in {name}: {lost:,} lines."
     if row["lookups"]:
         share, answer = f"{row['again']:.0%}", f"{row['answer']:,} tokens (median)"
-        told += f"\nOne call of grep shows {share} of them, by {answer}."
+        told += f"\nOne call of grep finds {share} of them, in {answer}."
     return told
 
 
 def what_to_know(measured: dict) -> str:
-    """Where doing nothing would have ended, by session, and without a prompt cache."""
-    lines = ['"nothing" is priced as if the window had no end.']
+    """Say where doing nothing would end, and what all cost without a cache."""
+    lines = ['"nothing" is priced as if its window had no limit.']
     for one in measured["refused"]:
         at = f"request {one['request']} of {one['of']}"
-        lines.append(f"It would be refused at {at} of {one['session']}.")
+        lines.append(f"The API would reject {at} of {one['session']}.")
     if measured["refused"]:
         nothing, ours = (measured["before"][name] for name in ("nothing", "ours"))
         whole = 1 - next(r["cost"] for r in measured["rows"] if r["policy"] == "ours")
         lines.append(
-            f"Up to there it costs {nothing:.2f}, and ours {ours:.2f}: of the"
-            f" {whole:.2f} that ours saves {nothing - ours:.2f} lie before that."
+            f"Up to there it costs {nothing:.2f}, and ours {ours:.2f}, so"
+            f" {nothing - ours:.2f} of the {whole:.2f} that ours saves come before it."
         )
     lines += in_how_many(measured["sessions"])
     full = measured["uncached"].items()
     costs = ", ".join(f"{name} {cost:.2f}" for name, cost in full)
-    lines.append(f"Without a prompt cache, in the same unit: {costs}.")
+    lines.append(f"Costs without a prompt cache, in the same unit: {costs}.")
     wrap = textwrap.TextWrapper(88, break_long_words=False, break_on_hyphens=False)
     return "\n".join(map(wrap.fill, lines))
 
 
 def in_how_many(sessions: dict[str, list[float]]) -> list[str]:
-    """In how many sessions another rule costs less than ours, if there are several."""
+    """Say in how many sessions another policy costs less, if there are several."""
     of = len(sessions["ours"])
     less = [f"{name} in {count}" for name, count in cheaper(sessions).items()]
     told = (
-        f"Of {of} sessions, another costs less than ours: {', '.join(less) or 'none'}."
+        f"Cheaper than ours in some of the {of} sessions: {', '.join(less) or 'none'}."
     )
     return [told] if of > 1 else []
 
 
 def legend(sessions: list[Session], read: float, peers: bool) -> str:
-    """What the columns and the rows of a table mean, its prices and its clock."""
-    write, usual = CACHE_WRITE, CACHE_READ
-    whose = "the default model's; --read sets another" if read == usual else "by --read"
+    """Explain the columns and rows of a table, its prices and its clock."""
+    whose = "the default model's price" if read == CACHE_READ else "your price"
     rest = f"\n{THE_REST}" if peers else ""
     return f"""\
-cost       of all requests and replies, in parts of the cost of "nothing". Prices: of an
-           input token 1, {write:g} if it is written to the prompt cache, {read:g} if
-           it is read from there ({whose}); of output {OUTPUT}
+cost       of all requests and replies, relative to "nothing". An input token costs 1,
+           or {CACHE_WRITE:g} if it's written to the prompt cache; one that's read from
+           there costs {read:g} ({whose}; --read changes it).
+           An output token costs {OUTPUT}
 clock      {clock(sessions)}
-summaries  how often a summary, which is one more request, replaced old messages
-clearings  how often placeholders replaced old results of tools
+summaries  how often a summary, which takes a request, replaced old messages
+clearings  how often placeholders replaced old tool results
 largest    tokens of the largest request
-E          edits: of the lines that an edit must quote, and that had stood anywhere
-           before, the share that still stood in the request; the mean over replies
-N          names: the same of the names and paths in calls and final answers that a
-           result of a tool had shown before
-R          (E + N) / 2: how much of what was needed next was still in sight. What went
-           to disk does not count, even if it is one read away from there
-again      of the lines that an edit must quote, and that were out of sight, the share
-           that one call of our grep shows in the transcript, asked for the two words
-           of it, side by side, that are rarest; {MOST_LOOKUPS} in a session at most
+E          edits: of the lines that an edit must quote, and that had appeared before,
+           the share that the request still had; averaged over replies
+N          names: the same for names and paths in calls and final answers that a tool
+           result had shown before
+R          (E + N) / 2: how much of what was needed next was still in sight. A result
+           that went to disk doesn't count, even if it's one read away
+again      of the lines that an edit needed, but that were out of sight, the share that
+           one call of our grep finds in the transcript, if it searches for the line's
+           two rarest adjacent words; at most {MOST_LOOKUPS} lines per session
 
-"nothing" forgets nothing, and is never refused here, though the window of all others is
-{WINDOW:,}. v5 is by its page, s06 by its page in Python, whose rule its code in
-TypeScript has as well, s08 by its page and code of June 2026. Two have gone on:
+"nothing" never forgets, and no request of it is rejected here, though everyone else has
+a window of {WINDOW:,} tokens. v5 follows its page, s06 its page in Python (its code in
+TypeScript has the same rule), s08 its page and code of June 2026. Two have changed:
 {newer()}
-All have a prompt cache at the same prices, for which no tutorial asks; only "ours" and
-"summaries", which is agent.py without clearing, keep it warm while the person thinks.
-A summary has {SUMMARY:,} tokens.{rest}
+"summaries" is agent.py without clearing. All rules have a prompt cache at the same
+prices, though no tutorial asks for one. A summary has {SUMMARY:,} tokens.{rest}
 """
 
 
 def newer() -> str:
-    """By which code the newer rules are, a line each."""
-    told = (
-        f"{name}: its code at {at}, there by {by}" for name, (at, by) in NEWER.items()
-    )
+    """Say which code the newer rules follow, one per line."""
+    told = (f"{name}: its code at {at}, by {by}" for name, (at, by) in NEWER.items())
     return "\n".join(told)
 
 
 def clock(sessions: list[Session]) -> str:
-    """By which clock the prompt cache lives, in one line or two."""
-    gone = f"after {program.CACHE_SECONDS} s without a request the cache is gone"
+    """Say by which clock the prompt cache goes cold, in one line or two."""
+    gone = f"after {program.CACHE_SECONDS} s without a request, the cache is cold"
     timed, all = sum(session.timed for session in sessions), len(sessions)
     if timed == all:
-        return f"the recorded one: {gone}"
+        return f"as recorded: {gone}"
     if timed:
-        rest = "in the others, it counts as alive"
-        return f"the recorded one in {timed} of {all} sessions: {gone};\n{'':11}{rest}"
-    return "no times are recorded: the cache counts as alive all the time"
+        rest = "in the others, it is always warm"
+        return f"as recorded in {timed} of {all} sessions: {gone};\n{'':11}{rest}"
+    return "none was recorded, so the cache is always warm"
 
 
 def figures(row: dict) -> str:
-    """A policy, and the two numbers that count."""
+    """Return a policy with its cost and R."""
     return f"{row['policy']} (cost {row['cost']:.2f}, R {row['R']:.3f})"
 
 
@@ -362,7 +358,7 @@ def figures(row: dict) -> str:
 
 
 def read(paths: list[Path]) -> list[Session]:
-    """The sessions in files; one line for each file that holds none."""
+    """Read the sessions in files; print a line for each file without one."""
     sessions = []
     for path in paths:
         try:
@@ -370,51 +366,59 @@ def read(paths: list[Path]) -> list[Session]:
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
     if not sessions:
-        raise Unusable("There is nothing to measure.")
+        raise Unusable("No sessions to measure.")
     return sessions
 
 
 def of_the_demo() -> list[Session]:
-    """The work that `agent.py --demo` plays, from the transcript that it leaves."""
+    """Play `agent.py --demo`, and read the transcript that it leaves."""
     demo = [sys.executable, str(ROOT / "agent.py"), "--demo"]
     with tempfile.TemporaryDirectory() as folder:
         world = {**os.environ, "TMPDIR": folder}
         no = subprocess.DEVNULL
         if subprocess.run(demo, env=world, stdin=no, stdout=no, check=False).returncode:
-            raise Unusable("The demo did not come to its end: see agent.py --demo.")
+            raise Unusable("The demo failed; run agent.py --demo to see why.")
         return read([*Path(folder).glob(f"*/{program.TRANSCRIPT_DIR}/*.jsonl")])
 
 
 def price(text: str) -> float:
-    """A price on the command line: a number from 0 on."""
+    """Parse a price on the command line: a number, at least 0."""
     if not 0 <= (number := float(text)) < float("inf"):
         raise ValueError
     return number
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Measure and print; returns the exit status."""
+def parser() -> argparse.ArgumentParser:
+    """Return what parses the command line."""
     about, _, more = (__doc__ or "").partition("\n\n")
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         description=about, epilog=more, formatter_class=style
     )
-    text = "a recorded session; without any, the work of agent.py --demo"
+    text = "a recorded session (default: the work of agent.py --demo)"
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=text)
-    parser.add_argument("--peers", action="store_true", help="other agents' rules too")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE,...")
-    text = "of a token from the prompt cache, in that of an input token"
+    parser.add_argument("--peers", action="store_true", help="include other agents")
+    text = "also measure agent.py with these settings"
+    change = {"default": [], "metavar": "NAME=VALUE,...", "help": text}
+    parser.add_argument("--set", action="append", **change)
+    text = "price of reading a cached token, relative to an input token"
     parser.add_argument("--read", type=price, default=CACHE_READ, help=text)
-    parser.add_argument("--json", action="store_true", help="the rows as JSON")
-    options = parser.parse_args(argv)
+    text = "print JSON instead of a table"
+    parser.add_argument("--json", action="store_true", help=text)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print; return the exit status."""
+    options = parser().parse_args(argv)
     try:
         wanted = runs(options.peers, options.set, options.read)
         sessions = read(options.files) if options.files else of_the_demo()
         measured = measure(sessions, wanted, uncached_runs(options.set))
-        about = legend(sessions, options.read, options.peers)
-        print(
-            json.dumps(measured, indent=1) if options.json else table(measured, about)
-        )
+        if options.json:
+            print(json.dumps(measured, indent=1))
+        else:
+            print(table(measured, legend(sessions, options.read, options.peers)))
     except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1

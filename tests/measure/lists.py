@@ -1,4 +1,4 @@
-"""Lists of messages, drawn: a row a block, thinking at the left of what it led to."""
+"""Draw lists of messages: one row per block, thinking to the left of its result."""
 
 import re
 from typing import NamedTuple
@@ -8,26 +8,29 @@ from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, circle, line, text
 
 import agent as program
 
-LOOKS = {  # of each kind of block: its letter and its color
-    "typed": ("p", BLUE),
-    "assistant": ("m", GREEN),  # a text of the model
-    "user": ("n", PURPLE),  # a text of ours
+LOOKS = {  # the letter and the color of each kind of block
+    "typed": ("u", BLUE),
+    "assistant": ("m", GREEN),  # a text from the model
+    "user": ("n", PURPLE),  # a text that the program added
     "thinking": ("t", PURPLE),
     "tool_use": ("c", GREEN),
     "tool_result": ("r", ORANGE),
 }
-LETTERS = "p: person, m: model, c: call, r: result, n: note or summary"
-PARTS = {  # of what a compaction leaves
-    "typed": "your words",
+LETTERS = "u: user, m: model, c: call, r: result, n: note or summary"
+PARTS = {  # the parts of a compacted list
+    "typed": "older messages",
     "user": "summary",
     "tool_use": "calls",
     "tool_result": "results",
     "assistant": "last answer",
 }
+REQUEST = "your request"  # the typed messages after the summary
+IN_TURN = "in turn, each gets at most half of the rest: "
+IN_TURN += "your request, summary, older messages, calls"
 
 
 class Row(NamedTuple):
-    """A block and the index of its message; what is said of it, and its tokens."""
+    """A block, the index of its message, how to describe it, and its tokens."""
 
     block: dict
     at: int
@@ -41,7 +44,7 @@ class Row(NamedTuple):
 
 
 def rows(messages):
-    """All blocks of the messages, in order; tokens to the nearest 100."""
+    """Return a row for each block, in order; tokens to the nearest 100."""
     found = []
     tools = {e.call["id"]: e.call["name"] for e in program.exchanges(messages)}
     for at, message in enumerate(messages):
@@ -55,14 +58,14 @@ def rows(messages):
                 said = " ".join([block.get("name", kind), *given])
             elif kind == "tool_result" and tokens and said[0] not in "[<":
                 said = f"result of {tools[block['tool_use_id']]}"
-            said = {"typed": "person: ", "assistant": "model: "}.get(kind, "") + said
-            said = re.sub(r"\d{8}-\d{6}_\w{8}", "...", said)  # another at each run
+            said = {"typed": "user: ", "assistant": "model: "}.get(kind, "") + said
+            said = re.sub(r"\d{8}-\d{6}_\w{8}", "...", said)  # different in each run
             found.append(Row(block, at, kind, said, tokens))
     return found
 
 
 def column(found, x, width):
-    """The parts of a list of rows, and each row with its height."""
+    """Draw rows; return the parts of the drawing, and each row with its place."""
     body, places = [], []
     y, left, last = 34, x, 0
     for row in found:
@@ -76,20 +79,20 @@ def column(found, x, width):
 
 
 def numbers(places, x):
-    """The index of each message, at the left of its first row."""
+    """Draw the index of each message, to the left of its first row."""
     first = {row.at: y for row, y in reversed(places)}
     return [text(x, y + 14, str(at), "end") for at, y in first.items()]
 
 
 def kept_by(messages, cut):
-    """What a cut leaves: a note in front, since the first message is the user's."""
+    """Return what a cut leaves, after a note: the first message must be the user's."""
     tail = messages[program.pair_safe(messages, cut) :]
-    note = {"type": "text", "text": "a summary, or a note, of all before"}
+    note = {"type": "text", "text": "a summary, or a note"}
     return [{"role": "user", "content": [note]}, *program.drop_thinking(tail)]
 
 
 def chained(messages, cut):
-    """What thinking is signed over, and what a cut therefore takes with it."""
+    """Draw what thinking is signed over, and so what a cut takes with it."""
     body, places = column(rows(messages), 44, 282)
     kept = kept_by(messages, cut)
     right, left = column(rows(kept), 392, 300)
@@ -100,31 +103,35 @@ def chained(messages, cut):
     y = next(y for row, y in places if row.at == cut) - 3
     body += [line([(0, y), (330, y)], TEXT, 2), text(334, y + 4, f"cut {cut}")]
     body.append(text(44, 20, "before"))
-    body.append(text(392, 20, "after the cut: no thinking is valid"))
+    body.append(text(392, 20, "after the cut, no thinking is valid"))
     y = places[-1][1] + 42
-    words = "each thinking is signed over all that is above it"
+    words = "each thought is signed together with everything above it"
     body += [circle((12, y - 4), PURPLE), text(24, y, words), *charts.bar_scale(y)]
-    told = [f"before: {charts.counted(len(signed), 'thinking', 'times thinking')}"]
-    told.append(f"after a cut before message {cut}: {len(kept)} messages, none")
-    title = "Thinking is signed over all that is above it"
+    told = [f"before: {charts.counted(len(signed), 'thought', 'thoughts')}"]
+    told.append(f"after a cut before message {cut}: {len(kept)} messages, no thoughts")
+    title = "Thinking is signed together with everything above it"
     return charts.picture(title, [*body, *right], told, y + 10)
 
 
 def what_remains(messages, limits):
-    """The list that a compaction leaves, row by row, and the limit of each part."""
+    """Draw the list that a compaction leaves, with the limit of each part."""
     body, places = column(rows(messages), 318, 374)
-    body += [text(8, 20, "part"), text(110, 20, "at most")]
+    body += [text(8, 20, "part"), text(122, 20, "at most")]
     body.append(text(318, 20, "the list of messages"))
-    told, last = [], ""
+    told, last, summary = [], "", min(r.at for r, _ in places if r.kind == "user")
     for row, y in places:
-        part = PARTS[row.kind]
+        is_request = row.kind == "typed" and row.at > summary
+        part = REQUEST if is_request else PARTS[row.kind]
         if part != last:
-            body += [text(8, y + 14, part), text(110, y + 14, limits[part])]
+            body += [text(8, y + 14, part), text(122, y + 14, limits[part])]
             told.append(f"{part}, at most {limits[part]}: ")
         size = f"{row.tokens:,}" if row.tokens else "under 100"
         told[-1] += f"{', ' * (part == last)}{row.words[:30]} ({size} tokens)"
         last = part
     y = places[-1][1] + 42
     body += [text(8, y, f"together: {limits['together']}"), *charts.bar_scale(y)]
-    title = "The list of messages that a compaction leaves"
+    told.append(IN_TURN)
+    y += 20
+    body.append(text(8, y, IN_TURN))
+    title = "The list of messages after a compaction"
     return charts.picture(title, body, told, y + 10)

@@ -1,9 +1,8 @@
-"""agent.py itself between recorded replies and recorded results.
+"""Run agent.py itself on a recorded session.
 
-Its loop asks a client that hands out the recorded replies, its tools hand out the
-recorded results, and its clock is the session's. While the person thinks, it keeps its
-cache warm. At the end the lines that an edit needed and that were out of sight are
-looked up in the transcript, by its own `grep`.
+Its loop asks a client that returns the recorded replies, its tools return the recorded
+results, and its clock is the session's. At the end, its own `grep` searches the
+transcript for the lines that an edit needed but the context no longer had.
 """
 
 import json
@@ -28,33 +27,29 @@ from stub import CACHE_READ, Stream
 
 import agent as program
 
-# seconds after its last request at which the idle program sends it again
-REFRESH = program.CACHE_SECONDS - program.WARM_SECONDS + 1
-MOST_LOOKUPS = 100  # in a session, evenly spread: each starts three processes
+MOST_LOOKUPS = 100  # per session, evenly spread, to save time
 
 # ---- the client and the tools ----
 
 
 class TurnOver(BaseException):
-    """What comes next was typed: it ends a turn, and no `except Exception` stops it."""
+    """The next message was typed, so the turn ends; no `except Exception` stops it."""
 
 
 class Lost(NamedTuple):
-    """A line that an edit needed and that was out of sight."""
+    """A line that an edit needed, but that was out of sight."""
 
     line: str
     held: int  # bytes of the transcript at that time
 
 
 class Recording:
-    """A client that hands out the recorded replies, and their results as tools do."""
+    """A client and tools that return the recorded replies and results."""
 
     def __init__(self, session: Session, meter: Meter, limits: program.Limits) -> None:
         self.session, self.meter = session, meter
-        ways = {"stream": lambda **sent: Stream(self, sent), "create": self.refresh}
-        self.messages = SimpleNamespace(**ways)
+        self.messages = SimpleNamespace(stream=lambda **sent: Stream(self, sent))
         self.next = 0  # the index of the message that comes next
-        self.idle = 0.0  # the time while the person thinks, 0 while it works
         self.results: dict[str, deque[dict]] = defaultdict(deque)
         self.measured = Measured()
         self.known: dict[int, tuple[Any, Message]] = {}
@@ -63,43 +58,23 @@ class Recording:
         self.agent: Any = program.Agent(client=self, approve=lambda *_: None, **world)
 
     def coming(self) -> int:
-        """The index of the message that comes next, of the last one at the end."""
+        """The index of the next message; at the end, of the last."""
         return min(self.next, len(self.session.messages) - 1)
 
     def clock(self) -> float:
-        """The time in seconds: of the recorded request that comes next."""
-        return self.idle or self.session.times[self.coming()]
+        """The time of the next recorded request, in seconds."""
+        return self.session.times[self.coming()]
 
     def typed(self) -> Iterator[str]:
-        """What the person typed, up to the end of the recording."""
+        """Yield each message that the user typed, to the end of the recording."""
         while self.next < len(self.session.messages):
             content = self.session.messages[self.next]["content"]
             self.next += 1
             if type(content) is str:
-                self.keep_warm(self.clock())
                 yield content
-        self.keep_warm(float("inf"))  # the person never comes back
-
-    def keep_warm(self, until: float) -> None:
-        """Let the program keep its cache warm, as the terminal does while it waits.
-
-        Without recorded times nothing is known of pauses, and the cache stays alive.
-        """
-        while self.session.timed and self.agent.last_request + REFRESH < until:
-            self.idle = self.agent.last_request + REFRESH
-            program.keep_warm(self.agent)
-            if self.agent.last_request < self.idle:
-                break  # it was not worth it, or was done often enough
-        self.idle = 0.0
-
-    def refresh(self, **request: Any) -> Any:
-        """The reply without a word to a request that is sent again."""
-        tokens = self.meter.refresh(self.history(request["messages"]), self.idle)
-        usage = SimpleNamespace(**self.usage(tokens, 0))
-        return SimpleNamespace(content=[], usage=usage, stop_reason="max_tokens")
 
     def answer(self, request: dict) -> dict:
-        """The next recorded reply, or a summary; TurnOver if none comes next."""
+        """Return the next recorded reply, or a summary; else raise TurnOver."""
         history = self.history(request["messages"])
         self.meter.wait(self.coming())
         if wants_summary(request["messages"][-1]):
@@ -122,15 +97,22 @@ class Recording:
         return finished(reply, self.usage(size, self.session.measured[at].tokens))
 
     def usage(self, size: float, output: float) -> dict:
-        """The counts of the request that was priced last, as the API reports them."""
-        known = int(self.meter.known)
-        new = "cache_creation_input" if self.meter.cached else "input"
-        counts = {"input": 0, "cache_read_input": known, "output": int(output)}
-        counts[new] = int(size) - known
-        return {f"{kind}_tokens": count for kind, count in counts.items()}
+        """The usage of the request that was priced last, as the API reports it.
+
+        Without a cache, nothing is read from it or written to it.
+        """
+        read = int(self.meter.known)
+        new = int(size) - read
+        written = new if self.meter.cached else 0
+        return {
+            "input_tokens": new - written,
+            "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": written,
+            "output_tokens": int(output),
+        }
 
     def history(self, messages: list[dict]) -> list[Message]:
-        """The messages as they are measured; those of the last request are known."""
+        """Measure the messages; those of the last request are already measured."""
         known = {}
         for sent in messages:
             content = sent["content"]
@@ -140,7 +122,7 @@ class Recording:
         return [known[id(sent["content"])][1] for sent in messages]
 
     def tools(self) -> dict[str, Any]:
-        """A tool for each name in the recording, which returns the next result."""
+        """Return a tool for each name in the recording; it returns the next result."""
         sent = [m["content"] for m in self.session.messages if m["role"] == "assistant"]
         called = {p["name"] for parts in sent for p in parts if p["type"] == "tool_use"}
         anything = {"description": "Recorded.", "input_schema": {"type": "object"}}
@@ -150,28 +132,28 @@ class Recording:
         }
 
     def result(self, name: str, agent: Any, /, **_: Any) -> str:
-        """What the tool of this name returned, or how it failed, when recorded."""
+        """Return what this tool returned in the recording, or fail as it did."""
         result = self.results[name].popleft()
         if result.get("is_error"):
             raise program.ToolError(result["content"])
         return result["content"]
 
     def listen(self, style: str, text: str) -> None:
-        """Count what layer 1 says that it has cleared, or saved before it was seen."""
+        """Count how often layer 1 clears results, or saves oversized ones."""
         if style == "layer":
             self.meter.clearings += text.startswith("[micro_compact]")
             self.meter.previews += text.startswith("[tool_result_budget]")
 
 
 def finished(content: list[dict], usage: dict) -> dict:
-    """A reply as the API gives it."""
+    """Return a reply in the API's form."""
     calls = any(part["type"] == "tool_use" for part in content)
     stop = "tool_use" if calls else "end_turn"
     return {"content": content, "stop_reason": stop, "usage": usage}
 
 
 def wants_summary(message: dict) -> bool:
-    """Whether the loop asks for a summary."""
+    """Return whether this message asks for a summary."""
     first, *_ = message["content"]
     return first.get("text", "")[:30] == program.SUMMARY_PROMPT[:30]
 
@@ -185,7 +167,7 @@ def drive(
     read: float = CACHE_READ,
     cached: bool = True,
 ) -> Meter:
-    """The meter after a session of agent.py's own within these limits."""
+    """Run agent.py on a session, within these limits, and return the meter."""
     meter = Meter(session, cached, read)
     recording = Recording(session, meter, limits)
     clock = SimpleNamespace(**vars(time) | {"time": recording.clock})
@@ -198,18 +180,18 @@ def drive(
                 program.take_turn(recording.agent, text)
             except TurnOver:
                 continue
-            except program.AgentError as error:  # go on with what was typed next
-                print(f"A turn of ours is left out: {error}", file=sys.stderr)
+            except program.AgentError as error:  # continue with the next typed message
+                print(f"ours skipped a turn: {error}", file=sys.stderr)
         meter.lost = len(recording.lost)
-        if cached:  # what is lost does not depend on the cache, so look it up once
+        if cached:  # the table shows this only for the runs with a cache
             meter.lookups = [*look_up(recording.agent, recording.lost)]
     return meter
 
 
 def look_up(agent: Any, lost: list[Lost]) -> Iterator[tuple[bool, float]]:
-    """Whether one call of `grep` shows a line again, and the tokens of its answer.
+    """Yield whether one call of `grep` finds a line, and the tokens of its answer.
 
-    The last line comes first, since the transcript is cut to what it held then.
+    The last line comes first, because the transcript is cut to what it held then.
     """
     step = max(1, -(-len(lost) // MOST_LOOKUPS))  # rounded up
     for line, held in reversed(lost[::step]):
@@ -224,9 +206,9 @@ def look_up(agent: Any, lost: list[Lost]) -> Iterator[tuple[bool, float]]:
 
 
 def rarest_words(line: str, text: str) -> str:
-    """Two neighbouring words of a line that stand least often in a text, as a pattern.
+    """Return a pattern for the two adjacent words of a line that are rarest in a text.
 
-    By these one would look for it; of a line of one word it is that word.
+    That's how one would search for it. If the line is one word, it's that word.
     """
     as_json = json.dumps(line, ensure_ascii=False)[1:-1]
     pairs = re.findall(r"(?=(\b\w+\W+\w+\b))", as_json) or re.findall(r"\w+", as_json)

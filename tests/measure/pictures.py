@@ -1,23 +1,24 @@
-"""The tutorial's pictures: of measured figures, and of the program's own runs.
+"""Make the tutorial's pictures, from measured figures and from the program's own runs.
 
     .venv/bin/python tests/measure/pictures.py            make them all again
-    .venv/bin/python tests/measure/pictures.py FILE...    measure these before that
+    .venv/bin/python tests/measure/pictures.py FILE...    first measure these sessions
 
-What was measured is in figures.json. It is of six public sessions; README.md has the
-command that fetches them, and tests/README.md the one that measures them again. No key,
-no network, no SDK: in the runs the tests' `stub` is the model, and what is drawn is what
-agent.py's functions made of them. Tokens of blocks: to the nearest 100. The picture of a
-terminal needs the package rich.
+The figures are in figures.json. They come from six public sessions; README.md has the
+command that downloads them, tests/README.md the one that measures them again. You need
+no key, no network and no SDK: in the runs, the tests' `stub` plays the model, and
+agent.py's own functions do the rest. Tokens of blocks are rounded to 100. The picture
+of a terminal needs the package rich.
 """
 
 import argparse
 import io
 import json
 import os
+import pty
 import sys
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -27,38 +28,39 @@ import costs
 import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, line, text
 from costs import program
-from lists import LETTERS, LOOKS, chained, rows, what_remains
+from lists import LETTERS, LOOKS, REQUEST, chained, rows, what_remains
 from policies import PEERS, TUTORIALS
 from screenshot import COLUMNS, screenshot
 from stub import StubClient, reply
 
 FOLDER = Path(__file__).resolve().parent.with_name("pictures")
 FIGURES = Path(__file__).with_name("figures.json")
-SETTINGS = ["THRESHOLD=60000", "CONTEXT_WINDOW=60000"]  # of ours, besides the default
-WARM = [f"KEEP_WARM={times}" for times in (0, 1, 4)]  # the same, not drawn
+SETTINGS = [
+    "THRESHOLD=60000",
+    "CONTEXT_WINDOW=60000",
+]  # to measure ours with, besides the default
 KINDS = {
-    "tool_result": ("tool results, older than the newest three", ORANGE),
-    "newest": ("tool results, the newest three", ORANGE),
+    "tool_result": ("older tool results", ORANGE),
+    "newest": ("the newest three tool results", ORANGE),
     "tool_use": ("tool calls", GREEN),
-    "assistant": ("what the model wrote", GREEN),
-    "user": ("what the person said", BLUE),
+    "assistant": ("the model's text", GREEN),
+    "user": ("the user's messages", BLUE),
 }
 
-# ---- measured on recorded sessions: numbers, and nothing that was said in them ----
+# ---- measured on recorded sessions: only numbers, none of their text ----
 
 
 def measure(paths):
-    """The figures of the page and of the pictures made from recorded sessions.
+    """Measure the figures that the page and its pictures have of recorded sessions.
 
-    Costs are parts of what doing nothing costs. "policies" has the cost and R of each,
-    "largest" the tokens of the largest request that forgets nothing, "before" what is
-    paid before a refusal, "cheaper" in how many sessions a policy costs less than ours,
-    and "session" the one with most requests.
+    Costs are relative to doing nothing. "policies" has the cost and R of each policy,
+    "largest" the largest request that forgets nothing, in tokens, "before" the costs
+    until the first rejection, "cheaper" the number of sessions in which a policy costs
+    less than ours, and "session" the session with the most requests.
     """
-    sessions, runs = costs.read(paths), costs.runs(True, SETTINGS + WARM)
+    sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
     measured = costs.measure(sessions, runs, costs.uncached_runs(SETTINGS))
     rows = {row["policy"]: row for row in measured["rows"]}
-    drawn = [name for name in rows if "KEEP_WARM" not in name]
     longest = max(sessions, key=lambda session: len(session.needs))
     return rounded(
         {
@@ -71,17 +73,16 @@ def measure(paths):
             "uncached": measured["uncached"],
             "cheaper": costs.cheaper(measured["sessions"]),
             "shares": shares(sessions),
-            "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in drawn},
-            "summaries": {name: rows[name]["summaries"] for name in drawn},
-            "again": {n: again(rows[n]) for n in drawn if n.startswith("ours")},
-            "warm": warm(rows),
+            "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in rows},
+            "summaries": {name: rows[name]["summaries"] for name in rows},
+            "again": {n: again(rows[n]) for n in rows if n.startswith("ours")},
             "session": one_session(longest, runs),
         }
     )
 
 
 def rounded(value):
-    """The same with numbers of three decimals at most."""
+    """Round all numbers to three decimals."""
     if isinstance(value, dict):
         return {name: rounded(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -90,22 +91,14 @@ def rounded(value):
 
 
 def again(row):
-    """Lines that were lost, the share that grep shows, and tokens of its answer."""
+    """Return the lines that were lost, the share that grep finds, and its tokens."""
     return [row["lost"], row["again"], row["answer"]]
 
 
-def warm(rows):
-    """Cost, R, refreshes and clearings of ours by KEEP_WARM."""
-    named = {name.partition("KEEP_WARM=")[2]: rows[f"ours {name}"] for name in WARM}
-    named[str(program.KEEP_WARM)] = rows["ours"]
-    keys = "cost", "R", "refreshes", "clearings"
-    return {times: [row[key] for key in keys] for times, row in sorted(named.items())}
-
-
 def one_session(session, runs):
-    """What each rule of the first picture costs there and keeps, and its requests.
+    """Measure the policies of the first picture on one session.
 
-    "before": what doing nothing and ours cost until doing nothing is refused.
+    "before" has the costs of doing nothing and of ours until doing nothing is rejected.
     """
     done = costs.replayed([session], {name: runs[name] for name in charts.RULES})
     [nothing] = done["nothing"]
@@ -130,13 +123,13 @@ def one_session(session, runs):
 
 
 def course(meter, nothing):
-    """What a policy costs in a session, what it keeps, and its requests."""
+    """Return what a policy costs in a session, how much it keeps, and its requests."""
     kept = costs.row("", [meter], nothing.cost)
     return charts.Course(kept["cost"], kept["R"], meter.steps)
 
 
 def shares(sessions):
-    """Where the tokens of all messages are: the share of each kind."""
+    """Return each kind's share of all tokens."""
     found = Counter()
     for session in sessions:
         results = [b.tokens for _, b in session.blocks if b.type == "tool_result"]
@@ -148,14 +141,14 @@ def shares(sessions):
 
 
 def tokens_by_kind(figures):
-    """Where the tokens go, a bar a kind."""
+    """Draw where the tokens go, with a bar for each kind."""
     share, told, body = figures["shares"], [], []
     for number, (kind, (name, color)) in enumerate(KINDS.items()):
         y, wide = 30 * number + 24, 310 * share[kind] / max(share.values())
         told.append(f"{name} {share[kind]:.1%}")
         body += [text(300, y, name, "end"), box(310, y - 14, wide, 18, color, 1)]
         body.append(text(318 + wide, y, f"{share[kind]:.1%}"))
-    title = f"Where the tokens of {figures['sessions']} recorded sessions are"
+    title = f"Where the tokens go in {figures['sessions']} recorded sessions"
     return charts.picture(title, body, told, 160)
 
 
@@ -163,32 +156,32 @@ def tokens_by_kind(figures):
 
 FILES = {"shop.py": 9_000, "shop.log": 8_000, "cart.py": 7_000, "price.py": 4_000}
 FILES |= {"test.log": 3_000, "big.log": 45_000, "long.log": 30_000, "mid.log": 18_000}
-FOUND = "Checkout is slow since each price is read anew. " * 78
+FOUND = "Checkout is slow because every price is read again. " * 72
 SUMMARY = f"<summary>\n{FOUND}\n</summary>"
 
 
 def use(tool, *more, **given):
-    """A reply that thinks, and calls tools."""
+    """Return a reply that thinks and calls tools."""
     return reply(calls=[(tool, given), *more], thinking="...")
 
 
 def read(*names):
-    """Replies that each read one of these files."""
+    """Return replies that each read one of these files."""
     return [use("read_file", path=name) for name in names]
 
 
 CACHE = {"old_text": "def prices", "new_text": "@cache\ndef prices"}
-MENDING = [
+FIX = [
     reply(calls=[("bash", {"command": "cat times.log"})]),
     reply(
         calls=[("edit_file", {"path": "prices.py", **CACHE})],
-        thinking="Each price reads the table anew.",
+        thinking="Every price reads the whole table again.",
     ),
-    reply("Each price read the whole table anew. Now it is read once."),
+    reply("Every price read the whole table again. Now it's read once."),
 ]
-LAYERS = [  # of each in the ring: its price, who or when, and what leaves the list
+LAYERS = [  # in the ring: the price of each, who or when, and what it removes
     ("free", "micro_compact", "old results"),
-    ("one request", "auto_compact, over T", "all but your words"),
+    ("one request", "auto_compact, over T", "all but your messages"),
     ("one request", "model, you or the API", "the same"),
 ]
 ON_DISK = "on disk: every message, written before any layer can touch it"
@@ -196,16 +189,16 @@ SHOP = [
     "Never touch the tests.",
     reply("I will not."),
     "Why is checkout slow?",
-    use("todo_write", items=["[ ] mend it"]),
+    use("todo_write", items=["[ ] fix it"]),
     use("read_file", path="shop.py"),
     use("bash", command="cat shop.log"),
     *read("cart.py", "price.py"),
     use("write_file", path="fix.py", content="fixed = True"),
     use("bash", command="cat test.log"),
 ]
-ASKED = "Why is checkout slow? Mend it."
+ASKED = "Why is checkout slow? Fix it."
 PRICES = '''\
-"""What things cost."""
+"""The prices of all products."""
 
 from functools import cache
 from pathlib import Path
@@ -217,11 +210,11 @@ def prices():
 '''
 TIMES = [f"0.02s call  tests/test_cart.py::test_cart[{n}]" for n in range(240)]
 TIMES = ["9.81s call  tests/test_shop.py::test_checkout", *TIMES, "241 passed in 14.6s"]
-MENDED = {"prices.py": PRICES, "times.log": "\n".join(TIMES)}
+TO_FIX = {"prices.py": PRICES, "times.log": "\n".join(TIMES)}
 
 
 def begun():
-    """An agent in a folder that holds these files."""
+    """Return an agent in a folder with these files."""
     for name, tokens in FILES.items():
         lines = [f"# {name}", *[""] * (tokens // 500 - 1)]
         Path(name).write_text("".join(f"{line:1999}\n" for line in lines))
@@ -233,7 +226,7 @@ def begun():
 
 
 def work(agent, *script):
-    """The agent after this work, by the program's own functions, but no layer."""
+    """Let the agent do this work with the program's own functions, but no layers."""
     for step in script:
         if type(step) is str:
             program.commit(agent, {"role": "user", "content": step})
@@ -245,19 +238,44 @@ def work(agent, *script):
     return agent
 
 
+class Approving(program.Terminal):
+    """A terminal whose user types "y" at every question; `far_end` takes the keys."""
+
+    far_end = -1
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name == "question" and value:
+            os.write(self.far_end, b"y\n")
+
+
+@contextmanager
+def keyboard():
+    """Make standard input a terminal; yield the file that takes its keys."""
+    far_end, terminal = pty.openpty()
+    before = os.dup(0)
+    os.dup2(terminal, 0)
+    try:
+        yield far_end
+    finally:
+        os.dup2(before, 0)
+        for file in far_end, terminal, before:
+            os.close(file)
+
+
 def at_work():
-    """What the program prints while it mends something, with what goes before it."""
+    """Return what the program prints while it fixes something."""
     agent, out = begun(), io.StringIO()
-    for name, written in MENDED.items():
+    for name, written in TO_FIX.items():
         Path(name).write_text(written)
     before = read("shop.py") * 10 + read("prices.py")
     work(agent, "What does this shop do?", *before, reply("It sells."))
-    terminal = program.Terminal(out)
-    terminal.colored = agent.unasked = True
+    terminal = Approving(out, colored=True, live=True, keyboard=True, asks=True)
     agent.emit = partial(program.show, terminal)
     agent.approve = partial(program.ask_person, terminal, agent)
-    agent.client.enqueue(*MENDING)
-    with mock.patch.dict(os.environ, COLUMNS=f"{COLUMNS}"):
+    agent.client.enqueue(*FIX)
+    wide = mock.patch.dict(os.environ, COLUMNS=f"{COLUMNS}")
+    with wide, keyboard() as terminal.far_end:
         program.work_on(agent, ASKED)
     return f"{program.BOLD}> {ASKED}{program.PLAIN}\n{out.getvalue()}"
 
@@ -266,7 +284,7 @@ def at_work():
 
 
 def ring():
-    """The loop, and the three places where something leaves the list of messages."""
+    """Draw the loop, and the three places where the list gets shorter."""
     y, told = 34, []
     body = [text(8, 20, "before every request")]
     for number, (price, when, what) in enumerate(LAYERS, 1):
@@ -277,7 +295,7 @@ def ring():
         body += arrow([(x + 24, y + 46), (x + 24, y + 106)])
         body.append(text(x + 32, y + 80, what))
         body += arrow([(x + 162, y + 23), (x + 182, y + 23)])
-        told.append(f"layer {number}, {price}, {when}: {what} leaves the list")
+        told.append(f"layer {number}, {price}, {when}: removes {what}")
     body += [box(30, 140, 526, 30, TEXT, 0), text(38, 160, ON_DISK)]
     for top, words in (y, "ask the model"), (190, "run the tools"):
         body += [box(576, top, 116, 46, GREEN), box(576, top, 116, 46, GREEN, 0)]
@@ -285,55 +303,65 @@ def ring():
     body += arrow([(634, y + 46), (634, 190)])
     back = [(576, 213), (10, 213), (10, y + 23), (30, y + 23)]
     body += arrow(back)
-    body.append(text(38, 206, "and again, until the model calls no tool"))
+    body.append(text(38, 206, "repeat until the model calls no tool"))
     told += ["then ask the model and run the tools", ON_DISK]
-    title = "The loop, and the three places where something leaves the list"
+    title = "The loop, and the three places where the list gets shorter"
     return charts.picture(title, body, told, 246)
 
 
 def transcript():
-    """A transcript's lines, and the history that the lines up to each replay to."""
-    agent, told = begun(), []
-    agent.client.enqueue(use("bash", command="cat long.log"), use("compact"))
-    agent.client.enqueue(reply(SUMMARY), reply("Each price is read anew."))
-    agent.client.enqueue(use("read_file", path="cart.py"), reply("It is fine."))
-    program.take_turn(agent, "Why is checkout slow?")
-    program.take_turn(agent, "And the cart?")
-    lines = Path(str(agent.transcript)).read_bytes().splitlines(keepends=True)
-    lines[-1] = lines[-1][:40]
+    """Draw the lines of a transcript, and the messages after replaying up to each."""
+    lines, told = recorded_lines(), []
     body = [text(36, 20, "the lines of the file")]
-    body.append(text(400, 20, "what they replay to, in messages"))
+    body.append(text(400, 20, "the messages after replaying them"))
     for n in range(1, len(lines) + 1):
         Path("prefix").write_bytes(b"".join(lines[:n]))
         history, y = program.load(Path("prefix")).messages, 5 + 25 * n
-        words, color = (last := rows(history)[-1]).words, last.color
-        if b'"event"' in lines[n - 1]:
-            event = json.loads(lines[n - 1])["event"]
-            words = f"event {event}: a summary of all before"
-        if not lines[n - 1].endswith(b"\n"):
-            words, color = "(torn off: left out)", TEXT
+        words, color = about_line(lines[n - 1], rows(history)[-1])
         body.append(text(30, y + 14, str(n), "end"))
         body += charts.cell(36, y, 344, words, color)
         for at in range(len(history)):
             kind = rows(history[: at + 1])[-1].kind
             body += charts.badge(400 + 22 * at, y, *LOOKS[kind])
-        told.append(
-            f"{n}. {words}: {charts.counted(len(history), 'message', 'messages')}"
-        )
+        size = charts.counted(len(history), "message", "messages")
+        told.append(f"{n}. {words}: {size}")
         body.append(text(406 + 22 * len(history), y + 14, str(len(history))))
     y = 50 + 25 * len(lines)
     body.append(text(36, y, LETTERS))
-    title = "A transcript's lines, and what those up to each replay to"
+    title = "The lines of a transcript, and the messages after replaying them"
     return charts.picture(title, body, told, y + 10)
 
 
-# ---- numbers of the program: what a clearing costs, and when what happens ----
+def recorded_lines():
+    """Return the lines of a transcript with a compaction, the last line torn."""
+    agent = begun()
+    agent.client.enqueue(use("bash", command="cat long.log"), use("compact"))
+    agent.client.enqueue(reply(SUMMARY), reply("Every price is read again."))
+    agent.client.enqueue(use("read_file", path="cart.py"), reply("It is fine."))
+    program.take_turn(agent, "Why is checkout slow?")
+    program.take_turn(agent, "And the cart?")
+    *lines, last = Path(str(agent.transcript)).read_bytes().splitlines(keepends=True)
+    return [*lines, last[:40]]
+
+
+def about_line(line, newest):
+    """Return what to write on a line of a transcript, and its color."""
+    if not line.endswith(b"\n"):
+        return "(incomplete, so it is ignored)", TEXT
+    if b'"event"' in line:
+        event = json.loads(line)["event"]
+        return f"event {event}: a summary replaces the history", newest.color
+    return newest.words, newest.color
+
+
+# ---- the program's own numbers: the price of a clearing, the thresholds ----
 
 
 def around_a_clearing():
-    """The number of a request, and it and three more, a clearing in their middle.
+    """Send four requests, with a clearing in the middle.
 
-    Of each the tokens that were read, written, and cleared just before it.
+    Return the number of the first, and for each the tokens that were read, written, and
+    cleared just before it.
     """
     agent, code = work(begun(), "Why is checkout slow?"), "fixed = True\n" * 1_500
     for name in ["shop.py", "cart.py", "shop.log"] * 3:
@@ -349,7 +377,7 @@ def around_a_clearing():
 
 
 def asked(agent):
-    """What the next request reads from the cache and writes to it, in tokens."""
+    """Send a request; return the tokens that it reads from the cache and writes."""
     agent.client.enqueue(*read("price.py"))
     answer = program.ask(agent, agent.messages)
     program.run_tools(agent, program.take_reply(agent, answer))
@@ -358,7 +386,7 @@ def asked(agent):
 
 
 def requests(sent, first):
-    """What requests read from the cache and write to it, before and after a clearing."""
+    """Draw what requests read from the cache and write to it, around a clearing."""
     columns = {"read": 530, "written": 605, "price": 692}
     scale, told = 340 / max(map(sum, sent)), []
     body = [text(x, 20, name, "end") for name, x in columns.items()]
@@ -384,14 +412,14 @@ def requests(sent, first):
     body.append(text(114, y + 15, f"read from the cache ({stub.CACHE_READ})"))
     body.append(text(344, y + 15, f"written ({stub.CACHE_WRITE})"))
     body += [charts.mark(478, y + 6), text(490, y + 15, "mark: cached up to here")]
-    title = "What requests read from the prompt cache, and what they write to it"
+    title = "What requests read from the prompt cache and write to it"
     return charts.picture(title, body, told, y + 30)
 
 
 def paid_back(sent):
-    """After how many requests the clearing is paid back, by the formula of the page.
+    """Say after how many requests the clearing has paid for itself.
 
-    What is new in the request after the clearing would be written in any case.
+    This is the page's formula. New tokens don't count: they're written in any case.
     """
     sizes = [known + written for known, written, _ in sent]
     freed = sent[2][2]
@@ -399,26 +427,26 @@ def paid_back(sent):
     kept = sent[2][1] - new
     price = (stub.CACHE_WRITE - stub.CACHE_READ) / stub.CACHE_READ
     wait = f"{price:.3g} K / F = {price * kept / freed:.1f} requests"
-    return f"K = {kept:,} written anew, F = {freed:,} cleared: paid back after {wait}"
+    return f"K = {kept:,} written again, F = {freed:,} cleared: paid back after {wait}"
 
 
 def was_read(x, y, wide):
-    """The part of a request that comes from the cache."""
+    """Draw the part of a request that comes from the cache."""
     return [box(x, y, wide, 20, BLUE, opacity) for opacity in (charts.FILL, 0)]
 
 
 def thresholds():
-    """When what happens, on one line from an empty context to a full window."""
+    """Draw what happens between an empty context and a full window."""
     limits = costs.limits({})
     window, most, clear = limits.context_window, limits.threshold, limits.clear_above
     cold = int(most * program.CLEAR_COLD)
     marks = {
-        window: "the API refuses more (the window)",
-        most: "all is summarised (T)",
-        clear: f"old results are cleared ({clear / most:.1f} T)",
-        cold: f"they are cleared if the cache is cold (T/{most / cold:.0f})",
+        window: "(the window): the API rejects anything larger",
+        most: "(T): a summary replaces the history",
+        clear: f"({clear / most:.1f} T): old results are cleared",
+        cold: f"(T/{most / cold:.0f}): if the cache is cold, they are cleared here",
     }
-    told = [f"{tokens:,}: {words}" for tokens, words in marks.items()]
+    told = [f"{tokens:,} {words}" for tokens, words in marks.items()]
     places = [20 + 660 * tokens / window for tokens in marks]
     *above, below = zip(places, told)
     body = [line([(below[0], 126), (below[0], 148)], TEXT, 1.5)]
@@ -428,29 +456,30 @@ def thresholds():
         body += [line([(x, y - 12), (x, 126)], TEXT, 1.5), text(x - 6, y, said, "end")]
     parts = {
         "the reply": PURPLE,
-        "old results go": ORANGE,
-        "cold: old results go": BLUE,
-        "nothing goes": GREEN,
+        "clearing": ORANGE,
+        "clearing if the cache is cold": BLUE,
+        "nothing is removed": GREEN,
     }
     for (words, color), start, end in zip(parts.items(), [*places[1:], 20], places):
         body.append(box(start, 100, end - start, 26, color))
         body.append(text((start + end) / 2, 118, words, "middle"))
-    body.append(text(20, 174, "tokens of context, from none to a full window"))
-    return charts.picture("What happens at how many tokens", body, told, 186)
+    body.append(text(20, 174, "tokens of context, from 0 to a full window"))
+    return charts.picture("What happens at which context size", body, told, 186)
 
 
 def limits_of_parts(agent):
-    """What limits each part of the list that a compaction leaves, in words."""
+    """Return the limit of each part of a compacted list, in words."""
     each, most = program.MAX_RESTORE_TOKENS_PER_FILE, program.MAX_WORDS
     limits = costs.limits({})
     asked = min(limits.threshold, 4 * limits.max_output) // 8
     room = round((limits.threshold - program.fixed_tokens(agent)) / 2, -3)
     return {
-        "your words": f"{most:,} tokens, or T/4",
+        "older messages": f"{most:,} tokens",
         "summary": f"{asked:,} tokens asked for",
+        REQUEST: "half of the room",
         "calls": f"plan, skills, {program.MAX_RESTORE_FILES} files",
         "results": f"{each:,} tokens each",
-        "together": f"half of the room that T leaves, {room:,.0f} tokens",
+        "together": f"half of what T leaves, {room:,.0f} tokens",
     }
 
 
@@ -458,7 +487,7 @@ def limits_of_parts(agent):
 
 
 def color(name):
-    """Ours, the tutorials', the other agents' and what is no policy, told apart."""
+    """Return the color of a policy: ours, a tutorial's, another agent's or other."""
     if name.startswith("ours"):
         return BLUE
     if name == "clear_tool_uses":
@@ -468,7 +497,7 @@ def color(name):
 
 
 def of_figures(figures):
-    """The pictures of what was measured, by name."""
+    """Draw the measured figures; return the pictures by name."""
     prices = [
         charts.Cost(name.replace("CONTEXT_", ""), cost, kept, color(name))
         for name, (cost, kept) in figures["policies"].items()
@@ -484,12 +513,12 @@ def of_figures(figures):
 
 
 def without_a_cache(uncached):
-    """What ours and the pages' rules cost so."""
+    """Return the costs of ours and the pages' rules."""
     return {name: cost for name, cost in uncached.items() if " " not in name}
 
 
 def of_runs():
-    """The pictures of the program's own runs, by name."""
+    """Draw the program's own runs; return the pictures by name."""
     agent = work(begun(), *SHOP)
     drawn = {"ring": ring(), "thinking": chained(agent.messages[:9], 5)}
     agent.client = StubClient(reply(SUMMARY))
@@ -503,7 +532,7 @@ def of_runs():
 
 
 def pictures():
-    """All pictures by name."""
+    """Draw all pictures; return them by name."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
@@ -511,7 +540,7 @@ def pictures():
 
 
 def main(argv=None):
-    """Make the pictures; returns the exit status."""
+    """Make the pictures; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     files = parser.parse_args(argv).files

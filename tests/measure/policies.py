@@ -1,12 +1,12 @@
-"""How others forget: each rule takes a history and returns the one to go on with.
+"""How others forget: each rule takes a history and returns its replacement.
 
-The tutorials' rules are by their pages. s08's 50,000 characters are from its code, and
-its budget never acts in the sessions of the page. s06 and s08 have gone on since: the
-newer rules are by the public code of NEWER. The rules of other agents are by their
-sources and documents as of READ_IN, in a few lines each, for a window of 200,000 tokens,
-which are counted as they are priced. All have the same prompt cache. A summary is either
-asked for at the end of the conversation, which the cache has, or by a request of its own
-(see prices.py).
+The tutorials' rules follow their pages. s08's limit of 50,000 characters is from its
+code; its budget never acts in the page's sessions. s06 and s08 have changed since, so
+there are newer rules, from the public code in NEWER. The other agents' rules follow
+their sources and documents as of READ_IN, in a few lines each, for a window of 200,000
+tokens. Tokens are counted as they are priced, and all rules have the same prompt cache.
+A summary is asked for either in the live conversation, which is in the cache, or in a
+separate request (see prices.py).
 """
 
 from collections.abc import Callable
@@ -15,28 +15,28 @@ from typing import Any, NamedTuple
 from recorded import Block, Message, message, note, text_block
 
 READ_IN = "November 2026"
-NEWER = {  # of each tutorial that has gone on: the commit, and when at the latest it was
+NEWER = {  # the commit that each newer rule follows, and the month it existed by
     "s06 newer": ("0de9c58", "June 2026"),
     "s08 newer": ("182c658", "September 2026"),
 }
 WINDOW = 200_000
-FIXED = 3_500  # tokens of the system prompt and the tools in every request
+FIXED = 3_500  # tokens of the system prompt and the tools, in every request
 SUMMARY = 2_500  # tokens of a summary
-FRAME = 170  # characters of JSON around each text: the mean of the recorded sessions
+FRAME = 170  # characters of JSON around each text, on average in the recorded sessions
 
 
 class Policy(NamedTuple):
-    """A rule, and how its requests are sent."""
+    """A rule, and whether its changes last."""
 
     rule: Callable[[list[Message], Any], list[Message]]
-    lasting: bool = True  # the next request begins with what this one sent
+    lasting: bool = True  # whether the next request starts from what this one sent
 
 
-# ---- what the rules are made of ----
+# ---- parts of the rules ----
 
 
 def summary(*more: str) -> Message:
-    """What stands for the messages that were summarised, and more texts after it."""
+    """Return a message with a summary, and with more texts after it."""
     blocks = [Block("text", "(summary)", SUMMARY, "summary")]
     return message("user", [*blocks, *(text_block("text", text) for text in more)])
 
@@ -45,38 +45,38 @@ ASKED = Message("user", (Block("text", "(asks for a summary)", 500),), 503)
 
 
 def total(history: list[Message]) -> float:
-    """Tokens of a request with this history."""
+    """Count the tokens of a request with this history."""
     return FIXED + sum(m.tokens for m in history)
 
 
 def characters(history: list[Message]) -> int:
-    """Characters of all that is said, called and returned."""
+    """Count the characters of all texts, calls and results."""
     return sum(len(b.text) for m in history for b in m.blocks)
 
 
 def as_json(history: list[Message]) -> int:
-    """Characters of the history as JSON, which the tutorials count."""
+    """Count the characters of the history as JSON, as the tutorials do."""
     return characters(history) + FRAME * sum(len(m.blocks) for m in history)
 
 
 def is_result(message: Message) -> bool:
-    """Whether a message answers calls, so that it cannot stand without them."""
+    """Return whether a message has results, which must follow their calls."""
     return message.blocks[0].type == "tool_result"
 
 
 def is_typed(message: Message) -> bool:
-    """Whether the person typed a message."""
+    """Return whether the user typed a message."""
     plain = message.role == "user" and not is_result(message)
     return plain and message.blocks[0].name != "summary"
 
 
 def before_pair(history: list[Message], cut: int) -> int:
-    """`cut`, or one less where it would part calls from their results."""
+    """Return `cut`, or one less if it would separate calls from their results."""
     return cut - is_result(history[cut])
 
 
 def newest(history: list[Message], most: float) -> int:
-    """The index where the newest messages begin that are at most `most` tokens."""
+    """Return where the newest messages begin that fit into `most` tokens."""
     cut = len(history)
     while cut and history[cut - 1].tokens <= most:
         cut -= 1
@@ -84,11 +84,11 @@ def newest(history: list[Message], most: float) -> int:
     return before_pair(history, cut) if cut < len(history) else cut
 
 
-Place = tuple[int, int]  # of a block: the index of its message, and its own in there
+Place = tuple[int, int]  # the index of a message, and of a block in it
 
 
 def results(history: list[Message]) -> list[tuple[Place, Block]]:
-    """All tool results, oldest first."""
+    """Return all tool results, oldest first."""
     return [
         ((i, j), block)
         for i, message in enumerate(history)
@@ -98,7 +98,7 @@ def results(history: list[Message]) -> list[tuple[Place, Block]]:
 
 
 def beyond(history: list[Message], most: float) -> list[tuple[Place, Block]]:
-    """The results that are not among the newest `most` tokens of results."""
+    """Return the results older than the newest `most` tokens of results."""
     found = results(history)
     while found and (most := most - found[-1][1].tokens) >= 0:
         found.pop()
@@ -106,7 +106,7 @@ def beyond(history: list[Message], most: float) -> list[tuple[Place, Block]]:
 
 
 def rewritten(history: list[Message], texts: dict[Place, str]) -> list[Message]:
-    """The history with other texts in these results."""
+    """Return the history with other texts in these results."""
     new = list(history)
     for (i, j), text in texts.items():
         blocks = list(new[i].blocks)
@@ -117,12 +117,12 @@ def rewritten(history: list[Message], texts: dict[Place, str]) -> list[Message]:
 
 
 def cleared(history: list[Message], old: list, meter: Any, text: str) -> list[Message]:
-    """The history with a placeholder for these results, counted as one clearing."""
+    """Replace these results by a placeholder; count it as one clearing."""
     meter.clearings += bool(old)
     return rewritten(history, {at: text.format(block.name) for at, block in old})
 
 
-# ---- the tutorials, as their pages have them ----
+# ---- the tutorials ----
 
 V5_CLEARS = {"bash", "read_file", "write_file", "edit_file", "glob", "grep"}
 
@@ -133,7 +133,7 @@ def nothing(history: list[Message], meter: Any) -> list[Message]:
 
 
 def s06(history: list[Message], meter: Any) -> list[Message]:
-    """Old results at every turn, those not yet seen too; a summary at 50,000."""
+    """Clear old results at every request, even unseen ones; summarise at 50,000."""
     old = [r for r in results(history)[:-3] if len(r[1].text) > 100]
     history = cleared(history, old, meter, "[Previous: used {}]")
     if as_json(history) / 4 <= 50_000:
@@ -143,7 +143,7 @@ def s06(history: list[Message], meter: Any) -> list[Message]:
 
 
 def s08(history: list[Message], meter: Any) -> list[Message]:
-    """The middle, then old results, at every turn; over 50,000 characters a summary."""
+    """Cut the middle, clear old results, and summarise over 50,000 characters."""
     history = snip(history, 50)
     old = [r for r in results(history)[:-3] if len(r[1].text) > 120]
     text = "[Earlier tool result compacted. Re-run if needed.]"
@@ -155,12 +155,12 @@ def s08(history: list[Message], meter: Any) -> list[Message]:
 
 
 def some_characters_only(history: list[Message], meter: Any) -> None:
-    """A summary of 80,000 of its characters, by a request of its own."""
+    """Price a separate request that summarises 80,000 characters of it."""
     meter.summarise(min(total(history) - FIXED, 25_800) + 300)
 
 
 def snip(history: list[Message], most: int) -> list[Message]:
-    """The first 3 messages and the newest `most` - 3, with a note between them."""
+    """Keep the first 3 messages and the newest `most` - 3; put a note between them."""
     if len(history) <= most:
         return history
     head, tail = 3, before_pair(history, len(history) - (most - 3))
@@ -171,7 +171,7 @@ def snip(history: list[Message], most: int) -> list[Message]:
 
 
 def s06_newer(history: list[Message], meter: Any) -> list[Message]:
-    """As s06, but what `read_file` returned stays, and the newest is summed up."""
+    """As s06, but keep the results of `read_file`, and summarise the newest part."""
     found = [r for r in results(history)[:-3] if len(r[1].text) > 100]
     old = [r for r in found if r[1].name != "read_file"]
     history = cleared(history, old, meter, "[Previous: used {}]")
@@ -186,11 +186,11 @@ ARCHIVE = "/home/me/work/.transcripts/transcript_0123456789abcdef0123456789abcde
 
 
 def s08_newer(history: list[Message], meter: Any) -> list[Message]:
-    """Nothing but the middle goes up to 50,000 characters; over them down to 40,000.
+    """Over 50,000 characters, shorten the history to 40,000; below, only its middle.
 
-    First old results go that were seen, each with the path of what was saved; then the
-    largest of all results become previews; a summary comes last, and begins with the
-    request that is being worked on.
+    First replace old results that were seen by the path of a file, then the largest
+    results by previews. The summary is the last resort; it begins with the request in
+    progress.
     """
     history = archive_middle(history_in_budget(history), 50)
     if as_json(history) <= 50_000:
@@ -213,7 +213,7 @@ def s08_newer(history: list[Message], meter: Any) -> list[Message]:
 
 
 def history_in_budget(history: list[Message], most: int = 200_000) -> list[Message]:
-    """The history with previews for what is too large in its last message."""
+    """Replace oversized results in the last message by previews."""
     new = [r for r in results(history) if r[0][0] == len(history) - 1]
     size = sum(len(block.text) for _, block in new)
     texts = {}
@@ -225,7 +225,7 @@ def history_in_budget(history: list[Message], most: int = 200_000) -> list[Messa
 
 
 def preview(block: Block, most: int) -> str:
-    """What stands for a result that was saved: its path and its beginning."""
+    """Return the preview of a saved result: its path and its beginning."""
     head = f"<persisted-output>\nFull output: {SAVED}\nPreview:\n"
     return f"{head}{block.whole[:most]}\n</persisted-output>"
 
@@ -233,7 +233,7 @@ def preview(block: Block, most: int) -> str:
 def shortened_to(
     history: list[Message], texts: list[tuple[Place, str]], most: int
 ) -> list[Message]:
-    """The history with as many of these shorter texts as it needs, in their order."""
+    """Put these shorter texts in, one by one, until the history is short enough."""
     size, taken = as_json(history), {}
     for (i, j), text in texts:
         shorter = len(history[i].blocks[j].text) - len(text)
@@ -244,7 +244,7 @@ def shortened_to(
 
 
 def archive_middle(history: list[Message], most: int) -> list[Message]:
-    """The first 3 messages, a note with a path, and the newest `most` - 4."""
+    """Keep the first 3 messages, a note with a path, and the newest `most` - 4."""
     if len(history) <= most:
         return history
     head, tail = 3, before_pair(history, len(history) - (most - 4))
@@ -252,16 +252,16 @@ def archive_middle(history: list[Message], most: int) -> list[Message]:
         head += 1
     middle = history[head:tail]
     if not middle or [m.blocks[0].name for m in middle] == ["summary"]:
-        return history  # nothing, or the note of the last time alone
+        return history  # empty, or only the note from last time
     said = f"[{tail - head} messages archived at {ARCHIVE}]"
     gone = message("user", [text_block("text", said, "summary")])
     return [*history[:head], gone, *history[tail:]]
 
 
 def v5(history: list[Message], meter: Any) -> list[Message]:
-    """Long old results when they come to 20,000; near the window's end a summary.
+    """Clear long old results once they reach 20,000 tokens; summarise near the end.
 
-    It counts four characters as a token.
+    A token is four characters here, and the end is that of the window.
     """
     found = [r for r in results(history) if r[1].name in V5_CLEARS]
     old = [r for r in found[:-3] if len(r[1].text) > 4_000]
@@ -280,7 +280,7 @@ def v5(history: list[Message], meter: Any) -> list[Message]:
 
 
 def pi(history: list[Message], meter: Any) -> list[Message]:
-    """A summary of all but the newest 20,000 tokens; the files' names stay."""
+    """Summarise all but the newest 20,000 tokens; keep the files' names."""
     if total(history) <= WINDOW - 16_384:
         return history
     cut = newest(history, 20_000)
@@ -290,13 +290,13 @@ def pi(history: list[Message], meter: Any) -> list[Message]:
 
 
 def shortened(history: list[Message], most: int) -> float:
-    """Tokens of a history whose results are cut to `most` characters."""
+    """Count the tokens of a history with results cut to `most` characters."""
     long = {at: b.text[:most] for at, b in results(history) if len(b.text) > most}
     return total(rewritten(history, long)) - FIXED
 
 
 def opencode(history: list[Message], meter: Any) -> list[Message]:
-    """Near the window's end a summary of all but the newest 15,000 tokens."""
+    """Near the window's end, summarise all but the newest 15,000 tokens."""
     if total(history) <= 168_000:
         return history
     meter.summarise(total(history))
@@ -304,9 +304,9 @@ def opencode(history: list[Message], meter: Any) -> list[Message]:
 
 
 def opencode_pruning(history: list[Message], meter: Any) -> list[Message]:
-    """opencode as a setting has it: between turns also old results are cleared.
+    """As opencode, with the setting that also clears old results between turns.
 
-    The newest two turns are passed over, then the newest 40,000 tokens of results.
+    The newest two turns stay, and before them the newest 40,000 tokens of results.
     """
     typed = [i for i, m in enumerate(history) if is_typed(m)]
     if typed[-1:] == [len(history) - 1] and len(typed) > 2:
@@ -319,9 +319,9 @@ def opencode_pruning(history: list[Message], meter: Any) -> list[Message]:
 
 
 def codex(history: list[Message], meter: Any) -> list[Message]:
-    """A summary at 90% of the window; the newest of the person's messages stay.
+    """Summarise at 90% of the window; keep the newest of the user's messages.
 
-    For OpenAI's own models the server does it; this is what other models get.
+    This is what other models get; for OpenAI's own models, the server does it.
     """
     if total(history) <= 0.9 * WINDOW:
         return history
@@ -331,9 +331,9 @@ def codex(history: list[Message], meter: Any) -> list[Message]:
 
 
 def gemini_cli(history: list[Message], meter: Any) -> list[Message]:
-    """At 50% of the window a summary, in two calls, of the turns in the older 70%.
+    """At 50% of the window, summarise the older 70% in two calls.
 
-    Of results beyond the newest 50,000 tokens of them 40,000 characters stay.
+    Results older than the newest 50,000 tokens of results are cut to 40,000 characters.
     """
     if total(history) <= 0.5 * WINDOW:
         return history
@@ -342,18 +342,18 @@ def gemini_cli(history: list[Message], meter: Any) -> list[Message]:
     late = (i for i in turns if characters(history[:i]) >= most)
     cut = next(late, turns[-1] if turns else 0)
     if cut == 0:
-        return history  # there is but one turn
+        return history  # there is only one turn
     old = [(at, b.text) for at, b in beyond(history, 50_000) if len(b.text) > 40_000]
     ends = {at: f"{text[:8_000]}\n...\n{text[-32_000:]}" for at, text in old}
     history = rewritten(history, ends)
     if total(history[:cut]) - FIXED <= summary().tokens:
-        return history  # a summary that frees nothing is not taken
+        return history  # a summary that frees nothing is discarded
     meter.summarise(total(history[:cut]), calls=2)
     return [summary(), *history[cut:]]
 
 
 def openhands(history: list[Message], meter: Any) -> list[Message]:
-    """Over 240 events the first 2 and the newest 117 stay, and a summary between."""
+    """Over 240 events, summarise all but the first 2 and the newest 117."""
     if len(history) <= 240:
         return history
     head = 2 + is_result(history[2])
@@ -363,7 +363,7 @@ def openhands(history: list[Message], meter: Any) -> list[Message]:
 
 
 def clear_tool_uses(history: list[Message], meter: Any) -> list[Message]:
-    """The server's own clearing: over 100,000 tokens, anew at every request."""
+    """Clear as the server does: over 100,000 tokens, at every request again."""
     if total(history) <= 100_000:
         return history
     return cleared(history, results(history)[:-3], meter, "[cleared]")

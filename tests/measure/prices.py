@@ -1,9 +1,9 @@
-"""What a request costs, and what still stands in it of what its reply needs.
+"""Price each request, and search it for what its reply needs.
 
-Each request has two cache markers, on the system prompt and at its end; a marker finds
-what an earlier one wrote if that lies at most 20 positions back (a run of blocks of one
-type is one position, an assistant message one more). Where no request was sent for
-CACHE_SECONDS, by the session's own clock, the cache is gone.
+Each request has two cache markers: on the system prompt, and at its end. A marker finds
+what an earlier one wrote if that is at most 20 positions back. A run of blocks of one
+type is one position, and an assistant message is one more. After CACHE_SECONDS without
+a request, by the session's own clock, the cache is cold.
 """
 
 from collections import Counter
@@ -20,48 +20,47 @@ LOOK_BACK = 20  # positions that a cache marker looks back
 
 
 class Sent(NamedTuple):
-    """A message in the request that was sent last, and all that is before it."""
+    """A message in the last request, and what comes before it."""
 
     message: Message
-    prefix: int  # a hash
-    tokens: float
+    prefix: int  # a hash of everything up to and including it
+    tokens: float  # of the same
     position: int
 
 
 class Meter:
-    """Prices the requests of one policy on one session, and searches them."""
+    """Prices and searches the requests of one policy on one session."""
 
     def __init__(
         self, session: Session, cached: bool = True, read: float = CACHE_READ
     ) -> None:
         self.session, self.cached = session, cached
         self.read, self.write = read, CACHE_WRITE if cached else 1
-        self.now = float("-inf")  # seconds, of the last request
-        self.request = ""  # what the person typed last
+        self.now = float("-inf")  # the time of the last request, in seconds
+        self.request = ""  # the user's last message
         self.known = 0.0  # tokens of the last request that came from the cache
         self.cost, self.summaries, self.clearings = 0.0, 0, 0
-        self.refreshes = 0  # how often a request was sent again to keep the cache warm
-        self.previews = 0  # how often results went to disk that were too large to show
+        self.previews = 0  # how often oversized results went to disk
         self.contexts: list[float] = []
-        self.spent: list[float] = []  # the cost so far, after each reply
-        self.steps: list[list[int]] = []  # context, clearings, summaries so far
+        self.spent: list[float] = []  # the total cost after each reply
+        self.steps: list[list[int]] = []  # tokens; clearings, summaries so far
         self.edits: list[float] = []
         self.names: list[float] = []
-        self.gone: list[str] = []  # lines that the last reply needed, out of sight
-        self.lost = 0  # how many of these there were in all
-        self.lookups: list[tuple[bool, float]] = []  # see `ours.look_up`
+        self.gone: list[str] = []  # lines that the last reply needed, but could not see
+        self.lost = 0  # the number of such lines in the session
+        self.lookups: list[tuple[bool, float]] = []  # from `ours.look_up`
         self.sent: list[Sent] = []
         self.written: set[int] = set()
-        self.standing: Counter[str] = Counter()
+        self.visible: Counter[str] = Counter()
 
     def wait(self, at: int) -> None:
-        """Let it be the time of the message with this index; the cache may be gone."""
+        """Advance the clock to the message with this index; the cache may go cold."""
         before, self.now = self.now, self.session.times[at]
         if self.now - before > CACHE_SECONDS:
             self.written.clear()
 
     def send(self, history: list[Message], output: float) -> float:
-        """Price a request and its reply; returns the request's tokens."""
+        """Price a request and its reply; return the request's tokens."""
         self.follow(history)
         last = self.sent[-1]
         self.known = self.cached_tokens() if self.cached else 0
@@ -71,22 +70,22 @@ class Meter:
         return last.tokens
 
     def follow(self, history: list[Message]) -> None:
-        """Let `sent` be this history; only what changed is gone through."""
+        """Make `sent` equal to this history, beginning at the first difference."""
         same = 0
         while same < min(len(self.sent), len(history)):
             if self.sent[same].message != history[same]:
                 break
             same += 1
         for gone in self.sent[same:]:
-            self.standing.subtract(block.text for block in gone.message.blocks)
-        self.standing = +self.standing if self.sent[same:] else self.standing
+            self.visible.subtract(block.text for block in gone.message.blocks)
+        self.visible = +self.visible if self.sent[same:] else self.visible
         del self.sent[same:]
         for new in history[same:]:
             self.sent.append(self.after_last(new))
-            self.standing.update(block.text for block in new.blocks)
+            self.visible.update(block.text for block in new.blocks)
 
     def after_last(self, new: Message) -> Sent:
-        """A message after those that are sent already."""
+        """Return the entry for a message that follows those in `sent`."""
         start = Sent(new, 0, FIXED, 0)
         last = self.sent[-1] if self.sent else start
         types = [block.type for block in new.blocks]
@@ -96,7 +95,7 @@ class Meter:
         return Sent(new, prefix, last.tokens + new.tokens, position)
 
     def cached_tokens(self) -> float:
-        """How much of the request an earlier one wrote where a marker finds it."""
+        """Return how many tokens of the request a marker finds in the cache."""
         for sent in reversed(self.sent):
             if self.sent[-1].position - sent.position > LOOK_BACK:
                 break
@@ -105,40 +104,34 @@ class Meter:
         return FIXED if self.written else 0
 
     def reply(self, history: list[Message], at: int) -> float:
-        """Send a request that is answered by the recorded reply with this index."""
+        """Send the request that the recorded reply with this index answers."""
         size = self.send(history, self.session.measured[at].tokens)
         self.contexts.append(size)
         self.steps.append([round(size / 100) * 100, self.clearings, self.summaries])
         self.spent.append(self.cost)
-        new = [text for text in self.standing if text not in self.session.texts]
+        new = [text for text in self.visible if text not in self.session.texts]
         lines, named = self.session.needs[at]
-        self.gone = [line for line in lines if not self.stands(line, new)]
+        self.gone = [line for line in lines if not self.sees(line, new)]
         if lines:
             self.edits.append(1 - len(self.gone) / len(lines))
         if named:
-            kept = sum(self.stands(name, new) for name in named)
+            kept = sum(self.sees(name, new) for name in named)
             self.names.append(kept / len(named))
         return size
 
-    def refresh(self, history: list[Message], now: float) -> float:
-        """Send a request again for no reply, so that the cache stays warm."""
-        self.now = now
-        self.refreshes += 1
-        return self.send(history, 0)
-
-    def stands(self, needle: str, new: list[str]) -> bool:
-        """Whether it is in the request, in a recorded text or in a `new` one."""
-        recorded = self.session.stood[needle]
-        found = any(block.text in self.standing for _, block in recorded)
+    def sees(self, needle: str, new: list[str]) -> bool:
+        """Return whether the request has it, in a recorded text or in a `new` one."""
+        recorded = self.session.places[needle]
+        found = any(block.text in self.visible for _, block in recorded)
         return found or any(needle in text for text in new)
 
     def summarise(self, size: float, calls: int = 1) -> None:
-        """Price summaries by requests of their own, for which there is no cache."""
+        """Price a summary that takes separate requests, without the cache."""
         self.summaries += 1
         self.cost += calls * (size + OUTPUT * SUMMARY)
 
     def summarise_live(self, history: list[Message]) -> float:
-        """Price a summary by the conversation and one message more."""
+        """Price a summary that the live conversation is asked for."""
         self.summaries += 1
         return self.send(history, SUMMARY)
 
@@ -146,7 +139,7 @@ class Meter:
 def replay(
     session: Session, policy: Policy, read: float = CACHE_READ, cached: bool = True
 ) -> Meter:
-    """The meter after a session under a rule, at this price of reading the cache."""
+    """Run a policy on a session, and return the meter."""
     meter = Meter(session, cached, read)
     history: list[Message] = []
     for at, recorded in enumerate(session.measured):

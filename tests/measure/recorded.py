@@ -1,8 +1,8 @@
-"""Recorded conversations: read, measured in tokens, and asked what each reply needed.
+"""Read recorded conversations, count their tokens, and find what each reply needed.
 
-Our transcripts and Claude Code's sessions have one JSON object a line, and are told
-apart by what stands in it. Thinking is left out, and an image becomes "[image]".
-Claude Code's lines have times.
+Our transcripts and Claude Code's sessions both have one JSON object per line; its keys
+tell them apart. Thinking is left out, and an image becomes "[image]". Only Claude
+Code's lines have times.
 """
 
 import json
@@ -14,9 +14,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PER_MESSAGE, PER_BLOCK = 3, 2  # tokens of their frames
+PER_MESSAGE, PER_BLOCK = 3, 2  # tokens of the JSON around them
 
-# ---- reading: our transcripts and Claude Code's sessions, one JSON object a line ----
+# ---- reading: our transcripts and Claude Code's sessions ----
 
 OUR_NAMES = {
     "read": "read_file",
@@ -29,19 +29,19 @@ OUR_NAMES = {
     "task": "task",
     "agent": "task",
     "todowrite": "todo_write",
-    "load_skill": "skill",  # there are none where the recording is replayed
+    "load_skill": "skill",  # renamed: a replay does not have the skill's file
 }
 NOT_SAID = ("isSidechain", "isMeta", "isCompactSummary", "isApiErrorMessage")
 
 
 class Unusable(Exception):
-    """A file or a setting that cannot be used; the text is one line for the person."""
+    """A file or setting is unusable; the text is one line for the user."""
 
 
 def read_messages(path: Path) -> list[dict]:
-    """The conversation in a file: typed texts, replies, and the results of each.
+    """Read the conversation in a file: typed messages, replies and their results.
 
-    A reply has the "time" of its request, in seconds, where the lines have times.
+    If the lines have times, a reply has the "time" of its request, in seconds.
     """
     recorded: list[dict] = []
     for line in path.read_bytes().split(b"\n"):
@@ -50,7 +50,7 @@ def read_messages(path: Path) -> list[dict]:
             found = [parts_of(message) for message in messages_in(entry, recorded)]
             recorded += [message | {"time": time_of(entry)} for message in found]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            continue  # a damaged line, or one of another program's
+            continue  # a damaged line, or one from another program
     messages = in_order(whole_replies(recorded))
     if not any(m["role"] == "assistant" for m in messages):
         raise Unusable(f"{path}: neither a transcript nor a session of Claude Code")
@@ -58,7 +58,7 @@ def read_messages(path: Path) -> list[dict]:
 
 
 def messages_in(entry: dict, before: list) -> list[dict]:
-    """The messages in a line; a compaction's own count only at a file's beginning."""
+    """Return the messages in a line; those of a compaction only if it comes first."""
     if "event" in entry:
         return [] if before else entry["messages"]
     if type(entry.get("message")) is dict:
@@ -68,7 +68,7 @@ def messages_in(entry: dict, before: list) -> list[dict]:
 
 
 def time_of(entry: dict) -> float | None:
-    """When a line was written, in seconds, if it says so."""
+    """Return when a line was written, in seconds, or None."""
     with suppress(KeyError, ValueError, TypeError, AttributeError):
         stamp = entry["timestamp"].rstrip("Z") + "+00:00"  # Python 3.10 knows no Z
         return datetime.fromisoformat(stamp).timestamp()
@@ -76,7 +76,7 @@ def time_of(entry: dict) -> float | None:
 
 
 def parts_of(message: dict) -> dict:
-    """A message whose content is a list of texts, calls and results, in our terms."""
+    """Convert a message: its content becomes a list of blocks in our form."""
     content = message["content"]
     parts = [{"type": "text", "text": content}] if type(content) is str else content
     kept = [part_of(p) for p in parts if "thinking" not in p["type"]]
@@ -84,7 +84,7 @@ def parts_of(message: dict) -> dict:
 
 
 def part_of(part: dict) -> dict:
-    """A block in our terms: our tools' names, results and images as text."""
+    """Convert a block: our tools' names; results and images as text."""
     if part["type"] == "tool_use":
         given = {"path" if k == "file_path" else k: v for k, v in part["input"].items()}
         if type(given.get("todos")) is list:
@@ -102,12 +102,12 @@ def part_of(part: dict) -> dict:
 
 
 def result_of(call: str, text: str) -> dict:
-    """A tool_result block."""
+    """Return a tool_result block."""
     return {"type": "tool_result", "tool_use_id": call, "content": text}
 
 
 def text_in(content: Any) -> str:
-    """The text of some content; what is no text is named."""
+    """Return the text in some content, with a name for any other block."""
     if type(content) is str:
         return content
     named = (p["text"] if p["type"] == "text" else f"[{p['type']}]" for p in content)
@@ -115,7 +115,7 @@ def text_in(content: Any) -> str:
 
 
 def whole_replies(recorded: list[dict]) -> list[dict]:
-    """The messages with each reply in one piece, which may stand in several lines.
+    """Join each reply that was recorded in several lines.
 
     Its request was sent when the line before it was written.
     """
@@ -136,7 +136,7 @@ def whole_replies(recorded: list[dict]) -> list[dict]:
 
 
 def in_order(recorded: list[dict]) -> list[dict]:
-    """Messages as the API has them: every call answered, what was typed on its own."""
+    """Put messages in the API's order: typed ones alone, each call with its result."""
     found = {p["tool_use_id"]: p for p in parts(recorded, "tool_result")}
     messages: list[dict] = []
     for message in recorded:
@@ -149,12 +149,12 @@ def in_order(recorded: list[dict]) -> list[dict]:
 
 
 def parts(messages: list[dict], type: str) -> Iterator[dict]:
-    """All blocks of a type."""
+    """Yield all blocks of a type."""
     return (p for m in messages for p in m["content"] if p["type"] == type)
 
 
 def answered(reply: dict, found: dict[str, dict]) -> list[dict]:
-    """A reply, and the message with its results; nothing if it is empty."""
+    """Return a reply and the message with its results, or nothing if it is empty."""
     said = reply["content"]
     content = [p for p in said if p["type"] == "tool_use" or p["text"].strip()]
     time = {} if reply["time"] is None else {"time": reply["time"]}
@@ -167,22 +167,22 @@ def answered(reply: dict, found: dict[str, dict]) -> list[dict]:
     return [m for m in both if m["content"]]
 
 
-# ---- messages as they are priced and searched ----
+# ---- messages that can be priced and searched ----
 
 
 class Block(NamedTuple):
-    """A block of a message: what can be searched in it, and what it counts for."""
+    """A block of a message: its searchable text, and its tokens."""
 
     type: str
     text: str
     tokens: float
-    name: str = ""  # of the tool; "summary" where the text stands for other messages
+    name: str = ""  # the tool's; "summary" if the text replaces other messages
     path: str = ""  # the file that a call names
-    whole: str = ""  # what a result was before any rule changed it
+    whole: str = ""  # the text of a result before any rule changed it
 
 
 class Message(NamedTuple):
-    """A message as it is priced and searched."""
+    """A message: its blocks, and their tokens."""
 
     role: str
     blocks: tuple[Block, ...]
@@ -190,7 +190,7 @@ class Message(NamedTuple):
 
 
 def tokens(text: str) -> float:
-    """One token for 3.1 ASCII characters, 1.05 for each other one."""
+    """Estimate tokens: 1 for 3.1 ASCII characters, 1.05 for any other character."""
     if text.isascii():
         return len(text) / 3.1
     ascii_only = len(text.encode("ascii", "ignore"))
@@ -198,35 +198,35 @@ def tokens(text: str) -> float:
 
 
 def text_block(type: str, text: str, *about: str) -> Block:
-    """A block that counts for its text; `about`: its name, path and whole text."""
+    """Return a block with this text; `about` is its name, path and whole text."""
     return Block(type, text, PER_BLOCK + tokens(text), *about)
 
 
 def message(role: str, blocks: Iterable[Block]) -> Message:
-    """A message of these blocks."""
+    """Return a message with these blocks."""
     blocks = tuple(blocks)
     return Message(role, blocks, PER_MESSAGE + sum(b.tokens for b in blocks))
 
 
 def note(text: str, role: str = "user") -> Message:
-    """A message that a rule puts in."""
+    """Return a message that a rule adds."""
     return message(role, [text_block("text", text)])
 
 
 class Measured:
-    """Turns messages into what is priced and searched; knows the calls it has seen."""
+    """Measures messages; remembers their calls, so that results get names."""
 
     def __init__(self) -> None:
         self.calls: dict[str, Block] = {}
 
     def message(self, sent: dict) -> Message:
-        """A message as it is sent."""
+        """Measure a message that is sent."""
         if type(sent["content"]) is str:
             return note(sent["content"], sent["role"])
         return message(sent["role"], map(self.block, sent["content"]))
 
     def block(self, part: dict) -> Block:
-        """A block of a message as it is sent."""
+        """Measure a block of such a message."""
         if part["type"] == "text":
             return text_block("text", part["text"])
         if part["type"] == "tool_result":
@@ -240,7 +240,7 @@ class Measured:
         return call
 
 
-# ---- what the recorded agent needed, and where it had stood ----
+# ---- which lines and names each reply needed ----
 
 OLD_TEXTS = {"old_text", "old_string", "old_str", "oldText"}
 NAME = re.compile(r"[\w./-]{8,}")
@@ -248,7 +248,7 @@ TELLING = re.compile(r"[\d_/]|\w\.\w|[a-z][A-Z]")
 
 
 def strings(value: Any) -> Iterator[str]:
-    """All texts within an input."""
+    """Yield all texts in the input of a call."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -257,7 +257,7 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def quoted(value: Any) -> Iterator[str]:
-    """The lines that an edit must quote, and that are long and telling enough."""
+    """Yield the lines that an edit must quote, if they are long and distinctive."""
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         for key, inner in pairs:
@@ -270,16 +270,16 @@ def quoted(value: Any) -> Iterator[str]:
 
 
 def names(text: str) -> Iterator[str]:
-    """The names and paths in a text that are long enough to be told from words."""
+    """Yield names and paths in a text that cannot be ordinary words."""
     found = (name.strip("./-") for name in NAME.findall(text))
     return (name for name in found if len(name) >= 8 and TELLING.search(name))
 
 
 class Session:
-    """A recorded conversation, and for each reply the lines and names it needed.
+    """A recorded conversation, and the lines and names that each reply needed.
 
-    `times`: for each message the seconds at which the request before it was sent, its
-    own if it is a reply; all the same where no reply has a time.
+    `times` has the time of each message, in seconds: for a reply, when its request was
+    sent; for any other message, when the last request before it was sent.
     """
 
     def __init__(self, messages: list[dict], name: str = "") -> None:
@@ -290,12 +290,12 @@ class Session:
         self.measured = [*map(Measured().message, messages)]
         self.blocks = [(i, b) for i, m in enumerate(self.measured) for b in m.blocks]
         self.texts = {block.text for _, block in self.blocks}
-        self.stood: dict[str, list[tuple[int, Block]]] = {}
+        self.places: dict[str, list[tuple[int, Block]]] = {}
         replies = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
         self.needs = {i: self.needed(i, messages[i]) for i in replies}
 
     def needed(self, at: int, reply: dict) -> tuple[list[str], list[str]]:
-        """The lines and the names that a reply needed and could have seen."""
+        """Return the lines and names that a reply needed and could have seen."""
         given = [part["input"] for part in parts([reply], "tool_use")]
         said = [*strings(given)] or [p["text"] for p in parts([reply], "text")]
         lines, known = {*quoted(given)}, {n for text in said for n in names(text)}
@@ -306,8 +306,8 @@ class Session:
         )
 
     def seen(self, needle: str, at: int, types: tuple[str, ...]) -> bool:
-        """Whether blocks of these types had shown it before a message."""
-        if needle not in self.stood:
+        """Return whether blocks of these types had it before a message."""
+        if needle not in self.places:
             found = [(i, b) for i, b in self.blocks if needle in b.text]
-            self.stood[needle] = found
-        return any(i < at and b.type in types for i, b in self.stood[needle])
+            self.places[needle] = found
+        return any(i < at and b.type in types for i, b in self.places[needle])

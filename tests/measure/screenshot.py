@@ -1,8 +1,7 @@
-"""What the program printed, as a picture of a terminal, by the package `rich`.
+"""Draw the program's output as a picture of a terminal, with the package `rich`.
 
-Only who makes the pictures needs that package. Its own template names a font by its
-address on the network, so here is another: no font is fetched, and the letters are as
-wide as the picture says, whichever font there is.
+You need that package only to make the pictures. Its own template loads a font from the
+network. This one loads none, and sets the width of the text, whatever the font.
 """
 
 import io
@@ -10,8 +9,8 @@ from html import escape
 
 from charts import alt_text
 
-COLUMNS = 80
-# as GitHub's own dark page has them; they are read on this background, on any page
+COLUMNS = 88  # so that a question fits on one line
+# the colors of GitHub's dark pages; any page shows them on this background
 BACKGROUND, LETTERS = (13, 17, 23), (230, 237, 243)
 ANSI = [BACKGROUND, (255, 123, 114), (63, 185, 80), (210, 153, 34)]
 ANSI += [(88, 166, 255), (210, 168, 255), (57, 197, 207), LETTERS]
@@ -45,7 +44,7 @@ clip-path="url(#{{unique_id}}-clip-terminal)">
 
 
 def screenshot(title: str, printed: str) -> str:
-    """What was printed, colors included, as it stands in a terminal of 80 columns."""
+    """Draw what was printed, with its colors, in a terminal of COLUMNS columns."""
     from rich.console import Console
     from rich.terminal_theme import TerminalTheme
     from rich.text import Text
@@ -56,7 +55,7 @@ def screenshot(title: str, printed: str) -> str:
     words = escape(told).replace("{", "{{").replace("}", "}}")
     template = TEMPLATE.format(title=title, words=words, fonts=FONTS)
     console = Console(width=COLUMNS, record=True, file=io.StringIO())
-    console.print(text, soft_wrap=True)
+    console.print(text, overflow="fold")
     theme = TerminalTheme(BACKGROUND, LETTERS, ANSI)
     look = {"theme": theme, "code_format": template, "unique_id": "terminal"}
     drawn = console.export_svg(title="agent.py", **look).splitlines()

@@ -1,7 +1,7 @@
-"""s06: before each request all results but the newest 3 are cleared."""
+"""s06: before each request, clear all results but the newest 3."""
 
 KEEP_RECENT = 3
-tool_name_map = {}  # name of the tool by the id of its call; the caller fills it
+tool_name_map = {}  # tool names by the ids of their calls; the caller fills it
 
 
 def micro_compact(messages: list) -> list:

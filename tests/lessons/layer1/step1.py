@@ -1,7 +1,7 @@
-"""What the model has not seen yet stays."""
+"""Keep what the model hasn't seen."""
 
 KEEP_RECENT = 3
-tool_name_map = {}  # name of the tool by the id of its call; the caller fills it
+tool_name_map = {}  # tool names by the ids of their calls; the caller fills it
 
 
 def micro_compact(messages: list) -> list:

@@ -1,7 +1,7 @@
-"""The thinking after a change goes."""
+"""Drop the thinking after a change."""
 
 KEEP_RECENT = 3
-tool_name_map = {}  # name of the tool by the id of its call; the caller fills it
+tool_name_map = {}  # tool names by the ids of their calls; the caller fills it
 
 
 def micro_compact(messages: list) -> list:

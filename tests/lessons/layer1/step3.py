@@ -1,8 +1,8 @@
-"""Seldom, and much at once (v5)."""
+"""Clear rarely, but a lot at a time (v5)."""
 
 KEEP_RECENT = 3
 MIN_SAVINGS = 20_000  # tokens
-tool_name_map = {}  # name of the tool by the id of its call; the caller fills it
+tool_name_map = {}  # tool names by the ids of their calls; the caller fills it
 
 
 def micro_compact(messages: list) -> list:

@@ -1,10 +1,10 @@
-"""What cannot be read again leaves its address."""
+"""Save what can't be read again."""
 
 from pathlib import Path
 
 KEEP_RECENT = 3
 MIN_SAVINGS = 20_000  # tokens
-tool_name_map = {}  # name of the tool by the id of its call; the caller fills it
+tool_name_map = {}  # tool names by the ids of their calls; the caller fills it
 
 
 def micro_compact(messages: list) -> list:

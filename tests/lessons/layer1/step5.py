@@ -1,4 +1,4 @@
-"""agent.py's own function, with the steps before in it."""
+"""agent.py's own function, which does all of this."""
 
 from pathlib import Path
 

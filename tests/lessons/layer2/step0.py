@@ -1,4 +1,4 @@
-"""s06: a request of its own, about the first 80,000 characters."""
+"""s06: a separate request, about the first 80,000 characters."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The summary is what of the reply is text."""
+"""Take the text of the reply, not its first block."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The conversation ends with the user's message."""
+"""End the conversation with a user message."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The summary is asked for in the live conversation."""
+"""Ask for the summary in the live conversation."""
 
 import json
 import time

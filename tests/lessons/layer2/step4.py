@@ -1,4 +1,4 @@
-"""Only a finished text takes the place of the history."""
+"""Replace the history only if the summary is complete."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The person's own words stay."""
+"""Keep the user's messages."""
 
 import json
 import time

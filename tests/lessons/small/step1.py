@@ -1,4 +1,4 @@
-"""A second tool, and the model is told what went wrong."""
+"""A second tool, and errors become results."""
 
 import subprocess
 from pathlib import Path
@@ -16,7 +16,7 @@ TOOLS = [
 
 
 def agent_loop(client, messages):
-    """Ask the model and run the tools that it calls, until it calls none."""
+    """Ask the model and run the tools it calls, until it calls none."""
     while True:
         content = ask(client, messages)
         messages.append({"role": "assistant", "content": content})
@@ -36,12 +36,12 @@ def ask(client, messages):
 
 
 def run_tools(calls):
-    """Run each call; returns the results."""
+    """Run each call; return the results."""
     results = []
     for call in calls:
         try:
             text = run_tool(call["name"], call["input"]).rstrip() or "(no output)"
-        except Exception as error:  # noqa: BLE001  the model is told, whatever it is
+        except Exception as error:  # noqa: BLE001  tell the model, whatever it is
             text = f"{type(error).__name__}: {error}"
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
         results.append(result)

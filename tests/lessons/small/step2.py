@@ -1,11 +1,11 @@
-"""Prompt after prompt, and a transcript of all that was said."""
+"""Prompt after prompt, and a transcript of everything."""
 
 import json
 import subprocess
 from pathlib import Path
 
 MODEL = "claude-sonnet-5-5"
-TRANSCRIPT = Path("transcript.jsonl")  # one message a line, of all starts in a folder
+TRANSCRIPT = Path("transcript.jsonl")  # one message per line; every run adds to it
 SYSTEM = f"You write code in {Path.cwd()}. All that was said is in {TRANSCRIPT}."
 TEXT = {"type": "string"}
 COMMAND = {"type": "object", "properties": {"command": TEXT}, "required": ["command"]}
@@ -17,7 +17,7 @@ TOOLS = [
 
 
 def agent_loop(client, messages):
-    """Ask the model and run the tools that it calls, until it calls none."""
+    """Ask the model and run the tools it calls, until it calls none."""
     while True:
         content = ask(client, messages)
         messages.append(log("assistant", content))
@@ -37,7 +37,7 @@ def ask(client, messages):
 
 
 def log(role, content):
-    """Write a message to the transcript; returns it."""
+    """Write a message to the transcript; return it."""
     message = {"role": role, "content": content}
     with TRANSCRIPT.open("a", encoding="utf-8") as file:
         file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\n")
@@ -45,12 +45,12 @@ def log(role, content):
 
 
 def run_tools(calls):
-    """Run each call; returns the results."""
+    """Run each call; return the results."""
     results = []
     for call in calls:
         try:
             text = run_tool(call["name"], call["input"]).rstrip() or "(no output)"
-        except Exception as error:  # noqa: BLE001  the model is told, whatever it is
+        except Exception as error:  # noqa: BLE001  tell the model, whatever it is
             text = f"{type(error).__name__}: {error}"
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
         results.append(result)

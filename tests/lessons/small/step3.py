@@ -1,13 +1,13 @@
-"""Layer 1: an old result gives way to a placeholder."""
+"""Layer 1: replace old results with a placeholder."""
 
 import json
 import subprocess
 from pathlib import Path
 
 MODEL = "claude-sonnet-5-5"
-KEEP_RECENT = 3  # newest messages with results that stay: at least the unseen one
-MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache anew
-TRANSCRIPT = Path("transcript.jsonl")  # one message a line, of all starts in a folder
+KEEP_RECENT = 3  # newest messages with results to keep; the model hasn't seen the last
+MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache again
+TRANSCRIPT = Path("transcript.jsonl")  # one message per line; every run adds to it
 SYSTEM = f"You write code in {Path.cwd()}. All that was said is in {TRANSCRIPT}."
 TEXT = {"type": "string"}
 COMMAND = {"type": "object", "properties": {"command": TEXT}, "required": ["command"]}
@@ -19,7 +19,7 @@ TOOLS = [
 
 
 def agent_loop(client, messages):
-    """Ask the model and run the tools that it calls, until it calls none."""
+    """Ask the model and run the tools it calls, until it calls none."""
     while True:
         micro_compact(messages)  # layer 1
         content = ask(client, messages)
@@ -31,7 +31,7 @@ def agent_loop(client, messages):
 
 
 def micro_compact(messages):
-    """Layer 1: old tool results become placeholders, if that frees enough."""
+    """Layer 1: replace old tool results with a placeholder, if that frees enough."""
     lists = [m for m in messages if m["role"] == "user" and type(m["content"]) is list]
     old = []
     for message in lists[:-KEEP_RECENT]:
@@ -52,7 +52,7 @@ def ask(client, messages):
     cache = {"cache_control": {"type": "ephemeral"}}
     reply = client.messages.create(messages=messages, **fixed, **cache)
     content = []
-    for block in reply.content:  # but no thinking, which a layer would make invalid
+    for block in reply.content:  # skip thinking: a layer would make it invalid
         if block.type == "text":
             print(block.text)
             content.append(block.to_dict())
@@ -62,7 +62,7 @@ def ask(client, messages):
 
 
 def log(role, content):
-    """Write a message to the transcript, before any layer can touch it; returns it."""
+    """Write a message to the transcript before any layer can touch it; return it."""
     message = {"role": role, "content": content}
     with TRANSCRIPT.open("a", encoding="utf-8") as file:
         file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\n")
@@ -70,12 +70,12 @@ def log(role, content):
 
 
 def run_tools(calls):
-    """Run each call; returns the results."""
+    """Run each call; return the results."""
     results = []
     for call in calls:
         try:
             text = run_tool(call["name"], call["input"]).rstrip() or "(no output)"
-        except Exception as error:  # noqa: BLE001  the model is told, whatever it is
+        except Exception as error:  # noqa: BLE001  tell the model, whatever it is
             text = f"{type(error).__name__}: {error}"
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
         results.append(result)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 MODEL = "claude-sonnet-5-5"
 THRESHOLD = 50_000  # tokens; over it, layer 2 summarises
-KEEP_RECENT = 3  # newest messages with results that stay: at least the unseen one
-MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache anew
-TRANSCRIPT = Path("transcript.jsonl")  # one message a line, of all starts in a folder
+KEEP_RECENT = 3  # newest messages with results to keep; the model hasn't seen the last
+MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache again
+TRANSCRIPT = Path("transcript.jsonl")  # one message per line; every run adds to it
 SYSTEM = f"You write code in {Path.cwd()}. All that was said is in {TRANSCRIPT}."
 PROMPT = """Do not call a tool. Summarise this conversation, so that you can go on from
 your summary and the user's messages: what was done, found, decided; what is next."""
@@ -24,7 +24,7 @@ TOOLS = [
 
 
 def agent_loop(client, messages):
-    """Ask the model and run the tools that it calls, until it calls none."""
+    """Ask the model and run the tools it calls, until it calls none."""
     while True:
         micro_compact(messages)  # layer 1
         if estimate_tokens(messages) > THRESHOLD:
@@ -40,7 +40,7 @@ def agent_loop(client, messages):
 
 
 def micro_compact(messages):
-    """Layer 1: old tool results become placeholders, if that frees enough."""
+    """Layer 1: replace old tool results with a placeholder, if that frees enough."""
     lists = [m for m in messages if m["role"] == "user" and type(m["content"]) is list]
     old = []
     for message in lists[:-KEEP_RECENT]:
@@ -53,7 +53,7 @@ def micro_compact(messages):
 
 
 def auto_compact(client, messages):
-    """Layer 2: what the person typed, a string, stays; a summary replaces the rest."""
+    """Layer 2: replace all but the user's messages, which are strings, by a summary."""
     content = ask(client, [*messages, {"role": "user", "content": PROMPT}])
     title = {"type": "text", "text": "[Conversation compressed] Go on from here:"}
     typed = [message for message in messages if type(message["content"]) is str]
@@ -69,7 +69,7 @@ def ask(client, messages):
     cache = {"cache_control": {"type": "ephemeral"}}
     reply = client.messages.create(messages=messages, **fixed, **cache)
     content = []
-    for block in reply.content:  # but no thinking, which a layer would make invalid
+    for block in reply.content:  # skip thinking: a layer would make it invalid
         if block.type == "text":
             print(block.text)
             content.append(block.to_dict())
@@ -79,7 +79,7 @@ def ask(client, messages):
 
 
 def log(role, content):
-    """Write a message to the transcript, before any layer can touch it; returns it."""
+    """Write a message to the transcript before any layer can touch it; return it."""
     message = {"role": role, "content": content}
     with TRANSCRIPT.open("a", encoding="utf-8") as file:
         file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\n")
@@ -87,12 +87,12 @@ def log(role, content):
 
 
 def run_tools(calls):
-    """Run each call; returns the results."""
+    """Run each call; return the results."""
     results = []
     for call in calls:
         try:
             text = run_tool(call["name"], call["input"]).rstrip() or "(no output)"
-        except Exception as error:  # noqa: BLE001  the model is told, whatever it is
+        except Exception as error:  # noqa: BLE001  tell the model, whatever it is
             text = f"{type(error).__name__}: {error}"
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
         results.append(result)

@@ -1,0 +1,280 @@
+"""Run an agent we know nothing about, with a scripted model and a scripted user.
+
+The file is started as Python starts it. It has to ask for prompts with `input()`, make
+its client with `anthropic.Anthropic()`, and offer the tools `bash` and `read_file` with
+one input each; `compact` is optional. Whatever it asks before it runs a tool is
+answered with y. Its functions and classes can have any names.
+"""
+
+import io
+import os
+import runpy
+import signal
+import sys
+import textwrap
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import naive  # adds the folder of sdk and stub to sys.path
+import sdk
+import stub
+from stub import reply
+
+SECONDS = 30  # time limit for a program; the slowest of the six steps takes two
+KEYS = {"ANTHROPIC_API_KEY": "none", "MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
+NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
+READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
+UNSUPPORTED = (
+    "It uses `{}`, which isn't supported here. Use the client `Anthropic()` with "
+    "`messages.create` (without `stream=True`) or `messages.stream`."
+)
+SAME_WORDS = "taken for a prompt, because it has the same words"
+TURN_IS_OVER = "It sent another request, although the model had called no tool."
+
+
+class NotAnAgent(BaseException):
+    """The reason we can't run a file; no `except Exception` can swallow it."""
+
+
+class InputEnded(BaseException):
+    """The end of a program that ignores EOFError and keeps asking for prompts."""
+
+
+class Exchange(NamedTuple):
+    """A request that the API accepted, and what it was for."""
+
+    request: dict[str, Any]
+    asks: bool  # for a summary, rather than for the next step of the work
+    text: str  # of the reply
+    typed: list[str]  # what the user had typed by then
+
+
+def unsupported(name, *_, **__):
+    raise NotAnAgent(UNSUPPORTED.format(name))
+
+
+class NoStdin(io.StringIO):
+    """A standard input that cannot be read; the user only answers `input()`."""
+
+    def read(self, *_):
+        raise NotAnAgent(READS_STDIN)
+
+    readline = read  # a loop over the lines calls this
+
+
+class Model(naive.Model):
+    """The stand-in for the API, the user at the prompt, and a record of the run.
+
+    We recognise a request for a summary by its end: its last message is neither a
+    typed message nor a tool result, or it no longer offers any tools.
+    """
+
+    def __init__(self, *replies, typed=(), answer="y", summaries=("It went well.",)):
+        summaries = (reply(s) if isinstance(s, str) else s for s in summaries)
+        super().__init__(*replies, summaries=summaries)
+        self.prompts, self.typed, self.approval = [*typed], [], answer
+        self.calling = False  # whether the model waits for a tool
+        self.first_question = None  # which is the program's prompt
+        self.last_question = ""  # about a tool, and our answer
+        self.prompts_after_end = 0
+        self.asked_with = ""  # the last message, if the last request was for a summary
+        self.exchanges: list[Exchange] = []
+        self.ended = ""  # why the program stopped, "" if it ended by itself
+        self.last_line = ""  # the last line it printed
+        self.messages.count_tokens = self.count_tokens
+
+    # --- The user ---
+
+    def type_next(self, question="", *_):
+        """Return the next prompt, or the answer to a question about a tool."""
+        question = str(question)
+        if self.first_question is None:
+            self.first_question = question
+        is_prompt = question and question == self.first_question
+        if self.calling:
+            how = SAME_WORDS if is_prompt else f"answered with {self.approval}"
+            self.last_question = f'"{textwrap.shorten(question, 80)}" was {how}'
+        if self.calling and not is_prompt:
+            return self.answer_question()
+        if self.prompts:
+            self.typed.append(self.prompts.pop(0))
+            return self.typed[-1]
+        self.prompts_after_end += 1
+        if self.prompts_after_end > 2_000:
+            give_up(NEVER_ENDS)
+        raise EOFError if self.prompts_after_end < 1_000 else InputEnded
+
+    def answer_question(self):
+        """Approve the tool call, or press Ctrl-C."""
+        if self.approval != "Ctrl-C":
+            return self.approval
+        self.calling = False
+        raise KeyboardInterrupt
+
+    # --- The client ---
+
+    def with_options(self, **_):
+        return self
+
+    @property
+    def beta(self):
+        return unsupported("client.beta")
+
+    def create(self, stream=False, **request):
+        if stream is True:
+            unsupported("create(stream=True)")
+        return super().create(**request)
+
+    def count_tokens(self, **request):
+        request = as_json(request)
+        parts = [request.get(key) for key in ("system", "tools", "messages")]
+        return SimpleNamespace(input_tokens=stub.count(*parts))
+
+    # --- The model ---
+
+    def answer(self, request):
+        """Answer a request, which may hold blocks of replies as objects."""
+        request = as_json(request)
+        self.calling = False
+        answer = super().answer(request)
+        content = answer["content"]
+        self.calling = any(block["type"] == "tool_use" for block in content)
+        text = "".join(block.get("text", "") for block in content)
+        asks, typed = bool(self.asked_with), [*self.typed]
+        self.exchanges.append(Exchange(self.requests[-1], asks, text, typed))
+        return answer
+
+    def take(self, request):
+        with suppress(LookupError, TypeError, AttributeError):  # it is refused below
+            self.prepare(request)
+        try:
+            return stub.StubClient.take(self, request)
+        except stub.EmptyQueue as error:
+            raise NotAnAgent(TURN_IS_OVER) from error
+        except Exception:
+            if self.asked_with:
+                self.queue.popleft()
+            self.asked_with = ""
+            raise
+
+    def prepare(self, request):
+        """Put a summary at the head of the queue, or fit the next reply's calls."""
+        last = str(request["messages"][-1])
+        if self.wants_summary(request) and self.asked_with in ("", last):  # or a retry
+            self.asked_with = last
+            self.queue.appendleft(next(self.summaries))
+        else:
+            self.asked_with = ""
+            self.fit_next(request.get("tools") or [])
+
+    def wants_summary(self, request):
+        """Tell a request for a summary from one for the user's work."""
+        if not self.requests:
+            return False
+        last = stub.blocks(request["messages"][-1]["content"])
+        texts = {block["text"].strip() for block in last if block["type"] == "text"}
+        typed = not texts.isdisjoint(text.strip() for text in self.typed)
+        results = any(block["type"] == "tool_result" for block in last)
+        without = self.requests[0].get("tools") and not request.get("tools")
+        return bool(without) or not (typed or results)
+
+    def fit_next(self, tools):
+        """Make the next reply call only tools that are offered, by their own input."""
+        offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
+        while self.queue and (wrong := [*self.missing(offered)]):
+            if wrong != ["compact"]:
+                raise NotAnAgent(f"Its request doesn't offer the tool `{wrong[0]}`.")
+            self.queue.popleft()
+        if self.queue:
+            calls = [b for b in self.queue[0]["content"] if b["type"] == "tool_use"]
+            for call in calls:
+                call["input"] = fitted(call["input"], offered[call["name"]])
+
+    def missing(self, offered):
+        """The tools that the next reply calls but the request doesn't offer."""
+        content = self.queue[0]["content"]
+        called = [block["name"] for block in content if block["type"] == "tool_use"]
+        return (name for name in called if name not in offered)
+
+
+def as_json(value):
+    """A request as JSON: like the SDK, accept the blocks of a reply as objects."""
+    if isinstance(value, dict):
+        given = {key: value[key] for key in value if value[key] is not sdk.NOT_GIVEN}
+        return {key: as_json(given[key]) for key in given}
+    if isinstance(value, list | tuple):
+        return [*map(as_json, value)]
+    return value.to_dict() if hasattr(value, "to_dict") else value
+
+
+def fitted(given, schema):
+    """A call's single input, under the name that the agent's tool has for it."""
+    names = [*schema.get("properties", {})]
+    if len(given) != 1 or not names or given.keys() & {*names}:
+        return given
+    [value], wanted = given.values(), schema.get("required") or names
+    return {wanted[0]: value}
+
+
+# --- The program, started as Python starts it ---
+
+
+def life(path, *replies, typed=("Translate all files.",), **script):
+    """Run a program to its end, and return the model with the record of the run."""
+    client, printed = Model(*replies, typed=typed, **script), io.StringIO()
+    with started(path, client), redirect_stdout(printed), redirect_stderr(printed):
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        except (SystemExit, EOFError, InputEnded, stub.Refused):
+            pass  # the client knows of a refusal, even if the program goes on
+        except NotAnAgent as error:
+            client.ended = str(error)
+        except KeyboardInterrupt:
+            client.ended = "none, because Ctrl-C ended the program"
+        except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
+            client.ended = f"{type(error).__name__}: {error}"
+    client.last_line = printed.getvalue().strip().split("\n")[-1]
+    return client
+
+
+@contextmanager
+def started(path, client):
+    """Give a program its client, prompts, settings and folder, and a time limit."""
+    loaded = sdk.package(client, partial(unsupported, "AsyncAnthropic"))
+    loaded["dotenv"] = ModuleType("dotenv")
+    vars(loaded["dotenv"]).update(load_dotenv=lambda *_, **__: False)
+
+    def stop(*_):
+        late.append(f"It did not finish within {SECONDS} seconds.")
+        if len(late) > 1:  # it swallowed the first exception
+            give_up(late[0])
+        raise NotAnAgent(late[0])
+
+    late = []
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS, 1)
+    back, keys = Path.cwd(), {k: v for k, v in KEYS.items() if k not in os.environ}
+    try:
+        with (
+            patch.dict(sys.modules, loaded),
+            patch.dict(os.environ, keys),
+            patch("builtins.input", client.type_next),
+            patch.object(sys, "stdin", NoStdin()),
+            patch.object(sys, "argv", [str(path)]),
+            patch.object(sys, "path", [str(Path(path).parent), *sys.path]),
+        ):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        os.chdir(back)
+
+
+def give_up(why):
+    """End this process, because nothing else stops the program."""
+    print(f"  problem    {why}", file=sys.__stdout__, flush=True)
+    os._exit(1)
