@@ -84,7 +84,7 @@ def test_ctrl_c_while_the_model_answers_lets_the_next_message_go_on(person):
     person.say("second", "In time.")
     first, mark, second = person.sent
     assert (first, second) == (typed("first"), typed("second"))
-    assert "Do not go on with it, unless\nthe user's next" in texts(mark)[0]
+    assert "Do not continue with it unless\nthe next message" in texts(mark)[0]
 
 
 def test_ctrl_c_ever_so_often_leaves_the_prompt_and_no_traceback(person):
@@ -166,7 +166,7 @@ def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(fresh, tm
     soon = {"constants": {"WAIT_SHOWN": 0.2}}
     person = fresh(forked=False, PYTHONPATH=str(tmp_path), **soon)
     person.press("hello\n")
-    person.see_below(" s: waiting for the connection")
+    person.see_below(" s: connecting")
     person.stop()
     assert "stopped" in person.screen
 
