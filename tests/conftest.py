@@ -1,4 +1,4 @@
-"""Fixtures for all tests: an empty folder, no key, no real pauses, an agent to drive."""
+"""Fixtures for all tests: an empty folder, no API key, no pauses, and an agent."""
 
 import gc
 import os
@@ -46,7 +46,7 @@ def workspace(tmp_path, monkeypatch):
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", os.devnull)  # reading certificates takes 0.1 s
-    # another test may have changed it, and under nohup both may be ignored
+    # another test may have replaced them, and under nohup they are ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     (folder := tmp_path / "workspace").mkdir()
@@ -56,7 +56,7 @@ def workspace(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch):
-    """The seconds that the program would have slept, instead of sleeping."""
+    """Collect the seconds that the program would have slept, instead of sleeping."""
     seconds, sleep = [], time.sleep
 
     def shortly(given):
@@ -68,7 +68,7 @@ def pauses(monkeypatch):
 
 @pytest.fixture
 def no_layer_2(monkeypatch):
-    """No threshold: nothing is summarised before the API refuses a request."""
+    """Summarise nothing before the API rejects a request."""
     monkeypatch.setattr(program, "should_compact", lambda agent: False)
 
 
@@ -82,10 +82,10 @@ def notes(workspace):
 def make():
     """make(*replies, **fields of Agent and Limits): an agent whose API is a StubClient.
 
-    What it says is in `agent.events`, a list of (style, text), without the clock.
-    Approves every call unless told otherwise. At the end no request may have been
-    refused as invalid, and no reply may be left over. Where it does not matter how many
-    requests there are, `client=StubClient(always=...)` answers each of them.
+    `agent.events` has its output, a list of (style, text), without the clock. It
+    approves every call unless told otherwise. When the test ends, no request may have
+    been rejected as invalid and no reply may be left. If the number of requests does
+    not matter, `client=StubClient(always=...)` answers all of them.
     """
     clients = []
 
@@ -111,7 +111,9 @@ def make():
     yield build
     fakes = [getattr(client, "stub", client) for client in clients]
     for fake in filter(None, fakes):
-        assert (fake.refused, [*fake.queue]) == ([], []), "refused, or left over"
+        assert (fake.refused, [*fake.queue]) == ([], []), (
+            "rejected requests, replies left"
+        )
 
 
 # --- Tools, one call at a time ---
@@ -119,7 +121,7 @@ def make():
 
 @pytest.fixture
 def answer(make):
-    """answer(tool, **input): (what it says, whether that is an error)."""
+    """answer(tool, **input): the text of its result, and whether that is an error."""
     agent = make()
 
     def answer(name, /, **given):
@@ -131,7 +133,7 @@ def answer(make):
 
 @pytest.fixture
 def use(answer):
-    """use(tool, **input): what the tool answers, which must not be an error."""
+    """use(tool, **input): the text of its result, which must not be an error."""
 
     def use(name, /, **given):
         content, is_error = answer(name, **given)
@@ -143,7 +145,7 @@ def use(answer):
 
 @pytest.fixture
 def error_of(answer):
-    """error_of(tool, **input): what the tool answers, which must be an error."""
+    """error_of(tool, **input): the text of its result, which must be an error."""
 
     def error_of(name, /, **given):
         content, is_error = answer(name, **given)
@@ -155,7 +157,7 @@ def error_of(answer):
 
 @pytest.fixture
 def broken_glob(monkeypatch):
-    """broken_glob(error): from now on the tool `glob` raises it."""
+    """broken_glob(error): makes the tool `glob` raise this from now on."""
 
     def break_it(error):
         monkeypatch.setattr(program, "files_in", Mock(side_effect=error))
@@ -168,7 +170,7 @@ def broken_glob(monkeypatch):
 
 @pytest.fixture
 def api():
-    """An API for one test; in the end nothing may be left in it or have been refused."""
+    """An API server for one test, which must use all replies and break no rule."""
     stub = StubClient()
     with serve(stub) as stub.url:
         yield stub
@@ -183,8 +185,10 @@ def settings_for(api):
 
 @pytest.fixture
 def run(api, capsys, monkeypatch, tmp_path):
-    """run(*argv, stdin="", **settings): (exit status, stdout, stderr) of the program."""
-    monkeypatch.setattr(program, "__file__", str(tmp_path / "agent.py"))  # and no .env
+    """run(*argv, stdin="", **settings): the program's (exit status, stdout, stderr)."""
+    monkeypatch.setattr(
+        program, "__file__", str(tmp_path / "agent.py")
+    )  # finds no .env there
     monkeypatch.setattr(program.signal, "signal", lambda *_: None)
 
     def go(*argv, stdin="", **settings):
@@ -198,18 +202,18 @@ def run(api, capsys, monkeypatch, tmp_path):
     return go
 
 
-# --- The program in a process of its own, on a pseudo-terminal ---
+# --- The program in its own process, on a pseudo-terminal ---
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory):
-    """A copy of the program, which has no .env of the user's beside it."""
+    """A copy of the program, away from the developer's .env."""
     return shutil.copy(program.__file__, tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture
 def desk(installed, workspace, api):
-    """What a program on a terminal needs: a command, settings, a folder and an API."""
+    """The command, settings, folder and API for a program on a terminal."""
     settings = {"PATH": os.environ["PATH"], "TERM": "xterm", "NO_PROXY": "*"}
     settings |= {"SSL_CERT_DIR": os.devnull} | settings_for(api)
     argv = [sys.executable, str(installed)]
@@ -218,15 +222,15 @@ def desk(installed, workspace, api):
 
 @pytest.fixture
 def person(fresh):
-    """Somebody before an empty prompt."""
+    """A person at an empty prompt."""
     return fresh()
 
 
 @pytest.fixture
 def fresh(desk):
-    """fresh(*replies, constants, argv, folder, **of Person): in a program of their own.
+    """fresh(*replies, constants, argv, folder, **options of Person): a new Person.
 
-    `constants` stand in the place of those of the program.
+    `constants` replace those of the program.
     """
     people = []
 

@@ -51,14 +51,14 @@ LONG = "A long answer. " * 700  # brings the context over that threshold
 HALF = LONG[: len(LONG) * 2 // 5]
 BIG = ("bash", {"command": "seq 2000"})
 COMPACT = ("compact", {"focus": "the notes"})
-TURNS = 3  # of the script, before the conversation is taken up from its file
+TURNS = 3  # of the script, before the conversation is resumed
 KILLS = 1_000 if LONG_TESTS else 16  # about so many
 STOPS = 1_000 if LONG_TESTS else 50
 WRITERS = {"append", "commit", "replace_history", "save", "change_file"}
 
 
 def script():
-    """What the person types, and what the model answers to it."""
+    """The messages of the person, each with the model's replies."""
     return {
         "Look at everything": [
             reply("Let me look.", thinking="a plan", calls=[READ, PLAN, WRITE]),
@@ -88,7 +88,7 @@ def script():
 
 
 class Lines:
-    """Traces the lines of the program as (function, number, nth time); acts at one."""
+    """Trace the program's lines as (function, number, nth time), and act at one."""
 
     def __init__(self, act=None, at=None):
         self.act, self.at, self.passed, self.times = act, at, [], Counter()
@@ -107,9 +107,9 @@ class Lines:
 
 
 def life_in(folder, lines):
-    """Return the agent after the script, run in a new folder, or after Ctrl-C.
+    """Run the script in a new folder, and return its agent, even after Ctrl-C.
 
-    The file `acknowledged` has what its transcript must have.
+    The file `acknowledged` lists the entries that the transcript must have.
     """
     folder.mkdir()
     os.chdir(folder)
@@ -129,7 +129,7 @@ def life_in(folder, lines):
 
 
 def acknowledging(commit):
-    """Make a `commit` that notes each line of the main conversation when it returns."""
+    """Wrap `commit` to note each entry of the main conversation after writing it."""
 
     def noting(agent, entry):
         commit(agent, entry)
@@ -141,7 +141,7 @@ def acknowledging(commit):
 
 
 def play(agent):
-    """All turns; what ends one with a clear line does not end the others."""
+    """Play all turns, even when one ends in an AgentError."""
     for number, (text, replies) in enumerate(script().items()):
         if number == TURNS:
             resume(agent, "1")
@@ -152,13 +152,13 @@ def play(agent):
 
 
 def lines_in(folder):
-    """The lines that the whole life passes, in order."""
+    """The lines that a whole life passes, in order."""
     life_in(folder, lines := Lines())
     return lines.passed
 
 
 def some(places, number):
-    """About so many of these places, evenly spread."""
+    """Choose about this many of the places, evenly spread."""
     return places[:: max(1, len(places) // number)]
 
 
@@ -168,7 +168,7 @@ def send(number):
 
 
 def killed_at(place, folder):
-    """Whether SIGKILL at this line ends the life, which runs in a new process."""
+    """Run a life in a new process, and return whether SIGKILL at this line ended it."""
     if pid := os.fork():
         return os.waitpid(pid, 0)[1] == signal.SIGKILL
     with suppress(BaseException):
@@ -176,16 +176,16 @@ def killed_at(place, folder):
     os._exit(0)
 
 
-# ---- what must hold afterwards ----
+# ---- checks ----
 
 
 def acknowledged(folder="."):
-    """The lines that are known to be in a transcript of this folder."""
+    """The entries that must be in the transcript in this folder."""
     return [*map(json.loads, Path(folder, "acknowledged").read_bytes().splitlines())]
 
 
 def replay(lines):
-    """The conversation that these lines of a transcript make, without thinking."""
+    """The conversation after these transcript entries, without thinking."""
     messages = []
     for entry in lines:
         messages = entry.get("messages", [*messages, entry])
@@ -193,7 +193,7 @@ def replay(lines):
 
 
 def words_in(lines):
-    """What the person typed and did not take back, of these lines."""
+    """The typed messages in these entries, except those that a refusal removed."""
     words = []
     for entry in lines:
         if entry.get("event") == "refusal":
@@ -204,9 +204,11 @@ def words_in(lines):
 
 
 def check(agent):
-    """Nothing that was acknowledged is lost, and the work can go on."""
+    """Check that nothing acknowledged is lost, and that another turn works."""
     lines = acknowledged()
-    if shape(agent.messages) != shape(replay(lines)):  # it came just after a line
+    if shape(agent.messages) != shape(
+        replay(lines)
+    ):  # it was written, but not acknowledged yet
         lines.append(json.loads(agent.transcript.read_bytes().splitlines()[-1]))
         assert shape(agent.messages) == shape(replay(lines))
     agent.client = StubClient(any_answer, any_answer)
@@ -215,13 +217,15 @@ def check(agent):
     needed = {
         exchange.call["name"] for exchange in still_needed(agent.messages, agent.tools)
     }
-    planned = "1 of 2 still to do" in str(lines)  # and the notes were read beside it
+    planned = "1 of 2 still to do" in str(
+        lines
+    )  # and the notes were read in the same turn
     assert needed >= ({"todo_write", "read_file"} if planned else set())
     assert shape(load(agent.transcript).messages) == shape(agent.messages)
 
 
 def check_killed(folder):
-    """The same of another process, if there is anything that it can take up."""
+    """Check the same after resuming, if there is a conversation to resume."""
     os.chdir(folder)
     agent = Agent(limits=program.Limits(**SMALL))
     with suppress(AgentError):
@@ -232,7 +236,7 @@ def check_killed(folder):
 # ---- the tests ----
 
 
-def test_the_life_compacts_in_every_way_and_saves_a_result(tmp_path):
+def test_a_life_compacts_in_every_way_and_saves_a_result(tmp_path):
     life_in(tmp_path / "life", Lines())
     events = [line.get("event") for line in acknowledged(tmp_path / "life")]
     wanted = ["compact", "auto_compact", "refusal", "reactive_compact"]
