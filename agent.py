@@ -50,7 +50,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -208,14 +208,15 @@ def agent_loop(agent: Agent) -> str:
     raise AgentError(f'{why} Say "go on" to continue.')
 
 
-def take_turn(agent: Agent, text: str) -> str:
-    """Return the model's answer to what the user typed; raises AgentError."""
-    if not text.strip():
+def take_turn(agent: Agent, *texts: str) -> str:
+    """Return the answer to what the user typed, in one message or several."""
+    if not "".join(texts).strip():
         raise AgentError("The message is empty: say what to do.")
     close_calls(agent)
     if in_progress(agent.messages):
         commit(agent, note(UNANSWERED))
-    commit(agent, typed(text))
+    for text in filter(str.strip, texts):
+        commit(agent, typed(text))
     if not agent.system:
         make_ready(agent)
     return agent_loop(agent)
@@ -1964,79 +1965,80 @@ def skill_list() -> str:
 
 # ---- the terminal: what is shown there ----
 
-TICK = 0.05  # seconds, in which what is typed shows while the agent works
-WAIT_SHOWN = 1  # seconds of waiting, after which it is said what for
-STALL_SHOWN = 5  # seconds without a letter of a text, after which that is said
-ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # of the screen, at most, for a style
-MARKS = {"+": "added", "-": "removed"}  # at the start of such a line
+TICK = 0.05  # seconds between two looks at the keyboard while the agent works
+WAIT_SHOWN = 1  # seconds of waiting until the region says what for
+ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # the most an event of this style fills
+MARKS = {"+": "added", "-": "removed"}  # styles of the lines in a diff
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
-# of the styles of events that have one; magenta can be read on light and dark
+# colors of the styles; magenta is legible on light and on dark screens
 COLORS = {"layer": MAGENTA, "added": GREEN, "heard": BOLD}
 COLORS |= dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM)
 COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
-NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # whether a row that is too long goes on below
-PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it is marked what is pasted
-# not printable, says Python, but people write it: joiners, a soft hyphen, spaces
+NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # how the terminal treats a row too long for it
+PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it marks pasted text
+# not printable for Python, but common in texts: joiners, a soft hyphen, spaces
 WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
-UTF_8 = getincrementaldecoder("utf-8")  # of keys, for a read may end within a letter
+UTF_8 = getincrementaldecoder("utf-8")  # a read may end within a character
 
 
 @dataclass
 class Terminal:
-    """Where events are shown, and what the person types while the agent works."""
+    """The screen that shows events, and the keys the user presses meanwhile.
+
+    While the agent works, the region at the bottom of the screen has the text that is
+    still being written, what the agent waits for, and the line the user is typing.
+    """
 
     out: TextIO
-    streams: bool = True  # whether to show text as it is written
+    streams: bool = True  # text is shown while the model writes it
     colored: bool = False
-    live: bool = False  # whether rows can be drawn, and drawn anew
-    keyboard: bool = False  # whether what is typed is taken in while the agent works
-    asks: bool = False  # whether the person can see a question, and answer it
-    usual: list[Any] = field(default_factory=list)  # modes that are changed meanwhile
-    working: Any = field(default_factory=threading.Event)  # or readline has the screen
-    rows: list[str] = field(default_factory=list)  # of the region, as they were drawn
-    writes: bool = False  # whether a text is being written
-    text: str = ""  # its last line, which is not finished
-    thought: str = ""  # what the model thinks, until it does something else
-    waiting: str = ""  # what for
-    since: float = 0.0  # seconds, time.monotonic(); 0: nothing is waited for
-    worked: float = field(default_factory=time.monotonic)  # since then, the same
+    live: bool = False  # the region can be drawn
+    keyboard: bool = False  # keys are read while the agent works
+    asks: bool = False  # the user can see a question and answer it
+    usual: list[Any] = field(default_factory=list)  # the terminal's modes at the start
+    working: Any = field(default_factory=threading.Event)  # set: the agent works
+    rows: list[str] = field(default_factory=list)  # of the region, as last drawn
+    writes: bool = False  # the model is writing text
+    text: str = ""  # the unfinished last line of that text
+    thought: str = ""  # the model's thinking so far
+    waiting: str = ""  # what the agent waits for
+    since: float = 0.0  # time.monotonic() when that began; 0: it doesn't wait
     stopped: float = 0.0  # time.monotonic() of the turn's last Ctrl-C; 0: none
-    keys: str = ""  # the beginning of a key, or of a paste, whose rest is to come
-    pressed: float = 0.0  # time.monotonic() of the newest key
-    line: str = ""  # that is being typed, or stands at the prompt to be changed
-    heard: list[str] = field(default_factory=list)  # lines that were ended
-    question: str = ""  # that stands, until the person answers it
-    begun: bool = False  # whether the line was begun before that question
-    answer: str | None = None  # of the person to that question
-    editor: Any = None  # readline, where the person has it
+    keys: str = ""  # the beginning of a key sequence or a paste
+    line: str = ""  # the line being typed
+    heard: list[str] = field(default_factory=list)  # finished lines, not sent yet
+    asking: bool = False  # a question waits for its answer
+    begun: bool = False  # the line was begun before that question
+    answer: str = ""  # to the last question
+    editor: Any = None  # the module readline
     decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
 
 
 def open_terminal(once: bool) -> Terminal:
-    """The terminal with its thread; `once`: it shows events alone, on stderr."""
+    """Return the terminal, its thread started; `once` (-p) shows events on stderr."""
     out, colored = sys.stderr if once else sys.stdout, not os.environ.get("NO_COLOR")
     live = out.isatty() and os.environ.get("TERM") != "dumb" and in_front(out.fileno())
     terminal = Terminal(out, not once, live and colored, live)
-    if sys.stdin.isatty():  # a question goes to the screen, or into `| tee`, not a file
+    if sys.stdin.isatty():
+        # the user sees a question on the screen or through `| tee`, but not in a file
         terminal.asks = out.isatty() or stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
-    if sys.stdout.isatty() or not once:  # and it is not that of `agent.py -p | less`
-        terminal.keyboard = sys.stdin.isatty() and in_front(0)
-        terminal.usual = termios.tcgetattr(out) if out.isatty() else []
-    if live or terminal.keyboard:
+        if sys.stdout.isatty():  # otherwise the keys may be meant for `| less`
+            terminal.keyboard, terminal.usual = live, termios.tcgetattr(0)
+    if live:
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     return terminal
 
 
 def in_front(number: int) -> bool:
-    """Whether the terminal of this file is ours; in the background it is the shell's."""
-    with suppress(OSError):  # it has no jobs
+    """Return True unless we run in the background, where the terminal isn't ours."""
+    with suppress(OSError):  # this terminal has no job control
         return os.tcgetpgrp(number) == os.getpgrp()
     return True
 
 
 def show(terminal: Terminal, style: str, text: str) -> None:
-    """Print an event; waiting and thinking are kept until something else comes."""
+    """Print an event, or keep it for the region if more of it is to come."""
     is_needless = style == "void" and not terminal.writes
     if is_needless or (style in STREAMED and not terminal.streams):
         return
@@ -2055,12 +2057,12 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             *lines, terminal.text = f"{terminal.text}{visible(text)}".split("\n")
             above += "".join(f"{line}\n" for line in lines)
             terminal.writes, terminal.since = True, time.monotonic()
-            if above:  # else it is for the clock
+            if above:  # otherwise `clock` draws it
                 redraw(terminal, above)
 
 
 def settled(terminal: Terminal) -> str:
-    """What is to be printed before anything else: the end of a text, and thoughts."""
+    """End the text and the thinking, and return them as lines to print."""
     text, thought = terminal.text, terminal.thought
     terminal.text, terminal.thought, terminal.writes = "", "", False
     above = f"{text}\n" if text else ""
@@ -2070,17 +2072,17 @@ def settled(terminal: Terminal) -> str:
 
 
 def printed(terminal: Terminal, style: str, text: str) -> str:
-    """The lines of an event, in its color, without the end of the last."""
+    """Return an event as lines in its color."""
     lines = laid_out(style, visible(text))
     color = COLORS.get(style) if terminal.colored else None
     return f"{color}{lines}{PLAIN}" if color else lines
 
 
 def redraw(terminal: Terminal, above: str = "") -> None:
-    """Print finished lines above the region, and draw that anew if it has changed.
+    """Print finished lines in place of the region, and draw the region below them.
 
-    The cursor is at the region's end, or at the start of a row if there is none. Since
-    the terminal does not wrap it, a row is one row of the screen.
+    The cursor is at the end of the region. Without wrapping, each of its rows is one
+    row of the screen, so we know how far to go up.
     """
     rows = region(terminal)
     if not above and rows == terminal.rows:
@@ -2093,41 +2095,35 @@ def redraw(terminal: Terminal, above: str = "") -> None:
 
 
 def region(terminal: Terminal) -> list[str]:
-    """The rows below the finished lines while the agent works, as many as there is room.
-
-    The line that is being written, what is waited for, what is queued, a question, and
-    what is being typed.
-    """
+    """Return the rows of the region, the last of them if the screen is too small."""
     if not (terminal.live and terminal.working.is_set()):
         return []
     rows = rows_of(terminal.text)
     seconds = time.monotonic() - terminal.since
-    if terminal.since and seconds > (STALL_SHOWN if terminal.text else WAIT_SHOWN):
-        start, thought = f"{seconds:.0f} s: ", terminal.thought.strip()
-        row = row_end(start, thought) if thought else start + terminal.waiting
-        rows.append(printed(terminal, "tool", row[:1_000]))
-    if terminal.heard and terminal.keyboard:
-        row = f"{len(terminal.heard)} queued: {terminal.heard[-1]}"
-        rows.append(printed(terminal, "tool", row[:1_000]))
+    if terminal.since and seconds > WAIT_SHOWN:
+        newest = terminal.thought.strip() or terminal.waiting
+        row = row_end(f"{seconds:.0f} s: ", newest)
+        rows.append(printed(terminal, "tool", row))
+    if terminal.heard:
+        row = row_end(f"{len(terminal.heard)} queued: ", terminal.heard[-1])
+        rows.append(printed(terminal, "tool", row))
     if terminal.keyboard:
-        rows += rows_of(visible(terminal.question))
         rows.append(row_end("> ", terminal.line))
     return rows[1 - get_terminal_size().lines :]
 
 
 def row_end(start: str, text: str) -> str:
-    """A row of the screen: its start, and as much of the end of a text as fits."""
+    """Return one row of the screen: its start, and as much of the text's end as fits."""
     shown = visible(text[-1_000:]).replace("\n", "\u21b5")
     return start + cut_to_screen(shown[::-1], 1, len(start))[::-1]
 
 
 def rows_of(text: str) -> list[str]:
-    """The rows that a text fills, at most half of the screen: the last."""
+    """Break a text into rows, and return the last of them, at most half a screen."""
     columns, lines = get_terminal_size()
-    most = columns * lines  # letters that are looked at, or twice as many
     rows: list[str] = []
     room = 0
-    for letter in text[max(0, len(text) // most - 1) * most :].expandtabs():
+    for letter in text[-columns * lines :].expandtabs():
         room -= columns_of(letter)
         if room < 0 or not rows:
             rows.append("")
@@ -2137,20 +2133,20 @@ def rows_of(text: str) -> list[str]:
 
 
 def columns_of(letter: str) -> int:
-    """How many columns of the screen it takes, an accent none."""
+    """Return the width of a character: 0 for an accent, 2 for a Chinese one."""
     if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def visible(text: str, more: str = "") -> str:
-    """`text` with escapes for what steers the terminal, or hides, or is in `more`."""
+    """Escape characters that control the terminal, are invisible, or are in `more`."""
     odd = {c for c in {*text} if c in more or not (c.isprintable() or c in WRITTEN)}
     return "".join(ascii(c)[1:-1] if c in odd else c for c in text)
 
 
 def laid_out(style: str, text: str) -> str:
-    """How the text of an event stands on the screen: whole, indented, or cut to it."""
+    """Indent the text of an event, or cut it to the screen, as its style wants."""
     if style in ("answer", "plan"):
         return textwrap.indent(text, "  ")
     if style == "heard":
@@ -2159,14 +2155,14 @@ def laid_out(style: str, text: str) -> str:
         return cut_to_screen(" ".join(text.split()), ROWS[style])
     if style not in ("result", "failed"):
         return text
-    lines = [f"  | {line}" for line in text.split("\n") if line.strip()]
+    lines = [f"  | {line}" for line in text.rstrip().split("\n")]
     if len(lines) > 4:
         lines[1:-2] = [f"  | ({len(lines) - 3:,} more lines)"]
     return "\n".join(map(cut_to_screen, lines))
 
 
 def cut_to_screen(text: str, rows: int = 1, taken: int = 0) -> str:
-    """As much of a line as fits into so many rows of the screen, less what is taken."""
+    """Cut a line to so many rows of the screen, less the columns already taken."""
     text, room = text.expandtabs(), rows * get_terminal_size().columns - 2 - taken
     for at, letter in enumerate(text):
         room -= columns_of(letter)
@@ -2176,7 +2172,7 @@ def cut_to_screen(text: str, rows: int = 1, taken: int = 0) -> str:
 
 
 def clock(terminal: Terminal) -> None:
-    """Take in what is typed and draw what goes on, in a thread of its own."""
+    """Read the keyboard and draw the region while the agent works, in a thread."""
     while terminal.working.wait():
         with terminal.lock:
             if terminal.keyboard and terminal.working.is_set():
@@ -2185,19 +2181,20 @@ def clock(terminal: Terminal) -> None:
         time.sleep(TICK)
 
 
-# ---- the terminal: what the person types ----
+# ---- the terminal: what the user types ----
 
 HISTORY = TRANSCRIPT_DIR / "history"
-MAX_REMEMBERED = 1_000  # prompts of earlier runs
-BELL_SECONDS = 10  # of work, after which a bell calls the person
+MAX_REMEMBERED = 1_000  # prompts from earlier runs
 YES = ("y", "yes", "ok", "okay", "yes please", "please")
-# a longer answer that begins so may be a yes or none, so it is asked again
+# a longer answer that begins with one of these is unclear, so we ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
-# keys that take something back, and what of the line
+CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
+CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
+# keys that delete, and the part of the line that each deletes
 ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
-PASTE = "\x1b[200~"  # what is pasted begins with it
-ESCAPE_SECONDS = 0.5  # after which an Esc stands for itself
-# what was pasted, the sequence of another key, or a letter; each when all of it has come
+# left out of the line: control characters, and those that reorder the text around them
+UNTYPED = r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+# a whole paste, the whole escape sequence of another key, or a character
 KEY = re.compile(
     r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
     r"\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
@@ -2205,57 +2202,51 @@ KEY = re.compile(
 
 
 def take_terminal(terminal: Terminal) -> None:
-    """Draw the region, and take in what is typed, until `give_back`."""
+    """Draw the region and read the keys until `give_back`."""
     with signals_held(signal.SIGINT), terminal.lock:
         terminal.working.set()
-        if not (terminal.live and terminal.usual):
+        if not terminal.keyboard:
             return
         ours = [*terminal.usual[:6], [*terminal.usual[6]]]
-        ours[3] = ours[3] & ~termios.ECHO | termios.NOFLSH  # Ctrl-C loses no keys
-        if terminal.keyboard:
-            ours[3] &= ~termios.ICANON  # keys come one by one
-            ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is one of them
-        termios.tcsetattr(terminal.out, termios.TCSANOW, ours)
+        ours[3] &= ~(termios.ECHO | termios.ICANON)  # we get each key, and show it
+        ours[3] |= termios.NOFLSH  # Ctrl-C leaves the keys before it
+        ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is a key like any other
+        termios.tcsetattr(0, termios.TCSANOW, ours)
         print(PASTES, end="", file=terminal.out, flush=True)
-        terminal.rows = [""]  # for keys may stand there that came before
+        terminal.rows = [""]  # earlier keys may have been echoed there
 
 
 def give_back(terminal: Terminal) -> None:
-    """Take the region away; readline, or the shell, has the terminal as it was."""
+    """Erase the region, and leave the terminal as readline and the shell expect it."""
     with signals_held(signal.SIGINT), terminal.lock, suppress(OSError, termios.error):
         terminal.working.clear()
         redraw(terminal)
-        if terminal.live and terminal.usual:
+        if terminal.keyboard:
             print(NO_PASTES, end="", file=terminal.out, flush=True)
-            termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
+            termios.tcsetattr(0, termios.TCSANOW, terminal.usual)
 
 
 def take_typed(terminal: Terminal) -> bool:
-    """Take in the keys that were pressed; False where nobody can press one."""
-    if terminal.keys == "\x1b" and time.monotonic() > terminal.pressed + ESCAPE_SECONDS:
-        terminal.keys = ""
+    """Handle the keys pressed so far; return False if there can't be any more."""
     while select.select([0], [], [], 0)[0]:
-        data = b""
-        with suppress(OSError):  # the terminal is gone
-            data = os.read(0, 65_536)
-        if not data:
+        if not (data := os.read(0, 65_536)):
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
         while key := KEY.match(keys, at):
             press(terminal, key[0], key[1] or "")
             at = key.end()
-        terminal.keys, terminal.pressed = keys[at:], time.monotonic()
+        terminal.keys = keys[at:]
     return True
 
 
 def press(terminal: Terminal, key: str, pasted: str) -> None:
-    """Do what a key stands for; most do nothing."""
+    """Handle one key or paste; keys without a meaning here do nothing."""
     if key in "\r\n":
         end_line(terminal)
-    elif key == "\x1a":  # Ctrl-Z: stand still, with all of the job, until `fg`
+    elif key == "\x1a":  # Ctrl-Z: suspend the whole job until `fg`
         give_back(terminal)
         os.kill(0, signal.SIGTSTP)
-        time.sleep(0.2)  # in which it stands still
+        time.sleep(0.2)  # until the signal arrives
         take_terminal(terminal)
     elif key in ERASES:
         terminal.line = re.sub(f"(?s){ERASES[key]}", "", terminal.line)
@@ -2263,22 +2254,22 @@ def press(terminal: Terminal, key: str, pasted: str) -> None:
         terminal.line += "\n"
     elif pasted or key[0] != "\x1b":
         text = (pasted or key).replace("\r", "\n")
-        terminal.line += "".join(c for c in text if c.isprintable() or c in WRITTEN)
+        terminal.line += re.sub(UNTYPED, "", text)
     terminal.begun = terminal.begun and terminal.line != ""
 
 
 def end_line(terminal: Terminal) -> None:
-    """Let a line answer the question, if it was begun after that; or else be heard."""
+    """Answer the question if the line was begun after it; otherwise queue the line."""
     line, terminal.line = terminal.line.strip(), ""
-    if terminal.question and not terminal.begun:
-        terminal.question, terminal.answer = "", line
+    if terminal.asking and not terminal.begun:
+        terminal.asking, terminal.answer = False, line
     elif line:
         terminal.heard.append(line)
         remember(terminal, line)
 
 
 def remember(terminal: Terminal, line: str) -> None:
-    """Add a line to the history; what was pasted is not for the next run."""
+    """Add a line to the history, and keep it for the next run unless it was pasted."""
     if terminal.editor and line:
         terminal.editor.add_history(line)
         if "\n" not in line:
@@ -2287,36 +2278,31 @@ def remember(terminal: Terminal, line: str) -> None:
 
 
 def hear(terminal: Terminal) -> str:
-    """What was typed since it was asked last; a command waits for the prompt."""
+    """Return the queued lines; a command, and all after it, waits for the prompt."""
     with terminal.lock:
-        words = [line for line in terminal.heard if not is_command(line)]
-        terminal.heard = [line for line in terminal.heard if is_command(line)]
+        words = [*takewhile(lambda line: not is_command(line), terminal.heard)]
+        del terminal.heard[: len(words)]
     return "\n".join(words)
 
 
-def take_back(terminal: Terminal) -> None:
-    """Make what is queued the beginning of the line that is typed, to be changed."""
+def take_back(terminal: Terminal, done: bool) -> None:
+    """Read the last keys; if the work was broken off, put the queue into the line."""
     with signals_held(signal.SIGINT), terminal.lock:
-        if terminal.keyboard:
-            take_typed(terminal)
-        terminal.line = "\n".join(filter(None, [*terminal.heard, terminal.line]))
-        terminal.heard = []
-
-
-def end_keys(terminal: Terminal) -> None:
-    """Wait for the rest of a paste, because readline would send each line of it."""
-    with signals_held(signal.SIGINT), terminal.lock:
-        while terminal.keys.startswith(PASTE) and take_typed(terminal):
-            if not select.select([0], [], [], 1)[0]:
+        while terminal.keyboard and terminal.working.is_set() and take_typed(terminal):
+            is_paste = terminal.keys.startswith("\x1b[200~")  # readline would split it
+            if not is_paste or not select.select([0], [], [], 1)[0]:
                 break
         terminal.keys = ""
+        if not done:
+            terminal.line = "\n".join(filter(None, [*terminal.heard, terminal.line]))
+            terminal.heard = []
 
 
 def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
-    """Show all of what a tool is to do; ToolError unless the person lets it.
+    """Show what a tool is about to do; raise ToolError unless the user approves it.
 
-    That is now, by an "always", or by --yes. Without a terminal the answer is no. The
-    first line of a change is its file, which the question names again.
+    The user can do so now, with an earlier "always", or with --yes. The first line of
+    a change is its file.
     """
     first, *more = what.rstrip().split("\n")
     for line in first, *more:
@@ -2326,74 +2312,60 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     if agent.unasked or always in agent.allowed:
         return
     if not terminal.asks:
-        raise ToolError("No terminal to ask the user on: only --yes would allow it.")
-    free = "this very command" if name == "bash" else f"any {name}"
-    on = f" on {first}" if more and name != "bash" else ""
-    question = f"Run {name}{on}? y: yes, a: always {free} until /clear, n or why not"
+        raise ToolError(CANNOT_ASK)
+    is_change = more and name != "bash"
+    question = f"Apply this change to {first}?" if is_change else "Run this command?"
     while True:
-        answer = answer_to(terminal, question)
+        answer = answer_to(terminal, f"{question} {CHOICES}")
         word = " ".join(re.findall(r"\w+", answer.lower()))
         if word in YES:
             return
         if word in ("a", "always"):
             return agent.allowed.add(always)
-        if word and word.split()[0] not in LIKE_YES:
-            if word not in ("n", "no") and not is_command(answer):
-                terminal.heard.append(answer)  # why not is the person's own word
+        if word in ("n", "no") or is_command(answer):
             refuse()
+        if word and word.split()[0] not in LIKE_YES:
+            terminal.heard.append(answer)  # it's a message from the user as well
+            raise ToolError(f"The user refused this call and said: {answer}")
 
 
 def answer_to(terminal: Terminal, question: str) -> str:
-    """The first line that is begun after the question is shown; ToolError: none is."""
-    ring(terminal)
-    is_drawn = terminal.live and terminal.keyboard
+    """Return the first line begun after the question; raise ToolError at the end.
+
+    Keys pressed before it are read first, also those of a line the kernel still edits.
+    """
     with signals_held(signal.SIGINT), terminal.lock:
-        take_begun(terminal)
-        terminal.question, terminal.answer = question, None
-        if is_drawn:
-            redraw(terminal)
-        else:
-            show(terminal, "plain", question)
+        modes = termios.tcgetattr(0)
+        single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
+        termios.tcsetattr(0, termios.TCSANOW, single)
+        take_typed(terminal)
+        termios.tcsetattr(0, termios.TCSANOW, modes)
+        terminal.begun = bool(terminal.line or terminal.keys)
+        show(terminal, "plain", question)
+        terminal.asking = True
     try:
-        while terminal.answer is None:
+        while terminal.asking:
             with signals_held(signal.SIGINT), terminal.lock:
                 if not take_typed(terminal):
                     refuse()
             time.sleep(TICK)
-        return terminal.answer
     finally:
-        terminal.question, terminal.worked = "", time.monotonic()
-        if is_drawn:
-            answer = "" if terminal.answer is None else f"\n> {terminal.answer}"
-            show(terminal, "plain", question + answer)
-
-
-def take_begun(terminal: Terminal) -> None:
-    """Take in what was typed so far, also of a line that the kernel still edits."""
-    modes = termios.tcgetattr(0)
-    single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
-    termios.tcsetattr(0, termios.TCSANOW, single)
-    take_typed(terminal)
-    termios.tcsetattr(0, termios.TCSANOW, modes)
-    terminal.begun = bool(terminal.line or terminal.keys)
-
-
-def ring(terminal: Terminal) -> None:
-    """Call the person by a bell, after more than ten seconds of work."""
-    if terminal.live and time.monotonic() - terminal.worked > BELL_SECONDS:
-        print("\a", end="", file=terminal.out, flush=True)
+        terminal.asking = False
+    if terminal.keyboard:  # otherwise the kernel has echoed it
+        show(terminal, "plain", f"> {terminal.answer}")
+    return terminal.answer
 
 
 def line_editor() -> Any:
-    """What edits the lines that are typed, and knows those of earlier runs."""
+    """Return readline, set up for prompts, with the history of earlier runs."""
     import readline
 
-    if os.environ.get("TERM") != "dumb":  # which would show the escapes
+    if os.environ.get("TERM") != "dumb":  # a dumb terminal would print the escapes
         readline.parse_and_bind("set enable-bracketed-paste on")
-    readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: a new line
+    readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: insert a newline
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
-    readline.set_auto_history(False)  # see `remember`
+    readline.set_auto_history(False)  # `remember` does it
     with suppress(OSError), open(HISTORY, errors="replace", opener=plain_file) as file:
         for line in [*file][-MAX_REMEMBERED:]:
             readline.add_history(line.removesuffix("\n"))
@@ -2401,30 +2373,14 @@ def line_editor() -> Any:
 
 
 def read_prompt(terminal: Terminal) -> str:
-    """What the person types; what was begun or queued before stands there already."""
+    """Return a line typed at the prompt, which starts with what was typed before it."""
     begun, terminal.line = terminal.line, ""
-    if not terminal.editor:  # what was begun stands before it, and stays
+    if not terminal.editor:  # the beginning can't be edited
         prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
         return begun + input(prompt).strip()
-    ring(terminal)
     terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
     bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
-
-    def begin_anew(*_: Any) -> None:  # after Ctrl-Z, since readline would not
-        terminal.line = terminal.editor.get_line_buffer()
-        raise KeyboardInterrupt
-
-    try:
-        signal.signal(signal.SIGCONT, begin_anew)
-        # a signal that comes just as readline begins to wait is heard at the next tick
-        signal.setitimer(signal.ITIMER_REAL, 1, 1)
-        line = input(f"\n{bold}> {plain}").strip()
-    except SystemError:  # of Python 3.10, where the tick comes at once with Ctrl-C
-        raise KeyboardInterrupt from None
-    finally:
-        signal.signal(signal.SIGCONT, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        terminal.worked = time.monotonic()
+    line = input(f"\n{bold}> {plain}").strip()
     remember(terminal, line)
     return line
 
@@ -2432,37 +2388,38 @@ def read_prompt(terminal: Terminal) -> str:
 # ---- commands: what a line at the prompt does ----
 
 HELP = """\
-/compact [focus]  summarise now; focus: what it must keep
-/context          what fills the context, and what was sent
-/last [number]    the last result of a tool, whole; 3: the third from the end
-/resume [number]  earlier conversations; take one up, or a file
-/clear            begin a new conversation
-/help             this list
-/quit, /exit      leave, as do quit, exit and Ctrl-D
-What you type while it works goes along with its next request. Backspace, Ctrl-W
-and Ctrl-U take back a letter, a word, all; Alt-Enter begins a new line, and what
-is pasted is one prompt. Ctrl-C stops it, and "go on" goes on."""
+/compact [focus]  summarise now; the focus says what to keep
+/context          show what fills the context, and what was sent
+/last [number]    show the last tool result in full; 3: the third from the end
+/resume [number]  list earlier conversations, or continue one; a file works too
+/clear            start a new conversation
+/help             show this list
+/quit, /exit      leave; quit, exit and Ctrl-D do the same
+What you type while the agent works is sent with its next request. Backspace, Ctrl-W
+and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new line; a
+paste is one message. Ctrl-C stops the agent; type "go on" to continue. If you answer
+"always", the same command, or any change by the same tool, is allowed until /clear."""
 LEAVE = ("/quit", "/exit", "quit", "exit")
 PARTS = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
 
 
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
-    """Work on `line`, then on what the person types, until Ctrl-D or /quit."""
+    """Handle `line`, then each line the user types, until Ctrl-D or /quit."""
     if sys.stdin.isatty():
-        threading.Thread(target=attend, args=(agent, terminal), daemon=True).start()
+        sdk = threading.Thread(target=importlib.import_module, args=["anthropic"])
+        sdk.daemon = True
+        sdk.start()  # it takes a second, in which the user types
         terminal.editor = line_editor() if sys.stdout.isatty() else None
     done, said = True, ""
     while True:
         try:
-            end_keys(terminal)
-            if not done:
-                take_back(terminal)
+            take_back(terminal, done)
             give_back(terminal)
             if said:
                 agent.emit("error", said)
             done, said = True, ""
-            if not line and terminal.heard:  # during the last answer
+            if not line and terminal.heard:  # typed during the last answer
                 line = hear(terminal) or terminal.heard.pop(0)
                 agent.emit("heard", line)
             while not line:
@@ -2471,14 +2428,15 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             take_terminal(terminal)
             done = work_on(agent, line)
         except KeyboardInterrupt:
-            done, said = False, "\nstopped" if line else "\nCtrl-D or /quit leaves"
+            said = "\nstopped" if line else "\nPress Ctrl-D or type /quit to leave."
+            done = False
         except EOFError:
             return agent.emit("plain", "")
         line = ""
 
 
 def work_on(agent: Agent, line: str) -> bool:
-    """Do what one line asks for; False: it said what went wrong. EOFError: leave."""
+    """Run a command or a turn; return False after an error, which it shows."""
     try:
         if is_command(line):
             run_command(agent, line)
@@ -2489,19 +2447,19 @@ def work_on(agent: Agent, line: str) -> bool:
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
         if in_progress(agent.messages):
-            agent.emit("note", 'Nothing is lost: "go on" goes on with it.')
+            agent.emit("note", 'Nothing is lost; type "go on" to continue.')
         return False
 
 
 def is_command(line: str) -> bool:
-    """Whether a line is for the program: /word, unless there is such a path."""
+    """Return True for /word, unless there is such a path, and for a bare `exit`."""
     name = line.split(" ")[0]
     is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
     return line in LEAVE or bool(is_meant)
 
 
 def run_command(agent: Agent, line: str) -> None:
-    """Carry out a /command; raises AgentError, or EOFError to leave."""
+    """Run a /command; raise EOFError to leave."""
     name, _, rest = line.partition(" ")
     if name in ("/compact", "/context") and not agent.system:
         make_ready(agent)
@@ -2509,7 +2467,7 @@ def run_command(agent: Agent, line: str) -> None:
         case "/compact", focus:
             close_calls(agent)
             if agent.failures:
-                agent.compacted = 0  # what failed may be tried again
+                agent.compacted = 0  # a failed summary may be tried again
             agent.focus = focus
             compact_history(agent, "compact")
         case "/context", "":
@@ -2521,57 +2479,52 @@ def run_command(agent: Agent, line: str) -> None:
         case "/resume", which:
             resume(agent, which)
         case "/clear", "":
-            agent.emit("note", "[clear] a new conversation; /resume has the others")
+            agent.emit("note", "[clear] new conversation; /resume lists the others")
             switch_to(agent, Conversation())
         case "/help", "":
             agent.emit("plain", HELP)
         case _ if line in LEAVE:
             raise EOFError
         case _:
-            raise AgentError(f"There is no command {line}: /help lists them.")
+            raise AgentError(f"Unknown command {line}; /help lists the commands.")
 
 
 def status_line(agent: Agent) -> str:
-    """How full the context is, and what of the last request was cached."""
+    """Return how full the context is, and how much of the last request was cached."""
     tokens, most = context_tokens(agent), agent.limits.threshold
     meter = f"{'#' * min(10, round(10 * tokens / most)):.<10}"
-    share = f"{tokens:,} of {most:,} tokens, then a summary"
-    return f"[{meter}] {share}; {agent.cached:.0%} from the cache"
+    cached = f"{agent.cached:.0%} cached"
+    return f"[{meter}] context {tokens:,} / {most:,} tokens, {cached}"
 
 
 def context_table(agent: Agent) -> str:
-    """What fills the context, in proportion to the API's count, and what was sent."""
+    """Return what fills the context, scaled to the API's count, and what was sent."""
     parts = Counter({part: tokens_in(text) for part, text in agent.system.items()})
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
     for message in agent.messages:
-        part = "your words" if is_typed(message) else PARTS[message["role"]]
+        part = "your messages" if is_typed(message) else PARTS[message["role"]]
         parts[part] += tokens_in(message["content"])
     tokens, ours = context_tokens(agent), sum(parts.values())
     lines = [f"{part:<20}{n * tokens // ours:>9,}" for part, n in parts.items()]
-    lines.append(
-        f"{'in all':<20}{tokens:>9,} of {agent.limits.threshold:,}, then a summary"
-    )
+    lines.append(f"{'total':<20}{tokens:>9,} / {agent.limits.threshold:,}")
     if sent := agent.bill["sent"]:
         read = agent.bill["read"] / sent
-        lines.append(f"sent so far: {sent:,} tokens, {read:.0%} from the cache")
+        lines.append(f"sent so far: {sent:,} tokens, {read:.0%} cached")
         lines.append(f"transcript: {agent.transcript}")
     free = ["everything"] if agent.unasked else sorted(agent.allowed)
-    return "\n".join([*lines, f"not asked about: {', '.join(free) or 'nothing'}"])
+    return "\n".join([*lines, f"runs without asking: {', '.join(free) or 'nothing'}"])
 
 
 def result_from_end(agent: Agent, number: int) -> str:
-    """The last result of a tool, if it is 1, the one before if it is 2, and so on."""
+    """Return the last tool result for 1, the one before it for 2, and so on."""
     results = [exchange.result["content"] for exchange in exchanges(agent.messages)]
     if 0 < number <= len(results):
         return results[-number]
-    return f"There are {len(results)} results of tools."
+    return f"This conversation has {len(results)} tool results."
 
 
-def resume(agent: Agent, which: str) -> None:
-    """Go on with the conversation of this number, 1 the newest, or in this file.
-
-    Shows its last question and answer; raises AgentError where there is none.
-    """
+def find_conversation(agent: Agent, which: str) -> Conversation:
+    """Return the conversation with this number (1: the newest), or in this file."""
     found = None
     if which.isdecimal():
         numbered = enumerate(conversations(agent), 1)
@@ -2579,11 +2532,14 @@ def resume(agent: Agent, which: str) -> None:
     elif Path(which).is_file():
         found = load(Path(which))
     if not found or not found.messages:
-        raise AgentError(
-            f"There is no conversation {which}: give a file, or a number of /resume, "
-            f"which lists those in {TRANSCRIPT_DIR}. A prompt stands before --resume."
-        )
-    switch_to(agent, found)
+        known = "give a file or a number from /resume (a prompt goes before --resume)"
+        raise AgentError(f"Cannot find the conversation {which}; {known}.")
+    return found
+
+
+def resume(agent: Agent, which: str) -> None:
+    """Continue an earlier conversation, and show its last request and the answer."""
+    switch_to(agent, find_conversation(agent, which))
     waits = in_progress(agent.messages)
     was = "was not answered" if waits else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {was}")
@@ -2594,7 +2550,7 @@ def resume(agent: Agent, which: str) -> None:
 
 
 def list_conversations(agent: Agent) -> None:
-    """Show the newest conversations of this folder by number, each when it is found."""
+    """Number this folder's newest conversations, and show each as soon as it's read."""
     number = 0
     for number, (path, found) in zip(range(1, MAX_LISTED + 1), conversations(agent)):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
@@ -2603,33 +2559,34 @@ def list_conversations(agent: Agent) -> None:
         first, *others = words_of(messages) or [""]
         said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {many}: {said}")
-    agent.emit("plain", "/resume NUMBER takes one up" if number else "none yet")
+    hint = "/resume NUMBER continues one." if number else "No conversations yet."
+    agent.emit("plain", hint)
 
 
 # ---- main ----
 
-PACKAGES = ("anthropic", "dotenv")  # as Python names them
-SAME_CTRL_C = 0.3  # seconds in which a second one is the first one once more
+PACKAGES = ("anthropic", "dotenv")  # the names Python imports them by
+SAME_CTRL_C = 0.3  # seconds in which a second Ctrl-C doesn't count
+SILENT_SECONDS = 3  # until -p says that it's waiting for standard input
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; returns its exit status."""
+    """Run the program, and return its exit status."""
     options = arguments(argv)
     streams: Any = sys.stdin, sys.stdout, sys.stderr
     for stream in streams:
-        stream.reconfigure(errors="replace")  # any text can be typed and shown
+        stream.reconfigure(errors="replace")  # no text is an error
     terminal = open_terminal(options.p)
     handle_signals(terminal)
     try:
         if options.demo is not None:
             return play_demo(options.demo, terminal)
         start(options, terminal)
-    except BrokenPipeError:  # who reads the output has seen enough
+    except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (AgentError, OSError) as error:
-        with suppress(OSError):  # there may be no room even for that
-            show(terminal, "error", str(error))
+        show(terminal, "error", str(error))
         return 1
     except KeyboardInterrupt:
         return 130
@@ -2639,55 +2596,53 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
-    """What the command line says; argparse leaves where that is wrong."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description="A coding agent that compacts its own context.",
-        epilog="At its prompt /help lists the /commands. Settings come from the shell "
-        "and from the .env beside agent.py: .env.example has them all.",
+        epilog="Type /help at the prompt to see its commands. Settings come from the "
+        "shell and from the .env file beside agent.py; .env.example lists them.",
     )
     add = parser.add_argument
-    add("prompt", nargs="?", default="", help="the first prompt, then go on asking")
-    once = "print the answer and leave; what is piped in stands before the prompt"
-    add("-p", action="store_true", help=once)
-    earlier = "take up an earlier conversation, by default the newest"
+    add("prompt", nargs="?", default="", help="first message; the prompt follows")
+    add("-p", action="store_true", help="answer once and exit; piped input is sent too")
+    earlier = "continue an earlier conversation (default: the newest)"
     add("--resume", nargs="?", const="1", metavar="FILE|N", help=earlier)
-    add("--model", help="instead of MODEL_ID")
+    add("--model", help="use this model instead of MODEL_ID")
     add("--yes", action="store_true", help="run tools without asking")
-    demo = "see the layers at work, without a key"
+    demo = "watch the layers work; needs no key"
     add("--demo", nargs="?", const=0, type=int, metavar="SCENE", help=demo)
     return parser.parse_args(argv)
 
 
 def load_settings() -> None:
-    """Add those of .env to the shell's; AgentError without a package or an API key."""
+    """Add the settings in .env to the shell's; check for packages and an API key."""
     here = Path(__file__).resolve()
+    env = here.with_name(".env")
     if not all(map(importlib.util.find_spec, PACKAGES)):
-        venv = here.with_name(".venv")
-        install = f"install it: python3 -m venv {venv} && {venv}/bin/pip install -r "
-        install += f"{here.parent}/requirements.txt, then {venv}/bin/python {here}"
-        missing = f"{' or '.join(PACKAGES)} is missing"
-        raise AgentError(f"{missing}: start it by: uv run {here}\nor {install}")
+        install = f"{sys.executable} -m pip install -r {here.parent}/requirements.txt"
+        missing = f"The package {' or '.join(PACKAGES)} is missing"
+        raise AgentError(f"{missing}; install it with: {install}")
     import dotenv
 
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
-        # a space is easily copied with it, and an empty one would hide that of .env
+        # a space is easily copied with a key, and an empty key would hide the one in .env
         if text := os.environ.pop(name).strip():
             os.environ[name] = text
-    dotenv.load_dotenv(here.with_name(".env"))
+    try:
+        dotenv.load_dotenv(env)
+    except ValueError as error:
+        raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
     if not any(map(os.environ.get, KEY_NAMES)):
-        where = f"in the shell or in {here.with_name('.env')}"
-        raise AgentError(f"No API key: set ANTHROPIC_API_KEY {where}.")
+        raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
 
 def start(options: argparse.Namespace, terminal: Terminal) -> None:
-    """Do what the command line asks for; raises AgentError."""
+    """Set up the agent, and do what the command line asks for."""
     load_settings()
-    terminal.colored &= not os.environ.get("NO_COLOR")  # which .env may have
-    model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
-    emit = partial(show, terminal)
-    agent = Agent(
-        limits=configured_limits(), model=model, emit=emit, unasked=options.yes
-    )
+    terminal.colored &= not os.environ.get("NO_COLOR")  # .env may set it
+    agent = Agent(limits=configured_limits(), unasked=options.yes)
+    agent.model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
+    agent.emit = partial(show, terminal)
     agent.approve = partial(ask_person, terminal, agent)
     agent.hear = partial(hear, terminal)
     agent.stopped = lambda: terminal.stopped > 0
@@ -2695,39 +2650,37 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
         agent.emit("note", first_screen(agent))
     if options.resume is not None:
         resume(agent, options.resume)
-    prompt = options.prompt
     if not options.p:
-        return repl(agent, terminal, prompt)
+        return repl(agent, terminal, options.prompt)
     take_terminal(terminal)
-    if not sys.stdin.isatty():
-        agent.emit("wait", "waiting for the end of what is piped in")
-        piped = sys.stdin.buffer.read().decode(errors="replace")
-        prompt = f"{piped}\n\n{prompt}".strip()
-    answer = take_turn(agent, prompt)
+    answer = take_turn(agent, piped_in(agent), options.prompt)
     give_back(terminal)
     print(visible(answer), flush=True)
 
 
+def piped_in(agent: Agent) -> str:
+    """Return all of standard input, or nothing if it's a terminal."""
+    if sys.stdin.isatty():
+        return ""
+    if not select.select([sys.stdin], [], [], SILENT_SECONDS)[0]:
+        agent.emit("note", "Reading standard input; close it to go on.")
+    return sys.stdin.buffer.read().decode(errors="replace")
+
+
 def first_screen(agent: Agent) -> str:
-    """Two lines: what works where, and what it knows of the folder."""
+    """Return two lines: the model and the folder, then what it found there."""
     names = ", ".join(find_skills())
     skills = f"skills: {names}" if names else ""
-    asked = "--yes: tools run unasked" if agent.unasked else ""
+    asked = "--yes: tools run without asking" if agent.unasked else ""
     known = filter(None, [find_rules()[0], skills, asked, "/help"])
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
 
-def attend(agent: Agent, terminal: Terminal) -> None:
-    """Load the SDK while the user types: that takes a second."""
-    with suppress(Exception):  # what is wrong with it is said when it is used
-        importlib.import_module("anthropic")
-
-
 def play_demo(scene: int, terminal: Terminal) -> int:
-    """Show the layers at work, all scenes if it is 0; returns the exit status."""
+    """Play one scene of the demo, or all for 0, and return the exit status."""
     lessons = Path(__file__).resolve().parent / "tests/lessons"
     if not lessons.exists():
-        raise AgentError(f"--demo needs {lessons}: clone the whole project.")
+        raise AgentError(f"--demo needs {lessons}; clone the whole project.")
     sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
     import demo  # pyright: ignore[reportMissingImports]
 
@@ -2735,44 +2688,35 @@ def play_demo(scene: int, terminal: Terminal) -> int:
 
 
 def handle_signals(terminal: Terminal) -> None:
-    """Let Ctrl-C stop what is done, two at once as one; SIGTERM and a hangup end it."""
+    """Let Ctrl-C interrupt the work, and SIGTERM or a hangup end the program."""
 
     def stop(number: int, _: Any) -> None:
         if number != signal.SIGINT:
-            terminal.stopped = math.inf  # no Ctrl-C counts any more
+            terminal.stopped = math.inf  # from now on no Ctrl-C counts
             end_at_once(terminal, 128 + number)
+        # the interrupt may break off a destructor, which is nobody's concern
+        sys.unraisablehook = lambda _: None
         if time.monotonic() - terminal.stopped > SAME_CTRL_C:
             terminal.stopped = time.monotonic()
             raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores a hangup
             signal.signal(number, stop)
-    signal.signal(signal.SIGALRM, lambda *_: None)  # the tick of `read_prompt`
 
 
 def end_at_once(terminal: Terminal, status: int) -> NoReturn:
-    """End the program within a signal's handler, where it must wait for nothing."""
+    """End the program from a signal handler, which must not wait for anything."""
     try:
         for leader in [*SESSIONS]:
             kill_session(leader)
-        if terminal.usual and in_front(terminal.out.fileno()):
-            termios.tcsetattr(terminal.out, termios.TCSANOW, terminal.usual)
+        if terminal.usual and in_front(0):
+            termios.tcsetattr(0, termios.TCSANOW, terminal.usual)
             if terminal.live and select.select([], [terminal.out], [], 0)[1]:
                 os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
-    except (SystemError, KeyboardInterrupt):  # Ctrl-C came as well: now it is gone
-        end_at_once(terminal, status)
     finally:
         os._exit(status)
 
 
-def hide_interrupt(unraisable: Any) -> None:
-    """Show an error that Python cannot raise, unless a signal left it half made."""
-    interrupts = KeyboardInterrupt, GeneratorExit, RuntimeError, OSError, AttributeError
-    if not issubclass(unraisable.exc_type, interrupts):
-        sys.__unraisablehook__(unraisable)
-
-
 if __name__ == "__main__":
-    sys.unraisablehook = hide_interrupt
     sys.exit(main())

@@ -130,12 +130,12 @@ class Person:
             more = time.monotonic() < end and self.read()
             assert more, f"{text!r} is missing in {self.rows!r}, {self.screen[-300:]!r}"
 
-    def ask(self, line, question="Run bash?"):
+    def ask(self, line, question="Run this command?"):
         """Type a line, and wait for the question that follows."""
         self.press(line + "\n")
         self.see_asked(question)
 
-    def see_asked(self, question="Run bash?"):
+    def see_asked(self, question="Run this command?"):
         """Wait until this question appears in the region or on the screen."""
         end = time.monotonic() + PATIENCE
         while question not in self.rows + self.screen[self.seen :]:

@@ -53,7 +53,7 @@ YES = "y", "Y", "yes", "YES", "ok", "Ok", " y ", "yes please", "Yes, please!", "
 def test_y_yes_and_ok_are_a_yes_to_this_call_and_enter_alone_asks_again(asked, answer):
     terminal = asked(agent := program.Agent(), "ls", "", "", answer)
     assert (agent.allowed, terminal.heard) == (set(), [])
-    assert terminal.out.getvalue().count("Run bash? y: yes") == 3
+    assert terminal.out.getvalue().count("Run this command? [y]es") == 3
 
 
 NO = {"n": [], "N": [], "no": [], "No!": []}
@@ -63,10 +63,8 @@ NO |= {line: [] for line in ("quit", "/quit", "exit", "/clear")}  # no command e
 
 @pytest.mark.parametrize("answer", NO)
 def test_no_is_a_no_and_all_else_is_one_whose_reason_is_heard(asked, answer):
-    with pytest.raises(
-        program.ToolError,
-        match=r"refused this call\. If they do not say why, ask them\.\Z",
-    ):
+    said = r" and said: " + re.escape(answer) if NO[answer] else ""
+    with pytest.raises(program.ToolError, match=rf"refused this call.*{said}\Z"):
         asked(program.Agent(), "ls", answer)
     assert asked.terminal.heard == NO[answer]
 
@@ -79,7 +77,7 @@ ALMOST += "always git", "a y", "yes and no", "...", "okay, and then?", "please d
 def test_what_begins_like_a_yes_and_is_none_is_asked_again(asked, answer):
     terminal = asked(agent := program.Agent(), "ls", answer, "y")
     assert (agent.allowed, terminal.heard) == (set(), [])
-    assert terminal.out.getvalue().count("Run bash? y: yes") == 2
+    assert terminal.out.getvalue().count("Run this command? [y]es") == 2
 
 
 OTHERS = (
@@ -95,8 +93,8 @@ OTHERS = (
 def test_always_is_for_this_very_command_and_for_no_other(asked):
     agent = program.Agent()
     terminal = asked(agent, "git status", "a")
-    free = "a: always this very command until /clear, n or why not"
-    assert f"\nRun bash? y: yes, {free}\n" in terminal.out.getvalue()
+    question = "Run this command? [y]es, [a]lways, [n]o, or say what to do instead:"
+    assert f"\n{question}\n" in terminal.out.getvalue()
     asked(agent, "git status")
     for other in OTHERS:
         asked(agent, other, "y")
@@ -106,8 +104,9 @@ def test_always_is_for_this_very_command_and_for_no_other(asked):
 def test_always_is_for_this_tool_where_it_is_no_command(asked):
     agent = program.Agent()
     terminal = asked(agent, "a.py\n+ a", "always", tool="edit_file")
-    free = "a: always any edit_file until /clear, n or why not"
-    assert f"\nRun edit_file on a.py? y: yes, {free}\n" in terminal.out.getvalue()
+    assert (
+        f"\nApply this change to a.py? {program.CHOICES}\n" in terminal.out.getvalue()
+    )
     asked(agent, "b.py\n- b", tool="edit_file")
     asked(agent, "b.py\n- b", "y", tool="write_file")
     asked(agent, "edit_file", "y")
@@ -122,8 +121,7 @@ def test_what_a_tool_is_to_do_is_shown_always_and_whole(asked, fields):
     shown, *seen = terminal.out.getvalue().split("\n")
     assert shown == "  src/a.py" and seen[:99] == [f"  {line}" for line in lines]
     assert seen[99] == r"  rm -rf \x1b[2J\u202e\u200b"
-    free = "a: always any edit_file until /clear"
-    question = f"Run edit_file on src/a.py? y: yes, {free}, n or why not"
+    question = f"Apply this change to src/a.py? {program.CHOICES}"
     assert seen[100:] == ([""] if fields else [question, ""])
 
 
@@ -139,21 +137,20 @@ def test_after_always_the_question_alone_is_left_out_until_clear(person):
     edit = ("edit_file", {"path": "./file", "old_text": "two", "new_text": "2"})
     person.enqueue(bash("echo one"), bash("echo one"), bash("echo one more"))
     person.enqueue(reply(calls=[edit]), reply("First."), bash("echo one"))
-    person.ask("work", "a: always this very command until /clear")
+    person.ask("work", "[a]lways")
     person.press("a\n")
     first = person.see("[bash]\n  echo one more\n")
-    assert "\n[bash]\n  echo one\nRun bash?" in first
+    assert "\n[bash]\n  echo one\nRun this command?" in first
     assert "\n> a\n  | one\n[bash]\n  echo one\n  | one\n[bash]\n" in first
-    person.see_below("Run bash?")
+    person.see("Run this command?")
     person.press("y\n")
-    person.see_below("Run edit_file on file? y: ")
-    then = person.see("  +2\n")
+    then = person.see("Apply this change to file? [y]es")
     assert "[edit_file] ./file\n  file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2" in then
     assert b"\x1b[31m  -two\x1b[0m\r\n" in person.raw
     assert b"\x1b[32m  +2\x1b[0m\r\n" in person.raw
     person.press("n\n")
     person.see("refused", "First.", PROMPT)
-    assert "not asked about: bash echo one\n" in person.say("/context")
+    assert "runs without asking: bash echo one\n" in person.say("/context")
     person.say("/clear")
     person.ask("again")
     person.stop()
@@ -265,7 +262,7 @@ def test_where_a_question_would_not_be_seen_the_answer_is_no(desk, fresh):
     )
     person.press("y\n")
     person.see("So.\n")
-    assert "only --yes" in str(person.sent) and not (desk.folder / "made").exists()
+    assert "use --yes" in str(person.sent) and not (desk.folder / "made").exists()
 
 
 def test_an_answer_that_is_a_command_is_a_no_and_nothing_more(asked_in):

@@ -30,7 +30,7 @@ def test_a_summary_keeps_what_was_asked_for_and_shows_its_first_lines(person):
 
 
 LAST = {"": "new\n" * 99, "1": "new\n" * 99, "3": "[Previous: used bash]"}
-LAST |= {"2": "old"} | dict.fromkeys("40", "There are 3 results of tools.")
+LAST |= {"2": "old"} | dict.fromkeys("40", "This conversation has 3 tool results.")
 
 
 @pytest.mark.parametrize("number", LAST)
@@ -39,7 +39,8 @@ def test_last_shows_a_result_whole_as_the_model_has_it(make, number):
     run_command(agent, f"/last {number}")
     agent.messages = [*did("[Previous: used bash]", "old"), *did("new\n" * 99)]
     run_command(agent, f"/last {number}")
-    assert shown(agent, "plain") == ["There are 0 results of tools.", LAST[number]]
+    none, last = shown(agent, "plain")
+    assert (none, last) == ("This conversation has 0 tool results.", LAST[number])
     assert laid_out("plain", LAST[number]) == LAST[number]
 
 
@@ -48,21 +49,21 @@ def test_context_says_what_fills_the_window_and_what_was_sent(make):
     turns(agent, "How many?")
     *rows, whole, sent, where, free = program.context_table(agent).split("\n")
     parts = {row[:20].strip(): int(row[20:].replace(",", "")) for row in rows}
-    names = ["system prompt", "tools", "your words", "replies and calls"]
+    names = ["system prompt", "tools", "your messages", "replies and calls"]
     assert [*parts] == [*names, "results and notes"] and min(parts.values()) > 0
     total, bill = program.context_tokens(agent), agent.bill
-    assert whole == f"{'in all':<20}{total:>9,} of 167,000, then a summary"
+    assert whole == f"{'total':<20}{total:>9,} / 167,000"
     assert 0 <= total - sum(parts.values()) < len(parts)
     share = f"{bill['read'] / bill['sent']:.0%}"
-    assert sent == f"sent so far: {bill['sent']:,} tokens, {share} from the cache"
+    assert sent == f"sent so far: {bill['sent']:,} tokens, {share} cached"
     assert where == f"transcript: {agent.transcript}" and free.endswith(": nothing")
 
 
 @pytest.mark.parametrize("argv, free", [([], "nothing"), (["--yes"], "everything")])
 def test_context_on_a_fresh_start_asks_nothing_and_knows_yes(run, api, argv, free):
     out = run(*argv, stdin="/context\n")[1]
-    assert re.search(r"(?s)\nsystem prompt +\d.*\nin all +\d", out)
-    assert f"\nnot asked about: {free}\n" in out
+    assert re.search(r"(?s)\nsystem prompt +\d.*\ntotal +\d", out)
+    assert f"\nruns without asking: {free}\n" in out
     assert api.requests == []
 
 
@@ -75,7 +76,7 @@ def test_the_status_line_measures_the_context_against_the_threshold():
         (3_000, "##########"),
     ):
         agent.counted = tokens
-        share = f"{tokens:,} of 2,000 tokens, then a summary; 50% from the cache"
+        share = f"context {tokens:,} / 2,000 tokens, 50% cached"
         assert program.status_line(agent) == f"[{meter}] {share}"
 
 
@@ -102,7 +103,8 @@ def test_resume_lists_first_and_last_words_each_line_when_found(make, monkeypatc
     assert lines[0] == f"1. DATE, 6 messages: {'one ' * 6}o … so on"
     assert re.fullmatch("2. DATE, 2 messages: (word ){6,}w.*…", lines[1])
     assert lines[2] == "3. DATE, 1 message: alone"
-    assert shown(agent, "plain") == ["none yet", "/resume NUMBER takes one up"]
+    none, hint = "No conversations yet.", "/resume NUMBER continues one."
+    assert shown(agent, "plain") == [none, hint]
     styles = [style for style, _ in agent.events]
     assert styles == ["plain", *["read", "listed"] * 3, "plain"]
 
@@ -136,5 +138,5 @@ PROSE = ["/etc/hosts: what is it?", "/home is full, why?", "/usr/", "/tmp", "/"]
 @pytest.mark.parametrize("line", [*MEANT, *PROSE, "exit the loop early", "quit it"])
 def test_a_slash_and_a_word_are_meant_as_a_command_but_no_path_and_prose(make, line):
     program.work_on(agent := make(*[reply("I see.")] * (line not in MEANT)), line)
-    assert ("/help lists them" in str(shown(agent, "error"))) is (line in MEANT)
+    assert ("Unknown command" in str(shown(agent, "error"))) is (line in MEANT)
     assert (agent.client.requests == []) is (line in MEANT)

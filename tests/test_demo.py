@@ -297,7 +297,7 @@ def test_it_fails_if_the_api_would_reject_a_request(play, monkeypatch):
 def test_a_copy_of_agent_py_alone_says_what_is_missing(run, tmp_path):
     status, out, _ = run("--demo")
     missing = tmp_path / "tests/lessons"
-    assert (status, out) == (1, f"--demo needs {missing}: clone the whole project.\n")
+    assert (status, out) == (1, f"--demo needs {missing}; clone the whole project.\n")
 
 
 @pytest.mark.parametrize("number", [-1, 8, 99])

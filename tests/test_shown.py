@@ -53,7 +53,7 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
         Path(".agents/skills", name, "SKILL.md").write_text("description: use")
     first, second, *_ = run("--yes", MODEL_ID="some-model")[1].split("\n")
     assert first == f"some-model in {Path.cwd()}"
-    assert second == "AGENTS.md; skills: a, b; --yes: tools run unasked; /help"
+    assert second == "AGENTS.md; skills: a, b; --yes: tools run without asking; /help"
 
 
 @pytest.fixture
@@ -81,17 +81,17 @@ def test_the_clock_counts_from_the_first_wait_until_something_is_shown(screen):
     screen.at(5)
     show(screen.terminal, "wait", "bash")
     assert screen.at(5.9) == "" and screen.at(8) == "3 s: bash"
-    show(screen.terminal, "wait", "\x1b is an odd letter")
-    assert screen.at(9.2) == "4 s: \\x1b is an odd l…"
+    show(screen.terminal, "wait", "this letter is odd: \x1b")
+    assert screen.at(9.2) == "4 s: …ter is odd: \\x1b"
     show(screen.terminal, "note", "done")
     assert screen.text() == "done\n" and screen.at(99) == ""
 
 
-def test_a_text_that_stalls_is_waited_for_after_five_seconds(screen):
+def test_a_text_that_stalls_is_waited_for_after_a_second(screen):
     show(screen.terminal, "wait", "the model")
     screen.at(1)
     show(screen.terminal, "text", "So it")
-    assert screen.at(5.9) == "So it" and screen.at(7) == "So it\n6 s: the model"
+    assert screen.at(1.9) == "So it" and screen.at(7) == "So it\n6 s: the model"
     show(screen.terminal, "text", " is.")
     assert screen.at(8) == "So it is."
     assert screen.at(12.1) == "So it is.\n5 s: the model"
@@ -149,13 +149,13 @@ def test_while_the_model_thinks_and_writes_a_call_that_is_said(person):
     person.see_below(" s: I look at")
     thinks.may.set()
     person.see("[thinking] I look at it now.\n[write_file] file\n")
-    person.see_below("Run write_file on")
+    person.see("Apply this change to")
     person.press("n\n")
     size = len(split(json.dumps(call[1]), 2)[0])
     person.see_below(f" s: writing a call, {size} characters")
     writes.may.set()
     person.see("[write_file] file\n")
-    person.see_below("Run write_file on file?")
+    person.see("Apply this change to file?")
     person.say("y", "At last.")
 
 
@@ -171,7 +171,7 @@ def test_a_line_that_is_cut_to_the_screen_says_so(screen, style):
     assert laid_out(style, LONG) == CUT[style]
 
 
-RESULTS = {"1\n2\n3\n4\n": "1|2|3|4", "1\n\n\n\n\n(exit)": "1|(exit)"}
+RESULTS = {"1\n2\n3\n4\n": "1|2|3|4", "1\n\n\n\n\n(exit)": "1|(3 more lines)||(exit)"}
 RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines)|4|5"}
 
 
@@ -258,21 +258,6 @@ def test_without_colors_there_are_none_and_a_dumb_terminal_only_gets_text(
     assert person.leave("\x04") == 0
 
 
-def test_a_bell_calls_after_ten_seconds_of_work(screen):
-    for screen.terminal.live in (True, False):
-        for screen.terminal.worked in (5, 15, 14.9):
-            screen.at(25)
-            program.ring(screen.terminal)
-    assert screen.text() == "\a\a"  # after 20 seconds, and after 10.1
-
-
-def test_a_bell_calls_at_a_question_and_at_the_prompt(fresh):
-    person = fresh(bash("true"), reply("Done."), constants={"BELL_SECONDS": -1})
-    person.ask("go")
-    person.say("y", "Done.")
-    assert person.raw.count(b"\a") == 3
-
-
 def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(make):
     said = []
     agent = make(*[api_error(529, "Overloaded")] * 7)
@@ -287,5 +272,5 @@ def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(mak
     assert told == [
         ("layer", "[retry] Overloaded. Trying up to 7 times."),
         ("error", "Overloaded."),
-        ("note", 'Nothing is lost: "go on" goes on with it.'),
+        ("note", 'Nothing is lost; type "go on" to continue.'),
     ]

@@ -5,15 +5,14 @@ import re
 import subprocess
 import sys
 import termios
-from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from builders import (
     results,
+    typed,
 )
-from pseudo import PATIENCE, Held, Person, changed
+from pseudo import PATIENCE
 from stub import api_error, reply
 
 import agent as program
@@ -36,7 +35,7 @@ def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
 
 
 PIPED = [
-    (["-p", "What?"], "piped\ntext\n", ["piped\ntext\n\n\nWhat?"]),
+    (["-p", "What?"], "", ["What?"]),
     (["-p"], "first line\nsecond line", ["first line\nsecond line"]),
     (["question"], "and?\n", ["question", "and?"]),
     ([], "first\n\nsecond\nexit\nthird\n", ["first", "second"]),
@@ -52,20 +51,42 @@ def test_what_is_piped_in_is_prompts_or_more_of_one(run, api, argv, stdin, promp
     assert [r["messages"][-1]["content"] for r in api.requests] == prompts
 
 
-def test_a_pipe_may_hold_no_utf_8_and_is_said_to_be_waited_for(run, api, monkeypatch):
-    waits = []
-    monkeypatch.setattr(program, "show", lambda _, *event: waits.append(event))
-    api.enqueue(reply("Yes."))
-    run("-p", "What?", stdin="soon\udcff")
-    assert api.requests[0]["messages"][0]["content"] == "soon\ufffd\n\nWhat?"
-    assert waits[0] == ("wait", "waiting for the end of what is piped in")
+def test_piped_input_is_a_message_of_its_own_before_the_prompt(run, api):
+    api.enqueue(reply("Yes."), reply("Yes."))
+    run("-p", "What?", stdin="no UTF-8: \udcff")
+    assert api.requests[0]["messages"] == [typed("no UTF-8: \ufffd"), typed("What?")]
+    rules = "Keep this rule. " * 1_000
+    run("-p", rules, stdin="line of a log\n" * 30_000)
+    piped, prompt = api.requests[1]["messages"]
+    assert prompt == typed(rules) and len(piped["content"]) < 20_000
+
+
+def test_p_says_after_three_seconds_of_silence_that_it_reads_its_input(fresh, desk):
+    desk.stub.enqueue(reply("So."))
+    read, write = os.pipe()
+    argv = [*desk.argv, "-p", "go"]
+    person = fresh(argv=argv, stdin=read, constants={"SILENT_SECONDS": 0.2})
+    person.see("Reading standard input; close it to go on.\n")
+    os.close(write)
+    person.see("So.\n")
+    assert person.process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
+def test_an_env_file_that_is_not_in_utf_8_is_an_error_of_one_line(
+    run, tmp_path, encoding
+):
+    (tmp_path / ".env").write_text("MODEL_ID=caf\u00e9\n", encoding=encoding)
+    status, _, err = run("-p", "Hi")
+    assert status == 1
+    assert err == f"{tmp_path}/.env is not in UTF-8; save it again as UTF-8.\n"
 
 
 def test_p_at_a_terminal_asks_there_and_waits_for_no_end_of_what_is_typed(fresh, desk):
     person = fresh(
         bash("touch file"), reply("So."), argv=[*desk.argv, "-p", "touch it"]
     )
-    person.see_below("Run bash?")
+    person.see("Run this command?")
     person.press("y\n")
     person.see("> y\n", "\nSo.\n")
     assert person.process.wait(PATIENCE) == 0 and (person.folder / "file").exists()
@@ -79,26 +100,6 @@ def test_p_at_a_terminal_without_a_prompt_says_so(fresh, desk):
     assert person.process.wait(PATIENCE) == 1
 
 
-@pytest.mark.parametrize("piped", [False, True])
-def test_keys_that_nobody_takes_shift_no_rows(desk, piped):
-    held = Held(reply("So."))
-    desk.stub.enqueue(held)
-    ends, given = os.pipe(), {"argv": [*desk.argv, *["-p", "go"][: 2 * (not piped)]]}
-    os.write(ends[1], b"go\n")
-    os.close(ends[1])
-    own = SimpleNamespace(**vars(desk) | given)
-    own = changed(own, WAIT_SHOWN=0.2)
-    with closing(Person(own, stdin=ends[0] if piped else None)) as person:
-        assert held.asked.wait(PATIENCE)
-        person.press("keys\nthat none takes")
-        person.see_below("0 s: ")
-        person.see_below("1 s: ")
-        assert "none takes" not in person.screen
-        held.may.set()
-        person.see("So.\n")
-        assert person.process.wait(PATIENCE) == 0
-
-
 def test_without_a_terminal_to_ask_on_the_answer_is_no_but_with_yes(run, api):
     for argv, done in ([], False), (["--yes"], True):
         api.enqueue(bash("touch file"), reply("So."))
@@ -106,7 +107,7 @@ def test_without_a_terminal_to_ask_on_the_answer_is_no_but_with_yes(run, api):
         assert (status, out) == (0, "So.\n") and "[bash]\n  touch file\n" in err
         [result] = results(api.requests[-1]["messages"][-1])
         assert Path("file").exists() == done != result.get("is_error", False)
-        assert ("only --yes would allow it" in result["content"]) is not done
+        assert ("use --yes to allow tools" in result["content"]) is not done
 
 
 def test_a_command_that_would_open_an_editor_ends(use):
@@ -122,7 +123,7 @@ def test_settings_come_from_the_env_file_beside_the_program(run, api, tmp_path):
     (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000  # T")
     Path(".env").write_text("MODEL_ID=mine\nKEEP_RECENT=x")
     api.enqueue(*[reply("Good.")] * 3)
-    assert "50,000 tokens, then" in run(stdin="a\n")[1]
+    assert "50,000 tokens, 0% cached" in run(stdin="a\n")[1]
     run("-p", "a", MODEL_ID="shell")
     run("-p", "a", "--model", "given")
     assert [r["model"] for r in api.requests] == ["beside", "shell", "given"]
@@ -143,8 +144,8 @@ def test_an_empty_key_in_the_shell_does_not_hide_that_of_the_env_file(
 def test_help_names_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
-    parts = r"-p .*print the answer and leave;.* --resume .*take up an earlier conv"
-    parts += r".* --model .* --yes .* --demo .*/help lists the /commands.* \.env beside"
+    parts = r"-p .*answer once and exit;.* --resume .*continue an earlier conv"
+    parts += r".* --model .* --yes .* --demo .*/help.* \.env file beside"
     assert re.search(parts, " ".join(done.stdout.split()))
     assert "argparse" in done.stderr and "anthropic" not in done.stderr
 
@@ -153,7 +154,11 @@ MISTAKES = [
     ("Hi", {"ANTHROPIC_API_KEY": ""}, "set ANTHROPIC_API_KEY in the shell or in /"),
     ("Hi", {"THRESHOLD": "many"}, "THRESHOLD=many: give a whole number"),
     ("Hi", {"MAX_MESSAGES": "\uff15"}, "MAX_MESSAGES"),
-    ("Hi --resume go", {}, "no conversation go: give a file, or a number of /resume"),
+    (
+        "Hi --resume go",
+        {},
+        "the conversation go; give a file or a number from /resume",
+    ),
     ("", {}, "empty"),
 ]
 
@@ -165,20 +170,13 @@ def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, named):
     assert named in err and err.count("\n") == 1
 
 
-def test_a_missing_package_is_said_at_once_with_the_commands(
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
     run, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(program, "PACKAGES", ("dotenv", "no_such_package"))
-    first, second, end = run("-p", "hello")[2].split("\n")
-    assert first.endswith(
-        f"package is missing: start it by: uv run {tmp_path}/agent.py"
-    )
-    venv = f"{tmp_path}/.venv"
-    pip = f"{venv}/bin/pip install -r {tmp_path}/requirements.txt"
-    start = (
-        f"python3 -m venv {venv} && {pip}, then {venv}/bin/python {tmp_path}/agent.py"
-    )
-    assert (second, end) == (f"or install it: {start}", "")
+    missing = "The package dotenv or no_such_package is missing; install it with: "
+    install = f"{sys.executable} -m pip install -r {tmp_path}/requirements.txt"
+    assert run("-p", "hello")[2] == f"{missing}{install}\n"
 
 
 def test_an_error_ends_as_a_sentence_does(make):

@@ -265,7 +265,7 @@ def test_the_newest_conversation_but_a_subagents_is_taken_up_by_default(make, ag
 @pytest.mark.parametrize("which", ["1", "missing.jsonl", ".", "mine"])
 def test_where_there_is_no_conversation_one_clear_line_says_so(make, which):
     Path("mine").write_bytes(b'{"role": "user"')  # its first line, never finished
-    with pytest.raises(AgentError, match=f"no conversation {which}:") as error:
+    with pytest.raises(AgentError, match=f"the conversation {which};") as error:
         resume(make(), which)
     assert one_line(error) and Path("mine").read_bytes() == b'{"role": "user"'
     assert not Path("missing.jsonl").exists()
