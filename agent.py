@@ -69,7 +69,7 @@ MIN_SAVINGS = 20_000  # freed by a clearing (v5), and new before another summary
 MAX_RESULTS = 50_000  # in the results of one message (s08: 200,000 characters)
 MAX_MESSAGES = 0  # messages above which snip_compact cuts out the middle; 0: never
 MAX_REQUESTS = 200  # requests in one turn; 0: no limit
-MAX_WORDS = 20_000  # in older messages of the user that survive a compaction
+MAX_USER_TOKENS = 20_000  # in older messages of the user that survive a compaction
 MAX_RESTORE_FILES = 5  # files to read again after a compaction, the newest (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # in each file, skill or plan (v5)
 MAX_FAILURES = 3  # failed summaries in a row; then only /compact asks for one (s08)
@@ -126,16 +126,16 @@ class Conversation:
 
     # used by the layers
     messages: list[Message] = field(default_factory=list)
-    compacted: int = 0  # messages that the last attempt at a compaction has dealt with
-    counted: int = 0  # tokens, as counted by the API or estimated after a change
-    known: int = 0  # messages that this count covers
+    compacted_until: int = 0  # messages dealt with by the last compaction, or attempt
+    counted_tokens: int = 0  # tokens, as counted by the API or estimated after a change
+    counted_messages: int = 0  # messages that this count covers
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
     focus: str | None = None  # what to keep in the summary asked for; None: no request
     summary: str = ""  # the model's last summary
     failures: int = 0  # failed summaries in a row
     transcript: Path | None = None  # its file; None: nothing is written yet
     # used by everything else
-    log_bytes: int = 0  # size of that file, as this run left or read it
+    transcript_bytes: int = 0  # size of that file, as this run left or read it
     system: dict[str, str] = field(default_factory=dict)  # parts of the system prompt
     cached: float = 0.0  # share of the last request that came from the prompt cache
     has_cache: bool = True  # False if the last reply's usage shows no prompt cache
@@ -153,12 +153,12 @@ class Agent(Conversation):
     empty_thinking: bool = False  # send an empty thought with calls that have none
     tools: dict[str, Tool] = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
-    approve: Callable[[str, str], None] = lambda tool, what: refuse()  # ToolError: no
-    hear: Callable[[], str] = lambda: ""  # return what the user typed in mid-work
+    approve: Callable[[str, str], None] = lambda tool, what: deny()  # ToolError: no
+    take_queued: Callable[[], str] = lambda: ""  # what the user typed in mid-work
     stopped: Callable[[], bool] = lambda: False  # True after Ctrl-C in this turn
-    unasked: bool = False  # --yes: run every tool without asking
+    auto_approve: bool = False  # --yes: run every tool without asking
     is_subagent: bool = False  # works for another agent instead of the user
-    bill: Counter[str] = field(default_factory=Counter)  # tokens "sent" and "read"
+    usage: Counter[str] = field(default_factory=Counter)  # tokens "sent" and "read"
 
 
 class AgentError(Exception):
@@ -176,32 +176,32 @@ class PromptTooLong(AgentError):
 
 # ---- the loop ----
 
-MAX_MISSES = 3  # incomplete replies in a row, then the turn ends
+MAX_INCOMPLETE = 3  # incomplete replies in a row, then the turn ends
 
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; return that answer."""
-    answer, misses, requests = "", 0, 0
+    answer, incomplete, requests = "", 0, 0
     while requests < (agent.limits.max_requests or math.inf):
         layer_1(agent)  # tool_result_budget, snip_compact, micro_compact: free
         if should_compact(agent):
             auto_compact(agent)  # layer 2: the context is over the threshold
         elif agent.focus is not None:
             manual_compact(agent)  # layer 3: the model asked for it
-        misses, requests = misses + 1, requests + 1
+        incomplete, requests = incomplete + 1, requests + 1
         try:
             reply = ask(agent, agent.messages)
         except PromptTooLong as error:
-            reactive_compact(agent, error, misses)  # layer 3: the API refused it
+            reactive_compact(agent, error, incomplete)  # layer 3: the API refused it
             continue
         calls = take_reply(agent, reply)
         answer = "" if calls else answer + text_of(reply.message)
         if reply.stop == "max_tokens" or not reply.message["content"]:
-            nudge(agent, calls, misses)  # cut off, or empty: ask for the rest
+            nudge(agent, calls, incomplete)  # cut off, or empty: ask for the rest
         elif calls:
             run_tools(agent, calls)
-            listen(agent)
-            misses = 0
+            send_queued(agent)
+            incomplete = 0
         else:
             return answer
     why = f"The turn reached its limit of {requests} requests (MAX_REQUESTS)."
@@ -222,12 +222,12 @@ def take_turn(agent: Agent, *texts: str) -> str:
     return agent_loop(agent)
 
 
-def listen(agent: Agent) -> None:
+def send_queued(agent: Agent) -> None:
     """Send what the user typed in mid-work along with the next request."""
     with signals_held():  # until it is committed, it would be lost
-        if words := agent.hear():
+        if words := agent.take_queued():
             commit(agent, typed(words))
-            agent.emit("heard", words)
+            agent.emit("queued", words)
 
 
 # ---- layer 1: clear old tool output, for free ----
@@ -248,18 +248,18 @@ def layer_1(agent: Agent) -> None:
     new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
     replace_history(agent, "tool_result_budget", "too large, saved", new)
 
-    limit, first = limits.max_messages, max(3, agent.compacted)  # keep a summary
+    limit, first = limits.max_messages, max(3, agent.compacted_until)  # keep a summary
     new = snip_compact(agent.messages, limit, agent.transcript, tools, first)
-    replace_history(agent, "snip_compact", "middle cut out", new, agent.compacted)
+    replace_history(agent, "snip_compact", "middle cut out", new, agent.compacted_until)
 
     above, savings, why = limits.clear_above, limits.min_savings, ""
     is_cold = time.time() - agent.last_request > CACHE_SECONDS or not agent.has_cache
     if is_cold and above <= limits.context_window:  # above the window: never clear
         above, savings = min(above, round(limits.threshold * CLEAR_COLD)), 0
         why = ", free: the cache was cold"
-    if unseen > agent.compacted and context_tokens(agent) > above:
+    if unseen > agent.compacted_until and context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
-        tools = {name: tool for name, tool in tools.items() if tool.clears}
+        tools = {name: tool for name, tool in tools.items() if tool.clearable}
         new = micro_compact(agent.messages, save_result, *keep, savings, tools)
         replace_history(agent, "micro_compact", f"old results cleared{why}", new)
 
@@ -324,8 +324,9 @@ def snip_compact(
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail = pair_safe(messages, max(head, newest))
     middle, start = messages[head:tail], turn_start(messages[head:tail])
-    texts = words_of(middle[:start])[-quarter:], words_of(middle[start:])[-quarter:]
-    older, request = ([*map(typed, fit_words(each, MAX_WORDS))] for each in texts)
+    texts = user_texts(middle[:start]), user_texts(middle[start:])
+    fitted = (fit_user_texts(each[-quarter:], MAX_USER_TOKENS) for each in texts)
+    older, request = ([*map(typed, each)] for each in fitted)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
     kept = [*older, marker, *request, *as_messages(still_needed(middle, tools))]
     new = [*messages[:head], *kept, *drop_thinking(messages[tail:])]
@@ -356,7 +357,7 @@ def micro_compact(
     new = list(messages)
     for at, call, result in old:
         name, text = call["name"], result["content"]
-        where = "" if tools[name].on_disk else f", saved at {save_text(text)}"
+        where = "" if tools[name].rerunnable else f", saved at {save_text(text)}"
         placeholder = {call["id"]: f"[Previous: used {name}{where}]"}
         new[at] = with_results(new[at], placeholder)
     return drop_thinking(new, old[0].at)
@@ -380,7 +381,7 @@ def is_clearable(result: Message) -> bool:
 
 # ---- layer 2: summarise everything, in one call ----
 
-SHORTEST = 60  # tokens that a long message of the user is cut to at most
+MIN_USER_TOKENS = 60  # tokens that a long message of the user is cut to at most
 KEEP_TAIL = 5  # newest messages that stay after a refusal, or beside a note (s08)
 SUMMARY_PROMPT = """\
 CRITICAL: Reply with text only. Do not call any tools, do not continue the work, and do
@@ -433,7 +434,7 @@ def should_compact(agent: Agent) -> bool:
 
 def enough_is_new(agent: Agent) -> bool:
     """Return True if MIN_SAVINGS tokens came since the last attempt at a compaction."""
-    new = agent.messages[agent.compacted :]
+    new = agent.messages[agent.compacted_until :]
     return bool(new) and estimate_tokens(new) >= agent.limits.min_savings
 
 
@@ -451,7 +452,7 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
     Raises AgentError if the API doesn't answer; that doesn't count as a failed summary.
     """
     focus, agent.focus = agent.focus, None
-    if first_unseen(agent.messages) <= agent.compacted:  # no reply since the last one
+    if first_unseen(agent.messages) <= agent.compacted_until:  # no reply since then
         return agent.emit("layer", f"[{name}] nothing to compact yet")
     try:
         summary = summarise(agent, focus)
@@ -461,13 +462,13 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
         return compact_without_model(agent, name)
     agent.failures, agent.summary = 0, summary
     new = rebuild(agent, summary, keep)
-    replace_history(agent, name, "summarised", new, compacted=len(new))
+    replace_history(agent, name, "summarised", new, until=len(new))
     agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
 
 
 def count_failure(agent: Agent, name: str, error: NoSummary) -> None:
     """Keep the history, and wait until enough is new before the next attempt."""
-    agent.failures, agent.compacted = agent.failures + 1, len(agent.messages)
+    agent.failures, agent.compacted_until = agent.failures + 1, len(agent.messages)
     off = "; paused until /compact works" if agent.failures == MAX_FAILURES else ""
     agent.emit("error", f"[{name}] failed, nothing has changed{off}: {error}")
 
@@ -481,9 +482,9 @@ def compact_without_model(agent: Agent, name: str) -> None:
     text = f"{NO_SUMMARY}\n{agent.summary}".strip()
     for new in (rebuild(agent, text, keep) for keep in (KEEP_TAIL, 0)):
         if estimate_tokens(new) < estimate_tokens(agent.messages):
-            replace_history(agent, name, "no summary", new, compacted=len(new))
+            replace_history(agent, name, "no summary", new, until=len(new))
             break
-    agent.compacted = len(agent.messages)
+    agent.compacted_until = len(agent.messages)
 
 
 def summarise(agent: Agent, focus: str | None) -> str:
@@ -513,7 +514,7 @@ def summary_in(reply: Reply) -> str:
     is_done = reply.stop in ("end_turn", "stop_sequence")
     if not is_done or not summary or blocks(reply.message, "tool_use"):
         why = text_of(reply.message) if reply.stop == "refusal" else ""
-        raise NoSummary(f"the model wrote none (stop reason {reply.stop}). {why}")
+        raise NoSummary(f"the model wrote no summary (stop reason {reply.stop}). {why}")
     return summary
 
 
@@ -529,12 +530,12 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     gone, tail = split_history(agent.messages, keep, room // 2)
     room -= estimate_tokens(tail)
     start = turn_start(agent.messages)
-    request = fit_words(words_of(gone[start:]), room // 2)
+    request = fit_user_texts(user_texts(gone[start:]), room // 2)
     room -= sum(map(tokens_in, request))
     shown = quote("summary", cut_text(summary, room // 2))
     text = COMPRESSED.format(path=agent.transcript, summary=shown)
     room -= tokens_in(text)
-    older = fit_words(words_of(gone[:start]), min(MAX_WORDS, room // 2))
+    older = fit_user_texts(user_texts(gone[:start]), min(MAX_USER_TOKENS, room // 2))
     room -= sum(map(tokens_in, older))
     calls = as_messages(restore_recent_files(agent, gone, room // 2))
     return [*map(typed, older), note(text), *map(typed, request), *calls, *tail]
@@ -566,19 +567,19 @@ def split_history(
     return messages, [{"role": "assistant", "content": [answer]}]
 
 
-def fit_words(words: list[str], max_tokens: int) -> list[str]:
+def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
     """Cut the longest texts to the same length until all fit.
 
-    If that would leave less than SHORTEST tokens of each, keep only the first and the
+    If that would leave less than MIN_USER_TOKENS of each, keep only the first and the
     newest, at least two.
     """
-    kept, sizes = [*words], [tokens_in(typed(text)) for text in words]
-    longest = max(max_tokens, SHORTEST)
-    while longest > SHORTEST and sum(min(s, longest) for s in sizes) > max_tokens:
-        longest = max(longest * 19 // 20, SHORTEST)
-    while len(kept) > 2 and sum(min(s, longest) for s in sizes) > max_tokens:
+    kept, sizes = [*texts], [tokens_in(typed(text)) for text in texts]
+    most, least = max(max_tokens, MIN_USER_TOKENS), MIN_USER_TOKENS
+    while most > least and sum(min(size, most) for size in sizes) > max_tokens:
+        most = max(most * 19 // 20, least)
+    while len(kept) > 2 and sum(min(size, most) for size in sizes) > max_tokens:
         del kept[1], sizes[1]
-    return [cut_text(text, longest - 7) for text in kept]  # 7: the message around it
+    return [cut_text(text, most - 7) for text in kept]  # 7: the message around it
 
 
 def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchange]:
@@ -587,13 +588,13 @@ def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchan
     for exchange in reversed([*exchanges(messages)]):
         name, given = exchange.call["name"], exchange.call["input"]
         if name in tools and not exchange.result.get("is_error"):
-            about = os.path.normpath(str(given.get(tools[name].shows)))
+            about = os.path.normpath(str(given.get(tools[name].label)))
             newest.setdefault((name, about), exchange)
     needed: list[Exchange] = []
     first = ("todo_write", "load_skill")
     for tool_name in sorted(tools, key=lambda name: name not in first):
         calls = [e for (name, _), e in newest.items() if name == tool_name]
-        needed += calls[: tools[tool_name].needed]
+        needed += calls[: tools[tool_name].keep_newest]
     return needed
 
 
@@ -607,7 +608,7 @@ def restore_recent_files(
         call, result = exchange.call, exchange.result
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # less isn't worth a call
-            if agent.tools[call["name"]].on_disk:
+            if agent.tools[call["name"]].rerunnable:
                 result = run_tool(silent, call)
             text = cut_text(result["content"], room)
             max_tokens -= tokens_in(call) + tokens_in(text)
@@ -631,7 +632,7 @@ def as_messages(needed: list[Exchange]) -> list[Message]:
 
 def manual_compact(agent: Agent) -> None:
     """Summarise because the model called `compact`: the first time, and if it pays."""
-    is_useful = not agent.compacted or enough_is_new(agent)
+    is_useful = not agent.compacted_until or enough_is_new(agent)
     if is_useful and agent.failures < MAX_FAILURES:
         return compact_history(agent, "compact")
     agent.focus = None
@@ -639,15 +640,15 @@ def manual_compact(agent: Agent) -> None:
     agent.emit("layer", f"[compact] skipped: {why}")
 
 
-def reactive_compact(agent: Agent, error: PromptTooLong, misses: int = 1) -> None:
+def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) -> None:
     """Make the conversation shorter because the API said it is too long (s08).
 
     Tries a smaller window if the refusal names one, else a summary, else a note. Raises
     AgentError if nothing gets shorter, or after three attempts.
     """
-    advice = "It cannot be shortened any further; start over with /clear."
+    advice = "It cannot be excerpt any further; start over with /clear."
     given_up = AgentError(f"{error} {advice}")
-    if misses > MAX_MISSES:
+    if incomplete > MAX_INCOMPLETE:
         raise given_up
     sent = context_tokens(agent) + agent.limits.max_output
     if MIN_WINDOW <= error.maximum < min(sent, agent.limits.context_window):
@@ -692,7 +693,7 @@ def is_typed(message: Message) -> bool:
     return type(message["content"]) is str
 
 
-def words_of(messages: list[Message]) -> list[str]:
+def user_texts(messages: list[Message]) -> list[str]:
     """Return what the user typed, oldest first."""
     return [message["content"] for message in messages if is_typed(message)]
 
@@ -813,15 +814,15 @@ def fixed_tokens(agent: Agent) -> int:
 
 def context_tokens(agent: Agent) -> int:
     """Tokens in the next request: the API's count so far, our estimate since."""
-    start = agent.counted if agent.known else fixed_tokens(agent)
-    return start + estimate_tokens(agent.messages[agent.known :])
+    start = agent.counted_tokens if agent.counted_messages else fixed_tokens(agent)
+    return start + estimate_tokens(agent.messages[agent.counted_messages :])
 
 
 # ---- the transcript: every message is on disk before a layer can touch it ----
 
 RESULTS_DIR = Path(".task_outputs/tool-results")
 # the keys that blocks must have, and their types
-HOLDS: dict[str, dict[str, type]] = {
+BLOCK_KEYS: dict[str, dict[str, type]] = {
     "text": {"text": str},
     "tool_use": {"id": str, "name": str, "input": dict},
     "tool_result": {"tool_use_id": str, "content": str},
@@ -836,32 +837,32 @@ def commit(agent: Agent, entry: Message) -> None:
     conversation. Raises AgentError if nothing could be written; nothing changes then.
     """
     entry = json.loads(to_bytes(entry), parse_constant=str)  # no NaN, no surrogates
-    line, path, held = to_bytes(entry) + b"\n", agent.transcript, agent.log_bytes
+    line, path, held = to_bytes(entry) + b"\n", agent.transcript, agent.transcript_bytes
     if not path or not path.is_file() or path.stat().st_size != held:
         stamp = f"{time.strftime('%Y%m%d-%H%M%S')}_{os.urandom(4).hex()}"
         whose = "task" if agent.is_subagent else "transcript"
         path, held = TRANSCRIPT_DIR / f"{whose}_{stamp}.jsonl", 0
         if agent.messages:
-            known = {"compacted": agent.compacted, "summary": agent.summary}
+            known = {"compacted": agent.compacted_until, "summary": agent.summary}
             so_far = {"event": "continued", **known, "messages": agent.messages}
             line = to_bytes(so_far) + b"\n" + line
     append(path, line)
     agent.transcript = path
     agent.messages = entry.get("messages", [*agent.messages, entry])
-    agent.log_bytes = held + len(line)  # last: after Ctrl-C, a new file is right
+    agent.transcript_bytes = held + len(line)  # last: after Ctrl-C, a new file is right
 
 
 def append(path: Path, data: bytes) -> None:
     """Append to a file that only the user can read; raises AgentError."""
     try:
-        own_folder(TRANSCRIPT_DIR)
-        with open(path, "ab", opener=plain_file) as file:
+        make_private_folder(TRANSCRIPT_DIR)
+        with open(path, "ab", opener=open_private) as file:
             file.write(data)
     except OSError as error:
         raise AgentError(f"The transcript cannot be written: {error}.") from error
 
 
-def plain_file(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
     """Open one of our files, unless a cloned project has put a symbolic link there."""
     if TRANSCRIPT_DIR.is_symlink():
         raise OSError(f"{TRANSCRIPT_DIR} is a symbolic link; remove it")
@@ -869,26 +870,26 @@ def plain_file(path: str, flags: int) -> int:
 
 
 def replace_history(
-    agent: Agent, name: str, what: str, new: list[Message], compacted: int | None = None
+    agent: Agent, name: str, what: str, new: list[Message], until: int | None = None
 ) -> None:
     """Replace the messages with what a layer made of them, and estimate their tokens.
 
-    With `compacted`, the number of messages that need no compaction, the change goes to
-    the transcript. Layer 1's changes don't: they would happen again by themselves.
+    With `until`, the number of messages that a compaction has dealt with, the change is
+    written to the transcript. Layer 1's changes aren't: they'd happen again anyway.
     """
     if new is agent.messages:
         return
     before, fixed = context_tokens(agent), fixed_tokens(agent)
     ours = fixed + estimate_tokens(agent.messages)
     after = before * (fixed + estimate_tokens(new)) // ours  # until the next reply
-    if compacted is None:
+    if until is None:
         agent.messages = new
     else:
-        known = {"compacted": compacted, "summary": agent.summary}
+        known = {"compacted": until, "summary": agent.summary}
         counts = {"before": before, "after": after, **known}
         commit(agent, {"event": name, **counts, "messages": new})
-        agent.compacted = compacted
-    agent.counted, agent.known = after, len(new)
+        agent.compacted_until = until
+    agent.counted_tokens, agent.counted_messages = after, len(new)
     agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
 
@@ -899,17 +900,17 @@ def load(path: Path) -> Conversation:
     OSError.
     """
     read = Conversation(transcript=path)
-    with open(path, "rb", opener=plain_file) as file:
+    with open(path, "rb", opener=open_private) as file:
         lines = file.read().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
             messages = [] if "event" in entry else read.messages
             for message in entry.get("messages", [entry]):
-                messages += drop_thinking([checked(message, messages)])
+                messages += drop_thinking([check_message(message, messages)])
             if "event" in entry:
                 compacted = int(entry.get("compacted", len(messages)))
-                read.compacted = min(max(0, compacted), len(messages))
+                read.compacted_until = min(max(0, compacted), len(messages))
                 read.summary = str(entry.get("summary", ""))
         except Exception as error:  # a damaged line raises almost anything
             if number == len(lines):  # torn, or empty
@@ -917,17 +918,17 @@ def load(path: Path) -> Conversation:
             text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
             raise AgentError(text) from error
         read.messages = messages
-        read.log_bytes += len(line) + 1
+        read.transcript_bytes += len(line) + 1
     return read
 
 
-def checked(message: Message, before: list[Message]) -> Message:
+def check_message(message: Message, before: list[Message]) -> Message:
     """Return the role and content of a message that can follow these, or raise."""
     content = message["content"]
     if not content:
         raise ValueError("a message has no content")
     for block in [] if is_typed(message) else content:
-        for key, kind in HOLDS.get(block["type"], {}).items():
+        for key, kind in BLOCK_KEYS.get(block["type"], {}).items():
             if type(block[key]) is not kind:
                 raise ValueError(f"{key} of a {block['type']} is {block[key]!r}")
     calls = {call["id"] for call in open_calls(before)}
@@ -953,7 +954,7 @@ def conversations(agent: Agent) -> Iterator[tuple[Path, Conversation]]:
             agent.emit("error", f"[resume] {error}")
 
 
-def own_folder(path: Path) -> None:
+def make_private_folder(path: Path) -> None:
     """Make a folder that only the user can read and that git ignores."""
     for folder in (top := Path(path.parts[0]), path):
         if folder.is_symlink():
@@ -966,7 +967,7 @@ def own_folder(path: Path) -> None:
 def save_result(text: str) -> Path:
     """Save a text in a file that is named by its hash, and return its path."""
     path = RESULTS_DIR / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.txt"
-    own_folder(RESULTS_DIR)
+    make_private_folder(RESULTS_DIR)
     save(path, text.encode(), 0o600)
     return path
 
@@ -1002,10 +1003,10 @@ STREAMED = ("text", "thinking")  # types of the SDK's events, and our styles for
 # the key that mustn't be blank in a block, or the API won't take it back
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
-UNFIT = r"(?a)[^\w-]"  # in the name and id of a call
+INVALID_CHARS = r"(?a)[^\w-]"  # in the name and id of a call
 SHORT_REPLY = 8_192  # tokens in a reply; every provider allows that many
 LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses that another try won't change
-MAY_BE_LONG = {200, 400, 413, 422, 500}  # 200: an error within the stream
+TOO_LONG_STATUSES = {200, 400, 413, 422, 500}  # 200: an error within the stream
 # how providers say that a conversation is too long, anywhere in their answer
 TOO_LONG = (
     r"(?i)^413|(prompt|input)[ _](is[ _])?too[ _]long"
@@ -1046,8 +1047,7 @@ def ask(
 ) -> Reply:
     """Return the model's reply, and show the event types in `shown` as they arrive.
 
-    Tries up to MAX_TRIES times. Raises PromptTooLong, or AgentError when trying again
-    can't help or didn't.
+    Raises PromptTooLong, or AgentError when another of the MAX_TRIES can't help.
     """
     tries = 1
     while True:
@@ -1058,22 +1058,22 @@ def ask(
             raise  # not the API's fault
         except Exception as error:  # a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
-            status = getattr(error, "status_code", None)
-            text = sentence_for(agent, error)
-            if status in MAY_BE_LONG and re.search(TOO_LONG, f"{status} {error}"):
+            status, said = getattr(error, "status_code", None), str(error)
+            text = describe_error(agent, error)
+            if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {said}"):
                 agent.emit("layer", f"[too long] {text}")
-                raise PromptTooLong(text, str(error)) from error
-            if status == 400 and (less := do_without(agent, messages, str(error))):
+                raise PromptTooLong(text, said) from error
+            if status == 400 and (less := drop_unsupported(agent, messages, said)):
                 messages = less
                 continue
             why = f"{text} {HINTS.get(status, '').format(agent.transcript)}".strip()
             if status in LASTING or tries == MAX_TRIES:
                 raise AgentError(why) from error
-            wait(agent, error, why, tries)
+            wait_before_retry(agent, error, why, tries)
             tries += 1
 
 
-def do_without(agent: Agent, messages: list[Message], why: str) -> list[Message]:
+def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Message]:
     """Give up what the provider rejected, for the rest of this run.
 
     That may be thinking, or long replies. Returns the messages to send instead, or []
@@ -1096,7 +1096,7 @@ def do_without(agent: Agent, messages: list[Message], why: str) -> list[Message]
     return []
 
 
-def sentence_for(agent: Agent, error: Exception) -> str:
+def describe_error(agent: Agent, error: Exception) -> str:
     """Say what went wrong, without API keys; for a connection, name its address."""
     said = getattr(error, "api_message", None) or str(error.__cause__ or error)
     said = re.sub(r"^\[[^]]*\] | b'.*", "", redact(said))  # errno, or a header's value
@@ -1108,7 +1108,7 @@ def sentence_for(agent: Agent, error: Exception) -> str:
     return text if text[-1] in ".?!" else f"{text}."
 
 
-def wait(agent: Agent, error: Any, why: str, tries: int) -> None:
+def wait_before_retry(agent: Agent, error: Any, why: str, tries: int) -> None:
     """Wait, and show for how long; raises AgentError if it were over a minute."""
     headers = getattr(getattr(error, "response", None), "headers", {})
     after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
@@ -1156,7 +1156,13 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """Return the request, with two markers up to which the API caches it."""
     marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
     if agent.empty_thinking:
-        messages = [*map(with_empty_thinking, messages)]
+        thought = [{"type": "thinking", "thinking": ""}]
+        messages = [
+            {**m, "content": [*thought, *m["content"]]}
+            if blocks(m, "tool_use") and not blocks(m, "thinking")
+            else m
+            for m in messages
+        ]
     *others, newest = [note(m["content"]) if is_typed(m) else m for m in messages]
     *before, last = newest["content"]
     newest = {**newest, "content": [*before, {**last, **marker}]}
@@ -1170,14 +1176,6 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
     return request
-
-
-def with_empty_thinking(message: Message) -> Message:
-    """Put an empty thought before calls that have none."""
-    if not blocks(message, "tool_use") or blocks(message, "thinking"):
-        return message
-    thought = {"type": "thinking", "thinking": ""}
-    return {**message, "content": [thought, *message["content"]]}
 
 
 def to_reply(agent: Agent, final: Any) -> Reply:
@@ -1194,26 +1192,20 @@ def to_reply(agent: Agent, final: Any) -> Reply:
         content = note(getattr(final.stop_details, "explanation", "") or "")["content"]
     elif stop == "max_tokens" or not useful:
         content = useful  # thinking that is cut off, or alone, can't be sent back
-    sent, read, written, output = used_tokens(final)
+    kinds = ("cache_read_input", "cache_creation_input", "input", "output")
+    counts = [getattr(final.usage, f"{kind}_tokens", 0) or 0 for kind in kinds]
+    read, written, rest, output = map(int, counts)
+    sent = read + written + rest
     agent.has_cache, agent.cached = read + written > 0, read / max(1, sent)
-    agent.bill.update(sent=sent, read=read)
+    agent.usage.update(sent=sent, read=read)
     return Reply({"role": "assistant", "content": content}, stop, sent, output)
 
 
-def used_tokens(answer: Any) -> tuple[int, int, int, int]:
-    """Return tokens sent, read from the cache, written to it, and in the reply."""
-    usage = getattr(answer, "usage", None)
-    kinds = ("cache_read_input", "cache_creation_input", "output", "input")
-    found = [int(getattr(usage, f"{kind}_tokens", 0) or 0) for kind in kinds]
-    read, written, output, rest = found
-    return read + written + rest, read, written, output
-
-
-def make_fit(message: Message, ids: set[str]) -> None:
+def sanitize_calls(message: Message, ids: set[str]) -> None:
     """Fix calls that the API wouldn't take back; `ids` belong to earlier calls."""
     for call in blocks(message, "tool_use"):
-        call["name"] = re.sub(UNFIT, "_", call["name"])[:128]
-        call["id"] = re.sub(UNFIT, "_", call.get("id") or "call")
+        call["name"] = re.sub(INVALID_CHARS, "_", call["name"])[:128]
+        call["id"] = re.sub(INVALID_CHARS, "_", call.get("id") or "call")
         while call["id"] in ids:
             call["id"] += f"_{len(ids)}"
         ids.add(call["id"])
@@ -1225,21 +1217,22 @@ def make_fit(message: Message, ids: set[str]) -> None:
 def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     """Add a reply to the conversation and return its calls; raises AgentError."""
     if reply.stop == "refusal":
-        drop_refused(agent)
+        drop_declined(agent)
         raise AgentError(f"The model declined to answer. {text_of(reply.message)}")
     if not reply.message["content"]:
         return []
     tokens = fixed_tokens(agent) + estimate_tokens(agent.messages)
     if reply.sent > tokens * LEAST_BELIEVED:
         tokens = reply.sent
-    make_fit(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
+    sanitize_calls(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
     commit(agent, reply.message)
-    agent.counted = tokens + (reply.output or tokens_in(reply.message["content"]))
-    agent.known = len(agent.messages)
+    output = reply.output or tokens_in(reply.message["content"])
+    agent.counted_tokens = tokens + output
+    agent.counted_messages = len(agent.messages)
     return open_calls(agent.messages)
 
 
-def drop_refused(agent: Agent) -> None:
+def drop_declined(agent: Agent) -> None:
     """Remove what the model declined to answer, or it would decline again.
 
     That's the last typed message, or the newest results with their calls.
@@ -1247,17 +1240,17 @@ def drop_refused(agent: Agent) -> None:
     messages = agent.messages
     new = [n for n, m in enumerate(messages) if is_typed(m) or blocks(m, "tool_result")]
     kept = messages[: pair_safe(messages, new[-1])]
-    compacted = min(agent.compacted, len(kept))
+    compacted = min(agent.compacted_until, len(kept))
     replace_history(agent, "refusal", "its cause was removed", kept, compacted)
 
 
-def nudge(agent: Agent, calls: list[Message], misses: int) -> None:
+def nudge(agent: Agent, calls: list[Message], incomplete: int) -> None:
     """Ask for the rest of a reply; raises AgentError after too many of them."""
     if calls:
         answer_calls(agent, calls, [], CUT_OFF)
     else:
         commit(agent, note(CUT_OFF))
-    if misses > MAX_MISSES:
+    if incomplete > MAX_INCOMPLETE:
         raise AgentError("Replies keep being cut off or empty. Ask for less at once.")
 
 
@@ -1283,7 +1276,7 @@ def connect(agent: Agent) -> None:
 
         client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
     except Exception as error:
-        raise AgentError(f"{sentence_for(agent, error)} {HINTS[None]}") from error
+        raise AgentError(f"{describe_error(agent, error)} {HINTS[None]}") from error
     with suppress(Exception):  # we can do without the models endpoint
         info: Any = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
         window = info.max_input_tokens or sys.maxsize
@@ -1300,10 +1293,10 @@ MAX_CHANGED_LINES = 20_000  # in such a file; a longer diff can take minutes
 MAX_LINES = 2_000  # in the result of one read_file call
 MAX_PAGE = 12_500  # tokens in the result of one read_file or glob call
 MAX_SKILLS = 50  # kept by a compaction, if there is room
-NOT_WRITTEN = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
-TO_BE_COPIED = r"(example|sample|template)\.|[^/]*[._-](example|sample|template|dist)\Z"
+PROTECTED_DIRS = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
+TEMPLATE = r"(example|sample|template)\.|[^/]*[._-](example|sample|template|dist)\Z"
 ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-][^/]*)?|[^/]+\.env\d*"
-SECRET = re.compile(rf"(?is)(.*/)?(?!{TO_BE_COPIED})({ENV})")  # matches paths
+SECRET = re.compile(rf"(?is)(.*/)?(?!{TEMPLATE})({ENV})")  # matches paths
 MIN_KEY = 16  # characters; a shorter key, such as "not-needed", isn't a secret
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 JSON_TYPES: dict[Any, Message] = {
@@ -1324,10 +1317,10 @@ class Tool(NamedTuple):
 
     schema: Message  # the part that the API gets
     handler: Callable[..., Any]
-    shows: str = ""  # the input that is shown beside the tool's name
-    clears: bool = True  # whether placeholders may replace its old results
-    on_disk: bool = False  # call it again for an old result, instead of saving that
-    needed: int = 0  # how many of its newest calls a compaction keeps
+    label: str = ""  # the input that is shown beside the tool's name
+    clearable: bool = True  # whether placeholders may replace its old results
+    rerunnable: bool = False  # call it again for an old result, instead of saving that
+    keep_newest: int = 0  # how many of its newest calls a compaction keeps
     style: str = "result"  # how the result is shown; "": the handler shows it
 
 
@@ -1352,9 +1345,9 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}
     told = {"name": name, "description": inspect.getdoc(handler) or name}
-    more = {"shows": next(iter(properties), ""), **more}
+    more = {"label": next(iter(properties), ""), **more}
     TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **more)
-    if TOOLS[name].clears:
+    if TOOLS[name].clearable:
         COMPACTABLE_TOOLS[name] = TOOLS[name]
     return handler
 
@@ -1392,7 +1385,7 @@ def run_tool(agent: Agent, call: Message) -> Message:
     """Run and show a call, and return its tool_result; any error becomes one, too."""
     name, given, failed = call["name"], call["input"], True
     called = agent.tools.get(name) or Tool({}, str)
-    agent.emit("tool", f"[{name}] {given.get(called.shows, '')}".rstrip())
+    agent.emit("tool", f"[{name}] {given.get(called.label, '')}".rstrip())
     agent.emit("wait", name)
     try:
         if name not in agent.tools:
@@ -1427,7 +1420,7 @@ def redact(text: str) -> str:
     return text
 
 
-def refuse() -> NoReturn:
+def deny() -> NoReturn:
     """Tell the model that the user said no; the user's reason is a message."""
     raise ToolError("The user refused this call. If they do not say why, ask them.")
 
@@ -1454,7 +1447,7 @@ def text_in(path: Path, errors: str = "replace") -> str:
     return data.decode(errors=errors)
 
 
-@tool(on_disk=True, needed=MAX_RESTORE_FILES, style="")
+@tool(rerunnable=True, keep_newest=MAX_RESTORE_FILES, style="")
 def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
     """Read a text file in the workspace: up to limit lines, starting at line offset.
 
@@ -1480,7 +1473,7 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     return "\n".join(page)
 
 
-@tool(on_disk=True, style="")
+@tool(rerunnable=True, style="")
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file in the workspace, replacing any previous content."""
     real, old = file_to_change(path)
@@ -1488,7 +1481,7 @@ def write_file(agent: Agent, path: str, content: str) -> str:
     return f"Wrote {len(content):,} characters to {path}."
 
 
-@tool(on_disk=True, style="")
+@tool(rerunnable=True, style="")
 def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
@@ -1509,7 +1502,7 @@ def edit_file(
 def file_to_change(path: str) -> tuple[Path, str]:
     """The real path and text of a file, or ToolError if it must not be changed."""
     real = inside(path)
-    if NOT_WRITTEN & {part.lower() for part in real.relative_to(Path.cwd()).parts}:
+    if PROTECTED_DIRS & {part.lower() for part in real.relative_to(Path.cwd()).parts}:
         raise ToolError(f"{path} belongs to git or to your own records; leave it.")
     if not real.exists():
         return real, ""
@@ -1534,7 +1527,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     save(real, new.encode(errors="surrogateescape"))
 
 
-@tool(shows="", clears=False, needed=1, style="")
+@tool(label="", clearable=False, keep_newest=1, style="")
 def todo_write(agent: Agent, items: list[str]) -> str:
     """Save your plan: the whole list, each item as "[ ] to do" or "[x] done".
 
@@ -1546,14 +1539,14 @@ def todo_write(agent: Agent, items: list[str]) -> str:
     return f"{sum(i.startswith('[ ]') for i in items)} of {len(items)} still to do."
 
 
-@tool(clears=False)
+@tool(clearable=False)
 def compact(agent: Agent, focus: str = "") -> str:
     """Summarise the conversation to make room. focus: what the summary must keep."""
     agent.focus = focus
     return "The conversation will be summarised if that saves enough; then go on."
 
 
-@tool(clears=False, on_disk=True, needed=MAX_SKILLS)
+@tool(clearable=False, rerunnable=True, keep_newest=MAX_SKILLS)
 def load_skill(agent: Agent, name: str) -> str:
     """Read the instructions of a skill, before you do the work it is for."""
     skills = find_skills()
@@ -1563,7 +1556,7 @@ def load_skill(agent: Agent, name: str) -> str:
     return f"{text}\n(The files for this skill are in {skills[name].parent}.)"
 
 
-@tool(clears=False, style="answer")
+@tool(clearable=False, style="answer")
 def task(agent: Agent, description: str, prompt: str) -> str:
     """Give a piece of work to a subagent, to keep its details out of this conversation.
 
@@ -1583,7 +1576,8 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
             agent.emit(style, text)
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
-    subagent = replace(agent, tools=tools, emit=emit, hear=lambda: "", is_subagent=True)
+    subagent = replace(agent, tools=tools, emit=emit, is_subagent=True)
+    subagent.take_queued = lambda: ""
     switch_to(subagent, Conversation(system=agent.system))
     try:
         return take_turn(subagent, prompt)
@@ -1601,10 +1595,10 @@ SETTLE_SECONDS = 1  # for processes that a command leaves behind
 MAX_KEPT = 250_000  # tokens in one result: a million characters
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 SESSIONS: set[int] = set()  # process IDs of the commands that are running
-KEPT_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
+HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 
 
-@tool(shows="", style="")
+@tool(label="", style="")
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace and return its stdout and stderr.
 
@@ -1687,13 +1681,15 @@ def signals_held(*only: int) -> Iterator[None]:
     numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
         numbers = ()  # only the main thread gets signals
-    usual = {n: signal.getsignal(n) for n in numbers if callable(signal.getsignal(n))}
+    old_handlers = {
+        n: signal.getsignal(n) for n in numbers if callable(signal.getsignal(n))
+    }
     try:
-        for number in usual:
+        for number in old_handlers:
             signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
-        for number, handler in usual.items():  # Ctrl-C last: it may raise
+        for number, handler in old_handlers.items():  # Ctrl-C last: it may raise
             signal.signal(number, handler)
             if number in came:
                 signal.raise_signal(number)
@@ -1701,7 +1697,7 @@ def signals_held(*only: int) -> Iterator[None]:
 
 def start_session(command: str) -> Any:
     """Start a command in a session of its own, without API keys."""
-    env = {k: v for k, v in os.environ.items() if k not in KEPT_FROM_COMMANDS}
+    env = {k: v for k, v in os.environ.items() if k not in HIDDEN_FROM_COMMANDS}
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
     process: Any = subprocess.Popen(
         ["bash", "-c", "--", command],
@@ -1750,10 +1746,10 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
 SEARCH_SECONDS = 10  # for one glob or grep call
 MAX_FOUND = 10_000  # lines in the result of one grep call
 MAX_MATCHES = 3  # shown from one long line
-AROUND = 220  # characters shown before and after the start of a match
+EXCERPT_CHARS = 220  # characters shown before and after the start of a match
 MAX_LINE = 1_000_000  # bytes; a longer line is searched in pieces
 # folders to skip where git lists nothing, besides those that begin with a dot
-USUAL = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
+IGNORED_DIRS = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
 # a repository's settings must not make git start a program or connect to a server
 LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -c core.fsmonitor=false \
     -c core.hooksPath=/dev/null ls-files -coz --exclude-standard"""
@@ -1819,20 +1815,20 @@ def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
         while is_text and (data := file.readline(MAX_LINE)):
             line = data.decode(errors="replace").rstrip("\r\n")
             if regex.search(line):
-                yield f"{name}:{number}:{shortened(redact(line), regex)}"
+                yield f"{name}:{number}:{excerpt(redact(line), regex)}"
             number += data.endswith(b"\n")
 
 
-def shortened(line: str, regex: re.Pattern[str]) -> str:
-    """The line; if it is long, only the text around its first three matches."""
-    if len(line) <= 2 * AROUND:
+def excerpt(line: str, regex: re.Pattern[str]) -> str:
+    """Return a line; of a long one, only the text around its first three matches."""
+    if len(line) <= 2 * EXCERPT_CHARS:
         return line
     matches = islice(regex.finditer(line), MAX_MATCHES)
     shown, end = "", 0
     for place in [match.start() for match in matches] or [0]:
-        start = max(end, place - AROUND)
-        shown += (" ... " if start > end else "") + line[start : place + AROUND]
-        end = max(end, place + AROUND)
+        start = max(end, place - EXCERPT_CHARS)
+        shown += (" ... " if start > end else "") + line[start : place + EXCERPT_CHARS]
+        end = max(end, place + EXCERPT_CHARS)
     return f"{shown} [line clipped]"
 
 
@@ -1862,7 +1858,7 @@ def files_in(top: str) -> list[str]:
     git = subprocess.run(LIST_FILES, shell=True, cwd=top, capture_output=True)
     names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
     files: list[str] = []
-    for name in names or walked(top):
+    for name in names or walk_files(top):
         path = os.path.normpath(os.path.join(top, name))
         if os.path.islink(path):
             continue
@@ -1873,10 +1869,10 @@ def files_in(top: str) -> list[str]:
     return sorted(files)
 
 
-def walked(top: str) -> Iterator[str]:
+def walk_files(top: str) -> Iterator[str]:
     """The files in and below a folder, without hidden and usually ignored folders."""
     for folder, below, names in os.walk(top):
-        below[:] = [n for n in below if n not in USUAL and not n.startswith(".")]
+        below[:] = [n for n in below if n not in IGNORED_DIRS and not n.startswith(".")]
         yield from (os.path.relpath(os.path.join(folder, n), top) for n in names)
 
 
@@ -1966,18 +1962,18 @@ def skill_list() -> str:
 # ---- the terminal: what is shown there ----
 
 TICK = 0.05  # seconds between two looks at the keyboard while the agent works
-WAIT_SHOWN = 1  # seconds of waiting until the region says what for
+WAIT_SECONDS = 1  # seconds of waiting until the region says what for
 ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # the most an event of this style fills
-MARKS = {"+": "added", "-": "removed"}  # styles of the lines in a diff
+DIFF_STYLES = {"+": "added", "-": "removed"}  # styles of the lines in a diff
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
 # colors of the styles; magenta is legible on light and on dark screens
-COLORS = {"layer": MAGENTA, "added": GREEN, "heard": BOLD}
+COLORS = {"layer": MAGENTA, "added": GREEN, "queued": BOLD}
 COLORS |= dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM)
 COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
 NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # how the terminal treats a row too long for it
 PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it marks pasted text
 # not printable for Python, but common in texts: joiners, a soft hyphen, spaces
-WRITTEN = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
+ALSO_PRINTABLE = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
 UTF_8 = getincrementaldecoder("utf-8")  # a read may end within a character
 
 
@@ -1994,8 +1990,8 @@ class Terminal:
     colored: bool = False
     live: bool = False  # the region can be drawn
     keyboard: bool = False  # keys are read while the agent works
-    asks: bool = False  # the user can see a question and answer it
-    usual: list[Any] = field(default_factory=list)  # the terminal's modes at the start
+    can_ask: bool = False  # the user can see a question and answer it
+    saved_modes: list[Any] = field(default_factory=list)  # as the terminal had them
     working: Any = field(default_factory=threading.Event)  # set: the agent works
     rows: list[str] = field(default_factory=list)  # of the region, as last drawn
     writes: bool = False  # the model is writing text
@@ -2006,7 +2002,7 @@ class Terminal:
     stopped: float = 0.0  # time.monotonic() of the turn's last Ctrl-C; 0: none
     keys: str = ""  # the beginning of a key sequence or a paste
     line: str = ""  # the line being typed
-    heard: list[str] = field(default_factory=list)  # finished lines, not sent yet
+    queue: list[str] = field(default_factory=list)  # finished lines, not sent yet
     asking: bool = False  # a question waits for its answer
     begun: bool = False  # the line was begun before that question
     answer: str = ""  # to the last question
@@ -2018,19 +2014,20 @@ class Terminal:
 def open_terminal(once: bool) -> Terminal:
     """Return the terminal, its thread started; `once` (-p) shows events on stderr."""
     out, colored = sys.stderr if once else sys.stdout, not os.environ.get("NO_COLOR")
-    live = out.isatty() and os.environ.get("TERM") != "dumb" and in_front(out.fileno())
+    is_smart = out.isatty() and os.environ.get("TERM") != "dumb"
+    live = is_smart and in_foreground(out.fileno())
     terminal = Terminal(out, not once, live and colored, live)
     if sys.stdin.isatty():
         # the user sees a question on the screen or through `| tee`, but not in a file
-        terminal.asks = out.isatty() or stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
+        terminal.can_ask = out.isatty() or stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
         if sys.stdout.isatty():  # otherwise the keys may be meant for `| less`
-            terminal.keyboard, terminal.usual = live, termios.tcgetattr(0)
+            terminal.keyboard, terminal.saved_modes = live, termios.tcgetattr(0)
     if live:
         threading.Thread(target=clock, args=(terminal,), daemon=True).start()
     return terminal
 
 
-def in_front(number: int) -> bool:
+def in_foreground(number: int) -> bool:
     """Return True unless we run in the background, where the terminal isn't ours."""
     with suppress(OSError):  # this terminal has no job control
         return os.tcgetpgrp(number) == os.getpgrp()
@@ -2049,10 +2046,10 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.thought += text
         elif style != "text":
             terminal.since = 0.0
-            above = settled(terminal) + printed(terminal, style, text)
+            above = finish_text(terminal) + styled(terminal, style, text)
             redraw(terminal, f"{above}\n")
         else:
-            above = settled(terminal) if terminal.thought.strip() else ""
+            above = finish_text(terminal) if terminal.thought.strip() else ""
             above += "" if terminal.writes else "\n"
             *lines, terminal.text = f"{terminal.text}{visible(text)}".split("\n")
             above += "".join(f"{line}\n" for line in lines)
@@ -2061,19 +2058,19 @@ def show(terminal: Terminal, style: str, text: str) -> None:
                 redraw(terminal, above)
 
 
-def settled(terminal: Terminal) -> str:
+def finish_text(terminal: Terminal) -> str:
     """End the text and the thinking, and return them as lines to print."""
     text, thought = terminal.text, terminal.thought
     terminal.text, terminal.thought, terminal.writes = "", "", False
     above = f"{text}\n" if text else ""
     if thought.strip():
-        above += printed(terminal, "thinking", f"[thinking] {thought}") + "\n"
+        above += styled(terminal, "thinking", f"[thinking] {thought}") + "\n"
     return above
 
 
-def printed(terminal: Terminal, style: str, text: str) -> str:
+def styled(terminal: Terminal, style: str, text: str) -> str:
     """Return an event as lines in its color."""
-    lines = laid_out(style, visible(text))
+    lines = format_event(style, visible(text))
     color = COLORS.get(style) if terminal.colored else None
     return f"{color}{lines}{PLAIN}" if color else lines
 
@@ -2100,20 +2097,20 @@ def region(terminal: Terminal) -> list[str]:
         return []
     rows = rows_of(terminal.text)
     seconds = time.monotonic() - terminal.since
-    if terminal.since and seconds > WAIT_SHOWN:
+    if terminal.since and seconds > WAIT_SECONDS:
         newest = terminal.thought.strip() or terminal.waiting
         row = row_end(f"{seconds:.0f} s: ", newest)
-        rows.append(printed(terminal, "tool", row))
-    if terminal.heard:
-        row = row_end(f"{len(terminal.heard)} queued: ", terminal.heard[-1])
-        rows.append(printed(terminal, "tool", row))
+        rows.append(styled(terminal, "tool", row))
+    if terminal.queue:
+        row = row_end(f"{len(terminal.queue)} queued: ", terminal.queue[-1])
+        rows.append(styled(terminal, "tool", row))
     if terminal.keyboard:
         rows.append(row_end("> ", terminal.line))
     return rows[1 - get_terminal_size().lines :]
 
 
 def row_end(start: str, text: str) -> str:
-    """Return one row of the screen: its start, and as much of the text's end as fits."""
+    """Return a row of the screen: its start, and as much of the text's end as fits."""
     shown = visible(text[-1_000:]).replace("\n", "\u21b5")
     return start + cut_to_screen(shown[::-1], 1, len(start))[::-1]
 
@@ -2141,15 +2138,17 @@ def columns_of(letter: str) -> int:
 
 def visible(text: str, more: str = "") -> str:
     """Escape characters that control the terminal, are invisible, or are in `more`."""
-    odd = {c for c in {*text} if c in more or not (c.isprintable() or c in WRITTEN)}
+    odd = {
+        c for c in {*text} if c in more or not (c.isprintable() or c in ALSO_PRINTABLE)
+    }
     return "".join(ascii(c)[1:-1] if c in odd else c for c in text)
 
 
-def laid_out(style: str, text: str) -> str:
+def format_event(style: str, text: str) -> str:
     """Indent the text of an event, or cut it to the screen, as its style wants."""
     if style in ("answer", "plan"):
         return textwrap.indent(text, "  ")
-    if style == "heard":
+    if style == "queued":
         return "\n" + textwrap.indent(text, "> ")
     if style in ROWS:
         return cut_to_screen(" ".join(text.split()), ROWS[style])
@@ -2176,7 +2175,7 @@ def clock(terminal: Terminal) -> None:
     while terminal.working.wait():
         with terminal.lock:
             if terminal.keyboard and terminal.working.is_set():
-                take_typed(terminal)
+                read_keys(terminal)
             redraw(terminal)
         time.sleep(TICK)
 
@@ -2191,7 +2190,7 @@ LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
 # keys that delete, and the part of the line that each deletes
-ERASES = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
+ERASE_KEYS = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
 # left out of the line: control characters, and those that reorder the text around them
 UNTYPED = r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 # a whole paste, the whole escape sequence of another key, or a character
@@ -2201,13 +2200,13 @@ KEY = re.compile(
 )
 
 
-def take_terminal(terminal: Terminal) -> None:
-    """Draw the region and read the keys until `give_back`."""
+def enter_work_mode(terminal: Terminal) -> None:
+    """Draw the region and read the keys until `leave_work_mode`."""
     with signals_held(signal.SIGINT), terminal.lock:
         terminal.working.set()
         if not terminal.keyboard:
             return
-        ours = [*terminal.usual[:6], [*terminal.usual[6]]]
+        ours = [*terminal.saved_modes[:6], [*terminal.saved_modes[6]]]
         ours[3] &= ~(termios.ECHO | termios.ICANON)  # we get each key, and show it
         ours[3] |= termios.NOFLSH  # Ctrl-C leaves the keys before it
         ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is a key like any other
@@ -2216,40 +2215,40 @@ def take_terminal(terminal: Terminal) -> None:
         terminal.rows = [""]  # earlier keys may have been echoed there
 
 
-def give_back(terminal: Terminal) -> None:
+def leave_work_mode(terminal: Terminal) -> None:
     """Erase the region, and leave the terminal as readline and the shell expect it."""
     with signals_held(signal.SIGINT), terminal.lock, suppress(OSError, termios.error):
         terminal.working.clear()
         redraw(terminal)
         if terminal.keyboard:
             print(NO_PASTES, end="", file=terminal.out, flush=True)
-            termios.tcsetattr(0, termios.TCSANOW, terminal.usual)
+            termios.tcsetattr(0, termios.TCSANOW, terminal.saved_modes)
 
 
-def take_typed(terminal: Terminal) -> bool:
+def read_keys(terminal: Terminal) -> bool:
     """Handle the keys pressed so far; return False if there can't be any more."""
     while select.select([0], [], [], 0)[0]:
         if not (data := os.read(0, 65_536)):
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
         while key := KEY.match(keys, at):
-            press(terminal, key[0], key[1] or "")
+            handle_key(terminal, key[0], key[1] or "")
             at = key.end()
         terminal.keys = keys[at:]
     return True
 
 
-def press(terminal: Terminal, key: str, pasted: str) -> None:
+def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
     """Handle one key or paste; keys without a meaning here do nothing."""
     if key in "\r\n":
         end_line(terminal)
     elif key == "\x1a":  # Ctrl-Z: suspend the whole job until `fg`
-        give_back(terminal)
+        leave_work_mode(terminal)
         os.kill(0, signal.SIGTSTP)
         time.sleep(0.2)  # until the signal arrives
-        take_terminal(terminal)
-    elif key in ERASES:
-        terminal.line = re.sub(f"(?s){ERASES[key]}", "", terminal.line)
+        enter_work_mode(terminal)
+    elif key in ERASE_KEYS:
+        terminal.line = re.sub(f"(?s){ERASE_KEYS[key]}", "", terminal.line)
     elif key in ("\x1b\r", "\x1b\n"):  # Alt-Enter
         terminal.line += "\n"
     elif pasted or key[0] != "\x1b":
@@ -2264,7 +2263,7 @@ def end_line(terminal: Terminal) -> None:
     if terminal.asking and not terminal.begun:
         terminal.asking, terminal.answer = False, line
     elif line:
-        terminal.heard.append(line)
+        terminal.queue.append(line)
         remember(terminal, line)
 
 
@@ -2277,28 +2276,28 @@ def remember(terminal: Terminal, line: str) -> None:
                 append(HISTORY, f"{line}\n".encode(errors="replace"))
 
 
-def hear(terminal: Terminal) -> str:
+def take_queued(terminal: Terminal) -> str:
     """Return the queued lines; a command, and all after it, waits for the prompt."""
     with terminal.lock:
-        words = [*takewhile(lambda line: not is_command(line), terminal.heard)]
-        del terminal.heard[: len(words)]
+        words = [*takewhile(lambda line: not is_command(line), terminal.queue)]
+        del terminal.queue[: len(words)]
     return "\n".join(words)
 
 
-def take_back(terminal: Terminal, done: bool) -> None:
+def restore_queue(terminal: Terminal, done: bool) -> None:
     """Read the last keys; if the work was broken off, put the queue into the line."""
     with signals_held(signal.SIGINT), terminal.lock:
-        while terminal.keyboard and terminal.working.is_set() and take_typed(terminal):
+        while terminal.keyboard and terminal.working.is_set() and read_keys(terminal):
             is_paste = terminal.keys.startswith("\x1b[200~")  # readline would split it
             if not is_paste or not select.select([0], [], [], 1)[0]:
                 break
         terminal.keys = ""
         if not done:
-            terminal.line = "\n".join(filter(None, [*terminal.heard, terminal.line]))
-            terminal.heard = []
+            terminal.line = "\n".join(filter(None, [*terminal.queue, terminal.line]))
+            terminal.queue = []
 
 
-def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
+def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     """Show what a tool is about to do; raise ToolError unless the user approves it.
 
     The user can do so now, with an earlier "always", or with --yes. The first line of
@@ -2307,29 +2306,29 @@ def ask_person(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     first, *more = what.rstrip().split("\n")
     for line in first, *more:
         mark = "" if name == "bash" else line[:1]
-        show(terminal, MARKS.get(mark, "command"), f"  {line}")
+        show(terminal, DIFF_STYLES.get(mark, "command"), f"  {line}")
     always = f"bash {what}" if name == "bash" else name
-    if agent.unasked or always in agent.allowed:
+    if agent.auto_approve or always in agent.allowed:
         return
-    if not terminal.asks:
+    if not terminal.can_ask:
         raise ToolError(CANNOT_ASK)
     is_change = more and name != "bash"
     question = f"Apply this change to {first}?" if is_change else "Run this command?"
     while True:
-        answer = answer_to(terminal, f"{question} {CHOICES}")
+        answer = read_answer(terminal, f"{question} {CHOICES}")
         word = " ".join(re.findall(r"\w+", answer.lower()))
         if word in YES:
             return
         if word in ("a", "always"):
             return agent.allowed.add(always)
         if word in ("n", "no") or is_command(answer):
-            refuse()
+            deny()
         if word and word.split()[0] not in LIKE_YES:
-            terminal.heard.append(answer)  # it's a message from the user as well
+            terminal.queue.append(answer)  # it's a message from the user as well
             raise ToolError(f"The user refused this call and said: {answer}")
 
 
-def answer_to(terminal: Terminal, question: str) -> str:
+def read_answer(terminal: Terminal, question: str) -> str:
     """Return the first line begun after the question; raise ToolError at the end.
 
     Keys pressed before it are read first, also those of a line the kernel still edits.
@@ -2338,7 +2337,7 @@ def answer_to(terminal: Terminal, question: str) -> str:
         modes = termios.tcgetattr(0)
         single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
         termios.tcsetattr(0, termios.TCSANOW, single)
-        take_typed(terminal)
+        read_keys(terminal)
         termios.tcsetattr(0, termios.TCSANOW, modes)
         terminal.begun = bool(terminal.line or terminal.keys)
         show(terminal, "plain", question)
@@ -2346,8 +2345,8 @@ def answer_to(terminal: Terminal, question: str) -> str:
     try:
         while terminal.asking:
             with signals_held(signal.SIGINT), terminal.lock:
-                if not take_typed(terminal):
-                    refuse()
+                if not read_keys(terminal):
+                    deny()
             time.sleep(TICK)
     finally:
         terminal.asking = False
@@ -2366,7 +2365,8 @@ def line_editor() -> Any:
     readline.parse_and_bind("tab: complete")
     readline.set_completer_delims(" \t\n")
     readline.set_auto_history(False)  # `remember` does it
-    with suppress(OSError), open(HISTORY, errors="replace", opener=plain_file) as file:
+    read = partial(open, errors="replace", opener=open_private)
+    with suppress(OSError), read(HISTORY) as file:
         for line in [*file][-MAX_REMEMBERED:]:
             readline.add_history(line.removesuffix("\n"))
     return readline
@@ -2399,8 +2399,8 @@ What you type while the agent works is sent with its next request. Backspace, Ct
 and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new line; a
 paste is one message. Ctrl-C stops the agent; type "go on" to continue. If you answer
 "always", the same command, or any change by the same tool, is allowed until /clear."""
-LEAVE = ("/quit", "/exit", "quit", "exit")
-PARTS = {"assistant": "replies and calls", "user": "results and notes"}
+EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
+PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
 
 
@@ -2414,19 +2414,19 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     done, said = True, ""
     while True:
         try:
-            take_back(terminal, done)
-            give_back(terminal)
+            restore_queue(terminal, done)
+            leave_work_mode(terminal)
             if said:
                 agent.emit("error", said)
             done, said = True, ""
-            if not line and terminal.heard:  # typed during the last answer
-                line = hear(terminal) or terminal.heard.pop(0)
-                agent.emit("heard", line)
+            if not line and terminal.queue:  # typed during the last answer
+                line = take_queued(terminal) or terminal.queue.pop(0)
+                agent.emit("queued", line)
             while not line:
                 line = read_prompt(terminal)
             terminal.stopped = 0.0
-            take_terminal(terminal)
-            done = work_on(agent, line)
+            enter_work_mode(terminal)
+            done = handle_line(agent, line)
         except KeyboardInterrupt:
             said = "\nstopped" if line else "\nPress Ctrl-D or type /quit to leave."
             done = False
@@ -2435,7 +2435,7 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
         line = ""
 
 
-def work_on(agent: Agent, line: str) -> bool:
+def handle_line(agent: Agent, line: str) -> bool:
     """Run a command or a turn; return False after an error, which it shows."""
     try:
         if is_command(line):
@@ -2455,7 +2455,7 @@ def is_command(line: str) -> bool:
     """Return True for /word, unless there is such a path, and for a bare `exit`."""
     name = line.split(" ")[0]
     is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
-    return line in LEAVE or bool(is_meant)
+    return line in EXIT_COMMANDS or bool(is_meant)
 
 
 def run_command(agent: Agent, line: str) -> None:
@@ -2467,7 +2467,7 @@ def run_command(agent: Agent, line: str) -> None:
         case "/compact", focus:
             close_calls(agent)
             if agent.failures:
-                agent.compacted = 0  # a failed summary may be tried again
+                agent.compacted_until = 0  # a failed summary may be tried again
             agent.focus = focus
             compact_history(agent, "compact")
         case "/context", "":
@@ -2483,7 +2483,7 @@ def run_command(agent: Agent, line: str) -> None:
             switch_to(agent, Conversation())
         case "/help", "":
             agent.emit("plain", HELP)
-        case _ if line in LEAVE:
+        case _ if line in EXIT_COMMANDS:
             raise EOFError
         case _:
             raise AgentError(f"Unknown command {line}; /help lists the commands.")
@@ -2502,16 +2502,16 @@ def context_table(agent: Agent) -> str:
     parts = Counter({part: tokens_in(text) for part, text in agent.system.items()})
     parts["tools"] = fixed_tokens(agent) - sum(parts.values())
     for message in agent.messages:
-        part = "your messages" if is_typed(message) else PARTS[message["role"]]
+        part = "your messages" if is_typed(message) else PART_NAMES[message["role"]]
         parts[part] += tokens_in(message["content"])
     tokens, ours = context_tokens(agent), sum(parts.values())
     lines = [f"{part:<20}{n * tokens // ours:>9,}" for part, n in parts.items()]
     lines.append(f"{'total':<20}{tokens:>9,} / {agent.limits.threshold:,}")
-    if sent := agent.bill["sent"]:
-        read = agent.bill["read"] / sent
+    if sent := agent.usage["sent"]:
+        read = agent.usage["read"] / sent
         lines.append(f"sent so far: {sent:,} tokens, {read:.0%} cached")
         lines.append(f"transcript: {agent.transcript}")
-    free = ["everything"] if agent.unasked else sorted(agent.allowed)
+    free = ["everything"] if agent.auto_approve else sorted(agent.allowed)
     return "\n".join([*lines, f"runs without asking: {', '.join(free) or 'nothing'}"])
 
 
@@ -2543,7 +2543,7 @@ def resume(agent: Agent, which: str) -> None:
     waits = in_progress(agent.messages)
     was = "was not answered" if waits else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {was}")
-    agent.emit("plain", f"\n> {''.join(words_of(agent.messages)[-1:])}")
+    agent.emit("plain", f"\n> {''.join(user_texts(agent.messages)[-1:])}")
     if not waits:
         agent.emit("text", f"{text_of(agent.messages[-1])}\n")
     agent.emit("note", status_line(agent))
@@ -2556,7 +2556,7 @@ def list_conversations(agent: Agent) -> None:
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         messages = found.messages
         many = f"{len(messages):,} message{'s' * (len(messages) != 1)}"
-        first, *others = words_of(messages) or [""]
+        first, *others = user_texts(messages) or [""]
         said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {many}: {said}")
     hint = "/resume NUMBER continues one." if number else "No conversations yet."
@@ -2591,7 +2591,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        give_back(terminal)
+        leave_work_mode(terminal)
     return 0
 
 
@@ -2625,7 +2625,7 @@ def load_settings() -> None:
     import dotenv
 
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
-        # a space is easily copied with a key, and an empty key would hide the one in .env
+        # a space is easily copied along, and an empty key would hide the one in .env
         if text := os.environ.pop(name).strip():
             os.environ[name] = text
     try:
@@ -2640,11 +2640,11 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     """Set up the agent, and do what the command line asks for."""
     load_settings()
     terminal.colored &= not os.environ.get("NO_COLOR")  # .env may set it
-    agent = Agent(limits=configured_limits(), unasked=options.yes)
+    agent = Agent(limits=configured_limits(), auto_approve=options.yes)
     agent.model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
     agent.emit = partial(show, terminal)
-    agent.approve = partial(ask_person, terminal, agent)
-    agent.hear = partial(hear, terminal)
+    agent.approve = partial(ask_approval, terminal, agent)
+    agent.take_queued = partial(take_queued, terminal)
     agent.stopped = lambda: terminal.stopped > 0
     if not options.p:
         agent.emit("note", first_screen(agent))
@@ -2652,9 +2652,9 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
         resume(agent, options.resume)
     if not options.p:
         return repl(agent, terminal, options.prompt)
-    take_terminal(terminal)
+    enter_work_mode(terminal)
     answer = take_turn(agent, piped_in(agent), options.prompt)
-    give_back(terminal)
+    leave_work_mode(terminal)
     print(visible(answer), flush=True)
 
 
@@ -2671,7 +2671,7 @@ def first_screen(agent: Agent) -> str:
     """Return two lines: the model and the folder, then what it found there."""
     names = ", ".join(find_skills())
     skills = f"skills: {names}" if names else ""
-    asked = "--yes: tools run without asking" if agent.unasked else ""
+    asked = "--yes: tools run without asking" if agent.auto_approve else ""
     known = filter(None, [find_rules()[0], skills, asked, "/help"])
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
@@ -2710,8 +2710,8 @@ def end_at_once(terminal: Terminal, status: int) -> NoReturn:
     try:
         for leader in [*SESSIONS]:
             kill_session(leader)
-        if terminal.usual and in_front(0):
-            termios.tcsetattr(0, termios.TCSANOW, terminal.usual)
+        if terminal.saved_modes and in_foreground(0):
+            termios.tcsetattr(0, termios.TCSANOW, terminal.saved_modes)
             if terminal.live and select.select([], [terminal.out], [], 0)[1]:
                 os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
     finally:

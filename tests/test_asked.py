@@ -31,15 +31,15 @@ def asked(monkeypatch):
     """
 
     def ask(agent, what, *answers, tool="bash"):
-        given, terminal = iter(answers), Terminal(io.StringIO(), asks=True)
+        given, terminal = iter(answers), Terminal(io.StringIO(), can_ask=True)
 
-        def answer_to(terminal, question):
+        def read_answer(terminal, question):
             show(terminal, "plain", question)
             return next(given)
 
-        monkeypatch.setattr(program, "answer_to", answer_to)
+        monkeypatch.setattr(program, "read_answer", read_answer)
         ask.terminal = terminal
-        program.ask_person(terminal, agent, tool, what)
+        program.ask_approval(terminal, agent, tool, what)
         assert [*given] == []
         return terminal
 
@@ -52,7 +52,7 @@ YES = "y", "Y", "yes", "YES", "ok", "Ok", " y ", "yes please", "Yes, please!", "
 @pytest.mark.parametrize("answer", YES)
 def test_y_yes_and_ok_are_a_yes_to_this_call_and_enter_alone_asks_again(asked, answer):
     terminal = asked(agent := program.Agent(), "ls", "", "", answer)
-    assert (agent.allowed, terminal.heard) == (set(), [])
+    assert (agent.allowed, terminal.queue) == (set(), [])
     assert terminal.out.getvalue().count("Run this command? [y]es") == 3
 
 
@@ -66,7 +66,7 @@ def test_no_is_a_no_and_all_else_is_one_whose_reason_is_heard(asked, answer):
     said = r" and said: " + re.escape(answer) if NO[answer] else ""
     with pytest.raises(program.ToolError, match=rf"refused this call.*{said}\Z"):
         asked(program.Agent(), "ls", answer)
-    assert asked.terminal.heard == NO[answer]
+    assert asked.terminal.queue == NO[answer]
 
 
 ALMOST = "yes, go ahead", "Sure", "sure!", "1", "go", "Go on", "ok but b.py", "y n"
@@ -76,7 +76,7 @@ ALMOST += "always git", "a y", "yes and no", "...", "okay, and then?", "please d
 @pytest.mark.parametrize("answer", ALMOST)
 def test_what_begins_like_a_yes_and_is_none_is_asked_again(asked, answer):
     terminal = asked(agent := program.Agent(), "ls", answer, "y")
-    assert (agent.allowed, terminal.heard) == (set(), [])
+    assert (agent.allowed, terminal.queue) == (set(), [])
     assert terminal.out.getvalue().count("Run this command? [y]es") == 2
 
 
@@ -112,7 +112,9 @@ def test_always_is_for_this_tool_where_it_is_no_command(asked):
     asked(agent, "edit_file", "y")
 
 
-@pytest.mark.parametrize("fields", [{}, {"unasked": True}, {"allowed": {"edit_file"}}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"auto_approve": True}, {"allowed": {"edit_file"}}]
+)
 def test_what_a_tool_is_to_do_is_shown_always_and_whole(asked, fields):
     lines = [f"echo {n} {'x' * 400}" for n in range(99)]
     what = "\n".join(["src/a.py", *lines, "rm -rf \x1b[2J\u202e\u200b"])
@@ -127,8 +129,8 @@ def test_what_a_tool_is_to_do_is_shown_always_and_whole(asked, fields):
 
 def test_a_line_of_a_command_is_no_line_of_a_diff():
     terminal = Terminal(io.StringIO(), colored=True)
-    agent = program.Agent(unasked=True)
-    program.ask_person(terminal, agent, "bash", "cat > a <<E\n- one\n+ two\nE")
+    agent = program.Agent(auto_approve=True)
+    program.ask_approval(terminal, agent, "bash", "cat > a <<E\n- one\n+ two\nE")
     assert terminal.out.getvalue() == "  cat > a <<E\n  - one\n  + two\n  E\n"
 
 

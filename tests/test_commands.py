@@ -15,7 +15,7 @@ from pseudo import PROMPT
 from stub import reply
 
 import agent as program
-from agent import laid_out, resume, run_command
+from agent import format_event, resume, run_command
 
 
 def test_a_summary_keeps_what_was_asked_for_and_shows_its_first_lines(person):
@@ -41,7 +41,7 @@ def test_last_shows_a_result_whole_as_the_model_has_it(make, number):
     run_command(agent, f"/last {number}")
     none, last = shown(agent, "plain")
     assert (none, last) == ("This conversation has 0 tool results.", LAST[number])
-    assert laid_out("plain", LAST[number]) == LAST[number]
+    assert format_event("plain", LAST[number]) == LAST[number]
 
 
 def test_context_says_what_fills_the_window_and_what_was_sent(make):
@@ -51,7 +51,7 @@ def test_context_says_what_fills_the_window_and_what_was_sent(make):
     parts = {row[:20].strip(): int(row[20:].replace(",", "")) for row in rows}
     names = ["system prompt", "tools", "your messages", "replies and calls"]
     assert [*parts] == [*names, "results and notes"] and min(parts.values()) > 0
-    total, bill = program.context_tokens(agent), agent.bill
+    total, bill = program.context_tokens(agent), agent.usage
     assert whole == f"{'total':<20}{total:>9,} / 167,000"
     assert 0 <= total - sum(parts.values()) < len(parts)
     share = f"{bill['read'] / bill['sent']:.0%}"
@@ -68,14 +68,14 @@ def test_context_on_a_fresh_start_asks_nothing_and_knows_yes(run, api, argv, fre
 
 
 def test_the_status_line_measures_the_context_against_the_threshold():
-    known = {"known": 1, "cached": 0.5, "messages": [typed("a")]}
+    known = {"counted_messages": 1, "cached": 0.5, "messages": [typed("a")]}
     agent = program.Agent(limits=program.Limits(threshold=2_000), **known)
     for tokens, meter in (
         (4, ".........."),
         (1_000, "#####....."),
         (3_000, "##########"),
     ):
-        agent.counted = tokens
+        agent.counted_tokens = tokens
         share = f"context {tokens:,} / 2,000 tokens, 50% cached"
         assert program.status_line(agent) == f"[{meter}] {share}"
 
@@ -98,7 +98,7 @@ def test_resume_lists_first_and_last_words_each_line_when_found(make, monkeypatc
     os.utime(other.transcript, (1e8, 1e8))
     monkeypatch.setattr(program, "load", lambda p: agent.emit("read", "") or load(p))
     run_command(agent, "/resume")
-    lines = [laid_out("listed", text) for text in shown(agent, "listed")]
+    lines = [format_event("listed", text) for text in shown(agent, "listed")]
     lines = [re.sub(r"\d{4}(-\d\d){2} \d\d:\d\d", "DATE", line) for line in lines]
     assert lines[0] == f"1. DATE, 6 messages: {'one ' * 6}o … so on"
     assert re.fullmatch("2. DATE, 2 messages: (word ){6,}w.*…", lines[1])
@@ -137,6 +137,6 @@ PROSE = ["/etc/hosts: what is it?", "/home is full, why?", "/usr/", "/tmp", "/"]
 
 @pytest.mark.parametrize("line", [*MEANT, *PROSE, "exit the loop early", "quit it"])
 def test_a_slash_and_a_word_are_meant_as_a_command_but_no_path_and_prose(make, line):
-    program.work_on(agent := make(*[reply("I see.")] * (line not in MEANT)), line)
+    program.handle_line(agent := make(*[reply("I see.")] * (line not in MEANT)), line)
     assert ("Unknown command" in str(shown(agent, "error"))) is (line in MEANT)
     assert (agent.client.requests == []) is (line in MEANT)

@@ -38,7 +38,7 @@ from agent import (
     resume,
     still_needed,
     take_turn,
-    words_of,
+    user_texts,
 )
 
 SMALL = {
@@ -213,7 +213,7 @@ def check(agent):
         assert shape(agent.messages) == shape(replay(lines))
     agent.client = StubClient(any_answer, any_answer)
     assert take_turn(agent, "And now?") == "Fine." and not agent.client.refused
-    assert words_of(agent.messages) == [*words_in(lines), "And now?"]
+    assert user_texts(agent.messages) == [*words_in(lines), "And now?"]
     needed = {
         exchange.call["name"] for exchange in still_needed(agent.messages, agent.tools)
     }

@@ -358,7 +358,7 @@ def test_glob_and_grep_find_the_records_that_are_named(use, records, folder):
 IGNORED = ["node_modules/pkg/x.py", "src/build/x.py", "a.log", "lib/b.log"]
 IGNORED += ["logs/only.log"]
 WORK = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
-USUAL = [".venv/lib/x.py", "a/node_modules/pkg/dist/x.py", "a/__pycache__/x.py"]
+IGNORED_DIRS = [".venv/lib/x.py", "a/node_modules/pkg/dist/x.py", "a/__pycache__/x.py"]
 
 
 def lay_out(*paths):
@@ -487,7 +487,7 @@ def test_a_time_limit_leaves_the_timer_and_the_handler_as_they_were(no_hang):
 
 @pytest.mark.parametrize("git", ["no git", "no repository", "all is ignored"])
 def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
-    lay_out(*USUAL, "a/b.py")
+    lay_out(*IGNORED_DIRS, "a/b.py")
     if git == "no git":
         Path("../bin").mkdir()
         monkeypatch.setenv("PATH", os.path.abspath("../bin"))
@@ -495,9 +495,12 @@ def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
         subprocess.run(["git", "init", "-q", ".."], check=True)
         Path("../.gitignore").write_text("*\n")
     assert found_by(use) == ({"a/b.py"}, {"a/b.py"})
-    assert found_by(use, ".venv/**/*", ".venv") == ({USUAL[0]}, {USUAL[0]})
+    assert found_by(use, ".venv/**/*", ".venv") == (
+        {IGNORED_DIRS[0]},
+        {IGNORED_DIRS[0]},
+    )
     assert found_by(use, "a/node_modules/pkg/**/*", "a/node_modules/pkg/dist")[1] == {
-        USUAL[1]
+        IGNORED_DIRS[1]
     }
 
 
@@ -513,15 +516,15 @@ def test_grep_with_a_catastrophic_pattern_ends_in_time(error_of, monkeypatch):
 
 
 X, HERE = "x" * 220, "x" * 900 + "needle" + "x" * 900
-AROUND = f" ... {X}needle{'x' * 214}"  # of HERE, what is shown
+EXCERPT_CHARS = f" ... {X}needle{'x' * 214}"  # of HERE, what is shown
 # a line, a pattern, and what of the line is shown
 LONG_LINES = {
-    "one match": (HERE, "needle", AROUND),
-    "anything around it": (HERE, ".*needle.*", AROUND),
-    "to the ends": (HERE, "^.*needle.*$", AROUND),
-    "as little as can be": (HERE, ".*?needle", AROUND),
-    "a star of its own": (f"{HERE}.*", r"needlex*\.\*", AROUND),
-    "three of four": ("-".join([HERE] * 4), "needle", AROUND * 3),
+    "one match": (HERE, "needle", EXCERPT_CHARS),
+    "anything around it": (HERE, ".*needle.*", EXCERPT_CHARS),
+    "to the ends": (HERE, "^.*needle.*$", EXCERPT_CHARS),
+    "as little as can be": (HERE, ".*?needle", EXCERPT_CHARS),
+    "a star of its own": (f"{HERE}.*", r"needlex*\.\*", EXCERPT_CHARS),
+    "three of four": ("-".join([HERE] * 4), "needle", EXCERPT_CHARS * 3),
     "close together": (
         f"{X}{X}ab{'-' * 90}ab{X}{X}",
         "ab",
@@ -554,7 +557,7 @@ def test_each_of_many_lines_has_its_own_matches_and_a_short_one_is_whole(use):
     assert found[1] == f"file:2:{lines[1]}" and found[3].endswith(
         f"{'日' * 220}needle [line clipped]"
     )
-    assert {line[7:] for line in found[::2]} == {f"{AROUND} [line clipped]"}
+    assert {line[7:] for line in found[::2]} == {f"{EXCERPT_CHARS} [line clipped]"}
 
 
 def test_what_was_said_long_ago_is_found_in_the_transcript(make):

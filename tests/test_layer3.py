@@ -206,7 +206,7 @@ def test_where_the_api_refuses_it_otherwise_that_is_said_and_nothing_is_changed(
 ):
     agent = worked(api_error(status, text))
     before = agent.messages
-    program.work_on(agent, "/compact")
+    program.handle_line(agent, "/compact")
     [error] = shown(agent, "error")
     assert text in error and agent.messages is before and agent.failures == 0
 
@@ -299,7 +299,7 @@ def test_a_request_among_the_newest_messages_is_there_once(make):
     take_turn(agent, "Count the birds.")
     sent = agent.client.requests[-1]["messages"]
     assert sent[0] == typed("Go.") and sent[2] == asked
-    assert program.words_of(sent).count("Count the birds.") == 1
+    assert program.user_texts(sent).count("Count the birds.") == 1
 
 
 @pytest.mark.parametrize("failures, tried", [(0, [NO_SUMMARY]), (3, [])])
@@ -345,7 +345,7 @@ def test_refused_whatever_is_left_out_it_is_one_clear_error_and_nothing_is_lost(
     line = fails(agent, "Second wish.")
     assert "/clear" in line and line.startswith(REASONS)
     assert len(agent.client.requests) == 4 and not Path("ran").exists()
-    assert program.words_of(agent.messages) == ["Go.", "Second wish."]
+    assert program.user_texts(agent.messages) == ["Go.", "Second wish."]
     assert on_disk(agent) and goes_on(agent)
 
 
@@ -359,7 +359,7 @@ def test_a_smaller_window_cuts_limits_rules_results_and_what_was_typed(make):
     assert program.agent_loop(agent) == "Done." and summaries(agent) == []
     expected = vars(program.configured_limits(16_000, 5_333))
     assert vars(agent.limits) == expected and agent.limits.max_results == 2_666
-    words, request = program.words_of(agent.messages), outputs(*agent.messages)
+    words, request = program.user_texts(agent.messages), outputs(*agent.messages)
     assert program.has_address(words[0]) and program.has_address(request[0])
     assert request[1] == "short"
     assert program.tokens_in(agent.system["AGENTS.md"]) < 1_100

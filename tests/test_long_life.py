@@ -183,7 +183,7 @@ def test_with_nothing_to_do_the_layers_read_a_third_of_the_conversation_at_most(
     steps = ([typed("Go."), *did("a line\n" * 350), said("Done.")] for _ in range(250))
     agent.messages = [*itertools.chain(*steps)][:-1]
     whole = len(program.to_bytes(agent.messages))
-    agent.counted, agent.known = whole // 4, len(agent.messages)
+    agent.counted_tokens, agent.counted_messages = whole // 4, len(agent.messages)
     read, to_bytes = [], program.to_bytes
 
     def counted(value):

@@ -102,7 +102,7 @@ def test_the_reason_of_a_no_and_what_was_typed_before_are_heard(person):
 def test_words_that_were_heard_outlive_ten_compactions(make):
     agent = make(reply(calls=[BASH]), reply("Then not."))
     heard = [["Never touch a.py."]]
-    agent.hear = lambda: "".join(heard.pop() if heard else [])
+    agent.take_queued = lambda: "".join(heard.pop() if heard else [])
     turns(agent, "Go.")
     for number in range(10):
         agent.client.enqueue(SUMMARY, reply("Fine."))
@@ -245,7 +245,7 @@ def keys():
         terminal = Terminal(io.StringIO())
         for part in parts:
             os.write(write, part.encode() if isinstance(part, str) else part)
-            program.take_typed(terminal)
+            program.read_keys(terminal)
         return terminal
 
     yield press
@@ -282,18 +282,18 @@ def test_keys_may_come_in_parts(keys, data):
     heard, line = LINES[data]
     for parts in [data], [bytes([byte]) for byte in data.encode()]:
         terminal = keys(*parts)
-        assert (terminal.heard, terminal.line) == (heard, line)
+        assert (terminal.queue, terminal.line) == (heard, line)
 
 
 @pytest.mark.parametrize("key", NOTHING, ids=ascii)
 def test_other_keys_do_nothing_wherever_they_are_cut_in_two(keys, key):
     for at in range(len(key)):
         terminal = keys("on", key[:at], key[at:], "e")
-        assert (terminal.line, terminal.heard) == ("one", [])
+        assert (terminal.line, terminal.queue) == ("one", [])
 
 
 def test_what_is_no_utf_8_ends_nothing(keys):
-    assert keys(b"caf\xe9\nthen\n").heard == ["caf\ufffd", "then"]
+    assert keys(b"caf\xe9\nthen\n").queue == ["caf\ufffd", "then"]
 
 
 def test_ctrl_c_just_as_words_are_heard_does_not_lose_them(make):
@@ -301,9 +301,9 @@ def test_ctrl_c_just_as_words_are_heard_does_not_lose_them(make):
         signal.raise_signal(signal.SIGINT)
         return "Not so!"
 
-    agent = make(hear=hear)
+    agent = make(take_queued=hear)
     with pytest.raises(KeyboardInterrupt):
-        program.listen(agent)
+        program.send_queued(agent)
     assert agent.messages == [typed("Not so!")]
 
 

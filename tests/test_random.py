@@ -29,14 +29,14 @@ import agent as program
 
 # The same examples in every run; no limit of time for one, since machines are slow. To
 # find a smaller one takes minutes, so that is left to the long tests.
-USUAL = settings(
+IGNORED_DIRS = settings(
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[*Phase] if LONG_TESTS else [Phase.generate],
     report_multiple_bugs=False,
 )
-LIVES = settings(USUAL, max_examples=650 if LONG_TESTS else 16)
+LIVES = settings(IGNORED_DIRS, max_examples=650 if LONG_TESTS else 16)
 
 THINKING = ("thinking", "redacted_thinking")
 COLD = float("-inf")
@@ -165,7 +165,7 @@ def kept(messages):
     needed = [
         exchange.call for exchange in program.still_needed(messages, program.TOOLS)
     ]
-    return program.words_of(messages), needed
+    return program.user_texts(messages), needed
 
 
 def assert_sound(agent):
@@ -360,7 +360,7 @@ def test_no_first_and_no_newest_words_are_lost(steps, threshold, times):
         plain = "".join(letter for letter in text if letter.isprintable())
         turn(agent, f"#{number}: {plain * times}", *script)
         is_refused = "[refusal]" in str(told)
-        words = program.words_of(agent.messages)
+        words = program.user_texts(agent.messages)
         if words and has(words[-1], number):
             kept.append(number)
         else:
@@ -368,7 +368,7 @@ def test_no_first_and_no_newest_words_are_lost(steps, threshold, times):
         act(agent, step)
         assert agent.client.refused == []
         assert_valid(agent, agent.messages)
-        words = program.words_of(agent.messages)
+        words = program.user_texts(agent.messages)
         if kept:
             assert has(words[0], kept[0]), "the first words are lost"
             assert has(words[-1], kept[-1]), "the newest words are lost"

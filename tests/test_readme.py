@@ -30,7 +30,7 @@ from readme import (
 from stub import BYTES_PER_TOKEN
 
 import agent as program
-from agent import LEAVE
+from agent import EXIT_COMMANDS
 
 PAGE = README.read_text("utf-8")
 COMMANDS = re.findall(r"(?m)^/\w+", program.HELP)
@@ -280,7 +280,7 @@ def cleaned(lines):
     text = "".join(lines)
     sizes = (
         program.tokens_in(text),
-        program.tokens_in(program.clean_output(text.encode())),
+        program.tokens_in(program.clean_output(text)),
     )
     return [f"{round(n, -2 if n > 100 else -1):,}" for n in sizes]
 
@@ -394,8 +394,8 @@ def in_code(text):
 
 def test_the_reference_has_each_command_and_no_other():
     named = {name for name in in_code(section("### Commands")) if name[0] == "/"}
-    assert named == {name for name in (*COMMANDS, *LEAVE) if name[0] == "/"}
-    assert {*LEAVE} <= in_code(section("### Commands"))
+    assert named == {name for name in (*COMMANDS, *EXIT_COMMANDS) if name[0] == "/"}
+    assert {*EXIT_COMMANDS} <= in_code(section("### Commands"))
 
 
 def test_the_reference_has_each_option(capsys):

@@ -18,7 +18,7 @@ from stub import api_error, reply, split
 from wire import Cut, mock_client
 
 import agent as program
-from agent import Terminal, laid_out, show
+from agent import Terminal, format_event, show
 
 HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
 RAW = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -35,15 +35,15 @@ def test_what_steers_hides_or_reorders_is_made_visible():
     assert program.visible(text) == seen
 
 
-WRITTEN = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 lines\n\tand tabs "
-WRITTEN += "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f "
-WRITTEN += "soft\u00adhyphen, 10\u202f000\xa0km\u3000\u65e5\u672c"
+ALSO_PRINTABLE = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 lines\n\tand tabs "
+ALSO_PRINTABLE += "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f "
+ALSO_PRINTABLE += "soft\u00adhyphen, 10\u202f000\xa0km\u3000\u65e5\u672c"
 
 
 def test_an_answer_is_shown_and_printed_as_it_is_written(run, api):
-    api.enqueue(reply(WRITTEN), reply(WRITTEN))
-    assert run("-p", "Say it")[:2] == (0, f"{WRITTEN}\n")
-    assert f"\n{WRITTEN}\n[" in run(stdin="Say it\n")[1]
+    api.enqueue(reply(ALSO_PRINTABLE), reply(ALSO_PRINTABLE))
+    assert run("-p", "Say it")[:2] == (0, f"{ALSO_PRINTABLE}\n")
+    assert f"\n{ALSO_PRINTABLE}\n[" in run(stdin="Say it\n")[1]
 
 
 def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
@@ -168,7 +168,7 @@ CUT["thinking"] = f"12345 6789 {'abc' * 19}a…"
 
 @pytest.mark.parametrize("style", CUT)
 def test_a_line_that_is_cut_to_the_screen_says_so(screen, style):
-    assert laid_out(style, LONG) == CUT[style]
+    assert format_event(style, LONG) == CUT[style]
 
 
 RESULTS = {"1\n2\n3\n4\n": "1|2|3|4", "1\n\n\n\n\n(exit)": "1|(3 more lines)||(exit)"}
@@ -177,7 +177,7 @@ RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines)|4|5"}
 
 @pytest.mark.parametrize("text", RESULTS)
 def test_of_a_result_the_first_line_and_the_last_two_are_shown(text):
-    lines = laid_out("result", text).split("\n")
+    lines = format_event("result", text).split("\n")
     assert lines == [f"  | {line}" for line in RESULTS[text].split("|")]
 
 
@@ -262,7 +262,7 @@ def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(mak
     said = []
     agent = make(*[api_error(529, "Overloaded")] * 7)
     agent.emit = lambda *event: said.append(event)
-    program.work_on(agent, "Go.")
+    program.handle_line(agent, "Go.")
     waits = [text for style, text in said if style == "wait" and "try" in text]
     assert waits[:4] == [
         f"try {n} of 7 in {s} s" for n, s in ((2, 1), (3, 2), (3, 1), (4, 4))

@@ -181,4 +181,4 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 
 def test_an_error_ends_as_a_sentence_does(make):
     for said in "It ended.", "Why?":
-        assert program.sentence_for(make(), api_error(400, said)) == said
+        assert program.describe_error(make(), api_error(400, said)) == said

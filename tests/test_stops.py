@@ -141,7 +141,7 @@ def test_no_request_is_paid_after_a_ctrl_c_that_python_lost(make, monkeypatch):
 
 def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(fresh, tmp_path):
     (tmp_path / "anthropic.py").write_text("import time\ntime.sleep(600)\n")
-    soon = {"constants": {"WAIT_SHOWN": 0.2}}
+    soon = {"constants": {"WAIT_SECONDS": 0.2}}
     person = fresh(forked=False, PYTHONPATH=str(tmp_path), **soon)
     person.press("hello\n")
     person.see_below(" s: connecting")
@@ -210,7 +210,7 @@ def test_a_signal_at_the_prompt_leaves_the_modes_as_they_were(fresh, settings):
 def test_a_signal_kills_the_command_that_runs_and_what_that_started(fresh, number):
     beat = "while :; do echo x >> beats; sleep 0.05; done"
     work = bash(f"({beat}) & echo up; sleep 600 | cat")
-    person = fresh(work, constants={"WAIT_SHOWN": 0.2})
+    person = fresh(work, constants={"WAIT_SECONDS": 0.2})
     person.ask("go")
     person.press("y\n")
     person.see_below(" s: up")
@@ -222,7 +222,7 @@ def test_a_signal_kills_the_command_that_runs_and_what_that_started(fresh, numbe
 
 
 def test_a_closed_terminal_ends_it_in_mid_work(fresh):
-    person = fresh(bash("echo up; sleep 600"), constants={"WAIT_SHOWN": 0.2})
+    person = fresh(bash("echo up; sleep 600"), constants={"WAIT_SECONDS": 0.2})
     person.ask("go")
     person.press("y\n")
     person.see_below(" s: up")

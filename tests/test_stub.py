@@ -33,11 +33,11 @@ def result(id="toolu_1", content="ok", **more):
 
 
 HELLO = [user("hello")]
-USUAL = {"model": "m", "max_tokens": 100, "system": "Be brief.", "tools": [BASH]}
+IGNORED_DIRS = {"model": "m", "max_tokens": 100, "system": "Be brief.", "tools": [BASH]}
 
 
 def request(messages=HELLO, **settings):
-    return copy.deepcopy(USUAL | {"messages": messages} | settings)
+    return copy.deepcopy(IGNORED_DIRS | {"messages": messages} | settings)
 
 
 def ask(client, messages=HELLO, **settings):

@@ -1,4 +1,4 @@
-"""What each tool does, and what reaches the model when one cannot do it."""
+"""The result of each tool, and the error the model sees when a call fails."""
 
 import os
 import re
@@ -32,13 +32,13 @@ from agent import (
 )
 
 ALWAYS = {"read_file", "write_file", "edit_file", "glob", "grep", "bash"}
-ALWAYS |= {"todo_write", "compact", "task"}  # load_skill only where there are skills
+ALWAYS |= {"todo_write", "compact", "task"}  # load_skill needs a skill
 ASKING = {
     "bash": {"command": "touch made"},
     "write_file": {"path": "made", "content": "x"},
     "edit_file": {"path": "there", "old_text": "a", "new_text": "b"},
 }
-ASKED = {  # what each is to do, and on which file
+ASKED = {  # the question for each of these calls
     "bash": ("touch made",),
     "write_file": ("made\n@@ -0,0 +1 @@\n+x",),
     "edit_file": ("there\n@@ -1 +1 @@\n-a\n+b",),
@@ -54,7 +54,7 @@ TYPES += ["edit_file replace_all boolean", "todo_write items array"]
 
 
 @pytest.mark.parametrize("words", TYPES)
-def test_a_property_has_the_type_that_the_handler_takes(words):
+def test_schema_types_match_the_handlers_annotations(words):
     name, key, type = words.split()
     schema = TOOLS[name].schema["input_schema"]
     assert (schema["type"], schema["properties"][key]["type"]) == ("object", type)
@@ -64,15 +64,15 @@ def test_a_property_has_the_type_that_the_handler_takes(words):
 
 
 REPORTED = {
-    "done": ("echo hi", "result", "hi\n", "hi\n"),
-    "without a word": ("true", "result", "(no output)", "(no output)"),
-    "not done": ("echo hi; exit 3", "failed", *["hi\n(exit status 3)"] * 2),
-    "an error": ("echo a\0b", "failed", *["ValueError: embedded null byte"] * 2),
+    "success": ("echo hi", "result", "hi\n", "hi\n"),
+    "silent success": ("true", "result", "(no output)", "(no output)"),
+    "failure": ("echo hi; exit 3", "failed", *["hi\n(exit status 3)"] * 2),
+    "exception": ("echo a\0b", "failed", *["ValueError: embedded null byte"] * 2),
 }
 
 
 @pytest.mark.parametrize("command, style, seen, sent", REPORTED.values(), ids=REPORTED)
-def test_a_call_and_its_result_are_reported(make, command, style, seen, sent):
+def test_a_tool_call_and_its_result_are_shown(make, command, style, seen, sent):
     agent = make()
     block = run_tool(agent, call("bash", command=command))
     assert agent.events == [("tool", "[bash]"), (style, seen)]
@@ -81,7 +81,7 @@ def test_a_call_and_its_result_are_reported(make, command, style, seen, sent):
 
 
 LINES_OF_CALLS = {
-    "[bash]": ("bash", {"timeout": 60, "command": "ls"}),  # the command follows
+    "[bash]": ("bash", {"timeout": 60, "command": "ls"}),  # approval shows it
     "[read_file] a": ("read_file", {"offset": 5, "path": "a"}),
     "[edit_file] a": ("edit_file", {"old_text": "x", "new_text": "y", "path": "a"}),
     "[grep] a": ("grep", {"path": "b", "pattern": "a"}),
@@ -94,7 +94,7 @@ LINES_OF_CALLS = {
 
 
 @pytest.mark.parametrize("line, given", LINES_OF_CALLS.items())
-def test_of_a_call_the_argument_that_matters_is_shown(make, line, given):
+def test_a_tool_call_is_shown_with_its_most_useful_argument(make, line, given):
     run_tool(agent := make(), call(given[0], **given[1]))
     assert shown(agent, "tool") == [line]
 
@@ -106,12 +106,12 @@ EMPTY += [("glob", {"pattern": "absent"}, "(no matching files)")]
 
 
 @pytest.mark.parametrize("name, given, text", EMPTY)
-def test_no_result_is_empty_and_each_says_what_there_is_none_of(use, name, given, text):
+def test_an_empty_result_says_what_was_not_found(use, name, given, text):
     Path("blank").write_text("\n\n")
     assert use(name, **given) == text
 
 
-def test_a_lone_surrogate_does_not_reach_the_model(make):
+def test_a_lone_surrogate_is_replaced_before_it_reaches_the_model(make):
     agent = make(reply(calls=[("glob", {"pattern": "*"})]), reply("Done."))
     agent.tools["glob"] = TOOLS["glob"]._replace(handler=lambda *_, **__: "a\ud800b")
     take_turn(agent, "Look.")
@@ -119,22 +119,22 @@ def test_a_lone_surrogate_does_not_reach_the_model(make):
 
 
 WRONG = {
-    "an unknown tool": ("list_dir", {}, "no such tool"),
-    "one is missing": ("edit_file", {"path": "there"}, "old_text"),
-    "the agent itself": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
-    "a number as command": ("bash", {"command": 5}, "command"),
-    "a word as offset": ("read_file", {"path": "there", "offset": "end"}, "offset"),
+    "unknown tool": ("list_dir", {}, "no such tool"),
+    "missing argument": ("edit_file", {"path": "there"}, "old_text"),
+    "agent as argument": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
+    "number as command": ("bash", {"command": 5}, "command"),
+    "word as offset": ("read_file", {"path": "there", "offset": "end"}, "offset"),
     "no such file": ("read_file", {"path": "absent"}, "absent"),
-    "written below a file": ("write_file", {"path": "there/b", "content": "x"}, ""),
-    "grep of no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
+    "file as folder": ("write_file", {"path": "there/b", "content": "x"}, ""),
+    "grep in no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
     "glob from the root": ("glob", {"pattern": "/etc/*"}, ""),
 }
 for ITEM in ("one", "[] one", "[X]one", "- [ ] one", ""):
-    WRONG[f"the item {ITEM!r}"] = ("todo_write", {"items": ["[ ] good", ITEM]}, "[ ]")
+    WRONG[f"item {ITEM!r}"] = ("todo_write", {"items": ["[ ] good", ITEM]}, "[ ]")
 
 
 @pytest.mark.parametrize("name, given, named", WRONG.values(), ids=WRONG)
-def test_wrong_arguments_are_an_error_that_names_them(error_of, name, given, named):
+def test_a_wrong_argument_is_an_error_that_names_it(error_of, name, given, named):
     Path("there").write_text("a")
     assert named in error_of(name, **given)
     assert Path("there").read_text() == "a" and os.listdir() == ["there"]
@@ -145,7 +145,7 @@ ERRORS += [AssertionError, program.AgentError, program.ToolError]
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken_glob, error):
+def test_an_exception_in_a_tool_becomes_an_error_result(error_of, broken_glob, error):
     broken_glob(error("broken"))
     assert "broken" in error_of("glob", pattern="*")
 
@@ -154,7 +154,7 @@ def test_a_tool_that_raises_is_an_error_that_says_why(error_of, broken_glob, err
 
 
 @pytest.mark.parametrize("name, given", ASKING.items())
-def test_a_refusal_is_an_error_and_the_default_is_no(name, given):
+def test_tools_are_denied_by_default_and_a_denial_is_an_error(name, given):
     Path("there").write_text("a")
     block = run_tool(program.Agent(), call(name, **given))
     assert block["is_error"] is True and "refused" in block["content"]
@@ -169,7 +169,7 @@ QUIET += [("write_file", {"path": "../made", "content": "x"})]
 
 
 @pytest.mark.parametrize("name, given", [*ASKING.items(), *QUIET])
-def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name, given):
+def test_approval_is_asked_only_for_valid_calls_and_shows_the_change(make, name, given):
     Path("there").write_text("a")
     asked = []
     agent = make(approve=lambda *question: asked.append(question))
@@ -180,7 +180,7 @@ def test_who_is_asked_sees_what_a_call_that_can_be_done_would_change(make, name,
 
 
 @pytest.mark.parametrize("path", FORGED)
-def test_the_question_names_the_file_that_is_written_on_one_line(make, path):
+def test_the_question_names_the_real_file_on_one_line(make, path):
     Path("there").write_text("a")
     Path("link").symlink_to("there")
     asked = []
@@ -189,19 +189,19 @@ def test_the_question_names_the_file_that_is_written_on_one_line(make, path):
     assert asked == [ASKED["edit_file"]] and Path("there").read_text() == "b"
 
 
-def test_an_edit_does_not_overwrite_what_changed_during_the_question(make):
+def test_an_edit_fails_if_the_file_changed_while_the_user_was_asked(make):
     Path("there").write_text("one two")
 
     def approve(*question):
-        Path("there").write_text("one two, and the person's own")
+        Path("there").write_text("one two, and the user's own")
 
     edit = call("edit_file", path="there", old_text="two", new_text="2")
     block = run_tool(make(approve=approve), edit)
     assert block["is_error"] and "changed in the meantime" in block["content"]
-    assert Path("there").read_text() == "one two, and the person's own"
+    assert Path("there").read_text() == "one two, and the user's own"
 
 
-def test_a_link_made_during_the_question_does_not_lead_into_git(make):
+def test_a_symlink_made_during_the_question_cannot_redirect_a_write_into_git(make):
     Path(".git").mkdir()
     agent = make(approve=lambda *_: Path("made").symlink_to(".git/hook"))
     block = run_tool(agent, call("write_file", path="made", content="x"))
@@ -209,7 +209,7 @@ def test_a_link_made_during_the_question_does_not_lead_into_git(make):
 
 
 def diff_of(old, new):
-    """What the person is shown before a file with the first text gets the second."""
+    """The diff the user sees when a file with the old text is to get the new one."""
     Path("f").write_bytes(old.encode(errors="surrogateescape"))
     asked = []
     agent = program.Agent(approve=lambda name, what: asked.append(what))
@@ -222,7 +222,7 @@ HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703
 
 
 @pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b", "\udce9"])
-def test_a_diff_shows_every_byte_that_changes(new):
+def test_a_diff_shows_exactly_the_changed_line(new):
     new_lines = [*LINES[:699], new, *LINES[700:], ""]
     diff = diff_of("\n".join([*LINES, ""]), "\n".join(new_lines))
     hunk = f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+{new}\n{TAIL}"
@@ -233,11 +233,11 @@ ENDS = {("", "a\n"): "+a", ("a\n\n", "a\n"): " a\n-", ("a", ""): "-a"}
 
 
 @pytest.mark.parametrize("texts, lines", ENDS.items())
-def test_a_diff_shows_no_line_that_is_none(texts, lines):
+def test_a_diff_has_no_extra_line_at_the_end_of_the_file(texts, lines):
     assert diff_of(*texts).split("@@\n")[1] == lines
 
 
-def test_of_a_file_that_stays_as_it_is_the_diff_says_so():
+def test_the_diff_of_an_unchanged_file_says_so():
     assert diff_of("same\n", "same\n") == "no line changes"
 
 
@@ -247,14 +247,12 @@ THREE = [call("bash", command=f"echo {i} | tee -a ran") for i in (1, 2, 3)]
 THREE = [block | {"id": f"toolu_{i}"} for i, block in enumerate(THREE)]
 
 
-def do_nothing():
-    """An approval."""
+def allow():
+    """Allow the call."""
 
 
-@pytest.mark.parametrize(
-    "answers", [[do_nothing] * 3, [do_nothing, program.refuse, do_nothing]]
-)
-def test_calls_are_run_in_order_and_answered_in_one_message(make, answers):
+@pytest.mark.parametrize("answers", [[allow] * 3, [allow, program.deny, allow]])
+def test_tool_calls_run_in_order_and_share_one_result_message(make, answers):
     asked = iter(answers)
     agent = make(approve=lambda *_: next(asked)())
     run_tools(agent, THREE)
@@ -262,14 +260,16 @@ def test_calls_are_run_in_order_and_answered_in_one_message(make, answers):
     assert message["role"] == "user"
     assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
     errors = [b.get("is_error", False) for b in message["content"]]
-    assert errors == [answer is program.refuse for answer in answers]
+    assert errors == [answer is program.deny for answer in answers]
     said = [b["content"] for b in message["content"] if not b.get("is_error")]
     assert said == (["1\n", "3\n"] if any(errors) else ["1\n", "2\n", "3\n"])
     assert Path("ran").read_text() == "".join(said)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_after_ctrl_c_one_message_answers_all_calls(make, broken_glob, at):
+def test_after_ctrl_c_every_call_still_has_a_result_in_one_message(
+    make, broken_glob, at
+):
     agent = make()
     broken_glob(KeyboardInterrupt())
     calls = [*THREE[:at], call("glob", pattern="*"), *THREE[at + 1 :]]
@@ -295,19 +295,21 @@ def test_after_ctrl_c_one_message_answers_all_calls(make, broken_glob, at):
         ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
     ],
 )
-def test_bash_returns_what_the_command_says(use, command, output):
+def test_bash_returns_output_and_exit_status(use, command, output):
     assert use("bash", command=command) == output
 
 
 @pytest.mark.parametrize(
     "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
-def test_a_command_has_two_minutes_and_at_most_ten(use, monkeypatch, given, seconds):
+def test_the_timeout_is_two_minutes_by_default_and_ten_at_most(
+    use, monkeypatch, given, seconds
+):
     monkeypatch.setattr(program, "run_process", lambda _, seconds, *__: seconds)
     assert use("bash", command="true", **given) == f"(exit status {seconds})"
 
 
-def test_while_a_command_runs_its_newest_line_is_reported(make):
+def test_the_latest_output_line_is_shown_while_a_command_runs(make):
     waited, seen = [], "printf 'one\n'; sleep 0.3; printf 'two\rthree'; sleep 0.3"
     agent = make(emit=lambda *event: waited.append(event))
     run_tool(agent, call("bash", command=seen))
@@ -319,7 +321,7 @@ def test_while_a_command_runs_its_newest_line_is_reported(make):
 
 
 def pages(use, path, **given):
-    """The pages of a file, each without its note."""
+    """Read a file page by page; return the pages without their notes."""
     found = []
     while True:
         answer = use("read_file", path=path, **given)
@@ -356,7 +358,7 @@ def test_read_file_returns_the_text(use, data, text):
         ({"limit": -1}, "1", "offset=2"),
     ],
 )
-def test_read_file_returns_the_lines_asked_for(use, given, text, more):
+def test_read_file_honours_offset_and_limit(use, given, text, more):
     Path("file").write_text("".join(f"{i}\n" for i in range(1, 11)))
     lines, _, note = use("read_file", path="file", **given).partition("\n(")
     assert lines == text
@@ -364,7 +366,7 @@ def test_read_file_returns_the_lines_asked_for(use, given, text, more):
 
 
 @pytest.mark.parametrize("text, offset", [("", 1), ("\n", 1), ("a\n\n", 2)])
-def test_a_blank_line_is_no_end_of_the_file(use, text, offset):
+def test_reading_only_blank_lines_gives_no_output(use, text, offset):
     Path("file").write_text(text)
     assert use("read_file", path="file", offset=offset) == "(no output)"
 
@@ -372,14 +374,14 @@ def test_a_blank_line_is_no_end_of_the_file(use, text, offset):
 PAGED = {
     "many lines": "".join(f"line {i}\n" for i in range(4_500)),
     "wide lines": "".join("x" * 999 + "\n" for _ in range(120)),
-    "a line of exactly a page": "x" * 49_998 + "\ny",
+    "a line as long as a page": "x" * 49_998 + "\ny",
     "blank lines": "a\n\n\n" * 2_000 + "b",
     "Japanese": "\u65e5\u672c\u8a9e\n" * 5_000,
 }
 
 
 @pytest.mark.parametrize("text", PAGED.values(), ids=PAGED)
-def test_the_pages_of_a_file_put_together_are_the_file(use, text):
+def test_the_pages_of_a_file_join_into_the_whole_file(use, text):
     Path("file").write_text(text, "utf-8")
     found = pages(use, "file")
     assert "\n".join(found) == text.rstrip("\n") and 1 < len(found) < 10
@@ -389,16 +391,14 @@ def test_the_pages_of_a_file_put_together_are_the_file(use, text):
 @pytest.mark.parametrize(
     "wide, shown", [("x" * 50_002, 49_900), ("\U0001f600" * 9**5, 12_400)]
 )
-def test_of_a_line_wider_than_a_page_the_beginning_and_the_end_are_shown(
-    use, wide, shown
-):
+def test_a_line_longer_than_a_page_keeps_its_start_and_end(use, wide, shown):
     Path("file").write_text(f"a\n{wide}\nb", "utf-8")
     first, head, note, tail, last = "\n".join(pages(use, "file")).split("\n")
     assert (first, last) == ("a", "b") and {*head, *tail} == {*wide}
     assert len(head + tail) >= shown and "left out here" in note
 
 
-def test_a_file_of_10_mb_is_read_and_for_a_larger_one_there_is_bash(use, error_of):
+def test_read_file_refers_to_bash_above_10_mb(use, error_of):
     Path("file").write_text("x" * 9_999_999 + "\n")
     assert "are left out here" in use("read_file", path="file")
     Path("file").write_text("x" * 9_999_999 + "\ny")
@@ -412,18 +412,14 @@ def test_a_file_of_10_mb_is_read_and_for_a_larger_one_there_is_bash(use, error_o
         ("write_file", {"content": "z"}),
     ],
 )
-def test_a_file_of_1_mb_is_changed_and_for_a_larger_one_there_is_bash(
-    use, error_of, name, given
-):
+def test_editing_a_file_above_1_mb_is_left_to_bash(use, error_of, name, given):
     Path("file").write_text("x" * 999_998 + "\ny")
     use(name, path="file", **given)
     Path("file").write_text("x" * 999_999 + "\ny")
     assert "use bash" in error_of(name, path="file", **given)
 
 
-def test_a_file_of_20_000_lines_is_changed_and_a_longer_one_is_left_to_bash(
-    use, error_of
-):
+def test_editing_a_file_above_20_000_lines_is_left_to_bash(use, error_of):
     edit = {"path": "file", "old_text": "y", "new_text": "z"}
     Path("file").write_text("x\n" * 19_999 + "y\n")
     use("edit_file", **edit)
@@ -432,7 +428,7 @@ def test_a_file_of_20_000_lines_is_changed_and_a_longer_one_is_left_to_bash(
     assert "bash" in error_of("write_file", path="new", content="x\n" * 20_001)
 
 
-def test_a_change_that_would_make_a_file_larger_than_1_mb_is_left_to_bash(error_of):
+def test_an_edit_cannot_grow_a_file_above_1_mb(error_of):
     Path("file").write_text("x" * 1_000)
     edit = {"old_text": "x", "new_text": "y" * 2_000, "replace_all": True}
     assert "bash" in error_of("edit_file", path="file", **edit)
@@ -451,7 +447,9 @@ WINDOWS = [(2_000, 4), (20_000, 9), (167_000, 1), (167_000, 40)]
 
 @pytest.mark.parametrize("threshold, count", WINDOWS)
 @pytest.mark.parametrize("line", LANGUAGES.values(), ids=LANGUAGES)
-def test_no_page_becomes_a_preview_in_any_language(make, line, threshold, count):
+def test_a_page_never_exceeds_the_result_budget_in_any_language(
+    make, line, threshold, count
+):
     text = f"{line}\n" * (600_000 // len(line))
     Path("file").write_text(text, "utf-8")
     calls = [
@@ -467,7 +465,7 @@ def test_no_page_becomes_a_preview_in_any_language(make, line, threshold, count)
         assert text.startswith(shown) and note and len(shown) >= 40
 
 
-def test_a_saved_result_is_read_back_page_by_page(make):
+def test_a_saved_result_can_be_read_page_by_page(make):
     text = "\n".join("\u65e5\u672c\u8a9e" * 30 for _ in range(900))
     path = save_result(text)
     agent = make(threshold=20_000)
@@ -478,7 +476,7 @@ def test_a_saved_result_is_read_back_page_by_page(make):
 @pytest.mark.parametrize(
     "limit, lines", [(2_000, 2_000), (5_000, 2_000), (1_999, 1_999)]
 )
-def test_a_page_has_2_000_lines_at_most(use, limit, lines):
+def test_a_page_has_at_most_2_000_lines(use, limit, lines):
     Path("file").write_text("x\n" * 5_000)
     assert use("read_file", path="file", limit=limit).count("x\n") == lines
 
@@ -490,7 +488,7 @@ CONTENTS = ["", "one\n", "no newline", "one\r\ntwo\n", "caf\u00e9 \u65e5\u672c\n
 
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("path", ["file", "new/folders/file", "./new/../file"])
-def test_write_file_writes_exactly_this(use, path, content):
+def test_write_file_writes_the_exact_bytes(use, path, content):
     Path("file").write_text("what was there before")
     use("write_file", path=path, content=content)
     assert Path(os.path.normpath(path)).read_bytes() == content.encode()
@@ -498,24 +496,24 @@ def test_write_file_writes_exactly_this(use, path, content):
 
 ALL = {"replace_all": True}
 EDITS = {
-    "to nothing": (b"a b c", " b", "", {}, b"a c"),
-    "everywhere": (b"a b a", "a", "x", ALL, b"x b x"),
-    "no regular expression": (b"a.c abc", "a.c", r"\1", {}, rb"\1 abc"),
+    "deletion": (b"a b c", " b", "", {}, b"a c"),
+    "replace all": (b"a b a", "a", "x", ALL, b"x b x"),
+    "not a regular expression": (b"a.c abc", "a.c", r"\1", {}, rb"\1 abc"),
     "invalid UTF-8": (b"caf\xe9 one \xff\n", "one", "two", {}, b"caf\xe9 two \xff\n"),
     "CRLF": (b"a\r\nb\r\nc\r\n", "b", "x", {}, b"a\r\nx\r\nc\r\n"),
-    "CRLF between": (b"a\r\nb\r\nc\r\n", "a\nb", "x\ny", {}, b"x\r\ny\r\nc\r\n"),
-    "CRLF from LF": (b"a\r\nb\r\n", "a\nb", "x\n\ny", {}, b"x\r\n\r\ny\r\n"),
-    "everywhere in CRLF": (b"a\r\na\r\n", "a\n", "x\n", ALL, b"x\r\nx\r\n"),
-    "LF among CRLF": (b"a\r\nb\nc\n", "b\nc", "x\ny", {}, b"a\r\nx\ny\n"),
-    "CRLF among LF": (b"a\r\nb\r\nc\n", "a\nb", "x\ny", {}, b"x\r\ny\r\nc\n"),
-    "a line among both": (b"a\r\nb\nc\n", "b", "x\ny", {}, b"a\r\nx\ny\nc\n"),
-    "more lines in CRLF": (b"a\r\nb\r\n", "b", "x\ny", {}, b"a\r\nx\r\ny\r\n"),
-    "a form feed": (b"a\x0cb\n", "b", "x", {}, b"a\x0cx\n"),
+    "across CRLF": (b"a\r\nb\r\nc\r\n", "a\nb", "x\ny", {}, b"x\r\ny\r\nc\r\n"),
+    "LF to CRLF": (b"a\r\nb\r\n", "a\nb", "x\n\ny", {}, b"x\r\n\r\ny\r\n"),
+    "replace all in CRLF": (b"a\r\na\r\n", "a\n", "x\n", ALL, b"x\r\nx\r\n"),
+    "LF in mixed": (b"a\r\nb\nc\n", "b\nc", "x\ny", {}, b"a\r\nx\ny\n"),
+    "CRLF in mixed": (b"a\r\nb\r\nc\n", "a\nb", "x\ny", {}, b"x\r\ny\r\nc\n"),
+    "line in mixed": (b"a\r\nb\nc\n", "b", "x\ny", {}, b"a\r\nx\ny\nc\n"),
+    "longer CRLF": (b"a\r\nb\r\n", "b", "x\ny", {}, b"a\r\nx\r\ny\r\n"),
+    "form feed": (b"a\x0cb\n", "b", "x", {}, b"a\x0cx\n"),
 }
 
 
 @pytest.mark.parametrize("before, old, new, more, after", EDITS.values(), ids=EDITS)
-def test_an_edit_keeps_every_other_byte(use, before, old, new, more, after):
+def test_an_edit_leaves_every_other_byte_alone(use, before, old, new, more, after):
     Path("file").write_bytes(before)
     said = use("edit_file", path="file", old_text=old, new_text=new, **more)
     assert Path("file").read_bytes() == after
@@ -528,8 +526,8 @@ NOT_ONCE += [("", {}), ("", ALL), ("A B", {}), (" ", {}), ("c\nc", {})]
 
 
 @pytest.mark.parametrize("old, more", NOT_ONCE)
-def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
-    text = "a b a c\nc\nc"  # in which c, a line end and c overlap
+def test_edit_file_needs_a_text_that_occurs_exactly_once(error_of, old, more):
+    text = "a b a c\nc\nc"  # "c\nc" occurs twice, overlapping
     Path("file").write_text(text)
     error = error_of("edit_file", path="file", old_text=old, new_text="x", **more)
     is_there = old and old in text
@@ -537,7 +535,7 @@ def test_edit_file_refuses_what_is_not_there_exactly_once(error_of, old, more):
     assert Path("file").read_text() == text
 
 
-def test_an_edit_of_many_equal_letters_is_soon_refused(error_of):
+def test_a_very_repetitive_edit_fails_quickly(error_of):
     Path("file").write_text("x" * 900_000)
     given = {"path": "file", "old_text": "x" * 2_000, "new_text": "y"}
     assert "more than once" in error_of("edit_file", **given)
@@ -548,7 +546,7 @@ def test_an_edit_of_many_equal_letters_is_soon_refused(error_of):
 
 @pytest.fixture
 def tree():
-    """A few files to look for."""
+    """A few files to search."""
     for path in ("a.py", "src/b.py", "src/deep/c.py", "src/d.txt", "-e", "v1..2"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(f"first\n{path} is here\n")
@@ -569,11 +567,11 @@ def tree():
         ("s*", ["src/"]),
     ],
 )
-def test_glob_lists_what_matches_in_order(use, tree, pattern, names):
+def test_glob_lists_matches_in_order(use, tree, pattern, names):
     assert use("glob", pattern=pattern).split("\n") == names
 
 
-def test_of_more_files_than_a_page_holds_glob_shows_the_first_and_the_last(make):
+def test_a_long_glob_result_keeps_its_start_and_end(make):
     for i in range(900):
         Path(f"file{i:03}").touch()
     block = run_tool(make(threshold=4_000), call("glob", pattern="*"))
@@ -592,7 +590,7 @@ def test_of_more_files_than_a_page_holds_glob_shows_the_first_and_the_last(make)
         ({"pattern": "(a|b)[.]py is"}, ["a.py", "src/b.py"]),
     ],
 )
-def test_grep_names_file_and_line_of_each_match(use, tree, given, found):
+def test_grep_gives_the_file_and_line_of_each_match(use, tree, given, found):
     lines = use("grep", **given).split("\n")
     assert lines == [f"{name}:2:{name} is here" for name in found]
 
@@ -604,7 +602,7 @@ PLANS = [(["[ ] one", "[x] two", "[ ] three"], 2, 3), (["[x] one"], 0, 1), ([], 
 
 
 @pytest.mark.parametrize("items, todo, count", PLANS)
-def test_a_plan_is_shown_and_what_is_still_to_do_is_counted(make, items, todo, count):
+def test_a_plan_is_shown_and_its_open_items_are_counted(make, items, todo, count):
     agent = make()
     answer = run_tool(agent, call("todo_write", items=items))["content"]
     assert re.findall(r"\d+", answer) == [str(todo), str(count)]
@@ -615,11 +613,12 @@ def test_a_plan_is_shown_and_what_is_still_to_do_is_counted(make, items, todo, c
 
 
 def subtranscript():
+    """The path of the only subagent's transcript."""
     [path] = Path(".transcripts").glob("task_*.jsonl")
     return path
 
 
-def test_a_task_is_done_by_a_subagent_that_knows_only_the_prompt(make):
+def test_a_subagent_starts_with_only_the_prompt(make):
     work = reply("Looking.", calls=[("bash", {"command": "echo detail"})])
     agent = make(reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks."))
     assert take_turn(agent, "How many?") == "Thanks."
@@ -640,7 +639,7 @@ COMPACTING = {
 
 
 @pytest.mark.parametrize("event", COMPACTING)
-def test_a_subagent_is_summarised_as_the_agent_is_which_is_not(make, event):
+def test_a_subagent_is_compacted_without_touching_its_parent(make, event):
     work, limits = COMPACTING[event]
     replies = [reply(calls=calls) for calls in [[TASK], *work]]
     answers = SUMMARY, reply("There are 3."), reply("Thanks.")
@@ -651,7 +650,7 @@ def test_a_subagent_is_summarised_as_the_agent_is_which_is_not(make, event):
     assert events == [event] and len(agent.messages) == 4
 
 
-def test_of_a_summary_that_a_subagent_did_not_get_it_is_said_whose_it_was(make):
+def test_a_failed_compaction_in_a_subagent_names_the_subagent(make):
     work = reply(calls=[BASH, ("compact", {})]), NO_SUMMARY, reply("There are 3.")
     agent = make(reply(calls=[TASK]), *work, reply("Thanks."), min_savings=0)
     assert take_turn(agent, "How many?") == "Thanks."
@@ -667,9 +666,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("why", FAILURES)
-def test_a_subagent_that_fails_is_an_error_that_says_why_and_where_its_work_is(
-    make, why
-):
+def test_a_failed_subagent_gives_the_reason_and_its_transcript(make, why):
     prompt, failure = FAILURES[why]
     task = ("task", {"description": "count", "prompt": prompt})
     agent = make(reply(calls=[task]), *failure, reply("I see."))
@@ -681,7 +678,7 @@ def test_a_subagent_that_fails_is_an_error_that_says_why_and_where_its_work_is(
     assert len(agent.client.requests) == 2 + len(failure)
 
 
-def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken_glob):
+def test_ctrl_c_in_a_subagent_keeps_both_conversations_valid(make, broken_glob):
     work = reply(calls=[("glob", {"pattern": "*"})])
     agent = make(reply(calls=[TASK, TASK]), work, reply("Yes."))
     broken_glob(KeyboardInterrupt())
@@ -692,7 +689,7 @@ def test_ctrl_c_in_a_subagent_leaves_both_conversations_valid(make, broken_glob)
     assert take_turn(agent, "Are you there?") == "Yes."
 
 
-def test_what_a_subagent_does_is_asked_for_and_named_and_its_answer_shown(make):
+def test_a_subagents_calls_need_approval_and_are_shown_with_its_name(make):
     work = reply("Let me see.", calls=[BASH])
     answers = reply(calls=[TASK]), work, reply("There are 3."), reply("Thanks.")
     asked = []
@@ -706,12 +703,12 @@ def test_what_a_subagent_does_is_asked_for_and_named_and_its_answer_shown(make):
     assert "".join(shown(agent, "text")) == "Thanks."
 
 
-# --- A tool that a stranger adds ---
+# --- Custom tools ---
 
 
 @pytest.fixture
-def own_tools(monkeypatch):
-    """The tables of tools, as they were again after the test."""
+def restored_tools(monkeypatch):
+    """Restore the tables of tools after the test."""
     monkeypatch.setattr(program, "TOOLS", dict(program.TOOLS))
     monkeypatch.setattr(program, "COMPACTABLE_TOOLS", {**program.COMPACTABLE_TOOLS})
 
@@ -721,7 +718,9 @@ def roll(agent, sides: int = 6, *, bonus: float = 0.0, fair: bool = True):
     return sides + bonus if fair else None
 
 
-def test_a_strangers_tool_needs_no_parameter_and_may_return_a_number(own_tools, answer):
+def test_a_custom_tool_may_have_no_parameters_and_return_a_number(
+    restored_tools, answer
+):
     @program.tool
     def dice(agent):
         return 4
@@ -736,12 +735,10 @@ def test_a_strangers_tool_needs_no_parameter_and_may_return_a_number(own_tools, 
     schema = program.TOOLS["roll"].schema["input_schema"]
     types = {name: shape["type"] for name, shape in schema["properties"].items()}
     assert types == {"sides": "integer", "bonus": "number", "fair": "boolean"}
-    assert schema["required"] == [] and program.TOOLS["roll"].shows == "sides"
+    assert schema["required"] == [] and program.TOOLS["roll"].label == "sides"
 
 
-def test_old_results_of_a_strangers_tool_are_cleared_and_can_be_had_again(
-    own_tools, make
-):
+def test_old_results_of_a_custom_tool_are_cleared_and_saved(restored_tools, make):
     @program.tool
     def weather(agent):
         """Say what the weather is."""
@@ -758,7 +755,7 @@ def test_old_results_of_a_strangers_tool_are_cleared_and_can_be_had_again(
 
 
 @pytest.mark.parametrize("leaving", [SystemExit(3), RecursionError("deep"), "\ud800"])
-def test_nothing_that_a_tool_does_ends_the_loop(own_tools, make, leaving):
+def test_no_custom_tool_can_end_the_loop(restored_tools, make, leaving):
     @program.tool
     def leave(agent):
         if isinstance(leaving, str):
@@ -769,9 +766,9 @@ def test_nothing_that_a_tool_does_ends_the_loop(own_tools, make, leaving):
     assert take_turn(agent, "Leave.") == "Still here."
 
 
-def test_without_the_tool_task_a_conversation_can_be_resumed(make, monkeypatch):
+def test_a_conversation_resumes_without_the_task_tool(make, monkeypatch):
     monkeypatch.delitem(program.TOOLS, "task")
     agent = make(reply("Hello."), tools=dict(program.TOOLS))
     take_turn(agent, "Hi")
     program.resume(other := make(), "1")
-    assert program.words_of(other.messages) == ["Hi"]
+    assert program.user_texts(other.messages) == ["Hi"]

@@ -40,7 +40,7 @@ from agent import (
     load,
     resume,
     take_turn,
-    words_of,
+    user_texts,
 )
 
 FOLDER, RESULTS = Path(".transcripts"), Path(".task_outputs")
@@ -213,7 +213,7 @@ def test_two_terminals_go_on_with_one_conversation_each_in_a_file_of_its_own(
     assert second.transcript == path != first.transcript
     assert {*listed()[0]} == {path, first.transcript}
     for agent, words in (first, "Later work"), (second, "Go on"):
-        assert on_disk(agent) and words_of(agent.messages) == ["One", words]
+        assert on_disk(agent) and user_texts(agent.messages) == ["One", words]
 
 
 def test_what_a_compaction_left_is_known_when_it_is_taken_up(make, again):
@@ -221,10 +221,10 @@ def test_what_a_compaction_left_is_known_when_it_is_taken_up(make, again):
     take_turn(agent, "Tell me a story")
     take_turn(agent, "Go on")
     later = again(1)
-    assert 0 < later.compacted == agent.compacted < len(later.messages)
+    assert 0 < later.compacted_until == agent.compacted_until < len(later.messages)
     agent.transcript.unlink()  # then a new file has to say it
     program.commit(agent, typed("More."))
-    assert again(1).compacted == agent.compacted
+    assert again(1).compacted_until == agent.compacted_until
 
 
 @pytest.mark.parametrize("number, taken", [(-3, 0), (1, 1), (10**9, 2), (1e999, None)])
@@ -232,7 +232,7 @@ def test_what_a_compaction_left_is_no_more_than_there_is(number, taken):
     event = {"event": "compact", "compacted": number, "messages": [typed("a")] * 2}
     Path("one.jsonl").write_text(f"{json.dumps(event)}\n")
     with nullcontext() if taken is not None else pytest.raises(AgentError):
-        assert load(Path("one.jsonl")).compacted == taken
+        assert load(Path("one.jsonl")).compacted_until == taken
 
 
 def test_what_is_empty_torn_damaged_or_a_folder_hides_no_conversation(make, again):
@@ -401,7 +401,7 @@ def test_a_transcript_that_is_no_plain_file_is_named_and_the_others_are_listed(
     paths, [error] = listed()
     assert paths == [agent.transcript] and f"'{path}'" in error
     assert again(1).messages == agent.messages
-    program.work_on(other := make(), f"/resume {path}")
+    program.handle_line(other := make(), f"/resume {path}")
     [error] = shown(other, "error")
     assert str(path) in error and other.messages == [] and untouched()
 
@@ -464,7 +464,7 @@ def test_a_full_disk_is_one_clear_line_before_anything_is_sent(make):
 @pytest.mark.parametrize("room", [0, 1, 20, 44])
 def test_a_line_without_room_is_followed_by_a_file_with_all_that_is_known(make, room):
     take_turn(agent := make(reply("Hello."), reply("Fine.")), "Hi")
-    path, before, written = agent.transcript, agent.messages, agent.log_bytes
+    path, before, written = agent.transcript, agent.messages, agent.transcript_bytes
     fill_disk(path, room)
     assert refused(agent, "There is no room for this message")
     assert agent.messages == before and path.stat().st_size == written + room
@@ -505,7 +505,7 @@ def test_what_is_no_folder_is_not_written_to_and_one_clear_line(
     folder.touch()
     turn_into(folder, what if what == b"a file" else tmp_path)
     before = sorted(tmp_path.iterdir())
-    program.work_on(agent, "Work")
+    program.handle_line(agent, "Work")
     [line] = shown(agent, "error")
     assert ("symbolic link" in line) == (what == "a link")
     assert len(agent.messages) == written and sorted(tmp_path.iterdir()) == before

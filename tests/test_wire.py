@@ -8,6 +8,7 @@ said.
 import itertools
 import json
 import threading
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -368,11 +369,11 @@ def test_a_provider_that_wants_its_thinking_back_gets_an_empty_one_before_each_c
 ):
     agent = wired(reply("Look.", calls=[READ]), reply(WHOLE))
     take_turn(agent, "Hi")
-    assert program.do_without(agent, agent.messages, BACK) == agent.messages
+    assert program.drop_unsupported(agent, agent.messages, BACK) == agent.messages
     _, call, _, answer = program.request_for(agent, agent.messages)["messages"]
     assert call["content"][0] == {"type": "thinking", "thinking": ""}
     assert thoughts({"messages": [call, answer]}) == 1
-    assert program.do_without(agent, agent.messages, BACK) == []  # only once
+    assert program.drop_unsupported(agent, agent.messages, BACK) == []  # only once
 
 
 # How providers say "too long", and the window that they name; 0: none, or in an odd way.
@@ -607,7 +608,7 @@ def test_a_count_that_is_no_whole_number_is_not_believed(wired, count):
     stream = stream.replace(json.dumps(usage).encode(), json.dumps(odd).encode())
     agent = wired(stream)
     assert take_turn(agent, "Hi") == WHOLE
-    assert type(agent.counted) is int and agent.counted > 500
+    assert type(agent.counted_tokens) is int and agent.counted_tokens > 500
 
 
 # ---- answers that end in an unusual way ----
@@ -703,3 +704,11 @@ def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch
     assert status == 0 and out.count("division by zero") == 2
     assert out.index("/compact") < out.index("division by zero")
     assert run("-p", "Hi")[:2] == (1, "")
+
+
+def test_a_server_that_reads_a_long_prompt_may_be_silent_for_ten_minutes(monkeypatch):
+    given = Mock(side_effect=ValueError("enough"))
+    monkeypatch.setattr("anthropic.Anthropic", given)
+    with pytest.raises(program.AgentError, match="enough"):
+        program.connect(program.Agent())
+    assert given.call_args.kwargs["timeout"] == 600

@@ -251,7 +251,7 @@ class Lesson(StubClient):
         self.sent, self.forgotten, self.bill = [], 0, None
         more = {"thinking": True, "approve": self.show_call, "emit": self.emit}
         limits = Limits(WINDOW, MAX_OUTPUT, THRESHOLD)
-        more["unasked"] = True
+        more["auto_approve"] = True
         self.agent = WatchedAgent(limits=limits, client=self, model="scripted", **more)
         program.make_ready(self.agent)
         # the same numbers wherever the scratch copy is
@@ -259,7 +259,7 @@ class Lesson(StubClient):
             self.agent.system[part] = text.replace(os.getcwd(), "/demo")
 
     def show_call(self, *call):
-        program.ask_person(self.out, self.agent, *call)
+        program.ask_approval(self.out, self.agent, *call)
 
     def tell(self, text):
         show(self.out, "plain", text)
@@ -275,7 +275,7 @@ class Lesson(StubClient):
         self.tell(f"\n{title}\n{fill(scene.about)}")
         for line in scene.typed:
             self.tell("\n" + fill(f"> {line}", subsequent_indent="  "))
-            program.work_on(self.agent, line)
+            program.handle_line(self.agent, line)
         self.check(scene)
 
     def check(self, scene):

@@ -79,7 +79,7 @@ def no_summaries():
 
 
 def long_words():
-    """User messages are never shortened | fit_words, rebuild | 8"""
+    """User messages are never shortened | fit_user_texts, rebuild | 8"""
     client, _, _ = live(*[reply("Yes.")] * 9, typed=["x" * 40_000] * 9)
     return (
         f"9 pastes of 40,000 characters: {len(client.asked)} of "
@@ -168,13 +168,13 @@ def cut_answer():
 
 
 def refusal():
-    """A prompt that the model declined stays | drop_refused | none"""
+    """A prompt that the model declined stays | drop_declined | none"""
     client, _, _ = live(reply(stop="refusal"), reply("No."), typed=["(bad)", "Go."])
     return f"it is in the next request: {yes('(bad)' in str(client.requests[1]))}"
 
 
 def same_id():
-    """A gateway can use an id twice | make_fit | none"""
+    """A gateway can use an id twice | sanitize_calls | none"""
     call = {"type": "tool_use", "name": "read_file", "input": {}}
     twice = [reply(content=[{**call, "id": "functions.read:0"}], stop="tool_use")] * 2
     _, _, ends = live(*twice, typed=["Go.", "Go on."])

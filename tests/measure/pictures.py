@@ -245,7 +245,7 @@ class Approving(program.Terminal):
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
-        if name == "question" and value:
+        if name == "asking" and value:
             os.write(self.far_end, b"y\n")
 
 
@@ -270,13 +270,13 @@ def at_work():
         Path(name).write_text(written)
     before = read("shop.py") * 10 + read("prices.py")
     work(agent, "What does this shop do?", *before, reply("It sells."))
-    terminal = Approving(out, colored=True, live=True, keyboard=True, asks=True)
+    terminal = Approving(out, colored=True, live=True, keyboard=True, can_ask=True)
     agent.emit = partial(program.show, terminal)
-    agent.approve = partial(program.ask_person, terminal, agent)
+    agent.approve = partial(program.ask_approval, terminal, agent)
     agent.client.enqueue(*FIX)
     wide = mock.patch.dict(os.environ, COLUMNS=f"{COLUMNS}")
     with wide, keyboard() as terminal.far_end:
-        program.work_on(agent, ASKED)
+        program.handle_line(agent, ASKED)
     return f"{program.BOLD}> {ASKED}{program.PLAIN}\n{out.getvalue()}"
 
 
@@ -469,7 +469,7 @@ def thresholds():
 
 def limits_of_parts(agent):
     """Return the limit of each part of a compacted list, in words."""
-    each, most = program.MAX_RESTORE_TOKENS_PER_FILE, program.MAX_WORDS
+    each, most = program.MAX_RESTORE_TOKENS_PER_FILE, program.MAX_USER_TOKENS
     limits = costs.limits({})
     asked = min(limits.threshold, 4 * limits.max_output) // 8
     room = round((limits.threshold - program.fixed_tokens(agent)) / 2, -3)
