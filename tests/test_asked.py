@@ -277,7 +277,6 @@ def test_an_answer_that_is_a_command_is_a_no_and_nothing_more(asked_in):
 KEYS = ["y", "a", "ye", "s", "n", "no", "why", " ", "please", "ok", "\x7f", "\x17"]
 KEYS += ["\x15", "\t", "\x1b[A", "\x1bOP", "\n", "\n", "\n", "\x1b[200~y\ry\x1b[201~"]
 TYPINGS = 200 if LONG_TESTS else 12
-ANEW = 20  # so many of them start Python anew, which takes long
 
 
 def fresh_lines(before, after):
@@ -304,8 +303,7 @@ def fresh_lines(before, after):
 def test_nothing_runs_that_no_fresh_line_approved(asked_in, desk, number):
     chance = random.Random(number)
     before, after = (chance.choices(KEYS, k=chance.randrange(7)) for _ in range(2))
-    anew = LONG_TESTS and number < ANEW
-    person = asked_in([*WAYS][number % len(WAYS)], *before, anew=anew)
+    person = asked_in([*WAYS][number % len(WAYS)], *before)
     answered = len(desk.stub.requests)
     for key in after:
         person.press(key)

@@ -142,7 +142,7 @@ def test_no_request_is_paid_after_a_ctrl_c_that_python_lost(make, monkeypatch):
 def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(fresh, tmp_path):
     (tmp_path / "anthropic.py").write_text("import time\ntime.sleep(600)\n")
     soon = {"constants": {"WAIT_SECONDS": 0.2}}
-    person = fresh(anew=True, PYTHONPATH=str(tmp_path), **soon)
+    person = fresh(forked=False, PYTHONPATH=str(tmp_path), **soon)
     person.press("hello\n")
     person.see_below(" s: connecting")
     person.stop()
@@ -266,7 +266,7 @@ def stop_and_go(person):
 
 
 def test_an_idle_prompt_uses_no_cpu(fresh):
-    person = fresh(anew=False)  # or it would load the SDK meanwhile
+    person = fresh()  # or it would load the SDK meanwhile
     while person.read(0.5):
         pass
     before = work_of(person.process.pid)
@@ -287,7 +287,6 @@ def work_of(pid):
 
 
 INSTANTS = 200 if LONG_TESTS else 9
-ANEW = 20  # so many of them start Python anew, which takes long
 
 
 @pytest.mark.parametrize("instant", range(INSTANTS))
@@ -299,7 +298,7 @@ def test_a_signal_at_any_instant_ends_it_all_and_leaves_the_terminal_as_it_was(
     slow = Held(reply("So it is. " * 100), events=chance.randrange(3, 60))
     work = [bash(f"({command}) & {command} | cat"), slow][instant // 2 % 2]
     desk.stub.enqueue(*[reply("Well."), work][chance.randrange(2) :], work)
-    with closing(Person(desk, anew=LONG_TESTS and instant < ANEW)) as person:
+    with closing(Person(desk)) as person:
         person.see(PROMPT)
         person.press("go\n")
         person.read(chance.random() * 0.3)
