@@ -741,12 +741,10 @@ def pair_safe(messages: list[Message], cut: int) -> int:
 
 def with_results(message: Message, texts: dict[str, str]) -> Message:
     """Return the message with new texts in its results, by the ids of the calls."""
-    content = [
-        {**block, "content": texts.get(block["tool_use_id"]) or block["content"]}
-        if block["type"] == "tool_result"
-        else block
-        for block in message["content"]
-    ]
+    content: list[Message] = []
+    for block in message["content"]:
+        text = texts.get(block.get("tool_use_id", ""))
+        content.append({**block, "content": text} if text else block)
     return {**message, "content": content}
 
 
@@ -821,12 +819,6 @@ def context_tokens(agent: Agent) -> int:
 # ---- the transcript: every message is on disk before a layer can touch it ----
 
 RESULTS_DIR = Path(".task_outputs/tool-results")
-# the keys that blocks must have, and their types
-BLOCK_KEYS: dict[str, dict[str, type]] = {
-    "text": {"text": str},
-    "tool_use": {"id": str, "name": str, "input": dict},
-    "tool_result": {"tool_use_id": str, "content": str},
-}
 
 
 def commit(agent: Agent, entry: Message) -> None:
@@ -928,9 +920,12 @@ def check_message(message: Message, before: list[Message]) -> Message:
     if not content:
         raise ValueError("a message has no content")
     for block in [] if is_typed(message) else content:
-        for key, kind in BLOCK_KEYS.get(block["type"], {}).items():
-            if type(block[key]) is not kind:
-                raise ValueError(f"{key} of a {block['type']} is {block[key]!r}")
+        text, given = (
+            block[FILLED.get(block["type"], "content")],
+            block.get("input", {}),
+        )
+        if type(text) is not str or type(given) is not dict:
+            raise ValueError(f"a {block['type']} has {text!r} and {given!r}")
     calls = {call["id"] for call in open_calls(before)}
     results = {block["tool_use_id"] for block in blocks(message, "tool_result")}
     if calls != results:
@@ -1209,9 +1204,8 @@ def sanitize_calls(message: Message, ids: set[str]) -> None:
         while call["id"] in ids:
             call["id"] += f"_{len(ids)}"
         ids.add(call["id"])
-        given = call.get("input")
-        if type(given) is not dict:
-            call["input"] = {} if given is None else {"input": given}
+        given = call.get("input") or {}
+        call["input"] = given if type(given) is dict else {"input": given}
 
 
 def take_reply(agent: Agent, reply: Reply) -> list[Message]:
