@@ -1,8 +1,7 @@
-"""Faults of the network, the API and the model, with the real SDK and no stub of it.
+"""Errors of the network, the API and the model, through the real SDK.
 
-Each fault comes over the wire as the SDK would meet it; where it meets the program in
-the middle of work, the tests ask for the answer, for what is kept, and for what is
-said.
+Each error arrives as it would over a network. The tests check the answer, the messages
+that are kept and the lines that the user sees.
 """
 
 import itertools
@@ -33,18 +32,13 @@ from agent import take_turn
 WHOLE = "An answer without a word lost."
 
 
-def by_person(agent):
-    """The person asks for a summary."""
-    program.run_command(agent, "/compact")
-
-
 @pytest.fixture
 def wired(make, notes):
     """wired(*answers, **fields of Agent): an agent over the real SDK (see wire.py)."""
     return lambda *answers, **fields: make(client=mock_client(*answers), **fields)
 
 
-# ---- faults that pass ----
+# ---- transient errors ----
 
 
 START = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
@@ -53,8 +47,8 @@ START |= {"usage": {"input_tokens": 5, "output_tokens": 1}}
 START = event("message_start", message=START)
 
 
-def stopped(*blocks, stop):
-    """A stream of these blocks, each as its events, that ends with a stop reason."""
+def stream_of(*blocks, stop):
+    """A stream with the events of these blocks, which ends with a stop reason."""
     usage = {"output_tokens": 9}
     ending = event("message_delta", delta={"stop_reason": stop}, usage=usage)
     return b"".join([START, *blocks, ending, event("message_stop")])
@@ -64,7 +58,7 @@ def broken_call(*pieces, stop="tool_use"):
     """A stream with a call whose input arrives in these pieces of JSON."""
     block = {"type": "tool_use", "id": "toolu_x", "name": "write_file", "input": {}}
     deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
-    return stopped(
+    return stream_of(
         event("content_block_start", index=0, content_block=block),
         *(event("content_block_delta", index=0, delta=delta) for delta in deltas),
         event("content_block_stop", index=0),
@@ -76,13 +70,13 @@ PARTLY = reply("A partial answer", calls=[WRITE], thinking="a plan")
 DROPPED = httpx2.RemoteProtocolError("peer closed connection")
 MALFORMED = b'event: message_start\ndata: {"type": "message_start", "mess\n\n'
 BUSY = event("error", error={"type": "overloaded_error", "message": "busy"})
-# each fault, and a word of the reason that the person is shown
-PASSING = {
+# For each case: the error, and a part of the reason that the user is shown.
+TRANSIENT = {
     "overloaded": (api_error(529, "Overloaded"), "Overloaded"),
     "a rate limit": (api_error(429, "Too many requests"), "Too many requests"),
     "an internal error": (api_error(500, "Internal server error"), "Internal server"),
     "a bad gateway": ((502, {}, b"<html>\n<h1>Bad Gateway</h1>\n</html>"), ""),
-    "a timeout of the API": (api_error(408, "Request timeout"), "Request timeout"),
+    "an API timeout": (api_error(408, "Request timeout"), "Request timeout"),
     "a conflict": (api_error(409, "Conflict"), "Conflict"),
     "a refused connection": (httpx2.ConnectError("Connection refused"), "onnection"),
     "a drop in a call": (Cut(PARTLY, 14, DROPPED), "peer closed"),
@@ -92,14 +86,14 @@ PASSING = {
     "a stream that ends before the stop reason": (Cut(PARTLY, 16), ""),
     "a malformed chunk": (MALFORMED, ""),
     "an overloaded event": (START + BUSY, "busy"),
-    "a call that is no JSON": (broken_call('{"path": nonsense}'), ""),
+    "a call that isn't JSON": (broken_call('{"path": nonsense}'), ""),
 }
 
 
-@pytest.mark.parametrize("case", PASSING)
-def test_a_fault_that_passes_costs_waits_and_not_a_word(wired, pauses, case):
-    fault, reason = PASSING[case]
-    agent = wired(*[fault] * 4, reply(WHOLE))
+@pytest.mark.parametrize("case", TRANSIENT)
+def test_a_transient_error_costs_time_but_no_text(wired, pauses, case):
+    error, reason = TRANSIENT[case]
+    agent = wired(*[error] * 4, reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE
     assert agent.messages[1:] == [said(WHOLE)] and sum(pauses) == 1 + 2 + 4 + 8
     [line] = [text for text in shown(agent, "layer") if text.startswith("[retry]")]
@@ -107,7 +101,7 @@ def test_a_fault_that_passes_costs_waits_and_not_a_word(wired, pauses, case):
     assert goes_on(agent)
 
 
-def test_seven_tries_in_a_minute_with_growing_pauses_and_then_one_clear_line(
+def test_it_tries_seven_times_with_growing_pauses_and_then_fails_with_one_clear_error(
     wired, pauses
 ):
     agent = wired(*[api_error(529, "Overloaded")] * 7)
@@ -124,15 +118,16 @@ DATE = "Fri, 31 Dec 2100 23:59:59 GMT"
 
 
 def limited(after, status=429):
+    """A rate limit with this retry-after."""
     return api_error(status, "Too many requests", headers={"retry-after": after})
 
 
 HONOURED = ["1", "7", "60", "0.5"]
-PASSED_OVER = ["soon", "-5", "nan", "inf", "1e9", "9" * 20, "", "٣", DATE]
+IGNORED = ["soon", "-5", "nan", "inf", "1e9", "9" * 20, "", "٣", DATE]
 
 
 @pytest.mark.parametrize("status", [429, 529])
-@pytest.mark.parametrize("after", [*HONOURED, *PASSED_OVER])
+@pytest.mark.parametrize("after", [*HONOURED, *IGNORED])
 def test_retry_after_is_honoured_up_to_a_minute(wired, pauses, after, status):
     agent = wired(limited(after.encode(), status), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE
@@ -140,14 +135,16 @@ def test_retry_after_is_honoured_up_to_a_minute(wired, pauses, after, status):
     assert waited == pytest.approx(float(after)) if after in HONOURED else waited <= 60
 
 
-def test_a_retry_after_of_0_does_not_use_up_all_tries_at_once(wired, pauses):
+def test_retry_after_0_does_not_use_up_all_tries_at_once(wired, pauses):
     agent = wired(*[limited("0")] * 6, reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE
     assert sum(pauses) == 1 + 2 + 4 + 8 + 16 + 32
 
 
 @pytest.mark.parametrize("after", ["61", "86400", "99999999"])
-def test_a_longer_retry_after_says_when_to_come_back(wired, pauses, monkeypatch, after):
+def test_a_retry_after_over_a_minute_says_when_to_try_again(
+    wired, pauses, monkeypatch, after
+):
     agent, seconds = wired(limited(after)), float(after)
     monkeypatch.setattr(program.time, "time", lambda: 3e8)
     when = program.time.localtime(3e8 + seconds)
@@ -171,7 +168,7 @@ def test_a_wait_is_shown_before_it_begins_and_ctrl_c_ends_it(wired, monkeypatch)
 
 
 @pytest.mark.parametrize("limit, delay", [(0.3, 0.1), (0.1, 0.3)])
-def test_a_stream_is_given_up_when_nothing_comes_and_not_because_it_is_long(
+def test_a_stream_times_out_when_it_stalls_but_not_for_being_long(
     run, api, monkeypatch, pauses, limit, delay
 ):
     goes_on = delay < limit
@@ -183,12 +180,12 @@ def test_a_stream_is_given_up_when_nothing_comes_and_not_because_it_is_long(
     assert out == (WHOLE + "\n") * goes_on
 
 
-# ---- faults that stay ----
+# ---- lasting errors ----
 
 KEY = "a-key-that-nobody-may-see"
 
-# each fault, and what the line about it names
-STAYING = {
+# For each case: the error, and a part of the line that reports it.
+LASTING = {
     "no valid key": (api_error(401, "no such key"), "no such key. Check ANTHROPIC_API"),
     "no permission": (api_error(403, "not allowed"), "ANTHROPIC_API_KEY"),
     "no such model": (api_error(404, "model: claude-nonsense"), "MODEL_ID"),
@@ -196,22 +193,22 @@ STAYING = {
     "a bad request": (api_error(400, "Your credit balance is too low"), "credit balan"),
     "a long complaint": (api_error(400, "no good: " + "x\n" * 5_000), "no good"),
     "a page": ((200, {"content-type": "text/html"}, b"<html>Log in</html>"), "Log in"),
-    "a reply that is no stream": ((200, {}, reply(WHOLE)), "application/json"),
+    "a reply without a stream": ((200, {}, reply(WHOLE)), "application/json"),
     "another method": (api_error(405, "method not allowed"), "method not allowed"),
 }
 
 
 @pytest.mark.parametrize("at_work", [0, 1])
-@pytest.mark.parametrize("case", STAYING)
-def test_a_fault_that_stays_names_what_to_change(wired, pauses, case, at_work):
-    fault, named = STAYING[case]
-    agent = wired(*[reply(calls=[READ], thinking="hm")] * at_work, fault)
+@pytest.mark.parametrize("case", LASTING)
+def test_a_lasting_error_names_what_to_change(wired, pauses, case, at_work):
+    error, named = LASTING[case]
+    agent = wired(*[reply(calls=[READ], thinking="hm")] * at_work, error)
     assert named in fails(agent, "Hi")
     assert pauses == [] and len(agent.client.requests) == 1 + at_work
     assert len(agent.messages) == 1 + 2 * at_work and goes_on(agent)
 
 
-# a setting, what the line about it names, and the seconds for which it is tried
+# Settings, a part of the line that reports each, and the seconds it is retried for.
 UNUSABLE = [
     ({"ANTHROPIC_BASE_URL": "ftp://127.0.0.1"}, "unsupported protocol 'ftp://'", 63),
     ({"ANTHROPIC_BASE_URL": "nonsense"}, "missing an 'http://'", 63),
@@ -223,7 +220,7 @@ UNUSABLE = [
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("setting, named, seconds", UNUSABLE)
-def test_of_what_cannot_be_used_the_reason_is_said_at_once(
+def test_an_unusable_setting_is_explained_in_the_first_line(
     run, pauses, setting, named, seconds
 ):
     status, out, err = run("-p", "Hi", **setting)
@@ -240,16 +237,14 @@ UNREACHABLE = {
 
 
 @pytest.mark.parametrize("address", UNREACHABLE)
-def test_an_address_that_cannot_be_reached_is_tried_again_and_said(
-    run, pauses, address
-):
+def test_an_unreachable_address_is_retried_and_then_named(run, pauses, address):
     status, out, err = run("-p", "Hi", ANTHROPIC_BASE_URL=address)
     assert (status, out, sum(pauses)) == (1, "", 63)
     assert UNREACHABLE[address] in err.splitlines()[-1]
     assert "Connection error" not in err
 
 
-def test_spaces_around_a_key_or_an_address_are_no_part_of_it(run, api):
+def test_spaces_around_a_key_or_an_address_are_ignored(run, api):
     api.enqueue(reply(WHOLE))
     padded = {"ANTHROPIC_BASE_URL": f" {api.url}", "ANTHROPIC_API_KEY": "test-key\n"}
     assert run("-p", "Hi", **padded)[:2] == (0, WHOLE + "\n")
@@ -260,11 +255,11 @@ def test_an_error_that_quotes_the_key_never_shows_it(run, api, status, times):
     api.enqueue(*[api_error(status, f"What is {KEY}?")] * times)
     code, out, err = run("-p", "Hi", ANTHROPIC_API_KEY=KEY)
     assert (code, out) == (1, "") and KEY not in err
-    told = ["What is [redacted]?" in line for line in err.splitlines()]
-    assert told == [True] * (2 if times == 7 else 1)  # when it is tried again, too
+    redacted = ["What is [redacted]?" in line for line in err.splitlines()]
+    assert redacted == [True] * (2 if times == 7 else 1)  # the [retry] line, too
 
 
-# ---- thinking that the API does not take back ----
+# ---- thinking that the API rejects ----
 
 STALE = {
     "bound": "messages.1.content.0: Invalid `signature` in `thinking` block. The block "
@@ -277,6 +272,7 @@ STALE = {
 
 @pytest.fixture(params=STALE)
 def stale(request):
+    """The API error for thinking that is no longer valid."""
     return api_error(400, STALE[request.param])
 
 
@@ -287,12 +283,10 @@ def thoughts(request):
 
 
 @pytest.mark.parametrize("before, after", [(0, 0), (0, 4), (2, 2), (4, 0)])
-def test_to_remove_thinking_does_not_count_as_a_try(
-    wired, stale, pauses, before, after
-):
-    faults = [api_error(529, "Overloaded")] * (before + after)
-    faults.insert(before, stale)
-    agent = wired(reply(calls=[READ], thinking="one"), *faults)
+def test_removing_thinking_does_not_count_as_a_try(wired, stale, pauses, before, after):
+    errors = [api_error(529, "Overloaded")] * (before + after)
+    errors.insert(before, stale)
+    agent = wired(reply(calls=[READ], thinking="one"), *errors)
     agent.client.stub.enqueue(reply(WHOLE, thinking="two"))
     assert take_turn(agent, "Hi") == WHOLE
     assert sum(pauses) == 2 ** (before + after) - 1
@@ -301,13 +295,15 @@ def test_to_remove_thinking_does_not_count_as_a_try(
     assert sent == [0, *[1] * (before + 1), *[0] * (after + 1), 1]
 
 
-def test_refused_again_without_thinking_it_is_one_clear_line(wired, stale):
+def test_if_it_is_rejected_without_thinking_too_there_is_one_clear_error(wired, stale):
     agent = wired(reply(calls=[READ], thinking="one"), stale, stale)
     fails(agent, "Hi")
     assert len(agent.client.requests) == 3 and goes_on(agent)
 
 
-def test_in_a_summary_too_all_thinking_is_removed_and_its_words_not_shown(wired, stale):
+def test_a_request_for_a_summary_drops_thinking_too_and_its_text_is_not_shown(
+    wired, stale
+):
     agent = wired(reply(LONG, thinking="hm"), **SMALL)
     take_turn(agent, "Tell me a story")
     agent.client.stub.enqueue(stale, SUMMARY, reply(WHOLE))
@@ -316,8 +312,8 @@ def test_in_a_summary_too_all_thinking_is_removed_and_its_words_not_shown(wired,
     streamed = "".join(shown(agent, "text"))
     assert "All is well." not in streamed and streamed.endswith(WHOLE)
     assert agent.failures == 0 and goes_on(agent)
-    told = [text.partition(":")[0] for text in shown(agent, "layer")]
-    assert "[thinking] dropped" in told
+    lines = [text.partition(":")[0] for text in shown(agent, "layer")]
+    assert "[thinking] dropped" in lines
 
 
 # ---- other providers behind ANTHROPIC_BASE_URL ----
@@ -328,16 +324,16 @@ NO_ADAPTIVE = "adaptive thinking is not supported on this model"
 @pytest.mark.parametrize(
     "text", [NO_ADAPTIVE, "thinking: Extra inputs are not permitt"]
 )
-def test_where_thinking_is_refused_it_is_done_without_and_said_once(wired, text):
-    refused = api_error(400, text)
-    agent = wired(refused, reply(calls=[READ]), reply(WHOLE), thinking=True)
+def test_if_thinking_is_rejected_it_is_switched_off_and_reported_once(wired, text):
+    rejected = api_error(400, text)
+    agent = wired(rejected, reply(calls=[READ]), reply(WHOLE), thinking=True)
     assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
     asked = ["thinking" in request for request in agent.client.requests]
     assert asked == [True, *[False] * 3]
     assert len([t for t in shown(agent, "layer") if "[thinking]" in t]) == 1
 
 
-SHORTER = [
+OUTPUT_TOO_LONG = [
     "max_tokens: 32000 > 8192, which is the maximum allowed for claude-3-5-20241022",
     "max_tokens is too large: 32000. This model supports at most 16384 tokens",
     "The maximum tokens you requested (32000) exceeds the model limit of 8192.",
@@ -345,10 +341,8 @@ SHORTER = [
 ]
 
 
-@pytest.mark.parametrize("text", SHORTER)
-def test_a_provider_that_refuses_a_long_reply_is_asked_for_8192_tokens_from_then_on(
-    wired, text
-):
+@pytest.mark.parametrize("text", OUTPUT_TOO_LONG)
+def test_if_long_replies_are_rejected_it_asks_for_8192_tokens_from_then_on(wired, text):
     agent = wired(api_error(400, text), reply(calls=[READ]), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
     asked = [request["max_tokens"] for request in agent.client.requests]
@@ -356,7 +350,7 @@ def test_a_provider_that_refuses_a_long_reply_is_asked_for_8192_tokens_from_then
     assert len([t for t in shown(agent, "layer") if "8,192" in t]) == 1
 
 
-def test_a_provider_that_refuses_8192_tokens_as_well_ends_the_turn(wired):
+def test_if_8192_tokens_are_rejected_too_the_turn_ends(wired):
     agent = wired(*[api_error(400, "max_tokens: Extra inputs")] * 2)
     assert "max_tokens" in fails(agent, "Hi") and len(agent.client.requests) == 2
 
@@ -364,7 +358,7 @@ def test_a_provider_that_refuses_8192_tokens_as_well_ends_the_turn(wired):
 BACK = "The `content[].thinking` in the thinking mode must be passed back to the API."
 
 
-def test_a_provider_that_wants_its_thinking_back_gets_an_empty_one_before_each_call(
+def test_a_provider_that_wants_thinking_back_gets_an_empty_block_before_each_call(
     wired,
 ):
     agent = wired(reply("Look.", calls=[READ]), reply(WHOLE))
@@ -376,7 +370,7 @@ def test_a_provider_that_wants_its_thinking_back_gets_an_empty_one_before_each_c
     assert program.drop_unsupported(agent, agent.messages, BACK) == []  # only once
 
 
-# How providers say "too long", and the window that they name; 0: none, or in an odd way.
+# Errors that mean "too long", and the window that each names: 0 for none or unclear.
 TOO_LONG = {
     "prompt is too long: 37924 tokens > 32000 maximum": 32000,
     "prompt is too long: 210,000 tokens > 200,000 maximum": 200000,
@@ -451,24 +445,22 @@ TOO_LONG = {
 }
 
 
-SAID_WITH = [(400, text) for text in TOO_LONG]
-SAID_WITH += [(status, next(iter(TOO_LONG))) for status in (422, 500)]
+TOO_LONG_ERRORS = [(400, text) for text in TOO_LONG]
+TOO_LONG_ERRORS += [(status, next(iter(TOO_LONG))) for status in (422, 500)]
 
 
-@pytest.mark.parametrize("status, text", SAID_WITH)
-def test_too_long_is_understood_in_the_words_of_all_providers(
-    wired, pauses, status, text
-):
-    more = f"{'In detail: ' * 40}{text}"  # the person is shown 300 characters
+@pytest.mark.parametrize("status, text", TOO_LONG_ERRORS)
+def test_too_long_is_recognised_in_every_providers_wording(wired, pauses, status, text):
+    more = f"{'In detail: ' * 40}{text}"  # the user sees only 300 characters of it
     agent = wired(api_error(status, more))
     with pytest.raises(program.PromptTooLong) as error:
         program.ask(agent, [{"role": "user", "content": "Hi"}])
     assert error.value.maximum == TOO_LONG[text] and pauses == []
 
 
-def test_the_numbers_may_stand_beside_the_words_and_an_id_is_none(wired):
-    said = "the request exceeds the available context size"
-    error = {"code": 400, "message": said, "n_prompt_tokens": 14429, "n_ctx": 8192}
+def test_the_maximum_may_be_in_a_field_of_its_own_but_is_never_taken_from_an_id(wired):
+    text = "the request exceeds the available context size"
+    error = {"code": 400, "message": text, "n_prompt_tokens": 14429, "n_ctx": 8192}
     ids = {"request_id": "c4b0b9b4-4266-4999-8712-426614174000", "at": "2026-11-22"}
     agent = wired((400, {}, {"error": error, **ids}))
     with pytest.raises(program.PromptTooLong) as raised:
@@ -476,15 +468,15 @@ def test_the_numbers_may_stand_beside_the_words_and_an_id_is_none(wired):
     assert raised.value.maximum == 8192
 
 
-def test_too_long_is_understood_when_it_is_said_in_a_stream(wired, pauses):
-    told = {"type": "invalid_request_error", "message": "prompt is too long"}
-    agent = wired([event("error", error=told)])
+def test_too_long_is_recognised_in_a_stream_too(wired, pauses):
+    error = {"type": "invalid_request_error", "message": "prompt is too long"}
+    agent = wired([event("error", error=error)])
     with pytest.raises(program.PromptTooLong):
         program.ask(agent, [{"role": "user", "content": "Hi"}])
     assert pauses == [] and shown(agent, "layer") == ["[too long] prompt is too long."]
 
 
-# refusals that no shorter conversation would change
+# Errors that a shorter conversation would not avoid.
 NOT_TOO_LONG = [
     "Your prompt contains sensitive content",
     "No: the daily token limit",
@@ -498,32 +490,30 @@ NOT_TOO_LONG = [
 
 @pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("text", NOT_TOO_LONG)
-def test_a_refusal_for_another_reason_forgets_nothing_and_says_how_to_go_on(
-    wired, text, status
-):
+def test_any_other_error_forgets_nothing_and_says_how_to_go_on(wired, text, status):
     agent = wired(api_error(status, text))
-    told = fails(agent, "Hi")
-    assert told.startswith(text) and len(agent.client.requests) == 1
-    assert "/clear" in told and f"read the end of {agent.transcript} and" in told
+    line = fails(agent, "Hi")
+    assert line.startswith(text) and len(agent.client.requests) == 1
+    assert "/clear" in line and f"read the end of {agent.transcript} and" in line
     assert shown(agent, "layer") == [] and goes_on(agent)
 
 
 @pytest.mark.parametrize("status", [429, 500, 529])
-def test_a_throttle_that_speaks_of_tokens_is_waited_for(wired, pauses, status):
+def test_a_rate_limit_that_mentions_tokens_is_retried(wired, pauses, status):
     agent = wired(api_error(status, "Too many tokens, please wait"), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE and pauses == [1]
 
 
-def test_where_the_api_refuses_a_conversation_compact_changes_nothing(wired):
+def test_if_the_api_rejects_the_conversation_compact_changes_nothing(wired):
     agent = wired(reply(calls=[READ]), reply(WHOLE), api_error(400, "No such block."))
     take_turn(agent, "Look")
     before = agent.messages
     with pytest.raises(program.AgentError, match=r"No such block.*/clear"):
-        by_person(agent)
+        program.run_command(agent, "/compact")
     assert agent.messages == before and agent.failures == 0 and goes_on(agent)
 
 
-def test_a_limit_of_tokens_a_minute_is_not_a_window(wired, pauses):
+def test_a_limit_of_tokens_per_minute_is_not_a_window(wired, pauses):
     text = "This request would exceed the limit of 40,000 input tokens per minute"
     agent = wired(api_error(429, text), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE and len(pauses) == 1
@@ -533,12 +523,12 @@ PICTURE = {"type": "picture", "url": "x"}
 
 
 def block_events(block, index=0):
-    """The events of a block that comes whole."""
+    """The events of a block that arrives in one piece."""
     yield event("content_block_start", index=index, content_block=block)
     yield event("content_block_stop", index=index)
 
 
-NO_REPLIES = [
+STRAY_BLOCKS = [
     PICTURE,
     {"type": "fallback"},
     {"type": "tool_result", "tool_use_id": "q", "content": "a"},
@@ -546,13 +536,13 @@ NO_REPLIES = [
 ]
 
 
-@pytest.mark.parametrize("block", NO_REPLIES)
-def test_a_block_that_is_no_part_of_a_reply_is_left_out_and_that_is_paid_once(
+@pytest.mark.parametrize("block", STRAY_BLOCKS)
+def test_a_block_that_does_not_belong_in_a_reply_is_left_out_without_a_retry(
     wired, pauses, block
 ):
     text = block_events({"type": "text", "text": WHOLE})
     blocks = [*text, *block_events(block, index=1)]
-    agent = wired(stopped(*blocks, stop="end_turn"))
+    agent = wired(stream_of(*blocks, stop="end_turn"))
     assert take_turn(agent, "Hi") == WHOLE and pauses == []
     assert agent.messages[1:] == [said(WHOLE)] and goes_on(agent)
 
@@ -563,30 +553,31 @@ def test_thinking_without_a_signature_is_not_kept(wired, signature):
     unsigned = {key: unsigned[key] for key in unsigned if unsigned[key] is not None}
     text = block_events({"type": "text", "text": WHOLE}, index=1)
     blocks = [*block_events(unsigned), *text]
-    agent = wired(stopped(*blocks, stop="end_turn"))
+    agent = wired(stream_of(*blocks, stop="end_turn"))
     assert take_turn(agent, "Hi") == WHOLE
     assert agent.messages[1:] == [said(WHOLE)] and goes_on(agent)
 
 
 def to_bash(timeout):
+    """A stream with a call of bash that has this timeout."""
     command = f'{{"command": "true", "timeout": {timeout}}}'
     return broken_call(command).replace(b"write_file", b"bash")
 
 
-# a call as it came, and a word of the error that answers it
+# For each case: the call as it came, and a part of the error that answers it.
 ODD_CALLS = {
     "infinity": (to_bash("1e999"), "schema"),
     "not a number": (to_bash("NaN"), "schema"),
-    "a list for an input": (broken_call('["notes.txt"]'), "schema"),
+    "a list as input": (broken_call('["notes.txt"]'), "schema"),
     "a name with a dot": (broken_call("{}").replace(b"write_f", b"fs.f"), "no such"),
-    "an id of Kimi": (broken_call("{}").replace(b"toolu_x", b"bash:0"), "schema"),
+    "an id as Kimi's": (broken_call("{}").replace(b"toolu_x", b"bash:0"), "schema"),
     "no input": (broken_call("null"), "schema"),
     "an empty id": (broken_call("{}").replace(b"toolu_x", b""), "schema"),
 }
 
 
 @pytest.mark.parametrize("case", ODD_CALLS)
-def test_a_call_that_could_not_be_sent_back_is_mended_and_answered_in_one_try(
+def test_a_malformed_call_is_sanitized_and_answered_without_a_retry(
     wired, pauses, case
 ):
     given, named = ODD_CALLS[case]
@@ -600,18 +591,18 @@ def test_a_call_that_could_not_be_sent_back_is_mended_and_answered_in_one_try(
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")  # of the SDK
 @pytest.mark.parametrize("count", [12.5, None])
-def test_a_count_that_is_no_whole_number_is_not_believed(wired, count):
+def test_a_token_count_that_is_not_a_whole_number_is_not_believed(wired, count):
     usage = {"input_tokens": 5, "output_tokens": 1}
     odd = {"input_tokens": count, "output_tokens": count}
     block = b"".join(block_events({"type": "text", "text": WHOLE}))
-    stream = stopped(block, stop="end_turn")
+    stream = stream_of(block, stop="end_turn")
     stream = stream.replace(json.dumps(usage).encode(), json.dumps(odd).encode())
     agent = wired(stream)
     assert take_turn(agent, "Hi") == WHOLE
     assert type(agent.counted_tokens) is int and agent.counted_tokens > 500
 
 
-# ---- answers that end in an unusual way ----
+# ---- replies that end in an unusual way ----
 
 
 UNSIGNED = {"type": "thinking", "thinking": "and so", "signature": ""}
@@ -620,19 +611,19 @@ END_OF_THINKING = event("content_block_stop", index=0)
 INCOMPLETE = {
     "before its input": broken_call(stop="max_tokens"),
     "in a value": broken_call('{"path": "a", ', '"content": "ma', stop="max_tokens"),
-    "thinking": stopped(START_OF_THINKING, END_OF_THINKING, stop="max_tokens"),
+    "thinking": stream_of(START_OF_THINKING, END_OF_THINKING, stop="max_tokens"),
 }
 
 
 @pytest.mark.parametrize("case", INCOMPLETE)
-def test_a_call_or_thinking_cut_off_in_the_middle_is_not_used(wired, workspace, case):
+def test_a_call_or_a_thought_that_was_cut_off_is_not_used(wired, workspace, case):
     agent = wired(INCOMPLETE[case], reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE and len(agent.client.requests) == 2
     assert not (workspace / "a").exists() and goes_on(agent)
     assert thoughts(agent.client.requests[-1]) == 0
 
 
-def test_all_kinds_of_blocks_come_back_as_the_api_gave_them(wired):
+def test_all_kinds_of_blocks_are_sent_back_as_they_came(wired):
     content = [
         {"type": "redacted_thinking"},
         {"type": "thinking", "thinking": ""},
@@ -650,12 +641,12 @@ def test_all_kinds_of_blocks_come_back_as_the_api_gave_them(wired):
 
 
 @pytest.fixture
-def over(api):
-    """What the models endpoint waits for; after 30 s it gives limits all the same."""
-    over = threading.Event()
-    api.model_info = lambda model: over.wait(30) or {"max_input_tokens": 24_000}
-    yield over
-    over.set()
+def hanging(api):
+    """A models endpoint that hangs until the test is over, but at most for 30 s."""
+    is_over = threading.Event()
+    api.model_info = lambda model: is_over.wait(30) or {"max_input_tokens": 24_000}
+    yield
+    is_over.set()
 
 
 NONSENSE = {
@@ -663,7 +654,7 @@ NONSENSE = {
     "500": (500, {}, b""),
     "another shape": (200, {}, {"object": "list", "data": [{"id": "a"}]}),
     "a page": (200, {"content-type": "text/html"}, b"<html>hello</html>"),
-    "no JSON": (200, {"content-type": "application/json"}, b"{nonsense"),
+    "not JSON": (200, {"content-type": "application/json"}, b"{nonsense"),
     "a number": (200, {"content-type": "application/json"}, b"7"),
 }
 
@@ -677,7 +668,9 @@ def test_nonsense_from_the_models_endpoint_means_defaults(run, api, case):
     assert request["max_tokens"] == 32_000 and "thinking" not in request
 
 
-def test_a_models_endpoint_that_hangs_is_not_waited_for(run, api, over, monkeypatch):
+def test_it_does_not_wait_for_a_models_endpoint_that_hangs(
+    run, api, hanging, monkeypatch
+):
     monkeypatch.setattr(program, "PROBE_SECONDS", 0.2)
     api.enqueue(reply(WHOLE))
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
@@ -685,20 +678,25 @@ def test_a_models_endpoint_that_hangs_is_not_waited_for(run, api, over, monkeypa
 
 
 @pytest.mark.parametrize(
-    "window, most, asked", [(1_000_000, 128_000, 32_000), (24_000, 64_000, 8_000)]
+    "window, max_output, expected",
+    [(1_000_000, 128_000, 32_000), (24_000, 64_000, 8_000)],
 )
 @pytest.mark.parametrize("adaptive", [True, False])
-def test_the_models_endpoint_is_obeyed(run, api, window, most, asked, adaptive):
-    api.window, api.max_output, api.adaptive = window, most, adaptive
+def test_limits_and_thinking_follow_the_models_endpoint(
+    run, api, window, max_output, expected, adaptive
+):
+    api.window, api.max_output, api.adaptive = window, max_output, adaptive
     api.enqueue(reply(WHOLE))
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
     [request] = api.requests
     shown = {"type": "adaptive", "display": "summarized"}
-    assert request["max_tokens"] == asked
+    assert request["max_tokens"] == expected
     assert request.get("thinking") == (shown if adaptive else None)
 
 
-def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch):
+def test_a_client_that_cannot_be_created_is_reported_when_it_is_needed(
+    run, monkeypatch
+):
     monkeypatch.setattr("anthropic.Anthropic", lambda **_: 1 / 0)
     status, out, _ = run(stdin="/help\nHi\n/clear\nHo\n")
     assert status == 0 and out.count("division by zero") == 2
