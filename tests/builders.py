@@ -1,4 +1,4 @@
-"""What tests are made of: messages, what is in them, and what an agent does."""
+"""Building blocks for tests: messages, their parts, and the work of an agent."""
 
 import copy
 import itertools
@@ -13,10 +13,10 @@ from stub import api_error, reply
 
 from agent import AgentError, drop_thinking, is_typed, load, take_turn
 
-LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # all of what takes minutes
+LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # run the tests that take minutes
 
 SMALL = {"threshold": 12_000, "context_window": 30_000, "max_output": 8_000}
-LONG = "A long answer. " * 2_600  # brings the context over that threshold
+LONG = "A long answer. " * 2_600  # takes the context over that threshold
 
 READ = ("read_file", {"path": "notes.txt"})
 WRITE = ("write_file", {"path": "made.txt", "content": "made"})
@@ -37,28 +37,28 @@ numbers = itertools.count(1)
 
 
 def typed(text):
-    """What the person typed."""
+    """A message that the person typed."""
     return {"role": "user", "content": text}
 
 
 def said(text, *thinking):
-    """A reply of the model that calls no tool, after these blocks of thinking."""
+    """A reply of the model without a call, after these thinking blocks."""
     content = [*thinking, {"type": "text", "text": text}]
     return {"role": "assistant", "content": content}
 
 
 def sized(tokens):
-    """A text of so many tokens, by `tokens_in`: with the quotes of its JSON."""
+    """A text of so many tokens by `tokens_in`, which counts its JSON quotes."""
     return "x" * (4 * tokens - 2)
 
 
 def call(name, /, **given):
-    """A call of a tool, as run_tool takes it; its id is its name."""
+    """A tool call for run_tool; its id is its name."""
     return {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": given}
 
 
 def did(*texts, tool="bash", given=None, thinking=(), **more):
-    """Two messages: calls of a tool, one for each text, and these as their results."""
+    """Two messages: one call of a tool for each text, and these texts as results."""
     named = call(tool, **given or {})
     calls = [{**named, "id": f"toolu_did_{next(numbers)}"} for _ in texts]
     answers = [
@@ -72,27 +72,27 @@ def did(*texts, tool="bash", given=None, thinking=(), **more):
 
 
 def read(path, text="text", **more):
-    """A file was read, as two messages."""
+    """Two messages in which a file was read."""
     return did(text, tool="read_file", given={"path": path}, **more)
 
 
 def planned(*items, **more):
-    """A plan was written, as two messages."""
+    """Two messages in which a plan was written."""
     return did("ok", tool="todo_write", given={"items": [*items]}, **more)
 
 
 def loaded(name, **more):
-    """A skill was loaded, as two messages."""
+    """Two messages in which a skill was loaded."""
     return did("Its text.", tool="load_skill", given={"name": name}, **more)
 
 
 def history(*parts):
-    """A conversation that begins with what the person typed; the parts are messages."""
+    """A conversation that begins with a typed message; the parts are messages."""
     parts = [part if isinstance(part, list) else [part] for part in parts]
     return [typed("Go."), *itertools.chain(*parts)]
 
 
-# --- What is in messages ---
+# --- Parts of messages ---
 
 
 def results(*messages):
@@ -102,7 +102,7 @@ def results(*messages):
 
 
 def outputs(*messages):
-    """What the tool results in these messages say, in order."""
+    """The contents of the tool results in these messages, in order."""
     return [result["content"] for result in results(*messages)]
 
 
@@ -112,7 +112,7 @@ def texts(message):
 
 
 def shape(messages):
-    """Messages without what layer 1 changes in memory alone: results and thinking."""
+    """The messages without results and thinking, which layer 1 may clear."""
     new = drop_thinking(copy.deepcopy(messages))
     for result in results(*new):
         del result["content"]
@@ -120,22 +120,22 @@ def shape(messages):
 
 
 def roles(messages):
-    """Who speaks, message by message."""
+    """The role of each message."""
     return [message["role"] for message in messages]
 
 
 def is_valid(messages):
-    """Whether all calls are paired and the order is one that the API takes."""
+    """Whether all calls have results and the API would accept the order."""
     turns = stub.merge_turns(messages)
     return not [*stub.in_pairs(turns), *stub.in_order(turns, ["any"])]
 
 
 class Left(NamedTuple):
-    """What a compaction leaves, in this order."""
+    """The parts that a compaction leaves, in this order."""
 
     words: list[str]  # of the person, the request in progress last
     summary: str  # the text of its message
-    calls: list[tuple[str, str]]  # (what was asked for, what it returned)
+    calls: list[tuple[str, str]]  # (the input, the result)
     tail: list[dict]
 
 
@@ -162,22 +162,22 @@ def left(messages):
 
 
 def turns(agent, *texts):
-    """Its answers to what the person types, one after another."""
+    """Run a turn for each typed message, and return the answers."""
     return [take_turn(agent, text) for text in texts]
 
 
 def prompt(agent):
-    """Its system prompt, as it is sent."""
+    """The system prompt of an agent, as it is sent."""
     return "\n\n".join(agent.system.values())
 
 
 def schemas(agent):
-    """What is sent of its tools."""
+    """The schemas of an agent's tools, as they are sent."""
     return [tool.schema for tool in agent.tools.values()]
 
 
 def shown(agent, *kinds):
-    """The texts of its events of these kinds, of all if none is named."""
+    """The texts of an agent's events, of these kinds only if any are given."""
     return [text for kind, text in agent.events if kind in kinds or not kinds]
 
 
@@ -192,7 +192,7 @@ def asks_for_summary(request):
 
 
 def summaries(agent):
-    """Its requests for a summary."""
+    """The requests for a summary that an agent sent."""
     return [r for r in agent.client.requests if asks_for_summary(r)]
 
 
@@ -204,18 +204,20 @@ def lines_of(path):
 
 
 def on_disk(agent):
-    """Whether its transcript, loaded back, is its conversation."""
+    """Whether loading an agent's transcript gives its conversation."""
     return load(agent.transcript).messages == drop_thinking(agent.messages)
 
 
 def any_answer(request):
-    """An answer to any request: to the one for a summary, a summary."""
+    """Answer any request, with a summary if it asks for one."""
     return SUMMARY if asks_for_summary(request) else reply("Fine.")
 
 
 def goes_on(agent):
-    """Whether another turn is a valid request that gets its answer."""
-    fake = getattr(agent.client, "stub", agent.client)  # of the real SDK, or itself
+    """Whether another turn sends a valid request and gets its answer."""
+    fake = getattr(
+        agent.client, "stub", agent.client
+    )  # behind the real SDK, or the client itself
     assert not fake.queue
     fake.always = any_answer  # there may be a summary before it
     answer = take_turn(agent, "And now?")
@@ -224,20 +226,20 @@ def goes_on(agent):
 
 
 def fails(agent, text):
-    """The one clear line with which this turn ends."""
+    """Run a turn that must fail, and return its one-line error."""
     with pytest.raises(AgentError) as error:
         take_turn(agent, text)
     return one_line(error)
 
 
 def one_line(error):
-    """The text of a caught error, which is one clear line."""
+    """Return the text of a caught error, which must be one line."""
     assert re.fullmatch(r"\S(?!.*Traceback).{,498}", str(error.value))
     return str(error.value)
 
 
 def turn_into(path, what):
-    """Let a file be bytes, nothing, a folder or a pipe, or else a link to `what`."""
+    """Replace a file with bytes, nothing, a folder, a pipe, or a link to `what`."""
     path.unlink()
     if isinstance(what, bytes):
         path.write_bytes(what)

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: an empty folder, no key, no real pauses, an agent to drive."""
+"""Fixtures for all tests: an empty folder, no API key, no pauses, and an agent."""
 
 import gc
 import os
@@ -11,97 +11,52 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import forks
 import pytest
+from builders import call
+from pseudo import PROMPT, Person, changed
 from stub import StubClient
+from wire import serve
 
 import agent as program
 
 EXAMPLE = Path(program.__file__).with_name(".env.example").read_text("utf-8")
-LIMITS = {*vars(program.Limits())}  # names of its fields
-# whatever can be set, and what readline and the screen go by
-SETTINGS = {*re.findall(r"(?m)^#?([A-Z_]+)=", EXAMPLE), *map(str.upper, LIMITS)}
-SETTINGS |= {"COLUMNS", "LINES"}
-PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
+LIMITS = {*vars(program.Limits())}  # the names of its fields
+# all variables that the program, the SDK or readline reads
+SETTINGS = {*re.findall(r"(?m)^#?([A-Z_]+)=", EXAMPLE), "COLUMNS", "LINES"}
+SETTINGS |= {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE"}
+SETTINGS |= {name.lower() for name in SETTINGS}
 
-# what takes longest begins first, and what waits stands beside what computes
-FIRST = ["asked", "steps", "readme", "hostile_tools", "stops", "costs", "terminal"]
-FIRST += ["wire", "small"]
-
-gc.disable()  # until all tests are loaded: it would go through them again and again
-
-# Under nohup, or in the background, they may be ignored, by all children as well.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+gc.disable()  # until all tests are loaded, which takes twice as long otherwise
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config):
-    """The whole suite runs on all cores, but what is chosen runs in one process.
-
-    There is one process more than cores, for in a third of the time tests only wait.
-    """
-    options = config.option
-    chosen = "file_or_dir", "keyword", "markexpr", "lf", "usepdb"
-    one = any(getattr(options, name, None) for name in chosen)
-    one = one or "PYTEST_XDIST_WORKER" in os.environ
-    if getattr(options, "numprocesses", 0) is None and not one:
-        options.numprocesses = min(8, 1 + (os.cpu_count() or 1))
-        options.dist = "loadfile"  # which sets up what its tests share only once
-        options.loadscopereorder = False
-        options.maxworkerrestart = 0  # a test that hangs ends its worker, and is named
-
-
-def pytest_configure(config):
-    """All workers share the process that starts programs."""
-    if getattr(config.option, "numprocesses", 0):
-        forks.ready()
-
-
-def pytest_collection_modifyitems(items):
-    """Long files come first, so that no process ends much later than the others."""
-    places = {f"test_{name}.py": place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+def pytest_xdist_auto_num_workers(config):
+    """Run a selection of tests in this process: starting workers takes longer."""
+    selected = config.option.file_or_dir or config.option.keyword
+    return 0 if selected else None
 
 
 def pytest_collection_finish():
-    gc.freeze()  # what is loaded by now stays
+    gc.freeze()  # loaded modules stay, so the collector can skip them
     gc.enable()
 
 
-@pytest.fixture(scope="session")
-def empty(tmp_path_factory):
-    """empty(): a folder in a folder, which may be the last one if both are as they were.
-
-    Most tests leave nothing there, and to make folders for each takes a second or two.
-    """
-    root, found = tmp_path_factory.mktemp("empty"), []
-
-    def find():
-        last = found[-1] if found else None
-        if not last or os.listdir(last) or len(os.listdir(last.parent)) > 1:
-            found.append(root / str(len(found)) / "workspace")
-            found[-1].mkdir(parents=True)
-        return found[-1]
-
-    return find
-
-
 @pytest.fixture(autouse=True)
-def workspace(empty, monkeypatch):
-    """An empty folder to work in, and none of the person's own settings."""
-    for name in SETTINGS | PROXIES | {name.lower() for name in PROXIES}:
+def workspace(tmp_path, monkeypatch):
+    """An empty working folder, and none of the user's own settings."""
+    for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SSL_CERT_DIR", os.devnull)  # to read them would take 0.1 s
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever changed it
-    monkeypatch.chdir(folder := empty())
+    monkeypatch.setenv("SSL_CERT_DIR", os.devnull)  # reading certificates takes 0.1 s
+    # another test may have replaced them, and under nohup they are ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    (folder := tmp_path / "workspace").mkdir()
+    monkeypatch.chdir(folder)
     return folder
 
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch):
-    """The seconds that the program would have slept, instead of sleeping."""
+    """Collect the seconds that the program would have slept, instead of sleeping."""
     seconds, sleep = [], time.sleep
 
     def shortly(given):
@@ -113,7 +68,7 @@ def pauses(monkeypatch):
 
 @pytest.fixture
 def no_layer_2(monkeypatch):
-    """No threshold: nothing is summarised before the API refuses a request."""
+    """Summarise nothing before the API rejects a request."""
     monkeypatch.setattr(program, "should_compact", lambda agent: False)
 
 
@@ -127,10 +82,10 @@ def notes(workspace):
 def make():
     """make(*replies, **fields of Agent and Limits): an agent whose API is a StubClient.
 
-    What it says is in `agent.events`, a list of (style, text), without the clock.
-    Approves every call unless told otherwise. At the end no request may have been
-    refused as invalid, and no reply may be left over. Where it does not matter how many
-    requests there are, `client=StubClient(always=...)` answers each of them.
+    `agent.events` has its output, a list of (style, text), without the clock. It
+    approves every call unless told otherwise. When the test ends, no request may have
+    been rejected as invalid and no reply may be left. If the number of requests does
+    not matter, `client=StubClient(always=...)` answers all of them.
     """
     clients = []
 
@@ -156,7 +111,9 @@ def make():
     yield build
     fakes = [getattr(client, "stub", client) for client in clients]
     for fake in filter(None, fakes):
-        assert (fake.refused, [*fake.queue]) == ([], []), "refused, or left over"
+        assert (fake.refused, [*fake.queue]) == ([], []), (
+            "rejected requests, replies left"
+        )
 
 
 # --- Tools, one call at a time ---
@@ -164,9 +121,7 @@ def make():
 
 @pytest.fixture
 def answer(make):
-    """answer(tool, **input): (what it says, whether that is an error)."""
-    from builders import call  # which loads the SDK
-
+    """answer(tool, **input): the text of its result, and whether that is an error."""
     agent = make()
 
     def answer(name, /, **given):
@@ -178,7 +133,7 @@ def answer(make):
 
 @pytest.fixture
 def use(answer):
-    """use(tool, **input): what the tool answers, which must not be an error."""
+    """use(tool, **input): the text of its result, which must not be an error."""
 
     def use(name, /, **given):
         content, is_error = answer(name, **given)
@@ -190,7 +145,7 @@ def use(answer):
 
 @pytest.fixture
 def error_of(answer):
-    """error_of(tool, **input): what the tool answers, which must be an error."""
+    """error_of(tool, **input): the text of its result, which must be an error."""
 
     def error_of(name, /, **given):
         content, is_error = answer(name, **given)
@@ -202,7 +157,7 @@ def error_of(answer):
 
 @pytest.fixture
 def broken_glob(monkeypatch):
-    """broken_glob(error): from now on the tool `glob` raises it."""
+    """broken_glob(error): makes the tool `glob` raise this from now on."""
 
     def break_it(error):
         monkeypatch.setattr(program, "files_in", Mock(side_effect=error))
@@ -215,24 +170,29 @@ def broken_glob(monkeypatch):
 
 @pytest.fixture
 def api():
-    """An API for one test; in the end nothing may be left in it or have been refused."""
-    from wire import serve  # which loads the SDK
-
+    """An API server for one test, which must use all replies and break no rule."""
     stub = StubClient()
     with serve(stub) as stub.url:
         yield stub
     assert (stub.refused, [*stub.queue]) == ([], [])
 
 
+def settings_for(api):
+    """The settings that connect the program to this API."""
+    key = "test-key-0123456789"
+    return {"ANTHROPIC_API_KEY": key, "ANTHROPIC_BASE_URL": api.url}
+
+
 @pytest.fixture
 def run(api, capsys, monkeypatch, tmp_path):
-    """run(*argv, stdin="", **settings): (exit status, stdout, stderr) of the program."""
-    monkeypatch.setattr(program, "__file__", str(tmp_path / "agent.py"))  # and no .env
+    """run(*argv, stdin="", **settings): the program's (exit status, stdout, stderr)."""
+    monkeypatch.setattr(
+        program, "__file__", str(tmp_path / "agent.py")
+    )  # finds no .env there
     monkeypatch.setattr(program.signal, "signal", lambda *_: None)
-    usual = {"ANTHROPIC_API_KEY": "test-key-0123456789", "ANTHROPIC_BASE_URL": api.url}
 
     def go(*argv, stdin="", **settings):
-        for name, value in (usual | settings).items():
+        for name, value in (settings_for(api) | settings).items():
             monkeypatch.setenv(name, value)
         (tmp_path / "stdin").write_text(stdin, errors="surrogateescape")
         with (tmp_path / "stdin").open() as file:
@@ -242,61 +202,36 @@ def run(api, capsys, monkeypatch, tmp_path):
     return go
 
 
-# --- The program in a process of its own, on a pseudo-terminal ---
+# --- The program in its own process, on a pseudo-terminal ---
 
 
 @pytest.fixture(scope="session")
-def desk(tmp_path_factory):
-    """A fresh install of the program, a workspace, and an API, for all tests."""
-    from wire import serve  # which loads the SDK
-
-    root, stub = tmp_path_factory.mktemp("desk"), StubClient()
-    shutil.copy(program.__file__, root / "agent.py")
-    (folder := root / "workspace").mkdir()
-    with serve(stub) as url:
-        usual = {"PATH": os.environ["PATH"], "TERM": "xterm", "NO_PROXY": "*"}
-        usual["SSL_CERT_DIR"] = os.devnull
-        own = {"ANTHROPIC_API_KEY": "test-key-0123456789", "ANTHROPIC_BASE_URL": url}
-        desk = SimpleNamespace(stub=stub, folder=folder, settings=usual | own)
-        desk.argv, desk.idle = [sys.executable, str(root / "agent.py")], None
-        yield desk
-        if desk.idle:
-            desk.idle.close()
+def installed(tmp_path_factory):
+    """A copy of the program, away from the developer's .env."""
+    return shutil.copy(program.__file__, tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture
-def person(desk):
-    """Somebody before an empty prompt, in a new conversation and an empty folder.
+def desk(installed, workspace, api):
+    """The command, settings, folder and API for a program on a terminal."""
+    settings = {"PATH": os.environ["PATH"], "TERM": "xterm", "NO_PROXY": "*"}
+    settings |= {"SSL_CERT_DIR": os.devnull} | settings_for(api)
+    argv = [sys.executable, str(installed)]
+    return SimpleNamespace(argv=argv, settings=settings, folder=workspace, stub=api)
 
-    All use the same program, which says sooner what it waits for. The API must have
-    been asked for all of its replies, and have refused nothing.
-    """
-    from pseudo import PROMPT, Person, changed
 
-    person, desk.idle = desk.idle, None
-    if person is None:
-        person = Person(changed(desk, WAIT_SECONDS=0.2))
-        person.see(PROMPT)
-    person.raw, person.seen = b"\r\n", 0  # of the test before
-    person.say("/clear")
-    yield person
-    for path in desk.folder.glob("[!.]*"):
-        path.rmdir() if path.is_dir() else path.unlink()
-    desk.idle = person if person.screen.endswith(PROMPT) else person.close()
-    refused, left = [*desk.stub.refused], [*desk.stub.queue]
-    for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
-        kept.clear()
-    assert (refused, left) == ([], [])
+@pytest.fixture
+def person(fresh):
+    """A person at an empty prompt."""
+    return fresh()
 
 
 @pytest.fixture
 def fresh(desk):
-    """fresh(*replies, constants, argv, folder, **of Person): in a program of their own.
+    """fresh(*replies, constants, argv, folder, **options of Person): a new Person.
 
-    `constants` stand in the place of those of the program.
+    `constants` replace those of the program.
     """
-    from pseudo import PROMPT, Person, changed
-
     people = []
 
     def start(*replies, constants=None, argv=desk.argv, folder=desk.folder, **given):
@@ -311,7 +246,3 @@ def fresh(desk):
     yield start
     for person in people:
         person.close()
-    refused, left = [*desk.stub.refused], [*desk.stub.queue]
-    for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
-        kept.clear()
-    assert (refused, left) == ([], [])

@@ -1,4 +1,7 @@
-"""A terminal, as far as the program and readline steer one, with what scrolled by."""
+"""A terminal emulator for the control sequences of the program and readline.
+
+It keeps the rows that have scrolled away.
+"""
 
 import re
 
@@ -8,13 +11,13 @@ TOKEN = re.compile(r"(?s)\x1b\[([?\d;]*)([A-Za-z@])|\x1b[^\[]|.")
 
 
 class Row(list):
-    """The cells of a row; a wide letter fills two, the second of which is empty."""
+    """The cells of a row; a wide character fills two, the second one empty."""
 
-    goes_on = False  # whether the terminal itself began a new row after it
+    goes_on = False  # whether the terminal wrapped the line here
 
 
 class Emulator:
-    """Its screen is the rows from `top` on; the ones above have scrolled by."""
+    """The screen is the rows from `top` on; those above have scrolled away."""
 
     def __init__(self, columns, lines):
         self.columns, self.lines = columns, lines
@@ -23,7 +26,7 @@ class Emulator:
 
     @property
     def text(self):
-        """The lines as they were written: rows that the terminal broke are one."""
+        """The lines as they were written, with wrapped rows joined."""
         whole = [""]
         for row in self.rows:
             whole[-1] += "".join(row)
@@ -33,7 +36,7 @@ class Emulator:
 
     def feed(self, data):
         data, self.rest = self.rest + data, ""
-        cut = re.search(r"\x1b(\[[?\d;]*)?\Z", data)  # its end is still to come
+        cut = re.search(r"\x1b(\[[?\d;]*)?\Z", data)  # its end has not arrived yet
         if cut:
             data, self.rest = data[: cut.start()], cut[0]
         for token in TOKEN.finditer(data):
@@ -69,7 +72,7 @@ class Emulator:
         elif what == "@":
             row[self.x : self.x] = [" "] * number
         elif what not in "mhl":
-            raise ValueError(f"no terminal for {given}{what}")
+            raise ValueError(f"unknown control sequence: {given}{what}")
 
     def feed_line(self):
         self.y += 1
@@ -79,7 +82,7 @@ class Emulator:
 
     def write(self, letter):
         wide = columns_of(letter)
-        if wide == 0:  # it belongs to the one before
+        if wide == 0:  # it combines with the character before
             row = self.rows[self.y]
             at = max((n for n, c in enumerate(row[: self.x]) if c), default=None)
             if at is not None:
@@ -98,7 +101,7 @@ class Emulator:
         self.x += wide
 
     def resize(self, columns, lines):
-        """Break the lines anew, as most terminals do; the cursor stays at its letter."""
+        """Wrap the lines again, as most terminals do, and keep the cursor in place."""
         old, self.rows, self.columns = self.rows, [], columns
         cells, place = [], 0
         for number, row in enumerate(old):
@@ -127,7 +130,7 @@ class Emulator:
         return rows
 
     def find(self, rows, place):
-        """Put the cursor at this cell of rows that are to be added."""
+        """Move the cursor to this cell of the rows that will be added."""
         self.y = len(self.rows)
         for row in rows[:-1]:
             if place < len(row):

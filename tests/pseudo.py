@@ -1,4 +1,4 @@
-"""Somebody at a pseudo-terminal, and the program that runs in it."""
+"""A person at a pseudo-terminal, and the program that runs in it."""
 
 import fcntl
 import os
@@ -20,23 +20,23 @@ from wire import sse
 import agent as program
 
 MARK = "\x1b[1m> \x1b[0m"  # of the prompt
-PROMPT = "\n\u00a7> "  # on `Person.screen`, where it is told from all else
-PATIENCE = 30  # seconds until something that does not come is missed
-# the region that is drawn at the bottom, and what takes it away; colors, a bell, and what
-# the program or readline tells the terminal of pastes
+PROMPT = "\n\u00a7> "  # as `Person.screen` shows it, unlike anything else
+PATIENCE = 30  # seconds to wait for something before the test fails
+# the region drawn at the bottom, and the sequence that erases it
 DRAWN = re.compile(r"(?s)\x1b\[\?7l(.*?)(?:\x1b\[\?7h|\Z)|(?:\x1b\[\d+A)?\r\x1b\[J")
+# colors, the bell, and bracketed paste switched on or off
 OURS = r"\x1b\[(0|1|2|31|32|35)m|\a|\x1b\[\?2004(h|l\r?)"
 
 
 def below(output):
-    """The region as it stands there in the end, without colors, a line a row."""
+    """The region as it was drawn last, one line per row, without colors."""
     drawn = [*DRAWN.finditer(output)]
     last = drawn[-1][1] or "" if drawn else ""
     return re.sub(OURS, "", last.replace("\r", ""))
 
 
 def changed(desk, **constants):
-    """A desk at which these stand in the place of constants of the program."""
+    """Return a desk whose program has these constants instead of its own."""
     python, script, *given = desk.argv
     code = (
         f"import sys\nsys.path.insert(0, {os.path.dirname(script)!r})\nimport agent\n"
@@ -47,16 +47,16 @@ def changed(desk, **constants):
 
 
 class Person:
-    """Somebody at a terminal in which the program runs.
+    """A person at a terminal in which the program runs.
 
-    `anew` and `shell` are those of `forks.start`. `piped`: its output goes into a pipe;
-    `stdin`: a file that it has instead of the keyboard.
+    `forked` and `shell` are those of `forks.Program`. With `piped` its output
+    goes into a pipe, and `stdin` is a file to read instead of the keyboard.
     """
 
     def __init__(
         self,
         desk,
-        anew=forks.LONG_TESTS,
+        forked=True,
         shell=False,
         piped=False,
         stdin=None,
@@ -69,11 +69,11 @@ class Person:
         self.usual = termios.tcgetattr(slave)  # the terminal's modes
         self.resize(300, 50)
         where = {"env": desk.settings | settings, "cwd": desk.folder}
-        kind = {"anew": anew, "shell": shell}
+        kind = {"forked": forked, "shell": shell}
         more, out = os.pipe() if piped else (None, slave)
         self.files = [self.keys, more] if piped else [self.keys]
         given = slave if stdin is None else stdin
-        self.process = forks.start(desk.argv, given, out, slave, **where, **kind)
+        self.process = forks.Program(desk.argv, given, out, slave, **where, **kind)
         for end in {slave, out, given}:
             os.close(end)
 
@@ -91,58 +91,58 @@ class Person:
 
     @property
     def screen(self):
-        """All that was shown so far, without what the program adds of its own."""
+        """The output so far, without the region and the control sequences."""
         text = DRAWN.sub("", self.raw.decode(errors="replace"))
         text = text.replace("\r\n", "\n").replace(MARK, PROMPT[1:])
         return re.sub(OURS, "", text)
 
     @property
     def rows(self):
-        """The region at the bottom as it is now."""
+        """The region at the bottom, as it is now."""
         return below(self.raw.decode(errors="replace"))
 
     def read(self, seconds=PATIENCE):
-        """Whether anything more was shown, which `screen` has now."""
+        """Read new output into `screen`; return whether there was any."""
         more = b""
         for file in select.select(self.files, [], [], seconds)[0]:
-            with suppress(OSError):  # on Linux, when the program has ended
+            with suppress(OSError):  # Linux raises it when the program has ended
                 more += os.read(file, 65_536)
         self.raw += more
         return more != b""
 
     def watch(self, seconds):
-        """Take in what is shown for so long."""
+        """Read the output for this long."""
         end = time.monotonic() + seconds
         while (rest := end - time.monotonic()) > 0:
             self.read(rest)
 
     def wait_for(self, text):
-        """Wait until this text is shown, after what was seen already."""
-        end = time.monotonic() + PATIENCE  # for a clock is never silent
+        """Wait until this text appears after the text that was seen before."""
+        end = time.monotonic() + PATIENCE  # reads succeed for ever while a clock ticks
         while text not in self.screen[self.seen :]:
             more = time.monotonic() < end and self.read()
             assert more, f"{text!r} is missing in {self.screen[self.seen :]!r}"
 
     def see_below(self, text):
-        """Wait until this text stands in the region."""
+        """Wait until this text appears in the region."""
         end = time.monotonic() + PATIENCE
         while text not in self.rows:
             more = time.monotonic() < end and self.read()
             assert more, f"{text!r} is missing in {self.rows!r}, {self.screen[-300:]!r}"
 
     def ask(self, line, question="Run this command?"):
-        """Type a line, and see the question that comes of it."""
+        """Type a line, and wait for the question that follows."""
         self.press(line + "\n")
         self.see_asked(question)
 
     def see_asked(self, question="Run this command?"):
-        """Wait until this question stands in the region, or on the screen without one."""
+        """Wait until this question appears in the region or on the screen."""
         end = time.monotonic() + PATIENCE
         while question not in self.rows + self.screen[self.seen :]:
             assert time.monotonic() < end and self.read(), f"{self.screen[-300:]!r}"
 
     def see(self, *texts):
-        """Wait for these texts in this order; returns what was shown since the last."""
+        """Wait for these texts in order; return all output up to the last of them."""
         start = self.seen
         for text in texts:
             self.wait_for(text)
@@ -157,7 +157,7 @@ class Person:
         os.write(self.keys, keys.encode())
 
     def stop(self):
-        """Press Ctrl-C, so late after the last that it is another one; see the prompt."""
+        """Press Ctrl-C, late enough to count as a new one, and wait for the prompt."""
         rest = self.stopped + program.SAME_CTRL_C + 0.1 - time.monotonic()
         select.select([], [], [], max(0, rest))
         self.press("\x03")
@@ -165,12 +165,12 @@ class Person:
         self.see(PROMPT)
 
     def say(self, line, *texts, end=PROMPT):
-        """Type a line, see these texts and then the prompt; returns all that came."""
+        """Type a line, wait for these texts and then the prompt; return the output."""
         self.press(line + "\n")
         return self.see(*texts, end)
 
     def leave(self, keys):
-        """The exit status after these keys."""
+        """Press these keys, and return the exit status."""
         self.press(keys)
         while self.read():
             pass
@@ -178,7 +178,7 @@ class Person:
 
 
 class Held(list):
-    """A reply of which so many events come, and the rest when the test is ready."""
+    """A reply that stops after so many events until the test sets `may`."""
 
     def __init__(self, answer, events=0):
         self.answer, self.events = answer, events

@@ -276,7 +276,6 @@ def test_answering_with_a_command_only_refuses_the_call(asked_in):
 KEYS = ["y", "a", "ye", "s", "n", "no", "why", " ", "please", "ok", "\x7f", "\x17"]
 KEYS += ["\x15", "\t", "\x1b[A", "\x1bOP", "\n", "\n", "\n", "\x1b[200~y\ry\x1b[201~"]
 TYPINGS = 200 if LONG_TESTS else 12
-NEW_PROCESSES = 20  # this many start a new Python, which is slow
 
 
 def fresh_lines(before, after):
@@ -305,8 +304,7 @@ def test_nothing_runs_unless_a_line_begun_at_the_question_approved_it(
 ):
     chance = random.Random(number)
     before, after = (chance.choices(KEYS, k=chance.randrange(7)) for _ in range(2))
-    anew = LONG_TESTS and number < NEW_PROCESSES
-    person = asked_in([*WAYS][number % len(WAYS)], *before, anew=anew)
+    person = asked_in([*WAYS][number % len(WAYS)], *before)
     answered = len(desk.stub.requests)
     for key in after:
         person.press(key)

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import demo
-import forks
 import pytest
 from pseudo import PATIENCE
 
@@ -64,7 +63,8 @@ def terminal(tmp_path):
         master, slave = pty.openpty()
         where = {"env": {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}}
         argv = [sys.executable, PROGRAM, "--demo"]
-        process = forks.start(argv, slave, slave, slave, cwd=tmp_path, **where)
+        files = dict.fromkeys(["stdin", "stdout", "stderr"], slave)
+        process = subprocess.Popen(argv, cwd=tmp_path, **files, **where)
         os.close(slave)
         screen = read_to(master, "to quit: ")
         for key in keys:

@@ -1,4 +1,4 @@
-"""Layer 2: when a summary is made, how it is asked for, and what it leaves behind."""
+"""Layer 2: when a summary is due, how it is asked for, and what a compaction leaves."""
 
 import itertools
 import re
@@ -36,9 +36,9 @@ from stub import StubClient, api_error, reply
 import agent as program
 from agent import context_tokens, estimate_tokens, fixed_tokens, in_progress, tokens_in
 
-T = 10_000  # tokens; an agent with this threshold has about 1,000 in its fixed parts
+T = 10_000  # tokens; about 1,000 of them are system prompt and tools
 WINDOW = {"threshold": T}
-BODY = "x" * 60_000  # over T by any count
+BODY = "x" * 60_000  # over T, however it is counted
 FILES = "abcde"
 
 
@@ -48,7 +48,7 @@ def long(make):
 
     def build(*replies, before=(), **fields):
         agent = make(*replies, **WINDOW | fields)
-        for message in [typed("First wish."), *before, said(BODY)]:
+        for message in [typed("First request."), *before, said(BODY)]:
             program.commit(agent, message)
         return agent
 
@@ -57,11 +57,11 @@ def long(make):
 
 @pytest.fixture
 def compacted(long):
-    """compacted(*before): an agent whose newest turn began with a summary of these."""
+    """compacted(*before): an agent whose last turn began by summarising these."""
 
     def build(*before, summary=SUMMARY, **fields):
         agent = long(summary, reply("Done."), before=before, **fields)
-        program.take_turn(agent, "Newest wish.")
+        program.take_turn(agent, "Newest request.")
         assert len(summaries(agent)) == 1
         return agent
 
@@ -70,7 +70,7 @@ def compacted(long):
 
 @pytest.fixture
 def rebuilt(make):
-    """rebuilt(*messages): what a compaction leaves of these, in its parts."""
+    """rebuilt(*messages): the parts that a compaction of these messages leaves."""
 
     def build(*messages, summary="Short.", keep=0, **fields):
         agent = make(messages=[*messages], **fields)
@@ -80,20 +80,20 @@ def rebuilt(make):
 
 
 def write_skill(name, text):
-    """Write a skill of the workspace, which an agent that is made later has."""
+    """Write a skill into the workspace; only agents made afterwards have it."""
     path = Path(".agents/skills", name, "SKILL.md")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"---\nname: {name}\ndescription: For {name}.\n---\n{text}")
 
 
-def bytes_4(agent):
-    """Bytes / 4 of all that the next request sends."""
+def estimate(agent):
+    """Bytes / 4 of everything the next request sends."""
     sent = [m["content"] for m in agent.messages]
     return len(stub.encoded([prompt(agent), schemas(agent), *sent])) / 4
 
 
 def room_of(agent):
-    """The tokens that what a compaction leaves may have: half of what T has free."""
+    """The most tokens a compaction may leave: half of T beside the fixed parts."""
     return (agent.limits.threshold - fixed_tokens(agent)) // 2
 
 
@@ -101,20 +101,20 @@ def room_of(agent):
 
 
 @pytest.mark.parametrize(
-    "own, window, threshold, expected",  # the model's own, the person's settings
+    "own, window, threshold, expected",  # the model's own limits, the user's settings
     [
         ((1_000_000, 128_000), "", "", (200_000, 32_000, 167_000)),
         ((1_000_000, 128_000), "1000000", "", (1_000_000, 32_000, 967_000)),
         ((200_000, 64_000), "900000", "", (200_000, 32_000, 167_000)),
         ((200_000, 64_000), "60000", "", (60_000, 20_000, 30_000)),
         ((200_000, 4_096), "", "", (200_000, 4_096, 182_904)),  # the model's maximum
-        ((30_000, 64_000), "", "", (30_000, 10_000, 15_000)),  # a third, a half of it
+        ((30_000, 64_000), "", "", (30_000, 10_000, 15_000)),  # a third, half of it
         ((200_000, 64_000), "", "50000", (200_000, 32_000, 50_000)),
         ((200_000, 64_000), "", "199999", (200_000, 32_000, 168_000)),
         ((), "", "", (200_000, 32_000, 167_000)),  # unknown
     ],
 )
-def test_the_limits_are_the_models_own_within_the_settings(
+def test_the_limits_are_the_models_own_capped_by_the_settings(
     monkeypatch, own, window, threshold, expected
 ):
     monkeypatch.setenv("CONTEXT_WINDOW", window)
@@ -123,27 +123,27 @@ def test_the_limits_are_the_models_own_within_the_settings(
     assert (limits.context_window, limits.max_output, limits.threshold) == expected
 
 
-def test_the_threshold_is_that_of_v5_with_at_most_20000_for_the_reply():
+def test_the_threshold_is_v5s_with_at_most_20000_tokens_for_the_reply():
     assert program.auto_compact_threshold(200_000, 16_384) == 200_000 - 16_384 - 13_000
     assert program.auto_compact_threshold(200_000, 32_000) == 200_000 - 20_000 - 13_000
 
 
-def test_under_a_small_threshold_each_limit_is_a_share_of_it():
-    usual, small = (program.Limits(threshold=t) for t in (167_000, 40_000))
-    assert (usual.max_results, small.max_results) == (50_000, 13_333)
-    assert (usual.min_savings, small.min_savings) == (20_000, 5_000)
-    assert (usual.keep_tokens, small.keep_tokens) == (10_000, 2_500)
+def test_with_a_small_threshold_each_limit_is_a_share_of_it():
+    default, small = (program.Limits(threshold=t) for t in (167_000, 40_000))
+    assert (default.max_results, small.max_results) == (50_000, 13_333)
+    assert (default.min_savings, small.min_savings) == (20_000, 5_000)
+    assert (default.keep_tokens, small.keep_tokens) == (10_000, 2_500)
 
 
 # --- Counting ---
 
 
-def test_before_the_first_reply_all_that_is_sent_counts_as_bytes_4(make):
+def test_before_the_first_reply_tokens_are_estimated_as_bytes_over_4(make):
     agent = make(messages=[typed("x" * 4_000), said("y" * 4_000), typed("あ" * 4_000)])
-    assert context_tokens(agent) == pytest.approx(bytes_4(agent), rel=0.01)
+    assert context_tokens(agent) == pytest.approx(estimate(agent), rel=0.01)
 
 
-def test_after_a_reply_the_count_and_the_share_of_the_cache_are_the_apis(make):
+def test_after_a_reply_the_count_and_the_cached_share_are_what_the_api_reported(make):
     long, other = reply("x" * 40_000), reply("日本語" * 300, thinking="Well.")
     agent = make(long, other, reply("Well."))
     system, shares = [{"type": "text", "text": prompt(agent)}], []
@@ -156,7 +156,7 @@ def test_after_a_reply_the_count_and_the_share_of_the_cache_are_the_apis(make):
 
 
 @pytest.mark.parametrize("text, tokens", [("x", 1_000), ("日", 3_000)])
-def test_what_came_after_the_last_reply_is_added_as_bytes_4(make, text, tokens):
+def test_messages_after_the_last_reply_are_added_as_bytes_over_4(make, text, tokens):
     agent = make(reply("x" * 9_000))
     program.take_turn(agent, "Tell me.")
     before = context_tokens(agent)
@@ -164,13 +164,13 @@ def test_what_came_after_the_last_reply_is_added_as_bytes_4(make, text, tokens):
     assert context_tokens(agent) - before == pytest.approx(tokens, abs=2)
 
 
-def test_what_a_layer_leaves_counts_in_proportion_until_the_next_reply(make):
+def test_after_a_layer_acted_the_count_is_scaled_until_the_next_reply(make):
     agent = make(reply(BODY), SUMMARY, reply("Well."))
     program.take_turn(agent, "Tell me.")
-    factor = context_tokens(agent) / bytes_4(agent)
+    factor = context_tokens(agent) / estimate(agent)
     assert factor > 1.2
     program.compact_history(agent, "compact")
-    assert context_tokens(agent) == pytest.approx(factor * bytes_4(agent), rel=0.05)
+    assert context_tokens(agent) == pytest.approx(factor * estimate(agent), rel=0.05)
     program.take_turn(agent, "And?")
     assert context_tokens(agent) == pytest.approx(
         stub.count(prompt(agent), schemas(agent), agent.messages), rel=0.02
@@ -178,7 +178,7 @@ def test_what_a_layer_leaves_counts_in_proportion_until_the_next_reply(make):
 
 
 class Gateway(StubClient):
-    """An API that reports only a share of what was sent, or nothing."""
+    """An API that reports only a share of the tokens sent, or nothing."""
 
     def __init__(self, share, *replies):
         super().__init__(*replies)
@@ -190,10 +190,10 @@ class Gateway(StubClient):
 
 
 @pytest.mark.parametrize(
-    "share, is_believed",  # the stand-in counts five tokens where we count four
+    "share, is_believed",  # the stub counts five tokens for every four of ours
     [(None, False), (0.0, False), (0.001, False), (0.25, False), (0.28, True)],
 )
-def test_a_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
+def test_a_reported_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
     make, share, is_believed
 ):
     agent = make(client=Gateway(share, reply("Yes.")))
@@ -214,7 +214,7 @@ def test_a_summary_is_due_above_the_threshold(make):
     assert program.should_compact(agent)
 
 
-def test_a_summary_is_due_again_once_min_savings_are_new(make):
+def test_the_next_summary_is_due_once_min_savings_tokens_are_new(make):
     agent = make(compacted_until=1, threshold=5_000, min_savings=600)
     asked, least = typed(sized(200)), tokens_in(said("")["content"])
     for tokens, is_due in (0, False), (399, False), (400, True):
@@ -224,7 +224,7 @@ def test_a_summary_is_due_again_once_min_savings_are_new(make):
 
 
 def page_by_page(request):
-    """Reads the first page of a file that no request has shown until then."""
+    """Read the first page of a file that no request has contained so far."""
     if asks_for_summary(request):
         return SUMMARY
     PAGES.update(re.findall(r"line (\d+) of", str(request["messages"])))
@@ -234,10 +234,10 @@ def page_by_page(request):
     return reply(calls=[("read_file", {"path": "file", "offset": first, "limit": 20})])
 
 
-PAGES = set()  # lines that a request has shown
+PAGES = set()  # numbers of the lines that a request has contained
 
 
-def test_in_the_smallest_threshold_work_goes_on_page_by_page(make):
+def test_with_the_smallest_threshold_a_file_can_still_be_read_page_by_page(make):
     Path("AGENTS.md").write_text("Be careful.\n" * 200)
     text = "".join(
         f"line {n} of the file, and words beside it\n" for n in range(1, 201)
@@ -252,19 +252,19 @@ def test_in_the_smallest_threshold_work_goes_on_page_by_page(make):
 # --- The request for a summary ---
 
 
-def test_it_is_the_live_conversation_with_its_settings_and_one_message_more(make):
+def test_the_request_for_a_summary_is_the_live_conversation_and_one_more_message(make):
     agent = make(reply(BODY, thinking="A thought."), SUMMARY, reply("Done."), **WINDOW)
-    program.take_turn(agent, "First wish.")
-    before = [*agent.messages, typed("Second wish.")]
-    assert program.take_turn(agent, "Second wish.") == "Done."
+    program.take_turn(agent, "First request.")
+    before = [*agent.messages, typed("Second request.")]
+    assert program.take_turn(agent, "Second request.") == "Done."
     [request] = summaries(agent)
     assert request["messages"][:-1] == before
     assert before[1]["content"][0]["type"] == "thinking"
-    settings = [r | {"messages": []} for r in agent.client.requests]
-    assert settings[0] == settings[1] == settings[2]
+    others = [r | {"messages": []} for r in agent.client.requests]
+    assert others[0] == others[1] == others[2]
 
 
-def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(compacted):
+def test_the_prompt_forbids_tool_calls_at_both_ends_and_names_nine_sections(compacted):
     [text] = texts(summaries(compacted())[0]["messages"][-1])
     lines = text.strip().split("\n")
     assert "tool" in lines[0] and "tool" in lines[-1]
@@ -273,21 +273,19 @@ def test_the_prompt_forbids_calls_first_and_last_and_names_nine_sections(compact
     assert f"{T // 8:,}" in text and "earlier summary" in text
 
 
-def test_a_summary_is_in_the_users_language(compacted):
+def test_the_prompt_asks_for_the_users_language(compacted):
     [text] = texts(summaries(compacted())[0]["messages"][-1])
     assert "in the language that the user writes in" in " ".join(text.split())
 
 
-def test_section_6_asks_what_is_done_stopped_or_open_of_each_message(compacted):
+def test_section_6_asks_whether_each_message_is_done_stopped_or_still_open(compacted):
     [text] = texts(summaries(compacted())[0]["messages"][-1])
     [section] = re.findall(r"(?ms)^6\. (.*?)^7\. ", text)
     assert "each" in section and "done, stopped or still open" in section
 
 
 @pytest.mark.parametrize("thinking", [True, False])
-def test_notes_are_asked_for_only_where_the_model_does_not_think_by_itself(
-    compacted, thinking
-):
+def test_the_prompt_asks_for_an_analysis_only_if_thinking_is_off(compacted, thinking):
     [request] = summaries(compacted(thinking=thinking))
     [text] = texts(request["messages"][-1])
     assert ("<analysis>" in text, "thinking" in request) == (not thinking, thinking)
@@ -296,32 +294,32 @@ def test_notes_are_asked_for_only_where_the_model_does_not_think_by_itself(
 THOUGHT = "I weigh it all. " * 4_000  # 20,000 tokens, as the API counts them
 
 
-def test_with_20000_tokens_of_thinking_no_summary_and_no_answer_is_lost(long):
+def test_20000_tokens_of_thinking_cut_off_neither_a_summary_nor_an_answer(long):
     assert stub.tokens([{"type": "text", "text": THOUGHT}]) > 20_000
     whole = reply("Done.", thinking=THOUGHT)
     agent = long(reply("<summary>All is well.</summary>", thinking=THOUGHT), whole)
     agent.thinking, agent.limits.max_output = True, program.Limits().max_output
-    assert program.take_turn(agent, "Newest wish.") == "Done."
+    assert program.take_turn(agent, "Newest request.") == "Done."
     assert "All is well." in left(agent.messages).summary and agent.failures == 0
     assert {r["max_tokens"] for r in agent.client.requests} == {32_000}
     spent = stub.tokens(whole["content"])
     assert 20_000 < spent < min(r["max_tokens"] for r in agent.client.requests)
 
 
-# --- What is accepted as a summary ---
+# --- Which replies are accepted as a summary ---
 
-WELL = "<summary>All is well.</summary>"
+GOOD = "<summary>All is well.</summary>"
 CALL = [("bash", {"command": "touch called"})]
 
 
 @pytest.mark.parametrize(
     "text, more, summary",
     [
-        (f"<analysis>a</analysis>\n\n{WELL}\n", {}, "All is well."),
-        (WELL, {"stop": "stop_sequence"}, "All is well."),
-        (WELL, {"thinking": "a <summary>thought</summary>"}, "All is well."),
-        (f"<analysis>a <summary> of it</analysis>{WELL}", {}, "All is well."),
-        (f"Well: <analysis>a <summary> of it</analysis>{WELL}", {}, "All is well."),
+        (f"<analysis>a</analysis>\n\n{GOOD}\n", {}, "All is well."),
+        (GOOD, {"stop": "stop_sequence"}, "All is well."),
+        (GOOD, {"thinking": "a <summary>thought</summary>"}, "All is well."),
+        (f"<analysis>a <summary> of it</analysis>{GOOD}", {}, "All is well."),
+        (f"Well: <analysis>a <summary> of it</analysis>{GOOD}", {}, "All is well."),
         ("<summary><analysis> a </analysis></summary>", {}, "<analysis> a </analysis>"),
         ("<summary>\nTwo\n\nparts\n</summary>", {}, "Two\n\nparts"),
         ("<analysis>a</analysis><summary>b</analysis></summary>", {}, "b</analysis>"),
@@ -338,9 +336,9 @@ def test_a_normal_reply_with_a_summary_is_accepted(compacted, text, more, summar
 @pytest.mark.parametrize(
     "answer",
     [
-        reply(WELL, stop="refusal"),
-        reply(WELL, stop="max_tokens"),
-        reply(WELL, calls=CALL, stop="end_turn"),
+        reply(GOOD, stop="refusal"),
+        reply(GOOD, stop="max_tokens"),
+        reply(GOOD, calls=CALL, stop="end_turn"),
         reply("All is well."),
         reply("<summary> \n </summary>"),
         reply("<summary>It went"),
@@ -349,27 +347,29 @@ def test_a_normal_reply_with_a_summary_is_accepted(compacted, text, more, summar
     ],
     ids=lambda answer: str(answer)[:70],
 )
-def test_anything_else_is_a_failure_that_leaves_the_history_as_it_was(long, answer):
+def test_any_other_reply_is_a_failure_and_leaves_the_history_unchanged(long, answer):
     agent = long(answer, reply("Done."))
-    before = [*agent.messages, typed("Newest wish.")]
-    assert program.take_turn(agent, "Newest wish.") == "Done."
+    before = [*agent.messages, typed("Newest request.")]
+    assert program.take_turn(agent, "Newest request.") == "Done."
     assert agent.messages == [*before, said("Done.")]
     assert agent.failures == 1 and "[auto_compact]" in str(shown(agent, "error"))
     assert agent.client.requests[-1]["messages"] == before
     assert not Path("called").exists()
 
 
-def test_a_summary_that_is_refused_says_the_reason(long):
-    why = {"type": "refusal", "category": None, "explanation": "It names a poison."}
-    agent = long(reply(stop="refusal", details=why), reply("Done."))
-    assert program.take_turn(agent, "Newest wish.") == "Done."
-    [told] = shown(agent, "error")
-    assert told.endswith("(stop reason refusal). It names a poison.")
+def test_a_declined_summary_shows_the_reason(long):
+    details = {"type": "refusal", "category": None, "explanation": "It names a poison."}
+    agent = long(reply(stop="refusal", details=details), reply("Done."))
+    assert program.take_turn(agent, "Newest request.") == "Done."
+    [error] = shown(agent, "error")
+    assert error.endswith("(stop reason refusal). It names a poison.")
 
 
 @pytest.mark.parametrize("fault", [529, 429, 401, 400])
-def test_a_fault_of_the_api_ends_the_turn_and_is_no_failed_summary(long, pauses, fault):
-    tries = program.MAX_TRIES if fault in (529, 429) else 1  # which pass
+def test_an_api_error_ends_the_turn_and_does_not_count_as_a_failed_summary(
+    long, pauses, fault
+):
+    tries = program.MAX_TRIES if fault in (529, 429) else 1  # these are retried
     faults = [api_error(fault, "Not now.")] * 3 * tries
     agent = long(*faults, SUMMARY, reply("Done."))
     for _ in range(3):
@@ -378,17 +378,17 @@ def test_a_fault_of_the_api_ends_the_turn_and_is_no_failed_summary(long, pauses,
     assert "All is well." in left(agent.messages).summary
 
 
-def test_a_summary_that_was_stopped_is_asked_for_anew_in_the_next_turn(long):
+def test_an_interrupted_summary_is_asked_for_again_in_the_next_turn(long):
     agent = long(KeyboardInterrupt(), SUMMARY, reply("Done."))
     with pytest.raises(KeyboardInterrupt):
-        program.take_turn(agent, "Newest wish.")
+        program.take_turn(agent, "Newest request.")
     assert program.take_turn(agent, "Go on.") == "Done."
     assert len(summaries(agent)) == 2
 
 
-# --- What replaces the history is a history like any other ---
+# --- A compacted history is a history like any other ---
 
-PLAN = ["[x] look", "[ ] mend it"]
+PLAN = ["[x] look", "[ ] fix it"]
 
 
 def needed():
@@ -399,10 +399,12 @@ def needed():
     return [*planned(*PLAN), *loaded("birds"), *read("a.py"), *read("b.py")]
 
 
-def test_it_is_words_summary_and_calls_and_the_work_goes_on_from_these(compacted):
-    agent = compacted(*needed(), typed("Second wish."))
-    words, summary, calls, tail = left(agent.messages)
-    assert words == ["First wish.", "Second wish.", "Newest wish."]
+def test_a_compaction_leaves_typed_messages_summary_and_calls_and_work_goes_on(
+    compacted,
+):
+    agent = compacted(*needed(), typed("Second request."))
+    kept, summary, calls, tail = left(agent.messages)
+    assert kept == ["First request.", "Second request.", "Newest request."]
     assert summary.startswith(
         f"[Conversation compressed. Transcript: {agent.transcript}]"
     )
@@ -412,7 +414,7 @@ def test_it_is_words_summary_and_calls_and_the_work_goes_on_from_these(compacted
 
 
 @pytest.mark.parametrize("answer", ["All done.", f"All done. {BODY}"])
-def test_where_nobody_waits_it_ends_in_the_last_answer_cut_if_it_is_long(
+def test_with_no_request_in_progress_it_ends_with_the_last_answer_cut_if_long(
     rebuilt, answer
 ):
     messages = history(needed(), said(answer))
@@ -430,40 +432,40 @@ def test_a_message_is_a_role_and_a_content_in_memory_on_disk_and_on_the_wire(com
     for message in [*agent.messages, *sent]:
         assert [*message] == ["role", "content"]
     whole = [m for m in lines_of(agent.transcript) if "event" not in m]
-    assert whole[0] == typed("First wish.") and {*map(len, whole)} == {2}
+    assert whole[0] == typed("First request.") and {*map(len, whole)} == {2}
 
 
-# --- The person's own words ---
+# --- The user's own messages ---
 
 ODD = 'Keep  "two  spaces",\n\tthe tab & <tags>, 日本語 and it\'s end. '
 
 
-def test_words_are_kept_letter_by_letter_over_several_compactions(long):
+def test_typed_messages_survive_several_compactions_unchanged(long):
     agent = long(*[SUMMARY, reply(BODY)] * 4)
-    wishes = [f"{ODD}{n}" for n in range(4)]
-    turns(agent, *wishes)
+    requests = [f"{ODD}{n}" for n in range(4)]
+    turns(agent, *requests)
     assert len(summaries(agent)) == 4
-    assert left(agent.messages).words == ["First wish.", *wishes]
+    assert left(agent.messages).words == ["First request.", *requests]
 
 
 @pytest.mark.parametrize(
-    "threshold, most, length", [(T, T // 4, 590), (167_000, 20_000, 3_990)]
+    "threshold, limit, length", [(T, T // 4, 590), (167_000, 20_000, 3_990)]
 )
-def test_of_many_words_the_first_and_the_newest_stay_within_their_limit(
-    rebuilt, threshold, most, length
+def test_the_first_and_the_newest_typed_messages_stay_within_their_limit(
+    rebuilt, threshold, limit, length
 ):
-    wishes = [f"#{n}: {'w' * length}." for n in range(60)]
-    asked = [*map(typed, wishes), said("Yes.")]
-    words = rebuilt(*asked, threshold=threshold).words
-    assert words[0][:3] == "#0:" and words[-1][:4] == "#59:" and len(words) > 10
-    assert 0.7 * most < estimate_tokens(map(typed, words)) <= most
+    requests = [f"#{n}: {'w' * length}." for n in range(60)]
+    asked = [*map(typed, requests), said("Yes.")]
+    kept = rebuilt(*asked, threshold=threshold).words
+    assert kept[0][:3] == "#0:" and kept[-1][:4] == "#59:" and len(kept) > 10
+    assert 0.7 * limit < estimate_tokens(map(typed, kept)) <= limit
 
 
-def test_of_more_than_fit_even_so_the_first_and_the_newest_stay(rebuilt):
+def test_if_even_short_messages_do_not_fit_the_first_and_the_newest_stay(rebuilt):
     asked = ["Never delete a line.", *[f"go on {n}" for n in range(1_200)]]
-    words = rebuilt(*map(typed, asked), said("Yes."), **WINDOW).words
-    assert words == [asked[0], *asked[1 - len(words) :]]
-    assert 1_000 < sum(map(tokens_in, map(typed, words))) <= T // 4
+    kept = rebuilt(*map(typed, asked), said("Yes."), **WINDOW).words
+    assert kept == [asked[0], *asked[1 - len(kept) :]]
+    assert 1_000 < sum(map(tokens_in, map(typed, kept))) <= T // 4
 
 
 @pytest.mark.parametrize("length", [9_000, 30_000, 90_000])
@@ -471,71 +473,73 @@ def test_a_pasted_log_does_not_push_out_short_rules(rebuilt, length):
     rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
     logs = [f"{n}" * length for n in range(3)]
     asked = [m for text in rules + logs for m in (typed(text), said("Yes."))]
-    words = rebuilt(*asked, context_window=32_000).words
-    assert [rule for rule in rules if rule not in words] == [] and len(words) == 23
+    kept = rebuilt(*asked, context_window=32_000).words
+    assert [rule for rule in rules if rule not in kept] == [] and len(kept) == 23
 
 
 @pytest.mark.parametrize("threshold", [8_000, 167_000])
 @pytest.mark.parametrize("more, is_whole", [(0, True), (1, False)])
-def test_the_request_in_progress_stays_whole_up_to_half_of_the_room(
+def test_the_request_in_progress_stays_whole_up_to_half_the_room(
     make, threshold, more, is_whole
 ):
     agent = make(threshold=threshold)
     request = sized(room_of(agent) // 2 - 7 + more)  # 7: the message around it
     agent.messages = [typed("Go."), said("Yes."), typed(request)]
-    words = left(program.rebuild(agent, "Short.")).words
-    assert words[0] == "Go." and (words[1] == request) is is_whole
+    kept = left(program.rebuild(agent, "Short.")).words
+    assert kept[0] == "Go." and (kept[1] == request) is is_whole
 
 
 LOG = '日本語 and a "log"\n' * 9_000
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, LOG, "\x01" * 30_000])
-@pytest.mark.parametrize("most", [200, 2_500, 20_000])
-def test_one_long_text_has_all_of_the_room(text, most):
-    [shown] = program.fit_user_texts([text], most)
+@pytest.mark.parametrize("limit", [200, 2_500, 20_000])
+def test_a_single_long_text_may_use_the_whole_limit(text, limit):
+    [shown] = program.fit_user_texts([text], limit)
     assert text.startswith(shown[:20]) and text.endswith(shown[-5:])
-    assert most * 0.95 - 20 < tokens_in(typed(shown)) <= most
+    assert limit * 0.95 - 20 < tokens_in(typed(shown)) <= limit
 
 
-def test_twenty_short_rules_survive_beside_a_log_which_has_the_rest():
+def test_twenty_short_rules_survive_and_a_log_gets_the_rest_of_the_room():
     rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
     *kept, log = program.fit_user_texts([*rules, LOG], 2_500)
     assert kept == rules and tokens_in(log) > 1_800
 
 
-def sent(words):
-    """Tokens of these words as typed messages."""
-    return sum(tokens_in(typed(text)) for text in words)
+def as_typed(texts):
+    """Tokens of these texts as typed messages."""
+    return sum(tokens_in(typed(text)) for text in texts)
 
 
-def short(text):
-    """Whether a text is so short that it is never cut."""
+def is_short(text):
+    """Tell whether a text is too short to be cut."""
     return tokens_in(typed(text)) <= program.MIN_USER_TOKENS
 
 
 ANY_TEXT = st.text(st.sampled_from('ab \n"\x01日🙂'), max_size=40)
-WORDS = st.builds(mul, ANY_TEXT, st.sampled_from([1, 1, 7, 90, 2_000]))
+TEXTS = st.builds(mul, ANY_TEXT, st.sampled_from([1, 1, 7, 90, 2_000]))
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
-@given(st.lists(WORDS, max_size=30), st.integers(2 * program.MIN_USER_TOKENS, 3_000))
-def test_the_words_that_are_kept_fit_first_and_newest_before_all_others(words, most):
-    kept = program.fit_user_texts(words, most)
-    assert sent(kept) <= most
-    if sent(words) <= most:
-        assert kept == words
-    assert len(kept) >= min(2, len(words))
+@given(st.lists(TEXTS, max_size=30), st.integers(2 * program.MIN_USER_TOKENS, 3_000))
+def test_kept_messages_fit_and_the_first_and_the_newest_have_priority(
+    typed_texts, limit
+):
+    kept = program.fit_user_texts(typed_texts, limit)
+    assert as_typed(kept) <= limit
+    if as_typed(typed_texts) <= limit:
+        assert kept == typed_texts
+    assert len(kept) >= min(2, len(typed_texts))
     if kept:  # the first, then as many of the newest as there is room for
-        newest = words[len(words) - len(kept) + 1 :] if len(kept) > 1 else []
-        for text, whole in zip(kept, [words[0], *newest], strict=True):
-            assert text == whole if short(whole) else text[:1] == whole[:1]
+        newest = typed_texts[1 - len(kept) :] if len(kept) > 1 else []
+        for text, whole in zip(kept, [typed_texts[0], *newest], strict=True):
+            assert text == whole if is_short(whole) else text[:1] == whole[:1]
 
 
 # --- The plan, the skills and the files ---
 
 
-def test_they_are_found_again_in_the_same_order_and_are_as_they_are_now(long):
+def test_files_skills_and_plan_keep_their_order_and_are_read_again(long):
     agent = long(*[SUMMARY, reply(BODY)] * 3, before=needed())
     write_skill("birds", "Count the birds twice.")
     for number in range(3):
@@ -546,7 +550,7 @@ def test_they_are_found_again_in_the_same_order_and_are_as_they_are_now(long):
         assert calls[0][1] == f"version {number}" and "birds twice" in calls[2][1]
 
 
-def test_a_file_that_was_deleted_is_said_to_be_once_and_then_makes_room(long):
+def test_a_deleted_file_is_reported_once_and_then_dropped(long):
     agent = long(*[SUMMARY, reply(BODY)] * 2, before=needed())
     Path("b.py").unlink()
     program.take_turn(agent, "Go on.")
@@ -556,7 +560,7 @@ def test_a_file_that_was_deleted_is_said_to_be_once_and_then_makes_room(long):
     assert [asked for asked, _ in left(agent.messages).calls] == ["a.py", "birds", PLAN]
 
 
-def test_five_files_stay_those_read_last_each_once(rebuilt):
+def test_the_five_files_read_last_stay_each_once(rebuilt):
     order = [0, 1, 2, 3, 4, 5, 6, 0, 5]
     names = [f"{'./' * (n == 0)}{n}.py" for n in order]
     calls = rebuilt(*history(*map(read, names), said("Yes."))).calls
@@ -573,20 +577,20 @@ def test_five_files_stay_those_read_last_each_once(rebuilt):
         ("todo_write", {"items": ["[ ] write its text"]}, True),
     ],
 )
-def test_a_call_that_failed_or_is_of_another_tool_does_not_stay(
+def test_failed_calls_and_calls_of_other_tools_are_not_kept(
     rebuilt, tool, given, failed
 ):
     messages = did("-", tool=tool, given=given, is_error=failed)
     assert rebuilt(*history(messages, said("Yes."))).calls == []
 
 
-def test_of_two_plans_only_the_newer_stays(rebuilt):
-    messages = history(planned("[ ] look"), planned("[x] look", "[ ] mend it"))
+def test_only_the_newest_plan_stays(rebuilt):
+    messages = history(planned("[ ] look"), planned("[x] look", "[ ] fix it"))
     [(items, _)] = rebuilt(*messages, said("Yes.")).calls
-    assert items == ["[x] look", "[ ] mend it"]
+    assert items == ["[x] look", "[ ] fix it"]
 
 
-def test_each_file_is_cut_at_5000_tokens_with_a_note(rebuilt):
+def test_a_file_is_cut_at_5000_tokens_with_a_note(rebuilt):
     text = "".join(f"line {n}, and so on\n" for n in range(9_000))
     Path("long.txt").write_text(text)
     [(_, shown)] = rebuilt(*history(read("long.txt"), said("Yes."))).calls
@@ -599,7 +603,7 @@ def test_each_file_is_cut_at_5000_tokens_with_a_note(rebuilt):
 
 @pytest.mark.parametrize("tag", ["summary", "rules", "persisted-output"])
 @pytest.mark.parametrize("form", ["</{}>", "</ {} >", "< / {}>", "<\n/\t{}\n>"])
-def test_what_is_quoted_cannot_close_its_quotation(tag, form):
+def test_quoted_text_cannot_close_its_own_tag(tag, form):
     for case in str.lower, str.upper, str.title:
         text = f"Before. {form.format(case(tag))} After."
         quoted = program.quote(tag, text)
@@ -621,7 +625,7 @@ def test_summary_rules_and_previews_are_quoted(rebuilt, make):
 
 @pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 167_000])
 @pytest.mark.parametrize("letter", ["w", "日", '"\n'])
-def test_what_a_compaction_leaves_is_half_of_the_room_at_most(make, threshold, letter):
+def test_a_compaction_leaves_at_most_half_of_the_room(make, threshold, letter):
     for name in FILES:
         Path(name).write_text(f"{name * 60}\n" * 400)
         write_skill(name, f"{name * 70}\n" * 400)
@@ -636,33 +640,33 @@ def test_what_a_compaction_leaves_is_half_of_the_room_at_most(make, threshold, l
         assert estimate_tokens(new) <= room_of(agent)
 
 
-def test_each_part_has_at_most_half_of_what_those_before_it_left(make):
+def test_each_part_gets_at_most_half_of_the_remaining_room(make):
     asked = [typed("w" * 9_000), said("Yes.")] * 40
     messages = [*asked, *needed(), typed("Now." * 9_000)]
     agent = make(threshold=30_000, messages=messages)
     for name in "ab":
         Path(f"{name}.py").write_text(f"{name * 60}\n" * 200)
     room, new = room_of(agent), program.rebuild(agent, BODY)
-    *words, summary, request, calls, results = [tokens_in(m["content"]) for m in new]
-    for part in request, summary, sum(words), calls + results:
-        assert 0.8 * (room // 2) < part <= room // 2 + 120  # what stands around it
+    *older, summary, request, calls, results = [tokens_in(m["content"]) for m in new]
+    for part in request, summary, sum(older), calls + results:
+        assert 0.8 * (room // 2) < part <= room // 2 + 120  # the text around it
         room -= part
     asked = [call for call, _ in left(new).calls]
-    assert asked == ["b.py", "birds", PLAN]  # the newest file, of which a page
+    assert asked == ["b.py", "birds", PLAN]  # the newest file, cut to a page
 
 
-# --- Where there is nothing to compact, and what is told ---
+# --- Nothing to compact, and what the user is told ---
 
 
-def test_with_nothing_but_words_there_is_nothing_to_compact_and_it_is_said(make):
-    words = [typed(sized(3_900))] * 3
-    agent = make(reply("Done."), messages=words, threshold=12_000, min_savings=0)
+def test_typed_messages_alone_cannot_be_compacted_and_the_user_is_told(make):
+    requests = [typed(sized(3_900))] * 3
+    agent = make(reply("Done."), messages=requests, threshold=12_000, min_savings=0)
     assert program.take_turn(agent, "Go on.") == "Done."
     assert shown(agent, "layer") == ["[auto_compact] nothing to compact yet"]
-    assert agent.messages[:3] == words and agent.failures == 0
+    assert agent.messages[:3] == requests and agent.failures == 0
 
 
-def test_a_summary_is_told_with_tokens_before_and_after(compacted):
+def test_a_compaction_reports_the_tokens_before_and_after(compacted):
     line = shown(compacted(), "layer")[-1]
     counts = re.findall(r"\d[\d,]*", line)
     before, after = (int(count.replace(",", "")) for count in counts)
@@ -672,27 +676,27 @@ def test_a_summary_is_told_with_tokens_before_and_after(compacted):
 # --- The breaker ---
 
 
-def test_after_three_failures_in_a_row_it_goes_without_the_model_and_says_so_once(long):
+def test_after_three_failures_in_a_row_it_writes_a_note_instead_and_says_so_once(long):
     bodies = [reply(BODY) for _ in range(3)]
     replies = [m for body in bodies for m in (NO_SUMMARY, body)]
     agent = long(*replies, reply("Done."), before=needed())
     turns(agent, "One.", "Two.", "Three.", "Four.")
     assert len(summaries(agent)) == 3 and agent.failures == 3
-    told = ["/compact" in text for text in shown(agent, "error")]
-    assert told == [False, False, True]
-    words, summary, calls, _ = left(agent.messages)
-    assert context_tokens(agent) < T and words[0] == "First wish."
+    hints = ["/compact" in text for text in shown(agent, "error")]
+    assert hints == [False, False, True]
+    kept, summary, calls, _ = left(agent.messages)
+    assert context_tokens(agent) < T and kept[0] == "First request."
     assert "No summary could be made" in summary and len(calls) == 4
 
 
-def test_a_success_in_between_begins_the_count_anew(long):
+def test_a_success_resets_the_failure_count(long):
     bad, good = [NO_SUMMARY, reply(BODY)], [SUMMARY, reply(BODY)]
     agent = long(*bad, *bad, *good, *bad)
     failures = [turns(agent, text) and agent.failures for text in "1234"]
     assert failures == [1, 2, 0, 1]
 
 
-def test_after_a_failure_the_next_try_waits_until_enough_is_new(long):
+def test_after_a_failure_the_next_try_waits_for_enough_new_tokens(long):
     agent = long(
         NO_SUMMARY, reply("Done."), reply(sized(2_000)), SUMMARY, reply("Yes.")
     )
@@ -705,7 +709,9 @@ def test_after_a_failure_the_next_try_waits_until_enough_is_new(long):
 # --- The request in progress ---
 
 
-@pytest.mark.parametrize("window, tokens", [(200_000, 30_000), (200_000, 6_000)])
+@pytest.mark.parametrize(
+    "window, tokens", [(200_000, 30_000), (200_000, 6_000), (32_000, 3_000)]
+)
 @pytest.mark.parametrize("older", [0, 90])
 @pytest.mark.parametrize("between", [[], ["And hurry."]])
 def test_the_request_in_progress_stays_whole_over_two_compactions(
@@ -721,19 +727,10 @@ def test_the_request_in_progress_stays_whole_over_two_compactions(
     assert request == [typed(rules), *map(typed, between)]
 
 
-def test_in_a_window_of_32000_the_request_stays_whole_up_to_a_fifth_of_t(make):
-    agent = make(messages=history(said("Yes.")), context_window=32_000)
-    request = typed(sized(agent.limits.threshold // 5))
-    agent.messages += [request, *did("done"), typed("And hurry."), *did("done")]
-    for _ in range(2):
-        agent.messages = program.rebuild(agent, "Short.")
-    assert agent.messages[-2:] == [request, typed("And hurry.")]
-
-
-def test_a_compacted_list_is_older_words_summary_request_calls_and_tail(make):
-    asked = [typed("Second wish."), *needed(), typed("And hurry.")]
+def test_a_compacted_list_is_older_messages_summary_request_and_calls(make):
+    asked = [typed("Second request."), *needed(), typed("And hurry.")]
     agent = make(messages=history(said("Yes."), asked))
     older, summary, *request, calls, results = program.rebuild(agent, "Short.")
     assert older == typed("Go.") and "Short." in texts(summary)[0]
-    assert request == [typed("Second wish."), typed("And hurry.")]
+    assert request == [typed("Second request."), typed("And hurry.")]
     assert calls["role"] == "assistant" and results["role"] == "user"

@@ -1,4 +1,4 @@
-"""A session of hundreds of turns, and conversations that no compaction can help."""
+"""A session with hundreds of turns, a tiny threshold, and layers with nothing to do."""
 
 import gc
 import itertools
@@ -31,10 +31,10 @@ PLAN = "[ ] archive the notes at the very end"
 
 
 class Worker(StubClient):
-    """Gives what is queued, and summaries besides; keeps figures, not requests.
+    """A model that gives the queued replies, and summaries; it keeps only figures.
 
-    Every 10th request is checked as the API would, and its reply has signed thinking;
-    the others are only measured, so that a long life is short to test.
+    It checks every 10th request as the API would, and signs thinking in its reply. It
+    only measures the others, to keep the test of a long session short.
     """
 
     def __init__(self):
@@ -51,8 +51,8 @@ class Worker(StubClient):
             raise given.with_traceback(None)
         if self.asked % 10 == 0:
             return self.check_and_sign(request, given)
-        spoken = stub.tokens(given["content"])
-        return given | {"usage": {"input_tokens": sent, "output_tokens": spoken}}
+        output = stub.tokens(given["content"])
+        return given | {"usage": {"input_tokens": sent, "output_tokens": output}}
 
     def check_and_sign(self, request, given):
         self.forget()
@@ -68,12 +68,13 @@ class Worker(StubClient):
 # --- The long session ---
 
 
-def words(turn):
+def user_text(turn):
+    """The text that the user types in this turn."""
     return FIRST if turn == 1 else f"Request {turn}: look at part {turn % 9} again."
 
 
-def work(turn):
-    """What the model does in this turn: some calls, and a text; at times a surprise."""
+def replies_in(turn):
+    """The replies in this turn: calls and a text, or at times something unusual."""
     page = {"path": f"notes{turn % 4}.txt", "offset": 1 + turn % 90, "limit": 5}
     calls = []
     if turn % 3 == 0:
@@ -85,38 +86,38 @@ def work(turn):
     if turn % 100 == 60:
         calls = [("bash", {"command": "seq 60000"})]
     called = [reply(calls=calls)] if calls else []
-    refused = [TOO_LARGE] if turn % 100 == 80 else []
-    return [*called, *refused, reply(f"Part {turn} is in order. " * 30)]
+    rejected = [TOO_LARGE] if turn % 100 == 80 else []
+    return [*called, *rejected, reply(f"Part {turn} is in order. " * 30)]
 
 
 @dataclass
 class Session:
-    """A session that was lived through, and its figures."""
+    """A finished session and its figures."""
 
     agent: program.Agent
     objects: list[int] = field(default_factory=list)  # in memory, at each compaction
-    known: list[int] = field(default_factory=list)  # characters of the agent's fields
-    compactions: list[dict] = field(default_factory=list)  # as they were written
+    characters: list[int] = field(default_factory=list)  # of the agent's fields
+    compactions: list[dict] = field(default_factory=list)  # as in the transcript
 
 
-def live():
-    """A session in the current folder; what it keeps in memory is counted."""
+def run_session():
+    """Run a session in the current folder, and measure what it keeps in memory."""
     for number in range(4):
         line = "All lines of the notes are alike. " * 8
         Path(f"notes{number}.txt").write_text(f"{line}\n" * 100)
     limits = program.Limits(**LIMITS)
     agent = program.Agent(limits=limits, client=Worker(), approve=lambda *_: None)
     session = Session(agent)
-    gc.freeze()  # what was there before is not counted, here or in any test after it
+    gc.freeze()  # counts only objects made from here on, also in later tests
     for turn in range(1, TURNS + 1):
-        agent.client.enqueue(*work(turn))
+        agent.client.enqueue(*replies_in(turn))
         before = len(agent.messages)
-        program.take_turn(agent, words(turn))
+        program.take_turn(agent, user_text(turn))
         if len(agent.messages) < before:
             agent.client.forget()
             gc.collect()
             session.objects.append(len(gc.get_objects()))
-            session.known.append(len(repr(vars(agent) | {"client": None})))
+            session.characters.append(len(repr(vars(agent) | {"client": None})))
     with agent.transcript.open(encoding="utf-8") as file:
         session.compactions = [json.loads(line) for line in file if '"event"' in line]
     return session
@@ -124,20 +125,20 @@ def live():
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory):
-    """The long session, which all its tests look at."""
+    """The long session, shared by all its tests."""
     before = Path.cwd()
     os.chdir(tmp_path_factory.mktemp("long"))
-    yield live()
+    yield run_session()
     os.chdir(before)
 
 
-def test_every_kind_of_compaction_is_needed_and_summaries_are_few(session):
+def test_every_kind_of_compaction_happens_and_summaries_are_rare(session):
     made = [line["event"] for line in session.compactions]
     assert TURNS / 80 < made.count("auto_compact") < TURNS / 12
     assert made.count("compact") >= 1 and made.count("reactive_compact") >= 1
 
 
-def test_nothing_is_refused_and_no_context_is_over_the_threshold_after_a_compaction(
+def test_no_request_is_rejected_and_a_compaction_leaves_under_half_the_threshold(
     session,
 ):
     client = session.agent.client
@@ -147,24 +148,23 @@ def test_nothing_is_refused_and_no_context_is_over_the_threshold_after_a_compact
     assert THRESHOLD < client.largest <= WINDOW - OUTPUT
 
 
-def test_the_plan_and_the_words_are_in_the_last_request(session):
+def test_the_plan_and_the_typed_messages_are_in_the_last_request(session):
     sent = str(session.agent.client.newest["messages"])
-    newest = [words(turn) for turn in range(TURNS - 39, TURNS + 1)]
+    newest = [user_text(turn) for turn in range(TURNS - 39, TURNS + 1)]
     assert [text for text in (FIRST, PLAN, *newest) if text not in sent] == []
 
 
 def test_memory_stays_flat(session):
-    objects = session.objects[
-        len(session.objects) * 2 // 3 :
-    ]  # the words fill their share
+    # In the last third, the typed messages have filled the room they may use.
+    objects = session.objects[len(session.objects) * 2 // 3 :]
     assert max(objects) - objects[0] < TURNS / 2
-    assert max(session.known) < 100_000
+    assert max(session.characters) < 100_000
 
 
-# --- What no compaction can help ---
+# --- A threshold that no compaction can reach ---
 
 
-def test_with_a_threshold_below_the_fixed_parts_no_summary_is_asked_for(run, api):
+def test_with_a_threshold_below_the_fixed_parts_it_asks_for_no_summary(run, api):
     calls = [reply(calls=[("glob", {"pattern": "*"})]) for _ in range(3)]
     api.enqueue(*calls, reply("Done."))
     status, out, err = run("--yes", "-p", "Look around.", THRESHOLD="500")
@@ -172,13 +172,11 @@ def test_with_a_threshold_below_the_fixed_parts_no_summary_is_asked_for(run, api
     assert "compact" not in err
 
 
-# --- What it costs to have nothing to do ---
+# --- The cost of having nothing to do ---
 
 
-def test_with_nothing_to_do_the_layers_read_a_third_of_the_conversation_at_most(
-    make, monkeypatch
-):
-    """Counted in bytes of JSON: the conversation has 1,000 messages."""
+def test_idle_layers_read_at_most_a_third_of_the_conversation(make, monkeypatch):
+    """Count the bytes of JSON that they read of 1,000 messages."""
     agent = make(context_window=1_000_000, keep_tokens=0, min_savings=0)
     steps = ([typed("Go."), *did("a line\n" * 350), said("Done.")] for _ in range(250))
     agent.messages = [*itertools.chain(*steps)][:-1]

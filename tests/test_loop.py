@@ -1,7 +1,7 @@
-"""The loop: what each answer of the model does to the conversation.
+"""The loop: how each kind of reply changes the conversation.
 
-The fixture `make` fails a test whose requests the API would not have taken, so each
-test that begins another turn shows as well that the conversation was left valid.
+The fixture `make` fails a test whose requests the API would reject. So each test that
+starts another turn also shows that the conversation is still valid.
 """
 
 import itertools
@@ -60,12 +60,12 @@ def test_text_and_thinking_are_shown_as_they_stream(make):
         assert len(pieces) > 1 and "".join(pieces) == whole
 
 
-def test_a_message_of_nothing_but_spaces_is_one_clear_line(make):
+def test_a_message_of_only_spaces_is_one_clear_error(make):
     agent = make()
     assert "say what to do" in fails(agent, " \n") and agent.messages == []
 
 
-def test_an_error_that_nobody_foresaw_is_not_swallowed(make):
+def test_an_unexpected_error_is_not_swallowed(make):
     with pytest.raises(EmptyQueue):
         take_turn(make(), "Hi")
 
@@ -84,7 +84,7 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("case", EMPTY)
-def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, case):
+def test_an_empty_reply_is_dropped_and_requested_again_with_a_note(make, case):
     agent = make(reply(content=EMPTY[case]), reply("Here I am."))
     assert take_turn(agent, "Hi") == "Here I am."
     first, second = (request["messages"] for request in agent.client.requests)
@@ -94,7 +94,7 @@ def test_an_empty_reply_is_not_kept_and_is_asked_for_with_a_new_message(make, ca
     assert roles(agent.messages).count("assistant") == 1 and goes_on(agent)
 
 
-def test_empty_texts_beside_a_call_are_left_out_and_its_thinking_stays(make):
+def test_empty_texts_beside_a_call_are_dropped_but_its_thinking_stays(make):
     empty = {"type": "text", "text": ""}
     given = reply(content=[HM, empty, call("bash", command="true")])
     agent = make(given, reply("Done."))
@@ -107,14 +107,15 @@ def test_empty_texts_beside_a_call_are_left_out_and_its_thinking_stays(make):
 
 
 def cut_off():
+    """A reply that breaks off inside a call."""
     return reply("I write", calls=[WRITE], thinking="hm", stop="max_tokens")
 
 
-def test_a_call_that_was_cut_off_is_answered_but_not_run(make):
+def test_a_call_that_was_cut_off_gets_an_error_and_does_not_run(make):
     agent = make(cut_off(), cut_off(), cut_off(), reply("Done."))
     assert take_turn(agent, "Work") == "Done."
-    told = [(r["is_error"], r["content"]) for r in results(*agent.messages)]
-    assert told == [(True, program.CUT_OFF)] * 3
+    errors = [(r["is_error"], r["content"]) for r in results(*agent.messages)]
+    assert errors == [(True, program.CUT_OFF)] * 3
     assert not Path("made.txt").exists() and goes_on(agent)
 
 
@@ -126,23 +127,23 @@ UNFINISHED = {
 
 
 @pytest.mark.parametrize("case", UNFINISHED)
-def test_a_reply_that_is_empty_or_cut_off_again_and_again_ends_the_turn(make, case):
+def test_too_many_empty_or_cut_off_replies_in_a_row_end_the_turn(make, case):
     agent = make(*[UNFINISHED[case]] * 4)
     assert "cut off" in fails(agent, "Work")
     assert len(agent.client.requests) == 4
     assert not Path("made.txt").exists() and goes_on(agent)
 
 
-def test_parts_and_empty_replies_are_counted_together(make):
+def test_cut_off_and_empty_replies_count_together(make):
     part = UNFINISHED["a text cut off"]
     agent = make(*[part] * 2, *[reply(content=[])] * 2)
     assert "cut off" in fails(agent, "Work")
     assert len(agent.client.requests) == 4 and goes_on(agent)
 
 
-# each row: the replies, the last of them whole, and the answer that they make
+# For each case: the replies, of which only the last is whole, and the answer.
 TWO = [{"type": "text", "text": "One, "}, {"type": "text", "text": "two."}]
-HALVES = {
+ANSWERS = {
     "a text": ([reply("One, ", stop="max_tokens"), reply("two.")], "One, two."),
     "four parts": ([*[reply("a", stop="max_tokens")] * 3, reply("b")], "aaab"),
     "nothing, then a text": ([reply(content=[]), reply("two.")], "two."),
@@ -158,41 +159,45 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("case", HALVES)
-def test_the_answer_is_every_word_since_the_last_call(make, case):
-    replies, whole = HALVES[case]
+@pytest.mark.parametrize("case", ANSWERS)
+def test_the_answer_is_all_text_since_the_last_call(make, case):
+    replies, whole = ANSWERS[case]
     agent = make(*replies)
     assert take_turn(agent, "Tell") == whole and goes_on(agent)
     first = next(b["text"] for r in replies for b in r["content"] if "text" in b)
     assert first in str(agent.client.requests[-1]["messages"])
 
 
-def test_thinking_that_was_cut_off_is_not_kept(make):
+def test_thinking_in_a_cut_off_reply_is_not_kept(make):
     agent = make(reply(thinking="and then", stop="max_tokens"), cut_off(), reply("Yes"))
     take_turn(agent, "Hi")
     assert "'thinking'" not in str(agent.messages) and goes_on(agent)
 
 
-def test_work_in_between_makes_a_cut_off_reply_the_first_one_again(make):
+def test_a_tool_call_resets_the_count_of_cut_off_replies(make):
     turns = [(*[cut_off()] * 3, reply(calls=[READ])) for _ in range(3)]
     agent = make(*itertools.chain(*turns), reply("Done."))
     assert take_turn(agent, "Work") == "Done."
 
 
-# ---- refusals ----
+# ---- refusals by the model ----
 
-WHY = {"type": "refusal", "category": "cyber", "explanation": "It looks like malware."}
+REASON = {
+    "type": "refusal",
+    "category": "cyber",
+    "explanation": "It looks like malware.",
+}
 REFUSALS = {
-    "without a word": reply(content=[], stop="refusal"),
-    "in the middle of a text": reply("First you", stop="refusal"),
-    "in the middle of a call": reply("I", calls=[WRITE], thinking="h", stop="refusal"),
-    "with a reason": reply(stop="refusal", details=WHY),
+    "empty": reply(content=[], stop="refusal"),
+    "within a text": reply("First you", stop="refusal"),
+    "within a call": reply("I", calls=[WRITE], thinking="h", stop="refusal"),
+    "with a reason": reply(stop="refusal", details=REASON),
 }
 
 
 @pytest.mark.parametrize("before", [[], [reply("Hello.", thinking="hm")]])
 @pytest.mark.parametrize("case", REFUSALS)
-def test_neither_a_refusal_nor_what_drew_it_is_kept(make, case, before):
+def test_neither_a_refusal_nor_the_message_that_caused_it_is_kept(make, case, before):
     agent = make(*before, REFUSALS[case])
     assert [take_turn(agent, "Hi") for _ in before] == ["Hello."] * len(before)
     kept = agent.messages
@@ -202,10 +207,10 @@ def test_neither_a_refusal_nor_what_drew_it_is_kept(make, case, before):
     assert "forbidden" not in str(agent.client.requests[-1])
 
 
-NO = REFUSALS["without a word"]
+NO = REFUSALS["empty"]
 
 
-def test_a_refusal_of_results_takes_their_calls_back_too(make):
+def test_a_refusal_after_tool_results_drops_their_calls_too(make):
     Path("notes.txt").write_text("a forbidden recipe")
     agent = make(reply("I look.", calls=[READ, BASH]), NO)
     fails(agent, "Read the notes")
@@ -217,26 +222,26 @@ def test_a_refusal_of_results_takes_their_calls_back_too(make):
 @pytest.mark.parametrize(
     "before", [[], [reply("I begin", stop="max_tokens")], [reply(content=[])]]
 )
-def test_a_refusal_soon_after_a_compaction_never_takes_the_summary_back(make, before):
+def test_a_refusal_soon_after_a_compaction_never_drops_the_summary(make, before):
     agent = make(reply(LONG), SUMMARY, *before, NO, **SMALL)
     take_turn(agent, "Tell me a story")
     fails(agent, "Something forbidden")
-    words, summary, calls, tail = left(agent.messages)
-    assert words == ["Tell me a story"] and (calls, tail) == ([], [])
+    kept, summary, calls, tail = left(agent.messages)
+    assert kept == ["Tell me a story"] and (calls, tail) == ([], [])
     assert "All is well." in summary and goes_on(agent)
 
 
-def test_a_refusal_right_after_a_compaction_takes_the_restored_files_back(make):
+def test_a_refusal_right_after_a_compaction_drops_the_restored_files(make):
     replies = reply(calls=[READ]), reply(LONG), SUMMARY, NO
     agent = make(*replies, **SMALL)
     take_turn(agent, "Read the notes")
     fails(agent, "Something")
-    words, summary, calls, tail = left(agent.messages)
-    assert words == ["Read the notes", "Something"] and (calls, tail) == ([], [])
+    kept, summary, calls, tail = left(agent.messages)
+    assert kept == ["Read the notes", "Something"] and (calls, tail) == ([], [])
     assert "All is well." in summary and goes_on(agent)
 
 
-def test_after_a_refusal_all_can_still_be_summarised(make):
+def test_after_a_refusal_the_conversation_can_still_be_summarised(make):
     agent = make(reply("Hello."), reply("Yes."), NO, SUMMARY)
     for text in ("Hi", "Really?"):
         take_turn(agent, text)
@@ -245,16 +250,16 @@ def test_after_a_refusal_all_can_still_be_summarised(make):
     assert left(agent.messages).words == ["Hi", "Really?"]
 
 
-@pytest.mark.parametrize("details, told", [(WHY, "malware"), ({}, "declined")])
-def test_a_refusal_is_told_with_its_reason_if_there_is_one(make, details, told):
-    details = dict.fromkeys(WHY) | details | {"type": "refusal"}
+@pytest.mark.parametrize("details, expected", [(REASON, "malware"), ({}, "declined")])
+def test_a_refusal_is_shown_with_its_reason_if_it_has_one(make, details, expected):
+    details = dict.fromkeys(REASON) | details | {"type": "refusal"}
     agent = make(reply(stop="refusal", details=details))
     line = fails(agent, "Something forbidden")
-    assert told in f"{line} {agent.events}" and "None" not in line
+    assert expected in f"{line} {agent.events}" and "None" not in line
 
 
-@pytest.mark.parametrize("details", [None, {"type": "refusal"}, dict.fromkeys(WHY)])
-def test_a_refusal_without_a_reason_is_told_without_one(make, details):
+@pytest.mark.parametrize("details", [None, {"type": "refusal"}, dict.fromkeys(REASON)])
+def test_a_refusal_without_a_reason_is_shown_without_one(make, details):
     agent = make(reply(stop="refusal", details=details))
     line = fails(agent, "Something forbidden")
     assert line.strip() == "The model declined to answer." and agent.messages == []
@@ -263,7 +268,7 @@ def test_a_refusal_without_a_reason_is_told_without_one(make, details):
 # ---- other reasons to stop ----
 
 
-def test_a_reply_with_an_unknown_stop_reason_is_a_reply(make):
+def test_a_reply_with_an_unknown_stop_reason_is_accepted(make):
     agent = make(reply("Yes.", stop="something_new"))
     assert take_turn(agent, "Work") == "Yes." and goes_on(agent)
 
@@ -272,7 +277,7 @@ def test_a_reply_with_an_unknown_stop_reason_is_a_reply(make):
 
 
 def long_work(agent):
-    """The requests of a conversation with tools, a plan, a cut and two compactions."""
+    """The requests of work with tools, a plan, a cut-off reply and two compactions."""
     agent.client.enqueue(
         reply("I plan.", calls=[PLAN, READ], thinking="first"),
         reply(LONG, calls=[("compact", {})], thinking="second"),
@@ -289,23 +294,29 @@ def long_work(agent):
 
 
 @pytest.mark.parametrize("thinking", [True, False])
-def test_nothing_but_the_messages_changes_from_request_to_request(make, thinking):
+def test_only_the_messages_change_from_request_to_request(make, thinking):
     agent = make(thinking=thinking, model="some-model", **SMALL)
     requests = long_work(agent)
-    first, [system] = requests[0], requests[0]["system"]
+    first = requests[0]
     assert (first["model"], first["max_tokens"]) == ("some-model", 8_000)
     assert not {"tool_choice", "temperature", "top_p", "top_k"} & first.keys()
     assert ("thinking" in first) is thinking
-    assert system["cache_control"] == {"type": "ephemeral"}
-    bodies = agent.client.bodies
-    assert [encoded(body).count(MARKER) for body in bodies] == [2] * 8
-    last = [request["messages"][-1]["content"][-1] for request in agent.client.bodies]
-    assert all(block["cache_control"] == {"type": "ephemeral"} for block in last)
     for request in requests:
         assert request | {"messages": []} == first | {"messages": []}
 
 
-def test_each_request_begins_with_the_one_before_but_for_the_marker(make):
+@pytest.mark.parametrize("thinking", [True, False])
+def test_cache_markers_are_on_the_system_prompt_and_on_the_last_block(make, thinking):
+    agent = make(thinking=thinking, **SMALL)
+    [system] = long_work(agent)[0]["system"]
+    assert system["cache_control"] == {"type": "ephemeral"}
+    bodies = agent.client.bodies
+    assert [encoded(body).count(MARKER) for body in bodies] == [2] * 8
+    last = [body["messages"][-1]["content"][-1] for body in bodies]
+    assert all(block["cache_control"] == {"type": "ephemeral"} for block in last)
+
+
+def test_each_request_starts_with_the_previous_one_except_for_cache_markers(make):
     agent = make(reply("I look.", calls=[READ], thinking="hm"), reply("Done."))
     take_turn(agent, "Work")
     assert goes_on(agent)
@@ -316,26 +327,26 @@ def test_each_request_begins_with_the_one_before_but_for_the_marker(make):
         assert all("cache_control" not in block for c in after for block in c)
 
 
-def test_a_folder_whose_name_is_no_text_can_be_worked_in(make, tmp_path, monkeypatch):
+def test_it_works_in_a_folder_whose_name_is_not_valid_text(make, tmp_path, monkeypatch):
     folder = bytes(tmp_path) + b"/\xff"
     try:
         program.os.mkdir(folder)
     except OSError:
-        pytest.skip("this file system takes only names that are text")
+        pytest.skip("this file system only allows valid text as names")
     monkeypatch.chdir(folder)
     agent = make(reply("Hello."))
     assert take_turn(agent, "Hi") == "Hello." and goes_on(agent)
 
 
-# ---- what was stopped or failed ----
+# ---- interrupted and failed turns ----
 
 
 def unanswered(make, how):
-    """An agent that was asked to delete the logs, and did not come to an answer."""
+    """An agent that was asked to delete the logs and never answered."""
     call = reply(calls=[BASH])
     faults = {
-        "stopped": [KeyboardInterrupt()],
-        "refused key": [api_error(401, "No.")],
+        "interrupted": [KeyboardInterrupt()],
+        "invalid key": [api_error(401, "No.")],
         "after a call": [call, KeyboardInterrupt()],
         "cut off": [reply(content=[])] * 4,
     }
@@ -345,11 +356,11 @@ def unanswered(make, how):
     return agent
 
 
-@pytest.mark.parametrize("how", ["stopped", "refused key", "after a call", "cut off"])
+@pytest.mark.parametrize(
+    "how", ["interrupted", "invalid key", "after a call", "cut off"]
+)
 @pytest.mark.parametrize("resumed", [False, True])
-def test_what_was_not_answered_is_marked_as_such_in_what_is_sent_next(
-    make, how, resumed
-):
+def test_an_unanswered_message_is_marked_in_the_next_request(make, how, resumed):
     agent = unanswered(make, how)
     if resumed:
         program.resume(agent, str(agent.transcript))
@@ -359,27 +370,27 @@ def test_what_was_not_answered_is_marked_as_such_in_what_is_sent_next(
     assert "stopped, or it failed" in texts(mark)[0]
 
 
-def test_what_was_stopped_is_known_as_such_after_a_compaction_too(make):
-    agent = unanswered(make, "stopped")
+def test_a_compaction_keeps_an_interrupted_request_among_the_older_messages(make):
+    agent = unanswered(make, "interrupted")
     agent.messages += [program.note(program.UNANSWERED), typed("And now?")]
-    stopped, _, request = program.rebuild(agent, "Short.")
-    assert stopped == typed("Delete all the logs.") and request == typed("And now?")
+    older, _, request = program.rebuild(agent, "Short.")
+    assert older == typed("Delete all the logs.") and request == typed("And now?")
 
 
-def test_of_a_request_that_was_corrected_the_next_one_says_nothing_untrue(make):
+def test_nothing_untrue_is_sent_about_a_request_that_was_corrected(make):
     agent = make(KeyboardInterrupt(), reply(calls=[("compact", {})]), SUMMARY)
     agent.client.enqueue(reply("Done."))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Write the parser in Python 3.8.")
     assert take_turn(agent, "Use 3.10 for it.") == "Done."
-    words, state, _, _ = left(agent.client.requests[-1]["messages"])
-    assert words == ["Write the parser in Python 3.8.", "Use 3.10 for it."]
-    assert "which of them are done, stopped or still open" in state
+    kept, summary, _, _ = left(agent.client.requests[-1]["messages"])
+    assert kept == ["Write the parser in Python 3.8.", "Use 3.10 for it."]
+    assert "which of them are done, stopped or still open" in summary
     untrue = "were answered|was answered|was stopped|dropped|Do not go on|not to be"
     assert not re.search(untrue, str(agent.client.requests[-1]["messages"]))
 
 
-def test_what_was_answered_or_waits_is_not_marked(make):
+def test_answered_messages_are_not_marked_as_unanswered(make):
     agent = make(reply(LONG), SUMMARY, reply("Yes."), reply("Yes."))
     take_turn(agent, "Tell me a story")
     program.run_command(agent, "/compact")
@@ -389,22 +400,22 @@ def test_what_was_answered_or_waits_is_not_marked(make):
 
 # ---- settings ----
 
-NEVER = "1000000"
+HUGE = "1000000"
 LAYER_1, LAYER_2 = "micro_compact", "auto_compact"
 SMALL_WINDOW = {"CONTEXT_WINDOW": "24000", "MIN_SAVINGS": "1500"}
 
 
 @pytest.mark.parametrize(
-    "settings, acting",  # which of two layers act in the same work
+    "settings, acting",  # the layers that act, of these two
     [
         ({}, {LAYER_1, LAYER_2}),
         ({"THRESHOLD": "0"}, {LAYER_1}),
-        ({"KEEP_RECENT": NEVER}, {LAYER_2}),
-        ({"CLEAR_ABOVE": NEVER}, {LAYER_2}),
-        ({"THRESHOLD": "0", "CLEAR_ABOVE": NEVER}, set()),
+        ({"KEEP_RECENT": HUGE}, {LAYER_2}),
+        ({"CLEAR_ABOVE": HUGE}, {LAYER_2}),
+        ({"THRESHOLD": "0", "CLEAR_ABOVE": HUGE}, set()),
     ],
 )
-def test_a_setting_switches_a_layer_off(make, monkeypatch, settings, acting):
+def test_settings_can_switch_layers_off(make, monkeypatch, settings, acting):
     for name, value in {**SMALL_WINDOW, **settings}.items():
         monkeypatch.setenv(name, value)
     reads = [reply(calls=[READ]) for _ in range(5)]
@@ -420,7 +431,7 @@ NUMBERS |= {"context_window": 7_000, "threshold": 7_000}
 
 
 @pytest.mark.parametrize("name", sorted(NUMBERS))
-def test_each_field_of_the_limits_is_a_setting_of_that_name(monkeypatch, name):
+def test_each_field_of_limits_is_a_setting_of_the_same_name(monkeypatch, name):
     monkeypatch.setenv(name.upper(), str(NUMBERS[name]))
     assert vars(configured_limits())[name] == NUMBERS[name]
 
@@ -429,14 +440,14 @@ def test_each_field_of_the_limits_is_a_setting_of_that_name(monkeypatch, name):
     "given, threshold",
     [("1", 2_000), ("500", 2_000), ("1999", 2_000), ("2001", 2_001), ("0", 200_000)],
 )
-def test_a_threshold_that_nothing_fits_is_2000_and_0_is_the_window(
+def test_the_smallest_threshold_is_2000_and_0_means_the_whole_window(
     monkeypatch, given, threshold
 ):
     monkeypatch.setenv("THRESHOLD", given)
     assert configured_limits().threshold == threshold
 
 
-def test_a_reply_has_a_third_of_a_small_window_at_most_whatever_is_asked_for(
+def test_a_reply_gets_at_most_a_third_of_a_small_window(
     monkeypatch,
 ):
     monkeypatch.setenv("MAX_OUTPUT", "100000")
@@ -446,30 +457,33 @@ def test_a_reply_has_a_third_of_a_small_window_at_most_whatever_is_asked_for(
     assert configured_limits().max_output == program.MAX_OUTPUT
 
 
-def test_no_threshold_leaves_the_other_numbers_as_they_are(monkeypatch):
-    usual = configured_limits()
+def test_threshold_0_changes_no_other_limit_except_clear_above(monkeypatch):
+    default = configured_limits()
     monkeypatch.setenv("THRESHOLD", "0")
-    made, window = configured_limits(), usual.context_window
-    assert (made.threshold, made.clear_above) == (window, window * 7 // 10)
-    assert made == replace(usual, threshold=0, clear_above=made.clear_above)
-    assert usual.clear_above == usual.threshold * 7 // 10
+    limits, window = configured_limits(), default.context_window
+    assert (limits.threshold, limits.clear_above) == (window, window * 7 // 10)
+    assert limits == replace(default, threshold=0, clear_above=limits.clear_above)
+    assert default.clear_above == default.threshold * 7 // 10
 
 
 @pytest.mark.parametrize("window", [5_000, 4_000, 3_999, 0])
-def test_a_window_of_4000_tokens_is_the_smallest(monkeypatch, window):
+def test_the_smallest_window_is_4000_tokens(monkeypatch, window):
     monkeypatch.setenv("CONTEXT_WINDOW", str(window))
     assert program.configured_limits().context_window == max(window, 4_000)
 
 
+# ---- signals, ids and the number of requests ----
+
+
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGINT"])
-def test_a_signal_that_is_ignored_stays_so_as_under_nohup(name):
+def test_ignored_signals_stay_ignored_as_under_nohup(name):
     number = getattr(signal, name)
     before = signal.signal(number, signal.SIG_IGN)
     program.handle_signals(Mock())
     assert signal.signal(number, before) == signal.SIG_IGN
 
 
-def test_a_call_with_an_id_that_was_given_before_gets_one_of_its_own(make):
+def test_a_call_with_a_repeated_id_gets_a_new_one(make):
     again = call("glob", pattern="*")
     same = reply(content=[again]), reply(content=[again, again])
     agent = make(*same, reply("Done."))
@@ -485,6 +499,6 @@ def test_a_turn_ends_after_max_requests_and_go_on_continues(make):
     assert take_turn(agent, "Go on.") == "Done."
 
 
-def test_without_max_requests_a_turn_may_make_any_number(make):
+def test_with_max_requests_0_a_turn_may_make_any_number_of_requests(make):
     again = [reply(calls=[("bash", {"command": "true"})])] * 9
     assert take_turn(make(*again, reply("Done."), max_requests=0), "Work.") == "Done."

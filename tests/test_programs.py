@@ -1,6 +1,6 @@
-"""The programs beside the tests: which of them may import which, and how they start.
+"""The programs beside the tests: their imports, and how they start.
 
-And the tests' own house: what README.md beside them says, and what a test must not do.
+Also the tests' own README.md, and the rules for a test.
 """
 
 import ast
@@ -11,9 +11,7 @@ import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
-from types import SimpleNamespace
 
-import conftest
 import pytest
 
 TESTS = Path(__file__).resolve().parent
@@ -22,7 +20,7 @@ FOLDERS = {path.stem: path.parent.name for path in [*PROGRAMS, *TESTS.glob("*.py
 
 
 def imported(path):
-    """The names of our files in tests/ that a file imports, wherever in it."""
+    """The names of our files in tests/ that a file imports anywhere."""
     nodes = [*ast.walk(ast.parse(path.read_text("utf-8")))]
     names = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     plain = [node.names for node in nodes if isinstance(node, ast.Import)]
@@ -30,23 +28,23 @@ def imported(path):
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
-def test_a_program_imports_of_its_own_folder_and_of_the_stand_in_alone(path):
+def test_a_program_imports_only_from_its_folder_and_the_stand_in(path):
     assert {FOLDERS[name] for name in imported(path)} <= {path.parent.name, "standin"}
 
 
-def test_imports_have_no_circle():
+def test_imports_have_no_cycle():
     TopologicalSorter({path.stem: imported(path) for path in PROGRAMS}).prepare()
 
 
 def started(command):
-    """A program that is started on Python alone, whatever the folder."""
+    """Run a program with Python alone, in any folder."""
     script, *given = command.split()
     argv = [sys.executable, "-S", "-E", TESTS / script, *given]
     options = {"capture_output": True, "text": True, "encoding": "utf-8", "env": {}}
     return subprocess.run(argv, check=False, **options)
 
 
-# each program that no test of the page starts, and what it prints
+# the programs that the README does not run, and part of their output
 STARTED = {
     "measure/pictures.py --help": "usage: ",
     "lessons/faults.py Japanese": "the API counts 3,293",
@@ -54,7 +52,7 @@ STARTED = {
 
 
 @pytest.mark.parametrize("command", STARTED)
-def test_a_program_needs_no_package_and_its_lines_are_narrow(command):
+def test_a_program_needs_no_package_and_prints_narrow_lines(command):
     done = started(command)
     assert (done.returncode, done.stderr) == (0, "") and STARTED[command] in done.stdout
     most = 79 if command.startswith("lessons/") else 88
@@ -68,13 +66,13 @@ NOT_THERE = {
 
 
 @pytest.mark.parametrize("command", NOT_THERE)
-def test_what_a_lesson_does_not_have_is_one_clear_line(command):
+def test_a_missing_chapter_or_step_is_reported_in_one_line(command):
     done = started(f"lessons/{command}")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"{NOT_THERE[command]}\n")
 
 
-def test_the_program_names_its_own_packages_as_requirements_txt_does():
+def test_agent_py_requires_the_packages_of_requirements_txt():
     script = (TESTS.parent / "agent.py").read_text("utf-8")
     head = re.search(r"(?m)^# /// script\n((?:#(?: .*)?\n)+?)# ///$", script)[1]
     fields = dict(line[2:].split(" = ", 1) for line in head.splitlines())
@@ -92,7 +90,7 @@ def test_each_constant_is_set_once_and_used():
     assert len(found) == len({*found}) > 0
 
 
-# --- A test of one's own ---
+# --- A reader's own test ---
 
 README = (TESTS / "README.md").read_text("utf-8")
 [MINE] = re.findall(r'(?s)```python\n(""".*?)```', README)
@@ -105,7 +103,7 @@ from agent import take_turn
 def test_it(make):
     assert take_turn(make(reply("One."), reply("Two.")), "Hi") == "One."
 """
-OWN = {  # test files of one's own, and what pytest says of their test in the end
+OWN = {  # a reader's test files, and the result that pytest reports
     "test_mine.py": (MINE, "PASSED"),
     "test_left_over.py": (LEFT_OVER, "ERROR"),
     "test_in_its_queue.py": (
@@ -117,7 +115,7 @@ OWN = {  # test files of one's own, and what pytest says of their test in the en
 
 @pytest.fixture(scope="module")
 def said_of(tmp_path_factory):
-    """What pytest says of these files."""
+    """The report of pytest on these files."""
     copy = tmp_path_factory.mktemp("copy")
     others = shutil.ignore_patterns("__pycache__", "test_*")
     shutil.copytree(TESTS, copy / "tests", ignore=others)
@@ -133,27 +131,14 @@ def said_of(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_reply_that_is_left_over_turns_a_test_of_ones_own_red(said_of, name):
+def test_a_reply_left_in_the_queue_fails_a_readers_test(said_of, name):
     assert re.findall(rf"(?m)^([A-Z]+) tests/{name}", said_of)[-1:] == [OWN[name][1]]
 
 
-def test_the_file_of_the_readme_is_short_and_uses_the_stand_in():
+def test_the_readmes_test_file_is_short_and_uses_the_stand_in():
     assert "StubClient" in MINE and len(MINE.splitlines()) < 20
 
 
-def test_the_readme_says_of_each_test_file_what_it_tests():
+def test_the_readme_lists_every_test_file():
     named = {*re.findall(r"`(test_\w+\.py)`", README.partition("## Add a test")[0])}
     assert {path.name for path in TESTS.glob("test_*.py")} - {"test_mine.py"} == named
-
-
-WORKERS = {"": True, "-q --durations=9": True, "-k printed": False, "-n 0": False}
-WORKERS |= {"tests/test_mine.py": False, "--pdb": False, "--lf": False}
-
-
-@pytest.mark.parametrize("argv", WORKERS)
-def test_only_the_whole_suite_starts_workers(pytestconfig, monkeypatch, argv):
-    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    options = pytestconfig._parser.parse_known_args(argv.split())
-    options.lf = argv == "--lf"  # which pytest knows only where it has a cache
-    conftest.pytest_cmdline_main(SimpleNamespace(option=options))
-    assert bool(options.numprocesses) is WORKERS[argv]

@@ -1,4 +1,4 @@
-"""Random conversations through random layers and turns: what holds after every step."""
+"""Random conversations: invariants that hold after every turn and every layer."""
 
 import itertools
 import os
@@ -27,16 +27,16 @@ from stub import StubClient, api_error
 
 import agent as program
 
-# The same examples in every run; no limit of time for one, since machines are slow. To
-# find a smaller one takes minutes, so that is left to the long tests.
-IGNORED_DIRS = settings(
+# Every run uses the same examples, without a time limit, because machines can be slow.
+# Shrinking a failing example takes minutes, so only the long tests do it.
+SETTINGS = settings(
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[*Phase] if LONG_TESTS else [Phase.generate],
     report_multiple_bugs=False,
 )
-LIVES = settings(IGNORED_DIRS, max_examples=650 if LONG_TESTS else 16)
+EXAMPLES = settings(SETTINGS, max_examples=650 if LONG_TESTS else 16)
 
 THINKING = ("thinking", "redacted_thinking")
 COLD = float("-inf")
@@ -56,7 +56,7 @@ def small_world(monkeypatch, workspace):
     skill.write_text("---\nname: birds\ndescription: For birds.\n---\nCount them.")
 
 
-# --- What random conversations are made of ---
+# --- The parts of random conversations ---
 
 SAMPLES = ["yes", "", " \n", "日本語で話す", "🙂👍🏽", "\ud800", "a\u2028b\r\n\x00c"]
 SAMPLES += ["</summary>", "line\n" * 40, "word " * 300, "要約" * 250, "🙂" * 150]
@@ -90,11 +90,11 @@ TEXTS = [(kind, text) for kind in ("text", *THINKING) for text in WHOLE]
 PART = st.sampled_from([*TEXTS, *[("call", call) for call in CALLS] * 6])
 NO_KEY = api_error(401, "invalid x-api-key")
 STOPS = st.sampled_from([*[None] * 9, "max_tokens", "refusal"])
-USUAL_REPLY = st.tuples(st.lists(PART, min_size=2, max_size=4), STOPS)
+NORMAL_REPLY = st.tuples(st.lists(PART, min_size=2, max_size=4), STOPS)
 ODD_REPLY = st.sampled_from(
     [([], None), TOO_LONG, NO_KEY, ([("call", CALLS[0])], None)]
 )
-REPLY = st.one_of(*[USUAL_REPLY] * 4, ODD_REPLY)
+REPLY = st.one_of(*[NORMAL_REPLY] * 4, ODD_REPLY)
 GOOD = [("thinking", "hm"), ("text", "<analysis>a</analysis><summary>短い</summary>")]
 SUMMARY = st.sampled_from(
     [
@@ -112,7 +112,7 @@ TURN = st.tuples(TEXT, REPLIES, OUTPUTS, st.lists(SUMMARY, max_size=2))
 
 
 class Model(StubClient):
-    """Gives the scripted replies and summaries, then usual ones."""
+    """A model that gives the scripted replies and summaries, then ordinary ones."""
 
     def __init__(self):
         super().__init__()
@@ -126,8 +126,8 @@ class Model(StubClient):
 
     def scripted(self, request):
         queue = self.summaries if asks_for_summary(request) else self.replies
-        usual = (GOOD if queue is self.summaries else [("text", "Done.")], None)
-        given = queue.popleft() if queue else usual
+        ordinary = (GOOD if queue is self.summaries else [("text", "Done.")], None)
+        given = queue.popleft() if queue else ordinary
         if isinstance(given, BaseException):
             return given.with_traceback(None)
         parts, stop = given
@@ -141,7 +141,7 @@ class Model(StubClient):
 
 
 def scripted_tool(agent, **_):
-    """A tool whose outputs, or errors, are scripted; after the last come all again."""
+    """Return or raise the next scripted output; after the last one, start over."""
     output = agent.client.outputs[0]
     agent.client.outputs.rotate(-1)
     if isinstance(output, str):
@@ -149,11 +149,11 @@ def scripted_tool(agent, **_):
     raise output("失敗 " * 40)
 
 
-# --- What must hold ---
+# --- The invariants ---
 
 
 def assert_valid(agent, messages):
-    """The API takes these messages, and what the person says next if need be."""
+    """Check that the API accepts these messages, plus a typed one if it needs one."""
     answered = not messages or messages[-1]["role"] == "assistant"
     sent = [*messages, *[typed("Go on.")] * answered]
     settings = {"model": "m", "max_tokens": 1, "system": agent.client.system}
@@ -161,15 +161,13 @@ def assert_valid(agent, messages):
 
 
 def kept(messages):
-    """What outlives a compaction: the words, and the calls that are still needed."""
-    needed = [
-        exchange.call for exchange in program.still_needed(messages, program.TOOLS)
-    ]
-    return program.user_texts(messages), needed
+    """The typed messages and the calls that a compaction must keep."""
+    needed = program.still_needed(messages, program.TOOLS)
+    return program.user_texts(messages), [exchange.call for exchange in needed]
 
 
-def assert_sound(agent):
-    """What holds whenever the agent is not at work."""
+def assert_consistent(agent):
+    """Check everything that must hold between two turns."""
     assert agent.client.refused == []
     assert_valid(agent, agent.messages)
     if agent.transcript and agent.transcript.is_file():
@@ -186,22 +184,23 @@ FREE = {
         m, 6, Path("t.jsonl"), program.TOOLS
     ),
     "micro_compact": lambda m: program.micro_compact(m, saved_at, 2, 100, 200),
-    "micro_compact of all": lambda m: program.micro_compact(m, saved_at, 0, 0, 0),
+    "micro_compact, all": lambda m: program.micro_compact(m, saved_at, 0, 0, 0),
     "drop_thinking": lambda m: program.drop_thinking(m),
-    "drop_thinking from 3 on": lambda m: program.drop_thinking(m, 3),
+    "drop_thinking from the third message": lambda m: program.drop_thinking(m, 3),
 }
 
 
 def saved_at(text):
+    """Return a path without saving anything."""
     return Path(".task_outputs/tool-results/0123456789abcdef.txt")
 
 
-def assert_settles(agent, name):
-    """Such a layer changes nothing in place, and twice it does what it did once."""
+def assert_pure(agent, name):
+    """Check that a layer changes nothing in place, and that twice equals once."""
     messages, before = agent.messages, deepcopy(agent.messages)
     after = FREE[name](messages)
     assert messages == before, "messages were changed in place"
-    assert (after == before) == (after is messages), "it is a copy of the same"
+    assert (after == before) == (after is messages), "it made an equal copy"
     assert FREE[name](after) is after, "twice is not once"
     assert_valid(agent, after)
     assert kept(after)[1] == kept(before)[1]
@@ -215,7 +214,7 @@ def assert_settles(agent, name):
 
 
 def turn(agent, text, replies, outputs, summaries):
-    """The person types, and the model does what is scripted."""
+    """Run one turn: the user types this text, and the model follows the script."""
     queues = agent.client.replies, agent.client.outputs, agent.client.summaries
     for queue, script in zip(queues, (replies, outputs, summaries), strict=True):
         queue.clear()
@@ -225,12 +224,12 @@ def turn(agent, text, replies, outputs, summaries):
 
 
 def layer_1(agent, **only):
-    """Layer 1 with these settings for once, and the prompt cache cold."""
+    """Run layer 1 once with these limits and a cold prompt cache."""
     only |= {"clear_above": 0, "keep_tokens": 0}
-    usual, agent.last_request = agent.limits, COLD
-    agent.limits = replace(usual, **only)
+    before, agent.last_request = agent.limits, COLD
+    agent.limits = replace(before, **only)
     program.layer_1(agent)
-    agent.limits = usual
+    agent.limits = before
 
 
 def automatic(agent):
@@ -255,7 +254,7 @@ def reactive(agent):
 
 
 def resumed(agent):
-    """The agent as another run of the program would take it up."""
+    """Resume the conversation as another run of the program would."""
     if agent.messages and agent.transcript and agent.transcript.is_file():
         program.resume(agent, str(agent.transcript))
         program.make_ready(agent)
@@ -275,35 +274,35 @@ LAYERS = SUMMARIES | {
     "micro_compact": partial(layer_1, keep_recent=1, max_messages=0),
     "resume": resumed,
 }
-# The first two leave out more each time. A snip puts several results in one message,
-# which the budget may find too large the next time.
-GOES_ON = {"without a model", "reactive_compact", "snip_compact"}
+# Steps that may do more the second time. The first two leave out more each time; a snip
+# puts several results into one message, which may then exceed the budget.
+NOT_IDEMPOTENT = {"without a model", "reactive_compact", "snip_compact"}
 STEPS = st.tuples(TURN, st.sampled_from([*FREE]), st.sampled_from([*LAYERS]))
 
 
 def act(agent, step):
-    """One step; it is taken twice, and the second time changes nothing.
+    """Run one step twice, and check that the second time changes nothing.
 
-    Unless a summary failed before: then /compact asks for one again.
+    Once is enough after a failed summary, because /compact would ask for one again.
     """
     old = agent.messages
     with suppress(program.AgentError):  # an outage while a summary is asked for
         LAYERS[step](agent)
-    again = step not in GOES_ON and agent.failures == 0
+    again = step not in NOT_IDEMPOTENT and agent.failures == 0
     if (once := agent.messages) is not old and again:
         with suppress(program.AgentError):
             LAYERS[step](agent)
         assert agent.messages == once, f"{step} twice is not {step} once"
 
 
-@LIVES
+@EXAMPLES
 @given(
     st.lists(STEPS, min_size=3, max_size=5),
     st.sampled_from([1_000, 3_000, 100_000]),
     st.sampled_from([0, 2]),
     st.sampled_from([0, 8]),
 )
-def test_every_step_leaves_a_sound_conversation(steps, room, keep_recent, max_messages):
+def test_every_step_leaves_a_valid_conversation(steps, room, keep_recent, max_messages):
     agent = program.Agent(client=Model(), approve=lambda *_: None)
     program.make_ready(agent)
     agent.limits.threshold = program.context_tokens(agent) + room
@@ -311,64 +310,61 @@ def test_every_step_leaves_a_sound_conversation(steps, room, keep_recent, max_me
     agent.limits.min_savings = 300
     for script, free, step in steps:
         turn(agent, *script)
-        assert_sound(agent)
-        assert_settles(agent, free)
+        assert_consistent(agent)
+        assert_pure(agent, free)
         before = agent.messages, deepcopy(agent.messages)
         act(agent, step)
-        assert_sound(agent)
+        assert_consistent(agent)
         assert before[0] == before[1], "messages were changed in place"
         is_note = program.NO_SUMMARY.split("\n")[0] in str(agent.messages)
         if room == 100_000 and step in SUMMARIES and not is_note:
             assert kept(agent.messages) == kept(before[0])
 
 
-# --- The person's words, in limits that nothing fits ---
+# --- The user's messages, with limits too small for anything ---
 
 
 def limits_of(**settings):
-    """The limits within these settings."""
+    """The limits that follow from these settings."""
     with patch.dict(os.environ, {name: str(n) for name, n in settings.items()}):
         return program.configured_limits()
 
 
-def has(text, number):
-    """Whether it is the text that was typed so many texts after the first.
-
-    Or a preview that names the file of it.
-    """
+def has_number(text, number):
+    """Tell whether a text, or the file that its preview names, has this number."""
     named = re.findall(r"tool-results/\w{16}", text)[:1]
     files = [Path(".task_outputs", f"{name}.txt") for name in named]
     whole = text + "".join(file.read_text(errors="replace") for file in files)
     return f"#{number}: " in whole
 
 
-@LIVES
+@EXAMPLES
 @given(
     st.lists(st.tuples(TURN, st.sampled_from([*LAYERS])), min_size=3, max_size=6),
     st.sampled_from([1, 500, 3_000]),
     st.sampled_from([1, 40, 2_000]),
 )
-def test_no_first_and_no_newest_words_are_lost(steps, threshold, times):
-    told = []
-    agent = program.Agent(client=Model(), emit=lambda *event: told.append(event))
+def test_the_first_and_the_newest_typed_message_are_never_lost(steps, threshold, times):
+    events = []
+    agent = program.Agent(client=Model(), emit=lambda *event: events.append(event))
     agent.limits = limits_of(THRESHOLD=threshold, CONTEXT_WINDOW=9_000)
     agent.approve = lambda *_: None
     program.make_ready(agent)
-    kept = []  # numbers of the texts that were not taken back
+    kept = []  # the numbers of the messages that were not dropped
     for number, ((text, *script), step) in enumerate(steps):
-        told.clear()
+        events.clear()
         plain = "".join(letter for letter in text if letter.isprintable())
         turn(agent, f"#{number}: {plain * times}", *script)
-        is_refused = "[refusal]" in str(told)
-        words = program.user_texts(agent.messages)
-        if words and has(words[-1], number):
+        is_refused = "[refusal]" in str(events)
+        texts = program.user_texts(agent.messages)
+        if texts and has_number(texts[-1], number):
             kept.append(number)
         else:
-            assert is_refused, "the newest words are lost"
+            assert is_refused, "the newest message is lost"
         act(agent, step)
         assert agent.client.refused == []
         assert_valid(agent, agent.messages)
-        words = program.user_texts(agent.messages)
+        texts = program.user_texts(agent.messages)
         if kept:
-            assert has(words[0], kept[0]), "the first words are lost"
-            assert has(words[-1], kept[-1]), "the newest words are lost"
+            assert has_number(texts[0], kept[0]), "the first message is lost"
+            assert has_number(texts[-1], kept[-1]), "the newest message is lost"

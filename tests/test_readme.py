@@ -280,7 +280,7 @@ def cleaned(lines):
     text = "".join(lines)
     sizes = (
         program.tokens_in(text),
-        program.tokens_in(program.clean_output(text.encode())),
+        program.tokens_in(program.clean_output(text)),
     )
     return [f"{round(n, -2 if n > 100 else -1):,}" for n in sizes]
 

@@ -136,7 +136,7 @@ def test_after_a_ctrl_c_that_python_lost_no_request_is_sent(make, monkeypatch):
 def test_ctrl_c_interrupts_a_slow_import_of_the_sdk(fresh, tmp_path):
     (tmp_path / "anthropic.py").write_text("import time\ntime.sleep(600)\n")
     soon = {"constants": {"WAIT_SECONDS": 0.2}}
-    person = fresh(anew=True, PYTHONPATH=str(tmp_path), **soon)
+    person = fresh(forked=False, PYTHONPATH=str(tmp_path), **soon)
     person.press("hello\n")
     person.see_below(" s: connecting")
     person.stop()
@@ -258,7 +258,7 @@ def suspend_and_resume(person):
 
 
 def test_an_idle_prompt_uses_no_cpu(fresh):
-    person = fresh(anew=False)  # a new one would still be loading the SDK
+    person = fresh()  # its SDK is already loaded
     while person.read(0.5):
         pass
     before = activity(person.process.pid)
@@ -279,7 +279,6 @@ def activity(pid):
 
 
 INSTANTS = 200 if LONG_TESTS else 9
-NEW_PROCESSES = 20  # this many start a new Python, which is slow
 
 
 @pytest.mark.parametrize("instant", range(INSTANTS))
@@ -291,7 +290,7 @@ def test_a_signal_at_any_moment_ends_everything_and_restores_the_terminal(
     slow = Held(reply("So it is. " * 100), events=chance.randrange(3, 60))
     work = [bash(f"({command}) & {command} | cat"), slow][instant // 2 % 2]
     desk.stub.enqueue(*[reply("Well."), work][chance.randrange(2) :], work)
-    with closing(Person(desk, anew=LONG_TESTS and instant < NEW_PROCESSES)) as person:
+    with closing(Person(desk)) as person:
         person.see(PROMPT)
         person.press("go\n")
         person.read(chance.random() * 0.3)

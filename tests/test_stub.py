@@ -1,4 +1,4 @@
-"""What the fake client guarantees, so that the other tests may rely on it."""
+"""The guarantees of the fake client, on which the other tests rely."""
 
 import copy
 import itertools
@@ -47,12 +47,12 @@ def ask(client, messages=HELLO, **settings):
 
 
 def plain(message):
-    """Its content as plain dicts, as it stands in a history."""
+    """The content of a message as plain dicts, as a history has it."""
     return [block.to_dict() for block in message.content]
 
 
 def refusal(messages=HELLO, **settings):
-    """Why a request is refused, or "" if it is not."""
+    """The reason why a request is rejected, or ""."""
     try:
         stub.check(request(messages, **settings), max_output=64_000)
     except stub.Refused as error:
@@ -141,19 +141,19 @@ BAD_SETTINGS = [
 ]
 
 
-def test_ids_of_calls_are_equally_long_however_many_there_were():
+def test_ids_of_calls_all_have_the_same_length():
     found = [*itertools.islice(stub.ids(), 30_000)]
     assert {len(one) for one in found} == {10} and len({*found[-9_000:]}) == 9_000
 
 
 @pytest.mark.parametrize("case", [*BAD_MESSAGES, *range(len(BAD_SETTINGS))])
-def test_refuses(case):
+def test_rejects(case):
     bad, wording = BAD_MESSAGES.get(case) or BAD_SETTINGS[case]
     assert wording in (refusal(**bad) if isinstance(bad, dict) else refusal(bad))
 
 
 @pytest.mark.parametrize("case", BAD_MESSAGES)
-def test_a_client_notes_a_request_that_it_refuses(case):
+def test_a_client_records_a_request_that_it_rejects(case):
     client, (messages, wording) = StubClient(reply("one")), BAD_MESSAGES[case]
     with pytest.raises(stub.Refused):
         ask(client, messages)
@@ -182,7 +182,7 @@ def test_accepts(settings):
     assert refusal(**settings) == ""
 
 
-def test_refuses_thinking_where_the_model_has_none():
+def test_rejects_thinking_if_the_model_has_none():
     with pytest.raises(stub.Refused, match="adaptive thinking is not supported"):
         ask(StubClient(adaptive=False), thinking={"type": "adaptive"})
 
@@ -192,7 +192,7 @@ UNSENDABLE = [("\ud800", UnicodeEncodeError), (object(), TypeError)]
 
 @pytest.mark.parametrize("client", [StubClient(), mock_client()])
 @pytest.mark.parametrize("bad, error", UNSENDABLE)
-def test_what_the_sdk_cannot_encode_raises_as_it_does_there(client, bad, error):
+def test_a_value_that_the_sdk_cannot_encode_raises_the_same_error(client, bad, error):
     with pytest.raises(error):
         ask(client, [user([text(bad)])])
     assert client.refused if isinstance(client, StubClient) else client.requests == []
@@ -202,7 +202,7 @@ def test_what_the_sdk_cannot_encode_raises_as_it_does_there(client, bad, error):
 
 
 def talk(*replies, client=None):
-    """The history after a conversation with these `replies`, empty texts left out."""
+    """The history of a conversation with these `replies`, without empty texts."""
     client, messages = client or StubClient(*replies), [user("hello")]
     for _ in replies:
         content = [b for b in plain(ask(client, messages)) if b.get("text") != ""]
@@ -216,18 +216,18 @@ def thinker(words):
 
 
 def without(*turns):
-    """An edit: the thinking leaves the assistant messages of these numbers (1 to 3)."""
+    """Make an edit that removes the thinking from these assistant messages (1 to 3)."""
     return lambda messages: [messages[2 * n - 1]["content"].pop(0) for n in turns]
 
 
 def change(index, key, value):
-    """An edit: the first block of a message gets another value."""
+    """Make an edit that changes a value in the first block of a message."""
     return lambda messages: messages[index]["content"][0].update({key: value})
 
 
 cleared = change(2, "content", "[cleared]")
 MARKED_SYSTEM = {"system": [text("Be brief.", cache_control=MARK)], "max_tokens": 5}
-# the index of the message whose thinking is refused, or None
+# an edit, and the index of the message whose thinking is then rejected
 THINKING = {
     "as it came": (lambda m: None, None),
     "all removed": (without(1, 2, 3), None),
@@ -250,10 +250,10 @@ THINKING = {
 
 
 @pytest.mark.parametrize("case", THINKING)
-def test_thinking_is_bound_to_what_came_before(case):
+def test_thinking_is_bound_to_the_messages_before_it(case):
     edit, refused_at = THINKING[case]
     replies = thinker("one"), thinker(""), thinker("three")
-    replies[0]["content"].insert(0, text(""))  # to leave it out is no edit
+    replies[0]["content"].insert(0, text(""))  # removing it does not count as an edit
     messages = talk(*replies, client=mock_client(*replies))
     settings = edit(messages)
     settings = settings if isinstance(settings, dict) else {}
@@ -298,7 +298,7 @@ def test_the_latest_reply_keeps_all_of_its_thinking_or_none(kept, later):
 # --- The queue and the memory ---
 
 
-def test_replies_come_in_order_and_requests_are_kept_as_they_were_made():
+def test_replies_come_in_order_and_requests_are_kept_unchanged():
     client, asked = StubClient(reply("one")), request()
     client.enqueue(reply("two"))
     with client.messages.stream(**asked) as stream:
@@ -308,13 +308,13 @@ def test_replies_come_in_order_and_requests_are_kept_as_they_were_made():
     assert client.requests == [request(), request()]
 
 
-def test_an_empty_queue_cannot_be_overlooked():
+def test_no_except_exception_hides_an_empty_queue():
     assert not issubclass(stub.EmptyQueue, Exception)
     with pytest.raises(stub.EmptyQueue, match=r"request 1: .*hello"):
         ask(StubClient())
 
 
-def test_what_always_answers_does_so_after_the_queue_and_is_checked_like_it():
+def test_always_answers_after_the_queue_and_its_requests_are_checked():
     client = StubClient(reply("one"), always=lambda request: reply("more"))
     answers = [ask(client).content[0].text for _ in range(3)]
     assert answers == ["one", "more", "more"]
@@ -328,7 +328,7 @@ REFUSED = [(user(""), EMPTY, "refused"), (user("x" * 4000), TOO_LONG, "too_long"
 
 
 @pytest.mark.parametrize("message, wording, noted", REFUSED)
-def test_a_refusal_looks_as_the_sdks_and_takes_no_reply(message, wording, noted):
+def test_a_rejection_looks_like_the_sdks_and_uses_no_reply(message, wording, noted):
     made, wired = StubClient(reply("one"), window=1000), mock_client(window=1000)
     with pytest.raises(stub.Refused) as ours:
         ask(made, [message])
@@ -345,7 +345,7 @@ def test_a_refusal_looks_as_the_sdks_and_takes_no_reply(message, wording, noted)
     assert ask(made).content[0].text == "one"
 
 
-def test_the_package_of_the_stand_in_names_nothing_that_the_sdk_has_not():
+def test_every_name_in_the_stand_in_package_exists_in_the_sdk():
     made = vars(sdk.package(StubClient(), None)["anthropic"])
     names = {name for name in made if not name.startswith("__")}
     assert len(names) > 20 and names <= {*dir(anthropic)}
@@ -354,7 +354,7 @@ def test_the_package_of_the_stand_in_names_nothing_that_the_sdk_has_not():
 # --- Counting ---
 
 
-def test_a_count_is_bytes_by_3_2_without_keys_of_our_own_the_reply_apart():
+def test_a_count_is_bytes_divided_by_3_2_without_our_own_keys():
     messages = [user("あ" * 1000)]
     tokens = stub.count("", [], messages)
     assert 3000 / 3.2 < tokens < 3100 / 3.2
@@ -376,7 +376,7 @@ SYSTEM_UNMARKED = {"system": "s" * 3200}
 LONG = [user("x" * 3200), assistant(text("y" * 3200)), user("z" * 3200)]
 MARKED_FIRST = [user([text("x" * 3200, cache_control=MARK)]), *LONG[1:]]
 THINK = {"thinking": {"type": "adaptive"}}
-# what comes first, what comes next, and the least and the most that is read, in tokens
+# the first request, the next one, and the least and most tokens read from the cache
 CACHE = {
     "the same again": ((LONG, {}), (LONG, {}), 2900, 3100),
     "one more message": ((LONG, {}), ([*LONG, user("w" * 3200)], {}), 2900, 3100),
@@ -392,7 +392,7 @@ CACHE = {
 
 
 @pytest.mark.parametrize("case", CACHE)
-def test_what_is_read_from_the_cache(case):
+def test_a_request_reads_the_cached_beginning(case):
     first, (messages, settings), least, most = CACHE[case]
     client = StubClient()
     assert spend(client, first[0], **first[1]).cache_read_input_tokens == 0
@@ -408,9 +408,7 @@ def test_what_is_read_from_the_cache(case):
     "messages, settings, least, most",
     [(LONG, {}, 3, 3), (MARKED_FIRST, NONE, 2_000, 2_100)],
 )
-def test_what_stands_after_the_last_marker_is_not_cached(
-    messages, settings, least, most
-):
+def test_nothing_after_the_last_marker_is_cached(messages, settings, least, most):
     usage = spend(StubClient(), messages, **SYSTEM, **settings)
     whole = stub.count(SYSTEM["system"], [BASH], messages)
     assert least <= usage.input_tokens <= most
@@ -420,7 +418,7 @@ def test_what_stands_after_the_last_marker_is_not_cached(
 @pytest.mark.parametrize("calls", [1, 10])
 @pytest.mark.parametrize("blocks, found", [(20, True), (21, False)])
 def test_a_marker_looks_back_over_20_positions(calls, blocks, found):
-    """Where a run of calls, or of results, is one position."""
+    """A run of calls, or of results, counts as one position."""
     ids = [f"toolu_{n}" for n in range(calls)]
     answers = [*map(result, ids)] + [text("a")] * (blocks - 2)
     client = StubClient()
@@ -433,7 +431,7 @@ def test_a_marker_looks_back_over_20_positions(calls, blocks, found):
     "blocks, settings, read",
     [(20, SYSTEM_UNMARKED, 1000), (21, SYSTEM_UNMARKED, 0), (21, SYSTEM, 1000)],
 )
-def test_after_an_edit_further_back_only_a_marked_system_prompt_is_read(
+def test_after_an_earlier_edit_only_a_marked_system_prompt_is_read(
     blocks, settings, read
 ):
     client = StubClient()
@@ -446,13 +444,13 @@ def test_after_an_edit_further_back_only_a_marked_system_prompt_is_read(
 
 
 def read_only(client, messages=LONG, **settings):
-    """The answer to a request for no tokens, which is not streamed."""
+    """Send a request for no tokens, which is not streamed."""
     settings = {"max_tokens": 0, "cache_control": MARK} | settings
     return client.messages.create(**request(messages, **settings))
 
 
 @pytest.mark.parametrize("make", [StubClient, mock_client])
-def test_a_request_for_no_tokens_writes_the_cache_and_takes_no_reply(make):
+def test_a_request_for_no_tokens_writes_the_cache_and_uses_no_reply(make):
     client = make(reply("one"))
     written, again = read_only(client), read_only(client)
     assert written.content == [] and written.stop_reason == "max_tokens"
@@ -468,7 +466,7 @@ def test_a_request_for_no_tokens_writes_the_cache_and_takes_no_reply(make):
 
 
 @pytest.mark.parametrize("make", [StubClient, mock_client])
-def test_it_is_checked_as_any_other_and_an_error_that_is_queued_is_for_it(make):
+def test_a_request_for_no_tokens_is_checked_and_gets_a_queued_error(make):
     client = make(api_error(529, "busy"))
     with pytest.raises(anthropic.OverloadedError):
         read_only(client)
@@ -480,7 +478,7 @@ def test_it_is_checked_as_any_other_and_an_error_that_is_queued_is_for_it(make):
     assert len(getattr(client, "stub", client).refused) == 3
 
 
-def test_the_server_answers_it_too():
+def test_the_server_answers_a_request_for_no_tokens():
     client = StubClient((529, {}, {}))
     with serve(client) as url, connect(url) as real:
         with pytest.raises(anthropic.APIStatusError):
@@ -498,7 +496,7 @@ PLAIN = [reply(), reply("a", stop="refusal"), reply(thinking="")]
 
 
 def streamed(client):
-    """The pieces that are streamed, and the message."""
+    """Stream a request, and return the pieces and the message."""
     with client.messages.stream(**request()) as stream:
         events = [e for e in stream if e.type in ("text", "thinking")]
         pieces = [getattr(event, event.type) for event in events]
@@ -506,7 +504,7 @@ def streamed(client):
 
 
 @pytest.mark.parametrize("given", [EVERYTHING, REDACTED, *PLAIN])
-def test_the_real_sdk_makes_the_same_pieces_and_message_of_it(given):
+def test_the_real_sdk_streams_the_same_pieces_and_message(given):
     real, fake = mock_client(given), StubClient(given)
     (pieces, one), (same, two) = streamed(real), streamed(fake)
     assert pieces == same and plain(one) == plain(two)
@@ -521,12 +519,12 @@ def test_the_real_sdk_makes_the_same_pieces_and_message_of_it(given):
 
 
 def connect(url):
-    client = httpx2.Client(trust_env=False)  # a proxy would not find this machine
+    client = httpx2.Client(trust_env=False)  # a proxy could not reach this machine
     return anthropic.Anthropic(api_key="a", base_url=url, http_client=client)
 
 
 BROKEN = Cut(reply("abc"), 3, httpx2.ReadError("reset"))
-# what is sent, what is queued, what the client gets, and what is noted as refused
+# the messages, the queue, the client's error, and the recorded rejection
 SERVED_FAULTS = [
     (HELLO, [api_error(404, "no such model")], anthropic.NotFoundError, ""),
     (HELLO, [BROKEN], httpx2.RemoteProtocolError, ""),
@@ -537,7 +535,7 @@ SERVED_FAULTS = [
 
 
 @pytest.mark.parametrize("messages, queued, error, noted", SERVED_FAULTS)
-def test_the_server_carries_faults(messages, queued, error, noted, capfd):
+def test_the_server_passes_on_faults(messages, queued, error, noted, capfd):
     client = StubClient(*queued)
     with serve(client) as url, connect(url) as real, pytest.raises(error):
         ask(real.with_options(max_retries=0), messages)

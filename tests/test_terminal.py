@@ -123,7 +123,7 @@ def desktop(desk):
         desk.stub.enqueue(
             Slow(reply(text, thinking="Hm."), 2 * PACE), *[reply("So.")] * 9
         )
-        people.append(person := Person(desk, shell=True, anew=False))
+        people.append(person := Person(desk, shell=True))
         desktop = Desktop(person, columns, lines)
         person.see("/help\n", "> ")
         person.press("go\n")

@@ -1,4 +1,4 @@
-"""The transcript: what is on disk, and what comes back from there."""
+"""The transcript: what is on disk, and how it is read back."""
 
 import json
 import os
@@ -50,8 +50,8 @@ pytestmark = pytest.mark.usefixtures("notes")
 
 
 @pytest.fixture
-def again(make):
-    """again(file or number, *replies): an agent that took up a conversation."""
+def resumed(make):
+    """resumed(file or number, *replies): an agent with a resumed conversation."""
 
     def build(which, *replies, **fields):
         agent = make(*replies, **fields)
@@ -61,26 +61,26 @@ def again(make):
     return build
 
 
-# ---- what is written ----
+# ---- writing ----
 
 
-def test_at_each_request_the_file_is_already_the_conversation(make):
+def test_before_each_request_the_file_already_has_the_whole_conversation(make):
     agent, seen = make(**SMALL, min_savings=0, clear_above=99_999), []
 
-    def checked(given):
-        return lambda request: seen.append(on_disk(agent)) or given
+    def checked(answer):
+        return lambda request: seen.append(on_disk(agent)) or answer
 
     started = reply("I look.", calls=[READ, BASH, TASK], thinking="hm")
     compacting = reply(calls=[PLAN, ("compact", {"focus": "notes"})], thinking="so")
-    cut = reply("Half", calls=[READ], stop="max_tokens")
+    partial = reply("Half", calls=[READ], stop="max_tokens")
     story = reply(LONG, calls=[READ, BASH])
     agent.client.enqueue(*map(checked, [started, reply("Its."), compacting, SUMMARY]))
-    agent.client.enqueue(*map(checked, [cut, story, SUMMARY, reply("Done.")]))
+    agent.client.enqueue(*map(checked, [partial, story, SUMMARY, reply("Done.")]))
     assert take_turn(agent, "Work") == "Done."
     assert seen == [True] * 8 and on_disk(agent)
 
 
-def test_what_is_written_is_for_the_user_alone(make):
+def test_files_and_folders_are_private_to_the_user(make):
     agent = make(reply(calls=[TASK, BIG]), reply("Its."), reply("Done."), **SMALL)
     mask = os.umask(0)
     try:
@@ -93,7 +93,7 @@ def test_what_is_written_is_for_the_user_alone(make):
     assert [stat.S_IMODE(path.stat().st_mode) for path in folders] == [0o700] * 3
 
 
-def test_git_leaves_the_records_alone_unless_a_gitignore_is_there(make):
+def test_git_ignores_our_folders_unless_they_have_a_gitignore(make):
     FOLDER.mkdir()
     (FOLDER / ".gitignore").write_text("mine\n")
     take_turn(make(reply(calls=[BIG]), reply("Done."), **SMALL), "Work")
@@ -101,7 +101,7 @@ def test_git_leaves_the_records_alone_unless_a_gitignore_is_there(make):
     assert ignored == ["mine\n", "*\n"]
 
 
-def test_names_are_unique_within_a_second(make):
+def test_file_names_are_unique_within_a_second(make):
     agents = [make(reply("Hello.")) for _ in range(30)]
     for agent in agents:
         take_turn(agent, "Hi")
@@ -119,22 +119,23 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_every_line_is_a_message_in_memory_and_any_text_comes_back(make, case):
+def test_every_line_is_a_message_as_in_memory_and_any_text_survives(make, case):
     agent = make(reply(TEXTS[case], calls=[PLAN], thinking="hm"), reply("Done."))
     take_turn(agent, TEXTS[case])
     lines = lines_of(agent.transcript)
     assert len(lines) == 4 and lines == agent.messages
-    if case == "japanese":  # not escaped, so that it can be searched
+    if case == "japanese":  # unescaped, so that grep finds it
         assert TEXTS[case].encode() in agent.transcript.read_bytes()
     typed, answered = load(agent.transcript).messages[:2]
     assert typed["content"] == answered["content"][0]["text"] == TEXTS[case]
 
 
 def compactions(agent):
+    """The compactions in its transcript, each as its line."""
     return [line for line in lines_of(agent.transcript) if "event" in line]
 
 
-def test_a_compaction_is_one_line_with_what_replaced_the_history(make):
+def test_a_compaction_is_one_line_with_the_new_history(make):
     agent = make(reply(LONG), SUMMARY, reply("Done."), **SMALL)
     take_turn(agent, "Tell me a story")
     take_turn(agent, "Go on")
@@ -146,33 +147,33 @@ def test_a_compaction_is_one_line_with_what_replaced_the_history(make):
 
 
 @pytest.mark.parametrize(
-    "call, settings, mark, end",
+    "call, settings, replacement, end",
     [
         (READ, TIGHT, "[Previous: used read_file]", "the notes"),
         (BIG, SMALL, "<persisted-output>", "9998\n9999\n"),
     ],
 )
-def test_what_layer_1_takes_stays_whole_on_disk_and_writes_no_line(
-    make, no_layer_2, call, settings, mark, end
+def test_layer_1_writes_no_line_and_the_whole_results_stay_on_disk(
+    make, no_layer_2, call, settings, replacement, end
 ):
     replies = [reply(calls=[call]) for _ in range(6)]
     agent = make(*replies, reply("Done."), **settings)
     take_turn(agent, "Work")
-    assert mark in str(agent.messages)
+    assert replacement in str(agent.messages)
     assert compactions(agent) == [] and len(lines_of(agent.transcript)) == 14
     whole = outputs(*load(agent.transcript).messages)
     assert len({*whole}) == 1 and whole[0].endswith(end)
 
 
-# ---- taking up a conversation ----
+# ---- resuming a conversation ----
 
 
-def test_a_conversation_goes_on_in_its_own_file(make, again):
+def test_a_resumed_conversation_continues_in_its_own_file(make, resumed):
     replies = reply("I look.", calls=[READ, BASH], thinking="hm"), reply("Done.")
     take_turn(first := make(*replies), "Work")
     path, before = first.transcript, first.transcript.read_bytes()
-    agent = again(1, reply("Again."))
-    assert path.read_bytes() == before  # nothing is said yet
+    agent = resumed(1, reply("Again."))
+    assert path.read_bytes() == before  # nothing was typed yet
     assert agent.messages == drop_thinking(first.messages)
     assert f"[resume] {path}: " in shown(agent, "layer")[0]
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
@@ -180,14 +181,12 @@ def test_a_conversation_goes_on_in_its_own_file(make, again):
     assert path.read_bytes().startswith(before)
 
 
-def test_what_was_too_large_is_a_preview_again_when_it_is_taken_up(
-    make, again, no_layer_2
-):
-    calls = [BIG, *[("bash", {"command": "seq 2000"})] * 3]  # only the first is
+def test_oversized_results_are_previews_again_after_a_resume(make, resumed, no_layer_2):
+    fits = ("bash", {"command": "seq 2000"})
     settings = SMALL | {"keep_recent": 9}
-    replies = [reply(calls=[call]) for call in calls]
+    replies = [reply(calls=[call]) for call in (BIG, fits, fits, fits)]
     take_turn(first := make(*replies, reply("Done."), **settings), "Work")
-    agent = again(1, reply("Again."), **settings)
+    agent = resumed(1, reply("Again."), **settings)
     program.make_ready(agent)
     shown = ["<persisted-output>" in text for text in outputs(*agent.messages)]
     assert shown == [True, False, False, False]
@@ -196,75 +195,87 @@ def test_what_was_too_large_is_a_preview_again_when_it_is_taken_up(
 
 
 def listed():
-    """The listing of the conversations: the path of each, and the errors shown."""
+    """The paths that listing the conversations gives, and the errors that it shows."""
     errors = []
     agent = Agent(emit=lambda style, text: errors.append(text))
     return [path for path, _ in conversations(agent)], errors
 
 
-def test_two_terminals_go_on_with_one_conversation_each_in_a_file_of_its_own(
-    make, again
+def test_two_terminals_with_the_same_conversation_end_up_in_separate_files(
+    make, resumed
 ):
     first = make(reply("Yes."), reply("Later."))
     take_turn(first, "One")
     path = first.transcript
-    take_turn(second := again(path, reply("Again.")), "Go on")
+    take_turn(second := resumed(path, reply("Again.")), "Go on")
     take_turn(first, "Later work")
     assert second.transcript == path != first.transcript
     assert {*listed()[0]} == {path, first.transcript}
-    for agent, words in (first, "Later work"), (second, "Go on"):
-        assert on_disk(agent) and user_texts(agent.messages) == ["One", words]
+    for agent, text in (first, "Later work"), (second, "Go on"):
+        assert on_disk(agent) and user_texts(agent.messages) == ["One", text]
 
 
-def test_what_a_compaction_left_is_known_when_it_is_taken_up(make, again):
+def test_a_resume_restores_how_far_the_conversation_was_compacted(make, resumed):
     agent = make(reply(LONG), SUMMARY, reply("Done."), **SMALL)
     take_turn(agent, "Tell me a story")
     take_turn(agent, "Go on")
-    later = again(1)
+    later = resumed(1)
     assert 0 < later.compacted_until == agent.compacted_until < len(later.messages)
-    agent.transcript.unlink()  # then a new file has to say it
+    agent.transcript.unlink()  # then a new file has to record it
     program.commit(agent, typed("More."))
-    assert again(1).compacted_until == agent.compacted_until
+    assert resumed(1).compacted_until == agent.compacted_until
 
 
-@pytest.mark.parametrize("number, taken", [(-3, 0), (1, 1), (10**9, 2), (1e999, None)])
-def test_what_a_compaction_left_is_no_more_than_there_is(number, taken):
+@pytest.mark.parametrize(
+    "number, expected", [(-3, 0), (1, 1), (10**9, 2), (1e999, None)]
+)
+def test_an_impossible_count_of_compacted_messages_is_clamped_or_rejected(
+    number, expected
+):
     event = {"event": "compact", "compacted": number, "messages": [typed("a")] * 2}
     Path("one.jsonl").write_text(f"{json.dumps(event)}\n")
-    with nullcontext() if taken is not None else pytest.raises(AgentError):
-        assert load(Path("one.jsonl")).compacted_until == taken
+    with nullcontext() if expected is not None else pytest.raises(AgentError):
+        assert load(Path("one.jsonl")).compacted_until == expected
 
 
-def test_what_is_empty_torn_damaged_or_a_folder_hides_no_conversation(make, again):
-    take_turn(agent := make(reply("Yes.")), "One")
-    event = b'{"event": "continued", "messages": []}\n'
-    unusual = [b"", b"{", event[:30], event + b"5\n", b"[]\n", event[:-20] + b"\n"]
-    unusual += [b"[" * 99_999 + b"\n", b'{"from": 5}\n']
-    for number, data in enumerate(unusual):
-        (FOLDER / f"transcript_{number}.jsonl").write_bytes(data)
-        os.utime(FOLDER / f"transcript_{number}.jsonl", (2e9, 2e9))
+CONTINUED = b'{"event": "continued", "messages": []}\n'
+DAMAGED = [b"", b"{", CONTINUED[:30], CONTINUED + b"5\n", b"[]\n"]
+DAMAGED += [CONTINUED[:-20] + b"\n", b"[" * 99_999 + b"\n", b'{"from": 5}\n']
+
+
+def write_damaged():
+    """Put damaged files and a folder beside the transcripts, newer than any of them."""
+    for number, data in enumerate(DAMAGED):
+        path = FOLDER / f"transcript_{number}.jsonl"
+        path.write_bytes(data)
+        os.utime(path, (2e9, 2e9))
     (FOLDER / "transcript_folder.jsonl").mkdir()
+
+
+def test_empty_or_damaged_files_and_folders_hide_no_other_conversation(make, resumed):
+    take_turn(agent := make(reply("Yes.")), "One")
+    write_damaged()
     paths, errors = listed()
     damaged = [error for error in errors if "is damaged in line" in error]
     [folder] = {*errors} - {*damaged}
     assert paths == [agent.transcript] and len(damaged) == 5
     assert "Is a directory: '.transcripts/transcript_folder.jsonl'" in folder
-    assert again(1).messages == agent.messages
+    assert resumed(1).messages == agent.messages
 
 
-def test_the_newest_conversation_but_a_subagents_is_taken_up_by_default(make, again):
+def test_resume_picks_the_newest_conversation_that_is_not_a_subagents(make, resumed):
     for changed in (10, 98, 12):
         agent = make(reply(calls=[TASK]), reply("Its."), reply("Done."))
         take_turn(agent, f"Changed at {changed}")
         os.utime(agent.transcript, (changed, changed))
-    for its in FOLDER.glob("task_*.jsonl"):
-        os.utime(its, (99, 99))
-    assert again(1).messages[0]["content"] == "Changed at 98"
+    for task in FOLDER.glob("task_*.jsonl"):
+        os.utime(task, (99, 99))
+    assert resumed(1).messages[0]["content"] == "Changed at 98"
 
 
 @pytest.mark.parametrize("which", ["1", "missing.jsonl", ".", "mine"])
-def test_where_there_is_no_conversation_one_clear_line_says_so(make, which):
-    Path("mine").write_bytes(b'{"role": "user"')  # its first line, never finished
+def test_resuming_a_missing_conversation_is_one_clear_error(make, which):
+    Path("mine").write_bytes(b'{"role": "user"')  # its only line is incomplete
     with pytest.raises(AgentError, match=f"the conversation {which};") as error:
         resume(make(), which)
     assert one_line(error) and Path("mine").read_bytes() == b'{"role": "user"'
@@ -276,12 +287,12 @@ def test_where_there_is_no_conversation_one_clear_line_says_so(make, which):
 NEXT = json.dumps(typed("日本語 and more"), ensure_ascii=False).encode()
 
 
-def test_a_torn_last_line_is_left_out_and_a_whole_one_counts(make, again):
+def test_a_torn_last_line_is_left_out_but_a_complete_one_counts(make, resumed):
     take_turn(first := make(reply("Hello.")), "Hi")
     path, whole = first.transcript, first.transcript.read_bytes()
     for length in range(1, len(NEXT) + 1):
         path.write_bytes(whole + NEXT[:length])
-        agent = again(path, reply("Again."))
+        agent = resumed(path, reply("Again."))
         more = [typed("日本語 and more")] if length == len(NEXT) else []
         assert agent.messages == first.messages + more
         take_turn(agent, "Go on")
@@ -289,6 +300,7 @@ def test_a_torn_last_line_is_left_out_and_a_whole_one_counts(make, again):
 
 
 def line(content, role="user"):
+    """A line of a transcript."""
     return json.dumps({"role": role, "content": content}).encode()
 
 
@@ -304,33 +316,33 @@ def a_result(*more, **fields):
 
 HI = line("Hi")
 SAID = line([{"type": "text", "text": "Hi"}], "assistant")
-# the lines of a file, and which of them is the bad one
-DAMAGE = {
+# For each case: the lines of a file, and the number of the bad one.
+BAD_LINES = {
     "two lines glued": ([HI, HI + HI, HI], 2),
-    "no UTF-8": ([HI, b'{"role": "user", "content": "\xff"}', HI], 2),
+    "not UTF-8": ([HI, b'{"role": "user", "content": "\xff"}', HI], 2),
     "a text": ([HI, b'"event"'], 2),
     "deep nesting": ([HI, b"[" * 99_999, HI], 2),
     "no content": ([HI, b'{"role": "user"}'], 2),
     "an event without messages": ([HI, b'{"event": "compact"}'], 2),
-    "a block that is none": ([HI, line([5])], 2),
+    "a number as a block": ([HI, line([5])], 2),
     "a result without a call": ([HI, a_result(), HI], 2),
     "a deleted result": ([HI, a_call(), HI, SAID], 3),
-    "another's result": ([HI, a_call(), a_result(tool_use_id="t2")], 3),
+    "a result of another call": ([HI, a_call(), a_result(tool_use_id="t2")], 3),
     "a text without text": ([HI, line([{"type": "text"}], "assistant"), HI], 2),
-    "nothing in it": ([HI, line([])], 2),
-    "an input that is a list": ([HI, a_call(input=["ls"])], 2),
+    "empty content": ([HI, line([])], 2),
+    "a list as input": ([HI, a_call(input=["ls"])], 2),
     "a call without a name": ([HI, a_call(name=None)], 2),
-    "a result that is a list": ([HI, a_call(), a_result(content=[])], 3),
-    "a number that is none": (
+    "a list as result": ([HI, a_call(), a_result(content=[])], 3),
+    "an infinite number": (
         [HI, b'{"event": "x", "compacted": 1e999, "messages": [{"a": 1}]}'],
         2,
     ),
 }
 
 
-@pytest.mark.parametrize("case", DAMAGE)
-def test_a_damaged_line_is_named_and_the_file_left_as_it_is(make, case):
-    lines, number = DAMAGE[case]
+@pytest.mark.parametrize("case", BAD_LINES)
+def test_a_damaged_line_is_named_and_the_file_stays_unchanged(make, case):
+    lines, number = BAD_LINES[case]
     data = b"\n".join([*lines, NEXT[:9]])
     Path("damaged.jsonl").write_bytes(data)
     with pytest.raises(AgentError, match=rf"damaged in line {number}:") as error:
@@ -339,11 +351,11 @@ def test_a_damaged_line_is_named_and_the_file_left_as_it_is(make, case):
     assert not FOLDER.exists()
 
 
-def test_of_a_transcript_of_the_last_version_roles_and_contents_are_taken_up(again):
+def test_a_transcript_of_the_last_version_can_be_resumed(resumed):
     old = {"carried": {"words": ["Hi"]}, "waits": True, "saved": {"t1": "a.txt"}}
     lines = [json.dumps(json.loads(text) | old).encode() for text in (HI, SAID)]
     Path("old.jsonl").write_bytes(b"\n".join(lines))
-    agent = again(Path("old.jsonl"), reply("Again."))
+    agent = resumed(Path("old.jsonl"), reply("Again."))
     assert agent.messages == [json.loads(HI), json.loads(SAID)]
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
 
@@ -352,36 +364,36 @@ def test_of_a_transcript_of_the_last_version_roles_and_contents_are_taken_up(aga
 
 
 def broken_off():
-    """A transcript that ended before the results of its three calls."""
+    """A transcript that ends before the results of its three calls."""
     calls = reply(LONG, calls=[READ, TASK, ("compact", {})])["content"]
     Path("broken.jsonl").write_bytes(HI + b"\n" + line(calls, "assistant"))
     return Path("broken.jsonl")
 
 
-def test_calls_without_results_get_interrupted_ones(again):
-    agent = again(broken_off(), reply("Again."))
+def test_calls_without_results_are_answered_as_interrupted(resumed):
+    agent = resumed(broken_off(), reply("Again."))
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
     answers = results(*agent.messages)
     assert [answer["is_error"] for answer in answers] == [True] * 3
     assert all("nterrupted" in answer["content"] for answer in answers)
 
 
-def test_a_conversation_that_broke_off_can_be_compacted_at_once(again):
-    agent = again(broken_off(), SUMMARY, reply("Again."))
+def test_a_conversation_that_broke_off_can_be_compacted_right_away(resumed):
+    agent = resumed(broken_off(), SUMMARY, reply("Again."))
     program.run_command(agent, "/compact")
     assert layers(agent)[-1] == "compact" and "All is well." in str(agent.messages)
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
 
 
-# ---- what a cloned folder may bring in place of a file of ours ----
+# ---- links and folders that a cloned project has in place of our files ----
 
-MINE = b'{"role": "user", "content": "a file of the person"}\n'
-BROUGHT = ["../mine", "/dev/zero", "../missing", "folder"]
+PRIVATE = b'{"role": "user", "content": "a private file"}\n'
+NOT_REGULAR = ["../mine", "/dev/zero", "../missing", "folder"]
 
 
-def brought(path, what):
-    """Let something stand at this path that is no plain file; "../mine" is one."""
-    Path("../mine").write_bytes(MINE)
+def replace_file(path, what):
+    """Put a folder at this path, or a link; of the targets only "../mine" is a file."""
+    Path("../mine").write_bytes(PRIVATE)
     FOLDER.mkdir(exist_ok=True)
     path.touch()
     turn_into(path, Path(what).absolute() if "/" in what else what)
@@ -389,42 +401,43 @@ def brought(path, what):
 
 
 def untouched():
-    return Path("../mine").read_bytes() == MINE and not Path("../missing").exists()
+    """Tell whether nothing was written through the links."""
+    return Path("../mine").read_bytes() == PRIVATE and not Path("../missing").exists()
 
 
-@pytest.mark.parametrize("what", BROUGHT)
-def test_a_transcript_that_is_no_plain_file_is_named_and_the_others_are_listed(
-    make, again, what
+@pytest.mark.parametrize("what", NOT_REGULAR)
+def test_a_transcript_that_is_not_a_regular_file_is_named_and_the_rest_are_listed(
+    make, resumed, what
 ):
     take_turn(agent := make(reply("Yes.")), "One")
-    brought(path := FOLDER / "transcript_brought.jsonl", what)
+    replace_file(path := FOLDER / "transcript_brought.jsonl", what)
     paths, [error] = listed()
     assert paths == [agent.transcript] and f"'{path}'" in error
-    assert again(1).messages == agent.messages
+    assert resumed(1).messages == agent.messages
     program.handle_line(other := make(), f"/resume {path}")
     [error] = shown(other, "error")
     assert str(path) in error and other.messages == [] and untouched()
 
 
-@pytest.mark.parametrize("what", BROUGHT)
-def test_nothing_of_ours_is_written_through_what_is_no_plain_file(make, what):
+@pytest.mark.parametrize("what", NOT_REGULAR)
+def test_nothing_is_written_to_anything_but_a_regular_file(make, what):
     take_turn(agent := make(reply("Yes."), reply("Fine.")), "One")
     agent.transcript.unlink()
     for path in agent.transcript, program.HISTORY:
-        brought(path, what)
+        replace_file(path, what)
         with pytest.raises(AgentError, match=f"cannot be written: .*{path.name}"):
             program.append(path, b"words")
     assert take_turn(agent, "Two") == "Fine." and on_disk(agent) and untouched()
 
 
-@pytest.mark.parametrize("what", BROUGHT)
-def test_a_saved_result_that_is_no_plain_file_is_one_anew_or_one_clear_line(make, what):
+@pytest.mark.parametrize("what", NOT_REGULAR)
+def test_a_saved_result_that_is_not_a_regular_file_is_replaced_or_rejected(make, what):
     path = program.save_result("text " * 999)
-    brought(path, what)
+    replace_file(path, what)
     agent = make()
     given = {"path": str(path)}
     read = program.run_tool(agent, call("read_file", **given))
-    assert read["is_error"] and "person" not in read["content"]
+    assert read["is_error"] and "private" not in read["content"]
     if what == "folder":
         with pytest.raises(OSError, match="directory"):
             program.save_result("text " * 999)
@@ -433,40 +446,40 @@ def test_a_saved_result_that_is_no_plain_file_is_one_anew_or_one_clear_line(make
     assert not path.is_symlink() and untouched()
 
 
-# ---- a disk that is full, a folder that cannot be written ----
+# ---- full disks, and folders that cannot be written ----
 
 
 LIMITS = resource.getrlimit(resource.RLIMIT_FSIZE)
 
 
 def fill_disk(path=None, room=0):
-    """Let no file grow, but for `path`, which has `room` bytes left."""
+    """Let no file grow except `path`, which has `room` bytes left."""
     size = path.stat().st_size + room if path else 0
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, LIMITS[1]))
 
 
-def refused(agent, text):
-    """The one clear line that a turn ends with, after which the disk is free again."""
+def disk_error(agent, text):
+    """The one clear error that ends a turn; afterwards the disk is free again."""
     try:
         return fails(agent, text)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, LIMITS)
 
 
-def test_a_full_disk_is_one_clear_line_before_anything_is_sent(make):
+def test_a_full_disk_is_one_clear_error_before_anything_is_sent(make):
     agent = make(reply("Hello."))
     fill_disk()
-    assert "written" in refused(agent, "Hi")
+    assert "written" in disk_error(agent, "Hi")
     assert agent.client.requests == agent.messages == []
     assert take_turn(agent, "Hi again") == "Hello." and on_disk(agent)
 
 
 @pytest.mark.parametrize("room", [0, 1, 20, 44])
-def test_a_line_without_room_is_followed_by_a_file_with_all_that_is_known(make, room):
+def test_if_a_line_does_not_fit_a_new_file_gets_the_whole_conversation(make, room):
     take_turn(agent := make(reply("Hello."), reply("Fine.")), "Hi")
     path, before, written = agent.transcript, agent.messages, agent.transcript_bytes
     fill_disk(path, room)
-    assert refused(agent, "There is no room for this message")
+    assert disk_error(agent, "This message does not fit")
     assert agent.messages == before and path.stat().st_size == written + room
     assert len(agent.client.requests) == 1 and load(path).messages == before
     assert take_turn(agent, "And now?") == "Fine." and on_disk(agent)
@@ -474,7 +487,7 @@ def test_a_line_without_room_is_followed_by_a_file_with_all_that_is_known(make, 
     assert {*listed()[0]} == {path, agent.transcript}
 
 
-FILLED = {
+LAST_REPLIES = {
     "at a reply": [reply("Hello.")],
     "at a reply with calls": [reply(calls=[READ, PLAN])],
     "at a summary": [reply(LONG, calls=[READ]), SUMMARY],
@@ -483,14 +496,14 @@ FILLED = {
 
 
 @pytest.mark.parametrize("room", [0, 7])
-@pytest.mark.parametrize("case", FILLED)
+@pytest.mark.parametrize("case", LAST_REPLIES)
 def test_a_disk_that_fills_up_ends_the_turn_and_keeps_the_conversation(
     make, case, room
 ):
-    *first, last = FILLED[case]
+    *first, last = LAST_REPLIES[case]
     agent = make(*first, **SMALL)
     agent.client.enqueue(lambda request: fill_disk(agent.transcript, room) or last)
-    assert refused(agent, "Work")
+    assert disk_error(agent, "Work")
     assert on_disk(agent) and "Work" in str(agent.messages)
     agent.client.enqueue(*[SUMMARY] * (case == "at a summary"), reply("Fine."))
     assert take_turn(agent, "And now?") == "Fine." and on_disk(agent)
@@ -498,7 +511,7 @@ def test_a_disk_that_fills_up_ends_the_turn_and_keeps_the_conversation(
 
 @pytest.mark.parametrize("what", [b"a file", "a link"])
 @pytest.mark.parametrize("folder, written", [(FOLDER, 0), (RESULTS, 3)])
-def test_what_is_no_folder_is_not_written_to_and_one_clear_line(
+def test_a_file_or_a_link_in_place_of_our_folder_is_one_clear_error(
     make, folder, written, what, tmp_path
 ):
     agent = make(reply(calls=[BIG]), reply("Fine."), **SMALL)
@@ -515,7 +528,7 @@ def test_what_is_no_folder_is_not_written_to_and_one_clear_line(
     assert "9998\n9999" in outputs(*load(agent.transcript).messages)[0]
 
 
-def test_a_read_only_folder_is_one_clear_line_before_anything_is_sent(make, workspace):
+def test_a_read_only_folder_is_one_clear_error_before_anything_is_sent(make, workspace):
     agent, user = make(), os.geteuid()
     workspace.chmod(0o555)
     try:
@@ -527,18 +540,18 @@ def test_a_read_only_folder_is_one_clear_line_before_anything_is_sent(make, work
     assert "written" in line and agent.client.requests == agent.messages == []
 
 
-def test_a_transcript_that_was_deleted_is_followed_by_one_with_all_that_is_known(make):
+def test_after_a_transcript_is_deleted_a_new_one_gets_the_whole_conversation(make):
     take_turn(agent := make(reply(LONG), SUMMARY), "Tell me a story")
     (gone := agent.transcript).unlink()
     before = agent.messages
     compact_history(agent, "compact")
     assert layers(agent) == ["compact"] and not gone.exists()
-    known, event = lines_of(agent.transcript)
-    assert (known["event"], known["messages"]) == ("continued", before)
+    first, event = lines_of(agent.transcript)
+    assert (first["event"], first["messages"]) == ("continued", before)
     assert event["messages"] == agent.messages and on_disk(agent)
 
 
-def test_transcripts_in_a_folder_that_is_a_link_are_neither_read_nor_listed(make):
+def test_transcripts_in_a_linked_folder_are_not_listed(make):
     take_turn(make(reply("Hello.")), "Hi")
     Path(".transcripts").rename("elsewhere")
     Path(".transcripts").symlink_to("elsewhere")

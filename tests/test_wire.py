@@ -8,6 +8,7 @@ said.
 import itertools
 import json
 import threading
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -703,3 +704,11 @@ def test_a_client_that_cannot_be_made_is_told_when_it_is_needed(run, monkeypatch
     assert status == 0 and out.count("division by zero") == 2
     assert out.index("/compact") < out.index("division by zero")
     assert run("-p", "Hi")[:2] == (1, "")
+
+
+def test_a_server_that_reads_a_long_prompt_may_be_silent_for_ten_minutes(monkeypatch):
+    given = Mock(side_effect=ValueError("enough"))
+    monkeypatch.setattr("anthropic.Anthropic", given)
+    with pytest.raises(program.AgentError, match="enough"):
+        program.connect(program.Agent())
+    assert given.call_args.kwargs["timeout"] == 600

@@ -1,14 +1,14 @@
-"""What a program finds as the package anthropic, which need not be installed.
+"""A stand-in for the package anthropic, which need not be installed.
 
-Of the errors `stub.Refused` is raised, under each name that a status 400 has; the others
-are there to be named after `except`.
+`stub.Refused` is raised under every name for an error with status 400. The other errors
+exist only so that a program can name them after `except`.
 """
 
 from types import ModuleType
 
 import stub
 
-NOT_GIVEN = object()  # an argument that the SDK does not send
+NOT_GIVEN = object()  # the SDK does not send an argument with this value
 REFUSED = "AnthropicError APIError APIStatusError BadRequestError"
 NEVER = (
     "APIConnectionError APITimeoutError APIResponseValidationError AuthenticationError "
@@ -19,7 +19,7 @@ NEVER = (
 
 
 class BlockType(type):
-    """The class ToolUseBlock has, as its instances, the blocks of type tool_use."""
+    """Make blocks of type tool_use instances of the class ToolUseBlock, and so on."""
 
     def __instancecheck__(cls, block):
         kind = str(getattr(block, "type", ""))
@@ -27,14 +27,14 @@ class BlockType(type):
 
 
 def type_named(name):
-    """A name of `anthropic.types`: what is sent is a dict, a block has a class."""
+    """Look up a name in `anthropic.types`: dict for parameters, a class for blocks."""
     if name.startswith("_"):
         raise AttributeError(name)
     return dict if name.endswith("Param") else BlockType(name, (), {})
 
 
 def package(client, asynchronous):
-    """The package, as `sys.modules` has it; it makes this client, or the other."""
+    """Build the modules for `sys.modules`, whose classes return these clients."""
     makes = {"Anthropic": lambda *_, **__: client, "AsyncAnthropic": asynchronous}
     errors = dict.fromkeys(REFUSED.split(), stub.Refused)
     errors |= {name: type(name, (Exception,), {}) for name in NEVER.split()}

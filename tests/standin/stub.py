@@ -4,23 +4,23 @@
     agent_loop(client, ...)
     assert len(client.requests) == 2 and not client.refused
 
-Replies are queued, requests are kept, and each request passes what the API checks, in
-the API's own words where they are known:
+Replies are queued and requests are kept. Each request passes the checks of the API,
+with the API's own error messages where we know them:
 
     request -> settings   known keys, max_tokens, thinking, at most 4 cache markers
                tools      names, schemas, no name twice
-               content    known blocks and keys, nothing empty, each where it may stand
-               order      the person first and last; tools sent if any were called
+               content    known blocks and keys in allowed places, nothing empty
+               order      the user first and last; tools sent if any were called
                pairs      each tool_use answered at once, by one tool_result
-               thinking   signed over all before it; the latest reply's all or none
+               thinking   signed with all before it; the latest reply's all or none
                length     "prompt is too long: N tokens > 200000 maximum"
                  |                                    \
                next in the queue                       Refused, TooLong (status 400)
                  |
                reply      thinking signed, tokens counted, cache read and written
 
-Not covered: the limits on messages and megabytes, documents, server tools, the values
-of images, and how long or from what size on a cache entry lives.
+Not covered: the maximum number of messages and megabytes, documents, server tools, the
+content of images, and the lifetime and minimum size of a cache entry.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
-# Not 4: a program that estimates bytes / 4 must learn the true count from `usage`.
+# Not 4, so a program that estimates bytes / 4 must learn the true count from `usage`.
 BYTES_PER_TOKEN = 3.2
-# Prices of a token, in that of an input token that no cache knows. Reading is that of
-# the default model; on most others it is 0.1.
+# Prices per token, relative to an uncached input token. The price of reading is the
+# default model's; on most others it is 0.1.
 CACHE_WRITE, CACHE_READ, OUTPUT = 1.25, 0.05, 5
 
 REQUIRED = ("model", "max_tokens", "messages")
@@ -43,7 +43,7 @@ KNOWN |= {"metadata", "stop_sequences", "output_config", "service_tier", "contai
 # arguments that the SDK keeps to itself
 CLIENT_ONLY = {"timeout", "extra_headers", "extra_query", "extra_body"}
 
-# each block type: the keys it must have, the keys it may have, and where it may stand
+# each block type: its required keys, its optional keys, and its allowed places
 BLOCKS = {
     "text": ({"text": str}, {"citations"}, {"system", "user", "assistant", "result"}),
     "image": ({"source": dict}, {"transformations"}, {"user", "result"}),
@@ -52,11 +52,11 @@ BLOCKS = {
     "thinking": ({"thinking": str, "signature": str}, set(), {"assistant"}),
     "redacted_thinking": ({"data": str}, set(), {"assistant"}),
 }
-# where thinking is signed; it cannot carry a cache marker, all other blocks can
+# the key of the signature; these blocks cannot carry a cache marker, all others can
 SIGNED_IN = {"thinking": "signature", "redacted_thinking": "data"}
-# of a run of these the prompt cache makes one position, and looks back over so many
+# a run of these is one position for the prompt cache, which looks back over so many
 RUNS, LOOK_BACK = {"tool_use", "tool_result"}, 20
-MARKER = b'"cache_control":{'  # on the wire; in a text its quotes are escaped
+MARKER = b'"cache_control":{'  # as it is sent; inside a text its quotes are escaped
 TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "strict"}
 NO_OBJECT = "Input should be a valid dictionary or object to extract fields from"
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
@@ -74,7 +74,7 @@ ERROR_TYPES = {
 class Refused(Exception):
     """The API would answer this request with status 400; the text is its message.
 
-    To a program it looks as the SDK's own exception does, which needs the SDK.
+    It looks like the SDK's own exception, but does not need the SDK.
     """
 
     status_code, type, request_id = 400, "invalid_request_error", None
@@ -97,16 +97,16 @@ class TooLong(Refused):
 
 
 class EmptyQueue(BaseException):
-    """A request came and no reply was left; no `except Exception` can swallow it."""
+    """No reply was left for a request. `except Exception` does not catch it."""
 
 
-# --- What tests put into the queue ---
+# --- Replies and errors for the queue ---
 
 
 def ids():
-    """The ids of calls, one after another, which may come again after ten thousand.
+    """Generate ids of calls, which repeat after ten thousand.
 
-    All are equally long, so no count of tokens depends on what was called before.
+    All have the same length, so token counts do not depend on earlier calls.
     """
     return (f"toolu_{number:04}" for number in itertools.cycle(range(1, 10_000)))
 
@@ -115,10 +115,10 @@ tool_ids = ids()
 
 
 def reply(text="", calls=(), thinking=None, stop=None, content=None, details=None):
-    """A reply of the model; `calls` is a sequence of `(tool name, input)`.
+    """Make a reply of the model; `calls` is a sequence of `(tool name, input)`.
 
-    `content`, a list of raw blocks, replaces what the first three would make.
-    `details`, a dict, becomes `stop_details`: a refusal has them.
+    `content`, a list of raw blocks, replaces the text, calls and thinking. `details`, a
+    dict, becomes the `stop_details` of a refusal.
     """
     if content is None:
         content = []
@@ -135,9 +135,9 @@ def reply(text="", calls=(), thinking=None, stop=None, content=None, details=Non
 
 
 def api_error(status, message, type=None, headers=None, code=None):
-    """The exception that the SDK itself raises for an answer with this status.
+    """Make the exception that the SDK itself raises for this status.
 
-    `code` is the API's own for some errors, which is more certain than the words.
+    `code` is the API's own error code, which some errors have.
     """
     import anthropic
     import httpx2
@@ -166,12 +166,12 @@ to_json = json.JSONEncoder(
 
 
 def encoded(value, errors="surrogatepass"):
-    """`value` as the SDK puts it on the wire: compact JSON, not escaped, in UTF-8."""
+    """Encode `value` as the SDK sends it: compact JSON in UTF-8, not escaped."""
     return to_json(value).encode(errors=errors)
 
 
 def copied(value):
-    """A copy that no change reaches, of JSON: `deepcopy` takes four times as long."""
+    """Copy JSON deeply, four times as fast as `deepcopy`."""
     if isinstance(value, dict):
         return {key: copied(value[key]) for key in value}
     return [*map(copied, value)] if isinstance(value, list) else value
@@ -182,19 +182,19 @@ def tokens(value):
 
 
 def count(system, tools, messages):
-    """Tokens of a request; keys of our own in a message are left out."""
+    """Count the tokens of a request, without our own keys in messages."""
     return tokens([system or "", tools or [], [*map(in_short, messages)]])
 
 
 def blocks(content):
-    """Content as a list of blocks: a string equals one text block."""
+    """Return content as a list of blocks; a string is one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return content or []
 
 
 def merge_turns(messages):
-    """`(role, blocks)` of each turn: neighbours of one role are one turn to the API."""
+    """Merge neighbouring messages of one role into `(role, blocks)`, like the API."""
     return [
         (role, [block for message in group for block in blocks(message["content"])])
         for role, group in itertools.groupby(messages, key=lambda m: m["role"])
@@ -202,22 +202,22 @@ def merge_turns(messages):
 
 
 def unmarked(data):
-    """JSON as bytes without cache markers, which are no part of a conversation."""
+    """Remove cache markers from JSON bytes: they are not part of the conversation."""
     if b'"cache_control":' not in data:
         return data
     return encoded(json.loads(data, object_hook=without_marker))
 
 
 def without_marker(block):
-    if not isinstance(block, dict):  # which is refused
+    if not isinstance(block, dict):  # the API rejects it
         return block
     return {key: block[key] for key in block if key != "cache_control"}
 
 
 def in_short(message):
-    """A message without cache markers, and a string for a text that stands alone."""
+    """Drop a message's cache markers, and make a single text block a string."""
     if not isinstance(message, dict) or not {"role", "content"} <= {*message}:
-        return message  # which is refused
+        return message  # the API rejects it
     role, content = message["role"], message["content"]
     if isinstance(content, list):
         content = [*map(without_marker, content)]
@@ -227,7 +227,7 @@ def in_short(message):
 
 
 def body_of(request):
-    """What of the arguments of `stream` is sent."""
+    """The body that these arguments of `stream` send."""
     body = {key: request[key] for key in request if key not in CLIENT_ONLY}
     return body | (request.get("extra_body") or {})
 
@@ -236,10 +236,11 @@ def body_of(request):
 
 
 def check(request, window=200_000, max_output=None, adaptive=True):
-    """Raise `Refused` where the API would answer 400 to these arguments of `stream`.
+    """Raise `Refused` if the API would answer 400 to these arguments of `stream`.
 
-    What the SDK cannot encode raises as it does there: `UnicodeEncodeError` for a
-    lone surrogate, `TypeError` for an object that is not JSON.
+    Values that the SDK cannot encode raise the same errors as there:
+    `UnicodeEncodeError` for a lone surrogate, `TypeError` for an object that is not
+    JSON.
     """
     body = body_of(request)
     sent = encoded(body, errors="strict")
@@ -254,7 +255,7 @@ def check(request, window=200_000, max_output=None, adaptive=True):
 
 
 def problems(body, max_output, adaptive):
-    """Yield what is wrong with a request; only the first is sure to be true."""
+    """Yield the problems of a request; only the first is certain."""
     yield from in_settings(body, max_output, adaptive)
     yield from in_tools(body.get("tools") or [])
     yield from in_content("system", blocks(body.get("system") or []), "system")
@@ -276,7 +277,7 @@ def unknown_keys(at, given, known):
 
 
 def in_marker(where, marked):
-    """What is wrong with the cache marker of a request, a tool or a block."""
+    """Yield the problems of the cache marker on a request, tool or block."""
     marker = marked.get("cache_control")
     if marker is None:
         return
@@ -400,7 +401,7 @@ def in_order(turns, tools):
 
 
 def in_pairs(turns):
-    """Each call is answered once, first in the next turn, and nothing else is."""
+    """Yield the calls and results that are not paired, each call with the next turn."""
     calls = [[b["id"] for b in turn if b["type"] == "tool_use"] for _, turn in turns]
     every = [call for called in calls for call in called]
     if len(set(every)) < len(every):
@@ -438,9 +439,9 @@ def in_results(where, content, called):
 
 
 def in_latest(messages):
-    """The latest reply keeps all of its thinking or none, the signatures know how much.
+    """Yield a problem if the latest reply has lost some, but not all, of its thinking.
 
-    They are valid here: a request with one that is not was refused before.
+    Its signatures say how much it had. They were checked before.
     """
     replies = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
     for index in replies[-1:]:
@@ -454,13 +455,13 @@ def in_latest(messages):
 
 
 def to_last_thinking(turns):
-    """The turns up to the last that holds thinking: behind it no signature can fail."""
+    """The turns up to the last one with thinking; no signature after it can fail."""
     thinks = [any(b["type"] in SIGNED_IN for b in content) for _, content in turns]
     return turns[: len(turns) - thinks[::-1].index(True)] if any(thinks) else []
 
 
 class Chain:
-    """Reads a conversation and knows what a thinking block at its end is bound to.
+    """Read a conversation, and know to what a thinking block at its end is bound.
 
     A signature is `CONTEXT.PREVIOUS.COUNT.CHECKSUM`: a hash of the system prompt, the
     tools and every block before it that is not thinking; a hash of the signature before
@@ -475,16 +476,16 @@ class Chain:
         self.previous = None
 
     def read(self, turns):
-        """Go past all blocks; yield each thinking that does not belong."""
+        """Read all blocks, and yield each thinking block that does not belong."""
         for index, (role, content) in enumerate(turns):
             for position, block in enumerate(content):
                 if not self.follow(role, block):
                     yield f"messages.{index}.content.{position}", block
 
     def follow(self, role, block):
-        """Go past `block`; False when it is thinking that does not belong here."""
+        """Read a block; return False if it is thinking that does not belong here."""
         if block["type"] not in SIGNED_IN:
-            # an empty text cannot be sent back, so to leave it out is no edit
+            # an empty text cannot be sent back, so removing it is allowed
             if block["type"] != "text" or block["text"].strip():
                 self.context.update(unmarked(encoded([role, block])))
             return True
@@ -517,14 +518,14 @@ def short_hash(text):
 class StubClient:
     """Stands in for `anthropic.Anthropic` wherever a client is an argument.
 
-    `replies` are queued, one for each request. `always` is what a request gets for
-    which none is left; without it such a request raises EmptyQueue.
-    `bodies` holds the arguments of every request. `requests` has them shorter: without
-    the cache markers in the messages, and a text that stands alone as a string.
-    `refused` holds the errors of those that were invalid, `too_long` of those longer
-    than the window; a fixture can assert that `refused` is empty. A request that is
-    refused takes no reply from the queue, and one for no tokens (`max_tokens` 0, which
-    only reads the prompt into the cache) takes nothing but an error.
+    `replies` are queued, one for each request. When none is left, a request gets
+    `always`, or raises EmptyQueue if that is None.
+    `bodies` holds the arguments of every request. `requests` holds them in a shorter
+    form: without cache markers in the messages, and a single text block as a string.
+    `refused` holds the errors of invalid requests, and `too_long` those of requests
+    that exceed the window; a fixture can assert that `refused` is empty. A rejected
+    request uses no reply. A request for no tokens (`max_tokens` 0), which only writes
+    the cache, uses only a queued error.
     """
 
     def __init__(
@@ -544,14 +545,14 @@ class StubClient:
         return as_message(self.answer(request))
 
     def enqueue(self, *replies):
-        """Add what the next requests get: a `reply`, an exception, or a function.
+        """Add answers for the next requests: a `reply`, an exception, or a function.
 
         The function is called with the request and returns one of the other two.
         """
         self.queue.extend(replies)
 
     def model_info(self, model):
-        """What the models endpoint answers, as far as a program may rely on it."""
+        """The answer of the models endpoint, as far as a program may rely on it."""
         types = {"adaptive": {"supported": self.adaptive}}
         return {
             "id": model,
@@ -562,17 +563,17 @@ class StubClient:
         }
 
     def check_streamed(self, request):
-        """Raise `Refused` for a request that the API answers only in one piece."""
+        """Raise `Refused` for a request that the API does not stream."""
         if request.get("max_tokens") == 0:
             self.refused.append("max_tokens: 0 is not supported together with `stream`")
             raise Refused(self.refused[-1])
 
     def answer(self, request):
-        """The message for `request`, a plain dict; raises where the SDK would."""
+        """Return the message for `request`, a plain dict; raise like the SDK."""
         return self.finish(request, self.take(request))
 
     def take(self, request):
-        """Record and check `request`; return what is next in the queue, or raise it."""
+        """Record and check `request`; return or raise the next answer in the queue."""
         self.bodies.append(copied(request))
         messages = self.bodies[-1].get("messages")
         short = [*map(in_short, messages)] if isinstance(messages, list) else []
@@ -595,7 +596,7 @@ class StubClient:
         return given
 
     def finish(self, request, given):
-        """The message that `given`, a `reply`, becomes: signed, and with its usage."""
+        """Turn `given`, a `reply`, into a message, with signatures and usage."""
         body, content = body_of(request), copied(given["content"])
         if any(block["type"] in SIGNED_IN for block in content):
             chain = Chain(body)
@@ -613,7 +614,7 @@ class StubClient:
         }
 
     def usage(self, body, content):
-        """The counts; what the last marker leaves, 3 tokens at least, is only input."""
+        """Count the tokens; at least 3 after the last marker are uncached input."""
         total = count(body.get("system"), body.get("tools"), body["messages"])
         known, marked, size = look_up(body, self.cached)
         read, ready = (min(total * part // size, total - 3) for part in (known, marked))
@@ -626,7 +627,7 @@ class StubClient:
 
 
 def is_error(*queued):
-    """Whether the first that is queued is an error, raised or as an answer's status."""
+    """Whether the first queued answer is an exception or an error status."""
     return bool(queued) and isinstance(queued[0], (BaseException, tuple))
 
 
@@ -634,10 +635,10 @@ def is_error(*queued):
 
 
 def look_up(body, cached):
-    """Bytes of a request that are read from the cache, that end at a marker, and all.
+    """Bytes of a request: read from the cache, up to the last marker, and in total.
 
-    Only markers write an entry, each for all that stands before it, into the set
-    `cached`; and a marker finds an entry at most LOOK_BACK positions before it.
+    Only markers add an entry to the set `cached`, each for everything before it. A
+    marker finds an entry at most LOOK_BACK positions before it.
     """
     parts, before, running = list(cache_order(body)), "", hashlib.sha256()
     beginnings, entries = [], set()
@@ -660,11 +661,11 @@ def look_up(body, cached):
 
 
 def cache_order(body):
-    """`(type, part)` of each part, in the order in which the prompt cache matches."""
+    """Yield `(type, part)` in the order in which the prompt cache compares them."""
     yield "", body["model"]
     yield from (("tool", tool) for tool in body.get("tools") or [])
     yield from (("text", block) for block in blocks(body.get("system")))
-    # a change of either loses the messages, but not the tools and the system prompt
+    # changing either loses the messages, but not the tools and the system prompt
     yield "", [body.get("thinking"), body.get("tool_choice")]
     for role, content in merge_turns(body["messages"]):
         yield from ((block["type"], [role, block]) for block in content)
@@ -679,11 +680,11 @@ class Block(SimpleNamespace):
     def to_dict(self, **_):
         return copied(vars(self))
 
-    model_dump = to_dict  # the SDK's adds keys that are None, unless it is told not to
+    model_dump = to_dict  # the SDK's also has keys that are None, unless told not to
 
 
 class Stream:
-    """What `messages.stream` returns: a context manager that yields events."""
+    """The result of `messages.stream`: a context manager that yields events."""
 
     response = SimpleNamespace(headers={"content-type": "text/event-stream"})
 
@@ -722,18 +723,18 @@ class Stream:
 
 
 def as_message(answer):
-    """The answer to a request, a plain dict, as the SDK's object."""
+    """Turn the answer, a plain dict, into an object like the SDK's."""
     message = as_object(answer | {"content": []})
     message.content = [Block(**block) for block in answer["content"]]
     return message
 
 
 def as_object(value):
-    """JSON with attribute access: `{"a": {"b": 1}}` has `.a.b`."""
+    """Give JSON attribute access: `{"a": {"b": 1}}` has `.a.b`."""
     return json.loads(encoded(value), object_hook=lambda d: SimpleNamespace(**d))
 
 
 def split(text, parts=3):
-    """`text` in at most `parts` pieces, none of them empty."""
+    """Split `text` into at most `parts` pieces, none of them empty."""
     size = -(-len(text) // parts)
     return [text[at : at + size] for at in range(0, len(text), size or 1)]

@@ -1,10 +1,10 @@
-"""The fake client as bytes on a wire, for what only the real SDK shows.
+"""The fake client over HTTP, for the behaviour that only the real SDK shows.
 
 `mock_client` is the real SDK over an in-process transport; `serve` is a server for a
-program in another process. Both answer from a `StubClient`, so the queue, the memory
-and the conscience are the same. Its queue may also hold what only a wire can carry:
+program in another process. Both answer from a `StubClient`, with its queue, its memory
+and its conscience. The queue may also hold answers that exist only over HTTP:
 
-    (status, headers, body)          any answer; the body is JSON or bytes
+    (status, headers, body)          any response; the body is JSON or bytes
     bytes                            served with status 200 as an event stream
     [bytes, ...]                     the same, piece by piece
     Cut(reply, events=3)             a stream that ends after three events
@@ -25,7 +25,7 @@ from stub import EmptyQueue, Refused, StubClient, api_error, split
 
 @dataclass
 class Cut:
-    """A stream of `reply` that ends, or breaks with `error`, after so many events."""
+    """A stream of `reply` that ends, or fails with `error`, after so many events."""
 
     reply: dict
     events: int
@@ -41,7 +41,7 @@ def event(type, **data):
 
 
 def sse(message):
-    """The events that stream `message`, a finished message as a plain dict."""
+    """Split `message`, a plain dict, into the events that stream it."""
     ending = ("stop_reason", "stop_sequence", "stop_details")
     start = message | dict.fromkeys(ending) | {"content": []}
     start["usage"] = message["usage"] | {"output_tokens": 1}
@@ -60,7 +60,7 @@ def sse(message):
 
 
 def parts(index, block):
-    """The events of one block: it starts empty and is filled piece by piece."""
+    """Yield the events of one block, which starts empty and is filled in pieces."""
     empty, deltas = dict(block), []
     if block["type"] in ("text", "thinking"):
         key = block["type"]
@@ -83,7 +83,7 @@ def parts(index, block):
 
 
 def respond(stub, method, path, body):
-    """The answer to an HTTP request; raises what is queued and is no answer."""
+    """Answer an HTTP request; raise a queued exception that has no response."""
     try:
         if method == "GET" and path.startswith("/v1/models/"):
             return model_answer(stub, path.rpartition("/")[2])
@@ -144,10 +144,10 @@ class MockClient(anthropic.Anthropic):
 
 
 def mock_client(*answers, window=1_000_000, max_output=128_000):
-    """A `MockClient` with `answers` queued. An exception is raised by the transport.
+    """Make a `MockClient` with `answers` queued; its transport raises exceptions.
 
-    `client.stub.info` is what the models endpoint answers: JSON, or `(status, headers,
-    body)`; unset, a model with these limits and adaptive thinking.
+    `client.stub.info` is the answer of the models endpoint: JSON, or `(status, headers,
+    body)`. If it is unset, the model has these limits and adaptive thinking.
     """
     stub = StubClient(*answers, window=window, max_output=max_output)
 
@@ -167,9 +167,9 @@ def mock_client(*answers, window=1_000_000, max_output=128_000):
 def serve(stub, delay=0.0):
     """Serve `stub` on this machine and yield the URL for `ANTHROPIC_BASE_URL`.
 
-    `delay` is the pause between events, in seconds. What would raise in a test, such
-    as an empty queue, answers 400 here and stands in `stub.refused`. An error of the
-    transport closes the connection: without an answer, or in the middle of one.
+    `delay` is the pause between events, in seconds. Errors that would fail a test, such
+    as an empty queue, become status 400 and are recorded in `stub.refused`. A transport
+    error closes the connection before or during the answer.
     """
     handler = type("Handler", (Handler,), {"stub": stub, "delay": delay})
     server = Server(("127.0.0.1", 0), handler)
@@ -183,7 +183,7 @@ def serve(stub, delay=0.0):
 
 class Server(ThreadingHTTPServer):
     def handle_error(self, request, client_address):
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may leave
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may hang up
             super().handle_error(request, client_address)
 
 
@@ -203,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
             self.stub.refused.append(repr(error))
             self.send(api_error(400, repr(error)).response)
         except (httpx2.TransportError, anthropic.APIConnectionError):
-            pass  # the client learns it from the answer, or its end, that is missing
+            pass  # the client notices that the answer, or its end, is missing
 
     do_GET = do_POST
 
@@ -218,7 +218,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(
                 b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunked else chunk
             )
-            self.pause.wait(self.delay)  # not a sleep, which a test may have replaced
+            self.pause.wait(self.delay)  # not sleep(), which a test may have replaced
         if chunked:
             self.wfile.write(b"0\r\n\r\n")
 
