@@ -1,4 +1,4 @@
-"""What a tool may do is asked, and only a line that was begun then is the answer."""
+"""Asking for approval: only a line begun after the question answers it."""
 
 import io
 import os
@@ -8,10 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from builders import (
-    LONG_TESTS,
-    typed,
-)
+from builders import LONG_TESTS, typed
 from pseudo import PATIENCE, PROMPT, Held, Person
 from stub import reply
 
@@ -20,14 +17,15 @@ from agent import Terminal, show
 
 
 def bash(command):
+    """A reply that calls bash."""
     return reply(calls=[("bash", {"command": command})])
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """asked(agent, what, *answers): the terminal on which a tool asks for this.
+    """asked(agent, what, *answers): the terminal, after the user approved this call.
 
-    ToolError: it was a no.
+    Raises ToolError if the user refused it.
     """
 
     def ask(agent, what, *answers, tool="bash"):
@@ -50,7 +48,7 @@ YES = "y", "Y", "yes", "YES", "ok", "Ok", " y ", "yes please", "Yes, please!", "
 
 
 @pytest.mark.parametrize("answer", YES)
-def test_y_yes_and_ok_are_a_yes_to_this_call_and_enter_alone_asks_again(asked, answer):
+def test_y_yes_and_ok_approve_one_call_and_enter_alone_asks_again(asked, answer):
     terminal = asked(agent := program.Agent(), "ls", "", "", answer)
     assert (agent.allowed, terminal.queue) == (set(), [])
     assert terminal.out.getvalue().count("Run this command? [y]es") == 3
@@ -58,11 +56,11 @@ def test_y_yes_and_ok_are_a_yes_to_this_call_and_enter_alone_asks_again(asked, a
 
 NO = {"n": [], "N": [], "no": [], "No!": []}
 NO |= {why: [why] for why in ("v", "Not there!", "no, the other", "why?")}
-NO |= {line: [] for line in ("quit", "/quit", "exit", "/clear")}  # no command either
+NO |= {line: [] for line in ("quit", "/quit", "exit", "/clear")}  # not run as a command
 
 
 @pytest.mark.parametrize("answer", NO)
-def test_no_is_a_no_and_all_else_is_one_whose_reason_is_heard(asked, answer):
+def test_no_refuses_and_any_other_text_refuses_with_a_reason(asked, answer):
     said = r" and said: " + re.escape(answer) if NO[answer] else ""
     with pytest.raises(program.ToolError, match=rf"refused this call.*{said}\Z"):
         asked(program.Agent(), "ls", answer)
@@ -74,7 +72,7 @@ ALMOST += "always git", "a y", "yes and no", "...", "okay, and then?", "please d
 
 
 @pytest.mark.parametrize("answer", ALMOST)
-def test_what_begins_like_a_yes_and_is_none_is_asked_again(asked, answer):
+def test_an_answer_that_is_almost_a_yes_is_asked_again(asked, answer):
     terminal = asked(agent := program.Agent(), "ls", answer, "y")
     assert (agent.allowed, terminal.queue) == (set(), [])
     assert terminal.out.getvalue().count("Run this command? [y]es") == 2
@@ -90,7 +88,7 @@ OTHERS = (
 )
 
 
-def test_always_is_for_this_very_command_and_for_no_other(asked):
+def test_always_allows_only_the_same_command(asked):
     agent = program.Agent()
     terminal = asked(agent, "git status", "a")
     question = "Run this command? [y]es, [a]lways, [n]o, or say what to do instead:"
@@ -101,7 +99,7 @@ def test_always_is_for_this_very_command_and_for_no_other(asked):
     asked(agent, "git status\n", "y", tool="write_file")
 
 
-def test_always_is_for_this_tool_where_it_is_no_command(asked):
+def test_always_allows_every_call_of_a_tool_other_than_bash(asked):
     agent = program.Agent()
     terminal = asked(agent, "a.py\n+ a", "always", tool="edit_file")
     assert (
@@ -115,7 +113,7 @@ def test_always_is_for_this_tool_where_it_is_no_command(asked):
 @pytest.mark.parametrize(
     "fields", [{}, {"auto_approve": True}, {"allowed": {"edit_file"}}]
 )
-def test_what_a_tool_is_to_do_is_shown_always_and_whole(asked, fields):
+def test_the_whole_call_is_shown_even_if_it_needs_no_approval(asked, fields):
     lines = [f"echo {n} {'x' * 400}" for n in range(99)]
     what = "\n".join(["src/a.py", *lines, "rm -rf \x1b[2J\u202e\u200b"])
     answers = [] if fields else ["y"]
@@ -127,14 +125,14 @@ def test_what_a_tool_is_to_do_is_shown_always_and_whole(asked, fields):
     assert seen[100:] == ([""] if fields else [question, ""])
 
 
-def test_a_line_of_a_command_is_no_line_of_a_diff():
+def test_a_command_is_not_colored_like_a_diff():
     terminal = Terminal(io.StringIO(), colored=True)
     agent = program.Agent(auto_approve=True)
     program.ask_approval(terminal, agent, "bash", "cat > a <<E\n- one\n+ two\nE")
     assert terminal.out.getvalue() == "  cat > a <<E\n  - one\n  + two\n  E\n"
 
 
-def test_after_always_the_question_alone_is_left_out_until_clear(person):
+def test_after_always_calls_are_shown_but_not_asked_until_clear(person):
     (person.folder / "file").write_text("one\ntwo\n")
     edit = ("edit_file", {"path": "./file", "old_text": "two", "new_text": "2"})
     person.enqueue(bash("echo one"), bash("echo one"), bash("echo one more"))
@@ -158,25 +156,25 @@ def test_after_always_the_question_alone_is_left_out_until_clear(person):
     person.stop()
 
 
-# --- A line that was begun before a question is no answer ---
+# --- A line that was begun before the question doesn't answer it ---
 
 TOUCH = bash("touch made")
 SUBAGENT = reply(calls=[("task", {"description": "it", "prompt": "Do it."})])
-WAYS = {  # how it is used, and what its API replies until there is a question
+WAYS = {  # settings, arguments, and the API's replies up to the question
     "live": ({}, [], [TOUCH]),
     "dumb": ({"TERM": "dumb"}, [], [TOUCH]),
     "into a pipe": ({"piped": True}, [], [TOUCH]),
     "-p": ({}, ["-p", "go"], [TOUCH]),
     "-p into a pipe": ({"piped": True}, ["-p", "go"], [TOUCH]),
-    "a subagent": ({}, [], [SUBAGENT, TOUCH]),
+    "subagent": ({}, [], [SUBAGENT, TOUCH]),
 }
 
 
 @pytest.fixture
 def asked_in(desk):
-    """asked_in(way, *before): somebody who typed this, in parts, before a question.
+    """asked_in(way, *before): a user who typed these parts before a question came.
 
-    What else is given is for `Person`.
+    Other arguments are those of `Person`.
     """
     people = []
 
@@ -205,41 +203,42 @@ def asked_in(desk):
     (desk.folder / "made").unlink(missing_ok=True)
 
 
-def until(person, is_so):
-    """Wait until something is so."""
+def wait_until(person, condition):
+    """Wait until a condition holds."""
     end = time.monotonic() + PATIENCE
-    while not is_so():
+    while not condition():
         assert time.monotonic() < end, person.screen[-300:]
         person.read(0.1)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("begun, rest", [("stop, and not", " please"), ("wh", "y")])
-def test_the_rest_of_a_line_is_no_answer_and_is_heard(asked_in, desk, way, begun, rest):
+def test_finishing_an_earlier_line_is_a_message_rather_than_an_answer(
+    asked_in, desk, way, begun, rest
+):
     person = asked_in(way, begun)
     person.press(f"{rest}\n")
     person.read(0.3)
     person.press("n\n")
-    until(person, lambda: typed(begun + rest) in desk.stub.requests[-1]["messages"])
+    message = typed(begun + rest)
+    wait_until(person, lambda: message in desk.stub.requests[-1]["messages"])
     assert not (desk.folder / "made").exists()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_line_that_is_begun_at_the_question_answers_it(asked_in, desk, way):
+def test_only_a_line_begun_at_the_question_answers_it(asked_in, desk, way):
     person = asked_in(way, "not this\n", "no", "r this\n")
     person.press("sure\n")
     while person.read(0.3):
-        pass  # until it is asked again
+        pass  # until the question is repeated
     assert not (desk.folder / "made").exists()
     person.press("ye")
     person.read(0.2)
     person.press("s\n")
-    until(person, (desk.folder / "made").exists)
+    wait_until(person, (desk.folder / "made").exists)
 
 
-def test_a_line_that_was_begun_before_and_taken_back_leaves_room_for_an_answer(
-    asked_in, desk
-):
+def test_the_user_can_answer_after_deleting_an_earlier_line(asked_in, desk):
     person = asked_in("live", "half a line")
     person.see_below("> half a line")
     person.press("\x15y\n")
@@ -256,7 +255,7 @@ sys.exit(agent.main())
 """
 
 
-def test_where_a_question_would_not_be_seen_the_answer_is_no(desk, fresh):
+def test_a_call_is_refused_if_the_user_could_not_see_the_question(desk, fresh):
     python, script = desk.argv
     code = UNSEEN.format(os.path.dirname(script))
     person = fresh(
@@ -267,7 +266,7 @@ def test_where_a_question_would_not_be_seen_the_answer_is_no(desk, fresh):
     assert "use --yes" in str(person.sent) and not (desk.folder / "made").exists()
 
 
-def test_an_answer_that_is_a_command_is_a_no_and_nothing_more(asked_in):
+def test_answering_with_a_command_only_refuses_the_call(asked_in):
     person = asked_in("live")
     person.press("quit\n")
     person.see("refused this call", "So.", PROMPT)
@@ -280,7 +279,7 @@ TYPINGS = 200 if LONG_TESTS else 12
 
 
 def fresh_lines(before, after):
-    """The lines that were begun after a question, of keys before and after it."""
+    """The lines begun after a question, from the keys typed before and after it."""
     line, lines, is_begun = "", [], False
     for number, key in enumerate([*before, *after]):
         if number == len(before):
@@ -300,7 +299,9 @@ def fresh_lines(before, after):
 
 
 @pytest.mark.parametrize("number", range(TYPINGS))
-def test_nothing_runs_that_no_fresh_line_approved(asked_in, desk, number):
+def test_nothing_runs_unless_a_line_begun_at_the_question_approved_it(
+    asked_in, desk, number
+):
     chance = random.Random(number)
     before, after = (chance.choices(KEYS, k=chance.randrange(7)) for _ in range(2))
     person = asked_in([*WAYS][number % len(WAYS)], *before)
@@ -308,7 +309,7 @@ def test_nothing_runs_that_no_fresh_line_approved(asked_in, desk, number):
     for key in after:
         person.press(key)
         person.read(chance.choice([0, 0.02, 0.1]))
-    for key in "\n", *["n\n"] * 99:  # what is left of a line, then a no
+    for key in "\n", *["n\n"] * 99:  # end the current line, then refuse
         person.press(key)
         person.read(0.2)
         if len(desk.stub.requests) > answered:

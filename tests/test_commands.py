@@ -4,13 +4,7 @@ import os
 import re
 
 import pytest
-from builders import (
-    TASK,
-    did,
-    shown,
-    turns,
-    typed,
-)
+from builders import TASK, did, shown, turns, typed
 from pseudo import PROMPT
 from stub import reply
 
@@ -18,7 +12,7 @@ import agent as program
 from agent import format_event, resume, run_command
 
 
-def test_a_summary_keeps_what_was_asked_for_and_shows_its_first_lines(person):
+def test_compact_passes_the_focus_on_and_shows_the_first_lines(person):
     lines = "\n".join(f"{n}. line" for n in range(1, 9))
     summary = reply(f"<analysis>a</analysis>\n<summary>\n{lines}\n</summary>")
     person.enqueue(reply("So it is. " * 2000), summary)
@@ -34,7 +28,7 @@ LAST |= {"2": "old"} | dict.fromkeys("40", "This conversation has 3 tool results
 
 
 @pytest.mark.parametrize("number", LAST)
-def test_last_shows_a_result_whole_as_the_model_has_it(make, number):
+def test_last_shows_the_whole_result_as_the_model_sees_it(make, number):
     agent = make()
     run_command(agent, f"/last {number}")
     agent.messages = [*did("[Previous: used bash]", "old"), *did("new\n" * 99)]
@@ -44,7 +38,7 @@ def test_last_shows_a_result_whole_as_the_model_has_it(make, number):
     assert format_event("plain", LAST[number]) == LAST[number]
 
 
-def test_context_says_what_fills_the_window_and_what_was_sent(make):
+def test_context_shows_what_fills_the_window_and_what_was_sent(make):
     agent = make(reply("Let me see.", calls=[TASK]), reply("2."), reply("Two."))
     turns(agent, "How many?")
     *rows, whole, sent, where, free = program.context_table(agent).split("\n")
@@ -60,14 +54,14 @@ def test_context_says_what_fills_the_window_and_what_was_sent(make):
 
 
 @pytest.mark.parametrize("argv, free", [([], "nothing"), (["--yes"], "everything")])
-def test_context_on_a_fresh_start_asks_nothing_and_knows_yes(run, api, argv, free):
+def test_context_needs_no_request_and_shows_the_yes_flag(run, api, argv, free):
     out = run(*argv, stdin="/context\n")[1]
     assert re.search(r"(?s)\nsystem prompt +\d.*\ntotal +\d", out)
     assert f"\nruns without asking: {free}\n" in out
     assert api.requests == []
 
 
-def test_the_status_line_measures_the_context_against_the_threshold():
+def test_the_status_line_shows_the_context_relative_to_the_threshold():
     known = {"counted_messages": 1, "cached": 0.5, "messages": [typed("a")]}
     agent = program.Agent(limits=program.Limits(threshold=2_000), **known)
     for tokens, meter in (
@@ -80,20 +74,20 @@ def test_the_status_line_measures_the_context_against_the_threshold():
         assert program.status_line(agent) == f"[{meter}] {share}"
 
 
-def talked(make, changed, *words):
-    """The transcript of a conversation, last changed at this second."""
+def conversation(make, changed, *words):
+    """Hold a conversation; return its transcript, with this time of its last change."""
     agent = make(*[reply(f"To {word}.") for word in words])
     turns(agent, *words)
     os.utime(agent.transcript, (changed, changed))
     return agent.transcript
 
 
-def test_resume_lists_first_and_last_words_each_line_when_found(make, monkeypatch):
+def test_resume_lists_each_conversation_as_soon_as_it_is_read(make, monkeypatch):
     agent, load = make(), program.load
     monkeypatch.setenv("COLUMNS", "82")
     run_command(agent, "/resume")
-    talked(make, 3e8, "one " * 20, "and", "so\non")
-    talked(make, 2e8, "word " * 20)
+    conversation(make, 3e8, "one " * 20, "and", "so\non")
+    conversation(make, 2e8, "word " * 20)
     program.commit(other := make(), typed("alone"))
     os.utime(other.transcript, (1e8, 1e8))
     monkeypatch.setattr(program, "load", lambda p: agent.emit("read", "") or load(p))
@@ -109,34 +103,34 @@ def test_resume_lists_first_and_last_words_each_line_when_found(make, monkeypatc
     assert styles == ["plain", *["read", "listed"] * 3, "plain"]
 
 
-def test_of_what_is_taken_up_one_sees_the_last_words_and_if_they_were_answered(make):
-    path = talked(make, 9, "old", "new")
+def test_resume_shows_the_last_exchange_and_whether_it_was_answered(make):
+    path = conversation(make, 9, "old", "new")
     resume(agent := make(), "1")
-    taken = ("layer", f"[resume] {path}: the last request was answered")
+    resumed = ("layer", f"[resume] {path}: the last request was answered")
     meter = ("note", program.status_line(agent))
-    assert agent.events == [taken, ("plain", "\n> new"), ("text", "To new.\n"), meter]
+    assert agent.events == [resumed, ("plain", "\n> new"), ("text", "To new.\n"), meter]
     for message in typed("Delete it."), program.note(program.UNANSWERED):
         program.commit(agent, message)
     resume(other := make(), str(agent.transcript))
-    was, words, _ = shown(other)  # and not the mark that it was stopped
+    was, words, _ = shown(other)  # without the note that it was stopped
     assert (was[-12:], words) == ("not answered", "\n> Delete it.")
 
 
-def test_resume_on_the_command_line_takes_what_the_command_takes(run, api, make):
-    paths = [talked(make, 9, "older"), talked(make, 1e10, "newer")]
+def test_the_resume_flag_accepts_the_same_arguments_as_the_command(run, api, make):
+    paths = [conversation(make, 9, "older"), conversation(make, 1e10, "newer")]
     for argv, words in ([str(paths[0])], "older"), (["2"], "older"), ([], "newer"):
         api.enqueue(reply("Gone on."))
         assert run("-p", "and?", "--resume", *argv)[1] == "Gone on.\n"
         assert api.requests[-1]["messages"][0] == typed(words)
 
 
-MEANT = ["/nonsense", "/hlep", "/compct the names", "/exit now", "/last two"]
-MEANT += ["/clear the cache, please", "/quit smoking", "/help me"]
+WRONG = ["/nonsense", "/hlep", "/compct the names", "/exit now", "/last two"]
+WRONG += ["/clear the cache, please", "/quit smoking", "/help me"]
 PROSE = ["/etc/hosts: what is it?", "/home is full, why?", "/usr/", "/tmp", "/"]
 
 
-@pytest.mark.parametrize("line", [*MEANT, *PROSE, "exit the loop early", "quit it"])
-def test_a_slash_and_a_word_are_meant_as_a_command_but_no_path_and_prose(make, line):
-    program.handle_line(agent := make(*[reply("I see.")] * (line not in MEANT)), line)
-    assert ("Unknown command" in str(shown(agent, "error"))) is (line in MEANT)
-    assert (agent.client.requests == []) is (line in MEANT)
+@pytest.mark.parametrize("line", [*WRONG, *PROSE, "exit the loop early", "quit it"])
+def test_a_mistyped_command_is_an_error_but_a_path_or_prose_is_sent(make, line):
+    program.handle_line(agent := make(*[reply("I see.")] * (line not in WRONG)), line)
+    assert ("Unknown command" in str(shown(agent, "error"))) is (line in WRONG)
+    assert (agent.client.requests == []) is (line in WRONG)

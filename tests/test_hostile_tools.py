@@ -1,4 +1,4 @@
-"""The tools against a hostile model: nothing leaks, hangs, grows or gets outside."""
+"""The tools against a hostile model: no leak, hang, memory growth or escape."""
 
 import json
 import os
@@ -30,12 +30,12 @@ import agent as program
 from agent import take_turn
 
 KEY = "sk-ant-test-0123456789abcdef"
-RECORDS = (".git", ".transcripts", ".task_outputs")
+PROTECTED = (".git", ".transcripts", ".task_outputs")
 
 
 @pytest.fixture(autouse=True)
 def no_hang():
-    """Fails a test that takes 15 seconds. No `except Exception` can swallow it."""
+    """Fail a test after 15 seconds, in a way that no `except Exception` swallows."""
 
     def fail(*_):
         pytest.fail("it hangs")
@@ -47,12 +47,12 @@ def no_hang():
     signal.signal(signal.SIGALRM, before)
 
 
-# --- Paths: outside of the workspace ---
+# --- Paths outside the workspace ---
 
 
 @pytest.fixture
 def outside(workspace):
-    """The folder around the workspace, with a secret, and links that lead there."""
+    """The folder above the workspace; it has a secret, and links lead to it."""
     folder = workspace.parent
     (folder / "secret.txt").write_text("hidden\n")
     (folder / "workspace-2").mkdir()
@@ -65,17 +65,17 @@ def outside(workspace):
 
 
 OUTSIDE = {
-    "dots": "../secret.txt",
-    "a name that begins alike": "../workspace-2/secret.txt",
+    "parent": "../secret.txt",
+    "same prefix": "../workspace-2/secret.txt",
     "absolute": "{outside}/secret.txt",
-    "a link": "link.txt",
-    "a linked folder": "folder/secret.txt",
-    "a link to nothing": "dangling",
-    "a device": "/dev/zero",
-    "a NUL byte": "sub/\0/../../secret.txt",
-    "the root": "/",
+    "link": "link.txt",
+    "linked folder": "folder/secret.txt",
+    "dangling link": "dangling",
+    "device": "/dev/zero",
+    "NUL byte": "sub/\0/../../secret.txt",
+    "root": "/",
 }
-TOUCHING = {
+ARGS = {
     "read_file": {},
     "write_file": {"content": "overwritten"},
     "edit_file": {"old_text": "hidden", "new_text": "overwritten"},
@@ -83,18 +83,18 @@ TOUCHING = {
 }
 
 
-def every_path_by_one_tool_and_one_by_all(paths):
-    """(tool, path): all tools ask one function whether they may have a path."""
+def first_path_for_all_tools_others_for_one(paths):
+    """Pairs (tool, path). Few suffice, because one function checks all paths."""
     first, *others = paths
-    return [*((name, first) for name in TOUCHING), *(("read_file", p) for p in others)]
+    return [*((name, first) for name in ARGS), *(("read_file", p) for p in others)]
 
 
 @pytest.mark.parametrize(
-    "name, path", every_path_by_one_tool_and_one_by_all(OUTSIDE.values())
+    "name, path", first_path_for_all_tools_others_for_one(OUTSIDE.values())
 )
-def test_no_tool_gets_outside_of_the_workspace(error_of, outside, name, path):
+def test_no_file_tool_leaves_the_workspace(error_of, outside, name, path):
     before = sorted(outside.rglob("*"))
-    content = error_of(name, path=path.format(outside=outside), **TOUCHING[name])
+    content = error_of(name, path=path.format(outside=outside), **ARGS[name])
     assert "hidden" not in content
     assert (outside / "secret.txt").read_text() == "hidden\n"
     assert sorted(outside.rglob("*")) == before
@@ -104,7 +104,7 @@ INSIDE = ["file", "./file", "sub/../file", "{workspace}/file", "alias", "linked/
 
 
 @pytest.mark.parametrize("path", INSIDE)
-def test_what_resolves_to_the_workspace_is_allowed(use, workspace, path):
+def test_a_path_that_resolves_inside_the_workspace_is_allowed(use, workspace, path):
     Path("sub").mkdir()
     Path("file").write_text("here\n")
     Path("alias").symlink_to("file")
@@ -117,15 +117,15 @@ ESCAPING += ["../**/*", "sub/../../**/*", "folder/**/*"]
 
 
 @pytest.mark.parametrize("pattern", ESCAPING)
-def test_glob_names_nothing_that_is_outside(answer, outside, pattern):
+def test_glob_lists_nothing_outside_the_workspace(answer, outside, pattern):
     content, _ = answer("glob", pattern=pattern)
     assert "secret" not in content and "workspace-2" not in content
 
 
 @pytest.mark.parametrize("pattern", ["*a" * 30 + "*b", "**/a/" * 12 + "x"])
-def test_glob_with_a_catastrophic_pattern_ends_in_time(answer, monkeypatch, pattern):
+def test_glob_with_a_catastrophic_pattern_stops_in_time(answer, monkeypatch, pattern):
     monkeypatch.setattr(program, "SEARCH_SECONDS", 0.3)
-    lay_out("a/" * 40 + "a" * 250)
+    create_files("a/" * 40 + "a" * 250)
     begun = time.monotonic()
     content, is_error = answer("glob", pattern=pattern)
     assert time.monotonic() - begun < 3
@@ -134,7 +134,7 @@ def test_glob_with_a_catastrophic_pattern_ends_in_time(answer, monkeypatch, patt
     )
 
 
-# --- Paths: what is no plain file ---
+# --- Pipes, sockets, binary files and secrets ---
 
 
 @pytest.fixture
@@ -151,26 +151,28 @@ def odd_files():
 
 @pytest.mark.parametrize("path", ["pipe", "socket", "folder"])
 @pytest.mark.parametrize("name", ["read_file", "write_file", "edit_file"])
-def test_what_is_no_file_is_an_error_and_no_hang(error_of, odd_files, name, path):
+def test_a_pipe_socket_or_folder_is_an_error_instead_of_a_hang(
+    error_of, odd_files, name, path
+):
     before = Path(path).stat()
-    error_of(name, path=path, **TOUCHING[name])
+    error_of(name, path=path, **ARGS[name])
     assert Path(path).stat() == before
     assert sorted(os.listdir()) == ["file", "folder", "loop", "pipe", "socket"]
 
 
-def test_grep_and_glob_go_past_what_is_no_file(use, error_of, odd_files):
+def test_grep_and_glob_skip_pipes_sockets_and_link_loops(use, error_of, odd_files):
     assert use("grep", pattern="hidden") == "file:1:hidden"
     assert use("glob", pattern="*") == "file"
     for name in ("read_file", "edit_file", "grep"):
-        error_of(name, path="loop", **TOUCHING[name])
+        error_of(name, path="loop", **ARGS[name])
 
 
 @pytest.mark.parametrize("name", ["read_file", "edit_file"])
-def test_a_binary_file_is_refused_and_grep_shows_none(error_of, use, name):
+def test_a_binary_file_is_an_error_and_grep_skips_it(error_of, use, name):
     data = b"hidden\n" * 1_000 + b"\0 hidden\n"
     Path("file").write_bytes(data)
     Path("text").write_text("hidden\n")
-    assert "binary" in error_of(name, path="file", **TOUCHING[name])
+    assert "binary" in error_of(name, path="file", **ARGS[name])
     assert Path("file").read_bytes() == data
     assert use("grep", pattern="hidden") == "text:1:hidden"
 
@@ -178,7 +180,7 @@ def test_a_binary_file_is_refused_and_grep_shows_none(error_of, use, name):
 SECRETS = [".env", "sub/.ENV", ".env.e2e", ".envrc", ".envrc.local", ".env~"]
 SECRETS += [".env-prod", ".env_local", "..env.swp", ".env.a.example.b", ".env.a\nb"]
 SECRETS += ["prod.env", ".flaskenv", ".env2", "docker.env"]
-TO_COPY = [
+TEMPLATES = [
     ".env.example",
     ".env.sample",
     ".env.local.template",
@@ -192,27 +194,27 @@ LINKS = ["linked/.env", "link"]
 
 @pytest.fixture
 def secret_files():
-    """Every way to name what is secret, and two files that are not."""
+    """Secrets under all their names and behind links, and files that aren't secret."""
     Path("sub").mkdir()
     Path("linked").mkdir()
-    for path in [*SECRETS, *TO_COPY, ".environment"]:
+    for path in [*SECRETS, *TEMPLATES, ".environment"]:
         Path(path).write_text("hidden\n")
     Path("linked/.env").symlink_to("../.environment")
     Path("link").symlink_to(".env")
 
 
 @pytest.mark.parametrize(
-    "name, path", every_path_by_one_tool_and_one_by_all([*LINKS, *SECRETS])
+    "name, path", first_path_for_all_tools_others_for_one([*LINKS, *SECRETS])
 )
-def test_no_tool_but_bash_touches_a_secret(error_of, secret_files, name, path):
+def test_file_tools_neither_read_nor_write_secrets(error_of, secret_files, name, path):
     before = Path(path).read_bytes()
-    assert "may hold secrets" in error_of(name, path=path, **TOUCHING[name])
+    assert "may hold secrets" in error_of(name, path=path, **ARGS[name])
     assert Path(path).read_bytes() == before
 
 
-def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
+def test_grep_and_compaction_leave_out_every_secret(use, make, secret_files):
     found = use("grep", pattern="hidden").split("\n")
-    named = [*TO_COPY, ".environment"]
+    named = [*TEMPLATES, ".environment"]
     assert sorted(found) == sorted(f"{name}:1:hidden" for name in named)
     assert ".env.e2e" in use("glob", pattern=".env*").split("\n")
     assert use("read_file", path=".env.example") == "hidden"
@@ -222,14 +224,14 @@ def test_grep_and_a_compaction_leave_every_secret_out(use, make, secret_files):
     assert ["hidden" in text for text in texts] == [True, False, False]
 
 
-# --- Paths: names that are easily lost ---
+# --- Odd file names ---
 
 
-NAMES = ["two\nlines", "tab\tspace ", "-rf", "'\"$(x)`", "\u65e5\u672c", "a:1:b"]
+ODD_NAMES = ["two\nlines", "tab\tspace ", "-rf", "'\"$(x)`", "\u65e5\u672c", "a:1:b"]
 
 
-@pytest.mark.parametrize("path", NAMES)
-def test_a_file_with_an_odd_name_is_a_file_like_any_other(use, path):
+@pytest.mark.parametrize("path", ODD_NAMES)
+def test_all_tools_work_on_a_file_with_an_odd_name(use, path):
     use("write_file", path=path, content="one\n")
     use("edit_file", path=path, old_text="one", new_text="two")
     assert use("read_file", path=path) == "two"
@@ -239,8 +241,8 @@ def test_a_file_with_an_odd_name_is_a_file_like_any_other(use, path):
     assert use("grep", pattern="two") == f"{path}:1:two"
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8")
-def test_a_name_that_is_no_utf_8_does_not_break_glob_and_grep(use):
+@pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8 there")
+def test_glob_and_grep_survive_a_name_that_isnt_utf_8(use):
     for name in (b"caf\xe9", b"b"):
         Path(os.fsdecode(name)).write_text("one\n")
     assert use("glob", pattern="*") == "b\ncaf\\udce9"
@@ -252,14 +254,14 @@ def test_a_name_that_is_no_utf_8_does_not_break_glob_and_grep(use):
 
 @pytest.fixture(params=["write_file", "edit_file"])
 def change(request, answer):
-    """change(path): let a tool turn its content from "before" into "after"."""
+    """change(path): use a tool to change a file from "before" to "after"."""
     given = {"content": "after"}
     if request.param == "edit_file":
         given = {"old_text": "before", "new_text": "after"}
     return lambda path: answer(request.param, path=path, **given)
 
 
-def test_a_file_system_without_modes_and_owners_is_written_to(change, monkeypatch):
+def test_writing_works_on_a_file_system_without_modes_and_owners(change, monkeypatch):
     Path("file").write_text("before")
     for owner, name in ((Path, "chmod"), (os, "chmod"), (os, "chown")):
         monkeypatch.setattr(owner, name, Mock(side_effect=PermissionError))
@@ -270,17 +272,17 @@ def test_a_file_system_without_modes_and_owners_is_written_to(change, monkeypatc
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])
-def test_a_file_is_replaced_whole_and_keeps_its_mode(change, mode):
+def test_a_file_is_replaced_atomically_and_keeps_its_mode(change, mode):
     Path("file").write_text("before")
     Path("file").chmod(mode)
     with Path("file").open() as reader:
         change("file")
-        assert reader.read() == "before"  # who reads it meanwhile gets the old one
+        assert reader.read() == "before"  # an open reader still gets the old text
     assert stat.S_IMODE(Path("file").stat().st_mode) == mode
     assert Path("file").read_text() == "after" and os.listdir() == ["file"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change owners")
 def test_a_file_keeps_its_owner_and_group(change):
     Path("file").write_text("before")
     os.chown("file", 1_234, 4_321)
@@ -289,7 +291,7 @@ def test_a_file_keeps_its_owner_and_group(change):
     assert (about.st_uid, about.st_gid) == (1_234, 4_321)
 
 
-def test_a_read_only_file_is_refused_unless_one_is_root(change):
+def test_only_root_can_change_a_read_only_file(change):
     Path("file").write_text("before")
     Path("file").chmod(0o444)
     _, is_error = change("file")
@@ -299,7 +301,7 @@ def test_a_read_only_file_is_refused_unless_one_is_root(change):
     assert stat.S_IMODE(Path("file").stat().st_mode) == 0o444
 
 
-def test_a_write_that_fails_leaves_the_file_as_it_was(error_of):
+def test_a_failed_write_leaves_the_file_unchanged(error_of):
     resource = pytest.importorskip("resource")
     Path("file").write_text("before")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -311,15 +313,15 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(error_of):
     assert Path("file").read_text() == "before" and os.listdir() == ["file"]
 
 
-OWN = [".transcripts/file", ".task_outputs/tool-results/file", ".Transcripts/file"]
-OWN += ["sub/../.transcripts/file", "{workspace}/.TRANSCRIPTS/file", "alias/file"]
-OWN += [".git/hooks/file", "sub/.GIT/hooks/file", ".git/new"]
+GUARDED = [".transcripts/file", ".task_outputs/tool-results/file", ".Transcripts/file"]
+GUARDED += ["sub/../.transcripts/file", "{workspace}/.TRANSCRIPTS/file", "alias/file"]
+GUARDED += [".git/hooks/file", "sub/.GIT/hooks/file", ".git/new"]
 
 
-@pytest.mark.parametrize("path", OWN)
-def test_no_tool_writes_into_git_or_the_records(change, workspace, path):
-    records = ".transcripts", ".task_outputs/tool-results", ".git/hooks"
-    for folder in (*records, "sub/.GIT/hooks"):
+@pytest.mark.parametrize("path", GUARDED)
+def test_no_tool_writes_into_git_transcripts_or_saved_results(change, workspace, path):
+    folders = ".transcripts", ".task_outputs/tool-results", ".git/hooks"
+    for folder in (*folders, "sub/.GIT/hooks"):
         Path(folder).mkdir(parents=True)
         Path(folder, "file").write_text("before")
     Path("alias").symlink_to(".transcripts")
@@ -329,26 +331,28 @@ def test_no_tool_writes_into_git_or_the_records(change, workspace, path):
     assert texts and set(texts) == {"before"}
 
 
-# --- What glob and grep leave out ---
+# --- Files that glob and grep leave out ---
 
 
 @pytest.fixture
-def records():
-    """A file in each folder that is left out, in one below, and next to them."""
-    for folder in (*RECORDS, "sub/.git", "sub"):
+def protected_files():
+    """A file in each protected folder, in a nested one, and in an ordinary one."""
+    for folder in (*PROTECTED, "sub/.git", "sub"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         Path(folder, "file").write_text("hidden\n")
 
 
-def test_glob_and_grep_leave_the_records_out(answer, records):
+def test_glob_and_grep_leave_out_protected_folders(answer, protected_files):
     for pattern in ("**/file", "*/file", ".*/file", "**/*", "*"):
         names = re.split("[\n/]", answer("glob", pattern=pattern)[0])
-        assert not {*RECORDS} & {*names}
+        assert not {*PROTECTED} & {*names}
     assert answer("grep", pattern="hidden")[0] == "sub/file:1:hidden"
 
 
-@pytest.mark.parametrize("folder", RECORDS)
-def test_glob_and_grep_find_the_records_that_are_named(use, records, folder):
+@pytest.mark.parametrize("folder", PROTECTED)
+def test_glob_and_grep_search_a_protected_folder_if_it_is_named(
+    use, protected_files, folder
+):
     assert use("glob", pattern=f"{folder}/*") == f"{folder}/file"
     assert use("grep", pattern="hidden", path=folder) == f"{folder}/file:1:hidden"
     assert use("grep", pattern="hidden", path=f"{folder}/file").endswith("1:hidden")
@@ -361,15 +365,15 @@ WORK = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
 IGNORED_DIRS = [".venv/lib/x.py", "a/node_modules/pkg/dist/x.py", "a/__pycache__/x.py"]
 
 
-def lay_out(*paths):
-    """A file in each of these places."""
+def create_files(*paths):
+    """Create a file at each of these paths."""
     for path in paths:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text("hidden\n")
 
 
 def found_by(use, pattern="**/*", path="."):
-    """The files that glob and grep find there."""
+    """The files that glob and grep find, as two sets."""
     listed = {n for n in use("glob", pattern=pattern).split("\n") if Path(n).is_file()}
     lines = use("grep", pattern="hidden", path=path).split("\n")
     return listed, {line.partition(":")[0] for line in lines}
@@ -377,14 +381,16 @@ def found_by(use, pattern="**/*", path="."):
 
 @pytest.fixture
 def repository():
-    """A repository with files that git ignores, in it and above the workspace."""
-    lay_out(*IGNORED, *WORK)
+    """A repository in which git ignores some files."""
+    create_files(*IGNORED, *WORK)
     Path(".gitignore").write_text("/node_modules/\nsrc/build\n*.log\n!kept.log\n")
     subprocess.run(["git", "init", "-q"], check=True)
 
 
 @pytest.mark.parametrize("folder", [".", "src"])
-def test_what_git_ignores_is_left_out(use, repository, monkeypatch, folder):
+def test_glob_and_grep_leave_out_files_that_git_ignores(
+    use, repository, monkeypatch, folder
+):
     monkeypatch.chdir(folder)
     names = [name for name in WORK if folder == "." or name.startswith(folder)]
     work = {os.path.relpath(name, folder) for name in names}
@@ -399,29 +405,31 @@ NAMED = {
 }
 
 
-def test_a_file_that_is_called_as_its_folder_is_names_nothing_else(use, repository):
-    lay_out("src/tool/src", "src/c.log", "src/tool/d.log")
+def test_naming_a_folder_only_includes_its_own_ignored_files(use, repository):
+    create_files("src/tool/src", "src/c.log", "src/tool/d.log")
     Path(".gitignore").write_text("*.log\nsrc/tool/src\n")
     assert found_by(use, "src/**/*", "src")[1] == {"src/a.py", "src/build/x.py"}
     assert use("glob", pattern="src/*.log") == "(no matching files)"
 
 
-def test_the_folders_above_the_workspace_name_nothing(use, monkeypatch):
-    lay_out("build/here/a.py", "build/here/node_modules/x.py")
+def test_folders_above_the_workspace_do_not_count_as_named(use, monkeypatch):
+    create_files("build/here/a.py", "build/here/node_modules/x.py")
     monkeypatch.chdir("build/here")
     assert found_by(use, path=os.getcwd())[1] == {"a.py"}
 
 
 @pytest.mark.parametrize("pattern, named", NAMED.items(), ids=NAMED)
-def test_what_git_ignores_is_found_where_it_is_named(use, repository, pattern, named):
+def test_an_ignored_file_is_found_if_its_folder_is_named(
+    use, repository, pattern, named
+):
     path, files = named
     assert found_by(use, pattern, path) == (files, files)
 
 
-@pytest.mark.parametrize("how", ["submodule", "nested", "not yet there"])
-def test_what_a_repository_in_the_repository_ignores_is_left_out(use, how):
+@pytest.mark.parametrize("how", ["submodule", "nested", "not checked out"])
+def test_files_ignored_by_a_nested_repository_are_left_out(use, how):
     git, sub = ["git", "-c", "protocol.file.allow=always"], "../sub"
-    lay_out("../sub/a.py", "mine.py")
+    create_files("../sub/a.py", "mine.py")
     Path("../sub/.gitignore").write_text("node_modules/\n")
     for folder in (sub, "."):
         subprocess.run([*git, "init", "-q", folder], check=True)
@@ -430,37 +438,37 @@ def test_what_a_repository_in_the_repository_ignores_is_left_out(use, how):
     subprocess.run([*git, "-C", sub, *commit], check=True)
     add = ["clone", "-q"] if how == "nested" else ["submodule", "--quiet", "add"]
     subprocess.run([*git, *add, sub, "lib"], check=True)
-    if how == "not yet there":
+    if how == "not checked out":
         shutil.rmtree("lib")
         Path("lib").mkdir()
     else:
-        lay_out("lib/node_modules/x.py", "lib/b.py")
-    own = set() if how == "not yet there" else {"lib/a.py", "lib/b.py"}
+        create_files("lib/node_modules/x.py", "lib/b.py")
+    own = set() if how == "not checked out" else {"lib/a.py", "lib/b.py"}
     assert found_by(use)[1] == {"mine.py"} | own
 
 
-EVIL = {
+HOSTILE_SETTINGS = {
     "core.fsmonitor": "touch ran; false",
     "core.sshCommand": "touch ran; false",
     "core.hooksPath": "hooks",
 }
 
 
-@pytest.mark.parametrize("setting", EVIL)
-def test_no_program_that_a_repository_names_is_run(use, repository, setting):
+@pytest.mark.parametrize("setting", HOSTILE_SETTINGS)
+def test_searching_runs_no_program_from_the_git_config(use, repository, setting):
     commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]
     skip = ["update-index", "--skip-worktree", ".gitignore"]
     for command in (["add", "-A"], commit, skip):
         subprocess.run(["git", *command], check=True)
-    Path(".gitignore").unlink()  # now git reads it from its objects,
-    shutil.rmtree(".git/objects")  # and one that is not there it would fetch
+    Path(".gitignore").unlink()  # now git needs its copy in the objects
+    shutil.rmtree(".git/objects")  # and would fetch the missing one
     Path(".git/objects").mkdir()
     Path("hooks").mkdir()
     Path("hooks/post-index-change").write_text("#!/bin/sh\ntouch ran\n")
     Path("hooks/post-index-change").chmod(0o755)
     remote = {"remote.origin.url": "ssh://nowhere/x", "remote.origin.promisor": "true"}
     remote |= {"extensions.partialClone": "origin", "core.repositoryFormatVersion": "1"}
-    for name, value in (remote | {setting: EVIL[setting]}).items():
+    for name, value in (remote | {setting: HOSTILE_SETTINGS[setting]}).items():
         subprocess.run(["git", "config", name, value], check=True)
     use("glob", pattern="*")
     answer = use("grep", pattern="hidden")
@@ -468,7 +476,7 @@ def test_no_program_that_a_repository_names_is_run(use, repository, setting):
 
 
 @pytest.mark.parametrize("name, pattern", [("glob", "**/*.py"), ("grep", "x")])
-def test_git_may_take_no_longer_than_a_search(error_of, monkeypatch, name, pattern):
+def test_the_search_time_limit_includes_git(error_of, monkeypatch, name, pattern):
     (fake := Path("../bin/git")).parent.mkdir()
     fake.write_text("#!/bin/sh\nexec sleep 600\n")
     fake.chmod(0o755)
@@ -477,7 +485,7 @@ def test_git_may_take_no_longer_than_a_search(error_of, monkeypatch, name, patte
     assert "narrow the path" in error_of(name, pattern=pattern)
 
 
-def test_a_time_limit_leaves_the_timer_and_the_handler_as_they_were(no_hang):
+def test_time_limit_restores_the_timer_and_the_signal_handler(no_hang):
     before = signal.getsignal(signal.SIGALRM)
     with program.time_limit(9):
         assert signal.getsignal(signal.SIGALRM) is not before
@@ -485,13 +493,13 @@ def test_a_time_limit_leaves_the_timer_and_the_handler_as_they_were(no_hang):
     assert 9 < signal.getitimer(signal.ITIMER_REAL)[0] <= 15
 
 
-@pytest.mark.parametrize("git", ["no git", "no repository", "all is ignored"])
-def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
-    lay_out(*IGNORED_DIRS, "a/b.py")
+@pytest.mark.parametrize("git", ["no git", "no repository", "all ignored"])
+def test_well_known_folders_are_left_out_if_git_cannot_tell(use, monkeypatch, git):
+    create_files(*IGNORED_DIRS, "a/b.py")
     if git == "no git":
         Path("../bin").mkdir()
         monkeypatch.setenv("PATH", os.path.abspath("../bin"))
-    if git == "all is ignored":
+    if git == "all ignored":
         subprocess.run(["git", "init", "-q", ".."], check=True)
         Path("../.gitignore").write_text("*\n")
     assert found_by(use) == ({"a/b.py"}, {"a/b.py"})
@@ -509,30 +517,30 @@ def test_without_git_the_usual_folders_are_left_out(use, monkeypatch, git):
 CATASTROPHIC = r"^(a*)(a*)(a*)(a*)(a*)\1\2\3\4\5b"
 
 
-def test_grep_with_a_catastrophic_pattern_ends_in_time(error_of, monkeypatch):
+def test_grep_with_a_catastrophic_pattern_stops_in_time(error_of, monkeypatch):
     monkeypatch.setattr(program, "SEARCH_SECONDS", 0.3)
     Path("file").write_text("a" * 200 + "cb\n")
     assert "narrow the path" in error_of("grep", pattern=CATASTROPHIC)
 
 
 X, HERE = "x" * 220, "x" * 900 + "needle" + "x" * 900
-EXCERPT_CHARS = f" ... {X}needle{'x' * 214}"  # of HERE, what is shown
-# a line, a pattern, and what of the line is shown
+EXCERPT_CHARS = f" ... {X}needle{'x' * 214}"  # the part of HERE that is shown
+# a line, a pattern, and the part of the line that is shown
 LONG_LINES = {
     "one match": (HERE, "needle", EXCERPT_CHARS),
-    "anything around it": (HERE, ".*needle.*", EXCERPT_CHARS),
-    "to the ends": (HERE, "^.*needle.*$", EXCERPT_CHARS),
-    "as little as can be": (HERE, ".*?needle", EXCERPT_CHARS),
-    "a star of its own": (f"{HERE}.*", r"needlex*\.\*", EXCERPT_CHARS),
+    "greedy": (HERE, ".*needle.*", EXCERPT_CHARS),
+    "anchored": (HERE, "^.*needle.*$", EXCERPT_CHARS),
+    "lazy": (HERE, ".*?needle", EXCERPT_CHARS),
+    "literal star": (f"{HERE}.*", r"needlex*\.\*", EXCERPT_CHARS),
     "three of four": ("-".join([HERE] * 4), "needle", EXCERPT_CHARS * 3),
     "close together": (
         f"{X}{X}ab{'-' * 90}ab{X}{X}",
         "ab",
         f" ... {X}ab{'-' * 90}ab{'x' * 218}",
     ),
-    "side by side": ("x" * 9_000, "x", "x" * 222),
-    "at its beginning": (f"needle{X * 3}", "needle", f"needle{'x' * 214}"),
-    "at its end": (f"{X * 3}needle", "needle", f" ... {X}needle"),
+    "adjacent": ("x" * 9_000, "x", "x" * 222),
+    "at the start": (f"needle{X * 3}", "needle", f"needle{'x' * 214}"),
+    "at the end": (f"{X * 3}needle", "needle", f" ... {X}needle"),
     "Japanese": (
         f"{'日' * 900}針{'本' * 900}",
         "針",
@@ -542,14 +550,14 @@ LONG_LINES = {
 
 
 @pytest.mark.parametrize("case", LONG_LINES)
-def test_a_long_line_is_shown_around_its_first_three_matches(use, case):
+def test_grep_shows_a_long_line_around_its_first_three_matches(use, case):
     line, pattern, shown = LONG_LINES[case]
     Path("min.js").write_text(f"\n{line}\r\n", "utf-8")
     found = use("grep", pattern=pattern, path="min.js").split("\n")[-1]
     assert found == f"min.js:2:{shown} [line clipped]"
 
 
-def test_each_of_many_lines_has_its_own_matches_and_a_short_one_is_whole(use):
+def test_grep_clips_each_long_line_and_shows_short_ones_whole(use):
     lines = [HERE, "needle " + "日" * 400, HERE, "日" * 900 + "needle", "no", HERE]
     Path("file").write_text("\n".join(lines), "utf-8")
     found = use("grep", pattern="needle").split("\n")
@@ -560,7 +568,7 @@ def test_each_of_many_lines_has_its_own_matches_and_a_short_one_is_whole(use):
     assert {line[7:] for line in found[::2]} == {f"{EXCERPT_CHARS} [line clipped]"}
 
 
-def test_what_was_said_long_ago_is_found_in_the_transcript(make):
+def test_the_model_can_find_an_old_message_in_the_transcript(make):
     told = f"{'We talked. ' * 400}The port is 4711.{' And so on.' * 400}"
     look = reply(calls=[("grep", {"pattern": "port is", "path": ".transcripts"})])
     agent = make(reply("Yes."), look, reply("4711."))
@@ -581,7 +589,7 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("pattern, lines", PATTERNS.items())
-def test_grep_understands_patterns_as_models_write_them(use, pattern, lines):
+def test_grep_understands_the_patterns_that_models_write(use, pattern, lines):
     text = "port 80 open\na cat sat\nconcat\n\tx = 1\nbar()\nfoo()\nfoo\naa\nd+ w+\n"
     Path("file").write_text(text)
     found = use("grep", pattern=pattern, path="file").split("\n")
@@ -592,12 +600,12 @@ WRONG = ["(", "a)", "[a", "*a", "(?<name", "[[:space:]]"]
 
 
 @pytest.mark.parametrize("pattern", WRONG)
-def test_an_invalid_pattern_is_an_error_that_says_so(error_of, pattern):
+def test_an_invalid_pattern_is_an_error_that_says_where(error_of, pattern):
     error = error_of("grep", pattern=pattern)
     assert re.search(r"^\w+: .* at position \d", error)
 
 
-def test_of_too_many_matches_the_first_are_shown_and_what_to_do(use, monkeypatch):
+def test_grep_shows_the_first_of_too_many_matches_and_gives_advice(use, monkeypatch):
     Path("file").write_text("x\n" * 9)
     monkeypatch.setattr(program, "MAX_FOUND", 9)
     assert use("grep", pattern="x").split("\n")[-1] == "file:9:x"
@@ -606,14 +614,14 @@ def test_of_too_many_matches_the_first_are_shown_and_what_to_do(use, monkeypatch
     assert len(found) == 9 and "narrow the path" in note
 
 
-def test_over_a_megabyte_of_matches_the_middle_is_left_out(use):
+def test_grep_leaves_out_the_middle_of_more_than_a_megabyte(use):
     Path("file").write_text("x" * 400 + "\n" + "x" * 400_000 + "\n")
     assert "bytes are left out" not in use("grep", pattern="x")
     Path("file").write_text(("x" * 400 + "\n") * 4_000)
     assert "bytes are left out" in use("grep", pattern="x")
 
 
-def test_a_line_is_read_in_parts_and_its_number_stays_right(use, monkeypatch):
+def test_grep_reads_a_long_line_in_parts_but_counts_it_once(use, monkeypatch):
     monkeypatch.setattr(program, "MAX_LINE", 10)
     Path("file").write_text("a\n" + "-" * 20 + "b\nab\n")
     assert use("grep", pattern="a|b") == "file:1:a\nfile:2:b\nfile:3:ab"
@@ -622,29 +630,29 @@ def test_a_line_is_read_in_parts_and_its_number_stays_right(use, monkeypatch):
 # --- bash ---
 
 NEVER_ENDING = {
-    "works": "while :; do :; done",
-    "ignores all it can": "trap '' HUP INT QUIT TERM; while :; do sleep 600; done",
-    "closed its output": "exec >&- 2>&-; sleep 600",
-    "chatters": "while :; do echo on; sleep 0.02; done",
+    "busy loop": "while :; do :; done",
+    "ignores signals": "trap '' HUP INT QUIT TERM; while :; do sleep 600; done",
+    "closes its output": "exec >&- 2>&-; sleep 600",
+    "keeps printing": "while :; do echo on; sleep 0.02; done",
     "waits for a child": "sleep 600 & wait",
 }
 
 
 @pytest.mark.parametrize("command", NEVER_ENDING.values(), ids=NEVER_ENDING)
-def test_a_command_that_never_ends_is_killed(command):
+def test_a_command_is_killed_at_its_timeout(command):
     output = bytearray()
     status = program.run_process(f"echo begun; {command}", 0.3, output, str)
     assert status is None and output.startswith(b"begun\n")
 
 
-def test_bash_says_that_a_command_was_killed_and_after_how_long(use):
+def test_bash_says_when_a_command_was_killed(use):
     content = use("bash", command="echo begun; sleep 600", timeout=1)
     assert content == "begun\n(killed after 1 seconds)"
 
 
 @pytest.fixture
-def soon(monkeypatch):
-    """What a command left has little time, and a tenth of the output is too much."""
+def tight_limits(monkeypatch):
+    """Less time for background processes, and a tenth of the output limits."""
     monkeypatch.setattr(program, "SETTLE_SECONDS", 0.1)
     monkeypatch.setattr(program, "MAX_BYTES", 1_000_000)
     monkeypatch.setattr(program, "MAX_KEPT", 25_000)
@@ -652,9 +660,9 @@ def soon(monkeypatch):
 
 @pytest.fixture
 def writers():
-    """A pipe `alive`; writers() waits for those that write to it to end.
+    """writers(): all that was written to the pipe `alive`, once its writers have ended.
 
-    It returns what they wrote. Works where there is no /proc and nobody to reap them.
+    This works without /proc, and even if nobody reaps the processes.
     """
     os.mkfifo("alive")
     reader = os.open("alive", os.O_RDONLY | os.O_NONBLOCK)
@@ -671,22 +679,24 @@ def writers():
 CHILD = "(echo up >&9; touch up; exec sleep 600) 9>alive"
 CHILDREN = {
     "in the background": f"{CHILD} & ",
-    "two deep": f"({CHILD} & ) & ",
-    "deaf": f"(trap '' HUP INT TERM; {CHILD}) & ",
-    "in a group of its own": f"set -m; {CHILD} & ",
+    "grandchild": f"({CHILD} & ) & ",
+    "ignores signals": f"(trap '' HUP INT TERM; {CHILD}) & ",
+    "own process group": f"set -m; {CHILD} & ",
     "nohup": "nohup bash -c 'echo up; touch up; exec sleep 600' >alive 2>&1 & ",
 }
 IS_UP = "until [ -e up ]; do sleep 0.02; done; "
 
 
 @pytest.mark.parametrize("child", CHILDREN.values(), ids=CHILDREN)
-def test_a_child_that_holds_the_output_ends_with_the_command(use, soon, writers, child):
+def test_a_child_that_holds_the_output_open_ends_with_its_command(
+    use, tight_limits, writers, child
+):
     said = use("bash", command=child + IS_UP + "echo done", timeout=600)
     assert said == "done\n"
     assert writers() == "up\n"
 
 
-def test_a_child_that_goes_on_writing_does_not_keep_the_tool(use, soon):
+def test_a_child_that_keeps_writing_does_not_keep_the_tool_waiting(use, tight_limits):
     begun = time.monotonic()
     use("bash", command="yes & sleep 0.1; exit 0", timeout=6)
     assert time.monotonic() - begun < 5
@@ -703,8 +713,8 @@ def test_ctrl_c_kills_the_command_and_its_children(make, writers, jobs):
     assert take_turn(agent, "Are you there?") == "Yes."
 
 
-# Starts commands, and is interrupted in the first ten milliseconds of each; prints how
-# often that stopped one. Each command holds the pipe `alive` open while it lives.
+# Start commands, interrupt each within its first ten milliseconds, and print how many
+# were stopped. Each command holds the pipe `alive` open while it lives.
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import agent as program
@@ -727,7 +737,7 @@ print(stopped)
 """
 
 
-def test_a_stopped_command_shows_its_output_to_the_user(make):
+def test_the_user_sees_the_output_of_an_interrupted_command(make):
     command = "echo begun; kill -INT $PPID; sleep 600"
     agent = make(reply(calls=[("bash", {"command": command})]))
     with pytest.raises(KeyboardInterrupt):
@@ -735,7 +745,7 @@ def test_a_stopped_command_shows_its_output_to_the_user(make):
     assert shown(agent, "result") == ["begun\n"]
 
 
-def test_a_command_that_may_not_be_killed_does_not_hold_the_program(use, monkeypatch):
+def test_a_command_that_cannot_be_killed_does_not_block_the_program(use, monkeypatch):
     monkeypatch.setattr(program.os, "killpg", Mock(side_effect=PermissionError))
     begun = time.monotonic()
     content = use("bash", command="echo begun; exec sleep 4", timeout=1)
@@ -743,23 +753,25 @@ def test_a_command_that_may_not_be_killed_does_not_hold_the_program(use, monkeyp
     assert content.startswith("begun\n") and "Part of it is still running" in content
 
 
-def test_an_interrupt_as_a_command_begins_leaves_nothing_alive(writers):
+def test_an_interrupt_while_a_command_starts_leaves_no_process(writers):
     times = 600 if LONG_TESTS else 40
     signal.alarm(15 + times // 4)
     env = os.environ | {"PYTHONPATH": str(Path(program.__file__).parent)}
     argv = [sys.executable, "-c", INTERRUPTED, str(times)]
     assert int(subprocess.check_output(argv, env=env)) == times
-    assert writers() == ""  # which waits for all that still live
+    assert writers() == ""  # waits for every process that still lives
 
 
-def test_what_is_still_written_as_a_command_ends_is_read(use, monkeypatch):
+def test_output_written_just_after_a_command_ends_is_read(use, monkeypatch):
     monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
     rest = "(until [ -e ended ]; do sleep 0.02; done; yes x | head -n 50000) & "
     said = use("bash", command=f"{rest} touch ended; exit 0")
     assert said.count("x\n") == 50_000
 
 
-def test_ctrl_c_after_a_command_ends_what_it_left_behind(use, writers, monkeypatch):
+def test_ctrl_c_after_a_command_kills_its_background_processes(
+    use, writers, monkeypatch
+):
     kill, faults = program.kill_session, [KeyboardInterrupt]
 
     def look(*given):
@@ -773,9 +785,9 @@ def test_ctrl_c_after_a_command_ends_what_it_left_behind(use, writers, monkeypat
     assert writers() == "up\n"
 
 
-@pytest.mark.skipif(not shutil.which("setsid"), reason="there is no setsid here")
+@pytest.mark.skipif(not shutil.which("setsid"), reason="no setsid here")
 @pytest.mark.parametrize("end", ["&", "& true", "", "& exit 0"])
-def test_what_is_started_with_setsid_lives_on_every_time(use, writers, end):
+def test_a_process_started_with_setsid_outlives_its_command(use, writers, end):
     child = "setsid bash -c 'sleep 0.1; echo on' >alive 2>&1"
     for _ in range(5):
         use("bash", command=f"{child} {end}")
@@ -784,7 +796,7 @@ def test_what_is_started_with_setsid_lives_on_every_time(use, writers, end):
 
 @pytest.fixture
 def standard_input():
-    """Something to read on the standard input of the program itself."""
+    """Text waiting on the program's own standard input."""
     reader, writer = os.pipe()
     os.write(writer, b"waiting\n" * 9)
     before = os.dup(0)
@@ -800,7 +812,7 @@ READING += [("read line </dev/tty || echo no terminal", "no terminal\n")]
 
 
 @pytest.mark.parametrize("command, output", READING)
-def test_a_command_that_reads_standard_input_gets_nothing(
+def test_a_command_cannot_read_the_programs_standard_input(
     use, standard_input, command, output
 ):
     content = use("bash", command=command, timeout=600)
@@ -808,16 +820,16 @@ def test_a_command_that_reads_standard_input_gets_nothing(
 
 
 ODD_OUTPUT = {
-    "a NUL byte": (r"a\0b", "a\0b"),
+    "NUL byte": (r"a\0b", "a\0b"),
     "invalid UTF-8": (r"a\377b", "a\ufffdb"),
     "colors": (r"\033[1;31mred\033[0m \033]0;title\007a", "red a"),
-    "a title without an end": (r"\033]0;title\nso\n", "\nso\n"),
-    "an overwritten line": (r"10%%\r 50%%\r100%%\r\nso\r\n", "100%\nso\n"),
+    "unfinished title": (r"\033]0;title\nso\n", "\nso\n"),
+    "overwritten line": (r"10%%\r 50%%\r100%%\r\nso\r\n", "100%\nso\n"),
 }
 
 
 @pytest.mark.parametrize("bytes, text", ODD_OUTPUT.values(), ids=ODD_OUTPUT)
-def test_odd_output_reaches_model_and_transcript_as_text(make, bytes, text):
+def test_odd_output_reaches_the_model_and_the_transcript_as_text(make, bytes, text):
     command = ("bash", {"command": f"printf '{bytes}'"})
     agent = make(reply(calls=[command]), reply("Done."))
     take_turn(agent, "Go.")
@@ -825,25 +837,25 @@ def test_odd_output_reaches_model_and_transcript_as_text(make, bytes, text):
     assert lines_of(agent.transcript) == agent.messages
 
 
-def test_a_carriage_return_in_a_name_or_a_line_hides_no_file(use):
-    lay_out("Icon\r", "a.py")
+def test_a_carriage_return_in_a_name_or_line_hides_no_match(use):
+    create_files("Icon\r", "a.py")
     Path("build.log").write_bytes(b"1%\r2%\rhidden\r\n")
     assert use("glob", pattern="*") == "Icon\\r\na.py\nbuild.log"
     lines = use("grep", pattern="hidden").split("\n")
     assert lines == ["Icon\r:1:hidden", "a.py:1:hidden", "build.log:1:1%\r2%\rhidden"]
 
 
-def test_glob_takes_a_bracket_for_a_letter(use):
-    lay_out("app/[id]/page.tsx", "app/i/page.tsx")
+def test_glob_treats_brackets_as_literal_characters(use):
+    create_files("app/[id]/page.tsx", "app/i/page.tsx")
     for pattern in ("app/[id]/*", "app/[id]/page.tsx"):
         assert use("glob", pattern=pattern) == "app/[id]/page.tsx"
 
 
-def test_a_command_that_begins_as_an_option_is_a_command(use):
+def test_a_command_that_looks_like_an_option_is_run_as_a_command(use):
     assert "--version: command not found" in use("bash", command="--version")
 
 
-def test_of_much_output_head_and_tail_are_kept(use, soon):
+def test_bash_keeps_the_start_and_end_of_long_output(use, tight_limits):
     filling = "head -c 900000 /dev/zero | tr '\\0' x"
     content = use("bash", command=f"echo first; {filling}; echo last", timeout=600)
     assert content.startswith("first\nxxx") and content.endswith("xxxlast\n")
@@ -852,8 +864,8 @@ def test_of_much_output_head_and_tail_are_kept(use, soon):
 
 
 @pytest.mark.parametrize("command", ["yes more", "yes more | head -c 1002000"])
-def test_a_command_that_writes_too_much_is_killed_and_what_it_wrote_kept(
-    use, soon, command
+def test_a_command_that_writes_too_much_is_killed_and_its_output_kept(
+    use, tight_limits, command
 ):
     content = use("bash", command=f"echo first; {command}", timeout=600)
     *lines, end = content.split("\n")
@@ -861,15 +873,15 @@ def test_a_command_that_writes_too_much_is_killed_and_what_it_wrote_kept(
     assert end == "(killed: more than 10 MB of output)"
 
 
-def test_what_a_command_writes_to_dev_stderr_empties_nothing(use):
+def test_writing_to_dev_stderr_does_not_erase_earlier_output(use):
     said = use("bash", command="echo one; echo two >/dev/stderr; echo three")
     assert said == "one\ntwo\nthree\n"
 
 
 # --- Memory ---
 
-# Prints the megabytes that a call added to this process, those of its children at
-# their peak, and the length of the answer.
+# Print how many megabytes a call added to this process, the peak of its children in
+# megabytes, and the length of the result.
 MEASURE = """
 import json, resource, sys
 import agent as program
@@ -890,11 +902,11 @@ print(json.dumps([grown, children, len(block["content"])]))
 
 LARGE = {
     "yes": call("bash", command="yes", timeout=1),
-    "grep of one line": call("grep", pattern="x{9}", path="line"),
+    "grep in one line": call("grep", pattern="x{9}", path="line"),
     "read_file": call("read_file", path="sparse"),
     "edit_file": call("edit_file", path="sparse", old_text="a", new_text="b"),
-    "grep of 5 GB": call("grep", pattern="x", path="sparse"),
-    "grep of 5 GB that begin as text": call("grep", pattern="x", path="text"),
+    "grep in 5 GB": call("grep", pattern="x", path="sparse"),
+    "grep in 5 GB that start as text": call("grep", pattern="x", path="text"),
     "write_file": call("write_file", path="sparse", content="x"),
 }
 
@@ -906,7 +918,7 @@ def test_memory_is_bounded(block):
     Path("text").write_text("x" * 9_999)
     os.truncate("text", 5_000_000_000)
     Path("line").write_text("x" * 5_000_000)
-    # through a shell: a process begins with the peak of the one it was forked from
+    # Use a shell in between, because a child starts with its parent's peak.
     argv = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", MEASURE]
     env = os.environ | {"PYTHONPATH": str(Path(program.__file__).parent)}
     measured = subprocess.check_output([*argv, json.dumps(block)], env=env)
@@ -914,12 +926,12 @@ def test_memory_is_bounded(block):
     assert grown < 40 and children < 250 and length < 1_001_000
 
 
-# --- Keys ---
+# --- API keys ---
 
 
 @pytest.fixture(params=["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
 def key(request, monkeypatch):
-    """The name of the variable that holds the key."""
+    """The environment variable that holds the key, which is in two files as well."""
     monkeypatch.setenv(request.param, KEY)
     monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Mine: hidden")
     Path(".env").write_text(f"{request.param}={KEY}\n")
@@ -927,11 +939,13 @@ def key(request, monkeypatch):
     return request.param
 
 
-NO_KEY = ["env", 'printf "<%s>" "${key}"', "bash -c 'bash -c env'"]
+ENV_COMMANDS = ["env", 'printf "<%s>" "${key}"', "bash -c 'bash -c env'"]
 
 
-@pytest.mark.parametrize("command", NO_KEY)
-def test_a_command_gets_all_but_the_keys(use, key, monkeypatch, command):
+@pytest.mark.parametrize("command", ENV_COMMANDS)
+def test_a_commands_environment_has_everything_but_the_keys(
+    use, key, monkeypatch, command
+):
     monkeypatch.setenv("OTHER_SETTING", "reaches it")
     content = use("bash", command=command.format(key=key))
     assert not any(text in content for text in (KEY, "[redacted]", "X-Mine"))
@@ -942,23 +956,23 @@ SHOWING = {
     "cat .env": ("bash", {"command": "cat .env"}),
     "read_file": ("read_file", {"path": "config"}),
     "grep": ("grep", {"pattern": "key", "path": "config"}),
-    "much of it": ("bash", {"command": 'yes "$(cat config)" | head -n 9000'}),
+    "much output": ("bash", {"command": 'yes "$(cat config)" | head -n 9000'}),
 }
 
 
 @pytest.mark.parametrize("block", SHOWING.values(), ids=SHOWING)
-def test_a_key_that_a_tool_shows_is_never_sent_written_or_shown(make, key, block):
+def test_a_key_in_a_tool_result_is_never_sent_saved_or_shown(make, key, block):
     agent = make(reply(calls=[block]), reply("Done."))
     take_turn(agent, "Go.")
     files = [*Path(".transcripts").rglob("*.*"), *Path(".task_outputs").rglob("*.*")]
     written = "".join(path.read_text("utf-8") for path in files)
     for seen in (repr(agent.client.requests), written):
         assert KEY not in seen and "[redacted]" in seen
-    seen = repr(agent.events)  # in which no file stands that was read
+    seen = repr(agent.events)  # without the texts of files that were read
     assert KEY not in seen and ("[redacted]" in seen) == (block[0] != "read_file")
 
 
-def test_a_key_that_an_error_shows_is_not_sent(error_of, broken_glob, key):
+def test_a_key_in_an_error_is_redacted(error_of, broken_glob, key):
     broken_glob(RuntimeError(f"no access with {KEY}"))
     assert error_of("glob", pattern="*").endswith("no access with [redacted]")
 
@@ -966,19 +980,21 @@ def test_a_key_that_an_error_shows_is_not_sent(error_of, broken_glob, key):
 CAT, MUCH = ("bash", {"command": "cat config"}), "a" * 100_000
 LEAKS = {
     "clipped by grep": ("grep", {"pattern": "is"}, f"is {MUCH[:170]}{KEY}{MUCH}"),
-    "a match in it": ("grep", {"pattern": "t-te"}, MUCH[:9_000] + KEY + MUCH),
-    "where it is killed": (
+    "match inside": ("grep", {"pattern": "t-te"}, MUCH[:9_000] + KEY + MUCH),
+    "killed mid-key": (
         "bash",
         {"command": "head -c 1000012 config; sleep 9"},
         MUCH * 10 + KEY,
     ),
-    "across each cut": (*CAT, KEY * 5_000),
+    "across every cut": (*CAT, KEY * 5_000),
     "cut by read_file": ("read_file", {"path": "config"}, MUCH[:49_990] + KEY),
 }
 
 
 @pytest.mark.parametrize("name, given, text", LEAKS.values(), ids=LEAKS)
-def test_a_key_beside_a_cut_is_redacted(use, soon, key, name, given, text):
+def test_a_key_at_a_truncation_point_is_redacted(
+    use, tight_limits, key, name, given, text
+):
     Path("config").write_text(text)
     content = use(name, **given)
     assert KEY[:9] not in content and KEY[-9:] not in content
@@ -994,7 +1010,7 @@ LONG_KEY = "sk-" + "".join(f"{n:04}" for n in range(25))
         ("read_file", {"path": "config"}, "x" * 39_900),
     ],
 )
-def test_no_part_of_a_long_key_is_shown_where_a_long_line_is_cut(
+def test_clipping_a_long_line_shows_no_part_of_a_long_key(
     use, monkeypatch, tool, given, before
 ):
     monkeypatch.setenv("ANTHROPIC_API_KEY", LONG_KEY)
@@ -1006,7 +1022,7 @@ def test_no_part_of_a_long_key_is_shown_where_a_long_line_is_cut(
         assert shown == []
 
 
-def test_the_person_is_not_shown_a_key_in_a_diff(make, key):
+def test_the_diff_that_the_user_sees_has_no_key(make, key):
     Path("config").write_text(f"key: {KEY}\nport: 1\n")
     asked = []
     agent = make(approve=lambda name, what: asked.append(what))
@@ -1017,7 +1033,7 @@ def test_the_person_is_not_shown_a_key_in_a_diff(make, key):
 
 
 @pytest.mark.parametrize("short", ["", "a", "not-needed", "lm-studio-12345"])
-def test_a_key_too_short_to_be_one_does_not_shred_the_output(use, monkeypatch, short):
+def test_a_short_placeholder_key_is_not_redacted(use, monkeypatch, short):
     monkeypatch.setenv("ANTHROPIC_API_KEY", short)
     assert use("bash", command=f"echo a {short}").strip() == f"a {short}".strip()
     monkeypatch.setenv("ANTHROPIC_API_KEY", "lm-studio-123456")
@@ -1030,7 +1046,7 @@ BROKEN = ["nothing", "folder", "pipe", b"\0", "file", "../secret"]
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_compaction_goes_past_a_file_that_cannot_be_read_again(make, what):
+def test_compaction_copes_with_files_it_cannot_read_again(make, what):
     Path("../secret").write_text("hidden\n")
     Path("file").write_text("here\n")
     turn_into(Path("file"), what)

@@ -1,4 +1,4 @@
-"""Talking to it while it works, and typing at its prompt."""
+"""Typing at the prompt, and queueing messages while the agent works."""
 
 import io
 import os
@@ -27,10 +27,11 @@ from agent import Terminal, run_command
 
 
 def bash(command):
+    """A reply that calls bash."""
     return reply(calls=[("bash", {"command": command})])
 
 
-# --- Talking to it while it works ---
+# --- Messages typed during work ---
 
 
 def lines_written(person):
@@ -43,7 +44,7 @@ LASTING = bash("echo up; until [ -e go ]; do sleep 0.05; done")
 
 
 @pytest.mark.parametrize("compacts", [False, True])
-def test_what_is_typed_during_a_command_goes_along_after_its_results(person, compacts):
+def test_text_typed_during_a_command_is_sent_after_its_results(person, compacts):
     calls = [*LASTING["content"], *reply(calls=[("compact", {})])["content"]]
     person.enqueue(reply() | {"content": calls[: 1 + compacts]}, *[SUMMARY] * compacts)
     person.enqueue(reply("So."))
@@ -65,7 +66,7 @@ def test_what_is_typed_during_a_command_goes_along_after_its_results(person, com
         assert heard == words and results(answered)[0]["content"] == "up\n"
 
 
-def test_what_is_typed_during_the_last_answer_is_the_next_prompt(person):
+def test_text_typed_during_the_last_answer_is_the_next_prompt(person):
     held = Held(reply("It is so."), events=4)
     person.enqueue(held, reply("Then not."), reply("Thirdly."))
     person.press("first\n")
@@ -80,7 +81,7 @@ def test_what_is_typed_during_the_last_answer_is_the_next_prompt(person):
     person.say("\x15")
 
 
-def test_the_reason_of_a_no_and_what_was_typed_before_are_heard(person):
+def test_the_reason_for_a_refusal_joins_the_text_typed_before(person):
     held = Held(bash("touch file"))
     person.enqueue(held, reply("Then not."))
     person.press("touch it\n")
@@ -99,7 +100,7 @@ def test_the_reason_of_a_no_and_what_was_typed_before_are_heard(person):
     assert "not here" in str(answered) and not (person.folder / "file").exists()
 
 
-def test_words_that_were_heard_outlive_ten_compactions(make):
+def test_a_message_typed_during_work_survives_ten_compactions(make):
     agent = make(reply(calls=[BASH]), reply("Then not."))
     heard = [["Never touch a.py."]]
     agent.take_queued = lambda: "".join(heard.pop() if heard else [])
@@ -112,7 +113,7 @@ def test_words_that_were_heard_outlive_ten_compactions(make):
     assert asked[:3] == [typed("Go."), typed("Never touch a.py."), typed("And 0?")]
 
 
-def test_after_ctrl_c_what_was_typed_comes_back_as_one_text_and_nothing_is_sent(person):
+def test_ctrl_c_returns_queued_text_to_the_prompt_unsent(person):
     held = Held(reply("Too late."), events=4)
     person.enqueue(held, reply("In time."))
     person.press("first\n")
@@ -130,7 +131,7 @@ def test_after_ctrl_c_what_was_typed_comes_back_as_one_text_and_nothing_is_sent(
     assert person.sent[-1] == typed("do this\n/clear\nand that\nhalf a line")
 
 
-def test_after_an_error_what_was_typed_comes_back_as_well(person):
+def test_an_error_returns_queued_text_to_the_prompt(person):
     refused = threading.Event()
 
     def refuses(request):
@@ -149,7 +150,7 @@ def test_after_an_error_what_was_typed_comes_back_as_well(person):
     assert person.sent[-1] == typed("more\nhalf")
 
 
-def test_what_is_typed_behind_a_command_waits_with_it(person):
+def test_text_queued_behind_a_command_waits_for_it(person):
     held = Held(bash("true"))
     person.enqueue(held, reply("Old."), reply("New."))
     person.press("first\n")
@@ -162,11 +163,11 @@ def test_what_is_typed_behind_a_command_waits_with_it(person):
     assert person.sent == [typed("after it")]
 
 
-# --- Typing ---
+# --- Typing at the prompt ---
 
 
 KEYS = {
-    "helo\x02l": "hello",  # Ctrl-B: back by one
+    "helo\x02l": "hello",  # Ctrl-B: one character back
     "\x1b[200~one\rtwo\rthree\x1b[201~": "one\ntwo\nthree",  # pasted
     "four\x1b\rfive": "four\nfive",  # Alt-Enter
     "read no\t, please": "read notes.txt, please",
@@ -175,16 +176,16 @@ KEYS = {
 
 
 @pytest.mark.parametrize("keys", KEYS, ids=ascii)
-def test_a_line_can_be_edited_while_it_is_typed(person, keys):
+def test_the_prompt_supports_editing_pasting_and_completion(person, keys):
     (person.folder / "notes.txt").touch()
     (person.folder / "some").mkdir()
     person.enqueue(reply("I see."))
     person.say(keys, "I see.")
     assert person.sent[-1] == typed(KEYS[keys])
-    assert b"\x1b[?2004h" in person.raw  # or no terminal marks what is pasted
+    assert b"\x1b[?2004h" in person.raw  # asks the terminal to mark pastes
 
 
-def test_help_lists_the_commands_and_keys_and_an_empty_line_is_none(person):
+def test_help_lists_commands_and_keys_and_an_empty_line_does_nothing(person):
     assert person.say("  ").strip() == PROMPT.strip()
     names = "/compact /context /last /resume /clear /quit /exit quit exit Ctrl-C Ctrl-W"
     names += " Backspace Ctrl-U Alt-Enter"
@@ -192,7 +193,7 @@ def test_help_lists_the_commands_and_keys_and_an_empty_line_is_none(person):
     assert person.requests == []
 
 
-def test_a_paste_is_one_prompt_and_only_lines_are_history(person):
+def test_a_paste_is_one_prompt_and_stays_out_of_the_history(person):
     paste = "\r".join(f"pasted {number}" for number in range(60))
     person.enqueue(reply("I see."))
     person.say(f"\x1b[200~{paste}\x1b[201~", "I see.")
@@ -203,7 +204,7 @@ def test_a_paste_is_one_prompt_and_only_lines_are_history(person):
 
 
 @pytest.mark.parametrize("what", ["../mine", "/dev/zero", "pipe", "folder"])
-def test_a_history_that_is_no_plain_file_is_neither_read_nor_written(
+def test_a_history_that_isnt_a_plain_file_is_neither_read_nor_written(
     fresh, tmp_path, what
 ):
     (folder := tmp_path / "cloned/.transcripts").mkdir(parents=True)
@@ -217,7 +218,7 @@ def test_a_history_that_is_no_plain_file_is_neither_read_nor_written(
     assert mine.read_text() == "typed elsewhere\n"
 
 
-def test_what_was_typed_can_be_called_back_in_another_run(person, desk):
+def test_the_history_is_available_in_the_next_run(person, desk):
     person.enqueue(reply("Yes."))
     person.say("the first prompt", "Yes.")
     person.say("/help")
@@ -226,17 +227,17 @@ def test_what_was_typed_can_be_called_back_in_another_run(person, desk):
     with closing(Person(desk)) as another:
         another.see(PROMPT)
         for text in "/help", "the first prompt":
-            another.press("\x10")  # Ctrl-P: the one before
+            another.press("\x10")  # Ctrl-P: the previous line
             another.see(text)
-        assert another.leave("\x15\x04") == 0  # Ctrl-U: nothing is left of it; Ctrl-D
+        assert another.leave("\x15\x04") == 0  # Ctrl-U deletes it
 
 
-# --- What is typed while it works, key by key ---
+# --- Typing during work, key by key ---
 
 
 @pytest.fixture
 def keys():
-    """keys(data, ...): the terminal after these came, one after another."""
+    """keys(data, ...): the terminal after it has read these parts one by one."""
     read, write = os.pipe()
     before = os.dup(0)
     os.dup2(read, 0)
@@ -255,7 +256,7 @@ def keys():
 
 
 # em space, left-to-right mark, zero-width space, BOM, a private icon, a flag's tag
-KEPT = ["a\u2003b", "a\u200eb", "a\u200bb", "a\ufeffb", "a\ue0b0b", "a\U000e0067b"]
+PRINTABLE = ["a\u2003b", "a\u200eb", "a\u200bb", "a\ufeffb", "a\ue0b0b", "a\U000e0067b"]
 LINES = {
     "one\ntwo": (["one"], "two"),
     "one two \x17": ([], "one "),
@@ -265,50 +266,50 @@ LINES = {
     "a\x1b[200~one\r\ttwo\nthree\x1b[201~z\n": (["aone\n\ttwo\nthreez"], ""),
     "\x1b[200~\x1b[31mred\x07\x9b\x1b[201~": ([], "[31mred"),
     "\x1b[200~left\u202eout\u2066\x1b[201~": ([], "leftout"),
-    **{f"{char}\n": ([char], "") for char in KEPT},
+    **{f"{char}\n": ([char], "") for char in PRINTABLE},
     "caf\u00e9 \u65e5\u672c \U0001f468\u200d\U0001f469\n": (
         ["caf\u00e9 \u65e5\u672c \U0001f468\u200d\U0001f469"],
         "",
     ),
     "  \n\n": ([], ""),
 }
-# what does nothing: arrows, Home, Delete, F1 to F5 of several terminals, Alt and Ctrl
-NOTHING = ["\x1b[A", "\x1b[1;5D", "\x1bOH", "\x1b[3~", "\x1bOP", "\x1b[[A", "\x1b[15~"]
-NOTHING += ["\x1bb", "\x1b\x1b[A", "\x01", "\x0b", "\x1bO5P", "\x1b[<0;3;4M", "\x04"]
+# ignored keys: arrows, Home, Delete, F1 to F5 of several terminals, Alt and Ctrl
+IGNORED = ["\x1b[A", "\x1b[1;5D", "\x1bOH", "\x1b[3~", "\x1bOP", "\x1b[[A", "\x1b[15~"]
+IGNORED += ["\x1bb", "\x1b\x1b[A", "\x01", "\x0b", "\x1bO5P", "\x1b[<0;3;4M", "\x04"]
 
 
 @pytest.mark.parametrize("data", LINES, ids=ascii)
-def test_keys_may_come_in_parts(keys, data):
+def test_keys_may_arrive_byte_by_byte(keys, data):
     heard, line = LINES[data]
     for parts in [data], [bytes([byte]) for byte in data.encode()]:
         terminal = keys(*parts)
         assert (terminal.queue, terminal.line) == (heard, line)
 
 
-@pytest.mark.parametrize("key", NOTHING, ids=ascii)
-def test_other_keys_do_nothing_wherever_they_are_cut_in_two(keys, key):
+@pytest.mark.parametrize("key", IGNORED, ids=ascii)
+def test_other_keys_are_ignored_wherever_they_are_split(keys, key):
     for at in range(len(key)):
         terminal = keys("on", key[:at], key[at:], "e")
         assert (terminal.line, terminal.queue) == ("one", [])
 
 
-def test_what_is_no_utf_8_ends_nothing(keys):
+def test_input_that_isnt_utf_8_is_replaced(keys):
     assert keys(b"caf\xe9\nthen\n").queue == ["caf\ufffd", "then"]
 
 
-def test_ctrl_c_just_as_words_are_heard_does_not_lose_them(make):
-    def hear():
+def test_ctrl_c_while_queued_text_is_taken_does_not_lose_it(make):
+    def take():
         signal.raise_signal(signal.SIGINT)
         return "Not so!"
 
-    agent = make(take_queued=hear)
+    agent = make(take_queued=take)
     with pytest.raises(KeyboardInterrupt):
         program.send_queued(agent)
     assert agent.messages == [typed("Not so!")]
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_the_rest_of_a_paste_is_waited_for_and_not_sent(person, stopped):
+def test_an_unfinished_paste_is_not_sent_until_it_is_complete(person, stopped):
     held = Held(reply("So."), events=4)
     person.enqueue(held, reply("All of it."))
     person.press("go\n")
@@ -325,7 +326,7 @@ def test_the_rest_of_a_paste_is_waited_for_and_not_sent(person, stopped):
     assert person.sent[-1] == typed("one\ntwo\nthree\nfour")
 
 
-def test_lines_that_are_typed_while_it_works_are_in_the_history(person):
+def test_lines_typed_during_work_are_in_the_history(person):
     held = Held(bash("true"), events=4)
     person.enqueue(held, reply("So."))
     person.press("first\n")

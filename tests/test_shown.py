@@ -1,4 +1,4 @@
-"""What it shows, and how."""
+"""The output on the screen, and its format."""
 
 import io
 import json
@@ -24,11 +24,7 @@ HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, 
 RAW = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def bash(command):
-    return reply(calls=[("bash", {"command": command})])
-
-
-def test_what_steers_hides_or_reorders_is_made_visible():
+def test_characters_that_control_hide_or_reorder_text_are_made_visible():
     text = f"{HOSTILE}\rnever\b\x7f\0\ud800\u200b \u2066d\u2069\u061c\u2028\U000e0041"
     seen = r"\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end\rnever\x08\x7f\x00"
     seen += r"\ud800\u200b \u2066d\u2069\u061c\u2028\U000e0041"
@@ -40,13 +36,13 @@ ALSO_PRINTABLE += "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f "
 ALSO_PRINTABLE += "soft\u00adhyphen, 10\u202f000\xa0km\u3000\u65e5\u672c"
 
 
-def test_an_answer_is_shown_and_printed_as_it_is_written(run, api):
+def test_an_answer_keeps_printable_unicode(run, api):
     api.enqueue(reply(ALSO_PRINTABLE), reply(ALSO_PRINTABLE))
     assert run("-p", "Say it")[:2] == (0, f"{ALSO_PRINTABLE}\n")
     assert f"\n{ALSO_PRINTABLE}\n[" in run(stdin="Say it\n")[1]
 
 
-def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
+def test_the_first_two_lines_name_the_model_folder_rules_and_skills(run):
     Path("AGENTS.md").write_text("Be brief.")
     for name in "ab":
         Path(".agents/skills", name).mkdir(parents=True)
@@ -58,7 +54,7 @@ def test_two_lines_say_first_what_works_where_and_what_it_knows(run):
 
 @pytest.fixture
 def screen(monkeypatch):
-    """A terminal of 24 columns; `at(seconds)`: what the clock draws below then."""
+    """A terminal of 24 columns; `at(seconds)`: the region at the bottom then."""
     monkeypatch.setenv("COLUMNS", "24")
     terminal, now = Terminal(io.StringIO(), live=True), Mock(return_value=0)
     terminal.working.set()
@@ -77,7 +73,7 @@ def screen(monkeypatch):
     return SimpleNamespace(terminal=terminal, at=at, text=text)
 
 
-def test_the_clock_counts_from_the_first_wait_until_something_is_shown(screen):
+def test_the_clock_counts_from_the_first_wait_until_the_next_output(screen):
     screen.at(5)
     show(screen.terminal, "wait", "bash")
     assert screen.at(5.9) == "" and screen.at(8) == "3 s: bash"
@@ -87,7 +83,7 @@ def test_the_clock_counts_from_the_first_wait_until_something_is_shown(screen):
     assert screen.text() == "done\n" and screen.at(99) == ""
 
 
-def test_a_text_that_stalls_is_waited_for_after_a_second(screen):
+def test_the_clock_returns_when_an_answer_stalls(screen):
     show(screen.terminal, "wait", "the model")
     screen.at(1)
     show(screen.terminal, "text", "So it")
@@ -102,14 +98,14 @@ def test_a_text_that_stalls_is_waited_for_after_a_second(screen):
 NAME = "\x1b[2Jone\ntwo"
 
 
-def test_the_row_of_what_is_waited_for_is_one_row_whatever_it_holds(screen):
+def test_the_clock_stays_on_one_row_and_never_steers_the_terminal(screen):
     show(screen.terminal, "wait", f"writing {NAME}")
     assert (
         screen.at(3) == "" and "\n" not in screen.at(5) and "\x1b" not in screen.at(5)
     )
 
 
-def test_while_a_summary_is_made_that_is_said_until_it_is_there(make):
+def test_the_clock_says_that_a_summary_is_being_written(make):
     said = []
     agent = make(
         api_error(529, "Overloaded"),
@@ -125,7 +121,7 @@ def test_while_a_summary_is_made_that_is_said_until_it_is_there(make):
     assert waits == [waits[0], "try 2 of 7 in 1 s", waits[0], "waiting for the model"]
 
 
-def test_half_an_answer_that_is_begun_again_is_marked_as_void(screen, make):
+def test_an_answer_that_breaks_off_is_marked_as_discarded(screen, make):
     agent = make()
     agent.client = mock_client(Cut(reply("It is so, says one."), 4), reply("It is so."))
     agent.emit = partial(show, screen.terminal)
@@ -140,7 +136,7 @@ def test_half_an_answer_that_is_begun_again_is_marked_as_void(screen, make):
     assert screen.text().endswith("\n\nIt is so.\nend\n")
 
 
-def test_while_the_model_thinks_and_writes_a_call_that_is_said(person):
+def test_the_clock_shows_thinking_and_the_size_of_a_growing_call(person):
     call = ("write_file", {"path": "file", "content": "text"})
     thinks = Held(reply(calls=[call], thinking="I look at it now."), events=4)
     writes = Held(reply(calls=[call]), events=3)
@@ -167,7 +163,7 @@ CUT["thinking"] = f"12345 6789 {'abc' * 19}a…"
 
 
 @pytest.mark.parametrize("style", CUT)
-def test_a_line_that_is_cut_to_the_screen_says_so(screen, style):
+def test_a_line_cut_to_the_screens_width_ends_in_an_ellipsis(screen, style):
     assert format_event(style, LONG) == CUT[style]
 
 
@@ -176,13 +172,13 @@ RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines)|4|5"}
 
 
 @pytest.mark.parametrize("text", RESULTS)
-def test_of_a_result_the_first_line_and_the_last_two_are_shown(text):
+def test_a_result_is_shortened_to_its_first_and_last_two_lines(text):
     lines = format_event("result", text).split("\n")
     assert lines == [f"  | {line}" for line in RESULTS[text].split("|")]
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_a_blank_line_stands_before_text_and_none_after_it(screen, end):
+def test_text_has_a_blank_line_before_it_and_none_after(screen, end):
     for event in "thinking  \n", "note a", "thinking H", "thinking m.\n", "text S":
         show(screen.terminal, *event.split(" ", maxsplit=1))
     for style, text in (
@@ -196,13 +192,13 @@ def test_a_blank_line_stands_before_text_and_none_after_it(screen, end):
 
 
 @pytest.mark.parametrize("settings", [{}, {"TERM": "dumb"}, {"NO_COLOR": "1"}])
-def test_a_terminal_has_colors_if_it_knows_them_and_no_no_color(desk, settings):
+def test_colors_are_off_on_a_dumb_terminal_or_with_no_color(desk, settings):
     with closing(Person(desk, ANTHROPIC_API_KEY="", **settings)) as person:
         assert person.leave("") == 1 and "\nNo API key" in person.screen
         assert (b"\x1b[31mNo API key" in person.raw) is (settings == {})
 
 
-def test_no_color_may_stand_in_env(desk, tmp_path):
+def test_no_color_can_be_set_in_the_env_file(desk, tmp_path):
     (tmp_path / ".env").write_text("NO_COLOR=yes\n")
     script = shutil.copy(desk.argv[1], tmp_path)
     own = SimpleNamespace(**vars(desk) | {"argv": [desk.argv[0], script]})
@@ -211,7 +207,7 @@ def test_no_color_may_stand_in_env(desk, tmp_path):
         assert not re.search(rb"\x1b\[\d*m", person.raw)
 
 
-def test_a_turn_can_be_read(person):
+def test_a_whole_turn_is_readable(person):
     (person.folder / "file").write_text("1\n\t2\n3\n")
     plan = ("todo_write", {"items": ["[x] look", "[ ] act"]})
     reads = [("read_file", {"path": name}) for name in ("file", "none")]
@@ -229,7 +225,7 @@ def test_a_turn_can_be_read(person):
     assert person.raw.endswith(b"\r\n\x1b[1m> \x1b[0m")
 
 
-def test_nothing_that_arrives_can_steer_the_terminal(person):
+def test_nothing_from_the_model_or_a_tool_can_steer_the_terminal(person):
     (person.folder / "file").write_text(HOSTILE)
     calls = [("grep", {"pattern": HOSTILE}), ("todo_write", {HOSTILE: HOSTILE})]
     calls += [("todo_write", {"items": [HOSTILE]}), ("read_file", {"path": "file"})]
@@ -240,9 +236,7 @@ def test_nothing_that_arrives_can_steer_the_terminal(person):
 
 
 @pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_without_colors_there_are_none_and_a_dumb_terminal_only_gets_text(
-    fresh, settings
-):
+def test_a_dumb_terminal_gets_only_text_and_no_color_means_no_colors(fresh, settings):
     held = Held(reply("It is so."), events=4)
     person = fresh(held, reply("Then not."), **settings)
     person.press("first\n")
@@ -258,7 +252,7 @@ def test_without_colors_there_are_none_and_a_dumb_terminal_only_gets_text(
     assert person.leave("\x04") == 0
 
 
-def test_seven_tries_are_told_in_one_line_that_counts_down_and_go_on_goes_on(make):
+def test_seven_tries_share_one_line_with_a_countdown(make):
     said = []
     agent = make(*[api_error(529, "Overloaded")] * 7)
     agent.emit = lambda *event: said.append(event)

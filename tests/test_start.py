@@ -1,4 +1,4 @@
-"""How it is started: without a terminal, with settings, by mistake."""
+"""Starting the program: pipes, settings and mistakes."""
 
 import os
 import re
@@ -8,10 +8,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from builders import (
-    results,
-    typed,
-)
+from builders import results, typed
 from pseudo import PATIENCE
 from stub import api_error, reply
 
@@ -21,13 +18,14 @@ HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, 
 
 
 def bash(command):
+    """A reply that calls bash."""
     return reply(calls=[("bash", {"command": command})])
 
 
-# --- Without a terminal: in this process ---
+# --- Pipes and -p ---
 
 
-def test_p_prints_the_answer_on_stdout_and_all_else_on_stderr(run, api):
+def test_p_prints_the_answer_to_stdout_and_everything_else_to_stderr(run, api):
     api.enqueue(reply("I look.", [("glob", {"pattern": "*"})]), reply(f"No {HOSTILE}"))
     status, out, err = run("-p", "what is here?")
     assert (status, out) == (0, f"No {program.visible(HOSTILE)}\n")
@@ -44,14 +42,16 @@ PIPED = [
 
 
 @pytest.mark.parametrize("argv, stdin, prompts", PIPED)
-def test_what_is_piped_in_is_prompts_or_more_of_one(run, api, argv, stdin, prompts):
+def test_piped_input_is_one_prompt_per_line_or_with_p_a_single_one(
+    run, api, argv, stdin, prompts
+):
     api.enqueue(*[reply("Good.")] * len(prompts))
     status, out, _ = run(*argv, stdin=stdin)
     assert (status, out.count("Good.\n")) == (0, len(prompts))
     assert [r["messages"][-1]["content"] for r in api.requests] == prompts
 
 
-def test_piped_input_is_a_message_of_its_own_before_the_prompt(run, api):
+def test_piped_input_is_a_separate_message_before_the_prompt(run, api):
     api.enqueue(reply("Yes."), reply("Yes."))
     run("-p", "What?", stdin="no UTF-8: \udcff")
     assert api.requests[0]["messages"] == [typed("no UTF-8: \ufffd"), typed("What?")]
@@ -61,7 +61,7 @@ def test_piped_input_is_a_message_of_its_own_before_the_prompt(run, api):
     assert prompt == typed(rules) and len(piped["content"]) < 20_000
 
 
-def test_p_says_after_three_seconds_of_silence_that_it_reads_its_input(fresh, desk):
+def test_p_says_that_it_reads_standard_input_if_nothing_arrives(fresh, desk):
     desk.stub.enqueue(reply("So."))
     read, write = os.pipe()
     argv = [*desk.argv, "-p", "go"]
@@ -73,16 +73,14 @@ def test_p_says_after_three_seconds_of_silence_that_it_reads_its_input(fresh, de
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
-def test_an_env_file_that_is_not_in_utf_8_is_an_error_of_one_line(
-    run, tmp_path, encoding
-):
+def test_an_env_file_that_is_not_utf_8_is_a_one_line_error(run, tmp_path, encoding):
     (tmp_path / ".env").write_text("MODEL_ID=caf\u00e9\n", encoding=encoding)
     status, _, err = run("-p", "Hi")
     assert status == 1
     assert err == f"{tmp_path}/.env is not in UTF-8; save it again as UTF-8.\n"
 
 
-def test_p_at_a_terminal_asks_there_and_waits_for_no_end_of_what_is_typed(fresh, desk):
+def test_p_at_a_terminal_asks_for_approval_there(fresh, desk):
     person = fresh(
         bash("touch file"), reply("So."), argv=[*desk.argv, "-p", "touch it"]
     )
@@ -94,13 +92,13 @@ def test_p_at_a_terminal_asks_there_and_waits_for_no_end_of_what_is_typed(fresh,
     assert termios.tcgetattr(person.keys) == person.usual
 
 
-def test_p_at_a_terminal_without_a_prompt_says_so(fresh, desk):
+def test_p_at_a_terminal_needs_a_prompt(fresh, desk):
     person = fresh(argv=[*desk.argv, "-p"])
     person.see("The message is empty: say what to do.\n")
     assert person.process.wait(PATIENCE) == 1
 
 
-def test_without_a_terminal_to_ask_on_the_answer_is_no_but_with_yes(run, api):
+def test_without_a_terminal_tools_need_the_yes_flag(run, api):
     for argv, done in ([], False), (["--yes"], True):
         api.enqueue(bash("touch file"), reply("So."))
         status, out, err = run("-p", "touch it", *argv, stdin="y\n")
@@ -110,16 +108,18 @@ def test_without_a_terminal_to_ask_on_the_answer_is_no_but_with_yes(run, api):
         assert ("use --yes to allow tools" in result["content"]) is not done
 
 
-def test_a_command_that_would_open_an_editor_ends(use):
+def test_a_command_that_would_open_an_editor_does_not_hang(use):
     git = "git -c user.name=me -c user.email=me@here commit --allow-empty"
     use("bash", command=f"git init -q; {git} -m one")
     assert "] one\n" in use("bash", command=f"{git} --amend", timeout=9)
 
 
-# --- Settings, and mistakes: one line that names what to change ---
+# --- Settings and mistakes ---
 
 
-def test_settings_come_from_the_env_file_beside_the_program(run, api, tmp_path):
+def test_settings_come_from_the_flag_the_shell_or_the_programs_env_file(
+    run, api, tmp_path
+):
     (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000  # T")
     Path(".env").write_text("MODEL_ID=mine\nKEEP_RECENT=x")
     api.enqueue(*[reply("Good.")] * 3)
@@ -130,10 +130,10 @@ def test_settings_come_from_the_env_file_beside_the_program(run, api, tmp_path):
 
 
 @pytest.mark.parametrize("name", program.KEY_NAMES)
-def test_an_empty_key_in_the_shell_does_not_hide_that_of_the_env_file(
+def test_an_empty_key_in_the_shell_does_not_hide_the_one_in_the_env_file(
     run, api, tmp_path, monkeypatch, name
 ):
-    monkeypatch.setenv(name, "")  # is removed again after the test
+    monkeypatch.setenv(name, "")  # so that it is removed after the test
     (tmp_path / ".env").write_text(f"{name}=key-of-the-env-file")
     api.enqueue(reply("Good."))
     empty = dict.fromkeys(program.KEY_NAMES, " ")
@@ -141,7 +141,7 @@ def test_an_empty_key_in_the_shell_does_not_hide_that_of_the_env_file(
     assert os.environ[name] == "key-of-the-env-file"
 
 
-def test_help_names_the_flags_without_loading_the_sdk():
+def test_help_lists_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
     parts = r"-p .*answer once and exit;.* --resume .*continue an earlier conv"
@@ -164,13 +164,13 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("argv, settings, named", MISTAKES)
-def test_a_mistake_of_the_person_is_one_line(run, api, argv, settings, named):
+def test_a_mistake_by_the_user_gets_a_one_line_error(run, api, argv, settings, named):
     status, out, err = run("-p", *argv.split(), **settings)
     assert (status, out, api.requests) == (1, "", [])
     assert named in err and err.count("\n") == 1
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(
+def test_a_missing_package_is_named_with_the_command_to_install_it(
     run, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(program, "PACKAGES", ("dotenv", "no_such_package"))
@@ -179,6 +179,6 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     assert run("-p", "hello")[2] == f"{missing}{install}\n"
 
 
-def test_an_error_ends_as_a_sentence_does(make):
+def test_an_error_that_is_a_sentence_gets_no_second_full_stop(make):
     for said in "It ended.", "Why?":
         assert program.describe_error(make(), api_error(400, said)) == said

@@ -1,4 +1,4 @@
-"""How it is stopped: by Ctrl-C, signals, a closed terminal, and by Ctrl-Z for a while."""
+"""Stopping the program: Ctrl-C, signals, a closed terminal, and Ctrl-Z."""
 
 import io
 import os
@@ -15,14 +15,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import (
-    LONG_TESTS,
-    TASK,
-    shown,
-    texts,
-    turns,
-    typed,
-)
+from builders import LONG_TESTS, TASK, shown, texts, turns, typed
 from pseudo import PATIENCE, PROMPT, Held, Person
 from stub import reply
 
@@ -31,19 +24,20 @@ from agent import Terminal
 
 
 def bash(command):
+    """A reply that calls bash."""
     return reply(calls=[("bash", {"command": command})])
 
 
-# --- Ctrl-C and leaving ---
+# --- Ctrl-C ---
 
 
-def test_ctrl_c_at_an_empty_prompt_hints_at_the_way_out(person):
+def test_ctrl_c_at_an_empty_prompt_mentions_ctrl_d(person):
     person.watch(0.1)  # readline may miss a signal while it shows its prompt
     person.press("\x03")
     assert "Ctrl-D" in person.see(PROMPT)
 
 
-def test_ctrl_c_keeps_what_a_command_had_written_as_it_was_seen(person):
+def test_ctrl_c_keeps_the_output_that_a_command_had_shown(person):
     person.enqueue(bash(r"printf '\033[31mred 9%%\r100%%\n'; sleep 600"), reply("So."))
     person.ask("wait")
     person.press("y\n")
@@ -54,7 +48,7 @@ def test_ctrl_c_keeps_what_a_command_had_written_as_it_was_seen(person):
     assert result["is_error"] and result["content"].startswith("100%\n\nThe user inter")
 
 
-def test_ctrl_c_while_the_model_answers_lets_the_next_message_go_on(person):
+def test_after_ctrl_c_in_an_answer_the_next_message_decides(person):
     held = Held(reply("Too late.", thinking="Hm."), events=4)
     person.enqueue(held, reply("In time."))
     person.press("first\n")
@@ -67,12 +61,12 @@ def test_ctrl_c_while_the_model_answers_lets_the_next_message_go_on(person):
     assert "Do not continue with it unless\nthe next message" in texts(mark)[0]
 
 
-def test_ctrl_c_ever_so_often_leaves_the_prompt_and_no_traceback(person):
+def test_repeated_ctrl_c_always_returns_to_the_prompt(person):
     person.queue.extend([reply("So it is. " * 200)] * 60)
-    for n in range(0, 40, 4):  # at ever later moments, twice
+    for n in range(0, 40, 4):  # twice each time, a little later every time
         person.press("what?\n")
-        person.watch(n * 0.004)  # for at the prompt the kernel drops at a Ctrl-C
-        person.press("\x03")  # what no terminal has taken yet
+        person.watch(n * 0.004)  # because a Ctrl-C at the prompt makes the kernel
+        person.press("\x03")  # drop input that nobody has read yet
         person.watch(0.002)
         person.press("\x03")
     while person.read(0.5):
@@ -86,7 +80,7 @@ def test_ctrl_c_ever_so_often_leaves_the_prompt_and_no_traceback(person):
 
 @pytest.fixture
 def handlers(monkeypatch):
-    """The handlers of signals, by their numbers, and what time it is for them."""
+    """The signal handlers by number, the clock they read, and their terminal."""
     found, now = {}, Mock()
     monkeypatch.setattr(program.signal, "signal", found.__setitem__)
     monkeypatch.setattr(program.time, "monotonic", now)
@@ -95,7 +89,7 @@ def handlers(monkeypatch):
     return SimpleNamespace(found=found, now=now, terminal=terminal)
 
 
-def test_a_ctrl_c_within_0_3_s_of_one_is_that_one(handlers):
+def test_a_ctrl_c_within_0_3_s_of_the_last_one_is_ignored(handlers):
     for at, counts in [(9, 1), (9.2, 0), (9.29, 0), (9.31, 1), (9.7, 1)]:
         handlers.now.return_value = at
         with pytest.raises(KeyboardInterrupt) if counts else nullcontext():
@@ -103,7 +97,7 @@ def test_a_ctrl_c_within_0_3_s_of_one_is_that_one(handlers):
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_a_hangup_or_sigterm_ends_it_whatever_comes_meanwhile(
+def test_sighup_and_sigterm_end_the_program_despite_other_faults(
     handlers, number, monkeypatch
 ):
     def kill(leader):
@@ -119,7 +113,7 @@ def test_a_hangup_or_sigterm_ends_it_whatever_comes_meanwhile(
     program.os._exit.assert_called_once_with(128 + number)
 
 
-def test_a_ctrl_c_that_python_loses_in_a_stream_stops_it_at_the_next_event(make):
+def test_a_ctrl_c_that_python_loses_stops_the_stream_at_the_next_event(make):
     agent = make(reply("one " * 500))
     agent.stopped = lambda: len(shown(agent, "text")) > 2
     with pytest.raises(KeyboardInterrupt):
@@ -130,7 +124,7 @@ def test_a_ctrl_c_that_python_loses_in_a_stream_stops_it_at_the_next_event(make)
     turns(agent, "And now?")
 
 
-def test_no_request_is_paid_after_a_ctrl_c_that_python_lost(make, monkeypatch):
+def test_after_a_ctrl_c_that_python_lost_no_request_is_sent(make, monkeypatch):
     agent, pressed = make(reply(calls=[TASK])), []
     agent.stopped = lambda: bool(pressed)
     monkeypatch.setattr(program, "run_subagent", lambda *_: pressed.append("\x03"))
@@ -139,7 +133,7 @@ def test_no_request_is_paid_after_a_ctrl_c_that_python_lost(make, monkeypatch):
     assert len(agent.client.requests) == 1 and not program.open_calls(agent.messages)
 
 
-def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(fresh, tmp_path):
+def test_ctrl_c_interrupts_a_slow_import_of_the_sdk(fresh, tmp_path):
     (tmp_path / "anthropic.py").write_text("import time\ntime.sleep(600)\n")
     soon = {"constants": {"WAIT_SECONDS": 0.2}}
     person = fresh(forked=False, PYTHONPATH=str(tmp_path), **soon)
@@ -149,25 +143,25 @@ def test_the_prompt_does_not_wait_for_the_sdk_and_ctrl_c_ends_that_too(fresh, tm
     assert "stopped" in person.screen
 
 
-# --- The terminal is left as it was ---
+# --- The terminal is restored ---
 
 
 def modes(person):
-    """The modes of the terminal."""
+    """The terminal's modes."""
     return termios.tcgetattr(person.keys)
 
 
 def ended(person):
-    """The status with which the program ends by itself, within a second or so."""
+    """Wait for the program to end; return its exit status."""
     while person.read():
         pass
     return person.process.wait(PATIENCE)
 
 
-ENDS = {  # how it ends in mid-work, and with which status
+ENDS = {  # how the program ends during work, and its exit status
     "SIGTERM": (lambda person: person.process.terminate(), 143),
     "SIGHUP": (lambda person: person.process.send_signal(signal.SIGHUP), 129),
-    "an error of its own": (lambda person: None, 1),
+    "internal error": (lambda person: None, 1),
     "Ctrl-C, then Ctrl-D": (
         lambda person: person.stop() or person.leave("\x15\x04"),
         0,
@@ -176,9 +170,7 @@ ENDS = {  # how it ends in mid-work, and with which status
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_in_mid_work_the_terminal_has_other_modes_and_in_the_end_those_it_had(
-    fresh, end
-):
+def test_the_terminal_is_restored_however_the_program_ends(fresh, end):
     act, status = ENDS[end]
     held = Held(reply("It is so."), events=4)
     person = fresh(held, constants={"status_line": None} if "error" in end else None)
@@ -190,24 +182,24 @@ def test_in_mid_work_the_terminal_has_other_modes_and_in_the_end_those_it_had(
     act(person)
     held.may.set()
     assert ended(person) == status and modes(person) == person.usual
-    told = person.raw.decode()  # of pastes, and of rows that are too long
+    told = person.raw.decode()  # whether to mark pastes, and to wrap long rows
     for on, off in ("\x1b[?2004h", "\x1b[?2004l"), ("\x1b[?7l", "\x1b[?7h"):
         assert told.rindex(off) > told.rindex(on)
 
 
 @pytest.mark.parametrize("settings", [{}, {"TERM": "dumb"}])
-def test_a_signal_at_the_prompt_leaves_the_modes_as_they_were(fresh, settings):
+def test_a_signal_at_the_prompt_restores_the_terminal(fresh, settings):
     person = fresh(**settings)
     person.press("half")
     person.see("half")
     person.watch(0.1)
-    assert modes(person) != person.usual  # but those of readline
+    assert modes(person) != person.usual  # they're readline's
     person.process.terminate()
     assert ended(person) == 143 and modes(person) == person.usual
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_kills_the_command_that_runs_and_what_that_started(fresh, number):
+def test_a_signal_kills_the_running_command_and_its_children(fresh, number):
     beat = "while :; do echo x >> beats; sleep 0.05; done"
     work = bash(f"({beat}) & echo up; sleep 600 | cat")
     person = fresh(work, constants={"WAIT_SECONDS": 0.2})
@@ -221,7 +213,7 @@ def test_a_signal_kills_the_command_that_runs_and_what_that_started(fresh, numbe
     assert (person.folder / "beats").stat().st_size == size > 0
 
 
-def test_a_closed_terminal_ends_it_in_mid_work(fresh):
+def test_closing_the_terminal_ends_the_program_during_work(fresh):
     person = fresh(bash("echo up; sleep 600"), constants={"WAIT_SECONDS": 0.2})
     person.ask("go")
     person.press("y\n")
@@ -232,32 +224,32 @@ def test_a_closed_terminal_ends_it_in_mid_work(fresh):
     assert person.process.wait(PATIENCE) == 129
 
 
-def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(fresh):
+def test_ctrl_z_restores_the_terminal_until_fg(fresh):
     held = Held(bash("true"), events=4)
     person = fresh(held, reply("Done."), shell=True)
     person.press("begun")
     person.see("begun")
-    stop_and_go(person)  # at the prompt, whose modes are readline's
+    suspend_and_resume(person)  # at the prompt, where the modes are readline's
     person.watch(0.3)
     person.press("\x15first\n")
     assert held.asked.wait(PATIENCE)
     person.press("half")
     person.see_below("> half")
     ours = modes(person)
-    stop_and_go(person)
-    person.see_below("> half")  # in mid-work
+    suspend_and_resume(person)
+    person.see_below("> half")  # during work
     assert modes(person) == ours != person.usual
     held.may.set()
     person.see("Run this command?")
-    stop_and_go(person)
+    suspend_and_resume(person)
     person.see_below("> half")
     person.press("\x15y\n")
     person.see("> y\n", "Done.", PROMPT)
     assert person.leave("\x04") == 0
 
 
-def stop_and_go(person):
-    """Press Ctrl-Z, see that the terminal is as it was while it works, and say fg."""
+def suspend_and_resume(person):
+    """Press Ctrl-Z, check that a busy program restored the terminal, type fg."""
     is_at_work = person.rows != ""
     person.press("\x1a")
     person.see("stopped\n")
@@ -266,19 +258,19 @@ def stop_and_go(person):
 
 
 def test_an_idle_prompt_uses_no_cpu(fresh):
-    person = fresh()  # or it would load the SDK meanwhile
+    person = fresh()  # its SDK is already loaded
     while person.read(0.5):
         pass
-    before = work_of(person.process.pid)
+    before = activity(person.process.pid)
     assert not person.read(1)
-    after = work_of(person.process.pid)
+    after = activity(person.process.pid)
     assert after[0] - before[0] <= 2 and after[1] - before[1] <= 5
 
 
-def work_of(pid):
-    """For how many ticks of ten milliseconds it was at work, and how often it woke."""
+def activity(pid):
+    """The CPU time of a process, in ticks of 10 ms, and how often it woke up."""
     if not os.path.isdir("/proc/self"):
-        pytest.skip("there is no /proc here")
+        pytest.skip("no /proc here")
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     threads = Path(f"/proc/{pid}/task").glob("*/status")
     told = "".join(thread.read_text() for thread in threads)
@@ -290,7 +282,7 @@ INSTANTS = 200 if LONG_TESTS else 9
 
 
 @pytest.mark.parametrize("instant", range(INSTANTS))
-def test_a_signal_at_any_instant_ends_it_all_and_leaves_the_terminal_as_it_was(
+def test_a_signal_at_any_moment_ends_everything_and_restores_the_terminal(
     desk, instant
 ):
     chance, command = random.Random(instant), f"sleep 6{instant:03}"
@@ -304,15 +296,15 @@ def test_a_signal_at_any_instant_ends_it_all_and_leaves_the_terminal_as_it_was(
         person.read(chance.random() * 0.3)
         person.press(chance.choice(["", "y\n", "half", "\x03", "y\nha"]))
         person.read(chance.random() * 0.3)
-        if chance.random() < 0.7:  # another one, and this one soon after
+        if chance.random() < 0.7:  # another signal, just before this one
             first = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
             person.process.send_signal(first)
             select.select([], [], [], chance.choice([0, 0.0003, 0.002, 0.02]))
         began = time.monotonic()
-        with suppress(ProcessLookupError):  # the first was enough
+        with suppress(ProcessLookupError):  # the first one was enough
             person.process.send_signal(number)
         person.watch(0.5)
-        person.press(" ")  # for readline may miss a signal while it shows its prompt
+        person.press(" ")  # readline may miss a signal while it shows its prompt
         status, seconds = ended(person), time.monotonic() - began
         slow.may.set()
         assert status in (143, 129), person.screen[-2_000:]
@@ -323,7 +315,7 @@ def test_a_signal_at_any_instant_ends_it_all_and_leaves_the_terminal_as_it_was(
 
 
 def running(command):
-    """The processes whose arguments hold this."""
+    """The processes whose arguments contain this command."""
     ps = subprocess.run(
         ["ps", "-Ao", "args"], check=True, capture_output=True, text=True
     )

@@ -1,7 +1,7 @@
-"""Nothing that was written is lost on the screen, whatever the person does meanwhile.
+"""No text is lost on the screen, whatever the user does while it is shown.
 
-The programs run in pseudo-terminals, and an emulator shows what a person would see
-there; it breaks lines anew when its size changes, as real terminals do.
+The programs run in pseudo-terminals. An emulator renders what the user would see, and
+wraps lines again after a resize, as real terminals do.
 """
 
 import random
@@ -15,8 +15,8 @@ from pseudo import PATIENCE, Person
 from stub import StubClient, reply
 from wire import sse
 
-PAUSE = threading.Event()  # not a sleep, which a test may have replaced
-RUNS, PACE = (40, 1) if LONG_TESTS else (6, 0.5)  # and how long all takes
+PAUSE = threading.Event()  # instead of time.sleep, which tests replace
+RUNS, PACE = (40, 1) if LONG_TESTS else (6, 0.5)  # PACE scales all durations
 WORDS = [
     "word",
     "日本語",
@@ -31,7 +31,7 @@ WORDS = [
 
 
 class Slow(list):
-    """A reply that comes slowly, with small pauses between its events."""
+    """A reply that arrives slowly, with small pauses between its events."""
 
     def __init__(self, answer, seconds):
         self.answer, self.seconds = answer, seconds
@@ -50,7 +50,7 @@ class Slow(list):
 
 
 class Desktop:
-    """A person with an emulator, whose program runs in it."""
+    """The program in an emulated terminal, and the user in front of it."""
 
     def __init__(self, person, columns, lines):
         self.person, self.fed = person, 0
@@ -73,7 +73,7 @@ class Desktop:
 
 
 def some_text(chance):
-    """Lines of all lengths, some of which fill rows of the screen to their last cell."""
+    """Lines of all lengths; some fill their last row on the screen exactly."""
     lines = []
     for _ in range(chance.randrange(3, 9)):
         words = chance.choices(WORDS, k=chance.randrange(1, 40))
@@ -83,7 +83,7 @@ def some_text(chance):
 
 
 def act(desktop, chance, may_resize, may_suspend):
-    """Do something that a person does while they wait; returns what is typed."""
+    """Type, paste, resize or suspend, as a waiting user might."""
     person, what = desktop.person, chance.randrange(10)
     typed = ""
     if what < 4:
@@ -106,9 +106,9 @@ def act(desktop, chance, may_resize, may_suspend):
 
 
 def is_within(lines, shown):
-    """Whether all of these lines are shown in this order, maybe with others between.
+    """True if these lines are shown in this order, perhaps with others in between.
 
-    What a resize left of the region may be taken for the beginning of a line.
+    A line may start with what a resize left of the region at the bottom.
     """
     rest = iter(shown)
     return all(any(one.endswith(line) for one in rest) for line in lines)
@@ -116,7 +116,7 @@ def is_within(lines, shown):
 
 @pytest.fixture
 def desktop(desk):
-    """desktop(text, columns, lines): the person and the emulator, while that comes."""
+    """desktop(text, columns, lines): a desktop on which this reply is arriving."""
     people = []
 
     def start(text, columns, lines):
@@ -138,7 +138,7 @@ def desktop(desk):
 
 
 @pytest.mark.parametrize("run", range(RUNS))
-def test_no_letter_is_lost_whatever_the_person_does_meanwhile(desktop, run):
+def test_no_text_is_lost_whatever_the_user_does_meanwhile(desktop, run):
     chance = random.Random(run)
     text = some_text(chance)
     at = desktop(text, chance.choice([60, 80, 120]), chance.choice([20, 24, 40]))
@@ -156,7 +156,7 @@ def test_no_letter_is_lost_whatever_the_person_does_meanwhile(desktop, run):
     shown = at.emulator.text
     lines = [line.rstrip() for line in text.split("\n")]
     if stops and "stopped" in shown:
-        last = shown[shown.index("stopped") - 2]  # a blank line is between
+        last = shown[shown.index("stopped") - 2]  # with a blank line in between
         ended = [n for n, line in enumerate(lines) if last and line.startswith(last)]
         lines = lines[: ended[0] if ended else 0]
     missing = [line for line in lines if line not in shown]

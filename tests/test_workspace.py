@@ -1,4 +1,4 @@
-"""What an agent knows of its folder: AGENTS.md and skills, also those of a stranger."""
+"""AGENTS.md and skills, including hostile ones from a cloned repository."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ LOADED = ("load_skill", {"name": "review"})
 
 
 def skill(text=SKILL, path=".agents/skills/review/SKILL.md"):
-    """A skill of the workspace."""
+    """Create a skill in the workspace; return its path."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_bytes(text.encode())
     return Path(path)
@@ -29,7 +29,7 @@ USED = "Use tabs.</rules>"
 @pytest.mark.parametrize(
     "names", [["AGENTS.md"], ["CLAUDE.md"], ["AGENTS.md", "CLAUDE.md"]]
 )
-def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, names):
+def test_rules_come_from_agents_md_or_otherwise_from_claude_md(make, names):
     for name in names:
         Path(name).write_text(USED if name == names[0] else "x")
     agent = make()
@@ -39,9 +39,7 @@ def test_the_rules_are_those_of_agents_md_or_else_of_claude_md(make, names):
 
 @pytest.mark.parametrize("threshold, most", [(167_000, 8_000), (8_000, 1_000)])
 @pytest.mark.parametrize("text", ["word " * 9_000, "\u65e5" * 20_000, "x\n" * 20_000])
-def test_rules_have_8_000_tokens_or_an_eighth_of_t_and_a_note_where_they_are_cut(
-    make, threshold, most, text
-):
+def test_long_rules_are_truncated_with_a_note(make, threshold, most, text):
     Path("AGENTS.md").write_text(text, "utf-8")
     rules = make(threshold=threshold).system["AGENTS.md"]
     assert len(rules.encode()) // 4 < most + 50 and "left out here" in rules
@@ -58,9 +56,7 @@ NO_RULES = {
 
 
 @pytest.mark.parametrize("what, reason", NO_RULES.items())
-def test_rules_that_cannot_be_used_are_none_and_named_with_the_reason(
-    make, run, what, reason
-):
+def test_unusable_rules_are_ignored_and_the_reason_is_shown(make, run, what, reason):
     bare = make().system
     for path in ("AGENTS.md", "../outside", ".env"):
         Path(path).write_text("hidden")
@@ -70,23 +66,23 @@ def test_rules_that_cannot_be_used_are_none_and_named_with_the_reason(
     assert f"\nAGENTS.md is not used: {fault[23:]}; /help\n" in run(stdin="")[1]
 
 
-def test_rules_without_a_word_are_none(make):
+def test_blank_rules_are_ignored(make):
     bare = make().system
     Path("AGENTS.md").write_text(" \n")
     assert make().system == bare
 
 
 ABOVE = {
-    "the nearest": (["AGENTS.md", "../AGENTS.md"], ["../../.git"], "AGENTS.md"),
+    "nearest": (["AGENTS.md", "../AGENTS.md"], ["../../.git"], "AGENTS.md"),
     "at the root": (["../../CLAUDE.md"], ["../../.git"], "../../CLAUDE.md"),
-    "not above the root": (["../../AGENTS.md"], ["../.git"], ""),
+    "above the root": (["../../AGENTS.md"], ["../.git"], ""),
     "no repository": (["../AGENTS.md"], [], ""),
-    "the workspace is the root": (["../AGENTS.md"], [".git", "../.git"], ""),
+    "workspace is the root": (["../AGENTS.md"], [".git", "../.git"], ""),
 }
 
 
 @pytest.mark.parametrize("files, folders, used", ABOVE.values(), ids=ABOVE)
-def test_the_nearest_rules_count_up_to_the_root_of_the_repository(
+def test_rules_are_searched_upwards_to_the_root_of_the_repository(
     make, monkeypatch, files, folders, used
 ):
     Path("a/b").mkdir(parents=True)
@@ -103,7 +99,7 @@ def test_the_nearest_rules_count_up_to_the_root_of_the_repository(
 # --- Skills ---
 
 
-def test_skills_stand_in_the_system_prompt_and_their_text_is_a_result(make):
+def test_the_system_prompt_lists_skills_and_a_tool_loads_their_text(make):
     skill()
     agent = make(reply(calls=[LOADED]), reply("Done."))
     take_turn(agent, "Review it.")
@@ -114,13 +110,13 @@ def test_skills_stand_in_the_system_prompt_and_their_text_is_a_result(make):
     assert "(The files for this skill are in .agents/skills/review.)" in text
 
 
-def test_a_workspace_without_skills_and_rules_pays_nothing(make, workspace):
+def test_without_skills_and_rules_the_prompt_has_nothing_extra(make, workspace):
     agent, bare = make(), program.SYSTEM_PROMPT
     assert prompt(agent) == bare.format(folder=workspace, records=".transcripts")
     assert "load_skill" not in agent.tools
 
 
-def test_of_two_skills_with_a_name_that_in_agents_counts(make):
+def test_a_skill_in_agents_overrides_one_of_the_same_name_in_claude(make):
     skill(SKILL.replace("twice", "once"), ".claude/skills/review/SKILL.md")
     skill(SKILL, ".claude/skills/other/SKILL.md")
     skill()
@@ -130,7 +126,7 @@ def test_of_two_skills_with_a_name_that_in_agents_counts(make):
 
 
 @pytest.mark.parametrize("name", ["absent", "", "../review", ["review"], 5, None])
-def test_a_skill_that_is_not_there_is_an_error_that_names_those_that_are(make, name):
+def test_an_unknown_skill_is_an_error_that_lists_the_known_ones(make, name):
     skill()
     block = run_tool(make(), call("load_skill", name=name))
     assert block["is_error"] and "review" in block["content"] + str(name)
@@ -147,30 +143,28 @@ HEADS = {
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("head, description", HEADS.items())
-def test_the_list_has_the_folders_name_and_the_description(
-    make, head, description, end
-):
+def test_a_skill_is_listed_by_its_folder_and_description(make, head, description, end):
     skill(f"---\n{head}\n---\nBody\n".replace("\n", end))
     assert prompt(make()).endswith(f"\n- review: {description}")
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "../outside", b"\0"])
-def test_a_skill_that_cannot_be_read_is_left_out(make, what):
+def test_an_unreadable_skill_is_left_out(make, what):
     bare = make().system
     turn_into(skill(), what)
     assert make().system == bare
 
 
-def test_of_a_huge_skill_a_page_is_loaded_and_it_says_where_to_read_on(make):
+def test_a_huge_skill_loads_one_page_and_says_where_to_continue(make):
     skill(SKILL + "x" * 99 + "\n" + "more and more\n" * 300_000)
     answer = run_tool(make(), call("load_skill", name="review"))["content"]
     assert len(answer) < 51_000 and "offset=" in answer
 
 
-# --- Once for a conversation ---
+# --- Read once per conversation ---
 
 
-def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
+def test_rules_and_skills_are_read_at_the_start_and_after_clear(make):
     Path("AGENTS.md").write_text("Use spaces.")
     agent = make(reply("One."), reply("Two."))
     take_turn(agent, "Hm?")
@@ -185,7 +179,7 @@ def test_a_conversation_keeps_what_was_read_at_its_beginning_until_clear(make):
 
 
 @pytest.mark.parametrize("line", ["/context", "/compact"])
-def test_a_command_does_not_read_the_rules_again(make, line):
+def test_commands_do_not_reload_the_rules(make, line):
     agent = make(reply("One."), *[SUMMARY] * (line == "/compact"))
     take_turn(agent, "Hm?")
     before = agent.system
@@ -204,10 +198,10 @@ def test_a_subagent_has_the_same_rules_and_skills(make):
     assert "Read it twice." in outputs(again["messages"][-1])[0]
 
 
-# --- After a compaction ---
+# --- Limits ---
 
 
-def test_many_skills_take_a_bounded_part_of_each_request(make):
+def test_the_list_of_skills_has_a_maximum_size(make):
     for number in range(150):
         head = f"---\nname: s{number}\ndescription: {'d' * 1_000}\n---\nDo."
         skill(head, f".agents/skills/s{number}/SKILL.md")
