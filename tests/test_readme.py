@@ -337,8 +337,6 @@ with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1
 
 with a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
-instead of {COST["ours"]} with
-
 edits needed {AGAIN[0]} lines that were out of sight; one `grep` for two rare words found
 {AGAIN[1]:.0%} of them, in {AGAIN[2]} tokens
 
@@ -655,8 +653,8 @@ CHANGES = [
     ),
     Change(
         "10",
-        "    append(path, line)\n    written",
-        '    if "event" in entry: append(path, line)\n    written',
+        "    append(path, line)\n    agent.transcript",
+        '    if "event" in entry: append(path, line)\n    agent.transcript',
         "python3 tests/lessons/naive.py 10",
     ),
 ]
