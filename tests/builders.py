@@ -37,7 +37,7 @@ numbers = itertools.count(1)
 
 
 def typed(text):
-    """A message that the person typed."""
+    """A message that the user typed."""
     return {"role": "user", "content": text}
 
 
@@ -133,7 +133,7 @@ def is_valid(messages):
 class Left(NamedTuple):
     """The parts that a compaction leaves, in this order."""
 
-    words: list[str]  # of the person, the request in progress last
+    words: list[str]  # of the user, the request in progress last
     summary: str  # the text of its message
     calls: list[tuple[str, str]]  # (the input, the result)
     tail: list[dict]

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from builders import call
-from pseudo import PROMPT, Person, changed
+from pseudo import PROMPT, User, changed
 from stub import StubClient
 from wire import serve
 
@@ -221,28 +221,28 @@ def desk(installed, workspace, api):
 
 
 @pytest.fixture
-def person(fresh):
-    """A person at an empty prompt."""
+def user(fresh):
+    """A user at an empty prompt."""
     return fresh()
 
 
 @pytest.fixture
 def fresh(desk):
-    """fresh(*replies, constants, argv, folder, **options of Person): a new Person.
+    """fresh(*replies, constants, argv, folder, **options of User): a new User.
 
     `constants` replace those of the program.
     """
-    people = []
+    users = []
 
     def start(*replies, constants=None, argv=desk.argv, folder=desk.folder, **given):
         desk.stub.enqueue(*replies)
         own = SimpleNamespace(**vars(desk) | {"argv": argv, "folder": folder})
-        people.append(Person(changed(own, **constants or {}), **given))
+        users.append(User(changed(own, **constants or {}), **given))
         if "-p" not in argv:
             plain = given.keys() & {"NO_COLOR", "TERM"}
-            people[-1].see("\n> " if plain else PROMPT)
-        return people[-1]
+            users[-1].see("\n> " if plain else PROMPT)
+        return users[-1]
 
     yield start
-    for person in people:
-        person.close()
+    for user in users:
+        user.close()

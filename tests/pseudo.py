@@ -1,4 +1,4 @@
-"""A person at a pseudo-terminal, and the program that runs in it."""
+"""A user at a pseudo-terminal, and the program that runs in it."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ from wire import sse
 import agent as program
 
 MARK = "\x1b[1m> \x1b[0m"  # of the prompt
-PROMPT = "\n\u00a7> "  # as `Person.screen` shows it, unlike anything else
+PROMPT = "\n\u00a7> "  # as `User.screen` shows it, unlike anything else
 PATIENCE = 30  # seconds to wait for something before the test fails
 # the region drawn at the bottom, and the sequence that erases it
 DRAWN = re.compile(r"(?s)\x1b\[\?7l(.*?)(?:\x1b\[\?7h|\Z)|(?:\x1b\[\d+A)?\r\x1b\[J")
@@ -46,8 +46,8 @@ def changed(desk, **constants):
     return SimpleNamespace(**vars(desk) | {"argv": argv})
 
 
-class Person:
-    """A person at a terminal in which the program runs.
+class User:
+    """A user at a terminal in which the program runs.
 
     `forked` and `shell` are those of `forks.Program`. With `piped` its output
     goes into a pipe, and `stdin` is a file to read instead of the keyboard.

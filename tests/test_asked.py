@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from builders import LONG_TESTS, typed
-from pseudo import PATIENCE, PROMPT, Held, Person
+from pseudo import PATIENCE, PROMPT, Held, User
 from stub import reply
 
 import agent as program
@@ -132,28 +132,28 @@ def test_a_command_is_not_colored_like_a_diff():
     assert terminal.out.getvalue() == "  cat > a <<E\n  - one\n  + two\n  E\n"
 
 
-def test_after_always_calls_are_shown_but_not_asked_until_clear(person):
-    (person.folder / "file").write_text("one\ntwo\n")
+def test_after_always_calls_are_shown_but_not_asked_until_clear(user):
+    (user.folder / "file").write_text("one\ntwo\n")
     edit = ("edit_file", {"path": "./file", "old_text": "two", "new_text": "2"})
-    person.enqueue(bash("echo one"), bash("echo one"), bash("echo one more"))
-    person.enqueue(reply(calls=[edit]), reply("First."), bash("echo one"))
-    person.ask("work", "[a]lways")
-    person.press("a\n")
-    first = person.see("[bash]\n  echo one more\n")
+    user.enqueue(bash("echo one"), bash("echo one"), bash("echo one more"))
+    user.enqueue(reply(calls=[edit]), reply("First."), bash("echo one"))
+    user.ask("work", "[a]lways")
+    user.press("a\n")
+    first = user.see("[bash]\n  echo one more\n")
     assert "\n[bash]\n  echo one\nRun this command?" in first
     assert "\n> a\n  | one\n[bash]\n  echo one\n  | one\n[bash]\n" in first
-    person.see("Run this command?")
-    person.press("y\n")
-    then = person.see("Apply this change to file? [y]es")
+    user.see("Run this command?")
+    user.press("y\n")
+    then = user.see("Apply this change to file? [y]es")
     assert "[edit_file] ./file\n  file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2" in then
-    assert b"\x1b[31m  -two\x1b[0m\r\n" in person.raw
-    assert b"\x1b[32m  +2\x1b[0m\r\n" in person.raw
-    person.press("n\n")
-    person.see("refused", "First.", PROMPT)
-    assert "runs without asking: bash echo one\n" in person.say("/context")
-    person.say("/clear")
-    person.ask("again")
-    person.stop()
+    assert b"\x1b[31m  -two\x1b[0m\r\n" in user.raw
+    assert b"\x1b[32m  +2\x1b[0m\r\n" in user.raw
+    user.press("n\n")
+    user.see("refused", "First.", PROMPT)
+    assert "runs without asking: bash echo one\n" in user.say("/context")
+    user.say("/clear")
+    user.ask("again")
+    user.stop()
 
 
 # --- A line that was begun before the question doesn't answer it ---
@@ -174,41 +174,41 @@ WAYS = {  # settings, arguments, and the API's replies up to the question
 def asked_in(desk):
     """asked_in(way, *before): a user who typed these parts before a question came.
 
-    Other arguments are those of `Person`.
+    Other arguments are those of `User`.
     """
-    people = []
+    users = []
 
     def start(way, *before, **kind):
         given, more, (first, *others) = WAYS[way]
         held = Held(first)
         desk.stub.enqueue(held, *others, *[reply("So.")] * 3)
         own = SimpleNamespace(**vars(desk) | {"argv": [*desk.argv, *more]})
-        people.append(person := Person(own, **given, **kind))
+        users.append(user := User(own, **given, **kind))
         if not more:
-            person.see("\n> " if given else PROMPT)
-            person.press("go\n")
+            user.see("\n> " if given else PROMPT)
+            user.press("go\n")
         assert held.asked.wait(PATIENCE)
         for part in before:
-            person.press(part)
-            person.read(0.1)
+            user.press(part)
+            user.read(0.1)
         held.may.set()
-        person.see_asked()
-        return person
+        user.see_asked()
+        return user
 
     yield start
-    for person in people:
-        person.close()
+    for user in users:
+        user.close()
     for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
         kept.clear()
     (desk.folder / "made").unlink(missing_ok=True)
 
 
-def wait_until(person, condition):
+def wait_until(user, condition):
     """Wait until a condition holds."""
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, person.screen[-300:]
-        person.read(0.1)
+        assert time.monotonic() < end, user.screen[-300:]
+        user.read(0.1)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -216,33 +216,33 @@ def wait_until(person, condition):
 def test_finishing_an_earlier_line_is_a_message_rather_than_an_answer(
     asked_in, desk, way, begun, rest
 ):
-    person = asked_in(way, begun)
-    person.press(f"{rest}\n")
-    person.read(0.3)
-    person.press("n\n")
+    user = asked_in(way, begun)
+    user.press(f"{rest}\n")
+    user.read(0.3)
+    user.press("n\n")
     message = typed(begun + rest)
-    wait_until(person, lambda: message in desk.stub.requests[-1]["messages"])
+    wait_until(user, lambda: message in desk.stub.requests[-1]["messages"])
     assert not (desk.folder / "made").exists()
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_only_a_line_begun_at_the_question_answers_it(asked_in, desk, way):
-    person = asked_in(way, "not this\n", "no", "r this\n")
-    person.press("sure\n")
-    while person.read(0.3):
+    user = asked_in(way, "not this\n", "no", "r this\n")
+    user.press("sure\n")
+    while user.read(0.3):
         pass  # until the question is repeated
     assert not (desk.folder / "made").exists()
-    person.press("ye")
-    person.read(0.2)
-    person.press("s\n")
-    wait_until(person, (desk.folder / "made").exists)
+    user.press("ye")
+    user.read(0.2)
+    user.press("s\n")
+    wait_until(user, (desk.folder / "made").exists)
 
 
 def test_the_user_can_answer_after_deleting_an_earlier_line(asked_in, desk):
-    person = asked_in("live", "half a line")
-    person.see_below("> half a line")
-    person.press("\x15y\n")
-    person.see("> y\n", "So.")
+    user = asked_in("live", "half a line")
+    user.see_below("> half a line")
+    user.press("\x15y\n")
+    user.see("> y\n", "So.")
     assert (desk.folder / "made").exists()
 
 
@@ -258,19 +258,19 @@ sys.exit(agent.main())
 def test_a_call_is_refused_if_the_user_could_not_see_the_question(desk, fresh):
     python, script = desk.argv
     code = UNSEEN.format(os.path.dirname(script))
-    person = fresh(
+    user = fresh(
         bash("touch made"), reply("So."), argv=[python, "-c", code, "-p", "go"]
     )
-    person.press("y\n")
-    person.see("So.\n")
-    assert "use --yes" in str(person.sent) and not (desk.folder / "made").exists()
+    user.press("y\n")
+    user.see("So.\n")
+    assert "use --yes" in str(user.sent) and not (desk.folder / "made").exists()
 
 
 def test_answering_with_a_command_only_refuses_the_call(asked_in):
-    person = asked_in("live")
-    person.press("quit\n")
-    person.see("refused this call", "So.", PROMPT)
-    assert person.leave("\x04") == 0
+    user = asked_in("live")
+    user.press("quit\n")
+    user.see("refused this call", "So.", PROMPT)
+    assert user.leave("\x04") == 0
 
 
 KEYS = ["y", "a", "ye", "s", "n", "no", "why", " ", "please", "ok", "\x7f", "\x17"]
@@ -304,14 +304,14 @@ def test_nothing_runs_unless_a_line_begun_at_the_question_approved_it(
 ):
     chance = random.Random(number)
     before, after = (chance.choices(KEYS, k=chance.randrange(7)) for _ in range(2))
-    person = asked_in([*WAYS][number % len(WAYS)], *before)
+    user = asked_in([*WAYS][number % len(WAYS)], *before)
     answered = len(desk.stub.requests)
     for key in after:
-        person.press(key)
-        person.read(chance.choice([0, 0.02, 0.1]))
+        user.press(key)
+        user.read(chance.choice([0, 0.02, 0.1]))
     for key in "\n", *["n\n"] * 99:  # end the current line, then refuse
-        person.press(key)
-        person.read(0.2)
+        user.press(key)
+        user.read(0.2)
         if len(desk.stub.requests) > answered:
             break
     said = [

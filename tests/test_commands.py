@@ -12,15 +12,15 @@ import agent as program
 from agent import format_event, resume, run_command
 
 
-def test_compact_passes_the_focus_on_and_shows_the_first_lines(person):
+def test_compact_passes_the_focus_on_and_shows_the_first_lines(user):
     lines = "\n".join(f"{n}. line" for n in range(1, 9))
     summary = reply(f"<analysis>a</analysis>\n<summary>\n{lines}\n</summary>")
-    person.enqueue(reply("So it is. " * 2000), summary)
-    person.say("what is it?", "So it is.")
-    seen = person.say("/compact the names of the files")
-    assert "the names of the files" in str(person.sent[-1]["content"])
+    user.enqueue(reply("So it is. " * 2000), summary)
+    user.say("what is it?", "So it is.")
+    seen = user.say("/compact the names of the files")
+    assert "the names of the files" in str(user.sent[-1]["content"])
     assert re.search(rf" -> \S+ tokens\n(  \d\. line\n){{5}}{PROMPT}\Z", seen)
-    assert all(code in person.raw for code in (b"\x1b[35m[compact]", b"\x1b[2m  1. l"))
+    assert all(code in user.raw for code in (b"\x1b[35m[compact]", b"\x1b[2m  1. l"))
 
 
 LAST = {"": "new\n" * 99, "1": "new\n" * 99, "3": "[Previous: used bash]"}

@@ -58,7 +58,7 @@ WRITERS = {"append", "commit", "replace_history", "save", "change_file"}
 
 
 def script():
-    """The messages of the person, each with the model's replies."""
+    """The messages of the user, each with the model's replies."""
     return {
         "Look at everything": [
             reply("Let me look.", thinking="a plan", calls=[READ, PLAN, WRITE]),

@@ -19,7 +19,7 @@ from builders import (
     turns,
     typed,
 )
-from pseudo import PATIENCE, PROMPT, Held, Person
+from pseudo import PATIENCE, PROMPT, Held, User
 from stub import api_error, reply
 
 import agent as program
@@ -34,9 +34,9 @@ def bash(command):
 # --- Messages typed during work ---
 
 
-def lines_written(person):
+def lines_written(user):
     """The lines of the newest transcript."""
-    paths = (person.folder / ".transcripts").glob("transcript_*.jsonl")
+    paths = (user.folder / ".transcripts").glob("transcript_*.jsonl")
     return lines_of(max(paths, key=lambda path: path.stat().st_mtime_ns))
 
 
@@ -44,60 +44,60 @@ LASTING = bash("echo up; until [ -e go ]; do sleep 0.05; done")
 
 
 @pytest.mark.parametrize("compacts", [False, True])
-def test_text_typed_during_a_command_is_sent_after_its_results(person, compacts):
+def test_text_typed_during_a_command_is_sent_after_its_results(user, compacts):
     calls = [*LASTING["content"], *reply(calls=[("compact", {})])["content"]]
-    person.enqueue(reply() | {"content": calls[: 1 + compacts]}, *[SUMMARY] * compacts)
-    person.enqueue(reply("So."))
-    person.ask("Go.")
-    person.press("y\n")
-    person.see_below(" s: up")
-    person.press("Not so!\nAnd h\x7fsoon.\n/help\nha\x1b[D\x7fal")
-    person.see_below("3 queued: /help\n> hal")
-    (person.folder / "go").touch()
-    person.see("\n\n> Not so!\n> And soon.\n", "So.", "\n> /help\n", f"{PROMPT}hal")
-    person.say("\x15")
+    user.enqueue(reply() | {"content": calls[: 1 + compacts]}, *[SUMMARY] * compacts)
+    user.enqueue(reply("So."))
+    user.ask("Go.")
+    user.press("y\n")
+    user.see_below(" s: up")
+    user.press("Not so!\nAnd h\x7fsoon.\n/help\nha\x1b[D\x7fal")
+    user.see_below("3 queued: /help\n> hal")
+    (user.folder / "go").touch()
+    user.see("\n\n> Not so!\n> And soon.\n", "So.", "\n> /help\n", f"{PROMPT}hal")
+    user.say("\x15")
     words = typed("Not so!\nAnd soon.")
     if compacts:
-        summary, first, newest, *_ = lines_written(person)[-2]["messages"]
+        summary, first, newest, *_ = lines_written(user)[-2]["messages"]
         assert (first, newest) == (typed("Go."), words)
         assert "continue with what comes after it" in texts(summary)[0]
     else:
-        _, _, answered, heard, _ = lines_written(person)
+        _, _, answered, heard, _ = lines_written(user)
         assert heard == words and results(answered)[0]["content"] == "up\n"
 
 
-def test_text_typed_during_the_last_answer_is_the_next_prompt(person):
+def test_text_typed_during_the_last_answer_is_the_next_prompt(user):
     held = Held(reply("It is so."), events=4)
-    person.enqueue(held, reply("Then not."), reply("Thirdly."))
-    person.press("first\n")
+    user.enqueue(held, reply("Then not."), reply("Thirdly."))
+    user.press("first\n")
     assert held.asked.wait(PATIENCE)
-    person.press("\n\nno,\nnot so\n/help\nthird\nhalf")
-    person.see_below("4 queued: third\n> half")
+    user.press("\n\nno,\nnot so\n/help\nthird\nhalf")
+    user.see_below("4 queued: third\n> half")
     held.may.set()
-    person.see("It is so.\n[", "\n\n> no,\n> not so\n", "Then not.\n[")
-    person.see("\n> /help\n", "/compact [focus]", "\n> third\n", f"{PROMPT}half")
-    asked = [message for message in person.sent if message["role"] == "user"]
+    user.see("It is so.\n[", "\n\n> no,\n> not so\n", "Then not.\n[")
+    user.see("\n> /help\n", "/compact [focus]", "\n> third\n", f"{PROMPT}half")
+    asked = [message for message in user.sent if message["role"] == "user"]
     assert asked == [typed("first"), typed("no,\nnot so"), typed("third")]
-    person.say("\x15")
+    user.say("\x15")
 
 
-def test_the_reason_for_a_refusal_joins_the_text_typed_before(person):
+def test_the_reason_for_a_refusal_joins_the_text_typed_before(user):
     held = Held(bash("touch file"))
-    person.enqueue(held, reply("Then not."))
-    person.press("touch it\n")
+    user.enqueue(held, reply("Then not."))
+    user.press("touch it\n")
     assert held.asked.wait(PATIENCE)
-    person.press("y\nand half a l")
-    person.see_below("1 queued: y\n> and half a l")
+    user.press("y\nand half a l")
+    user.see_below("1 queued: y\n> and half a l")
     held.may.set()
-    person.see("Run this command?")
-    person.press("ine\n")
-    person.see_below("2 queued: and half a line\n> ")
-    person.press("not here\n")
-    person.see("do instead:\n> not here\n", "refused this call")
-    person.see("\n\n> y\n> and half a line\n> not here\n", "Then not.", PROMPT)
-    *_, answered, heard, _ = lines_written(person)
+    user.see("Run this command?")
+    user.press("ine\n")
+    user.see_below("2 queued: and half a line\n> ")
+    user.press("not here\n")
+    user.see("do instead:\n> not here\n", "refused this call")
+    user.see("\n\n> y\n> and half a line\n> not here\n", "Then not.", PROMPT)
+    *_, answered, heard, _ = lines_written(user)
     assert heard == typed("y\nand half a line\nnot here")
-    assert "not here" in str(answered) and not (person.folder / "file").exists()
+    assert "not here" in str(answered) and not (user.folder / "file").exists()
 
 
 def test_a_message_typed_during_work_survives_ten_compactions(make):
@@ -113,54 +113,54 @@ def test_a_message_typed_during_work_survives_ten_compactions(make):
     assert asked[:3] == [typed("Go."), typed("Never touch a.py."), typed("And 0?")]
 
 
-def test_ctrl_c_returns_queued_text_to_the_prompt_unsent(person):
+def test_ctrl_c_returns_queued_text_to_the_prompt_unsent(user):
     held = Held(reply("Too late."), events=4)
-    person.enqueue(held, reply("In time."))
-    person.press("first\n")
+    user.enqueue(held, reply("In time."))
+    user.press("first\n")
     assert held.asked.wait(PATIENCE)
-    person.press("do this\n/clear\nand that\nhalf")
-    person.see_below("3 queued: and that\n> half")
-    asked = len(person.requests)
-    person.press("\x03")
-    seen = person.see("stopped\n", f"{PROMPT}do this\n", "half").replace("\r", "")
+    user.press("do this\n/clear\nand that\nhalf")
+    user.see_below("3 queued: and that\n> half")
+    asked = len(user.requests)
+    user.press("\x03")
+    seen = user.see("stopped\n", f"{PROMPT}do this\n", "half").replace("\r", "")
     held.may.set()
     assert seen.count("half") == 1 and seen.endswith("do this\n/clear\nand that\nhalf")
-    person.stopped = time.monotonic()
-    assert person.rows == "" and len(person.requests) == asked
-    person.say(" a line", "In time.")
-    assert person.sent[-1] == typed("do this\n/clear\nand that\nhalf a line")
+    user.stopped = time.monotonic()
+    assert user.rows == "" and len(user.requests) == asked
+    user.say(" a line", "In time.")
+    assert user.sent[-1] == typed("do this\n/clear\nand that\nhalf a line")
 
 
-def test_an_error_returns_queued_text_to_the_prompt(person):
+def test_an_error_returns_queued_text_to_the_prompt(user):
     refused = threading.Event()
 
     def refuses(request):
         refused.wait(PATIENCE)
         raise api_error(401, "no key")
 
-    person.enqueue(refuses)
-    person.press("first\n")
-    person.see_below("> ")
-    person.press("more\nha")
-    person.see_below("1 queued: more\n> ha")
+    user.enqueue(refuses)
+    user.press("first\n")
+    user.see_below("> ")
+    user.press("more\nha")
+    user.see_below("1 queued: more\n> ha")
     refused.set()
-    person.see("no key", f"{PROMPT}more\n", "ha")
-    person.enqueue(reply("Good."))
-    person.say("lf", "Good.")
-    assert person.sent[-1] == typed("more\nhalf")
+    user.see("no key", f"{PROMPT}more\n", "ha")
+    user.enqueue(reply("Good."))
+    user.say("lf", "Good.")
+    assert user.sent[-1] == typed("more\nhalf")
 
 
-def test_text_queued_behind_a_command_waits_for_it(person):
+def test_text_queued_behind_a_command_waits_for_it(user):
     held = Held(bash("true"))
-    person.enqueue(held, reply("Old."), reply("New."))
-    person.press("first\n")
+    user.enqueue(held, reply("Old."), reply("New."))
+    user.press("first\n")
     assert held.asked.wait(PATIENCE)
-    person.press("more\n/clear\nafter it\n")
-    person.see_below("3 queued: ")
+    user.press("more\n/clear\nafter it\n")
+    user.see_below("3 queued: ")
     held.may.set()
-    person.see_asked()
-    person.say("n", "> more\n", "Old.", "\n> /clear\n", "\n> after it\n", "New.")
-    assert person.sent == [typed("after it")]
+    user.see_asked()
+    user.say("n", "> more\n", "Old.", "\n> /clear\n", "\n> after it\n", "New.")
+    assert user.sent == [typed("after it")]
 
 
 # --- Typing at the prompt ---
@@ -176,30 +176,30 @@ KEYS = {
 
 
 @pytest.mark.parametrize("keys", KEYS, ids=ascii)
-def test_the_prompt_supports_editing_pasting_and_completion(person, keys):
-    (person.folder / "notes.txt").touch()
-    (person.folder / "some").mkdir()
-    person.enqueue(reply("I see."))
-    person.say(keys, "I see.")
-    assert person.sent[-1] == typed(KEYS[keys])
-    assert b"\x1b[?2004h" in person.raw  # asks the terminal to mark pastes
+def test_the_prompt_supports_editing_pasting_and_completion(user, keys):
+    (user.folder / "notes.txt").touch()
+    (user.folder / "some").mkdir()
+    user.enqueue(reply("I see."))
+    user.say(keys, "I see.")
+    assert user.sent[-1] == typed(KEYS[keys])
+    assert b"\x1b[?2004h" in user.raw  # asks the terminal to mark pastes
 
 
-def test_help_lists_commands_and_keys_and_an_empty_line_does_nothing(person):
-    assert person.say("  ").strip() == PROMPT.strip()
+def test_help_lists_commands_and_keys_and_an_empty_line_does_nothing(user):
+    assert user.say("  ").strip() == PROMPT.strip()
     names = "/compact /context /last /resume /clear /quit /exit quit exit Ctrl-C Ctrl-W"
     names += " Backspace Ctrl-U Alt-Enter"
-    assert {*names.split()} <= {*re.split(r"[,.;\s]+", person.say("/help"))}
-    assert person.requests == []
+    assert {*names.split()} <= {*re.split(r"[,.;\s]+", user.say("/help"))}
+    assert user.requests == []
 
 
-def test_a_paste_is_one_prompt_and_stays_out_of_the_history(person):
+def test_a_paste_is_one_prompt_and_stays_out_of_the_history(user):
     paste = "\r".join(f"pasted {number}" for number in range(60))
-    person.enqueue(reply("I see."))
-    person.say(f"\x1b[200~{paste}\x1b[201~", "I see.")
-    person.say("/help")
-    assert person.sent[-1]["content"].count("pasted") == 60
-    history = (person.folder / ".transcripts/history").read_text()
+    user.enqueue(reply("I see."))
+    user.say(f"\x1b[200~{paste}\x1b[201~", "I see.")
+    user.say("/help")
+    assert user.sent[-1]["content"].count("pasted") == 60
+    history = (user.folder / ".transcripts/history").read_text()
     assert history.endswith("/help\n") and "pasted" not in history
 
 
@@ -211,20 +211,20 @@ def test_a_history_that_isnt_a_plain_file_is_neither_read_nor_written(
     (mine := tmp_path / "mine").write_text("typed elsewhere\n")
     (folder / "history").touch()
     turn_into(folder / "history", mine if what == "../mine" else what)
-    person = fresh(folder=folder.parent)
-    person.press("\x10")
-    person.say("/help")
-    assert person.leave("\x04") == 0 and "typed elsewhere" not in person.screen
+    user = fresh(folder=folder.parent)
+    user.press("\x10")
+    user.say("/help")
+    assert user.leave("\x04") == 0 and "typed elsewhere" not in user.screen
     assert mine.read_text() == "typed elsewhere\n"
 
 
-def test_the_history_is_available_in_the_next_run(person, desk):
-    person.enqueue(reply("Yes."))
-    person.say("the first prompt", "Yes.")
-    person.say("/help")
-    history = os.stat(person.folder / ".transcripts/history")
+def test_the_history_is_available_in_the_next_run(user, desk):
+    user.enqueue(reply("Yes."))
+    user.say("the first prompt", "Yes.")
+    user.say("/help")
+    history = os.stat(user.folder / ".transcripts/history")
     assert history.st_mode & 0o777 == 0o600
-    with closing(Person(desk)) as another:
+    with closing(User(desk)) as another:
         another.see(PROMPT)
         for text in "/help", "the first prompt":
             another.press("\x10")  # Ctrl-P: the previous line
@@ -309,36 +309,36 @@ def test_ctrl_c_while_queued_text_is_taken_does_not_lose_it(make):
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_an_unfinished_paste_is_not_sent_until_it_is_complete(person, stopped):
+def test_an_unfinished_paste_is_not_sent_until_it_is_complete(user, stopped):
     held = Held(reply("So."), events=4)
-    person.enqueue(held, reply("All of it."))
-    person.press("go\n")
+    user.enqueue(held, reply("All of it."))
+    user.press("go\n")
     assert held.asked.wait(PATIENCE)
-    person.press("\x1b[200~one\rtwo\r")
-    person.watch(0.2)
-    person.press("\x03") if stopped else held.may.set()
-    person.watch(0.3)
-    person.press("three\rfour\x1b[201~")
-    person.see(PROMPT, "four")
+    user.press("\x1b[200~one\rtwo\r")
+    user.watch(0.2)
+    user.press("\x03") if stopped else held.may.set()
+    user.watch(0.3)
+    user.press("three\rfour\x1b[201~")
+    user.see(PROMPT, "four")
     held.may.set()
-    assert len(person.requests) == 1
-    person.say("", "All of it.")
-    assert person.sent[-1] == typed("one\ntwo\nthree\nfour")
+    assert len(user.requests) == 1
+    user.say("", "All of it.")
+    assert user.sent[-1] == typed("one\ntwo\nthree\nfour")
 
 
-def test_lines_typed_during_work_are_in_the_history(person):
+def test_lines_typed_during_work_are_in_the_history(user):
     held = Held(bash("true"), events=4)
-    person.enqueue(held, reply("So."))
-    person.press("first\n")
+    user.enqueue(held, reply("So."))
+    user.press("first\n")
     assert held.asked.wait(PATIENCE)
-    person.press("typed meanwhile\n\x1b[200~pasted\rlines\x1b[201~\n")
-    person.see_below("2 queued: ")
+    user.press("typed meanwhile\n\x1b[200~pasted\rlines\x1b[201~\n")
+    user.see_below("2 queued: ")
     held.may.set()
-    person.see_asked()
-    person.press("y\n")
-    person.see("> typed meanwhile\n> pasted\n> lines\n", "So.", PROMPT)
-    history = (person.folder / ".transcripts/history").read_text()
+    user.see_asked()
+    user.press("y\n")
+    user.see("> typed meanwhile\n> pasted\n> lines\n", "So.", PROMPT)
+    history = (user.folder / ".transcripts/history").read_text()
     assert history.endswith("first\ntyped meanwhile\n")
-    person.press("\x10\x10")
-    person.see("typed meanwhile")
-    person.say("\x15")
+    user.press("\x10\x10")
+    user.see("typed meanwhile")
+    user.say("\x15")

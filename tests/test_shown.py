@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from builders import SUMMARY, did, turns, typed
-from pseudo import DRAWN, PATIENCE, Held, Person, below
+from pseudo import DRAWN, PATIENCE, Held, User, below
 from stub import api_error, reply, split
 from wire import Cut, mock_client
 
@@ -136,23 +136,23 @@ def test_an_answer_that_breaks_off_is_marked_as_discarded(screen, make):
     assert screen.text().endswith("\n\nIt is so.\nend\n")
 
 
-def test_the_clock_shows_thinking_and_the_size_of_a_growing_call(person):
+def test_the_clock_shows_thinking_and_the_size_of_a_growing_call(user):
     call = ("write_file", {"path": "file", "content": "text"})
     thinks = Held(reply(calls=[call], thinking="I look at it now."), events=4)
     writes = Held(reply(calls=[call]), events=3)
-    person.enqueue(thinks, writes, reply("At last."))
-    person.press("write it\n")
-    person.see_below(" s: I look at")
+    user.enqueue(thinks, writes, reply("At last."))
+    user.press("write it\n")
+    user.see_below(" s: I look at")
     thinks.may.set()
-    person.see("[thinking] I look at it now.\n[write_file] file\n")
-    person.see("Apply this change to")
-    person.press("n\n")
+    user.see("[thinking] I look at it now.\n[write_file] file\n")
+    user.see("Apply this change to")
+    user.press("n\n")
     size = len(split(json.dumps(call[1]), 2)[0])
-    person.see_below(f" s: writing a call, {size} characters")
+    user.see_below(f" s: writing a call, {size} characters")
     writes.may.set()
-    person.see("[write_file] file\n")
-    person.see("Apply this change to file?")
-    person.say("y", "At last.")
+    user.see("[write_file] file\n")
+    user.see("Apply this change to file?")
+    user.say("y", "At last.")
 
 
 LONG = "12345\n6789 " + "abc" * 50
@@ -193,63 +193,63 @@ def test_text_has_a_blank_line_before_it_and_none_after(screen, end):
 
 @pytest.mark.parametrize("settings", [{}, {"TERM": "dumb"}, {"NO_COLOR": "1"}])
 def test_colors_are_off_on_a_dumb_terminal_or_with_no_color(desk, settings):
-    with closing(Person(desk, ANTHROPIC_API_KEY="", **settings)) as person:
-        assert person.leave("") == 1 and "\nNo API key" in person.screen
-        assert (b"\x1b[31mNo API key" in person.raw) is (settings == {})
+    with closing(User(desk, ANTHROPIC_API_KEY="", **settings)) as user:
+        assert user.leave("") == 1 and "\nNo API key" in user.screen
+        assert (b"\x1b[31mNo API key" in user.raw) is (settings == {})
 
 
 def test_no_color_can_be_set_in_the_env_file(desk, tmp_path):
     (tmp_path / ".env").write_text("NO_COLOR=yes\n")
     script = shutil.copy(desk.argv[1], tmp_path)
     own = SimpleNamespace(**vars(desk) | {"argv": [desk.argv[0], script]})
-    with closing(Person(own)) as person:
-        person.see("\n> ")
-        assert not re.search(rb"\x1b\[\d*m", person.raw)
+    with closing(User(own)) as user:
+        user.see("\n> ")
+        assert not re.search(rb"\x1b\[\d*m", user.raw)
 
 
-def test_a_whole_turn_is_readable(person):
-    (person.folder / "file").write_text("1\n\t2\n3\n")
+def test_a_whole_turn_is_readable(user):
+    (user.folder / "file").write_text("1\n\t2\n3\n")
     plan = ("todo_write", {"items": ["[x] look", "[ ] act"]})
     reads = [("read_file", {"path": name}) for name in ("file", "none")]
     task = ("task", {"description": "count", "prompt": "Look."})
-    person.enqueue(reply("I plan.", [plan, *reads, task], thinking="Let me see."))
-    person.enqueue(reply("I look.", [("glob", {"pattern": "file"})]))
-    person.enqueue(reply("It is\nthere."), reply("Done."))
-    seen = person.say("go", "\n\nDone.\n[")
+    user.enqueue(reply("I plan.", [plan, *reads, task], thinking="Let me see."))
+    user.enqueue(reply("I look.", [("glob", {"pattern": "file"})]))
+    user.enqueue(reply("It is\nthere."), reply("Done."))
+    seen = user.say("go", "\n\nDone.\n[")
     assert "\n[thinking] Let me see.\n\nI plan.\n[todo_write]\n  [x] look\n" in seen
     assert "\n  [ ] act\n[read_file] file\n[read_file] none\n  | There is no" in seen
     assert "\n[task] count\ncount: [glob] file\n  | file\n  It is\n  there.\n" in seen
     colored = rb"(?s)\x1b\[2m\[thinking\] .*\x1b\[2m\[task\] count\x1b\[0m"
-    assert re.search(colored, person.raw) and b"mI plan" not in person.raw
-    assert re.search(rb"\x1b\[31m  \| There is no .*none", person.raw)
-    assert person.raw.endswith(b"\r\n\x1b[1m> \x1b[0m")
+    assert re.search(colored, user.raw) and b"mI plan" not in user.raw
+    assert re.search(rb"\x1b\[31m  \| There is no .*none", user.raw)
+    assert user.raw.endswith(b"\r\n\x1b[1m> \x1b[0m")
 
 
-def test_nothing_from_the_model_or_a_tool_can_steer_the_terminal(person):
-    (person.folder / "file").write_text(HOSTILE)
+def test_nothing_from_the_model_or_a_tool_can_steer_the_terminal(user):
+    (user.folder / "file").write_text(HOSTILE)
     calls = [("grep", {"pattern": HOSTILE}), ("todo_write", {HOSTILE: HOSTILE})]
     calls += [("todo_write", {"items": [HOSTILE]}), ("read_file", {"path": "file"})]
-    person.enqueue(reply(HOSTILE, calls, thinking=HOSTILE))
-    person.enqueue(api_error(400, HOSTILE))
-    seen = person.say("do", "[read_file]", "and go on")
+    user.enqueue(reply(HOSTILE, calls, thinking=HOSTILE))
+    user.enqueue(api_error(400, HOSTILE))
+    seen = user.say("do", "[read_file]", "and go on")
     assert RAW.findall(seen) == [] and seen.count("u202e end") == 6
 
 
 @pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_a_dumb_terminal_gets_only_text_and_no_color_means_no_colors(fresh, settings):
     held = Held(reply("It is so."), events=4)
-    person = fresh(held, reply("Then not."), **settings)
-    person.press("first\n")
+    user = fresh(held, reply("Then not."), **settings)
+    user.press("first\n")
     assert held.asked.wait(PATIENCE)
-    person.press("not so\nha")
-    person.see("not so\nha") if "TERM" in settings else person.see_below("> ha")
-    is_canonical = termios.tcgetattr(person.keys)[3] & termios.ICANON
+    user.press("not so\nha")
+    user.see("not so\nha") if "TERM" in settings else user.see_below("> ha")
+    is_canonical = termios.tcgetattr(user.keys)[3] & termios.ICANON
     held.may.set()
-    person.see("so.\n[", "\n\n> not so\n", "Then not.\n[", "\n> ")
-    assert b"m" not in re.findall(rb"\x1b\[[\d;?]*(.)", person.raw)
-    assert (b"\x1b" not in person.raw) == bool(is_canonical) == ("TERM" in settings)
-    person.press("\x15")
-    assert person.leave("\x04") == 0
+    user.see("so.\n[", "\n\n> not so\n", "Then not.\n[", "\n> ")
+    assert b"m" not in re.findall(rb"\x1b\[[\d;?]*(.)", user.raw)
+    assert (b"\x1b" not in user.raw) == bool(is_canonical) == ("TERM" in settings)
+    user.press("\x15")
+    assert user.leave("\x04") == 0
 
 
 def test_seven_tries_share_one_line_with_a_countdown(make):

@@ -65,11 +65,11 @@ def test_p_says_that_it_reads_standard_input_if_nothing_arrives(fresh, desk):
     desk.stub.enqueue(reply("So."))
     read, write = os.pipe()
     argv = [*desk.argv, "-p", "go"]
-    person = fresh(argv=argv, stdin=read, constants={"SILENT_SECONDS": 0.2})
-    person.see("Reading standard input; close it to go on.\n")
+    user = fresh(argv=argv, stdin=read, constants={"SILENT_SECONDS": 0.2})
+    user.see("Reading standard input; close it to go on.\n")
     os.close(write)
-    person.see("So.\n")
-    assert person.process.wait(PATIENCE) == 0
+    user.see("So.\n")
+    assert user.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1"])
@@ -81,21 +81,19 @@ def test_an_env_file_that_is_not_utf_8_is_a_one_line_error(run, tmp_path, encodi
 
 
 def test_p_at_a_terminal_asks_for_approval_there(fresh, desk):
-    person = fresh(
-        bash("touch file"), reply("So."), argv=[*desk.argv, "-p", "touch it"]
-    )
-    person.see("Run this command?")
-    person.press("y\n")
-    person.see("> y\n", "\nSo.\n")
-    assert person.process.wait(PATIENCE) == 0 and (person.folder / "file").exists()
-    (person.folder / "file").unlink()
-    assert termios.tcgetattr(person.keys) == person.usual
+    user = fresh(bash("touch file"), reply("So."), argv=[*desk.argv, "-p", "touch it"])
+    user.see("Run this command?")
+    user.press("y\n")
+    user.see("> y\n", "\nSo.\n")
+    assert user.process.wait(PATIENCE) == 0 and (user.folder / "file").exists()
+    (user.folder / "file").unlink()
+    assert termios.tcgetattr(user.keys) == user.usual
 
 
 def test_p_at_a_terminal_needs_a_prompt(fresh, desk):
-    person = fresh(argv=[*desk.argv, "-p"])
-    person.see("The message is empty: say what to do.\n")
-    assert person.process.wait(PATIENCE) == 1
+    user = fresh(argv=[*desk.argv, "-p"])
+    user.see("The message is empty: say what to do.\n")
+    assert user.process.wait(PATIENCE) == 1
 
 
 def test_without_a_terminal_tools_need_the_yes_flag(run, api):

@@ -16,7 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 from builders import LONG_TESTS, TASK, shown, texts, turns, typed
-from pseudo import PATIENCE, PROMPT, Held, Person
+from pseudo import PATIENCE, PROMPT, Held, User
 from stub import reply
 
 import agent as program
@@ -31,51 +31,51 @@ def bash(command):
 # --- Ctrl-C ---
 
 
-def test_ctrl_c_at_an_empty_prompt_mentions_ctrl_d(person):
-    person.watch(0.1)  # readline may miss a signal while it shows its prompt
-    person.press("\x03")
-    assert "Ctrl-D" in person.see(PROMPT)
+def test_ctrl_c_at_an_empty_prompt_mentions_ctrl_d(user):
+    user.watch(0.1)  # readline may miss a signal while it shows its prompt
+    user.press("\x03")
+    assert "Ctrl-D" in user.see(PROMPT)
 
 
-def test_ctrl_c_keeps_the_output_that_a_command_had_shown(person):
-    person.enqueue(bash(r"printf '\033[31mred 9%%\r100%%\n'; sleep 600"), reply("So."))
-    person.ask("wait")
-    person.press("y\n")
-    person.see_below(" s: 100%")
-    person.stop()
-    person.say("and now?", "So.")
-    [result] = person.sent[2]["content"]
+def test_ctrl_c_keeps_the_output_that_a_command_had_shown(user):
+    user.enqueue(bash(r"printf '\033[31mred 9%%\r100%%\n'; sleep 600"), reply("So."))
+    user.ask("wait")
+    user.press("y\n")
+    user.see_below(" s: 100%")
+    user.stop()
+    user.say("and now?", "So.")
+    [result] = user.sent[2]["content"]
     assert result["is_error"] and result["content"].startswith("100%\n\nThe user inter")
 
 
-def test_after_ctrl_c_in_an_answer_the_next_message_decides(person):
+def test_after_ctrl_c_in_an_answer_the_next_message_decides(user):
     held = Held(reply("Too late.", thinking="Hm."), events=4)
-    person.enqueue(held, reply("In time."))
-    person.press("first\n")
+    user.enqueue(held, reply("In time."))
+    user.press("first\n")
     assert held.asked.wait(PATIENCE)
-    person.stop()
+    user.stop()
     held.may.set()
-    person.say("second", "In time.")
-    first, mark, second = person.sent
+    user.say("second", "In time.")
+    first, mark, second = user.sent
     assert (first, second) == (typed("first"), typed("second"))
     assert "Do not continue with it unless\nthe next message" in texts(mark)[0]
 
 
-def test_repeated_ctrl_c_always_returns_to_the_prompt(person):
-    person.queue.extend([reply("So it is. " * 200)] * 60)
+def test_repeated_ctrl_c_always_returns_to_the_prompt(user):
+    user.queue.extend([reply("So it is. " * 200)] * 60)
     for n in range(0, 40, 4):  # twice each time, a little later every time
-        person.press("what?\n")
-        person.watch(n * 0.004)  # because a Ctrl-C at the prompt makes the kernel
-        person.press("\x03")  # drop input that nobody has read yet
-        person.watch(0.002)
-        person.press("\x03")
-    while person.read(0.5):
+        user.press("what?\n")
+        user.watch(n * 0.004)  # because a Ctrl-C at the prompt makes the kernel
+        user.press("\x03")  # drop input that nobody has read yet
+        user.watch(0.002)
+        user.press("\x03")
+    while user.read(0.5):
         pass  # until it is quiet
-    person.say("\x15")
-    person.queue.clear()
-    person.enqueue(reply("Still here."))
-    person.say("and now?", "Still here.")
-    assert "Traceback" not in person.screen and "Exception" not in person.screen
+    user.say("\x15")
+    user.queue.clear()
+    user.enqueue(reply("Still here."))
+    user.say("and now?", "Still here.")
+    assert "Traceback" not in user.screen and "Exception" not in user.screen
 
 
 @pytest.fixture
@@ -136,34 +136,34 @@ def test_after_a_ctrl_c_that_python_lost_no_request_is_sent(make, monkeypatch):
 def test_ctrl_c_interrupts_a_slow_import_of_the_sdk(fresh, tmp_path):
     (tmp_path / "anthropic.py").write_text("import time\ntime.sleep(600)\n")
     soon = {"constants": {"WAIT_SECONDS": 0.2}}
-    person = fresh(forked=False, PYTHONPATH=str(tmp_path), **soon)
-    person.press("hello\n")
-    person.see_below(" s: connecting")
-    person.stop()
-    assert "stopped" in person.screen
+    user = fresh(forked=False, PYTHONPATH=str(tmp_path), **soon)
+    user.press("hello\n")
+    user.see_below(" s: connecting")
+    user.stop()
+    assert "stopped" in user.screen
 
 
 # --- The terminal is restored ---
 
 
-def modes(person):
+def modes(user):
     """The terminal's modes."""
-    return termios.tcgetattr(person.keys)
+    return termios.tcgetattr(user.keys)
 
 
-def ended(person):
+def ended(user):
     """Wait for the program to end; return its exit status."""
-    while person.read():
+    while user.read():
         pass
-    return person.process.wait(PATIENCE)
+    return user.process.wait(PATIENCE)
 
 
 ENDS = {  # how the program ends during work, and its exit status
-    "SIGTERM": (lambda person: person.process.terminate(), 143),
-    "SIGHUP": (lambda person: person.process.send_signal(signal.SIGHUP), 129),
-    "internal error": (lambda person: None, 1),
+    "SIGTERM": (lambda user: user.process.terminate(), 143),
+    "SIGHUP": (lambda user: user.process.send_signal(signal.SIGHUP), 129),
+    "internal error": (lambda user: None, 1),
     "Ctrl-C, then Ctrl-D": (
-        lambda person: person.stop() or person.leave("\x15\x04"),
+        lambda user: user.stop() or user.leave("\x15\x04"),
         0,
     ),
 }
@@ -173,97 +173,97 @@ ENDS = {  # how the program ends during work, and its exit status
 def test_the_terminal_is_restored_however_the_program_ends(fresh, end):
     act, status = ENDS[end]
     held = Held(reply("It is so."), events=4)
-    person = fresh(held, constants={"status_line": None} if "error" in end else None)
-    person.press("first\n")
+    user = fresh(held, constants={"status_line": None} if "error" in end else None)
+    user.press("first\n")
     assert held.asked.wait(PATIENCE)
-    person.press("half")
-    person.see_below("> half")
-    assert modes(person) != person.usual
-    act(person)
+    user.press("half")
+    user.see_below("> half")
+    assert modes(user) != user.usual
+    act(user)
     held.may.set()
-    assert ended(person) == status and modes(person) == person.usual
-    told = person.raw.decode()  # whether to mark pastes, and to wrap long rows
+    assert ended(user) == status and modes(user) == user.usual
+    told = user.raw.decode()  # whether to mark pastes, and to wrap long rows
     for on, off in ("\x1b[?2004h", "\x1b[?2004l"), ("\x1b[?7l", "\x1b[?7h"):
         assert told.rindex(off) > told.rindex(on)
 
 
 @pytest.mark.parametrize("settings", [{}, {"TERM": "dumb"}])
 def test_a_signal_at_the_prompt_restores_the_terminal(fresh, settings):
-    person = fresh(**settings)
-    person.press("half")
-    person.see("half")
-    person.watch(0.1)
-    assert modes(person) != person.usual  # they're readline's
-    person.process.terminate()
-    assert ended(person) == 143 and modes(person) == person.usual
+    user = fresh(**settings)
+    user.press("half")
+    user.see("half")
+    user.watch(0.1)
+    assert modes(user) != user.usual  # they're readline's
+    user.process.terminate()
+    assert ended(user) == 143 and modes(user) == user.usual
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_kills_the_running_command_and_its_children(fresh, number):
     beat = "while :; do echo x >> beats; sleep 0.05; done"
     work = bash(f"({beat}) & echo up; sleep 600 | cat")
-    person = fresh(work, constants={"WAIT_SECONDS": 0.2})
-    person.ask("go")
-    person.press("y\n")
-    person.see_below(" s: up")
-    person.process.send_signal(number)
-    assert ended(person) == 128 + number and modes(person) == person.usual
-    size = (person.folder / "beats").stat().st_size
+    user = fresh(work, constants={"WAIT_SECONDS": 0.2})
+    user.ask("go")
+    user.press("y\n")
+    user.see_below(" s: up")
+    user.process.send_signal(number)
+    assert ended(user) == 128 + number and modes(user) == user.usual
+    size = (user.folder / "beats").stat().st_size
     assert not select.select([], [], [], 0.3)[0]
-    assert (person.folder / "beats").stat().st_size == size > 0
+    assert (user.folder / "beats").stat().st_size == size > 0
 
 
 def test_closing_the_terminal_ends_the_program_during_work(fresh):
-    person = fresh(bash("echo up; sleep 600"), constants={"WAIT_SECONDS": 0.2})
-    person.ask("go")
-    person.press("y\n")
-    person.see_below(" s: up")
-    os.close(person.keys)
-    person.keys = os.open(os.devnull, os.O_RDONLY)
-    person.files = [person.keys]
-    assert person.process.wait(PATIENCE) == 129
+    user = fresh(bash("echo up; sleep 600"), constants={"WAIT_SECONDS": 0.2})
+    user.ask("go")
+    user.press("y\n")
+    user.see_below(" s: up")
+    os.close(user.keys)
+    user.keys = os.open(os.devnull, os.O_RDONLY)
+    user.files = [user.keys]
+    assert user.process.wait(PATIENCE) == 129
 
 
 def test_ctrl_z_restores_the_terminal_until_fg(fresh):
     held = Held(bash("true"), events=4)
-    person = fresh(held, reply("Done."), shell=True)
-    person.press("begun")
-    person.see("begun")
-    suspend_and_resume(person)  # at the prompt, where the modes are readline's
-    person.watch(0.3)
-    person.press("\x15first\n")
+    user = fresh(held, reply("Done."), shell=True)
+    user.press("begun")
+    user.see("begun")
+    suspend_and_resume(user)  # at the prompt, where the modes are readline's
+    user.watch(0.3)
+    user.press("\x15first\n")
     assert held.asked.wait(PATIENCE)
-    person.press("half")
-    person.see_below("> half")
-    ours = modes(person)
-    suspend_and_resume(person)
-    person.see_below("> half")  # during work
-    assert modes(person) == ours != person.usual
+    user.press("half")
+    user.see_below("> half")
+    ours = modes(user)
+    suspend_and_resume(user)
+    user.see_below("> half")  # during work
+    assert modes(user) == ours != user.usual
     held.may.set()
-    person.see("Run this command?")
-    suspend_and_resume(person)
-    person.see_below("> half")
-    person.press("\x15y\n")
-    person.see("> y\n", "Done.", PROMPT)
-    assert person.leave("\x04") == 0
+    user.see("Run this command?")
+    suspend_and_resume(user)
+    user.see_below("> half")
+    user.press("\x15y\n")
+    user.see("> y\n", "Done.", PROMPT)
+    assert user.leave("\x04") == 0
 
 
-def suspend_and_resume(person):
+def suspend_and_resume(user):
     """Press Ctrl-Z, check that a busy program restored the terminal, type fg."""
-    is_at_work = person.rows != ""
-    person.press("\x1a")
-    person.see("stopped\n")
-    assert person.rows == "" and (modes(person) == person.usual or not is_at_work)
-    person.press("fg\n")
+    is_at_work = user.rows != ""
+    user.press("\x1a")
+    user.see("stopped\n")
+    assert user.rows == "" and (modes(user) == user.usual or not is_at_work)
+    user.press("fg\n")
 
 
 def test_an_idle_prompt_uses_no_cpu(fresh):
-    person = fresh()  # its SDK is already loaded
-    while person.read(0.5):
+    user = fresh()  # its SDK is already loaded
+    while user.read(0.5):
         pass
-    before = activity(person.process.pid)
-    assert not person.read(1)
-    after = activity(person.process.pid)
+    before = activity(user.process.pid)
+    assert not user.read(1)
+    after = activity(user.process.pid)
     assert after[0] - before[0] <= 2 and after[1] - before[1] <= 5
 
 
@@ -290,25 +290,25 @@ def test_a_signal_at_any_moment_ends_everything_and_restores_the_terminal(
     slow = Held(reply("So it is. " * 100), events=chance.randrange(3, 60))
     work = [bash(f"({command}) & {command} | cat"), slow][instant // 2 % 2]
     desk.stub.enqueue(*[reply("Well."), work][chance.randrange(2) :], work)
-    with closing(Person(desk)) as person:
-        person.see(PROMPT)
-        person.press("go\n")
-        person.read(chance.random() * 0.3)
-        person.press(chance.choice(["", "y\n", "half", "\x03", "y\nha"]))
-        person.read(chance.random() * 0.3)
+    with closing(User(desk)) as user:
+        user.see(PROMPT)
+        user.press("go\n")
+        user.read(chance.random() * 0.3)
+        user.press(chance.choice(["", "y\n", "half", "\x03", "y\nha"]))
+        user.read(chance.random() * 0.3)
         if chance.random() < 0.7:  # another signal, just before this one
             first = chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-            person.process.send_signal(first)
+            user.process.send_signal(first)
             select.select([], [], [], chance.choice([0, 0.0003, 0.002, 0.02]))
         began = time.monotonic()
         with suppress(ProcessLookupError):  # the first one was enough
-            person.process.send_signal(number)
-        person.watch(0.5)
-        person.press(" ")  # readline may miss a signal while it shows its prompt
-        status, seconds = ended(person), time.monotonic() - began
+            user.process.send_signal(number)
+        user.watch(0.5)
+        user.press(" ")  # readline may miss a signal while it shows its prompt
+        status, seconds = ended(user), time.monotonic() - began
         slow.may.set()
-        assert status in (143, 129), person.screen[-2_000:]
-        assert modes(person) == person.usual
+        assert status in (143, 129), user.screen[-2_000:]
+        assert modes(user) == user.usual
         assert not running(command) and seconds < 5
     for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
         kept.clear()

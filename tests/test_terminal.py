@@ -11,7 +11,7 @@ import time
 import pytest
 from builders import LONG_TESTS
 from emulator import Emulator
-from pseudo import PATIENCE, Person
+from pseudo import PATIENCE, User
 from stub import StubClient, reply
 from wire import sse
 
@@ -52,23 +52,23 @@ class Slow(list):
 class Desktop:
     """The program in an emulated terminal, and the user in front of it."""
 
-    def __init__(self, person, columns, lines):
-        self.person, self.fed = person, 0
+    def __init__(self, user, columns, lines):
+        self.user, self.fed = user, 0
         self.emulator = Emulator(columns, lines)
-        person.resize(columns, lines)
+        user.resize(columns, lines)
 
     def watch(self, seconds):
-        self.person.watch(seconds)
+        self.user.watch(seconds)
         self.show()
 
     def show(self):
-        data = self.person.raw[self.fed :].decode(errors="ignore")
+        data = self.user.raw[self.fed :].decode(errors="ignore")
         self.fed += len(data.encode())
         self.emulator.feed(data)
 
     def resize(self, columns, lines):
         self.show()
-        self.person.resize(columns, lines)
+        self.user.resize(columns, lines)
         self.emulator.resize(columns, lines)
 
 
@@ -84,7 +84,7 @@ def some_text(chance):
 
 def act(desktop, chance, may_resize, may_suspend):
     """Type, paste, resize or suspend, as a waiting user might."""
-    person, what = desktop.person, chance.randrange(10)
+    user, what = desktop.user, chance.randrange(10)
     typed = ""
     if what < 4:
         typed = chance.choice(["a", "日本", "half a line ", "\x7f", "\x17", "\x1b[A"])
@@ -95,14 +95,14 @@ def act(desktop, chance, may_resize, may_suspend):
     elif what < 8 and may_resize:
         desktop.resize(chance.randrange(30, 130), chance.randrange(8, 45))
     elif may_suspend:
-        person.press("\x1a")
+        user.press("\x1a")
         end = time.monotonic() + PATIENCE
-        seen = person.raw.count(b"stopped\r\n")
-        while person.raw.count(b"stopped\r\n") == seen:
+        seen = user.raw.count(b"stopped\r\n")
+        while user.raw.count(b"stopped\r\n") == seen:
             assert time.monotonic() < end
-            person.read(0.1)
-        person.press("fg\n")
-    person.press(typed)
+            user.read(0.1)
+        user.press("fg\n")
+    user.press(typed)
 
 
 def is_within(lines, shown):
@@ -117,22 +117,22 @@ def is_within(lines, shown):
 @pytest.fixture
 def desktop(desk):
     """desktop(text, columns, lines): a desktop on which this reply is arriving."""
-    people = []
+    users = []
 
     def start(text, columns, lines):
         desk.stub.enqueue(
             Slow(reply(text, thinking="Hm."), 2 * PACE), *[reply("So.")] * 9
         )
-        people.append(person := Person(desk, shell=True))
-        desktop = Desktop(person, columns, lines)
-        person.see("/help\n", "> ")
-        person.press("go\n")
-        person.see_below("> ")
+        users.append(user := User(desk, shell=True))
+        desktop = Desktop(user, columns, lines)
+        user.see("/help\n", "> ")
+        user.press("go\n")
+        user.see_below("> ")
         return desktop
 
     yield start
-    for person in people:
-        person.close()
+    for user in users:
+        user.close()
     for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
         kept.clear()
 
@@ -145,12 +145,12 @@ def test_no_text_is_lost_whatever_the_user_does_meanwhile(desktop, run):
     stops = run % 5 == 4
     may_resize, may_suspend = run % 2 == 1, run % 4 > 1 and not stops
     end = time.monotonic() + chance.choice([0.8, 1.5, 9]) * PACE
-    while at.person.rows and time.monotonic() < end:
+    while at.user.rows and time.monotonic() < end:
         act(at, chance, may_resize, may_suspend)
         at.watch(chance.random() * 0.2 * PACE)
     if stops:
-        at.person.press("\x03")
-    while at.person.rows or at.person.read(0.5):
+        at.user.press("\x03")
+    while at.user.rows or at.user.read(0.5):
         at.watch(0.1)
     at.show()
     shown = at.emulator.text
