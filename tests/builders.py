@@ -125,7 +125,7 @@ def roles(messages):
 
 
 def is_valid(messages):
-    """Whether all calls have results and the API would accept the order."""
+    """Return True if all calls have results, in an order that the API accepts."""
     turns = stub.merge_turns(messages)
     return not [*stub.in_pairs(turns), *stub.in_order(turns, ["any"])]
 
@@ -187,7 +187,7 @@ def layers(agent):
 
 
 def asks_for_summary(request):
-    """Whether a request asks for a summary."""
+    """Return True if a request asks for a summary."""
     return "these nine sections:" in str(request["messages"][-1]["content"])
 
 
@@ -204,7 +204,7 @@ def lines_of(path):
 
 
 def on_disk(agent):
-    """Whether loading an agent's transcript gives its conversation."""
+    """Return True if loading an agent's transcript gives its conversation."""
     return load(agent.transcript).messages == drop_thinking(agent.messages)
 
 
@@ -214,7 +214,7 @@ def any_answer(request):
 
 
 def goes_on(agent):
-    """Whether another turn sends a valid request and gets its answer."""
+    """Return True if another turn sends a valid request and gets its answer."""
     fake = getattr(
         agent.client, "stub", agent.client
     )  # behind the real SDK, or the client itself

@@ -661,7 +661,7 @@ CHANGES = [
 
 
 def is_of(change, span):
-    """Whether a code span names a part of the change, its place or its command."""
+    """Return True if a code span names part of a change, its place or command."""
     if span in names("agent.py") and change.old in definition("agent.py", span):
         return True
     part = re.escape(span).replace(re.escape("..."), ".*")

@@ -74,12 +74,12 @@ def expected(kind, what):
 
 
 def is_gap(line):
-    """Whether a line of a listing marks lines that are left out."""
+    """Return True if a line of a listing marks lines that are left out."""
     return line.strip() == "..."
 
 
 def holds(quoted, whole):
-    """Whether a listing has every line, or marks each place where some are left out."""
+    """Return True if a listing has every line, or marks where some are left out."""
     if quoted == whole:
         return True
     lines = quoted.splitlines()

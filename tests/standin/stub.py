@@ -627,7 +627,7 @@ class StubClient:
 
 
 def is_error(*queued):
-    """Whether the first queued answer is an exception or an error status."""
+    """Return True if the first queued answer is an exception or an error status."""
     return bool(queued) and isinstance(queued[0], (BaseException, tuple))
 
 
