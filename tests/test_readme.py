@@ -316,7 +316,7 @@ It is {T:,} tokens in a window of {program.CONTEXT_WINDOW:,}
 
 costs {WRITE} each instead of {READ}, so the clearing costs {WRITE - READ:.3g} K, once.
 From then on, each request saves {READ} F. So it has paid for itself after {pays(READ)} K / F
-requests. Here K is {KEPT} and F is {FREED}, which makes {REQUESTS}
+requests. In the picture, K is {KEPT} and F is {FREED}, which makes {REQUESTS}
 
 over the {LONGEST["requests"]} requests of the longest recorded session, the bill is
 {SPENT:.2f} of doing nothing
