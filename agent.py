@@ -259,8 +259,8 @@ def layer_1(agent: Agent) -> None:
         why = ", free: the cache was cold"
     if unseen > agent.compacted_until and context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
-        tools = {name: tool for name, tool in tools.items() if tool.clearable}
-        new = micro_compact(agent.messages, save_result, *keep, savings, tools)
+        compactable = {name: tool for name, tool in tools.items() if tool.clearable}
+        new = micro_compact(agent.messages, save_result, *keep, savings, compactable)
         replace_history(agent, "micro_compact", f"old results cleared{why}", new)
 
 
@@ -480,7 +480,8 @@ def compact_without_model(agent: Agent, name: str) -> None:
     """
     agent.focus = None
     text = f"{NO_SUMMARY}\n{agent.summary}".strip()
-    for new in (rebuild(agent, text, keep) for keep in (KEEP_TAIL, 0)):
+    for keep in KEEP_TAIL, 0:
+        new = rebuild(agent, text, keep)
         if estimate_tokens(new) < estimate_tokens(agent.messages):
             replace_history(agent, name, "no summary", new, until=len(new))
             break
@@ -920,10 +921,8 @@ def check_message(message: Message, before: list[Message]) -> Message:
     if not content:
         raise ValueError("a message has no content")
     for block in [] if is_typed(message) else content:
-        text, given = (
-            block[FILLED.get(block["type"], "content")],
-            block.get("input", {}),
-        )
+        text = block[FILLED.get(block["type"], "content")]
+        given = block.get("input", {})
         if type(text) is not str or type(given) is not dict:
             raise ValueError(f"a {block['type']} has {text!r} and {given!r}")
     calls = {call["id"] for call in open_calls(before)}
@@ -1006,14 +1005,14 @@ TOO_LONG_STATUSES = {200, 400, 413, 422, 500}  # 200: an error within the stream
 TOO_LONG = (
     r"(?i)^413|(prompt|input)[ _](is[ _])?too[ _]long"
     r"|(?<!less than the `)context[ _]?(length|limit|size|window)"
-    r"|exceeds max length|longer than the max|range of input length|allowed input length"
-    r"|too many tokens(?!.*(wait|per (min|day)))|input tokens exceed"
+    r"|exceeds max length|longer than the max|range of input length|input tokens exceed"
+    r"|too many tokens(?!.*(wait|per (min|day)))|allowed input length"
     r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
 )
 # the maximum they name, as in "> 200000" or "limit of 8,192", but not a sum
 MAXIMUM = (
-    r"(?i)(> |(max|limit|window|size|context length|n_ctx)((?! by |prompt_)[^\d>]){0,40})"
-    r"(?P<tokens>\d[\d,]{3,})(?![\d,]| *\+)"
+    r"(?i)(> |(max|limit|window|size|context length|n_ctx)"
+    r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]| *\+)"
 )
 HINTS: dict[int | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
