@@ -445,4 +445,4 @@ def test_the_example_of_how_to_add_a_test_passes():
     [example] = re.findall(r"(?s)```python\n(def .*?)```", page)
     names = {**vars(builders), "micro_compact": micro_compact, "Path": Path}
     exec(example, names)
-    names["test_an_old_result_gives_way_to_a_placeholder"]()
+    names["test_a_placeholder_replaces_an_old_result"]()

@@ -477,7 +477,7 @@ def chapter_8():
         naive: three summaries, each of the one before (scripted here):
         : {PARAPHRASES[0]} > {PARAPHRASES[1]} > {PARAPHRASES[2]}
         damage: {left} of the user's 2 requests are left, and one isn't done yet.
-        ours: after {len(acted)} summaries {kept} of 2 stand word for word.
+        ours: after {len(acted)} summaries {kept} of 2 survive word for word.
         ours: message {at + 1} is the last summary; after it come {read} of \
 {len(names)} files, as they are now.""")
 
