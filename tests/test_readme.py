@@ -515,7 +515,7 @@ def test_a_link_to_a_chapter_shows_the_number_of_that_chapter():
     assert [pair for pair in linked if pair[0] != pair[1]] == [] and linked
 
 
-def test_each_tutorial_is_sent_to_the_chapters_that_mend_it():
+def test_each_tutorial_is_sent_to_the_chapters_that_fix_it():
     found = {*re.findall(r"\]\(\.\./\.\./README\.md#(\d+)-", NAMES)}
     assert {"3", "4", "5", "6", "7", "8", "9", "10"} <= found
     assert "(tests/lessons/names.md)" in section("## Where to start")
