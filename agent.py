@@ -382,7 +382,7 @@ def is_clearable(result: Message) -> bool:
 # ---- layer 2: summarise everything, in one call ----
 
 MIN_USER_TOKENS = 60  # tokens; no message of the user is cut shorter than this
-KEEP_TAIL = 5  # newest messages that stay after "too long", or beside a note (s08)
+KEEP_TAIL = 5  # newest messages that stay after "too long", or with a note (s08)
 SUMMARY_PROMPT = """\
 CRITICAL: Reply with text only. Do not call any tools, do not continue the work, and do
 not answer the messages above. Your only task now is to summarise the conversation, so
@@ -736,8 +736,8 @@ def in_progress(messages: list[Message]) -> bool:
 
 def pair_safe(messages: list[Message], cut: int) -> int:
     """Return `cut`, or one less if `cut` would separate calls from their results."""
-    parts = 0 < cut < len(messages) and blocks(messages[cut], "tool_result")
-    return cut - 1 if parts else cut
+    separates = 0 < cut < len(messages) and blocks(messages[cut], "tool_result")
+    return cut - 1 if separates else cut
 
 
 def with_results(message: Message, texts: dict[str, str]) -> Message:
@@ -842,7 +842,7 @@ def commit(agent: Agent, entry: Message) -> None:
     append(path, line)
     agent.transcript = path
     agent.messages = entry.get("messages", [*agent.messages, entry])
-    agent.transcript_bytes = held + len(line)  # last: after Ctrl-C, a new file is right
+    agent.transcript_bytes = held + len(line)  # last: Ctrl-C before it means a new file
 
 
 def append(path: Path, data: bytes) -> None:
@@ -1017,7 +1017,7 @@ MAXIMUM = (
 HINTS: dict[int | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     400: 'If it keeps failing: /clear, then say "read the end of {} and go on".',
-    401: "Check ANTHROPIC_API_KEY in the shell, or else in the .env beside agent.py.",
+    401: "Check ANTHROPIC_API_KEY in the shell, or else in the .env next to agent.py.",
     403: "Check MODEL_ID, and whether ANTHROPIC_API_KEY may use it.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
@@ -1310,7 +1310,7 @@ class Tool(NamedTuple):
 
     schema: Message  # the part that the API gets
     handler: Callable[..., Any]
-    label: str = ""  # the input that is shown beside the tool's name
+    label: str = ""  # the input that is shown after the tool's name
     clearable: bool = True  # whether placeholders may replace its old results
     rerunnable: bool = False  # call it again for an old result, instead of saving that
     keep_newest: int = 0  # how many of its newest calls a compaction keeps
@@ -2593,7 +2593,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="A coding agent that compacts its own context.",
         epilog="Type /help at the prompt to see its commands. Settings come from the "
-        "shell and from the .env file beside agent.py; .env.example lists them.",
+        "shell and from the .env file next to agent.py; .env.example lists them.",
     )
     add = parser.add_argument
     add("prompt", nargs="?", default="", help="first message; the prompt follows")

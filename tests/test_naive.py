@@ -48,8 +48,8 @@ SIGNED = "Invalid `signature` in `thinking` block. The block is bound to a diffe
 # From each chapter: the API's words, a number for the damage, a number for ours.
 SAYS = {
     "3": f"not support assistant message prefill|unexpected `tool_use_id`|{SIGNED}"
-    "|old thinking, which is how s08 cuts, 12 of 12|but cut anywhere, 6 of 12."
-    "|of 12 places to cut, 12 are refused|of 12 places to cut, 0 are refused",
+    "|as in s08: the API rejects 12 of 12 lists|cut anywhere, thinking dropped: 6 of 12."
+    "|cut anywhere, thinking kept: 12 of 12|the API rejects 0 of 12 lists",
     "4": "3,500 Japanese characters are 875 tokens|counts 3,281|187,500|9% off|-7,666"
     "|5,250 tokens|1.6 times|11 of 11 requests are a summary|0 of 11 requests ask",
     "5": f"sees 3 of 6 files.|{SIGNED}|5% from the cache|sees 6 of 6 files; requests refused: 0",

@@ -73,7 +73,7 @@ TITLES = """\
 ### 2. Three layers on one screen
 ## Part II. Make it last
 ### 3. What the API rejects
-### 4. Counting, and when
+### 4. Counting tokens
 ### 5. Layer 1: clear old results
 ### 6. Too much at once
 ### 7. Layer 2: the summary
@@ -86,7 +86,7 @@ TITLES = """\
 ### Installing
 ### Commands
 ### Settings
-### Tools, and what they may do
+### Tools and permissions
 ### When something goes wrong
 ### How to change it
 """
@@ -298,7 +298,8 @@ SPENT, SEEN, _ = LONGEST["rules"]["ours"]
 CLEARED = LONGEST["rules"]["s06"][2][-1][1]
 AGAIN = FIGURES["again"]["ours CONTEXT_WINDOW=60000"]
 FACTS = f"""\
-costs {SPENT:.2f} of what it costs without forgetting, and {SEEN:.1%} of what it needed
+costs {SPENT:.2f} times what it costs without forgetting, and {SEEN:.1%} of what the agent
+needed
 
 refuse that session at request {LONGEST["refused"]} of {LONGEST["requests"]} in a window
 
@@ -319,9 +320,9 @@ From then on, each request saves {READ} F. So it has paid for itself after {pays
 requests. In the picture, K is {KEPT} and F is {FREED}, which makes {REQUESTS}
 
 over the {LONGEST["requests"]} requests of the longest recorded session, the bill is
-{SPENT:.2f} of doing nothing
+{SPENT:.2f} times what it is without forgetting
 
-by default {min(T, 4 * program.MAX_OUTPUT) // 8:,} tokens
+by default {min(T, 4 * program.MAX_OUTPUT) // 8:,} of {program.MAX_OUTPUT:,} tokens
 
 it clears {CLEARED} times
 
@@ -337,8 +338,8 @@ with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1
 
 with a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
-edits needed {AGAIN[0]} lines that were out of sight; one `grep` for two rare words found
-{AGAIN[1]:.0%} of them, in {AGAIN[2]} tokens
+edits needed {AGAIN[0]} lines that were out of sight. One `grep` for two rare words found
+{AGAIN[1]:.0%} of them, each in a median of {AGAIN[2]} tokens
 
 a minute of a progress bar shrinks from {BAR[0]} tokens to {BAR[1]}
 
@@ -347,8 +348,8 @@ time limit is {program.BASH_SECONDS} seconds, and the model may ask for up to
 
 pages of at most {program.MAX_LINES:,} lines and {program.MAX_PAGE:,} tokens
 
-leaves a file of more than {program.MAX_BYTES // 1_000_000} MB to `bash`. So does an edit
-of more than {program.MAX_CHANGED // 1_000_000} MB
+leaves a file of more than {program.MAX_BYTES // 1_000_000} MB to `bash`. The same goes for
+changing one of more than {program.MAX_CHANGED // 1_000_000} MB
 
 up to {program.MAX_RULES:,} tokens or T/8, whichever is smaller. The nearest one counts
 
@@ -405,7 +406,7 @@ def test_the_reference_has_each_option(capsys):
 
 
 def test_the_reference_lists_each_tool():
-    first, _, _ = section("### Tools, and what they may do").strip().partition("\n\n")
+    first, _, _ = section("### Tools and permissions").strip().partition("\n\n")
     assert program.TOOLS.keys() - in_code(first) == set()
 
 
@@ -610,9 +611,9 @@ CHANGES = [
         "    kept = messages[:start]\n",
         "    return messages\n",
         "python3 tests/lessons/naive.py 3",
-        told="Now the last line says `of 12 places to cut, 12 are refused`",
-        was="ours of 12 places to cut, 0 are refused",
-        then="ours of 12 places to cut, 12 are refused",
+        told="Now the last line says `the API rejects 12 of 12 lists`",
+        was="ours the API rejects 0 of 12 lists",
+        then="ours the API rejects 12 of 12 lists",
     ),
     Change(
         "4",

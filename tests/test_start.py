@@ -143,7 +143,7 @@ def test_help_lists_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
     parts = r"-p .*answer once and exit;.* --resume .*continue an earlier conv"
-    parts += r".* --model .* --yes .* --demo .*/help.* \.env file beside"
+    parts += r".* --model .* --yes .* --demo .*/help.* \.env file next to"
     assert re.search(parts, " ".join(done.stdout.split()))
     assert "argparse" in done.stderr and "anthropic" not in done.stderr
 

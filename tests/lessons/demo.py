@@ -75,7 +75,7 @@ NOTES = "1. Old tool results become placeholders.\n2. A summary replaces the res
 SHORTER = object()  # from here on the API accepts a third less than this request
 REFUSAL = "Input is too long for requested model."  # in the words of Amazon Bedrock
 REMEDIES = (  # after the first rejection, the second, and any later one
-    "The fix: ask for a summary, and keep the newest messages beside it.",
+    "The fix: ask for a summary, and keep the newest messages as well.",
     "The request for the summary is too long, too. The fix: leave out the older half.",
     "Still too long. The fix: put a note where the summary would be.",
 )
@@ -163,7 +163,7 @@ SCENES = [
         "Nobody is waiting for an answer, so the last one stays, at the end.",
         "How is the fake model tested?\n/compact the fake model\nAnd the tools?",
         head("tests/test_stub.py", 8_000),
-        "By tables of bad requests, each beside the API's own words.",
+        "By tables of bad requests, each with the API's own words.",
         head("tests/test_tools.py", 6_000, thinking="Let me see."),
         "By calls, one at a time, in an empty folder: tests/test_tools.py.",
     ),
@@ -199,7 +199,7 @@ def summary(number):
 4. Errors and fixes: one result was too large; it is in .task_outputs.
 5. Findings:
 {known}
-6. All user messages: kept beside this summary, word for word.
+6. All user messages: kept with this summary, word for word.
 7. Pending tasks: none besides the current work.
 8. Current work: {SCENES[number - 1].typed[0]}
 9. Next step: answer that; if it is answered, wait for the user.

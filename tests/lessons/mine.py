@@ -198,10 +198,10 @@ def mishaps(path):
     empty, stopped = said["empty"].partition(" except"), said["Ctrl-C"].partition(". ")
     blank = said["blank"] and f"refused: {said['blank']}"
     return {
-        "empty": f"reply; the next request: {empty[0] or 'taken'}",
-        "Ctrl-C": f"in a tool; the next request: {stopped[0] or 'taken'}",
+        "empty": f"reply; the next request: {empty[0] or 'accepted'}",
+        "Ctrl-C": f"in a tool; the next request: {stopped[0] or 'accepted'}",
         "cut off": f"in a call; it was run: {Path('half').exists()}",
-        "large": f"file; the next request: {said['large'] or 'taken'}",
+        "large": f"file; the next request: {said['large'] or 'accepted'}",
         "blank": f"prompt; it is {blank or 'not sent'}",
     }
 

@@ -241,10 +241,10 @@ def chapter_3():
         API: {rejection(keep_newest(SUMMARY, messages, 3))}
         naive: a summary and the newest 4: whole pairs, but invalid thinking.
         API: {rejection(keep_newest(SUMMARY, messages, 4))}
-        damage: with whole pairs and the old thinking, which is how s08 cuts, {len(whole)} of {len(cuts)} places to cut are refused.
-        damage: without thinking, but cut anywhere, {len(parted)} of {len(cuts)}.
-        damage: of {len(cuts)} places to cut, {len(bad)} are refused.
-        ours: of {len(cuts)} places to cut, {len(left)} are refused.""")
+        damage: cut between pairs, thinking kept, as in s08: the API rejects {len(whole)} of {len(cuts)} lists.
+        damage: cut anywhere, thinking dropped: {len(parted)} of {len(cuts)}.
+        damage: cut anywhere, thinking kept: {len(bad)} of {len(cuts)}.
+        ours: the API rejects {len(left)} of {len(cuts)} lists.""")
 
 
 def characters_by_4(text):
@@ -269,7 +269,7 @@ def summarise_over(messages):
 
 
 def chapter_4():
-    """Counting, and when"""
+    """Counting tokens"""
     text, late = "文脈は有限だ。" * 500, "文" * 200_000
     model = Model(reply("はい。"), reply("はい。"))
     agent, _ = ours(model, text)
@@ -545,7 +545,7 @@ def save_by_the_second(messages, now):
 
 
 def chapter_10():
-    """Nothing is lost"""
+    """Finding it again"""
     first, second = [user_said("The first task.")] * 9, [user_said("The second.")] * 5
     path, again = (save_by_the_second(m, t) for m, t in ((first, 7.2), (second, 7.9)))
     left = path.read_text(encoding="utf-8").count("first")
@@ -573,7 +573,7 @@ def chapter_10():
         naive: `default=str` writes {back[-2]["content"][0]}
         API: {rejection(back)}
         ours: {len(acted)} compactions, {len(files)} file; it has {kept} of 4 results.
-        ours: read back it is what the agent holds: {mine == agent.messages}; the API \
+        ours: the file gives back the agent's messages: {mine == agent.messages}; the API \
 accepts it: {not rejection([*mine, user_said("Go on.")])}.""")
 
 

@@ -57,7 +57,7 @@ def micro_compact(messages):
 
 
 def auto_compact(client, messages):
-    """Layer 2: replace all but the user's messages, which are strings, by a summary."""
+    """Layer 2: replace all but the user's messages (strings) with a summary."""
     content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
     if not content or stop != "end_turn":  # no usable summary: keep everything
         return

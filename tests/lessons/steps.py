@@ -141,7 +141,7 @@ def layer1(path):
         facts["rewritten"] = (
             f"before {rewrites(client)} of {len(client.requests)} requests"
         )
-        facts["test run"] = f"can be had again word for word: {again(messages)}"
+        facts["test run"] = f"can be recovered word for word: {again(messages)}"
     return facts
 
 

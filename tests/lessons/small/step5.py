@@ -53,7 +53,7 @@ def micro_compact(messages):
 
 
 def auto_compact(client, messages):
-    """Layer 2: replace all but the user's messages, which are strings, by a summary."""
+    """Layer 2: replace all but the user's messages (strings) with a summary."""
     content = ask(client, [*messages, {"role": "user", "content": PROMPT}])
     title = {"type": "text", "text": "[Conversation compressed] Go on from here:"}
     typed = [message for message in messages if type(message["content"]) is str]
