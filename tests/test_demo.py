@@ -71,7 +71,7 @@ def terminal(tmp_path):
             stop = key == signal.SIGINT
             process.send_signal(key) if stop else os.write(master, key)
             if stop and not select.select([master], [], [], 5)[0]:
-                process.send_signal(key)  # the prompt had not begun to wait for the first
+                process.send_signal(key)  # Python missed the first
             screen += read_to(master, "to quit: ")
         os.close(master)  # so that it ends, even if it is waiting
         return process.wait(PATIENCE), screen
