@@ -142,7 +142,7 @@ def test_each_scene_shows_one_layer_what_it_changed_why_and_the_bill(
             6,
             "(6); summary; tool_use read_file; tool_result read_file; answer.",
         ),
-        (7, "you typed (7); summary; you typed; tool_use read_file; tool_result"),
+        (7, "you typed (7); note; you typed; tool_use read_file; tool_result"),
     ],
 )
 def test_the_narration_says_what_changed(printed, number, line):

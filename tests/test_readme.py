@@ -338,8 +338,8 @@ with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1
 
 with a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
-edits needed {AGAIN[0]} lines that were out of sight. One `grep` for two rare words found
-{AGAIN[1]:.0%} of them, each in a median of {AGAIN[2]} tokens
+edits needed {AGAIN[0]} lines that were out of sight. One `grep` per line, for two rare
+words, found {AGAIN[1]:.0%} of them; its output had a median of {AGAIN[2]} tokens
 
 a minute of a progress bar shrinks from {BAR[0]} tokens to {BAR[1]}
 

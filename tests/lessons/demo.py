@@ -371,7 +371,8 @@ def described(block, role, names):
         case "text" if role == "assistant":
             return "answer", block["text"]
         case "text":
-            is_summary = block["text"].startswith(program.COMPRESSED.split("{")[0])
+            is_compressed = block["text"].startswith(program.COMPRESSED.split("{")[0])
+            is_summary = is_compressed and program.NO_SUMMARY not in block["text"]
             return "summary" if is_summary else "note", block["text"]
     return block["type"], block[block["type"]]
 
