@@ -349,7 +349,7 @@ time limit is {program.BASH_SECONDS} seconds, and the model may ask for up to
 pages of at most {program.MAX_LINES:,} lines and {program.MAX_PAGE:,} tokens
 
 leaves a file of more than {program.MAX_BYTES // 1_000_000} MB to `bash`. The same goes for
-changing one of more than {program.MAX_CHANGED // 1_000_000} MB
+changing one over {program.MAX_CHANGED // 1_000_000} MB
 
 up to {program.MAX_RULES:,} tokens or T/8, whichever is smaller. The nearest one counts
 
