@@ -372,7 +372,7 @@ def test_the_presets_clear_as_the_tutorials_do(make, no_layer_2, settings, clear
 
 
 @pytest.mark.parametrize(
-    "ago, why", [(0, ""), (400, ", free: the cache was cold")], ids=["warm", "cold"]
+    "ago, why", [(0, ""), (400, " for free (the cache was cold)")], ids=["warm", "cold"]
 )
 def test_clearing_reports_the_tokens_before_and_after(make, ago, why):
     seen = history(did("x" * 400_000), did("y" * 400_000), said("Seen."))

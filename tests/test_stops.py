@@ -58,7 +58,7 @@ def test_after_ctrl_c_in_an_answer_the_next_message_decides(user):
     user.say("second", "In time.")
     first, mark, second = user.sent
     assert (first, second) == (typed("first"), typed("second"))
-    assert "Do not continue with it unless\nthe next message" in texts(mark)[0]
+    assert "Do not continue it\nunless the next message" in texts(mark)[0]
 
 
 def test_repeated_ctrl_c_always_returns_to_the_prompt(user):

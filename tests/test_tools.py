@@ -119,7 +119,7 @@ def test_a_lone_surrogate_is_replaced_before_it_reaches_the_model(make):
 
 
 WRONG = {
-    "unknown tool": ("list_dir", {}, "no such tool"),
+    "unknown tool": ("list_dir", {}, "There is no tool list_dir"),
     "missing argument": ("edit_file", {"path": "there"}, "old_text"),
     "agent as argument": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
     "number as command": ("bash", {"command": 5}, "command"),

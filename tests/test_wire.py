@@ -569,7 +569,7 @@ ODD_CALLS = {
     "infinity": (to_bash("1e999"), "schema"),
     "not a number": (to_bash("NaN"), "schema"),
     "a list as input": (broken_call('["notes.txt"]'), "schema"),
-    "a name with a dot": (broken_call("{}").replace(b"write_f", b"fs.f"), "no such"),
+    "a name with a dot": (broken_call("{}").replace(b"write_f", b"fs.f"), "no tool fs"),
     "an id as Kimi's": (broken_call("{}").replace(b"toolu_x", b"bash:0"), "schema"),
     "no input": (broken_call("null"), "schema"),
     "an empty id": (broken_call("{}").replace(b"toolu_x", b""), "schema"),

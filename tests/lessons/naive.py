@@ -572,7 +572,7 @@ def chapter_10():
         damage: {whole} of 6 results are in the file.
         naive: `default=str` writes {back[-2]["content"][0]}
         API: {rejection(back)}
-        ours: {len(acted)} compactions, {len(files)} file{'s' * (len(files) > 1)}; it has {kept} of 4 results.
+        ours: {len(acted)} compactions, {len(files)} file{"s" * (len(files) > 1)}; it has {kept} of 4 results.
         ours: the file gives back the agent's messages: {mine == agent.messages}; the API \
 accepts it: {not rejection([*mine, user_said("Go on.")])}.""")
 
