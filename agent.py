@@ -1240,7 +1240,7 @@ def drop_declined(agent: Agent) -> None:
 def nudge(agent: Agent, calls: list[Message], incomplete: int) -> None:
     """Ask for the rest of a reply; raise AgentError after too many in a row."""
     if calls:
-        answer_calls(agent, calls, [], CUT_OFF)
+        close_calls(agent, why=CUT_OFF)
     else:
         commit(agent, note(CUT_OFF))
     if incomplete > MAX_INCOMPLETE:
@@ -1357,21 +1357,14 @@ def run_tools(agent: Agent, calls: list[Message]) -> None:
             results.append(tool_result(calls[len(results)], text, is_error=True))
         raise
     finally:
-        answer_calls(agent, calls, results, INTERRUPTED)
+        close_calls(agent, *results)
 
 
-def answer_calls(
-    agent: Agent, calls: list[Message], results: list[Message], why: str
-) -> None:
-    """Commit the results in one message, with `why` for each call that has none."""
-    others = [tool_result(call, why, is_error=True) for call in calls[len(results) :]]
-    commit(agent, {"role": "user", "content": [*results, *others]})
-
-
-def close_calls(agent: Agent) -> None:
-    """Answer any calls at the end of the conversation that have no result yet."""
+def close_calls(agent: Agent, *results: Message, why: str = INTERRUPTED) -> None:
+    """Answer any open calls in one message, with `why` for those without a result."""
     if calls := open_calls(agent.messages):
-        answer_calls(agent, calls, [], INTERRUPTED)
+        rest = [tool_result(call, why, is_error=True) for call in calls[len(results) :]]
+        commit(agent, {"role": "user", "content": [*results, *rest]})
 
 
 def run_tool(agent: Agent, call: Message) -> Message:
