@@ -50,7 +50,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, pairwise, takewhile
+from itertools import accumulate, islice, pairwise, takewhile
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -365,12 +365,9 @@ def micro_compact(
 
 def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
     """Return the index of the first kept: `keep_recent` results, more if they fit."""
-    left = keep_tokens
-    for kept, exchange in enumerate(reversed(results)):
-        left -= tokens_in(exchange.result["content"])
-        if kept >= keep_recent and left < 0:
-            return len(results) - kept
-    return 0
+    sizes = [tokens_in(exchange.result["content"]) for exchange in reversed(results)]
+    fitting = sum(total <= keep_tokens for total in accumulate(sizes))
+    return max(0, len(results) - max(keep_recent, fitting))
 
 
 def is_clearable(result: Message) -> bool:
