@@ -589,8 +589,7 @@ def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchan
             about = os.path.normpath(str(given.get(tools[name].label)))
             newest.setdefault((name, about), exchange)
     needed: list[Exchange] = []
-    first = ("todo_write", "load_skill")
-    for tool_name in sorted(tools, key=lambda name: name not in first):
+    for tool_name in sorted(tools, key=lambda name: tools[name].clearable):
         calls = [e for (name, _), e in newest.items() if name == tool_name]
         needed += calls[: tools[tool_name].keep_newest]
     return needed
