@@ -2161,7 +2161,6 @@ def clock(terminal: Terminal) -> None:
 # ---- the terminal: reading the keyboard ----
 
 HISTORY = TRANSCRIPT_DIR / "history"
-MAX_REMEMBERED = 1_000  # prompts from earlier runs
 YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # a longer answer that begins with one of these is unclear, so we ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
@@ -2345,7 +2344,7 @@ def line_editor() -> Any:
     readline.set_auto_history(False)  # `remember` does it
     read = partial(open, errors="replace", opener=open_private)
     with suppress(OSError), read(HISTORY) as file:
-        for line in [*file][-MAX_REMEMBERED:]:
+        for line in file:
             readline.add_history(line.removesuffix("\n"))
     return readline
 
