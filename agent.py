@@ -2593,10 +2593,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def load_settings() -> None:
     """Add the settings in .env to the shell's; check for packages and an API key."""
-    here = Path(__file__).resolve()
-    env = here.with_name(".env")
+    env = Path(__file__).resolve().with_name(".env")
     if not all(map(importlib.util.find_spec, PACKAGES)):
-        install = f"{sys.executable} -m pip install -r {here.parent}/requirements.txt"
+        install = f"{sys.executable} -m pip install -r {env.parent}/requirements.txt"
         missing = f"The package {' or '.join(PACKAGES)} is missing"
         raise AgentError(f"{missing}; install it with: {install}")
     import dotenv
