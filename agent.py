@@ -89,7 +89,7 @@ class Limits:
     """
 
     context_window: int = CONTEXT_WINDOW
-    max_output: int = MAX_OUTPUT  # in one reply; at most a third of the window
+    max_output: int = MAX_OUTPUT  # 0: MAX_OUTPUT; at most a third of the window
     threshold: Any = None  # T, an int; None: v5's formula; 0: the whole window
     clear_above: Any = None  # an int; None: 0.7 T; more than the window: never
     keep_recent: int = KEEP_RECENT  # results
@@ -107,8 +107,8 @@ class Limits:
         output = self.max_output = min(self.max_output or MAX_OUTPUT, window // 3)
         if self.threshold is None:
             self.threshold = auto_compact_threshold(window, output)
-        most = window - output if self.threshold else window
-        self.threshold = max(min(self.threshold or window, most), MIN_WINDOW // 2)
+        room = window - output  # so that a reply fits, too
+        self.threshold = max(min(self.threshold, room) or window, MIN_WINDOW // 2)
         if self.clear_above is None:
             self.clear_above = round(self.threshold * CLEAR_WARM)
         self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
@@ -153,7 +153,7 @@ class Agent(Conversation):
     empty_thinking: bool = False  # add empty thinking to calls that have none
     tools: dict[str, Tool] = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
-    approve: Callable[[str, str], None] = lambda tool, what: deny()  # ToolError: no
+    approve: Callable[[str, str], None] = lambda tool, what: deny()  # raises: "no"
     take_queued: Callable[[], str] = lambda: ""  # what the user typed while it worked
     stopped: Callable[[], bool] = lambda: False  # True after Ctrl-C in this turn
     auto_approve: bool = False  # --yes: run every tool without asking
@@ -170,8 +170,8 @@ class PromptTooLong(AgentError):
 
     def __init__(self, text: str, said: str = ""):
         super().__init__(text)
-        named = re.search(MAXIMUM, said)  # in tokens; 0 if the API doesn't say
-        self.maximum = int(named["tokens"].replace(",", "")) if named else 0
+        named = re.search(MAXIMUM, said)  # `said`: the API's own words
+        self.maximum = int(named["tokens"].replace(",", "")) if named else 0  # tokens
 
 
 # ---- the loop ----
@@ -188,14 +188,14 @@ def agent_loop(agent: Agent) -> str:
             auto_compact(agent)  # layer 2: the context is over the threshold
         elif agent.focus is not None:
             manual_compact(agent)  # layer 3: the model asked for it
-        incomplete, requests = incomplete + 1, requests + 1
+        incomplete, requests = incomplete + 1, requests + 1  # incomplete, so far
         try:
             reply = ask(agent, agent.messages)
         except PromptTooLong as error:
             reactive_compact(agent, error, incomplete)  # layer 3: the API rejected it
             continue
         calls = take_reply(agent, reply)
-        answer = "" if calls else answer + text_of(reply.message)
+        answer = "" if calls else answer + text_of(reply.message)  # may be in parts
         if reply.stop == "max_tokens" or not reply.message["content"]:
             nudge(agent, calls, incomplete)  # cut off, or empty: ask for the rest
         elif calls:
@@ -212,13 +212,13 @@ def take_turn(agent: Agent, *texts: str) -> str:
     """Send the texts as user messages, one each, and return the model's answer."""
     if not "".join(texts).strip():
         raise AgentError("The message is empty: say what to do.")
-    close_calls(agent)
+    close_calls(agent)  # those that a crash left open
     if in_progress(agent.messages):
         commit(agent, note(UNANSWERED))
     for text in filter(str.strip, texts):
         commit(agent, typed(text))
     if not agent.system:
-        make_ready(agent)
+        make_ready(agent)  # last: if it fails, the texts are on disk
     return agent_loop(agent)
 
 
@@ -248,16 +248,16 @@ def layer_1(agent: Agent) -> None:
     new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
     replace_history(agent, "tool_result_budget", "too large, saved", new)
 
-    limit, first = limits.max_messages, max(3, agent.compacted_until)  # keep a summary
-    new = snip_compact(agent.messages, limit, agent.transcript, tools, first)
-    replace_history(agent, "snip_compact", "middle cut out", new, agent.compacted_until)
+    limit, until = limits.max_messages, agent.compacted_until  # keep a summary
+    new = snip_compact(agent.messages, limit, agent.transcript, tools, max(3, until))
+    replace_history(agent, "snip_compact", "middle cut out", new, until)  # on disk, too
 
     above, savings, why = limits.clear_above, limits.min_savings, ""
     is_cold = time.time() - agent.last_request > CACHE_SECONDS or not agent.has_cache
     if is_cold and above <= limits.context_window:  # above the window: never clear
         above, savings = min(above, round(limits.threshold * CLEAR_COLD)), 0
         why = " for free (the cache was cold)"
-    if unseen > agent.compacted_until and context_tokens(agent) > above:
+    if unseen > until and context_tokens(agent) > above:  # send restored files first
         keep = limits.keep_recent, limits.keep_tokens
         compactable = {name: tool for name, tool in tools.items() if tool.clearable}
         new = micro_compact(agent.messages, save_result, *keep, savings, compactable)
@@ -291,14 +291,14 @@ def with_previews(message: Message, max_tokens: int, save_text: SaveText) -> Mes
 
 def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
     """Return the text if it fits, else save it and return its path, start and end."""
-    if tokens_in(text) <= max_tokens or has_address(text):
+    if tokens_in(text) <= max_tokens or is_replacement(text):
         return text
     where = f"{len(text):,} characters, saved at {save_text(text)}"
     most = min(PREVIEW_TOKENS, max_tokens - 50)  # 50: for the lines around it
     return quote("persisted-output", f"{where}\n{cut_text(text, most)}")
 
 
-def has_address(text: str) -> bool:
+def is_replacement(text: str) -> bool:
     """Return True for a preview or placeholder: the whole text is elsewhere."""
     is_short = tokens_in(text) < 2 * PREVIEW_TOKENS  # a longer file may start the same
     return is_short and text.startswith(("<persisted-output>", "[Previous: used "))
@@ -320,15 +320,15 @@ def snip_compact(
     if not 0 < max_messages < len(messages):
         return messages
     quarter = max(1, max_messages // 4)
-    head = first + (pair_safe(messages, first) < first)  # with the results of a call
+    head = first if pair_safe(messages, first) == first else first + 1  # with results
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail = pair_safe(messages, max(head, newest))
     middle, start = messages[head:tail], turn_start(messages[head:tail])
-    texts = user_texts(middle[:start]), user_texts(middle[start:])
-    fitted = (fit_user_texts(each[-quarter:], MAX_USER_TOKENS) for each in texts)
-    older, request = ([*map(typed, each)] for each in fitted)
+    older = fit_user_texts(user_texts(middle[:start])[-quarter:], MAX_USER_TOKENS)
+    request = fit_user_texts(user_texts(middle[start:])[-quarter:], MAX_USER_TOKENS)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
-    kept = [*older, marker, *request, *as_messages(still_needed(middle, tools))]
+    calls = as_messages(still_needed(middle, tools))
+    kept = [*map(typed, older), marker, *map(typed, request), *calls]
     new = [*messages[:head], *kept, *drop_thinking(messages[tail:])]
     return new if len(new) < len(messages) else messages
 
@@ -349,8 +349,8 @@ def micro_compact(
     """
     tools = COMPACTABLE_TOOLS if compactable is None else compactable
     results = [e for e in exchanges(messages) if e.call["name"] in tools]
-    start, end = newest_from(results, keep_recent, keep_tokens), first_unseen(messages)
-    old = [e for e in results[:start] if e.at < end and is_clearable(e.result)]
+    kept, unseen = first_kept(results, keep_recent, keep_tokens), first_unseen(messages)
+    old = [e for e in results[:kept] if e.at < unseen and is_clearable(e.result)]
     freed = sum(tokens_in(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
@@ -363,17 +363,17 @@ def micro_compact(
     return drop_thinking(new, old[0].at)
 
 
-def newest_from(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
+def first_kept(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
     """Return the index of the first kept: `keep_recent` results, more if they fit."""
     sizes = [tokens_in(exchange.result["content"]) for exchange in reversed(results)]
-    fitting = sum(total <= keep_tokens for total in accumulate(sizes))
+    fitting = sum(total <= keep_tokens for total in accumulate(sizes))  # how many fit
     return max(0, len(results) - max(keep_recent, fitting))
 
 
 def is_clearable(result: Message) -> bool:
     """Return False for a short result, a preview or a placeholder."""
     text = result["content"]
-    return len(text) > CLEAR_OVER_CHARS and not has_address(text)
+    return len(text) > CLEAR_OVER_CHARS and not is_replacement(text)
 
 
 # ---- layer 2: summarise everything, in one call ----
@@ -430,9 +430,9 @@ def should_compact(agent: Agent) -> bool:
 
 
 def enough_is_new(agent: Agent) -> bool:
-    """Return True if MIN_SAVINGS tokens are new since the last compaction, or try."""
+    """Return True if MIN_SAVINGS tokens are new since a compaction, or a failed one."""
     new = agent.messages[agent.compacted_until :]
-    return bool(new) and estimate_tokens(new) >= agent.limits.min_savings
+    return bool(new) and estimate_tokens(new) >= agent.limits.min_savings  # it may be 0
 
 
 def auto_compact(agent: Agent) -> None:
@@ -457,7 +457,7 @@ def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
         return count_failure(agent, name, error)
     except PromptTooLong:
         return compact_without_model(agent, name)
-    agent.failures, agent.summary = 0, summary
+    agent.failures, agent.summary = 0, summary  # before replace_history writes it
     new = rebuild(agent, summary, keep)
     replace_history(agent, name, "summarised", new, until=len(new))
     agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
@@ -482,7 +482,7 @@ def compact_without_model(agent: Agent, name: str) -> None:
         if estimate_tokens(new) < estimate_tokens(agent.messages):
             replace_history(agent, name, "no summary", new, until=len(new))
             break
-    agent.compacted_until = len(agent.messages)
+    agent.compacted_until = len(agent.messages)  # even if not shorter: don't repeat it
 
 
 def summarise(agent: Agent, focus: str | None) -> str:
@@ -497,17 +497,17 @@ def summarise(agent: Agent, focus: str | None) -> str:
     tokens = min(agent.limits.threshold // 8, agent.limits.max_output // 2)
     prompt = note(SUMMARY_PROMPT.format(tokens=tokens, notes=notes, focus=wish))
     messages = agent.messages
-    with suppress(PromptTooLong):
+    with suppress(PromptTooLong):  # if it is, go on below
         return summary_in(ask(agent, [*messages, prompt], shown=()))
     half = messages[pair_safe(messages, max(1, len(messages) // 2)) :]
-    shorter = drop_thinking([messages[0], *half, prompt])
+    shorter = drop_thinking([messages[0], *half, prompt])  # [0]: the user comes first
     return summary_in(ask(agent, shorter, shown=()))
 
 
 def summary_in(reply: Reply) -> str:
     """Return the text in the <summary> tags of a finished reply, or raise NoSummary."""
     notes = r"(?s)\A((?!<summary>).)*?<analysis>.*?</analysis>"  # before the summary
-    text = re.sub(notes, "", text_of(reply.message))
+    text = re.sub(notes, "", text_of(reply.message))  # they may quote the tags
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
     is_done = reply.stop in ("end_turn", "stop_sequence")
     if not is_done or not summary or blocks(reply.message, "tool_use"):
@@ -520,9 +520,9 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
     """Return the history after a compaction: a list of messages like any other.
 
     It consists of the user's older messages, the summary, the request in progress,
-    calls that are still needed, and a tail. They share half of the room that the system
-    prompt and the tools leave below T. In order of importance, each part gets at most
-    half of the room that is left, so together they always fit.
+    calls that are still needed (files are read again), and a tail. They share half of
+    the room that the system prompt and the tools leave below T. In order of importance,
+    each part gets at most half of the room that is left, so together they always fit.
     """
     room = max(0, agent.limits.threshold - fixed_tokens(agent)) // 2
     gone, tail = split_history(agent.messages, keep, room // 2)
@@ -541,9 +541,9 @@ def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
 
 def turn_start(messages: list[Message]) -> int:
     """Return the index of the turn's first message: after the last answer or note."""
-    for at, message in reversed([*enumerate(messages, 1)]):
+    for after, message in reversed([*enumerate(messages, 1)]):
         if not is_typed(message) and not blocks(message, "tool_use", "tool_result"):
-            return at
+            return after
     return 0
 
 
@@ -572,10 +572,10 @@ def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
     many of the newest as fit, at least one.
     """
     kept, sizes = [*texts], [tokens_in(typed(text)) for text in texts]
-    most, least = max(max_tokens, MIN_USER_TOKENS), MIN_USER_TOKENS
-    while most > least and sum(min(size, most) for size in sizes) > max_tokens:
-        most = max(most * 19 // 20, least)
-    while len(kept) > 2 and sum(min(size, most) for size in sizes) > max_tokens:
+    most = max(max_tokens, MIN_USER_TOKENS)
+    while most > MIN_USER_TOKENS and sum(min(n, most) for n in sizes) > max_tokens:
+        most = max(most * 19 // 20, MIN_USER_TOKENS)  # 5% less
+    while len(kept) > 2 and sum(min(n, most) for n in sizes) > max_tokens:
         del kept[1], sizes[1]
     return [cut_text(text, most - 7) for text in kept]  # 7: the message around it
 
@@ -586,12 +586,12 @@ def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchan
     for exchange in reversed([*exchanges(messages)]):
         name, given = exchange.call["name"], exchange.call["input"]
         if name in tools and not exchange.result.get("is_error"):
-            about = os.path.normpath(str(given.get(tools[name].label)))
+            about = os.path.normpath(str(given.get(tools[name].label)))  # plan: None
             newest.setdefault((name, about), exchange)
     needed: list[Exchange] = []
-    for tool_name in sorted(tools, key=lambda name: tools[name].clearable):
-        calls = [e for (name, _), e in newest.items() if name == tool_name]
-        needed += calls[: tools[tool_name].keep_newest]
+    for kind in sorted(tools, key=lambda name: tools[name].clearable):  # False first
+        calls = [e for (name, _), e in newest.items() if name == kind]
+        needed += calls[: tools[kind].keep_newest]
     return needed
 
 
@@ -601,15 +601,14 @@ def restore_recent_files(
     """Read files and skills again, and return the needed calls that fit (v5)."""
     silent = replace(agent, emit=lambda style, text: None)
     restored: list[Exchange] = []
-    for exchange in still_needed(messages, agent.tools):
-        call, result = exchange.call, exchange.result
+    for at, call, result in still_needed(messages, agent.tools):
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # less isn't worth a call
-            if agent.tools[call["name"]].rerunnable:
+            if agent.tools[call["name"]].rerunnable:  # a file or skill, not the plan
                 result = run_tool(silent, call)
             text = cut_text(result["content"], room)
             max_tokens -= tokens_in(call) + tokens_in(text)
-            restored.append(exchange._replace(result={**result, "content": text}))
+            restored.append(Exchange(at, call, {**result, "content": text}))
     return restored
 
 
@@ -647,10 +646,10 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
     given_up = AgentError(f"{error} {advice}")
     if incomplete > MAX_INCOMPLETE:
         raise given_up
-    sent = context_tokens(agent) + agent.limits.max_output
-    if MIN_WINDOW <= error.maximum < min(sent, agent.limits.context_window):
+    total = context_tokens(agent) + agent.limits.max_output  # some APIs count both
+    if MIN_WINDOW <= error.maximum < min(total, agent.limits.context_window):
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
-        return make_ready(agent)  # cuts rules, skills, results and typed messages
+        return make_ready(agent)  # cuts prompt and results to it; layer 2 does the rest
     before = agent.messages
     if agent.failures < MAX_FAILURES:
         compact_history(agent, "reactive_compact", KEEP_TAIL)
@@ -864,7 +863,7 @@ def replace_history(
     """Replace the messages with a layer's new list, and estimate its tokens.
 
     With `until`, the new `compacted_until`, the change is also written to the
-    transcript. Layer 1's changes aren't: they'd happen again anyway.
+    transcript. Previews and placeholders aren't: they'd be made again anyway.
     """
     if new is agent.messages:
         return
