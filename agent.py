@@ -1437,10 +1437,14 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
-    page = [cut_text(line.removesuffix("\r"), tokens) for line in lines[first:][:most]]
-    sizes = accumulate(len(to_bytes(line)) for line in page)
-    fitting = sum(size <= 4 * tokens for size in sizes)
-    page = page[: max(1, fitting)]
+    page: list[str] = []
+    size = 0
+    for line in lines[first : first + most]:
+        line = cut_text(line.removesuffix("\r"), tokens)
+        size += len(to_bytes(line))
+        if page and size > 4 * tokens:
+            break
+        page.append(line)
     following = first + len(page) + 1
     if not page:
         return f"(nothing at offset {offset}: the file has {len(lines)} lines)"
