@@ -1091,7 +1091,8 @@ def describe_error(agent: Agent, error: Exception) -> str:
     said = re.sub(r"^\[[^]]*\] | b'.*", "", redact(said))  # errno, or a header's value
     text = " ".join(said.split())[:300] or f"The reply broke off: {error!r}"
     if not hasattr(error, "status_code"):
-        address = os.environ.get("ANTHROPIC_BASE_URL", "https://api.anthropic.com")
+        asked = os.environ.get("ANTHROPIC_BASE_URL", "")  # if there's no client yet
+        address = str(getattr(agent.client, "base_url", asked))
         text += f" ({re.sub('//[^/@]*@', '//', address)})"  # without a password
     return text if text[-1] in ".?!" else f"{text}."
 
