@@ -419,7 +419,7 @@ def test_with_no_request_in_progress_it_ends_with_the_last_answer_cut_if_long(
 ):
     messages = history(needed(), said(answer))
     _, summary, calls, tail = rebuilt(*messages, threshold=20_000)
-    assert "requests are done, stopped or still open" in summary
+    assert "which of their requests are done, stopped or still open" in summary
     assert texts(*tail)[0].startswith("All done.") and tokens_in(tail) < 5_000
     assert len(calls) == 4 and not in_progress(tail)
 

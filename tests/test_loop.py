@@ -367,7 +367,7 @@ def test_an_unanswered_message_is_marked_in_the_next_request(make, how, resumed)
     assert goes_on(agent)
     *before, mark, last = agent.client.requests[-1]["messages"]
     assert before[0] == typed("Delete all the logs.") and last == typed("And now?")
-    assert "stopped or failed" in texts(mark)[0]
+    assert "was stopped or failed before" in texts(mark)[0]
 
 
 def test_a_compaction_keeps_an_interrupted_request_among_the_older_messages(make):
@@ -385,7 +385,7 @@ def test_nothing_untrue_is_sent_about_a_request_that_was_corrected(make):
     assert take_turn(agent, "Use 3.10 for it.") == "Done."
     kept, summary, _, _ = left(agent.client.requests[-1]["messages"])
     assert kept == ["Write the parser in Python 3.8.", "Use 3.10 for it."]
-    assert "requests are done, stopped or still open" in summary
+    assert "which of their requests are done, stopped or still open" in summary
     untrue = "were answered|was answered|was stopped|dropped|Do not go on|not to be"
     assert not re.search(untrue, str(agent.client.requests[-1]["messages"]))
 

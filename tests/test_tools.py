@@ -274,7 +274,7 @@ def test_after_ctrl_c_every_call_still_has_a_result_in_one_message(
     agent = make()
     broken_glob(KeyboardInterrupt())
     calls = [*THREE[:at], call("glob", pattern="*"), *THREE[at + 1 :]]
-    agent.messages = [{"role": "assistant", "content": calls}]
+    program.commit(agent, {"role": "assistant", "content": calls})
     with pytest.raises(KeyboardInterrupt):
         run_tools(agent, calls)
     _, message = agent.messages
@@ -282,7 +282,7 @@ def test_after_ctrl_c_every_call_still_has_a_result_in_one_message(
     errors = [b.get("is_error", False) for b in message["content"]]
     assert errors == [False] * at + [True] * (3 - at)
     ran = Path("ran").read_text().split() if at else []
-    assert ran == ["1", "2"][:at] and lines_of(agent.transcript)[-1] == message
+    assert ran == ["1", "2"][:at] and lines_of(agent.transcript) == agent.messages
 
 
 # --- bash ---
