@@ -153,7 +153,7 @@ class Agent(Conversation):
     empty_thinking: bool = False  # add empty thinking to calls that have none
     tools: dict[str, Tool] = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
-    approve: Callable[[str, str], None] = lambda tool, what: deny()  # raises: "no"
+    approve: Callable[[str, str], None] = lambda tool, what: deny()  # raises for "no"
     take_queued: Callable[[], str] = lambda: ""  # what the user typed while it worked
     stopped: Callable[[], bool] = lambda: False  # True after Ctrl-C in this turn
     auto_approve: bool = False  # --yes: run every tool without asking
