@@ -549,6 +549,23 @@ def test_ours_clears_and_summarises_as_its_settings_say():
     assert sums.summaries > 0 and max(sums.contexts) < 22_000
 
 
+@pytest.mark.parametrize(
+    "tool, cleared",
+    [("bash", True), ("task", False), ("todo_write", False), ("WebFetch", False)],
+)
+def test_ours_clears_only_what_the_program_itself_would_clear(tool, cleared):
+    eager = Limits(clear_above=0, keep_recent=0, keep_tokens=0, min_savings=0)
+    work = history(did("x" * 9_000, tool=tool), did("y" * 9_000), said("Done."))
+    assert (drive(Session(work), eager).contexts[2] < 3_500 + 3_000) == cleared
+
+
+def test_a_file_that_a_compaction_reads_again_returns_what_was_recorded():
+    sums = Limits(clear_above=10**9, threshold=20_000)
+    long = history(*(did("y" * 20_000) for _ in range(4)))[1:]
+    meter = drive(Session([*SHOP[:3], *long, *SHOP[3:]]), sums)
+    assert meter.summaries == 1 and meter.edits == [1]
+
+
 # ---- the output ----
 
 

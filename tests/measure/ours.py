@@ -122,21 +122,39 @@ class Recording:
         return [known[id(sent["content"])][1] for sent in messages]
 
     def tools(self) -> dict[str, Any]:
-        """Return a tool for each name in the recording; it returns the next result."""
+        """Return a tool for each name in the recording; it returns the next result.
+
+        Layers treat it as ours of that name; other tools' results are never cleared.
+        """
         sent = [m["content"] for m in self.session.messages if m["role"] == "assistant"]
         called = {p["name"] for parts in sent for p in parts if p["type"] == "tool_use"}
         anything = {"description": "Recorded.", "input_schema": {"type": "object"}}
+        foreign = program.Tool(anything, str, clearable=False)
         return {
-            name: program.Tool({"name": name, **anything}, partial(self.result, name))
+            name: program.TOOLS.get(name, foreign)._replace(
+                schema={"name": name, **anything}, handler=partial(self.result, name)
+            )
             for name in sorted(called)
         }
 
-    def result(self, name: str, agent: Any, /, **_: Any) -> str:
-        """Return what this tool returned in the recording, or fail as it did."""
-        result = self.results[name].popleft()
+    def result(self, name: str, agent: Any, /, **given: Any) -> str:
+        """Return what this tool returned in the recording, or fail as it did.
+
+        A call that isn't in the last reply is repeated, because a compaction reads a
+        file again; it returns the same as before.
+        """
+        queue = self.results[name]
+        result = queue.popleft() if queue else self.repeated(name, given)
         if result.get("is_error"):
             raise program.ToolError(result["content"])
         return result["content"]
+
+    def repeated(self, name: str, given: dict) -> dict:
+        """Return the last recorded result of a call that was made before."""
+        made = program.exchanges(self.session.messages[: self.next])
+        calls = ((e.call["name"], e.call["input"], e.result) for e in made)
+        same = [result for *call, result in calls if call == [name, given]]
+        return same[-1]
 
     def listen(self, style: str, text: str) -> None:
         """Count how often layer 1 clears results, or saves oversized ones."""
