@@ -1,11 +1,13 @@
 """The measure: prices worked out by hand, what stays in sight, both file formats."""
 
 import json
+import lzma
 import re
 from itertools import accumulate, pairwise
 from unittest.mock import Mock
 
 import costs
+import moment
 import ours
 import pytest
 from builders import did, history, read, typed
@@ -327,6 +329,19 @@ def test_each_format_gives_the_same_conversation(tmp_path, name, torn):
     assert read_messages(path) == SHOP
 
 
+def test_a_compressed_file_is_read_as_well(tmp_path):
+    lines = write(tmp_path / "session.jsonl", SHOP).read_bytes()
+    (path := tmp_path / "session.jsonl.xz").write_bytes(lzma.compress(lines))
+    assert read_messages(path) == SHOP
+
+
+@pytest.mark.parametrize("cut", [0, 9])
+def test_a_damaged_compressed_file_is_reported_in_one_line(tmp_path, capsys, cut):
+    (path := tmp_path / "s.xz").write_bytes(lzma.compress(b"{}" * 99)[cut:-9])
+    assert costs.main([str(path)]) == 1
+    assert capsys.readouterr().err.startswith(f"{path}: ")
+
+
 def test_a_compaction_counts_only_at_the_start_of_a_file(load):
     assert load([EVENT, said("Yes.")])[0] == typed("A summary.")
 
@@ -564,6 +579,47 @@ def test_a_file_that_a_compaction_reads_again_returns_what_was_recorded():
     long = history(*(did("y" * 20_000) for _ in range(4)))[1:]
     meter = drive(Session([*SHOP[:3], *long, *SHOP[3:]]), sums)
     assert meter.summaries == 1 and meter.edits == [1]
+
+
+# ---- the moment after a compaction ----
+
+FAR, NEAR = "far_away = sum(all the others)", "near_by = sum(all the others)"
+
+
+def need(*lines):
+    """A call for an edit that quotes these lines, each with one name."""
+    given = {"path": "any.py", "old_text": "\n".join(lines), "new_text": ""}
+    return did("ok", tool="edit_file", given=given)
+
+
+@pytest.mark.parametrize(
+    "work, counts",
+    [
+        ([need(FAR, NEAR)], (1, 0, 2, 1)),
+        ([need(FAR), need(FAR)], (1, 0, 1, 0)),  # the first one shows it to the second
+        ([did(FAR), need(FAR)], (0, 0, 0, 0)),
+        ([*(did("ok") for _ in range(40)), need(NEAR)], (0, 0, 0, 0)),  # too late
+        ([need("never_seen = sum(all the others)")], (0, 0, 0, 0)),
+    ],
+)
+def test_the_moment_counts_once_what_the_next_40_calls_need(work, counts):
+    """Both lines were shown long ago; the near one also in the file read last."""
+    old = [did(FAR), *(did("x" * 5_000) for _ in range(38)), read("near.py", NEAR)]
+    session = Session(history(*old, *work))
+    assert moment.measure(session, moment.left_by_ours)[0][:4] == counts
+
+
+def test_a_compaction_is_measured_at_each_40th_reply_from_60000_tokens_on():
+    assert moment.points(Session(reading(130))) == [161, 241]
+
+
+def test_the_moment_says_what_was_in_sight_and_how_long_it_took(tmp_path, capsys):
+    session = write(tmp_path / "s", reading(130))
+    assert moment.main([str(session), str(tmp_path / "none")]) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"names \S+%, lines \S+%, [\d,]+ tokens, 2 points, \d+ s", out)
+    assert "none" in err
+    assert moment.main([str(write(tmp_path / "short", THREE))]) == 1
 
 
 # ---- the output ----

@@ -6,6 +6,7 @@ Code's lines have times.
 """
 
 import json
+import lzma
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -44,7 +45,7 @@ def read_messages(path: Path) -> list[dict]:
     If the lines have times, a reply has the "time" of its request, in seconds.
     """
     recorded: list[dict] = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in content_of(path).split(b"\n"):
         try:
             entry = json.loads(line)
             found = [parts_of(message) for message in messages_in(entry, recorded)]
@@ -55,6 +56,15 @@ def read_messages(path: Path) -> list[dict]:
     if not any(m["role"] == "assistant" for m in messages):
         raise Unusable(f"{path}: neither a transcript nor a session of Claude Code")
     return messages
+
+
+def content_of(path: Path) -> bytes:
+    """Read a file; decompress it if its name ends in .xz."""
+    try:
+        data = path.read_bytes()
+        return lzma.decompress(data) if path.suffix == ".xz" else data
+    except lzma.LZMAError as error:
+        raise Unusable(f"{path}: {error}") from None
 
 
 def messages_in(entry: dict, before: list) -> list[dict]:
@@ -311,3 +321,7 @@ class Session:
             found = [(i, b) for i, b in self.blocks if needle in b.text]
             self.places[needle] = found
         return any(i < at and b.type in types for i, b in self.places[needle])
+
+    def shown(self, needle: str, start: int, end: int) -> bool:
+        """Return whether a message from `start` to before `end` had a needed text."""
+        return any(start <= i < end for i, _ in self.places[needle])

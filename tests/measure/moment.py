@@ -1,0 +1,132 @@
+"""Measure the moment after a compaction: what the next calls need, and still see.
+
+    python3 tests/measure/moment.py FILE...
+
+It compacts recorded sessions with agent.py's own `rebuild` and a summary that says
+nothing: at each 40th reply whose request has 60,000 tokens or more, if nothing was
+forgotten before. It counts what the next 40 calls need, each name and line once: the
+names in their inputs, and the lines that edits quote (see recorded.py). Only what was
+last seen before the compaction counts; what a later result or call shows doesn't need
+the list. The shares are pooled: of all names together, and of all lines.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
+
+from ours import Recording
+from policies import FIXED
+from prices import Meter
+from recorded import Measured, Message, Session, Unusable, parts, read_messages
+
+import agent as program
+
+EVERY, FROM, CALLS = 40, 60_000, 40  # replies, tokens, calls
+NOTHING = "(a summary that says nothing)"
+
+Left = Callable[[Session, list[int]], Iterator[list[Message]]]
+
+
+class Moment(NamedTuple):
+    """What was needed after a compaction, and what the list had; both as counts."""
+
+    names: int
+    names_seen: int
+    lines: int
+    lines_seen: int
+    tokens: float  # of the list
+
+
+def points(session: Session) -> list[int]:
+    """Return the indexes of the replies before which a compaction is measured."""
+    size, found = FIXED, []
+    for at, message in enumerate(session.measured):
+        if message.role == "assistant":
+            found.append((at, size))
+        size += message.tokens
+    return [at for at, size in found[::EVERY] if size >= FROM]
+
+
+def left_by_ours(session: Session, at: list[int]) -> Iterator[list[Message]]:
+    """Yield the list that agent.py leaves at each of these points."""
+    limits = program.configured_limits()
+    recording = Recording(session, Meter(session), limits)
+    agent = recording.agent
+    agent.transcript = program.TRANSCRIPT_DIR / "recorded.jsonl"
+    for recording.next in at:
+        sent = session.messages[: recording.next]
+        agent.messages = [{"role": m["role"], "content": m["content"]} for m in sent]
+        yield [*map(Measured().message, program.rebuild(agent, NOTHING))]
+
+
+def needed_after(session: Session, at: int) -> tuple[set[str], set[str]]:
+    """Return the names and lines that the calls after a compaction need."""
+    names, lines, calls = set(), set(), 0
+    for reply, (needed_lines, needed_names) in session.needs.items():
+        made = [*parts([session.messages[reply]], "tool_use")]
+        if reply < at or calls >= CALLS or not made:
+            continue
+        calls += len(made)
+        lines |= {n for n in needed_lines if not session.shown(n, at, reply)}
+        names |= {n for n in needed_names if not session.shown(n, at, reply)}
+    return names, lines
+
+
+def measure(session: Session, left: Left) -> list[Moment]:
+    """Measure a rule at all points of a session."""
+    at = points(session)
+    return [moment(session, i, kept) for i, kept in zip(at, left(session, at))]
+
+
+def moment(session: Session, at: int, kept: list[Message]) -> Moment:
+    """Count what the calls after a point need, and how much of it is in the list."""
+    texts = [block.text for message in kept for block in message.blocks]
+    names, lines = needed_after(session, at)
+    names_seen, lines_seen = (
+        sum(any(needle in text for text in texts) for needle in needles)
+        for needles in (names, lines)
+    )
+    size = sum(message.tokens for message in kept)
+    return Moment(len(names), names_seen, len(lines), lines_seen, size)
+
+
+def summed_up(moments: list[Moment]) -> dict:
+    """Return the shares of names and lines in sight, and the tokens of a list."""
+    names, names_seen, lines, lines_seen, size = map(sum, zip(*moments, strict=True))
+    return {
+        "points": len(moments),
+        "names": names_seen / names if names else 1,
+        "lines": lines_seen / lines if lines else 1,
+        "tokens": size / len(moments),
+    }
+
+
+def main(paths: list[str]) -> int:
+    """Measure the sessions in these files, and print a line."""
+    start, moments = time.perf_counter(), []
+    for path in paths:
+        try:
+            session = Session(read_messages(Path(path)), path)
+        except (Unusable, OSError) as error:
+            print(error, file=sys.stderr)
+            continue
+        moments += measure(session, left_by_ours)
+    if not moments:
+        print("No session has 60,000 tokens.", file=sys.stderr)
+        return 1
+    found = summed_up(moments)
+    print(
+        f"names {found['names']:.1%}, lines {found['lines']:.1%},"
+        f" {found['tokens']:,.0f} tokens, {found['points']} points,"
+        f" {time.perf_counter() - start:.0f} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
