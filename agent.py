@@ -46,7 +46,7 @@ import unicodedata
 import warnings
 from codecs import getincrementaldecoder
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -126,10 +126,12 @@ class Conversation:
 
     # used by the layers
     messages: list[Message] = field(default_factory=list)
-    compacted_until: int = 0  # messages that the last compaction made, or failed on
+    compacted_until: int = 0  # messages that the last compaction put before its tail
+    tried_until: int = 0  # messages there were after it, or when a summary last failed
     counted_tokens: int = 0  # tokens, as counted by the API or estimated after a change
     counted_messages: int = 0  # messages that this count covers
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
+    refused: int = 0  # tokens of the messages that the API just said are too long
     focus: str | None = None  # what a requested summary must keep; None: no request
     summary: str = ""  # the model's last summary
     failures: int = 0  # failed summaries in a row
@@ -257,7 +259,8 @@ def layer_1(agent: Agent) -> None:
     if is_cold and above <= limits.context_window:  # above the window: never clear
         above, savings = min(above, round(limits.threshold * CLEAR_COLD)), 0
         why = " for free (the cache was cold)"
-    if unseen > until and context_tokens(agent) > above:  # send restored files first
+    is_sent = unseen > agent.tried_until  # the files that a compaction read again
+    if is_sent and context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
         compactable = {name: tool for name, tool in tools.items() if tool.clearable}
         new = micro_compact(agent.messages, save_result, *keep, savings, compactable)
@@ -378,12 +381,14 @@ def is_clearable(result: Message) -> bool:
 
 # ---- layer 2: summarise everything, in one call ----
 
+KEEP_TAIL = 20_000  # tokens in the tail, the newest messages, at most
+TAIL_SHARE = 6  # the tail also has at most a sixth of the history
 MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
-KEEP_TAIL = 5  # newest messages to keep after "too long", or without a summary (s08)
 SUMMARY_PROMPT = """\
 CRITICAL: Reply with text only. Do not call any tools, do not continue the work, and do
 not answer the messages above. Your only task now is to summarise the conversation, so
-that the work can continue from your summary alone.
+that the work can continue from your summary. The newest messages stay as they are and
+follow it, so it needn't retell them.
 
 Go through the conversation from the beginning.{notes} In <summary> tags, in at most
 {tokens:,} tokens, write these nine sections:
@@ -431,7 +436,7 @@ def should_compact(agent: Agent) -> bool:
 
 def enough_is_new(agent: Agent) -> bool:
     """Return True if MIN_SAVINGS tokens are new since a compaction, or a failed one."""
-    new = agent.messages[agent.compacted_until :]
+    new = agent.messages[agent.tried_until :]
     return bool(new) and estimate_tokens(new) >= agent.limits.min_savings  # it may be 0
 
 
@@ -443,46 +448,65 @@ def auto_compact(agent: Agent) -> None:
         compact_without_model(agent, "auto_compact")
 
 
-def compact_history(agent: Agent, name: str, keep: int = 0) -> None:
-    """Replace the history with a summary, if the model writes one.
+def compact_history(agent: Agent, name: str) -> None:
+    """Replace the history with a summary, if the model writes one and it saves enough.
 
     Raises AgentError if the API doesn't answer; that doesn't count as a failed summary.
     """
     focus, agent.focus = agent.focus, None
-    if first_unseen(agent.messages) <= agent.compacted_until:  # no reply since then
-        return agent.emit("layer", f"[{name}] nothing to compact yet")
+    new = rebuild(agent, SUMMARY_PROMPT)  # a summary is hardly shorter than its prompt
+    if estimate_tokens(new) >= estimate_tokens(agent.messages):
+        agent.tried_until = len(agent.messages)
+    if first_unseen(agent.messages) <= agent.tried_until:  # no reply since then
+        agent.emit("layer", f"[{name}] nothing to compact yet")
+        return
     try:
         summary = summarise(agent, focus)
     except NoSummary as error:
-        return count_failure(agent, name, error)
+        count_failure(agent, name, error)
+        return
     except PromptTooLong:
-        return compact_without_model(agent, name)
-    agent.failures, agent.summary = 0, summary  # before replace_history writes it
-    new = rebuild(agent, summary, keep)
-    replace_history(agent, name, "summarised", new, until=len(new))
+        agent.refused = estimate_tokens(agent.messages)
+        compact_without_model(agent, name)
+        return
+    agent.failures = 0
+    agent.summary = summary  # before the next line writes it
+    replace_with(agent, name, "summarised", summary)
     agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
 
 
 def count_failure(agent: Agent, name: str, error: NoSummary) -> None:
     """Count the failure and keep the history; try again only once enough is new."""
-    agent.failures, agent.compacted_until = agent.failures + 1, len(agent.messages)
+    agent.failures += 1
+    agent.tried_until = len(agent.messages)
     off = "; paused until /compact works" if agent.failures == MAX_FAILURES else ""
     agent.emit("error", f"[{name}] failed, nothing has changed{off}: {error}")
 
 
 def compact_without_model(agent: Agent, name: str) -> None:
-    """Replace the history with a note and the last summary, if that is shorter.
-
-    The newest messages are kept too, if the result is still shorter with them.
-    """
+    """Replace the history with a note and the last summary, if that is shorter."""
     agent.focus = None
-    text = f"{NO_SUMMARY}\n{agent.summary}".strip()
-    for keep in KEEP_TAIL, 0:
-        new = rebuild(agent, text, keep)
-        if estimate_tokens(new) < estimate_tokens(agent.messages):
-            replace_history(agent, name, "no summary", new, until=len(new))
-            break
-    agent.compacted_until = len(agent.messages)  # even if not shorter: don't repeat it
+    replace_with(agent, name, "no summary", f"{NO_SUMMARY}\n{agent.summary}".strip())
+
+
+def replace_with(agent: Agent, name: str, what: str, summary: str) -> None:
+    """Replace the history with a rebuilt one, if that is shorter, and say what it kept.
+
+    Either way, the next summary waits until enough is new.
+    """
+    new = rebuild(agent, summary)
+    if estimate_tokens(new) < estimate_tokens(agent.messages):
+        tail = split_history(agent)[-1]
+        until = len(new) - len(tail)
+        calls = [exchange.call["name"] for exchange in exchanges(new[:until])]
+        files = sum(agent.tools[call].rerunnable for call in calls)
+        replace_history(agent, name, what, new, until)
+        kept = f"your {plural(len(user_texts(new)), 'message')}, the newest "
+        kept += f"{plural(len(tail), 'message')}, {plural(files, 'file')} read again"
+        agent.emit("note", f"kept: {kept}; everything else is in {agent.transcript}")
+    else:
+        agent.emit("layer", f"[{name}] it would save nothing, so nothing changed")
+    agent.tried_until = len(agent.messages)
 
 
 def summarise(agent: Agent, focus: str | None) -> str:
@@ -516,68 +540,60 @@ def summary_in(reply: Reply) -> str:
     return summary
 
 
-def rebuild(agent: Agent, summary: str, keep: int = 0) -> list[Message]:
+def rebuild(agent: Agent, summary: str) -> list[Message]:
     """Return the history after a compaction: a list of messages like any other.
 
     It consists of the user's older messages, the summary, the request in progress,
-    calls that are still needed (files are read again), and a tail. They share half of
+    calls that are still needed (files are read again), and the tail. They share half of
     the room that the system prompt and the tools leave below T. In order of importance,
-    each part gets at most half of the room that is left, so together they always fit.
+    each part gets at most half of the room that is left, so together they always fit;
+    the calls also get at most half of what the compaction frees.
     """
-    room = max(0, agent.limits.threshold - fixed_tokens(agent)) // 2
-    gone, tail = split_history(agent.messages, keep, room // 2)
+    room, gone, tail = split_history(agent)
     room -= estimate_tokens(tail)
     start = turn_start(agent.messages)
     request = fit_user_texts(user_texts(gone[start:]), room // 2)
     room -= sum(map(tokens_in, request))
-    shown = quote("summary", cut_text(summary, room // 2))
-    text = COMPRESSED.format(path=agent.transcript, summary=shown)
+    quoted = quote("summary", cut_text(summary, room // 2))
+    text = COMPRESSED.format(path=agent.transcript, summary=quoted)
     room -= tokens_in(text)
     older = fit_user_texts(user_texts(gone[:start]), min(MAX_USER_TOKENS, room // 2))
     room -= sum(map(tokens_in, older))
-    calls = as_messages(restore_recent_files(agent, gone, room // 2))
-    return [*map(typed, older), note(text), *map(typed, request), *calls, *tail]
+    head = [*map(typed, older), note(text), *map(typed, request)]
+    freed = estimate_tokens(agent.messages) - estimate_tokens([*head, *tail])
+    calls = as_messages(restore_recent_files(agent, gone, min(room, freed) // 2, tail))
+    return [*head, *calls, *tail]
 
 
 def turn_start(messages: list[Message]) -> int:
     """Return the index of the turn's first message: after the last answer or note."""
     for after, message in reversed([*enumerate(messages, 1)]):
-        if not is_typed(message) and not blocks(message, "tool_use", "tool_result"):
+        is_part = is_typed(message) or blocks(message, "tool_use", "tool_result")
+        # a reply that was cut off goes on after the note that asks for the rest
+        if not is_part and note(CUT_OFF) not in messages[after - 1 : after + 1]:
             return after
     return 0
 
 
-def split_history(
-    messages: list[Message], keep: int, max_tokens: int
-) -> tuple[list[Message], list[Message]]:
-    """Split the history into what a compaction replaces and the tail it keeps.
+def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
+    """Return the room for a new history in tokens, what it replaces, and its tail.
 
-    The tail is the newest `keep` messages if they fit, else the last answer, unless
-    the user is still waiting for one. So the next prompt always follows an answer.
+    The tail is as many of the newest messages as fit, without their thinking. If not
+    even the last reply fits, its text or its results are cut.
     """
-    start = pair_safe(messages, max(0, len(messages) - keep))
-    tail = drop_thinking(messages[start:])
-    if tail and estimate_tokens(tail) <= max_tokens:
-        return messages[:start], tail
-    if not messages or in_progress(messages):
-        return messages, []
-    answer = {"type": "text", "text": cut_text(text_of(messages[-1]), max_tokens)}
-    return messages, [{"role": "assistant", "content": [answer]}]
-
-
-def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
-    """Return the texts that fit, the longest of them cut to the same length.
-
-    If that would leave less than MIN_USER_TOKENS of each, keep only the first and as
-    many of the newest as fit, at least one.
-    """
-    kept, sizes = [*texts], [tokens_in(typed(text)) for text in texts]
-    most = max(max_tokens, MIN_USER_TOKENS)
-    while most > MIN_USER_TOKENS and sum(min(n, most) for n in sizes) > max_tokens:
-        most = max(most * 19 // 20, MIN_USER_TOKENS)  # 5% less
-    while len(kept) > 2 and sum(min(n, most) for n in sizes) > max_tokens:
-        del kept[1], sizes[1]
-    return [cut_text(text, most - 7) for text in kept]  # 7: the message around it
+    messages = drop_thinking(agent.messages)
+    room = max(0, agent.limits.threshold - fixed_tokens(agent)) // 2
+    if agent.refused:
+        room = min(room, agent.refused * 3 // 4)
+    limit = min(KEEP_TAIL, estimate_tokens(messages) // TAIL_SHARE, room // 2)
+    sizes = [tokens_in(message["content"]) for message in reversed(messages)]
+    start = len(messages) - sum(total <= limit for total in accumulate(sizes))
+    if pair_safe(messages, start) < start:
+        start += 1  # leave out results whose calls don't fit
+    last = max(0, first_unseen(messages) - 1)  # the last reply
+    if start > last and (cut := cut_newest(messages[last : last + 2], limit)):
+        return room, [*messages[:last], *messages[last + 2 :]], cut
+    return room, messages[:start], messages[start:]
 
 
 def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchange]:
@@ -596,12 +612,14 @@ def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchan
 
 
 def restore_recent_files(
-    agent: Agent, messages: list[Message], max_tokens: int
+    agent: Agent, gone: list[Message], max_tokens: int, tail: Sequence[Message] = ()
 ) -> list[Exchange]:
     """Read files and skills again, and return the needed calls that fit (v5)."""
     silent = replace(agent, emit=lambda style, text: None)
     restored: list[Exchange] = []
-    for at, call, result in still_needed(messages, agent.tools):
+    for at, call, result in still_needed([*gone, *tail], agent.tools):
+        if at >= len(gone) and not is_replacement(result["content"]):
+            continue  # the tail has it
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # less isn't worth a call
             if agent.tools[call["name"]].rerunnable:  # a file or skill, not the plan
@@ -628,12 +646,13 @@ def as_messages(needed: list[Exchange]) -> list[Message]:
 
 def manual_compact(agent: Agent) -> None:
     """Summarise for the `compact` tool, the first time or if enough is new."""
-    is_useful = not agent.compacted_until or enough_is_new(agent)
+    is_useful = not agent.tried_until or enough_is_new(agent)
     if is_useful and agent.failures < MAX_FAILURES:
-        return compact_history(agent, "compact")
-    agent.focus = None
-    why = "too little is new" if not is_useful else "summaries keep failing"
-    agent.emit("layer", f"[compact] skipped: {why}")
+        compact_history(agent, "compact")
+    else:
+        agent.focus = None
+        why = "summaries keep failing" if is_useful else "there is too little new text"
+        agent.emit("layer", f"[compact] skipped: {why}")
 
 
 def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) -> None:
@@ -642,7 +661,8 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
     Tries a smaller window if the error names one, else a summary, else a note. Raises
     AgentError if nothing gets shorter, or after three attempts.
     """
-    advice = "It cannot be shortened any further; start over with /clear."
+    advice = "It cannot be shortened any further; set CONTEXT_WINDOW to the model's own"
+    advice += " window, or start over with /clear."
     given_up = AgentError(f"{error} {advice}")
     if incomplete > MAX_INCOMPLETE:
         raise given_up
@@ -651,8 +671,9 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
         return make_ready(agent)  # cuts prompt and results to it; layer 2 does the rest
     before = agent.messages
+    agent.refused = estimate_tokens(before)
     if agent.failures < MAX_FAILURES:
-        compact_history(agent, "reactive_compact", KEEP_TAIL)
+        compact_history(agent, "reactive_compact")
     if agent.messages is before:
         compact_without_model(agent, "reactive_compact")
     if agent.messages is before:
@@ -776,6 +797,36 @@ def cut_text(text: str, max_tokens: int) -> str:
     return shown
 
 
+def cut_newest(newest: list[Message], max_tokens: int) -> list[Message]:
+    """Cut the results of the last reply, or the last answer, to their start and end.
+
+    Returns [] if the messages are neither, or if too little of each would be left.
+    """
+    texts = {b["tool_use_id"]: b["content"] for b in blocks(newest[-1], "tool_result")}
+    if texts:
+        taken = estimate_tokens(newest) - sum(map(tokens_in, texts.values()))
+        share = (max_tokens - taken) // len(texts)
+        cut = {call: cut_text(text, share) for call, text in texts.items()}
+        return [newest[0], with_results(newest[1], cut)] if share > 50 else []
+    answer = {"type": "text", "text": cut_text(text_of(newest[0]), max_tokens)}
+    return [] if in_progress(newest) else [{"role": "assistant", "content": [answer]}]
+
+
+def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
+    """Return the texts that fit, the longest of them cut to the same length.
+
+    If that would leave less than MIN_USER_TOKENS of each, keep only the first and as
+    many of the newest as fit, at least one.
+    """
+    kept, sizes = [*texts], [tokens_in(typed(text)) for text in texts]
+    most = max(max_tokens, MIN_USER_TOKENS)
+    while most > MIN_USER_TOKENS and sum(min(n, most) for n in sizes) > max_tokens:
+        most = max(most * 19 // 20, MIN_USER_TOKENS)  # 5% less
+    while len(kept) > 2 and sum(min(n, most) for n in sizes) > max_tokens:
+        del kept[1], sizes[1]
+    return [cut_text(text, most - 7) for text in kept]  # 7: the message around it
+
+
 def quote(tag: str, text: str) -> str:
     """Wrap the text in tags that it can't close itself."""
     text = re.sub(rf"(?i)<(?=\s*/\s*{tag})", r"<\\", text)
@@ -783,6 +834,11 @@ def quote(tag: str, text: str) -> str:
 
 
 # ---- tokens: bytes / 4, corrected by each reply's usage ----
+
+
+def plural(number: int, noun: str) -> str:
+    """Return "1 file", "2 files", and so on."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def to_bytes(value: Any) -> bytes:
@@ -877,6 +933,7 @@ def replace_history(
         counts = {"before": before, "after": after, **known}
         commit(agent, {"event": name, **counts, "messages": new})
         agent.compacted_until = until
+        agent.tried_until = min(agent.tried_until, len(new))
     agent.counted_tokens, agent.counted_messages = after, len(new)
     agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
@@ -899,6 +956,7 @@ def load(path: Path) -> Conversation:
             if "event" in entry:
                 compacted = int(entry.get("compacted", len(messages)))
                 read.compacted_until = min(max(0, compacted), len(messages))
+                read.tried_until = len(messages)
                 read.summary = str(entry.get("summary", ""))
         except Exception as error:  # a damaged line raises almost anything
             if number == len(lines):  # torn, or empty
@@ -1213,6 +1271,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     if reply.sent > tokens * LEAST_BELIEVED:
         tokens = reply.sent
     sanitize_calls(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
+    agent.refused = 0
     commit(agent, reply.message)
     output = reply.output or tokens_in(reply.message["content"])
     agent.counted_tokens = tokens + output
@@ -1477,7 +1536,7 @@ def edit_file(
         raise ToolError(f"{path} contains old_text more than once; add context.")
     count = text.count(old_text)
     change_file(agent, "edit_file", real, text, text.replace(old_text, new_text))
-    return f"Made {count} replacement{'s' * (count > 1)} in {path}."
+    return f"Made {plural(count, 'replacement')} in {path}."
 
 
 def file_to_change(path: str) -> tuple[Path, str]:
@@ -2447,7 +2506,7 @@ def run_command(agent: Agent, line: str) -> None:
         case "/compact", focus:
             close_calls(agent)
             if agent.failures:
-                agent.compacted_until = 0  # a failed summary may be tried again
+                agent.tried_until = 0  # a failed summary may be tried again
             agent.focus = focus
             compact_history(agent, "compact")
         case "/context", "":
@@ -2535,7 +2594,7 @@ def list_conversations(agent: Agent) -> None:
     for number, (path, found) in zip(range(1, MAX_LISTED + 1), conversations(agent)):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
         messages = found.messages
-        count = f"{len(messages):,} message{'s' * (len(messages) != 1)}"
+        count = plural(len(messages), "message")
         first, *others = user_texts(messages) or [""]
         said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {count}: {said}")

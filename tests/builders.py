@@ -11,7 +11,7 @@ import pytest
 import stub
 from stub import api_error, reply
 
-from agent import AgentError, drop_thinking, is_typed, load, take_turn
+from agent import AgentError, drop_thinking, is_typed, load, take_turn, user_texts
 
 LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # run the tests that take minutes
 
@@ -133,29 +133,25 @@ def is_valid(messages):
 class Left(NamedTuple):
     """The parts that a compaction leaves, in this order."""
 
-    words: list[str]  # of the user, the request in progress last
+    words: list[str]  # all that the user typed, in the tail as well
     summary: str  # the text of its message
     calls: list[tuple[str, str]]  # (the input, the result)
-    tail: list[dict]
+    tail: list[dict]  # what follows the calls or, without them, the request
 
 
 def left(messages):
-    """The parts of a history that begins with what a compaction left of it.
-
-    Its words are the user's older messages and the request in progress.
-    """
+    """The parts of a history that begins with what a compaction left of it."""
     heads = [str(message["content"])[:60] for message in messages]
     at = ["[Conversation compressed" in head for head in heads].index(True)
     after = [*itertools.dropwhile(is_typed, messages[at + 1 :])]
-    request = messages[at + 1 : len(messages) - len(after)]
     replies = [stub.blocks(message["content"]) for message in after[:1]]
     calls = [b for reply in replies for b in reply if b.get("name") in NEEDED]
     tail = after[2 if calls else 0 :]
-    asked = [next(iter(call["input"].values())) for call in calls]
+    inputs = [next(iter(call["input"].values())) for call in calls]
     returned = outputs(*after[1:2]) if calls else []
-    words = [message["content"] for message in messages[:at] + request]
     [summary] = texts(messages[at])
-    return Left(words, summary, [*zip(asked, returned, strict=True)], tail)
+    words = user_texts(messages[:at] + messages[at + 1 :])
+    return Left(words, summary, [*zip(inputs, returned, strict=True)], tail)
 
 
 # --- What an agent does ---

@@ -19,7 +19,9 @@ def test_compact_passes_the_focus_on_and_shows_the_first_lines(user):
     user.say("what is it?", "So it is.")
     seen = user.say("/compact the names of the files")
     assert "the names of the files" in str(user.sent[-1]["content"])
-    assert re.search(rf" -> \S+ tokens\n(  \d\. line\n){{5}}{PROMPT}\Z", seen)
+    kept = r"kept: your 1 message, the newest 1 message, 0 files read again; .*\n"
+    lines = r"(  \d\. line\n){5}"
+    assert re.search(rf" -> \S+ tokens\n{kept}{lines}{PROMPT}\Z", seen)
     assert all(code in user.raw for code in (b"\x1b[35m[compact]", b"\x1b[2m  1. l"))
 
 

@@ -14,9 +14,11 @@ from builders import (
     did,
     fails,
     history,
+    is_valid,
     left,
     lines_of,
     loaded,
+    outputs,
     planned,
     prompt,
     read,
@@ -72,9 +74,9 @@ def compacted(long):
 def rebuilt(make):
     """rebuilt(*messages): the parts that a compaction of these messages leaves."""
 
-    def build(*messages, summary="Short.", keep=0, **fields):
+    def build(*messages, summary="Short.", **fields):
         agent = make(messages=[*messages], **fields)
-        return left(program.rebuild(agent, summary, keep))
+        return left(program.rebuild(agent, summary))
 
     return build
 
@@ -215,7 +217,7 @@ def test_a_summary_is_due_above_the_threshold(make):
 
 
 def test_the_next_summary_is_due_once_min_savings_tokens_are_new(make):
-    agent = make(compacted_until=1, threshold=5_000, min_savings=600)
+    agent = make(tried_until=1, threshold=5_000, min_savings=600)
     asked, least = typed(sized(200)), tokens_in(said("")["content"])
     for tokens, is_due in (0, False), (399, False), (400, True):
         more = [asked, said(sized(tokens - least))] if tokens else []
@@ -410,17 +412,17 @@ def test_a_compaction_leaves_typed_messages_summary_and_calls_and_work_goes_on(
     )
     assert "reference" in summary and "continue with what comes after it" in summary
     assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", PLAN]
-    assert tail == [said("Done.")]
+    assert tail == [typed("Newest request."), said("Done.")]
 
 
-@pytest.mark.parametrize("answer", ["All done.", f"All done. {BODY}"])
+@pytest.mark.parametrize("long", ["", BODY])
 def test_with_no_request_in_progress_it_ends_with_the_last_answer_cut_if_long(
-    rebuilt, answer
+    rebuilt, long
 ):
-    messages = history(needed(), said(answer))
-    _, summary, calls, tail = rebuilt(*messages, threshold=20_000)
+    before = history(needed(), did(BODY), said(f"All done. {long}"))
+    _, summary, calls, tail = rebuilt(*before)
     assert "which of their requests are done, stopped or still open" in summary
-    assert texts(*tail)[0].startswith("All done.") and tokens_in(tail) < 5_000
+    assert texts(*tail)[0].startswith("All done.") and tokens_in(tail) < 5_100
     assert len(calls) == 4 and not in_progress(tail)
 
 
@@ -449,13 +451,14 @@ def test_typed_messages_survive_several_compactions_unchanged(long):
 
 
 @pytest.mark.parametrize(
-    "threshold, limit, length", [(T, T // 4, 590), (167_000, 20_000, 3_990)]
+    "threshold, limit, length", [(T, T // 8, 290), (167_000, 20_000, 3_990)]
 )
 def test_the_first_and_the_newest_typed_messages_stay_within_their_limit(
     rebuilt, threshold, limit, length
 ):
     requests = [f"#{n}: {'w' * length}." for n in range(60)]
-    asked = [*map(typed, requests), said("Yes.")]
+    asked = [*map(typed, requests)]
+    asked.append(said(BODY))  # nothing else fits into the tail
     kept = rebuilt(*asked, threshold=threshold).words
     assert kept[0][:3] == "#0:" and kept[-1][:4] == "#59:" and len(kept) > 10
     assert 0.7 * limit < estimate_tokens(map(typed, kept)) <= limit
@@ -463,7 +466,7 @@ def test_the_first_and_the_newest_typed_messages_stay_within_their_limit(
 
 def test_if_even_short_messages_do_not_fit_the_first_and_the_newest_stay(rebuilt):
     asked = ["Never delete a line.", *[f"go on {n}" for n in range(1_200)]]
-    kept = rebuilt(*map(typed, asked), said("Yes."), **WINDOW).words
+    kept = rebuilt(*map(typed, asked), said(BODY), **WINDOW).words
     assert kept == [asked[0], *asked[1 - len(kept) :]]
     assert 1_000 < sum(map(tokens_in, map(typed, kept))) <= T // 4
 
@@ -563,7 +566,7 @@ def test_a_deleted_file_is_reported_once_and_then_dropped(long):
 def test_the_five_files_read_last_stay_each_once(rebuilt):
     order = [0, 1, 2, 3, 4, 5, 6, 0, 5]
     names = [f"{'./' * (n == 0)}{n}.py" for n in order]
-    calls = rebuilt(*history(*map(read, names), said("Yes."))).calls
+    calls = rebuilt(*history(*map(read, names), said(BODY))).calls
     assert [asked for asked, _ in calls] == ["3.py", "4.py", "6.py", "./0.py", "5.py"]
 
 
@@ -581,19 +584,19 @@ def test_failed_calls_and_calls_of_other_tools_are_not_kept(
     rebuilt, tool, given, failed
 ):
     messages = did("-", tool=tool, given=given, is_error=failed)
-    assert rebuilt(*history(messages, said("Yes."))).calls == []
+    assert rebuilt(*history(messages, said(BODY))).calls == []
 
 
 def test_only_the_newest_plan_stays(rebuilt):
     messages = history(planned("[ ] look"), planned("[x] look", "[ ] fix it"))
-    [(items, _)] = rebuilt(*messages, said("Yes.")).calls
+    [(items, _)] = rebuilt(*messages, said(BODY)).calls
     assert items == ["[x] look", "[ ] fix it"]
 
 
 def test_a_file_is_cut_at_5000_tokens_with_a_note(rebuilt):
     text = "".join(f"line {n}, and so on\n" for n in range(9_000))
     Path("long.txt").write_text(text)
-    [(_, shown)] = rebuilt(*history(read("long.txt"), said("Yes."))).calls
+    [(_, shown)] = rebuilt(*history(read("long.txt"), said(BODY))).calls
     assert 4_800 < tokens_in(shown) < 5_100 and "line 1," in shown
     assert "left out here" in shown and "more follows" in shown
 
@@ -634,25 +637,160 @@ def test_a_compaction_leaves_at_most_half_of_the_room(make, threshold, letter):
     plan = planned(*[f"[ ] {n} {'p' * 90}" for n in range(30)])
     agent = make(threshold=threshold)
     ends = typed(letter * 90_000), said(letter * 90_000), typed("Now.")
-    for end, summary, keep in itertools.product(ends, ("-", letter * 90_000), (0, 5)):
+    for end, summary in itertools.product(ends, ("-", letter * 90_000)):
         agent.messages = [*asked, *used, *plan, end]
-        new = program.rebuild(agent, summary, keep)
+        new = program.rebuild(agent, summary)
         assert estimate_tokens(new) <= room_of(agent)
+
+
+def as_sent(message):
+    """Tokens of a message's content."""
+    return tokens_in(message["content"])
 
 
 def test_each_part_gets_at_most_half_of_the_remaining_room(make):
     asked = [typed("w" * 9_000), said("Yes.")] * 40
-    messages = [*asked, *needed(), typed("Now." * 9_000)]
+    messages = [*asked, *needed(), typed("Now." * 9_000), *did(BODY)]
     agent = make(threshold=30_000, messages=messages)
     for name in "ab":
         Path(f"{name}.py").write_text(f"{name * 60}\n" * 200)
     room, new = room_of(agent), program.rebuild(agent, BODY)
-    *older, summary, request, calls, results = [tokens_in(m["content"]) for m in new]
-    for part in request, summary, sum(older), calls + results:
+    *older, summary, request, calls, results, bash, output = map(as_sent, new)
+    for part in bash + output, request, summary, sum(older), calls + results:
         assert 0.8 * (room // 2) < part <= room // 2 + 120  # the text around it
         room -= part
     asked = [call for call, _ in left(new).calls]
     assert asked == ["b.py", "birds", PLAN]  # the newest file, cut to a page
+
+
+# --- The tail: the newest messages ---
+
+
+@pytest.fixture
+def tail_of(make):
+    """tail_of(*messages): the tail that a compaction of these messages keeps."""
+
+    def build(*messages, **fields):
+        agent = make(messages=[*messages], **fields)
+        return program.split_history(agent)[2]
+
+    return build
+
+
+@pytest.mark.parametrize("tokens, expected", [(300, 10), (3_000, 6)])
+def test_the_tail_has_a_sixth_of_the_history_but_at_most_20000_tokens(
+    tail_of, tokens, expected
+):
+    answers = [said(sized(tokens)) for _ in range(60)]
+    tail = tail_of(typed("Go."), *answers, threshold=0, context_window=999_000)
+    assert tail == answers[-expected:] and estimate_tokens(tail) <= 20_000
+
+
+@pytest.mark.parametrize("end", [[], [typed("Hurry.")]], ids=["", "typed after them"])
+def test_results_larger_than_the_tail_stay_with_their_calls_cut(tail_of, end):
+    results = did(f"The start. {BODY} The end.", "short", BODY)
+    reply, answered = tail_of(*history(results, end), **WINDOW)
+    assert reply == results[0] and estimate_tokens([reply, answered]) < T // 4
+    first, second, _ = outputs(answered)
+    assert first.startswith("The start. ") and first.endswith(" The end.")
+    assert "left out here" in first and second == "short"
+
+
+LONG_CALL = {"command": BODY}
+TAILLESS = {
+    "nothing": [],
+    "a typed message": [typed(BODY)],
+    "an answer and a typed message": [typed("Go."), said(BODY), typed(BODY)],
+    "a call too long": [typed(BODY), *did("short", given=LONG_CALL)],
+    "an open call too long": [typed("Go."), did(BODY, given=LONG_CALL)[0]],
+    "too many results": [typed(BODY), *did(*["w" * 999] * 99)],
+}
+
+
+@pytest.mark.parametrize("messages", TAILLESS.values(), ids=TAILLESS)
+def test_without_room_for_the_newest_reply_there_is_no_tail(make, messages):
+    agent = make(messages=messages, **WINDOW)
+    assert program.split_history(agent)[1:] == (messages, [])
+
+
+def test_an_open_call_may_stay_in_the_tail(tail_of):
+    call = did("-")[0]
+    assert tail_of(typed("Go."), said(BODY), call) == [call]
+
+
+def test_what_the_tail_has_is_not_repeated_before_it(make):
+    agent = make(messages=history(said(BODY), typed("Second."), needed()))
+    new = program.rebuild(agent, "Short.")
+    assert new[0] == typed("Go.") and "Short." in texts(new[1])[0]
+    assert new[2:] == agent.messages[2:]
+
+
+@pytest.mark.parametrize("text", ["[Previous: used read_file]", "the text of a"])
+def test_a_file_that_was_cleared_in_the_tail_is_read_again(make, text):
+    Path("a.py").write_text("the text of a")
+    agent = make(messages=history(said(BODY), read("a.py", text)))
+    contents = outputs(*program.rebuild(agent, "Short."))
+    assert contents.count("the text of a") == 1 and text in contents
+
+
+def test_a_compaction_says_what_it_kept(compacted):
+    agent = compacted(*needed(), typed("Second request."))
+    [line] = [text for text in shown(agent, "note") if text.startswith("kept: ")]
+    assert line == (
+        "kept: your 3 messages, the newest 1 message, 3 files read again; "
+        f"everything else is in {agent.transcript}"
+    )
+
+
+def test_three_compactions_in_a_row_keep_typed_messages_and_a_valid_list(make):
+    work = [m for n in range(30) for m in did(f"{n} {sized(500)}")]
+    agent = make(messages=history(*needed(), typed("Never push."), work), **WINDOW)
+    sizes = [estimate_tokens(agent.messages)]
+    for _ in range(3):
+        agent.messages = program.rebuild(agent, "Short.")
+        assert (
+            is_valid(agent.messages) and left(agent.messages).words[-1] == "Never push."
+        )
+        sizes.append(estimate_tokens(agent.messages))
+    assert sizes == sorted(sizes, reverse=True)
+
+
+# --- Never more than there was ---
+
+
+def test_a_resumed_conversation_does_not_grow_by_compact(make):
+    names = [f"{n}.py" for n in range(12)]
+    for name in names:
+        Path(name).write_text(f"a line of {name}\n" * 800)
+    reads = [reply(calls=[("read_file", {"path": name})]) for name in names]
+    agent = make(*reads, reply("Read."), reply("You are welcome."), SUMMARY)
+    turns(agent, "Read them all.", "Thanks.")
+    agent.last_request = 0.0  # the cache is cold, so layer 1 clears all it can
+    program.layer_1(agent)
+    before = context_tokens(agent)
+    program.run_command(agent, "/compact")
+    assert context_tokens(agent) < before
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_if_a_summary_cannot_save_anything_the_model_is_not_asked(make, times):
+    agent = make(reply("Yes."))
+    program.take_turn(agent, "Is it?")
+    for _ in range(times):
+        program.run_command(agent, "/compact")
+    assert shown(agent, "layer") == ["[compact] nothing to compact yet"] * times
+    assert agent.messages == [typed("Is it?"), said("Yes.")]
+
+
+def test_a_summary_longer_than_the_history_is_discarded_and_not_asked_for_again(make):
+    long = reply(f"<summary>{sized(3_000)}</summary>")
+    agent = make(reply(sized(2_000)), long)
+    program.take_turn(agent, "Tell me.")
+    before = agent.messages
+    for _ in range(2):
+        program.run_command(agent, "/compact")
+    assert agent.messages is before and len(summaries(agent)) == 1
+    assert "nothing changed" in shown(agent, "layer")[0]
 
 
 # --- Nothing to compact, and what the user is told ---
@@ -708,6 +846,25 @@ def test_after_a_failure_the_next_try_waits_for_enough_new_tokens(long):
 
 # --- The request in progress ---
 
+CUT_OFF = {
+    "cut off": reply("Half of", stop="max_tokens"),
+    "empty": reply(content=[]),
+    "cut off in a call": reply(calls=[("bash", {"command": "ec"})], stop="max_tokens"),
+}
+
+
+@pytest.mark.parametrize("cut_off", CUT_OFF.values(), ids=CUT_OFF)
+@pytest.mark.parametrize("more", [[], [reply(calls=[("bash", {"command": "ls"})])]])
+def test_a_request_whose_reply_was_cut_off_still_follows_the_summary(
+    make, cut_off, more
+):
+    compact = reply(sized(2_000), calls=[("compact", {})])
+    agent = make(reply("First."), cut_off, *more, compact, SUMMARY, reply("Done."))
+    turns(agent, "Before.", "Rename foo.")
+    at = ["Conversation compressed" in str(m) for m in agent.messages].index(True)
+    assert program.user_texts(agent.messages[:at]) == ["Before."]
+    assert agent.messages[at + 1] == typed("Rename foo.")
+
 
 @pytest.mark.parametrize(
     "window, tokens", [(200_000, 30_000), (200_000, 6_000), (32_000, 3_000)]
@@ -723,14 +880,15 @@ def test_the_request_in_progress_stays_whole_over_two_compactions(
     for line in between, []:
         agent.messages += [*did("done"), *map(typed, line), *did("done again")]
         agent.messages = program.rebuild(agent, "Short.")
-    request = agent.messages[program.turn_start(agent.messages) :]
-    assert request == [typed(rules), *map(typed, between)]
+    turn = agent.messages[program.turn_start(agent.messages) :]
+    assert program.user_texts(turn) == [rules, *between] and turn[0] == typed(rules)
 
 
-def test_a_compacted_list_is_older_messages_summary_request_and_calls(make):
-    asked = [typed("Second request."), *needed(), typed("And hurry.")]
-    agent = make(messages=history(said("Yes."), asked))
-    older, summary, *request, calls, results = program.rebuild(agent, "Short.")
-    assert older == typed("Go.") and "Short." in texts(summary)[0]
-    assert request == [typed("Second request."), typed("And hurry.")]
+def test_a_compacted_list_is_older_messages_summary_request_calls_and_tail(make):
+    asked = [typed("Second request."), *needed(), typed("Hurry."), *did(BODY)]
+    agent = make(messages=history(said("Yes."), asked, did("done")))
+    older, summary, *request, calls, results, bash, done = program.rebuild(agent, "Ok.")
+    assert older == typed("Go.") and "Ok." in texts(summary)[0]
+    assert request == [typed("Second request."), typed("Hurry.")]
     assert calls["role"] == "assistant" and results["role"] == "user"
+    assert [bash, done] == agent.messages[-2:]

@@ -1,8 +1,10 @@
 """Layer 3: compactions that the model, the user or the API asks for."""
 
+import re
 from pathlib import Path
 
 import pytest
+import stub
 from builders import (
     NO_SUMMARY,
     READ,
@@ -13,6 +15,7 @@ from builders import (
     fails,
     goes_on,
     history,
+    is_valid,
     layers,
     left,
     on_disk,
@@ -95,8 +98,8 @@ def test_calls_beside_the_compact_tool_are_answered_and_the_work_goes_on(worked)
     one, asked, two = outputs(request["messages"][-2])
     assert (one, two) == ("one\n", "two\n") and "summar" in asked
     sent = left(agent.client.requests[2]["messages"])
-    assert sent.words == ["Go.", "Count."] and sent.tail == []
-    assert "All is well." in sent.summary
+    assert sent.words == ["Go.", "Count."] and "All is well." in sent.summary
+    assert outputs(*sent.tail[-1:]) == ["one\n", asked, "two\n"]
 
 
 @pytest.mark.parametrize("text, layer", [("", "compact"), (BODY, "auto_compact")])
@@ -109,12 +112,18 @@ def test_a_focus_applies_to_one_compaction_only_in_whichever_layer(worked, text,
     assert asked == [True, False] and layers(agent)[0] == layer
 
 
-def test_the_first_compact_call_works_however_short_the_conversation_is(make):
-    again = reply(calls=[("compact", {})])
-    agent = make(COMPACT, SUMMARY, again, reply("Done."), threshold=100_000)
-    assert take_turn(agent, "Hi.") == "Done." and len(summaries(agent)) == 1
-    assert layers(agent)[-1] == "compact"  # MIN_SAVINGS counts from then on
-    assert "too little is new" in shown(agent, "layer")[-1]
+@pytest.mark.parametrize("size, is_asked", [(100, False), (1_000, True)])
+def test_the_first_compact_call_works_if_there_is_anything_to_gain(
+    make, size, is_asked
+):
+    first = reply(sized(size), calls=[("compact", {})])
+    replies = [first, *[SUMMARY] * is_asked, COMPACT, reply("Done.")]
+    agent = make(*replies, threshold=100_000)
+    assert take_turn(agent, "Hi.") == "Done."
+    assert len(summaries(agent)) == is_asked
+    first, second = shown(agent, "layer")
+    assert ("nothing to compact yet" in first) is not is_asked
+    assert "too little new text" in second  # MIN_SAVINGS counts after the first call
 
 
 def test_further_compact_calls_wait_until_min_savings_tokens_are_new(worked):
@@ -122,7 +131,7 @@ def test_further_compact_calls_wait_until_min_savings_tokens_are_new(worked):
     agent = worked(*few, MORE, COMPACT, SUMMARY, reply("Done."))
     assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
     skipped = [text for text in shown(agent, "layer") if "skipped" in text]
-    assert skipped == ["[compact] skipped: too little is new"] * 9
+    assert skipped == ["[compact] skipped: there is too little new text"] * 9
 
 
 def test_the_compact_tool_is_skipped_after_three_failures(worked):
@@ -141,9 +150,9 @@ def test_after_compact_the_next_request_follows_an_answer_as_in_any_history(work
     run_command(agent, "/compact the birds")
     assert "the birds" in str(agent.client.requests[-1]["messages"][-1])
     kept, _, _, tail = left(agent.messages)
-    assert kept == ["Go."] and tail == [said("Well.")]
+    assert kept == ["Go."] and tail[-1] == said("Well.")
     assert take_turn(agent, "Second request.") == "Done."
-    assert agent.messages[-3:] == [*tail, typed("Second request."), said("Done.")]
+    assert agent.messages[-3:] == [tail[-1], typed("Second request."), said("Done.")]
 
 
 CLEAR_ALL = {"clear_above": 0, "keep_tokens": 0, "keep_recent": 0, "min_savings": 0}
@@ -153,7 +162,7 @@ CLEAR_ALL = {"clear_above": 0, "keep_tokens": 0, "keep_recent": 0, "min_savings"
 def test_restored_files_are_not_cleared_before_they_have_been_sent(
     make, notes, resumed
 ):
-    agent = make(reply(calls=[READ]), reply("Read."), SUMMARY, **CLEAR_ALL)
+    agent = make(reply(calls=[READ]), reply(BODY), SUMMARY, **CLEAR_ALL)
     take_turn(agent, "Read the notes.")
     run_command(agent, "/compact")
     if resumed:
@@ -168,7 +177,7 @@ def test_restored_files_are_not_cleared_before_they_have_been_sent(
 
 
 def test_compact_asks_for_a_summary_whenever_anything_is_new(make):
-    agent = make(reply("Yes."), SUMMARY, reply("Yes."), SUMMARY)
+    agent = make(reply(BODY), SUMMARY, reply(BODY), SUMMARY)
     for asked in 1, 2:
         take_turn(agent, "Hi.")
         run_command(agent, "/compact")
@@ -245,39 +254,46 @@ def test_a_request_that_is_too_long_is_compacted_and_sent_again(worked, error):
     assert take_turn(agent, "Second request.") == "Done."
     assert layers(agent)[-1] == "reactive_compact" and len(summaries(agent)) == 1
     kept, summary, _, tail = left(agent.client.requests[-1]["messages"])
-    assert kept == ["Go."] and "All is well." in summary
+    assert kept == ["Go.", "Second request."] and "All is well." in summary
     assert tail[-1] == typed("Second request.") and on_disk(agent)
     assert "I was about" not in str(agent.messages) and not Path("ran").exists()
 
 
-@pytest.mark.parametrize(
-    "later, stays",
-    [
-        ([], 6),  # the fifth from the end is a result: its call stays with it
-        ([typed("a")], 6),
-        ([typed("a"), said("b")], 6),
-        ([typed("a"), *did("b"), said("c")], 5),
-        ([*did("a"), *did("b")], 6),
-    ],
-)
-def test_the_newest_five_messages_stay_and_no_pair_is_split(worked, later, stays):
-    agent = worked(TOO_LONG, SUMMARY, reply("Done."))
-    for message in later:
+LARGE_CALL = {"command": sized(2_000)}
+TAILS = {
+    "an answer": ([said("b")], ["b"]),
+    "a turn": ([typed("a"), said("b")], ["a", "b"]),
+    "a pair": ([*did("a"), said("b")], ["tool_use", "a", "b"]),
+    "two calls": ([*did("a", "b"), said("c")], ["tool_use", "a", "c"]),
+    "no half of a pair": ([*did(sized(1_000), given=LARGE_CALL), said("b")], ["b"]),
+}
+
+
+def first_words(message):
+    """The typed text, or that of the first block, or its type."""
+    block = stub.blocks(message["content"])[0]
+    return block.get("text", block.get("content", block["type"]))
+
+
+@pytest.mark.parametrize("later, stays", TAILS.values(), ids=TAILS)
+def test_the_newest_messages_that_fit_stay_and_no_pair_is_split(worked, later, stays):
+    agent = worked(
+        TOO_LARGE, SUMMARY, reply("Done."), context_window=60_000, threshold=0
+    )
+    for message in [typed(sized(2_800)), *later]:  # a sixth of all is 2,300 to 2,800
         program.commit(agent, message)
     take_turn(agent, "Second request.")
-    asked, request = agent.client.requests[0], agent.client.requests[-1]
-    newest = asked["messages"][-stays:]
-    assert request["messages"][-stays:] == newest
-    assert "[Conversation compressed" in str(request["messages"][-stays - 1])
+    tail = agent.messages[agent.compacted_until :]
+    assert [*map(first_words, tail)] == [*stays, "Second request.", "Done."]
 
 
 def test_thinking_in_the_messages_that_stay_is_dropped(make):
     calls = [("bash", {"command": "echo " + "w" * 400})]
-    steps = [reply(f"{n}", calls=calls, thinking="") for n in range(12)]
+    steps = [reply(f"{n}", calls=calls, thinking="") for n in range(30)]
     agent = make(*steps, TOO_LARGE, SUMMARY, reply("Done.", thinking=""))
     assert take_turn(agent, "Work.") == "Done."
     tail = left(agent.client.requests[-1]["messages"]).tail
-    assert 5 <= len(tail) <= 6 and "'thinking'" not in str(tail)
+    assert 8 <= len(tail) <= 10 and "'thinking'" not in str(tail)
 
 
 def test_a_request_older_than_the_newest_messages_follows_the_summary(make):
@@ -296,7 +312,7 @@ def test_a_request_among_the_newest_messages_appears_only_once(make):
     agent = make(TOO_LARGE, SUMMARY, reply("Done."), messages=before)
     take_turn(agent, "Count the birds.")
     sent = agent.client.requests[-1]["messages"]
-    assert sent[0] == typed("Go.") and sent[2] == asked
+    assert sent[0] == typed("Go.") and asked in sent[2:]
     assert program.user_texts(sent).count("Count the birds.") == 1
 
 
@@ -307,7 +323,8 @@ def test_if_summaries_fail_a_note_replaces_the_older_messages(worked, failures, 
     assert len(summaries(agent)) == len(tried)
     assert agent.failures == failures + len(tried)
     kept, note, _, tail = left(agent.client.requests[-1]["messages"])
-    assert kept == ["Go."] and str(agent.transcript) in note and len(tail) == 6
+    assert kept == ["Go.", "Second request."] and str(agent.transcript) in note
+    assert outputs(*tail)[-1].startswith("result 8 ")
     assert tail[-2:] == [said("Well."), typed("Second request.")]
 
 
@@ -343,6 +360,52 @@ def test_if_no_remedy_helps_there_is_one_clear_error_and_nothing_is_lost(
     assert len(agent.client.requests) == 4 and not Path("ran").exists()
     assert program.user_texts(agent.messages) == ["Go.", "Second request."]
     assert on_disk(agent) and goes_on(agent)
+
+
+def test_what_is_left_after_a_refusal_has_at_most_three_quarters_of_it(make):
+    steps = (did(sized(400)) for _ in range(9))
+    agent = make(messages=history(typed(sized(2_000)), *steps))
+    for _ in range(3):
+        before = program.estimate_tokens(agent.messages)
+        agent.refused = before
+        program.compact_without_model(agent, "-")
+        after = program.estimate_tokens(agent.messages)
+        assert after <= before * 3 / 4 and is_valid(agent.messages)
+
+
+def small_server(window, answers_summaries):
+    """A server that refuses what exceeds its window, which it doesn't name.
+
+    Its model reads five files in each turn.
+    """
+
+    def answer(request):
+        parts = [request[key] for key in ("system", "tools", "messages")]
+        is_summary = asks_for_summary(request)
+        if stub.count(*parts) > window or (is_summary and not answers_summaries):
+            return api_error(400, "Prompt is too long.")
+        *_, newest = re.findall(r"Turn \d|file (\d)", str(request["messages"]))
+        path = f"{int(newest or 0) + 1}.txt"
+        calls = [("read_file", {"path": path})] if newest != "5" else []
+        return (
+            SUMMARY if is_summary else reply("Done." if not calls else "", calls=calls)
+        )
+
+    return StubClient(always=answer)
+
+
+@pytest.mark.parametrize("window", [8_000, 12_000, 16_000, 24_000])
+@pytest.mark.parametrize("answers_summaries", [True, False])
+def test_no_turn_fails_in_a_small_window_that_nobody_names(
+    make, window, answers_summaries
+):
+    for number in range(1, 6):
+        text = sized(window // 12 * number)
+        Path(f"{number}.txt").write_text(f"{text}\nfile {number}")
+    agent = make(client=small_server(window, answers_summaries))
+    for turn in range(6):
+        assert take_turn(agent, f"Turn {turn}") == "Done."
+    assert on_disk(agent)
 
 
 # --- The API's error names a smaller window ---

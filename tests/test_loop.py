@@ -231,18 +231,17 @@ def test_a_refusal_soon_after_a_compaction_never_drops_the_summary(make, before)
     assert "All is well." in summary and goes_on(agent)
 
 
-def test_a_refusal_right_after_a_compaction_drops_the_restored_files(make):
-    replies = reply(calls=[READ]), reply(LONG), SUMMARY, NO
-    agent = make(*replies, **SMALL)
-    take_turn(agent, "Read the notes")
-    fails(agent, "Something")
+def test_a_refusal_right_after_a_compaction_drops_the_newest_results(make, notes):
+    work = [("compact", {}), READ]
+    agent = make(reply(calls=[READ]), reply(LONG, calls=work), SUMMARY, NO, **SMALL)
+    fails(agent, "Read the notes")
     kept, summary, calls, tail = left(agent.messages)
-    assert kept == ["Read the notes", "Something"] and (calls, tail) == ([], [])
+    assert kept == ["Read the notes"] and (calls, tail) == ([], [])
     assert "All is well." in summary and goes_on(agent)
 
 
 def test_after_a_refusal_the_conversation_can_still_be_summarised(make):
-    agent = make(reply("Hello."), reply("Yes."), NO, SUMMARY)
+    agent = make(reply("Hello."), reply(LONG), NO, SUMMARY)
     for text in ("Hi", "Really?"):
         take_turn(agent, text)
     fails(agent, "Something forbidden")
@@ -378,7 +377,7 @@ def test_a_compaction_keeps_an_interrupted_request_among_the_older_messages(make
 
 
 def test_nothing_untrue_is_sent_about_a_request_that_was_corrected(make):
-    agent = make(KeyboardInterrupt(), reply(calls=[("compact", {})]), SUMMARY)
+    agent = make(KeyboardInterrupt(), reply(LONG, calls=[("compact", {})]), SUMMARY)
     agent.client.enqueue(reply("Done."))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Write the parser in Python 3.8.")

@@ -14,6 +14,7 @@ from builders import (
     SUMMARY,
     lines_of,
     results,
+    sized,
     texts,
     turn_into,
     turns,
@@ -46,6 +47,8 @@ LASTING = bash("echo up; until [ -e go ]; do sleep 0.05; done")
 @pytest.mark.parametrize("compacts", [False, True])
 def test_text_typed_during_a_command_is_sent_after_its_results(user, compacts):
     calls = [*LASTING["content"], *reply(calls=[("compact", {})])["content"]]
+    user.enqueue(reply(sized(9_000)))
+    user.say("Hm?", "x")
     user.enqueue(reply() | {"content": calls[: 1 + compacts]}, *[SUMMARY] * compacts)
     user.enqueue(reply("So."))
     user.ask("Go.")
@@ -58,11 +61,11 @@ def test_text_typed_during_a_command_is_sent_after_its_results(user, compacts):
     user.say("\x15")
     words = typed("Not so!\nAnd soon.")
     if compacts:
-        summary, first, newest, *_ = lines_written(user)[-2]["messages"]
-        assert (first, newest) == (typed("Go."), words)
+        older, summary, first, _, _, newest = lines_written(user)[-2]["messages"]
+        assert (older, first, newest) == (typed("Hm?"), typed("Go."), words)
         assert "continue with what comes after it" in texts(summary)[0]
     else:
-        _, _, answered, heard, _ = lines_written(user)
+        *_, answered, heard, _ = lines_written(user)
         assert heard == words and results(answered)[0]["content"] == "up\n"
 
 
@@ -106,9 +109,9 @@ def test_a_message_typed_during_work_survives_ten_compactions(make):
     agent.take_queued = lambda: "".join(heard.pop() if heard else [])
     turns(agent, "Go.")
     for number in range(10):
-        agent.client.enqueue(SUMMARY, reply("Fine."))
-        run_command(agent, "/compact")
+        agent.client.enqueue(reply(sized(1_000)), SUMMARY)
         turns(agent, f"And {number}?")
+        run_command(agent, "/compact")
     asked = [message for message in agent.messages if program.is_typed(message)]
     assert asked[:3] == [typed("Go."), typed("Never touch a.py."), typed("And 0?")]
 

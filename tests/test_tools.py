@@ -16,6 +16,7 @@ from builders import (
     outputs,
     roles,
     shown,
+    sized,
     typed,
 )
 from stub import api_error, reply
@@ -653,7 +654,8 @@ def test_a_subagent_is_compacted_without_touching_its_parent(make, event):
 
 
 def test_a_failed_compaction_in_a_subagent_names_the_subagent(make):
-    work = reply(calls=[BASH, ("compact", {})]), NO_SUMMARY, reply("There are 3.")
+    calls = [BASH, ("compact", {})]
+    work = reply(sized(1_000), calls=calls), NO_SUMMARY, reply("There are 3.")
     agent = make(reply(calls=[TASK]), *work, reply("Thanks."), min_savings=0)
     assert take_turn(agent, "How many?") == "Thanks."
     [error] = shown(agent, "error")
