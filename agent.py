@@ -6,10 +6,11 @@
 """A one-file coding agent that forgets on purpose, so it can work indefinitely.
 
     before every request
-        layer 1   micro_compact    free       old tool output becomes a placeholder
-        layer 2   auto_compact     one call   over the threshold: summarise everything
-        layer 3   manual compact   one call   the same on demand: the `compact` tool,
-                                              /compact, or "prompt is too long"
+        layer 1   micro_compact    free          old tool output becomes a placeholder
+        layer 2   auto_compact     one request   over the threshold: a summary replaces
+                                                 all but the user's and newest messages
+        layer 3   manual compact   one request   the same on demand: the `compact` tool,
+                                                 /compact, or "prompt is too long"
     then ask the model, run the tools it calls, and start over
 
 Every message is kept on disk in .transcripts/, one JSON object per line. The first
@@ -50,7 +51,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, islice, pairwise, takewhile
+from itertools import accumulate, groupby, islice, pairwise, takewhile
+from operator import itemgetter
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -88,7 +90,7 @@ class Limits:
     Each field is a setting in the shell or .env, under its name in capitals.
     """
 
-    context_window: int = CONTEXT_WINDOW
+    context_window: int = CONTEXT_WINDOW  # 0: CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT  # 0: MAX_OUTPUT; at most a third of the window
     threshold: Any = None  # T, an int; None: v5's formula; 0: the whole window
     clear_above: Any = None  # an int; None: 0.7 T; more than the window: never
@@ -103,8 +105,10 @@ class Limits:
 
         In a small window, layer 1 keeps at most T/16, and freeing T/8 is enough.
         """
-        window = self.context_window = max(self.context_window, MIN_WINDOW)
-        output = self.max_output = min(self.max_output or MAX_OUTPUT, window // 3)
+        window = max(self.context_window or CONTEXT_WINDOW, MIN_WINDOW)
+        self.context_window = window
+        output = min(self.max_output or MAX_OUTPUT, window // 3)
+        self.max_output = output
         if self.threshold is None:
             self.threshold = auto_compact_threshold(window, output)
         room = window - output  # so that a reply fits, too
@@ -160,7 +164,8 @@ class Agent(Conversation):
     stopped: Callable[[], bool] = lambda: False  # True after Ctrl-C in this turn
     auto_approve: bool = False  # --yes: run every tool without asking
     is_subagent: bool = False  # works for another agent instead of the user
-    usage: Counter[str] = field(default_factory=Counter)  # tokens: "sent", "read"
+    # tokens "sent" and "read" so far, and "requests" in this turn, by all agents
+    usage: Counter[str] = field(default_factory=Counter)
 
 
 class AgentError(Exception):
@@ -170,10 +175,10 @@ class AgentError(Exception):
 class PromptTooLong(AgentError):
     """The API says that the conversation doesn't fit into the model's window."""
 
-    def __init__(self, text: str, said: str = ""):
+    def __init__(self, text: str, api_text: str = ""):
         super().__init__(text)
-        named = re.search(MAXIMUM, said)  # `said`: the API's own words
-        self.maximum = int(named["tokens"].replace(",", "")) if named else 0  # tokens
+        match = re.search(MAXIMUM, api_text)  # the maximum in tokens, if it's there
+        self.maximum = int(match["tokens"].replace(",", "")) if match else 0
 
 
 # ---- the loop ----
@@ -183,14 +188,17 @@ MAX_INCOMPLETE = 3  # incomplete replies in a row; one more ends the turn
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; return that answer."""
-    answer, incomplete, requests = "", 0, 0
-    while requests < (agent.limits.max_requests or math.inf):
+    answer = ""
+    incomplete = 0  # replies in a row that were cut off or empty
+    limit = agent.limits.max_requests or math.inf
+    while agent.usage["requests"] < limit:
         layer_1(agent)  # tool_result_budget, snip_compact, micro_compact: free
         if should_compact(agent):
             auto_compact(agent)  # layer 2: the context is over the threshold
         elif agent.focus is not None:
             manual_compact(agent)  # layer 3: the model asked for it
-        incomplete, requests = incomplete + 1, requests + 1  # incomplete, so far
+        incomplete += 1  # until we know better
+        agent.usage["requests"] += 1  # subagents share this count
         try:
             reply = ask(agent, agent.messages)
         except PromptTooLong as error:
@@ -206,7 +214,7 @@ def agent_loop(agent: Agent) -> str:
             incomplete = 0
         else:
             return answer
-    why = f"The turn reached its limit of {requests} requests (MAX_REQUESTS)."
+    why = f"The turn reached its limit of {limit} requests (MAX_REQUESTS)."
     raise AgentError(f'{why} Type "go on" to continue.')
 
 
@@ -214,6 +222,8 @@ def take_turn(agent: Agent, *texts: str) -> str:
     """Send the texts as user messages, one each, and return the model's answer."""
     if not "".join(texts).strip():
         raise AgentError("The message is empty: say what to do.")
+    if not agent.is_subagent:
+        agent.usage["requests"] = 0
     close_calls(agent)  # those that a crash left open
     if in_progress(agent.messages):
         commit(agent, note(UNANSWERED))
@@ -240,31 +250,44 @@ CLEAR_OVER_CHARS = 100  # shorter results are kept (s06): a placeholder is as lo
 
 
 def layer_1(agent: Agent) -> None:
-    """Run three steps, in s08's order. Everything they remove is kept on disk.
+    """Run three steps, in s08's order. Everything they remove is kept on disk."""
+    limits = agent.limits
+    unseen = first_unseen(agent.messages)
+    new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
+    replace_history(agent, "tool_result_budget", "too large, saved", new)
+
+    until = agent.compacted_until
+    first = max(3, until)  # s08's three, or the summary and what came with it
+    limit = limits.max_messages
+    new = snip_compact(agent.messages, limit, agent.transcript, agent.tools, first)
+    replace_history(agent, "snip_compact", "middle cut out", new, until)  # on disk, too
+
+    if unseen > agent.tried_until:  # restored files have been sent
+        clear_old_results(agent)
+
+
+def clear_old_results(agent: Agent) -> None:
+    """Run micro_compact if the context is over its limit.
 
     While the prompt cache is warm, clearing makes the API write it again, so we clear
     late, and only if that frees enough. Once the cache is cold, the next request writes
     it again anyway, so clearing is free and we do it early.
     """
-    limits, tools, unseen = agent.limits, agent.tools, first_unseen(agent.messages)
-    new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
-    replace_history(agent, "tool_result_budget", "too large, saved", new)
-
-    limit, until = limits.max_messages, agent.compacted_until  # keep a summary
-    new = snip_compact(agent.messages, limit, agent.transcript, tools, max(3, until))
-    replace_history(agent, "snip_compact", "middle cut out", new, until)  # on disk, too
-
-    above, savings, why = limits.clear_above, limits.min_savings, ""
+    limits = agent.limits
+    above = limits.clear_above
+    savings = limits.min_savings
+    what = "old results cleared"
+    never = above > limits.context_window
     is_cold = time.time() - agent.last_request > CACHE_SECONDS or not agent.has_cache
-    if is_cold and above <= limits.context_window:  # above the window: never clear
-        above, savings = min(above, round(limits.threshold * CLEAR_COLD)), 0
-        why = " for free (the cache was cold)"
-    is_sent = unseen > agent.tried_until  # the files that a compaction read again
-    if is_sent and context_tokens(agent) > above:
+    if is_cold and not never:
+        above = min(above, round(limits.threshold * CLEAR_COLD))
+        savings = 0
+        what += " for free (the cache was cold)"
+    if context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
-        compactable = {name: tool for name, tool in tools.items() if tool.clearable}
-        new = micro_compact(agent.messages, save_result, *keep, savings, compactable)
-        replace_history(agent, "micro_compact", f"old results cleared{why}", new)
+        tools = {name: tool for name, tool in agent.tools.items() if tool.clearable}
+        new = micro_compact(agent.messages, save_result, *keep, savings, tools)
+        replace_history(agent, "micro_compact", what, new)
 
 
 def tool_result_budget(
@@ -272,8 +295,8 @@ def tool_result_budget(
 ) -> list[Message]:
     """Save oversized results and typed messages, and leave previews (s08).
 
-    If the results in one message together exceed `max_tokens`, each one over an equal
-    share is saved; so is a typed message over `max_tokens`. Messages before `start` are
+    If the results in one message together exceed `max_tokens`, each one larger than an
+    equal share is saved; so is a typed message over `max_tokens`. Messages before `start` are
     left alone. Returns the same list if nothing is too large.
     """
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
@@ -288,8 +311,8 @@ def with_previews(message: Message, max_tokens: int, save_text: SaveText) -> Mes
     if sum(map(tokens_in, texts.values())) <= max_tokens:
         return message
     share = max_tokens // len(texts)
-    shown = {call: preview(text, share, save_text) for call, text in texts.items()}
-    return with_results(message, shown)
+    previews = {call: preview(text, share, save_text) for call, text in texts.items()}
+    return with_results(message, previews)
 
 
 def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
@@ -297,8 +320,8 @@ def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
     if tokens_in(text) <= max_tokens or is_replacement(text):
         return text
     where = f"{len(text):,} characters, saved at {save_text(text)}"
-    most = min(PREVIEW_TOKENS, max_tokens - 50)  # 50: for the lines around it
-    return quote("persisted-output", f"{where}\n{cut_text(text, most)}")
+    size = min(PREVIEW_TOKENS, max_tokens - 50)  # 50: for the lines around it
+    return quote("persisted-output", f"{where}\n{cut_text(text, size)}")
 
 
 def is_replacement(text: str) -> bool:
@@ -314,7 +337,7 @@ def snip_compact(
     tools: dict[str, Tool],
     first: int = 3,
 ) -> list[Message]:
-    """Replace the middle with a note, in a list over `max_messages` (0: never; s08).
+    """If there are more than `max_messages`, replace the middle with a note (s08).
 
     It keeps the `first` messages and the newest `max_messages` / 4, so that it doesn't
     act again right away. From the middle, it keeps calls that are still needed and the
@@ -326,7 +349,8 @@ def snip_compact(
     head = first if pair_safe(messages, first) == first else first + 1  # with results
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail = pair_safe(messages, max(head, newest))
-    middle, start = messages[head:tail], turn_start(messages[head:tail])
+    middle = messages[head:tail]
+    start = turn_start(middle)
     older = fit_user_texts(user_texts(middle[:start])[-quarter:], MAX_USER_TOKENS)
     request = fit_user_texts(user_texts(middle[start:])[-quarter:], MAX_USER_TOKENS)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
@@ -352,14 +376,16 @@ def micro_compact(
     """
     tools = COMPACTABLE_TOOLS if compactable is None else compactable
     results = [e for e in exchanges(messages) if e.call["name"] in tools]
-    kept, unseen = first_kept(results, keep_recent, keep_tokens), first_unseen(messages)
+    kept = first_kept(results, keep_recent, keep_tokens)
+    unseen = first_unseen(messages)
     old = [e for e in results[:kept] if e.at < unseen and is_clearable(e.result)]
     freed = sum(tokens_in(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
     new = list(messages)
     for at, call, result in old:
-        name, text = call["name"], result["content"]
+        name = call["name"]
+        text = result["content"]
         where = "" if tools[name].rerunnable else f", saved at {save_text(text)}"
         placeholder = {call["id"]: f"[Previous: used {name}{where}]"}
         new[at] = with_results(new[at], placeholder)
@@ -367,7 +393,10 @@ def micro_compact(
 
 
 def first_kept(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
-    """Return the index of the first kept: `keep_recent` results, more if they fit."""
+    """Return the index of the first result to keep.
+
+    The newest `keep_recent` are kept, and more if they all fit into `keep_tokens`.
+    """
     sizes = [tokens_in(exchange.result["content"]) for exchange in reversed(results)]
     fitting = sum(total <= keep_tokens for total in accumulate(sizes))  # how many fit
     return max(0, len(results) - max(keep_recent, fitting))
@@ -379,7 +408,7 @@ def is_clearable(result: Message) -> bool:
     return len(text) > CLEAR_OVER_CHARS and not is_replacement(text)
 
 
-# ---- layer 2: summarise everything, in one call ----
+# ---- layer 2: summarise, in one request ----
 
 KEEP_TAIL = 20_000  # tokens in the tail, the newest messages, at most
 TAIL_SHARE = 6  # the tail also has at most a sixth of the history
@@ -435,7 +464,7 @@ def should_compact(agent: Agent) -> bool:
 
 
 def enough_is_new(agent: Agent) -> bool:
-    """Return True if MIN_SAVINGS tokens are new since a compaction, or a failed one."""
+    """Return True if MIN_SAVINGS tokens are new since the last try to compact."""
     new = agent.messages[agent.tried_until :]
     return bool(new) and estimate_tokens(new) >= agent.limits.min_savings  # it may be 0
 
@@ -517,7 +546,7 @@ def summarise(agent: Agent, focus: str | None) -> str:
     """
     wish = f"\nMost important to keep: {focus}" if focus else ""
     notes = "" if agent.thinking else NOTES  # a model that thinks needs no notes
-    # half of the reply is left for thinking
+    # the other half of the reply is for thinking
     tokens = min(agent.limits.threshold // 8, agent.limits.max_output // 2)
     prompt = note(SUMMARY_PROMPT.format(tokens=tokens, notes=notes, focus=wish))
     messages = agent.messages
@@ -565,16 +594,6 @@ def rebuild(agent: Agent, summary: str) -> list[Message]:
     return [*head, *calls, *tail]
 
 
-def turn_start(messages: list[Message]) -> int:
-    """Return the index of the turn's first message: after the last answer or note."""
-    for after, message in reversed([*enumerate(messages, 1)]):
-        is_part = is_typed(message) or blocks(message, "tool_use", "tool_result")
-        # a reply that was cut off goes on after the note that asks for the rest
-        if not is_part and note(CUT_OFF) not in messages[after - 1 : after + 1]:
-            return after
-    return 0
-
-
 def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     """Return the room for a new history in tokens, what it replaces, and its tail.
 
@@ -600,9 +619,10 @@ def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchan
     """Return the calls for the last plan, the loaded skills and the newest files."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file (or skill)
     for exchange in reversed([*exchanges(messages)]):
-        name, given = exchange.call["name"], exchange.call["input"]
+        name = exchange.call["name"]
         if name in tools and not exchange.result.get("is_error"):
-            about = os.path.normpath(str(given.get(tools[name].label)))  # plan: None
+            target = exchange.call["input"].get(tools[name].label)  # plan: None
+            about = os.path.normpath(str(target))
             newest.setdefault((name, about), exchange)
     needed: list[Exchange] = []
     for kind in sorted(tools, key=lambda name: tools[name].clearable):  # False first
@@ -628,17 +648,6 @@ def restore_recent_files(
             max_tokens -= tokens_in(call) + tokens_in(text)
             restored.append(Exchange(at, call, {**result, "content": text}))
     return restored
-
-
-def as_messages(needed: list[Exchange]) -> list[Message]:
-    """Return one message with the calls and one with their results.
-
-    The most important comes last, so the next compaction finds them in the same order.
-    """
-    calls = [exchange.call for exchange in needed[::-1]]
-    results = [exchange.result for exchange in needed[::-1]]
-    asked = {"role": "assistant", "content": calls}
-    return [asked, {"role": "user", "content": results}] if needed else []
 
 
 # ---- layer 3: the same on demand; see also `compact` and /compact ----
@@ -750,6 +759,27 @@ def in_progress(messages: list[Message]) -> bool:
     return first_unseen(messages) < len(messages) or bool(open_calls(messages))
 
 
+def turn_start(messages: list[Message]) -> int:
+    """Return the index of the turn's first message: after the last answer or note."""
+    for after, message in reversed([*enumerate(messages, 1)]):
+        is_part = is_typed(message) or blocks(message, "tool_use", "tool_result")
+        # a reply that was cut off goes on after the note that asks for the rest
+        if not is_part and note(CUT_OFF) not in messages[after - 1 : after + 1]:
+            return after
+    return 0
+
+
+def as_messages(needed: list[Exchange]) -> list[Message]:
+    """Return one message with the calls and one with their results.
+
+    The most important comes last, so the next compaction finds them in the same order.
+    """
+    calls = [exchange.call for exchange in needed[::-1]]
+    results = [exchange.result for exchange in needed[::-1]]
+    reply = {"role": "assistant", "content": calls}
+    return [reply, {"role": "user", "content": results}] if needed else []
+
+
 def pair_safe(messages: list[Message], cut: int) -> int:
     """Return `cut`, or one less if `cut` would separate calls from their results."""
     separates = 0 < cut < len(messages) and blocks(messages[cut], "tool_result")
@@ -818,13 +848,14 @@ def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
     If that would leave less than MIN_USER_TOKENS of each, keep only the first and as
     many of the newest as fit, at least one.
     """
-    kept, sizes = [*texts], [tokens_in(typed(text)) for text in texts]
-    most = max(max_tokens, MIN_USER_TOKENS)
-    while most > MIN_USER_TOKENS and sum(min(n, most) for n in sizes) > max_tokens:
-        most = max(most * 19 // 20, MIN_USER_TOKENS)  # 5% less
-    while len(kept) > 2 and sum(min(n, most) for n in sizes) > max_tokens:
+    kept = [*texts]
+    sizes = [tokens_in(typed(text)) for text in texts]
+    limit = max(max_tokens, MIN_USER_TOKENS)
+    while limit > MIN_USER_TOKENS and sum(min(n, limit) for n in sizes) > max_tokens:
+        limit = max(limit * 19 // 20, MIN_USER_TOKENS)  # 5% less
+    while len(kept) > 2 and sum(min(n, limit) for n in sizes) > max_tokens:
         del kept[1], sizes[1]
-    return [cut_text(text, most - 7) for text in kept]  # 7: the message around it
+    return [cut_text(text, limit - 7) for text in kept]  # 7: the message around it
 
 
 def quote(tag: str, text: str) -> str:
@@ -924,7 +955,7 @@ def replace_history(
     if new is agent.messages:
         return
     before, fixed = context_tokens(agent), fixed_tokens(agent)
-    estimate = fixed + estimate_tokens(agent.messages)
+    estimate = max(1, fixed + estimate_tokens(agent.messages))
     after = before * (fixed + estimate_tokens(new)) // estimate  # until the next reply
     if until is None:
         agent.messages = new
@@ -970,19 +1001,21 @@ def load(path: Path) -> Conversation:
 
 def check_message(message: Message, before: list[Message]) -> Message:
     """Return a message's role and content if it can follow `before`, or raise."""
-    content = message["content"]
-    if not content:
-        raise ValueError("a message has no content")
-    for block in [] if is_typed(message) else content:
+    role, content = message["role"], message["content"]
+    if role not in ("user", "assistant") or not content:
+        raise ValueError(f"a message of role {role!r} with content {content!r}")
+    if role == "assistant" and is_typed(message):
+        content = [{"type": "text", "text": content}]
+    for block in [] if type(content) is str else content:
         text = block[FILLED.get(block["type"], "content")]
-        given = block.get("input", {})
-        if type(text) is not str or type(given) is not dict:
-            raise ValueError(f"a {block['type']} with text {text!r}, input {given!r}")
+        fields = block.get("input", {})
+        if type(text) is not str or type(fields) is not dict:
+            raise ValueError(f"a {block['type']} with text {text!r}, input {fields!r}")
     calls = {call["id"] for call in open_calls(before)}
     results = {block["tool_use_id"] for block in blocks(message, "tool_result")}
     if calls != results:
         raise ValueError(f"the results {results} do not match the calls {calls}")
-    return {"role": message["role"], "content": content}
+    return {"role": role, "content": content}
 
 
 def switch_to(agent: Agent, conversation: Conversation) -> None:
@@ -1051,8 +1084,8 @@ STREAMED = ("text", "thinking")  # types of the SDK's events, and our styles for
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
 INVALID_CHARS = r"(?a)[^\w-]"  # in the name and id of a call
-SHORT_REPLY = 8_192  # tokens in a reply; every provider allows that many
-LASTING = {*range(400, 500)} - {408, 409, 429}  # statuses that a retry won't change
+SHORTEST_REPLY = 1_000  # tokens; the limit of a reply is never halved below that
+LASTING: set[Any] = {*range(400, 500)} - {408, 409, 429}  # a retry won't change these
 TOO_LONG_STATUSES = {200, 400, 413, 422, 500}  # 200: an error within the stream
 # how providers say that a conversation is too long, anywhere in their answer
 TOO_LONG = (
@@ -1067,7 +1100,7 @@ MAXIMUM = (
     r"(?i)(> |(max|limit|window|size|context length|n_ctx)"
     r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]| *\+)"
 )
-HINTS: dict[int | None, str] = {
+HINTS: dict[int | str | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     400: 'If it keeps failing, type /clear, then "read the end of {} and go on".',
     401: "Check ANTHROPIC_API_KEY in the shell, or else in the .env next to agent.py.",
@@ -1075,6 +1108,13 @@ HINTS: dict[int | None, str] = {
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
 HINTS[422] = HINTS[400]
+# by words of a connection error that a retry won't change either
+SETUP_HINTS = {
+    "certificate": "Set SSL_CERT_FILE to a file with the proxy's certificate.",
+    "protocol": "Begin ANTHROPIC_BASE_URL with https:// or http://.",
+}
+HINTS |= SETUP_HINTS
+LASTING |= {*SETUP_HINTS}
 CUT_OFF = """\
 Your reply was cut off or empty. Continue exactly where it stopped, with less thinking
 and in smaller parts."""
@@ -1105,16 +1145,18 @@ def ask(
             raise  # not the API's fault
         except Exception as error:  # a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
-            status, said = getattr(error, "status_code", None), str(error)
+            status, api_text = getattr(error, "status_code", None), str(error)
             text = describe_error(agent, error)
-            if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {said}"):
+            words = f"{status} {api_text}"
+            if status in TOO_LONG_STATUSES and re.search(TOO_LONG, words):
                 agent.emit("layer", f"[too long] {text}")
-                raise PromptTooLong(text, said) from error
-            if status == 400 and (less := drop_unsupported(agent, messages, said)):
+                raise PromptTooLong(text, api_text) from error
+            if status == 400 and (less := drop_unsupported(agent, messages, api_text)):
                 messages = less
                 continue
-            why = f"{text} {HINTS.get(status, '').format(agent.transcript)}".strip()
-            if status in LASTING or tries == MAX_TRIES:
+            kind = status or next((word for word in SETUP_HINTS if word in text), None)
+            why = f"{text} {HINTS.get(kind, '').format(agent.transcript)}".strip()
+            if kind in LASTING or tries == MAX_TRIES:
                 raise AgentError(why) from error
             wait_before_retry(agent, error, why, tries)
             tries += 1
@@ -1135,10 +1177,11 @@ def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Me
         agent.emit("layer", "[thinking] rejected by the API; switched off")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return without
-    is_long = agent.limits.max_output > SHORT_REPLY
+    is_long = agent.limits.max_output > SHORTEST_REPLY
     if is_long and re.search(r"(?i)max\w*[ _]tokens", why):
-        agent.limits.max_output = SHORT_REPLY
-        agent.emit("layer", f"[max_tokens] replies are now limited to {SHORT_REPLY:,}")
+        limit = max(SHORTEST_REPLY, agent.limits.max_output // 2)
+        agent.limits.max_output = limit
+        agent.emit("layer", f"[max_tokens] replies are now limited to {limit:,}")
         return messages
     return []
 
@@ -1210,7 +1253,11 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
             else m
             for m in messages
         ]
-    *others, newest = [note(m["content"]) if is_typed(m) else m for m in messages]
+    messages = [note(m["content"]) if is_typed(m) else m for m in messages]
+    *others, newest = [  # the API joins neighbours, and strict templates refuse them
+        {"role": role, "content": [b for m in group for b in m["content"]]}
+        for role, group in groupby(messages, itemgetter("role"))
+    ]
     *before, last = newest["content"]
     newest = {**newest, "content": [*before, {**last, **marker}]}
     request: dict[str, Any] = {
@@ -1228,6 +1275,8 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
 def to_reply(agent: Agent, final: Any) -> Reply:
     """Turn the SDK's message into a Reply to send back; raise if it is unfinished."""
     stop = final.stop_reason
+    if stop == "length":  # the word of another API, which some gateways hand on
+        stop = "max_tokens"
     if stop is None:
         raise ValueError("The reply ended before it was finished")
     if stop == "model_context_window_exceeded":
@@ -1303,16 +1352,17 @@ def nudge(agent: Agent, calls: list[Message], incomplete: int) -> None:
 
 def configured_limits(window: int = sys.maxsize, output: int = sys.maxsize) -> Limits:
     """Read the settings, capped at the model's own limits, or raise AgentError."""
-    asked = {"context_window": CONTEXT_WINDOW, "max_output": MAX_OUTPUT}
+    settings: dict[str, int] = {}
     for name in vars(Limits()):
         text = os.environ.get(name.upper(), "").strip()
         if not re.fullmatch(r"[0-9]{0,18}", text):
             raise AgentError(f"{name.upper()}={text}: give a whole number.")
         if text:
-            asked[name] = int(text)
-    asked["context_window"] = min(asked["context_window"], window)
-    asked["max_output"] = min(asked["max_output"] or MAX_OUTPUT, output)
-    return Limits(**asked)
+            settings[name] = int(text)
+    wanted = settings.get("context_window") or CONTEXT_WINDOW
+    settings["context_window"] = min(wanted, window)
+    settings["max_output"] = min(settings.get("max_output") or MAX_OUTPUT, output)
+    return Limits(**settings)
 
 
 def connect(agent: Agent) -> None:
@@ -2543,7 +2593,7 @@ def context_table(agent: Agent) -> str:
     for message in agent.messages:
         part = "your messages" if is_typed(message) else PART_NAMES[message["role"]]
         parts[part] += tokens_in(message["content"])
-    tokens, estimate = context_tokens(agent), sum(parts.values())
+    tokens, estimate = context_tokens(agent), max(1, sum(parts.values()))
     lines = [f"{part:<20}{n * tokens // estimate:>9,}" for part, n in parts.items()]
     lines.append(f"{'total':<20}{tokens:>9,} / {agent.limits.threshold:,}")
     if sent := agent.usage["sent"]:

@@ -15,6 +15,7 @@ from builders import (
     fails,
     history,
     is_valid,
+    layers,
     left,
     lines_of,
     loaded,
@@ -842,6 +843,14 @@ def test_after_a_failure_the_next_try_waits_for_enough_new_tokens(long):
     assert len(summaries(agent)) == 1
     turns(agent, "Three.")
     assert len(summaries(agent)) == 2
+
+
+def test_after_a_failed_summary_max_messages_is_still_kept(long):
+    work = [reply(calls=[("bash", {"command": "true"})])] * 9
+    agent = long(NO_SUMMARY, *work, reply("Done."), max_messages=12)
+    program.take_turn(agent, "Work.")
+    assert agent.failures == 1 and "snip_compact" in layers(agent)
+    assert len(agent.client.requests[-1]["messages"]) <= 14
 
 
 # --- The request in progress ---

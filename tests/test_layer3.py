@@ -1,5 +1,6 @@
 """Layer 3: compactions that the model, the user or the API asks for."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -360,6 +361,20 @@ def test_if_no_remedy_helps_there_is_one_clear_error_and_nothing_is_lost(
     assert len(agent.client.requests) == 4 and not Path("ran").exists()
     assert program.user_texts(agent.messages) == ["Go.", "Second request."]
     assert on_disk(agent) and goes_on(agent)
+
+
+def test_neighbours_of_one_role_are_joined_on_the_wire_for_strict_templates(worked):
+    more = reply(calls=[("bash", {"command": "true"})])
+    agent = worked(
+        TOO_LARGE, SUMMARY, more, reply("Half", stop="max_tokens"), reply(".")
+    )
+    agent.take_queued = lambda: "And hurry."
+    take_turn(agent, "Second request.")
+    for body in agent.client.bodies:
+        roles = [message["role"] for message in body["messages"]]
+        assert all(a != b for a, b in itertools.pairwise(roles))
+        assert stub.encoded(body["messages"][:-1]).count(stub.MARKER) == 0
+        assert "cache_control" in body["messages"][-1]["content"][-1]
 
 
 def test_what_is_left_after_a_refusal_has_at_most_three_quarters_of_it(make):

@@ -7,6 +7,7 @@ starts another turn also shows that the conversation is still valid.
 import itertools
 import re
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ from builders import (
     READ,
     SMALL,
     SUMMARY,
+    TASK,
     WRITE,
     call,
     fails,
@@ -33,7 +35,7 @@ from builders import (
     texts,
     typed,
 )
-from stub import MARKER, EmptyQueue, api_error, encoded, reply
+from stub import MARKER, EmptyQueue, StubClient, api_error, encoded, reply
 
 import agent as program
 from agent import configured_limits, take_turn
@@ -152,6 +154,10 @@ ANSWERS = {
         "One, two.",
     ),
     "before a call cut off": ([cut_off(), reply("Done.")], "Done."),
+    "as other APIs say it": (
+        [reply("One, ", stop="length"), reply("two.")],
+        "One, two.",
+    ),
     "cut off, then a call": (
         [reply("I ", stop="max_tokens"), reply("look.", calls=[READ]), reply("Done.")],
         "Done.",
@@ -465,10 +471,23 @@ def test_threshold_0_changes_no_other_limit_except_clear_above(monkeypatch):
     assert default.clear_above == default.threshold * 7 // 10
 
 
-@pytest.mark.parametrize("window", [5_000, 4_000, 3_999, 0])
+@pytest.mark.parametrize("window", [5_000, 4_000, 3_999, 1])
 def test_the_smallest_window_is_4000_tokens(monkeypatch, window):
     monkeypatch.setenv("CONTEXT_WINDOW", str(window))
     assert program.configured_limits().context_window == max(window, 4_000)
+
+
+@pytest.mark.parametrize("maximum, expected", [(sys.maxsize, 200_000), (8_000, 8_000)])
+def test_a_window_of_0_is_the_default_or_the_models_own(monkeypatch, maximum, expected):
+    monkeypatch.setenv("CONTEXT_WINDOW", "0")
+    assert program.configured_limits(maximum).context_window == expected
+    assert program.Limits(context_window=0) == program.Limits()
+
+
+def test_an_agent_without_tools_and_system_prompt_divides_nothing_by_zero():
+    agent = program.Agent(tools={})
+    program.replace_history(agent, "test", "replaced", [typed("Hi")])
+    assert "[test]" not in program.context_table(agent)
 
 
 # ---- signals, ids and the number of requests ----
@@ -496,6 +515,15 @@ def test_a_turn_ends_after_max_requests_and_go_on_continues(make):
     assert "3 requests (MAX_REQUESTS)" in fails(agent, "Work.")
     assert len(agent.client.requests) == 3 and program.in_progress(agent.messages)
     assert take_turn(agent, "Go on.") == "Done."
+
+
+def test_all_agents_of_a_turn_share_its_limit(make):
+    tasks = reply(calls=[TASK] * 3)
+    agent = make(client=StubClient(always=tasks), max_requests=5)
+    assert "5 requests (MAX_REQUESTS)" in fails(agent, "Work.")
+    assert len(agent.client.requests) == 5
+    fails(agent, "Go on.")
+    assert len(agent.client.requests) == 10
 
 
 def test_with_max_requests_0_a_turn_may_make_any_number_of_requests(make):

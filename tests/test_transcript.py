@@ -324,6 +324,7 @@ BAD_LINES = {
     "deep nesting": ([HI, b"[" * 99_999, HI], 2),
     "no content": ([HI, b'{"role": "user"}'], 2),
     "an event without messages": ([HI, b'{"event": "compact"}'], 2),
+    "another role": ([HI, line("Be good.", "system"), HI], 2),
     "a number as a block": ([HI, line([5])], 2),
     "a result without a call": ([HI, a_result(), HI], 2),
     "a deleted result": ([HI, a_call(), HI, SAID], 3),
@@ -355,6 +356,13 @@ def test_a_transcript_of_the_last_version_can_be_resumed(resumed):
     old = {"carried": {"words": ["Hi"]}, "waits": True, "saved": {"t1": "a.txt"}}
     lines = [json.dumps(json.loads(text) | old).encode() for text in (HI, SAID)]
     Path("old.jsonl").write_bytes(b"\n".join(lines))
+    agent = resumed(Path("old.jsonl"), reply("Again."))
+    assert agent.messages == [json.loads(HI), json.loads(SAID)]
+    assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
+
+
+def test_a_reply_written_as_a_string_is_loaded_as_a_block(resumed):
+    Path("old.jsonl").write_bytes(b"\n".join([HI, line("Hi", "assistant")]))
     agent = resumed(Path("old.jsonl"), reply("Again."))
     assert agent.messages == [json.loads(HI), json.loads(SAID)]
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)

@@ -16,6 +16,7 @@ from builders import (
     READ,
     SMALL,
     SUMMARY,
+    TASK,
     WRITE,
     fails,
     goes_on,
@@ -210,8 +211,8 @@ def test_a_lasting_error_names_what_to_change(wired, pauses, case, at_work):
 
 # Settings, a part of the line that reports each, and the seconds it is retried for.
 UNUSABLE = [
-    ({"ANTHROPIC_BASE_URL": "ftp://127.0.0.1"}, "unsupported protocol 'ftp://'", 63),
-    ({"ANTHROPIC_BASE_URL": "nonsense"}, "missing an 'http://'", 63),
+    ({"ANTHROPIC_BASE_URL": "ftp://127.0.0.1"}, "unsupported protocol 'ftp://'", 0),
+    ({"ANTHROPIC_BASE_URL": "nonsense"}, "missing an 'http://'", 0),
     ({"ANTHROPIC_API_KEY": "a-key-in\ntwo-lines"}, "Illegal header value (", 63),
     ({"ANTHROPIC_BASE_URL": "http://127.0.0.1:port"}, "Invalid port: 'port'", 0),
     ({"ALL_PROXY": "odd://127.0.0.1:1"}, "Unknown scheme for proxy", 0),
@@ -228,6 +229,15 @@ def test_an_unusable_setting_is_explained_in_the_first_line(
     for line in (err.splitlines()[0], err.splitlines()[-1]):
         assert named in line and "ANTHROPIC_BASE_URL" in line
     assert "two-lines" not in err
+
+
+def test_an_unknown_certificate_is_not_retried_and_the_line_says_what_to_set(
+    wired, pauses
+):
+    words = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unknown issuer"
+    agent = wired(httpx2.ConnectError(words))
+    assert "Set SSL_CERT_FILE" in fails(agent, "Hi") and pauses == []
+    assert goes_on(agent)
 
 
 UNREACHABLE = {
@@ -342,17 +352,29 @@ OUTPUT_TOO_LONG = [
 
 
 @pytest.mark.parametrize("text", OUTPUT_TOO_LONG)
-def test_if_long_replies_are_rejected_it_asks_for_8192_tokens_from_then_on(wired, text):
-    agent = wired(api_error(400, text), reply(calls=[READ]), reply(WHOLE))
+def test_if_long_replies_are_rejected_the_limit_is_halved_until_it_is_accepted(
+    wired, text
+):
+    errors = [api_error(400, text)] * 3
+    agent = wired(*errors, reply(calls=[READ]), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
-    asked = [request["max_tokens"] for request in agent.client.requests]
-    assert asked == [32_000, *[8_192] * 3]
-    assert len([t for t in shown(agent, "layer") if "8,192" in t]) == 1
+    limits = [request["max_tokens"] for request in agent.client.requests]
+    assert limits == [32_000, 16_000, 8_000, *[4_000] * 3]
+    assert shown(agent, "layer")[-1] == "[max_tokens] replies are now limited to 4,000"
 
 
-def test_if_8192_tokens_are_rejected_too_the_turn_ends(wired):
-    agent = wired(*[api_error(400, "max_tokens: Extra inputs")] * 2)
-    assert "max_tokens" in fails(agent, "Hi") and len(agent.client.requests) == 2
+def test_if_1000_tokens_are_rejected_too_the_turn_ends(wired):
+    agent = wired(*[api_error(400, "max_tokens: Extra inputs")] * 6)
+    assert "max_tokens" in fails(agent, "Hi")
+    assert [r["max_tokens"] for r in agent.client.requests][-2:] == [2_000, 1_000]
+
+
+def test_what_a_subagent_learns_of_the_limit_holds_for_its_parent_too(wired):
+    error = api_error(400, "max_tokens is too large: 32000")
+    agent = wired(reply(calls=[TASK]), error, reply("Seen."), reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE
+    limits = [request["max_tokens"] for request in agent.client.requests]
+    assert limits == [32_000, 32_000, 16_000, 16_000]
 
 
 BACK = "The `content[].thinking` in the thinking mode must be passed back to the API."

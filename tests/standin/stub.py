@@ -226,6 +226,24 @@ def in_short(message):
     return {"role": role, "content": content}
 
 
+def one_by_one(messages):
+    """Undo the joining of neighbours: yield results and each text in short form."""
+    for message in map(in_short, messages):
+        content = message.get("content") if isinstance(message, dict) else None
+        parts = content if isinstance(content, list) else []
+        texts = [p for p in parts if isinstance(p, dict) and p.get("type") == "text"]
+        if (
+            not texts
+            or message["role"] != "user"
+            or not all("text" in p for p in texts)
+        ):
+            yield message
+            continue
+        if results := [part for part in parts if part not in texts]:
+            yield {"role": "user", "content": results}
+        yield from ({"role": "user", "content": part["text"]} for part in texts)
+
+
 def body_of(request):
     """The body that these arguments of `stream` send."""
     body = {key: request[key] for key in request if key not in CLIENT_ONLY}
@@ -521,7 +539,7 @@ class StubClient:
     `replies` are queued, one for each request. When none is left, a request gets
     `always`, or raises EmptyQueue if that is None.
     `bodies` holds the arguments of every request. `requests` holds them in a shorter
-    form: without cache markers in the messages, and a single text block as a string.
+    form: without cache markers, and with each text of the user's side as a message.
     `refused` holds the errors of invalid requests, and `too_long` those of requests
     that exceed the window; a fixture can assert that `refused` is empty. A rejected
     request uses no reply. A request for no tokens (`max_tokens` 0), which only writes
@@ -576,7 +594,7 @@ class StubClient:
         """Record and check `request`; return or raise the next answer in the queue."""
         self.bodies.append(copied(request))
         messages = self.bodies[-1].get("messages")
-        short = [*map(in_short, messages)] if isinstance(messages, list) else []
+        short = [*one_by_one(messages)] if isinstance(messages, list) else []
         self.requests.append({**self.bodies[-1], "messages": short})
         try:
             check(request, self.window, self.max_output, self.adaptive)
