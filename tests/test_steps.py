@@ -20,9 +20,13 @@ from stub import reply
 SIGNED = "request 3: messages.3.content.0: Invalid `signature` in `thinking` block."
 PREFILL = "This model does not support assistant message prefill."
 
-EMPTY = "empty reply; the next request: messages.1: all messages must have non-empty"
-LARGE = "large file; the next request: prompt is too long"
-OPEN = "Ctrl-C in a tool; the next request: messages.1: `tool_use` ids were found"
+EMPTY = "! empty after an empty reply, the next request is refused: messages.1: all"
+OPEN = "! Ctrl-C after Ctrl-C in a tool, the next request is refused: messages.1: `tool_use`"
+STOPPED_BY_CTRL_C = "there is no next request: Ctrl-C ended the program. (step 6)"
+RUN, NOT_RUN = (
+    "! truncated a truncated call was run",
+    "ok truncated a truncated call is not run",
+)
 
 # What each step prints that the one before doesn't.
 SEEN = {
@@ -34,15 +38,20 @@ SEEN = {
         "stopped no",
         "24 of 24",
         "largest 70,835",
-        "there is none; the last request has 60,641 tokens",
+        "! compact there is no such tool; the last request has 60,641 tokens (step 5)",
     ],
-    ("small", 5): ["after it a request has 60 tokens", EMPTY, OPEN, "run: True", LARGE],
+    ("small", 5): [
+        "ok compact the request after it has 60 tokens",
+        EMPTY,
+        OPEN,
+        RUN,
+    ],
     ("small", 6): [
-        "empty reply; the next request: accepted",
-        "Ctrl-C in a tool; the next request: accepted",
-        "cut off in a call; it was run: False",
-        "large file; the next request: accepted",
-        "after it a request has 60 tokens",
+        "ok empty after an empty reply, the next request is accepted",
+        "ok Ctrl-C after Ctrl-C in a tool, the next request is accepted",
+        "ok huge file after a huge file, the next request is accepted",
+        NOT_RUN,
+        "ok compact the request after it has 60 tokens",
     ],
     ("layer1", 0): ["seen 3 of the 6 results", f"refused {SIGNED}"],
     ("layer1", 1): ["seen 6 of the 6 results", f"refused {SIGNED}"],
@@ -118,34 +127,36 @@ def test_the_diffs_turn_first_py_into_small_py():
 AGENTS = ROOT / "tests/agents"
 LESSONS = ROOT / "tests/lessons"
 SMALL = LESSONS / "small.py"
-BLANK = "blank prompt; it is refused: messages: text content blocks must contain"
+BLANK = "! blank a blank prompt is sent, and refused: messages: text content blocks"
 MINE = {
     AGENTS / "beginner.py": [
         "stopped no",
         "files 24 of 24",
-        "on disk 11 messages",
-        "layer 1 cleared 67,536 tokens of old results, before 2 of 52 requests",
-        "without text, 2 of 55 messages are in the next request",
-        "after a summary, 1 of 2 user messages are in the next request",
-        "summary 3 of 3 are in the next request",
-        "compact there is none; the last request has 45,458 tokens",
-        "cost 0% from the cache",
+        "! on disk 11 messages (step 2)",
+        "ok layer 1 cleared 67,536 tokens of old results, before 2 of 52 requests",
+        "! no text after a summary without text, 2 of 55 messages are in the next request",
+        "! messages after a summary, 1 of 2 user messages are in the next request (step 4)",
+        "ok summary 3 of 3 are in the next request",
+        "! compact there is no such tool; the last request has 45,458 tokens (step 5)",
+        "! cost 0% from the cache",
+        "no request has `cache_control` (step 3)",
         EMPTY,
-        "Ctrl-C in a tool; the next request: none, because Ctrl-C ended the program",
-        "cut off in a call; it was run: True",
-        "large file; the next request: accepted",
+        STOPPED_BY_CTRL_C,
+        RUN,
+        "ok huge file after a huge file, the next request is accepted",
         BLANK,
+        "Next: step 2 of chapter 2",
     ],
     AGENTS / "classes.py": [
         "stopped no",
         "files 24 of 24",
         "on disk 100 messages",
         "largest 81,464 tokens",
-        "layer 1 it never acted",
-        "without text, 3 of 47 messages are in the next request",
-        "after a summary, 2 of 2 user messages are in the next request",
-        "empty reply; the next request: accepted",
-        "cut off in a call; it was run: False",
+        "! layer 1 it never acted (step 3)",
+        "without text, 3 of 47 messages are in the next request (step 4)",
+        "ok messages after a summary, 2 of 2 user messages are in the next request",
+        "ok empty after an empty reply, the next request is accepted",
+        NOT_RUN,
         BLANK,
     ],
     SMALL: [
@@ -157,9 +168,10 @@ MINE = {
         "without text, 53 of 53 messages are in the next request",
         "after a summary, 2 of 2 user messages are in the next request",
         "summary 5 of 5 are in the next request",
-        "compact after it a request has 99 tokens",
-        "cost 76% from the cache, price 517,000 (in full-price input tokens) small.py",
+        "ok compact the request after it has 99 tokens",
+        "ok cost 76% from the cache, price 517,000 (in full-price input tokens) small.py",
         *SEEN["small", 6][:-1],
+        "Next: tests/lessons/faults.py",
     ],
     LESSONS / "first.py": SEEN["small", 0],
     LESSONS / "small/step3.py": [
@@ -180,6 +192,12 @@ def test_the_report_shows_progress_and_what_each_layer_did(path, capsys):
     assert max(map(len, shown.split("\n"))) < 80
 
 
+@pytest.mark.parametrize("number, path", [*enumerate(steps.STEPS["small"][:-1])])
+def test_the_report_on_a_step_sends_its_reader_to_the_next_one(number, path):
+    report, _ = steps.play_mine(path)
+    assert report.endswith(f"\nNext: step {number + 1} of chapter 2")
+
+
 # Mistakes that learners make: a text in small.py, its replacement, and the report's
 # line that shows the mistake.
 FIRST_BLOCK = """\
@@ -196,6 +214,9 @@ PAIRS = """\
         results = log("user", run_tools(calls))
         messages += [reply, results]  # together, so no call is left without a result
 """
+SKIPS = (
+    "    for block in reply.content:  # skip thinking: a layer would make it invalid\n"
+)
 BROKEN = {
     "layer 1 is deleted": (
         "        micro_compact(messages)  # layer 1\n",
@@ -250,7 +271,27 @@ BROKEN = {
     "a call is kept when its tool is stopped": (
         PAIRS,
         CALLS_FIRST,
-        "Ctrl-C in a tool; the next request: messages.1: `tool_use` ids were found",
+        OPEN,
+    ),
+    "thinking is sent back after a clearing": (
+        SKIPS,
+        f'{SKIPS}        if block.type == "thinking":\n            content.append(block.to_dict())\n',
+        "Right before it, 25,308 tokens of old results were cleared. (chapter 3)",
+    ),
+    "a summary is followed by half a pair": (
+        "[title, *content])]",
+        "[title, *content]), messages[-1]]",
+        "This was the request after a summary. (chapter 3)",
+    ),
+    "the tool `compact` changes nothing": (
+        'call["name"] == "compact" for',
+        'call["name"] == "none" for',
+        "! compact the request after it has",
+    ),
+    "one prompt is all": (
+        "        except EOFError:",
+        "            break\n        except EOFError:",
+        "! stopped It ended after its first prompt, but two are typed: call `input()`",
     ),
 }
 
@@ -353,15 +394,19 @@ TOOL = "dict(name='read_file', input_schema=dict(properties=dict(path={})))"
 READS = f", tools=[{TOOL}])"
 NO_AGENT = {
     f"{LOOP.replace('messages=', 'messages=7 + ')})": "It made no request, because it stopped with",
+    "import sys; sys.argv[1]": "IndexError: list index out of range. It has to get its "
+    "prompts from `input()`: two, one after the other.",
     "if:": "It isn't valid Python in line 1: ",
     "x = '\0'": "It isn't valid Python",
-    "def agent_loop(client, messages):\n    pass": "it never called `input()` for a prompt",
+    "def agent_loop(client, messages):\n    pass": "request. It has to get its prompts from `input()`",
     "print(input())": "It got a prompt, but made no request with a client",
-    "import none_such": "because it stopped with ModuleNotFoundError: No module named",
+    "import none_such": "ModuleNotFoundError: No module named 'none_such'. Only "
+    "Anthropic's client can be tested; other packages must be installed for the Python "
+    "that runs this report.",
     "from anthropic import Bedrock": "because it stopped with ImportError: ",
-    "import anthropic\nanthropic.AsyncAnthropic()": "problem It uses `AsyncAnthropic`",
-    f"{LOOP}, stream=True)": "problem It uses `create(stream=True)`, which isn't",
-    f"{ASKS}client.beta.messages.create()": "problem It uses `client.beta`",
+    "import anthropic\nanthropic.AsyncAnthropic()": "! problem It uses `AsyncAnthropic`",
+    f"{LOOP}, stream=True)": "! problem It uses `create(stream=True)`, which isn't",
+    f"{ASKS}client.beta.messages.create()": "! problem It uses `client.beta`",
     "import sys\nsys.stdin.readline()": "problem It reads `sys.stdin`. Use `input()` for",
     "import sys\nfor line in sys.stdin:\n    pass": "problem It reads `sys.stdin`",
     "try:\n    input()\n    [][0]\nexcept IndexError as error:\n    print(error)": "a "
@@ -382,7 +427,7 @@ def test_a_file_that_cannot_be_run_as_an_agent_gets_a_reason(
     assert steps.main(["small", "--mine", str(path)]) == 1
     _, *lines = capsys.readouterr().out.splitlines()
     told = " ".join(" ".join(lines).split())
-    assert told.startswith("problem It") and NO_AGENT[source] in told
+    assert told.startswith("! problem It") and NO_AGENT[source] in told
 
 
 def test_a_missing_file_is_reported_by_name(capsys):

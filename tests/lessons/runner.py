@@ -83,6 +83,7 @@ class Model(naive.Model):
         self.prompts_after_end = 0
         self.asked_with = ""  # the last message, if the last request was for a summary
         self.exchanges: list[Exchange] = []
+        self.rejected: Exchange | None = None  # the last request that was refused
         self.ended = ""  # why the program stopped, "" if it ended by itself
         self.last_line = ""  # the last line it printed
         self.messages.count_tokens = self.count_tokens
@@ -156,6 +157,8 @@ class Model(naive.Model):
         except stub.EmptyQueue as error:
             raise NotAnAgent(TURN_IS_OVER) from error
         except Exception:
+            asks = bool(self.asked_with)
+            self.rejected = Exchange(self.requests[-1], asks, "", [*self.typed])
             if self.asked_with:
                 self.queue.popleft()
             self.asked_with = ""
@@ -234,7 +237,7 @@ def life(path, *replies, typed=("Translate all files.",), **script):
         except NotAnAgent as error:
             client.ended = str(error)
         except KeyboardInterrupt:
-            client.ended = "none, because Ctrl-C ended the program"
+            client.ended = "Ctrl-C ended the program."
         except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
             client.ended = f"{type(error).__name__}: {error}"
     client.last_line = printed.getvalue().strip().split("\n")[-1]
