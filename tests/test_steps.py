@@ -1,5 +1,6 @@
 """The lesson's steps each fix one problem, and --mine reports on a reader's agent."""
 
+import ast
 import json
 import re
 import subprocess
@@ -14,7 +15,7 @@ import runner
 import steps
 import stub
 from builders import typed
-from readme import ROOT
+from readme import QUOTED, README, ROOT
 from stub import reply
 
 SIGNED = "request 3: messages.3.content.0: Invalid `signature` in `thinking` block."
@@ -44,7 +45,7 @@ SEEN = {
         "ok compact the request after it has 60 tokens",
         EMPTY,
         OPEN,
-        RUN,
+        NOT_RUN,
     ],
     ("small", 6): [
         "ok empty after an empty reply, the next request is accepted",
@@ -122,10 +123,201 @@ def test_the_diffs_turn_first_py_into_small_py():
     assert lines == steps.source(small)[1]
 
 
+# --- The reader's file, as it grows by the page's own words ---
+
+FIRST_NEXT = "Next: step 1 of chapter 2"
+LESSONS = ROOT / "tests/lessons"
+CHAPTER = re.search(r"(?ms)^### 2\. .*?^## Part II", README.read_text("utf-8"))[0]
+PARTS = dict(re.findall(r"(?ms)^\*\*Step (\d)\. (.*?)(?=^\*\*Step|^#### )", CHAPTER))
+ROWS = dict(re.findall(r"(?m)^\| (\d) \| (.*) \|$", CHAPTER))
+LOOPS_RESULTS = """\
+        results = []
+        for call in calls:
+            text = Path(call["input"]["path"]).read_text()
+            result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+            results.append(result)
+        messages.append({"role": "user", "content": results})
+"""
+RUN_TOOL = """\
+def run_tool(name, given):
+    if name == "read_file":
+        return Path(given["path"]).read_text()
+    if input(f"Run {given['command']}? ") != "y":
+        return "No."
+    options = {"shell": True, "capture_output": True, "text": True}
+    return subprocess.run(given["command"], **options).stdout
+
+
+question ="""
+PROMPTS = """\
+messages = []
+client = Anthropic()
+while True:
+    try:
+        prompt = input("\\n> ")
+        if not prompt.strip():
+            break
+        messages.append(log("user", prompt))
+        agent_loop(client, messages)
+    except EOFError:
+        break
+    except (Exception, KeyboardInterrupt) as error:
+        print(error)
+"""
+SECOND_TOOL = 'TOOLS = [{"name": "bash", "input_schema": COMMAND},\n'
+THIRD_TOOL = """\
+{"name": "compact", "description": "Summarise all so far.", "input_schema": {"type": "object"}}\
+"""
+LAYER_2 = """\
+        if estimate_tokens(messages) > THRESHOLD:
+            auto_compact(client, messages)
+        content, _ ="""
+LAYER_3 = """\
+        messages.append(log("user", run_tools(calls)))
+        if any(call["name"] == "compact" for call in calls):
+            auto_compact(client, messages)
+"""
+COMPACT = '    if name == "compact":\n        return "Summarised before you go on."\n'
+TOLD = {  # besides the listings: what a step tells the reader, an old text, a new one
+    1: [
+        ("`MAX_CHARS = 40_000`", "PATH =", "MAX_CHARS = 40_000\nPATH ="),
+        (
+            '`messages.append({"role": "user", "content": run_tools(calls)})` replaces '
+            "everything below `break`",
+            LOOPS_RESULTS,
+            '        messages.append({"role": "user", "content": run_tools(calls)})\n',
+        ),
+        (
+            "with a schema like `PATH` whose property is `command`",
+            "TOOLS = [\n",
+            'COMMAND = {"type": "object", "properties": {"command": {}}}\nTOOLS = [\n',
+        ),
+        ("Add `bash` to `TOOLS`", "TOOLS = [\n", SECOND_TOOL),
+        ("run by `subprocess`", "from pathlib", "import subprocess\nfrom pathlib"),
+        ("write `run_tool(name, given)` yourself", "question =", RUN_TOOL),
+    ],
+    2: [
+        (
+            '`log("assistant", content)`',
+            '{"role": "assistant", "content": content}',
+            'log("assistant", content)',
+        ),
+        (
+            '`log("user", run_tools(calls))`',
+            '{"role": "user", "content": run_tools(calls)}',
+            'log("user", run_tools(calls))',
+        ),
+        (
+            'Put `"system": SYSTEM` into `fixed`',
+            '"tools": TOOLS}',
+            '"tools": TOOLS, "system": SYSTEM}',
+        ),
+        ("`import json`", "import subprocess\n", "import subprocess, json\n"),
+        (
+            "The end of the program is yours again",
+            'question = {"role": "user", "content": input("> ")}\n'
+            "agent_loop(Anthropic(), [question])\n",
+            PROMPTS,
+        ),
+    ],
+    3: [
+        ("`KEEP_RECENT = 3`", "PATH =", "KEEP_RECENT = 3\nPATH ="),
+        ("`MIN_SAVINGS = 20_000`", "PATH =", "MIN_SAVINGS = 20_000\nPATH ="),
+        (
+            "The loop begins with `micro_compact(messages)`",
+            "        content = ask(",
+            "        micro_compact(messages)\n        content = ask(",
+        ),
+        ("`content, _ = ask(client, messages)`", "content = ask", "content, _ = ask"),
+    ],
+    4: [
+        ("`THRESHOLD = 50_000`", "PATH =", "THRESHOLD = 50_000\nPATH ="),
+        (
+            "write `if estimate_tokens(messages) > THRESHOLD:` and "
+            "`auto_compact(client, messages)` before `ask`",
+            "        content, _ =",
+            LAYER_2,
+        ),
+    ],
+    5: [
+        (f"`{THIRD_TOOL}`", "TOOLS = [", f"TOOLS = [{THIRD_TOOL},"),
+        (
+            '`run_tool` returns `"Summarised before you go on."`',
+            "    if input(f",
+            f"{COMPACT}    if input(f",
+        ),
+        (
+            "If any call has this name, the loop calls `auto_compact` after adding the "
+            "results",
+            '        messages.append(log("user", run_tools(calls)))\n',
+            LAYER_3,
+        ),
+    ],
+    6: [],
+}
+
+
+def in_one_line(text):
+    return " ".join(text.split())
+
+
+def with_definitions(source, code):
+    """Put each definition in place of the one with its name, or above the loop."""
+    for new in ast.parse(code).body:
+        lines, text = source.split("\n"), ast.get_source_segment(code, new)
+        name = getattr(new, "name", None) or new.targets[0].id
+        same = [n for n in ast.parse(source).body if name == getattr(n, "name", "")]
+        first, end = (same[0].lineno - 1, same[0].end_lineno) if same else (0, 0)
+        first = first if same else lines.index("def agent_loop(client, messages):")
+        lines[first : max(first, end)] = [text] if same else [text, ""]
+        source = "\n".join(lines)
+    return source
+
+
+@cache
+def grown(number):
+    """The reader's file after a step."""
+    if not number:
+        return (LESSONS / "first.py").read_text("utf-8")
+    source = grown(number - 1)
+    for quotation in QUOTED.findall(PARTS[str(number)]):
+        source = with_definitions(source, quotation[-1])
+    for told, old, new in TOLD[number]:
+        assert told in in_one_line(PARTS[str(number)])
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+@cache
+def report_on_grown(number):
+    """The report on the reader's file after a step, in one line."""
+    with naive.from_scratch():
+        (path := Path("mine.py").absolute()).write_text(grown(number), "utf-8")
+        return in_one_line(steps.play_mine(path)[0])
+
+
+@pytest.mark.parametrize("number", TOLD)
+def test_what_a_step_tells_the_reader_makes_a_file_with_the_reported_results(number):
+    before, report = report_on_grown(number - 1), report_on_grown(number)
+    promised = {*re.findall("`([^`]+)`", ROWS[str(number)])}
+    assert [span for span in promised if span not in report] == []
+    assert [span for span in promised if span not in before] or number == 6
+    assert f"Next: step {number + 1} of" in report or number == 6
+
+
+def test_the_report_on_the_finished_file_is_all_good_and_before_it_is_not():
+    reports = [report_on_grown(number) for number in range(7)]
+    assert [report.count(" ! ") for report in reports[-2:]] == [2, 0]
+    assert f"`{FIRST_NEXT}`" in CHAPTER and reports[0].endswith(FIRST_NEXT)
+    told = in_one_line(PARTS["4"])
+    [thousands] = re.findall(r"largest request now has more than (\d+),000", told)
+    assert f"largest {thousands}," in reports[4]
+
+
 # --- An agent that a reader wrote ---
 
 AGENTS = ROOT / "tests/agents"
-LESSONS = ROOT / "tests/lessons"
 SMALL = LESSONS / "small.py"
 BLANK = "! blank a blank prompt is sent, and refused: messages: text content blocks"
 MINE = {

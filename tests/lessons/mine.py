@@ -279,7 +279,7 @@ def mishaps(path):
     life(path, {**command, "stop_reason": "max_tokens"}, done, done)
     was_run = Path("half").exists()
     text = f"a truncated call {'was' if was_run else 'is not'} run"
-    facts["truncated"] = Finding(text, not was_run, "step 6")
+    facts["truncated"] = Finding(text, not was_run, "step 3")
     said = problem(life(path, done, done, typed=[" ", "Go."]))
     text = f"a blank prompt is {f'sent, and refused: {said}' if said else 'not sent'}"
     return facts | {"blank": Finding(text, not said, "step 2")}

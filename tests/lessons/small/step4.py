@@ -63,14 +63,19 @@ def estimate_tokens(messages):
 
 
 def ask(client, messages):
+    """Ask the model; return the blocks to send back, and why the reply ended."""
     fixed = {"model": MODEL, "max_tokens": 16_000, "system": SYSTEM, "tools": TOOLS}
     cache = {"cache_control": {"type": "ephemeral"}}
     reply = client.messages.create(messages=messages, **fixed, **cache)
-    for block in reply.content:
-        if block.type == "text":
+    content = []
+    for block in reply.content:  # skip thinking: a layer would make it invalid
+        if block.type == "text" and block.text.strip():
             print(block.text)
-    sent_back = [b for b in reply.content if b.type != "thinking"]
-    return [block.to_dict() for block in sent_back], reply.stop_reason
+            content.append(block.to_dict())
+        if block.type == "tool_use" and reply.stop_reason == "tool_use":  # not cut off
+            given = block.input if type(block.input) is dict else {}
+            content.append({**block.to_dict(), "input": given})
+    return content, reply.stop_reason
 
 
 def log(role, content):
