@@ -228,6 +228,9 @@ def test_each_exercise_begins_at_a_function_of_the_program():
 # --- The five tutorials ---
 
 NAMES = (ROOT / "tests/lessons/names.md").read_text("utf-8")
+TUTORIALS = dict(
+    re.findall(r"(?ms)^### (s06 in .*?|v5|s08)\n(.*?)(?=^\[2\]|^###)", NAMES)
+)
 ROWS = [row.split("|") for row in NAMES.split("\n") if row.startswith("| `")]
 
 
@@ -518,8 +521,11 @@ def test_a_link_to_a_chapter_shows_the_number_of_that_chapter():
 
 
 def test_each_tutorial_is_sent_to_the_chapters_that_fix_it():
-    found = {*re.findall(r"\]\(\.\./\.\./README\.md#(\d+)-", NAMES)}
-    assert {"3", "4", "5", "6", "7", "8", "9", "10"} <= found
+    to = dict(re.findall(r"(?m)^\[(\d+)\]: \.\./\.\./README\.md#(\d+)-", NAMES))
+    assert {"3", "4", "5", "6", "7", "8", "9", "10"} <= to.keys()
+    assert [*to] == [*to.values()] and len(TUTORIALS) == 5
+    found = [{*re.findall(r"\[(\d+)\](?!\.)", text)} for text in TUTORIALS.values()]
+    assert all(found) and {*itertools.chain(*found)} == to.keys()
     assert "(tests/lessons/names.md)" in section("## Where to start")
 
 
