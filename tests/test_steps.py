@@ -364,7 +364,7 @@ MINE = {
         "ok compact the request after it has 99 tokens",
         "ok cost 76% from the cache, price 517,000 (in full-price input tokens) small.py",
         *SEEN["small", 6][:-1],
-        "Next: tests/lessons/faults.py",
+        "Next: python3 tests/lessons/faults.py shows",
     ],
     LESSONS / "first.py": SEEN["small", 0],
     LESSONS / "small/step3.py": [
@@ -469,6 +469,11 @@ BROKEN = {
         "[title, *content])]",
         "[title, *content]), messages[-1]]",
         "This was the request after a summary. (chapter 3)",
+    ),
+    "a reply is added with its stop reason": (
+        'log("assistant", content)\n        results',
+        'log("assistant", [content, _])\n        results',
+        "! stopped messages.1.content.0: Input should be a valid dictionary",
     ),
     "the tool `compact` changes nothing": (
         'call["name"] == "compact" for',

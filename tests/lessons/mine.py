@@ -92,7 +92,7 @@ def next_step(facts):
         return "fix this; chapter 1 has an agent to start from"
     wrong = [fact for fact in facts.values() if fact.is_right is False]
     if not wrong:
-        return "tests/lessons/faults.py, which shows what this report doesn't check"
+        return "python3 tests/lessons/faults.py shows what this report doesn't check"
     steps = sorted(fact.fix for fact in wrong if fact.fix.startswith("step"))
     chapters = sorted(fact.fix for fact in wrong if fact.fix.startswith("chapter"))
     first = [facts["stopped"].fix] if not facts["stopped"].is_right else []
@@ -146,22 +146,27 @@ def layer1(client):
 
 def clearings(client):
     """The tokens cleared before each request but the first, a refused one included."""
-    pairs = [*itertools.pairwise(client.exchanges)]
-    if client.exchanges and client.rejected:
-        pairs.append((client.exchanges[-1], client.rejected))
-    return [freed_between(*pair) for pair in pairs]
+    freed = [freed_between(*pair) for pair in itertools.pairwise(client.exchanges)]
+    return [*freed, freed_before_refusal(client)] if client.rejected else freed
+
+
+def freed_before_refusal(client):
+    """The tokens cleared between the first refused request and the one before it."""
+    try:
+        return freed_between(*client.rejected)
+    except (LookupError, TypeError, AttributeError):  # it isn't a list of messages
+        return 0
 
 
 def came_after(client):
     """What happened right before the request that was refused."""
-    if not client.exchanges or not client.rejected:
+    if not client.rejected:
         return ""
-    if client.exchanges[-1].asks:
+    if client.rejected[0].asks:
         return " This was the request after a summary."
-    freed = freed_between(client.exchanges[-1], client.rejected)
-    return f" Right before it, {freed:,} tokens of old results were cleared." * (
-        freed > 0
-    )
+    freed = freed_before_refusal(client)
+    cleared = f" Right before it, {freed:,} tokens of old results were cleared."
+    return cleared if freed else ""
 
 
 def freed_between(before, after):
