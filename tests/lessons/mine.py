@@ -159,7 +159,7 @@ def freed_before_refusal(client):
 
 
 def came_after(client):
-    """What happened right before the request that was refused."""
+    """The summary or clearing right before the request that was refused, in words."""
     if not client.rejected:
         return ""
     if client.rejected[0].asks:
@@ -291,7 +291,7 @@ def mishaps(path):
 
 
 def next_request(client):
-    """What becomes of the request after an accident."""
+    """The API's answer to the request after an accident, in words."""
     if client.ended:
         return f"there is no next request: {client.ended}"
     said = re.split(r" except|\. ", problem(client))[0]
