@@ -152,6 +152,14 @@ def test_the_narration_says_what_changed(printed, number, line):
     assert re.search(pattern, narration)
 
 
+def test_the_summary_is_broken_into_lines_once(printed):
+    lines = re.findall(r"(?m)^    \| (.*)", scenes(printed)[4])
+    told = lines.index("<summary>")
+    assert all(len(line) > 50 for line in lines[2 : told - 1])
+    begins = r"</?summary>|\d\. |   - | +\S"  # or the rest of a long line, indented
+    assert [line for line in lines[told:] if not re.match(begins, line)] == []
+
+
 @pytest.mark.parametrize("setting", ["PREVIEW_TOKENS", "KEEP_RECENT"])
 def test_the_model_answers_with_the_numbers_that_the_file_has(printed, setting):
     scene = scenes(printed)[3]

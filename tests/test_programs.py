@@ -94,6 +94,7 @@ def test_each_constant_is_set_once_and_used():
 
 README = (TESTS / "README.md").read_text("utf-8")
 [MINE] = re.findall(r'(?s)```python\n(""".*?)```', README)
+[IN_THE_LOOP] = re.findall(r"(?s)```python\n(from stub.*?)```", README)
 LEFT_OVER = """\
 from stub import reply
 
@@ -105,6 +106,7 @@ def test_it(make):
 """
 OWN = {  # a reader's test files, and the result that pytest reports
     "test_mine.py": (MINE, "PASSED"),
+    "test_in_the_loop.py": (IN_THE_LOOP, "PASSED"),
     "test_left_over.py": (LEFT_OVER, "ERROR"),
     "test_in_its_queue.py": (
         MINE.replace('reply("It is 4200.")', 'reply("It is 4200."), reply()'),

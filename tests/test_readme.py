@@ -71,6 +71,7 @@ TITLES = """\
 ### 0. A model has no memory
 ### 1. An agent in forty lines
 ### 2. Three layers on one screen
+#### small.py isn't finished
 ## Part II. Make it last
 ### 3. What the API rejects
 ### 4. Counting tokens
@@ -198,7 +199,10 @@ def test_the_functions_that_the_tutorials_name_are_quoted():
     assert theirs - {*itertools.chain(*quoted)} == set()
 
 
-WHOLE = {"first.py": "all", "small.py": "agent_loop micro_compact auto_compact ask"}
+WHOLE = {
+    "first.py": "all",
+    "small.py": "agent_loop micro_compact auto_compact ask log run_tools",
+}
 
 
 @pytest.mark.parametrize("path", WHOLE)
@@ -224,6 +228,9 @@ def test_each_exercise_begins_at_a_function_of_the_program():
 # --- The five tutorials ---
 
 NAMES = (ROOT / "tests/lessons/names.md").read_text("utf-8")
+TUTORIALS = dict(
+    re.findall(r"(?ms)^### (s06 in .*?|v5|s08)\n(.*?)(?=^\[2\]|^###)", NAMES)
+)
 ROWS = [row.split("|") for row in NAMES.split("\n") if row.startswith("| `")]
 
 
@@ -298,10 +305,7 @@ SPENT, SEEN, _ = LONGEST["rules"]["ours"]
 CLEARED = LONGEST["rules"]["s06"][2][-1][1]
 AGAIN = FIGURES["again"]["ours CONTEXT_WINDOW=60000"]
 FACTS = f"""\
-costs {SPENT:.2f} times what it costs without forgetting, and {SEEN:.1%} of what the agent
-needed
-
-refuse that session at request {LONGEST["refused"]} of {LONGEST["requests"]} in a window
+forgetting cut the bill to {SPENT:.0%}, and {SEEN:.1%} of what the agent needed
 
 counts {BYTES_PER_TOKEN} bytes as one token
 
@@ -517,8 +521,11 @@ def test_a_link_to_a_chapter_shows_the_number_of_that_chapter():
 
 
 def test_each_tutorial_is_sent_to_the_chapters_that_fix_it():
-    found = {*re.findall(r"\]\(\.\./\.\./README\.md#(\d+)-", NAMES)}
-    assert {"3", "4", "5", "6", "7", "8", "9", "10"} <= found
+    to = dict(re.findall(r"(?m)^\[(\d+)\]: \.\./\.\./README\.md#(\d+)-", NAMES))
+    assert {"3", "4", "5", "6", "7", "8", "9", "10"} <= to.keys()
+    assert [*to] == [*to.values()] and len(TUTORIALS) == 5
+    found = [{*re.findall(r"\[(\d+)\](?!\.)", text)} for text in TUTORIALS.values()]
+    assert all(found) and {*itertools.chain(*found)} == to.keys()
     assert "(tests/lessons/names.md)" in section("## Where to start")
 
 
@@ -547,6 +554,19 @@ def test_what_can_be_tried_without_a_key_shows_what_it_promises(command, promise
     assert words(promise) in words(output)
     is_lesson = command.startswith("python3 tests/lessons/")
     assert not is_lesson or max(map(len, output.split("\n"))) < 80
+
+
+def test_the_first_command_shows_what_the_page_says_to_look_for():
+    command = next(code for kind, code in FENCES if kind == "sh").strip()
+    changed = re.findall(r"(?m)^    [-+] (.+?)  ", printed(command))
+    kinds = [text.split(",")[0] for text in changed]
+    assert command == "python3 agent.py --demo 2" and kinds == [
+        "tool_result grep",
+        "2 thinking",
+        "tool_result read_file",
+        "[Previous: used grep",
+        "[Previous: used read_file]",
+    ]
 
 
 SAID = {

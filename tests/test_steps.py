@@ -1,5 +1,6 @@
 """The lesson's steps each fix one problem, and --mine reports on a reader's agent."""
 
+import ast
 import json
 import re
 import subprocess
@@ -14,15 +15,19 @@ import runner
 import steps
 import stub
 from builders import typed
-from readme import ROOT
+from readme import QUOTED, README, ROOT
 from stub import reply
 
 SIGNED = "request 3: messages.3.content.0: Invalid `signature` in `thinking` block."
 PREFILL = "This model does not support assistant message prefill."
 
-EMPTY = "empty reply; the next request: messages.1: all messages must have non-empty"
-LARGE = "large file; the next request: prompt is too long"
-OPEN = "Ctrl-C in a tool; the next request: messages.1: `tool_use` ids were found"
+EMPTY = "! empty after an empty reply, the next request is refused: messages.1: all"
+OPEN = "! Ctrl-C after Ctrl-C in a tool, the next request is refused: messages.1: `tool_use`"
+STOPPED_BY_CTRL_C = "there is no next request: Ctrl-C ended the program. (step 6)"
+RUN, NOT_RUN = (
+    "! truncated a truncated call was run",
+    "ok truncated a truncated call is not run",
+)
 
 # What each step prints that the one before doesn't.
 SEEN = {
@@ -34,15 +39,20 @@ SEEN = {
         "stopped no",
         "24 of 24",
         "largest 70,835",
-        "there is none; the last request has 60,641 tokens",
+        "! compact there is no such tool; the last request has 60,641 tokens (step 5)",
     ],
-    ("small", 5): ["after it a request has 60 tokens", EMPTY, OPEN, "run: True", LARGE],
+    ("small", 5): [
+        "ok compact the request after it has 60 tokens",
+        EMPTY,
+        OPEN,
+        NOT_RUN,
+    ],
     ("small", 6): [
-        "empty reply; the next request: accepted",
-        "Ctrl-C in a tool; the next request: accepted",
-        "cut off in a call; it was run: False",
-        "large file; the next request: accepted",
-        "after it a request has 60 tokens",
+        "ok empty after an empty reply, the next request is accepted",
+        "ok Ctrl-C after Ctrl-C in a tool, the next request is accepted",
+        "ok huge file after a huge file, the next request is accepted",
+        NOT_RUN,
+        "ok compact the request after it has 60 tokens",
     ],
     ("layer1", 0): ["seen 3 of the 6 results", f"refused {SIGNED}"],
     ("layer1", 1): ["seen 6 of the 6 results", f"refused {SIGNED}"],
@@ -113,39 +123,233 @@ def test_the_diffs_turn_first_py_into_small_py():
     assert lines == steps.source(small)[1]
 
 
+# --- The reader's file, as it grows by the page's own words ---
+
+FIRST_NEXT = "Next: step 1 of chapter 2"
+LESSONS = ROOT / "tests/lessons"
+CHAPTER = re.search(r"(?ms)^### 2\. .*?^## Part II", README.read_text("utf-8"))[0]
+PARTS = dict(re.findall(r"(?ms)^\*\*Step (\d)\. (.*?)(?=^\*\*Step|^#### )", CHAPTER))
+ROWS = dict(re.findall(r"(?m)^\| (\d) \| (.*) \|$", CHAPTER))
+LOOPS_RESULTS = """\
+        results = []
+        for call in calls:
+            text = Path(call["input"]["path"]).read_text()
+            result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
+            results.append(result)
+        messages.append({"role": "user", "content": results})
+"""
+RUN_TOOL = """\
+def run_tool(name, given):
+    if name == "read_file":
+        return Path(given["path"]).read_text()
+    if input(f"Run {given['command']}? ") != "y":
+        return "No."
+    options = {"shell": True, "capture_output": True, "text": True}
+    return subprocess.run(given["command"], **options).stdout
+
+
+question ="""
+PROMPTS = """\
+messages = []
+client = Anthropic()
+while True:
+    try:
+        prompt = input("\\n> ")
+        if not prompt.strip():
+            break
+        messages.append(log("user", prompt))
+        agent_loop(client, messages)
+    except EOFError:
+        break
+    except (Exception, KeyboardInterrupt) as error:
+        print(error)
+"""
+SECOND_TOOL = 'TOOLS = [{"name": "bash", "input_schema": COMMAND},\n'
+THIRD_TOOL = """\
+{"name": "compact", "description": "Summarise all so far.", "input_schema": {"type": "object"}}\
+"""
+LAYER_2 = """\
+        if estimate_tokens(messages) > THRESHOLD:
+            auto_compact(client, messages)
+        content, _ ="""
+LAYER_3 = """\
+        messages.append(log("user", run_tools(calls)))
+        if any(call["name"] == "compact" for call in calls):
+            auto_compact(client, messages)
+"""
+COMPACT = '    if name == "compact":\n        return "Summarised before you go on."\n'
+TOLD = {  # besides the listings: what a step tells the reader, an old text, a new one
+    1: [
+        ("`MAX_CHARS = 40_000`", "PATH =", "MAX_CHARS = 40_000\nPATH ="),
+        (
+            '`messages.append({"role": "user", "content": run_tools(calls)})` replaces '
+            "everything below `break`",
+            LOOPS_RESULTS,
+            '        messages.append({"role": "user", "content": run_tools(calls)})\n',
+        ),
+        (
+            "with a schema like `PATH` whose property is `command`",
+            "TOOLS = [\n",
+            'COMMAND = {"type": "object", "properties": {"command": {}}}\nTOOLS = [\n',
+        ),
+        ("Add `bash` to `TOOLS`", "TOOLS = [\n", SECOND_TOOL),
+        ("run by `subprocess`", "from pathlib", "import subprocess\nfrom pathlib"),
+        ("write `run_tool(name, given)` yourself", "question =", RUN_TOOL),
+    ],
+    2: [
+        (
+            '`log("assistant", content)`',
+            '{"role": "assistant", "content": content}',
+            'log("assistant", content)',
+        ),
+        (
+            '`log("user", run_tools(calls))`',
+            '{"role": "user", "content": run_tools(calls)}',
+            'log("user", run_tools(calls))',
+        ),
+        (
+            'Put `"system": SYSTEM` into `fixed`',
+            '"tools": TOOLS}',
+            '"tools": TOOLS, "system": SYSTEM}',
+        ),
+        ("`import json`", "import subprocess\n", "import subprocess, json\n"),
+        (
+            "The end of the program is yours again",
+            'question = {"role": "user", "content": input("> ")}\n'
+            "agent_loop(Anthropic(), [question])\n",
+            PROMPTS,
+        ),
+    ],
+    3: [
+        ("`KEEP_RECENT = 3`", "PATH =", "KEEP_RECENT = 3\nPATH ="),
+        ("`MIN_SAVINGS = 20_000`", "PATH =", "MIN_SAVINGS = 20_000\nPATH ="),
+        (
+            "Each round of the loop now begins with `micro_compact(messages)`",
+            "        content = ask(",
+            "        micro_compact(messages)\n        content = ask(",
+        ),
+        ("`content, _ = ask(client, messages)`", "content = ask", "content, _ = ask"),
+    ],
+    4: [
+        ("`THRESHOLD = 50_000`", "PATH =", "THRESHOLD = 50_000\nPATH ="),
+        (
+            "write `if estimate_tokens(messages) > THRESHOLD:` and "
+            "`auto_compact(client, messages)` before `ask`",
+            "        content, _ =",
+            LAYER_2,
+        ),
+    ],
+    5: [
+        (f"`{THIRD_TOOL}`", "TOOLS = [", f"TOOLS = [{THIRD_TOOL},"),
+        (
+            '`run_tool` returns `"Summarised before you go on."`',
+            "    if input(f",
+            f"{COMPACT}    if input(f",
+        ),
+        (
+            "If any call has this name, the loop calls `auto_compact` after adding the "
+            "results",
+            '        messages.append(log("user", run_tools(calls)))\n',
+            LAYER_3,
+        ),
+    ],
+    6: [],
+}
+
+
+def in_one_line(text):
+    return " ".join(text.split())
+
+
+def with_definitions(source, code):
+    """Put each definition in place of the one with its name, or above the loop."""
+    for new in ast.parse(code).body:
+        lines, text = source.split("\n"), ast.get_source_segment(code, new)
+        name = getattr(new, "name", None) or new.targets[0].id
+        same = [n for n in ast.parse(source).body if name == getattr(n, "name", "")]
+        first, end = (same[0].lineno - 1, same[0].end_lineno) if same else (0, 0)
+        first = first if same else lines.index("def agent_loop(client, messages):")
+        lines[first : max(first, end)] = [text] if same else [text, ""]
+        source = "\n".join(lines)
+    return source
+
+
+@cache
+def grown(number):
+    """The reader's file after a step."""
+    if not number:
+        return (LESSONS / "first.py").read_text("utf-8")
+    source = grown(number - 1)
+    for quotation in QUOTED.findall(PARTS[str(number)]):
+        source = with_definitions(source, quotation[-1])
+    for told, old, new in TOLD[number]:
+        assert told in in_one_line(PARTS[str(number)])
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+@cache
+def report_on_grown(number):
+    """The report on the reader's file after a step, in one line."""
+    with naive.from_scratch():
+        (path := Path("mine.py").absolute()).write_text(grown(number), "utf-8")
+        return in_one_line(steps.play_mine(path)[0])
+
+
+@pytest.mark.parametrize("number", TOLD)
+def test_what_a_step_tells_the_reader_makes_a_file_with_the_reported_results(number):
+    before, report = report_on_grown(number - 1), report_on_grown(number)
+    promised = {*re.findall("`([^`]+)`", ROWS[str(number)])}
+    assert [span for span in promised if span not in report] == []
+    assert [span for span in promised if span not in before] or number == 6
+    assert f"Next: step {number + 1} of" in report or number == 6
+
+
+def test_the_report_on_the_finished_file_is_all_good_and_before_it_is_not():
+    assert "cp tests/lessons/first.py mine.py\n" in CHAPTER
+    reports = [report_on_grown(number) for number in range(7)]
+    assert [report.count(" ! ") for report in reports[-2:]] == [2, 0]
+    assert f"`{FIRST_NEXT}`" in CHAPTER and reports[0].endswith(FIRST_NEXT)
+    told = in_one_line(PARTS["4"])
+    [thousands] = re.findall(r"largest request now has more than (\d+),000", told)
+    assert f"largest {thousands}," in reports[4]
+
+
 # --- An agent that a reader wrote ---
 
 AGENTS = ROOT / "tests/agents"
-LESSONS = ROOT / "tests/lessons"
 SMALL = LESSONS / "small.py"
-BLANK = "blank prompt; it is refused: messages: text content blocks must contain"
+BLANK = "! blank a blank prompt is sent, and refused: messages: text content blocks"
 MINE = {
     AGENTS / "beginner.py": [
         "stopped no",
         "files 24 of 24",
-        "on disk 11 messages",
-        "layer 1 cleared 67,536 tokens of old results, before 2 of 52 requests",
-        "without text, 2 of 55 messages are in the next request",
-        "after a summary, 1 of 2 user messages are in the next request",
-        "summary 3 of 3 are in the next request",
-        "compact there is none; the last request has 45,458 tokens",
-        "cost 0% from the cache",
+        "! on disk 11 messages (step 2)",
+        "ok layer 1 cleared 67,536 tokens of old results, before 2 of 52 requests",
+        "! no text after a summary without text, 2 of 55 messages are in the next request",
+        "! messages after a summary, 1 of 2 user messages are in the next request (step 4)",
+        "ok summary 3 of 3 are in the next request",
+        "! compact there is no such tool; the last request has 45,458 tokens (step 5)",
+        "! cost 0% from the cache",
+        "no request has `cache_control` (step 3)",
         EMPTY,
-        "Ctrl-C in a tool; the next request: none, because Ctrl-C ended the program",
-        "cut off in a call; it was run: True",
-        "large file; the next request: accepted",
+        STOPPED_BY_CTRL_C,
+        RUN,
+        "ok huge file after a huge file, the next request is accepted",
         BLANK,
+        "Next: step 2 of chapter 2",
     ],
     AGENTS / "classes.py": [
         "stopped no",
         "files 24 of 24",
         "on disk 100 messages",
         "largest 81,464 tokens",
-        "layer 1 it never acted",
-        "without text, 3 of 47 messages are in the next request",
-        "after a summary, 2 of 2 user messages are in the next request",
-        "empty reply; the next request: accepted",
-        "cut off in a call; it was run: False",
+        "! layer 1 it never acted (step 3)",
+        "without text, 3 of 47 messages are in the next request (step 4)",
+        "ok messages after a summary, 2 of 2 user messages are in the next request",
+        "ok empty after an empty reply, the next request is accepted",
+        NOT_RUN,
         BLANK,
     ],
     SMALL: [
@@ -157,9 +361,10 @@ MINE = {
         "without text, 53 of 53 messages are in the next request",
         "after a summary, 2 of 2 user messages are in the next request",
         "summary 5 of 5 are in the next request",
-        "compact after it a request has 99 tokens",
-        "cost 76% from the cache, price 517,000 (in full-price input tokens) small.py",
+        "ok compact the request after it has 99 tokens",
+        "ok cost 76% from the cache, price 517,000 (in full-price input tokens) small.py",
         *SEEN["small", 6][:-1],
+        "Next: python3 tests/lessons/faults.py shows",
     ],
     LESSONS / "first.py": SEEN["small", 0],
     LESSONS / "small/step3.py": [
@@ -196,6 +401,9 @@ PAIRS = """\
         results = log("user", run_tools(calls))
         messages += [reply, results]  # together, so no call is left without a result
 """
+SKIPS = (
+    "    for block in reply.content:  # skip thinking: a layer would make it invalid\n"
+)
 BROKEN = {
     "layer 1 is deleted": (
         "        micro_compact(messages)  # layer 1\n",
@@ -250,7 +458,32 @@ BROKEN = {
     "a call is kept when its tool is stopped": (
         PAIRS,
         CALLS_FIRST,
-        "Ctrl-C in a tool; the next request: messages.1: `tool_use` ids were found",
+        OPEN,
+    ),
+    "thinking is sent back after a clearing": (
+        SKIPS,
+        f'{SKIPS}        if block.type == "thinking":\n            content.append(block.to_dict())\n',
+        "Right before it, 25,308 tokens of old results were cleared. (chapter 3)",
+    ),
+    "a summary is followed by half a pair": (
+        "[title, *content])]",
+        "[title, *content]), messages[-1]]",
+        "This was the request after a summary. (chapter 3)",
+    ),
+    "a reply is added with its stop reason": (
+        'log("assistant", content)\n        results',
+        'log("assistant", [content, _])\n        results',
+        "! stopped messages.1.content.0: Input should be a valid dictionary",
+    ),
+    "the tool `compact` changes nothing": (
+        'call["name"] == "compact" for',
+        'call["name"] == "none" for',
+        "! compact the request after it has",
+    ),
+    "one prompt is all": (
+        "        except EOFError:",
+        "            break\n        except EOFError:",
+        "! stopped It ended after its first prompt, but two are typed: call `input()`",
     ),
 }
 
@@ -353,15 +586,19 @@ TOOL = "dict(name='read_file', input_schema=dict(properties=dict(path={})))"
 READS = f", tools=[{TOOL}])"
 NO_AGENT = {
     f"{LOOP.replace('messages=', 'messages=7 + ')})": "It made no request, because it stopped with",
+    "import sys; sys.argv[1]": "IndexError: list index out of range. It has to get its "
+    "prompts from `input()`: two, one after the other.",
     "if:": "It isn't valid Python in line 1: ",
     "x = '\0'": "It isn't valid Python",
-    "def agent_loop(client, messages):\n    pass": "it never called `input()` for a prompt",
+    "def agent_loop(client, messages):\n    pass": "request. It has to get its prompts from `input()`",
     "print(input())": "It got a prompt, but made no request with a client",
-    "import none_such": "because it stopped with ModuleNotFoundError: No module named",
+    "import none_such": "ModuleNotFoundError: No module named 'none_such'. Only "
+    "Anthropic's client can be tested; other packages must be installed for the Python "
+    "that runs this report.",
     "from anthropic import Bedrock": "because it stopped with ImportError: ",
-    "import anthropic\nanthropic.AsyncAnthropic()": "problem It uses `AsyncAnthropic`",
-    f"{LOOP}, stream=True)": "problem It uses `create(stream=True)`, which isn't",
-    f"{ASKS}client.beta.messages.create()": "problem It uses `client.beta`",
+    "import anthropic\nanthropic.AsyncAnthropic()": "! problem It uses `AsyncAnthropic`",
+    f"{LOOP}, stream=True)": "! problem It uses `create(stream=True)`, which isn't",
+    f"{ASKS}client.beta.messages.create()": "! problem It uses `client.beta`",
     "import sys\nsys.stdin.readline()": "problem It reads `sys.stdin`. Use `input()` for",
     "import sys\nfor line in sys.stdin:\n    pass": "problem It reads `sys.stdin`",
     "try:\n    input()\n    [][0]\nexcept IndexError as error:\n    print(error)": "a "
@@ -382,7 +619,7 @@ def test_a_file_that_cannot_be_run_as_an_agent_gets_a_reason(
     assert steps.main(["small", "--mine", str(path)]) == 1
     _, *lines = capsys.readouterr().out.splitlines()
     told = " ".join(" ".join(lines).split())
-    assert told.startswith("problem It") and NO_AGENT[source] in told
+    assert told.startswith("! problem It") and NO_AGENT[source] in told
 
 
 def test_a_missing_file_is_reported_by_name(capsys):

@@ -378,11 +378,24 @@ def described(block, role, names):
 
 
 def summary_in(messages):
-    """Return the summary in a list of messages, line by line."""
+    """Return the summary in a list of messages, line by line.
+
+    The program's words before it were already broken into lines, for the model.
+    """
     blocks = itertools.chain(*parts(messages))
     text = next(text for kind, text in blocks if kind == "summary")
-    margin = {"initial_indent": "    | ", "subsequent_indent": "    | "}
-    return [fill(line, **margin) for line in text.split("\n")]
+    before, tag, written = text.partition("<summary>")
+    title, _, told = before.partition("\n")
+    lines = [title, " ".join(told.split()), *f"{tag}{written}".split("\n")]
+    return [
+        fill(line, initial_indent="    | ", subsequent_indent=f"    | {depth(line)}  ")
+        for line in lines
+    ]
+
+
+def depth(line):
+    """Return the blanks at the beginning of a line."""
+    return line[: len(line) - len(line.lstrip())]
 
 
 def changed(old, new):

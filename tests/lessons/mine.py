@@ -7,6 +7,10 @@ At the second, it translates each file into four languages, and then calls `comp
 reads give layer 1 old results to clear; the translations give layer 2 a conversation to
 summarise. All summaries begin with thinking, and the first has no text.
 
+A line of the report begins with `ok`, with `!` if something is wrong, or with nothing if
+it is only a figure. A wrong one ends with the step of chapter 2, or the chapter, that
+fixes it.
+
 See `runner.py` for how the file is run and what it needs.
 """
 
@@ -17,16 +21,19 @@ import textwrap
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import naive  # adds the folder of stub to sys.path
 import stub
-from naive import bill, reads, results, use, write_files
+from naive import bill, price, reads, results, use, write_files
 from runner import life
 from stub import reply
 
 SMALL = Path(__file__).with_name("small.py")
 TYPED = "Read all files. Never touch the tests.", "Translate each into four languages."
 SUMMARY = "All files are read. Names of functions stay in English."
+FEW = 5_000  # tokens; who clears fewer at a time, on average, clears too often
+DEAR = 1.5  # times the price of small.py
 
 
 def work():
@@ -58,31 +65,57 @@ def summaries():
 # --- The report: {label: finding} ---
 
 
+class Finding(NamedTuple):
+    """A line of the report."""
+
+    text: str
+    is_right: bool | None = None  # None: a figure, neither right nor wrong
+    fix: str = ""  # the step of chapter 2, or the chapter, that says how
+
+
 def report(path):
     """Run the agent in this file and report what it did."""
     if reason := cannot_start(path):
-        return {"problem": reason}
+        return {"problem": Finding(reason, False)}
     client = life(path, *work(), typed=TYPED, summaries=summaries())
     if reason := asks_nothing(client):
-        return {"problem": reason}
+        return {"problem": Finding(reason, False)}
     facts = progress(client) | layer1(client) | layer2(client)
     if stopped(client):
         return facts
     return facts | last_compact(client) | cost(client) | mishaps(path)
 
 
+def next_step(facts):
+    """The place on the page to read next: first for what stopped the agent."""
+    if "problem" in facts:
+        return "fix this; chapter 1 has an agent to start from"
+    wrong = [fact for fact in facts.values() if fact.is_right is False]
+    if not wrong:
+        return "python3 tests/lessons/faults.py shows what this report doesn't check"
+    steps = sorted(fact.fix for fact in wrong if fact.fix.startswith("step"))
+    chapters = sorted(fact.fix for fact in wrong if fact.fix.startswith("chapter"))
+    first = [facts["stopped"].fix] if not facts["stopped"].is_right else []
+    place = [*filter(None, first), *steps, *chapters, "the lines with `!`"][0]
+    return f"{place} of chapter 2" if place.startswith("step") else place
+
+
 def progress(client):
     """The progress with 24 files, and what stopped it, if anything did."""
-    facts = {"stopped": stopped(client) or "no"}
-    done = len([*Path().glob("new_*.txt")])
-    facts["files"] = f"{done} of 24 are translated"
-    facts["on disk"] = f"{on_disk()} messages"
+    reason = stopped(client)
+    facts = {"stopped": Finding(reason or "no", not reason, fix_for(client, reason))}
+    if reason and reason in client.refused:
+        facts["stopped"] = facts["stopped"]._replace(text=reason + came_after(client))
+    done, saved = len([*Path().glob("new_*.txt")]), on_disk()
+    facts["files"] = Finding(f"{done} of 24 are translated", done == 24)
+    is_saved = saved >= max(1, len(client.exchanges))  # one for each reply, at least
+    facts["on disk"] = Finding(f"{saved} messages", is_saved, "step 2")
     sizes = [stub.count("", [], request["messages"]) for request in client.requests]
-    facts["largest"] = f"{max(sizes):,} tokens in a request"
-    if stopped(client):
+    facts["largest"] = Finding(f"{max(sizes):,} tokens in a request")
+    if reason:
         return facts
     if refused := problem(client):
-        return facts | {"refused": refused}
+        return facts | {"refused": Finding(refused, False, fix_for(client, refused))}
     return facts | reasons(client) if done < 24 else facts
 
 
@@ -90,16 +123,50 @@ def layer1(client):
     """The files that the model saw, and the old results that layer 1 cleared."""
     sent = json.dumps([results(e.request["messages"]) for e in client.exchanges])
     saw = sum(f"file_{n:02}.txt 0000" in sent for n in range(1, 25))
-    freed = [freed_between(*pair) for pair in itertools.pairwise(client.exchanges)]
+    freed = clearings(client)
     often = sum(map(bool, freed))
     cleared = (
         f"cleared {sum(freed):,} tokens of old results, before {often} of "
-        f"{len(client.exchanges)} requests"
+        f"{len(freed) + 1} requests"
     )
+    is_rare = bool(often) and sum(freed) / often >= FEW
     return {
-        "seen": f"the model saw {saw} of 24 files",
-        "layer 1": cleared if often else "it never acted",
+        "seen": Finding(
+            f"the model saw {saw} of 24 files",
+            saw == 24,
+            "step 3" if often or not stopped(client) else "",
+        ),
+        "layer 1": Finding(
+            cleared if often else "it never acted",
+            is_rare,
+            "chapter 5" if often else "step 3",
+        ),
     }
+
+
+def clearings(client):
+    """The tokens cleared before each request but the first, a refused one included."""
+    freed = [freed_between(*pair) for pair in itertools.pairwise(client.exchanges)]
+    return [*freed, freed_before_refusal(client)] if client.rejected else freed
+
+
+def freed_before_refusal(client):
+    """The tokens cleared between the first refused request and the one before it."""
+    try:
+        return freed_between(*client.rejected)
+    except (LookupError, TypeError, AttributeError):  # it isn't a list of messages
+        return 0
+
+
+def came_after(client):
+    """The summary or clearing right before the request that was refused, in words."""
+    if not client.rejected:
+        return ""
+    if client.rejected[0].asks:
+        return " This was the request after a summary."
+    freed = freed_before_refusal(client)
+    cleared = f" Right before it, {freed:,} tokens of old results were cleared."
+    return cleared if freed else ""
 
 
 def freed_between(before, after):
@@ -121,8 +188,11 @@ def layer2(client):
     """The number of summaries, and what is left in the requests after them."""
     asked = sum(exchange.asks for exchange in client.exchanges)
     if not asked:
-        return {"layer 2": "it never asked for a summary"}
-    facts = {"layer 2": f"requests for a summary: {asked}"}
+        return {"layer 2": Finding("it never asked for a summary", False, "step 4")}
+    is_rare = asked <= len(client.exchanges) / 2
+    facts = {
+        "layer 2": Finding(f"requests for a summary: {asked}", is_rare, "chapter 7")
+    }
     kept, told = [], []
     for before, ask, after in compactions(client):
         sent = json.dumps(after.request)
@@ -131,17 +201,20 @@ def layer2(client):
             told.append(ask.text in sent)
         else:
             had, has = (len(e.request["messages"]) for e in (before, after))
-            facts["no text"] = (
+            text = (
                 f"after a summary without text, {min(had, has)} of {had} messages "
                 "are in the next request"
             )
+            facts["no text"] = Finding(text, has >= had, "step 4")
     if kept:
         least = min(kept, key=lambda texts: (sum(texts) / len(texts), -len(texts)))
-        facts["messages"] = (
+        text = (
             f"after a summary, {sum(least)} of {len(least)} user messages are in the "
             "next request"
         )
-        facts["summary"] = f"{sum(told)} of {len(told)} are in the next request"
+        facts["messages"] = Finding(text, all(least), "step 4")
+        text = f"{sum(told)} of {len(told)} are in the next request"
+        facts["summary"] = Finding(text, all(told), "step 4")
     return facts
 
 
@@ -155,30 +228,40 @@ def compactions(client):
 
 def last_compact(client):
     """The size of the last request, which comes after the model calls `compact`."""
-    last = client.requests[-1]
-    tokens = stub.count("", [], last["messages"])
+    tokens = f"{stub.count('', [], client.requests[-1]['messages']):,} tokens"
     offered = [tool["name"] for tool in client.requests[0]["tools"]]
-    after = "after it a" if "compact" in offered else "there is none; the last"
-    return {"compact": f"{after} request has {tokens:,} tokens"}
+    if "compact" not in offered:
+        text = f"there is no such tool; the last request has {tokens}"
+        return {"compact": Finding(text, False, "step 5")}
+    acted = client.exchanges[-2].asks
+    return {"compact": Finding(f"the request after it has {tokens}", acted, "step 5")}
 
 
 def cost(client):
     """The price of the input, and what small.py pays for the same work."""
     _, written, known = map(sum, zip(*client.usages))
-    facts = {"cost": f"{bill(client.usages)} (in full-price input tokens)"}
+    text = f"{bill(client.usages)} (in full-price input tokens)"
     if not written + known:
-        facts["cost"] += "; no request has `cache_control`"
-    return facts | {"small.py": f"at the same work: {bill_of_small()}"}
+        text += "; no request has `cache_control`"
+    small = usages_of_small()
+    is_cheap = price(client.usages) <= DEAR * price(small)
+    fix = "chapter 5" if written + known else "step 3"
+    return {
+        "cost": Finding(text, is_cheap, fix),
+        "small.py": Finding(f"at the same work: {bill(small)}"),
+    }
 
 
 @cache
-def bill_of_small():
+def usages_of_small():
     with naive.from_scratch():
         client = life(SMALL, *work(), typed=TYPED, summaries=summaries())
-    return bill(client.usages)
+    return client.usages
 
 
 # --- Accidents ---
+
+LIVES = {"empty": "step 6", "Ctrl-C": "step 6", "huge file": "step 1"}
 
 
 def mishaps(path):
@@ -188,31 +271,62 @@ def mishaps(path):
     command, read = use("bash", command="touch half"), reads(["large.txt"])
     stop = use("bash", command="kill -INT $PPID; sleep 1")  # if nothing is asked
     lives = {
-        "empty": life(path, reply(thinking="Hm."), done, typed=typed),
-        "Ctrl-C": life(path, stop, done, typed=typed, answer="Ctrl-C"),
-        "cut off": life(path, {**command, "stop_reason": "max_tokens"}, done, done),
-        "large": life(path, *read, done, done, typed=typed),
-        "blank": life(path, done, done, typed=[" ", "Go."]),
+        "an empty reply": life(path, reply(thinking="Hm."), done, typed=typed),
+        "Ctrl-C in a tool": life(path, stop, done, typed=typed, answer="Ctrl-C"),
+        "a huge file": life(path, *read, done, done, typed=typed),
     }
-    said = {name: problem(client) for name, client in lives.items()}
-    empty, stopped = said["empty"].partition(" except"), said["Ctrl-C"].partition(". ")
-    blank = said["blank"] and f"refused: {said['blank']}"
-    return {
-        "empty": f"reply; the next request: {empty[0] or 'accepted'}",
-        "Ctrl-C": f"in a tool; the next request: {stopped[0] or 'accepted'}",
-        "cut off": f"in a call; it was run: {Path('half').exists()}",
-        "large": f"file; the next request: {said['large'] or 'accepted'}",
-        "blank": f"prompt; it is {blank or 'not sent'}",
+    facts = {
+        label: Finding(
+            f"after {what}, {next_request(client)}", not problem(client), fix
+        )
+        for (label, fix), (what, client) in zip(LIVES.items(), lives.items())
     }
+    life(path, {**command, "stop_reason": "max_tokens"}, done, done)
+    was_run = Path("half").exists()
+    text = f"a truncated call {'was' if was_run else 'is not'} run"
+    facts["truncated"] = Finding(text, not was_run, "step 3")
+    said = problem(life(path, done, done, typed=[" ", "Go."]))
+    text = f"a blank prompt is {f'sent, and refused: {said}' if said else 'not sent'}"
+    return facts | {"blank": Finding(text, not said, "step 2")}
+
+
+def next_request(client):
+    """The API's answer to the request after an accident, in words."""
+    if client.ended:
+        return f"there is no next request: {client.ended}"
+    said = re.split(r" except|\. ", problem(client))[0]
+    return f"the next request is {f'refused: {said}' if said else 'accepted'}"
 
 
 # --- What went wrong ---
+
+TOO_LONG = "prompt is too long"
+EARLY = "It ended before the work was done."
+ONE_PROMPT = (
+    "It ended after its first prompt, but two are typed: call `input()` again after each "
+    "turn."
+)
+PROMPTS = "It has to get its prompts from `input()`: two, one after the other."
+PACKAGES = (
+    "Only Anthropic's client can be tested; other packages must be installed for the "
+    "Python that runs this report."
+)
+FIXES = {  # words of what stopped an agent, and the part of the page about them
+    "FileNotFoundError": "step 1",
+    ONE_PROMPT: "step 2",
+    "Invalid `signature`": "chapter 3",
+    "`tool_use`": "chapter 3",
+    "`tool_result`": "chapter 3",
+    "non-empty content": "step 6",
+    "assistant message prefill": "chapter 7",
+    "has no attribute 'text'": "chapter 7",
+}
 
 
 def problem(client):
     """The error that stopped the work, the API's or the program's; "" if there is none."""
     if client.too_long:
-        return "prompt is too long"
+        return TOO_LONG
     return client.ended or "".join(client.refused[:1])
 
 
@@ -220,8 +334,19 @@ def stopped(client):
     """The reason why the work isn't finished, "" if it is."""
     if not client.queue:
         return client.ended
-    early = f"It ended before the work was done.{printed_last(client)}"
-    return problem(client) or early
+    if reason := problem(client):
+        return reason
+    early = ONE_PROMPT if client.prompts and not client.calling else EARLY
+    return f"{early}{printed_last(client)}"
+
+
+def fix_for(client, reason):
+    """The part of the page that explains what stopped an agent."""
+    if reason == TOO_LONG:
+        asked = any(exchange.asks for exchange in client.exchanges)
+        acted = any(clearings(client))
+        return "chapter 6" if asked and acted else "step 4" if acted else "step 3"
+    return next((fix for words, fix in FIXES.items() if words in reason), "")
 
 
 def printed_last(client):
@@ -230,14 +355,16 @@ def printed_last(client):
 
 def reasons(client):
     """Possible reasons why files are missing, though the model finished its script."""
-    facts = {"asked": client.last_question} if client.last_question else {}
+    question = client.last_question
+    facts = {"asked": Finding(question)} if question else {}
     first = {}  # results as they came; a later request may hold placeholders
     for exchange in client.exchanges:
         for result in results(exchange.request["messages"]):
             first.setdefault(result["tool_use_id"], str(result["content"]))
     [(result, number)] = Counter(first.values()).most_common(1) or [("", 0)]
     if number > 1:
-        facts["results"] = f'{number} were "{textwrap.shorten(result, 80)}"'
+        text = f'{number} were "{textwrap.shorten(result, 80)}"'
+        facts["results"] = Finding(text)
     return facts
 
 
@@ -260,9 +387,12 @@ def asks_nothing(client):
     if client.ended.startswith("It"):  # a NotAnAgent
         return client.ended
     if client.ended:
-        return f"It made no request, because it stopped with {client.ended}"
+        why = f"It made no request, because it stopped with {client.ended}"
+        if client.ended.startswith("ModuleNotFoundError"):
+            return f"{why}. {PACKAGES}"
+        return why if client.typed else f"{why}. {PROMPTS}"
     if not client.typed:
-        return "It made no request, because it never called `input()` for a prompt."
+        return f"It made no request. {PROMPTS}"
     sends = "a client from `anthropic.Anthropic()`"
     return f"It got a prompt, but made no request with {sends}.{printed_last(client)}"
 

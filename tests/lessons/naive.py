@@ -178,9 +178,14 @@ def ours(model, *prompts, **limits):
 def bill(usages):
     """The share of the input that came from the prompt cache, and the price of all."""
     new, written, known = map(sum, zip(*usages))
-    cached = stub.CACHE_WRITE * written + stub.CACHE_READ * known
-    price = round(new + cached, -3)
-    return f"{known / (new + written + known):.0%} from the cache, price {price:,.0f}"
+    share = known / (new + written + known)
+    return f"{share:.0%} from the cache, price {round(price(usages), -3):,.0f}"
+
+
+def price(usages):
+    """The price of the input, in full-price input tokens."""
+    new, written, known = map(sum, zip(*usages))
+    return new + stub.CACHE_WRITE * written + stub.CACHE_READ * known
 
 
 PRICES = f"""\

@@ -45,10 +45,15 @@ def names(path):
 
 
 def source(path, what):
-    """These top-level definitions, or "all" of a file."""
+    """These top-level definitions, or "all" of a file; constants as close as there."""
     if what == "all":
         return (ROOT / path).read_text("utf-8")
-    return "\n\n".join(definition(path, name) for name in what.split(", "))
+    first, *others = what.split(", ")
+    text = definition(path, first)
+    for before, name in zip([first, *others], others):
+        follows = names(path)[before].end_lineno + 1 == names(path)[name].lineno
+        text += ("" if follows else "\n\n") + definition(path, name)
+    return text
 
 
 def definition(path, name):

@@ -1,6 +1,6 @@
 """Run an agent we know nothing about, with a scripted model and a scripted user.
 
-The file is started as Python starts it. It has to ask for prompts with `input()`, make
+The file is started as Python starts it. It has to call `input()` for each prompt, make
 its client with `anthropic.Anthropic()`, and offer the tools `bash` and `read_file` with
 one input each; `compact` is optional. Whatever it asks before it runs a tool is
 answered with y. Its functions and classes can have any names.
@@ -83,6 +83,8 @@ class Model(naive.Model):
         self.prompts_after_end = 0
         self.asked_with = ""  # the last message, if the last request was for a summary
         self.exchanges: list[Exchange] = []
+        # the first request that was refused, after the one before it
+        self.rejected: tuple[Exchange, Exchange] | None = None
         self.ended = ""  # why the program stopped, "" if it ended by itself
         self.last_line = ""  # the last line it printed
         self.messages.count_tokens = self.count_tokens
@@ -156,6 +158,10 @@ class Model(naive.Model):
         except stub.EmptyQueue as error:
             raise NotAnAgent(TURN_IS_OVER) from error
         except Exception:
+            asks, typed = bool(self.asked_with), [*self.typed]
+            if self.exchanges and not self.rejected:
+                refused = Exchange(self.requests[-1], asks, "", typed)
+                self.rejected = self.exchanges[-1], refused
             if self.asked_with:
                 self.queue.popleft()
             self.asked_with = ""
@@ -234,7 +240,7 @@ def life(path, *replies, typed=("Translate all files.",), **script):
         except NotAnAgent as error:
             client.ended = str(error)
         except KeyboardInterrupt:
-            client.ended = "none, because Ctrl-C ended the program"
+            client.ended = "Ctrl-C ended the program."
         except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
             client.ended = f"{type(error).__name__}: {error}"
     client.last_line = printed.getvalue().strip().split("\n")[-1]

@@ -223,6 +223,8 @@ def left(step):
 LAYERS = {"small": small, "layer1": layer1, "layer2": layer2}
 STEPS = {layer: sorted((FOLDER / layer).glob("step*.py")) for layer in LAYERS}
 STEPS["small"] = [FOLDER / "first.py", *STEPS["small"], FOLDER / "small.py"]
+KEEP_TOGETHER = "\N{NO-BREAK SPACE}"
+MARKS = {True: "ok", False: "!", None: ""}
 # Readers who build small.py step by step need to see where a line belongs.
 CONTEXT = {"small": 1, "layer1": 0, "layer2": 0}
 
@@ -240,19 +242,23 @@ def play_mine(path: Path) -> tuple[str, bool]:
     """Report on an agent that the reader wrote; the flag says if it is an agent."""
     with naive.from_scratch():
         facts = mine.report(path)
-    return shown(
-        f"{path.name}, given 24 files to read and translate", facts
-    ), "problem" not in facts
+    report = shown(f"{path.name}, given 24 files to read and translate", facts)
+    return f"{report}\nNext: {mine.next_step(facts)}", "problem" not in facts
 
 
-def shown(title: str, facts: dict[str, str]) -> str:
+def shown(title: str, facts: dict[str, Any]) -> str:
     """Format a title and findings in lines of at most 79 columns."""
     lines = textwrap.wrap(title, 79, subsequent_indent="  ")
-    for what, text in facts.items():
-        indent = {"initial_indent": "  ", "subsequent_indent": " " * 13}
-        text = f"{what:<10} {text}"
+    for label, fact in facts.items():
+        text, gap = f"{label:<10} {fact}", " " * 13
+        if isinstance(fact, mine.Finding):
+            text = f"{MARKS[fact.is_right]:<2} {label:<10} {fact.text}"
+            gap += "   "
+            if fact.fix and fact.is_right is False:
+                text += f" ({fact.fix.replace(' ', KEEP_TOGETHER)})"
+        indent = {"initial_indent": "  ", "subsequent_indent": gap}
         lines += textwrap.wrap(text, 79, break_on_hyphens=False, **indent)
-    return "\n".join(lines)
+    return "\n".join(lines).replace(KEEP_TOGETHER, " ")
 
 
 def changes(layer: str, number: int) -> str:

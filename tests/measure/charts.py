@@ -349,15 +349,6 @@ def dashed(dashes: str) -> str:
     return f' stroke-dasharray="{dashes}"' if dashes else ""
 
 
-def arrow(points: Sequence[Point], dashes: str = "") -> list[str]:
-    """Return a line through the points that ends in an arrowhead, right or down."""
-    (x, y), (before, _) = points[-1], points[-2]
-    right = [(x - 6, y - 4), (x, y), (x - 6, y + 4)]
-    down = [(x - 4, y - 6), (x, y), (x + 4, y - 6)]
-    head = right if x > before else down
-    return [line(points, TEXT, 1.5, dashes), line(head, TEXT, 1.5)]
-
-
 def box(
     x: float,
     y: float,

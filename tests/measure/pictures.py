@@ -26,7 +26,7 @@ from unittest import mock
 import charts
 import costs
 import stub
-from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, arrow, box, line, text
+from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, line, text
 from costs import program
 from lists import LETTERS, LOOKS, REQUEST, chained, rows, what_remains
 from policies import PEERS, TUTORIALS
@@ -179,12 +179,6 @@ FIX = [
     ),
     reply("Every price read the whole table again. Now it's read once."),
 ]
-LAYERS = [  # in the ring: the price of each, who or when, and what it removes
-    ("free", "micro_compact", "old results"),
-    ("one request", "auto_compact, over T", "all but your messages"),
-    ("one request", "model, you or the API", "the same"),
-]
-ON_DISK = "on disk: every message, written before any layer can touch it"
 SHOP = [
     "Never touch the tests.",
     reply("I will not."),
@@ -281,32 +275,6 @@ def at_work():
 
 
 # ---- pictures of these runs ----
-
-
-def ring():
-    """Draw the loop, and the three places where the list gets shorter."""
-    y, told = 34, []
-    body = [text(8, 20, "before every request")]
-    for number, (price, when, what) in enumerate(LAYERS, 1):
-        x = 182 * number - 152
-        body += [box(x, y, 162, 46, ORANGE), box(x, y, 162, 46, ORANGE, 0)]
-        body += [text(x + 8, y + 19, f"layer {number}: {price}")]
-        body += [text(x + 8, y + 37, when)]
-        body += arrow([(x + 24, y + 46), (x + 24, y + 106)])
-        body.append(text(x + 32, y + 80, what))
-        body += arrow([(x + 162, y + 23), (x + 182, y + 23)])
-        told.append(f"layer {number}, {price}, {when}: removes {what}")
-    body += [box(30, 140, 526, 30, TEXT, 0), text(38, 160, ON_DISK)]
-    for top, words in (y, "ask the model"), (190, "run the tools"):
-        body += [box(576, top, 116, 46, GREEN), box(576, top, 116, 46, GREEN, 0)]
-        body.append(text(634, top + 28, words, "middle"))
-    body += arrow([(634, y + 46), (634, 190)])
-    back = [(576, 213), (10, 213), (10, y + 23), (30, y + 23)]
-    body += arrow(back)
-    body.append(text(38, 206, "repeat until the model calls no tool"))
-    told += ["then ask the model and run the tools", ON_DISK]
-    title = "The loop, and the three places where the list gets shorter"
-    return charts.picture(title, body, told, 246)
 
 
 def transcript():
@@ -520,7 +488,7 @@ def without_a_cache(uncached):
 def of_runs():
     """Draw the program's own runs; return the pictures by name."""
     agent = work(begun(), *SHOP)
-    drawn = {"ring": ring(), "thinking": chained(agent.messages[:9], 5)}
+    drawn = {"thinking": chained(agent.messages[:9], 5)}
     agent.client = StubClient(reply(SUMMARY))
     program.auto_compact(agent)
     drawn["remains"] = what_remains(agent.messages, limits_of_parts(begun()))

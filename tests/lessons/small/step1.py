@@ -6,9 +6,9 @@ from pathlib import Path
 from anthropic import Anthropic
 
 MODEL = "claude-sonnet-5-5"
-TEXT = {"type": "string"}
-COMMAND = {"type": "object", "properties": {"command": TEXT}, "required": ["command"]}
-PATH = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
+MAX_CHARS = 40_000  # for all results of one reply together
+COMMAND = {"type": "object", "properties": {"command": {"type": "string"}}}
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
 TOOLS = [
     {"name": "bash", "description": "Run a shell command.", "input_schema": COMMAND},
     {"name": "read_file", "description": "Read a text file.", "input_schema": PATH},
@@ -36,13 +36,15 @@ def ask(client, messages):
 
 
 def run_tools(calls):
-    """Run each call; return the results."""
+    """Run each call; return the results, with at most MAX_CHARS of text in all."""
     results = []
     for call in calls:
         try:
             text = run_tool(call["name"], call["input"]).rstrip() or "(no output)"
         except Exception as error:  # noqa: BLE001  tell the model, whatever it is
             text = f"{type(error).__name__}: {error}"
+        if len(text) > MAX_CHARS // len(calls):
+            text = f"{text[: MAX_CHARS // len(calls)]}\n[cut: {len(text):,} characters]"
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
         results.append(result)
     return results

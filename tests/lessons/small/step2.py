@@ -5,11 +5,11 @@ import subprocess
 from pathlib import Path
 
 MODEL = "claude-sonnet-5-5"
+MAX_CHARS = 40_000  # for all results of one reply together
 TRANSCRIPT = Path("transcript.jsonl")  # one message per line; every run adds to it
 SYSTEM = f"You write code in {Path.cwd()}. All that was said is in {TRANSCRIPT}."
-TEXT = {"type": "string"}
-COMMAND = {"type": "object", "properties": {"command": TEXT}, "required": ["command"]}
-PATH = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
+COMMAND = {"type": "object", "properties": {"command": {"type": "string"}}}
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
 TOOLS = [
     {"name": "bash", "description": "Run a shell command.", "input_schema": COMMAND},
     {"name": "read_file", "description": "Read a text file.", "input_schema": PATH},
@@ -37,7 +37,7 @@ def ask(client, messages):
 
 
 def log(role, content):
-    """Write a message to the transcript; return it."""
+    """Write a message to the transcript before any layer can touch it; return it."""
     message = {"role": role, "content": content}
     with TRANSCRIPT.open("a", encoding="utf-8") as file:
         file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\n")
@@ -45,13 +45,15 @@ def log(role, content):
 
 
 def run_tools(calls):
-    """Run each call; return the results."""
+    """Run each call; return the results, with at most MAX_CHARS of text in all."""
     results = []
     for call in calls:
         try:
             text = run_tool(call["name"], call["input"]).rstrip() or "(no output)"
         except Exception as error:  # noqa: BLE001  tell the model, whatever it is
             text = f"{type(error).__name__}: {error}"
+        if len(text) > MAX_CHARS // len(calls):
+            text = f"{text[: MAX_CHARS // len(calls)]}\n[cut: {len(text):,} characters]"
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
         results.append(result)
     return results

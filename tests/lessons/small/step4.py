@@ -8,13 +8,13 @@ MODEL = "claude-sonnet-5-5"
 THRESHOLD = 50_000  # tokens; over it, layer 2 summarises
 KEEP_RECENT = 3  # newest messages with results to keep; the model hasn't seen the last
 MIN_SAVINGS = 20_000  # tokens; each clearing makes the API write its cache again
+MAX_CHARS = 40_000  # for all results of one reply together
 TRANSCRIPT = Path("transcript.jsonl")  # one message per line; every run adds to it
 SYSTEM = f"You write code in {Path.cwd()}. All that was said is in {TRANSCRIPT}."
 PROMPT = """Do not call a tool. Summarise this conversation, so that you can go on from
 your summary and the user's messages: what was done, found, decided; what is next."""
-TEXT = {"type": "string"}
-COMMAND = {"type": "object", "properties": {"command": TEXT}, "required": ["command"]}
-PATH = {"type": "object", "properties": {"path": TEXT}, "required": ["path"]}
+COMMAND = {"type": "object", "properties": {"command": {"type": "string"}}}
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
 TOOLS = [
     {"name": "bash", "description": "Run a shell command.", "input_schema": COMMAND},
     {"name": "read_file", "description": "Read a text file.", "input_schema": PATH},
@@ -27,7 +27,7 @@ def agent_loop(client, messages):
         micro_compact(messages)  # layer 1
         if estimate_tokens(messages) > THRESHOLD:
             auto_compact(client, messages)  # layer 2
-        content = ask(client, messages)
+        content, _ = ask(client, messages)
         messages.append(log("assistant", content))
         calls = [block for block in content if block["type"] == "tool_use"]
         if not calls:
@@ -50,7 +50,9 @@ def micro_compact(messages):
 
 def auto_compact(client, messages):
     """Layer 2: replace all but the user's messages (strings) with a summary."""
-    content = ask(client, [*messages, {"role": "user", "content": PROMPT}])
+    content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
+    if not content or stop != "end_turn":  # no usable summary: keep everything
+        return
     title = {"type": "text", "text": "[Conversation compressed] Go on from here:"}
     typed = [message for message in messages if type(message["content"]) is str]
     messages[:] = [*typed, log("user", [title, *content])]
@@ -61,17 +63,19 @@ def estimate_tokens(messages):
 
 
 def ask(client, messages):
+    """Ask the model; return the blocks to send back, and why the reply ended."""
     fixed = {"model": MODEL, "max_tokens": 16_000, "system": SYSTEM, "tools": TOOLS}
     cache = {"cache_control": {"type": "ephemeral"}}
     reply = client.messages.create(messages=messages, **fixed, **cache)
     content = []
     for block in reply.content:  # skip thinking: a layer would make it invalid
-        if block.type == "text":
+        if block.type == "text" and block.text.strip():
             print(block.text)
             content.append(block.to_dict())
-        if block.type == "tool_use":
-            content.append(block.to_dict())
-    return content
+        if block.type == "tool_use" and reply.stop_reason == "tool_use":  # not cut off
+            given = block.input if type(block.input) is dict else {}
+            content.append({**block.to_dict(), "input": given})
+    return content, reply.stop_reason
 
 
 def log(role, content):
@@ -83,13 +87,15 @@ def log(role, content):
 
 
 def run_tools(calls):
-    """Run each call; return the results."""
+    """Run each call; return the results, with at most MAX_CHARS of text in all."""
     results = []
     for call in calls:
         try:
             text = run_tool(call["name"], call["input"]).rstrip() or "(no output)"
         except Exception as error:  # noqa: BLE001  tell the model, whatever it is
             text = f"{type(error).__name__}: {error}"
+        if len(text) > MAX_CHARS // len(calls):
+            text = f"{text[: MAX_CHARS // len(calls)]}\n[cut: {len(text):,} characters]"
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": text}
         results.append(result)
     return results
