@@ -107,8 +107,7 @@ class Limits:
         """
         window = max(self.context_window or CONTEXT_WINDOW, MIN_WINDOW)
         self.context_window = window
-        output = min(self.max_output or MAX_OUTPUT, window // 3)
-        self.max_output = output
+        output = self.max_output = min(self.max_output or MAX_OUTPUT, window // 3)
         if self.threshold is None:
             self.threshold = auto_compact_threshold(window, output)
         room = window - output  # so that a reply fits, too
@@ -164,8 +163,9 @@ class Agent(Conversation):
     stopped: Callable[[], bool] = lambda: False  # True after Ctrl-C in this turn
     auto_approve: bool = False  # --yes: run every tool without asking
     is_subagent: bool = False  # works for another agent instead of the user
-    # tokens "sent" and "read" so far, and "requests" in this turn, by all agents
-    usage: Counter[str] = field(default_factory=Counter)
+    usage: Counter[str] = field(
+        default_factory=Counter
+    )  # tokens, and a turn's requests
 
 
 class AgentError(Exception):
@@ -296,8 +296,8 @@ def tool_result_budget(
     """Save oversized results and typed messages, and leave previews (s08).
 
     If the results in one message together exceed `max_tokens`, each one larger than an
-    equal share is saved; so is a typed message over `max_tokens`. Messages before `start` are
-    left alone. Returns the same list if nothing is too large.
+    equal share is saved; so is a typed message over `max_tokens`. Messages before
+    `start` are left alone. Returns the same list if nothing is too large.
     """
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
     return messages if new == messages[start:] else [*messages[:start], *new]
@@ -393,10 +393,7 @@ def micro_compact(
 
 
 def first_kept(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
-    """Return the index of the first result to keep.
-
-    The newest `keep_recent` are kept, and more if they all fit into `keep_tokens`.
-    """
+    """Return the index of the first result to keep: `keep_recent`, more if all fit."""
     sizes = [tokens_in(exchange.result["content"]) for exchange in reversed(results)]
     fitting = sum(total <= keep_tokens for total in accumulate(sizes))  # how many fit
     return max(0, len(results) - max(keep_recent, fitting))
@@ -492,7 +489,10 @@ def compact_history(agent: Agent, name: str) -> None:
     try:
         summary = summarise(agent, focus)
     except NoSummary as error:
-        count_failure(agent, name, error)
+        agent.failures += 1
+        agent.tried_until = len(agent.messages)  # try again only once enough is new
+        off = "; paused until /compact works" if agent.failures == MAX_FAILURES else ""
+        agent.emit("error", f"[{name}] failed, nothing has changed{off}: {error}")
         return
     except PromptTooLong:
         agent.refused = estimate_tokens(agent.messages)
@@ -502,14 +502,6 @@ def compact_history(agent: Agent, name: str) -> None:
     agent.summary = summary  # before the next line writes it
     replace_with(agent, name, "summarised", summary)
     agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
-
-
-def count_failure(agent: Agent, name: str, error: NoSummary) -> None:
-    """Count the failure and keep the history; try again only once enough is new."""
-    agent.failures += 1
-    agent.tried_until = len(agent.messages)
-    off = "; paused until /compact works" if agent.failures == MAX_FAILURES else ""
-    agent.emit("error", f"[{name}] failed, nothing has changed{off}: {error}")
 
 
 def compact_without_model(agent: Agent, name: str) -> None:
@@ -1085,7 +1077,8 @@ FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
 INVALID_CHARS = r"(?a)[^\w-]"  # in the name and id of a call
 SHORTEST_REPLY = 1_000  # tokens; the limit of a reply is never halved below that
-LASTING: set[Any] = {*range(400, 500)} - {408, 409, 429}  # a retry won't change these
+# statuses, or words in a connection error, that a retry won't change
+LASTING = {*range(400, 500), "certificate", "protocol"} - {408, 409, 429}
 TOO_LONG_STATUSES = {200, 400, 413, 422, 500}  # 200: an error within the stream
 # how providers say that a conversation is too long, anywhere in their answer
 TOO_LONG = (
@@ -1108,13 +1101,9 @@ HINTS: dict[int | str | None, str] = {
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
 HINTS[422] = HINTS[400]
-# by words of a connection error that a retry won't change either
-SETUP_HINTS = {
-    "certificate": "Set SSL_CERT_FILE to a file with the proxy's certificate.",
-    "protocol": "Begin ANTHROPIC_BASE_URL with https:// or http://.",
-}
-HINTS |= SETUP_HINTS
-LASTING |= {*SETUP_HINTS}
+# by a word in a connection error
+HINTS["certificate"] = "Set SSL_CERT_FILE to a file with the proxy's certificate."
+HINTS["protocol"] = "Begin ANTHROPIC_BASE_URL with https:// or http://."
 CUT_OFF = """\
 Your reply was cut off or empty. Continue exactly where it stopped, with less thinking
 and in smaller parts."""
@@ -1154,7 +1143,8 @@ def ask(
             if status == 400 and (less := drop_unsupported(agent, messages, api_text)):
                 messages = less
                 continue
-            kind = status or next((word for word in SETUP_HINTS if word in text), None)
+            lasting_words = LASTING & {*re.findall("[a-z]+", text)}
+            kind = status or next(iter(lasting_words), None)
             why = f"{text} {HINTS.get(kind, '').format(agent.transcript)}".strip()
             if kind in LASTING or tries == MAX_TRIES:
                 raise AgentError(why) from error
@@ -1275,8 +1265,7 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
 def to_reply(agent: Agent, final: Any) -> Reply:
     """Turn the SDK's message into a Reply to send back; raise if it is unfinished."""
     stop = final.stop_reason
-    if stop == "length":  # the word of another API, which some gateways hand on
-        stop = "max_tokens"
+    stop = "max_tokens" if stop == "length" else stop  # some gateways pass that on
     if stop is None:
         raise ValueError("The reply ended before it was finished")
     if stop == "model_context_window_exceeded":
