@@ -1413,6 +1413,8 @@ class Tool(NamedTuple):
 INTERRUPTED = """\
 The user interrupted the work. The first call without a result may have partly run;
 the calls after it did not run."""
+REFUSED = "The user refused this call"  # how the result of such a call begins
+NOT_RUN = "This call did not run, because the user refused one before it."
 TOOLS: dict[str, Tool] = {}
 COMPACTABLE_TOOLS: dict[str, Tool] = {}  # those whose old results are cleared (v5)
 
@@ -1439,11 +1441,14 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
 
 
 def run_tools(agent: Agent, calls: list[Message]) -> None:
-    """Run every call and answer all of them in one message, even after Ctrl-C."""
+    """Run calls until one is refused; answer all in one message, even after Ctrl-C."""
     results: list[Message] = []
     try:
         for call in calls:
-            results.append(run_tool(agent, call))
+            results.append(result := run_tool(agent, call))
+            if result.get("is_error") and result["content"].startswith(REFUSED):
+                close_calls(agent, *results, why=NOT_RUN)
+                break
     except KeyboardInterrupt as stopped:
         for output in stopped.args:  # the interrupted command's output
             text = f"{output}\n{INTERRUPTED}"
@@ -1479,7 +1484,8 @@ def run_tool(agent: Agent, call: Message) -> Message:
         text = f"{type(error).__name__}: {error}"
     result = tool_result(call, text, failed)
     if style := "failed" if failed else called.style:
-        agent.emit(style, result["content"])
+        is_refusal = failed and text.startswith(REFUSED)  # `text` is for the model
+        agent.emit(style, "You refused this call." if is_refusal else result["content"])
     return result
 
 
@@ -1501,7 +1507,7 @@ def redact(text: str) -> str:
 
 def deny() -> NoReturn:
     """Tell the model that the user said no without giving a reason."""
-    raise ToolError("The user refused this call. If they do not say why, ask them.")
+    raise ToolError(f"{REFUSED}. If they do not say why, ask them.")
 
 
 def inside(path: str, root: Path | None = None) -> Path:
@@ -2403,7 +2409,7 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
             deny()
         if word and word.split()[0] not in LIKE_YES:
             terminal.queue.append(answer)  # it's a message from the user as well
-            raise ToolError(f"The user refused this call and said: {answer}")
+            raise ToolError(f"{REFUSED} and said: {answer}")
 
 
 def read_answer(terminal: Terminal, question: str) -> str:
