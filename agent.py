@@ -1680,6 +1680,9 @@ SETTLE_SECONDS = 1  # for processes that a command leaves behind
 MAX_KEPT = 250_000  # tokens in one result: a million characters
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 SESSIONS: set[int] = set()  # process IDs of the commands that are running
+# begins with a path to our records, which every search would find (gemini-cli#27164)
+OWN_LINE = r"""(?m)^((/[^:"'\n]*|[^\s:"']*)/)?(\.transcripts|\.task_outputs)/\w.*\n?"""
+LEFT_OUT = "(lines from .transcripts and .task_outputs are left out; search with grep)"
 HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 
 
@@ -1687,6 +1690,7 @@ HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace and return its stdout and stderr.
 
+    To search, use the tools grep and glob instead, which need no approval.
     timeout: seconds, 120 by default, at most 600. More than 10 MB of output also kills
     the command. Standard input is closed. Background processes end with the command,
     unless you start them with setsid and with output to a file. There is no sandbox.
@@ -1697,7 +1701,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     try:
         status = run_process(command, timeout, output, partial(agent.emit, "wait"))
     except KeyboardInterrupt as stopped:
-        stopped.args = (show_output(agent, output),)  # for `run_tools`
+        stopped.args = (show_output(agent, command, output),)  # for `run_tools`
         raise
     if len(output) > MAX_BYTES:
         del output[4 * MAX_KEPT :]  # the last bytes may be half an API key
@@ -1705,13 +1709,16 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     elif status != 0:
         killed = f"(killed after {timeout} seconds)"
         end = killed if status is None else f"(exit status {status})"
-    return show_output(agent, output, end)
+    return show_output(agent, command, output, end)
 
 
-def show_output(agent: Agent, output: bytearray, end: str = "") -> str:
+def show_output(agent: Agent, command: str, output: bytearray, end: str = "") -> str:
     """Show what a command printed and how it ended, and return that for the model."""
     text = redact(clean_output(output.decode(errors="replace")))
-    text = cut_text(text, MAX_KEPT)
+    kept = re.sub(OWN_LINE, lambda m: m[0] if m[3] in command else "", text)
+    if kept != text:
+        kept = f"{kept.rstrip()}\n{LEFT_OUT}\n".lstrip("\n")
+    text = cut_text(kept, MAX_KEPT)
     if end:
         text = f"{text.rstrip()}\n{end}".lstrip("\n")
     agent.emit("failed" if end else "result", text if text.strip() else "(no output)")

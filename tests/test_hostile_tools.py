@@ -878,6 +878,69 @@ def test_writing_to_dev_stderr_does_not_erase_earlier_output(use):
     assert said == "one\ntwo\nthree\n"
 
 
+# --- Output of a command that comes from our own records ---
+
+
+FOUND = "a.py:1:needle\n"
+OWN = ".transcripts/t.jsonl:1:needle", ".task_outputs/tool-results/a.txt-2-near"
+OWN_LINES = {  # the output of a command, and what is left of it
+    "grep": (f"./{OWN[0]}\n./{FOUND}./{OWN[1]}\n", f"./{FOUND}"),
+    "rg": (f"{FOUND}{OWN[0]}\n{OWN[1]}\n", FOUND),
+    "absolute": (
+        f"/my own/code/{OWN[0]}\n/my own/code/{FOUND}",
+        f"/my own/code/{FOUND}",
+    ),
+    "find": (
+        "./.transcripts\n./.transcripts/history\n./a.py\n",
+        "./.transcripts\n./a.py\n",
+    ),
+    "no newline": (f"{FOUND}{OWN[0]}", FOUND),
+    "nothing else": (f"{OWN[0]}\n", ""),
+}
+KEPT = [".transcripts/\n.task_outputs/*\n", "a.py:1:see ./.transcripts/t.jsonl\n"]
+KEPT += ['x = ["sub/../.transcripts/file"]\n', "?? .transcripts/\n", ".transcripts:\n"]
+KEPT += ["my.transcripts/a.jsonl\n", "two words/.transcripts/t.jsonl\n"]
+
+
+@pytest.mark.parametrize("output, kept", OWN_LINES.values(), ids=OWN_LINES)
+def test_output_has_no_lines_from_our_own_records_and_says_so(make, output, kept):
+    Path("output").write_text(output)
+    result = program.run_tool(agent := make(), call("bash", command="cat output"))
+    assert result["content"] == f"{kept}{program.LEFT_OUT}\n"
+    assert agent.events[1:] == [("result", result["content"])]
+
+
+@pytest.mark.parametrize("output", KEPT)
+def test_lines_that_only_mention_our_records_stay(use, output):
+    Path("output").write_text(output)
+    assert use("bash", command="cat output") == output
+
+
+def test_a_folder_of_records_that_the_command_names_stays_in_its_output(use):
+    Path("output").write_text(f"{OWN[0]}\n{OWN[1]}\n")
+    named = use("bash", command="cat output # .transcripts")
+    assert named == f"{OWN[0]}\n{program.LEFT_OUT}\n"
+    both = "cat output # .task_outputs and .transcripts"
+    assert use("bash", command=both) == f"{OWN[0]}\n{OWN[1]}\n"
+
+
+def test_the_exit_status_follows_the_line_on_what_is_left_out(make):
+    Path("output").write_text(f"{FOUND}{OWN[0]}\n")
+    agent = make()
+    program.run_tool(agent, call("bash", command="cat output; exit 3"))
+    lines = f"{FOUND}{program.LEFT_OUT}\n(exit status 3)"
+    assert agent.events[1:] == [("failed", lines)]
+
+
+def test_the_same_search_by_bash_costs_the_same_every_time(make):
+    create_files("a.py", "b.py")
+    search = ("bash", {"command": "grep -rn hidden . | sort"})
+    agent = make(*[reply(calls=[search])] * 4, reply("Done."))
+    take_turn(agent, "Where is it hidden?")
+    found = f"./a.py:1:hidden\n./b.py:1:hidden\n{program.LEFT_OUT}\n"
+    assert outputs(*agent.messages) == [found] * 4
+
+
 # --- Memory ---
 
 # Print how many megabytes a call added to this process, the peak of its children in
