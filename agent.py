@@ -1676,7 +1676,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
 BASH_SECONDS = 120  # for one command, unless the model asks for another limit
 MAX_BASH_SECONDS = 600
-SETTLE_SECONDS = 1  # for processes that a command leaves behind
+SETTLE_SECONDS = 1  # for what a command leaves behind, and to clean up when stopped
 MAX_KEPT = 250_000  # tokens in one result: a million characters
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 SESSIONS: set[int] = set()  # process IDs of the commands that are running
@@ -1751,12 +1751,18 @@ def run_process(
         return process.returncode
     finally:
         if process:
-            with signals_held():
+            with signals_held(signal.SIGINT):  # SIGTERM may kill it at any time
                 end_session(process, output)
 
 
 def end_session(process: Any, output: bytearray) -> None:
-    """Kill a command's remaining processes, and add the rest of its output."""
+    """Let a command's processes clean up, kill them, and add the rest of the output."""
+    kill_session(process.pid, signal.SIGTERM)
+    end = time.monotonic() + SETTLE_SECONDS
+    while kill_session(process.pid, 0) and time.monotonic() < end:
+        output += process.stdout.read(65_536) or b""  # a full pipe would stop them
+        process.poll()
+        time.sleep(0.01)
     kill_session(process.pid)
     SESSIONS.discard(process.pid)
     with suppress(subprocess.TimeoutExpired):
@@ -1821,15 +1827,18 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
     Signal 0 only checks. A signal handler may call this, since it never waits. Without
     /proc, as on macOS, it reaches only the session's first process group.
     """
-    groups, is_left = {leader}, False
+    groups = {leader: not os.path.isdir("/proc/self")}  # first, or its shell goes on
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             if os.getsid(int(process.name)) == leader:
-                groups.add(os.getpgid(int(process.name)))
-    for group in groups:
+                group = os.getpgid(int(process.name))
+                is_alive = (process / "cmdline").read_bytes() != b""  # or a zombie
+                groups[group] = groups.get(group) or is_alive
+    is_left = False
+    for group, is_alive in groups.items():
         with suppress(OSError):  # it has ended, or belongs to another user
             os.killpg(group, number)
-            is_left = True
+            is_left = is_left or is_alive
     return is_left
 
 

@@ -762,6 +762,84 @@ def test_an_interrupt_while_a_command_starts_leaves_no_process(writers):
     assert writers() == ""  # waits for every process that still lives
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """As much time to clean up as it takes, once a command is being ended."""
+    end_session = program.end_session
+
+    def end_patiently(*given):
+        monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
+        end_session(*given)
+
+    monkeypatch.setattr(program, "end_session", end_patiently)
+
+
+STOP = "kill -INT $PPID; while :; do sleep 0.02; done"
+CLEANING = {
+    "stopped": f"trap 'echo cleaned; exit' TERM; {STOP}",
+    "in a group of its own": f"set -m; (trap 'echo cleaned; exit' TERM; {STOP}); true",
+    "more than a pipe holds": f"trap 'yes cleaned | head -n 50000; exit' TERM; {STOP}",
+}
+
+
+@pytest.mark.parametrize("command", CLEANING.values(), ids=CLEANING)
+def test_a_command_that_is_stopped_can_clean_up_first(patient, command):
+    output = bytearray()
+    with pytest.raises(KeyboardInterrupt):
+        program.run_process(command, 600, output, str)
+    assert output.count(b"cleaned\n") == (50_000 if "yes" in command else 1)
+
+
+def test_a_process_left_in_the_background_can_clean_up_first(use, patient, monkeypatch):
+    monkeypatch.setattr(program, "SETTLE_SECONDS", 0.1)
+    child = "trap 'touch cleaned; exit' TERM; touch up; while :; do sleep 0.02; done"
+    assert use("bash", command=f"({child}) >&- 2>&- & {IS_UP} echo done") == "done\n"
+    assert Path("cleaned").exists()
+
+
+def test_a_stopped_commit_leaves_no_lock_in_the_repository(patient, monkeypatch):
+    monkeypatch.setenv("TESTS", str(os.getpid()))
+    create_files("a.py", "hooks/pre-commit")
+    Path("hooks/pre-commit").write_text("#!/bin/sh\nkill -INT $TESTS\nsleep 600\n")
+    Path("hooks/pre-commit").chmod(0o755)
+    git = "git -c user.name=a -c user.email=a@b -c core.hooksPath=hooks"
+    commit = f"git init -q && git add a.py && {git} commit -qam a"
+    with pytest.raises(KeyboardInterrupt):
+        program.run_process(commit, 600, bytearray(), str)
+    subprocess.run(["git", "add", "a.py"], check=True)
+    assert not [*Path(".git").rglob("*.lock")]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc here")
+def test_the_shells_own_process_group_is_signalled_first_and_each_only_once(
+    monkeypatch,
+):
+    killpg, sent = os.killpg, []
+    monkeypatch.setattr(os, "killpg", lambda *to: sent.append(to) or killpg(*to))
+    command = "set -m; " + "sleep 600 | sleep 600 & " * 9 + "kill -INT $PPID; wait"
+    with pytest.raises(KeyboardInterrupt):
+        program.run_process(command, 600, bytearray(), str)
+    for number, count in {signal.SIGTERM: 10, signal.SIGKILL: 1}.items():
+        groups = [group for group, given in sent if given == number]
+        assert groups[0] == sent[0][0] and len(groups) == len({*groups}) >= count
+
+
+def test_a_process_that_nobody_reaps_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
+    orphan = "bash -c 'sleep 600 & sleep 0 & exec sleep 600'"
+    process = program.start_session(f"{orphan} & wait")
+    program.end_session(process, bytearray())
+    assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.skipif(not shutil.which("timeout"), reason="no timeout here")
+def test_a_stop_does_not_start_the_next_command():
+    for _ in range(9):
+        stopped = "timeout 60 sleep 600; touch next"
+        assert program.run_process(stopped, 0.05, bytearray(), str) is None
+    assert not Path("next").exists()
+
+
 def test_output_written_just_after_a_command_ends_is_read(use, monkeypatch):
     monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
     rest = "(until [ -e ended ]; do sleep 0.02; done; yes x | head -n 50000) & "
