@@ -1797,6 +1797,7 @@ def start_session(command: str) -> Any:
     """Start a command in a session of its own, without API keys."""
     env = {k: v for k, v in os.environ.items() if k not in HIDDEN_FROM_COMMANDS}
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
+    env["PYTHONUNBUFFERED"] = "1"  # or output is lost at a kill: RD-Agent#613
     process: Any = subprocess.Popen(
         ["bash", "-c", "--", command],
         bufsize=0,

@@ -840,6 +840,15 @@ def test_a_stop_does_not_start_the_next_command():
     assert not Path("next").exists()
 
 
+def test_what_a_python_program_printed_is_kept_when_it_is_stopped():
+    stop = "import os, time; print('begun'); os.kill({}, 2); time.sleep(600)"
+    command = f'{sys.executable} -c "{stop.format(os.getpid())}"'
+    output = bytearray()
+    with pytest.raises(KeyboardInterrupt):
+        program.run_process(command, 600, output, str)
+    assert output == b"begun\n"
+
+
 def test_output_written_just_after_a_command_ends_is_read(use, monkeypatch):
     monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
     rest = "(until [ -e ended ]; do sleep 0.02; done; yes x | head -n 50000) & "
