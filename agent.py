@@ -1683,7 +1683,7 @@ SESSIONS: set[int] = set()  # process IDs of the commands that are running
 # begins with a path to our records, which every search would find (gemini-cli#27164)
 OWN_LINE = r"""(?m)^((/[^:"'\n]*|[^\s:"']*)/)?(\.transcripts|\.task_outputs)/\w.*\n?"""
 LEFT_OUT = "(lines from .transcripts and .task_outputs are left out; search with grep)"
-HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
+HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS", "GPG_TTY"}
 
 
 @tool(label="", style="")
@@ -1794,7 +1794,7 @@ def signals_held(*only: int) -> Iterator[None]:
 
 
 def start_session(command: str) -> Any:
-    """Start a command in a session of its own, without API keys."""
+    """Start a command in a session of its own, without API keys or our terminal."""
     env = {k: v for k, v in os.environ.items() if k not in HIDDEN_FROM_COMMANDS}
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
     env["PYTHONUNBUFFERED"] = "1"  # or output is lost at a kill: RD-Agent#613

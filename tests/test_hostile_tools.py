@@ -1076,7 +1076,12 @@ def test_memory_is_bounded(block):
     assert grown < 40 and children < 250 and length < 1_001_000
 
 
-# --- API keys ---
+# --- The environment, and API keys ---
+
+
+def test_gpg_is_not_told_about_our_terminal(use, monkeypatch):
+    monkeypatch.setenv("GPG_TTY", "/dev/pts/7")
+    assert "GPG_TTY" not in use("bash", command="env")
 
 
 @pytest.fixture(params=["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
