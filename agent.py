@@ -1796,6 +1796,9 @@ def signals_held(*only: int) -> Iterator[None]:
 def start_session(command: str) -> Any:
     """Start a command in a session of its own, without API keys or our terminal."""
     env = {k: v for k, v in os.environ.items() if k not in HIDDEN_FROM_COMMANDS}
+    if "UV_RUN_RECURSION_DEPTH" in env and env.get("VIRTUAL_ENV") == sys.prefix:
+        del env["VIRTUAL_ENV"]  # `uv run` made it for this program only
+        env["PATH"] = env["PATH"].removeprefix(f"{sys.prefix}/bin:")
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
     env["PYTHONUNBUFFERED"] = "1"  # or output is lost at a kill: RD-Agent#613
     process: Any = subprocess.Popen(

@@ -1079,6 +1079,32 @@ def test_memory_is_bounded(block):
 # --- The environment, and API keys ---
 
 
+OURS, THEIRS = f"{sys.prefix}/bin:", "/their/venv/bin:"
+ENVIRONMENTS = {  # settings, and what a command sees of the last two
+    "uv run": (("1", sys.prefix, OURS), ("", "")),
+    "uv run in an activated environment": (
+        ("1", sys.prefix, f"{OURS}{THEIRS}"),
+        ("", THEIRS),
+    ),
+    "activated": (("", sys.prefix, OURS), (sys.prefix, OURS)),
+    "uv run of another program": (
+        ("1", "/their/venv", THEIRS),
+        ("/their/venv", THEIRS),
+    ),
+}
+
+
+@pytest.mark.parametrize("settings, seen", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_commands_see_the_users_python_environment(use, monkeypatch, settings, seen):
+    depth, folder, path = settings
+    if depth:
+        monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", depth)
+    monkeypatch.setenv("VIRTUAL_ENV", folder)
+    monkeypatch.setenv("PATH", f"{path}/usr/bin:/bin")
+    said = use("bash", command='echo "$VIRTUAL_ENV $PATH"')
+    assert said == f"{seen[0]} {seen[1]}/usr/bin:/bin\n"
+
+
 def test_gpg_is_not_told_about_our_terminal(use, monkeypatch):
     monkeypatch.setenv("GPG_TTY", "/dev/pts/7")
     assert "GPG_TTY" not in use("bash", command="env")
