@@ -145,6 +145,7 @@ class Conversation:
     cached: float = 0.0  # share of the last request that came from the prompt cache
     has_cache: bool = True  # False if the last reply's usage shows no prompt cache
     allowed: set[str] = field(default_factory=set)  # calls that need no approval
+    mtimes: dict[Path, int] = field(default_factory=dict)  # of files read or written
 
 
 @dataclass
@@ -1538,7 +1539,8 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 
     The first line is 1. If more lines follow, the result ends with the next offset.
     """
-    lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
+    lines = redact(text_in(real := inside(path))).removesuffix("\n").split("\n")
+    agent.mtimes[real] = real.stat().st_mtime_ns
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
@@ -1603,6 +1605,10 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     size, lines = max(len(old), len(new)), max(len(before), len(after))
     if size > MAX_CHANGED or lines > MAX_CHANGED_LINES:
         raise ToolError(f"{path} is too large for a diff; use bash.")
+    mtime = real.stat().st_mtime_ns if real.exists() else 0
+    is_stale = mtime > 0 and agent.mtimes.get(real, mtime) != mtime
+    if is_stale and name == "write_file":  # edit_file quotes what the file has now
+        raise ToolError(f"{path} has changed since you read it; read it again.")
     changes = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
     diff = "\n".join(line.removesuffix("\n") for line in changes)
     agent.approve(name, redact(f"{path}\n{diff}"))
@@ -1610,6 +1616,8 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
         raise ToolError(f"{path} has changed in the meantime; read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
+    if not is_stale:  # otherwise the model knows only what it has edited
+        agent.mtimes[real] = real.stat().st_mtime_ns
 
 
 @tool(label="", clearable=False, keep_newest=1, style="")

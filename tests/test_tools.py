@@ -545,6 +545,63 @@ def test_write_file_writes_the_exact_bytes(use, path, content):
     assert Path(os.path.normpath(path)).read_bytes() == content.encode()
 
 
+def change(path, text):
+    """Change a file as its user would, so that its time differs from what it was."""
+    before = os.stat(path).st_mtime_ns
+    Path(path).write_text(text)
+    os.utime(path, ns=(before, before + 1))
+
+
+SEEN = {  # the calls with which the model got to know the file
+    "read": [("read_file", {})],
+    "read in part": [("read_file", {"limit": 1})],
+    "written": [("write_file", {"content": "one\ntwo\n"})],
+    "edited": [("edit_file", {"old_text": "two", "new_text": "2"})],
+}
+
+
+@pytest.mark.parametrize("calls", SEEN.values(), ids=SEEN)
+def test_write_file_does_not_replace_what_the_user_has_changed(use, error_of, calls):
+    Path("file").write_text("one\ntwo\n")
+    for tool, given in calls:
+        use(tool, path="./file", **given)
+    change("file", "the user's own\n")
+    refused = error_of("write_file", path="file", content="new")
+    assert refused == "file has changed since you read it; read it again."
+    assert use("read_file", path="file") == "the user's own"
+    use("write_file", path="file", content="new")
+    use("write_file", path="file", content="newer")
+
+
+def test_an_edit_of_a_changed_file_does_not_make_the_change_known(use, error_of):
+    Path("file").write_text("one\n")
+    use("read_file", path="file")
+    change("file", "one, and mine\n")
+    use("edit_file", path="file", old_text="one", new_text="1")
+    assert "changed since" in error_of("write_file", path="file", content="new")
+    assert Path("file").read_text() == "1, and mine\n"
+
+
+def test_write_file_may_replace_a_file_that_was_never_read_or_was_deleted(use):
+    Path("file").write_text("one\n")
+    change("file", "two\n")
+    use("write_file", path="file", content="three")
+    Path("file").unlink()
+    use("write_file", path="file", content="four")
+    assert Path("file").read_text() == "four"
+
+
+def test_what_a_subagent_writes_must_be_read_before_it_is_replaced(make):
+    Path("file").write_text("one\n")
+    os.utime("file", (9, 9))
+    look = ("read_file", {"path": "file"})
+    write = reply(calls=[("write_file", {"path": "file", "content": "its own"})])
+    agent = make(reply(calls=[look]), reply(calls=[TASK]), write, reply("Done."))
+    agent.client.enqueue(write, reply("I see."))
+    take_turn(agent, "Work.")
+    assert "changed since you read it" in outputs(agent.messages[-2])[0]
+
+
 ALL = {"replace_all": True}
 EDITS = {
     "deletion": (b"a b c", " b", "", {}, b"a c"),
