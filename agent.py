@@ -1863,9 +1863,9 @@ EXCERPT_CHARS = 220  # characters shown before and after the start of a match
 MAX_LINE = 1_000_000  # bytes; a longer line is searched in pieces
 # folders to skip where git lists nothing, besides those that begin with a dot
 IGNORED_DIRS = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
-# a repository's settings must not make git start a program or connect to a server
+# no setting of a repository, even another user's, may start a program or connect
 LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -c core.fsmonitor=false \
-    -c core.hooksPath=/dev/null ls-files -coz --exclude-standard"""
+  -c core.hooksPath=/dev/null -c 'safe.directory=*' ls-files -coz --exclude-standard"""
 # glob syntax as regular expressions; braces are replaced afterwards
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "}"}
 

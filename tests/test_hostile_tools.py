@@ -398,6 +398,17 @@ def test_glob_and_grep_leave_out_files_that_git_ignores(
     assert (listed - {".gitignore"}, searched) == (work, work)
 
 
+def test_git_also_lists_a_repository_that_belongs_to_another_user(
+    use, repository, monkeypatch
+):
+    create_files(".github/a.yml")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    refused = subprocess.run(["git", "status"], capture_output=True)
+    assert b"dubious ownership" in refused.stderr
+    listed, searched = found_by(use)
+    assert searched == {*WORK, ".github/a.yml"} == listed - {".gitignore"}
+
+
 NAMED = {
     "node_modules/**/*.py": ("node_modules", {"node_modules/pkg/x.py"}),
     "src/build/*": ("src/build", {"src/build/x.py"}),
