@@ -1874,8 +1874,8 @@ WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ that match a pattern, such as src/**/*.{js,ts}.
 
-    Files that git ignores are left out, unless the pattern starts with their folder,
-    as in .venv/**/*.py.
+    Brackets are literal: use {c,h} for [ch]. Files that git ignores are left out,
+    unless the pattern starts with their folder, as in .venv/**/*.py.
     """
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # leading folders, no wildcards
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)

@@ -947,6 +947,7 @@ def test_glob_treats_brackets_as_literal_characters(use):
     create_files("app/[id]/page.tsx", "app/i/page.tsx")
     for pattern in ("app/[id]/*", "app/[id]/page.tsx"):
         assert use("glob", pattern=pattern) == "app/[id]/page.tsx"
+    assert "Brackets are literal" in program.TOOLS["glob"].schema["description"]
 
 
 def test_a_command_that_looks_like_an_option_is_run_as_a_command(use):
