@@ -1860,7 +1860,7 @@ SEARCH_SECONDS = 10  # for one glob or grep call
 MAX_FOUND = 10_000  # lines in the result of one grep call
 MAX_MATCHES = 3  # shown from one long line
 EXCERPT_CHARS = 220  # characters shown before and after the start of a match
-MAX_LINE = 1_000_000  # bytes; a longer line is searched in pieces
+MAX_LINE = 20_000  # bytes; a longer line is searched in pieces, or it may take hours
 # folders to skip where git lists nothing, besides those that begin with a dot
 IGNORED_DIRS = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
 # no setting of a repository, even another user's, may start a program or connect
@@ -1930,6 +1930,8 @@ def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
             if regex.search(line):
                 yield f"{name}:{number}:{excerpt(redact(line), regex)}"
             number += data.endswith(b"\n")
+            if len(data) == MAX_LINE and data[-1:] != b"\n":  # pieces overlap
+                file.seek(-(MAX_LINE // 20), os.SEEK_CUR)
 
 
 def excerpt(line: str, regex: re.Pattern[str]) -> str:

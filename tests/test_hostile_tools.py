@@ -589,6 +589,31 @@ def test_the_model_can_find_an_old_message_in_the_transcript(make):
     assert "The port is 4711." in found and found.startswith(f"{agent.transcript}:1:")
 
 
+def test_grep_finds_words_wherever_they_are_in_a_long_line(use):
+    for at in range(19_985, 20_003):
+        Path("file").write_text("-" * at + "two words" + "-" * 50_000 + "\nnext")
+        shown = " ... " + "-" * 220 + "two words" + "-" * 211 + " [line clipped]"
+        found = use("grep", pattern="two words|next").split("\n")
+        assert shown in str(found) and found[-1] == "file:2:next"
+
+
+@pytest.mark.parametrize("length", [19_998, 19_999, 20_000, 20_001, 39_000])
+@pytest.mark.parametrize("end", ["", "\n", "\nx\n"])
+def test_grep_counts_lines_that_are_as_long_as_a_piece(use, length, end):
+    Path("file").write_text("-" * length + end + "last")
+    *_, last = use("grep", pattern="last").split("\n")
+    assert last.startswith(f"file:{1 + end.count(chr(10))}:") and "last" in last
+
+
+def test_a_slow_pattern_is_tried_on_a_piece_of_a_line_at_a_time(use, monkeypatch):
+    searched = []
+    slow = Mock(search=lambda text: searched.append(len(text)))
+    monkeypatch.setattr(program.re, "compile", lambda pattern: slow)
+    Path("file").write_text("x" * 100_000)
+    use("grep", pattern="\\S+@\\S+")
+    assert sum(searched) > 100_000 and max(searched) == 20_000
+
+
 PATTERNS = {
     r"\d+ \w+": ["port 80 open"],
     r"\bcat\b": ["a cat sat"],
