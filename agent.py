@@ -1886,7 +1886,7 @@ def glob(agent: Agent, pattern: str) -> str:
     wanted = re.compile(f"(?s){regex}/?")
     prefix = f"{top}/".removeprefix("./")
     with time_limit(SEARCH_SECONDS):
-        files = files_in(top)
+        files = [*files_in(top)]
         folders = {f"{above}/" for file in files for above in Path(file).parents[:-1]}
         below = [n for n in {*files, *folders} if n.startswith(prefix) and n != prefix]
         found = sorted(n for n in below if wanted.fullmatch(n.removeprefix(prefix)))
@@ -1910,22 +1910,28 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Python misunderstands [[:space:]]
         regex = re.compile(inner or pattern)
-    with time_limit(SEARCH_SECONDS):
-        names = (n for n in files_in(os.path.relpath(real)) if not SECRET.fullmatch(n))
-        lines = (line for name in names for line in matching_lines(name, regex))
-        found = [*islice(lines, MAX_FOUND)]
-        if next(lines, None):
-            found.append("(more lines match; narrow the path or the pattern)")
+    found: list[str] = []
+    try:
+        with time_limit(SEARCH_SECONDS):
+            names = files_in(os.path.relpath(real))
+            lines = (line for name in names for line in matching_lines(name, regex))
+            found.extend(islice(lines, MAX_FOUND))
+            if next(lines, None):
+                found.append("(more lines match; narrow the path or the pattern)")
+    except ToolError as timeout:
+        if not found:
+            raise
+        found.append(f"({timeout})")
     return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"
 
 
 def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
-    """Yield the matching lines of a text file, each with its file name and number."""
+    """Yield the matching lines, with name and number, unless it's binary or secret."""
     number = 1
     with suppress(OSError), open(name, "rb") as file:
-        is_text = b"\0" not in file.read(8_192)
+        is_searched = not SECRET.fullmatch(name) and b"\0" not in file.read(8_192)
         file.seek(0)
-        while is_text and (data := file.readline(MAX_LINE)):
+        while is_searched and (data := file.readline(MAX_LINE)):
             line = data.decode(errors="replace").rstrip("\r\n")
             if regex.search(line):
                 yield f"{name}:{number}:{excerpt(redact(line), regex)}"
@@ -1963,25 +1969,24 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def files_in(top: str) -> list[str]:
-    """Return `top` if it is a file, else the files below it that git doesn't ignore.
+def files_in(top: str) -> Iterator[str]:
+    """Yield `top` if it is a file, else the files below it that git doesn't ignore.
 
     Symbolic links are left out, because they may lead to a secret.
     """
     if os.path.isfile(top):
-        return [top]
+        yield top
+        return
     git = subprocess.run(LIST_FILES, shell=True, cwd=top, capture_output=True)
     names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
-    files: list[str] = []
-    for name in names or walk_files(top):
+    for name in sorted(names or walk_files(top)):
         path = os.path.normpath(os.path.join(top, name))
         if os.path.islink(path):
             continue
         if os.path.isdir(path):  # another repository
-            files += files_in(path)
+            yield from files_in(path)
         elif os.path.isfile(path):  # git also lists deleted files
-            files.append(path)
-    return sorted(files)
+            yield path
 
 
 def walk_files(top: str) -> Iterator[str]:

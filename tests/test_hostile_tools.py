@@ -534,6 +534,22 @@ def test_grep_with_a_catastrophic_pattern_stops_in_time(error_of, monkeypatch):
     assert "narrow the path" in error_of("grep", pattern=CATASTROPHIC)
 
 
+@pytest.mark.parametrize("files", ["a.py", "a.py b.py"])
+def test_grep_out_of_time_returns_what_it_found_so_far(use, monkeypatch, files):
+    create_files(*files.split(), "slow.py")
+    search = program.matching_lines
+
+    def run_out_of_time(name, regex):
+        if name == "slow.py":
+            signal.raise_signal(signal.SIGALRM)
+        yield from search(name, regex)
+
+    monkeypatch.setattr(program, "matching_lines", run_out_of_time)
+    *found, note = use("grep", pattern="hidden").split("\n")
+    assert found == [f"{name}:1:hidden" for name in files.split()]
+    assert note == "(Timed out after 10 s; narrow the path or the pattern.)"
+
+
 X, HERE = "x" * 220, "x" * 900 + "needle" + "x" * 900
 EXCERPT_CHARS = f" ... {X}needle{'x' * 214}"  # the part of HERE that is shown
 # a line, a pattern, and the part of the line that is shown
