@@ -1611,7 +1611,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
         raise ToolError(f"{path} has changed since you read it; read it again.")
     changes = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
     diff = "\n".join(line.removesuffix("\n") for line in changes)
-    agent.approve(name, redact(f"{path}\n{diff}"))
+    agent.approve(name, f"{path}\n{diff}")  # with keys: only the user's screen has it
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} has changed in the meantime; read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)

@@ -1256,14 +1256,15 @@ def test_clipping_a_long_line_shows_no_part_of_a_long_key(
         assert shown == []
 
 
-def test_the_diff_that_the_user_sees_has_no_key(make, key):
+def test_the_diff_shows_that_a_key_would_be_replaced(make, key):
     Path("config").write_text(f"key: {KEY}\nport: 1\n")
     asked = []
     agent = make(approve=lambda name, what: asked.append(what))
-    edit = call("edit_file", path="config", old_text="port: 1", new_text="port: 2")
-    assert not program.run_tool(agent, edit).get("is_error")
-    assert "port: 2" in asked[0] and KEY not in asked[0]
-    assert KEY in Path("config").read_text()
+    text = program.run_tool(agent, call("read_file", path="config"))["content"]
+    write = call("write_file", path="config", content=text.replace("1", "2") + "\n")
+    program.run_tool(agent, write)
+    assert f"-key: {KEY}\n" in asked[0] and "+key: [redacted]\n" in asked[0]
+    assert KEY not in repr(agent.events) and KEY not in str(agent.messages)
 
 
 @pytest.mark.parametrize("short", ["", "a", "not-needed", "lm-studio-12345"])
