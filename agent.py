@@ -1539,8 +1539,14 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 
     The first line is 1. If more lines follow, the result ends with the next offset.
     """
-    lines = redact(text_in(real := inside(path))).removesuffix("\n").split("\n")
+    text = text_in(real := inside(path))
     agent.mtimes[real] = real.stat().st_mtime_ns
+    return page_of(agent, text, offset, limit)
+
+
+def page_of(agent: Agent, text: str, offset: int = 1, limit: int = MAX_LINES) -> str:
+    """Return up to `limit` lines, from line `offset` on, that fit into a page."""
+    lines = redact(text).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
@@ -1645,8 +1651,8 @@ def load_skill(agent: Agent, name: str) -> str:
     skills = find_skills()
     if name not in skills:
         raise ToolError(f"There is no skill {name!r}; use {', '.join(skills)}.")
-    text = read_file(agent, str(skills[name]))
-    return f"{text}\n(The files for this skill are in {skills[name].parent}.)"
+    folder, text = skills[name]
+    return f"{page_of(agent, text)}\n(The files for this skill are in {folder}.)"
 
 
 @tool(clearable=False, style="answer")
@@ -2033,9 +2039,8 @@ def make_ready(agent: Agent) -> None:
 
 def system_prompt(max_tokens: int) -> dict[str, str]:
     """Return the system prompt's parts; rules and skills get `max_tokens` each."""
-    path, rules = find_rules()
-    if rules.strip():
-        rules = quote("rules", f"{path}:\n{cut_text(rules, max_tokens)}")
+    texts = [f"{path}:\n{text}" for path, text in find_rules().items() if text]
+    rules = quote("rules", cut_text("\n\n".join(texts), max_tokens)) if texts else ""
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
     skills = cut_text(skill_list(), max_tokens)
     parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
@@ -2043,39 +2048,44 @@ def system_prompt(max_tokens: int) -> dict[str, str]:
     return json.loads(to_bytes(system))  # a folder's name may not be valid Unicode
 
 
-def find_rules() -> tuple[str, str]:
-    """Return the nearest AGENTS.md or CLAUDE.md: its path (or what's wrong) and text.
-
-    It looks from the workspace up to the root of its git repository.
-    """
+def project_files(*patterns: str) -> Iterator[tuple[str, str]]:
+    """Yield files' paths (or faults) and texts, from the repository's root to here."""
     above = [Path.cwd(), *Path.cwd().parents]
     root = next((folder for folder in above if (folder / ".git").exists()), above[0])
-    folders = above[: above.index(root) + 1]
-    paths = [folder / name for folder in folders for name in ("AGENTS.md", "CLAUDE.md")]
-    for path in filter(os.path.lexists, paths):
-        shown = os.path.relpath(path)
-        try:
-            return shown, text_in(inside(str(path), root))
-        except (ToolError, OSError) as error:
-            return f"{shown} is not used: {error}", ""
-    return "", ""
+    for folder in above[above.index(root) :: -1]:
+        for pattern in patterns:
+            paths = sorted(folder.glob(pattern)) or [folder / pattern]
+            for path in filter(os.path.lexists, paths):
+                shown = os.path.relpath(path)
+                try:
+                    if text := text_in(inside(str(path), root)).strip():
+                        yield shown, text
+                except (ToolError, OSError) as error:
+                    yield f"{shown} is not used: {error}", ""
 
 
-def find_skills() -> dict[str, Path]:
-    """Return the SKILL.md of each skill in the workspace, by its folder's name."""
-    folders = Path(".claude/skills"), Path(".agents/skills")  # the second wins
-    paths = [path for folder in folders for path in sorted(folder.glob("*/SKILL.md"))]
-    return {path.parent.name: path for path in paths}
+def find_rules() -> dict[str, str]:
+    """Return each folder's AGENTS.md, or else CLAUDE.md, by path, the nearest last."""
+    rules: dict[str, str] = {}
+    for path, text in project_files("AGENTS.md", "CLAUDE.md"):
+        if os.path.join(os.path.dirname(path), "AGENTS.md") not in rules:
+            rules[path] = text
+    return rules
+
+
+def find_skills() -> dict[str, tuple[str, str]]:
+    """Return the folder and the text of each skill by its name; the nearest wins."""
+    files = project_files(".claude/skills/*/SKILL.md", ".agents/skills/*/SKILL.md")
+    skills = [(os.path.dirname(path), text) for path, text in files if text]
+    return {os.path.basename(folder): (folder, text) for folder, text in skills}
 
 
 def skill_list() -> str:
     """Return the system prompt's list of skills, a line each; "" if there are none."""
     lines = ["Skills (read one with load_skill before you use it):"]
-    for name, path in find_skills().items():
-        with suppress(ToolError, OSError):  # else it is left out
-            text = text_in(inside(str(path)))
-            found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
-            lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
+    for name, (_, text) in find_skills().items():
+        found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
+        lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
     return "\n".join(lines) if lines[1:] else ""
 
 
@@ -2787,10 +2797,13 @@ def piped_in(agent: Agent) -> str:
 
 def first_screen(agent: Agent) -> str:
     """Return two lines: model and folder, then the rules, skills and options in use."""
-    names = ", ".join(find_skills())
-    skills = f"skills: {names}" if names else ""
+    system = system_prompt(min(MAX_RULES, agent.limits.threshold // 8))
+    names = re.findall("(?m)^- (.*?):", system.get("skills", ""))  # those that fit
+    skills = f"skills: {', '.join(names)}" if names else ""
+    cut = [name for name, text in system.items() if "bytes are left out here]" in text]
+    part = f"too long, so only a part is used: {', '.join(cut)}" if cut else ""
     mode = "--yes: tools run without asking" if agent.auto_approve else ""
-    known = filter(None, [find_rules()[0], skills, mode, "/help"])
+    known = filter(None, [*find_rules(), skills, part, mode, "/help"])
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
 
