@@ -39,7 +39,6 @@ import signal
 import stat
 import subprocess
 import sys
-import termios
 import textwrap
 import threading
 import time
@@ -51,11 +50,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, groupby, islice, pairwise, takewhile
-from operator import itemgetter
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, NamedTuple, NoReturn, TextIO
+
+try:
+    import termios
+    from itertools import accumulate, groupby, islice, pairwise, takewhile
+except ImportError:
+    sys.exit("agent.py needs Python 3.10 or newer, on Linux, macOS or WSL.")
+
 
 # ---- settings: in tokens unless another unit is given ----
 
@@ -1247,7 +1251,7 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     messages = [note(m["content"]) if is_typed(m) else m for m in messages]
     *others, newest = [  # the API joins neighbours, and strict templates refuse them
         {"role": role, "content": [b for m in group for b in m["content"]]}
-        for role, group in groupby(messages, itemgetter("role"))
+        for role, group in groupby(messages, lambda m: m["role"])
     ]
     *before, last = newest["content"]
     newest = {**newest, "content": [*before, {**last, **marker}]}
@@ -2590,32 +2594,32 @@ def is_command(line: str) -> bool:
 def run_command(agent: Agent, line: str) -> None:
     """Run a /command; raise EOFError to leave."""
     name, _, rest = line.partition(" ")
+    rest = rest.strip()
+    if line in EXIT_COMMANDS:
+        raise EOFError
     if name in ("/compact", "/context") and not agent.system:
         make_ready(agent)
-    match name, rest.strip():
-        case "/compact", focus:
-            close_calls(agent)
-            if agent.failures:
-                agent.tried_until = 0  # a failed summary may be tried again
-            agent.focus = focus
-            compact_history(agent, "compact")
-        case "/context", "":
-            agent.emit("plain", context_table(agent))
-        case "/last", number if re.fullmatch("[0-9]{0,9}", number):
-            agent.emit("plain", result_from_end(agent, int(number or 1)))
-        case "/resume", "":
-            list_conversations(agent)
-        case "/resume", which:
-            resume(agent, which)
-        case "/clear", "":
-            agent.emit("note", "[clear] new conversation; /resume lists the others")
-            switch_to(agent, Conversation())
-        case "/help", "":
-            agent.emit("plain", HELP)
-        case _ if line in EXIT_COMMANDS:
-            raise EOFError
-        case _:
-            raise AgentError(f"Unknown command {line}; /help lists the commands.")
+    if name == "/compact":
+        close_calls(agent)
+        if agent.failures:
+            agent.tried_until = 0  # a failed summary may be tried again
+        agent.focus = rest
+        compact_history(agent, "compact")
+    elif name == "/last" and re.fullmatch("[0-9]{0,9}", rest):
+        agent.emit("plain", result_from_end(agent, int(rest or 1)))
+    elif name == "/resume" and rest:
+        resume(agent, rest)
+    elif line == "/resume":
+        list_conversations(agent)
+    elif line == "/context":
+        agent.emit("plain", context_table(agent))
+    elif line == "/clear":
+        agent.emit("note", "[clear] new conversation; /resume lists the others")
+        switch_to(agent, Conversation())
+    elif line == "/help":
+        agent.emit("plain", HELP)
+    else:
+        raise AgentError(f"Unknown command {line}; /help lists the commands.")
 
 
 def status_line(agent: Agent) -> str:

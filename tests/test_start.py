@@ -1,5 +1,6 @@
 """Starting the program: pipes, settings and mistakes."""
 
+import ast
 import os
 import re
 import subprocess
@@ -175,6 +176,27 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(
     missing = "The package dotenv or no_such_package is missing; install it with: "
     install = f"{sys.executable} -m pip install -r {tmp_path}/requirements.txt"
     assert run("-p", "hello")[2] == f"{missing}{install}\n"
+
+
+# what an older Python, or Windows, doesn't have
+LACKING = ["del itertools.pairwise", "sys.modules['termios'] = None"]
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+def test_on_an_older_python_or_on_windows_one_line_says_what_is_needed(lacking):
+    code = f"import itertools, runpy, sys; {lacking}; "
+    code += f"runpy.run_path({program.__file__!r}, run_name='__main__')"
+    argv = [sys.executable, "-c", code, "--demo"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    needs = "agent.py needs Python 3.10 or newer, on Linux, macOS or WSL; this is"
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(needs) and done.stderr.count("\n") == 1
+
+
+def test_python_3_8_can_read_the_whole_program_so_that_it_gets_that_line():
+    source = Path(program.__file__).read_text("utf-8")
+    ast.parse(source, feature_version=(3, 8))
+    assert not re.search(r"(?m)^ *for \w+ in [^(\n]*, \*", source)  # allowed since 3.9
 
 
 def test_an_error_that_is_a_sentence_gets_no_second_full_stop(make):
