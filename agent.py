@@ -2543,7 +2543,8 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
         sdk = threading.Thread(target=importlib.import_module, args=["anthropic"])
         sdk.daemon = True
         sdk.start()  # it takes a second, in which the user types
-        terminal.editor = line_editor() if sys.stdout.isatty() else None
+        with suppress(ImportError):  # some Pythons are built without readline
+            terminal.editor = line_editor() if sys.stdout.isatty() else None
     done, notice = True, ""
     while True:
         try:

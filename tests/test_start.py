@@ -178,6 +178,15 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(
     assert run("-p", "hello")[2] == f"{missing}{install}\n"
 
 
+def test_a_python_without_readline_has_a_prompt_without_editing(fresh, installed):
+    code = "import runpy, sys; sys.modules['readline'] = None; "
+    code += f"runpy.run_path({str(installed)!r}, run_name='__main__')"
+    user = fresh(argv=[sys.executable, "-c", code], NO_COLOR="1")
+    user.enqueue(reply("Yes."))
+    user.say("is it?", "Yes.", end="\n> ")
+    assert user.sent == [typed("is it?")] and user.leave("\x04") == 0
+
+
 # what an older Python, or Windows, doesn't have
 LACKING = ["del itertools.pairwise", "sys.modules['termios'] = None"]
 
