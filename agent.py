@@ -2752,9 +2752,11 @@ def load_settings() -> None:
     """Add the settings in .env to the shell's; check for packages and an API key."""
     env = Path(__file__).resolve().with_name(".env")
     if not all(map(importlib.util.find_spec, PACKAGES)):
-        install = f"{sys.executable} -m pip install -r {env.parent}/requirements.txt"
-        missing = f"The package {' or '.join(PACKAGES)} is missing"
-        raise AgentError(f"{missing}; install it with: {install}")
+        venv = f"{env.parent}/.venv"  # many systems refuse pip elsewhere: PEP 668
+        install = f"{venv}/bin/pip install -r {env.parent}/requirements.txt"
+        missing = f"The package {' or '.join(PACKAGES)} is missing; install it with:"
+        steps = f"{sys.executable} -m venv {venv} && {install}"
+        raise AgentError(f"{missing} {steps}; then use {venv}/bin/python.")
     import dotenv
 
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:

@@ -169,12 +169,14 @@ def test_a_mistake_by_the_user_gets_a_one_line_error(run, api, argv, settings, n
     assert named in err and err.count("\n") == 1
 
 
-def test_a_missing_package_is_named_with_the_command_to_install_it(
+def test_a_missing_package_is_named_with_commands_that_a_debian_python_allows(
     run, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(program, "PACKAGES", ("dotenv", "no_such_package"))
     missing = "The package dotenv or no_such_package is missing; install it with: "
-    install = f"{sys.executable} -m pip install -r {tmp_path}/requirements.txt"
+    venv = f"{tmp_path}/.venv"
+    install = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install -r "
+    install += f"{tmp_path}/requirements.txt; then use {venv}/bin/python."
     assert run("-p", "hello")[2] == f"{missing}{install}\n"
 
 
