@@ -2763,11 +2763,16 @@ def load_settings() -> None:
         # a key is easily copied with a space; an empty one would hide the key in .env
         if text := os.environ.pop(name).strip():
             os.environ[name] = text
+    in_shell = {name for name in KEY_NAMES if name in os.environ}
     try:
         dotenv.load_dotenv(env)
     except ValueError as error:
         raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
-    if not any(map(os.environ.get, KEY_NAMES)):
+    in_file = {name for name in KEY_NAMES if os.environ.get(name)} - in_shell
+    if in_shell and in_file:  # a gateway could get the key of another: pi#4339
+        both = f"{in_shell.pop()} is set in the shell and {in_file.pop()} in {env}"
+        raise AgentError(f"{both}; remove one, so that the right one is sent.")
+    if not in_shell and not in_file:
         raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
 

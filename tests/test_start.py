@@ -140,6 +140,32 @@ def test_an_empty_key_in_the_shell_does_not_hide_the_one_in_the_env_file(
     assert os.environ[name] == "key-of-the-env-file"
 
 
+# keys in the shell, keys in .env, and the name that each has in the error, if any
+KEY, TOKEN = program.KEY_NAMES
+TWO_KEYS = [
+    ([KEY], [TOKEN], f"{KEY} is set in the shell and {TOKEN} in "),
+    ([TOKEN], [KEY], f"{TOKEN} is set in the shell and {KEY} in "),
+    ([TOKEN], [KEY, TOKEN], f"{TOKEN} is set in the shell and {KEY} in "),
+    ([KEY, TOKEN], [KEY], ""),
+    ([KEY], [KEY], ""),
+    ([], [KEY, TOKEN], ""),
+]
+
+
+@pytest.mark.parametrize("shell, file, error", TWO_KEYS)
+def test_two_keys_from_different_places_are_a_one_line_error(
+    run, api, tmp_path, monkeypatch, shell, file, error
+):
+    api.enqueue(*[reply("Good.")] * (not error))
+    (tmp_path / ".env").write_text("".join(f"{n}=of-the-file-0123\n" for n in file))
+    for name in program.KEY_NAMES:
+        monkeypatch.setenv(name, "")  # so that it is removed after the test
+    keys = {name: "of-the-shell" if name in shell else "" for name in (KEY, TOKEN)}
+    status, out, err = run("-p", "a", **keys)
+    assert (status, out) == ((1, "") if error else (0, "Good.\n"))
+    assert not error or (err.startswith(error) and err.count("\n") == 1)
+
+
 def test_help_lists_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
