@@ -2581,7 +2581,7 @@ def handle_line(agent: Agent, line: str) -> bool:
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
         if in_progress(agent.messages):
-            agent.emit("note", 'Nothing is lost; type "go on" to continue.')
+            agent.emit("note", 'Your request is kept: when ready, type "go on".')
         return False
 
 

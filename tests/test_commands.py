@@ -4,7 +4,7 @@ import os
 import re
 
 import pytest
-from builders import TASK, did, shown, turns, typed
+from builders import BASH, TASK, did, shown, turns, typed
 from pseudo import PROMPT
 from stub import reply
 
@@ -136,3 +136,14 @@ def test_a_mistyped_command_is_an_error_but_a_path_or_prose_is_sent(make, line):
     program.handle_line(agent := make(*[reply("I see.")] * (line not in WRONG)), line)
     assert ("Unknown command" in str(shown(agent, "error"))) is (line in WRONG)
     assert (agent.client.requests == []) is (line in WRONG)
+
+
+# --- Errors, and what to do about them ---
+
+
+def test_after_results_are_removed_only_the_request_is_said_to_be_kept(make):
+    agent = make(reply(calls=[BASH]), reply(stop="refusal"))
+    program.handle_line(agent, "Look.")
+    assert agent.messages == [typed("Look.")]
+    kept = 'Your request is kept: when ready, type "go on".'
+    assert shown(agent, "note") == [kept]

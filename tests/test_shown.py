@@ -266,5 +266,5 @@ def test_seven_tries_share_one_line_with_a_countdown(make):
     assert told == [
         ("layer", "[retry] Overloaded. Trying up to 7 times."),
         ("error", "Overloaded."),
-        ("note", 'Nothing is lost; type "go on" to continue.'),
+        ("note", 'Your request is kept: when ready, type "go on".'),
     ]
