@@ -2563,6 +2563,8 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             done = handle_line(agent, line)
         except KeyboardInterrupt:
             notice = "\nstopped" if line else "\nPress Ctrl-D or type /quit to leave."
+            if terminal.writes:
+                notice += "; the unfinished answer was discarded"
             done = False
         except EOFError:
             return agent.emit("plain", "")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from builders import BASH, TASK, did, shown, turns, typed
-from pseudo import PROMPT
+from pseudo import PROMPT, Held
 from stub import reply
 
 import agent as program
@@ -147,3 +147,13 @@ def test_after_results_are_removed_only_the_request_is_said_to_be_kept(make):
     assert agent.messages == [typed("Look.")]
     kept = 'Your request is kept: when ready, type "go on".'
     assert shown(agent, "note") == [kept]
+
+
+def test_ctrl_c_in_an_answer_says_that_it_was_discarded(user):
+    held = Held(reply("Half an answer, and half."), events=4)
+    user.enqueue(held)
+    user.press("first\n")
+    user.see_below("Half")
+    user.stop()
+    held.may.set()
+    assert "\nstopped; the unfinished answer was discarded\n" in user.screen
