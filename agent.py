@@ -1109,6 +1109,9 @@ HINTS[422] = HINTS[400]
 # by a word in a connection error
 HINTS["certificate"] = "Set SSL_CERT_FILE to a file with the proxy's certificate."
 HINTS["protocol"] = "Begin ANTHROPIC_BASE_URL with https:// or http://."
+# settings are read when the program starts
+HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
+ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait"  # no /clear
 CUT_OFF = """\
 Your reply was cut off or empty. Continue exactly where it stopped, with less thinking
 and in smaller parts."""
@@ -1148,9 +1151,9 @@ def ask(
             if status == 400 and (less := drop_unsupported(agent, messages, api_text)):
                 messages = less
                 continue
-            lasting_words = LASTING & {*re.findall("[a-z]+", text)}
-            kind = status or next(iter(lasting_words), None)
-            why = f"{text} {HINTS.get(kind, '').format(agent.transcript)}".strip()
+            kind = status or next(iter(LASTING & {*re.findall("[a-z]+", text)}), None)
+            hint = "" if re.search(ACCOUNT, text) else HINTS.get(kind, "")
+            why = f"{text} {hint.format(agent.transcript)}".strip()
             if kind in LASTING or tries == MAX_TRIES:
                 raise AgentError(why) from error
             wait_before_retry(agent, error, why, tries)
@@ -2582,7 +2585,7 @@ def handle_line(agent: Agent, line: str) -> bool:
         return True
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
-        if in_progress(agent.messages):
+        if in_progress(agent.messages) and "--resume" not in str(error):
             agent.emit("note", 'Your request is kept: when ready, type "go on".')
         return False
 

@@ -6,7 +6,7 @@ import re
 import pytest
 from builders import BASH, TASK, did, shown, turns, typed
 from pseudo import PROMPT, Held
-from stub import reply
+from stub import api_error, reply
 
 import agent as program
 from agent import format_event, resume, run_command
@@ -157,3 +157,18 @@ def test_ctrl_c_in_an_answer_says_that_it_was_discarded(user):
     user.stop()
     held.may.set()
     assert "\nstopped; the unfinished answer was discarded\n" in user.screen
+
+
+# an error of the API, and whether "go on" helps without a restart
+ERRORS = [(401, "no such key", False), (403, "not allowed", False)]
+ERRORS += [(404, "no such model", False), (400, "Your credit is used up", True)]
+ERRORS += [(402, "Insufficient Balance", True), (403, "Check your billing", True)]
+
+
+@pytest.mark.parametrize("status, text, helps", ERRORS)
+def test_going_on_is_advised_unless_a_setting_has_to_change(make, status, text, helps):
+    agent = make(api_error(status, text))
+    assert not program.handle_line(agent, "Look.")
+    assert ("go on" in str(shown(agent, "note"))) is helps
+    assert ("--resume" in str(shown(agent, "error"))) is not helps
+    assert "/clear" not in str(agent.events) and agent.messages == [typed("Look.")]

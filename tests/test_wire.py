@@ -195,6 +195,7 @@ LASTING = {
     "a long complaint": (api_error(400, "no good: " + "x\n" * 5_000), "no good"),
     "a page": ((200, {"content-type": "text/html"}, b"<html>Log in</html>"), "Log in"),
     "a reply without a stream": ((200, {}, reply(WHOLE)), "application/json"),
+    "no such key": (api_error(401, "no"), "agent.py. Then start again with --resume."),
     "another method": (api_error(405, "method not allowed"), "method not allowed"),
 }
 
@@ -498,9 +499,10 @@ def test_too_long_is_recognised_in_a_stream_too(wired, pauses):
     assert pauses == [] and shown(agent, "layer") == ["[too long] prompt is too long."]
 
 
-# Errors that a shorter conversation would not avoid.
+# Errors that a shorter conversation would not avoid, but a new one might.
+ABOUT_MESSAGES = ["Your prompt contains sensitive content", "Invalid request"]
 NOT_TOO_LONG = [
-    "Your prompt contains sensitive content",
+    *ABOUT_MESSAGES,
     "No: the daily token limit",
     "Too many tokens, please wait before trying again",
     "Too many tokens per day, please wait before trying again",
@@ -512,11 +514,14 @@ NOT_TOO_LONG = [
 
 @pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("text", NOT_TOO_LONG)
-def test_any_other_error_forgets_nothing_and_says_how_to_go_on(wired, text, status):
+def test_any_other_error_forgets_nothing_and_advises_clear_only_if_it_helps(
+    wired, text, status
+):
     agent = wired(api_error(status, text))
     line = fails(agent, "Hi")
     assert line.startswith(text) and len(agent.client.requests) == 1
-    assert "/clear" in line and f"read the end of {agent.transcript} and" in line
+    advice = f'type /clear, then "read the end of {agent.transcript} and go on"'
+    assert (advice in line) is (text in ABOUT_MESSAGES)
     assert shown(agent, "layer") == [] and goes_on(agent)
 
 
