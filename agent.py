@@ -2529,6 +2529,7 @@ HELP = """\
 /last [number]    show the last tool result in full; 3: the third from the end
 /resume [number]  list earlier conversations, or continue one; a file works too
 /clear            start a new conversation
+/yes              let tools run without asking, or ask again
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
 Lines you type while the agent works are sent with its next request. Backspace, Ctrl-W
@@ -2543,9 +2544,8 @@ MAX_LISTED = 20  # conversations
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Handle `line`, then each line the user types, until Ctrl-D or /quit."""
     if sys.stdin.isatty():
-        sdk = threading.Thread(target=importlib.import_module, args=["anthropic"])
-        sdk.daemon = True
-        sdk.start()  # it takes a second, in which the user types
+        load_sdk = partial(importlib.import_module, "anthropic")  # takes a second
+        threading.Thread(target=load_sdk, daemon=True).start()  # while the user types
         with suppress(ImportError):  # some Pythons are built without readline
             terminal.editor = line_editor() if sys.stdout.isatty() else None
     done, notice = True, ""
@@ -2565,9 +2565,8 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             enter_work_mode(terminal)
             done = handle_line(agent, line)
         except KeyboardInterrupt:
-            notice = "\nstopped" if line else "\nPress Ctrl-D or type /quit to leave."
-            if terminal.writes:
-                notice += "; the unfinished answer was discarded"
+            cut = "; the unfinished answer was discarded" if terminal.writes else ""
+            notice = f"\nstopped{cut}" if line else "\nPress Ctrl-D or /quit to leave."
             done = False
         except EOFError:
             return agent.emit("plain", "")
@@ -2599,18 +2598,13 @@ def is_command(line: str) -> bool:
 
 def run_command(agent: Agent, line: str) -> None:
     """Run a /command; raise EOFError to leave."""
-    name, _, rest = line.partition(" ")
-    rest = rest.strip()
+    name, _, rest = map(str.strip, line.partition(" "))
     if line in EXIT_COMMANDS:
         raise EOFError
     if name in ("/compact", "/context") and not agent.system:
         make_ready(agent)
     if name == "/compact":
-        close_calls(agent)
-        if agent.failures:
-            agent.tried_until = 0  # a failed summary may be tried again
-        agent.focus = rest
-        compact_history(agent, "compact")
+        compact_now(agent, rest)
     elif name == "/last" and re.fullmatch("[0-9]{0,9}", rest):
         agent.emit("plain", result_from_end(agent, int(rest or 1)))
     elif name == "/resume" and rest:
@@ -2622,10 +2616,23 @@ def run_command(agent: Agent, line: str) -> None:
     elif line == "/clear":
         agent.emit("note", "[clear] new conversation; /resume lists the others")
         switch_to(agent, Conversation())
+    elif line == "/yes" and sys.stdin.isatty():  # a file can't allow commands
+        agent.auto_approve = not agent.auto_approve
+        state = "run without asking" if agent.auto_approve else "ask for approval"
+        agent.emit("note", f"[yes] tools {state} until you type /yes again")
     elif line == "/help":
         agent.emit("plain", HELP)
     else:
         raise AgentError(f"Unknown command {line}; /help lists the commands.")
+
+
+def compact_now(agent: Agent, focus: str) -> None:
+    """Summarise for the user, even if earlier summaries failed."""
+    close_calls(agent)
+    if agent.failures:
+        agent.tried_until = 0  # a failed summary may be tried again
+    agent.focus = focus
+    compact_history(agent, "compact")
 
 
 def status_line(agent: Agent) -> str:

@@ -63,6 +63,25 @@ def test_context_needs_no_request_and_shows_the_yes_flag(run, api, argv, free):
     assert api.requests == []
 
 
+def test_yes_switches_approvals_off_and_on_and_context_shows_it(user):
+    command = reply(calls=[("bash", {"command": "touch file"})])
+    user.enqueue(command, reply("So."), command, reply("So."))
+    user.say("/yes", "[yes] tools run without asking until you type /yes again\n")
+    user.say("/context", "\nruns without asking: everything\n")
+    user.say("touch it", "touch file\n", "So.")
+    assert (user.folder / "file").exists()
+    user.say("/yes", "[yes] tools ask for approval until you type /yes again\n")
+    user.say("/context", "\nruns without asking: nothing\n")
+    user.ask("again")
+    user.say("y", "So.")
+
+
+def test_a_file_cannot_switch_approvals_off(run, api):
+    out = run(stdin="/yes\n/context\n")[1]
+    assert "Unknown command /yes" in out and "runs without asking: nothing" in out
+    assert api.requests == []
+
+
 def test_the_status_line_shows_the_context_relative_to_the_threshold():
     known = {"counted_messages": 1, "cached": 0.5, "messages": [typed("a")]}
     agent = program.Agent(limits=program.Limits(threshold=2_000), **known)
