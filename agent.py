@@ -691,6 +691,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
 UNANSWERED = """\
 [The request above was stopped or failed before you answered it. Do not continue it
 unless the next message asks you to.]"""
+OWN_COMMAND = "[The user ran this command: "  # begins the note that a !command leaves
 
 
 class Exchange(NamedTuple):
@@ -752,8 +753,10 @@ def first_unseen(messages: list[Message]) -> int:
 
 
 def in_progress(messages: list[Message]) -> bool:
-    """Return True while the user waits for an answer."""
-    return first_unseen(messages) < len(messages) or bool(open_calls(messages))
+    """Return True while the user waits for an answer; a !command needs none."""
+    new = messages[first_unseen(messages) :]
+    requests = [m for m in new if not text_of(m).startswith(OWN_COMMAND)]
+    return bool(requests or open_calls(messages))
 
 
 def turn_start(messages: list[Message]) -> int:
@@ -2530,6 +2533,7 @@ HELP = """\
 /resume [number]  list earlier conversations, or continue one; a file works too
 /clear            start a new conversation
 /yes              let tools run without asking, or ask again
+!command          run a command; the model sees it with your next message
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
 Lines you type while the agent works are sent with its next request. Backspace, Ctrl-W
@@ -2577,7 +2581,8 @@ def handle_line(agent: Agent, line: str) -> bool:
     """Run a command or a turn; return False after an error, which it shows."""
     try:
         if is_command(line):
-            run_command(agent, line)
+            run = run_own_command if line[0] == "!" else run_command
+            run(agent, line)
         else:
             take_turn(agent, line)
             agent.emit("note", status_line(agent))
@@ -2590,10 +2595,11 @@ def handle_line(agent: Agent, line: str) -> bool:
 
 
 def is_command(line: str) -> bool:
-    """Return True for /word, unless that path exists, and for a bare exit or quit."""
+    """Return True for /word, unless that path exists, for !command, exit and quit."""
     name = line.split(" ")[0]
     is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
-    return line in EXIT_COMMANDS or bool(is_meant)
+    is_own = re.fullmatch("!.+", line) and sys.stdin.isatty()  # not a paste, not a file
+    return line in EXIT_COMMANDS or bool(is_meant or is_own)
 
 
 def run_command(agent: Agent, line: str) -> None:
@@ -2624,6 +2630,22 @@ def run_command(agent: Agent, line: str) -> None:
         agent.emit("plain", HELP)
     else:
         raise AgentError(f"Unknown command {line}; /help lists the commands.")
+
+
+def run_own_command(agent: Agent, line: str) -> None:
+    """Run the user's !command, show its output, and leave a note for the model."""
+    close_calls(agent)  # nothing may come between a call and its result
+    agent.emit("wait", line)
+    output, end = bytearray(), "stopped by Ctrl-C"
+    try:
+        status = run_process(line[1:], math.inf, output, partial(agent.emit, "wait"))
+        end = "too much output" if status is None else f"exit status {status}"
+    finally:
+        text = redact(clean_output(output.decode(errors="replace"))).rstrip()
+        agent.emit("plain", text or f"(no output, {end})")
+        shown = preview(text, min(MAX_PAGE, agent.limits.max_results), save_result)
+        shown = f"{quote('output', shown)}\n({end})"
+        commit(agent, note(f"{OWN_COMMAND}{line[1:]}]\n{shown}"))
 
 
 def compact_now(agent: Agent, focus: str) -> None:
@@ -2691,7 +2713,8 @@ def resume(agent: Agent, which: str) -> None:
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")
     agent.emit("plain", f"\n> {''.join(user_texts(agent.messages)[-1:])}")
     if not is_open:
-        agent.emit("text", f"{text_of(agent.messages[-1])}\n")
+        last = agent.messages[first_unseen(agent.messages) - 1]
+        agent.emit("text", f"{text_of(last)}\n")
     agent.emit("note", status_line(agent))
 
 

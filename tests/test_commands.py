@@ -2,11 +2,12 @@
 
 import os
 import re
+from unittest.mock import Mock
 
 import pytest
-from builders import BASH, TASK, did, shown, turns, typed
-from pseudo import PROMPT, Held
-from stub import api_error, reply
+from builders import BASH, SUMMARY, TASK, did, on_disk, said, shown, texts, turns, typed
+from pseudo import PATIENCE, PROMPT, Held
+from stub import api_error, blocks, reply
 
 import agent as program
 from agent import format_event, resume, run_command
@@ -80,6 +81,140 @@ def test_a_file_cannot_switch_approvals_off(run, api):
     out = run(stdin="/yes\n/context\n")[1]
     assert "Unknown command /yes" in out and "runs without asking: nothing" in out
     assert api.requests == []
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """own(agent, line): the user types a !command at a terminal."""
+    monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
+    return program.handle_line
+
+
+def ran(command, output, end="exit status 0"):
+    """The note that a !command leaves."""
+    output = f"<output>\n{output}\n</output>\n({end})"
+    return program.note(f"[The user ran this command: {command}]\n{output}")
+
+
+def sent_texts(user):
+    """The texts of the user's messages in the newest request, notes included."""
+    asked = [message for message in user.sent if message["role"] == "user"]
+    return [
+        block["text"]
+        for m in asked
+        for block in blocks(m["content"])
+        if "text" in block
+    ]
+
+
+def test_an_own_command_runs_at_once_and_the_model_sees_it_with_the_next_prompt(user):
+    user.enqueue(reply("First."), reply("Seven."))
+    user.say("begin", "First.")
+    shown = user.say("!seq 7; echo $HOME | wc -l", "1\n2\n3\n4\n5\n6\n7\n1\n")
+    assert "more lines" not in shown and len(user.requests) == 1
+    user.say("how many?", "Seven.")
+    note = ran("seq 7; echo $HOME | wc -l", "1\n2\n3\n4\n5\n6\n7\n1")
+    assert sent_texts(user) == ["begin", *texts(note), "how many?"]
+
+
+# messages before a !command, and which note follows it before the next prompt, if any
+OPEN = did("ls")[:1]
+BEFORE = [([], False), ([typed("a"), said("b")], False), ([typed("a")], True)]
+BEFORE += [([typed("a"), *OPEN], True), ([typed("a"), *did("text")], True)]
+
+
+@pytest.mark.parametrize("before, is_open", BEFORE)
+def test_the_note_of_an_own_command_is_not_a_request(make, own, before, is_open):
+    agent = make(reply("Fine."), messages=before)
+    own(agent, "!echo hi")
+    assert agent.messages[-1] == ran("echo hi", "hi") and on_disk(agent)
+    assert program.in_progress(agent.messages) is is_open
+    own(agent, "And now?")
+    after = agent.messages[agent.messages.index(ran("echo hi", "hi")) + 1 :]
+    marks = [program.note(program.UNANSWERED)] * is_open
+    assert after == [*marks, typed("And now?"), said("Fine.")]
+
+
+def test_after_an_own_command_the_last_answer_is_still_known(make, own):
+    agent = make(reply("The answer."), SUMMARY)
+    turns(agent, "Go.")
+    own(agent, "!echo hi")
+    resume(other := make(), str(agent.transcript))
+    assert ("text", "The answer.\n") in other.events
+    assert "was answered" in str(shown(other, "layer"))
+    assert not program.in_progress(agent.messages)
+    own(agent, "/compact")
+    assert "The answer." in str(agent.messages[-2:])
+
+
+def test_a_long_output_of_an_own_command_is_shown_whole_and_saved(make, own):
+    own(agent := make(), "!seq 30000")
+    assert shown(agent, "plain") == ["\n".join(map(str, range(1, 30_001)))]
+    [text] = texts(agent.messages[-1])
+    assert len(text) < 4_000 and "saved at .task_outputs" in text
+
+
+def test_an_own_command_shows_how_it_ended(make, own, monkeypatch):
+    monkeypatch.setattr(program, "MAX_BYTES", 10_000)
+    own(agent := make(), "!exit 3")
+    assert shown(agent, "plain") == ["(no output, exit status 3)"]
+    assert agent.messages == [ran("exit 3", "", "exit status 3")]
+    own(agent, "!seq 10000; sleep 60")
+    assert "\n(too much output)" in texts(agent.messages[-1])[0]
+
+
+def test_ctrl_c_ends_an_own_command_and_keeps_what_it_printed(user):
+    user.press("!echo up; sleep 600\n")
+    user.see_below(" s: up")
+    user.stop()
+    user.enqueue(reply("So."))
+    user.say("and?", "So.")
+    note = ran("echo up; sleep 600", "up", "stopped by Ctrl-C")
+    assert sent_texts(user) == [*texts(note), "and?"]
+
+
+# what nobody typed as a line of its own is text
+NOT_OWN = [
+    "see\n!touch file",
+    "!touch file\n!touch more",
+    "!",
+    "\x1b[200~!touch file\ra\x1b[201~",
+]
+
+
+@pytest.mark.parametrize("line", NOT_OWN, ids=ascii)
+def test_a_paste_of_several_lines_never_runs_as_a_command(user, line):
+    line = line.replace("\n", "\x16\n")  # Ctrl-V: a newline within the line
+    user.enqueue(reply("I see."))
+    user.say(line, "I see.")
+    assert "!" in user.sent[-1]["content"] and not (user.folder / "file").exists()
+
+
+def test_an_own_command_as_an_answer_is_a_no_and_never_runs(user):
+    user.enqueue(reply(calls=[BASH]), reply("So."))
+    user.ask("go")
+    user.say("!touch file", "refused this call", "So.")
+    assert not (user.folder / "file").exists() and "  | from bash" not in user.screen
+
+
+def test_a_file_cannot_run_a_command(run, api):
+    api.enqueue(reply("I see."))
+    run(stdin="!touch file\n")
+    assert api.requests[-1]["messages"] == [typed("!touch file")]
+    assert not os.path.exists("file")
+
+
+def test_an_own_command_typed_during_work_waits_for_the_prompt(user):
+    held = Held(reply("So.", calls=[BASH]), events=4)
+    user.enqueue(held, reply("Then."))
+    user.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    user.press("and\n!echo $((600*7))\n")
+    user.see_below("2 queued: !echo")
+    held.may.set()
+    user.see_asked()
+    user.say("y", "> and\n", "Then.", "\n> !echo $((600*7))\n", "4200\n")
+    assert sent_texts(user)[-1] == "and"
 
 
 def test_the_status_line_shows_the_context_relative_to_the_threshold():
