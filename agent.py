@@ -2296,7 +2296,7 @@ def format_event(style: str, text: str) -> str:
         return text
     lines = [f"  | {line}" for line in text.rstrip().split("\n")]
     if len(lines) > 4:
-        lines[1:-2] = [f"  | ({len(lines) - 3:,} more lines)"]
+        lines[1:-2] = [f"  | ({len(lines) - 3:,} more lines; /last shows all)"]
     return "\n".join(map(cut_to_screen, lines))
 
 
@@ -2684,11 +2684,15 @@ def context_table(agent: Agent) -> str:
 
 
 def result_from_end(agent: Agent, number: int) -> str:
-    """Return the last tool result for 1, the one before it for 2, and so on."""
+    """Return the whole last tool result for 1, the one before it for 2, and so on."""
     results = [exchange.result["content"] for exchange in exchanges(agent.messages)]
-    if 0 < number <= len(results):
-        return results[-number]
-    return f"This conversation has {len(results)} tool results."
+    if not 0 < number <= len(results):
+        return f"This conversation has {len(results)} tool results."
+    text = results[-number]
+    saved = re.search(rf"saved at ({RESULTS_DIR}/\w+\.txt)", text)
+    if saved and is_replacement(text):
+        return Path(saved[1]).read_text("utf-8")
+    return text
 
 
 def find_conversation(agent: Agent, which: str) -> Conversation:

@@ -5,7 +5,20 @@ import re
 from unittest.mock import Mock
 
 import pytest
-from builders import BASH, SUMMARY, TASK, did, on_disk, said, shown, texts, turns, typed
+from builders import (
+    BASH,
+    SUMMARY,
+    TASK,
+    did,
+    history,
+    on_disk,
+    planned,
+    said,
+    shown,
+    texts,
+    turns,
+    typed,
+)
 from pseudo import PATIENCE, PROMPT, Held
 from stub import api_error, blocks, reply
 
@@ -31,7 +44,7 @@ LAST |= {"2": "old"} | dict.fromkeys("40", "This conversation has 3 tool results
 
 
 @pytest.mark.parametrize("number", LAST)
-def test_last_shows_the_whole_result_as_the_model_sees_it(make, number):
+def test_last_shows_the_whole_result(make, number):
     agent = make()
     run_command(agent, f"/last {number}")
     agent.messages = [*did("[Previous: used bash]", "old"), *did("new\n" * 99)]
@@ -39,6 +52,17 @@ def test_last_shows_the_whole_result_as_the_model_sees_it(make, number):
     none, last = shown(agent, "plain")
     assert (none, last) == ("This conversation has 0 tool results.", LAST[number])
     assert format_event("plain", LAST[number]) == LAST[number]
+
+
+def test_last_shows_the_whole_text_of_a_preview_and_of_a_placeholder(make):
+    agent, whole = make(clear_above=0, keep_recent=0), "long\n" * 60_000
+    cleared = f"[Previous: used bash, saved at {program.save_result('old')}]"
+    forged = "[Previous: used bash, saved at .env]"
+    agent.messages = history(did(forged), did(cleared), did(whole))
+    program.layer_1(agent)
+    assert len(str(agent.messages)) < 10_000
+    for number, text in (1, whole), (2, "old"), (3, forged):
+        assert program.result_from_end(agent, number) == text
 
 
 def test_context_shows_what_fills_the_window_and_what_was_sent(make):

@@ -167,8 +167,11 @@ def test_a_line_cut_to_the_screens_width_ends_in_an_ellipsis(screen, style):
     assert format_event(style, LONG) == CUT[style]
 
 
-RESULTS = {"1\n2\n3\n4\n": "1|2|3|4", "1\n\n\n\n\n(exit)": "1|(3 more lines)||(exit)"}
-RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines)|4|5"}
+RESULTS = {
+    "1\n2\n3\n4\n": "1|2|3|4",
+    "1\n\n\n\n\n(exit)": "1|(3 more lines; /last shows all)||(exit)",
+}
+RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines; /last shows all)|4|5"}
 
 
 @pytest.mark.parametrize("text", RESULTS)
