@@ -2710,16 +2710,23 @@ def find_conversation(agent: Agent, which: str) -> Conversation:
 
 
 def resume(agent: Agent, which: str) -> None:
-    """Continue an earlier conversation, and show its last request and the answer."""
+    """Continue an earlier conversation, and show what it's about and how far it got."""
     switch_to(agent, find_conversation(agent, which))
-    is_open = in_progress(agent.messages)
-    state = "was not answered" if is_open else "was answered"
+    messages = agent.messages
+    is_open = in_progress(messages)
+    state = "isn't answered yet" if is_open else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")
-    agent.emit("plain", f"\n> {''.join(user_texts(agent.messages)[-1:])}")
+    agent.emit("plain", f"\n> {''.join(user_texts(messages)[-1:])}")
     if not is_open:
-        last = agent.messages[first_unseen(agent.messages) - 1]
-        agent.emit("text", f"{text_of(last)}\n")
-    agent.emit("note", status_line(agent))
+        agent.emit("text", f"{text_of(messages[first_unseen(messages) - 1])}\n")
+        return agent.emit("note", status_line(agent))
+    calls = [call for message in messages for call in blocks(message, "tool_use")]
+    for call in calls[-1:]:
+        about = " ".join(map(str, call["input"].values()))
+        agent.emit("tool", f"[{call['name']}] {about}")
+    for plan in [call for call in calls if call["name"] == "todo_write"][-1:]:
+        agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
+    agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 
 def list_conversations(agent: Agent) -> None:
@@ -2733,7 +2740,8 @@ def list_conversations(agent: Agent) -> None:
         said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {count}: {said}")
     hint = "/resume NUMBER continues one." if number else "No conversations yet."
-    agent.emit("plain", hint)
+    others = len([*TRANSCRIPT_DIR.glob("transcript_*.jsonl")]) - MAX_LISTED
+    agent.emit("plain", f"({others} more)\n{hint}" if others > 0 else hint)
 
 
 # ---- main ----

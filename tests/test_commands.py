@@ -292,8 +292,31 @@ def test_resume_shows_the_last_exchange_and_whether_it_was_answered(make):
     for message in typed("Delete it."), program.note(program.UNANSWERED):
         program.commit(agent, message)
     resume(other := make(), str(agent.transcript))
-    was, words, _ = shown(other)  # without the note that it was stopped
-    assert (was[-12:], words) == ("not answered", "\n> Delete it.")
+    was, words, advice = shown(other)  # without the note that it was stopped
+    assert (was[-19:], words) == (" isn't answered yet", "\n> Delete it.")
+    assert advice == f'{program.status_line(other)}\nType "go on" to continue it.'
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_resume_shows_the_plan_and_the_last_call_of_work_cut_off(make, is_running):
+    agent = make()
+    last = did("tests failed", given={"command": "pytest -q"})
+    work = history(planned("[x] find", "[ ] fix"), last[: 2 - is_running])
+    for message in work:
+        program.commit(agent, message)
+    resume(other := make(), "1")
+    [_, _, call, plan, advice] = other.events
+    assert (call, plan) == (("tool", "[bash] pytest -q"), ("plan", "[x] find\n[ ] fix"))
+    assert advice[1].endswith('\nType "go on" to continue it.')
+
+
+def test_resume_says_how_many_conversations_it_does_not_list(make, monkeypatch):
+    monkeypatch.setattr(program, "MAX_LISTED", 2)
+    for number in range(5):
+        conversation(make, number, f"word {number}")
+    run_command(agent := make(), "/resume")
+    assert [text[:2] for text in shown(agent, "listed")] == ["1.", "2."]
+    assert shown(agent, "plain") == ["(3 more)\n/resume NUMBER continues one."]
 
 
 def test_the_resume_flag_accepts_the_same_arguments_as_the_command(run, api, make):
