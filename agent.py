@@ -2840,18 +2840,23 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     if not options.p:
         return repl(agent, terminal, options.prompt)
     enter_work_mode(terminal)
-    answer = take_turn(agent, piped_in(agent), options.prompt)
+    answer = take_turn(agent, piped_in(agent, terminal), options.prompt)
     leave_work_mode(terminal)
     print(visible(answer), flush=True)
 
 
-def piped_in(agent: Agent) -> str:
+def piped_in(agent: Agent, terminal: Terminal) -> str:
     """Return all of standard input, or nothing if it's a terminal."""
     if sys.stdin.isatty():
         return ""
     if not select.select([sys.stdin], [], [], SILENT_SECONDS)[0]:
         agent.emit("note", "Reading standard input; close it to go on.")
-    return sys.stdin.buffer.read().decode(errors="replace")
+    text = sys.stdin.buffer.read().decode(errors="replace")
+    if terminal.live:  # the user sees questions, so let the keyboard answer them
+        with suppress(OSError):
+            os.dup2(os.open("/dev/tty", os.O_RDWR), 0)
+            terminal.can_ask = True
+    return text
 
 
 def first_screen(agent: Agent) -> str:

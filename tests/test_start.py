@@ -91,6 +91,24 @@ def test_p_at_a_terminal_asks_for_approval_there(fresh, desk):
     assert termios.tcgetattr(user.keys) == user.usual
 
 
+@pytest.mark.parametrize("key, done", [("y\n", True), ("n\n", False), ("\x04", False)])
+def test_after_a_pipe_the_question_is_answered_at_the_keyboard(fresh, desk, key, done):
+    read, write = os.pipe()
+    os.write(write, b"y\ny\n")  # what is piped answers nothing
+    os.close(write)
+    argv = [*desk.argv, "-p", "touch it"]
+    user = fresh(bash("touch file"), reply("So."), argv=argv, stdin=read)
+    user.see("Run this command?")
+    user.watch(0.2)
+    assert not (user.folder / "file").exists()
+    user.press(key)
+    user.see("\nSo.\n")
+    assert user.process.wait(PATIENCE) == 0 and (user.folder / "file").exists() is done
+    assert termios.tcgetattr(user.keys) == user.usual and user.sent[0] == typed(
+        "y\ny\n"
+    )
+
+
 def test_p_at_a_terminal_needs_a_prompt(fresh, desk):
     user = fresh(argv=[*desk.argv, "-p"])
     user.see("The message is empty: say what to do.\n")
