@@ -2176,8 +2176,7 @@ def in_foreground(number: int) -> bool:
 
 def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event, or keep it for the region if more of it is to come."""
-    is_needless = style == "void" and not terminal.writes
-    if is_needless or (style in STREAMED and not terminal.streams):
+    if style == "void" and not terminal.writes:
         return
     with signals_held(signal.SIGINT), terminal.lock:
         if style == "wait":
@@ -2188,6 +2187,9 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.since = 0.0
             above = finish_text(terminal) + styled(terminal, style, text)
             redraw(terminal, f"{above}\n")
+        elif not terminal.streams:  # the next event prints it, but not the answer
+            redraw(terminal, finish_text(terminal) if terminal.thought.strip() else "")
+            terminal.text, terminal.writes = terminal.text + visible(text), True
         else:
             above = finish_text(terminal) if terminal.thought.strip() else ""
             above += "" if terminal.writes else "\n"
@@ -2235,7 +2237,7 @@ def region(terminal: Terminal) -> list[str]:
     """Return the rows of the region, or only the last if the screen is too small."""
     if not (terminal.live and terminal.working.is_set()):
         return []
-    rows = rows_of(terminal.text)
+    rows = rows_of(terminal.text) if terminal.streams else []
     seconds = time.monotonic() - terminal.since
     if terminal.since and seconds > WAIT_SECONDS:
         newest = terminal.thought.strip() or terminal.waiting
@@ -2842,7 +2844,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     enter_work_mode(terminal)
     answer = take_turn(agent, piped_in(agent, terminal), options.prompt)
     leave_work_mode(terminal)
-    print(visible(answer), flush=True)
+    print(visible(answer) if sys.stdout.isatty() else answer, flush=True)
 
 
 def piped_in(agent: Agent, terminal: Terminal) -> str:

@@ -26,11 +26,27 @@ def bash(command):
 # --- Pipes and -p ---
 
 
+EXACT = "שלום \u200f! ខ្មែរ\u17b4 \U0001f468\u200d\U0001f469\U000e0067"
+
+
 def test_p_prints_the_answer_to_stdout_and_everything_else_to_stderr(run, api):
-    api.enqueue(reply("I look.", [("glob", {"pattern": "*"})]), reply(f"No {HOSTILE}"))
+    look = reply("I look.", [("glob", {"pattern": "*"})], thinking="Hm, where?")
+    api.enqueue(look, reply(f"No {HOSTILE} {EXACT}"))
     status, out, err = run("-p", "what is here?")
-    assert (status, out) == (0, f"No {program.visible(HOSTILE)}\n")
-    assert "[glob] *" in err and "end" not in err
+    assert (status, out) == (0, f"No {HOSTILE} {EXACT}\n")
+    assert "[thinking] Hm, where?\nI look.\n[glob] *" in err and "end" not in err
+
+
+def test_at_a_terminal_p_prints_what_comes_before_a_call_and_the_answer_once(
+    fresh, desk
+):
+    replies = bash("true") | {"content": [*reply("I look.\nHere.")["content"]]}
+    replies["content"] += bash("true")["content"]
+    argv = [*desk.argv, "-p", "go", "--yes"]
+    user = fresh(replies, reply(f"So, {HOSTILE}"), argv=argv)
+    user.see("I look.\nHere.\n[bash]\n  true\n", f"So, {program.visible(HOSTILE)}\n")
+    assert user.process.wait(PATIENCE) == 0
+    assert user.screen.count("So,") == user.screen.count("I look.") == 1
 
 
 PIPED = [
