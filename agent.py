@@ -2019,6 +2019,7 @@ SYSTEM_PROMPT = """\
 You are a coding agent working in the folder {folder}. Use your tools to do what the
 user asks: look before you change something, check your work by running it, and say
 briefly and plainly what you did. For more than one step, keep a plan with todo_write.
+The system is {system}; when this session began, it was {date}.
 
 Your context is kept small: "[Previous: used ...]" replaces old tool results, oversized
 ones are saved to files, and now and then a summary replaces the conversation. It is all
@@ -2051,7 +2052,8 @@ def system_prompt(max_tokens: int) -> dict[str, str]:
     """Return the system prompt's parts; rules and skills get `max_tokens` each."""
     texts = [f"{path}:\n{text}" for path, text in find_rules().items() if text]
     rules = quote("rules", cut_text("\n\n".join(texts), max_tokens)) if texts else ""
-    prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
+    now = {"system": sys.platform, "date": time.strftime("%A, %Y-%m-%d")}
+    prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR, **now)
     skills = cut_text(skill_list(), max_tokens)
     parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
     system = {name: text for name, text in parts.items() if text.strip()}

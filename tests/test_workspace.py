@@ -1,5 +1,8 @@
 """AGENTS.md and skills, including hostile ones from a cloned repository."""
 
+import re
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -154,8 +157,23 @@ def test_the_system_prompt_lists_skills_and_a_tool_loads_their_text(make):
 
 def test_without_skills_and_rules_the_prompt_has_nothing_extra(make, workspace):
     agent, bare = make(), program.SYSTEM_PROMPT
-    assert prompt(agent) == bare.format(folder=workspace, records=".transcripts")
-    assert "load_skill" not in agent.tools
+    now = {"system": sys.platform, "date": time.strftime("%A, %Y-%m-%d")}
+    own = bare.format(folder=workspace, records=".transcripts", **now)
+    assert prompt(agent) == own and "load_skill" not in agent.tools
+
+
+def test_the_prompt_keeps_the_date_on_which_the_conversation_began(make, monkeypatch):
+    agent, today = make(*[reply("Fine.")] * 3), ["Friday"]
+    monkeypatch.setattr(program.time, "strftime", lambda *_: today[0])
+    for line in "/clear", "First.", "Second.", "/clear", "Third.":
+        program.handle_line(agent, line)
+        today[0] = "Saturday" if line == "First." else today[0]
+    sent = [str(request["system"]) for request in agent.client.requests]
+    named = [
+        re.search("is (.*); when this session began, it was (.*?)\\.", s) for s in sent
+    ]
+    days = ["Friday", "Friday", "Saturday"]
+    assert [match.groups() for match in named] == [(sys.platform, day) for day in days]
 
 
 def test_a_skill_in_agents_overrides_one_of_the_same_name_in_claude(make):
