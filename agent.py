@@ -2045,7 +2045,8 @@ def make_ready(agent: Agent) -> None:
         agent.tools["load_skill"] = TOOLS["load_skill"]
     new = drop_thinking(agent.messages)
     new = tool_result_budget(new, agent.limits.max_results, save_result)
-    replace_history(agent, "tool_result_budget", "cut to the limits", new)
+    what = f"too large; the model sees start and end, all of it is in {RESULTS_DIR}"
+    replace_history(agent, "tool_result_budget", what, new)
 
 
 def system_prompt(max_tokens: int) -> dict[str, str]:
@@ -2243,7 +2244,8 @@ def region(terminal: Terminal) -> list[str]:
     seconds = time.monotonic() - terminal.since
     if terminal.since and seconds > WAIT_SECONDS:
         newest = terminal.thought.strip() or terminal.waiting
-        row = row_end(f"{seconds:.0f} s: ", newest)
+        minutes = f"{int(seconds) // 60} min " if seconds >= 60 else ""
+        row = row_end(f"{minutes}{int(seconds) % 60} s: ", newest)
         rows.append(styled(terminal, "tool", row))
     if terminal.queue:
         row = row_end(f"{len(terminal.queue)} queued: ", terminal.queue[-1])
@@ -2540,10 +2542,11 @@ HELP = """\
 !command          run a command; the model sees it with your next message
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
-Lines you type while the agent works are sent with its next request. Backspace, Ctrl-W
-and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new line; a
-paste is one message. Ctrl-C stops the agent; type "go on" to continue. If you answer
-"always", the same command, or any change by the same tool, is allowed until /clear."""
+Lines you type while the agent works are sent with its next request. Backspace,
+Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
+line; a paste is one message. Ctrl-C stops the agent; type "go on" to continue.
+If you answer "always", the same command, or any change by the same tool, is
+allowed until /clear."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
@@ -2666,7 +2669,7 @@ def status_line(agent: Agent) -> str:
     tokens, most = context_tokens(agent), agent.limits.threshold
     meter = f"{'#' * min(10, round(10 * tokens / most)):.<10}"
     cached = f"{agent.cached:.0%} cached"
-    return f"[{meter}] context {tokens:,} / {most:,} tokens, {cached}"
+    return f"[{meter}] context {tokens:,} tokens, summary at {most:,}, {cached}"
 
 
 def context_table(agent: Agent) -> str:
@@ -2678,10 +2681,11 @@ def context_table(agent: Agent) -> str:
         parts[part] += tokens_in(message["content"])
     tokens, estimate = context_tokens(agent), max(1, sum(parts.values()))
     lines = [f"{part:<20}{n * tokens // estimate:>9,}" for part, n in parts.items()]
-    lines.append(f"{'total':<20}{tokens:>9,} / {agent.limits.threshold:,}")
+    lines.append(f"{'total':<20}{tokens:>9,}, summary at {agent.limits.threshold:,}")
     if sent := agent.usage["sent"]:
-        read = agent.usage["read"] / sent
-        lines.append(f"sent so far: {sent:,} tokens, {read:.0%} cached")
+        share = f"{agent.usage['read'] / sent:.0%} cached"
+        lines.append(f"sent since the program started: {sent:,} tokens, {share}")
+    if agent.transcript:
         lines.append(f"transcript: {agent.transcript}")
     free = ["everything"] if agent.auto_approve else sorted(agent.allowed)
     return "\n".join([*lines, f"runs without asking: {', '.join(free) or 'nothing'}"])
@@ -2871,7 +2875,8 @@ def first_screen(agent: Agent) -> str:
     cut = [name for name, text in system.items() if "bytes are left out here]" in text]
     part = f"too long, so only a part is used: {', '.join(cut)}" if cut else ""
     mode = "--yes: tools run without asking" if agent.auto_approve else ""
-    known = filter(None, [*find_rules(), skills, part, mode, "/help"])
+    parts = [*find_rules(), skills, part, mode, "/help lists the commands"]
+    known = filter(None, parts)
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
 

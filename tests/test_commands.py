@@ -1,5 +1,6 @@
 """The /commands."""
 
+import io
 import os
 import re
 from unittest.mock import Mock
@@ -73,10 +74,13 @@ def test_context_shows_what_fills_the_window_and_what_was_sent(make):
     names = ["system prompt", "tools", "your messages", "replies and calls"]
     assert [*parts] == [*names, "results and notes"] and min(parts.values()) > 0
     total, bill = program.context_tokens(agent), agent.usage
-    assert whole == f"{'total':<20}{total:>9,} / 167,000"
+    assert whole == f"{'total':<20}{total:>9,}, summary at 167,000"
     assert 0 <= total - sum(parts.values()) < len(parts)
     share = f"{bill['read'] / bill['sent']:.0%}"
-    assert sent == f"sent so far: {bill['sent']:,} tokens, {share} cached"
+    assert (
+        sent
+        == f"sent since the program started: {bill['sent']:,} tokens, {share} cached"
+    )
     assert where == f"transcript: {agent.transcript}" and free.endswith(": nothing")
 
 
@@ -241,6 +245,35 @@ def test_an_own_command_typed_during_work_waits_for_the_prompt(user):
     assert sent_texts(user)[-1] == "and"
 
 
+def test_after_clear_context_says_since_when_it_counts_and_names_no_transcript(make):
+    turns(agent := make(reply("Two.")), "How many?")
+    run_command(agent, "/clear")
+    table = program.context_table(agent)
+    assert "\nsent since the program started: " in table and "transcript" not in table
+
+
+CLOCK = {2.9: "2 s", 59.9: "59 s", 60: "1 min 0 s", 754: "12 min 34 s"}
+
+
+@pytest.mark.parametrize("seconds", CLOCK)
+def test_the_clock_counts_minutes(monkeypatch, seconds):
+    monkeypatch.setattr(program.time, "monotonic", lambda: 9 + seconds)
+    terminal = program.Terminal(io.StringIO(), live=True, since=9.0, waiting="bash")
+    terminal.working.set()
+    assert program.region(terminal) == [f"{CLOCK[seconds]}: bash"]
+
+
+def test_a_paste_that_is_too_large_says_what_the_model_sees_and_where_the_rest_is(make):
+    agent = make(reply("I see."))
+    agent.system = {}
+    program.take_turn(agent, "pasted\n" * 40_000)
+    [line] = shown(agent, "layer")
+    words = (
+        "too large; the model sees start and end, all of it is in .task_outputs/tool"
+    )
+    assert line.startswith(f"[tool_result_budget] {words}-results: ")
+
+
 def test_the_status_line_shows_the_context_relative_to_the_threshold():
     known = {"counted_messages": 1, "cached": 0.5, "messages": [typed("a")]}
     agent = program.Agent(limits=program.Limits(threshold=2_000), **known)
@@ -250,7 +283,7 @@ def test_the_status_line_shows_the_context_relative_to_the_threshold():
         (3_000, "##########"),
     ):
         agent.counted_tokens = tokens
-        share = f"context {tokens:,} / 2,000 tokens, 50% cached"
+        share = f"context {tokens:,} tokens, summary at 2,000, 50% cached"
         assert program.status_line(agent) == f"[{meter}] {share}"
 
 

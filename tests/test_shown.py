@@ -49,7 +49,10 @@ def test_the_first_two_lines_name_the_model_folder_rules_and_skills(run):
         Path(".agents/skills", name, "SKILL.md").write_text("description: use")
     first, second, *_ = run("--yes", MODEL_ID="some-model")[1].split("\n")
     assert first == f"some-model in {Path.cwd()}"
-    assert second == "AGENTS.md; skills: a, b; --yes: tools run without asking; /help"
+    assert (
+        second
+        == "AGENTS.md; skills: a, b; --yes: tools run without asking; /help lists the commands"
+    )
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_settings_come_from_the_flag_the_shell_or_the_programs_env_file(
     (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000  # T")
     Path(".env").write_text("MODEL_ID=mine\nKEEP_RECENT=x")
     api.enqueue(*[reply("Good.")] * 3)
-    assert "50,000 tokens, 0% cached" in run(stdin="a\n")[1]
+    assert "summary at 50,000, 0% cached" in run(stdin="a\n")[1]
     run("-p", "a", MODEL_ID="shell")
     run("-p", "a", "--model", "given")
     assert [r["model"] for r in api.requests] == ["beside", "shell", "given"]

@@ -125,7 +125,7 @@ def desktop(desk):
         )
         users.append(user := User(desk, shell=True))
         desktop = Desktop(user, columns, lines)
-        user.see("/help\n", "> ")
+        user.see("/help lists the commands\n", "> ")
         user.press("go\n")
         user.see_below("> ")
         return desktop

@@ -66,7 +66,10 @@ def test_unusable_rules_are_ignored_and_the_reason_is_shown(make, run, what, rea
     turn_into(Path("AGENTS.md"), what)
     [(fault, text)] = program.find_rules().items()
     assert text == "" and reason in fault and make().system == bare
-    assert f"\nAGENTS.md is not used: {fault[23:]}; /help\n" in run(stdin="")[1]
+    assert (
+        f"\nAGENTS.md is not used: {fault[23:]}; /help lists the commands\n"
+        in run(stdin="")[1]
+    )
 
 
 def test_blank_rules_are_ignored_and_do_not_hide_claude_md(make):
