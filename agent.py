@@ -413,7 +413,7 @@ def is_clearable(result: Message) -> bool:
 # ---- layer 2: summarise, in one request ----
 
 KEEP_TAIL = 20_000  # tokens in the tail, the newest messages, at most
-TAIL_SHARE = 6  # the tail also has at most a sixth of the history
+TAIL_SHARE = 8  # the tail also has at most an eighth of the history
 MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 SUMMARY_PROMPT = """\
 CRITICAL: Reply with text only. Do not call any tools, do not continue the work, and do
@@ -612,18 +612,23 @@ def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     return room, messages[:start], messages[start:]
 
 
-def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchange]:
-    """Return the calls for the last plan, the loaded skills and the newest files."""
+def still_needed(
+    messages: list[Message], tools: dict[str, Tool], tail: int = sys.maxsize
+) -> list[Exchange]:
+    """Return the calls for the last plan, the loaded skills and the newest files.
+
+    Calls in the tail, which begins at index `tail`, needn't be repeated.
+    """
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file (or skill)
     for exchange in reversed([*exchanges(messages)]):
         name = exchange.call["name"]
         if name in tools and not exchange.result.get("is_error"):
             target = exchange.call["input"].get(tools[name].label)  # plan: None
-            about = os.path.normpath(str(target))
-            newest.setdefault((name, about), exchange)
+            newest.setdefault((name, os.path.normpath(str(target))), exchange)
     needed: list[Exchange] = []
     for kind in sorted(tools, key=lambda name: tools[name].clearable):  # False first
         calls = [e for (name, _), e in newest.items() if name == kind]
+        calls = [e for e in calls if e.at < tail or is_replacement(e.result["content"])]
         needed += calls[: tools[kind].keep_newest]
     return needed
 
@@ -634,9 +639,7 @@ def restore_recent_files(
     """Read files and skills again, and return the needed calls that fit (v5)."""
     silent = replace(agent, emit=lambda style, text: None)
     restored: list[Exchange] = []
-    for at, call, result in still_needed([*gone, *tail], agent.tools):
-        if at >= len(gone) and not is_replacement(result["content"]):
-            continue  # the tail has it
+    for at, call, result in still_needed([*gone, *tail], agent.tools, len(gone)):
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # less isn't worth a call
             if agent.tools[call["name"]].rerunnable:  # a file or skill, not the plan
