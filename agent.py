@@ -1421,9 +1421,12 @@ class Tool(NamedTuple):
     clearable: bool = True  # whether placeholders may replace its old results
     rerunnable: bool = False  # repeat the call for an old result, instead of saving it
     keep_newest: int = 0  # how many of its newest calls a compaction keeps
+    question: str = "Allow this call?"  # put to the user; {}: the first line shown
+    is_change: bool = False  # shows a path and a diff; "always" covers all its calls
     style: str = "result"  # how the result is shown; "": the handler shows it
 
 
+CHANGE: dict[str, Any] = {"question": "Apply this change to {}?", "is_change": True}
 INTERRUPTED = """\
 The user interrupted the work. The first call without a result may have partly run;
 the calls after it did not run."""
@@ -1579,7 +1582,7 @@ def page_of(agent: Agent, text: str, offset: int = 1, limit: int = MAX_LINES) ->
     return "\n".join(page)
 
 
-@tool(rerunnable=True, style="")
+@tool(rerunnable=True, style="", **CHANGE)
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file in the workspace, replacing any previous content."""
     real, old = file_to_change(path)
@@ -1587,7 +1590,7 @@ def write_file(agent: Agent, path: str, content: str) -> str:
     return f"Wrote {len(content):,} characters to {path}."
 
 
-@tool(rerunnable=True, style="")
+@tool(rerunnable=True, style="", **CHANGE)
 def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
@@ -1713,7 +1716,7 @@ LEFT_OUT = "(lines from .transcripts and .task_outputs are left out; search with
 HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS", "GPG_TTY"}
 
 
-@tool(label="", style="")
+@tool(label="", question="Run this command?", style="")
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace and return its stdout and stderr.
 
@@ -2449,19 +2452,18 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
     """Show what a tool is about to do; raise ToolError unless the user approves it.
 
     The user approves now, or did so by "always" or --yes. `what` is a command, or the
-    path of a file and the change to it.
+    path of a file and the change to it; a tool of your own decides what it shows.
     """
-    first, *more = what.rstrip().split("\n")
-    for line in first, *more:
-        mark = "" if name == "bash" else line[:1]
-        show(terminal, DIFF_STYLES.get(mark, "command"), f"  {line}")
-    key = f"bash {what}" if name == "bash" else name
+    tool, lines = agent.tools[name], what.rstrip().split("\n")
+    for line in lines:
+        style = DIFF_STYLES.get(line[:1]) if tool.is_change else None
+        show(terminal, style or "command", f"  {line}")
+    key = name if tool.is_change else f"{name} {what}"
     if agent.auto_approve or key in agent.allowed:
         return
     if not terminal.can_ask:
         raise ToolError(CANNOT_ASK)
-    is_change = more and name != "bash"
-    question = f"Apply this change to {first}?" if is_change else "Run this command?"
+    question = tool.question.format(lines[0])
     while True:
         answer = read_answer(terminal, f"{question} {CHOICES}")
         word = " ".join(re.findall(r"\w+", answer.lower()))

@@ -99,7 +99,7 @@ def test_always_allows_only_the_same_command(asked):
     asked(agent, "git status\n", "y", tool="write_file")
 
 
-def test_always_allows_every_call_of_a_tool_other_than_bash(asked):
+def test_always_allows_every_change_by_the_same_tool(asked):
     agent = program.Agent()
     terminal = asked(agent, "a.py\n+ a", "always", tool="edit_file")
     assert (
@@ -108,6 +108,22 @@ def test_always_allows_every_call_of_a_tool_other_than_bash(asked):
     asked(agent, "b.py\n- b", tool="edit_file")
     asked(agent, "b.py\n- b", "y", tool="write_file")
     asked(agent, "edit_file", "y")
+
+
+QUESTIONS = {"Allow this call?": {}, "Deploy to prod?": {"question": "Deploy to {}?"}}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_tool_has_its_own_question_and_always_allows_only_the_same_call(
+    asked, question
+):
+    deploy = program.Tool({}, print, **QUESTIONS[question])
+    agent = program.Agent(tools={"deploy": deploy})
+    terminal = asked(agent, "prod\n- at once", "always", tool="deploy")
+    assert terminal.out.getvalue().endswith(f"once\n{question} {program.CHOICES}\n")
+    asked(agent, "prod\n- at once", tool="deploy")
+    asked(agent, "prod", "y", tool="deploy")
+    assert agent.allowed == {"deploy prod\n- at once"}
 
 
 @pytest.mark.parametrize(
