@@ -2459,18 +2459,21 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
         style = DIFF_STYLES.get(line[:1]) if tool.is_change else None
         show(terminal, style or "command", f"  {line}")
     key = name if tool.is_change else f"{name} {what}"
-    if agent.auto_approve or key in agent.allowed:
-        return
-    if not terminal.can_ask:
-        raise ToolError(CANNOT_ASK)
-    question = tool.question.format(lines[0])
+    if not agent.auto_approve and key not in agent.allowed:
+        if not terminal.can_ask:
+            raise ToolError(CANNOT_ASK)
+        if is_always(terminal, tool.question.format(lines[0])):
+            agent.allowed.add(key)
+    show(terminal, "wait", name)  # until there is output
+
+
+def is_always(terminal: Terminal, question: str) -> bool:
+    """Ask the user; return True for "always", and raise ToolError for a no."""
     while True:
         answer = read_answer(terminal, f"{question} {CHOICES}")
         word = " ".join(re.findall(r"\w+", answer.lower()))
-        if word in YES:
-            return
-        if word in ("a", "always"):
-            return agent.allowed.add(key)
+        if word in YES or word in ("a", "always"):
+            return word not in YES
         if word in ("n", "no") or is_command(answer):
             deny()
         if word and word.split()[0] not in LIKE_YES:

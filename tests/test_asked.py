@@ -172,6 +172,22 @@ def test_after_always_calls_are_shown_but_not_asked_until_clear(user):
     user.stop()
 
 
+@pytest.mark.parametrize("options", [[], ["--yes"]])
+def test_a_command_that_prints_nothing_has_a_clock(fresh, desk, options):
+    user = fresh(
+        bash("until [ -e go ]; do sleep 0.05; done"),
+        reply("So."),
+        argv=[*desk.argv, *options],
+    )
+    user.press("go\n")
+    if not options:
+        user.see_asked()
+        user.press("y\n")
+    user.see_below("2 s: bash")
+    (user.folder / "go").touch()
+    user.see("  | (no output)\n", "So.", PROMPT)
+
+
 # --- A line that was begun before the question doesn't answer it ---
 
 TOUCH = bash("touch made")
