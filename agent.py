@@ -2336,7 +2336,7 @@ def clock(terminal: Terminal) -> None:
 
 HISTORY = TRANSCRIPT_DIR / "history"
 YES = ("y", "yes", "ok", "okay", "yes please", "please")
-# a longer answer that begins with one of these is unclear, so we ask again
+# an answer of up to three words that begins with one of these is unclear: ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
@@ -2471,14 +2471,17 @@ def is_always(terminal: Terminal, question: str) -> bool:
     """Ask the user; return True for "always", and raise ToolError for a no."""
     while True:
         answer = read_answer(terminal, f"{question} {CHOICES}")
-        word = " ".join(re.findall(r"\w+", answer.lower()))
+        words = re.findall(r"\w+", answer.lower())
+        word = " ".join(words)
         if word in YES or word in ("a", "always"):
             return word not in YES
         if word in ("n", "no") or is_command(answer):
             deny()
-        if word and word.split()[0] not in LIKE_YES:
+        remember(terminal, answer)
+        if len(answer.split()) > 3 or (words and words[0] not in LIKE_YES):
             terminal.queue.append(answer)  # it's a message from the user as well
             raise ToolError(f"{REFUSED} and said: {answer}")
+        show(terminal, "note", "Please answer y, a or n.")
 
 
 def read_answer(terminal: Terminal, question: str) -> str:

@@ -6,6 +6,7 @@ import random
 import re
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from builders import LONG_TESTS, typed
@@ -29,7 +30,8 @@ def asked(monkeypatch):
     """
 
     def ask(agent, what, *answers, tool="bash"):
-        given, terminal = iter(answers), Terminal(io.StringIO(), can_ask=True)
+        given = iter(answers)
+        terminal = Terminal(io.StringIO(), can_ask=True, editor=Mock())
 
         def read_answer(terminal, question):
             show(terminal, "plain", question)
@@ -56,6 +58,8 @@ def test_y_yes_and_ok_approve_one_call_and_enter_alone_asks_again(asked, answer)
 
 NO = {"n": [], "N": [], "no": [], "No!": []}
 NO |= {why: [why] for why in ("v", "Not there!", "no, the other", "why?")}
+SENTENCES = "please use pytest instead", "do not run this", "ok but in /tmp"
+NO |= {why: [why] for why in SENTENCES}
 NO |= {line: [] for line in ("quit", "/quit", "exit", "/clear")}  # not run as a command
 
 
@@ -65,6 +69,8 @@ def test_no_refuses_and_any_other_text_refuses_with_a_reason(asked, answer):
     with pytest.raises(program.ToolError, match=rf"refused this call.*{said}\Z"):
         asked(program.Agent(), "ls", answer)
     assert asked.terminal.queue == NO[answer]
+    history = [call.args[0] for call in asked.terminal.editor.add_history.mock_calls]
+    assert history == NO[answer]
 
 
 ALMOST = "yes, go ahead", "Sure", "sure!", "1", "go", "Go on", "ok but b.py", "y n"
@@ -72,10 +78,13 @@ ALMOST += "always git", "a y", "yes and no", "...", "okay, and then?", "please d
 
 
 @pytest.mark.parametrize("answer", ALMOST)
-def test_an_answer_that_is_almost_a_yes_is_asked_again(asked, answer):
+def test_a_short_answer_that_is_almost_a_yes_is_asked_again_and_kept(asked, answer):
     terminal = asked(agent := program.Agent(), "ls", answer, "y")
     assert (agent.allowed, terminal.queue) == (set(), [])
-    assert terminal.out.getvalue().count("Run this command? [y]es") == 2
+    question = f"Run this command? {program.CHOICES}\n"
+    seen = f"{question}Please answer y, a or n.\n{question}"
+    assert terminal.out.getvalue() == f"  ls\n{seen}"
+    terminal.editor.add_history.assert_called_once_with(answer)
 
 
 OTHERS = (
