@@ -2339,6 +2339,7 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # an answer of up to three words that begins with one of these is unclear: ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
+ESC_SECONDS = 0.1  # in which the rest of a key sequence follows its Esc
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
 # keys that delete, and the part of the line that each deletes
 ERASE_KEYS = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
@@ -2378,14 +2379,20 @@ def leave_work_mode(terminal: Terminal) -> None:
 
 def read_keys(terminal: Terminal) -> bool:
     """Handle the keys pressed so far; return False if there can't be any more."""
-    while select.select([0], [], [], 0)[0]:
+    while select.select([0], [], [], ESC_SECONDS * (terminal.keys == "\x1b"))[0]:
         if not (data := os.read(0, 65_536)):
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
         while key := KEY.match(keys, at):
             handle_key(terminal, key[0], key[1] or "")
             at = key.end()
-        terminal.keys = keys[at:]
+        terminal.keys = re.sub("\x1b+", "\x1b", keys[at:])
+    if terminal.keys == "\x1b":  # nothing followed
+        terminal.keys = ""
+        if terminal.asking:
+            terminal.asking, terminal.answer = False, "n"
+        else:
+            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does
     return True
 
 

@@ -2,9 +2,11 @@
 
 import io
 import os
+import pty
 import random
 import re
 import time
+from contextlib import closing
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -286,6 +288,27 @@ def test_the_user_can_answer_after_deleting_an_earlier_line(asked_in, desk):
     user.press("\x15y\n")
     user.see("> y\n", "So.")
     assert (desk.folder / "made").exists()
+
+
+def test_esc_at_a_question_is_a_no_and_keeps_the_line(asked_in, desk):
+    user = asked_in("live", "half a ")
+    user.press("\x1b")
+    user.see("> n\n", "refused this call", "So.", f"{PROMPT}half a ")
+    user.say("line")
+    assert typed("half a line") in desk.stub.requests[-1]["messages"]
+    assert not (desk.folder / "made").exists()
+
+
+def test_esc_before_a_question_stops_the_work_instead_of_answering():
+    keys, screen = pty.openpty()
+    with closing(os.fdopen(os.dup(0))) as before:
+        os.dup2(screen, 0)
+        os.write(keys, b"\x1b")
+        with pytest.raises(KeyboardInterrupt):
+            program.read_answer(terminal := Terminal(io.StringIO()), "Sure?")
+        os.dup2(before.fileno(), 0)
+    assert terminal.answer == ""
+    os.close(keys), os.close(screen)
 
 
 UNSEEN = """

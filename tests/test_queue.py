@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import select
 import signal
 import threading
 import time
@@ -134,6 +135,22 @@ def test_ctrl_c_returns_queued_text_to_the_prompt_unsent(user):
     assert user.sent[-1] == typed("do this\n/clear\nand that\nhalf a line")
 
 
+@pytest.mark.parametrize("work", [Held(reply("Late."), events=4), bash("sleep 600")])
+def test_esc_alone_stops_the_work_and_the_next_key_is_not_lost(user, work):
+    user.enqueue(work, reply("I stopped."))
+    user.press("go\n")
+    if isinstance(work, Held):
+        assert work.asked.wait(PATIENCE)
+    else:
+        user.see_asked()
+        user.press("y\n")
+        user.see_below(" s: bash")
+    user.press("\x1b\x1b")
+    user.see("stopped\n", PROMPT)
+    user.say("stop that", "I stopped.")
+    assert user.sent[-1] == typed("stop that")
+
+
 def test_an_error_returns_queued_text_to_the_prompt(user):
     refused = threading.Event()
 
@@ -239,16 +256,24 @@ def test_the_history_is_available_in_the_next_run(user, desk):
 
 
 @pytest.fixture
-def keys():
+def keys(monkeypatch):
     """keys(data, ...): the terminal after it has read these parts one by one."""
     read, write = os.pipe()
     before = os.dup(0)
     os.dup2(read, 0)
+    monkeypatch.setattr(program, "ESC_SECONDS", PATIENCE)
+
+    def write_all(parts):
+        for part in parts:
+            os.write(write, part.encode() if isinstance(part, str) else part)
+            while select.select([read], [], [], 0)[0]:
+                time.sleep(0.001)  # until it has been read
 
     def press(*parts):
         terminal = Terminal(io.StringIO())
-        for part in parts:
-            os.write(write, part.encode() if isinstance(part, str) else part)
+        writer = threading.Thread(target=write_all, args=[parts])
+        writer.start()
+        while writer.is_alive():
             program.read_keys(terminal)
         return terminal
 
