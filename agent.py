@@ -1426,7 +1426,7 @@ class Tool(NamedTuple):
     style: str = "result"  # how the result is shown; "": the handler shows it
 
 
-CHANGE: dict[str, Any] = {"question": "Apply this change to {}?", "is_change": True}
+CHANGE = "Apply this change to {} (+{:,} -{:,})?"  # lines added and removed
 INTERRUPTED = """\
 The user interrupted the work. The first call without a result may have partly run;
 the calls after it did not run."""
@@ -1582,7 +1582,7 @@ def page_of(agent: Agent, text: str, offset: int = 1, limit: int = MAX_LINES) ->
     return "\n".join(page)
 
 
-@tool(rerunnable=True, style="", **CHANGE)
+@tool(rerunnable=True, question=CHANGE, is_change=True, style="")
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file in the workspace, replacing any previous content."""
     real, old = file_to_change(path)
@@ -1590,7 +1590,7 @@ def write_file(agent: Agent, path: str, content: str) -> str:
     return f"Wrote {len(content):,} characters to {path}."
 
 
-@tool(rerunnable=True, style="", **CHANGE)
+@tool(rerunnable=True, question=CHANGE, is_change=True, style="")
 def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
@@ -2113,7 +2113,7 @@ def skill_list() -> str:
 TICK = 0.05  # seconds between reads of the keyboard while the agent works
 WAIT_SECONDS = 1  # seconds before the region shows what the agent is waiting for
 ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # how many an event may take, by style
-DIFF_STYLES = {"+": "added", "-": "removed"}  # styles of the lines in a diff
+DIFF_STYLES = {"+": "added", "-": "removed", " ": "context"}  # of the lines in a diff
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
 # the styles' colors; magenta is legible on light and on dark screens
 COLORS = {"layer": MAGENTA, "added": GREEN, "queued": BOLD}
@@ -2304,6 +2304,8 @@ def format_event(style: str, text: str) -> str:
         return "\n" + textwrap.indent(text, "> ")
     if style in ROWS:
         return cut_to_screen(" ".join(text.split()), ROWS[style])
+    if style == "context":
+        return cut_to_screen(text)
     if style not in ("result", "failed"):
         return text
     lines = [f"  | {line}" for line in text.rstrip().split("\n")]
@@ -2461,15 +2463,19 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
     The user approves now, or did so by "always" or --yes. `what` is a command, or the
     path of a file and the change to it; a tool of your own decides what it shows.
     """
-    tool, lines = agent.tools[name], what.rstrip().split("\n")
-    for line in lines:
+    tool = agent.tools[name]
+    first, *others = what.rstrip().split("\n")
+    show(terminal, "command", f"  {first}")
+    for line in others:
         style = DIFF_STYLES.get(line[:1]) if tool.is_change else None
         show(terminal, style or "command", f"  {line}")
     key = name if tool.is_change else f"{name} {what}"
     if not agent.auto_approve and key not in agent.allowed:
         if not terminal.can_ask:
             raise ToolError(CANNOT_ASK)
-        if is_always(terminal, tool.question.format(lines[0])):
+        counts = Counter(line[:1] for line in others)
+        question = tool.question.format(first, counts["+"], counts["-"])
+        if is_always(terminal, question):
             agent.allowed.add(key)
     show(terminal, "wait", name)  # until there is output
 

@@ -114,7 +114,8 @@ def test_always_allows_every_change_by_the_same_tool(asked):
     agent = program.Agent()
     terminal = asked(agent, "a.py\n+ a", "always", tool="edit_file")
     assert (
-        f"\nApply this change to a.py? {program.CHOICES}\n" in terminal.out.getvalue()
+        f"\nApply this change to a.py (+1 -0)? {program.CHOICES}\n"
+        in terminal.out.getvalue()
     )
     asked(agent, "b.py\n- b", tool="edit_file")
     asked(agent, "b.py\n- b", "y", tool="write_file")
@@ -148,8 +149,21 @@ def test_the_whole_call_is_shown_even_if_it_needs_no_approval(asked, fields):
     shown, *seen = terminal.out.getvalue().split("\n")
     assert shown == "  src/a.py" and seen[:99] == [f"  {line}" for line in lines]
     assert seen[99] == r"  rm -rf \x1b[2J\u202e\u200b"
-    question = f"Apply this change to src/a.py? {program.CHOICES}"
+    question = f"Apply this change to src/a.py (+0 -0)? {program.CHOICES}"
     assert seen[100:] == ([""] if fields else [question, ""])
+
+
+def test_unchanged_lines_take_a_row_each_and_the_question_counts_the_changed_ones(
+    asked, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "24")
+    changes = [f"+{'y' * 99}"] * 3_000 + ["-- old"] * 12
+    what = "\n".join(["-a.py", f" {'x' * 2_000}", *changes])
+    terminal = asked(program.Agent(), what, "y", tool="edit_file")
+    _, unchanged, *others, question, _ = terminal.out.getvalue().split("\n")
+    assert unchanged == f"   {'x' * 18}…"
+    assert others == [f"  {line}" for line in changes]
+    assert question.startswith("Apply this change to -a.py (+3,000 -12)? [y]es")
 
 
 def test_a_command_is_not_colored_like_a_diff():
@@ -171,7 +185,7 @@ def test_after_always_calls_are_shown_but_not_asked_until_clear(user):
     assert "\n> a\n  | one\n[bash]\n  echo one\n  | one\n[bash]\n" in first
     user.see("Run this command?")
     user.press("y\n")
-    then = user.see("Apply this change to file? [y]es")
+    then = user.see("Apply this change to file (+1 -1)? [y]es")
     assert "[edit_file] ./file\n  file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2" in then
     assert b"\x1b[31m  -two\x1b[0m\r\n" in user.raw
     assert b"\x1b[32m  +2\x1b[0m\r\n" in user.raw

@@ -154,7 +154,7 @@ def test_the_clock_shows_thinking_and_the_size_of_a_growing_call(user):
     user.see_below(f" s: writing a call, {size} characters")
     writes.may.set()
     user.see("[write_file] file\n")
-    user.see("Apply this change to file?")
+    user.see("Apply this change to file (+1 -0)?")
     user.say("y", "At last.")
 
 
