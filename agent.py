@@ -2419,12 +2419,18 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
 
 def end_line(terminal: Terminal) -> None:
     """Answer the question if the line was begun after it; otherwise queue the line."""
-    line, terminal.line = terminal.line.strip(), ""
+    line, terminal.line = finished(terminal.line), ""
     if terminal.asking and not terminal.begun:
         terminal.asking, terminal.answer = False, line
     elif line:
         terminal.queue.append(line)
         remember(terminal, line)
+
+
+def finished(line: str) -> str:
+    """Return a line as it will be sent, or as the command it is, even in full width."""
+    command = unicodedata.normalize("NFKC", line).strip()
+    return command if is_command(command) else line.lstrip("\n").rstrip()
 
 
 def remember(terminal: Terminal, line: str) -> None:
@@ -2484,7 +2490,8 @@ def is_always(terminal: Terminal, question: str) -> bool:
     """Ask the user; return True for "always", and raise ToolError for a no."""
     while True:
         answer = read_answer(terminal, f"{question} {CHOICES}")
-        words = re.findall(r"\w+", answer.lower())
+        plain = unicodedata.normalize("NFKC", answer)  # a full-width y, for example
+        words = re.findall(r"\w+", plain.lower())
         word = " ".join(words)
         if word in YES or word in ("a", "always"):
             return word not in YES
@@ -2546,10 +2553,10 @@ def read_prompt(terminal: Terminal) -> str:
     begun, terminal.line = terminal.line, ""
     if not terminal.editor:  # the beginning can't be edited
         prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
-        return begun + input(prompt).strip()
+        return finished(begun + input(prompt))
     terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
     bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
-    line = input(f"\n{bold}> {plain}").strip()
+    line = finished(input(f"\n{bold}> {plain}"))
     remember(terminal, line)
     return line
 

@@ -49,6 +49,7 @@ def asked(monkeypatch):
 
 
 YES = "y", "Y", "yes", "YES", "ok", "Ok", " y ", "yes please", "Yes, please!", "okay."
+YES += "ｙ", "ＹＥＳ\u3000"  # typed with an input method
 
 
 @pytest.mark.parametrize("answer", YES)
@@ -58,7 +59,7 @@ def test_y_yes_and_ok_approve_one_call_and_enter_alone_asks_again(asked, answer)
     assert terminal.out.getvalue().count("Run this command? [y]es") == 3
 
 
-NO = {"n": [], "N": [], "no": [], "No!": []}
+NO = {"n": [], "N": [], "no": [], "No!": [], "ｎ": []}
 NO |= {why: [why] for why in ("v", "Not there!", "no, the other", "why?")}
 SENTENCES = "please use pytest instead", "do not run this", "ok but in /tmp"
 NO |= {why: [why] for why in SENTENCES}
@@ -112,7 +113,7 @@ def test_always_allows_only_the_same_command(asked):
 
 def test_always_allows_every_change_by_the_same_tool(asked):
     agent = program.Agent()
-    terminal = asked(agent, "a.py\n+ a", "always", tool="edit_file")
+    terminal = asked(agent, "a.py\n+ a", "ａ", tool="edit_file")
     assert (
         f"\nApply this change to a.py (+1 -0)? {program.CHOICES}\n"
         in terminal.out.getvalue()

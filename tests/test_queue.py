@@ -192,6 +192,7 @@ KEYS = {
     "four\x1b\rfive": "four\nfive",  # Alt-Enter
     "read no\t, please": "read notes.txt, please",
     "list som\tx": "list some/x",
+    "\x1b[200~\r\r  def f(self):\r    pass\r\r\x1b[201~": "  def f(self):\n    pass",
 }
 
 
@@ -211,6 +212,12 @@ def test_help_lists_commands_and_keys_and_an_empty_line_does_nothing(user):
     names += " Backspace Ctrl-U Alt-Enter"
     assert {*names.split()} <= {*re.split(r"[,.;\s]+", user.say("/help"))}
     assert user.requests == []
+
+
+def test_a_command_may_be_typed_in_full_width(fresh):
+    user = fresh(forked=False, LC_ALL="C.UTF-8")
+    assert "/compact [focus]" in user.say(" ／ｈｅｌｐ")
+    assert user.leave("ｅｘｉｔ\n") == 0 and user.requests == []
 
 
 def test_a_paste_is_one_prompt_and_stays_out_of_the_history(user):
@@ -300,6 +307,11 @@ LINES = {
         "",
     ),
     "  \n\n": ([], ""),
+    "\x1b[200~\n  def f(self):\n    pass\n\x1b[201~\n": (
+        ["  def f(self):\n    pass"],
+        "",
+    ),
+    " ／ＨＥＬＰ\u3000\n／compact 日本\n": (["/HELP", "/compact 日本"], ""),
 }
 # ignored keys: arrows, Home, Delete, F1 to F5 of several terminals, Alt and Ctrl
 IGNORED = ["\x1b[A", "\x1b[1;5D", "\x1bOH", "\x1b[3~", "\x1bOP", "\x1b[[A", "\x1b[15~"]
