@@ -2341,6 +2341,7 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # an answer of up to three words that begins with one of these is unclear: ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
+PASTE_SECONDS = 0.03  # in which the next line of a paste follows (for libedit)
 ESC_SECONDS = 0.1  # in which the rest of a key sequence follows its Esc
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
 # keys that delete, and the part of the line that each deletes
@@ -2539,6 +2540,8 @@ def line_editor() -> Any:
         readline.parse_and_bind("set enable-bracketed-paste on")
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: insert a newline
     readline.parse_and_bind("tab: complete")
+    if "libedit" in str(readline.__doc__):  # which has other words, and ignores these
+        readline.parse_and_bind("bind ^I rl_complete")
     readline.set_completer_delims(" \t\n")
     readline.set_auto_history(False)  # `remember` does it
     read = partial(open, errors="replace", opener=open_private)
@@ -2551,12 +2554,18 @@ def line_editor() -> Any:
 def read_prompt(terminal: Terminal) -> str:
     """Read a line at the prompt, which starts with the text already typed."""
     begun, terminal.line = terminal.line, ""
-    if not terminal.editor:  # the beginning can't be edited
-        prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
-        return finished(begun + input(prompt))
-    terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
     bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
-    line = finished(input(f"\n{bold}> {plain}"))
+    if terminal.editor and "libedit" not in str(terminal.editor.__doc__):
+        terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
+        line = input(f"\n{bold}> {plain}")
+    else:  # this text can't be edited, and libedit's prompt must not have newlines
+        prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
+        above, newline, start = prompt.rpartition("\n")
+        print(above, end=newline)
+        line = begun + input(start)
+        while terminal.editor and select.select([0], [], [], PASTE_SECONDS)[0]:
+            line += f"\n{input()}"
+    line = finished(line)
     remember(terminal, line)
     return line
 

@@ -259,6 +259,57 @@ def test_the_history_is_available_in_the_next_run(user, desk):
         assert another.leave("\x15\x04") == 0  # Ctrl-U deletes it
 
 
+# --- The prompt with libedit, as on macOS ---
+
+
+@pytest.fixture
+def mac_user(fresh):
+    """mac_user(*replies): a user at an empty prompt that libedit has drawn."""
+    if not (folder := os.environ.get("LIBEDIT")):
+        pytest.skip("LIBEDIT must name the folder that .ci/libedit has built")
+
+    def start(*replies):
+        settings = {"PYTHONPATH": folder, "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
+        return fresh(*replies, forked=False, **settings)
+
+    return start
+
+
+MAC_KEYS = {
+    "helo\x02l": "hello",
+    "one\ntwo\r  three": "one\ntwo\n  three",  # pasted, without a mark
+    "  def f(self):\n\n    pass\n": "  def f(self):\n\n    pass",
+    "read no\t, please": "read notes.txt, please",
+    "caf\u00e9 \u65e5\u672c": "caf\u00e9 \u65e5\u672c",
+}
+
+
+@pytest.mark.parametrize("keys", MAC_KEYS, ids=ascii)
+def test_libedit_supports_editing_pasting_and_completion(mac_user, keys):
+    user = mac_user(reply("I see."))
+    (user.folder / "notes.txt").touch()
+    user.watch(0.2)
+    user.say(keys, "I see.", end="> ")
+    assert [message["content"] for message in user.sent] == [MAC_KEYS[keys]]
+    user.press("\x10")  # Ctrl-P: the previous line
+    user.see(MAC_KEYS[keys].split("\n")[-1])
+    assert user.leave("\x15\x04") == 0
+
+
+def test_text_typed_during_work_stands_before_the_prompt_of_libedit(mac_user):
+    held = Held(reply("Too late."), events=4)
+    user = mac_user(held, reply("In time."))
+    user.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    user.press("do this\n/clear\nhalf")
+    user.see_below("2 queued: /clear\n> half")
+    user.press("\x03")
+    user.see("stopped\n", "\n> do this\n/clear\nhalf")
+    held.may.set()
+    user.say(" a line", "In time.", end="> ")
+    assert user.sent[-1] == typed("do this\n/clear\nhalf a line")
+
+
 # --- Typing during work, key by key ---
 
 
