@@ -2229,13 +2229,14 @@ def styled(terminal: Terminal, style: str, text: str) -> str:
 def redraw(terminal: Terminal, above: str = "") -> None:
     """Print finished lines in place of the region, and draw the region below them.
 
-    The cursor is at the end of the region. Without wrapping, each of its rows is one
-    row of the screen, so we know how far to go up.
+    The cursor is at the end of the region. Its rows were drawn without wrapping, but
+    most terminals wrap them when the window gets narrower.
     """
     rows = region(terminal)
     if not above and rows == terminal.rows:
         return
-    up = f"\x1b[{len(terminal.rows) - 1}A" if terminal.rows[1:] else ""
+    height = sum(len(rows_of(re.sub(ESCAPE, "", row))) or 1 for row in terminal.rows)
+    up = f"\x1b[{height - 1}A" if height > 1 else ""
     erased = f"{up}\r\x1b[J" if terminal.rows else ""
     drawn = NO_WRAP + "\n".join(rows) + WRAP if rows else ""
     terminal.rows = rows
