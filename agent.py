@@ -2112,7 +2112,7 @@ def skill_list() -> str:
 
 TICK = 0.05  # seconds between reads of the keyboard while the agent works
 WAIT_SECONDS = 1  # seconds before the region shows what the agent is waiting for
-ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # how many an event may take, by style
+ROWS = {"tool": 1, "listed": 1, "context": 1, "thinking": 3}  # for an event, by style
 DIFF_STYLES = {"+": "added", "-": "removed", " ": "context"}  # of the lines in a diff
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
 # the styles' colors; magenta is legible on light and on dark screens
@@ -2304,9 +2304,7 @@ def format_event(style: str, text: str) -> str:
     if style == "queued":
         return "\n" + textwrap.indent(text, "> ")
     if style in ROWS:
-        return cut_to_screen(" ".join(text.split()), ROWS[style])
-    if style == "context":
-        return cut_to_screen(text)
+        return cut_to_screen(re.sub(r"\s*\n\s*", " ", text.rstrip()), ROWS[style])
     if style not in ("result", "failed"):
         return text
     lines = [f"  | {line}" for line in text.rstrip().split("\n")]
@@ -2342,7 +2340,6 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # an answer of up to three words that begins with one of these is unclear: ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
-PASTE_SECONDS = 0.03  # in which the next line of a paste follows (for libedit)
 ESC_SECONDS = 0.1  # in which the rest of a key sequence follows its Esc
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
 # keys that delete, and the part of the line that each deletes
@@ -2421,7 +2418,7 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
 
 def end_line(terminal: Terminal) -> None:
     """Answer the question if the line was begun after it; otherwise queue the line."""
-    line, terminal.line = finished(terminal.line), ""
+    line, terminal.line = clean_line(terminal.line), ""
     if terminal.asking and not terminal.begun:
         terminal.asking, terminal.answer = False, line
     elif line:
@@ -2429,9 +2426,10 @@ def end_line(terminal: Terminal) -> None:
         remember(terminal, line)
 
 
-def finished(line: str) -> str:
+def clean_line(line: str) -> str:
     """Return a line as it will be sent, or as the command it is, even in full width."""
-    command = unicodedata.normalize("NFKC", line).strip()
+    name, *text = re.split("[ \u3000]", line.strip(), maxsplit=1)
+    command = " ".join([unicodedata.normalize("NFKC", name), *text])
     return command if is_command(command) else line.lstrip("\n").rstrip()
 
 
@@ -2492,8 +2490,7 @@ def is_always(terminal: Terminal, question: str) -> bool:
     """Ask the user; return True for "always", and raise ToolError for a no."""
     while True:
         answer = read_answer(terminal, f"{question} {CHOICES}")
-        plain = unicodedata.normalize("NFKC", answer)  # a full-width y, for example
-        words = re.findall(r"\w+", plain.lower())
+        words = re.findall(r"\w+", unicodedata.normalize("NFKC", answer.lower()))
         word = " ".join(words)
         if word in YES or word in ("a", "always"):
             return word not in YES
@@ -2564,9 +2561,9 @@ def read_prompt(terminal: Terminal) -> str:
         above, newline, start = prompt.rpartition("\n")
         print(above, end=newline)
         line = begun + input(start)
-        while terminal.editor and select.select([0], [], [], PASTE_SECONDS)[0]:
-            line += f"\n{input()}"
-    line = finished(line)
+        while terminal.editor and select.select([0], [], [], 0.03)[0]:
+            line += f"\n{input()}"  # of the same paste
+    line = clean_line(line)
     remember(terminal, line)
     return line
 

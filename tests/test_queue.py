@@ -362,7 +362,10 @@ LINES = {
         ["  def f(self):\n    pass"],
         "",
     ),
-    " ／ＨＥＬＰ\u3000\n／compact 日本\n": (["/HELP", "/compact 日本"], ""),
+    " ／ＨＥＬＰ\u3000\n／compact\u3000Ａ ½\n/a\x1b\nb\n": (
+        ["/HELP", "/compact Ａ ½", "/a\nb"],
+        "",
+    ),
 }
 # ignored keys: arrows, Home, Delete, F1 to F5 of several terminals, Alt and Ctrl
 IGNORED = ["\x1b[A", "\x1b[1;5D", "\x1bOH", "\x1b[3~", "\x1bOP", "\x1b[[A", "\x1b[15~"]
