@@ -2123,6 +2123,9 @@ NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # how the terminal treats a row too long
 PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it marks pasted text
 # unprintable to Python, but common in text: joiners, a soft hyphen, spaces
 ALSO_PRINTABLE = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
+UNSEEN = "[\u034f\u115f\u1160\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]"
+BLANK = f"[{ALSO_PRINTABLE[1:]} ]"
+LONG_RUN = rf"(?m)^([-+ ]?){BLANK}*\n(?:\1{BLANK}*\n){{9,}}|{BLANK}{{80,}}"
 UTF_8 = getincrementaldecoder("utf-8")  # a read may end within a character
 
 
@@ -2291,10 +2294,9 @@ def columns_of(letter: str) -> int:
 
 def visible(text: str, more: str = "") -> str:
     """Escape characters that control the terminal, are invisible, or are in `more`."""
-    odd = {
-        c for c in {*text} if c in more or not (c.isprintable() or c in ALSO_PRINTABLE)
-    }
-    return "".join(ascii(c)[1:-1] if c in odd else c for c in text)
+    seen = {c for c in {*text} if c.isprintable() or c in ALSO_PRINTABLE}
+    seen -= {*more, *re.findall(UNSEEN, text)}
+    return "".join(c if c in seen else ascii(c)[1:-1] for c in text)
 
 
 def format_event(style: str, text: str) -> str:
@@ -2470,7 +2472,7 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
     path of a file and the change to it; a tool of your own decides what it shows.
     """
     tool = agent.tools[name]
-    first, *others = what.rstrip().split("\n")
+    first, *others = re.sub(LONG_RUN, describe_run, what).rstrip().split("\n")
     show(terminal, "command", f"  {first}")
     for line in others:
         style = DIFF_STYLES.get(line[:1]) if tool.is_change else None
@@ -2479,11 +2481,17 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
     if not agent.auto_approve and key not in agent.allowed:
         if not terminal.can_ask:
             raise ToolError(CANNOT_ASK)
-        counts = Counter(line[:1] for line in others)
-        question = tool.question.format(first, counts["+"], counts["-"])
+        question = tool.question.format(first, what.count("\n+"), what.count("\n-"))
         if is_always(terminal, question):
             agent.allowed.add(key)
     show(terminal, "wait", name)  # until there is output
+
+
+def describe_run(run: re.Match[str]) -> str:
+    """Return a note on blanks or empty lines that would push the rest out of sight."""
+    if lines := run[0].count("\n"):
+        return f"{run[1]}[{lines:,} empty lines]\n"
+    return f" [{len(run[0]):,} blanks] "
 
 
 def is_always(terminal: Terminal, question: str) -> bool:

@@ -167,6 +167,26 @@ def test_unchanged_lines_take_a_row_each_and_the_question_counts_the_changed_one
     assert question.startswith("Apply this change to -a.py (+3,000 -12)? [y]es")
 
 
+RUNS = {  # the text, and what a question shows of it
+    f"echo hi{' ' * 3_001}; rm -rf ~": ["echo hi [3,001 blanks] ; rm -rf ~"],
+    "a" + "\u3000\t\xad\u200d" * 20 + "b": ["a [80 blanks] b"],
+    "a" + " " * 79 + "b": ["a" + " " * 79 + "b"],
+    "echo hi\n" + "\n \n" * 20 + "rm": ["echo hi", "[40 empty lines]", "rm"],
+    "\n" * 3_000 + "rm": ["[3,000 empty lines]", "rm"],
+    "a\n" + "\n" * 9 + "b": ["a", *[""] * 9, "b"],
+    "a.py\n" + "+\n" * 5 + "+ \n" * 7 + "+b": ["a.py", "+[12 empty lines]", "+b"],
+    "a.py\n" + "+\n" * 9 + "-\n" * 3: ["a.py", *"+" * 9, *"-" * 3],
+}
+
+
+@pytest.mark.parametrize("what", RUNS, ids=range(len(RUNS)))
+def test_many_blanks_or_empty_lines_are_shown_as_their_number(asked, what):
+    terminal = asked(program.Agent(), what, "y", tool="edit_file")
+    *seen, question, _ = terminal.out.getvalue().split("\n")
+    assert seen == [f"  {line}" for line in RUNS[what]]
+    assert f"(+{what.count('+')} -{what.count(chr(10) + '-')})?" in question
+
+
 def test_a_command_is_not_colored_like_a_diff():
     terminal = Terminal(io.StringIO(), colored=True)
     agent = program.Agent(auto_approve=True)

@@ -31,6 +31,14 @@ def test_characters_that_control_hide_or_reorder_text_are_made_visible():
     assert program.visible(text) == seen
 
 
+NOTHING = "\u034f\u115f\u1160\u2800\u3164\ufe00\uffa0\U000e0100\U000e01ef"
+
+
+@pytest.mark.parametrize("letter", NOTHING, ids=ascii)
+def test_letters_that_draw_nothing_are_made_visible(letter):
+    assert program.visible(f"a{letter}b") == f"a{ascii(letter)[1:-1]}b"
+
+
 ALSO_PRINTABLE = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 lines\n\tand tabs "
 ALSO_PRINTABLE += "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f "
 ALSO_PRINTABLE += "soft\u00adhyphen, 10\u202f000\xa0km\u3000\u65e5\u672c"
@@ -160,7 +168,7 @@ def test_the_clock_shows_thinking_and_the_size_of_a_growing_call(user):
 
 LONG = "12345\n6789 " + "abc" * 50
 CUT = dict.fromkeys(["plain", "command", "added", "text"], LONG)
-CUT |= dict.fromkeys(["tool", "listed"], f"12345 6789 {'abc' * 3}a…")
+CUT |= dict.fromkeys(["tool", "listed", "context"], f"12345 6789 {'abc' * 3}a…")
 CUT |= dict.fromkeys(["result", "failed"], f"  | 12345\n  | 6789 {'abc' * 4}…")
 CUT["thinking"] = f"12345 6789 {'abc' * 19}a…"
 
