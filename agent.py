@@ -1388,7 +1388,7 @@ class Tool(NamedTuple):
     style: str = "result"  # how the result is shown; "": the handler shows it
 
 
-CHANGE = "Apply this change to {} (+{:,} -{:,})?"  # lines added and removed
+CHANGE = "Change {} (+{:,} -{:,})?"  # lines added and removed
 INTERRUPTED = """\
 The user interrupted the work. The first call without a result may have partly run;
 the calls after it did not run."""
