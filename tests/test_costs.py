@@ -604,13 +604,13 @@ def need(*lines):
 )
 def test_the_moment_counts_once_what_the_next_40_calls_need(work, counts):
     """Both lines were shown long ago; the near one also in the file read last."""
-    old = [did(FAR), *(did("x" * 5_000) for _ in range(38)), read("near.py", NEAR)]
-    session = Session(history(*old, *work))
+    old = [did(FAR), *(did("x" * 6_000) for _ in range(38))]
+    session = Session(history(*old, read("near.py", NEAR + "y" * 8_000), *work))
     assert moment.measure(session, moment.left_by_ours)[0][:4] == counts
 
 
 def test_a_compaction_is_measured_at_each_40th_reply_from_60000_tokens_on():
-    assert moment.points(Session(reading(130))) == [161, 241]
+    assert moment.points(Session(reading(130))) == [149, 229]
 
 
 def test_the_moment_says_what_was_in_sight_and_how_long_it_took(tmp_path, capsys):
