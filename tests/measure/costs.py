@@ -55,8 +55,11 @@ compactions removed, so their needs are undercounted. Ignore differences in R be
 
 
 def limits(changes: Mapping[str, str]) -> program.Limits:
-    """Return the limits that the program itself derives from these settings."""
-    with mock.patch.dict(os.environ, changes):
+    """Return the limits that the program itself derives from these settings.
+
+    A recorded turn may have any number of requests.
+    """
+    with mock.patch.dict(os.environ, {"MAX_REQUESTS": "0", **changes}):
         return program.configured_limits()
 
 
