@@ -40,6 +40,7 @@ from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 
 import agent as program
 
+SHAPES = Path(__file__).with_name("shapes")
 SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
 NO_MATTER = 0.005  # ignore differences in R below this
@@ -371,6 +372,11 @@ def read(paths: list[Path]) -> list[Session]:
     if not sessions:
         raise Unusable("No sessions to measure.")
     return sessions
+
+
+def project(path: str) -> str:
+    """Return the project of a session, from the name of its file."""
+    return Path(path).name.partition("_")[0]
 
 
 def of_the_demo() -> list[Session]:
