@@ -13,7 +13,7 @@ over all compactions; of the lines, which are few, it is the share of them all.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
 from ours import Recording
+from policies import SUMMARIES
 from prices import Meter
 from recorded import Measured, Message, Session, Unusable, parts, read_messages
 
@@ -29,8 +30,6 @@ import agent as program
 
 EVERY, FROM, CALLS = 40, 60_000, 40  # replies, tokens, calls
 NOTHING = "(a summary that says nothing)"
-
-Left = Callable[[Session, list[int]], Iterator[list[Message]]]
 
 
 class Moment(NamedTuple):
@@ -78,10 +77,16 @@ def needed_after(session: Session, at: int) -> tuple[set[str], set[str]]:
     return names, lines
 
 
-def measure(session: Session, left: Left) -> list[Moment]:
+def left_by_rule(rule: str, session: Session, at: list[int]) -> Iterator[list[Message]]:
+    """Yield the list that another rule leaves at each of these points."""
+    return (SUMMARIES[rule](session.measured[:i], Meter(session)) for i in at)
+
+
+def measure(session: Session, rule: str = "ours") -> list[Moment]:
     """Measure a rule at all points of a session."""
-    at = points(session)
-    return [moment(session, i, kept) for i, kept in zip(at, left(session, at))]
+    at, ours = points(session), rule == "ours"
+    lists = left_by_ours(session, at) if ours else left_by_rule(rule, session, at)
+    return [moment(session, i, kept) for i, kept in zip(at, lists)]
 
 
 def moment(session: Session, at: int, kept: list[Message]) -> Moment:
@@ -117,7 +122,7 @@ def main(paths: list[str]) -> int:
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
             continue
-        moments += measure(session, left_by_ours)
+        moments += measure(session)
     if not moments:
         print("No session has 60,000 tokens.", file=sys.stderr)
         return 1

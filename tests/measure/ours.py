@@ -22,7 +22,7 @@ from unittest import mock
 
 from policies import SUMMARY
 from prices import Meter
-from recorded import Measured, Message, Session, tokens
+from recorded import Measured, Session, tokens
 from stub import CACHE_READ, Stream
 
 import agent as program
@@ -52,7 +52,6 @@ class Recording:
         self.next = 0  # the index of the message that comes next
         self.results: dict[str, deque[dict]] = defaultdict(deque)
         self.measured = Measured()
-        self.known: dict[int, tuple[Any, Message]] = {}
         self.lost: list[Lost] = []
         world = {"tools": self.tools(), "emit": self.listen, "limits": limits}
         self.agent: Any = program.Agent(client=self, approve=lambda *_: None, **world)
@@ -75,7 +74,7 @@ class Recording:
 
     def answer(self, request: dict) -> dict:
         """Return the next recorded reply, or a summary; else raise TurnOver."""
-        history = self.history(request["messages"])
+        history = self.measured.history(request["messages"])
         self.meter.wait(self.coming())
         if wants_summary(request["messages"][-1]):
             size = self.meter.summarise_live(history)
@@ -110,16 +109,6 @@ class Recording:
             "cache_creation_input_tokens": written,
             "output_tokens": int(output),
         }
-
-    def history(self, messages: list[dict]) -> list[Message]:
-        """Measure the messages; those of the last request are already measured."""
-        known = {}
-        for sent in messages:
-            content = sent["content"]
-            before = self.known.get(id(content))
-            known[id(content)] = before or (content, self.measured.message(sent))
-        self.known = known
-        return [known[id(sent["content"])][1] for sent in messages]
 
     def tools(self) -> dict[str, Any]:
         """Return a tool for each name in the recording; it returns the next result.

@@ -28,7 +28,7 @@ from recorded import OLD_TEXTS, Unusable, read_messages
 TOKEN = re.compile(
     r"(?<=\\)[nrt]|(?<=\\)u(?=[\da-fA-F]{4})|(?<=\\u)[\da-fA-F]{4}|[^\W\d_]+|\d{3,}"
 )
-MARK = re.compile(r"<persisted-output>|\[Previous: used |")  # layer 1 looks for these
+MARK = re.compile(r"<persisted-output>|\[Previous: used ")  # layer 1 looks for these
 WORD = re.compile(r"[^\W\d_]{3,}")
 VOWELS, CONSONANTS = "aeiou", "bdfgklmnprstvz"
 OTHERS = {  # by the number of bytes and whether they have a case; lower case
@@ -143,8 +143,9 @@ def block_of(block: dict, words: Words, ids: dict[str, str]) -> dict:
     if block["type"] == "tool_use":
         given = words.value(block["input"], {*block["input"]})
         return {**block, "id": number, "input": given}
-    text, mark = block["content"], MARK.match(block["content"])[0]
-    text = mark + words.text(text.removeprefix(mark))
+    text, start = block["content"], MARK.match(block["content"])
+    kept = start.end() if start else 0
+    text = text[:kept] + words.text(text[kept:])
     return {**block, "tool_use_id": number, "content": text}
 
 
