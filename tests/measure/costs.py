@@ -134,8 +134,8 @@ def replayed(sessions: list[Session], runs: Mapping[Any, Callable]) -> dict:
     with ExitStack() as stack:
         each: Callable = map
         if sum(len(session.needs) for session in sessions) > FEW:
-            ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-            pool = stack.enter_context(ProcessPoolExecutor(initializer=ignore))
+            silent = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+            pool = stack.enter_context(ProcessPoolExecutor(initializer=silent))
             stack.callback(pool.shutdown, cancel_futures=True)
             each = pool.map
         found = each(partial(run_all, runs=runs), sessions)
