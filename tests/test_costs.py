@@ -551,7 +551,9 @@ def test_ours_answers_every_request_and_starts_a_turn_at_each_typed_message():
     interrupted.insert(3, typed("And quickly."))
     meter = drive(Session(interrupted), Limits())
     assert len(meter.contexts) == 4 and meter.cost > 0
-    sent = [*interrupted[:3], said(UNANSWERED) | {"role": "user"}, *interrupted[3:]]
+    added = said(UNANSWERED, "And quickly.")["content"]  # joined with the results
+    joined = {"role": "user", "content": [*interrupted[2]["content"], *added]}
+    sent = [*interrupted[:2], joined, *interrupted[4:]]
     whole = replay(Session(sent), TUTORIALS["nothing"])
     assert meter.contexts == pytest.approx(whole.contexts)
     assert meter.cost == pytest.approx(whole.cost)
