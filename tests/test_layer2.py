@@ -141,6 +141,13 @@ def test_with_a_small_threshold_each_limit_is_a_share_of_it():
 # --- Counting ---
 
 
+@pytest.mark.parametrize("letters", ["x", "日", '"\n'])
+def test_a_sized_text_has_so_many_tokens_by_the_programs_own_count(letters):
+    for tokens in 1, 2, 50, 701, 20_000:
+        text = sized(tokens, letters)
+        assert tokens_in(text) == tokens < tokens_in(text + letters)
+
+
 def test_before_the_first_reply_tokens_are_estimated_as_bytes_over_4(make):
     agent = make(messages=[typed("x" * 4_000), said("y" * 4_000), typed("あ" * 4_000)])
     assert context_tokens(agent) == pytest.approx(estimate(agent), rel=0.01)
