@@ -445,7 +445,7 @@ def test_a_provider_that_reports_no_cache_counts_as_cold(make, usage, is_cold):
 
 def test_the_example_of_how_to_add_a_test_passes():
     page = Path(__file__).with_name("README.md").read_text("utf-8")
-    [example] = re.findall(r"(?s)```python\n(def .*?)```", page)
+    [example] = re.findall(r"(?s)```python\n(def test_.*?)```", page)
     names = {**vars(builders), "micro_compact": micro_compact, "Path": Path}
     exec(example, names)
     names["test_a_placeholder_replaces_an_old_result"]()

@@ -381,14 +381,13 @@ def test_neighbours_of_one_role_are_joined_on_the_wire_for_strict_templates(work
 
 
 def test_what_is_left_after_a_refusal_has_at_most_three_quarters_of_it(make):
-    steps = (did(sized(400)) for _ in range(9))
-    agent = make(messages=history(typed(sized(2_000)), *steps))
+    requests = [typed(sized(9_000)) for _ in range(3)]
+    agent = make(messages=[*requests, said("Yes."), *requests, *did(sized(6_000))])
     for _ in range(3):
-        before = program.estimate_tokens(agent.messages)
-        agent.refused = before
+        agent.refused = program.estimate_tokens(agent.messages)
         program.compact_without_model(agent, "-")
-        after = program.estimate_tokens(agent.messages)
-        assert after <= before * 3 / 4 and is_valid(agent.messages)
+        left = program.estimate_tokens(agent.messages)
+        assert left <= agent.refused * 3 / 4 and is_valid(agent.messages)
 
 
 def small_server(window, answers_summaries):
