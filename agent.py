@@ -930,9 +930,8 @@ def replace_history(
     if until is None:
         agent.messages = new
     else:
-        known = {"compacted": until, "summary": agent.summary}
-        counts = {"before": before, "after": after, **known}
-        commit(agent, {"event": name, **counts, "messages": new})
+        event = {"event": name, "before": before, "after": after, "compacted": until}
+        commit(agent, {**event, "summary": agent.summary, "messages": new})
         agent.compacted_until = until
         agent.tried_until = min(agent.tried_until, len(new))
     agent.counted_tokens, agent.counted_messages = after, len(new)
@@ -942,8 +941,7 @@ def replace_history(
 def load(path: Path) -> Conversation:
     """Read a conversation from a transcript, without its thinking.
 
-    Skips a torn last line. Raises OSError, or AgentError with the number of any other
-    bad line.
+    Skips a torn last line. Raises OSError, or AgentError with the bad line's number.
     """
     read = Conversation(transcript=path)
     with open(path, "rb", opener=open_private) as file:
@@ -1049,7 +1047,7 @@ LEAST_BELIEVED = 1 / 3  # share of our estimate; ignore lower counts from a gate
 MAX_WAIT = 60  # seconds; the longest retry-after that we honour
 STALL_SECONDS = 600  # without a byte of a reply; a local server may read for minutes
 PROBE_SECONDS = 5  # for the models endpoint, which we can do without
-STREAMED = ("text", "thinking")  # types of the SDK's events, and our styles for them
+DELTAS = ("text", "thinking")  # types of the SDK's events, and our styles for them
 # the key that must not be blank, by block type, or the API rejects the block
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
@@ -1077,11 +1075,10 @@ HINTS: dict[int | str | None, str] = {
     401: "Check ANTHROPIC_API_KEY in the shell, or else in the .env next to agent.py.",
     403: "Check MODEL_ID, and whether ANTHROPIC_API_KEY may use it.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
+    "certificate": "Set SSL_CERT_FILE to a file with the proxy's certificate.",
+    "protocol": "Begin ANTHROPIC_BASE_URL with https:// or http://.",
 }
 HINTS[422] = HINTS[400]
-# by a word in a connection error
-HINTS["certificate"] = "Set SSL_CERT_FILE to a file with the proxy's certificate."
-HINTS["protocol"] = "Begin ANTHROPIC_BASE_URL with https:// or http://."
 # settings are read when the program starts
 HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
 ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait"  # no /clear
@@ -1099,9 +1096,7 @@ class Reply(NamedTuple):
     output: int  # tokens in the reply; 0 likewise
 
 
-def ask(
-    agent: Agent, messages: list[Message], shown: tuple[str, ...] = STREAMED
-) -> Reply:
+def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) -> Reply:
     """Return the model's reply; show events of the types in `shown` as they arrive.
 
     Raises PromptTooLong, or AgentError when a retry can't help or MAX_TRIES failed.
@@ -1146,9 +1141,8 @@ def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Me
         agent.emit("layer", "[thinking] rejected by the API; switched off")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return without
-    is_long = agent.limits.max_output > SHORTEST_REPLY
-    if is_long and re.search(r"(?i)max\w*[ _]tokens", why):
-        limit = max(SHORTEST_REPLY, agent.limits.max_output // 2)
+    limit = max(SHORTEST_REPLY, agent.limits.max_output // 2)
+    if limit < agent.limits.max_output and re.search(r"(?i)max\w*[ _]tokens", why):
         agent.limits.max_output = limit
         agent.emit("layer", f"[max_tokens] replies are now limited to {limit:,}")
         return messages
@@ -1183,7 +1177,7 @@ def wait_before_retry(agent: Agent, error: Any, why: str, tries: int) -> None:
         seconds -= 1
 
 
-def stream(agent: Agent, messages: list[Message], shown: tuple[str, ...]) -> Any:
+def stream(agent: Agent, messages: list[Message], shown: Sequence[str]) -> Any:
     """Send one request, show the reply as it arrives, and return the SDK's message."""
     began, written = time.time(), 0
     what = f"summarising {context_tokens(agent):,} tokens"
@@ -1214,15 +1208,11 @@ def check_stopped(agent: Agent) -> None:
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """Return the request, with cache markers after the system prompt and at the end."""
     marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
-    if agent.empty_thinking:
-        thought = [{"type": "thinking", "thinking": ""}]
-        messages = [
-            {**m, "content": [*thought, *m["content"]]}
-            if blocks(m, "tool_use") and not blocks(m, "thinking")
-            else m
-            for m in messages
-        ]
     messages = [note(m["content"]) if is_typed(m) else m for m in messages]
+    for at, message in enumerate(messages if agent.empty_thinking else []):
+        if blocks(message, "tool_use") and not blocks(message, "thinking"):
+            thought = {"type": "thinking", "thinking": ""}
+            messages[at] = {**message, "content": [thought, *message["content"]]}
     *others, newest = [  # the API joins neighbours, and strict templates refuse them
         {"role": role, "content": [b for m in group for b in m["content"]]}
         for role, group in groupby(messages, lambda m: m["role"])
@@ -1645,7 +1635,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
     def emit(style: str, text: str) -> None:
         if style in ("tool", "layer", "error"):
             text = f"{description}: {text}"
-        if style not in STREAMED:
+        if style not in DELTAS:
             agent.emit(style, text)
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
