@@ -1468,8 +1468,7 @@ def tool_result(call: Message, text: str, is_error: bool = False) -> Message:
 def redact(text: str) -> str:
     """Return the text without the API keys."""
     for name in KEY_NAMES:
-        key = os.environ.get(name, "")
-        if len(key) >= MIN_KEY:
+        if len(key := os.environ.get(name, "")) >= MIN_KEY:
             text = text.replace(key, "[redacted]")
     return text
 
@@ -1513,14 +1512,9 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
-    page: list[str] = []
-    size = 0
-    for line in lines[first : first + most]:
-        line = cut_text(line.removesuffix("\r"), tokens)
-        size += len(to_bytes(line))
-        if page and size > 4 * tokens:
-            break
-        page.append(line)
+    page = [cut_text(line.removesuffix("\r"), tokens) for line in lines[first:][:most]]
+    sizes = accumulate(len(to_bytes(line)) for line in page)
+    page = page[: max(1, sum(size <= 4 * tokens for size in sizes))]
     following = first + len(page) + 1
     if not page:
         return f"(nothing at offset {offset}: the file has {len(lines)} lines)"
@@ -1550,9 +1544,8 @@ def edit_file(
         raise ToolError(f"{path} does not contain old_text; read it again.")
     if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
         raise ToolError(f"{path} contains old_text more than once; add context.")
-    count = text.count(old_text)
     change_file(agent, "edit_file", real, text, text.replace(old_text, new_text))
-    return f"Made {plural(count, 'replacement')} in {path}."
+    return f"Made {plural(text.count(old_text), 'replacement')} in {path}."
 
 
 def file_to_change(path: str) -> tuple[Path, str]:
