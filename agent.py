@@ -1696,10 +1696,8 @@ def show_output(agent: Agent, command: str, output: bytearray, end: str = "") ->
     return text
 
 
-def run_process(
-    command: str, seconds: float, output: bytearray, say: Callable[[str], Any]
-) -> int | None:
-    """Run a command, and return its exit status; None if it had to be killed.
+def run_process(command: str, limit: float, output: bytearray, say: Any) -> int | None:
+    """Run a command for up to `limit` seconds; return its exit status, None if killed.
 
     Its output is added to `output`, and `say` gets the newest line. What it leaves
     behind has a second to end, or to leave its session with setsid.
@@ -1708,7 +1706,7 @@ def run_process(
     try:
         with signals_held():  # a Ctrl-C before we have its ID would leave it running
             process = start_session(command)
-        end = time.monotonic() + seconds
+        end = time.monotonic() + limit
         while time.monotonic() < end and len(output) <= MAX_BYTES:
             if new := process.stdout.read(65_536):
                 output += new
@@ -1750,15 +1748,13 @@ def signals_held(*only: int) -> Iterator[None]:
     numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
         numbers = ()  # only the main thread gets signals
-    old_handlers = {
-        n: signal.getsignal(n) for n in numbers if callable(signal.getsignal(n))
-    }
+    handlers = {n: old for n in numbers if callable(old := signal.getsignal(n))}
     try:
-        for number in old_handlers:
+        for number in handlers:
             signal.signal(number, lambda number, _: pending.append(number))
         yield
     finally:
-        for number, handler in old_handlers.items():  # Ctrl-C last: it may raise
+        for number, handler in handlers.items():  # Ctrl-C last: it may raise
             signal.signal(number, handler)
             if number in pending:
                 signal.raise_signal(number)
@@ -1772,15 +1768,9 @@ def start_session(command: str) -> Any:
         env["PATH"] = env["PATH"].removeprefix(f"{sys.prefix}/bin:")
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
     env["PYTHONUNBUFFERED"] = "1"  # or output is lost at a kill: RD-Agent#613
-    process: Any = subprocess.Popen(
-        ["bash", "-c", "--", command],
-        bufsize=0,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=env,
-        start_new_session=True,
-    )
+    options: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    options |= {"stderr": subprocess.STDOUT, "bufsize": 0, "start_new_session": True}
+    process: Any = subprocess.Popen(["bash", "-c", "--", command], env=env, **options)
     SESSIONS.add(process.pid)
     os.set_blocking(process.stdout.fileno(), False)
     return process
@@ -1799,19 +1789,18 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
     Signal 0 only checks. It never waits. Without /proc, as on macOS, it reaches only
     the session's first process group.
     """
-    groups = {leader: not os.path.isdir("/proc/self")}  # first, or its shell goes on
+    groups = Counter({leader: not os.path.isdir("/proc/self")})  # how many are alive
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             if os.getsid(int(process.name)) == leader:
-                group = os.getpgid(int(process.name))
                 is_alive = (process / "cmdline").read_bytes() != b""  # or a zombie
-                groups[group] = groups.get(group) or is_alive
-    is_left = False
-    for group, is_alive in groups.items():
+                groups[os.getpgid(int(process.name))] += is_alive
+    reached = 0
+    for group, alive in groups.items():  # the leader's first, or its shell goes on
         with suppress(OSError):  # it has ended, or belongs to another user
             os.killpg(group, number)
-            is_left = is_left or is_alive
-    return is_left
+            reached += alive
+    return reached > 0
 
 
 # ---- searching: files by name, and lines in them ----
