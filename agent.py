@@ -1829,16 +1829,15 @@ def glob(agent: Agent, pattern: str) -> str:
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # leading folders, no wildcards
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
     parts = re.findall(r"(?s)\*\*/?|.", "*" if rest in ("", ".") else rest)
-    regex = "".join(WILD.get(part) or re.escape(part) for part in parts)
+    regex = "(?s)" + "".join(WILD.get(part) or re.escape(part) for part in parts) + "/?"
     while braces := re.search(r"{([^{}]*)}", regex):
         regex = regex.replace(braces[0], f"({braces[1].replace(',', '|')})")
-    wanted = re.compile(f"(?s){regex}/?")
     prefix = f"{top}/".removeprefix("./")
     with time_limit(SEARCH_SECONDS):
         files = [*files_in(top)]
         folders = {f"{above}/" for file in files for above in Path(file).parents[:-1]}
         below = [n for n in {*files, *folders} if n.startswith(prefix) and n != prefix]
-        found = sorted(n for n in below if wanted.fullmatch(n.removeprefix(prefix)))
+        found = sorted(n for n in below if re.fullmatch(regex, n.removeprefix(prefix)))
     names = "\n".join(visible(name, "\n\t") for name in found)
     most = min(MAX_PAGE, agent.limits.max_results)
     return cut_text(names, most) or "(no matching files)"
@@ -1891,9 +1890,8 @@ def excerpt(line: str, regex: re.Pattern[str]) -> str:
     """Return the line or, if it is long, the text around its first three matches."""
     if len(line) <= 2 * EXCERPT_CHARS:
         return line
-    matches = islice(regex.finditer(line), MAX_MATCHES)
     shown, end = "", 0
-    for place in [match.start() for match in matches] or [0]:
+    for place in [m.start() for m in islice(regex.finditer(line), MAX_MATCHES)] or [0]:
         start = max(end, place - EXCERPT_CHARS)
         shown += (" ... " if start > end else "") + line[start : place + EXCERPT_CHARS]
         end = max(end, place + EXCERPT_CHARS)
@@ -1920,17 +1918,13 @@ def files_in(top: str) -> Iterator[str]:
     """Yield `top` if it is a file, else the files below it that git doesn't ignore."""
     if os.path.isfile(top):
         yield top
-        return
-    git = subprocess.run(LIST_FILES, shell=True, cwd=top, capture_output=True)
-    names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
-    for name in sorted(names or walk_files(top)):
-        path = os.path.normpath(os.path.join(top, name))
-        if os.path.islink(path):  # it may lead to a secret
-            continue
-        if os.path.isdir(path):  # another repository
-            yield from files_in(path)
-        elif os.path.isfile(path):  # git also lists deleted files
-            yield path
+    elif os.path.isdir(top):  # git also lists deleted files
+        git = subprocess.run(LIST_FILES, shell=True, cwd=top, capture_output=True)
+        names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
+        for name in sorted(names or walk_files(top)):
+            path = os.path.normpath(os.path.join(top, name))
+            if not os.path.islink(path):  # it may lead to a secret
+                yield from files_in(path)  # a file, or another repository
 
 
 def walk_files(top: str) -> Iterator[str]:
