@@ -1956,8 +1956,7 @@ from the user and, if there are any below, from the project's rules and skills."
 def make_ready(agent: Agent) -> None:
     """Prepare a conversation for its next request, within the current limits.
 
-    The system prompt stays the same from then on. Messages lose their thinking, which a
-    new system prompt invalidates.
+    The system prompt then stays the same. A new one invalidates thinking: it's dropped.
     """
     if agent.client is None:
         connect(agent)
@@ -1975,9 +1974,13 @@ def system_prompt(max_tokens: int) -> dict[str, str]:
     """Return the system prompt's parts; rules and skills get `max_tokens` each."""
     texts = [f"{path}:\n{text}" for path, text in find_rules().items() if text]
     rules = quote("rules", cut_text("\n\n".join(texts), max_tokens)) if texts else ""
+    lines = ["Skills (read one with load_skill before you use it):"]
+    for name, (_, text) in find_skills().items():
+        found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
+        lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
+    skills = cut_text("\n".join(lines), max_tokens) if lines[1:] else ""
     now = {"system": sys.platform, "date": time.strftime("%A, %Y-%m-%d")}
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR, **now)
-    skills = cut_text(skill_list(), max_tokens)
     parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
     system = {name: text for name, text in parts.items() if text.strip()}
     return json.loads(to_bytes(system))  # a folder's name may not be valid Unicode
@@ -2001,11 +2004,9 @@ def project_files(*patterns: str) -> Iterator[tuple[str, str]]:
 
 def find_rules() -> dict[str, str]:
     """Return each folder's AGENTS.md, or else CLAUDE.md, by path, the nearest last."""
-    rules: dict[str, str] = {}
-    for path, text in project_files("AGENTS.md", "CLAUDE.md"):
-        if os.path.join(os.path.dirname(path), "AGENTS.md") not in rules:
-            rules[path] = text
-    return rules
+    files = dict(project_files("AGENTS.md", "CLAUDE.md"))
+    hidden = {path.removesuffix("AGENTS.md") + "CLAUDE.md" for path in files}
+    return {path: text for path, text in files.items() if path not in hidden}
 
 
 def find_skills() -> dict[str, tuple[str, str]]:
@@ -2013,15 +2014,6 @@ def find_skills() -> dict[str, tuple[str, str]]:
     files = project_files(".claude/skills/*/SKILL.md", ".agents/skills/*/SKILL.md")
     skills = [(os.path.dirname(path), text) for path, text in files if text]
     return {os.path.basename(folder): (folder, text) for folder, text in skills}
-
-
-def skill_list() -> str:
-    """Return the system prompt's list of skills, a line each; "" if there are none."""
-    lines = ["Skills (read one with load_skill before you use it):"]
-    for name, (_, text) in find_skills().items():
-        found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
-        lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
-    return "\n".join(lines) if lines[1:] else ""
 
 
 # ---- the terminal: showing events ----
