@@ -2057,9 +2057,8 @@ class Terminal:
     keys: str = ""  # the beginning of a key sequence or a paste
     line: str = ""  # the line being typed
     queue: list[str] = field(default_factory=list)  # finished lines, not sent yet
-    asking: bool = False  # a question waits for its answer
     begun: bool = False  # the line was begun before that question
-    answer: str = ""  # to the last question
+    answer: Any = ""  # to the last question; None while it waits for one
     editor: Any = None  # the module readline
     decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
@@ -2099,13 +2098,12 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.thought += text
         elif style != "text":
             terminal.since = 0.0
-            above = finish_text(terminal) + styled(terminal, style, text)
-            redraw(terminal, f"{above}\n")
+            redraw(terminal, f"{end_text(terminal)}{styled(terminal, style, text)}\n")
         elif not terminal.streams:  # the next event prints it, but not the answer
-            redraw(terminal, finish_text(terminal) if terminal.thought.strip() else "")
+            redraw(terminal, end_text(terminal) if terminal.thought.strip() else "")
             terminal.text, terminal.writes = terminal.text + visible(text), True
         else:
-            above = finish_text(terminal) if terminal.thought.strip() else ""
+            above = end_text(terminal) if terminal.thought.strip() else ""
             above += "" if terminal.writes else "\n"
             *lines, terminal.text = f"{terminal.text}{visible(text)}".split("\n")
             above += "".join(f"{line}\n" for line in lines)
@@ -2114,7 +2112,7 @@ def show(terminal: Terminal, style: str, text: str) -> None:
                 redraw(terminal, above)
 
 
-def finish_text(terminal: Terminal) -> str:
+def end_text(terminal: Terminal) -> str:
     """End the text and the thinking, and return them as lines to print."""
     text, thought = terminal.text, terminal.thought
     terminal.text, terminal.thought, terminal.writes = "", "", False
@@ -2290,8 +2288,8 @@ def read_keys(terminal: Terminal) -> bool:
         terminal.keys = re.sub("\x1b+", "\x1b", keys[at:])
     if terminal.keys == "\x1b":  # nothing followed
         terminal.keys = ""
-        if terminal.asking:
-            terminal.asking, terminal.answer = False, "n"
+        if terminal.answer is None:
+            terminal.answer = "n"
         else:
             os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does
     return True
@@ -2308,9 +2306,7 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
         enter_work_mode(terminal)
     elif key in ERASE_KEYS:
         terminal.line = re.sub(f"(?s){ERASE_KEYS[key]}", "", terminal.line)
-    elif key in ("\x1b\r", "\x1b\n"):  # Alt-Enter
-        terminal.line += "\n"
-    elif pasted or key[0] != "\x1b":
+    elif pasted or key[0] != "\x1b" or key[1:] in "\r\n":  # Alt-Enter is a newline
         text = (pasted or key).replace("\r", "\n")
         terminal.line += re.sub(UNTYPED, "", text)
     terminal.begun = terminal.begun and terminal.line != ""
@@ -2319,8 +2315,8 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
 def end_line(terminal: Terminal) -> None:
     """Answer the question if the line was begun after it; otherwise queue the line."""
     line, terminal.line = clean_line(terminal.line), ""
-    if terminal.asking and not terminal.begun:
-        terminal.asking, terminal.answer = False, line
+    if terminal.answer is None and not terminal.begun:
+        terminal.answer = line
     elif line:
         terminal.queue.append(line)
         remember(terminal, line)
@@ -2364,17 +2360,12 @@ def restore_queue(terminal: Terminal, done: bool) -> None:
 
 
 def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
-    """Show what a tool is about to do; raise ToolError unless the user approves it.
-
-    `what` is a command, or the path of a file and the change to it.
-    """
+    """Show `what`, a command or path and diff; raise ToolError unless it's approved."""
     tool = agent.tools[name]
     # long runs would push the rest out of sight
     text = re.sub(r"[^\S\n]{80,}", lambda m: f" [{len(m[0]):,} blanks] ", what)
-    empty = r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}"
-    text = re.sub(
-        empty, lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text
-    )
+    empty = re.compile(r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}")
+    text = empty.sub(lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text)
     first, *others = text.rstrip().split("\n")
     show(terminal, "command", f"  {first}")
     for line in others:
@@ -2409,24 +2400,24 @@ def is_always(terminal: Terminal, question: str) -> bool:
 
 def read_answer(terminal: Terminal, question: str) -> str:
     """Return the first line begun after the question; deny at the end of input."""
-    with signals_held(signal.SIGINT), terminal.lock:
-        modes = termios.tcgetattr(0)
-        # read earlier keys first, even those of an unfinished line in the kernel
-        single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
-        termios.tcsetattr(0, termios.TCSANOW, single)
-        read_keys(terminal)
-        termios.tcsetattr(0, termios.TCSANOW, modes)
-        terminal.begun = bool(terminal.line or terminal.keys)
-        show(terminal, "plain", question)
-        terminal.asking = True
     try:
-        while terminal.asking:
+        with signals_held(signal.SIGINT), terminal.lock:
+            modes = termios.tcgetattr(0)
+            # read earlier keys first, even those of an unfinished line in the kernel
+            single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
+            termios.tcsetattr(0, termios.TCSANOW, single)
+            read_keys(terminal)
+            termios.tcsetattr(0, termios.TCSANOW, modes)
+            terminal.begun = bool(terminal.line or terminal.keys)
+            show(terminal, "plain", question)
+            terminal.answer = None
+        while terminal.answer is None:
             with signals_held(signal.SIGINT), terminal.lock:
                 if not read_keys(terminal):
                     deny()
             time.sleep(TICK)
     finally:
-        terminal.asking = False
+        terminal.answer = terminal.answer or ""
     if terminal.keyboard:  # otherwise the kernel has echoed it
         show(terminal, "plain", f"> {terminal.answer}")
     return terminal.answer
