@@ -2480,7 +2480,6 @@ same command, or any change by the same tool, until /clear."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
-YES_STATES = ("tools ask for approval", "tools run without asking")
 
 
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
@@ -2565,9 +2564,8 @@ def run_command(agent: Agent, line: str) -> None:
         switch_to(agent, Conversation())
     elif line == "/yes" and sys.stdin.isatty():  # a file can't allow commands
         agent.auto_approve = not agent.auto_approve
-        agent.emit(
-            "note", f"[yes] {YES_STATES[agent.auto_approve]} until the next /yes"
-        )
+        how = "run without asking" if agent.auto_approve else "ask for approval"
+        agent.emit("note", f"[yes] tools {how} until the next /yes")
     else:
         raise AgentError(f"Unknown command {line}; /help lists the commands.")
 
@@ -2651,8 +2649,7 @@ def resume(agent: Agent, which: str) -> None:
     calls = [call for message in messages for call in blocks(message, "tool_use")]
     plans = [call for call in calls if call["name"] == "todo_write"]
     for call in [*plans[-1:], *calls[-1:]]:
-        text = json.dumps(call["input"], ensure_ascii=False)
-        agent.emit("listed", f"[{call['name']}] {text}")
+        agent.emit("listed", f"[{call['name']}] {to_bytes(call['input']).decode()}")
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 
@@ -2661,9 +2658,8 @@ def list_conversations(agent: Agent) -> None:
     number = 0
     for number, (path, found) in zip(range(1, MAX_LISTED + 1), conversations(agent)):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-        messages = found.messages
-        count = plural(len(messages), "message")
-        first, *others = user_texts(messages) or [""]
+        count = plural(len(found.messages), "message")
+        first, *others = user_texts(found.messages) or [""]
         said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {count}: {said}")
     hint = "/resume NUMBER continues one." if number else "No conversations yet."
@@ -2705,11 +2701,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        description="A coding agent that compacts its own context.",
-        epilog="Type /help at the prompt to see its commands. Settings come from the "
-        "shell and from the .env file next to agent.py; .env.example lists them.",
-    )
+    about = "A coding agent that compacts its own context."
+    epilog = "Type /help at the prompt to see its commands. Settings come from the"
+    epilog += " shell and from the .env file next to agent.py; .env.example lists them."
+    parser = argparse.ArgumentParser(description=about, epilog=epilog)
     add = parser.add_argument
     add("prompt", nargs="?", default="", help="first message; type more at the prompt")
     add("-p", action="store_true", help="answer once and exit; piped input is sent too")
@@ -2743,9 +2738,7 @@ def load_settings() -> None:
         raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
     keys = [name for name in KEY_NAMES if os.environ.get(name)]
     if len(keys) > len(in_shell) > 0:  # a gateway could get the key of another: pi#4339
-        raise AgentError(
-            f"{' and '.join(keys)} are set, one of them in {env}; remove one."
-        )
+        raise AgentError(f"{' and '.join(keys)} are set, one in {env}; remove one.")
     if not keys:
         raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
@@ -2804,9 +2797,7 @@ def play_demo(scene: int, terminal: Terminal) -> int:
     if not lessons.exists():
         raise AgentError(f"--demo needs {lessons}; clone the whole project.")
     sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
-    import demo  # pyright: ignore[reportMissingImports]
-
-    return demo.main(scene, terminal)
+    return importlib.import_module("demo").main(scene, terminal)
 
 
 def handle_signals(terminal: Terminal) -> None:
