@@ -1414,8 +1414,8 @@ def run_tools(agent: Agent, calls: list[Message]) -> None:
     results: list[Message] = []
     try:
         for call in calls:
-            results.append(run_tool(agent, call))
-            if results[-1]["content"].startswith(REFUSED):
+            results.append(result := run_tool(agent, call))
+            if result.get("is_error") and result["content"].startswith(REFUSED):
                 close_calls(agent, *results, why=NOT_RUN)
                 break
     except KeyboardInterrupt as stopped:
