@@ -2648,7 +2648,7 @@ def resume(agent: Agent, which: str) -> None:
         return agent.emit("note", status_line(agent))
     calls = [call for message in messages for call in blocks(message, "tool_use")]
     plans = [call for call in calls if call["name"] == "todo_write"]
-    for call in [*plans[-1:], *calls[-1:]]:
+    for call in plans[-1:] + calls[-1:]:
         agent.emit("listed", f"[{call['name']}] {to_bytes(call['input']).decode()}")
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
