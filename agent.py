@@ -2435,10 +2435,9 @@ def line_editor() -> Any:
         readline.parse_and_bind("bind ^I rl_complete")
     readline.set_completer_delims(" \t\n")
     readline.set_auto_history(False)  # `remember` does it
-    read = partial(open, errors="replace", opener=open_private)
-    with suppress(OSError), read(HISTORY) as file:
+    with suppress(OSError), open(HISTORY, "rb", opener=open_private) as file:
         for line in file:
-            readline.add_history(line.removesuffix("\n"))
+            readline.add_history(line.decode(errors="replace").removesuffix("\n"))
     return readline
 
 
