@@ -2735,10 +2735,11 @@ def load_settings() -> None:
         dotenv.load_dotenv(env)
     except ValueError as error:
         raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
-    keys = [name for name in KEY_NAMES if os.environ.get(name)]
-    if len(keys) > len(in_shell) > 0:  # a gateway could get the key of another: pi#4339
-        raise AgentError(f"{' and '.join(keys)} are set, one in {env}; remove one.")
-    if not keys:
+    in_file = [n for n in KEY_NAMES if os.environ.get(n) and n not in in_shell]
+    if in_shell and in_file:  # a gateway could get the key of another: pi#4339
+        both = f"{in_shell[0]} is set in the shell and {in_file[0]} in {env}"
+        raise AgentError(f"{both}; remove one.")
+    if not in_shell and not in_file:
         raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
 
