@@ -1608,8 +1608,10 @@ def load_skill(agent: Agent, name: str) -> str:
     if name not in skills:
         raise ToolError(f"There is no skill {name!r}; use {', '.join(skills)}.")
     folder, text = skills[name]
-    page = cut_text(text, min(MAX_PAGE, agent.limits.max_results))
-    return f"{page}\n(The files for this skill are in {folder}.)"
+    text = cut_text(text, min(MAX_PAGE, agent.limits.max_results))
+    with suppress(ToolError):  # above the workspace, there is only that page
+        text = read_file(agent, os.path.join(folder, "SKILL.md"))
+    return f"{text}\n(The files for this skill are in {folder}.)"
 
 
 @tool(clearable=False, style="answer")
@@ -1884,6 +1886,8 @@ def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
             if regex.search(line):
                 yield f"{name}:{number}:{excerpt(redact(line), regex)}"
             number += data.endswith(b"\n")
+            if len(data) == MAX_LINE and data[-1:] != b"\n":  # pieces overlap
+                file.seek(-(MAX_LINE // 20), os.SEEK_CUR)
 
 
 def excerpt(line: str, regex: re.Pattern[str]) -> str:
@@ -2452,9 +2456,13 @@ def read_prompt(terminal: Terminal) -> str:
         prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
         above, newline, start = prompt.rpartition("\n")
         print(above, end=newline)
-        line = begun + input(start)
-        while terminal.editor and select.select([0], [], [], 0.03)[0]:
-            line += f"\n{input()}"  # of the same paste
+        hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # libedit ignores others
+        try:
+            line = begun + input(start)
+            while terminal.editor and select.select([0], [], [], 0.03)[0]:
+                line += f"\n{input()}"  # of the same paste
+        finally:
+            signal.signal(signal.SIGHUP, hangup)
     line = clean_line(line)
     remember(terminal, line)
     return line
@@ -2472,10 +2480,10 @@ HELP = """\
 !command          run a command; the model sees it with your next message
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
-Lines you type while the agent works are sent with its next request. Ctrl-W and
-Ctrl-U delete a word or the line; Alt-Enter starts a new line; a paste is one
-message. Ctrl-C or Esc stops the agent; "go on" continues. "always" allows the
-same command, or any change by the same tool, until /clear."""
+Lines you type while the agent works are sent with its next request. Backspace,
+Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
+line; a paste is one message. Ctrl-C or Esc stops the agent; "go on" continues.
+"always" allows the same command, or any change by the same tool, until /clear."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
@@ -2564,7 +2572,7 @@ def run_command(agent: Agent, line: str) -> None:
     elif line == "/yes" and sys.stdin.isatty():  # a file can't allow commands
         agent.auto_approve = not agent.auto_approve
         how = "run without asking" if agent.auto_approve else "ask for approval"
-        agent.emit("note", f"[yes] tools {how} until the next /yes")
+        agent.emit("note", f"[yes] tools {how} until you type /yes again")
     else:
         raise AgentError(f"Unknown command {line}; /help lists the commands.")
 
@@ -2573,15 +2581,16 @@ def run_own_command(agent: Agent, line: str) -> None:
     """Run the user's !command, show its output, and leave a note for the model."""
     close_calls(agent)  # nothing may come between a call and its result
     agent.emit("wait", line)
-    output = bytearray()
+    output, end = bytearray(), "stopped by Ctrl-C"
     try:
-        run_process(line[1:], math.inf, output, partial(agent.emit, "wait"))
-    finally:  # after Ctrl-C, too
+        status = run_process(line[1:], math.inf, output, partial(agent.emit, "wait"))
+        end = "too much output" if status is None else f"exit status {status}"
+    finally:
         text = redact(clean_output(output.decode(errors="replace"))).rstrip()
-        agent.emit("plain", text or "(no output)")
+        agent.emit("plain", text or f"(no output, {end})")
         limit = min(MAX_PAGE, agent.limits.max_results)
         text = quote("output", preview(text, limit, save_result))
-        commit(agent, note(f"{OWN_COMMAND}{line[1:]}]\n{text}"))
+        commit(agent, note(f"{OWN_COMMAND}{line[1:]}]\n{text}\n({end})"))
 
 
 def status_line(agent: Agent) -> str:
@@ -2605,7 +2614,7 @@ def context_table(agent: Agent) -> str:
     if sent := agent.usage["sent"]:
         share = f"{agent.usage['read'] / sent:.0%} cached"
         lines.append(f"sent since the program started: {sent:,} tokens, {share}")
-        lines.append(f"transcript: {agent.transcript}")
+    lines += [f"transcript: {agent.transcript}"] if agent.transcript else []
     free = ["everything"] if agent.auto_approve else sorted(agent.allowed)
     return "\n".join([*lines, f"runs without asking: {', '.join(free) or 'nothing'}"])
 
@@ -2647,8 +2656,11 @@ def resume(agent: Agent, which: str) -> None:
         return agent.emit("note", status_line(agent))
     calls = [call for message in messages for call in blocks(message, "tool_use")]
     plans = [call for call in calls if call["name"] == "todo_write"]
-    for call in plans[-1:] + calls[-1:]:
-        agent.emit("listed", f"[{call['name']}] {to_bytes(call['input']).decode()}")
+    for call in calls[-1:]:
+        about = " ".join(map(str, call["input"].values()))
+        agent.emit("tool", f"[{call['name']}] {about}")
+    for plan in plans[-1:]:
+        agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 
@@ -2663,7 +2675,7 @@ def list_conversations(agent: Agent) -> None:
         agent.emit("listed", f"{number}. {date}, {count}: {said}")
     hint = "/resume NUMBER continues one." if number else "No conversations yet."
     others = len([*TRANSCRIPT_DIR.glob("transcript_*.jsonl")]) - number
-    agent.emit("plain", f"{hint} ({others:,} more)" if others else hint)
+    agent.emit("plain", f"({others:,} more)\n{hint}" if others else hint)
 
 
 # ---- main ----

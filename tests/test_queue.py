@@ -310,6 +310,14 @@ def test_text_typed_during_work_stands_before_the_prompt_of_libedit(mac_user):
     assert user.sent[-1] == typed("do this\n/clear\nhalf a line")
 
 
+def test_a_hangup_ends_the_program_at_the_prompt_of_libedit(mac_user):
+    user = mac_user()
+    user.watch(0.2)
+    with open(os.devnull) as other:
+        os.dup2(other.fileno(), user.keys)  # closes the terminal
+    assert user.process.wait(PATIENCE) == -signal.SIGHUP
+
+
 # --- Typing during work, key by key ---
 
 
