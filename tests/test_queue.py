@@ -146,7 +146,7 @@ def test_esc_alone_stops_the_work_and_the_next_key_is_not_lost(user, work):
         user.press("y\n")
         user.see_below(" s: bash")
     user.press("\x1b\x1b")
-    user.see("stopped\n", PROMPT)
+    user.see("\nstopped", PROMPT)
     user.say("stop that", "I stopped.")
     assert user.sent[-1] == typed("stop that")
 
