@@ -194,7 +194,7 @@ def test_the_line_above_each_listing_of_the_program_names_its_function():
 
 def test_the_functions_that_the_tutorials_name_are_quoted():
     quoted = [m[3].split(", ") for m in QUOTED.finditer(PAGE) if m[2] == "agent.py"]
-    theirs = {"agent_loop", "micro_compact", "reactive_compact", "tool_result_budget"}
+    theirs = {"agent_loop", "micro_compact", "reactive_compact"}
     theirs |= {"auto_compact_threshold"}
     assert theirs - {*itertools.chain(*quoted)} == set()
 
@@ -317,14 +317,12 @@ What the user typed was {SHARE["user"]}
 
 It is {T:,} tokens in a window of {program.CONTEXT_WINDOW:,}
 
-| {READ} | {WRITE} | 1 | {prices.OUTPUT} |
+reading a cached token costs {READ}, writing one {WRITE}, any other input token 1, and an
+output token {prices.OUTPUT}
 
 costs {WRITE} each instead of {READ}, so the clearing costs {WRITE - READ:.3g} K, once.
-From then on, each request saves {READ} F. So it has paid for itself after {pays(READ)} K / F
-requests. In the picture, K is {KEPT} and F is {FREED}, which makes {REQUESTS}
-
-over the {LONGEST["requests"]} requests of the longest recorded session, the bill is
-{SPENT:.2f} times what it is without forgetting
+From then on, each request saves {READ} F. So it has paid for itself after
+{WRITE - READ:.3g} K / {READ} F requests, which is {pays(READ)} K / F. In the picture, K is {KEPT} and F is {FREED}, which makes {REQUESTS}
 
 by default {min(T, 4 * program.MAX_OUTPUT) // 8:,} of {program.MAX_OUTPUT:,} tokens
 
@@ -342,8 +340,8 @@ with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1
 
 with a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
 
-edits needed {AGAIN[0]} lines that were out of sight. One `grep` per line, for two rare
-words, found {AGAIN[1]:.0%} of them; its output had a median of {AGAIN[2]} tokens
+edits needed {AGAIN[0]} lines that were out of sight. We searched for each with one `grep`, for
+two rare words of the line. It found {AGAIN[1]:.0%} of them; its output had a median of {AGAIN[2]} tokens
 
 a minute of a progress bar shrinks from {BAR[0]} tokens to {BAR[1]}
 
@@ -637,17 +635,17 @@ CHANGES = [
     ),
     Change(
         "4",
-        "len(to_bytes(value)) // 4",
-        "len(str(value)) // 4",
+        "    return max(context_window - reserve, context_window // 2)\n",
+        "    return context_window * 6 // 10\n",
         "python3 tests/lessons/naive.py 4",
     ),
     Change(
         "5",
-        "KEEP_RECENT = 3",
-        "KEEP_RECENT = 1",
+        'f"[Previous: used {name}{where}]"',
+        'f"[Previous: used {name}, {len(text):,} characters{where}]"',
         "python3 agent.py --demo 2",
-        told="Scene 2 of the demo now clears two more results",
-        then="- 2 tool_result bash ",
+        told="Scene 2 of the demo then shows two placeholders with their lengths",
+        then="characters, saved at",
     ),
     Change(
         "6",
