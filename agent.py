@@ -39,7 +39,6 @@ import signal
 import stat
 import subprocess
 import sys
-import termios
 import textwrap
 import threading
 import time
@@ -51,11 +50,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, groupby, islice, pairwise, takewhile
-from operator import itemgetter
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, NamedTuple, NoReturn, TextIO
+
+try:
+    import termios
+    from itertools import accumulate, groupby, islice, pairwise, takewhile
+except ImportError:
+    sys.exit("agent.py needs Python 3.10 or newer, on Linux, macOS or WSL.")
+
 
 # ---- settings: in tokens unless another unit is given ----
 
@@ -107,8 +111,7 @@ class Limits:
         """
         window = max(self.context_window or CONTEXT_WINDOW, MIN_WINDOW)
         self.context_window = window
-        output = min(self.max_output or MAX_OUTPUT, window // 3)
-        self.max_output = output
+        output = self.max_output = min(self.max_output or MAX_OUTPUT, window // 3)
         if self.threshold is None:
             self.threshold = auto_compact_threshold(window, output)
         room = window - output  # so that a reply fits, too
@@ -146,6 +149,7 @@ class Conversation:
     cached: float = 0.0  # share of the last request that came from the prompt cache
     has_cache: bool = True  # False if the last reply's usage shows no prompt cache
     allowed: set[str] = field(default_factory=set)  # calls that need no approval
+    mtimes: dict[Path, int] = field(default_factory=dict)  # of files read or written
 
 
 @dataclass
@@ -164,8 +168,9 @@ class Agent(Conversation):
     stopped: Callable[[], bool] = lambda: False  # True after Ctrl-C in this turn
     auto_approve: bool = False  # --yes: run every tool without asking
     is_subagent: bool = False  # works for another agent instead of the user
-    # tokens "sent" and "read" so far, and "requests" in this turn, by all agents
-    usage: Counter[str] = field(default_factory=Counter)
+    usage: Counter[str] = field(
+        default_factory=Counter
+    )  # tokens, and a turn's requests
 
 
 class AgentError(Exception):
@@ -296,8 +301,8 @@ def tool_result_budget(
     """Save oversized results and typed messages, and leave previews (s08).
 
     If the results in one message together exceed `max_tokens`, each one larger than an
-    equal share is saved; so is a typed message over `max_tokens`. Messages before `start` are
-    left alone. Returns the same list if nothing is too large.
+    equal share is saved; so is a typed message over `max_tokens`. Messages before
+    `start` are left alone. Returns the same list if nothing is too large.
     """
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
     return messages if new == messages[start:] else [*messages[:start], *new]
@@ -393,10 +398,7 @@ def micro_compact(
 
 
 def first_kept(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
-    """Return the index of the first result to keep.
-
-    The newest `keep_recent` are kept, and more if they all fit into `keep_tokens`.
-    """
+    """Return the index of the first result to keep: `keep_recent`, more if all fit."""
     sizes = [tokens_in(exchange.result["content"]) for exchange in reversed(results)]
     fitting = sum(total <= keep_tokens for total in accumulate(sizes))  # how many fit
     return max(0, len(results) - max(keep_recent, fitting))
@@ -411,7 +413,7 @@ def is_clearable(result: Message) -> bool:
 # ---- layer 2: summarise, in one request ----
 
 KEEP_TAIL = 20_000  # tokens in the tail, the newest messages, at most
-TAIL_SHARE = 6  # the tail also has at most a sixth of the history
+TAIL_SHARE = 8  # the tail also has at most an eighth of the history
 MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 SUMMARY_PROMPT = """\
 CRITICAL: Reply with text only. Do not call any tools, do not continue the work, and do
@@ -492,7 +494,10 @@ def compact_history(agent: Agent, name: str) -> None:
     try:
         summary = summarise(agent, focus)
     except NoSummary as error:
-        count_failure(agent, name, error)
+        agent.failures += 1
+        agent.tried_until = len(agent.messages)  # try again only once enough is new
+        off = "; paused until /compact works" if agent.failures == MAX_FAILURES else ""
+        agent.emit("error", f"[{name}] failed, nothing has changed{off}: {error}")
         return
     except PromptTooLong:
         agent.refused = estimate_tokens(agent.messages)
@@ -502,14 +507,6 @@ def compact_history(agent: Agent, name: str) -> None:
     agent.summary = summary  # before the next line writes it
     replace_with(agent, name, "summarised", summary)
     agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
-
-
-def count_failure(agent: Agent, name: str, error: NoSummary) -> None:
-    """Count the failure and keep the history; try again only once enough is new."""
-    agent.failures += 1
-    agent.tried_until = len(agent.messages)
-    off = "; paused until /compact works" if agent.failures == MAX_FAILURES else ""
-    agent.emit("error", f"[{name}] failed, nothing has changed{off}: {error}")
 
 
 def compact_without_model(agent: Agent, name: str) -> None:
@@ -615,18 +612,23 @@ def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     return room, messages[:start], messages[start:]
 
 
-def still_needed(messages: list[Message], tools: dict[str, Tool]) -> list[Exchange]:
-    """Return the calls for the last plan, the loaded skills and the newest files."""
+def still_needed(
+    messages: list[Message], tools: dict[str, Tool], tail: int = sys.maxsize
+) -> list[Exchange]:
+    """Return the calls for the last plan, the loaded skills and the newest files.
+
+    Calls in the tail, which begins at index `tail`, needn't be repeated.
+    """
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file (or skill)
     for exchange in reversed([*exchanges(messages)]):
         name = exchange.call["name"]
         if name in tools and not exchange.result.get("is_error"):
             target = exchange.call["input"].get(tools[name].label)  # plan: None
-            about = os.path.normpath(str(target))
-            newest.setdefault((name, about), exchange)
+            newest.setdefault((name, os.path.normpath(str(target))), exchange)
     needed: list[Exchange] = []
     for kind in sorted(tools, key=lambda name: tools[name].clearable):  # False first
         calls = [e for (name, _), e in newest.items() if name == kind]
+        calls = [e for e in calls if e.at < tail or is_replacement(e.result["content"])]
         needed += calls[: tools[kind].keep_newest]
     return needed
 
@@ -637,9 +639,7 @@ def restore_recent_files(
     """Read files and skills again, and return the needed calls that fit (v5)."""
     silent = replace(agent, emit=lambda style, text: None)
     restored: list[Exchange] = []
-    for at, call, result in still_needed([*gone, *tail], agent.tools):
-        if at >= len(gone) and not is_replacement(result["content"]):
-            continue  # the tail has it
+    for at, call, result in still_needed([*gone, *tail], agent.tools, len(gone)):
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # less isn't worth a call
             if agent.tools[call["name"]].rerunnable:  # a file or skill, not the plan
@@ -694,6 +694,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
 UNANSWERED = """\
 [The request above was stopped or failed before you answered it. Do not continue it
 unless the next message asks you to.]"""
+OWN_COMMAND = "[The user ran this command: "  # begins the note that a !command leaves
 
 
 class Exchange(NamedTuple):
@@ -755,8 +756,10 @@ def first_unseen(messages: list[Message]) -> int:
 
 
 def in_progress(messages: list[Message]) -> bool:
-    """Return True while the user waits for an answer."""
-    return first_unseen(messages) < len(messages) or bool(open_calls(messages))
+    """Return True while the user waits for an answer; a !command needs none."""
+    new = messages[first_unseen(messages) :]
+    requests = [m for m in new if not text_of(m).startswith(OWN_COMMAND)]
+    return bool(requests or open_calls(messages))
 
 
 def turn_start(messages: list[Message]) -> int:
@@ -1085,7 +1088,8 @@ FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
 INVALID_CHARS = r"(?a)[^\w-]"  # in the name and id of a call
 SHORTEST_REPLY = 1_000  # tokens; the limit of a reply is never halved below that
-LASTING: set[Any] = {*range(400, 500)} - {408, 409, 429}  # a retry won't change these
+# statuses, or words in a connection error, that a retry won't change
+LASTING = {*range(400, 500), "certificate", "protocol"} - {408, 409, 429}
 TOO_LONG_STATUSES = {200, 400, 413, 422, 500}  # 200: an error within the stream
 # how providers say that a conversation is too long, anywhere in their answer
 TOO_LONG = (
@@ -1108,13 +1112,12 @@ HINTS: dict[int | str | None, str] = {
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
 }
 HINTS[422] = HINTS[400]
-# by words of a connection error that a retry won't change either
-SETUP_HINTS = {
-    "certificate": "Set SSL_CERT_FILE to a file with the proxy's certificate.",
-    "protocol": "Begin ANTHROPIC_BASE_URL with https:// or http://.",
-}
-HINTS |= SETUP_HINTS
-LASTING |= {*SETUP_HINTS}
+# by a word in a connection error
+HINTS["certificate"] = "Set SSL_CERT_FILE to a file with the proxy's certificate."
+HINTS["protocol"] = "Begin ANTHROPIC_BASE_URL with https:// or http://."
+# settings are read when the program starts
+HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
+ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait"  # no /clear
 CUT_OFF = """\
 Your reply was cut off or empty. Continue exactly where it stopped, with less thinking
 and in smaller parts."""
@@ -1154,8 +1157,9 @@ def ask(
             if status == 400 and (less := drop_unsupported(agent, messages, api_text)):
                 messages = less
                 continue
-            kind = status or next((word for word in SETUP_HINTS if word in text), None)
-            why = f"{text} {HINTS.get(kind, '').format(agent.transcript)}".strip()
+            kind = status or next(iter(LASTING & {*re.findall("[a-z]+", text)}), None)
+            hint = "" if re.search(ACCOUNT, text) else HINTS.get(kind, "")
+            why = f"{text} {hint.format(agent.transcript)}".strip()
             if kind in LASTING or tries == MAX_TRIES:
                 raise AgentError(why) from error
             wait_before_retry(agent, error, why, tries)
@@ -1256,7 +1260,7 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     messages = [note(m["content"]) if is_typed(m) else m for m in messages]
     *others, newest = [  # the API joins neighbours, and strict templates refuse them
         {"role": role, "content": [b for m in group for b in m["content"]]}
-        for role, group in groupby(messages, itemgetter("role"))
+        for role, group in groupby(messages, lambda m: m["role"])
     ]
     *before, last = newest["content"]
     newest = {**newest, "content": [*before, {**last, **marker}]}
@@ -1275,8 +1279,7 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
 def to_reply(agent: Agent, final: Any) -> Reply:
     """Turn the SDK's message into a Reply to send back; raise if it is unfinished."""
     stop = final.stop_reason
-    if stop == "length":  # the word of another API, which some gateways hand on
-        stop = "max_tokens"
+    stop = "max_tokens" if stop == "length" else stop  # some gateways pass that on
     if stop is None:
         raise ValueError("The reply ended before it was finished")
     if stop == "model_context_window_exceeded":
@@ -1418,12 +1421,17 @@ class Tool(NamedTuple):
     clearable: bool = True  # whether placeholders may replace its old results
     rerunnable: bool = False  # repeat the call for an old result, instead of saving it
     keep_newest: int = 0  # how many of its newest calls a compaction keeps
+    question: str = "Allow this call?"  # put to the user; {}: the first line shown
+    is_change: bool = False  # shows a path and a diff; "always" covers all its calls
     style: str = "result"  # how the result is shown; "": the handler shows it
 
 
+CHANGE = "Apply this change to {} (+{:,} -{:,})?"  # lines added and removed
 INTERRUPTED = """\
 The user interrupted the work. The first call without a result may have partly run;
 the calls after it did not run."""
+REFUSED = "The user refused this call"  # how the result of such a call begins
+NOT_RUN = "This call did not run, because the user refused one before it."
 TOOLS: dict[str, Tool] = {}
 COMPACTABLE_TOOLS: dict[str, Tool] = {}  # those whose old results are cleared (v5)
 
@@ -1450,11 +1458,14 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
 
 
 def run_tools(agent: Agent, calls: list[Message]) -> None:
-    """Run every call and answer all of them in one message, even after Ctrl-C."""
+    """Run calls until one is refused; answer all in one message, even after Ctrl-C."""
     results: list[Message] = []
     try:
         for call in calls:
-            results.append(run_tool(agent, call))
+            results.append(result := run_tool(agent, call))
+            if result.get("is_error") and result["content"].startswith(REFUSED):
+                close_calls(agent, *results, why=NOT_RUN)
+                break
     except KeyboardInterrupt as stopped:
         for output in stopped.args:  # the interrupted command's output
             text = f"{output}\n{INTERRUPTED}"
@@ -1490,7 +1501,8 @@ def run_tool(agent: Agent, call: Message) -> Message:
         text = f"{type(error).__name__}: {error}"
     result = tool_result(call, text, failed)
     if style := "failed" if failed else called.style:
-        agent.emit(style, result["content"])
+        is_refusal = failed and text.startswith(REFUSED)  # `text` is for the model
+        agent.emit(style, "You refused this call." if is_refusal else result["content"])
     return result
 
 
@@ -1512,7 +1524,7 @@ def redact(text: str) -> str:
 
 def deny() -> NoReturn:
     """Tell the model that the user said no without giving a reason."""
-    raise ToolError("The user refused this call. If they do not say why, ask them.")
+    raise ToolError(f"{REFUSED}. If they do not say why, ask them.")
 
 
 def inside(path: str, root: Path | None = None) -> Path:
@@ -1543,7 +1555,14 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 
     The first line is 1. If more lines follow, the result ends with the next offset.
     """
-    lines = redact(text_in(inside(path))).removesuffix("\n").split("\n")
+    text = text_in(real := inside(path))
+    agent.mtimes[real] = real.stat().st_mtime_ns
+    return page_of(agent, text, offset, limit)
+
+
+def page_of(agent: Agent, text: str, offset: int = 1, limit: int = MAX_LINES) -> str:
+    """Return up to `limit` lines, from line `offset` on, that fit into a page."""
+    lines = redact(text).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
@@ -1563,7 +1582,7 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     return "\n".join(page)
 
 
-@tool(rerunnable=True, style="")
+@tool(rerunnable=True, question=CHANGE, is_change=True, style="")
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file in the workspace, replacing any previous content."""
     real, old = file_to_change(path)
@@ -1571,7 +1590,7 @@ def write_file(agent: Agent, path: str, content: str) -> str:
     return f"Wrote {len(content):,} characters to {path}."
 
 
-@tool(rerunnable=True, style="")
+@tool(rerunnable=True, question=CHANGE, is_change=True, style="")
 def edit_file(
     agent: Agent, path: str, old_text: str, new_text: str, replace_all: bool = False
 ) -> str:
@@ -1608,13 +1627,19 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     size, lines = max(len(old), len(new)), max(len(before), len(after))
     if size > MAX_CHANGED or lines > MAX_CHANGED_LINES:
         raise ToolError(f"{path} is too large for a diff; use bash.")
+    mtime = real.stat().st_mtime_ns if real.exists() else 0
+    is_stale = mtime > 0 and agent.mtimes.get(real, mtime) != mtime
+    if is_stale and name == "write_file":  # edit_file quotes what the file has now
+        raise ToolError(f"{path} has changed since you read it; read it again.")
     changes = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
     diff = "\n".join(line.removesuffix("\n") for line in changes)
-    agent.approve(name, redact(f"{path}\n{diff}"))
+    agent.approve(name, f"{path}\n{diff}")  # with keys: only the user's screen has it
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} has changed in the meantime; read it again.")
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
+    if not is_stale:  # otherwise the model knows only what it has edited
+        agent.mtimes[real] = real.stat().st_mtime_ns
 
 
 @tool(label="", clearable=False, keep_newest=1, style="")
@@ -1642,8 +1667,8 @@ def load_skill(agent: Agent, name: str) -> str:
     skills = find_skills()
     if name not in skills:
         raise ToolError(f"There is no skill {name!r}; use {', '.join(skills)}.")
-    text = read_file(agent, str(skills[name]))
-    return f"{text}\n(The files for this skill are in {skills[name].parent}.)"
+    folder, text = skills[name]
+    return f"{page_of(agent, text)}\n(The files for this skill are in {folder}.)"
 
 
 @tool(clearable=False, style="answer")
@@ -1681,17 +1706,21 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
 BASH_SECONDS = 120  # for one command, unless the model asks for another limit
 MAX_BASH_SECONDS = 600
-SETTLE_SECONDS = 1  # for processes that a command leaves behind
+SETTLE_SECONDS = 1  # for what a command leaves behind, and to clean up when stopped
 MAX_KEPT = 250_000  # tokens in one result: a million characters
 ESCAPE = r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[ -/]*[0-~])"
 SESSIONS: set[int] = set()  # process IDs of the commands that are running
-HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS"}
+# begins with a path to our records, which every search would find (gemini-cli#27164)
+OWN_LINE = r"""(?m)^((/[^:"'\n]*|[^\s:"']*)/)?(\.transcripts|\.task_outputs)/\w.*\n?"""
+LEFT_OUT = "(lines from .transcripts and .task_outputs are left out; search with grep)"
+HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS", "GPG_TTY"}
 
 
-@tool(label="", style="")
+@tool(label="", question="Run this command?", style="")
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command in the workspace and return its stdout and stderr.
 
+    To search, use the tools grep and glob instead, which need no approval.
     timeout: seconds, 120 by default, at most 600. More than 10 MB of output also kills
     the command. Standard input is closed. Background processes end with the command,
     unless you start them with setsid and with output to a file. There is no sandbox.
@@ -1702,7 +1731,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     try:
         status = run_process(command, timeout, output, partial(agent.emit, "wait"))
     except KeyboardInterrupt as stopped:
-        stopped.args = (show_output(agent, output),)  # for `run_tools`
+        stopped.args = (show_output(agent, command, output),)  # for `run_tools`
         raise
     if len(output) > MAX_BYTES:
         del output[4 * MAX_KEPT :]  # the last bytes may be half an API key
@@ -1710,13 +1739,16 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     elif status != 0:
         killed = f"(killed after {timeout} seconds)"
         end = killed if status is None else f"(exit status {status})"
-    return show_output(agent, output, end)
+    return show_output(agent, command, output, end)
 
 
-def show_output(agent: Agent, output: bytearray, end: str = "") -> str:
+def show_output(agent: Agent, command: str, output: bytearray, end: str = "") -> str:
     """Show what a command printed and how it ended, and return that for the model."""
     text = redact(clean_output(output.decode(errors="replace")))
-    text = cut_text(text, MAX_KEPT)
+    kept = re.sub(OWN_LINE, lambda m: m[0] if m[3] in command else "", text)
+    if kept != text:
+        kept = f"{kept.rstrip()}\n{LEFT_OUT}\n".lstrip("\n")
+    text = cut_text(kept, MAX_KEPT)
     if end:
         text = f"{text.rstrip()}\n{end}".lstrip("\n")
     agent.emit("failed" if end else "result", text if text.strip() else "(no output)")
@@ -1749,12 +1781,18 @@ def run_process(
         return process.returncode
     finally:
         if process:
-            with signals_held():
+            with signals_held(signal.SIGINT):  # SIGTERM may kill it at any time
                 end_session(process, output)
 
 
 def end_session(process: Any, output: bytearray) -> None:
-    """Kill a command's remaining processes, and add the rest of its output."""
+    """Let a command's processes clean up, kill them, and add the rest of the output."""
+    kill_session(process.pid, signal.SIGTERM)
+    end = time.monotonic() + SETTLE_SECONDS
+    while kill_session(process.pid, 0) and time.monotonic() < end:
+        output += process.stdout.read(65_536) or b""  # a full pipe would stop them
+        process.poll()
+        time.sleep(0.01)
     kill_session(process.pid)
     SESSIONS.discard(process.pid)
     with suppress(subprocess.TimeoutExpired):
@@ -1786,9 +1824,13 @@ def signals_held(*only: int) -> Iterator[None]:
 
 
 def start_session(command: str) -> Any:
-    """Start a command in a session of its own, without API keys."""
+    """Start a command in a session of its own, without API keys or our terminal."""
     env = {k: v for k, v in os.environ.items() if k not in HIDDEN_FROM_COMMANDS}
+    if "UV_RUN_RECURSION_DEPTH" in env and env.get("VIRTUAL_ENV") == sys.prefix:
+        del env["VIRTUAL_ENV"]  # `uv run` made it for this program only
+        env["PATH"] = env["PATH"].removeprefix(f"{sys.prefix}/bin:")
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
+    env["PYTHONUNBUFFERED"] = "1"  # or output is lost at a kill: RD-Agent#613
     process: Any = subprocess.Popen(
         ["bash", "-c", "--", command],
         bufsize=0,
@@ -1819,15 +1861,18 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
     Signal 0 only checks. A signal handler may call this, since it never waits. Without
     /proc, as on macOS, it reaches only the session's first process group.
     """
-    groups, is_left = {leader}, False
+    groups = {leader: not os.path.isdir("/proc/self")}  # first, or its shell goes on
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             if os.getsid(int(process.name)) == leader:
-                groups.add(os.getpgid(int(process.name)))
-    for group in groups:
+                group = os.getpgid(int(process.name))
+                is_alive = (process / "cmdline").read_bytes() != b""  # or a zombie
+                groups[group] = groups.get(group) or is_alive
+    is_left = False
+    for group, is_alive in groups.items():
         with suppress(OSError):  # it has ended, or belongs to another user
             os.killpg(group, number)
-            is_left = True
+            is_left = is_left or is_alive
     return is_left
 
 
@@ -1837,12 +1882,12 @@ SEARCH_SECONDS = 10  # for one glob or grep call
 MAX_FOUND = 10_000  # lines in the result of one grep call
 MAX_MATCHES = 3  # shown from one long line
 EXCERPT_CHARS = 220  # characters shown before and after the start of a match
-MAX_LINE = 1_000_000  # bytes; a longer line is searched in pieces
+MAX_LINE = 20_000  # bytes; a longer line is searched in pieces, or it may take hours
 # folders to skip where git lists nothing, besides those that begin with a dot
 IGNORED_DIRS = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
-# a repository's settings must not make git start a program or connect to a server
+# no setting of a repository, even another user's, may start a program or connect
 LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -c core.fsmonitor=false \
-    -c core.hooksPath=/dev/null ls-files -coz --exclude-standard"""
+  -c core.hooksPath=/dev/null -c 'safe.directory=*' ls-files -coz --exclude-standard"""
 # glob syntax as regular expressions; braces are replaced afterwards
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "}"}
 
@@ -1851,8 +1896,8 @@ WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ that match a pattern, such as src/**/*.{js,ts}.
 
-    Files that git ignores are left out, unless the pattern starts with their folder,
-    as in .venv/**/*.py.
+    Brackets are literal: use {c,h} for [ch]. Files that git ignores are left out,
+    unless the pattern starts with their folder, as in .venv/**/*.py.
     """
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # leading folders, no wildcards
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
@@ -1863,7 +1908,7 @@ def glob(agent: Agent, pattern: str) -> str:
     wanted = re.compile(f"(?s){regex}/?")
     prefix = f"{top}/".removeprefix("./")
     with time_limit(SEARCH_SECONDS):
-        files = files_in(top)
+        files = [*files_in(top)]
         folders = {f"{above}/" for file in files for above in Path(file).parents[:-1]}
         below = [n for n in {*files, *folders} if n.startswith(prefix) and n != prefix]
         found = sorted(n for n in below if wanted.fullmatch(n.removeprefix(prefix)))
@@ -1887,26 +1932,34 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Python misunderstands [[:space:]]
         regex = re.compile(inner or pattern)
-    with time_limit(SEARCH_SECONDS):
-        names = (n for n in files_in(os.path.relpath(real)) if not SECRET.fullmatch(n))
-        lines = (line for name in names for line in matching_lines(name, regex))
-        found = [*islice(lines, MAX_FOUND)]
-        if next(lines, None):
-            found.append("(more lines match; narrow the path or the pattern)")
+    found: list[str] = []
+    try:
+        with time_limit(SEARCH_SECONDS):
+            names = files_in(os.path.relpath(real))
+            lines = (line for name in names for line in matching_lines(name, regex))
+            found.extend(islice(lines, MAX_FOUND))
+            if next(lines, None):
+                found.append("(more lines match; narrow the path or the pattern)")
+    except ToolError as timeout:
+        if not found:
+            raise
+        found.append(f"({timeout})")
     return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"
 
 
 def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
-    """Yield the matching lines of a text file, each with its file name and number."""
+    """Yield the matching lines, with name and number, unless it's binary or secret."""
     number = 1
     with suppress(OSError), open(name, "rb") as file:
-        is_text = b"\0" not in file.read(8_192)
+        is_searched = not SECRET.fullmatch(name) and b"\0" not in file.read(8_192)
         file.seek(0)
-        while is_text and (data := file.readline(MAX_LINE)):
+        while is_searched and (data := file.readline(MAX_LINE)):
             line = data.decode(errors="replace").rstrip("\r\n")
             if regex.search(line):
                 yield f"{name}:{number}:{excerpt(redact(line), regex)}"
             number += data.endswith(b"\n")
+            if len(data) == MAX_LINE and data[-1:] != b"\n":  # pieces overlap
+                file.seek(-(MAX_LINE // 20), os.SEEK_CUR)
 
 
 def excerpt(line: str, regex: re.Pattern[str]) -> str:
@@ -1938,25 +1991,24 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def files_in(top: str) -> list[str]:
-    """Return `top` if it is a file, else the files below it that git doesn't ignore.
+def files_in(top: str) -> Iterator[str]:
+    """Yield `top` if it is a file, else the files below it that git doesn't ignore.
 
     Symbolic links are left out, because they may lead to a secret.
     """
     if os.path.isfile(top):
-        return [top]
+        yield top
+        return
     git = subprocess.run(LIST_FILES, shell=True, cwd=top, capture_output=True)
     names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
-    files: list[str] = []
-    for name in names or walk_files(top):
+    for name in sorted(names or walk_files(top)):
         path = os.path.normpath(os.path.join(top, name))
         if os.path.islink(path):
             continue
         if os.path.isdir(path):  # another repository
-            files += files_in(path)
+            yield from files_in(path)
         elif os.path.isfile(path):  # git also lists deleted files
-            files.append(path)
-    return sorted(files)
+            yield path
 
 
 def walk_files(top: str) -> Iterator[str]:
@@ -1973,6 +2025,7 @@ SYSTEM_PROMPT = """\
 You are a coding agent working in the folder {folder}. Use your tools to do what the
 user asks: look before you change something, check your work by running it, and say
 briefly and plainly what you did. For more than one step, keep a plan with todo_write.
+The system is {system}; when this session began, it was {date}.
 
 Your context is kept small: "[Previous: used ...]" replaces old tool results, oversized
 ones are saved to files, and now and then a summary replaces the conversation. It is all
@@ -1998,54 +2051,60 @@ def make_ready(agent: Agent) -> None:
         agent.tools["load_skill"] = TOOLS["load_skill"]
     new = drop_thinking(agent.messages)
     new = tool_result_budget(new, agent.limits.max_results, save_result)
-    replace_history(agent, "tool_result_budget", "cut to the limits", new)
+    what = f"too large; the model sees start and end, all of it is in {RESULTS_DIR}"
+    replace_history(agent, "tool_result_budget", what, new)
 
 
 def system_prompt(max_tokens: int) -> dict[str, str]:
     """Return the system prompt's parts; rules and skills get `max_tokens` each."""
-    path, rules = find_rules()
-    if rules.strip():
-        rules = quote("rules", f"{path}:\n{cut_text(rules, max_tokens)}")
-    prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR)
+    texts = [f"{path}:\n{text}" for path, text in find_rules().items() if text]
+    rules = quote("rules", cut_text("\n\n".join(texts), max_tokens)) if texts else ""
+    now = {"system": sys.platform, "date": time.strftime("%A, %Y-%m-%d")}
+    prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR, **now)
     skills = cut_text(skill_list(), max_tokens)
     parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
     system = {name: text for name, text in parts.items() if text.strip()}
     return json.loads(to_bytes(system))  # a folder's name may not be valid Unicode
 
 
-def find_rules() -> tuple[str, str]:
-    """Return the nearest AGENTS.md or CLAUDE.md: its path (or what's wrong) and text.
-
-    It looks from the workspace up to the root of its git repository.
-    """
+def project_files(*patterns: str) -> Iterator[tuple[str, str]]:
+    """Yield files' paths (or faults) and texts, from the repository's root to here."""
     above = [Path.cwd(), *Path.cwd().parents]
     root = next((folder for folder in above if (folder / ".git").exists()), above[0])
-    folders = above[: above.index(root) + 1]
-    paths = [folder / name for folder in folders for name in ("AGENTS.md", "CLAUDE.md")]
-    for path in filter(os.path.lexists, paths):
-        shown = os.path.relpath(path)
-        try:
-            return shown, text_in(inside(str(path), root))
-        except (ToolError, OSError) as error:
-            return f"{shown} is not used: {error}", ""
-    return "", ""
+    for folder in above[above.index(root) :: -1]:
+        for pattern in patterns:
+            paths = sorted(folder.glob(pattern)) or [folder / pattern]
+            for path in filter(os.path.lexists, paths):
+                shown = os.path.relpath(path)
+                try:
+                    if text := text_in(inside(str(path), root)).strip():
+                        yield shown, text
+                except (ToolError, OSError) as error:
+                    yield f"{shown} is not used: {error}", ""
 
 
-def find_skills() -> dict[str, Path]:
-    """Return the SKILL.md of each skill in the workspace, by its folder's name."""
-    folders = Path(".claude/skills"), Path(".agents/skills")  # the second wins
-    paths = [path for folder in folders for path in sorted(folder.glob("*/SKILL.md"))]
-    return {path.parent.name: path for path in paths}
+def find_rules() -> dict[str, str]:
+    """Return each folder's AGENTS.md, or else CLAUDE.md, by path, the nearest last."""
+    rules: dict[str, str] = {}
+    for path, text in project_files("AGENTS.md", "CLAUDE.md"):
+        if os.path.join(os.path.dirname(path), "AGENTS.md") not in rules:
+            rules[path] = text
+    return rules
+
+
+def find_skills() -> dict[str, tuple[str, str]]:
+    """Return the folder and the text of each skill by its name; the nearest wins."""
+    files = project_files(".claude/skills/*/SKILL.md", ".agents/skills/*/SKILL.md")
+    skills = [(os.path.dirname(path), text) for path, text in files if text]
+    return {os.path.basename(folder): (folder, text) for folder, text in skills}
 
 
 def skill_list() -> str:
     """Return the system prompt's list of skills, a line each; "" if there are none."""
     lines = ["Skills (read one with load_skill before you use it):"]
-    for name, path in find_skills().items():
-        with suppress(ToolError, OSError):  # else it is left out
-            text = text_in(inside(str(path)))
-            found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
-            lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
+    for name, (_, text) in find_skills().items():
+        found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
+        lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
     return "\n".join(lines) if lines[1:] else ""
 
 
@@ -2053,8 +2112,8 @@ def skill_list() -> str:
 
 TICK = 0.05  # seconds between reads of the keyboard while the agent works
 WAIT_SECONDS = 1  # seconds before the region shows what the agent is waiting for
-ROWS = {"tool": 1, "listed": 1, "thinking": 3}  # how many an event may take, by style
-DIFF_STYLES = {"+": "added", "-": "removed"}  # styles of the lines in a diff
+ROWS = {"tool": 1, "listed": 1, "context": 1, "thinking": 3}  # for an event, by style
+DIFF_STYLES = {"+": "added", "-": "removed", " ": "context"}  # of the lines in a diff
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
 # the styles' colors; magenta is legible on light and on dark screens
 COLORS = {"layer": MAGENTA, "added": GREEN, "queued": BOLD}
@@ -2064,6 +2123,9 @@ NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # how the terminal treats a row too long
 PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it marks pasted text
 # unprintable to Python, but common in text: joiners, a soft hyphen, spaces
 ALSO_PRINTABLE = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
+UNSEEN = "[\u034f\u115f\u1160\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]"
+BLANK = f"[{ALSO_PRINTABLE[1:]} ]"
+LONG_RUN = rf"(?m)^([-+ ]?){BLANK}*\n(?:\1{BLANK}*\n){{9,}}|{BLANK}{{80,}}"
 UTF_8 = getincrementaldecoder("utf-8")  # a read may end within a character
 
 
@@ -2126,8 +2188,7 @@ def in_foreground(number: int) -> bool:
 
 def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event, or keep it for the region if more of it is to come."""
-    is_needless = style == "void" and not terminal.writes
-    if is_needless or (style in STREAMED and not terminal.streams):
+    if style == "void" and not terminal.writes:
         return
     with signals_held(signal.SIGINT), terminal.lock:
         if style == "wait":
@@ -2138,6 +2199,9 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.since = 0.0
             above = finish_text(terminal) + styled(terminal, style, text)
             redraw(terminal, f"{above}\n")
+        elif not terminal.streams:  # the next event prints it, but not the answer
+            redraw(terminal, finish_text(terminal) if terminal.thought.strip() else "")
+            terminal.text, terminal.writes = terminal.text + visible(text), True
         else:
             above = finish_text(terminal) if terminal.thought.strip() else ""
             above += "" if terminal.writes else "\n"
@@ -2168,13 +2232,14 @@ def styled(terminal: Terminal, style: str, text: str) -> str:
 def redraw(terminal: Terminal, above: str = "") -> None:
     """Print finished lines in place of the region, and draw the region below them.
 
-    The cursor is at the end of the region. Without wrapping, each of its rows is one
-    row of the screen, so we know how far to go up.
+    The cursor is at the end of the region. Its rows were drawn without wrapping, but
+    most terminals wrap them when the window gets narrower.
     """
     rows = region(terminal)
     if not above and rows == terminal.rows:
         return
-    up = f"\x1b[{len(terminal.rows) - 1}A" if terminal.rows[1:] else ""
+    height = sum(len(rows_of(re.sub(ESCAPE, "", row))) or 1 for row in terminal.rows)
+    up = f"\x1b[{height - 1}A" if height > 1 else ""
     erased = f"{up}\r\x1b[J" if terminal.rows else ""
     drawn = NO_WRAP + "\n".join(rows) + WRAP if rows else ""
     terminal.rows = rows
@@ -2185,11 +2250,12 @@ def region(terminal: Terminal) -> list[str]:
     """Return the rows of the region, or only the last if the screen is too small."""
     if not (terminal.live and terminal.working.is_set()):
         return []
-    rows = rows_of(terminal.text)
+    rows = rows_of(terminal.text) if terminal.streams else []
     seconds = time.monotonic() - terminal.since
     if terminal.since and seconds > WAIT_SECONDS:
         newest = terminal.thought.strip() or terminal.waiting
-        row = row_end(f"{seconds:.0f} s: ", newest)
+        minutes = f"{int(seconds) // 60} min " if seconds >= 60 else ""
+        row = row_end(f"{minutes}{int(seconds) % 60} s: ", newest)
         rows.append(styled(terminal, "tool", row))
     if terminal.queue:
         row = row_end(f"{len(terminal.queue)} queued: ", terminal.queue[-1])
@@ -2228,10 +2294,9 @@ def columns_of(letter: str) -> int:
 
 def visible(text: str, more: str = "") -> str:
     """Escape characters that control the terminal, are invisible, or are in `more`."""
-    odd = {
-        c for c in {*text} if c in more or not (c.isprintable() or c in ALSO_PRINTABLE)
-    }
-    return "".join(ascii(c)[1:-1] if c in odd else c for c in text)
+    seen = {c for c in {*text} if c.isprintable() or c in ALSO_PRINTABLE}
+    seen -= {*more, *re.findall(UNSEEN, text)}
+    return "".join(c if c in seen else ascii(c)[1:-1] for c in text)
 
 
 def format_event(style: str, text: str) -> str:
@@ -2241,12 +2306,12 @@ def format_event(style: str, text: str) -> str:
     if style == "queued":
         return "\n" + textwrap.indent(text, "> ")
     if style in ROWS:
-        return cut_to_screen(" ".join(text.split()), ROWS[style])
+        return cut_to_screen(re.sub(r"\s*\n\s*", " ", text.rstrip()), ROWS[style])
     if style not in ("result", "failed"):
         return text
     lines = [f"  | {line}" for line in text.rstrip().split("\n")]
     if len(lines) > 4:
-        lines[1:-2] = [f"  | ({len(lines) - 3:,} more lines)"]
+        lines[1:-2] = [f"  | ({len(lines) - 3:,} more lines; /last shows all)"]
     return "\n".join(map(cut_to_screen, lines))
 
 
@@ -2274,9 +2339,10 @@ def clock(terminal: Terminal) -> None:
 
 HISTORY = TRANSCRIPT_DIR / "history"
 YES = ("y", "yes", "ok", "okay", "yes please", "please")
-# a longer answer that begins with one of these is unclear, so we ask again
+# an answer of up to three words that begins with one of these is unclear: ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
+ESC_SECONDS = 0.1  # in which the rest of a key sequence follows its Esc
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
 # keys that delete, and the part of the line that each deletes
 ERASE_KEYS = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
@@ -2316,14 +2382,20 @@ def leave_work_mode(terminal: Terminal) -> None:
 
 def read_keys(terminal: Terminal) -> bool:
     """Handle the keys pressed so far; return False if there can't be any more."""
-    while select.select([0], [], [], 0)[0]:
+    while select.select([0], [], [], ESC_SECONDS * (terminal.keys == "\x1b"))[0]:
         if not (data := os.read(0, 65_536)):
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
         while key := KEY.match(keys, at):
             handle_key(terminal, key[0], key[1] or "")
             at = key.end()
-        terminal.keys = keys[at:]
+        terminal.keys = re.sub("\x1b+", "\x1b", keys[at:])
+    if terminal.keys == "\x1b":  # nothing followed
+        terminal.keys = ""
+        if terminal.asking:
+            terminal.asking, terminal.answer = False, "n"
+        else:
+            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does
     return True
 
 
@@ -2348,12 +2420,19 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
 
 def end_line(terminal: Terminal) -> None:
     """Answer the question if the line was begun after it; otherwise queue the line."""
-    line, terminal.line = terminal.line.strip(), ""
+    line, terminal.line = clean_line(terminal.line), ""
     if terminal.asking and not terminal.begun:
         terminal.asking, terminal.answer = False, line
     elif line:
         terminal.queue.append(line)
         remember(terminal, line)
+
+
+def clean_line(line: str) -> str:
+    """Return a line as it will be sent, or as the command it is, even in full width."""
+    name, *text = re.split("[ \u3000]", line.strip(), maxsplit=1)
+    command = " ".join([unicodedata.normalize("NFKC", name), *text])
+    return command if is_command(command) else line.lstrip("\n").rstrip()
 
 
 def remember(terminal: Terminal, line: str) -> None:
@@ -2390,31 +2469,46 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
     """Show what a tool is about to do; raise ToolError unless the user approves it.
 
     The user approves now, or did so by "always" or --yes. `what` is a command, or the
-    path of a file and the change to it.
+    path of a file and the change to it; a tool of your own decides what it shows.
     """
-    first, *more = what.rstrip().split("\n")
-    for line in first, *more:
-        mark = "" if name == "bash" else line[:1]
-        show(terminal, DIFF_STYLES.get(mark, "command"), f"  {line}")
-    key = f"bash {what}" if name == "bash" else name
-    if agent.auto_approve or key in agent.allowed:
-        return
-    if not terminal.can_ask:
-        raise ToolError(CANNOT_ASK)
-    is_change = more and name != "bash"
-    question = f"Apply this change to {first}?" if is_change else "Run this command?"
+    tool = agent.tools[name]
+    first, *others = re.sub(LONG_RUN, describe_run, what).rstrip().split("\n")
+    show(terminal, "command", f"  {first}")
+    for line in others:
+        style = DIFF_STYLES.get(line[:1]) if tool.is_change else None
+        show(terminal, style or "command", f"  {line}")
+    key = name if tool.is_change else f"{name} {what}"
+    if not agent.auto_approve and key not in agent.allowed:
+        if not terminal.can_ask:
+            raise ToolError(CANNOT_ASK)
+        question = tool.question.format(first, what.count("\n+"), what.count("\n-"))
+        if is_always(terminal, question):
+            agent.allowed.add(key)
+    show(terminal, "wait", name)  # until there is output
+
+
+def describe_run(run: re.Match[str]) -> str:
+    """Return a note on blanks or empty lines that would push the rest out of sight."""
+    if lines := run[0].count("\n"):
+        return f"{run[1]}[{lines:,} empty lines]\n"
+    return f" [{len(run[0]):,} blanks] "
+
+
+def is_always(terminal: Terminal, question: str) -> bool:
+    """Ask the user; return True for "always", and raise ToolError for a no."""
     while True:
         answer = read_answer(terminal, f"{question} {CHOICES}")
-        word = " ".join(re.findall(r"\w+", answer.lower()))
-        if word in YES:
-            return
-        if word in ("a", "always"):
-            return agent.allowed.add(key)
+        words = re.findall(r"\w+", unicodedata.normalize("NFKC", answer.lower()))
+        word = " ".join(words)
+        if word in YES or word in ("a", "always"):
+            return word not in YES
         if word in ("n", "no") or is_command(answer):
             deny()
-        if word and word.split()[0] not in LIKE_YES:
+        remember(terminal, answer)
+        if len(answer.split()) > 3 or (words and words[0] not in LIKE_YES):
             terminal.queue.append(answer)  # it's a message from the user as well
-            raise ToolError(f"The user refused this call and said: {answer}")
+            raise ToolError(f"{REFUSED} and said: {answer}")
+        show(terminal, "note", "Please answer y, a or n.")
 
 
 def read_answer(terminal: Terminal, question: str) -> str:
@@ -2452,6 +2546,8 @@ def line_editor() -> Any:
         readline.parse_and_bind("set enable-bracketed-paste on")
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: insert a newline
     readline.parse_and_bind("tab: complete")
+    if "libedit" in str(readline.__doc__):  # which has other words, and ignores these
+        readline.parse_and_bind("bind ^I rl_complete")
     readline.set_completer_delims(" \t\n")
     readline.set_auto_history(False)  # `remember` does it
     read = partial(open, errors="replace", opener=open_private)
@@ -2464,12 +2560,18 @@ def line_editor() -> Any:
 def read_prompt(terminal: Terminal) -> str:
     """Read a line at the prompt, which starts with the text already typed."""
     begun, terminal.line = terminal.line, ""
-    if not terminal.editor:  # the beginning can't be edited
-        prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
-        return begun + input(prompt).strip()
-    terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
     bold, plain = (f"\x01{m}\x02" if terminal.colored else "" for m in (BOLD, PLAIN))
-    line = input(f"\n{bold}> {plain}").strip()
+    if terminal.editor and "libedit" not in str(terminal.editor.__doc__):
+        terminal.editor.set_startup_hook(partial(terminal.editor.insert_text, begun))
+        line = input(f"\n{bold}> {plain}")
+    else:  # this text can't be edited, and libedit's prompt must not have newlines
+        prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
+        above, newline, start = prompt.rpartition("\n")
+        print(above, end=newline)
+        line = begun + input(start)
+        while terminal.editor and select.select([0], [], [], 0.03)[0]:
+            line += f"\n{input()}"  # of the same paste
+    line = clean_line(line)
     remember(terminal, line)
     return line
 
@@ -2482,12 +2584,15 @@ HELP = """\
 /last [number]    show the last tool result in full; 3: the third from the end
 /resume [number]  list earlier conversations, or continue one; a file works too
 /clear            start a new conversation
+/yes              let tools run without asking, or ask again
+!command          run a command; the model sees it with your next message
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
-Lines you type while the agent works are sent with its next request. Backspace, Ctrl-W
-and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new line; a
-paste is one message. Ctrl-C stops the agent; type "go on" to continue. If you answer
-"always", the same command, or any change by the same tool, is allowed until /clear."""
+Lines you type while the agent works are sent with its next request. Backspace,
+Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
+line; a paste is one message. Ctrl-C stops the agent; type "go on" to continue.
+If you answer "always", the same command, or any change by the same tool, is
+allowed until /clear."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
@@ -2496,10 +2601,10 @@ MAX_LISTED = 20  # conversations
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Handle `line`, then each line the user types, until Ctrl-D or /quit."""
     if sys.stdin.isatty():
-        sdk = threading.Thread(target=importlib.import_module, args=["anthropic"])
-        sdk.daemon = True
-        sdk.start()  # it takes a second, in which the user types
-        terminal.editor = line_editor() if sys.stdout.isatty() else None
+        load_sdk = partial(importlib.import_module, "anthropic")  # takes a second
+        threading.Thread(target=load_sdk, daemon=True).start()  # while the user types
+        with suppress(ImportError):  # some Pythons are built without readline
+            terminal.editor = line_editor() if sys.stdout.isatty() else None
     done, notice = True, ""
     while True:
         try:
@@ -2517,7 +2622,8 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             enter_work_mode(terminal)
             done = handle_line(agent, line)
         except KeyboardInterrupt:
-            notice = "\nstopped" if line else "\nPress Ctrl-D or type /quit to leave."
+            cut = "; the unfinished answer was discarded" if terminal.writes else ""
+            notice = f"\nstopped{cut}" if line else "\nPress Ctrl-D or /quit to leave."
             done = False
         except EOFError:
             return agent.emit("plain", "")
@@ -2528,54 +2634,80 @@ def handle_line(agent: Agent, line: str) -> bool:
     """Run a command or a turn; return False after an error, which it shows."""
     try:
         if is_command(line):
-            run_command(agent, line)
+            run = run_own_command if line[0] == "!" else run_command
+            run(agent, line)
         else:
             take_turn(agent, line)
             agent.emit("note", status_line(agent))
         return True
     except (AgentError, OSError) as error:
         agent.emit("error", str(error))
-        if in_progress(agent.messages):
-            agent.emit("note", 'Nothing is lost; type "go on" to continue.')
+        if in_progress(agent.messages) and "--resume" not in str(error):
+            agent.emit("note", 'Your request is kept: when ready, type "go on".')
         return False
 
 
 def is_command(line: str) -> bool:
-    """Return True for /word, unless that path exists, and for a bare exit or quit."""
+    """Return True for /word, unless that path exists, for !command, exit and quit."""
     name = line.split(" ")[0]
     is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
-    return line in EXIT_COMMANDS or bool(is_meant)
+    is_own = re.fullmatch("!.+", line) and sys.stdin.isatty()  # not a paste, not a file
+    return line in EXIT_COMMANDS or bool(is_meant or is_own)
 
 
 def run_command(agent: Agent, line: str) -> None:
     """Run a /command; raise EOFError to leave."""
-    name, _, rest = line.partition(" ")
+    name, _, rest = map(str.strip, line.partition(" "))
+    if line in EXIT_COMMANDS:
+        raise EOFError
     if name in ("/compact", "/context") and not agent.system:
         make_ready(agent)
-    match name, rest.strip():
-        case "/compact", focus:
-            close_calls(agent)
-            if agent.failures:
-                agent.tried_until = 0  # a failed summary may be tried again
-            agent.focus = focus
-            compact_history(agent, "compact")
-        case "/context", "":
-            agent.emit("plain", context_table(agent))
-        case "/last", number if re.fullmatch("[0-9]{0,9}", number):
-            agent.emit("plain", result_from_end(agent, int(number or 1)))
-        case "/resume", "":
-            list_conversations(agent)
-        case "/resume", which:
-            resume(agent, which)
-        case "/clear", "":
-            agent.emit("note", "[clear] new conversation; /resume lists the others")
-            switch_to(agent, Conversation())
-        case "/help", "":
-            agent.emit("plain", HELP)
-        case _ if line in EXIT_COMMANDS:
-            raise EOFError
-        case _:
-            raise AgentError(f"Unknown command {line}; /help lists the commands.")
+    if name == "/compact":
+        compact_now(agent, rest)
+    elif name == "/last" and re.fullmatch("[0-9]{0,9}", rest):
+        agent.emit("plain", result_from_end(agent, int(rest or 1)))
+    elif name == "/resume" and rest:
+        resume(agent, rest)
+    elif line == "/resume":
+        list_conversations(agent)
+    elif line == "/context":
+        agent.emit("plain", context_table(agent))
+    elif line == "/clear":
+        agent.emit("note", "[clear] new conversation; /resume lists the others")
+        switch_to(agent, Conversation())
+    elif line == "/yes" and sys.stdin.isatty():  # a file can't allow commands
+        agent.auto_approve = not agent.auto_approve
+        state = "run without asking" if agent.auto_approve else "ask for approval"
+        agent.emit("note", f"[yes] tools {state} until you type /yes again")
+    elif line == "/help":
+        agent.emit("plain", HELP)
+    else:
+        raise AgentError(f"Unknown command {line}; /help lists the commands.")
+
+
+def run_own_command(agent: Agent, line: str) -> None:
+    """Run the user's !command, show its output, and leave a note for the model."""
+    close_calls(agent)  # nothing may come between a call and its result
+    agent.emit("wait", line)
+    output, end = bytearray(), "stopped by Ctrl-C"
+    try:
+        status = run_process(line[1:], math.inf, output, partial(agent.emit, "wait"))
+        end = "too much output" if status is None else f"exit status {status}"
+    finally:
+        text = redact(clean_output(output.decode(errors="replace"))).rstrip()
+        agent.emit("plain", text or f"(no output, {end})")
+        shown = preview(text, min(MAX_PAGE, agent.limits.max_results), save_result)
+        shown = f"{quote('output', shown)}\n({end})"
+        commit(agent, note(f"{OWN_COMMAND}{line[1:]}]\n{shown}"))
+
+
+def compact_now(agent: Agent, focus: str) -> None:
+    """Summarise for the user, even if earlier summaries failed."""
+    close_calls(agent)
+    if agent.failures:
+        agent.tried_until = 0  # a failed summary may be tried again
+    agent.focus = focus
+    compact_history(agent, "compact")
 
 
 def status_line(agent: Agent) -> str:
@@ -2583,7 +2715,7 @@ def status_line(agent: Agent) -> str:
     tokens, most = context_tokens(agent), agent.limits.threshold
     meter = f"{'#' * min(10, round(10 * tokens / most)):.<10}"
     cached = f"{agent.cached:.0%} cached"
-    return f"[{meter}] context {tokens:,} / {most:,} tokens, {cached}"
+    return f"[{meter}] context {tokens:,} tokens, summary at {most:,}, {cached}"
 
 
 def context_table(agent: Agent) -> str:
@@ -2595,21 +2727,26 @@ def context_table(agent: Agent) -> str:
         parts[part] += tokens_in(message["content"])
     tokens, estimate = context_tokens(agent), max(1, sum(parts.values()))
     lines = [f"{part:<20}{n * tokens // estimate:>9,}" for part, n in parts.items()]
-    lines.append(f"{'total':<20}{tokens:>9,} / {agent.limits.threshold:,}")
+    lines.append(f"{'total':<20}{tokens:>9,}, summary at {agent.limits.threshold:,}")
     if sent := agent.usage["sent"]:
-        read = agent.usage["read"] / sent
-        lines.append(f"sent so far: {sent:,} tokens, {read:.0%} cached")
+        share = f"{agent.usage['read'] / sent:.0%} cached"
+        lines.append(f"sent since the program started: {sent:,} tokens, {share}")
+    if agent.transcript:
         lines.append(f"transcript: {agent.transcript}")
     free = ["everything"] if agent.auto_approve else sorted(agent.allowed)
     return "\n".join([*lines, f"runs without asking: {', '.join(free) or 'nothing'}"])
 
 
 def result_from_end(agent: Agent, number: int) -> str:
-    """Return the last tool result for 1, the one before it for 2, and so on."""
+    """Return the whole last tool result for 1, the one before it for 2, and so on."""
     results = [exchange.result["content"] for exchange in exchanges(agent.messages)]
-    if 0 < number <= len(results):
-        return results[-number]
-    return f"This conversation has {len(results)} tool results."
+    if not 0 < number <= len(results):
+        return f"This conversation has {len(results)} tool results."
+    text = results[-number]
+    saved = re.search(rf"saved at ({RESULTS_DIR}/\w+\.txt)", text)
+    if saved and is_replacement(text):
+        return Path(saved[1]).read_text("utf-8")
+    return text
 
 
 def find_conversation(agent: Agent, which: str) -> Conversation:
@@ -2627,15 +2764,23 @@ def find_conversation(agent: Agent, which: str) -> Conversation:
 
 
 def resume(agent: Agent, which: str) -> None:
-    """Continue an earlier conversation, and show its last request and the answer."""
+    """Continue an earlier conversation, and show what it's about and how far it got."""
     switch_to(agent, find_conversation(agent, which))
-    is_open = in_progress(agent.messages)
-    state = "was not answered" if is_open else "was answered"
+    messages = agent.messages
+    is_open = in_progress(messages)
+    state = "isn't answered yet" if is_open else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")
-    agent.emit("plain", f"\n> {''.join(user_texts(agent.messages)[-1:])}")
+    agent.emit("plain", f"\n> {''.join(user_texts(messages)[-1:])}")
     if not is_open:
-        agent.emit("text", f"{text_of(agent.messages[-1])}\n")
-    agent.emit("note", status_line(agent))
+        agent.emit("text", f"{text_of(messages[first_unseen(messages) - 1])}\n")
+        return agent.emit("note", status_line(agent))
+    calls = [call for message in messages for call in blocks(message, "tool_use")]
+    for call in calls[-1:]:
+        about = " ".join(map(str, call["input"].values()))
+        agent.emit("tool", f"[{call['name']}] {about}")
+    for plan in [call for call in calls if call["name"] == "todo_write"][-1:]:
+        agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
+    agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 
 def list_conversations(agent: Agent) -> None:
@@ -2649,7 +2794,8 @@ def list_conversations(agent: Agent) -> None:
         said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {count}: {said}")
     hint = "/resume NUMBER continues one." if number else "No conversations yet."
-    agent.emit("plain", hint)
+    others = len([*TRANSCRIPT_DIR.glob("transcript_*.jsonl")]) - MAX_LISTED
+    agent.emit("plain", f"({others} more)\n{hint}" if others > 0 else hint)
 
 
 # ---- main ----
@@ -2707,20 +2853,27 @@ def load_settings() -> None:
     """Add the settings in .env to the shell's; check for packages and an API key."""
     env = Path(__file__).resolve().with_name(".env")
     if not all(map(importlib.util.find_spec, PACKAGES)):
-        install = f"{sys.executable} -m pip install -r {env.parent}/requirements.txt"
-        missing = f"The package {' or '.join(PACKAGES)} is missing"
-        raise AgentError(f"{missing}; install it with: {install}")
+        venv = f"{env.parent}/.venv"  # many systems refuse pip elsewhere: PEP 668
+        install = f"{venv}/bin/pip install -r {env.parent}/requirements.txt"
+        missing = f"The package {' or '.join(PACKAGES)} is missing; install it with:"
+        steps = f"{sys.executable} -m venv {venv} && {install}"
+        raise AgentError(f"{missing} {steps}; then use {venv}/bin/python.")
     import dotenv
 
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
         # a key is easily copied with a space; an empty one would hide the key in .env
         if text := os.environ.pop(name).strip():
             os.environ[name] = text
+    in_shell = {name for name in KEY_NAMES if name in os.environ}
     try:
         dotenv.load_dotenv(env)
     except ValueError as error:
         raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
-    if not any(map(os.environ.get, KEY_NAMES)):
+    in_file = {name for name in KEY_NAMES if os.environ.get(name)} - in_shell
+    if in_shell and in_file:  # a gateway could get the key of another: pi#4339
+        both = f"{in_shell.pop()} is set in the shell and {in_file.pop()} in {env}"
+        raise AgentError(f"{both}; remove one, so that the right one is sent.")
+    if not in_shell and not in_file:
         raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
 
@@ -2741,26 +2894,35 @@ def start(options: argparse.Namespace, terminal: Terminal) -> None:
     if not options.p:
         return repl(agent, terminal, options.prompt)
     enter_work_mode(terminal)
-    answer = take_turn(agent, piped_in(agent), options.prompt)
+    answer = take_turn(agent, piped_in(agent, terminal), options.prompt)
     leave_work_mode(terminal)
-    print(visible(answer), flush=True)
+    print(visible(answer) if sys.stdout.isatty() else answer, flush=True)
 
 
-def piped_in(agent: Agent) -> str:
+def piped_in(agent: Agent, terminal: Terminal) -> str:
     """Return all of standard input, or nothing if it's a terminal."""
     if sys.stdin.isatty():
         return ""
     if not select.select([sys.stdin], [], [], SILENT_SECONDS)[0]:
         agent.emit("note", "Reading standard input; close it to go on.")
-    return sys.stdin.buffer.read().decode(errors="replace")
+    text = sys.stdin.buffer.read().decode(errors="replace")
+    if terminal.live:  # the user sees questions, so let the keyboard answer them
+        with suppress(OSError):
+            os.dup2(os.open("/dev/tty", os.O_RDWR), 0)
+            terminal.can_ask = True
+    return text
 
 
 def first_screen(agent: Agent) -> str:
     """Return two lines: model and folder, then the rules, skills and options in use."""
-    names = ", ".join(find_skills())
-    skills = f"skills: {names}" if names else ""
+    system = system_prompt(min(MAX_RULES, agent.limits.threshold // 8))
+    names = re.findall("(?m)^- (.*?):", system.get("skills", ""))  # those that fit
+    skills = f"skills: {', '.join(names)}" if names else ""
+    cut = [name for name, text in system.items() if "bytes are left out here]" in text]
+    part = f"too long, so only a part is used: {', '.join(cut)}" if cut else ""
     mode = "--yes: tools run without asking" if agent.auto_approve else ""
-    known = filter(None, [find_rules()[0], skills, mode, "/help"])
+    parts = [*find_rules(), skills, part, mode, "/help lists the commands"]
+    known = filter(None, parts)
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
 
 

@@ -20,7 +20,7 @@ class Program(SERVER.Process):
     """A running program, to be used like a `subprocess.Popen`.
 
     `argv` is `python script ...` or `python -c ...`, and `files` are its three standard
-    streams. It leads a session of its own. If stdin is a terminal, that becomes the
+    streams. It leads a session of its own. If one is a terminal, that becomes the
     session's terminal. With `forked=False` a new Python is started instead. With
     `shell=True` typing "fg" continues the program after Ctrl-Z.
     """
@@ -47,8 +47,8 @@ class Program(SERVER.Process):
         os.setsid()
         for number, file in enumerate(self.files):
             os.dup2(file.detach(), number)
-        if os.isatty(0):
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        for number in filter(os.isatty, [2, 1, 0]):
+            fcntl.ioctl(number, termios.TIOCSCTTY, 0)
         os.chdir(self.cwd)
         if self.shell:
             fork_as_shell()

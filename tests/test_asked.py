@@ -2,10 +2,13 @@
 
 import io
 import os
+import pty
 import random
 import re
 import time
+from contextlib import closing
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from builders import LONG_TESTS, typed
@@ -29,7 +32,8 @@ def asked(monkeypatch):
     """
 
     def ask(agent, what, *answers, tool="bash"):
-        given, terminal = iter(answers), Terminal(io.StringIO(), can_ask=True)
+        given = iter(answers)
+        terminal = Terminal(io.StringIO(), can_ask=True, editor=Mock())
 
         def read_answer(terminal, question):
             show(terminal, "plain", question)
@@ -45,6 +49,7 @@ def asked(monkeypatch):
 
 
 YES = "y", "Y", "yes", "YES", "ok", "Ok", " y ", "yes please", "Yes, please!", "okay."
+YES += "ｙ", "ＹＥＳ\u3000"  # typed with an input method
 
 
 @pytest.mark.parametrize("answer", YES)
@@ -54,8 +59,10 @@ def test_y_yes_and_ok_approve_one_call_and_enter_alone_asks_again(asked, answer)
     assert terminal.out.getvalue().count("Run this command? [y]es") == 3
 
 
-NO = {"n": [], "N": [], "no": [], "No!": []}
+NO = {"n": [], "N": [], "no": [], "No!": [], "ｎ": []}
 NO |= {why: [why] for why in ("v", "Not there!", "no, the other", "why?")}
+SENTENCES = "please use pytest instead", "do not run this", "ok but in /tmp"
+NO |= {why: [why] for why in SENTENCES}
 NO |= {line: [] for line in ("quit", "/quit", "exit", "/clear")}  # not run as a command
 
 
@@ -65,6 +72,8 @@ def test_no_refuses_and_any_other_text_refuses_with_a_reason(asked, answer):
     with pytest.raises(program.ToolError, match=rf"refused this call.*{said}\Z"):
         asked(program.Agent(), "ls", answer)
     assert asked.terminal.queue == NO[answer]
+    history = [call.args[0] for call in asked.terminal.editor.add_history.mock_calls]
+    assert history == NO[answer]
 
 
 ALMOST = "yes, go ahead", "Sure", "sure!", "1", "go", "Go on", "ok but b.py", "y n"
@@ -72,10 +81,13 @@ ALMOST += "always git", "a y", "yes and no", "...", "okay, and then?", "please d
 
 
 @pytest.mark.parametrize("answer", ALMOST)
-def test_an_answer_that_is_almost_a_yes_is_asked_again(asked, answer):
+def test_a_short_answer_that_is_almost_a_yes_is_asked_again_and_kept(asked, answer):
     terminal = asked(agent := program.Agent(), "ls", answer, "y")
     assert (agent.allowed, terminal.queue) == (set(), [])
-    assert terminal.out.getvalue().count("Run this command? [y]es") == 2
+    question = f"Run this command? {program.CHOICES}\n"
+    seen = f"{question}Please answer y, a or n.\n{question}"
+    assert terminal.out.getvalue() == f"  ls\n{seen}"
+    terminal.editor.add_history.assert_called_once_with(answer)
 
 
 OTHERS = (
@@ -99,15 +111,32 @@ def test_always_allows_only_the_same_command(asked):
     asked(agent, "git status\n", "y", tool="write_file")
 
 
-def test_always_allows_every_call_of_a_tool_other_than_bash(asked):
+def test_always_allows_every_change_by_the_same_tool(asked):
     agent = program.Agent()
-    terminal = asked(agent, "a.py\n+ a", "always", tool="edit_file")
+    terminal = asked(agent, "a.py\n+ a", "ａ", tool="edit_file")
     assert (
-        f"\nApply this change to a.py? {program.CHOICES}\n" in terminal.out.getvalue()
+        f"\nApply this change to a.py (+1 -0)? {program.CHOICES}\n"
+        in terminal.out.getvalue()
     )
     asked(agent, "b.py\n- b", tool="edit_file")
     asked(agent, "b.py\n- b", "y", tool="write_file")
     asked(agent, "edit_file", "y")
+
+
+QUESTIONS = {"Allow this call?": {}, "Deploy to prod?": {"question": "Deploy to {}?"}}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_tool_has_its_own_question_and_always_allows_only_the_same_call(
+    asked, question
+):
+    deploy = program.Tool({}, print, **QUESTIONS[question])
+    agent = program.Agent(tools={"deploy": deploy})
+    terminal = asked(agent, "prod\n- at once", "always", tool="deploy")
+    assert terminal.out.getvalue().endswith(f"once\n{question} {program.CHOICES}\n")
+    asked(agent, "prod\n- at once", tool="deploy")
+    asked(agent, "prod", "y", tool="deploy")
+    assert agent.allowed == {"deploy prod\n- at once"}
 
 
 @pytest.mark.parametrize(
@@ -121,8 +150,41 @@ def test_the_whole_call_is_shown_even_if_it_needs_no_approval(asked, fields):
     shown, *seen = terminal.out.getvalue().split("\n")
     assert shown == "  src/a.py" and seen[:99] == [f"  {line}" for line in lines]
     assert seen[99] == r"  rm -rf \x1b[2J\u202e\u200b"
-    question = f"Apply this change to src/a.py? {program.CHOICES}"
+    question = f"Apply this change to src/a.py (+0 -0)? {program.CHOICES}"
     assert seen[100:] == ([""] if fields else [question, ""])
+
+
+def test_unchanged_lines_take_a_row_each_and_the_question_counts_the_changed_ones(
+    asked, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "24")
+    changes = [f"+{'y' * 99}"] * 3_000 + ["-- old"] * 12
+    what = "\n".join(["-a.py", f" {'x' * 2_000}", *changes])
+    terminal = asked(program.Agent(), what, "y", tool="edit_file")
+    _, unchanged, *others, question, _ = terminal.out.getvalue().split("\n")
+    assert unchanged == f"   {'x' * 18}…"
+    assert others == [f"  {line}" for line in changes]
+    assert question.startswith("Apply this change to -a.py (+3,000 -12)? [y]es")
+
+
+RUNS = {  # the text, and what a question shows of it
+    f"echo hi{' ' * 3_001}; rm -rf ~": ["echo hi [3,001 blanks] ; rm -rf ~"],
+    "a" + "\u3000\t\xad\u200d" * 20 + "b": ["a [80 blanks] b"],
+    "a" + " " * 79 + "b": ["a" + " " * 79 + "b"],
+    "echo hi\n" + "\n \n" * 20 + "rm": ["echo hi", "[40 empty lines]", "rm"],
+    "\n" * 3_000 + "rm": ["[3,000 empty lines]", "rm"],
+    "a\n" + "\n" * 9 + "b": ["a", *[""] * 9, "b"],
+    "a.py\n" + "+\n" * 5 + "+ \n" * 7 + "+b": ["a.py", "+[12 empty lines]", "+b"],
+    "a.py\n" + "+\n" * 9 + "-\n" * 3: ["a.py", *"+" * 9, *"-" * 3],
+}
+
+
+@pytest.mark.parametrize("what", RUNS, ids=range(len(RUNS)))
+def test_many_blanks_or_empty_lines_are_shown_as_their_number(asked, what):
+    terminal = asked(program.Agent(), what, "y", tool="edit_file")
+    *seen, question, _ = terminal.out.getvalue().split("\n")
+    assert seen == [f"  {line}" for line in RUNS[what]]
+    assert f"(+{what.count('+')} -{what.count(chr(10) + '-')})?" in question
 
 
 def test_a_command_is_not_colored_like_a_diff():
@@ -144,7 +206,7 @@ def test_after_always_calls_are_shown_but_not_asked_until_clear(user):
     assert "\n> a\n  | one\n[bash]\n  echo one\n  | one\n[bash]\n" in first
     user.see("Run this command?")
     user.press("y\n")
-    then = user.see("Apply this change to file? [y]es")
+    then = user.see("Apply this change to file (+1 -1)? [y]es")
     assert "[edit_file] ./file\n  file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2" in then
     assert b"\x1b[31m  -two\x1b[0m\r\n" in user.raw
     assert b"\x1b[32m  +2\x1b[0m\r\n" in user.raw
@@ -154,6 +216,22 @@ def test_after_always_calls_are_shown_but_not_asked_until_clear(user):
     user.say("/clear")
     user.ask("again")
     user.stop()
+
+
+@pytest.mark.parametrize("options", [[], ["--yes"]])
+def test_a_command_that_prints_nothing_has_a_clock(fresh, desk, options):
+    user = fresh(
+        bash("until [ -e go ]; do sleep 0.05; done"),
+        reply("So."),
+        argv=[*desk.argv, *options],
+    )
+    user.press("go\n")
+    if not options:
+        user.see_asked()
+        user.press("y\n")
+    user.see_below("2 s: bash")
+    (user.folder / "go").touch()
+    user.see("  | (no output)\n", "So.", PROMPT)
 
 
 # --- A line that was begun before the question doesn't answer it ---
@@ -245,6 +323,27 @@ def test_the_user_can_answer_after_deleting_an_earlier_line(asked_in, desk):
     user.press("\x15y\n")
     user.see("> y\n", "So.")
     assert (desk.folder / "made").exists()
+
+
+def test_esc_at_a_question_is_a_no_and_keeps_the_line(asked_in, desk):
+    user = asked_in("live", "half a ")
+    user.press("\x1b")
+    user.see("> n\n", "refused this call", "So.", f"{PROMPT}half a ")
+    user.say("line")
+    assert typed("half a line") in desk.stub.requests[-1]["messages"]
+    assert not (desk.folder / "made").exists()
+
+
+def test_esc_before_a_question_stops_the_work_instead_of_answering():
+    keys, screen = pty.openpty()
+    with closing(os.fdopen(os.dup(0))) as before:
+        os.dup2(screen, 0)
+        os.write(keys, b"\x1b")
+        with pytest.raises(KeyboardInterrupt):
+            program.read_answer(terminal := Terminal(io.StringIO()), "Sure?")
+        os.dup2(before.fileno(), 0)
+    assert terminal.answer == ""
+    os.close(keys), os.close(screen)
 
 
 UNSEEN = """

@@ -1,12 +1,27 @@
 """The /commands."""
 
+import io
 import os
 import re
+from unittest.mock import Mock
 
 import pytest
-from builders import TASK, did, shown, turns, typed
-from pseudo import PROMPT
-from stub import reply
+from builders import (
+    BASH,
+    SUMMARY,
+    TASK,
+    did,
+    history,
+    on_disk,
+    planned,
+    said,
+    shown,
+    texts,
+    turns,
+    typed,
+)
+from pseudo import PATIENCE, PROMPT, Held
+from stub import api_error, blocks, reply
 
 import agent as program
 from agent import format_event, resume, run_command
@@ -30,7 +45,7 @@ LAST |= {"2": "old"} | dict.fromkeys("40", "This conversation has 3 tool results
 
 
 @pytest.mark.parametrize("number", LAST)
-def test_last_shows_the_whole_result_as_the_model_sees_it(make, number):
+def test_last_shows_the_whole_result(make, number):
     agent = make()
     run_command(agent, f"/last {number}")
     agent.messages = [*did("[Previous: used bash]", "old"), *did("new\n" * 99)]
@@ -38,6 +53,17 @@ def test_last_shows_the_whole_result_as_the_model_sees_it(make, number):
     none, last = shown(agent, "plain")
     assert (none, last) == ("This conversation has 0 tool results.", LAST[number])
     assert format_event("plain", LAST[number]) == LAST[number]
+
+
+def test_last_shows_the_whole_text_of_a_preview_and_of_a_placeholder(make):
+    agent, whole = make(clear_above=0, keep_recent=0), "long\n" * 60_000
+    cleared = f"[Previous: used bash, saved at {program.save_result('old')}]"
+    forged = "[Previous: used bash, saved at .env]"
+    agent.messages = history(did(forged), did(cleared), did(whole))
+    program.layer_1(agent)
+    assert len(str(agent.messages)) < 10_000
+    for number, text in (1, whole), (2, "old"), (3, forged):
+        assert program.result_from_end(agent, number) == text
 
 
 def test_context_shows_what_fills_the_window_and_what_was_sent(make):
@@ -48,10 +74,13 @@ def test_context_shows_what_fills_the_window_and_what_was_sent(make):
     names = ["system prompt", "tools", "your messages", "replies and calls"]
     assert [*parts] == [*names, "results and notes"] and min(parts.values()) > 0
     total, bill = program.context_tokens(agent), agent.usage
-    assert whole == f"{'total':<20}{total:>9,} / 167,000"
+    assert whole == f"{'total':<20}{total:>9,}, summary at 167,000"
     assert 0 <= total - sum(parts.values()) < len(parts)
     share = f"{bill['read'] / bill['sent']:.0%}"
-    assert sent == f"sent so far: {bill['sent']:,} tokens, {share} cached"
+    assert (
+        sent
+        == f"sent since the program started: {bill['sent']:,} tokens, {share} cached"
+    )
     assert where == f"transcript: {agent.transcript}" and free.endswith(": nothing")
 
 
@@ -63,6 +92,188 @@ def test_context_needs_no_request_and_shows_the_yes_flag(run, api, argv, free):
     assert api.requests == []
 
 
+def test_yes_switches_approvals_off_and_on_and_context_shows_it(user):
+    command = reply(calls=[("bash", {"command": "touch file"})])
+    user.enqueue(command, reply("So."), command, reply("So."))
+    user.say("/yes", "[yes] tools run without asking until you type /yes again\n")
+    user.say("/context", "\nruns without asking: everything\n")
+    user.say("touch it", "touch file\n", "So.")
+    assert (user.folder / "file").exists()
+    user.say("/yes", "[yes] tools ask for approval until you type /yes again\n")
+    user.say("/context", "\nruns without asking: nothing\n")
+    user.ask("again")
+    user.say("y", "So.")
+
+
+def test_a_file_cannot_switch_approvals_off(run, api):
+    out = run(stdin="/yes\n/context\n")[1]
+    assert "Unknown command /yes" in out and "runs without asking: nothing" in out
+    assert api.requests == []
+
+
+@pytest.fixture
+def own(monkeypatch):
+    """own(agent, line): the user types a !command at a terminal."""
+    monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
+    return program.handle_line
+
+
+def ran(command, output, end="exit status 0"):
+    """The note that a !command leaves."""
+    output = f"<output>\n{output}\n</output>\n({end})"
+    return program.note(f"[The user ran this command: {command}]\n{output}")
+
+
+def sent_texts(user):
+    """The texts of the user's messages in the newest request, notes included."""
+    asked = [message for message in user.sent if message["role"] == "user"]
+    return [
+        block["text"]
+        for m in asked
+        for block in blocks(m["content"])
+        if "text" in block
+    ]
+
+
+def test_an_own_command_runs_at_once_and_the_model_sees_it_with_the_next_prompt(user):
+    user.enqueue(reply("First."), reply("Seven."))
+    user.say("begin", "First.")
+    shown = user.say("!seq 7; echo $HOME | wc -l", "1\n2\n3\n4\n5\n6\n7\n1\n")
+    assert "more lines" not in shown and len(user.requests) == 1
+    user.say("how many?", "Seven.")
+    note = ran("seq 7; echo $HOME | wc -l", "1\n2\n3\n4\n5\n6\n7\n1")
+    assert sent_texts(user) == ["begin", *texts(note), "how many?"]
+
+
+# messages before a !command, and which note follows it before the next prompt, if any
+OPEN = did("ls")[:1]
+BEFORE = [([], False), ([typed("a"), said("b")], False), ([typed("a")], True)]
+BEFORE += [([typed("a"), *OPEN], True), ([typed("a"), *did("text")], True)]
+
+
+@pytest.mark.parametrize("before, is_open", BEFORE)
+def test_the_note_of_an_own_command_is_not_a_request(make, own, before, is_open):
+    agent = make(reply("Fine."), messages=before)
+    own(agent, "!echo hi")
+    assert agent.messages[-1] == ran("echo hi", "hi") and on_disk(agent)
+    assert program.in_progress(agent.messages) is is_open
+    own(agent, "And now?")
+    after = agent.messages[agent.messages.index(ran("echo hi", "hi")) + 1 :]
+    marks = [program.note(program.UNANSWERED)] * is_open
+    assert after == [*marks, typed("And now?"), said("Fine.")]
+
+
+def test_after_an_own_command_the_last_answer_is_still_known(make, own):
+    agent = make(reply("The answer."), SUMMARY)
+    turns(agent, "Go.")
+    own(agent, "!echo hi")
+    resume(other := make(), str(agent.transcript))
+    assert ("text", "The answer.\n") in other.events
+    assert "was answered" in str(shown(other, "layer"))
+    assert not program.in_progress(agent.messages)
+    own(agent, "/compact")
+    assert "The answer." in str(agent.messages[-2:])
+
+
+def test_a_long_output_of_an_own_command_is_shown_whole_and_saved(make, own):
+    own(agent := make(), "!seq 30000")
+    assert shown(agent, "plain") == ["\n".join(map(str, range(1, 30_001)))]
+    [text] = texts(agent.messages[-1])
+    assert len(text) < 4_000 and "saved at .task_outputs" in text
+
+
+def test_an_own_command_shows_how_it_ended(make, own, monkeypatch):
+    monkeypatch.setattr(program, "MAX_BYTES", 10_000)
+    own(agent := make(), "!exit 3")
+    assert shown(agent, "plain") == ["(no output, exit status 3)"]
+    assert agent.messages == [ran("exit 3", "", "exit status 3")]
+    own(agent, "!seq 10000; sleep 60")
+    assert "\n(too much output)" in texts(agent.messages[-1])[0]
+
+
+def test_ctrl_c_ends_an_own_command_and_keeps_what_it_printed(user):
+    user.press("!echo up; sleep 600\n")
+    user.see_below(" s: up")
+    user.stop()
+    user.enqueue(reply("So."))
+    user.say("and?", "So.")
+    note = ran("echo up; sleep 600", "up", "stopped by Ctrl-C")
+    assert sent_texts(user) == [*texts(note), "and?"]
+
+
+# what nobody typed as a line of its own is text
+NOT_OWN = [
+    "see\n!touch file",
+    "!touch file\n!touch more",
+    "!",
+    "\x1b[200~!touch file\ra\x1b[201~",
+]
+
+
+@pytest.mark.parametrize("line", NOT_OWN, ids=ascii)
+def test_a_paste_of_several_lines_never_runs_as_a_command(user, line):
+    line = line.replace("\n", "\x16\n")  # Ctrl-V: a newline within the line
+    user.enqueue(reply("I see."))
+    user.say(line, "I see.")
+    assert "!" in user.sent[-1]["content"] and not (user.folder / "file").exists()
+
+
+def test_an_own_command_as_an_answer_is_a_no_and_never_runs(user):
+    user.enqueue(reply(calls=[BASH]), reply("So."))
+    user.ask("go")
+    user.say("!touch file", "refused this call", "So.")
+    assert not (user.folder / "file").exists() and "  | from bash" not in user.screen
+
+
+def test_a_file_cannot_run_a_command(run, api):
+    api.enqueue(reply("I see."))
+    run(stdin="!touch file\n")
+    assert api.requests[-1]["messages"] == [typed("!touch file")]
+    assert not os.path.exists("file")
+
+
+def test_an_own_command_typed_during_work_waits_for_the_prompt(user):
+    held = Held(reply("So.", calls=[BASH]), events=4)
+    user.enqueue(held, reply("Then."))
+    user.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    user.press("and\n!echo $((600*7))\n")
+    user.see_below("2 queued: !echo")
+    held.may.set()
+    user.see_asked()
+    user.say("y", "> and\n", "Then.", "\n> !echo $((600*7))\n", "4200\n")
+    assert sent_texts(user)[-1] == "and"
+
+
+def test_after_clear_context_says_since_when_it_counts_and_names_no_transcript(make):
+    turns(agent := make(reply("Two.")), "How many?")
+    run_command(agent, "/clear")
+    table = program.context_table(agent)
+    assert "\nsent since the program started: " in table and "transcript" not in table
+
+
+CLOCK = {2.9: "2 s", 59.9: "59 s", 60: "1 min 0 s", 754: "12 min 34 s"}
+
+
+@pytest.mark.parametrize("seconds", CLOCK)
+def test_the_clock_counts_minutes(monkeypatch, seconds):
+    monkeypatch.setattr(program.time, "monotonic", lambda: 9 + seconds)
+    terminal = program.Terminal(io.StringIO(), live=True, since=9.0, waiting="bash")
+    terminal.working.set()
+    assert program.region(terminal) == [f"{CLOCK[seconds]}: bash"]
+
+
+def test_a_paste_that_is_too_large_says_what_the_model_sees_and_where_the_rest_is(make):
+    agent = make(reply("I see."))
+    agent.system = {}
+    program.take_turn(agent, "pasted\n" * 40_000)
+    [line] = shown(agent, "layer")
+    words = (
+        "too large; the model sees start and end, all of it is in .task_outputs/tool"
+    )
+    assert line.startswith(f"[tool_result_budget] {words}-results: ")
+
+
 def test_the_status_line_shows_the_context_relative_to_the_threshold():
     known = {"counted_messages": 1, "cached": 0.5, "messages": [typed("a")]}
     agent = program.Agent(limits=program.Limits(threshold=2_000), **known)
@@ -72,7 +283,7 @@ def test_the_status_line_shows_the_context_relative_to_the_threshold():
         (3_000, "##########"),
     ):
         agent.counted_tokens = tokens
-        share = f"context {tokens:,} / 2,000 tokens, 50% cached"
+        share = f"context {tokens:,} tokens, summary at 2,000, 50% cached"
         assert program.status_line(agent) == f"[{meter}] {share}"
 
 
@@ -114,8 +325,31 @@ def test_resume_shows_the_last_exchange_and_whether_it_was_answered(make):
     for message in typed("Delete it."), program.note(program.UNANSWERED):
         program.commit(agent, message)
     resume(other := make(), str(agent.transcript))
-    was, words, _ = shown(other)  # without the note that it was stopped
-    assert (was[-12:], words) == ("not answered", "\n> Delete it.")
+    was, words, advice = shown(other)  # without the note that it was stopped
+    assert (was[-19:], words) == (" isn't answered yet", "\n> Delete it.")
+    assert advice == f'{program.status_line(other)}\nType "go on" to continue it.'
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_resume_shows_the_plan_and_the_last_call_of_work_cut_off(make, is_running):
+    agent = make()
+    last = did("tests failed", given={"command": "pytest -q"})
+    work = history(planned("[x] find", "[ ] fix"), last[: 2 - is_running])
+    for message in work:
+        program.commit(agent, message)
+    resume(other := make(), "1")
+    [_, _, call, plan, advice] = other.events
+    assert (call, plan) == (("tool", "[bash] pytest -q"), ("plan", "[x] find\n[ ] fix"))
+    assert advice[1].endswith('\nType "go on" to continue it.')
+
+
+def test_resume_says_how_many_conversations_it_does_not_list(make, monkeypatch):
+    monkeypatch.setattr(program, "MAX_LISTED", 2)
+    for number in range(5):
+        conversation(make, number, f"word {number}")
+    run_command(agent := make(), "/resume")
+    assert [text[:2] for text in shown(agent, "listed")] == ["1.", "2."]
+    assert shown(agent, "plain") == ["(3 more)\n/resume NUMBER continues one."]
 
 
 def test_the_resume_flag_accepts_the_same_arguments_as_the_command(run, api, make):
@@ -136,3 +370,39 @@ def test_a_mistyped_command_is_an_error_but_a_path_or_prose_is_sent(make, line):
     program.handle_line(agent := make(*[reply("I see.")] * (line not in WRONG)), line)
     assert ("Unknown command" in str(shown(agent, "error"))) is (line in WRONG)
     assert (agent.client.requests == []) is (line in WRONG)
+
+
+# --- Errors, and what to do about them ---
+
+
+def test_after_results_are_removed_only_the_request_is_said_to_be_kept(make):
+    agent = make(reply(calls=[BASH]), reply(stop="refusal"))
+    program.handle_line(agent, "Look.")
+    assert agent.messages == [typed("Look.")]
+    kept = 'Your request is kept: when ready, type "go on".'
+    assert shown(agent, "note") == [kept]
+
+
+def test_ctrl_c_in_an_answer_says_that_it_was_discarded(user):
+    held = Held(reply("Half an answer, and half."), events=4)
+    user.enqueue(held)
+    user.press("first\n")
+    user.see_below("Half")
+    user.stop()
+    held.may.set()
+    assert "\nstopped; the unfinished answer was discarded\n" in user.screen
+
+
+# an error of the API, and whether "go on" helps without a restart
+ERRORS = [(401, "no such key", False), (403, "not allowed", False)]
+ERRORS += [(404, "no such model", False), (400, "Your credit is used up", True)]
+ERRORS += [(402, "Insufficient Balance", True), (403, "Check your billing", True)]
+
+
+@pytest.mark.parametrize("status, text, helps", ERRORS)
+def test_going_on_is_advised_unless_a_setting_has_to_change(make, status, text, helps):
+    agent = make(api_error(status, text))
+    assert not program.handle_line(agent, "Look.")
+    assert ("go on" in str(shown(agent, "note"))) is helps
+    assert ("--resume" in str(shown(agent, "error"))) is not helps
+    assert "/clear" not in str(agent.events) and agent.messages == [typed("Look.")]

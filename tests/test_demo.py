@@ -125,7 +125,7 @@ def test_each_scene_shows_one_layer_what_it_changed_why_and_the_bill(
 @pytest.mark.parametrize(
     "number, line",
     [
-        (1, "| (# more lines)"),
+        (1, "| (# more lines; /last shows all)"),
         (1, "+ preview bash #"),
         (1, "request: paid back at once, because even this request got cheaper."),
         (1, "The list is now: you typed; thinking + tool_use bash; preview bash."),

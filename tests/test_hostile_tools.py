@@ -398,6 +398,17 @@ def test_glob_and_grep_leave_out_files_that_git_ignores(
     assert (listed - {".gitignore"}, searched) == (work, work)
 
 
+def test_git_also_lists_a_repository_that_belongs_to_another_user(
+    use, repository, monkeypatch
+):
+    create_files(".github/a.yml")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    refused = subprocess.run(["git", "status"], capture_output=True)
+    assert b"dubious ownership" in refused.stderr
+    listed, searched = found_by(use)
+    assert searched == {*WORK, ".github/a.yml"} == listed - {".gitignore"}
+
+
 NAMED = {
     "node_modules/**/*.py": ("node_modules", {"node_modules/pkg/x.py"}),
     "src/build/*": ("src/build", {"src/build/x.py"}),
@@ -523,6 +534,22 @@ def test_grep_with_a_catastrophic_pattern_stops_in_time(error_of, monkeypatch):
     assert "narrow the path" in error_of("grep", pattern=CATASTROPHIC)
 
 
+@pytest.mark.parametrize("files", ["a.py", "a.py b.py"])
+def test_grep_out_of_time_returns_what_it_found_so_far(use, monkeypatch, files):
+    create_files(*files.split(), "slow.py")
+    search = program.matching_lines
+
+    def run_out_of_time(name, regex):
+        if name == "slow.py":
+            signal.raise_signal(signal.SIGALRM)
+        yield from search(name, regex)
+
+    monkeypatch.setattr(program, "matching_lines", run_out_of_time)
+    *found, note = use("grep", pattern="hidden").split("\n")
+    assert found == [f"{name}:1:hidden" for name in files.split()]
+    assert note == "(Timed out after 10 s; narrow the path or the pattern.)"
+
+
 X, HERE = "x" * 220, "x" * 900 + "needle" + "x" * 900
 EXCERPT_CHARS = f" ... {X}needle{'x' * 214}"  # the part of HERE that is shown
 # a line, a pattern, and the part of the line that is shown
@@ -576,6 +603,31 @@ def test_the_model_can_find_an_old_message_in_the_transcript(make):
     take_turn(agent, "Which one?")
     [found] = outputs(*agent.client.requests[-1]["messages"])
     assert "The port is 4711." in found and found.startswith(f"{agent.transcript}:1:")
+
+
+def test_grep_finds_words_wherever_they_are_in_a_long_line(use):
+    for at in range(19_985, 20_003):
+        Path("file").write_text("-" * at + "two words" + "-" * 50_000 + "\nnext")
+        shown = " ... " + "-" * 220 + "two words" + "-" * 211 + " [line clipped]"
+        found = use("grep", pattern="two words|next").split("\n")
+        assert shown in str(found) and found[-1] == "file:2:next"
+
+
+@pytest.mark.parametrize("length", [19_998, 19_999, 20_000, 20_001, 39_000])
+@pytest.mark.parametrize("end", ["", "\n", "\nx\n"])
+def test_grep_counts_lines_that_are_as_long_as_a_piece(use, length, end):
+    Path("file").write_text("-" * length + end + "last")
+    *_, last = use("grep", pattern="last").split("\n")
+    assert last.startswith(f"file:{1 + end.count(chr(10))}:") and "last" in last
+
+
+def test_a_slow_pattern_is_tried_on_a_piece_of_a_line_at_a_time(use, monkeypatch):
+    searched = []
+    slow = Mock(search=lambda text: searched.append(len(text)))
+    monkeypatch.setattr(program.re, "compile", lambda pattern: slow)
+    Path("file").write_text("x" * 100_000)
+    use("grep", pattern="\\S+@\\S+")
+    assert sum(searched) > 100_000 and max(searched) == 20_000
 
 
 PATTERNS = {
@@ -762,6 +814,93 @@ def test_an_interrupt_while_a_command_starts_leaves_no_process(writers):
     assert writers() == ""  # waits for every process that still lives
 
 
+@pytest.fixture
+def patient(monkeypatch):
+    """As much time to clean up as it takes, once a command is being ended."""
+    end_session = program.end_session
+
+    def end_patiently(*given):
+        monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
+        end_session(*given)
+
+    monkeypatch.setattr(program, "end_session", end_patiently)
+
+
+STOP = "kill -INT $PPID; while :; do sleep 0.02; done"
+CLEANING = {
+    "stopped": f"trap 'echo cleaned; exit' TERM; {STOP}",
+    "in a group of its own": f"set -m; (trap 'echo cleaned; exit' TERM; {STOP}); true",
+    "more than a pipe holds": f"trap 'yes cleaned | head -n 50000; exit' TERM; {STOP}",
+}
+
+
+@pytest.mark.parametrize("command", CLEANING.values(), ids=CLEANING)
+def test_a_command_that_is_stopped_can_clean_up_first(patient, command):
+    output = bytearray()
+    with pytest.raises(KeyboardInterrupt):
+        program.run_process(command, 600, output, str)
+    assert output.count(b"cleaned\n") == (50_000 if "yes" in command else 1)
+
+
+def test_a_process_left_in_the_background_can_clean_up_first(use, patient, monkeypatch):
+    monkeypatch.setattr(program, "SETTLE_SECONDS", 0.1)
+    child = "trap 'touch cleaned; exit' TERM; touch up; while :; do sleep 0.02; done"
+    assert use("bash", command=f"({child}) >&- 2>&- & {IS_UP} echo done") == "done\n"
+    assert Path("cleaned").exists()
+
+
+def test_a_stopped_commit_leaves_no_lock_in_the_repository(patient, monkeypatch):
+    monkeypatch.setenv("TESTS", str(os.getpid()))
+    create_files("a.py", "hooks/pre-commit")
+    Path("hooks/pre-commit").write_text("#!/bin/sh\nkill -INT $TESTS\nsleep 600\n")
+    Path("hooks/pre-commit").chmod(0o755)
+    git = "git -c user.name=a -c user.email=a@b -c core.hooksPath=hooks"
+    commit = f"git init -q && git add a.py && {git} commit -qam a"
+    with pytest.raises(KeyboardInterrupt):
+        program.run_process(commit, 600, bytearray(), str)
+    subprocess.run(["git", "add", "a.py"], check=True)
+    assert not [*Path(".git").rglob("*.lock")]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc here")
+def test_the_shells_own_process_group_is_signalled_first_and_each_only_once(
+    monkeypatch,
+):
+    killpg, sent = os.killpg, []
+    monkeypatch.setattr(os, "killpg", lambda *to: sent.append(to) or killpg(*to))
+    command = "set -m; " + "sleep 600 | sleep 600 & " * 9 + "kill -INT $PPID; wait"
+    with pytest.raises(KeyboardInterrupt):
+        program.run_process(command, 600, bytearray(), str)
+    for number, count in {signal.SIGTERM: 10, signal.SIGKILL: 1}.items():
+        groups = [group for group, given in sent if given == number]
+        assert groups[0] == sent[0][0] and len(groups) == len({*groups}) >= count
+
+
+def test_a_process_that_nobody_reaps_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
+    orphan = "bash -c 'sleep 600 & sleep 0 & exec sleep 600'"
+    process = program.start_session(f"{orphan} & wait")
+    program.end_session(process, bytearray())
+    assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.skipif(not shutil.which("timeout"), reason="no timeout here")
+def test_a_stop_does_not_start_the_next_command():
+    for _ in range(9):
+        stopped = "timeout 60 sleep 600; touch next"
+        assert program.run_process(stopped, 0.05, bytearray(), str) is None
+    assert not Path("next").exists()
+
+
+def test_what_a_python_program_printed_is_kept_when_it_is_stopped():
+    stop = "import os, time; print('begun'); os.kill({}, 2); time.sleep(600)"
+    command = f'{sys.executable} -c "{stop.format(os.getpid())}"'
+    output = bytearray()
+    with pytest.raises(KeyboardInterrupt):
+        program.run_process(command, 600, output, str)
+    assert output == b"begun\n"
+
+
 def test_output_written_just_after_a_command_ends_is_read(use, monkeypatch):
     monkeypatch.setattr(program, "SETTLE_SECONDS", 600)
     rest = "(until [ -e ended ]; do sleep 0.02; done; yes x | head -n 50000) & "
@@ -849,6 +988,7 @@ def test_glob_treats_brackets_as_literal_characters(use):
     create_files("app/[id]/page.tsx", "app/i/page.tsx")
     for pattern in ("app/[id]/*", "app/[id]/page.tsx"):
         assert use("glob", pattern=pattern) == "app/[id]/page.tsx"
+    assert "Brackets are literal" in program.TOOLS["glob"].schema["description"]
 
 
 def test_a_command_that_looks_like_an_option_is_run_as_a_command(use):
@@ -876,6 +1016,69 @@ def test_a_command_that_writes_too_much_is_killed_and_its_output_kept(
 def test_writing_to_dev_stderr_does_not_erase_earlier_output(use):
     said = use("bash", command="echo one; echo two >/dev/stderr; echo three")
     assert said == "one\ntwo\nthree\n"
+
+
+# --- Output of a command that comes from our own records ---
+
+
+FOUND = "a.py:1:needle\n"
+OWN = ".transcripts/t.jsonl:1:needle", ".task_outputs/tool-results/a.txt-2-near"
+OWN_LINES = {  # the output of a command, and what is left of it
+    "grep": (f"./{OWN[0]}\n./{FOUND}./{OWN[1]}\n", f"./{FOUND}"),
+    "rg": (f"{FOUND}{OWN[0]}\n{OWN[1]}\n", FOUND),
+    "absolute": (
+        f"/my own/code/{OWN[0]}\n/my own/code/{FOUND}",
+        f"/my own/code/{FOUND}",
+    ),
+    "find": (
+        "./.transcripts\n./.transcripts/history\n./a.py\n",
+        "./.transcripts\n./a.py\n",
+    ),
+    "no newline": (f"{FOUND}{OWN[0]}", FOUND),
+    "nothing else": (f"{OWN[0]}\n", ""),
+}
+KEPT = [".transcripts/\n.task_outputs/*\n", "a.py:1:see ./.transcripts/t.jsonl\n"]
+KEPT += ['x = ["sub/../.transcripts/file"]\n', "?? .transcripts/\n", ".transcripts:\n"]
+KEPT += ["my.transcripts/a.jsonl\n", "two words/.transcripts/t.jsonl\n"]
+
+
+@pytest.mark.parametrize("output, kept", OWN_LINES.values(), ids=OWN_LINES)
+def test_output_has_no_lines_from_our_own_records_and_says_so(make, output, kept):
+    Path("output").write_text(output)
+    result = program.run_tool(agent := make(), call("bash", command="cat output"))
+    assert result["content"] == f"{kept}{program.LEFT_OUT}\n"
+    assert agent.events[1:] == [("result", result["content"])]
+
+
+@pytest.mark.parametrize("output", KEPT)
+def test_lines_that_only_mention_our_records_stay(use, output):
+    Path("output").write_text(output)
+    assert use("bash", command="cat output") == output
+
+
+def test_a_folder_of_records_that_the_command_names_stays_in_its_output(use):
+    Path("output").write_text(f"{OWN[0]}\n{OWN[1]}\n")
+    named = use("bash", command="cat output # .transcripts")
+    assert named == f"{OWN[0]}\n{program.LEFT_OUT}\n"
+    both = "cat output # .task_outputs and .transcripts"
+    assert use("bash", command=both) == f"{OWN[0]}\n{OWN[1]}\n"
+
+
+def test_the_exit_status_follows_the_line_on_what_is_left_out(make):
+    Path("output").write_text(f"{FOUND}{OWN[0]}\n")
+    agent = make()
+    program.run_tool(agent, call("bash", command="cat output; exit 3"))
+    lines = f"{FOUND}{program.LEFT_OUT}\n(exit status 3)"
+    assert agent.events[1:] == [("failed", lines)]
+
+
+def test_the_same_search_by_bash_costs_the_same_every_time(make):
+    create_files("a.py", "b.py")
+    search = ("bash", {"command": "grep -rn hidden . | sort"})
+    agent = make(*[reply(calls=[search])] * 4, reply("Done."))
+    take_turn(agent, "Where is it hidden?")
+    found = f"./a.py:1:hidden\n./b.py:1:hidden\n{program.LEFT_OUT}\n"
+    assert outputs(*agent.messages) == [found] * 4
 
 
 # --- Memory ---
@@ -926,7 +1129,38 @@ def test_memory_is_bounded(block):
     assert grown < 40 and children < 250 and length < 1_001_000
 
 
-# --- API keys ---
+# --- The environment, and API keys ---
+
+
+OURS, THEIRS = f"{sys.prefix}/bin:", "/their/venv/bin:"
+ENVIRONMENTS = {  # settings, and what a command sees of the last two
+    "uv run": (("1", sys.prefix, OURS), ("", "")),
+    "uv run in an activated environment": (
+        ("1", sys.prefix, f"{OURS}{THEIRS}"),
+        ("", THEIRS),
+    ),
+    "activated": (("", sys.prefix, OURS), (sys.prefix, OURS)),
+    "uv run of another program": (
+        ("1", "/their/venv", THEIRS),
+        ("/their/venv", THEIRS),
+    ),
+}
+
+
+@pytest.mark.parametrize("settings, seen", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_commands_see_the_users_python_environment(use, monkeypatch, settings, seen):
+    depth, folder, path = settings
+    if depth:
+        monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", depth)
+    monkeypatch.setenv("VIRTUAL_ENV", folder)
+    monkeypatch.setenv("PATH", f"{path}/usr/bin:/bin")
+    said = use("bash", command='echo "$VIRTUAL_ENV $PATH"')
+    assert said == f"{seen[0]} {seen[1]}/usr/bin:/bin\n"
+
+
+def test_gpg_is_not_told_about_our_terminal(use, monkeypatch):
+    monkeypatch.setenv("GPG_TTY", "/dev/pts/7")
+    assert "GPG_TTY" not in use("bash", command="env")
 
 
 @pytest.fixture(params=["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
@@ -1022,14 +1256,15 @@ def test_clipping_a_long_line_shows_no_part_of_a_long_key(
         assert shown == []
 
 
-def test_the_diff_that_the_user_sees_has_no_key(make, key):
+def test_the_diff_shows_that_a_key_would_be_replaced(make, key):
     Path("config").write_text(f"key: {KEY}\nport: 1\n")
     asked = []
     agent = make(approve=lambda name, what: asked.append(what))
-    edit = call("edit_file", path="config", old_text="port: 1", new_text="port: 2")
-    assert not program.run_tool(agent, edit).get("is_error")
-    assert "port: 2" in asked[0] and KEY not in asked[0]
-    assert KEY in Path("config").read_text()
+    text = program.run_tool(agent, call("read_file", path="config"))["content"]
+    write = call("write_file", path="config", content=text.replace("1", "2") + "\n")
+    program.run_tool(agent, write)
+    assert f"-key: {KEY}\n" in asked[0] and "+key: [redacted]\n" in asked[0]
+    assert KEY not in repr(agent.events) and KEY not in str(agent.messages)
 
 
 @pytest.mark.parametrize("short", ["", "a", "not-needed", "lm-studio-12345"])

@@ -678,8 +678,8 @@ def tail_of(make):
     return build
 
 
-@pytest.mark.parametrize("tokens, expected", [(300, 10), (3_000, 6)])
-def test_the_tail_has_a_sixth_of_the_history_but_at_most_20000_tokens(
+@pytest.mark.parametrize("tokens, expected", [(300, 7), (3_000, 6)])
+def test_the_tail_has_an_eighth_of_the_history_but_at_most_20000_tokens(
     tail_of, tokens, expected
 ):
     answers = [said(sized(tokens)) for _ in range(60)]

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import select
 import signal
 import threading
 import time
@@ -134,6 +135,22 @@ def test_ctrl_c_returns_queued_text_to_the_prompt_unsent(user):
     assert user.sent[-1] == typed("do this\n/clear\nand that\nhalf a line")
 
 
+@pytest.mark.parametrize("work", [Held(reply("Late."), events=4), bash("sleep 600")])
+def test_esc_alone_stops_the_work_and_the_next_key_is_not_lost(user, work):
+    user.enqueue(work, reply("I stopped."))
+    user.press("go\n")
+    if isinstance(work, Held):
+        assert work.asked.wait(PATIENCE)
+    else:
+        user.see_asked()
+        user.press("y\n")
+        user.see_below(" s: bash")
+    user.press("\x1b\x1b")
+    user.see("stopped\n", PROMPT)
+    user.say("stop that", "I stopped.")
+    assert user.sent[-1] == typed("stop that")
+
+
 def test_an_error_returns_queued_text_to_the_prompt(user):
     refused = threading.Event()
 
@@ -175,6 +192,7 @@ KEYS = {
     "four\x1b\rfive": "four\nfive",  # Alt-Enter
     "read no\t, please": "read notes.txt, please",
     "list som\tx": "list some/x",
+    "\x1b[200~\r\r  def f(self):\r    pass\r\r\x1b[201~": "  def f(self):\n    pass",
 }
 
 
@@ -194,6 +212,12 @@ def test_help_lists_commands_and_keys_and_an_empty_line_does_nothing(user):
     names += " Backspace Ctrl-U Alt-Enter"
     assert {*names.split()} <= {*re.split(r"[,.;\s]+", user.say("/help"))}
     assert user.requests == []
+
+
+def test_a_command_may_be_typed_in_full_width(fresh):
+    user = fresh(forked=False, LC_ALL="C.UTF-8")
+    assert "/compact [focus]" in user.say(" ／ｈｅｌｐ")
+    assert user.leave("ｅｘｉｔ\n") == 0 and user.requests == []
 
 
 def test_a_paste_is_one_prompt_and_stays_out_of_the_history(user):
@@ -235,20 +259,79 @@ def test_the_history_is_available_in_the_next_run(user, desk):
         assert another.leave("\x15\x04") == 0  # Ctrl-U deletes it
 
 
+# --- The prompt with libedit, as on macOS ---
+
+
+@pytest.fixture
+def mac_user(fresh):
+    """mac_user(*replies): a user at an empty prompt that libedit has drawn."""
+    if not (folder := os.environ.get("LIBEDIT")):
+        pytest.skip("LIBEDIT must name the folder that .ci/libedit has built")
+
+    def start(*replies):
+        settings = {"PYTHONPATH": folder, "LC_ALL": "C.UTF-8", "NO_COLOR": "1"}
+        return fresh(*replies, forked=False, **settings)
+
+    return start
+
+
+MAC_KEYS = {
+    "helo\x02l": "hello",
+    "one\ntwo\r  three": "one\ntwo\n  three",  # pasted, without a mark
+    "  def f(self):\n\n    pass\n": "  def f(self):\n\n    pass",
+    "read no\t, please": "read notes.txt, please",
+    "caf\u00e9 \u65e5\u672c": "caf\u00e9 \u65e5\u672c",
+}
+
+
+@pytest.mark.parametrize("keys", MAC_KEYS, ids=ascii)
+def test_libedit_supports_editing_pasting_and_completion(mac_user, keys):
+    user = mac_user(reply("I see."))
+    (user.folder / "notes.txt").touch()
+    user.watch(0.2)
+    user.say(keys, "I see.", end="> ")
+    assert [message["content"] for message in user.sent] == [MAC_KEYS[keys]]
+    user.press("\x10")  # Ctrl-P: the previous line
+    user.see(MAC_KEYS[keys].split("\n")[-1])
+    assert user.leave("\x15\x04") == 0
+
+
+def test_text_typed_during_work_stands_before_the_prompt_of_libedit(mac_user):
+    held = Held(reply("Too late."), events=4)
+    user = mac_user(held, reply("In time."))
+    user.press("first\n")
+    assert held.asked.wait(PATIENCE)
+    user.press("do this\n/clear\nhalf")
+    user.see_below("2 queued: /clear\n> half")
+    user.press("\x03")
+    user.see("stopped\n", "\n> do this\n/clear\nhalf")
+    held.may.set()
+    user.say(" a line", "In time.", end="> ")
+    assert user.sent[-1] == typed("do this\n/clear\nhalf a line")
+
+
 # --- Typing during work, key by key ---
 
 
 @pytest.fixture
-def keys():
+def keys(monkeypatch):
     """keys(data, ...): the terminal after it has read these parts one by one."""
     read, write = os.pipe()
     before = os.dup(0)
     os.dup2(read, 0)
+    monkeypatch.setattr(program, "ESC_SECONDS", PATIENCE)
+
+    def write_all(parts):
+        for part in parts:
+            os.write(write, part.encode() if isinstance(part, str) else part)
+            while select.select([read], [], [], 0)[0]:
+                time.sleep(0.001)  # until it has been read
 
     def press(*parts):
         terminal = Terminal(io.StringIO())
-        for part in parts:
-            os.write(write, part.encode() if isinstance(part, str) else part)
+        writer = threading.Thread(target=write_all, args=[parts])
+        writer.start()
+        while writer.is_alive():
             program.read_keys(terminal)
         return terminal
 
@@ -275,6 +358,14 @@ LINES = {
         "",
     ),
     "  \n\n": ([], ""),
+    "\x1b[200~\n  def f(self):\n    pass\n\x1b[201~\n": (
+        ["  def f(self):\n    pass"],
+        "",
+    ),
+    " ／ＨＥＬＰ\u3000\n／compact\u3000Ａ ½\n/a\x1b\nb\n": (
+        ["/HELP", "/compact Ａ ½", "/a\nb"],
+        "",
+    ),
 }
 # ignored keys: arrows, Home, Delete, F1 to F5 of several terminals, Alt and Ctrl
 IGNORED = ["\x1b[A", "\x1b[1;5D", "\x1bOH", "\x1b[3~", "\x1bOP", "\x1b[[A", "\x1b[15~"]

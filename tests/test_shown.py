@@ -31,6 +31,14 @@ def test_characters_that_control_hide_or_reorder_text_are_made_visible():
     assert program.visible(text) == seen
 
 
+NOTHING = "\u034f\u115f\u1160\u2800\u3164\ufe00\uffa0\U000e0100\U000e01ef"
+
+
+@pytest.mark.parametrize("letter", NOTHING, ids=ascii)
+def test_letters_that_draw_nothing_are_made_visible(letter):
+    assert program.visible(f"a{letter}b") == f"a{ascii(letter)[1:-1]}b"
+
+
 ALSO_PRINTABLE = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 lines\n\tand tabs "
 ALSO_PRINTABLE += "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f "
 ALSO_PRINTABLE += "soft\u00adhyphen, 10\u202f000\xa0km\u3000\u65e5\u672c"
@@ -49,7 +57,10 @@ def test_the_first_two_lines_name_the_model_folder_rules_and_skills(run):
         Path(".agents/skills", name, "SKILL.md").write_text("description: use")
     first, second, *_ = run("--yes", MODEL_ID="some-model")[1].split("\n")
     assert first == f"some-model in {Path.cwd()}"
-    assert second == "AGENTS.md; skills: a, b; --yes: tools run without asking; /help"
+    assert (
+        second
+        == "AGENTS.md; skills: a, b; --yes: tools run without asking; /help lists the commands"
+    )
 
 
 @pytest.fixture
@@ -151,13 +162,13 @@ def test_the_clock_shows_thinking_and_the_size_of_a_growing_call(user):
     user.see_below(f" s: writing a call, {size} characters")
     writes.may.set()
     user.see("[write_file] file\n")
-    user.see("Apply this change to file?")
+    user.see("Apply this change to file (+1 -0)?")
     user.say("y", "At last.")
 
 
 LONG = "12345\n6789 " + "abc" * 50
 CUT = dict.fromkeys(["plain", "command", "added", "text"], LONG)
-CUT |= dict.fromkeys(["tool", "listed"], f"12345 6789 {'abc' * 3}a…")
+CUT |= dict.fromkeys(["tool", "listed", "context"], f"12345 6789 {'abc' * 3}a…")
 CUT |= dict.fromkeys(["result", "failed"], f"  | 12345\n  | 6789 {'abc' * 4}…")
 CUT["thinking"] = f"12345 6789 {'abc' * 19}a…"
 
@@ -167,8 +178,11 @@ def test_a_line_cut_to_the_screens_width_ends_in_an_ellipsis(screen, style):
     assert format_event(style, LONG) == CUT[style]
 
 
-RESULTS = {"1\n2\n3\n4\n": "1|2|3|4", "1\n\n\n\n\n(exit)": "1|(3 more lines)||(exit)"}
-RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines)|4|5"}
+RESULTS = {
+    "1\n2\n3\n4\n": "1|2|3|4",
+    "1\n\n\n\n\n(exit)": "1|(3 more lines; /last shows all)||(exit)",
+}
+RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines; /last shows all)|4|5"}
 
 
 @pytest.mark.parametrize("text", RESULTS)
@@ -266,5 +280,5 @@ def test_seven_tries_share_one_line_with_a_countdown(make):
     assert told == [
         ("layer", "[retry] Overloaded. Trying up to 7 times."),
         ("error", "Overloaded."),
-        ("note", 'Nothing is lost; type "go on" to continue.'),
+        ("note", 'Your request is kept: when ready, type "go on".'),
     ]

@@ -1,5 +1,6 @@
 """Starting the program: pipes, settings and mistakes."""
 
+import ast
 import os
 import re
 import subprocess
@@ -25,11 +26,27 @@ def bash(command):
 # --- Pipes and -p ---
 
 
+EXACT = "שלום \u200f! ខ្មែរ\u17b4 \U0001f468\u200d\U0001f469\U000e0067"
+
+
 def test_p_prints_the_answer_to_stdout_and_everything_else_to_stderr(run, api):
-    api.enqueue(reply("I look.", [("glob", {"pattern": "*"})]), reply(f"No {HOSTILE}"))
+    look = reply("I look.", [("glob", {"pattern": "*"})], thinking="Hm, where?")
+    api.enqueue(look, reply(f"No {HOSTILE} {EXACT}"))
     status, out, err = run("-p", "what is here?")
-    assert (status, out) == (0, f"No {program.visible(HOSTILE)}\n")
-    assert "[glob] *" in err and "end" not in err
+    assert (status, out) == (0, f"No {HOSTILE} {EXACT}\n")
+    assert "[thinking] Hm, where?\nI look.\n[glob] *" in err and "end" not in err
+
+
+def test_at_a_terminal_p_prints_what_comes_before_a_call_and_the_answer_once(
+    fresh, desk
+):
+    replies = bash("true") | {"content": [*reply("I look.\nHere.")["content"]]}
+    replies["content"] += bash("true")["content"]
+    argv = [*desk.argv, "-p", "go", "--yes"]
+    user = fresh(replies, reply(f"So, {HOSTILE}"), argv=argv)
+    user.see("I look.\nHere.\n[bash]\n  true\n", f"So, {program.visible(HOSTILE)}\n")
+    assert user.process.wait(PATIENCE) == 0
+    assert user.screen.count("So,") == user.screen.count("I look.") == 1
 
 
 PIPED = [
@@ -90,6 +107,24 @@ def test_p_at_a_terminal_asks_for_approval_there(fresh, desk):
     assert termios.tcgetattr(user.keys) == user.usual
 
 
+@pytest.mark.parametrize("key, done", [("y\n", True), ("n\n", False), ("\x04", False)])
+def test_after_a_pipe_the_question_is_answered_at_the_keyboard(fresh, desk, key, done):
+    read, write = os.pipe()
+    os.write(write, b"y\ny\n")  # what is piped answers nothing
+    os.close(write)
+    argv = [*desk.argv, "-p", "touch it"]
+    user = fresh(bash("touch file"), reply("So."), argv=argv, stdin=read)
+    user.see("Run this command?")
+    user.watch(0.2)
+    assert not (user.folder / "file").exists()
+    user.press(key)
+    user.see("\nSo.\n")
+    assert user.process.wait(PATIENCE) == 0 and (user.folder / "file").exists() is done
+    assert termios.tcgetattr(user.keys) == user.usual and user.sent[0] == typed(
+        "y\ny\n"
+    )
+
+
 def test_p_at_a_terminal_needs_a_prompt(fresh, desk):
     user = fresh(argv=[*desk.argv, "-p"])
     user.see("The message is empty: say what to do.\n")
@@ -121,7 +156,7 @@ def test_settings_come_from_the_flag_the_shell_or_the_programs_env_file(
     (tmp_path / ".env").write_text("MODEL_ID=beside\nTHRESHOLD=50000  # T")
     Path(".env").write_text("MODEL_ID=mine\nKEEP_RECENT=x")
     api.enqueue(*[reply("Good.")] * 3)
-    assert "50,000 tokens, 0% cached" in run(stdin="a\n")[1]
+    assert "summary at 50,000, 0% cached" in run(stdin="a\n")[1]
     run("-p", "a", MODEL_ID="shell")
     run("-p", "a", "--model", "given")
     assert [r["model"] for r in api.requests] == ["beside", "shell", "given"]
@@ -137,6 +172,32 @@ def test_an_empty_key_in_the_shell_does_not_hide_the_one_in_the_env_file(
     empty = dict.fromkeys(program.KEY_NAMES, " ")
     assert run("-p", "a", **empty)[:2] == (0, "Good.\n")
     assert os.environ[name] == "key-of-the-env-file"
+
+
+# keys in the shell, keys in .env, and the name that each has in the error, if any
+KEY, TOKEN = program.KEY_NAMES
+TWO_KEYS = [
+    ([KEY], [TOKEN], f"{KEY} is set in the shell and {TOKEN} in "),
+    ([TOKEN], [KEY], f"{TOKEN} is set in the shell and {KEY} in "),
+    ([TOKEN], [KEY, TOKEN], f"{TOKEN} is set in the shell and {KEY} in "),
+    ([KEY, TOKEN], [KEY], ""),
+    ([KEY], [KEY], ""),
+    ([], [KEY, TOKEN], ""),
+]
+
+
+@pytest.mark.parametrize("shell, file, error", TWO_KEYS)
+def test_two_keys_from_different_places_are_a_one_line_error(
+    run, api, tmp_path, monkeypatch, shell, file, error
+):
+    api.enqueue(*[reply("Good.")] * (not error))
+    (tmp_path / ".env").write_text("".join(f"{n}=of-the-file-0123\n" for n in file))
+    for name in program.KEY_NAMES:
+        monkeypatch.setenv(name, "")  # so that it is removed after the test
+    keys = {name: "of-the-shell" if name in shell else "" for name in (KEY, TOKEN)}
+    status, out, err = run("-p", "a", **keys)
+    assert (status, out) == ((1, "") if error else (0, "Good.\n"))
+    assert not error or (err.startswith(error) and err.count("\n") == 1)
 
 
 def test_help_lists_the_flags_without_loading_the_sdk():
@@ -168,13 +229,44 @@ def test_a_mistake_by_the_user_gets_a_one_line_error(run, api, argv, settings, n
     assert named in err and err.count("\n") == 1
 
 
-def test_a_missing_package_is_named_with_the_command_to_install_it(
+def test_a_missing_package_is_named_with_commands_that_a_debian_python_allows(
     run, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(program, "PACKAGES", ("dotenv", "no_such_package"))
     missing = "The package dotenv or no_such_package is missing; install it with: "
-    install = f"{sys.executable} -m pip install -r {tmp_path}/requirements.txt"
+    venv = f"{tmp_path}/.venv"
+    install = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install -r "
+    install += f"{tmp_path}/requirements.txt; then use {venv}/bin/python."
     assert run("-p", "hello")[2] == f"{missing}{install}\n"
+
+
+def test_a_python_without_readline_has_a_prompt_without_editing(fresh, installed):
+    code = "import runpy, sys; sys.modules['readline'] = None; "
+    code += f"runpy.run_path({str(installed)!r}, run_name='__main__')"
+    user = fresh(argv=[sys.executable, "-c", code], NO_COLOR="1")
+    user.enqueue(reply("Yes."))
+    user.say("is it?", "Yes.", end="\n> ")
+    assert user.sent == [typed("is it?")] and user.leave("\x04") == 0
+
+
+# what an older Python, or Windows, doesn't have
+LACKING = ["del itertools.pairwise", "sys.modules['termios'] = None"]
+
+
+@pytest.mark.parametrize("lacking", LACKING)
+def test_on_an_older_python_or_on_windows_one_line_says_what_is_needed(lacking):
+    code = f"import itertools, runpy, sys; {lacking}; "
+    code += f"runpy.run_path({program.__file__!r}, run_name='__main__')"
+    argv = [sys.executable, "-c", code, "--demo"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    needs = "agent.py needs Python 3.10 or newer, on Linux, macOS or WSL.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", needs)
+
+
+def test_python_3_8_can_read_the_whole_program_so_that_it_gets_that_line():
+    source = Path(program.__file__).read_text("utf-8")
+    ast.parse(source, feature_version=(3, 8))
+    assert not re.search(r"(?m)^ *for \w+ in [^(\n]*, \*", source)  # allowed since 3.9
 
 
 def test_an_error_that_is_a_sentence_gets_no_second_full_stop(make):

@@ -213,6 +213,33 @@ def test_a_signal_kills_the_running_command_and_its_children(fresh, number):
     assert (user.folder / "beats").stat().st_size == size > 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_does_not_wait_for_a_command_to_clean_up(fresh, number):
+    stubborn = "trap 'touch cleaning; sleep 600' TERM; echo up; sleep 600"
+    times = {"WAIT_SECONDS": 0.2, "SETTLE_SECONDS": 600}
+    user = fresh(bash(stubborn), constants=times)
+    user.ask("go")
+    user.press("y\n")
+    user.see_below(" s: up")
+    user.press("\x03")
+    while not (user.folder / "cleaning").exists():
+        user.watch(0.05)
+    user.process.send_signal(number)
+    assert ended(user) == 128 + number and not running(stubborn)
+
+
+def test_after_ctrl_c_the_output_has_what_a_command_said_while_it_cleaned_up(user):
+    slow = "trap 'echo cleaned; exit' TERM; echo up; sleep 600"
+    user.enqueue(bash(slow), reply("So."))
+    user.ask("wait")
+    user.press("y\n")
+    user.see_below(" s: up")
+    user.stop()
+    user.say("and now?", "So.")
+    [result] = user.sent[2]["content"]
+    assert "cleaned\n" in result["content"] and not running("echo cleaned; exit")
+
+
 def test_closing_the_terminal_ends_the_program_during_work(fresh):
     user = fresh(bash("echo up; sleep 600"), constants={"WAIT_SECONDS": 0.2})
     user.ask("go")

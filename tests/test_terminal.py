@@ -4,7 +4,9 @@ The programs run in pseudo-terminals. An emulator renders what the user would se
 wraps lines again after a resize, as real terminals do.
 """
 
+import io
 import random
+import re
 import threading
 import time
 
@@ -14,6 +16,8 @@ from emulator import Emulator
 from pseudo import PATIENCE, User
 from stub import StubClient, reply
 from wire import sse
+
+from agent import ESCAPE, Terminal, redraw
 
 PAUSE = threading.Event()  # instead of time.sleep, which tests replace
 RUNS, PACE = (40, 1) if LONG_TESTS else (6, 0.5)  # PACE scales all durations
@@ -125,7 +129,7 @@ def desktop(desk):
         )
         users.append(user := User(desk, shell=True))
         desktop = Desktop(user, columns, lines)
-        user.see("/help\n", "> ")
+        user.see("/help lists the commands\n", "> ")
         user.press("go\n")
         user.see_below("> ")
         return desktop
@@ -135,6 +139,34 @@ def desktop(desk):
         user.close()
     for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
         kept.clear()
+
+
+@pytest.fixture
+def draw(monkeypatch):
+    """draw(*widths): the lines seen and the region, after a line at each width."""
+    parts = {"text": "漢字 " * 19, "queue": ["x" * 99], "line": "typed " * 30}
+    emulator = Emulator(80, 24)
+
+    def at(*widths):
+        terminal = Terminal(io.StringIO(), live=True, keyboard=True, **parts)
+        terminal.colored = True
+        terminal.working.set()
+        for width in widths:
+            monkeypatch.setenv("COLUMNS", str(width))
+            emulator.resize(width, 24)
+            redraw(terminal, f"finished at {width}\n")
+            emulator.feed(terminal.out.getvalue().replace("\n", "\r\n"))
+            terminal.out.seek(terminal.out.truncate(0))
+        rows = [re.sub(ESCAPE, "", row).rstrip() for row in terminal.rows]
+        return [*filter(None, emulator.text)], [*filter(None, rows)]
+
+    return at
+
+
+@pytest.mark.parametrize("width", [120, 80, 79, 45, 31, 24])
+def test_a_narrower_window_leaves_nothing_of_the_region_behind(draw, width):
+    seen, region = draw(80, width)
+    assert seen == ["finished at 80", f"finished at {width}", *region]
 
 
 @pytest.mark.parametrize("run", range(RUNS))

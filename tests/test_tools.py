@@ -248,24 +248,72 @@ THREE = [call("bash", command=f"echo {i} | tee -a ran") for i in (1, 2, 3)]
 THREE = [block | {"id": f"toolu_{i}"} for i, block in enumerate(THREE)]
 
 
-def allow():
-    """Allow the call."""
-
-
-@pytest.mark.parametrize("answers", [[allow] * 3, [allow, program.deny, allow]])
-def test_tool_calls_run_in_order_and_share_one_result_message(make, answers):
-    asked = iter(answers)
-    agent = make(approve=lambda *_: next(asked)())
+def test_tool_calls_run_in_order_and_share_one_result_message(make):
+    agent = make()
     agent.messages = [{"role": "assistant", "content": THREE}]
     run_tools(agent, THREE)
     _, message = agent.messages
     assert message["role"] == "user"
     assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
-    errors = [b.get("is_error", False) for b in message["content"]]
-    assert errors == [answer is program.deny for answer in answers]
-    said = [b["content"] for b in message["content"] if not b.get("is_error")]
-    assert said == (["1\n", "3\n"] if any(errors) else ["1\n", "2\n", "3\n"])
-    assert Path("ran").read_text() == "".join(said)
+    assert outputs(message) == ["1\n", "2\n", "3\n"]
+    assert Path("ran").read_text() == "1\n2\n3\n"
+
+
+ALONE = "The user refused this call. If they do not say why, ask them."
+REFUSAL = "The user refused this call and said: Stop! Not store.py"
+CANNOT = "Cannot ask for approval without a terminal; use --yes to allow tools."
+
+
+def refusing(at, text):
+    """An `approve` that refuses the call with this index, and allows all others."""
+    answers = iter([None] * at + [program.ToolError(text)] + [None] * 9)
+
+    def approve(*question):
+        if error := next(answers):
+            raise error
+
+    return approve
+
+
+@pytest.mark.parametrize("text", [ALONE, REFUSAL])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_after_a_refusal_the_other_calls_of_that_reply_do_not_run(make, at, text):
+    calls = [(block["name"], block["input"]) for block in THREE]
+    agent = make(reply(calls=calls), reply("I see."), approve=refusing(at, text))
+    assert take_turn(agent, "Work.") == "I see."
+    ran = ["1\n", "2\n"][:at]
+    assert outputs(agent.messages[-2]) == [*ran, text, *[program.NOT_RUN] * (2 - at)]
+    errors = [block.get("is_error", False) for block in agent.messages[-2]["content"]]
+    assert errors == [False] * at + [True] * (3 - at)
+    assert Path("ran").exists() == bool(ran)
+    assert shown(agent, "result", "failed") == [*ran, "You refused this call."]
+
+
+def test_without_a_reason_a_denial_tells_the_model_to_ask():
+    with pytest.raises(program.ToolError) as error:
+        program.deny()
+    assert str(error.value) == ALONE
+
+
+def test_calls_run_after_one_that_failed_or_that_nobody_could_be_asked_about(make):
+    Path("quoted").write_text(ALONE)
+    look = [call("read_file", path="quoted"), call("list_dir"), *THREE]
+    calls = [(block["name"], block["input"]) for block in look]
+    agent = make(reply(calls=calls), reply("I see."), approve=refusing(0, CANNOT))
+    take_turn(agent, "Work.")
+    found = outputs(agent.messages[-2])
+    assert found[0] == ALONE and found[2:] == [CANNOT, "2\n", "3\n"]
+    assert CANNOT in shown(agent, "failed")
+
+
+def test_a_refusal_in_a_subagent_ends_only_the_subagents_reply(make):
+    two = [(block["name"], block["input"]) for block in THREE[:2]]
+    work = reply(calls=two), reply("It was refused.")
+    answers = reply(calls=[TASK, BASH]), *work, reply("I see.")
+    agent = make(*answers, approve=refusing(0, REFUSAL))
+    assert take_turn(agent, "Work.") == "I see."
+    assert outputs(agent.messages[-2]) == ["It was refused.", "from bash\n"]
+    assert not Path("ran").exists()
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
@@ -495,6 +543,63 @@ def test_write_file_writes_the_exact_bytes(use, path, content):
     Path("file").write_text("what was there before")
     use("write_file", path=path, content=content)
     assert Path(os.path.normpath(path)).read_bytes() == content.encode()
+
+
+def change(path, text):
+    """Change a file as its user would, so that its time differs from what it was."""
+    before = os.stat(path).st_mtime_ns
+    Path(path).write_text(text)
+    os.utime(path, ns=(before, before + 1))
+
+
+SEEN = {  # the calls with which the model got to know the file
+    "read": [("read_file", {})],
+    "read in part": [("read_file", {"limit": 1})],
+    "written": [("write_file", {"content": "one\ntwo\n"})],
+    "edited": [("edit_file", {"old_text": "two", "new_text": "2"})],
+}
+
+
+@pytest.mark.parametrize("calls", SEEN.values(), ids=SEEN)
+def test_write_file_does_not_replace_what_the_user_has_changed(use, error_of, calls):
+    Path("file").write_text("one\ntwo\n")
+    for tool, given in calls:
+        use(tool, path="./file", **given)
+    change("file", "the user's own\n")
+    refused = error_of("write_file", path="file", content="new")
+    assert refused == "file has changed since you read it; read it again."
+    assert use("read_file", path="file") == "the user's own"
+    use("write_file", path="file", content="new")
+    use("write_file", path="file", content="newer")
+
+
+def test_an_edit_of_a_changed_file_does_not_make_the_change_known(use, error_of):
+    Path("file").write_text("one\n")
+    use("read_file", path="file")
+    change("file", "one, and mine\n")
+    use("edit_file", path="file", old_text="one", new_text="1")
+    assert "changed since" in error_of("write_file", path="file", content="new")
+    assert Path("file").read_text() == "1, and mine\n"
+
+
+def test_write_file_may_replace_a_file_that_was_never_read_or_was_deleted(use):
+    Path("file").write_text("one\n")
+    change("file", "two\n")
+    use("write_file", path="file", content="three")
+    Path("file").unlink()
+    use("write_file", path="file", content="four")
+    assert Path("file").read_text() == "four"
+
+
+def test_what_a_subagent_writes_must_be_read_before_it_is_replaced(make):
+    Path("file").write_text("one\n")
+    os.utime("file", (9, 9))
+    look = ("read_file", {"path": "file"})
+    write = reply(calls=[("write_file", {"path": "file", "content": "its own"})])
+    agent = make(reply(calls=[look]), reply(calls=[TASK]), write, reply("Done."))
+    agent.client.enqueue(write, reply("I see."))
+    take_turn(agent, "Work.")
+    assert "changed since you read it" in outputs(agent.messages[-2])[0]
 
 
 ALL = {"replace_all": True}

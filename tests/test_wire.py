@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import httpx2
 import pytest
+import stub
 from builders import (
     LONG,
     READ,
@@ -18,17 +19,20 @@ from builders import (
     SUMMARY,
     TASK,
     WRITE,
+    any_answer,
+    asks_for_summary,
     fails,
     goes_on,
+    layers,
     results,
     said,
     shown,
 )
-from stub import api_error, reply
+from stub import StubClient, api_error, reply
 from wire import Cut, event, mock_client, serve
 
 import agent as program
-from agent import take_turn
+from agent import drop_thinking, take_turn
 
 WHOLE = "An answer without a word lost."
 
@@ -195,6 +199,7 @@ LASTING = {
     "a long complaint": (api_error(400, "no good: " + "x\n" * 5_000), "no good"),
     "a page": ((200, {"content-type": "text/html"}, b"<html>Log in</html>"), "Log in"),
     "a reply without a stream": ((200, {}, reply(WHOLE)), "application/json"),
+    "no such key": (api_error(401, "no"), "agent.py. Then start again with --resume."),
     "another method": (api_error(405, "method not allowed"), "method not allowed"),
 }
 
@@ -392,6 +397,73 @@ def test_a_provider_that_wants_thinking_back_gets_an_empty_block_before_each_cal
     assert program.drop_unsupported(agent, agent.messages, BACK) == []  # only once
 
 
+class ThinkingBack(StubClient):
+    """A provider whose thinking is unsigned, and wanted back with each call."""
+
+    def take(self, request):
+        for message in request["messages"]:
+            kinds = {block["type"] for block in stub.blocks(message["content"])}
+            if "tool_use" in kinds and "thinking" not in kinds:
+                self.bodies.append(request)
+                raise api_error(400, BACK)
+        bare = drop_thinking(request["messages"])
+        return super().take({**request, "messages": bare})
+
+
+def test_a_provider_that_wants_thinking_back_refuses_one_request_at_most(run, notes):
+    provider = ThinkingBack(reply(calls=[READ]), reply(calls=[READ]), reply(WHOLE))
+    with serve(provider) as url:
+        assert run("-p", "Hi", ANTHROPIC_BASE_URL=url)[:2] == (0, WHOLE + "\n")
+    assert len(provider.bodies) == 4 and provider.refused == []
+
+
+class Local(StubClient):
+    """A local server: no models endpoint, no cache, and what is too long is cut.
+
+    As Ollama does, it drops half of it, says nothing, and counts what is left.
+    """
+
+    def __init__(self, *replies, size, **options):
+        super().__init__(*replies, window=10**9, **options)
+        self.info, self.size, self.cut = (404, {}, b"404 page not found"), size, []
+
+    def usage(self, body, content):
+        total = stub.count(body["system"], body["tools"], body["messages"])
+        if total > self.size:
+            self.cut.append(total)
+            total = self.size // 2
+        return {"input_tokens": total, "output_tokens": 9}
+
+
+# the window that the program believes in, and whether the server cuts its requests
+@pytest.mark.parametrize("window, is_cut", [("8192", False), ("", True)])
+def test_a_server_that_cuts_a_long_prompt_needs_its_own_window_as_a_setting(
+    run, notes, window, is_cut
+):
+    def answer(request):
+        return next(work, reply(WHOLE)) if not asks_for_summary(request) else SUMMARY
+
+    work = iter([reply(calls=[READ, READ])] * 20)
+    with serve(local := Local(size=8_192, always=answer)) as url:
+        settings = {"CONTEXT_WINDOW": window, "ANTHROPIC_BASE_URL": url}
+        assert run("-p", "Read the notes.", **settings)[:2] == (0, WHOLE + "\n")
+    assert bool(local.cut) is is_cut and local.refused == []
+
+
+@pytest.mark.parametrize("report", [1, 2_050])
+def test_a_count_that_stays_small_does_not_keep_layer_2_from_acting(wired, report):
+    agent = wired(**SMALL)
+    agent.client.stub.always = any_answer
+    agent.client.stub.usage = lambda body, content: {
+        "input_tokens": report,
+        "output_tokens": 9,
+    }
+    for _ in range(9):
+        take_turn(agent, "word " * 1_500)
+    assert "auto_compact" in layers(agent)
+    assert agent.client.stub.refused == [] and agent.has_cache is False
+
+
 # Errors that mean "too long", and the window that each names: 0 for none or unclear.
 TOO_LONG = {
     "prompt is too long: 37924 tokens > 32000 maximum": 32000,
@@ -498,9 +570,10 @@ def test_too_long_is_recognised_in_a_stream_too(wired, pauses):
     assert pauses == [] and shown(agent, "layer") == ["[too long] prompt is too long."]
 
 
-# Errors that a shorter conversation would not avoid.
+# Errors that a shorter conversation would not avoid, but a new one might.
+ABOUT_MESSAGES = ["Your prompt contains sensitive content", "Invalid request"]
 NOT_TOO_LONG = [
-    "Your prompt contains sensitive content",
+    *ABOUT_MESSAGES,
     "No: the daily token limit",
     "Too many tokens, please wait before trying again",
     "Too many tokens per day, please wait before trying again",
@@ -512,11 +585,14 @@ NOT_TOO_LONG = [
 
 @pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("text", NOT_TOO_LONG)
-def test_any_other_error_forgets_nothing_and_says_how_to_go_on(wired, text, status):
+def test_any_other_error_forgets_nothing_and_advises_clear_only_if_it_helps(
+    wired, text, status
+):
     agent = wired(api_error(status, text))
     line = fails(agent, "Hi")
     assert line.startswith(text) and len(agent.client.requests) == 1
-    assert "/clear" in line and f"read the end of {agent.transcript} and" in line
+    advice = f'type /clear, then "read the end of {agent.transcript} and go on"'
+    assert (advice in line) is (text in ABOUT_MESSAGES)
     assert shown(agent, "layer") == [] and goes_on(agent)
 
 

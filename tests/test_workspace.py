@@ -1,5 +1,8 @@
 """AGENTS.md and skills, including hostile ones from a cloned repository."""
 
+import re
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,39 +64,84 @@ def test_unusable_rules_are_ignored_and_the_reason_is_shown(make, run, what, rea
     for path in ("AGENTS.md", "../outside", ".env"):
         Path(path).write_text("hidden")
     turn_into(Path("AGENTS.md"), what)
-    fault, text = program.find_rules()
+    [(fault, text)] = program.find_rules().items()
     assert text == "" and reason in fault and make().system == bare
-    assert f"\nAGENTS.md is not used: {fault[23:]}; /help\n" in run(stdin="")[1]
+    assert (
+        f"\nAGENTS.md is not used: {fault[23:]}; /help lists the commands\n"
+        in run(stdin="")[1]
+    )
 
 
-def test_blank_rules_are_ignored(make):
+def test_blank_rules_are_ignored_and_do_not_hide_claude_md(make):
     bare = make().system
     Path("AGENTS.md").write_text(" \n")
     assert make().system == bare
+    Path("CLAUDE.md").write_text("Use tabs.")
+    assert program.find_rules() == {"CLAUDE.md": "Use tabs."}
 
 
-ABOVE = {
-    "nearest": (["AGENTS.md", "../AGENTS.md"], ["../../.git"], "AGENTS.md"),
-    "at the root": (["../../CLAUDE.md"], ["../../.git"], "../../CLAUDE.md"),
-    "above the root": (["../../AGENTS.md"], ["../.git"], ""),
-    "no repository": (["../AGENTS.md"], [], ""),
-    "workspace is the root": (["../AGENTS.md"], [".git", "../.git"], ""),
+ABOVE = {  # rules, folders, and the rules that count, the nearest last
+    "all": (
+        ["AGENTS.md", "../AGENTS.md", "../../CLAUDE.md"],
+        ["../../.git"],
+        ["../../CLAUDE.md", "../AGENTS.md", "AGENTS.md"],
+    ),
+    "both in one folder": (
+        ["../CLAUDE.md", "../AGENTS.md", "CLAUDE.md"],
+        ["../../.git"],
+        ["../AGENTS.md", "CLAUDE.md"],
+    ),
+    "at the root": (["../../CLAUDE.md"], ["../../.git"], ["../../CLAUDE.md"]),
+    "above the root": (["../../AGENTS.md"], ["../.git"], []),
+    "no repository": (["../AGENTS.md"], [], []),
+    "workspace is the root": (["../AGENTS.md"], [".git", "../.git"], []),
 }
 
 
+@pytest.fixture
+def below(monkeypatch):
+    """below(*folders): make the folders, and a/b the workspace."""
+
+    def below(*folders):
+        Path("a/b").mkdir(parents=True)
+        monkeypatch.chdir("a/b")
+        for path in folders:
+            Path(path).mkdir(parents=True)
+
+    return below
+
+
 @pytest.mark.parametrize("files, folders, used", ABOVE.values(), ids=ABOVE)
-def test_rules_are_searched_upwards_to_the_root_of_the_repository(
-    make, monkeypatch, files, folders, used
+def test_rules_count_from_the_root_of_the_repository_down_to_the_workspace(
+    make, below, files, folders, used
 ):
-    Path("a/b").mkdir(parents=True)
-    monkeypatch.chdir("a/b")
-    for path in folders:
-        Path(path).mkdir()
+    below(*folders)
     for path in files:
         Path(path).write_text(f"Rules of {path}")
-    text = f"Rules of {used}" if used else ""
-    assert program.find_rules() == (used, text)
-    assert (f"Rules of {used}\n" in prompt(make())) == bool(used)
+    assert [*program.find_rules().items()] == [(p, f"Rules of {p}") for p in used]
+    texts = "\n\n".join(f"{path}:\nRules of {path}" for path in used)
+    rules = f"<rules>\n{texts}\n</rules>" if used else ""
+    assert make().system.get("AGENTS.md", "") == rules
+
+
+def test_an_unusable_file_does_not_hide_the_other_rules(make, below, run):
+    below("../../.git", "AGENTS.md")
+    for path in ("CLAUDE.md", "../AGENTS.md"):
+        Path(path).write_text(f"Rules of {path}")
+    rules = make().system["AGENTS.md"]
+    assert "Rules of ../AGENTS.md" in rules and "Rules of CLAUDE.md" in rules
+    lines = run(stdin="")[1]
+    assert "\n../AGENTS.md; AGENTS.md is not used: There is no file" in lines
+    assert "; CLAUDE.md; /help\n" in lines
+
+
+LONG = "too long, so only a part is used: "
+
+
+@pytest.mark.parametrize("size, said", [(31_900, ""), (32_100, f"{LONG}AGENTS.md; ")])
+def test_the_first_screen_says_if_only_a_part_of_the_rules_is_used(run, size, said):
+    Path("AGENTS.md").write_text("x" * size)
+    assert f"\nAGENTS.md; {said}/help\n" in run(stdin="")[1]
 
 
 # --- Skills ---
@@ -112,8 +160,23 @@ def test_the_system_prompt_lists_skills_and_a_tool_loads_their_text(make):
 
 def test_without_skills_and_rules_the_prompt_has_nothing_extra(make, workspace):
     agent, bare = make(), program.SYSTEM_PROMPT
-    assert prompt(agent) == bare.format(folder=workspace, records=".transcripts")
-    assert "load_skill" not in agent.tools
+    now = {"system": sys.platform, "date": time.strftime("%A, %Y-%m-%d")}
+    own = bare.format(folder=workspace, records=".transcripts", **now)
+    assert prompt(agent) == own and "load_skill" not in agent.tools
+
+
+def test_the_prompt_keeps_the_date_on_which_the_conversation_began(make, monkeypatch):
+    agent, today = make(*[reply("Fine.")] * 3), ["Friday"]
+    monkeypatch.setattr(program.time, "strftime", lambda *_: today[0])
+    for line in "/clear", "First.", "Second.", "/clear", "Third.":
+        program.handle_line(agent, line)
+        today[0] = "Saturday" if line == "First." else today[0]
+    sent = [str(request["system"]) for request in agent.client.requests]
+    named = [
+        re.search("is (.*); when this session began, it was (.*?)\\.", s) for s in sent
+    ]
+    days = ["Friday", "Friday", "Saturday"]
+    assert [match.groups() for match in named] == [(sys.platform, day) for day in days]
 
 
 def test_a_skill_in_agents_overrides_one_of_the_same_name_in_claude(make):
@@ -122,7 +185,36 @@ def test_a_skill_in_agents_overrides_one_of_the_same_name_in_claude(make):
     skill()
     agent = make()
     assert sorted(program.find_skills()) == ["other", "review"]
+    assert prompt(agent).count("- review:") == 1
     assert "twice" in run_tool(agent, call("load_skill", name="review"))["content"]
+
+
+def test_skills_are_found_where_rules_are_and_the_nearest_wins(make, below):
+    below("../../.git")
+    skill("outside", "../../../.agents/skills/no/SKILL.md")
+    skill(SKILL.replace("twice", "never"), "../../.agents/skills/review/SKILL.md")
+    skill("---\ndescription: root's\n---\nAll.", "../../.agents/skills/all/SKILL.md")
+    skill(path=".claude/skills/review/SKILL.md")
+    agent = make()
+    assert prompt(agent).endswith("\n- all: root's\n- review: how to review")
+    assert "twice" in run_tool(agent, call("load_skill", name="review"))["content"]
+    text = run_tool(agent, call("load_skill", name="all"))["content"]
+    assert text.endswith(
+        "All.\n(The files for this skill are in ../../.agents/skills/all.)"
+    )
+
+
+def test_the_first_screen_names_only_skills_that_the_model_is_offered(run):
+    turn_into(skill(), "../outside")
+    Path("../outside").write_text(SKILL)
+    skill(path=".claude/skills/good/SKILL.md")
+    assert "\nskills: good; /help\n" in run(stdin="")[1]
+    for number in range(150):
+        text = f"---\ndescription: {'d' * 1_000}\n---\nDo."
+        skill(text, f".agents/skills/s{number:03}/SKILL.md")
+    lines = run(stdin="")[1]
+    assert "s000, s001, " in lines and f"s149; {LONG}skills; /help\n" in lines
+    assert "s075" not in lines
 
 
 @pytest.mark.parametrize("name", ["absent", "", "../review", ["review"], 5, None])

@@ -172,8 +172,8 @@ def finished(content: list[dict], usage: dict) -> dict:
 
 def wants_summary(message: dict) -> bool:
     """Return whether this message asks for a summary."""
-    first, *_ = message["content"]
-    return first.get("text", "")[:30] == program.SUMMARY_PROMPT[:30]
+    *_, newest = message["content"]
+    return newest.get("text", "")[:30] == program.SUMMARY_PROMPT[:30]
 
 
 # ---- a whole session ----
