@@ -10,6 +10,7 @@ import sys
 from typing import NamedTuple
 
 import conftest
+import pictures
 import prices
 import pytest
 import readme
@@ -293,6 +294,8 @@ def cleaned(lines):
 
 
 BAR = cleaned(progress())
+WORK = (ROOT / "tests/pictures/work.svg").read_text("utf-8")
+[BEFORE_IT] = re.findall(r"old results cleared: ([\d,]+) to", WORK)
 CLEARING = (ROOT / "tests/pictures/requests.svg").read_text("utf-8")
 KEPT, FREED, REQUESTS = re.search(
     r"K = ([\d,]+) .*?F = ([\d,]+) .* = ([\d.]+) requests", CLEARING
@@ -305,6 +308,8 @@ SPENT, SEEN, _ = LONGEST["rules"]["ours"]
 CLEARED = LONGEST["rules"]["s06"][2][-1][1]
 AGAIN = FIGURES["again"]["ours CONTEXT_WINDOW=60000"]
 FACTS = f"""\
+its context already has {BEFORE_IT} tokens
+
 forgetting cut the bill to {SPENT:.0%}, and {SEEN:.1%} of what the agent needed
 
 counts {BYTES_PER_TOKEN} bytes as one token
@@ -353,7 +358,7 @@ pages of at most {program.MAX_LINES:,} lines and {program.MAX_PAGE:,} tokens
 leaves a file of more than {program.MAX_BYTES // 1_000_000} MB to `bash`. The same goes for
 changing one over {program.MAX_CHANGED // 1_000_000} MB
 
-up to {program.MAX_RULES:,} tokens or T/8, whichever is smaller. The nearest one counts
+together up to {program.MAX_RULES:,} tokens or T/8, whichever is smaller
 
 A key of fewer than {program.MIN_KEY} characters
 
@@ -365,6 +370,23 @@ FACTS += WINDOWS
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_number_follows_from_what_it_is_about(fact):
     assert words(fact) in words(PROSE)
+
+
+def test_the_sum_of_what_stays_is_the_programs(workspace):
+    agent, _, parts = pictures.compacted()
+    (limit, takes, left), *others = parts.values()
+    fixed = program.fixed_tokens(agent)
+    rows = [f"T is {T:,}, and the system prompt and the tools take {fixed:,}"]
+    rows += [f"| {left + takes:,} | | {left + takes:,} |"]
+    rows += [f"| {limit:,} | {takes:,} | {left:,} |"]
+    rows += [f"| {most:,} | {size:,} | {rest:,} |" for most, size, rest in others]
+    assert [row for row in rows if row not in words(CHAPTERS["8"])] == []
+
+
+def test_the_receipt_of_a_compaction_is_what_the_page_says():
+    receipt = "kept: your 4 messages, the newest 2 messages, 1 file read again"
+    assert f"`{receipt}`" in words(CHAPTERS["8"])
+    assert receipt in printed("python3 agent.py --demo 4")
 
 
 @pytest.mark.parametrize("name, number", re.findall(r"`([A-Z_]+)` = `?([\d,]+)", PAGE))

@@ -174,7 +174,7 @@ SCENES = [
         "scene the API accepts less than the agent was told, and doesn't say how much. "
         "Even the request for a summary is too long, so a note takes its place.",
         "the work can only go on with less. The newest messages stay, because they're "
-        "what the model is doing right now: as many as fit into a sixth of the history. "
+        "what the model is doing right now: as many as fit into an eighth of the history. "
         "They lose their thinking.",
         "Write what you found to NOTES.md, in a few lines.",
         head("tests/standin/stub.py", 3_000, thinking="Once more, to quote it."),

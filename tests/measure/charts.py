@@ -91,7 +91,9 @@ def two_bars(costs: list[Cost], uncached: dict[str, float]) -> str:
         body.append(box(500, y, 140 * row.kept, 18, row.color, 1))
         body.append(text(692, y + 14, f"{row.kept:.3f}", "end"))
         told.append(f"{row.name}: cost {row.cost:.2f}, R {row.kept:.3f}")
-    told.append("a cost of 1 is doing nothing; an R of 1 (a full frame) is everything in sight")
+    told.append(
+        "a cost of 1 is doing nothing; an R of 1 (a full frame) is everything in sight"
+    )
     y = 46 + 24 * len(costs)
     body.append(text(8, y, told[-1]))
     y += 20

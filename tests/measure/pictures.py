@@ -17,6 +17,7 @@ import os
 import pty
 import sys
 import tempfile
+import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -182,7 +183,9 @@ SHOP = [
     use("write_file", path="fix.py", content="fixed = True"),
     use("bash", command="cat test.log"),
 ]
-LOGS = [use("bash", command=f"cat {name}.log") for name in ("big", "long", "mid")]
+LOGS = [
+    use("bash", command=f"cat {name}.log") for name in ("big", "long", "mid", "long")
+]
 LONG = [*SHOP[:3], *LOGS, *SHOP[3:]]  # with some more to forget
 ASKED = "Why is checkout slow? Fix it."
 PRICES = '''\
@@ -208,8 +211,12 @@ def begun():
         Path(name).write_text("".join(f"{line:1999}\n" for line in lines))
     agent = program.Agent(client=StubClient(), approve=lambda name, what: None)
     program.make_ready(agent)
-    for part, said in agent.system.items():  # the same numbers in any folder
-        agent.system[part] = said.replace(os.getcwd(), "/shop")
+    today, day = time.strftime("%A, %Y-%m-%d"), "Friday, 2026-11-27"
+    for part, said in agent.system.items():  # the same numbers anywhere, on any day
+        said = said.replace(os.getcwd(), "/shop").replace(today, day)
+        agent.system[part] = said.replace(
+            f"system is {sys.platform}", "system is linux"
+        )
     return agent
 
 
