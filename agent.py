@@ -105,10 +105,7 @@ class Limits:
     max_requests: int = MAX_REQUESTS  # requests in one turn; 0: no limit
 
     def __post_init__(self) -> None:
-        """Fit the limits into the window, and derive the ones that aren't given.
-
-        In a small window, layer 1 keeps at most T/16, and freeing T/8 is enough.
-        """
+        """Fit the limits into the window, and derive the ones that aren't given."""
         window = max(self.context_window or CONTEXT_WINDOW, MIN_WINDOW)
         self.context_window = window
         output = self.max_output = min(self.max_output or MAX_OUTPUT, window // 3)
@@ -118,6 +115,7 @@ class Limits:
         self.threshold = max(min(self.threshold, room) or window, MIN_WINDOW // 2)
         if self.clear_above is None:
             self.clear_above = round(self.threshold * CLEAR_WARM)
+        # less in a small window
         self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
         self.min_savings = min(self.min_savings, self.threshold // 8)
 
@@ -300,9 +298,8 @@ def tool_result_budget(
 ) -> list[Message]:
     """Save oversized results and typed messages, and leave previews (s08).
 
-    If the results in one message together exceed `max_tokens`, each one larger than an
-    equal share is saved; so is a typed message over `max_tokens`. Messages before
-    `start` are left alone. Returns the same list if nothing is too large.
+    If the results in one message exceed `max_tokens`, each one larger than an equal
+    share is saved; so is a typed message. Messages before `start` are left alone.
     """
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
     return messages if new == messages[start:] else [*messages[:start], *new]
@@ -344,9 +341,8 @@ def snip_compact(
 ) -> list[Message]:
     """If there are more than `max_messages`, replace the middle with a note (s08).
 
-    It keeps the `first` messages and the newest `max_messages` / 4, so that it doesn't
-    act again right away. From the middle, it keeps calls that are still needed and the
-    user's newest messages. The turn in progress comes after the note.
+    It keeps the `first` messages, the newest quarter of `max_messages`, the calls that
+    are still needed, and the user's newest messages, the turn in progress last.
     """
     if not 0 < max_messages < len(messages):
         return messages
@@ -375,9 +371,9 @@ def micro_compact(
 ) -> list[Message]:
     """Replace old tool results with "[Previous: used NAME]" (s06).
 
-    It clears the old results of `compactable` tools (None: COMPACTABLE_TOOLS), all at
-    once, and only if that frees `min_savings` tokens (v5). A result that the same call
-    might not give again is saved first, and its placeholder says where.
+    It clears those of `compactable` tools (None: COMPACTABLE_TOOLS), and only if that
+    frees `min_savings` tokens (v5). What the same call might not give again is saved
+    first, and the placeholder says where.
     """
     tools = COMPACTABLE_TOOLS if compactable is None else compactable
     results = [e for e in exchanges(messages) if e.call["name"] in tools]
@@ -516,10 +512,7 @@ def compact_without_model(agent: Agent, name: str) -> None:
 
 
 def replace_with(agent: Agent, name: str, what: str, summary: str) -> None:
-    """Replace the history with a rebuilt one, if that is shorter, and say what it kept.
-
-    Either way, the next summary waits until enough is new.
-    """
+    """Replace the history with a rebuilt one, if that is shorter; say what it kept."""
     new = rebuild(agent, summary)
     if estimate_tokens(new) < estimate_tokens(agent.messages):
         tail = split_history(agent)[-1]
@@ -569,11 +562,10 @@ def summary_in(reply: Reply) -> str:
 def rebuild(agent: Agent, summary: str) -> list[Message]:
     """Return the history after a compaction: a list of messages like any other.
 
-    It consists of the user's older messages, the summary, the request in progress,
-    calls that are still needed (files are read again), and the tail. They share half of
-    the room that the system prompt and the tools leave below T. In order of importance,
-    each part gets at most half of the room that is left, so together they always fit;
-    the calls also get at most half of what the compaction frees.
+    Older messages of the user, the summary, the request in progress, calls that are
+    still needed (files are read again), and the tail share half of the room that the
+    system prompt and the tools leave below T. In order of importance, each part gets at
+    most half of what is left; the calls also at most half of what is freed.
     """
     room, gone, tail = split_history(agent)
     room -= estimate_tokens(tail)
@@ -594,8 +586,8 @@ def rebuild(agent: Agent, summary: str) -> list[Message]:
 def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     """Return the room for a new history in tokens, what it replaces, and its tail.
 
-    The tail is as many of the newest messages as fit, without their thinking. If not
-    even the last reply fits, its text or its results are cut.
+    The tail is as many of the newest messages as fit, without their thinking. A last
+    answer that doesn't fit is cut, so the next prompt always follows an answer.
     """
     messages = drop_thinking(agent.messages)
     room = max(0, agent.limits.threshold - fixed_tokens(agent)) // 2
@@ -606,19 +598,17 @@ def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     start = len(messages) - sum(total <= limit for total in accumulate(sizes))
     if pair_safe(messages, start) < start:
         start += 1  # leave out results whose calls don't fit
-    last = max(0, first_unseen(messages) - 1)  # the last reply
-    if start > last and (cut := cut_newest(messages[last : last + 2], limit)):
-        return room, [*messages[:last], *messages[last + 2 :]], cut
+    last = first_unseen(messages) - 1
+    if start > last >= 0 and not in_progress(messages):  # the last answer doesn't fit
+        text = {"type": "text", "text": cut_text(text_of(messages[last]), limit)}
+        return room, messages[:last], [{"role": "assistant", "content": [text]}]
     return room, messages[:start], messages[start:]
 
 
 def still_needed(
     messages: list[Message], tools: dict[str, Tool], tail: int = sys.maxsize
 ) -> list[Exchange]:
-    """Return the calls for the last plan, the loaded skills and the newest files.
-
-    Calls in the tail, which begins at index `tail`, needn't be repeated.
-    """
+    """Return the calls for plan, skills and newest files that the tail doesn't have."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file (or skill)
     for exchange in reversed([*exchanges(messages)]):
         name = exchange.call["name"]
@@ -773,10 +763,7 @@ def turn_start(messages: list[Message]) -> int:
 
 
 def as_messages(needed: list[Exchange]) -> list[Message]:
-    """Return one message with the calls and one with their results.
-
-    The most important comes last, so the next compaction finds them in the same order.
-    """
+    """Return messages with the calls and their results, the most important last."""
     calls = [exchange.call for exchange in needed[::-1]]
     results = [exchange.result for exchange in needed[::-1]]
     reply = {"role": "assistant", "content": calls}
@@ -814,10 +801,7 @@ def drop_thinking(messages: list[Message], start: int = 0) -> list[Message]:
 
 
 def cut_text(text: str, max_tokens: int) -> str:
-    """Return the text if it fits, else its start and end around a note.
-
-    If there isn't room for either, only the note is left.
-    """
+    """Return the text if it fits, else its start and end around a note."""
     data, shown = text.encode(errors="replace"), text
     kept = len(data)  # bytes
     # tokens are counted in JSON, whose escapes can make text longer
@@ -830,26 +814,10 @@ def cut_text(text: str, max_tokens: int) -> str:
     return shown
 
 
-def cut_newest(newest: list[Message], max_tokens: int) -> list[Message]:
-    """Cut the results of the last reply, or the last answer, to their start and end.
-
-    Returns [] if the messages are neither, or if too little of each would be left.
-    """
-    texts = {b["tool_use_id"]: b["content"] for b in blocks(newest[-1], "tool_result")}
-    if texts:
-        taken = estimate_tokens(newest) - sum(map(tokens_in, texts.values()))
-        share = (max_tokens - taken) // len(texts)
-        cut = {call: cut_text(text, share) for call, text in texts.items()}
-        return [newest[0], with_results(newest[1], cut)] if share > 50 else []
-    answer = {"type": "text", "text": cut_text(text_of(newest[0]), max_tokens)}
-    return [] if in_progress(newest) else [{"role": "assistant", "content": [answer]}]
-
-
 def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
     """Return the texts that fit, the longest of them cut to the same length.
 
-    If that would leave less than MIN_USER_TOKENS of each, keep only the first and as
-    many of the newest as fit, at least one.
+    If that leaves less than MIN_USER_TOKENS of each, only the first and the newest fit.
     """
     kept = [*texts]
     sizes = [tokens_in(typed(text)) for text in texts]
@@ -910,9 +878,8 @@ RESULTS_DIR = Path(".task_outputs/tool-results")
 def commit(agent: Agent, entry: Message) -> None:
     """Write a message, or an event with new messages, then update the conversation.
 
-    If the file isn't exactly as long as this run left it, it was deleted, a line is
-    torn, or another run has written to it. If so, write the whole conversation to a new
-    file. Raises AgentError, and changes nothing, if it can't write.
+    If the file isn't exactly as long as this run left it, the whole conversation goes
+    to a new file. Raises AgentError, and changes nothing, if it can't write.
     """
     entry = json.loads(to_bytes(entry), parse_constant=str)  # no NaN, no surrogates
     line, path, size = to_bytes(entry) + b"\n", agent.transcript, agent.transcript_bytes
@@ -952,8 +919,8 @@ def replace_history(
 ) -> None:
     """Replace the messages with a layer's new list, and estimate its tokens.
 
-    With `until`, the new `compacted_until`, the change is also written to the
-    transcript. Previews and placeholders aren't: they'd be made again anyway.
+    With `until`, the new `compacted_until`, the change is also written to disk.
+    Previews and placeholders aren't: they'd be made again anyway.
     """
     if new is agent.messages:
         return
@@ -1148,13 +1115,12 @@ def ask(
             raise  # not the API's fault
         except Exception as error:  # a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
-            status, api_text = getattr(error, "status_code", None), str(error)
+            status, body = getattr(error, "status_code", None), str(error)
             text = describe_error(agent, error)
-            words = f"{status} {api_text}"
-            if status in TOO_LONG_STATUSES and re.search(TOO_LONG, words):
+            if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {body}"):
                 agent.emit("layer", f"[too long] {text}")
-                raise PromptTooLong(text, api_text) from error
-            if status == 400 and (less := drop_unsupported(agent, messages, api_text)):
+                raise PromptTooLong(text, body) from error
+            if status == 400 and (less := drop_unsupported(agent, messages, body)):
                 messages = less
                 continue
             kind = status or next(iter(LASTING & {*re.findall("[a-z]+", text)}), None)
@@ -1169,8 +1135,7 @@ def ask(
 def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Message]:
     """Stop using a feature that the provider rejected, for the rest of this run.
 
-    It is either thinking or long replies. Returns the messages to send instead, or []
-    if the error is about something else.
+    Returns the messages to send instead, or [] if the error is about something else.
     """
     if "thinking" in why and "passed back" in why and not agent.empty_thinking:
         agent.empty_thinking = True  # for DeepSeek, which accepts an empty block
@@ -1332,10 +1297,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
 
 
 def drop_declined(agent: Agent) -> None:
-    """Remove what the model declined to answer, or it would decline again.
-
-    That's the last typed message, or the newest results with their calls.
-    """
+    """Remove what the model declined: the last typed message, or newest results."""
     messages = agent.messages
     new = [n for n, m in enumerate(messages) if is_typed(m) or blocks(m, "tool_result")]
     kept = messages[: pair_safe(messages, new[-1])]
@@ -1426,7 +1388,7 @@ class Tool(NamedTuple):
     style: str = "result"  # how the result is shown; "": the handler shows it
 
 
-CHANGE = "Apply this change to {} (+{:,} -{:,})?"  # lines added and removed
+CHANGE = "Change {} (+{:,} -{:,})?"  # lines added and removed
 INTERRUPTED = """\
 The user interrupted the work. The first call without a result may have partly run;
 the calls after it did not run."""
@@ -1462,8 +1424,8 @@ def run_tools(agent: Agent, calls: list[Message]) -> None:
     results: list[Message] = []
     try:
         for call in calls:
-            results.append(result := run_tool(agent, call))
-            if result.get("is_error") and result["content"].startswith(REFUSED):
+            results.append(run_tool(agent, call))
+            if results[-1]["content"].startswith(REFUSED):
                 close_calls(agent, *results, why=NOT_RUN)
                 break
     except KeyboardInterrupt as stopped:
@@ -1555,14 +1517,9 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 
     The first line is 1. If more lines follow, the result ends with the next offset.
     """
-    text = text_in(real := inside(path))
+    real = inside(path)
+    lines = redact(text_in(real)).removesuffix("\n").split("\n")
     agent.mtimes[real] = real.stat().st_mtime_ns
-    return page_of(agent, text, offset, limit)
-
-
-def page_of(agent: Agent, text: str, offset: int = 1, limit: int = MAX_LINES) -> str:
-    """Return up to `limit` lines, from line `offset` on, that fit into a page."""
-    lines = redact(text).removesuffix("\n").split("\n")
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
@@ -1668,7 +1625,8 @@ def load_skill(agent: Agent, name: str) -> str:
     if name not in skills:
         raise ToolError(f"There is no skill {name!r}; use {', '.join(skills)}.")
     folder, text = skills[name]
-    return f"{page_of(agent, text)}\n(The files for this skill are in {folder}.)"
+    page = cut_text(text, min(MAX_PAGE, agent.limits.max_results))
+    return f"{page}\n(The files for this skill are in {folder}.)"
 
 
 @tool(clearable=False, style="answer")
@@ -1760,8 +1718,8 @@ def run_process(
 ) -> int | None:
     """Run a command, and return its exit status; None if it had to be killed.
 
-    Its output is added to `output`, and `say` gets the newest line. Processes that it
-    leaves behind have a second to end, or to leave its session with setsid.
+    Its output is added to `output`, and `say` gets the newest line. What it leaves
+    behind has a second to end, or to leave its session with setsid.
     """
     process: Any = None
     try:
@@ -1846,10 +1804,7 @@ def start_session(command: str) -> Any:
 
 
 def clean_output(text: str) -> str:
-    """Return the text as a terminal would finally show it.
-
-    It has no escape sequences, and only the last state of each overwritten line.
-    """
+    """Return the text as a terminal would finally show it, without escapes."""
     text = re.sub(r"\x1b\[1?G", "\r", text)  # to the first column
     text = re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", re.sub(ESCAPE, "", text))
     return re.sub(r"(?m)^.*\r", "", text)
@@ -1858,8 +1813,8 @@ def clean_output(text: str) -> str:
 def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
     """Send a signal to everything in a session; return True if it reached any process.
 
-    Signal 0 only checks. A signal handler may call this, since it never waits. Without
-    /proc, as on macOS, it reaches only the session's first process group.
+    Signal 0 only checks. It never waits. Without /proc, as on macOS, it reaches only
+    the session's first process group.
     """
     groups = {leader: not os.path.isdir("/proc/self")}  # first, or its shell goes on
     for process in Path("/proc").glob("[0-9]*"):
@@ -1958,8 +1913,6 @@ def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
             if regex.search(line):
                 yield f"{name}:{number}:{excerpt(redact(line), regex)}"
             number += data.endswith(b"\n")
-            if len(data) == MAX_LINE and data[-1:] != b"\n":  # pieces overlap
-                file.seek(-(MAX_LINE // 20), os.SEEK_CUR)
 
 
 def excerpt(line: str, regex: re.Pattern[str]) -> str:
@@ -1992,10 +1945,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def files_in(top: str) -> Iterator[str]:
-    """Yield `top` if it is a file, else the files below it that git doesn't ignore.
-
-    Symbolic links are left out, because they may lead to a secret.
-    """
+    """Yield `top` if it is a file, else the files below it that git doesn't ignore."""
     if os.path.isfile(top):
         yield top
         return
@@ -2003,7 +1953,7 @@ def files_in(top: str) -> Iterator[str]:
     names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
     for name in sorted(names or walk_files(top)):
         path = os.path.normpath(os.path.join(top, name))
-        if os.path.islink(path):
+        if os.path.islink(path):  # it may lead to a secret
             continue
         if os.path.isdir(path):  # another repository
             yield from files_in(path)
@@ -2040,8 +1990,8 @@ from the user and, if there are any below, from the project's rules and skills."
 def make_ready(agent: Agent) -> None:
     """Prepare a conversation for its next request, within the current limits.
 
-    The system prompt, with rules and skills, stays the same from then on. Messages are
-    cut to the limits, and lose their thinking, which a new system prompt invalidates.
+    The system prompt stays the same from then on. Messages lose their thinking, which a
+    new system prompt invalidates.
     """
     if agent.client is None:
         connect(agent)
@@ -2124,18 +2074,12 @@ PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it marks pasted text
 # unprintable to Python, but common in text: joiners, a soft hyphen, spaces
 ALSO_PRINTABLE = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
 UNSEEN = "[\u034f\u115f\u1160\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]"
-BLANK = f"[{ALSO_PRINTABLE[1:]} ]"
-LONG_RUN = rf"(?m)^([-+ ]?){BLANK}*\n(?:\1{BLANK}*\n){{9,}}|{BLANK}{{80,}}"
 UTF_8 = getincrementaldecoder("utf-8")  # a read may end within a character
 
 
 @dataclass
 class Terminal:
-    """The screen that shows events, and the keyboard.
-
-    While the agent works, the region at the bottom of the screen shows the unfinished
-    text, what the agent is waiting for, and the line that the user is typing.
-    """
+    """The screen that shows events, with a region at its bottom, and the keyboard."""
 
     out: TextIO
     streams: bool = True  # text is shown while the model writes it
@@ -2230,11 +2174,7 @@ def styled(terminal: Terminal, style: str, text: str) -> str:
 
 
 def redraw(terminal: Terminal, above: str = "") -> None:
-    """Print finished lines in place of the region, and draw the region below them.
-
-    The cursor is at the end of the region. Its rows were drawn without wrapping, but
-    most terminals wrap them when the window gets narrower.
-    """
+    """Print finished lines in place of the region, and draw the region below them."""
     rows = region(terminal)
     if not above and rows == terminal.rows:
         return
@@ -2468,11 +2408,16 @@ def restore_queue(terminal: Terminal, done: bool) -> None:
 def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     """Show what a tool is about to do; raise ToolError unless the user approves it.
 
-    The user approves now, or did so by "always" or --yes. `what` is a command, or the
-    path of a file and the change to it; a tool of your own decides what it shows.
+    `what` is a command, or the path of a file and the change to it.
     """
     tool = agent.tools[name]
-    first, *others = re.sub(LONG_RUN, describe_run, what).rstrip().split("\n")
+    # long runs would push the rest out of sight
+    text = re.sub(r"[^\S\n]{80,}", lambda m: f" [{len(m[0]):,} blanks] ", what)
+    empty = r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}"
+    text = re.sub(
+        empty, lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text
+    )
+    first, *others = text.rstrip().split("\n")
     show(terminal, "command", f"  {first}")
     for line in others:
         style = DIFF_STYLES.get(line[:1]) if tool.is_change else None
@@ -2485,13 +2430,6 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
         if is_always(terminal, question):
             agent.allowed.add(key)
     show(terminal, "wait", name)  # until there is output
-
-
-def describe_run(run: re.Match[str]) -> str:
-    """Return a note on blanks or empty lines that would push the rest out of sight."""
-    if lines := run[0].count("\n"):
-        return f"{run[1]}[{lines:,} empty lines]\n"
-    return f" [{len(run[0]):,} blanks] "
 
 
 def is_always(terminal: Terminal, question: str) -> bool:
@@ -2512,12 +2450,10 @@ def is_always(terminal: Terminal, question: str) -> bool:
 
 
 def read_answer(terminal: Terminal, question: str) -> str:
-    """Return the first line begun after the question; raise ToolError at end of input.
-
-    Earlier keys are read first, even those of an unfinished line in the kernel.
-    """
+    """Return the first line begun after the question; deny at the end of input."""
     with signals_held(signal.SIGINT), terminal.lock:
         modes = termios.tcgetattr(0)
+        # read earlier keys first, even those of an unfinished line in the kernel
         single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
         termios.tcsetattr(0, termios.TCSANOW, single)
         read_keys(terminal)
@@ -2588,14 +2524,14 @@ HELP = """\
 !command          run a command; the model sees it with your next message
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
-Lines you type while the agent works are sent with its next request. Backspace,
-Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
-line; a paste is one message. Ctrl-C stops the agent; type "go on" to continue.
-If you answer "always", the same command, or any change by the same tool, is
-allowed until /clear."""
+Lines you type while the agent works are sent with its next request. Ctrl-W and
+Ctrl-U delete a word or the line; Alt-Enter starts a new line; a paste is one
+message. Ctrl-C or Esc stops the agent; "go on" continues. "always" allows the
+same command, or any change by the same tool, until /clear."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
+YES_STATES = ("tools ask for approval", "tools run without asking")
 
 
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
@@ -2663,24 +2599,26 @@ def run_command(agent: Agent, line: str) -> None:
     if name in ("/compact", "/context") and not agent.system:
         make_ready(agent)
     if name == "/compact":
-        compact_now(agent, rest)
+        close_calls(agent)
+        agent.tried_until *= not agent.failures  # a failed summary may be tried again
+        agent.focus = rest
+        compact_history(agent, "compact")
     elif name == "/last" and re.fullmatch("[0-9]{0,9}", rest):
         agent.emit("plain", result_from_end(agent, int(rest or 1)))
     elif name == "/resume" and rest:
         resume(agent, rest)
     elif line == "/resume":
         list_conversations(agent)
-    elif line == "/context":
-        agent.emit("plain", context_table(agent))
+    elif line in ("/context", "/help"):
+        agent.emit("plain", HELP if line == "/help" else context_table(agent))
     elif line == "/clear":
         agent.emit("note", "[clear] new conversation; /resume lists the others")
         switch_to(agent, Conversation())
     elif line == "/yes" and sys.stdin.isatty():  # a file can't allow commands
         agent.auto_approve = not agent.auto_approve
-        state = "run without asking" if agent.auto_approve else "ask for approval"
-        agent.emit("note", f"[yes] tools {state} until you type /yes again")
-    elif line == "/help":
-        agent.emit("plain", HELP)
+        agent.emit(
+            "note", f"[yes] {YES_STATES[agent.auto_approve]} until the next /yes"
+        )
     else:
         raise AgentError(f"Unknown command {line}; /help lists the commands.")
 
@@ -2689,25 +2627,15 @@ def run_own_command(agent: Agent, line: str) -> None:
     """Run the user's !command, show its output, and leave a note for the model."""
     close_calls(agent)  # nothing may come between a call and its result
     agent.emit("wait", line)
-    output, end = bytearray(), "stopped by Ctrl-C"
+    output = bytearray()
     try:
-        status = run_process(line[1:], math.inf, output, partial(agent.emit, "wait"))
-        end = "too much output" if status is None else f"exit status {status}"
-    finally:
+        run_process(line[1:], math.inf, output, partial(agent.emit, "wait"))
+    finally:  # after Ctrl-C, too
         text = redact(clean_output(output.decode(errors="replace"))).rstrip()
-        agent.emit("plain", text or f"(no output, {end})")
-        shown = preview(text, min(MAX_PAGE, agent.limits.max_results), save_result)
-        shown = f"{quote('output', shown)}\n({end})"
-        commit(agent, note(f"{OWN_COMMAND}{line[1:]}]\n{shown}"))
-
-
-def compact_now(agent: Agent, focus: str) -> None:
-    """Summarise for the user, even if earlier summaries failed."""
-    close_calls(agent)
-    if agent.failures:
-        agent.tried_until = 0  # a failed summary may be tried again
-    agent.focus = focus
-    compact_history(agent, "compact")
+        agent.emit("plain", text or "(no output)")
+        limit = min(MAX_PAGE, agent.limits.max_results)
+        text = quote("output", preview(text, limit, save_result))
+        commit(agent, note(f"{OWN_COMMAND}{line[1:]}]\n{text}"))
 
 
 def status_line(agent: Agent) -> str:
@@ -2731,7 +2659,6 @@ def context_table(agent: Agent) -> str:
     if sent := agent.usage["sent"]:
         share = f"{agent.usage['read'] / sent:.0%} cached"
         lines.append(f"sent since the program started: {sent:,} tokens, {share}")
-    if agent.transcript:
         lines.append(f"transcript: {agent.transcript}")
     free = ["everything"] if agent.auto_approve else sorted(agent.allowed)
     return "\n".join([*lines, f"runs without asking: {', '.join(free) or 'nothing'}"])
@@ -2744,9 +2671,7 @@ def result_from_end(agent: Agent, number: int) -> str:
         return f"This conversation has {len(results)} tool results."
     text = results[-number]
     saved = re.search(rf"saved at ({RESULTS_DIR}/\w+\.txt)", text)
-    if saved and is_replacement(text):
-        return Path(saved[1]).read_text("utf-8")
-    return text
+    return Path(saved[1]).read_text("utf-8") if saved and is_replacement(text) else text
 
 
 def find_conversation(agent: Agent, which: str) -> Conversation:
@@ -2775,11 +2700,10 @@ def resume(agent: Agent, which: str) -> None:
         agent.emit("text", f"{text_of(messages[first_unseen(messages) - 1])}\n")
         return agent.emit("note", status_line(agent))
     calls = [call for message in messages for call in blocks(message, "tool_use")]
-    for call in calls[-1:]:
-        about = " ".join(map(str, call["input"].values()))
-        agent.emit("tool", f"[{call['name']}] {about}")
-    for plan in [call for call in calls if call["name"] == "todo_write"][-1:]:
-        agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
+    plans = [call for call in calls if call["name"] == "todo_write"]
+    for call in [*plans[-1:], *calls[-1:]]:
+        text = json.dumps(call["input"], ensure_ascii=False)
+        agent.emit("listed", f"[{call['name']}] {text}")
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 
@@ -2794,8 +2718,8 @@ def list_conversations(agent: Agent) -> None:
         said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {count}: {said}")
     hint = "/resume NUMBER continues one." if number else "No conversations yet."
-    others = len([*TRANSCRIPT_DIR.glob("transcript_*.jsonl")]) - MAX_LISTED
-    agent.emit("plain", f"({others} more)\n{hint}" if others > 0 else hint)
+    others = len([*TRANSCRIPT_DIR.glob("transcript_*.jsonl")]) - number
+    agent.emit("plain", f"{hint} ({others:,} more)" if others else hint)
 
 
 # ---- main ----
@@ -2854,26 +2778,26 @@ def load_settings() -> None:
     env = Path(__file__).resolve().with_name(".env")
     if not all(map(importlib.util.find_spec, PACKAGES)):
         venv = f"{env.parent}/.venv"  # many systems refuse pip elsewhere: PEP 668
-        install = f"{venv}/bin/pip install -r {env.parent}/requirements.txt"
-        missing = f"The package {' or '.join(PACKAGES)} is missing; install it with:"
-        steps = f"{sys.executable} -m venv {venv} && {install}"
-        raise AgentError(f"{missing} {steps}; then use {venv}/bin/python.")
+        steps = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install -r"
+        steps += f" {env.parent}/requirements.txt; then use {venv}/bin/python"
+        raise AgentError(f"The package {' or '.join(PACKAGES)} is missing: {steps}.")
     import dotenv
 
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
         # a key is easily copied with a space; an empty one would hide the key in .env
         if text := os.environ.pop(name).strip():
             os.environ[name] = text
-    in_shell = {name for name in KEY_NAMES if name in os.environ}
+    in_shell = [name for name in KEY_NAMES if name in os.environ]
     try:
         dotenv.load_dotenv(env)
     except ValueError as error:
         raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
-    in_file = {name for name in KEY_NAMES if os.environ.get(name)} - in_shell
-    if in_shell and in_file:  # a gateway could get the key of another: pi#4339
-        both = f"{in_shell.pop()} is set in the shell and {in_file.pop()} in {env}"
-        raise AgentError(f"{both}; remove one, so that the right one is sent.")
-    if not in_shell and not in_file:
+    keys = [name for name in KEY_NAMES if os.environ.get(name)]
+    if len(keys) > len(in_shell) > 0:  # a gateway could get the key of another: pi#4339
+        raise AgentError(
+            f"{' and '.join(keys)} are set, one of them in {env}; remove one."
+        )
+    if not keys:
         raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
 
@@ -2922,8 +2846,7 @@ def first_screen(agent: Agent) -> str:
     part = f"too long, so only a part is used: {', '.join(cut)}" if cut else ""
     mode = "--yes: tools run without asking" if agent.auto_approve else ""
     parts = [*find_rules(), skills, part, mode, "/help lists the commands"]
-    known = filter(None, parts)
-    return f"{agent.model} in {Path.cwd()}\n{'; '.join(known)}"
+    return f"{agent.model} in {Path.cwd()}\n{'; '.join(filter(None, parts))}"
 
 
 def play_demo(scene: int, terminal: Terminal) -> int:

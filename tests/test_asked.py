@@ -114,10 +114,7 @@ def test_always_allows_only_the_same_command(asked):
 def test_always_allows_every_change_by_the_same_tool(asked):
     agent = program.Agent()
     terminal = asked(agent, "a.py\n+ a", "ａ", tool="edit_file")
-    assert (
-        f"\nApply this change to a.py (+1 -0)? {program.CHOICES}\n"
-        in terminal.out.getvalue()
-    )
+    assert f"\nChange a.py (+1 -0)? {program.CHOICES}\n" in terminal.out.getvalue()
     asked(agent, "b.py\n- b", tool="edit_file")
     asked(agent, "b.py\n- b", "y", tool="write_file")
     asked(agent, "edit_file", "y")
@@ -150,7 +147,7 @@ def test_the_whole_call_is_shown_even_if_it_needs_no_approval(asked, fields):
     shown, *seen = terminal.out.getvalue().split("\n")
     assert shown == "  src/a.py" and seen[:99] == [f"  {line}" for line in lines]
     assert seen[99] == r"  rm -rf \x1b[2J\u202e\u200b"
-    question = f"Apply this change to src/a.py (+0 -0)? {program.CHOICES}"
+    question = f"Change src/a.py (+0 -0)? {program.CHOICES}"
     assert seen[100:] == ([""] if fields else [question, ""])
 
 
@@ -164,7 +161,7 @@ def test_unchanged_lines_take_a_row_each_and_the_question_counts_the_changed_one
     _, unchanged, *others, question, _ = terminal.out.getvalue().split("\n")
     assert unchanged == f"   {'x' * 18}…"
     assert others == [f"  {line}" for line in changes]
-    assert question.startswith("Apply this change to -a.py (+3,000 -12)? [y]es")
+    assert question.startswith("Change -a.py (+3,000 -12)? [y]es")
 
 
 RUNS = {  # the text, and what a question shows of it
@@ -206,7 +203,7 @@ def test_after_always_calls_are_shown_but_not_asked_until_clear(user):
     assert "\n> a\n  | one\n[bash]\n  echo one\n  | one\n[bash]\n" in first
     user.see("Run this command?")
     user.press("y\n")
-    then = user.see("Apply this change to file (+1 -1)? [y]es")
+    then = user.see("Change file (+1 -1)? [y]es")
     assert "[edit_file] ./file\n  file\n  @@ -1,2 +1,2 @@\n   one\n  -two\n  +2" in then
     assert b"\x1b[31m  -two\x1b[0m\r\n" in user.raw
     assert b"\x1b[32m  +2\x1b[0m\r\n" in user.raw

@@ -4,12 +4,14 @@ import json
 import lzma
 import re
 from itertools import accumulate, pairwise
+from pathlib import Path
 from unittest.mock import Mock
 
 import costs
 import moment
 import ours
 import pytest
+import rule
 from builders import did, history, read, typed
 from ours import drive
 from policies import (
@@ -549,7 +551,9 @@ def test_ours_answers_every_request_and_starts_a_turn_at_each_typed_message():
     interrupted.insert(3, typed("And quickly."))
     meter = drive(Session(interrupted), Limits())
     assert len(meter.contexts) == 4 and meter.cost > 0
-    sent = [*interrupted[:3], said(UNANSWERED) | {"role": "user"}, *interrupted[3:]]
+    added = said(UNANSWERED, "And quickly.")["content"]  # joined with the results
+    joined = {"role": "user", "content": [*interrupted[2]["content"], *added]}
+    sent = [*interrupted[:2], joined, *interrupted[4:]]
     whole = replay(Session(sent), TUTORIALS["nothing"])
     assert meter.contexts == pytest.approx(whole.contexts)
     assert meter.cost == pytest.approx(whole.cost)
@@ -604,13 +608,33 @@ def need(*lines):
 )
 def test_the_moment_counts_once_what_the_next_40_calls_need(work, counts):
     """Both lines were shown long ago; the near one also in the file read last."""
-    old = [did(FAR), *(did("x" * 5_000) for _ in range(38)), read("near.py", NEAR)]
-    session = Session(history(*old, *work))
-    assert moment.measure(session, moment.left_by_ours)[0][:4] == counts
+    old = [did(FAR), *(did("x" * 6_000) for _ in range(38))]
+    session = Session(history(*old, read("near.py", NEAR + "y" * 8_000), *work))
+    assert moment.measure(session)[0][:4] == counts
 
 
 def test_a_compaction_is_measured_at_each_40th_reply_from_60000_tokens_on():
-    assert moment.points(Session(reading(130))) == [161, 241]
+    first, second = moment.points(Session(work := reading(130)))
+    assert second == first + 80  # a reply and its results each
+    assert moment.program.estimate_tokens(work[: first - 2]) < 60_000
+    assert moment.program.estimate_tokens(work[:first]) >= 60_000
+
+
+SEEING = {"ours": 1, "v5": 1, "pi": 1, "opencode": 1, "OpenHands": 1, "mine": 1}
+SEEING |= {"s06": 0, "s08": 0, "codex": 0}
+
+
+def test_every_rule_that_can_summarise_has_its_moment(tmp_path, capsys):
+    near = read("near.py", NEAR + "y" * 8_000)
+    old = [did(FAR), *(did("x" * 6_000) for _ in range(38))]
+    path = write(tmp_path / "s", history(*old, near, need(NEAR), said("Done.")))
+    options = [str(path), "--peers", "--json", "--mine", str(AGENTS / "newest.py")]
+    assert costs.main(options) == 0
+    found = json.loads(capsys.readouterr().out)["moment"]
+    assert {name: one["lines"] for name, one in found.items()} == SEEING
+    assert costs.main(options[:2]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "1 compaction with summaries that say nothing" in words
 
 
 def test_the_moment_says_what_was_in_sight_and_how_long_it_took(tmp_path, capsys):
@@ -620,6 +644,126 @@ def test_the_moment_says_what_was_in_sight_and_how_long_it_took(tmp_path, capsys
     assert re.search(r"names \S+%, lines \S+%, [\d,]+ tokens, 2 points, \d+ s", out)
     assert "none" in err
     assert moment.main([str(write(tmp_path / "short", THREE))]) == 1
+
+
+# ---- a rule of your own ----
+
+AGENTS = Path(__file__).with_name("agents")
+
+
+@pytest.fixture
+def mine(tmp_path, capsys, monkeypatch):
+    """mine(code, *sessions) measures a rule and returns the table, or its one error.
+
+    The tutorials' rules are left out, to save time.
+    """
+    few = {"nothing": TUTORIALS["nothing"]}
+    monkeypatch.setattr(costs, "TUTORIALS", few)
+
+    def run(code, *sessions):
+        (path := tmp_path / "mine.py").write_text(code)
+        files = [write(tmp_path / f"{n}", lines) for n, lines in enumerate(sessions)]
+        failed = costs.main([*map(str, files or [path]), "--mine", str(path)])
+        out, err = capsys.readouterr()
+        assert failed == bool(err) and err.count("\n") == failed
+        return " ".join((err or out).replace(str(path), "mine.py").split())
+
+    return run
+
+
+DROP = "def forget(messages):\n    return [messages[0], *messages[max(1, {}):]]\n"
+KEEP = "def forget(messages):\n    return list(messages)\n"
+
+
+def test_a_rule_of_your_own_has_a_row_beside_the_others(mine):
+    words = mine(KEEP, SHOP, THREE)
+    assert re.search(r"mine 1\.000 0 0 [\d,]+ 1\.000 1\.000 1\.000", words)
+    assert "mine: the API would reject 0 of 8 requests." in words
+    assert "It's cheaper than ours in 0 of 2 sessions." in words
+    assert "Needed by an edit, but out of sight in mine: 0 lines." in words
+
+
+def test_it_is_told_what_the_api_would_reject_and_what_an_edit_needed(mine):
+    words = mine(DROP.format("len(messages) - 1"), SHOP)
+    assert "mine: the API would reject 4 of 5 requests." in words
+    assert "The first: messages.0.content.1: unexpected `tool_use_id` found" in words
+    assert f"out of sight in mine: 1 lines. {LINE.strip()}" in words
+    words = mine(KEEP, reading(66, 9_300))
+    assert "The first: prompt is too long: 200" in words and "reject 2 of 67" in words
+
+
+def test_what_a_rule_returns_is_what_it_gets_next(tmp_path):
+    """It removes a result once, and the next list is without it."""
+    code = "def forget(messages):\n    assert len(messages) < 5\n"
+    (path := tmp_path / "mine.py").write_text(code + "    return messages[-2:]\n")
+    assert len(rule.run(Session(history(*[said("y"), typed("x")] * 9)), path).contexts)
+
+
+def test_a_rule_is_cheaper_where_it_saves_something(mine):
+    few, many = [typed("Go."), said("Yes.")], [*reading(70, 9_300), *THREE]
+    code = "def forget(messages):\n    long = len(str(messages)) > 200_000\n"
+    code += "    return [messages[0], *messages[-2:]] if long else messages\n"
+    assert "It's cheaper than ours in 1 of 2 sessions." in mine(code, few, many)
+
+
+NO_FILE, ENDLESS = "no such file", "while True: pass"
+WRONG = {
+    "x = 1": "mine.py has no function forget(messages).",
+    "def forget(:": "mine.py can't be loaded: SyntaxError: invalid syntax (mine.py, line 1)",
+    "import no_such": "mine.py can't be loaded: ModuleNotFoundError: No module named",
+    ENDLESS: "mine.py can't be loaded: it took more than 0.2 s.",
+    f"def forget(messages):\n    {ENDLESS}": "0: it took more than 0.2 s.",
+    "def forget(messages):\n    try:\n        while True: pass\n    "
+    "except Exception: pass": "0: it took more than 0.2 s.",
+    "def forget(messages):\n    1 / 0": "0: ZeroDivisionError: division by zero (line 2)",
+    "def forget():\n    1": "0: TypeError: forget() takes 0 positional arguments",
+    "def forget(messages):\n    exit()": "0: SystemExit: None (line 2)",
+    "def forget(messages):\n    messages": "0, returned NoneType, not a list",
+    "def forget(messages):\n    return []": "0, returned an empty list, not a list of",
+    "def forget(messages):\n    return ['x']": "0, returned no message at index 0.",
+    "def forget(messages):\n    messages.clear()": "0, changed the list that it got;",
+    "def forget(messages):\n    messages[0]['content'] = 'x'\n    return messages": (
+        "0, changed the list that it got; return a new one."
+    ),
+    "def forget(messages):\n    return [{'role': 'user', 'content': [{}]}]": (
+        "0, returned what can't be sent: KeyError: 'type'"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", WRONG)
+def test_a_wrong_rule_is_reported_in_one_line(monkeypatch, mine, code):
+    monkeypatch.setattr(rule, "SECONDS", 0.2)
+    assert WRONG[code] in mine(code, SHOP)
+
+
+def test_a_rule_that_is_not_there_is_reported_in_one_line(capsys):
+    assert costs.main(["--mine", "none.py"]) == 1
+    assert capsys.readouterr().err == (
+        "none.py can't be loaded: No such file or directory.\n"
+    )
+
+
+def test_the_example_that_clears_forgets_what_s06_forgets():
+    session = Session(reading(30, 1_000))
+    mine = rule.run(session, AGENTS / "clears.py")
+    s06 = replay(session, TUTORIALS["s06"])
+    assert mine.refusals == [] and mine.clearings == s06.clearings == 27
+    assert mine.contexts == pytest.approx(s06.contexts, rel=0.02)
+
+
+def test_the_example_that_keeps_the_newest_leaves_a_list_that_the_api_accepts():
+    turns = [m for _ in range(2) for m in reading(60, 6_000)]
+    meter = rule.run(Session(turns), AGENTS / "newest.py")
+    assert meter.refusals == [] and meter.clearings == 2
+    assert max(meter.contexts) < 140_000
+
+
+def test_the_rule_in_the_readme_leaves_a_list_that_the_api_accepts(mine):
+    text = Path(__file__).with_name("README.md").read_text("utf-8")
+    [code] = [c for c in text.split("```") if "def forget" in c]
+    words = mine(code.removeprefix("python\n"), reading(90, 6_000))
+    assert re.search(r"mine 0\.\d+ 0 1 ", words) and "reject 0 of 91" in words
 
 
 # ---- the output ----
@@ -652,7 +796,7 @@ def test_json_has_costs_per_session_and_without_a_cache(tmp_path, capsys):
 
 
 def test_it_counts_the_sessions_in_which_another_policy_is_cheaper():
-    sessions = {"ours": [0.6, 0.7, 1], "v5": [0.5, 0.6, 1], "s06": [1, 1, 2]}
+    sessions = {"ours": [0.6, 0.7, 1], "v5": [0.5, 0.695, 0.996], "s06": [1, 1, 2]}
     assert costs.cheaper({**sessions, "ours KEEP_RECENT=1": [0, 0, 0]}) == {"v5": 2}
 
 
@@ -708,11 +852,29 @@ def test_savings_before_that_rejection_are_counted_separately(tmp_path, capsys):
     assert found["before"]["ours"] < before < 1
 
 
-def test_without_files_it_measures_the_work_of_the_demo(capsys):
-    assert costs.main(["--set", "CONTEXT_WINDOW=20000"]) == 0
-    out = capsys.readouterr().out
-    cleared = re.search(r"(?m)^ours CONTEXT_WINDOW=20000 +\S+ +\d+ +(\d+)", out)
-    assert "recorded requests" in out and int(cleared[1]) > 0
+def test_without_files_it_measures_one_session_of_each_project(monkeypatch, told):
+    projects = sorted({costs.project(path.name) for path in costs.shapes(True)})
+    assert [costs.project(path.name) for path in costs.shapes(False)] == projects
+    monkeypatch.setattr(costs, "ONE_EACH", ("entire_b7",))
+    words = told()
+    assert words.startswith("23 recorded requests") and "OpenHands" in words
+    assert costs.project("of/a_reader.jsonl") == ""
+
+
+def test_cost_and_r_of_the_main_rules_are_shown_by_project(monkeypatch, told):
+    assert "by project" not in told(THREE, THREE)
+    monkeypatch.setattr(costs, "project", lambda name: f"project{name[-1]}")
+    words = told(reading(9), THREE, THREE, options=["--peers"])
+    assert "project: project0 project1 project2 " in words
+    assert "nothing 1.000 1.000 1.000 1.000 1.000 1.000" in words
+    table = words.partition("by project:")[2].partition("The cheapest")[0]
+    assert "OpenHands 1" in table and "gemini" not in table
+
+
+def test_several_processes_measure_the_same(monkeypatch, told):
+    alone = told(reading(9), THREE)
+    monkeypatch.setattr(costs, "FEW", 0)
+    assert told(reading(9), THREE) == alone
 
 
 TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)

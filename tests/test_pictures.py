@@ -7,14 +7,16 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import charts
+import costs
 import pictures
 import pytest
 import screenshot
 import stub
-from builders import did, history, said
+from builders import LONG_TESTS, did, history, said
 
 NAMES = sorted(path.stem for path in pictures.FOLDER.glob("*.svg"))
 CHARTS = [name for name in NAMES if name != "work"]  # that one is a terminal
+SHORT = "entire_b7-e34f589b03-0"  # a recorded session of 23 requests
 SVG = "{http://www.w3.org/2000/svg}"
 WHITE, NIGHT = "#ffffff", "#0d1117"
 SHOWN = {WHITE: {color: color for color in charts.DARK}, NIGHT: charts.DARK}
@@ -178,7 +180,7 @@ def test_text_is_large_enough_inside_the_picture_and_does_not_overlap(name):
 
 def test_the_figures_are_only_numbers_and_names_of_policies():
     text = pictures.FIGURES.read_text()
-    assert json.loads(text)["sessions"] == 6 and len(text) < 20_000
+    assert json.loads(text)["sessions"] == 24 and len(text) < 60_000
     assert max(map(len, re.findall(r'"([^"]*)"', text))) < 30
     assert not re.search(r"\.\d{4}", text)
 
@@ -191,6 +193,18 @@ def test_the_figures_have_everything_that_the_page_needs(measured):
         assert on_disk[name].keys() == measured[name].keys()
     ours = [name for name in on_disk["policies"] if name.startswith("ours")]
     assert sorted(ours) == sorted(on_disk["again"])
+
+
+def test_the_costs_of_a_short_session_are_still_those_of_the_figures():
+    [path] = [p for p in costs.shapes(all=True) if p.name.startswith(SHORT)]
+    found = pictures.measure([path])["each"][SHORT]
+    assert found == json.loads(pictures.FIGURES.read_text())["each"][SHORT]
+
+
+@pytest.mark.skipif(not LONG_TESTS, reason="takes minutes")
+def test_all_figures_come_from_the_shapes():
+    measured = json.dumps(pictures.measure(costs.shapes(all=True)))
+    assert json.loads(measured) == json.loads(pictures.FIGURES.read_text())
 
 
 @pytest.fixture(scope="module")

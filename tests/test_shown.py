@@ -156,13 +156,13 @@ def test_the_clock_shows_thinking_and_the_size_of_a_growing_call(user):
     user.see_below(" s: I look at")
     thinks.may.set()
     user.see("[thinking] I look at it now.\n[write_file] file\n")
-    user.see("Apply this change to")
+    user.see("Change file")
     user.press("n\n")
     size = len(split(json.dumps(call[1]), 2)[0])
     user.see_below(f" s: writing a call, {size} characters")
     writes.may.set()
     user.see("[write_file] file\n")
-    user.see("Apply this change to file (+1 -0)?")
+    user.see("Change file (+1 -0)?")
     user.say("y", "At last.")
 
 

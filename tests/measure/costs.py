@@ -1,12 +1,16 @@
 """Measure what forgetting costs and what it loses, on recorded sessions.
 
-    python3 tests/measure/costs.py                 the work of `agent.py --demo`
+    python3 tests/measure/costs.py                 one session of each of four projects
+    python3 tests/measure/costs.py --all           six of each, in some minutes
+    python3 tests/measure/costs.py --mine FILE     and a rule of your own (see rule.py)
     python3 tests/measure/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
     python3 tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
 
 It replays recorded conversations under several rules. Every request that a rule
-would have sent is priced, and searched for what its reply needed. The columns are
-explained below the table. You need no key, no network and no SDK.
+would have sent is priced, and searched for what its reply needed. A second table shows
+what is in sight right after a compaction (see moment.py). The columns are explained
+below the tables. You need no key, no network and no SDK. Without files, it measures the
+recordings in shapes/ (see shapes.py).
 
 "ours" is agent.py itself, with the settings of your shell (see ours.py). Thinking is
 left out, an image counts as the word [image], and compactions by the recorded agent are
@@ -14,35 +18,42 @@ ignored: its messages continue whole.
 """
 
 import argparse
-import itertools
 import json
 import os
+import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
-from operator import lt
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
+import moment
+import rule
 from charts import counted
 from ours import MOST_LOOKUPS, drive
-from policies import NEWER, PEERS, READ_IN, SUMMARY, TUTORIALS, WINDOW
+from policies import NEWER, PEERS, READ_IN, SUMMARIES, SUMMARY, TUTORIALS, WINDOW
 from prices import Meter, replay
 from recorded import Session, Unusable, read_messages
 from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 
 import agent as program
 
+SHAPES = Path(__file__).with_name("shapes")
+ONE_EACH = "cipher_fc", "ctxeval_c8", "entire_ad", "posh_11"  # measured by default
+MAIN = ("mine", "ours", "summaries", "s06", "s08", "v5", "pi", "opencode", "codex")
+MAIN += ("OpenHands",)  # the rules that are compared by project
 SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
-NO_MATTER = 0.005  # ignore differences in R below this
+NO_MATTER = 0.005  # ignore differences below this, in cost and in R
+FEW = 200  # requests; fewer aren't worth starting processes for
 THE_REST = f"""\
 The rest are other agents, by their sources as of {READ_IN}, and clear_tool_uses,
 a service of the API, with its default settings. If there is a cache, its page
@@ -55,8 +66,11 @@ compactions removed, so their needs are undercounted. Ignore differences in R be
 
 
 def limits(changes: Mapping[str, str]) -> program.Limits:
-    """Return the limits that the program itself derives from these settings."""
-    with mock.patch.dict(os.environ, changes):
+    """Return the limits that the program itself derives from these settings.
+
+    A recorded turn may have any number of requests.
+    """
+    with mock.patch.dict(os.environ, {"MAX_REQUESTS": "0", **changes}):
         return program.configured_limits()
 
 
@@ -66,14 +80,20 @@ Runs = dict[str, Callable[[Session], Meter]]
 Done = dict[str, list[Meter]]
 
 
-def runs(peers: bool, changes: list[str], read: float = CACHE_READ) -> Runs:
+def runs(
+    peers: bool,
+    changes: list[str],
+    read: float = CACHE_READ,
+    mine: Path | None = None,
+) -> Runs:
     """Return for each policy a function from a session to its meter."""
     own = {"summaries": limits({}), **ours(changes)}
     own["summaries"].clear_above = sys.maxsize
     loops: Runs = {name: partial(drive, limits=own[name], read=read) for name in own}
-    rules = TUTORIALS | (PEERS if peers else {})
-    theirs: Runs = {n: partial(replay, policy=rules[n], read=read) for n in rules}
-    return theirs | loops
+    policies = TUTORIALS | (PEERS if peers else {})
+    theirs: Runs = {n: partial(replay, policy=policies[n], read=read) for n in policies}
+    own_rule = {"mine": partial(rule.run, path=mine, read=read)} if mine else {}
+    return theirs | loops | own_rule
 
 
 def uncached_runs(changes: list[str]) -> Runs:
@@ -102,15 +122,35 @@ def changed(change: str) -> dict[str, str]:
     return settings
 
 
-def replayed(sessions: list[Session], runs: Runs) -> Done:
-    """Run each policy on all sessions, and return their meters."""
-    steps = itertools.product(runs, sessions)
-    done: Done = {name: [] for name in runs}
-    for step, (name, session) in enumerate(steps):
-        progress(step, len(runs) * len(sessions), name)
-        done[name].append(runs[name](session))
+def moments(names: Mapping[str, Any]) -> dict[str, Callable]:
+    """Return for each rule that can summarise a function from a session to moments."""
+    known = [name for name in ("ours", *SUMMARIES) if name in names]
+    return {name: partial(moment.measure, rule=name) for name in known}
+
+
+def replayed(sessions: list[Session], runs: Mapping[Any, Callable]) -> dict:
+    """Run everything on all sessions, on all processors; return lists of results."""
+    done: dict[Any, list] = {name: [] for name in runs}
+    with ExitStack() as stack:
+        each: Callable = map
+        if sum(len(session.needs) for session in sessions) > FEW:
+            silent = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+            pool = stack.enter_context(ProcessPoolExecutor(initializer=silent))
+            stack.callback(pool.shutdown, cancel_futures=True)
+            each = pool.map
+        found = each(partial(run_all, runs=runs), sessions)
+        for number, session in enumerate(sessions):
+            progress(number, len(sessions), session.name)
+            for name, result in next(found).items():
+                done[name].append(result)
     progress(0, 0, "")
     return done
+
+
+def run_all(session: Session, runs: Mapping[Any, Callable]) -> dict:
+    """Run everything on one session."""
+    found = {name: run(session) for name, run in runs.items()}
+    return {n: x.close() if isinstance(x, Meter) else x for n, x in found.items()}
 
 
 def measure(sessions: list[Session], runs: Runs, uncached: Runs) -> dict:
@@ -119,26 +159,74 @@ def measure(sessions: list[Session], runs: Runs, uncached: Runs) -> dict:
     Costs are relative to doing nothing. In "sessions", each is relative to what doing
     nothing costs in that session.
     """
-    done = replayed(sessions, runs)
+    all = {"cost": runs, "uncached": uncached, "moment": moments(runs)}
+    pairs = {(kind, n): run for kind, group in all.items() for n, run in group.items()}
+    found = replayed(sessions, pairs)
+    done, full, after = ({n: found[k, n] for n in all[k]} for k in all)
     whole = total(done["nothing"])
     rows = [row(name, meters, whole) for name, meters in done.items()]
     refused = [refused_at(meter) for meter in done["nothing"]]
-    pairs = zip(sessions, done["nothing"], refused)
-    full = {n: total(m) / whole for n, m in replayed(sessions, uncached).items()}
+    trios = zip(sessions, done["nothing"], refused)
+    costs = {n: total(meters) / whole for n, meters in full.items()}
+    by_name = {name: by_session(done, name) for name in done}
+    if "mine" in done:
+        after["mine"] = [meter.moments for meter in done["mine"]]
     return {
         "requests": rows[0]["requests"],
         "rows": sorted(rows, key=lambda row: row["cost"]),
-        "sessions": {name: by_session(done, name) for name in done},
-        "uncached": {n: round(full[n], 4) for n in sorted(full, key=full.__getitem__)},
+        "sessions": by_name,
+        "projects": by_project(sessions, done),
+        "moment": {n: m for n in after if (m := summed_up(after[n]))},
+        "mine": about_mine(sessions, done, by_name),
+        "uncached": {
+            n: round(costs[n], 4) for n in sorted(costs, key=costs.__getitem__)
+        },
         "refused": [
             {"session": session.name, "request": at, "of": len(meter.contexts)}
-            for session, meter, at in pairs
+            for session, meter, at in trios
             if at
         ],
         "before": {
             name: round(cost_before(done[name], refused) / whole, 4)
             for name in ("nothing", "ours")
         },
+    }
+
+
+def summed_up(sessions: list[list[moment.Moment]]) -> dict:
+    """Sum up the moments of one rule, or return nothing if there are none."""
+    found = [one for session in sessions for one in session]
+    if not found:
+        return {}
+    return {name: round(n, 4) for name, n in moment.summed_up(found).items()}
+
+
+def by_project(sessions: list[Session], done: Done) -> dict[str, dict[str, list]]:
+    """Return cost and R of the main rules for each project, if there are several."""
+    places: dict[str, list[int]] = {}
+    for at, session in enumerate(sessions):
+        places.setdefault(project(session.name), []).append(at)
+    found: dict[str, dict[str, list]] = {}
+    for name, at in places.items() if all(places) else ():
+        some = {n: [done[n][i] for i in at] for n in ("nothing", *MAIN) if n in done}
+        rows = [row(n, meters, total(some["nothing"])) for n, meters in some.items()]
+        found[name] = {r["policy"]: [r["cost"], r["R"]] for r in rows}
+    return found if len(found) > 1 else {}
+
+
+def about_mine(sessions: list[Session], done: Done, costs: dict) -> dict:
+    """Return what to know about a rule of your own, if there is one."""
+    if "mine" not in done:
+        return {}
+    pairs = [*zip(sessions, done["mine"])]
+    refusals = [f"{why} ({s.name})" for s, meter in pairs for why in meter.refusals]
+    dropped = [line for _, meter in pairs for line in meter.dropped]
+    return {
+        "refused": len(refusals),
+        "why": refusals[0] if refusals else "",
+        "cheaper": cheaper(costs).get("mine", 0),
+        "dropped": len(dropped),
+        "lines": dropped[:3],
     }
 
 
@@ -150,10 +238,12 @@ def by_session(done: Done, name: str) -> list[float]:
 
 def cheaper(sessions: dict[str, list[float]]) -> dict[str, int]:
     """Count the sessions in which another policy costs less than ours."""
-    mine = sessions["ours"]
-    others = {n: found for n, found in sessions.items() if not n.startswith("ours")}
-    counts = {n: sum(map(lt, found, mine)) for n, found in others.items()}
-    return {name: count for name, count in counts.items() if count}
+    counts = {}
+    for name, costs in sessions.items():
+        saved = [ours - cost for ours, cost in zip(sessions["ours"], costs)]
+        counts[name] = sum(round(difference, 3) >= NO_MATTER for difference in saved)
+    others = (name for name in counts if not name.startswith("ours"))
+    return {name: counts[name] for name in others if counts[name]}
 
 
 def total(meters: list[Meter]) -> float:
@@ -234,9 +324,52 @@ def table(measured: dict, legend: str) -> str:
             f"  {row['E']:.3f}  {row['N']:.3f}  {row['R']:.3f}  {again}".rstrip()
         )
     title = f"{measured['requests']:,} recorded requests, replayed under each rule:\n"
-    parts = [title, f"{'':<{width}}{heads}", *lines, "", verdict(rows)]
-    parts += [what_to_know(measured), "", legend, CAVEATS]
+    parts = [title, f"{'':<{width}}{heads}", *lines]
+    parts += [*project_table(measured["projects"], rows, width)]
+    parts += [*moment_table(measured["moment"], width), "", verdict(rows)]
+    parts += [*told_of_mine(measured), what_to_know(measured), "", legend, CAVEATS]
     return "\n".join(parts)
+
+
+def project_table(
+    projects: dict[str, dict[str, list]], rows: list[dict], width: int
+) -> Iterator[str]:
+    """Yield the lines of a table with cost and R of the main rules by project."""
+    if not projects:
+        return
+    yield "\nCost and R by project:\n"
+    yield " " * width + "".join(f"{name:>15}" for name in projects)
+    for name in [row["policy"] for row in rows]:
+        pairs = [found[name] for found in projects.values() if name in found]
+        cells = "".join(f"{cost:>9.3f} {kept:.3f}" for cost, kept in pairs)
+        yield from [f"{name:<{width}}{cells}"] if cells else []
+
+
+def moment_table(moments: dict[str, dict], width: int) -> Iterator[str]:
+    """Yield the lines of a table of what is in sight right after a compaction."""
+    if not moments:
+        return
+    points = next(iter(moments.values()))["points"]
+    yield f"\nThe moment after: of what the next {moment.CALLS} calls need, in sight after"
+    yield f"{counted(points, 'compaction', 'compactions')} with summaries that say nothing."
+    yield "They're so rare that R hides it.\n"
+    yield f"{'':<{width}}   names   lines   tokens"
+    for name in sorted(moments, key=lambda name: -moments[name]["names"]):
+        one = moments[name]
+        shares = f"{one['names']:>8.1%}{one['lines']:>8.1%}"
+        yield f"{name:<{width}}{shares}{one['tokens']:>9,.0f}"
+
+
+def told_of_mine(measured: dict) -> Iterator[str]:
+    """Yield what to know about a rule of your own."""
+    if mine := measured["mine"]:
+        requests, of = measured["requests"], len(measured["sessions"]["mine"])
+        yield f"mine: the API would reject {mine['refused']:,} of {requests:,} requests."
+        if mine["refused"]:
+            yield textwrap.fill(f"The first: {mine['why']}", 88)
+        yield f"It's cheaper than ours in {mine['cheaper']} of {of} sessions."
+        yield f"Needed by an edit, but out of sight in mine: {mine['dropped']:,} lines."
+        yield from (f"    {line[:80]}" for line in mine["lines"])
 
 
 def verdict(rows: list[dict]) -> str:
@@ -247,8 +380,9 @@ def verdict(rows: list[dict]) -> str:
     keeping = [row for row in forgetting if row["R"] > best - NO_MATTER]
     most = min(keeping, key=lambda row: row["cost"])
     ours = next(row for row in rows if row["policy"] == "ours")
+    cheapest = [row for row in rows if row["cost"] < rows[0]["cost"] + NO_MATTER]
     lines = [
-        f"The cheapest: {figures(rows[0])}.",
+        textwrap.fill(f"The cheapest: {' and '.join(map(figures, cheapest))}.", 88),
         f"Of those that forget, the cheapest that keeps most: {figures(most)}.",
         f"Your settings: {figures(ours)}.",
     ]
@@ -362,7 +496,8 @@ def read(paths: list[Path]) -> list[Session]:
     sessions = []
     for path in paths:
         try:
-            sessions.append(Session(read_messages(path), str(path)))
+            name = path.name if path.parent == SHAPES else str(path)
+            sessions.append(Session(read_messages(path), name))
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
     if not sessions:
@@ -370,15 +505,16 @@ def read(paths: list[Path]) -> list[Session]:
     return sessions
 
 
-def of_the_demo() -> list[Session]:
-    """Play `agent.py --demo`, and read the transcript that it leaves."""
-    demo = [sys.executable, str(ROOT / "agent.py"), "--demo"]
-    with tempfile.TemporaryDirectory() as folder:
-        world = {**os.environ, "TMPDIR": folder}
-        no = subprocess.DEVNULL
-        if subprocess.run(demo, env=world, stdin=no, stdout=no, check=False).returncode:
-            raise Unusable("The demo failed; run agent.py --demo to see why.")
-        return read([*Path(folder).glob(f"*/{program.TRANSCRIPT_DIR}/*.jsonl")])
+def project(path: str) -> str:
+    """Return the project of a shape, from the name of its file; of others, nothing."""
+    name, _, more = Path(path).name.partition("_")
+    return name if more and (SHAPES / Path(path).name).exists() else ""
+
+
+def shapes(all: bool) -> list[Path]:
+    """Return the shapes of recorded sessions: all, or one of each project."""
+    paths = sorted(SHAPES.glob("*.xz"))
+    return [path for path in paths if all or path.name.startswith(ONE_EACH)]
 
 
 def price(text: str) -> float:
@@ -395,9 +531,14 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=about, epilog=more, formatter_class=style
     )
-    text = "a recorded session (default: the work of agent.py --demo)"
+    text = "a recorded session (default: four of those in shapes/)"
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=text)
-    parser.add_argument("--peers", action="store_true", help="include other agents")
+    text = "measure all sessions in shapes/"
+    parser.add_argument("--all", action="store_true", help=text)
+    text = "include a rule of your own: a file with a function forget(messages)"
+    parser.add_argument("--mine", type=Path, metavar="FILE", help=text)
+    text = "include other agents, as without files"
+    parser.add_argument("--peers", action="store_true", help=text)
     text = "also measure agent.py with these settings"
     change = {"default": [], "metavar": "NAME=VALUE,...", "help": text}
     parser.add_argument("--set", action="append", **change)
@@ -412,13 +553,16 @@ def main(argv: list[str] | None = None) -> int:
     """Measure and print; return the exit status."""
     options = parser().parse_args(argv)
     try:
-        wanted = runs(options.peers, options.set, options.read)
-        sessions = read(options.files) if options.files else of_the_demo()
+        if options.mine:
+            rule.load(options.mine)  # so that a mistake is found at once
+        peers = options.peers or not options.files
+        wanted = runs(peers, options.set, options.read, options.mine)
+        sessions = read(options.files or shapes(options.all))
         measured = measure(sessions, wanted, uncached_runs(options.set))
         if options.json:
             print(json.dumps(measured, indent=1))
         else:
-            print(table(measured, legend(sessions, options.read, options.peers)))
+            print(table(measured, legend(sessions, options.read, peers)))
     except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -3,16 +3,18 @@
     python3 tests/measure/moment.py FILE...
 
 It compacts recorded sessions with agent.py's own `rebuild` and a summary that says
-nothing: at each 40th reply whose request has 60,000 tokens or more, if nothing was
-forgotten before. It counts what the next 40 calls need, each name and line once: the
-names in their inputs, and the lines that edits quote (see recorded.py). Only what was
-last seen before the compaction counts; what a later result or call shows doesn't need
-the list. The shares are pooled: of all names together, and of all lines.
+nothing: before the first reply whose history has 60,000 tokens by our estimate, if
+nothing was forgotten before, and then before each 40th. It counts what the next 40
+calls need, each name and line once: the names in their inputs, and the lines that edits
+quote (see recorded.py). Only what was last seen before the compaction counts, because
+what a later result or call shows needn't be in the list. The share of names is the mean
+over all compactions; of the lines, which are few, it is the share of them all.
 """
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
 
 from ours import Recording
-from policies import FIXED
+from policies import SUMMARIES
 from prices import Meter
 from recorded import Measured, Message, Session, Unusable, parts, read_messages
 
@@ -29,11 +31,9 @@ import agent as program
 EVERY, FROM, CALLS = 40, 60_000, 40  # replies, tokens, calls
 NOTHING = "(a summary that says nothing)"
 
-Left = Callable[[Session, list[int]], Iterator[list[Message]]]
-
 
 class Moment(NamedTuple):
-    """What was needed after a compaction, and what the list had; both as counts."""
+    """Names and lines that were needed after a compaction, and those in the list."""
 
     names: int
     names_seen: int
@@ -44,12 +44,12 @@ class Moment(NamedTuple):
 
 def points(session: Session) -> list[int]:
     """Return the indexes of the replies before which a compaction is measured."""
-    size, found = FIXED, []
-    for at, message in enumerate(session.measured):
-        if message.role == "assistant":
-            found.append((at, size))
-        size += message.tokens
-    return [at for at, size in found[::EVERY] if size >= FROM]
+    sizes = (program.tokens_in(m["content"]) for m in session.messages)
+    before = accumulate(sizes, initial=0)
+    long = [
+        at for at, size in enumerate(before) if size >= FROM and at in session.needs
+    ]
+    return long[::EVERY]
 
 
 def left_by_ours(session: Session, at: list[int]) -> Iterator[list[Message]]:
@@ -77,10 +77,16 @@ def needed_after(session: Session, at: int) -> tuple[set[str], set[str]]:
     return names, lines
 
 
-def measure(session: Session, left: Left) -> list[Moment]:
+def left_by_rule(rule: str, session: Session, at: list[int]) -> Iterator[list[Message]]:
+    """Yield the list that another rule leaves at each of these points."""
+    return (SUMMARIES[rule](session.measured[:i], Meter(session)) for i in at)
+
+
+def measure(session: Session, rule: str = "ours") -> list[Moment]:
     """Measure a rule at all points of a session."""
-    at = points(session)
-    return [moment(session, i, kept) for i, kept in zip(at, left(session, at))]
+    at, ours = points(session), rule == "ours"
+    lists = left_by_ours(session, at) if ours else left_by_rule(rule, session, at)
+    return [moment(session, i, kept) for i, kept in zip(at, lists)]
 
 
 def moment(session: Session, at: int, kept: list[Message]) -> Moment:
@@ -97,12 +103,13 @@ def moment(session: Session, at: int, kept: list[Message]) -> Moment:
 
 def summed_up(moments: list[Moment]) -> dict:
     """Return the shares of names and lines in sight, and the tokens of a list."""
-    names, names_seen, lines, lines_seen, size = map(sum, zip(*moments, strict=True))
+    names = [m.names_seen / m.names for m in moments if m.names]
+    lines = sum(m.lines for m in moments)
     return {
         "points": len(moments),
-        "names": names_seen / names if names else 1,
-        "lines": lines_seen / lines if lines else 1,
-        "tokens": size / len(moments),
+        "names": sum(names) / len(names) if names else 1,
+        "lines": sum(m.lines_seen for m in moments) / lines if lines else 1,
+        "tokens": sum(m.tokens for m in moments) / len(moments),
     }
 
 
@@ -115,7 +122,7 @@ def main(paths: list[str]) -> int:
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
             continue
-        moments += measure(session, left_by_ours)
+        moments += measure(session)
     if not moments:
         print("No session has 60,000 tokens.", file=sys.stderr)
         return 1

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from unittest import mock
 
 from policies import SUMMARY
 from prices import Meter
-from recorded import Measured, Message, Session, tokens
+from recorded import Measured, Session, tokens
 from stub import CACHE_READ, Stream
 
 import agent as program
@@ -52,7 +52,6 @@ class Recording:
         self.next = 0  # the index of the message that comes next
         self.results: dict[str, deque[dict]] = defaultdict(deque)
         self.measured = Measured()
-        self.known: dict[int, tuple[Any, Message]] = {}
         self.lost: list[Lost] = []
         world = {"tools": self.tools(), "emit": self.listen, "limits": limits}
         self.agent: Any = program.Agent(client=self, approve=lambda *_: None, **world)
@@ -75,7 +74,7 @@ class Recording:
 
     def answer(self, request: dict) -> dict:
         """Return the next recorded reply, or a summary; else raise TurnOver."""
-        history = self.history(request["messages"])
+        history = self.measured.history(request["messages"])
         self.meter.wait(self.coming())
         if wants_summary(request["messages"][-1]):
             size = self.meter.summarise_live(history)
@@ -110,16 +109,6 @@ class Recording:
             "cache_creation_input_tokens": written,
             "output_tokens": int(output),
         }
-
-    def history(self, messages: list[dict]) -> list[Message]:
-        """Measure the messages; those of the last request are already measured."""
-        known = {}
-        for sent in messages:
-            content = sent["content"]
-            before = self.known.get(id(content))
-            known[id(content)] = before or (content, self.measured.message(sent))
-        self.known = known
-        return [known[id(sent["content"])][1] for sent in messages]
 
     def tools(self) -> dict[str, Any]:
         """Return a tool for each name in the recording; it returns the next result.
@@ -193,6 +182,8 @@ def drive(
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
         stack.enter_context(mock.patch.object(program, "time", clock))
+        once = mock.patch.object(program, "tokens_in", counting_once())
+        stack.enter_context(once)
         for text in recording.typed():
             try:
                 program.take_turn(recording.agent, text)
@@ -204,6 +195,22 @@ def drive(
         if cached:  # the table shows this only for the runs with a cache
             meter.lookups = [*look_up(recording.agent, recording.lost)]
     return meter
+
+
+def counting_once() -> Callable[[Any], int]:
+    """Return `tokens_in`, but remember what it counted: twice as fast in all.
+
+    Messages are never changed, so their content is the same as long as it is kept.
+    """
+    count, known = program.tokens_in, {}
+
+    def tokens_in(value: Any) -> int:
+        key = value if isinstance(value, str) else id(value)
+        if key not in known:
+            known[key] = count(value), value
+        return known[key][0]
+
+    return tokens_in
 
 
 def look_up(agent: Any, lost: list[Lost]) -> Iterator[tuple[bool, float]]:

@@ -1,11 +1,10 @@
 """Make the tutorial's pictures, from measured figures and from the program's own runs.
 
     .venv/bin/python tests/measure/pictures.py            make them all again
-    .venv/bin/python tests/measure/pictures.py FILE...    first measure these sessions
+    .venv/bin/python tests/measure/pictures.py --measure  first measure all shapes again
 
-The figures are in figures.json. They come from six public sessions; README.md has the
-command that downloads them, tests/README.md the one that measures them again. You need
-no key, no network and no SDK: in the runs, the tests' `stub` plays the model, and
+The figures are in figures.json. They come from the recorded sessions whose shapes are
+in shapes/; measuring them takes some minutes. You need no key, no network and no SDK: in the runs, the tests' `stub` plays the model, and
 agent.py's own functions do the rest. Tokens of blocks are rounded to 100. The picture
 of a terminal needs the package rich.
 """
@@ -57,12 +56,15 @@ def measure(paths):
     Costs are relative to doing nothing. "policies" has the cost and R of each policy,
     "largest" the largest request that forgets nothing, in tokens, "before" the costs
     until the first rejection, "cheaper" the number of sessions in which a policy costs
-    less than ours, and "session" the session with the most requests.
+    less than ours, "each" the costs in each session, "moment" what is in sight after a
+    compaction, and "session" the session with the most requests.
     """
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
     measured = costs.measure(sessions, runs, costs.uncached_runs(SETTINGS))
     rows = {row["policy"]: row for row in measured["rows"]}
     longest = max(sessions, key=lambda session: len(session.needs))
+    by_session = zip(*measured["sessions"].values())
+    each = [dict(zip(measured["sessions"], found)) for found in by_session]
     return rounded(
         {
             "sessions": len(sessions),
@@ -75,11 +77,19 @@ def measure(paths):
             "cheaper": costs.cheaper(measured["sessions"]),
             "shares": shares(sessions),
             "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in rows},
+            "projects": measured["projects"],
+            "moment": measured["moment"],
             "summaries": {name: rows[name]["summaries"] for name in rows},
             "again": {n: again(rows[n]) for n in rows if n.startswith("ours")},
+            "each": {name_of(one): found for one, found in zip(sessions, each)},
             "session": one_session(longest, runs),
         }
     )
+
+
+def name_of(session):
+    """Return a session's name without the endings of its file."""
+    return Path(session.name).name.partition(".")[0]
 
 
 def rounded(value):
@@ -540,10 +550,9 @@ def pictures():
 def main(argv=None):
     """Make the pictures; return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
-    files = parser.parse_args(argv).files
-    if files:
-        FIGURES.write_text(json.dumps(measure(files)) + "\n")
+    parser.add_argument("--measure", action="store_true")
+    if parser.parse_args(argv).measure:
+        FIGURES.write_text(json.dumps(measure(costs.shapes(all=True))) + "\n")
     for name, svg in pictures().items():
         (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
     return 0

@@ -136,10 +136,12 @@ def s06(history: list[Message], meter: Any) -> list[Message]:
     """Clear old results at every request, even unseen ones; summarise at 50,000."""
     old = [r for r in results(history)[:-3] if len(r[1].text) > 100]
     history = cleared(history, old, meter, "[Previous: used {}]")
-    if as_json(history) / 4 <= 50_000:
-        return history
-    some_characters_only(history, meter)
-    return [summary(), note("Understood. Continuing.", "assistant")]
+    return history if as_json(history) / 4 <= 50_000 else s06_summary(history, meter)
+
+
+def s06_summary(history: list[Message], meter: Any) -> list[Message]:
+    """Replace all messages with a summary, and let the model agree."""
+    return [*s08_summary(history, meter), note("Understood. Continuing.", "assistant")]
 
 
 def s08(history: list[Message], meter: Any) -> list[Message]:
@@ -148,8 +150,11 @@ def s08(history: list[Message], meter: Any) -> list[Message]:
     old = [r for r in results(history)[:-3] if len(r[1].text) > 120]
     text = "[Earlier tool result compacted. Re-run if needed.]"
     history = cleared(history, old, meter, text)
-    if as_json(history) <= 50_000:
-        return history
+    return history if as_json(history) <= 50_000 else s08_summary(history, meter)
+
+
+def s08_summary(history: list[Message], meter: Any) -> list[Message]:
+    """Replace all messages with a summary."""
     some_characters_only(history, meter)
     return [summary()]
 
@@ -175,10 +180,7 @@ def s06_newer(history: list[Message], meter: Any) -> list[Message]:
     found = [r for r in results(history)[:-3] if len(r[1].text) > 100]
     old = [r for r in found if r[1].name != "read_file"]
     history = cleared(history, old, meter, "[Previous: used {}]")
-    if as_json(history) / 4 <= 50_000:
-        return history
-    some_characters_only(history, meter)
-    return [summary()]
+    return history if as_json(history) / 4 <= 50_000 else s08_summary(history, meter)
 
 
 SAVED = "/home/me/work/.task_outputs/tool-results/toolu_01ABCDEFGHJKLMNPQRSTUVWX.txt"
@@ -268,8 +270,11 @@ def v5(history: list[Message], meter: Any) -> list[Message]:
     if sum(len(block.text) for _, block in old) >= 80_000:
         text = "[Old tool result content cleared]"
         history = cleared(history, old, meter, text)
-    if as_json(history) / 4 <= 170_616:
-        return history
+    return history if as_json(history) / 4 <= 170_616 else v5_summary(history, meter)
+
+
+def v5_summary(history: list[Message], meter: Any) -> list[Message]:
+    """Replace all messages with a summary and the five files read last."""
     meter.summarise(total(history))
     reads = [b for _, b in results(history) if b.name == "read_file"]
     files = list({b.path: b.whole[:20_000] for b in reversed(reads)}.values())[:5]
@@ -280,9 +285,12 @@ def v5(history: list[Message], meter: Any) -> list[Message]:
 
 
 def pi(history: list[Message], meter: Any) -> list[Message]:
+    """Near the window's end, summarise."""
+    return history if total(history) <= WINDOW - 16_384 else pi_summary(history, meter)
+
+
+def pi_summary(history: list[Message], meter: Any) -> list[Message]:
     """Summarise all but the newest 20,000 tokens; keep the files' names."""
-    if total(history) <= WINDOW - 16_384:
-        return history
     cut = newest(history, 20_000)
     meter.summarise(shortened(history[:cut], 2_000))
     files = {b.path for m in history[:cut] for b in m.blocks if b.path}
@@ -296,9 +304,12 @@ def shortened(history: list[Message], most: int) -> float:
 
 
 def opencode(history: list[Message], meter: Any) -> list[Message]:
-    """Near the window's end, summarise all but the newest 15,000 tokens."""
-    if total(history) <= 168_000:
-        return history
+    """Near the window's end, summarise."""
+    return history if total(history) <= 168_000 else opencode_summary(history, meter)
+
+
+def opencode_summary(history: list[Message], meter: Any) -> list[Message]:
+    """Summarise all but the newest 15,000 tokens."""
     meter.summarise(total(history))
     return [summary(), *history[newest(history, 15_000) :]]
 
@@ -319,12 +330,15 @@ def opencode_pruning(history: list[Message], meter: Any) -> list[Message]:
 
 
 def codex(history: list[Message], meter: Any) -> list[Message]:
-    """Summarise at 90% of the window; keep the newest of the user's messages.
+    """Summarise at 90% of the window.
 
     This is what other models get; for OpenAI's own models, the server does it.
     """
-    if total(history) <= 0.9 * WINDOW:
-        return history
+    return history if total(history) <= 0.9 * WINDOW else codex_summary(history, meter)
+
+
+def codex_summary(history: list[Message], meter: Any) -> list[Message]:
+    """Summarise all but the newest of the user's messages."""
     meter.summarise_live([*history, ASKED])
     said = [m for m in history if is_typed(m)]
     return [*said[newest(said, 20_000) :], summary()]
@@ -353,11 +367,14 @@ def gemini_cli(history: list[Message], meter: Any) -> list[Message]:
 
 
 def openhands(history: list[Message], meter: Any) -> list[Message]:
-    """Over 240 events, summarise all but the first 2 and the newest 117."""
-    if len(history) <= 240:
-        return history
+    """Summarise over 240 events."""
+    return history if len(history) <= 240 else openhands_summary(history, meter)
+
+
+def openhands_summary(history: list[Message], meter: Any) -> list[Message]:
+    """Summarise all but the first 2 events and the newest 117, or half if fewer."""
     head = 2 + is_result(history[2])
-    tail = before_pair(history, len(history) - 117)
+    tail = before_pair(history, len(history) - min(117, len(history) // 2 - 3))
     meter.summarise(shortened(history[head:tail], 10_000))
     return [*history[:head], summary(), *history[tail:]]
 
@@ -385,4 +402,13 @@ PEERS = {
     "gemini-cli": Policy(gemini_cli),
     "OpenHands": Policy(openhands),
     "clear_tool_uses": Policy(clear_tool_uses, lasting=False),
+}
+SUMMARIES = {  # how some of them summarise, whenever they do
+    "s06": s06_summary,
+    "s08": s08_summary,
+    "v5": v5_summary,
+    "pi": pi_summary,
+    "opencode": opencode_summary,
+    "codex": codex_summary,
+    "OpenHands": openhands_summary,
 }

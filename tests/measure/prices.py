@@ -48,6 +48,9 @@ class Meter:
         self.names: list[float] = []
         self.gone: list[str] = []  # lines that the last reply needed, but could not see
         self.lost = 0  # the number of such lines in the session
+        self.dropped: list[str] = []  # these lines, for a rule of your own
+        self.refusals: list[str] = []  # why the API would refuse each request
+        self.moments: list[tuple] = []  # of the same rule, see moment.py
         self.lookups: list[tuple[bool, float]] = []  # from `ours.look_up`
         self.sent: list[Sent] = []
         self.written: set[int] = set()
@@ -124,6 +127,12 @@ class Meter:
         recorded = self.session.places[needle]
         found = any(block.text in self.visible for _, block in recorded)
         return found or any(needle in text for text in new)
+
+    def close(self) -> "Meter":
+        """Drop everything that only the next request needs."""
+        self.session, self.sent = Session([]), []
+        self.written, self.visible = set(), Counter()
+        return self
 
     def summarise(self, size: float, calls: int = 1) -> None:
         """Price a summary that takes separate requests, without the cache."""

@@ -1,0 +1,123 @@
+"""Run a rule of your own on a recorded session.
+
+Your file has one function, `forget(messages)`. It gets the conversation before each
+request, as a list of messages in the API's form, and returns the list to send. The next
+list begins with what it returned. It must not change the list that it gets.
+"""
+
+import marshal
+import runpy
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from moment import moment, points
+from policies import WINDOW
+from prices import Meter
+from recorded import Measured, Session, Unusable
+from stub import CACHE_READ, problems
+
+SECONDS = 5  # for one request
+ANY_TOOL = [{"name": "any", "input_schema": {}}]  # without tools, calls are rejected
+
+
+class TooSlow(BaseException):
+    """It takes too long; no `except Exception` of the rule stops this."""
+
+
+def load(path: Path) -> Callable[[list[dict]], Any]:
+    """Return the function in a file; raise Unusable, with one line, if there is none."""
+    with reported(f"{path} can't be loaded", path), time_limit():
+        found = runpy.run_path(str(path)).get("forget")
+    if not callable(found):
+        raise Unusable(f"{path} has no function forget(messages).")
+    return found
+
+
+@contextmanager
+def reported(what: str, path: Path) -> Iterator[None]:
+    """Turn any error into one line that says where in this file it happened."""
+    try:
+        yield
+    except Unusable:
+        raise
+    except TooSlow:
+        raise Unusable(f"{what}: it took more than {SECONDS} s.") from None
+    except OSError as error:
+        raise Unusable(f"{what}: {error.strerror or error}.") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001  it's not our code
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        at = f" (line {lines[-1]})" if lines else ""
+        about = " ".join(f"{type(error).__name__}: {error}".split())
+        raise Unusable(f"{what}: {about}{at}") from None
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """Raise TooSlow after SECONDS."""
+
+    def stop(*_: Any) -> NoReturn:
+        raise TooSlow
+
+    handler = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def run(session: Session, path: Path, read: float = CACHE_READ) -> Meter:
+    """Run the rule in a file on a session, and return the meter."""
+    forget, meter, measured = load(path), Meter(session, read=read), Measured()
+    history: list[dict] = []
+    compared = points(session)
+    for message in session.messages:  # a rule may drop a call, but leave its result
+        measured.message(message)
+    for at, message in enumerate(session.messages):
+        if message["role"] == "assistant":
+            where = f"forget, before message {at} of {session.name}"
+            before, history = history, sent_by(forget, history, where, path)
+            meter.clearings += history != before
+            with reported(f"{where}, returned what can't be sent", path):
+                sent = measured.history(history)
+            meter.wait(at)
+            size = meter.reply(sent, at)
+            meter.refusals += [why for why in [refusal(history, size)] if why]
+            meter.dropped += meter.gone
+            if at in compared:
+                meter.moments.append(moment(session, at, sent))
+        history = [*history, {"role": message["role"], "content": message["content"]}]
+    meter.lost = len(meter.dropped)
+    return meter
+
+
+def sent_by(
+    forget: Callable, history: list[dict], where: str, path: Path
+) -> list[dict]:
+    """Return what the rule makes of the history, if it is a list of messages."""
+    before = marshal.dumps(history, 2)  # as fast as a copy, and can be compared
+    with reported(where, path), time_limit():
+        sent = forget(history)
+    if marshal.dumps(history, 2) != before:
+        raise Unusable(f"{where}, changed the list that it got; return a new one.")
+    if type(sent) is not list or not sent:
+        kind = "an empty list" if sent == [] else type(sent).__name__
+        raise Unusable(f"{where}, returned {kind}, not a list of messages.")
+    for index, message in enumerate(sent):
+        if type(message) is not dict or not {"role", "content"} <= {*message}:
+            raise Unusable(f"{where}, returned no message at index {index}.")
+    return sent
+
+
+def refusal(messages: list[dict], size: float) -> str:
+    """Return why the API would reject this request, or an empty text."""
+    body = {"model": "any", "max_tokens": 1, "messages": messages, "tools": ANY_TOOL}
+    if size > WINDOW:
+        return f"prompt is too long: {size:.0f} tokens > {WINDOW} maximum"
+    return next(problems(body, None, True), "")
