@@ -259,23 +259,6 @@ def pays(read):
     return f"{(WRITE - read) / read:.3g}"
 
 
-def by_window(number):
-    """A row of the table in Settings: one number for each window."""
-    windows = (8_000, 32_000, 100_000, 200_000, 1_000_000)
-    limits = [program.Limits(w, min(program.MAX_OUTPUT, w // 3)) for w in windows]
-    return " | ".join(f"{number(limit):,}" for limit in limits)
-
-
-WINDOWS = [
-    by_window(lambda limits: limits.context_window),
-    by_window(lambda limits: limits.max_output),
-    by_window(lambda limits: limits.threshold),
-    by_window(lambda limits: limits.clear_above),
-    by_window(lambda limits: int(limits.threshold * program.CLEAR_COLD)),
-    by_window(lambda limits: limits.max_results),
-]
-
-
 def progress():
     """A minute of a progress bar that is drawn ten times a second."""
     for n in range(600):
@@ -364,7 +347,6 @@ A key of fewer than {program.MIN_KEY} characters
 
 {program.MIN_WINDOW:,} at least
 """.split("\n\n")
-FACTS += WINDOWS
 
 
 @pytest.mark.parametrize("fact", FACTS)
