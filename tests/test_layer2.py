@@ -656,8 +656,8 @@ def test_each_part_gets_at_most_half_of_the_remaining_room(make):
     for name in "ab":
         Path(f"{name}.py").write_text(f"{name * 60}\n" * 200)
     room, new = room_of(agent), program.rebuild(agent, BODY)
-    *older, summary, request, calls, results, bash, output = map(as_sent, new)
-    for part in bash + output, request, summary, sum(older), calls + results:
+    *older, summary, request, calls, results = map(as_sent, new)
+    for part in request, summary, sum(older), calls + results:
         assert 0.8 * (room // 2) < part <= room // 2 + 120  # the text around it
         room -= part
     asked = [call for call, _ in left(new).calls]
@@ -687,22 +687,13 @@ def test_the_tail_has_an_eighth_of_the_history_but_at_most_20000_tokens(
     assert tail == answers[-expected:] and estimate_tokens(tail) <= 20_000
 
 
-@pytest.mark.parametrize("end", [[], [typed("Hurry.")]], ids=["", "typed after them"])
-def test_results_larger_than_the_tail_stay_with_their_calls_cut(tail_of, end):
-    results = did(f"The start. {BODY} The end.", "short", BODY)
-    reply, answered = tail_of(*history(results, end), **WINDOW)
-    assert reply == results[0] and estimate_tokens([reply, answered]) < T // 4
-    first, second, _ = outputs(answered)
-    assert first.startswith("The start. ") and first.endswith(" The end.")
-    assert "left out here" in first and second == "short"
-
-
 LONG_CALL = {"command": BODY}
 TAILLESS = {
     "nothing": [],
     "a typed message": [typed(BODY)],
     "an answer and a typed message": [typed("Go."), said(BODY), typed(BODY)],
     "a call too long": [typed(BODY), *did("short", given=LONG_CALL)],
+    "a result too long": [typed("Go."), *did(BODY)],
     "an open call too long": [typed("Go."), did(BODY, given=LONG_CALL)[0]],
     "too many results": [typed(BODY), *did(*["w" * 999] * 99)],
 }

@@ -132,7 +132,7 @@ def test_an_unusable_file_does_not_hide_the_other_rules(make, below, run):
     assert "Rules of ../AGENTS.md" in rules and "Rules of CLAUDE.md" in rules
     lines = run(stdin="")[1]
     assert "\n../AGENTS.md; AGENTS.md is not used: There is no file" in lines
-    assert "; CLAUDE.md; /help\n" in lines
+    assert "; CLAUDE.md; /help lists the commands\n" in lines
 
 
 LONG = "too long, so only a part is used: "
@@ -141,7 +141,7 @@ LONG = "too long, so only a part is used: "
 @pytest.mark.parametrize("size, said", [(31_900, ""), (32_100, f"{LONG}AGENTS.md; ")])
 def test_the_first_screen_says_if_only_a_part_of_the_rules_is_used(run, size, said):
     Path("AGENTS.md").write_text("x" * size)
-    assert f"\nAGENTS.md; {said}/help\n" in run(stdin="")[1]
+    assert f"\nAGENTS.md; {said}/help lists the commands\n" in run(stdin="")[1]
 
 
 # --- Skills ---
@@ -208,12 +208,12 @@ def test_the_first_screen_names_only_skills_that_the_model_is_offered(run):
     turn_into(skill(), "../outside")
     Path("../outside").write_text(SKILL)
     skill(path=".claude/skills/good/SKILL.md")
-    assert "\nskills: good; /help\n" in run(stdin="")[1]
+    assert "\nskills: good; /help lists the commands\n" in run(stdin="")[1]
     for number in range(150):
         text = f"---\ndescription: {'d' * 1_000}\n---\nDo."
         skill(text, f".agents/skills/s{number:03}/SKILL.md")
     lines = run(stdin="")[1]
-    assert "s000, s001, " in lines and f"s149; {LONG}skills; /help\n" in lines
+    assert "s000, s001, " in lines and f"s149; {LONG}skills; /help lists the commands\n" in lines
     assert "s075" not in lines
 
 

@@ -37,6 +37,8 @@ COUNTS = "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens
 class Model(StubClient):
     """A fake API that gives our agent its summaries, and keeps the usages."""
 
+    in_parts = False  # other agents join nothing
+
     def __init__(self, *replies, summaries=(SUMMARY,), **limits):
         super().__init__(*replies, **limits)
         self.summaries, self.asked, self.usages = itertools.cycle(summaries), [], []

@@ -28,6 +28,7 @@ import itertools
 import json
 import re
 from collections import deque
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -546,6 +547,8 @@ class StubClient:
     the cache, uses only a queued error.
     """
 
+    in_parts = True  # `requests` shows what agent.py has joined message by message
+
     def __init__(
         self, *replies, window=200_000, max_output=64_000, adaptive=True, always=None
     ):
@@ -594,7 +597,8 @@ class StubClient:
         """Record and check `request`; return or raise the next answer in the queue."""
         self.bodies.append(copied(request))
         messages = self.bodies[-1].get("messages")
-        short = [*one_by_one(messages)] if isinstance(messages, list) else []
+        shorten = one_by_one if self.in_parts else partial(map, in_short)
+        short = [*shorten(messages)] if isinstance(messages, list) else []
         self.requests.append({**self.bodies[-1], "messages": short})
         try:
             check(request, self.window, self.max_output, self.adaptive)
