@@ -213,7 +213,10 @@ def test_the_first_screen_names_only_skills_that_the_model_is_offered(run):
         text = f"---\ndescription: {'d' * 1_000}\n---\nDo."
         skill(text, f".agents/skills/s{number:03}/SKILL.md")
     lines = run(stdin="")[1]
-    assert "s000, s001, " in lines and f"s149; {LONG}skills; /help lists the commands\n" in lines
+    assert (
+        "s000, s001, " in lines
+        and f"s149; {LONG}skills; /help lists the commands\n" in lines
+    )
     assert "s075" not in lines
 
 

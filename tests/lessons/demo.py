@@ -133,14 +133,13 @@ SCENES = [
         "are still needed, and the newest messages. In the tutorials: s06, v5, s08's "
         "compact_history "
         "(L4).",
-        "the three large results were new, so layer 1 had nothing to clear. Your "
-        "messages stay as you typed them, and the file that was read last is read "
-        "again, because a summary would lose both.",
+        "the large results were new, so layer 1 had nothing to clear. Your messages "
+        "stay as you typed them, the newest call stays with its result, and the file "
+        "that was read last is read again, because a summary would lose all of this.",
         "Now the fake model: what does it check, and who uses it?",
-        head("tests/conftest.py", 2_500, thinking="First a small one."),
-        head("tests/standin/stub.py", 8_900, thinking="The fake model itself."),
-        head("tests/standin/wire.py", 8_900),
-        head("tests/measure/costs.py", 8_900, thinking="One more that uses it."),
+        head("tests/standin/stub.py", 12_500, thinking="The fake model itself."),
+        head("tests/standin/wire.py", 7_500),
+        head("tests/conftest.py", 2_700, thinking="One more, which uses it."),
         "It rejects what the API would: open tool calls, stale thinking and more.",
     ),
     Scene(
@@ -201,7 +200,7 @@ SUMMARY = """\
 6. All user messages: the parts of agent.py, its settings and tests,
    previews (answered); the fake model (open).
 7. Pending tasks: the question about the fake model.
-8. Current work: read stub.py, wire.py, costs.py; changed nothing.
+8. Current work: read stub.py, wire.py and tests/conftest.py.
 9. Next step: say what StubClient checks, and who uses it."""
 
 

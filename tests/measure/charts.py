@@ -132,6 +132,8 @@ def three_ways(courses: dict[str, Course], of: int) -> str:
         else:
             body += [*forgotten(name, courses[name], y, at)]
             y += 50
+    if 0 < count - marks[-1] < 30:  # no room for both
+        marks.remove(count)
     free = [n for n in range(100, count, 100) if all(abs(n - m) > 15 for m in marks)]
     body += [tick(at(n, 0)[0], str(n)) for n in [*marks, *free]]
     body.append(text(LEFT, y + 4, "| old results are cleared before this request"))
@@ -162,7 +164,12 @@ def growth(name: str, course: Course, at: Callable[..., Point]) -> list[str]:
         refusal = f"request {last}: prompt is too long"
         return [*drawn, text(x, TOP - 10, refusal, "end")]
     x, top = at(sent.index(max(sent)) + 1, max(sent))
-    return [*drawn, text(x + 5, top - 6, f"{max(sent):,}", "start", color)]
+    near_end = x > RIGHT - 100  # where the curve has its name
+    anchor = "end" if near_end else "start"
+    return [
+        *drawn,
+        text(x + (-5 if near_end else 5), top - 6, f"{max(sent):,}", anchor, color),
+    ]
 
 
 def accepted(course: Course) -> list[int]:
