@@ -1,22 +1,32 @@
 """Building blocks for tests: messages, their parts, and the work of an agent."""
 
 import copy
+import functools
 import itertools
 import json
 import os
 import re
+from bisect import bisect_right
 from typing import NamedTuple
 
 import pytest
 import stub
 from stub import api_error, reply
 
-from agent import AgentError, drop_thinking, is_typed, load, take_turn, user_texts
+from agent import (
+    AgentError,
+    drop_thinking,
+    is_typed,
+    load,
+    take_turn,
+    tokens_in,
+    user_texts,
+)
 
 LONG_TESTS = os.environ.get("LONG_TESTS") == "1"  # run the tests that take minutes
 
 SMALL = {"threshold": 12_000, "context_window": 30_000, "max_output": 8_000}
-LONG = "A long answer. " * 2_600  # takes the context over that threshold
+LONG = "A long answer. " * 2_600  # over that threshold, as the API counts it
 
 READ = ("read_file", {"path": "notes.txt"})
 WRITE = ("write_file", {"path": "made.txt", "content": "made"})
@@ -47,9 +57,18 @@ def said(text, *thinking):
     return {"role": "assistant", "content": content}
 
 
-def sized(tokens):
-    """A text of so many tokens by `tokens_in`, which counts its JSON quotes."""
-    return "x" * (4 * tokens - 2)
+@functools.cache
+def sized(tokens, letters="x"):
+    """The longest text of so many tokens that repeats these letters.
+
+    The program's own count decides, so a test holds for any estimate.
+    """
+
+    def text(length):
+        return (letters * (length // len(letters) + 1))[:length]
+
+    lengths = range(10 * tokens)  # in characters; none has that many per token
+    return text(bisect_right(lengths, tokens, key=lambda n: tokens_in(text(n))) - 1)
 
 
 def call(name, /, **given):

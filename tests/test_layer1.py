@@ -30,7 +30,9 @@ from agent import drop_thinking, is_typed, micro_compact, preview, tokens_in, us
 from agent import tool_result_budget as budget
 
 REDACTED = {"type": "redacted_thinking", "data": "d"}
-CLEARED = "[Previous: used bash, saved at saved/500.txt]"
+LONG = sized(125)
+LARGE = sized(100_000), sized(100_000, "y")
+CLEARED = f"[Previous: used bash, saved at saved/{len(LONG)}.txt]"
 
 
 def with_thinking(messages):
@@ -76,20 +78,22 @@ def test_over_the_limit_each_result_above_its_equal_share_becomes_a_preview(
 
 
 JSON = '{"key": "value"}\n'
-SIZES = [(1, 90_000), (5, 2_300), (6, 2_300), (40, 2_300), (100, 2_300), (100, 900)]
+SIZES = [(1, 67_500), *itertools.product((5, 6, 40, 100), (225, 575, 742, 1_725))]
 
 
 @pytest.mark.parametrize("limit", [4_000, 50_000])
-@pytest.mark.parametrize("text", ["x", "日", JSON])
-def test_all_results_in_a_message_share_one_limit(limit, text):
-    for number, length in SIZES:
-        messages = history(did(*[text * (length // len(text))] * number))
+@pytest.mark.parametrize("letters", ["x", "日", JSON])
+def test_all_results_in_a_message_share_one_limit(limit, letters):
+    shortest = tokens_in(preview(sized(1_725, letters), 0, program.save_result))
+    for number, tokens in SIZES:
+        texts = [sized(tokens, letters)] * min(number, limit // shortest)
+        messages = history(did(*texts))
         after = budget(messages, limit, program.save_result)
         assert sum(map(tokens_in, outputs(*after))) <= limit
         assert budget(after, limit, program.save_result) is after
 
 
-@pytest.mark.parametrize("text", ["x" * 2_900, JSON * 135, "\n" * 2_300])
+@pytest.mark.parametrize("text", [sized(701, letters) for letters in ("x", JSON, "\n")])
 def test_a_preview_is_shorter_than_the_result_it_replaces(text):
     assert tokens_in(preview(text, 700, program.save_result)) < tokens_in(text)
 
@@ -130,7 +134,7 @@ def test_a_result_that_only_starts_like_a_preview_is_treated_as_any_other():
 
 
 def test_the_file_holds_the_whole_result_and_is_named_after_its_content(make):
-    texts = ["x" * 50_000, "y" * 50_000, "x" * 50_000]
+    texts = [sized(12_500, letter) for letter in "xyx"]
     agent = make(threshold=30_000, messages=history(did(*texts)))
     program.layer_1(agent)
     paths = re.findall(r"\.task_outputs/\S+", "".join(outputs(*agent.messages)))
@@ -179,7 +183,7 @@ def test_a_snip_keeps_typed_messages_and_still_needed_calls_from_the_middle():
 
 
 def test_a_snip_limits_the_typed_messages_it_keeps():
-    requests = [typed(f"{n} {'w' * 16_000}") for n in range(99)]
+    requests = [typed(f"{n} {sized(4_000)}") for n in range(99)]
     messages = [message for request in requests for message in (request, said("Yes."))]
     kept = user_texts(snip(messages, 50)[3:-12])
     assert 15_000 < sum(map(tokens_in, kept)) < program.MAX_USER_TOKENS
@@ -217,7 +221,6 @@ def test_a_snip_that_would_not_shorten_the_list_does_nothing():
 
 # --- micro_compact: placeholders replace old results ---
 
-LONG = "x" * 500
 S06 = {"clear_above": 0, "keep_tokens": 0, "min_savings": 0}
 V5 = {"clear_above": 0, "keep_tokens": 0}
 
@@ -233,7 +236,7 @@ def test_only_results_over_100_characters_are_cleared(length, is_cleared):
 )
 def test_the_placeholder_names_the_tool_and_the_saved_path_except_for_files(tool):
     messages = history(did(LONG, tool=tool), said("Done."))
-    where = "" if tool.endswith("_file") else ", saved at saved/500.txt"
+    where = "" if tool.endswith("_file") else f", saved at saved/{len(LONG)}.txt"
     assert outputs(*clear(messages)) == [f"[Previous: used {tool}{where}]"]
 
 
@@ -244,7 +247,7 @@ def test_results_of_task_todo_write_load_skill_and_compact_are_never_cleared(too
 
 
 def test_a_preview_is_never_cleared_because_it_names_the_saved_file():
-    seen = [*budget(history(did("y" * 300_000)), 50_000, saved), said("Seen.")]
+    seen = [*budget(history(did(sized(75_000))), 50_000, saved), said("Seen.")]
     assert previews(seen) == [True] and clear(seen) is seen
 
 
@@ -333,7 +336,7 @@ def test_results_are_cleared_early_when_the_cache_is_cold_and_late_when_it_is_wa
 def test_the_cache_is_cold_after_a_laptop_slept_though_the_monotonic_clock_stopped(
     make, monkeypatch
 ):
-    agent = make(reply("Yes."), messages=history(did(LONG * 200)), keep_recent=0)
+    agent = make(reply("Yes."), messages=history(did(sized(25_000))), keep_recent=0)
     program.agent_loop(agent)
     woken, awake = time.time() + 8 * 3_600, time.monotonic()
     monkeypatch.setattr(time, "time", lambda: woken)
@@ -350,7 +353,7 @@ def test_a_resumed_conversation_counts_as_cold(make):
     assert time.time() - agent.last_request > program.CACHE_SECONDS
 
 
-COUNT = [("bash", {"command": "printf 'x%.0s' {1..500}"})]
+COUNT = [("bash", {"command": f"printf 'x%.0s' {{1..{len(LONG)}}}"})]
 
 
 @pytest.mark.parametrize(
@@ -375,7 +378,7 @@ def test_the_presets_clear_as_the_tutorials_do(make, no_layer_2, settings, clear
     "ago, why", [(0, ""), (400, " for free (the cache was cold)")], ids=["warm", "cold"]
 )
 def test_clearing_reports_the_tokens_before_and_after(make, ago, why):
-    seen = history(did("x" * 400_000), did("y" * 400_000), said("Seen."))
+    seen = history(*map(did, LARGE), said("Seen."))
     last = time.time() - ago
     agent = make(messages=seen, keep_recent=1, clear_above=0, last_request=last)
     before = program.context_tokens(agent)
@@ -409,14 +412,14 @@ def test_only_thinking_is_dropped_and_replies_that_consist_of_nothing_else():
 
 
 def test_the_three_steps_run_in_this_order(make):
-    work = history(*(did(LONG) for _ in range(30)), did("x" * 90_000, "y" * 90_000))
+    work = history(*(did(LONG) for _ in range(30)), did(*LARGE))
     agent = make(messages=work, threshold=30_000, max_messages=50, **S06)
     program.layer_1(agent)
     assert layers(agent) == ["tool_result_budget", "snip_compact", "micro_compact"]
 
 
 def test_results_of_a_tool_that_you_add_are_saved_and_cleared(make):
-    own = program.TOOLS["glob"]._replace(handler=lambda agent, pattern: "y" * 9_000)
+    own = program.TOOLS["glob"]._replace(handler=lambda agent, pattern: sized(2_250))
     agent = make(*[reply(calls=[("mine", {"pattern": "*"})])] * 3, reply("Done."))
     schema = {**own.schema, "name": "mine"}
     agent.tools["mine"], agent.limits.keep_tokens = own._replace(schema=schema), 0
@@ -429,7 +432,7 @@ def test_results_of_a_tool_that_you_add_are_saved_and_cleared(make):
 @pytest.mark.parametrize("usage, is_cold", [({}, True), ({"cache_read": 5}, False)])
 def test_a_provider_that_reports_no_cache_counts_as_cold(make, usage, is_cold):
     shown = {f"{kind}_input_tokens": count for kind, count in usage.items()}
-    reads = [reply(calls=[("bash", {"command": "printf %9999d"})])] * 9
+    reads = [reply(calls=[("bash", {"command": f"printf %{len(sized(2_500))}d"})])] * 9
     agent = make(*reads, reply("Done."), threshold=16_000, keep_tokens=0)
     agent.client.usage = lambda body, content: {"input_tokens": 5, **shown}
     program.take_turn(agent, "Work.")
@@ -442,7 +445,7 @@ def test_a_provider_that_reports_no_cache_counts_as_cold(make, usage, is_cold):
 
 def test_the_example_of_how_to_add_a_test_passes():
     page = Path(__file__).with_name("README.md").read_text("utf-8")
-    [example] = re.findall(r"(?s)```python\n(def .*?)```", page)
+    [example] = re.findall(r"(?s)```python\n(def test_.*?)```", page)
     names = {**vars(builders), "micro_compact": micro_compact, "Path": Path}
     exec(example, names)
     names["test_a_placeholder_replaces_an_old_result"]()

@@ -41,7 +41,7 @@ from agent import context_tokens, estimate_tokens, fixed_tokens, in_progress, to
 
 T = 10_000  # tokens; about 1,000 of them are system prompt and tools
 WINDOW = {"threshold": T}
-BODY = "x" * 60_000  # over T, however it is counted
+BODY = sized(15_000)  # over T, however it is counted
 FILES = "abcde"
 
 
@@ -141,13 +141,20 @@ def test_with_a_small_threshold_each_limit_is_a_share_of_it():
 # --- Counting ---
 
 
+@pytest.mark.parametrize("letters", ["x", "日", '"\n'])
+def test_a_sized_text_has_so_many_tokens_by_the_programs_own_count(letters):
+    for tokens in 1, 2, 50, 701, 20_000:
+        text = sized(tokens, letters)
+        assert tokens_in(text) == tokens < tokens_in(text + letters)
+
+
 def test_before_the_first_reply_tokens_are_estimated_as_bytes_over_4(make):
     agent = make(messages=[typed("x" * 4_000), said("y" * 4_000), typed("あ" * 4_000)])
     assert context_tokens(agent) == pytest.approx(estimate(agent), rel=0.01)
 
 
 def test_after_a_reply_the_count_and_the_cached_share_are_what_the_api_reported(make):
-    long, other = reply("x" * 40_000), reply("日本語" * 300, thinking="Well.")
+    long, other = reply(sized(10_000)), reply(sized(675, "日本語"), thinking="Well.")
     agent = make(long, other, reply("Well."))
     system, shares = [{"type": "text", "text": prompt(agent)}], []
     for text in ("Tell me.", "Again, in another language, please.", "Well?"):
@@ -160,7 +167,7 @@ def test_after_a_reply_the_count_and_the_cached_share_are_what_the_api_reported(
 
 @pytest.mark.parametrize("text, tokens", [("x", 1_000), ("日", 3_000)])
 def test_messages_after_the_last_reply_are_added_as_bytes_over_4(make, text, tokens):
-    agent = make(reply("x" * 9_000))
+    agent = make(reply(sized(2_250)))
     program.take_turn(agent, "Tell me.")
     before = context_tokens(agent)
     program.commit(agent, typed(text * 4_000))
@@ -181,20 +188,20 @@ def test_after_a_layer_acted_the_count_is_scaled_until_the_next_reply(make):
 
 
 class Gateway(StubClient):
-    """An API that reports only a share of the tokens sent, or nothing."""
+    """An API that reports only a share of the tokens we estimate, or nothing."""
 
     def __init__(self, share, *replies):
         super().__init__(*replies)
         self.share = share
 
     def usage(self, body, content):
-        sent = stub.count(body["system"], body["tools"], body["messages"])
+        sent = tokens_in([body["system"], body["tools"], body["messages"]])
         return {} if self.share is None else {"input_tokens": int(sent * self.share)}
 
 
 @pytest.mark.parametrize(
-    "share, is_believed",  # the stub counts five tokens for every four of ours
-    [(None, False), (0.0, False), (0.001, False), (0.25, False), (0.28, True)],
+    "share, is_believed",
+    [(None, False), (0.0, False), (0.001, False), (0.33, False), (0.34, True)],
 )
 def test_a_reported_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
     make, share, is_believed
@@ -219,9 +226,10 @@ def test_a_summary_is_due_above_the_threshold(make):
 
 def test_the_next_summary_is_due_once_min_savings_tokens_are_new(make):
     agent = make(tried_until=1, threshold=5_000, min_savings=600)
-    asked, least = typed(sized(200)), tokens_in(said("")["content"])
-    for tokens, is_due in (0, False), (399, False), (400, True):
-        more = [asked, said(sized(tokens - least))] if tokens else []
+    new = typed(sized(200)), said("Yes.")
+    least = 600 - estimate_tokens(new)
+    for tokens, is_due in (0, False), (least - 1, False), (least, True):
+        more = [*new, typed(sized(tokens))] if tokens else []
         agent.messages = [typed(BODY), *more]
         assert program.should_compact(agent) is is_due
 
@@ -241,7 +249,7 @@ PAGES = set()  # numbers of the lines that a request has contained
 
 
 def test_with_the_smallest_threshold_a_file_can_still_be_read_page_by_page(make):
-    Path("AGENTS.md").write_text("Be careful.\n" * 200)
+    Path("AGENTS.md").write_text(sized(650, "Be careful.\n"))
     text = "".join(
         f"line {n} of the file, and words beside it\n" for n in range(1, 201)
     )
@@ -452,12 +460,12 @@ def test_typed_messages_survive_several_compactions_unchanged(long):
 
 
 @pytest.mark.parametrize(
-    "threshold, limit, length", [(T, T // 8, 290), (167_000, 20_000, 3_990)]
+    "threshold, limit, tokens", [(T, T // 8, 72), (167_000, 20_000, 1_000)]
 )
 def test_the_first_and_the_newest_typed_messages_stay_within_their_limit(
-    rebuilt, threshold, limit, length
+    rebuilt, threshold, limit, tokens
 ):
-    requests = [f"#{n}: {'w' * length}." for n in range(60)]
+    requests = [f"#{n}: {sized(tokens)}." for n in range(60)]
     asked = [*map(typed, requests)]
     asked.append(said(BODY))  # nothing else fits into the tail
     kept = rebuilt(*asked, threshold=threshold).words
@@ -472,10 +480,10 @@ def test_if_even_short_messages_do_not_fit_the_first_and_the_newest_stay(rebuilt
     assert 1_000 < sum(map(tokens_in, map(typed, kept))) <= T // 4
 
 
-@pytest.mark.parametrize("length", [9_000, 30_000, 90_000])
-def test_a_pasted_log_does_not_push_out_short_rules(rebuilt, length):
+@pytest.mark.parametrize("tokens", [2_250, 7_500, 22_500])
+def test_a_pasted_log_does_not_push_out_short_rules(rebuilt, tokens):
     rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
-    logs = [f"{n}" * length for n in range(3)]
+    logs = [sized(tokens, f"{n}") for n in range(3)]
     asked = [m for text in rules + logs for m in (typed(text), said("Yes."))]
     kept = rebuilt(*asked, context_window=32_000).words
     assert [rule for rule in rules if rule not in kept] == [] and len(kept) == 23
@@ -493,10 +501,10 @@ def test_the_request_in_progress_stays_whole_up_to_half_the_room(
     assert kept[0] == "Go." and (kept[1] == request) is is_whole
 
 
-LOG = '日本語 and a "log"\n' * 9_000
+LOG = sized(60_000, '日本語 and a "log"\n')
 
 
-@pytest.mark.parametrize("text", ["x" * 100_000, LOG, "\x01" * 30_000])
+@pytest.mark.parametrize("text", [sized(25_000), LOG, sized(45_000, "\x01")])
 @pytest.mark.parametrize("limit", [200, 2_500, 20_000])
 def test_a_single_long_text_may_use_the_whole_limit(text, limit):
     [shown] = program.fit_user_texts([text], limit)
@@ -507,7 +515,7 @@ def test_a_single_long_text_may_use_the_whole_limit(text, limit):
 def test_twenty_short_rules_survive_and_a_log_gets_the_rest_of_the_room():
     rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
     *kept, log = program.fit_user_texts([*rules, LOG], 2_500)
-    assert kept == rules and tokens_in(log) > 1_800
+    assert kept == rules and tokens_in(log) > 0.9 * (2_500 - as_typed(rules))
 
 
 def as_typed(texts):
@@ -595,7 +603,7 @@ def test_only_the_newest_plan_stays(rebuilt):
 
 
 def test_a_file_is_cut_at_5000_tokens_with_a_note(rebuilt):
-    text = "".join(f"line {n}, and so on\n" for n in range(9_000))
+    text = "".join(f"line {n}, {sized(2)}\n" for n in range(9_000))
     Path("long.txt").write_text(text)
     [(_, shown)] = rebuilt(*history(read("long.txt"), said(BODY))).calls
     assert 4_800 < tokens_in(shown) < 5_100 and "line 1," in shown
@@ -618,7 +626,8 @@ def test_quoted_text_cannot_close_its_own_tag(tag, form):
 def test_summary_rules_and_previews_are_quoted(rebuilt, make):
     Path("AGENTS.md").write_text("Be good. </rules> Really.")
     summary = rebuilt(*history(said("Yes.")), summary="It </summary> is.").summary
-    shown = program.preview("</persisted-output>" * 900, 2_000, program.save_result)
+    long = sized(4_275, "</persisted-output>")
+    shown = program.preview(long, 2_000, program.save_result)
     for tag, text in ("summary", summary), ("rules", prompt(make())):
         assert text.count(f"</{tag}>") == 1
     assert shown.count("</persisted-output>") == 1
@@ -628,20 +637,20 @@ def test_summary_rules_and_previews_are_quoted(rebuilt, make):
 
 
 @pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 167_000])
-@pytest.mark.parametrize("letter", ["w", "日", '"\n'])
-def test_a_compaction_leaves_at_most_half_of_the_room(make, threshold, letter):
+@pytest.mark.parametrize("letters, tokens", [("w", 750), ("日", 2_250), ('"\n', 3_000)])
+def test_a_compaction_leaves_at_most_half_of_the_room(make, threshold, letters, tokens):
+    short, long = sized(tokens, letters), sized(30 * tokens, letters)
     for name in FILES:
-        Path(name).write_text(f"{name * 60}\n" * 400)
-        write_skill(name, f"{name * 70}\n" * 400)
-    asked = [typed(letter * 3_000), said("Yes.")] * 20
+        Path(name).write_text(sized(6_100, f"{name * 60}\n"))
+        write_skill(name, sized(7_100, f"{name * 70}\n"))
+    asked = [typed(short), said("Yes.")] * 20
     used = [m for n in FILES for m in [*read(n), *loaded(n)]]
-    plan = planned(*[f"[ ] {n} {'p' * 90}" for n in range(30)])
+    plan = planned(*[f"[ ] {n} {sized(22)}" for n in range(30)])
     agent = make(threshold=threshold)
-    ends = typed(letter * 90_000), said(letter * 90_000), typed("Now.")
-    for end, summary in itertools.product(ends, ("-", letter * 90_000)):
+    ends = typed(long), said(long), typed("Now.")
+    for end, summary in itertools.product(ends, ("-", long)):
         agent.messages = [*asked, *used, *plan, end]
-        new = program.rebuild(agent, summary)
-        assert estimate_tokens(new) <= room_of(agent)
+        assert estimate_tokens(program.rebuild(agent, summary)) <= room_of(agent)
 
 
 def as_sent(message):
@@ -650,11 +659,11 @@ def as_sent(message):
 
 
 def test_each_part_gets_at_most_half_of_the_remaining_room(make):
-    asked = [typed("w" * 9_000), said("Yes.")] * 40
-    messages = [*asked, *needed(), typed("Now." * 9_000), *did(BODY)]
+    asked = [typed(sized(2_250)), said("Yes.")] * 40
+    messages = [*asked, *needed(), typed(sized(9_000)), *did(BODY)]
     agent = make(threshold=30_000, messages=messages)
     for name in "ab":
-        Path(f"{name}.py").write_text(f"{name * 60}\n" * 200)
+        Path(f"{name}.py").write_text(sized(3_050, f"{name * 60}\n"))
     room, new = room_of(agent), program.rebuild(agent, BODY)
     *older, summary, request, calls, results = map(as_sent, new)
     for part in request, summary, sum(older), calls + results:
@@ -695,7 +704,7 @@ TAILLESS = {
     "a call too long": [typed(BODY), *did("short", given=LONG_CALL)],
     "a result too long": [typed("Go."), *did(BODY)],
     "an open call too long": [typed("Go."), did(BODY, given=LONG_CALL)[0]],
-    "too many results": [typed(BODY), *did(*["w" * 999] * 99)],
+    "too many results": [typed(BODY), *did(*[sized(250)] * 99)],
 }
 
 
@@ -753,7 +762,7 @@ def test_three_compactions_in_a_row_keep_typed_messages_and_a_valid_list(make):
 def test_a_resumed_conversation_does_not_grow_by_compact(make):
     names = [f"{n}.py" for n in range(12)]
     for name in names:
-        Path(name).write_text(f"a line of {name}\n" * 800)
+        Path(name).write_text(sized(3_000, f"a line of {name}\n"))
     reads = [reply(calls=[("read_file", {"path": name})]) for name in names]
     agent = make(*reads, reply("Read."), reply("You are welcome."), SUMMARY)
     turns(agent, "Read them all.", "Thanks.")
@@ -874,7 +883,7 @@ def test_a_request_whose_reply_was_cut_off_still_follows_the_summary(
 def test_the_request_in_progress_stays_whole_over_two_compactions(
     make, window, tokens, older, between
 ):
-    rules = "\n".join(f"Rule {n}: never touch file {n}." for n in range(tokens // 11))
+    rules = sized(tokens, "Never touch this file.\n")
     before = [m for n in range(older) for m in (typed(f"{n}. Go on."), said("Yes."))]
     agent = make(messages=[*before, typed(rules)], context_window=window)
     for line in between, []:

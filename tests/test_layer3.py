@@ -33,7 +33,7 @@ from stub import StubClient, api_error, reply
 import agent as program
 from agent import in_progress, run_command, take_turn
 
-BODY = "x" * 20_000
+BODY = sized(5_000)
 
 
 def too_long(tokens, maximum=16_000):
@@ -70,7 +70,7 @@ def worked(make):
             "clear_above": 99_999,
         } | fields
         agent = make(*replies, **fields)
-        steps = (did(f"result {n} " + "r" * 4_000) for n in range(9))
+        steps = (did(f"result {n} {sized(1_000)}") for n in range(9))
         for message in history(*steps, said("Well.")):
             program.commit(agent, message)
         return agent
@@ -103,11 +103,13 @@ def test_calls_beside_the_compact_tool_are_answered_and_the_work_goes_on(worked)
     assert outputs(*sent.tail[-1:]) == ["one\n", asked, "two\n"]
 
 
-@pytest.mark.parametrize("text, layer", [("", "compact"), (BODY, "auto_compact")])
+@pytest.mark.parametrize(
+    "text, layer", [("", "compact"), (sized(10_000), "auto_compact")]
+)
 def test_a_focus_applies_to_one_compaction_only_in_whichever_layer(worked, text, layer):
     first = reply(text, calls=[("compact", {"focus": "the birds"})])
     replies = first, SUMMARY, MORE, COMPACT, SUMMARY, reply("Done.")
-    agent = worked(*replies, threshold=14_000, context_window=16_000)
+    agent = worked(*replies, threshold=17_000, context_window=20_000)
     assert take_turn(agent, "Count.") == "Done."
     asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
     assert asked == [True, False] and layers(agent)[0] == layer
@@ -289,7 +291,7 @@ def test_the_newest_messages_that_fit_stay_and_no_pair_is_split(worked, later, s
 
 
 def test_thinking_in_the_messages_that_stay_is_dropped(make):
-    calls = [("bash", {"command": "echo " + "w" * 400})]
+    calls = [("bash", {"command": f"echo {sized(100)}"})]
     steps = [reply(f"{n}", calls=calls, thinking="") for n in range(30)]
     agent = make(*steps, TOO_LARGE, SUMMARY, reply("Done.", thinking=""))
     assert take_turn(agent, "Work.") == "Done."
@@ -333,7 +335,7 @@ def test_it_tries_a_smaller_window_then_a_summary_then_a_note(worked):
     Path("a.py").write_text("its text")
     replies = too_long(14_310, 13_000), TOO_LARGE, SUMMARY, TOO_LARGE, reply("Done.")
     agent = worked(*replies, context_window=16_000, max_output=4_000)
-    for message in [*read("a.py"), *did("a" * 900), *did("b" * 900)]:
+    for message in [*read("a.py"), *did(sized(225)), *did(sized(225))]:
         program.commit(agent, message)
     assert take_turn(agent, "Second request.") == "Done."
     asked = [asks_for_summary(request) for request in agent.client.requests]
@@ -345,8 +347,9 @@ def test_it_tries_a_smaller_window_then_a_summary_then_a_note(worked):
 def test_after_a_reply_all_remedies_can_be_tried_again(worked):
     Path("a.py").write_text("its text")
     look = reply(calls=[("read_file", {"path": "a.py"})])
-    replies = look, TOO_LONG, SUMMARY, TOO_LONG, reply("Done.")
-    agent = worked(*replies, threshold=13_500, context_window=16_000)
+    error = too_long(18_310, 20_000)
+    replies = look, error, SUMMARY, error, reply("Done.")
+    agent = worked(*replies, threshold=17_000, context_window=20_000)
     assert take_turn(agent, "Second request.") == "Done." and len(summaries(agent)) == 1
     assert "No summary could be made" in left(agent.messages).summary
 
@@ -378,14 +381,13 @@ def test_neighbours_of_one_role_are_joined_on_the_wire_for_strict_templates(work
 
 
 def test_what_is_left_after_a_refusal_has_at_most_three_quarters_of_it(make):
-    steps = (did(sized(400)) for _ in range(9))
-    agent = make(messages=history(typed(sized(2_000)), *steps))
+    requests = [typed(sized(9_000)) for _ in range(3)]
+    agent = make(messages=[*requests, said("Yes."), *requests, *did(sized(6_000))])
     for _ in range(3):
-        before = program.estimate_tokens(agent.messages)
-        agent.refused = before
+        agent.refused = program.estimate_tokens(agent.messages)
         program.compact_without_model(agent, "-")
-        after = program.estimate_tokens(agent.messages)
-        assert after <= before * 3 / 4 and is_valid(agent.messages)
+        left = program.estimate_tokens(agent.messages)
+        assert left <= agent.refused * 3 / 4 and is_valid(agent.messages)
 
 
 def small_server(window, answers_summaries):
@@ -415,7 +417,7 @@ def test_no_turn_fails_in_a_small_window_that_nobody_names(
     make, window, answers_summaries
 ):
     for number in range(1, 6):
-        text = sized(window // 12 * number)
+        text = "x" * (window // 3 * number)  # at most 52%, as the API counts
         Path(f"{number}.txt").write_text(f"{text}\nfile {number}")
     agent = make(client=small_server(window, answers_summaries))
     for turn in range(6):
@@ -427,7 +429,7 @@ def test_no_turn_fails_in_a_small_window_that_nobody_names(
 
 
 def test_a_smaller_window_cuts_limits_rules_results_and_typed_messages(make):
-    Path("AGENTS.md").write_text("Be good and careful.\n" * 1_200)
+    Path("AGENTS.md").write_text(sized(6_600, "Be good and careful.\n"))
     large = [typed(sized(6_000)), *did(sized(6_000)), *did("short")]
     agent = make(too_long(30_000, 16_000), reply("Done."), messages=large)
     assert program.agent_loop(agent) == "Done." and summaries(agent) == []
@@ -454,7 +456,7 @@ def test_the_maximum_named_in_an_error_is_the_window_from_then_on(
 ):
     monkeypatch.setenv("CLEAR_ABOVE", "999999")
     client = StubClient(always=reading(40), window=maximum)
-    Path("notes.txt").write_text("a line of notes\n" * (maximum // 100))
+    Path("notes.txt").write_text(sized(maximum // 23, "a line of notes\n"))
     agent = make(client=client)
     assert take_turn(agent, "Read it forty times.") == "Fine."
     asked = [r for r in client.requests if not asks_for_summary(r)]
@@ -491,7 +493,7 @@ def test_a_maximum_too_small_for_any_window_is_not_believed(worked, maximum):
 def test_a_note_quotes_the_last_summary_and_says_that_no_new_one_could_be_made(worked):
     agent = worked(SUMMARY)
     run_command(agent, "/compact")
-    for message in history(*(did("r" * 4_000) for _ in range(6)), said("Well."))[1:]:
+    for message in history(*(did(sized(1_000)) for _ in range(6)), said("Well."))[1:]:
         program.commit(agent, message)
     program.compact_without_model(agent, "auto_compact")
     summary = left(agent.messages).summary
@@ -513,7 +515,7 @@ def test_if_it_is_too_long_the_newer_half_of_the_messages_is_summarised(worked, 
 
 def test_a_too_long_error_soon_after_a_compaction_still_leads_to_a_summary(worked):
     steps = [reply(calls=[("bash", {"command": f"echo {n}"})]) for n in range(2)]
-    first = reply(f"<summary>{'word ' * 1_500}</summary>")
+    first = reply(f"<summary>{sized(1_875)}</summary>")
     agent = worked(first, *steps, TOO_LONG, SUMMARY, reply("Done."))
     run_command(agent, "/compact")
     assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
@@ -529,7 +531,7 @@ def test_if_the_newer_half_is_too_long_as_well_a_note_replaces_the_summary(worke
 
 
 def test_thinking_is_dropped_from_the_shortened_copy_only(make):
-    calls = [("bash", {"command": "echo " + "w" * 3_000})]
+    calls = [("bash", {"command": f"echo {sized(750)}"})]
     steps = [reply(f"{n}", calls=calls, thinking="") for n in range(6)]
     more = reply("More.", thinking="")
     agent = make(*steps, reply("Done."), TOO_LONG, NO_SUMMARY, more)
@@ -545,6 +547,6 @@ def test_a_note_quotes_the_last_summary_after_a_resume_too(worked):
     agent = worked(SUMMARY)
     run_command(agent, "/compact")
     program.resume(agent, str(agent.transcript))
-    agent.messages += [*did("r" * 9_000), typed("Go on.")]
+    agent.messages += [*did(sized(2_250)), typed("Go on.")]
     program.compact_without_model(agent, "auto_compact")
     assert "All is well." in left(agent.messages).summary
