@@ -10,6 +10,7 @@ import sys
 from typing import NamedTuple
 
 import conftest
+import costs
 import pictures
 import prices
 import pytest
@@ -420,6 +421,42 @@ def test_the_receipt_of_a_compaction_is_what_the_page_says():
 @pytest.mark.parametrize("name, number", re.findall(r"`([A-Z_]+)` = `?([\d,]+)", PAGE))
 def test_a_number_beside_a_constant_is_its_value(name, number):
     assert getattr(program, name) == int(number.replace(",", ""))
+
+
+# --- Rules of the reader's own ---
+
+RULES_OF_OWN = {  # a sentence of chapter 11, and the rule that it's about
+    "It costs {cost}, with an R of {kept}": ("clears.py", {}),
+    "R is {kept}, but it costs {cost}": ("clears.py", {"[:-3]": "[:-10]"}),
+    "{cost}, cheaper than ours. But edits miss {lost} lines, and R is {kept}": (
+        "late.py",
+        {"KEPT = 40_000": "KEPT = 0", "FULL = 300_000": "FULL = 0"},
+    ),
+    "40,000 characters: {cost}, and R is {kept}": (
+        "late.py",
+        {"FULL = 300_000": "FULL = 0"},
+    ),
+    "300,000 characters: {cost}, and R is {kept}": ("late.py", {}),
+}
+
+
+@pytest.mark.skipif(not LONG_TESTS, reason="it replays four sessions")
+@pytest.mark.parametrize("fact", RULES_OF_OWN)
+def test_each_step_of_a_rule_costs_what_the_page_says(fact, tmp_path):
+    name, changes = RULES_OF_OWN[fact]
+    code = (ROOT / "tests/agents" / name).read_text("utf-8")
+    for old, new in changes.items():
+        assert code.count(old) == 1
+        code = code.replace(old, new)
+    (path := tmp_path / "rule.py").write_text(code)
+    runs = costs.runs(False, [], READ, path)
+    runs = {rule: runs[rule] for rule in ("nothing", "ours", "mine")}
+    rows = costs.measure(costs.read(costs.shapes(False)), runs, {})["rows"]
+    found = {row["policy"]: (row["cost"], row["R"], row["lost"]) for row in rows}
+    cost, kept, lost = found["mine"]
+    ours = f"Ours has {found['ours'][0]:.2f} and {found['ours'][1]:.3f}"
+    told = fact.format(cost=f"{cost:.2f}", kept=f"{kept:.3f}", lost=lost)
+    assert [text for text in (told, ours) if text not in words(CHAPTERS["11"])] == []
 
 
 # --- Pictures ---
