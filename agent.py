@@ -930,9 +930,8 @@ def replace_history(
     if until is None:
         agent.messages = new
     else:
-        known = {"compacted": until, "summary": agent.summary}
-        counts = {"before": before, "after": after, **known}
-        commit(agent, {"event": name, **counts, "messages": new})
+        event = {"event": name, "before": before, "after": after, "compacted": until}
+        commit(agent, {**event, "summary": agent.summary, "messages": new})
         agent.compacted_until = until
         agent.tried_until = min(agent.tried_until, len(new))
     agent.counted_tokens, agent.counted_messages = after, len(new)
@@ -942,8 +941,7 @@ def replace_history(
 def load(path: Path) -> Conversation:
     """Read a conversation from a transcript, without its thinking.
 
-    Skips a torn last line. Raises OSError, or AgentError with the number of any other
-    bad line.
+    Skips a torn last line. Raises OSError, or AgentError with the bad line's number.
     """
     read = Conversation(transcript=path)
     with open(path, "rb", opener=open_private) as file:
@@ -1049,7 +1047,7 @@ LEAST_BELIEVED = 1 / 3  # share of our estimate; ignore lower counts from a gate
 MAX_WAIT = 60  # seconds; the longest retry-after that we honour
 STALL_SECONDS = 600  # without a byte of a reply; a local server may read for minutes
 PROBE_SECONDS = 5  # for the models endpoint, which we can do without
-STREAMED = ("text", "thinking")  # types of the SDK's events, and our styles for them
+DELTAS = ("text", "thinking")  # types of the SDK's events, and our styles for them
 # the key that must not be blank, by block type, or the API rejects the block
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
@@ -1077,11 +1075,10 @@ HINTS: dict[int | str | None, str] = {
     401: "Check ANTHROPIC_API_KEY in the shell, or else in the .env next to agent.py.",
     403: "Check MODEL_ID, and whether ANTHROPIC_API_KEY may use it.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
+    "certificate": "Set SSL_CERT_FILE to a file with the proxy's certificate.",
+    "protocol": "Begin ANTHROPIC_BASE_URL with https:// or http://.",
 }
 HINTS[422] = HINTS[400]
-# by a word in a connection error
-HINTS["certificate"] = "Set SSL_CERT_FILE to a file with the proxy's certificate."
-HINTS["protocol"] = "Begin ANTHROPIC_BASE_URL with https:// or http://."
 # settings are read when the program starts
 HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
 ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait"  # no /clear
@@ -1099,9 +1096,7 @@ class Reply(NamedTuple):
     output: int  # tokens in the reply; 0 likewise
 
 
-def ask(
-    agent: Agent, messages: list[Message], shown: tuple[str, ...] = STREAMED
-) -> Reply:
+def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) -> Reply:
     """Return the model's reply; show events of the types in `shown` as they arrive.
 
     Raises PromptTooLong, or AgentError when a retry can't help or MAX_TRIES failed.
@@ -1146,9 +1141,8 @@ def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Me
         agent.emit("layer", "[thinking] rejected by the API; switched off")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return without
-    is_long = agent.limits.max_output > SHORTEST_REPLY
-    if is_long and re.search(r"(?i)max\w*[ _]tokens", why):
-        limit = max(SHORTEST_REPLY, agent.limits.max_output // 2)
+    limit = max(SHORTEST_REPLY, agent.limits.max_output // 2)
+    if limit < agent.limits.max_output and re.search(r"(?i)max\w*[ _]tokens", why):
         agent.limits.max_output = limit
         agent.emit("layer", f"[max_tokens] replies are now limited to {limit:,}")
         return messages
@@ -1183,7 +1177,7 @@ def wait_before_retry(agent: Agent, error: Any, why: str, tries: int) -> None:
         seconds -= 1
 
 
-def stream(agent: Agent, messages: list[Message], shown: tuple[str, ...]) -> Any:
+def stream(agent: Agent, messages: list[Message], shown: Sequence[str]) -> Any:
     """Send one request, show the reply as it arrives, and return the SDK's message."""
     began, written = time.time(), 0
     what = f"summarising {context_tokens(agent):,} tokens"
@@ -1214,15 +1208,11 @@ def check_stopped(agent: Agent) -> None:
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """Return the request, with cache markers after the system prompt and at the end."""
     marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
-    if agent.empty_thinking:
-        thought = [{"type": "thinking", "thinking": ""}]
-        messages = [
-            {**m, "content": [*thought, *m["content"]]}
-            if blocks(m, "tool_use") and not blocks(m, "thinking")
-            else m
-            for m in messages
-        ]
     messages = [note(m["content"]) if is_typed(m) else m for m in messages]
+    for at, message in enumerate(messages if agent.empty_thinking else []):
+        if blocks(message, "tool_use") and not blocks(message, "thinking"):
+            thought = {"type": "thinking", "thinking": ""}
+            messages[at] = {**message, "content": [thought, *message["content"]]}
     *others, newest = [  # the API joins neighbours, and strict templates refuse them
         {"role": role, "content": [b for m in group for b in m["content"]]}
         for role, group in groupby(messages, lambda m: m["role"])
@@ -1424,8 +1414,8 @@ def run_tools(agent: Agent, calls: list[Message]) -> None:
     results: list[Message] = []
     try:
         for call in calls:
-            results.append(run_tool(agent, call))
-            if results[-1]["content"].startswith(REFUSED):
+            results.append(result := run_tool(agent, call))
+            if result.get("is_error") and result["content"].startswith(REFUSED):
                 close_calls(agent, *results, why=NOT_RUN)
                 break
     except KeyboardInterrupt as stopped:
@@ -1478,8 +1468,7 @@ def tool_result(call: Message, text: str, is_error: bool = False) -> Message:
 def redact(text: str) -> str:
     """Return the text without the API keys."""
     for name in KEY_NAMES:
-        key = os.environ.get(name, "")
-        if len(key) >= MIN_KEY:
+        if len(key := os.environ.get(name, "")) >= MIN_KEY:
             text = text.replace(key, "[redacted]")
     return text
 
@@ -1523,14 +1512,9 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
-    page: list[str] = []
-    size = 0
-    for line in lines[first : first + most]:
-        line = cut_text(line.removesuffix("\r"), tokens)
-        size += len(to_bytes(line))
-        if page and size > 4 * tokens:
-            break
-        page.append(line)
+    page = [cut_text(line.removesuffix("\r"), tokens) for line in lines[first:][:most]]
+    sizes = accumulate(len(to_bytes(line)) for line in page)
+    page = page[: max(1, sum(size <= 4 * tokens for size in sizes))]
     following = first + len(page) + 1
     if not page:
         return f"(nothing at offset {offset}: the file has {len(lines)} lines)"
@@ -1560,9 +1544,8 @@ def edit_file(
         raise ToolError(f"{path} does not contain old_text; read it again.")
     if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
         raise ToolError(f"{path} contains old_text more than once; add context.")
-    count = text.count(old_text)
     change_file(agent, "edit_file", real, text, text.replace(old_text, new_text))
-    return f"Made {plural(count, 'replacement')} in {path}."
+    return f"Made {plural(text.count(old_text), 'replacement')} in {path}."
 
 
 def file_to_change(path: str) -> tuple[Path, str]:
@@ -1645,7 +1628,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
     def emit(style: str, text: str) -> None:
         if style in ("tool", "layer", "error"):
             text = f"{description}: {text}"
-        if style not in STREAMED:
+        if style not in DELTAS:
             agent.emit(style, text)
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
@@ -1713,10 +1696,8 @@ def show_output(agent: Agent, command: str, output: bytearray, end: str = "") ->
     return text
 
 
-def run_process(
-    command: str, seconds: float, output: bytearray, say: Callable[[str], Any]
-) -> int | None:
-    """Run a command, and return its exit status; None if it had to be killed.
+def run_process(command: str, limit: float, output: bytearray, say: Any) -> int | None:
+    """Run a command for up to `limit` seconds; return its exit status, None if killed.
 
     Its output is added to `output`, and `say` gets the newest line. What it leaves
     behind has a second to end, or to leave its session with setsid.
@@ -1725,7 +1706,7 @@ def run_process(
     try:
         with signals_held():  # a Ctrl-C before we have its ID would leave it running
             process = start_session(command)
-        end = time.monotonic() + seconds
+        end = time.monotonic() + limit
         while time.monotonic() < end and len(output) <= MAX_BYTES:
             if new := process.stdout.read(65_536):
                 output += new
@@ -1767,15 +1748,13 @@ def signals_held(*only: int) -> Iterator[None]:
     numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
         numbers = ()  # only the main thread gets signals
-    old_handlers = {
-        n: signal.getsignal(n) for n in numbers if callable(signal.getsignal(n))
-    }
+    handlers = {n: old for n in numbers if callable(old := signal.getsignal(n))}
     try:
-        for number in old_handlers:
+        for number in handlers:
             signal.signal(number, lambda number, _: pending.append(number))
         yield
     finally:
-        for number, handler in old_handlers.items():  # Ctrl-C last: it may raise
+        for number, handler in handlers.items():  # Ctrl-C last: it may raise
             signal.signal(number, handler)
             if number in pending:
                 signal.raise_signal(number)
@@ -1789,15 +1768,9 @@ def start_session(command: str) -> Any:
         env["PATH"] = env["PATH"].removeprefix(f"{sys.prefix}/bin:")
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
     env["PYTHONUNBUFFERED"] = "1"  # or output is lost at a kill: RD-Agent#613
-    process: Any = subprocess.Popen(
-        ["bash", "-c", "--", command],
-        bufsize=0,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=env,
-        start_new_session=True,
-    )
+    options: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    options |= {"stderr": subprocess.STDOUT, "bufsize": 0, "start_new_session": True}
+    process: Any = subprocess.Popen(["bash", "-c", "--", command], env=env, **options)
     SESSIONS.add(process.pid)
     os.set_blocking(process.stdout.fileno(), False)
     return process
@@ -1816,19 +1789,18 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
     Signal 0 only checks. It never waits. Without /proc, as on macOS, it reaches only
     the session's first process group.
     """
-    groups = {leader: not os.path.isdir("/proc/self")}  # first, or its shell goes on
+    groups = Counter({leader: not os.path.isdir("/proc/self")})  # how many are alive
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
             if os.getsid(int(process.name)) == leader:
-                group = os.getpgid(int(process.name))
                 is_alive = (process / "cmdline").read_bytes() != b""  # or a zombie
-                groups[group] = groups.get(group) or is_alive
-    is_left = False
-    for group, is_alive in groups.items():
+                groups[os.getpgid(int(process.name))] += is_alive
+    reached = 0
+    for group, alive in groups.items():  # the leader's first, or its shell goes on
         with suppress(OSError):  # it has ended, or belongs to another user
             os.killpg(group, number)
-            is_left = is_left or is_alive
-    return is_left
+            reached += alive
+    return reached > 0
 
 
 # ---- searching: files by name, and lines in them ----
@@ -1857,16 +1829,15 @@ def glob(agent: Agent, pattern: str) -> str:
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # leading folders, no wildcards
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
     parts = re.findall(r"(?s)\*\*/?|.", "*" if rest in ("", ".") else rest)
-    regex = "".join(WILD.get(part) or re.escape(part) for part in parts)
+    regex = "(?s)" + "".join(WILD.get(part) or re.escape(part) for part in parts) + "/?"
     while braces := re.search(r"{([^{}]*)}", regex):
         regex = regex.replace(braces[0], f"({braces[1].replace(',', '|')})")
-    wanted = re.compile(f"(?s){regex}/?")
     prefix = f"{top}/".removeprefix("./")
     with time_limit(SEARCH_SECONDS):
         files = [*files_in(top)]
         folders = {f"{above}/" for file in files for above in Path(file).parents[:-1]}
         below = [n for n in {*files, *folders} if n.startswith(prefix) and n != prefix]
-        found = sorted(n for n in below if wanted.fullmatch(n.removeprefix(prefix)))
+        found = sorted(n for n in below if re.fullmatch(regex, n.removeprefix(prefix)))
     names = "\n".join(visible(name, "\n\t") for name in found)
     most = min(MAX_PAGE, agent.limits.max_results)
     return cut_text(names, most) or "(no matching files)"
@@ -1919,9 +1890,8 @@ def excerpt(line: str, regex: re.Pattern[str]) -> str:
     """Return the line or, if it is long, the text around its first three matches."""
     if len(line) <= 2 * EXCERPT_CHARS:
         return line
-    matches = islice(regex.finditer(line), MAX_MATCHES)
     shown, end = "", 0
-    for place in [match.start() for match in matches] or [0]:
+    for place in [m.start() for m in islice(regex.finditer(line), MAX_MATCHES)] or [0]:
         start = max(end, place - EXCERPT_CHARS)
         shown += (" ... " if start > end else "") + line[start : place + EXCERPT_CHARS]
         end = max(end, place + EXCERPT_CHARS)
@@ -1948,17 +1918,13 @@ def files_in(top: str) -> Iterator[str]:
     """Yield `top` if it is a file, else the files below it that git doesn't ignore."""
     if os.path.isfile(top):
         yield top
-        return
-    git = subprocess.run(LIST_FILES, shell=True, cwd=top, capture_output=True)
-    names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
-    for name in sorted(names or walk_files(top)):
-        path = os.path.normpath(os.path.join(top, name))
-        if os.path.islink(path):  # it may lead to a secret
-            continue
-        if os.path.isdir(path):  # another repository
-            yield from files_in(path)
-        elif os.path.isfile(path):  # git also lists deleted files
-            yield path
+    elif os.path.isdir(top):  # git also lists deleted files
+        git = subprocess.run(LIST_FILES, shell=True, cwd=top, capture_output=True)
+        names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
+        for name in sorted(names or walk_files(top)):
+            path = os.path.normpath(os.path.join(top, name))
+            if not os.path.islink(path):  # it may lead to a secret
+                yield from files_in(path)  # a file, or another repository
 
 
 def walk_files(top: str) -> Iterator[str]:
@@ -1990,8 +1956,7 @@ from the user and, if there are any below, from the project's rules and skills."
 def make_ready(agent: Agent) -> None:
     """Prepare a conversation for its next request, within the current limits.
 
-    The system prompt stays the same from then on. Messages lose their thinking, which a
-    new system prompt invalidates.
+    The system prompt then stays the same. A new one invalidates thinking: it's dropped.
     """
     if agent.client is None:
         connect(agent)
@@ -2009,9 +1974,13 @@ def system_prompt(max_tokens: int) -> dict[str, str]:
     """Return the system prompt's parts; rules and skills get `max_tokens` each."""
     texts = [f"{path}:\n{text}" for path, text in find_rules().items() if text]
     rules = quote("rules", cut_text("\n\n".join(texts), max_tokens)) if texts else ""
+    lines = ["Skills (read one with load_skill before you use it):"]
+    for name, (_, text) in find_skills().items():
+        found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
+        lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
+    skills = cut_text("\n".join(lines), max_tokens) if lines[1:] else ""
     now = {"system": sys.platform, "date": time.strftime("%A, %Y-%m-%d")}
     prompt = SYSTEM_PROMPT.format(folder=Path.cwd(), records=TRANSCRIPT_DIR, **now)
-    skills = cut_text(skill_list(), max_tokens)
     parts = {"system prompt": prompt, "AGENTS.md": rules, "skills": skills}
     system = {name: text for name, text in parts.items() if text.strip()}
     return json.loads(to_bytes(system))  # a folder's name may not be valid Unicode
@@ -2035,11 +2004,9 @@ def project_files(*patterns: str) -> Iterator[tuple[str, str]]:
 
 def find_rules() -> dict[str, str]:
     """Return each folder's AGENTS.md, or else CLAUDE.md, by path, the nearest last."""
-    rules: dict[str, str] = {}
-    for path, text in project_files("AGENTS.md", "CLAUDE.md"):
-        if os.path.join(os.path.dirname(path), "AGENTS.md") not in rules:
-            rules[path] = text
-    return rules
+    files = dict(project_files("AGENTS.md", "CLAUDE.md"))
+    hidden = {path.removesuffix("AGENTS.md") + "CLAUDE.md" for path in files}
+    return {path: text for path, text in files.items() if path not in hidden}
 
 
 def find_skills() -> dict[str, tuple[str, str]]:
@@ -2047,15 +2014,6 @@ def find_skills() -> dict[str, tuple[str, str]]:
     files = project_files(".claude/skills/*/SKILL.md", ".agents/skills/*/SKILL.md")
     skills = [(os.path.dirname(path), text) for path, text in files if text]
     return {os.path.basename(folder): (folder, text) for folder, text in skills}
-
-
-def skill_list() -> str:
-    """Return the system prompt's list of skills, a line each; "" if there are none."""
-    lines = ["Skills (read one with load_skill before you use it):"]
-    for name, (_, text) in find_skills().items():
-        found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
-        lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
-    return "\n".join(lines) if lines[1:] else ""
 
 
 # ---- the terminal: showing events ----
@@ -2099,9 +2057,8 @@ class Terminal:
     keys: str = ""  # the beginning of a key sequence or a paste
     line: str = ""  # the line being typed
     queue: list[str] = field(default_factory=list)  # finished lines, not sent yet
-    asking: bool = False  # a question waits for its answer
     begun: bool = False  # the line was begun before that question
-    answer: str = ""  # to the last question
+    answer: Any = ""  # to the last question; None while it waits for one
     editor: Any = None  # the module readline
     decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
     lock: Any = field(default_factory=threading.RLock)
@@ -2141,13 +2098,12 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.thought += text
         elif style != "text":
             terminal.since = 0.0
-            above = finish_text(terminal) + styled(terminal, style, text)
-            redraw(terminal, f"{above}\n")
+            redraw(terminal, f"{end_text(terminal)}{styled(terminal, style, text)}\n")
         elif not terminal.streams:  # the next event prints it, but not the answer
-            redraw(terminal, finish_text(terminal) if terminal.thought.strip() else "")
+            redraw(terminal, end_text(terminal) if terminal.thought.strip() else "")
             terminal.text, terminal.writes = terminal.text + visible(text), True
         else:
-            above = finish_text(terminal) if terminal.thought.strip() else ""
+            above = end_text(terminal) if terminal.thought.strip() else ""
             above += "" if terminal.writes else "\n"
             *lines, terminal.text = f"{terminal.text}{visible(text)}".split("\n")
             above += "".join(f"{line}\n" for line in lines)
@@ -2156,7 +2112,7 @@ def show(terminal: Terminal, style: str, text: str) -> None:
                 redraw(terminal, above)
 
 
-def finish_text(terminal: Terminal) -> str:
+def end_text(terminal: Terminal) -> str:
     """End the text and the thinking, and return them as lines to print."""
     text, thought = terminal.text, terminal.thought
     terminal.text, terminal.thought, terminal.writes = "", "", False
@@ -2332,8 +2288,8 @@ def read_keys(terminal: Terminal) -> bool:
         terminal.keys = re.sub("\x1b+", "\x1b", keys[at:])
     if terminal.keys == "\x1b":  # nothing followed
         terminal.keys = ""
-        if terminal.asking:
-            terminal.asking, terminal.answer = False, "n"
+        if terminal.answer is None:
+            terminal.answer = "n"
         else:
             os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does
     return True
@@ -2350,9 +2306,7 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
         enter_work_mode(terminal)
     elif key in ERASE_KEYS:
         terminal.line = re.sub(f"(?s){ERASE_KEYS[key]}", "", terminal.line)
-    elif key in ("\x1b\r", "\x1b\n"):  # Alt-Enter
-        terminal.line += "\n"
-    elif pasted or key[0] != "\x1b":
+    elif pasted or key[0] != "\x1b" or key[1:] in "\r\n":  # Alt-Enter is a newline
         text = (pasted or key).replace("\r", "\n")
         terminal.line += re.sub(UNTYPED, "", text)
     terminal.begun = terminal.begun and terminal.line != ""
@@ -2361,8 +2315,8 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
 def end_line(terminal: Terminal) -> None:
     """Answer the question if the line was begun after it; otherwise queue the line."""
     line, terminal.line = clean_line(terminal.line), ""
-    if terminal.asking and not terminal.begun:
-        terminal.asking, terminal.answer = False, line
+    if terminal.answer is None and not terminal.begun:
+        terminal.answer = line
     elif line:
         terminal.queue.append(line)
         remember(terminal, line)
@@ -2406,17 +2360,12 @@ def restore_queue(terminal: Terminal, done: bool) -> None:
 
 
 def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
-    """Show what a tool is about to do; raise ToolError unless the user approves it.
-
-    `what` is a command, or the path of a file and the change to it.
-    """
+    """Show `what`, a command or path and diff; raise ToolError unless it's approved."""
     tool = agent.tools[name]
     # long runs would push the rest out of sight
     text = re.sub(r"[^\S\n]{80,}", lambda m: f" [{len(m[0]):,} blanks] ", what)
-    empty = r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}"
-    text = re.sub(
-        empty, lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text
-    )
+    empty = re.compile(r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}")
+    text = empty.sub(lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text)
     first, *others = text.rstrip().split("\n")
     show(terminal, "command", f"  {first}")
     for line in others:
@@ -2451,24 +2400,24 @@ def is_always(terminal: Terminal, question: str) -> bool:
 
 def read_answer(terminal: Terminal, question: str) -> str:
     """Return the first line begun after the question; deny at the end of input."""
-    with signals_held(signal.SIGINT), terminal.lock:
-        modes = termios.tcgetattr(0)
-        # read earlier keys first, even those of an unfinished line in the kernel
-        single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
-        termios.tcsetattr(0, termios.TCSANOW, single)
-        read_keys(terminal)
-        termios.tcsetattr(0, termios.TCSANOW, modes)
-        terminal.begun = bool(terminal.line or terminal.keys)
-        show(terminal, "plain", question)
-        terminal.asking = True
     try:
-        while terminal.asking:
+        with signals_held(signal.SIGINT), terminal.lock:
+            modes = termios.tcgetattr(0)
+            # read earlier keys first, even those of an unfinished line in the kernel
+            single = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
+            termios.tcsetattr(0, termios.TCSANOW, single)
+            read_keys(terminal)
+            termios.tcsetattr(0, termios.TCSANOW, modes)
+            terminal.begun = bool(terminal.line or terminal.keys)
+            show(terminal, "plain", question)
+            terminal.answer = None
+        while terminal.answer is None:
             with signals_held(signal.SIGINT), terminal.lock:
                 if not read_keys(terminal):
                     deny()
             time.sleep(TICK)
     finally:
-        terminal.asking = False
+        terminal.answer = terminal.answer or ""
     if terminal.keyboard:  # otherwise the kernel has echoed it
         show(terminal, "plain", f"> {terminal.answer}")
     return terminal.answer
@@ -2531,7 +2480,6 @@ same command, or any change by the same tool, until /clear."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
-YES_STATES = ("tools ask for approval", "tools run without asking")
 
 
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
@@ -2616,9 +2564,8 @@ def run_command(agent: Agent, line: str) -> None:
         switch_to(agent, Conversation())
     elif line == "/yes" and sys.stdin.isatty():  # a file can't allow commands
         agent.auto_approve = not agent.auto_approve
-        agent.emit(
-            "note", f"[yes] {YES_STATES[agent.auto_approve]} until the next /yes"
-        )
+        how = "run without asking" if agent.auto_approve else "ask for approval"
+        agent.emit("note", f"[yes] tools {how} until the next /yes")
     else:
         raise AgentError(f"Unknown command {line}; /help lists the commands.")
 
@@ -2701,9 +2648,8 @@ def resume(agent: Agent, which: str) -> None:
         return agent.emit("note", status_line(agent))
     calls = [call for message in messages for call in blocks(message, "tool_use")]
     plans = [call for call in calls if call["name"] == "todo_write"]
-    for call in [*plans[-1:], *calls[-1:]]:
-        text = json.dumps(call["input"], ensure_ascii=False)
-        agent.emit("listed", f"[{call['name']}] {text}")
+    for call in plans[-1:] + calls[-1:]:
+        agent.emit("listed", f"[{call['name']}] {to_bytes(call['input']).decode()}")
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 
@@ -2712,9 +2658,8 @@ def list_conversations(agent: Agent) -> None:
     number = 0
     for number, (path, found) in zip(range(1, MAX_LISTED + 1), conversations(agent)):
         date = time.strftime("%Y-%m-%d %H:%M", time.localtime(path.stat().st_mtime))
-        messages = found.messages
-        count = plural(len(messages), "message")
-        first, *others = user_texts(messages) or [""]
+        count = plural(len(found.messages), "message")
+        first, *others = user_texts(found.messages) or [""]
         said = f"{' '.join(first.split())[:25]} … {others[-1]}" if others else first
         agent.emit("listed", f"{number}. {date}, {count}: {said}")
     hint = "/resume NUMBER continues one." if number else "No conversations yet."
@@ -2756,11 +2701,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        description="A coding agent that compacts its own context.",
-        epilog="Type /help at the prompt to see its commands. Settings come from the "
-        "shell and from the .env file next to agent.py; .env.example lists them.",
-    )
+    about = "A coding agent that compacts its own context."
+    epilog = "Type /help at the prompt to see its commands. Settings come from the"
+    epilog += " shell and from the .env file next to agent.py; .env.example lists them."
+    parser = argparse.ArgumentParser(description=about, epilog=epilog)
     add = parser.add_argument
     add("prompt", nargs="?", default="", help="first message; type more at the prompt")
     add("-p", action="store_true", help="answer once and exit; piped input is sent too")
@@ -2794,9 +2738,7 @@ def load_settings() -> None:
         raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
     keys = [name for name in KEY_NAMES if os.environ.get(name)]
     if len(keys) > len(in_shell) > 0:  # a gateway could get the key of another: pi#4339
-        raise AgentError(
-            f"{' and '.join(keys)} are set, one of them in {env}; remove one."
-        )
+        raise AgentError(f"{' and '.join(keys)} are set, one in {env}; remove one.")
     if not keys:
         raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
@@ -2855,9 +2797,7 @@ def play_demo(scene: int, terminal: Terminal) -> int:
     if not lessons.exists():
         raise AgentError(f"--demo needs {lessons}; clone the whole project.")
     sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
-    import demo  # pyright: ignore[reportMissingImports]
-
-    return demo.main(scene, terminal)
+    return importlib.import_module("demo").main(scene, terminal)
 
 
 def handle_signals(terminal: Terminal) -> None:
