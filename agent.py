@@ -8,7 +8,7 @@
     before every request
         layer 1   micro_compact    free          old tool output becomes a placeholder
         layer 2   auto_compact     one request   over the threshold: a summary replaces
-                                                 all but the user's and newest messages
+                                                 all but your messages and the newest
         layer 3   manual compact   one request   the same on demand: the `compact` tool,
                                                  /compact, or "prompt is too long"
     then ask the model, run the tools it calls, and start over
@@ -70,8 +70,8 @@ CLEAR_WARM = 0.7  # share of T, the threshold: above it, clear while the cache i
 CLEAR_COLD = 0.25  # the same while the cache is cold: lower, because clearing is free
 CACHE_SECONDS = 300  # lifetime of the API's prompt cache after its last use
 KEEP_RECENT = 3  # newest tool results, which are never cleared (s06)
-KEEP_TOKENS = 10_000  # older results are kept too, as long as all kept fit into this
-MIN_SAVINGS = 20_000  # clear only to free this much (v5), summarise if that much is new
+KEEP_TOKENS = 10_000  # older results are kept too, as long as all of them fit
+MIN_SAVINGS = 20_000  # clear only if that frees it (v5), summarise only if it's new
 MAX_RESULTS = 50_000  # in the results of one message (s08: 200,000 characters)
 MAX_MESSAGES = 0  # messages above which snip_compact cuts out the middle; 0: never
 MAX_REQUESTS = 200  # requests in one turn; 0: no limit
@@ -115,8 +115,7 @@ class Limits:
         self.threshold = max(min(self.threshold, room) or window, MIN_WINDOW // 2)
         if self.clear_above is None:
             self.clear_above = round(self.threshold * CLEAR_WARM)
-        # less in a small window
-        self.keep_tokens = min(self.keep_tokens, self.threshold // 16)
+        self.keep_tokens = min(self.keep_tokens, self.threshold // 16)  # a small window
         self.min_savings = min(self.min_savings, self.threshold // 8)
 
     @property
@@ -132,7 +131,9 @@ class Conversation:
     # used by the layers
     messages: list[Message] = field(default_factory=list)
     compacted_until: int = 0  # messages that the last compaction put before its tail
-    tried_until: int = 0  # messages there were after it, or when a summary last failed
+    tried_until: int = (
+        0  # messages at the last compaction or failed try; the rest is new
+    )
     counted_tokens: int = 0  # tokens, as counted by the API or estimated after a change
     counted_messages: int = 0  # messages that this count covers
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
@@ -172,7 +173,7 @@ class Agent(Conversation):
 
 
 class AgentError(Exception):
-    """Ends the turn; its text is the one line that the user sees."""
+    """Ends the turn unless it's caught; its text is the one line that the user sees."""
 
 
 class PromptTooLong(AgentError):
@@ -186,13 +187,13 @@ class PromptTooLong(AgentError):
 
 # ---- the loop ----
 
-MAX_INCOMPLETE = 3  # incomplete replies in a row; one more ends the turn
+MAX_INCOMPLETE = 3  # requests in a row without a complete reply; one more is the end
 
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; return that answer."""
     answer = ""
-    incomplete = 0  # replies in a row that were cut off or empty
+    incomplete = 0  # requests in a row without a complete reply
     limit = agent.limits.max_requests or math.inf
     while agent.usage["requests"] < limit:
         layer_1(agent)  # tool_result_budget, snip_compact, micro_compact: free
@@ -259,13 +260,14 @@ def layer_1(agent: Agent) -> None:
     new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
     replace_history(agent, "tool_result_budget", "too large, saved", new)
 
+    is_answered = unseen > agent.tried_until  # restored files have been sent
     until = agent.compacted_until
     first = max(3, until)  # s08's three, or the summary and what came with it
     limit = limits.max_messages
     new = snip_compact(agent.messages, limit, agent.transcript, agent.tools, first)
-    replace_history(agent, "snip_compact", "middle cut out", new, until)  # on disk, too
+    replace_history(agent, "snip_compact", "middle cut out", new, until)  # and on disk
 
-    if unseen > agent.tried_until:  # restored files have been sent
+    if is_answered:
         clear_old_results(agent)
 
 
@@ -377,9 +379,9 @@ def micro_compact(
     """
     tools = COMPACTABLE_TOOLS if compactable is None else compactable
     results = [e for e in exchanges(messages) if e.call["name"] in tools]
-    kept = first_kept(results, keep_recent, keep_tokens)
+    end = first_kept(results, keep_recent, keep_tokens)
     unseen = first_unseen(messages)
-    old = [e for e in results[:kept] if e.at < unseen and is_clearable(e.result)]
+    old = [e for e in results[:end] if e.at < unseen and is_clearable(e.result)]
     freed = sum(tokens_in(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
@@ -394,7 +396,7 @@ def micro_compact(
 
 
 def first_kept(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
-    """Return the index of the first result to keep: `keep_recent`, more if all fit."""
+    """Return where the kept results begin: `keep_recent` of them, more if they fit."""
     sizes = [tokens_in(exchange.result["content"]) for exchange in reversed(results)]
     fitting = sum(total <= keep_tokens for total in accumulate(sizes))  # how many fit
     return max(0, len(results) - max(keep_recent, fitting))
@@ -409,7 +411,7 @@ def is_clearable(result: Message) -> bool:
 # ---- layer 2: summarise, in one request ----
 
 KEEP_TAIL = 20_000  # tokens in the tail, the newest messages, at most
-TAIL_SHARE = 8  # the tail also has at most an eighth of the history
+TAIL_DIVISOR = 8  # the tail also has at most an eighth of the history's tokens
 MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 SUMMARY_PROMPT = """\
 CRITICAL: Reply with text only. Do not call any tools, do not continue the work, and do
@@ -437,7 +439,7 @@ REMINDER: Text only, no tool calls. Put the result in <summary> tags."""
 NOTES = " Take notes in <analysis> tags; nobody will read them."
 COMPRESSED = """\
 [Conversation compressed. Transcript: {path}]
-The messages above are the user's earlier ones, shortened to fit. The summary says
+Any messages above are the user's earlier ones, shortened to fit. The summary says
 which of their requests are done, stopped or still open; all rules in them still apply.
 The summary is for reference, not an instruction: continue with what comes after it.
 {summary}"""
@@ -481,10 +483,10 @@ def compact_history(agent: Agent, name: str) -> None:
     Raises AgentError if the API doesn't answer; that doesn't count as a failed summary.
     """
     focus, agent.focus = agent.focus, None
-    new = rebuild(agent, SUMMARY_PROMPT)  # a summary is hardly shorter than its prompt
-    if estimate_tokens(new) >= estimate_tokens(agent.messages):
+    trial = rebuild(agent, SUMMARY_PROMPT)  # about as long as the shortest summary
+    if estimate_tokens(trial) >= estimate_tokens(agent.messages):
         agent.tried_until = len(agent.messages)
-    if first_unseen(agent.messages) <= agent.tried_until:  # no reply since then
+    if first_unseen(agent.messages) <= agent.tried_until:  # no reply since, or no gain
         agent.emit("layer", f"[{name}] nothing to compact yet")
         return
     try:
@@ -540,10 +542,10 @@ def summarise(agent: Agent, focus: str | None) -> str:
     tokens = min(agent.limits.threshold // 8, agent.limits.max_output // 2)
     prompt = note(SUMMARY_PROMPT.format(tokens=tokens, notes=notes, focus=wish))
     messages = agent.messages
-    with suppress(PromptTooLong):  # if it is, go on below
+    with suppress(PromptTooLong):  # then try the newer half
         return summary_in(ask(agent, [*messages, prompt], shown=()))
     half = messages[pair_safe(messages, max(1, len(messages) // 2)) :]
-    shorter = drop_thinking([messages[0], *half, prompt])  # [0]: the user comes first
+    shorter = drop_thinking([messages[0], *half, prompt])  # [0]: a user message
     return summary_in(ask(agent, shorter, shown=()))
 
 
@@ -593,33 +595,33 @@ def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     room = max(0, agent.limits.threshold - fixed_tokens(agent)) // 2
     if agent.refused:
         room = min(room, agent.refused * 3 // 4)
-    limit = min(KEEP_TAIL, estimate_tokens(messages) // TAIL_SHARE, room // 2)
+    limit = min(KEEP_TAIL, estimate_tokens(messages) // TAIL_DIVISOR, room // 2)
     sizes = [tokens_in(message["content"]) for message in reversed(messages)]
     start = len(messages) - sum(total <= limit for total in accumulate(sizes))
     if pair_safe(messages, start) < start:
         start += 1  # leave out results whose calls don't fit
     last = first_unseen(messages) - 1
-    if start > last >= 0 and not in_progress(messages):  # the last answer doesn't fit
+    if 0 <= last < start and not in_progress(messages):  # the last answer doesn't fit
         text = {"type": "text", "text": cut_text(text_of(messages[last]), limit)}
-        return room, messages[:last], [{"role": "assistant", "content": [text]}]
+        answer = {"role": "assistant", "content": [text]}
+        return room, messages[:last], [answer, *messages[start:]]
     return room, messages[:start], messages[start:]
 
 
 def still_needed(
-    messages: list[Message], tools: dict[str, Tool], tail: int = sys.maxsize
+    messages: list[Message], tools: dict[str, Tool], tail_start: int = sys.maxsize
 ) -> list[Exchange]:
     """Return the calls for plan, skills and newest files that the tail doesn't have."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file (or skill)
     for exchange in reversed([*exchanges(messages)]):
         name = exchange.call["name"]
         if name in tools and not exchange.result.get("is_error"):
-            target = exchange.call["input"].get(tools[name].label)  # plan: None
+            target = exchange.call["input"].get(tools[name].label)  # no label: a plan
             newest.setdefault((name, os.path.normpath(str(target))), exchange)
     needed: list[Exchange] = []
-    for kind in sorted(tools, key=lambda name: tools[name].clearable):  # False first
+    for kind in sorted(tools, key=lambda name: tools[name].clearable):  # files last
         calls = [e for (name, _), e in newest.items() if name == kind]
-        calls = [e for e in calls if e.at < tail or is_replacement(e.result["content"])]
-        needed += calls[: tools[kind].keep_newest]
+        needed += [e for e in calls if e.at < tail_start][: tools[kind].keep_newest]
     return needed
 
 
@@ -627,7 +629,7 @@ def restore_recent_files(
     agent: Agent, gone: list[Message], max_tokens: int, tail: Sequence[Message] = ()
 ) -> list[Exchange]:
     """Read files and skills again, and return the needed calls that fit (v5)."""
-    silent = replace(agent, emit=lambda style, text: None)
+    silent = replace(agent, emit=lambda *_: None, mtimes={})  # perhaps for nothing
     restored: list[Exchange] = []
     for at, call, result in still_needed([*gone, *tail], agent.tools, len(gone)):
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
@@ -815,10 +817,7 @@ def cut_text(text: str, max_tokens: int) -> str:
 
 
 def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
-    """Return the texts that fit, the longest of them cut to the same length.
-
-    If that leaves less than MIN_USER_TOKENS of each, only the first and the newest fit.
-    """
+    """Return the texts cut to fit: all to one length, or the first and the newest."""
     kept = [*texts]
     sizes = [tokens_in(typed(text)) for text in texts]
     limit = max(max_tokens, MIN_USER_TOKENS)
@@ -920,7 +919,6 @@ def replace_history(
     """Replace the messages with a layer's new list, and estimate its tokens.
 
     With `until`, the new `compacted_until`, the change is also written to disk.
-    Previews and placeholders aren't: they'd be made again anyway.
     """
     if new is agent.messages:
         return
@@ -1128,10 +1126,7 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
 
 
 def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Message]:
-    """Stop using a feature that the provider rejected, for the rest of this run.
-
-    Returns the messages to send instead, or [] if the error is about something else.
-    """
+    """Stop using a feature the provider rejected; return what to send now, or []."""
     if "thinking" in why and "passed back" in why and not agent.empty_thinking:
         agent.empty_thinking = True  # for DeepSeek, which accepts an empty block
         return messages
@@ -1608,8 +1603,10 @@ def load_skill(agent: Agent, name: str) -> str:
     if name not in skills:
         raise ToolError(f"There is no skill {name!r}; use {', '.join(skills)}.")
     folder, text = skills[name]
-    page = cut_text(text, min(MAX_PAGE, agent.limits.max_results))
-    return f"{page}\n(The files for this skill are in {folder}.)"
+    text = cut_text(text, min(MAX_PAGE, agent.limits.max_results))
+    with suppress(ToolError):  # above the workspace, there is only that page
+        text = read_file(agent, os.path.join(folder, "SKILL.md"))
+    return f"{text}\n(The files for this skill are in {folder}.)"
 
 
 @tool(clearable=False, style="answer")
@@ -1784,13 +1781,9 @@ def clean_output(text: str) -> str:
 
 
 def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
-    """Send a signal to everything in a session; return True if it reached any process.
-
-    Signal 0 only checks. It never waits. Without /proc, as on macOS, it reaches only
-    the session's first process group.
-    """
+    """Send a signal to a whole session (0: only check); return if it reached any."""
     groups = Counter({leader: not os.path.isdir("/proc/self")})  # how many are alive
-    for process in Path("/proc").glob("[0-9]*"):
+    for process in Path("/proc").glob("[0-9]*"):  # macOS has none: only the first group
         with suppress(OSError):  # it has ended
             if os.getsid(int(process.name)) == leader:
                 is_alive = (process / "cmdline").read_bytes() != b""  # or a zombie
@@ -1884,6 +1877,8 @@ def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
             if regex.search(line):
                 yield f"{name}:{number}:{excerpt(redact(line), regex)}"
             number += data.endswith(b"\n")
+            if len(data) == MAX_LINE and data[-1:] != b"\n":  # pieces overlap
+                file.seek(-(MAX_LINE // 20), os.SEEK_CUR)
 
 
 def excerpt(line: str, regex: re.Pattern[str]) -> str:
@@ -2363,7 +2358,8 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
     """Show `what`, a command or path and diff; raise ToolError unless it's approved."""
     tool = agent.tools[name]
     # long runs would push the rest out of sight
-    text = re.sub(r"[^\S\n]{80,}", lambda m: f" [{len(m[0]):,} blanks] ", what)
+    blank = re.compile(f"[{ALSO_PRINTABLE[1:]} ]{{80,}}")
+    text = blank.sub(lambda m: f" [{len(m[0]):,} blanks] ", what)
     empty = re.compile(r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}")
     text = empty.sub(lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text)
     first, *others = text.rstrip().split("\n")
@@ -2435,10 +2431,9 @@ def line_editor() -> Any:
         readline.parse_and_bind("bind ^I rl_complete")
     readline.set_completer_delims(" \t\n")
     readline.set_auto_history(False)  # `remember` does it
-    read = partial(open, errors="replace", opener=open_private)
-    with suppress(OSError), read(HISTORY) as file:
+    with suppress(OSError), open(HISTORY, "rb", opener=open_private) as file:
         for line in file:
-            readline.add_history(line.removesuffix("\n"))
+            readline.add_history(line.decode(errors="replace").removesuffix("\n"))
     return readline
 
 
@@ -2453,9 +2448,13 @@ def read_prompt(terminal: Terminal) -> str:
         prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
         above, newline, start = prompt.rpartition("\n")
         print(above, end=newline)
-        line = begun + input(start)
-        while terminal.editor and select.select([0], [], [], 0.03)[0]:
-            line += f"\n{input()}"  # of the same paste
+        hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # libedit ignores others
+        try:
+            line = begun + input(start)
+            while terminal.editor and select.select([0], [], [], 0.03)[0]:
+                line += f"\n{input()}"  # of the same paste
+        finally:
+            signal.signal(signal.SIGHUP, hangup)
     line = clean_line(line)
     remember(terminal, line)
     return line
@@ -2473,10 +2472,10 @@ HELP = """\
 !command          run a command; the model sees it with your next message
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
-Lines you type while the agent works are sent with its next request. Ctrl-W and
-Ctrl-U delete a word or the line; Alt-Enter starts a new line; a paste is one
-message. Ctrl-C or Esc stops the agent; "go on" continues. "always" allows the
-same command, or any change by the same tool, until /clear."""
+Lines you type while the agent works are sent with its next request. Backspace,
+Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
+line; a paste is one message. Ctrl-C or Esc stops the agent; "go on" continues.
+"always" allows the same command, or any change by the same tool, until /clear."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
@@ -2565,7 +2564,7 @@ def run_command(agent: Agent, line: str) -> None:
     elif line == "/yes" and sys.stdin.isatty():  # a file can't allow commands
         agent.auto_approve = not agent.auto_approve
         how = "run without asking" if agent.auto_approve else "ask for approval"
-        agent.emit("note", f"[yes] tools {how} until the next /yes")
+        agent.emit("note", f"[yes] tools {how} until you type /yes again")
     else:
         raise AgentError(f"Unknown command {line}; /help lists the commands.")
 
@@ -2574,15 +2573,16 @@ def run_own_command(agent: Agent, line: str) -> None:
     """Run the user's !command, show its output, and leave a note for the model."""
     close_calls(agent)  # nothing may come between a call and its result
     agent.emit("wait", line)
-    output = bytearray()
+    output, end = bytearray(), "stopped by Ctrl-C"
     try:
-        run_process(line[1:], math.inf, output, partial(agent.emit, "wait"))
-    finally:  # after Ctrl-C, too
+        status = run_process(line[1:], math.inf, output, partial(agent.emit, "wait"))
+        end = "too much output" if status is None else f"exit status {status}"
+    finally:
         text = redact(clean_output(output.decode(errors="replace"))).rstrip()
-        agent.emit("plain", text or "(no output)")
+        agent.emit("plain", text or f"(no output, {end})")
         limit = min(MAX_PAGE, agent.limits.max_results)
         text = quote("output", preview(text, limit, save_result))
-        commit(agent, note(f"{OWN_COMMAND}{line[1:]}]\n{text}"))
+        commit(agent, note(f"{OWN_COMMAND}{line[1:]}]\n{text}\n({end})"))
 
 
 def status_line(agent: Agent) -> str:
@@ -2606,7 +2606,7 @@ def context_table(agent: Agent) -> str:
     if sent := agent.usage["sent"]:
         share = f"{agent.usage['read'] / sent:.0%} cached"
         lines.append(f"sent since the program started: {sent:,} tokens, {share}")
-        lines.append(f"transcript: {agent.transcript}")
+    lines += [f"transcript: {agent.transcript}"] if agent.transcript else []
     free = ["everything"] if agent.auto_approve else sorted(agent.allowed)
     return "\n".join([*lines, f"runs without asking: {', '.join(free) or 'nothing'}"])
 
@@ -2647,9 +2647,11 @@ def resume(agent: Agent, which: str) -> None:
         agent.emit("text", f"{text_of(messages[first_unseen(messages) - 1])}\n")
         return agent.emit("note", status_line(agent))
     calls = [call for message in messages for call in blocks(message, "tool_use")]
-    plans = [call for call in calls if call["name"] == "todo_write"]
-    for call in plans[-1:] + calls[-1:]:
-        agent.emit("listed", f"[{call['name']}] {to_bytes(call['input']).decode()}")
+    for call in calls[-1:]:
+        about = " ".join(map(str, call["input"].values()))
+        agent.emit("tool", f"[{call['name']}] {about}")
+    for plan in [call for call in calls if call["name"] == "todo_write"][-1:]:
+        agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 
@@ -2664,7 +2666,7 @@ def list_conversations(agent: Agent) -> None:
         agent.emit("listed", f"{number}. {date}, {count}: {said}")
     hint = "/resume NUMBER continues one." if number else "No conversations yet."
     others = len([*TRANSCRIPT_DIR.glob("transcript_*.jsonl")]) - number
-    agent.emit("plain", f"{hint} ({others:,} more)" if others else hint)
+    agent.emit("plain", f"({others:,} more)\n{hint}" if others else hint)
 
 
 # ---- main ----
@@ -2722,9 +2724,10 @@ def load_settings() -> None:
     env = Path(__file__).resolve().with_name(".env")
     if not all(map(importlib.util.find_spec, PACKAGES)):
         venv = f"{env.parent}/.venv"  # many systems refuse pip elsewhere: PEP 668
-        steps = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install -r"
-        steps += f" {env.parent}/requirements.txt; then use {venv}/bin/python"
-        raise AgentError(f"The package {' or '.join(PACKAGES)} is missing: {steps}.")
+        steps = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install"
+        steps += f" -r {env.parent}/requirements.txt; then use {venv}/bin/python"
+        missing = f"The package {' or '.join(PACKAGES)} is missing"
+        raise AgentError(f"{missing}; install it with: {steps}.")
     import dotenv
 
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:
@@ -2736,10 +2739,11 @@ def load_settings() -> None:
         dotenv.load_dotenv(env)
     except ValueError as error:
         raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
-    keys = [name for name in KEY_NAMES if os.environ.get(name)]
-    if len(keys) > len(in_shell) > 0:  # a gateway could get the key of another: pi#4339
-        raise AgentError(f"{' and '.join(keys)} are set, one in {env}; remove one.")
-    if not keys:
+    in_file = [n for n in KEY_NAMES if os.environ.get(n) and n not in in_shell]
+    if in_shell and in_file:  # a gateway could get the key of another: pi#4339
+        both = f"{in_shell[0]} is set in the shell and {in_file[0]} in {env}"
+        raise AgentError(f"{both}; remove one.")
+    if not in_shell and not in_file:
         raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
 

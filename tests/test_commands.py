@@ -16,6 +16,7 @@ from builders import (
     planned,
     said,
     shown,
+    sized,
     texts,
     turns,
     typed,
@@ -164,15 +165,16 @@ def test_the_note_of_an_own_command_is_not_a_request(make, own, before, is_open)
 
 
 def test_after_an_own_command_the_last_answer_is_still_known(make, own):
-    agent = make(reply("The answer."), SUMMARY)
+    answer = f"The answer. {sized(1_000)}"
+    agent = make(reply(answer), SUMMARY)
     turns(agent, "Go.")
     own(agent, "!echo hi")
     resume(other := make(), str(agent.transcript))
-    assert ("text", "The answer.\n") in other.events
+    assert ("text", f"{answer}\n") in other.events
     assert "was answered" in str(shown(other, "layer"))
     assert not program.in_progress(agent.messages)
     own(agent, "/compact")
-    assert "The answer." in str(agent.messages[-2:])
+    assert "The answer. x" in str(agent.messages[-2:])
 
 
 def test_a_long_output_of_an_own_command_is_shown_whole_and_saved(make, own):

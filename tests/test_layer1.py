@@ -208,6 +208,17 @@ def test_a_snip_does_not_touch_what_a_compaction_kept(make):
     assert agent.compacted_until == 7 < program.first_unseen(agent.messages)
 
 
+def test_after_a_snip_restored_files_still_wait_until_they_have_been_sent(make):
+    restored = read("a.py", LONG)
+    tail = [message for n in range(9) for message in did(f"result {n}")]
+    messages = [typed("Go."), program.note("The summary."), *restored, *tail]
+    limits = {"keep_recent": 0, "keep_tokens": 0, "min_savings": 0, "clear_above": 0}
+    agent = make(messages=messages, max_messages=8, compacted_until=4, **limits)
+    agent.tried_until = len(messages)
+    program.layer_1(agent)
+    assert len(agent.messages) < 12 and outputs(*agent.messages)[0] == LONG
+
+
 def test_a_snip_keeps_everything_the_model_has_not_seen():
     unseen = [*did("unseen"), typed("And?")]
     assert snip([*chat(61), *unseen], 5)[-3:] == unseen

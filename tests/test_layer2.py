@@ -1,6 +1,7 @@
 """Layer 2: when a summary is due, how it is asked for, and what a compaction leaves."""
 
 import itertools
+import os
 import re
 from operator import mul
 from pathlib import Path
@@ -11,6 +12,7 @@ from builders import (
     NO_SUMMARY,
     SUMMARY,
     asks_for_summary,
+    call,
     did,
     fails,
     history,
@@ -19,7 +21,6 @@ from builders import (
     left,
     lines_of,
     loaded,
-    outputs,
     planned,
     prompt,
     read,
@@ -726,12 +727,30 @@ def test_what_the_tail_has_is_not_repeated_before_it(make):
     assert new[2:] == agent.messages[2:]
 
 
-@pytest.mark.parametrize("text", ["[Previous: used read_file]", "the text of a"])
-def test_a_file_that_was_cleared_in_the_tail_is_read_again(make, text):
-    Path("a.py").write_text("the text of a")
-    agent = make(messages=history(said(BODY), read("a.py", text)))
-    contents = outputs(*program.rebuild(agent, "Short."))
-    assert contents.count("the text of a") == 1 and text in contents
+def test_a_file_in_the_tail_is_not_read_again_even_if_it_was_cleared_there(make):
+    cleared = read("a.py", "[Previous: used read_file]")
+    agent = make(messages=history(needed(), said(BODY), cleared))
+    new = program.rebuild(agent, "Short.")
+    assert is_valid(new) and new[-2:] == cleared
+    assert [asked for asked, _ in left(new).calls] == ["b.py", "birds", PLAN]
+
+
+def test_the_note_of_a_command_after_a_long_answer_stays_in_the_tail(tail_of):
+    ran = program.note(f"{program.OWN_COMMAND}ls]")
+    answer, note = tail_of(typed("Go."), said(BODY), ran)
+    assert program.text_of(answer)[:3] == "xxx" and note == ran
+
+
+def test_files_read_for_a_summary_that_fails_do_not_count_as_seen_by_the_model(make):
+    Path("a.py").write_text("old")
+    reads = reply(calls=[("read_file", {"path": "a.py"})])
+    agent = make(reads, reply(sized(3_000)), NO_SUMMARY)
+    program.take_turn(agent, "Read it.")
+    Path("a.py").write_text("by the user")
+    os.utime("a.py", (9, 9))
+    program.run_command(agent, "/compact")
+    write = call("write_file", path="a.py", content="by the model")
+    assert "changed since you read it" in program.run_tool(agent, write)["content"]
 
 
 def test_a_compaction_says_what_it_kept(compacted):

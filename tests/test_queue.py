@@ -146,7 +146,7 @@ def test_esc_alone_stops_the_work_and_the_next_key_is_not_lost(user, work):
         user.press("y\n")
         user.see_below(" s: bash")
     user.press("\x1b\x1b")
-    user.see("stopped\n", PROMPT)
+    user.see("\nstopped", PROMPT)
     user.say("stop that", "I stopped.")
     assert user.sent[-1] == typed("stop that")
 
@@ -308,6 +308,14 @@ def test_text_typed_during_work_stands_before_the_prompt_of_libedit(mac_user):
     held.may.set()
     user.say(" a line", "In time.", end="> ")
     assert user.sent[-1] == typed("do this\n/clear\nhalf a line")
+
+
+def test_a_hangup_ends_the_program_at_the_prompt_of_libedit(mac_user):
+    user = mac_user()
+    user.watch(0.2)
+    with open(os.devnull) as other:
+        os.dup2(other.fileno(), user.keys)  # closes the terminal
+    assert user.process.wait(PATIENCE) == -signal.SIGHUP
 
 
 # --- Typing during work, key by key ---
