@@ -250,7 +250,7 @@ class Approving(program.Terminal):
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
-        if name == "asking" and value:
+        if name == "answer" and value is None:
             os.write(self.far_end, b"y\n")
 
 
@@ -469,7 +469,7 @@ def budget(agent, before, room, start):
     calls = [*program.exchanges(after)]
     history = program.estimate_tokens(before)
     kept = program.estimate_tokens(tail)
-    share = min(program.KEEP_TAIL, history // program.TAIL_SHARE, room // 2)
+    share = min(program.KEEP_TAIL, history // program.TAIL_DIVISOR, room // 2)
     found = {TAIL: (share, kept, room - kept)}
     room -= kept
     sizes = {
