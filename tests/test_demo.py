@@ -134,7 +134,7 @@ def test_each_scene_shows_one_layer_what_it_changed_why_and_the_bill(
         (2, "- 2 thinking #"),
         (2, "(# tokens were written to the cache again), and each request now saves"),
         (3, "+ note [snipped 13 messages. Transcript: .transcripts/@ #"),
-        (4, "| 9. Next step: answer that; if it is answered, wait for the user."),
+        (4, "| 9. Next step: say what StubClient checks, and who uses it."),
         (4, "+ summary [Conversation compressed. Transcript: .transcripts/@ #"),
         (4, "you typed (3); summary; you typed; tool_use read_file; tool_result"),
         (5, "you typed (4); summary; you typed; tool_use read_file; tool_result"),

@@ -222,4 +222,4 @@ def test_newly_measured_figures_can_be_drawn(measured):
     rules = measured["session"]["rules"].items()
     lengths = {name: len(steps) for name, (*_, steps) in rules}
     assert lengths == dict.fromkeys(charts.RULES, 0) | dict.fromkeys(charts.WAYS, 3)
-    assert len(pictures.of_figures(measured)) == 4
+    assert len(pictures.of_figures(measured)) == 3

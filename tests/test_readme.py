@@ -10,6 +10,8 @@ import sys
 from typing import NamedTuple
 
 import conftest
+import costs
+import pictures
 import prices
 import pytest
 import readme
@@ -187,14 +189,14 @@ def test_every_fence_of_python_is_a_quotation():
 
 def test_the_line_above_each_listing_of_the_program_names_its_function():
     heads = re.findall(r"((?:.+\n)+)\n<!-- agent\.py: (\w+)", PAGE)
-    assert len(heads) == PAGE.count("<!-- agent.py: ") > 8
+    assert len(heads) == PAGE.count("<!-- agent.py: ") > 7
     where = [(words(head), f"(*agent.py, `{name}`*):") for head, name in heads]
     assert [place for head, place in where if not head.endswith(place)] == []
 
 
 def test_the_functions_that_the_tutorials_name_are_quoted():
     quoted = [m[3].split(", ") for m in QUOTED.finditer(PAGE) if m[2] == "agent.py"]
-    theirs = {"agent_loop", "micro_compact", "reactive_compact", "tool_result_budget"}
+    theirs = {"agent_loop", "micro_compact", "reactive_compact"}
     theirs |= {"auto_compact_threshold"}
     assert theirs - {*itertools.chain(*quoted)} == set()
 
@@ -220,9 +222,8 @@ def test_every_function_in_how_to_change_it_exists():
 
 
 def test_each_exercise_begins_at_a_function_of_the_program():
-    exercises = re.findall(r"(?m)^\d\. .*(?:\n   .*)*", CHAPTERS["11"])
-    starts = [re.search(r"\[`(\w+)`", words(exercise))[1] for exercise in exercises]
-    assert {*starts} <= names("agent.py").keys() and len(starts) == 3
+    starts = re.findall(r"\[`(\w+)`", words(CHAPTERS["11"]))
+    assert {*starts} <= names("agent.py").keys() and len(starts) == 2
 
 
 # --- The five tutorials ---
@@ -249,30 +250,12 @@ def test_a_name_of_the_tutorials_leads_to_a_chapter():
 
 T = program.Limits().threshold
 WRITE, READ = stub.CACHE_WRITE, stub.CACHE_READ
-COST = {name: f"{cost:.2f}" for name, (cost, _) in FIGURES["policies"].items()}
 SHARE = {name: f"{share:.1%}" for name, share in FIGURES["shares"].items()}
 
 
 def pays(read):
     """The factor before K / F if reading from the cache has this price."""
     return f"{(WRITE - read) / read:.3g}"
-
-
-def by_window(number):
-    """A row of the table in Settings: one number for each window."""
-    windows = (8_000, 32_000, 100_000, 200_000, 1_000_000)
-    limits = [program.Limits(w, min(program.MAX_OUTPUT, w // 3)) for w in windows]
-    return " | ".join(f"{number(limit):,}" for limit in limits)
-
-
-WINDOWS = [
-    by_window(lambda limits: limits.context_window),
-    by_window(lambda limits: limits.max_output),
-    by_window(lambda limits: limits.threshold),
-    by_window(lambda limits: limits.clear_above),
-    by_window(lambda limits: int(limits.threshold * program.CLEAR_COLD)),
-    by_window(lambda limits: limits.max_results),
-]
 
 
 def progress():
@@ -293,19 +276,61 @@ def cleaned(lines):
 
 
 BAR = cleaned(progress())
+WORK = (ROOT / "tests/pictures/work.svg").read_text("utf-8")
+[BEFORE_IT] = re.findall(r"old results cleared: ([\d,]+) to", WORK)
 CLEARING = (ROOT / "tests/pictures/requests.svg").read_text("utf-8")
 KEPT, FREED, REQUESTS = re.search(
     r"K = ([\d,]+) .*?F = ([\d,]+) .* = ([\d.]+) requests", CLEARING
 ).groups()
 
-# Sentences of the page with the numbers they must have, separated by blank lines.
-BEFORE, UNCACHED = FIGURES["before"], FIGURES["uncached"]
+UNCACHED, AFTER, EACH = FIGURES["uncached"], FIGURES["moment"], FIGURES["projects"]
+SPENT, SEEN = FIGURES["policies"]["ours"]
 LONGEST = FIGURES["session"]
-SPENT, SEEN, _ = LONGEST["rules"]["ours"]
-CLEARED = LONGEST["rules"]["s06"][2][-1][1]
+LOW_COST, LOW_R = FIGURES["policies"]["ours THRESHOLD=60000"]
+
+
+def clearings(rule):
+    """The number of clearings in the longest session."""
+    counts = [cleared for _, cleared, _ in LONGEST["rules"][rule][2]]
+    return sum(now > before for before, now in itertools.pairwise(counts))
+
+
 AGAIN = FIGURES["again"]["ours CONTEXT_WINDOW=60000"]
+SAVED = [1 - EACH[project]["ours"][0] for project in EACH]
+RULES = {  # in the table of chapter 11
+    "ours": "ours",
+    "OpenHands": "OpenHands",
+    "v5": "v5",
+    "summaries": "ours without clearing (`summaries`)",
+    "s06": "s06",
+}
+LEFT = {  # in the table of chapter 8
+    "s06": "nothing (s06; s08)",
+    "v5": "the five files read last (v5)",
+    "pi": "a tail of 20,000 tokens (pi)",
+    "ours": "all five parts (ours)",
+    "OpenHands": "the newest 117 events (OpenHands)",
+}
+
+
+def by_project(rule):
+    """A row of the table in chapter 11: cost and R over all, and of each project."""
+    projects = [EACH[name][rule] for name in ("cipher", "ctxeval", "entire", "posh")]
+    cells = [FIGURES["policies"][rule], *projects]
+    return " | ".join(f"{cost:.2f}, {kept:.3f}" for cost, kept in cells)
+
+
+def in_sight(rule):
+    """A row of the table in chapter 8."""
+    found = AFTER[rule]
+    return f"{found['names']:.0%} | {found['lines']:.0%} | {found['tokens']:,.0f}"
+
+
+# Sentences of the page with the numbers they must have, separated by blank lines.
 FACTS = f"""\
-forgetting cut the bill to {SPENT:.0%}, and {SEEN:.1%} of what the agent needed
+its context already has {BEFORE_IT} tokens
+
+In {FIGURES["sessions"]} recorded sessions of four projects, forgetting cut the bill to {SPENT:.0%}, and {SEEN:.1%} of what the agent needed
 
 counts {BYTES_PER_TOKEN} bytes as one token
 
@@ -317,33 +342,39 @@ What the user typed was {SHARE["user"]}
 
 It is {T:,} tokens in a window of {program.CONTEXT_WINDOW:,}
 
-| {READ} | {WRITE} | 1 | {prices.OUTPUT} |
+reading a cached token costs {READ}, writing one {WRITE}, any other input token 1, and an
+output token {prices.OUTPUT}
 
 costs {WRITE} each instead of {READ}, so the clearing costs {WRITE - READ:.3g} K, once.
-From then on, each request saves {READ} F. So it has paid for itself after {pays(READ)} K / F
-requests. In the picture, K is {KEPT} and F is {FREED}, which makes {REQUESTS}
-
-over the {LONGEST["requests"]} requests of the longest recorded session, the bill is
-{SPENT:.2f} times what it is without forgetting
+From then on, each request saves {READ} F. So it has paid for itself after
+{WRITE - READ:.3g} K / {READ} F requests, which is {pays(READ)} K / F. In the picture, K is {KEPT} and F is {FREED}, which makes {REQUESTS}
 
 by default {min(T, 4 * program.MAX_OUTPUT) // 8:,} of {program.MAX_OUTPUT:,} tokens
 
-it clears {CLEARED} times
+the requests of the longest session, {LONGEST["requests"]} of them
 
-six sessions of Claude Code, with {FIGURES["requests"]:,} requests
+it clears {clearings("s06")} times and writes the cache again each time. Ours clears
+{clearings("ours")} times
 
-up to the refusal, doing nothing costs {BEFORE["nothing"]:.2f} and ours {BEFORE["ours"]:.2f}
+ours saves between {min(SAVED):.0%} and {max(SAVED):.0%}
+
+v5 is cheaper than ours in {FIGURES["cheaper"]["v5"]} of {FIGURES["sessions"]}, OpenHands in
+{FIGURES["cheaper"]["OpenHands"]} and gemini-cli in {FIGURES["cheaper"]["gemini-cli"]}
+
+the {FIGURES["sessions"]} recorded sessions of chapter 11 at {AFTER["ours"]["points"]} points
+
+the API refuses {FIGURES["refused"]} of the {FIGURES["sessions"]} sessions
 
 In the same unit, s08 costs {UNCACHED["s08"]:.1f} (its newer code
 {UNCACHED["s08 newer"]:.1f}), s06 {UNCACHED["s06"]:.1f} ({UNCACHED["s06 newer"]:.1f}), ours
-{UNCACHED["ours"]:.1f}, v5 {UNCACHED["v5"]:.1f} and doing nothing {UNCACHED["nothing"]:.1f}
+{UNCACHED["ours"]:.1f}, v5 {UNCACHED["v5"]:.1f} and nothing {UNCACHED["nothing"]:.1f}
 
 with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1f}
 
-with a threshold of 60,000 ours costs only {COST["ours THRESHOLD=60000"]}
+`THRESHOLD=60000` costs {LOW_COST:.2f}, with an R of {LOW_R:.3f}
 
-edits needed {AGAIN[0]} lines that were out of sight. One `grep` per line, for two rare
-words, found {AGAIN[1]:.0%} of them; its output had a median of {AGAIN[2]} tokens
+edits needed {AGAIN[0]:,} lines that were out of sight. We searched for each with one `grep`, for
+two rare words of the line. It found {AGAIN[1]:.1%} of them; its output had a median of {AGAIN[2]} tokens
 
 a minute of a progress bar shrinks from {BAR[0]} tokens to {BAR[1]}
 
@@ -355,13 +386,14 @@ pages of at most {program.MAX_LINES:,} lines and {program.MAX_PAGE:,} tokens
 leaves a file of more than {program.MAX_BYTES // 1_000_000} MB to `bash`. The same goes for
 changing one over {program.MAX_CHANGED // 1_000_000} MB
 
-up to {program.MAX_RULES:,} tokens or T/8, whichever is smaller. The nearest one counts
+together up to {program.MAX_RULES:,} tokens or T/8, whichever is smaller
 
 A key of fewer than {program.MIN_KEY} characters
 
 {program.MIN_WINDOW:,} at least
 """.split("\n\n")
-FACTS += WINDOWS
+FACTS += [f"| {name} | {by_project(rule)} |" for rule, name in RULES.items()]
+FACTS += [f"| {name} | {in_sight(rule)} |" for rule, name in LEFT.items()]
 
 
 @pytest.mark.parametrize("fact", FACTS)
@@ -369,9 +401,62 @@ def test_a_number_follows_from_what_it_is_about(fact):
     assert words(fact) in words(PROSE)
 
 
+def test_the_sum_of_what_stays_is_the_programs(workspace):
+    agent, _, parts = pictures.compacted()
+    (limit, takes, left), *others = parts.values()
+    fixed = program.fixed_tokens(agent)
+    rows = [f"T is {T:,}, and the system prompt and the tools take {fixed:,}"]
+    rows += [f"| {left + takes:,} | | {left + takes:,} |"]
+    rows += [f"| {limit:,} | {takes:,} | {left:,} |"]
+    rows += [f"| {most:,} | {size:,} | {rest:,} |" for most, size, rest in others]
+    assert [row for row in rows if row not in words(CHAPTERS["8"])] == []
+
+
+def test_the_receipt_of_a_compaction_is_what_the_page_says():
+    receipt = "kept: your 4 messages, the newest 2 messages, 1 file read again"
+    assert f"`{receipt}`" in words(CHAPTERS["8"])
+    assert receipt in printed("python3 agent.py --demo 4")
+
+
 @pytest.mark.parametrize("name, number", re.findall(r"`([A-Z_]+)` = `?([\d,]+)", PAGE))
 def test_a_number_beside_a_constant_is_its_value(name, number):
     assert getattr(program, name) == int(number.replace(",", ""))
+
+
+# --- Rules of the reader's own ---
+
+RULES_OF_OWN = {  # a sentence of chapter 11, and the rule that it's about
+    "It costs {cost}, with an R of {kept}": ("clears.py", {}),
+    "R is {kept}, but it costs {cost}": ("clears.py", {"[:-3]": "[:-10]"}),
+    "{cost}, cheaper than ours. But edits miss {lost} lines, and R is {kept}": (
+        "late.py",
+        {"KEPT = 40_000": "KEPT = 0", "FULL = 300_000": "FULL = 0"},
+    ),
+    "40,000 characters: {cost}, and R is {kept}": (
+        "late.py",
+        {"FULL = 300_000": "FULL = 0"},
+    ),
+    "300,000 characters: {cost}, and R is {kept}": ("late.py", {}),
+}
+
+
+@pytest.mark.skipif(not LONG_TESTS, reason="it replays four sessions")
+@pytest.mark.parametrize("fact", RULES_OF_OWN)
+def test_each_step_of_a_rule_costs_what_the_page_says(fact, tmp_path):
+    name, changes = RULES_OF_OWN[fact]
+    code = (ROOT / "tests/agents" / name).read_text("utf-8")
+    for old, new in changes.items():
+        assert code.count(old) == 1
+        code = code.replace(old, new)
+    (path := tmp_path / "rule.py").write_text(code)
+    runs = costs.runs(False, [], READ, path)
+    runs = {rule: runs[rule] for rule in ("nothing", "ours", "mine")}
+    rows = costs.measure(costs.read(costs.shapes(False)), runs, {})["rows"]
+    found = {row["policy"]: (row["cost"], row["R"], row["lost"]) for row in rows}
+    cost, kept, lost = found["mine"]
+    ours = f"Ours has {found['ours'][0]:.2f} and {found['ours'][1]:.3f}"
+    told = fact.format(cost=f"{cost:.2f}", kept=f"{kept:.3f}", lost=lost)
+    assert [text for text in (told, ours) if text not in words(CHAPTERS["11"])] == []
 
 
 # --- Pictures ---
@@ -637,17 +722,17 @@ CHANGES = [
     ),
     Change(
         "4",
-        "len(to_bytes(value)) // 4",
-        "len(str(value)) // 4",
+        "    return max(context_window - reserve, context_window // 2)\n",
+        "    return context_window * 6 // 10\n",
         "python3 tests/lessons/naive.py 4",
     ),
     Change(
         "5",
-        "KEEP_RECENT = 3",
-        "KEEP_RECENT = 1",
+        'f"[Previous: used {name}{where}]"',
+        'f"[Previous: used {name}, {len(text):,} characters{where}]"',
         "python3 agent.py --demo 2",
-        told="Scene 2 of the demo now clears two more results",
-        then="- 2 tool_result bash ",
+        told="Scene 2 of the demo then shows two placeholders with their lengths",
+        then="characters, saved at",
     ),
     Change(
         "6",

@@ -129,17 +129,17 @@ SCENES = [
     Scene(
         "auto_compact: a summary replaces the history",
         "Layer 2, one request, over the threshold. It leaves, in this order: your "
-        "older messages, the summary, your request in progress, and the calls whose "
-        "results are still needed. In the tutorials: s06, v5, s08's compact_history "
+        "older messages, the summary, your request in progress, the calls whose results "
+        "are still needed, and the newest messages. In the tutorials: s06, v5, s08's "
+        "compact_history "
         "(L4).",
-        "the three large results were new, so layer 1 had nothing to clear. Your "
-        "messages stay as you typed them, and the file that was read last is read "
-        "again, because a summary would lose both.",
+        "the large results were new, so layer 1 had nothing to clear. Your messages "
+        "stay as you typed them, the newest call stays with its result, and the file "
+        "that was read last is read again, because a summary would lose all of this.",
         "Now the fake model: what does it check, and who uses it?",
-        head("tests/conftest.py", 2_500, thinking="First a small one."),
-        head("tests/standin/stub.py", 8_900, thinking="The fake model itself."),
-        head("tests/standin/wire.py", 8_900),
-        head("tests/measure/costs.py", 8_900, thinking="One more that uses it."),
+        head("tests/standin/stub.py", 12_500, thinking="The fake model itself."),
+        head("tests/standin/wire.py", 7_500),
+        head("tests/conftest.py", 2_700, thinking="One more, which uses it."),
         "It rejects what the API would: open tool calls, stale thinking and more.",
     ),
     Scene(
@@ -172,9 +172,9 @@ SCENES = [
         "Layer 3, one request, when the API says so. In the tutorials: s08. In this "
         "scene the API accepts less than the agent was told, and doesn't say how much. "
         "Even the request for a summary is too long, so a note takes its place.",
-        "the work can only go on with less. The newest five messages stay, because "
-        "they're what the model is doing right now. If the first of them has the "
-        "result of a call, the call stays too. All of them lose their thinking.",
+        "the work can only go on with less. The newest messages stay, because they're "
+        "what the model is doing right now: as many as fit into an eighth of the history. "
+        "They lose their thinking.",
         "Write what you found to NOTES.md, in a few lines.",
         head("tests/standin/stub.py", 3_000, thinking="Once more, to quote it."),
         use("todo_write", items=PLAN),
@@ -188,8 +188,26 @@ SCENES = [
 ]
 
 
+SUMMARY = """\
+1. Request, intent and constraints: learn how this agent forgets.
+2. Key concepts: three layers before each request; a transcript.
+3. Files and code: agent.py has settings, state, the loop, the layers.
+   The fake model is StubClient in tests/standin/stub.py, a queue of
+   replies that keeps the requests; wire.py is the same over HTTP.
+4. Errors and fixes: agent.py was too large to print; its text is in
+   .task_outputs.
+5. Findings: a preview has 640 tokens; the newest 3 results stay.
+6. All user messages: the parts of agent.py, its settings and tests,
+   previews (answered); the fake model (open).
+7. Pending tasks: the question about the fake model.
+8. Current work: read stub.py, wire.py and tests/conftest.py.
+9. Next step: say what StubClient checks, and who uses it."""
+
+
 def summary(number):
     """Return the model's reply to the request for a summary in this scene."""
+    if number == 4:  # the page shows this one
+        return reply(f"<summary>\n{SUMMARY}\n</summary>")
     known = "\n".join(f"   - {scene.replies[-1]}" for scene in SCENES[: number - 1])
     return reply(f"""\
 <summary>

@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 QUOTED = re.compile(
-    r"(<!-- (agent\.py|tests/lessons/[\w/]+\.py|run): (.+?) -->\n```\w*\n)(.*?)```",
+    r"(<!-- (agent\.py|tests/(?:lessons|agents)/[\w/]+\.py|run): (.+?) -->\n```\w*\n)(.*?)```",
     re.DOTALL,
 )
 PICTURE = re.compile(r"!\[([^]]*)\]\((tests/pictures/\w+\.svg)\)")

@@ -136,13 +136,19 @@ def layer1(path):
     facts["refused"] = f"request {len(client.requests)}: {problem}" if problem else "no"
     if not problem:
         nothing, _, _ = read_twenty(list)
-        facts["cost"] = bill(client.usages)
-        facts["without"] = f"forgetting: {bill(nothing.usages)}"
+        facts["cost"] = f"{sent(client.usages)}, {bill(client.usages)}"
+        bill_without = f"{sent(nothing.usages)}, {bill(nothing.usages)}"
+        facts["without"] = f"forgetting: {bill_without}"
         facts["rewritten"] = (
             f"before {rewrites(client)} of {len(client.requests)} requests"
         )
         facts["test run"] = f"can be recovered word for word: {again(messages)}"
     return facts
+
+
+def sent(usages):
+    """Say how many tokens were sent in all requests."""
+    return f"{round(sum(map(sum, usages)), -3):,} tokens sent"
 
 
 def again(messages):
@@ -196,10 +202,10 @@ def layer2(path):
     except AttributeError as error:
         return {"ended by": f"AttributeError: {error}"}
     asked = client.requests[client.asked[0]]
-    sent = sum(f"{name} 0000" in json.dumps(asked["messages"]) for name in names)
+    included = sum(f"{name} 0000" in json.dumps(asked["messages"]) for name in names)
     share = bill([client.usages[client.asked[0]]])
     written = len(SUMMARY) if SUMMARY in str(messages) else 0
-    facts = {"asked": f"about {sent} of 13 results, {share}"}
+    facts = {"asked": f"about {included} of 13 results, {share}"}
     facts["summary"] = f"{written} characters"
     facts["refused"] = problem or "no"
     if not problem:

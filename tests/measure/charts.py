@@ -20,7 +20,6 @@ DARK = {  # the colors for readers who prefer a dark background
     PURPLE: "#a675f8",
 }
 FILL = 0.15  # the opacity of boxes behind text
-PER_PIXEL = 200  # tokens per pixel, for the bars in lists of messages
 WIDTH = 700
 LEFT, RIGHT, TOP, BOTTOM = 55, 685, 55, 370  # the plot within the picture
 FONT, LETTER = 13, 7.3  # pixels: height and maximum width of a letter
@@ -34,15 +33,7 @@ GROUPS = {
 }
 WALL = 200_000  # tokens: the window
 WAYS = {"nothing": (TEXT, "2 3"), "s06": (ORANGE, "7 3"), "ours": (BLUE, "")}
-RULES = {  # in the first picture: the name of each rule, and what it does
-    "nothing": ("doing nothing", ""),
-    "summaries": ("summaries only", "summarises near the limit"),
-    "s06": ("s06, page", "clears old results every time"),
-    "s06 newer": ("s06, newer code", "the same, except for files"),
-    "ours": ("this program", "clears old results if it pays"),
-}
-COLORS = {rule: ORANGE if "s06" in rule else TEXT for rule in RULES}
-COLORS |= {"summaries": GREEN, "ours": BLUE}
+RULES = [*WAYS, "s06 newer"]  # in the picture of one session; the last only in words
 SCALE = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
 
 Point = tuple[float, float]
@@ -83,75 +74,36 @@ class Box(NamedTuple):
 
 
 def two_bars(costs: list[Cost], uncached: dict[str, float]) -> str:
-    """Draw two bars per policy, in the given order: its cost, and how much it loses.
+    """Draw two bars per policy, in the given order: its cost, and how much it keeps.
 
     `uncached` has the costs of some policies without a prompt cache.
     """
     dearest = max(row.cost for row in costs)
-    most = max(1 - row.kept for row in costs) or 1
-    body = [text(298, 18, "cost (doing nothing = 1)")]
-    body.append(text(500, 18, "lost: 1 - R"))
-    body.append(text(692, 18, "R", "end"))
+    body = [text(298, 18, "cost (shorter is better)")]
+    body.append(text(500, 18, "R (longer is better)"))
     told = []
     for number, row in enumerate(costs):
         y, wide = 30 + 24 * number, 140 * row.cost / dearest
         body += [text(8, y + 14, row.name), text(202, y + 14, GROUPS[row.color])]
         body.append(box(298, y, wide, 18, row.color, 1))
         body.append(text(306 + wide, y + 14, f"{row.cost:.2f}"))
-        body.append(box(500, y, 130 * (1 - row.kept) / most, 18, row.color, 1))
+        body.append(box(500, y, 140, 18, row.color, 0))
+        body.append(box(500, y, 140 * row.kept, 18, row.color, 1))
         body.append(text(692, y + 14, f"{row.kept:.3f}", "end"))
         told.append(f"{row.name}: cost {row.cost:.2f}, R {row.kept:.3f}")
+    told.append(
+        "a cost of 1 is doing nothing; an R of 1 (a full frame) is everything in sight"
+    )
     y = 46 + 24 * len(costs)
+    body.append(text(8, y, told[-1]))
+    y += 20
     told.append("nothing is priced as if its window had no limit")
     body.append(text(8, y, told[-1]))
     full = ", ".join(f"{name} {cost:.1f}" for name, cost in uncached.items())
     told.append(f"all have a prompt cache; costs without one: {full}")
     body.append(text(8, y + 20, told[-1]))
-    title = "What each rule costs, and how much it loses"
+    title = "What each rule costs, and how much it keeps in sight"
     return picture(title, body, told, y + 32)
-
-
-def cost_and_sight(
-    courses: dict[str, Course], before: dict[str, float], of: int
-) -> str:
-    """Draw what each policy costs in the longest session, and how much it keeps.
-
-    `before` has the costs of some policies until doing nothing is rejected; `of` is the
-    number of sessions.
-    """
-    steps, told = courses["nothing"].steps, []
-    body = [text(230, 18, "cost"), text(440, 18, "still in sight when needed (R)")]
-    scale = 150 / max(course.cost for course in courses.values())
-    for number, (rule, (name, words)) in enumerate(RULES.items()):
-        y, course = 30 + 48 * number, courses[rule]
-        color = COLORS[rule]
-        if rule == "nothing" and (last := refused_at(steps)):
-            words = f"too long at request {last}"
-        body += [text(8, y + 14, name, "start", color), text(8, y + 31, words)]
-        body.append(box(230, y, scale * course.cost, 18, color, 1))
-        body.append(text(238 + scale * course.cost, y + 14, f"{course.cost:.2f}"))
-        body.append(box(440, y, 190, 18, color, 0))
-        body.append(box(440, y, 190 * course.kept, 18, color, 1))
-        body.append(text(692, y + 14, f"{course.kept:.3f}", "end"))
-        told.append(f"{name}: cost {course.cost:.2f}, in sight {course.kept:.3f}")
-    notes = [*notes_on_costs(steps, before, of)]
-    top = 46 + 48 * len(RULES)
-    body += [text(8, top + 20 * row, note) for row, note in enumerate(notes)]
-    body.append(text(692, top + 20, "a full frame is everything", "end"))
-    title = "What each rule costs in one session, and how much stays in sight"
-    return picture(title, body, [*told, *notes], top + 20 * len(notes) - 8)
-
-
-def notes_on_costs(
-    steps: list[list[int]], before: dict[str, float], of: int
-) -> Iterator[str]:
-    """Yield what to know about the costs in one session; see `cost_and_sight`."""
-    which = f"the longest of {of} recorded sessions, {len(steps)} requests"
-    yield f"{which}, in a window of {WALL:,}"
-    yield "doing nothing is priced as if its window had no limit"
-    if last := refused_at(steps):
-        spent = [f"{RULES[name][0]} {cost:.2f}" for name, cost in before.items()]
-        yield f"the cost before request {last}: {', '.join(spent)}"
 
 
 def refused_at(steps: list[list[int]]) -> int:
@@ -180,6 +132,8 @@ def three_ways(courses: dict[str, Course], of: int) -> str:
         else:
             body += [*forgotten(name, courses[name], y, at)]
             y += 50
+    if 0 < count - marks[-1] < 30:  # no room for both
+        marks.remove(count)
     free = [n for n in range(100, count, 100) if all(abs(n - m) > 15 for m in marks)]
     body += [tick(at(n, 0)[0], str(n)) for n in [*marks, *free]]
     body.append(text(LEFT, y + 4, "| old results are cleared before this request"))
@@ -210,7 +164,12 @@ def growth(name: str, course: Course, at: Callable[..., Point]) -> list[str]:
         refusal = f"request {last}: prompt is too long"
         return [*drawn, text(x, TOP - 10, refusal, "end")]
     x, top = at(sent.index(max(sent)) + 1, max(sent))
-    return [*drawn, text(x + 5, top - 6, f"{max(sent):,}", "start", color)]
+    near_end = x > RIGHT - 100  # where the curve has its name
+    anchor = "end" if near_end else "start"
+    return [
+        *drawn,
+        text(x + (-5 if near_end else 5), top - 6, f"{max(sent):,}", anchor, color),
+    ]
 
 
 def accepted(course: Course) -> list[int]:
@@ -371,14 +330,6 @@ def badge(x: float, y: float, letter: str, color: str) -> list[str]:
     return [*square, text(x + 9, y + 14, letter, "middle")]
 
 
-def bar_scale(y: float) -> list[str]:
-    """Return the scale for the bars of lists."""
-    wide = 10_000 / PER_PIXEL
-    words = text(684 - wide, y, "a bar of 10,000 tokens:", "end")
-    frame = box(692 - wide, y - 13, wide, 18, TEXT, 0)
-    return [words, box(692 - wide, y - 13, wide, 18, TEXT), frame]
-
-
 def cell(
     x: float,
     y: float,
@@ -387,12 +338,11 @@ def cell(
     color: str,
     tokens: int = 0,
 ) -> list[str]:
-    """Return a row of a list: its text, clipped, and its tokens as number and bar."""
+    """Return a row of a list: its text, clipped, and its tokens."""
     words, count = " ".join(words.split()), f"{tokens:,}" if tokens else ""
     most = int((wide - 10 - 9 * len(count)) / LETTER)
     words = words if len(words) <= most else f"{words[: most - 1]}…"
     parts = [box(x, y, wide, 19, color, 0), text(x + 6, y + 14, words)]
     if tokens:
-        parts.append(box(x, y, tokens / PER_PIXEL, 19, color))
         parts.append(text(x + wide - 6, y + 14, count, "end"))
     return parts

@@ -17,16 +17,14 @@ LOOKS = {  # the letter and the color of each kind of block
     "tool_result": ("r", ORANGE),
 }
 LETTERS = "u: user, m: model, c: call, r: result, n: note or summary"
-PARTS = {  # the parts of a compacted list
+PARTS = {  # the parts of a compacted list before its tail
     "typed": "older messages",
     "user": "summary",
     "tool_use": "calls",
     "tool_result": "results",
-    "assistant": "last answer",
 }
 REQUEST = "your request"  # the typed messages after the summary
-IN_TURN = "in turn, each gets at most half of the rest: "
-IN_TURN += "your request, summary, older messages, calls"
+TAIL = "tail"
 
 
 class Row(NamedTuple):
@@ -106,32 +104,43 @@ def chained(messages, cut):
     body.append(text(392, 20, "after the cut, no thinking is valid"))
     y = places[-1][1] + 42
     words = "each thought is signed together with everything above it"
-    body += [circle((12, y - 4), PURPLE), text(24, y, words), *charts.bar_scale(y)]
+    body += [circle((12, y - 4), PURPLE), text(24, y, words)]
+    below = left[-1][1] + 56
+    body.append(text(392, below, "This cut isn't ours:"))
+    body.append(text(392, below + 20, "it drops the user's messages, too."))
     told = [f"before: {charts.counted(len(signed), 'thought', 'thoughts')}"]
     told.append(f"after a cut before message {cut}: {len(kept)} messages, no thoughts")
     title = "Thinking is signed together with everything above it"
     return charts.picture(title, [*body, *right], told, y + 10)
 
 
-def what_remains(messages, limits):
-    """Draw the list that a compaction leaves, with the limit of each part."""
-    body, places = column(rows(messages), 318, 374)
+def what_remains(messages, tail_start, limits):
+    """Draw the list that a compaction leaves, with the limit of each part.
+
+    The tail begins at the message `tail_start`.
+    """
+    body, places = column(rows(messages), 258, 434)
     body += [text(8, 20, "part"), text(122, 20, "at most")]
-    body.append(text(318, 20, "the list of messages"))
+    body.append(text(258, 20, "the list of messages"))
+    body.append(text(686, 20, "tokens", "end"))
     told, last, summary = [], "", min(r.at for r, _ in places if r.kind == "user")
     for row, y in places:
-        is_request = row.kind == "typed" and row.at > summary
-        part = REQUEST if is_request else PARTS[row.kind]
+        part = part_of(row, summary, tail_start)
         if part != last:
-            body += [text(8, y + 14, part), text(122, y + 14, limits[part])]
-            told.append(f"{part}, at most {limits[part]}: ")
+            body += [text(8, y + 14, part), text(122, y + 14, limits.get(part, ""))]
+            told.append(f"{part}, at most {limits.get(part, '')}: ")
         size = f"{row.tokens:,}" if row.tokens else "under 100"
         told[-1] += f"{', ' * (part == last)}{row.words[:30]} ({size} tokens)"
         last = part
     y = places[-1][1] + 42
-    body += [text(8, y, f"together: {limits['together']}"), *charts.bar_scale(y)]
-    told.append(IN_TURN)
-    y += 20
-    body.append(text(8, y, IN_TURN))
+    told.append(f"together, at most {limits['together']}")
+    body.append(text(8, y, told[-1]))
     title = "The list of messages after a compaction"
     return charts.picture(title, body, told, y + 10)
+
+
+def part_of(row, summary, tail_start):
+    """Name the part of a compacted list to which a row belongs."""
+    if row.at >= tail_start:
+        return TAIL
+    return REQUEST if row.kind == "typed" and row.at > summary else PARTS[row.kind]

@@ -16,6 +16,7 @@ import os
 import pty
 import sys
 import tempfile
+import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -27,7 +28,7 @@ import costs
 import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, line, text
 from costs import program
-from lists import LETTERS, LOOKS, REQUEST, chained, rows, what_remains
+from lists import LETTERS, LOOKS, REQUEST, TAIL, chained, rows, what_remains
 from policies import PEERS, TUTORIALS
 from screenshot import COLUMNS, screenshot
 from stub import StubClient, reply
@@ -106,21 +107,13 @@ def again(row):
 
 
 def one_session(session, runs):
-    """Measure the policies of the first picture on one session.
-
-    "before" has the costs of doing nothing and of ours until doing nothing is rejected.
-    """
+    """Measure the policies in the picture of one session."""
     done = costs.replayed([session], {name: runs[name] for name in charts.RULES})
     [nothing] = done["nothing"]
-    refused = [costs.refused_at(nothing)]
     courses = {name: course(meter, nothing) for name, [meter] in done.items()}
     return {
         "requests": len(nothing.contexts),
-        "refused": refused[0],
-        "before": {
-            name: costs.cost_before(done[name], refused) / nothing.cost
-            for name in ("nothing", "ours")
-        },
+        "refused": costs.refused_at(nothing),
         "rules": {
             name: [
                 course.cost,
@@ -200,6 +193,10 @@ SHOP = [
     use("write_file", path="fix.py", content="fixed = True"),
     use("bash", command="cat test.log"),
 ]
+LOGS = [
+    use("bash", command=f"cat {name}.log") for name in ("big", "long", "mid", "long")
+]
+LONG = [*SHOP[:3], *LOGS, *SHOP[3:]]  # with some more to forget
 ASKED = "Why is checkout slow? Fix it."
 PRICES = '''\
 """The prices of all products."""
@@ -224,8 +221,12 @@ def begun():
         Path(name).write_text("".join(f"{line:1999}\n" for line in lines))
     agent = program.Agent(client=StubClient(), approve=lambda name, what: None)
     program.make_ready(agent)
-    for part, said in agent.system.items():  # the same numbers in any folder
-        agent.system[part] = said.replace(os.getcwd(), "/shop")
+    today, day = time.strftime("%A, %Y-%m-%d"), "Friday, 2026-11-27"
+    for part, said in agent.system.items():  # the same numbers anywhere, on any day
+        said = said.replace(os.getcwd(), "/shop").replace(today, day)
+        agent.system[part] = said.replace(
+            f"system is {sys.platform}", "system is linux"
+        )
     return agent
 
 
@@ -249,7 +250,7 @@ class Approving(program.Terminal):
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
-        if name == "asking" and value:
+        if name == "answer" and value is None:
             os.write(self.far_end, b"y\n")
 
 
@@ -445,20 +446,51 @@ def thresholds():
     return charts.picture("What happens at which context size", body, told, 186)
 
 
-def limits_of_parts(agent):
-    """Return the limit of each part of a compacted list, in words."""
-    each, most = program.MAX_RESTORE_TOKENS_PER_FILE, program.MAX_USER_TOKENS
-    limits = costs.limits({})
-    asked = min(limits.threshold, 4 * limits.max_output) // 8
-    room = round((limits.threshold - program.fixed_tokens(agent)) / 2, -3)
-    return {
-        "older messages": f"{most:,} tokens",
-        "summary": f"{asked:,} tokens asked for",
-        REQUEST: "half of the room",
-        "calls": f"plan, skills, {program.MAX_RESTORE_FILES} files",
-        "results": f"{each:,} tokens each",
-        "together": f"half of what T leaves, {room:,.0f} tokens",
+def compacted():
+    """Return a compacted agent, the index of its tail, and what `budget` says of it."""
+    agent = work(begun(), *LONG)
+    agent.client = StubClient(reply(SUMMARY))
+    before = agent.messages
+    room, _, tail = program.split_history(agent)
+    program.auto_compact(agent)
+    start = len(agent.messages) - len(tail)
+    return agent, start, budget(agent, before, room, start)
+
+
+def budget(agent, before, room, start):
+    """Return the parts of the compacted list in the order in which they get room.
+
+    {part: (the tokens it may take, those it takes, the room that is left)}, with the
+    arithmetic of agent.py's `rebuild`.
+    """
+    after, tail = agent.messages[:start], agent.messages[start:]
+    at = next(n for n, message in enumerate(after) if not program.is_typed(message))
+    request, older = program.user_texts(after[at:]), program.user_texts(after[:at])
+    calls = [*program.exchanges(after)]
+    history = program.estimate_tokens(before)
+    kept = program.estimate_tokens(tail)
+    share = min(program.KEEP_TAIL, history // program.TAIL_DIVISOR, room // 2)
+    found = {TAIL: (share, kept, room - kept)}
+    room -= kept
+    sizes = {
+        REQUEST: sum(map(program.tokens_in, request)),
+        "summary": program.tokens_in(after[at]["content"][0]["text"]),
+        "older messages": sum(map(program.tokens_in, older)),
+        "calls": sum(program.tokens_in([e.call, e.result]) for e in calls),
     }
+    for part, size in sizes.items():
+        most = program.MAX_USER_TOKENS if part == "older messages" else room
+        found[part] = min(room // 2, most), size, room - size
+        room -= size
+    return found
+
+
+def limits_of_parts(parts):
+    """Return the limit of each part of a compacted list, in words."""
+    limits = {part: f"{limit:,} tokens" for part, (limit, *_) in parts.items()}
+    limits["results"] = f"{program.MAX_RESTORE_TOKENS_PER_FILE:,} tokens each"
+    room = sum(next(iter(parts.values()))[1:])
+    return limits | {"together": f"half of what T leaves: {room:,} tokens"}
 
 
 # ---- all of them ----
@@ -484,7 +516,6 @@ def of_figures(figures):
     courses = {name: charts.Course(*one) for name, one in session["rules"].items()}
     return {
         "tokens": tokens_by_kind(figures),
-        "first": charts.cost_and_sight(courses, session["before"], of),
         "session": charts.three_ways(courses, of),
         "policies": charts.two_bars(prices, without_a_cache(figures["uncached"])),
     }
@@ -499,9 +530,8 @@ def of_runs():
     """Draw the program's own runs; return the pictures by name."""
     agent = work(begun(), *SHOP)
     drawn = {"thinking": chained(agent.messages[:9], 5)}
-    agent.client = StubClient(reply(SUMMARY))
-    program.auto_compact(agent)
-    drawn["remains"] = what_remains(agent.messages, limits_of_parts(begun()))
+    agent, start, parts = compacted()
+    drawn["remains"] = what_remains(agent.messages, start, limits_of_parts(parts))
     drawn["transcript"] = transcript()
     first, sent = around_a_clearing()
     drawn["requests"] = requests(sent, first)
