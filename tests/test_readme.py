@@ -499,6 +499,15 @@ def test_the_reference_lists_each_tool():
     assert program.TOOLS.keys() - in_code(first) == set()
 
 
+def test_the_words_of_the_screen_are_those_of_the_program():
+    told = re.findall("`([^`]+)`", words(section("### When something goes wrong")))
+    told = [text.partition(" in line N")[0] for text in told] + [
+        "nothing to compact yet"
+    ]
+    assert all(f"`{text}" in words(PAGE) for text in told) and len(told) > 6
+    assert [text for text in told if text not in SOURCE] == []
+
+
 @pytest.fixture
 def install(tmp_path):
     """install(then): run the page's commands and `then` in a new home.

@@ -509,7 +509,7 @@ def color(name):
 def of_figures(figures):
     """Draw the measured figures; return the pictures by name."""
     prices = [
-        charts.Cost(name.replace("CONTEXT_", ""), cost, kept, color(name))
+        charts.Cost(name, cost, kept, color(name))
         for name, (cost, kept) in figures["policies"].items()
     ]
     session, of = figures["session"], figures["sessions"]
