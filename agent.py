@@ -167,9 +167,7 @@ class Agent(Conversation):
     stopped: Callable[[], bool] = lambda: False  # True after Ctrl-C in this turn
     auto_approve: bool = False  # --yes: run every tool without asking
     is_subagent: bool = False  # works for another agent instead of the user
-    usage: Counter[str] = field(
-        default_factory=Counter
-    )  # tokens, and a turn's requests
+    usage: Counter[str] = field(default_factory=Counter)  # tokens, and requests
 
 
 class AgentError(Exception):
@@ -2648,8 +2646,7 @@ def resume(agent: Agent, which: str) -> None:
         return agent.emit("note", status_line(agent))
     calls = [call for message in messages for call in blocks(message, "tool_use")]
     for call in calls[-1:]:
-        about = " ".join(map(str, call["input"].values()))
-        agent.emit("tool", f"[{call['name']}] {about}")
+        agent.emit("tool", f"[{call['name']}] {next(iter(call['input'].values()), '')}")
     for plan in [call for call in calls if call["name"] == "todo_write"][-1:]:
         agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
@@ -2780,6 +2777,9 @@ def piped_in(agent: Agent, terminal: Terminal) -> str:
         with suppress(OSError):
             os.dup2(os.open("/dev/tty", os.O_RDWR), 0)
             terminal.can_ask = True
+            if sys.stdout.isatty():  # and let it type while the agent works
+                terminal.keyboard, terminal.saved_modes = True, termios.tcgetattr(0)
+                enter_work_mode(terminal)
     return text
 
 

@@ -3,6 +3,9 @@
 import json
 import lzma
 import re
+import shutil
+import subprocess
+import sys
 from itertools import accumulate, pairwise
 from pathlib import Path
 from unittest.mock import Mock
@@ -912,3 +915,17 @@ def test_an_invalid_price_is_rejected(capsys, text):
     with pytest.raises(SystemExit):
         costs.main(["file", "--read", text])
     assert "--read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["rule.py", "prices.py"])
+def test_a_rule_may_have_the_name_of_a_module_of_the_measure(tmp_path, name):
+    root = Path(costs.__file__).resolve().parents[2]
+    for folder in "measure", "standin":
+        left_out = shutil.ignore_patterns("shapes", "__pycache__")
+        copy = tmp_path / "tests" / folder
+        shutil.copytree(root / "tests" / folder, copy, ignore=left_out)
+    shutil.copy(root / "agent.py", tmp_path)
+    (tmp_path / name).write_text("raise SystemExit('this is the rule')\n")
+    command = [sys.executable, "tests/measure/costs.py", "--help"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")

@@ -383,8 +383,9 @@ time limit is {program.BASH_SECONDS} seconds, and the model may ask for up to
 
 pages of at most {program.MAX_LINES:,} lines and {program.MAX_PAGE:,} tokens
 
-leaves a file of more than {program.MAX_BYTES // 1_000_000} MB to `bash`. The same goes for
-changing one over {program.MAX_CHANGED // 1_000_000} MB
+leaves files over {program.MAX_BYTES // 1_000_000} MB to `bash`;
+
+leave those over {program.MAX_CHANGED:,} characters or {program.MAX_CHANGED_LINES:,} lines
 
 together up to {program.MAX_RULES:,} tokens or T/8, whichever is smaller
 

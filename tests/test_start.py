@@ -107,7 +107,7 @@ def test_p_at_a_terminal_asks_for_approval_there(fresh, desk):
     assert termios.tcgetattr(user.keys) == user.usual
 
 
-@pytest.mark.parametrize("key, done", [("y\n", True), ("n\n", False), ("\x04", False)])
+@pytest.mark.parametrize("key, done", [("y\n", True), ("n\n", False), ("\x1b", False)])
 def test_after_a_pipe_the_question_is_answered_at_the_keyboard(fresh, desk, key, done):
     read, write = os.pipe()
     os.write(write, b"y\ny\n")  # what is piped answers nothing

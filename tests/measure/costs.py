@@ -33,7 +33,7 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
+sys.path[1:1] = [str(ROOT), str(ROOT / "tests/standin")]
 
 import moment
 import rule
