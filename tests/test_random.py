@@ -318,7 +318,10 @@ def test_every_step_leaves_a_valid_conversation(steps, room, keep_recent, max_me
         assert before[0] == before[1], "messages were changed in place"
         is_note = program.NO_SUMMARY.split("\n")[0] in str(agent.messages)
         if room == 100_000 and step in SUMMARIES and not is_note:
-            assert kept(agent.messages) == kept(before[0])
+            words, calls = kept(agent.messages)
+            old_words, old_calls = kept(before[0])
+            # of the calls, those that fit into half of what was freed
+            assert words == old_words and [c for c in old_calls if c in calls] == calls
 
 
 # --- The user's messages, with limits too small for anything ---

@@ -187,8 +187,9 @@ def test_no_text_is_lost_whatever_the_user_does_meanwhile(desktop, run):
     at.show()
     shown = at.emulator.text
     lines = [line.rstrip() for line in text.split("\n")]
-    if stops and "stopped" in shown:
-        last = shown[shown.index("stopped") - 2]  # with a blank line in between
+    stopped = [n for n, line in enumerate(shown) if line.startswith("stopped")]
+    if stops and stopped:
+        last = shown[stopped[0] - 2]  # with a blank line in between
         ended = [n for n, line in enumerate(lines) if last and line.startswith(last)]
         lines = lines[: ended[0] if ended else 0]
     missing = [line for line in lines if line not in shown]
