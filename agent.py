@@ -298,8 +298,8 @@ def tool_result_budget(
 ) -> list[Message]:
     """Save oversized results and typed messages, and leave previews (s08).
 
-    If the results in one message exceed `max_tokens`, each one larger than an equal
-    share is saved; so is a typed message. Messages before `start` are left alone.
+    If the results in one message exceed `max_tokens`, each larger than an equal share
+    is saved; so is a typed message that exceeds it. It skips messages before `start`.
     """
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
     return messages if new == messages[start:] else [*messages[:start], *new]
@@ -347,17 +347,17 @@ def snip_compact(
     if not 0 < max_messages < len(messages):
         return messages
     quarter = max(1, max_messages // 4)
-    head = first if pair_safe(messages, first) == first else first + 1  # with results
+    head_end = first if pair_safe(messages, first) == first else first + 1  # a pair
     newest = min(len(messages) - quarter, first_unseen(messages))
-    tail = pair_safe(messages, max(head, newest))
-    middle = messages[head:tail]
+    tail_start = pair_safe(messages, max(head_end, newest))
+    middle = messages[head_end:tail_start]
     start = turn_start(middle)
     older = fit_user_texts(user_texts(middle[:start])[-quarter:], MAX_USER_TOKENS)
     request = fit_user_texts(user_texts(middle[start:])[-quarter:], MAX_USER_TOKENS)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
     calls = as_messages(still_needed(middle, tools))
     kept = [*map(typed, older), marker, *map(typed, request), *calls]
-    new = [*messages[:head], *kept, *drop_thinking(messages[tail:])]
+    new = [*messages[:head_end], *kept, *drop_thinking(messages[tail_start:])]
     return new if len(new) < len(messages) else messages
 
 
@@ -564,8 +564,8 @@ def rebuild(agent: Agent, summary: str) -> list[Message]:
 
     Older messages of the user, the summary, the request in progress, calls that are
     still needed (files are read again), and the tail share half of the room that the
-    system prompt and the tools leave below T. In order of importance, each part gets at
-    most half of what is left; the calls also at most half of what is freed.
+    system prompt and the tools leave below T. The tail, then request, summary, older
+    messages and calls get at most half of what is left; calls also of what is freed.
     """
     room, gone, tail = split_history(agent)
     room -= estimate_tokens(tail)
@@ -669,7 +669,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
     if MIN_WINDOW <= error.maximum < min(total, agent.limits.context_window):
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
         return make_ready(agent)  # cuts prompt and results to it; layer 2 does the rest
-    before = agent.messages
+    before = agent.messages  # no layer changes a list in place
     agent.refused = estimate_tokens(before)
     if agent.failures < MAX_FAILURES:
         compact_history(agent, "reactive_compact")
