@@ -427,13 +427,13 @@ def test_a_number_beside_a_constant_is_its_value(name, number):
 # --- Rules of the reader's own ---
 
 RULES_OF_OWN = {  # a sentence of chapter 11, and the rule that it's about
-    "It costs {cost}, with an R of {kept}": ("clears.py", {}),
+    "it costs {cost}, at R {kept}": ("clears.py", {}),
     "R is {kept}, but it costs {cost}": ("clears.py", {"[:-3]": "[:-10]"}),
     "{cost}, cheaper than ours. But edits miss {lost} lines, and R is {kept}": (
         "late.py",
         {"KEPT = 40_000": "KEPT = 0", "FULL = 300_000": "FULL = 0"},
     ),
-    "40,000 characters: {cost}, and R is {kept}": (
+    "40,000 characters, at least three: {cost}, and R is {kept}": (
         "late.py",
         {"FULL = 300_000": "FULL = 0"},
     ),
