@@ -71,7 +71,7 @@ CLEAR_COLD = 0.25  # the same while the cache is cold: lower, because clearing i
 CACHE_SECONDS = 300  # lifetime of the API's prompt cache after its last use
 KEEP_RECENT = 3  # newest tool results, which are never cleared (s06)
 KEEP_TOKENS = 10_000  # older results are kept too, as long as all of them fit
-MIN_SAVINGS = 20_000  # clear only if that frees it (v5), summarise only if it's new
+MIN_SAVINGS = 20_000  # must be freed by a clearing (v5), and be new before a summary
 MAX_RESULTS = 50_000  # in the results of one message (s08: 200,000 characters)
 MAX_MESSAGES = 0  # messages above which snip_compact cuts out the middle; 0: never
 MAX_REQUESTS = 200  # requests in one turn; 0: no limit
@@ -130,10 +130,8 @@ class Conversation:
 
     # used by the layers
     messages: list[Message] = field(default_factory=list)
-    compacted_until: int = 0  # messages that the last compaction put before its tail
-    tried_until: int = (
-        0  # messages at the last compaction or failed try; the rest is new
-    )
+    compacted_until: int = 0  # how many messages a compaction made, before its tail
+    tried_until: int = 0  # how many there were at the last try; those after it are new
     counted_tokens: int = 0  # tokens, as counted by the API or estimated after a change
     counted_messages: int = 0  # messages that this count covers
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
@@ -258,7 +256,7 @@ def layer_1(agent: Agent) -> None:
     new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
     replace_history(agent, "tool_result_budget", "too large, saved", new)
 
-    is_answered = unseen > agent.tried_until  # restored files have been sent
+    is_answered = unseen > agent.tried_until  # so restored files were seen
     until = agent.compacted_until
     first = max(3, until)  # s08's three, or the summary and what came with it
     limit = limits.max_messages
@@ -299,7 +297,7 @@ def tool_result_budget(
     """Save oversized results and typed messages, and leave previews (s08).
 
     If the results in one message exceed `max_tokens`, each larger than an equal share
-    is saved; so is a typed message that exceeds it. It skips messages before `start`.
+    is saved; so is a typed message over `max_tokens`. Skips messages before `start`.
     """
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
     return messages if new == messages[start:] else [*messages[:start], *new]
@@ -328,7 +326,7 @@ def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
 
 def is_replacement(text: str) -> bool:
     """Return True for a preview or placeholder: the whole text is elsewhere."""
-    is_short = tokens_in(text) < 2 * PREVIEW_TOKENS  # a longer file may start the same
+    is_short = tokens_in(text) < 2 * PREVIEW_TOKENS  # a longer one quotes it
     return is_short and text.startswith(("<persisted-output>", "[Previous: used "))
 
 
@@ -351,7 +349,7 @@ def snip_compact(
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail_start = pair_safe(messages, max(head_end, newest))
     middle = messages[head_end:tail_start]
-    start = turn_start(middle)
+    start = turn_start(middle)  # of the turn that goes on at its end
     older = fit_user_texts(user_texts(middle[:start])[-quarter:], MAX_USER_TOKENS)
     request = fit_user_texts(user_texts(middle[start:])[-quarter:], MAX_USER_TOKENS)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
@@ -481,9 +479,9 @@ def compact_history(agent: Agent, name: str) -> None:
     Raises AgentError if the API doesn't answer; that doesn't count as a failed summary.
     """
     focus, agent.focus = agent.focus, None
-    trial = rebuild(agent, SUMMARY_PROMPT)  # about as long as the shortest summary
+    trial = rebuild(agent, SUMMARY_PROMPT)  # a dry run, as if that were the summary
     if estimate_tokens(trial) >= estimate_tokens(agent.messages):
-        agent.tried_until = len(agent.messages)
+        agent.tried_until = len(agent.messages)  # no gain, so it ends below
     if first_unseen(agent.messages) <= agent.tried_until:  # no reply since, or no gain
         agent.emit("layer", f"[{name}] nothing to compact yet")
         return
@@ -550,9 +548,9 @@ def summarise(agent: Agent, focus: str | None) -> str:
 def summary_in(reply: Reply) -> str:
     """Return the text in the <summary> tags of a finished reply, or raise NoSummary."""
     notes = r"(?s)\A((?!<summary>).)*?<analysis>.*?</analysis>"  # before the summary
-    text = re.sub(notes, "", text_of(reply.message))  # they may quote the tags
+    text = re.sub(notes, "", text_of(reply.message))  # notes may quote "<summary>"
     summary = text.partition("<summary>")[2].rpartition("</summary>")[0].strip()
-    is_done = reply.stop in ("end_turn", "stop_sequence")
+    is_done = reply.stop in ("end_turn", "stop_sequence", "stop")  # "stop": gateways
     if not is_done or not summary or blocks(reply.message, "tool_use"):
         why = text_of(reply.message) if reply.stop == "refusal" else ""
         raise NoSummary(f"the model wrote no summary (stop reason {reply.stop}). {why}")
@@ -564,8 +562,9 @@ def rebuild(agent: Agent, summary: str) -> list[Message]:
 
     Older messages of the user, the summary, the request in progress, calls that are
     still needed (files are read again), and the tail share half of the room that the
-    system prompt and the tools leave below T. The tail, then request, summary, older
-    messages and calls get at most half of what is left; calls also of what is freed.
+    system prompt and the tools leave below T. In the order tail, request, summary,
+    older messages, calls, each gets at most half of what is left. Calls also get at
+    most half of what is freed.
     """
     room, gone, tail = split_history(agent)
     room -= estimate_tokens(tail)
@@ -627,7 +626,7 @@ def restore_recent_files(
     agent: Agent, gone: list[Message], max_tokens: int, tail: Sequence[Message] = ()
 ) -> list[Exchange]:
     """Read files and skills again, and return the needed calls that fit (v5)."""
-    silent = replace(agent, emit=lambda *_: None, mtimes={})  # perhaps for nothing
+    silent = replace(agent, emit=lambda *_: None, mtimes={})  # maybe a dry run
     restored: list[Exchange] = []
     for at, call, result in still_needed([*gone, *tail], agent.tools, len(gone)):
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
@@ -665,7 +664,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
     given_up = AgentError(f"{error} {advice}")
     if incomplete > MAX_INCOMPLETE:
         raise given_up
-    total = context_tokens(agent) + agent.limits.max_output  # some APIs count both
+    total = context_tokens(agent) + agent.limits.max_output  # some count the reply
     if MIN_WINDOW <= error.maximum < min(total, agent.limits.context_window):
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
         return make_ready(agent)  # cuts prompt and results to it; layer 2 does the rest
