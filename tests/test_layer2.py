@@ -831,6 +831,11 @@ def test_a_compaction_reports_the_tokens_before_and_after(compacted):
     assert line.startswith("[auto_compact]") and before > T > after > 0
 
 
+def test_a_summary_whose_reply_a_gateway_ends_with_stop_counts(compacted):
+    summary = reply("<summary>All is well.</summary>", stop="stop")
+    assert "All is well." in left(compacted(summary=summary).messages).summary
+
+
 # --- The breaker ---
 
 
