@@ -2646,7 +2646,8 @@ def resume(agent: Agent, which: str) -> None:
     calls = [call for message in messages for call in blocks(message, "tool_use")]
     for call in calls[-1:]:
         agent.emit("tool", f"[{call['name']}] {next(iter(call['input'].values()), '')}")
-    for plan in [call for call in calls if call["name"] == "todo_write"][-1:]:
+    needed = still_needed(messages, agent.tools)  # without a plan that failed
+    for plan in [e.call for e in needed if e.call["name"] == "todo_write"]:
         agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 

@@ -336,7 +336,8 @@ def test_resume_shows_the_last_exchange_and_whether_it_was_answered(make):
 def test_resume_shows_the_plan_and_the_last_call_of_work_cut_off(make, is_running):
     agent = make()
     last = did("tests failed", given={"command": "pytest -q"})
-    work = history(planned("[x] find", "[ ] fix"), last[: 2 - is_running])
+    plan = [*planned("[x] find", "[ ] fix"), *planned("[>] fix", is_error=True)]
+    work = history(plan, last[: 2 - is_running])
     for message in work:
         program.commit(agent, message)
     resume(other := make(), "1")
