@@ -2445,7 +2445,7 @@ def read_prompt(terminal: Terminal) -> str:
         prompt = f"\n> {begun}" if sys.stdin.isatty() else ""
         above, newline, start = prompt.rpartition("\n")
         print(above, end=newline)
-        hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # libedit ignores others
+        hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # libedit keeps ours out
         try:
             line = begun + input(start)
             while terminal.editor and select.select([0], [], [], 0.03)[0]:
