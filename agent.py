@@ -79,12 +79,19 @@ MAX_USER_TOKENS = 20_000  # in the user's older messages that survive a compacti
 MAX_RESTORE_FILES = 5  # newest files to read again after a compaction (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # in each file, skill or plan (v5)
 MAX_FAILURES = 3  # failed summaries in a row; then only /compact asks for one (s08)
+MIN_WINDOW = 4_000  # nothing would fit into less
 TRANSCRIPT_DIR = Path(".transcripts")
 
 
 # ---- state: limits, a conversation, an agent, and two exceptions ----
 
 Message = dict[str, Any]  # also a block of a message, or other JSON for the API
+DELTAS = ("text", "thinking")  # types of the SDK's events, and our styles for them
+# the maximum that an error names, as in "> 200000" or "limit of 8,192", but not a sum
+MAXIMUM = (
+    r"(?i)(> |(max|limit|window|size|context length|n_ctx)"
+    r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]| *\+)"
+)
 
 
 @dataclass
@@ -408,7 +415,6 @@ def is_clearable(result: Message) -> bool:
 
 KEEP_TAIL = 20_000  # tokens in the tail, the newest messages, at most
 TAIL_DIVISOR = 8  # the tail also has at most an eighth of the history's tokens
-MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 SUMMARY_PROMPT = """\
 CRITICAL: Reply with text only. Do not call any tools, do not continue the work, and do
 not answer the messages above. Your only task now is to summarise the conversation, so
@@ -683,7 +689,14 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
 UNANSWERED = """\
 [The request above was stopped or failed before you answered it. Do not continue it
 unless the next message asks you to.]"""
+CUT_OFF = """\
+Your reply was cut off or empty. Continue exactly where it stopped, with less thinking
+and in smaller parts."""
 OWN_COMMAND = "[The user ran this command: "  # begins the note that a !command leaves
+MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
+# the key that must not be blank, by block type, or the API rejects the block
+FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
+FILLED["tool_use"] = "name"
 
 
 class Exchange(NamedTuple):
@@ -831,12 +844,12 @@ def quote(tag: str, text: str) -> str:
     return f"<{tag}>\n{text}\n</{tag}>"
 
 
-# ---- tokens: bytes / 4, corrected by each reply's usage ----
-
-
 def plural(number: int, noun: str) -> str:
     """Return "1 file", "2 files", and so on."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+# ---- tokens: bytes / 4, corrected by each reply's usage ----
 
 
 def to_bytes(value: Any) -> bytes:
@@ -1036,16 +1049,11 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 # ---- requests and replies: one function asks, for the loop and for summaries ----
 
-MIN_WINDOW = 4_000  # tokens; nothing would fit into less
 MAX_TRIES = 7  # for one request; the waits add up to a minute
 LEAST_BELIEVED = 1 / 3  # share of our estimate; ignore lower counts from a gateway
 MAX_WAIT = 60  # seconds; the longest retry-after that we honour
 STALL_SECONDS = 600  # without a byte of a reply; a local server may read for minutes
 PROBE_SECONDS = 5  # for the models endpoint, which we can do without
-DELTAS = ("text", "thinking")  # types of the SDK's events, and our styles for them
-# the key that must not be blank, by block type, or the API rejects the block
-FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
-FILLED["tool_use"] = "name"
 INVALID_CHARS = r"(?a)[^\w-]"  # in the name and id of a call
 SHORTEST_REPLY = 1_000  # tokens; the limit of a reply is never halved below that
 # statuses, or words in a connection error, that a retry won't change
@@ -1058,11 +1066,6 @@ TOO_LONG = (
     r"|exceeds max length|longer than the max|range of input length|input tokens exceed"
     r"|too many tokens(?!.*(wait|per (min|day)))|allowed input length"
     r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
-)
-# the maximum they name, as in "> 200000" or "limit of 8,192", but not a sum
-MAXIMUM = (
-    r"(?i)(> |(max|limit|window|size|context length|n_ctx)"
-    r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]| *\+)"
 )
 HINTS: dict[int | str | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
@@ -1077,9 +1080,6 @@ HINTS[422] = HINTS[400]
 # settings are read when the program starts
 HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
 ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait"  # no /clear
-CUT_OFF = """\
-Your reply was cut off or empty. Continue exactly where it stopped, with less thinking
-and in smaller parts."""
 
 
 class Reply(NamedTuple):
@@ -2321,6 +2321,14 @@ def clean_line(line: str) -> str:
     return command if is_command(command) else line.lstrip("\n").rstrip()
 
 
+def is_command(line: str) -> bool:
+    """Return True for /word, unless that path exists, for !command, exit and quit."""
+    name = line.split(" ")[0]
+    is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
+    is_own = re.fullmatch("!.+", line) and sys.stdin.isatty()  # not a paste, not a file
+    return line in EXIT_COMMANDS or bool(is_meant or is_own)
+
+
 def remember(terminal: Terminal, line: str) -> None:
     """Add a line to the history; the next run has it too, unless it has a newline."""
     if terminal.editor and line:
@@ -2527,14 +2535,6 @@ def handle_line(agent: Agent, line: str) -> bool:
         return False
 
 
-def is_command(line: str) -> bool:
-    """Return True for /word, unless that path exists, for !command, exit and quit."""
-    name = line.split(" ")[0]
-    is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
-    is_own = re.fullmatch("!.+", line) and sys.stdin.isatty()  # not a paste, not a file
-    return line in EXIT_COMMANDS or bool(is_meant or is_own)
-
-
 def run_command(agent: Agent, line: str) -> None:
     """Run a /command; raise EOFError to leave."""
     name, _, rest = map(str.strip, line.partition(" "))
@@ -2684,7 +2684,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if options.demo is not None:
             return play_demo(options.demo, terminal)
-        start(options, terminal)
+        run_program(options, terminal)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
@@ -2744,7 +2744,7 @@ def load_settings() -> None:
         raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
 
-def start(options: argparse.Namespace, terminal: Terminal) -> None:
+def run_program(options: argparse.Namespace, terminal: Terminal) -> None:
     """Set up the agent, and do what the command line asks for."""
     load_settings()
     terminal.colored &= not os.environ.get("NO_COLOR")  # .env may set it
