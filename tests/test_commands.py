@@ -31,11 +31,12 @@ from agent import format_event, resume, run_command
 def test_compact_passes_the_focus_on_and_shows_the_first_lines(user):
     lines = "\n".join(f"{n}. line" for n in range(1, 9))
     summary = reply(f"<analysis>a</analysis>\n<summary>\n{lines}\n</summary>")
-    user.enqueue(reply("So it is. " * 2000), summary)
+    user.enqueue(reply("So it is. " * 2000), reply("Yes."), summary)
     user.say("what is it?", "So it is.")
+    user.say("is it?", "Yes.")
     seen = user.say("/compact the names of the files")
     assert "the names of the files" in str(user.sent[-1]["content"])
-    kept = r"kept: your 1 message, the newest 1 message, 0 files read again; .*\n"
+    kept = r"kept: your 2 messages, the newest 2 messages; .*\n"
     lines = r"(  \d\. line\n){5}"
     assert re.search(rf" -> \S+ tokens\n{kept}{lines}{PROMPT}\Z", seen)
     assert all(code in user.raw for code in (b"\x1b[35m[compact]", b"\x1b[2m  1. l"))

@@ -742,7 +742,7 @@ def test_a_subagent_starts_with_only_the_prompt(make):
 SEQ = ("bash", {"command": "seq 1100"})
 COMPACTING = {
     "auto_compact": ([[SEQ]] * 3, {"threshold": 6_000, "keep_recent": 9}),
-    "compact": ([[SEQ, SEQ, ("compact", {})]], {"min_savings": 0}),
+    "compact": ([[SEQ, SEQ], [("compact", {})]], {"min_savings": 0}),
 }
 
 
@@ -759,8 +759,8 @@ def test_a_subagent_is_compacted_without_touching_its_parent(make, event):
 
 
 def test_a_failed_compaction_in_a_subagent_names_the_subagent(make):
-    calls = [BASH, ("compact", {})]
-    work = reply(sized(1_000), calls=calls), NO_SUMMARY, reply("There are 3.")
+    first, second = reply(sized(1_000), calls=[BASH]), reply(calls=[("compact", {})])
+    work = first, second, NO_SUMMARY, reply("There are 3.")
     agent = make(reply(calls=[TASK]), *work, reply("Thanks."), min_savings=0)
     assert take_turn(agent, "How many?") == "Thanks."
     [error] = shown(agent, "error")
