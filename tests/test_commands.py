@@ -167,8 +167,8 @@ def test_the_note_of_an_own_command_is_not_a_request(make, own, before, is_open)
 
 def test_after_an_own_command_the_last_answer_is_still_known(make, own):
     answer = f"The answer. {sized(1_000)}"
-    agent = make(reply(answer), SUMMARY)
-    turns(agent, "Go.")
+    agent = make(reply(sized(1_000)), reply(answer), SUMMARY)
+    turns(agent, "Go.", "And?")
     own(agent, "!echo hi")
     resume(other := make(), str(agent.transcript))
     assert ("text", f"{answer}\n") in other.events
