@@ -493,9 +493,8 @@ def compact_history(agent: Agent, name: str) -> None:
     Raises AgentError if the API doesn't answer; that doesn't count as a failed summary.
     """
     focus, agent.focus = agent.focus, None
-    tail = split_history(agent)[-1]
-    replaced = estimate_tokens(agent.messages) - estimate_tokens(tail)
-    is_little = replaced < tokens_in(SUMMARY_PROMPT)  # as long as a short summary
+    _, gone, tail = split_history(agent)
+    is_little = estimate_tokens(gone) < tokens_in(SUMMARY_PROMPT)  # as a short summary
     if is_little or first_unseen(agent.messages) <= agent.tried_until:  # no reply since
         agent.tried_until = len(agent.messages)
         agent.emit("layer", f"[{name}] nothing to compact yet")
@@ -703,9 +702,8 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
         return make_ready(agent)  # cuts prompt and results to it; layer 2 does the rest
     before = agent.messages  # no layer changes a list in place
     agent.refused = estimate_tokens(before)
-    if not error.maximum:  # then T comes down, and so do the pages of files
-        most = max(MIN_WINDOW, agent.refused)
-        agent.limits.threshold = min(agent.limits.threshold, most)
+    most = max(MIN_WINDOW, agent.refused)  # for T; pages of files get smaller, too
+    agent.limits.threshold = min(agent.limits.threshold, most)
     if agent.failures < MAX_FAILURES:
         compact_history(agent, "reactive_compact")
     if agent.messages is before:
@@ -737,7 +735,7 @@ NAME = re.compile(
 # it has letters and a mark, and is no media type, UUID, hash, version or built-in name
 TELLING = re.compile(
     r"(?!(application|audio|font|image|text|video)/[\w-]+\Z|[\da-fx.-]+\Z)"
-    r"(?!(console|fmt|json|math|os|self|strings|sys|testing|this|time)\.\w+\Z)"
+    r"(?!(console|fmt|json|math|os|self|strings|sys|this|time)\.[A-Za-z][a-z]*\Z)"
     r"(?=.*[^\W\d_]{3}).*([\d_/\\]|\w\.\w|[a-zß-ÿ][A-ZÀ-Þ])"
 )
 
@@ -782,30 +780,31 @@ def text_of(message: Message) -> str:
 
 
 def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
-    """Yield each text after where it was seen: files first, and newer before older."""
+    """Yield each text, and where it's from: files first, and newer before older."""
     calls = [*exchanges(messages)][::-1]
     for _, call, result in sorted(
         calls, key=lambda e: [*e.call["input"]][:1] != ["path"]
     ):
-        given = [*map(str, call["input"].values()), call["name"]]
-        place = " ".join(given[0].split()[:5])  # a command's first words
-        yield place, "\n".join([*given, result["content"]])
+        given = [*map(str, call["input"].values())]
+        place = " ".join((given or [call["name"]])[0].split()[:5])  # the first words
+        yield "\n".join([*given, result["content"]]), place
     for message in reversed(messages):
         text = message["content"] if is_typed(message) else text_of(message)
         said, _, index = text.partition(INDEX)
-        yield from re.findall("(?m)^(.+): (.+)$", index)  # an earlier index
-        yield "said", said
+        yield from re.findall(r"(?m)^((.+):(?: \S+)*)$", index)  # an earlier index
+        yield said, "said"
 
 
 def index_of(gone: list[Message], kept: list[Message], max_tokens: int) -> list[str]:
     """Return an index of the names that only `gone` has, those in most texts first."""
-    seen = [(name, at) for at, text in sightings(gone) for name in names_in(text)]
+    seen = [(name, at) for text, at in sightings(gone) for name in names_in(text)]
     places = dict(reversed(seen))  # the first place of a name is the last one put in
-    known = "\n".join(text for _, text in sightings(kept))
+    known = "\n".join(text for text, _ in sightings(kept))
     lines: dict[str, str] = {}
     room = 4 * max_tokens - len(to_bytes(INDEX))  # bytes
     for name, _ in Counter(name for name, _ in seen).most_common():
-        new = f" {name}" if (at := places[name]) in lines else f"\n{at}: {name}"
+        at = places[name]
+        new = ("" if at in lines else f"\n{at}:") + f" {name}" * (name != at)
         if name not in known and len(to_bytes(new)) <= room:
             room -= len(to_bytes(new))
             lines[at] = lines.get(at, "") + new

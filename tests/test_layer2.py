@@ -973,7 +973,9 @@ def test_the_request_in_progress_stays_whole_over_two_compactions(
 def test_a_compacted_list_is_older_messages_summary_request_calls_and_tail(make):
     asked = [typed("Second request."), *needed(), typed("Hurry."), *did(BODY)]
     agent = make(messages=history(said("Yes."), asked, did("done")))
-    older, summary, *request, calls, results, bash, done = program.rebuild(agent, "Ok.")[0]
+    older, summary, *request, calls, results, bash, done = program.rebuild(
+        agent, "Ok."
+    )[0]
     assert older == typed("Go.") and "Ok." in texts(summary)[0]
     assert request == [typed("Second request."), typed("Hurry.")]
     assert calls["role"] == "assistant" and results["role"] == "user"

@@ -523,7 +523,9 @@ def test_if_it_is_too_long_the_older_half_is_summarised_and_then_the_rest_with_i
     assert whole[:-1] == before and older[:-1] == before[:middle]  # from the cache
     assert rest[0] == before[0] and rest[2:-1] == before[middle:]
     assert "The first half." in texts(rest[1])[0]
-    follows = ["newest messages follow it" in texts(m[-1])[0] for m in (whole, older, rest)]
+    follows = [
+        "newest messages follow it" in texts(m[-1])[0] for m in (whole, older, rest)
+    ]
     assert follows == [True, False, True]
     assert "All is well." in left(agent.messages).summary
 
