@@ -493,8 +493,9 @@ def compact_history(agent: Agent, name: str) -> None:
     Raises AgentError if the API doesn't answer; that doesn't count as a failed summary.
     """
     focus, agent.focus = agent.focus, None
-    _, gone, tail = split_history(agent)
-    is_little = estimate_tokens(gone) < tokens_in(SUMMARY_PROMPT)  # as a short summary
+    tail = split_history(agent)[-1]
+    replaced = estimate_tokens(agent.messages) - estimate_tokens(tail)
+    is_little = replaced < tokens_in(SUMMARY_PROMPT)  # as long as a short summary
     if is_little or first_unseen(agent.messages) <= agent.tried_until:  # no reply since
         agent.tried_until = len(agent.messages)
         agent.emit("layer", f"[{name}] nothing to compact yet")
