@@ -145,6 +145,7 @@ class Conversation:
     counted_messages: int = 0  # messages that this count covers
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
     refused: int = 0  # tokens of the messages that the API just said are too long
+    sent: tuple[int, int] = (0, 0)  # tokens and messages that a request last had
     focus: str | None = None  # what a requested summary must keep; None: no request
     summary: str = ""  # the model's last summary
     failures: int = 0  # failed summaries in a row
@@ -163,10 +164,11 @@ class Agent(Conversation):
     """A conversation with its limits and its connections to the outside world."""
 
     limits: Limits = field(default_factory=Limits)
-    client: Any = None  # the SDK's client, or a stub
+    client: Any = None  # has messages.stream(**request): the SDK's client, or a stub
     model: str = MODEL_ID
     thinking: bool = False  # ask the model to show its thinking
     empty_thinking: bool = False  # add empty thinking to calls that have none
+    marks_cache: bool = True  # requests say which parts the API should cache
     tools: dict[str, Tool] = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: deny()  # raises for "no"
@@ -289,11 +291,11 @@ def clear_old_results(agent: Agent) -> None:
     savings = limits.min_savings
     what = "old results cleared"
     never = above > limits.context_window
-    is_cold = time.time() - agent.last_request > CACHE_SECONDS or not agent.has_cache
-    if is_cold and not never:
+    is_cold = time.time() - agent.last_request > CACHE_SECONDS
+    if (is_cold or not agent.has_cache) and not never:
         above = min(above, round(limits.threshold * CLEAR_COLD))
-        savings = 0
-        what += " for free (the cache was cold)"
+        savings = 0 if is_cold else savings // 2  # some cache, but don't say so
+        what += " (the cache was cold)" if is_cold else " (no cache is reported)"
     if context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
         tools = {name: tool for name, tool in agent.tools.items() if tool.clearable}
@@ -1040,6 +1042,7 @@ def replace_history(
     else:
         agent.messages = new
     agent.tried_until = min(agent.tried_until, len(new))
+    agent.sent = 0, 0  # the next request is another one
     agent.counted_tokens, agent.counted_messages = after, len(new)
     agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
@@ -1164,7 +1167,13 @@ TOO_LONG = (
     r"|exceeds max length|longer than the max|range of input length|input tokens exceed"
     r"|too many tokens(?!.*(wait|per (min|day)))|allowed input length"
     r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
+    r"|no user query found"  # ollama#18107: it has cut off all that the user typed
 )
+FILTERED = (
+    "(?i)data_?inspection|content[ _](filter|policy)|filtering policy|high[ _]risk"
+)
+# a call that the model has written as text, at the end and not in a code block
+CALL_AS_TEXT = r"<(invoke name|tool_call|function)[=>][^`]*</[\w:]*>\s*\Z"
 HINTS: dict[int | str | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     400: 'If it keeps failing, type /clear, then "read the end of {} and go on".',
@@ -1177,7 +1186,8 @@ HINTS: dict[int | str | None, str] = {
 HINTS[422] = HINTS[400]
 # settings are read when the program starts
 HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
-ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait"  # no /clear
+# about the account: /clear wouldn't help
+ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait|limits|organi[sz]"
 
 
 class Reply(NamedTuple):
@@ -1198,24 +1208,35 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
     while True:
         check_stopped(agent)
         try:
-            return to_reply(agent, stream(agent, messages, shown))
-        except (OSError, AgentError):
-            raise  # not the API's fault
+            reply = to_reply(agent, stream(agent, messages, shown))
+            if shown:
+                check_whole(agent, reply.sent)
+            return reply
+        except (OSError, AgentError):  # not the API's fault, or it's full
+            agent.emit("void", "(The reply was discarded.)")
+            raise
         except Exception as error:  # a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
             status, body = getattr(error, "status_code", None), str(error)
             text = describe_error(agent, error)
             if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {body}"):
                 agent.emit("layer", f"[too long] {text}")
+                body += f" > {agent.sent[0]}" if "no user query" in body else ""
                 raise PromptTooLong(text, body) from error
+            if status in TOO_LONG_STATUSES and re.search(FILTERED, body):
+                return Reply({**note(text), "role": "assistant"}, "refusal", 0, 0)
             if status == 400 and (less := drop_unsupported(agent, messages, body)):
                 messages = less
                 continue
             kind = status or next(iter(LASTING & {*re.findall("[a-z]+", text)}), None)
             hint = "" if re.search(ACCOUNT, text) else HINTS.get(kind, "")
             why = f"{text} {hint.format(agent.transcript)}".strip()
-            if kind in LASTING or tries == MAX_TRIES:
-                raise AgentError(why) from error
+            headers = getattr(getattr(error, "response", None), "headers", {})
+            is_final = headers.get("x-should-retry") == "false"
+            is_final |= isinstance(error, (AttributeError, NameError))  # of a client
+            if kind in LASTING or is_final or tries == MAX_TRIES:
+                is_summary = not shown and hint and kind in (400, 422)
+                raise (NoSummary if is_summary else AgentError)(why) from error
             wait_before_retry(agent, error, why, tries)
             tries += 1
 
@@ -1231,6 +1252,10 @@ def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Me
         agent.emit("layer", "[thinking] rejected by the API; switched off")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return without
+    if "cache_control" in why and agent.marks_cache:
+        agent.marks_cache = False
+        agent.emit("layer", "[cache] markers rejected by the API; left out from now on")
+        return messages
     limit = max(SHORTEST_REPLY, agent.limits.max_output // 2)
     if limit < agent.limits.max_output and re.search(r"(?i)max\w*[ _]tokens", why):
         agent.limits.max_output = limit
@@ -1297,13 +1322,15 @@ def check_stopped(agent: Agent) -> None:
 
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """Return the request, with cache markers after the system prompt and at the end."""
-    marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
-    messages = [note(m["content"]) if is_typed(m) else m for m in messages]
+    marker = {"cache_control": {"type": "ephemeral"}} if agent.marks_cache else {}
+    system = agent.system.values()
+    end = "" if agent.has_cache else "\n\n"  # Ollama joins texts without a space
+    messages = [note(m["content"] + end) if is_typed(m) else m for m in messages]
     for at, message in enumerate(messages if agent.empty_thinking else []):
         if blocks(message, "tool_use") and not blocks(message, "thinking"):
             thought = {"type": "thinking", "thinking": ""}
             messages[at] = {**message, "content": [thought, *message["content"]]}
-    *others, newest = [  # the API joins neighbours, and strict templates refuse them
+    *others, newest = [  # the API joins neighbours, and strict templates reject them
         {"role": role, "content": [b for m in group for b in m["content"]]}
         for role, group in groupby(messages, lambda m: m["role"])
     ]
@@ -1332,6 +1359,8 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     content = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
     content = [b for b in content if str(b.get(FILLED.get(b["type"]), "")).strip()]
     useful = [b for b in content if b["type"] in ("text", "tool_use")]
+    if useful and re.search(CALL_AS_TEXT, useful[-1].get("text", "")):
+        stop = "max_tokens"  # so the model is asked to go on
     if stop == "refusal":  # keep nothing but the reason, which is shown
         content = note(getattr(final.stop_details, "explanation", "") or "")["content"]
     elif stop == "max_tokens" or not useful:
@@ -1342,7 +1371,25 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     sent = read + written + rest
     agent.has_cache, agent.cached = read + written > 0, read / max(1, sent)
     agent.usage.update(sent=sent, read=read)
+    is_short = stop == "max_tokens" and output < agent.limits.max_output // 2
+    if is_short and sent + output > agent.limits.context_window * 0.9:
+        raise PromptTooLong("The reply filled the model's window.")
     return Reply({"role": "assistant", "content": content}, stop, sent, output)
+
+
+def check_whole(agent: Agent, sent: int) -> None:
+    """Raise PromptTooLong if the server has cut the prompt silently, as Ollama does.
+
+    Its own count betrays it: it doesn't grow with what was added since the last request.
+    """
+    (before, count), agent.sent = agent.sent, (sent, len(agent.messages))
+    least = LEAST_BELIEVED * (fixed_tokens(agent) + estimate_tokens(agent.messages))
+    grown = LEAST_BELIEVED * estimate_tokens(agent.messages[count:])
+    if before and not agent.has_cache and least < sent < before + grown:
+        window = max(MIN_WINDOW, before, sent)
+        why = f"The server read only {sent:,} tokens, so it cut off the beginning."
+        agent.emit("layer", f"[too long] {why} Set CONTEXT_WINDOW to its own window.")
+        raise PromptTooLong(why, f"> {window}")
 
 
 def sanitize_calls(message: Message, ids: set[str]) -> None:
@@ -2055,9 +2102,9 @@ def make_ready(agent: Agent) -> None:
     agent.tools.pop("load_skill", None)
     if "skills" in agent.system:
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    new = drop_thinking(agent.messages)
-    new = tool_result_budget(new, agent.limits.max_results, save_result)
-    what = f"too large; the model sees start and end, all of it is in {RESULTS_DIR}"
+    replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
+    new = tool_result_budget(agent.messages, agent.limits.max_results, save_result)
+    what = f"oversized parts saved in {RESULTS_DIR}"
     replace_history(agent, "tool_result_budget", what, new)
 
 

@@ -378,7 +378,7 @@ def test_a_declined_summary_shows_the_reason(long):
     assert error.endswith("(stop reason refusal). It names a poison.")
 
 
-@pytest.mark.parametrize("fault", [529, 429, 401, 400])
+@pytest.mark.parametrize("fault", [529, 429, 401, 403])
 def test_an_api_error_ends_the_turn_and_does_not_count_as_a_failed_summary(
     long, pauses, fault
 ):

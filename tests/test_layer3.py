@@ -217,12 +217,26 @@ def test_if_the_request_for_a_summary_is_too_long_a_note_replaces_the_summary(
 
 
 @pytest.mark.parametrize("status, text", [(400, "reasoning extraction"), (422, "No")])
-def test_any_other_api_error_is_shown_and_nothing_changes(worked, status, text):
-    agent = worked(api_error(status, text))
+def test_a_rejected_request_for_a_summary_is_a_failed_summary(worked, status, text):
+    agent = worked(*[api_error(status, text)] * 3)
     before = agent.messages
-    program.handle_line(agent, "/compact")
-    [error] = shown(agent, "error")
-    assert text in error and agent.messages is before and agent.failures == 0
+    for failures in 1, 2, 3:
+        program.handle_line(agent, "/compact")
+        assert text in shown(agent, "error")[-1]
+        assert agent.messages is before and agent.failures == failures
+
+
+def test_a_turn_ends_though_the_provider_rejects_each_request_for_a_summary(make):
+    def answer(request):
+        if asks_for_summary(request):
+            return api_error(400, "The request looks like an attack.")
+        return next(replies)
+
+    calls = (reply(calls=[("bash", {"command": "seq 3000"})]) for _ in range(16))
+    replies = itertools.chain(calls, [reply("Done.")])
+    agent = make(client=StubClient(always=answer), threshold=20_000, clear_above=10**9)
+    assert take_turn(agent, "Count.") == "Done."
+    assert agent.failures == 3 and "replaced by a note" in str(shown(agent, "layer"))
 
 
 def test_a_note_keeps_the_last_answer_too_however_long(worked):
