@@ -270,7 +270,7 @@ def layer_1(agent: Agent) -> None:
     seen = unseen > agent.tried_until  # or clearing would take what it has restored
     texts = enumerate(map(text_of, agent.messages), 1)
     summaries = (end for end, text in texts if text.startswith(COMPRESSED[:24]))
-    first = max(3, *summaries, 0)  # s08's three messages, or all up to the summary
+    first = max([3, *summaries])  # s08's three messages, or all up to the summary
     limit = limits.max_messages
     new = snip_compact(agent.messages, limit, agent.transcript, agent.tools, first)
     replace_history(agent, "snip_compact", "middle cut out", new, on_disk=True)
@@ -785,9 +785,8 @@ def text_of(message: Message) -> str:
 def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
     """Yield each text, and where it's from: files first, and newer before older."""
     calls = [*exchanges(messages)][::-1]
-    for _, call, result in sorted(
-        calls, key=lambda e: [*e.call["input"]][:1] != ["path"]
-    ):
+    calls.sort(key=lambda e: [*e.call["input"]][:1] != ["path"])
+    for _, call, result in calls:
         given = [*map(str, call["input"].values())]
         place = " ".join((given or [call["name"]])[0].split()[:5])  # the first words
         yield "\n".join([*given, result["content"]]), place
@@ -1169,9 +1168,7 @@ TOO_LONG = (
     r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
     r"|no user query found"  # ollama#18107: it has cut off all that the user typed
 )
-FILTERED = (
-    "(?i)data_?inspection|content[ _](filter|policy)|filtering policy|high[ _]risk"
-)
+FILTERED = "(?i)data_?inspection|content[ _](filter|policy)|filtering policy|high.risk"
 # a call that the model has written as text, at the end and not in a code block
 CALL_AS_TEXT = r"<(invoke name|tool_call|function)[=>][^`]*</[\w:]*>\s*\Z"
 HINTS: dict[int | str | None, str] = {
@@ -1484,7 +1481,11 @@ MAX_SKILLS = 50  # kept by a compaction, if there is room
 PROTECTED_DIRS = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TEMPLATE = r"(example|sample|template)\.|[^/]*[._-](example|sample|template|dist)\Z"
 ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-][^/]*)?|[^/]+\.env\d*"
-SECRET = re.compile(rf"(?is)(.*/)?(?!{TEMPLATE})({ENV})")  # matches paths
+KEYS = (
+    r"[^/]*\.(pem|p12|pfx|key)|id_(rsa|dsa|ecdsa|ed25519)|\.(npmrc|netrc|pypirc|pgpass)"
+)
+KEYS += r"|credentials(\.json)?|\.(ssh|gnupg|aws)/.*"
+SECRET = re.compile(rf"(?is)(.*/)?(?!{TEMPLATE})({ENV}|{KEYS})")  # matches paths
 MIN_KEY = 16  # characters; a shorter key, such as "not-needed", isn't a secret
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 JSON_TYPES: dict[Any, Message] = {
@@ -1515,6 +1516,8 @@ class Tool(NamedTuple):
 
 
 CHANGE = "Change {} (+{:,} -{:,})?"  # lines added and removed
+# what `cut_text` and `read_file` leave in a text, which mustn't be written into a file
+MARK = r"(?m)^\[[\d,]+ bytes are left out here\]$|^\(more follows; continue with off"
 INTERRUPTED = """\
 The user interrupted the work. The first call without a result may have partly run;
 the calls after it did not run."""
@@ -1662,6 +1665,8 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file in the workspace, replacing any previous content."""
     real, old = file_to_change(path)
+    if content == old and real.exists():
+        return f"{path} is unchanged: it already has this text."
     change_file(agent, "write_file", real, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1675,6 +1680,8 @@ def edit_file(
     is_mixed = re.search("(?<!\r)\n", text) is not None
     if "\r\n" in text and not (is_mixed and old_text in text):  # read_file shows "\n"
         old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
+    if old_text == new_text:
+        raise ToolError("old_text and new_text are the same, so nothing changed.")
     if not old_text or old_text not in text:
         raise ToolError(f"{path} does not contain old_text; read it again.")
     if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
@@ -1702,6 +1709,10 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     size, lines = max(len(old), len(new)), max(len(before), len(after))
     if size > MAX_CHANGED or lines > MAX_CHANGED_LINES:
         raise ToolError(f"{path} is too large for a diff; use bash.")
+    if len(re.findall(MARK, new)) > len(re.findall(MARK, old)):
+        raise ToolError(
+            "The text has a note of what was left out; read that part first."
+        )
     mtime = real.stat().st_mtime_ns if real.exists() else 0
     is_stale = mtime > 0 and agent.mtimes.get(real, mtime) != mtime
     if is_stale and name == "write_file":  # edit_file quotes what the file has now
@@ -1777,9 +1788,11 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
     switch_to(subagent, Conversation(system=agent.system))
     try:
         return take_turn(subagent, prompt)
-    except (AgentError, OSError) as error:
+    except (AgentError, OSError, KeyboardInterrupt) as error:
         path = subagent.transcript
         where = f" Its transcript is {path}." if path else ""
+        if isinstance(error, KeyboardInterrupt):  # `run_tools` adds what happened
+            raise KeyboardInterrupt(where.strip()) from error
         raise ToolError(f"{error}{where}") from error
 
 
@@ -1806,6 +1819,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     the command. Standard input is closed. Background processes end with the command,
     unless you start them with setsid and with output to a file. There is no sandbox.
     """
+    timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # in milliseconds
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", command)
     output, end = bytearray(), ""
@@ -1866,7 +1880,8 @@ def run_process(command: str, limit: float, output: bytearray, say: Any) -> int 
 
 def end_session(process: Any, output: bytearray) -> None:
     """Let a command's processes clean up, kill them, and add the rest of the output."""
-    kill_session(process.pid, signal.SIGTERM)
+    is_left = kill_session(process.pid, signal.SIGTERM)
+    is_left &= process.returncode is not None
     end = time.monotonic() + SETTLE_SECONDS
     while kill_session(process.pid, 0) and time.monotonic() < end:
         output += process.stdout.read(65_536) or b""  # a full pipe would stop them
@@ -1877,6 +1892,8 @@ def end_session(process: Any, output: bytearray) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(SETTLE_SECONDS)
     output += process.stdout.read(MAX_BYTES) or b""
+    if is_left:
+        output += b"\n(What was left running has been ended; setsid would keep it.)"
     if process.returncode is None:  # sudo started it, for example
         output += b"\n(Part of it is still running, as another user.)"
 
@@ -1929,7 +1946,7 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
     for process in Path("/proc").glob("[0-9]*"):  # macOS has none: only the first group
         with suppress(OSError):  # it has ended
             if os.getsid(int(process.name)) == leader:
-                is_alive = (process / "cmdline").read_bytes() != b""  # or a zombie
+                is_alive = b") Z " not in (process / "stat").read_bytes()  # a zombie
                 groups[os.getpgid(int(process.name))] += is_alive
     reached = 0
     for group, alive in groups.items():  # the leader's first, or its shell goes on
@@ -1949,8 +1966,10 @@ MAX_LINE = 20_000  # bytes; a longer line is searched in pieces, or it may take 
 # folders to skip where git lists nothing, besides those that begin with a dot
 IGNORED_DIRS = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
 # no setting of a repository, even another user's, may start a program or connect
-LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -c core.fsmonitor=false \
-  -c core.hooksPath=/dev/null -c 'safe.directory=*' ls-files -coz --exclude-standard"""
+LIST_FILES = """export GIT_ALLOW_PROTOCOL=none; git() { command git \
+  -c core.fsmonitor=false -c core.hooksPath=/dev/null -c 'safe.directory=*' "$@"; }
+test -n "$(git rev-parse --show-prefix)" && git check-ignore -q --no-index x ||
+git ls-files -coz --exclude-standard"""  # nothing for a folder whose files are ignored
 # glob syntax as regular expressions; braces are replaced afterwards
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "}"}
 
@@ -2782,6 +2801,11 @@ def resume(agent: Agent, which: str) -> None:
     """Continue an earlier conversation, and show what it's about and how far it got."""
     switch_to(agent, find_conversation(agent, which))
     messages = agent.messages
+    for _, call, _ in exchanges(messages):  # what is newer counts as changed since
+        with suppress(OSError, ValueError):  # it's gone
+            path = Path(os.path.realpath(str(call["input"].get("path", ""))))
+            newest = Path(str(agent.transcript)).stat().st_mtime_ns
+            agent.mtimes[path] = min(path.stat().st_mtime_ns, newest)
     is_open = in_progress(messages)
     state = "isn't answered yet" if is_open else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")

@@ -271,10 +271,8 @@ def test_a_paste_that_is_too_large_says_what_the_model_sees_and_where_the_rest_i
     agent.system = {}
     program.take_turn(agent, "pasted\n" * 40_000)
     [line] = shown(agent, "layer")
-    words = (
-        "too large; the model sees start and end, all of it is in .task_outputs/tool"
-    )
-    assert line.startswith(f"[tool_result_budget] {words}-results: ")
+    words = "oversized parts saved in .task_outputs/tool-results: "
+    assert line.startswith(f"[tool_result_budget] {words}")
 
 
 def test_the_status_line_shows_the_context_relative_to_the_threshold():

@@ -134,12 +134,12 @@ def test_a_count_that_falls_because_a_layer_cleared_results_is_no_cut(make):
     assert layers(agent) == ["micro_compact"]
 
 
-@pytest.mark.parametrize("sent, is_full", [(7_900, True), (4_000, False)])
+@pytest.mark.parametrize("sent, is_full", [(7_900, True), (3_000, False)])
 def test_a_short_reply_cut_off_in_a_full_window_leads_to_a_compaction(
     make, sent, is_full
 ):
     messages = history(said(sized(900)), typed("And?"), said("Yes."))
-    agent = make(client=counting(sent, 900), messages=messages)
+    agent = make(client=counting(sent, sent + 50), messages=messages)
     agent.limits = program.Limits(context_window=8_192)
     more = [SUMMED_UP] * is_full
     agent.client.enqueue(reply("Half", stop="max_tokens"), *more, reply("Done."))
