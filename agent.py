@@ -1862,7 +1862,7 @@ def run_process(command: str, limit: float, output: bytearray, say: Any) -> int 
 
 def end_session(process: Any, output: bytearray) -> None:
     """Let a command's processes clean up, kill them, and add the rest of the output."""
-    is_left = kill_session(process.pid, signal.SIGTERM) and process.poll() is not None
+    left = kill_session(process.pid, signal.SIGTERM) and process.returncode is not None
     end = time.monotonic() + SETTLE_SECONDS
     while kill_session(process.pid, 0) and time.monotonic() < end:
         output += process.stdout.read(65_536) or b""  # a full pipe would stop them
@@ -1873,7 +1873,7 @@ def end_session(process: Any, output: bytearray) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(SETTLE_SECONDS)
     output += process.stdout.read(MAX_BYTES) or b""
-    if is_left:
+    if left:
         output += b"\n(What was left running has been ended; setsid would keep it.)"
     if process.returncode is None:  # sudo started it, for example
         output += b"\n(Part of it is still running, as another user.)"
