@@ -8,8 +8,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import mine
 import naive
+import own_report
 import pytest
 import runner
 import steps
@@ -705,7 +705,7 @@ def test_messages_on_disk_are_counted_in_any_json_format(how, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     text, number = ON_DISK[how]
     (tmp_path / "log").write_text(text)
-    assert mine.on_disk() == number
+    assert own_report.on_disk() == number
 
 
 UNDONE = {  # an agent's question and the answer it wants: findings
@@ -734,7 +734,7 @@ def test_the_report_shows_a_question_that_y_does_not_answer(question, wanted, tm
 def test_the_report_shows_a_request_after_the_end_of_a_turn(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(f"{LOOP})\n{SEND})")
-    assert mine.stopped(runner.life(path, reply("Done."))) == runner.TURN_IS_OVER
+    assert own_report.stopped(runner.life(path, reply("Done."))) == runner.TURN_IS_OVER
 
 
 def test_the_report_shows_an_agent_that_ignores_the_end_of_input(tmp_path):

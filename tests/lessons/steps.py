@@ -5,7 +5,7 @@
     python3 tests/lessons/steps.py layer1             the steps of layer 1
     python3 tests/lessons/steps.py layer1 2           one of them
     python3 tests/lessons/steps.py layer1 2 --diff    its changes to the one before
-    python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see mine.py)
+    python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see own_report.py)
 
 It needs no key, network or package: every step does the same work against a fake API and
 prints the outcome. A step is a file such as layer1/step2.py; the first and last steps of
@@ -24,8 +24,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mine
 import naive  # adds the folder of stub to sys.path
+import own_report
 import stub
 from naive import (
     bill,
@@ -69,19 +69,19 @@ def load(path: Path) -> Any:
 
 def translate(number):
     """The model's replies: ask for a missing file, then read and write one after another."""
-    script = [mine.ask_for_list()]
+    script = [own_report.ask_for_list()]
     for name in write_files(number, 32_000):
-        script += [*reads([name], thinking="Next."), mine.write(name)]
+        script += [*reads([name], thinking="Next."), own_report.write(name)]
     return [*script, naive.use("compact"), reply("All are translated.")]
 
 
 def small(path):
     """Play a step from first.py to small.py; returns {label: finding}."""
     client = life(path, *translate(24))
-    facts = mine.progress(client)
-    if mine.stopped(client):
+    facts = own_report.progress(client)
+    if own_report.stopped(client):
         return facts
-    return facts | mine.last_compact(client) | mine.mishaps(path)
+    return facts | own_report.last_compact(client) | own_report.mishaps(path)
 
 
 # --- The work, the same for each step of a layer ---
@@ -247,9 +247,9 @@ def play(layer: str, number: int) -> str:
 def play_mine(path: Path) -> tuple[str, bool]:
     """Report on an agent that the reader wrote; the flag says if it is an agent."""
     with naive.from_scratch():
-        facts = mine.report(path)
+        facts = own_report.report(path)
     report = shown(f"{path.name}, given 24 files to read and translate", facts)
-    return f"{report}\nNext: {mine.next_step(facts)}", "problem" not in facts
+    return f"{report}\nNext: {own_report.next_step(facts)}", "problem" not in facts
 
 
 def shown(title: str, facts: dict[str, Any]) -> str:
@@ -257,7 +257,7 @@ def shown(title: str, facts: dict[str, Any]) -> str:
     lines = textwrap.wrap(title, 79, subsequent_indent="  ")
     for label, fact in facts.items():
         text, gap = f"{label:<10} {fact}", " " * 13
-        if isinstance(fact, mine.Finding):
+        if isinstance(fact, own_report.Finding):
             text = f"{MARKS[fact.is_right]:<2} {label:<10} {fact.text}"
             gap += "   "
             if fact.fix and fact.is_right is False:
