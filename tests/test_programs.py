@@ -97,7 +97,7 @@ OURS = {name for name in FOLDERS if not re.match("test_|conftest", name)}
 BAD = "input()\nraise SystemExit('a file in the root was imported')\n"
 IN_ROOT = {  # how the reader's agent and rule are written
     "well": {"mine": AGENT.read_text("utf-8"), "rule": RULE.read_text("utf-8")},
-    "badly, under any name": {n: BAD for n in OURS | {"mine", "rule", "anthropic"}},
+    "badly, under any name": dict.fromkeys(OURS | {"mine", "rule", "anthropic"}, BAD),
 }
 USES = "-m pytest -q -n0 --collect-only", "tests/lessons/steps.py layer1 0"
 USES += "tests/measure/costs.py --help", "-S tests/lessons/demo.py 4"

@@ -687,6 +687,23 @@ def test_a_program_can_use_the_features_of_the_sdk(source, tmp_path):
     assert (client.ended, client.last_line) == ("", SDK_HAS[source])
 
 
+SAVES = """
+import atexit, stub
+from pathlib import Path
+atexit.register(Path("log").write_text, stub.WORDS)
+"""
+
+
+def test_what_a_program_leaves_to_atexit_runs_in_its_own_folder(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{LOOP}){SAVES}")
+    (tmp_path / "stub.py").write_text("WORDS = 'from a module of its own'")
+    with naive.from_scratch():
+        client = runner.life(path, reply("Done."))
+        assert Path("log").read_text() == "from a module of its own"
+    assert (client.ended, stub.reply) == ("", reply)
+
+
 MESSAGE = {"role": "user", "content": [RESULT]}
 ON_DISK = {  # a program's file, and the number of messages in it
     "a line": (json.dumps(MESSAGE) + "\n" + json.dumps(MESSAGE), 2),

@@ -25,6 +25,7 @@ import stub
 from stub import reply
 
 SECONDS = 30  # time limit for a program; the slowest of the six steps takes two
+TESTS = Path(__file__).resolve().parents[1]
 KEYS = {"ANTHROPIC_API_KEY": "none", "MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
 NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
@@ -232,24 +233,40 @@ def fitted(given, schema):
 def life(path, *replies, typed=("Translate all files.",), **script):
     """Run a program to its end, and return the model with the record of the run."""
     client, printed = Model(*replies, typed=typed, **script), io.StringIO()
-    with started(path, client), redirect_stdout(printed), redirect_stderr(printed):
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        except (SystemExit, EOFError, InputEnded, stub.Refused):
-            pass  # the client knows of a refusal, even if the program goes on
-        except NotAnAgent as error:
-            client.ended = str(error)
-        except KeyboardInterrupt:
-            client.ended = "Ctrl-C ended the program."
-        except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
-            client.ended = f"{type(error).__name__}: {error}"
+    with (
+        started(path, client) as at_exit,
+        redirect_stdout(printed),
+        redirect_stderr(printed),
+    ):
+        client.ended = why_ended(runpy.run_path, str(path), run_name="__main__")
+        while at_exit:
+            call = at_exit.pop()
+            print(why_ended(call), end="")  # as Python does, and goes on
     client.last_line = printed.getvalue().strip().split("\n")[-1]
     return client
 
 
+def why_ended(program, *given, **more):
+    """Call a program; return what ended it, or "" if it came to its own end."""
+    try:
+        program(*given, **more)
+    except (SystemExit, EOFError, InputEnded, stub.Refused):
+        pass  # the client knows of a refusal, even if the program goes on
+    except NotAnAgent as error:
+        return str(error)
+    except KeyboardInterrupt:
+        return "Ctrl-C ended the program."
+    except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 @contextmanager
 def started(path, client):
-    """Give a program its client, prompts, settings and folder, and a time limit."""
+    """Give a program its client, prompts, settings and folder, and a time limit.
+
+    Yields a list of what it leaves to `atexit`, to be called while it has all this.
+    """
     loaded = sdk.package(client, partial(unsupported, "AsyncAnthropic"))
     loaded["dotenv"] = ModuleType("dotenv")
     vars(loaded["dotenv"]).update(load_dotenv=lambda *_, **__: False)
@@ -260,7 +277,11 @@ def started(path, client):
             give_up(late[0])
         raise NotAnAgent(late[0])
 
-    late = []
+    def register(function, *given, **more):
+        at_exit.append(partial(function, *given, **more))
+        return function
+
+    late, at_exit, folder = [], [], Path(path).parent
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, SECONDS, 1)
     back, keys = Path.cwd(), {k: v for k, v in KEYS.items() if k not in os.environ}
@@ -268,16 +289,26 @@ def started(path, client):
         with (
             patch.dict(sys.modules, loaded),
             patch.dict(os.environ, keys),
+            patch("atexit.register", register),
             patch("builtins.input", client.type_next),
             patch.object(sys, "stdin", NoStdin()),
             patch.object(sys, "argv", [str(path)]),
-            patch.object(sys, "path", [str(Path(path).parent), *sys.path]),
+            patch.object(sys, "path", [str(folder), *sys.path]),
         ):
-            yield
+            for name in namesakes(folder):
+                del sys.modules[name]
+            yield at_exit
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         os.chdir(back)
+
+
+def namesakes(folder):
+    """Names of our modules that the program's folder has modules of its own for."""
+    own = {file.stem for file in folder.glob("*.py")} & {*sys.modules}
+    files = {name: getattr(sys.modules[name], "__file__", None) or "" for name in own}
+    return [name for name in own if TESTS in Path(files[name]).parents]
 
 
 def give_up(why):
