@@ -33,6 +33,7 @@ UNSUPPORTED = (
     "It uses `{}`, which isn't supported here. Use the client `Anthropic()` with "
     "`messages.create` (without `stream=True`) or `messages.stream`."
 )
+TAGS = "<summary>", "</summary>"
 SAME_WORDS = "taken for a prompt, because it has the same words"
 TURN_IS_OVER = "It sent another request, although the model had called no tool."
 
@@ -78,7 +79,8 @@ class Model(naive.Model):
         summaries = (reply(s) if isinstance(s, str) else s for s in summaries)
         super().__init__(*replies, summaries=summaries)
         self.prompts, self.typed, self.approval = [*typed], [], answer
-        self.calling = False  # whether the model waits for a tool
+        self.calling = ""  # the tool that the model waits for
+        self.broke_off = ""  # the first tool that it waited for at the next prompt
         self.first_question = None  # which is the program's prompt
         self.last_question = ""  # about a tool, and our answer
         self.prompts_after_end = 0
@@ -87,7 +89,7 @@ class Model(naive.Model):
         # the first request that was refused, after the one before it
         self.rejected: tuple[Exchange, Exchange] | None = None
         self.ended = ""  # why the program stopped, "" if it ended by itself
-        self.last_line = ""  # the last line it printed
+        self.lines: list[str] = []  # what it printed
         self.messages.count_tokens = self.count_tokens
 
     # --- The user ---
@@ -103,6 +105,7 @@ class Model(naive.Model):
             self.last_question = f'"{textwrap.shorten(question, 80)}" was {how}'
         if self.calling and not is_prompt:
             return self.answer_question()
+        self.broke_off = self.broke_off or self.calling
         if self.prompts:
             self.typed.append(self.prompts.pop(0))
             return self.typed[-1]
@@ -112,11 +115,13 @@ class Model(naive.Model):
         raise EOFError if self.prompts_after_end < 1_000 else InputEnded
 
     def answer_question(self):
-        """Approve the tool call, or press Ctrl-C."""
-        if self.approval != "Ctrl-C":
-            return self.approval
-        self.calling = False
-        raise KeyboardInterrupt
+        """Approve the tool call, press Ctrl-C, or say anything else, and then no."""
+        answer = self.approval
+        if answer == "Ctrl-C":
+            self.calling = ""
+            raise KeyboardInterrupt
+        self.approval = "y" if answer == "y" else "n"
+        return answer
 
     # --- The client ---
 
@@ -141,13 +146,14 @@ class Model(naive.Model):
 
     def answer(self, request):
         """Answer a request, which may hold blocks of replies as objects."""
-        request = as_json(request)
-        self.calling = False
-        answer = super().answer(request)
+        waiting, self.calling = self.calling, ""
+        answer = super().answer(as_json(request))
         content = answer["content"]
-        self.calling = any(block["type"] == "tool_use" for block in content)
+        calls = [block["name"] for block in content if block["type"] == "tool_use"]
         text = "".join(block.get("text", "") for block in content)
+        text = text.removeprefix(TAGS[0]).removesuffix(TAGS[1])
         asks, typed = bool(self.asked_with), [*self.typed]
+        self.calling = waiting if asks else "".join(calls[:1])
         self.exchanges.append(Exchange(self.requests[-1], asks, text, typed))
         return answer
 
@@ -173,17 +179,18 @@ class Model(naive.Model):
         last = str(request["messages"][-1])
         if self.wants_summary(request) and self.asked_with in ("", last):  # or a retry
             self.asked_with = last
-            self.queue.appendleft(next(self.summaries))
+            self.queue.appendleft(tagged(next(self.summaries), str(request)))
         else:
             self.asked_with = ""
             self.fit_next(request.get("tools") or [])
 
     def wants_summary(self, request):
         """Tell a request for a summary from one for the user's work."""
-        if not self.requests:
-            return False
         last = stub.blocks(request["messages"][-1]["content"])
         texts = {block["text"].strip() for block in last if block["type"] == "text"}
+        if not self.requests:  # a prompt may be part of a longer text
+            has_typed = not self.typed or any(text in str(last) for text in self.typed)
+            return len(request["messages"]) > 1 and not has_typed
         typed = not texts.isdisjoint(text.strip() for text in self.typed)
         results = any(block["type"] == "tool_result" for block in last)
         without = self.requests[0].get("tools") and not request.get("tools")
@@ -206,6 +213,18 @@ class Model(naive.Model):
         content = self.queue[0]["content"]
         called = [block["name"] for block in content if block["type"] == "tool_use"]
         return (name for name in called if name not in offered)
+
+
+def tagged(summary, request):
+    """A summary with tags around its text, if the request names them."""
+    if TAGS[0] not in request:
+        return summary
+    end = TAGS[1] if summary["stop_reason"] == "end_turn" else ""
+    content = stub.copied(summary["content"])
+    for block in content:
+        if block["type"] == "text":
+            block["text"] = f"{TAGS[0]}{block['text']}{end}"
+    return {**summary, "content": content}
 
 
 def as_json(value):
@@ -242,7 +261,7 @@ def life(path, *replies, typed=("Translate all files.",), **script):
         while at_exit:
             call = at_exit.pop()
             print(why_ended(call), end="")  # as Python does, and goes on
-    client.last_line = printed.getvalue().strip().split("\n")[-1]
+    client.lines = printed.getvalue().strip().split("\n")
     return client
 
 
@@ -250,7 +269,9 @@ def why_ended(program, *given, **more):
     """Call a program; return what ended it, or "" if it came to its own end."""
     try:
         program(*given, **more)
-    except (SystemExit, EOFError, InputEnded, stub.Refused):
+    except SystemExit as error:
+        print(error.code if isinstance(error.code, str) else "")  # as Python does
+    except (EOFError, InputEnded, stub.Refused):
         pass  # the client knows of a refusal, even if the program goes on
     except NotAnAgent as error:
         return str(error)
