@@ -504,7 +504,7 @@ BROKEN = {
     "one prompt is all": (
         "        except EOFError:",
         "            break\n        except EOFError:",
-        "! stopped It ended after its first prompt, but two are typed: call `input()`",
+        "! stopped It ended after its first prompt, but two are typed: ask for another one (`input()`)",
     ),
     "an error of a tool ends the turn": (
         "        except Exception as error:  # noqa: BLE001  tell",

@@ -40,7 +40,7 @@ class History:
         self.rows.execute("INSERT INTO messages VALUES (?)", [text])
 
     def view(self):
-        """The messages to send: what was typed, the summary, and what came since."""
+        """The messages to send: the typed ones, the summary, and all since then."""
         typed = [m for m in self.messages if isinstance(m["content"], str)]
         if not self.summary:
             return [self.shortened(n) for n in range(len(self.messages))]
@@ -81,7 +81,7 @@ def ask(client, messages):
 
 
 def compact(client, history):
-    """Replace all but what was typed, if the model writes a whole summary."""
+    """Replace all but typed messages, if the model writes a whole summary."""
     reply = ask(client, [*history.view(), {"role": "user", "content": PROMPT}])
     text = "".join(block.text for block in reply.content if block.type == "text")
     if found := re.search(r"(?s)<summary>(.+?)</summary>", text):

@@ -86,10 +86,13 @@ def report(path):
     client = life(path, *work(), typed=TYPED, summaries=summaries())
     if reason := asks_nothing(client):
         return {"problem": Finding(reason, False)}
+    return about_work(client) | ({} if stopped(client) else mishaps(path))
+
+
+def about_work(client):
+    """The findings about the work with 24 files."""
     facts = progress(client) | layer1(client) | layer2(client)
-    if stopped(client):
-        return facts
-    return facts | last_compact(client) | cost(client) | mishaps(path)
+    return facts if stopped(client) else facts | last_compact(client) | cost(client)
 
 
 def next_step(facts):
@@ -277,7 +280,7 @@ def begins_only(before, ask, after):
 
 
 def after_summaries(good):
-    """What is in the requests after good summaries: the user's texts, and summaries."""
+    """The user's texts and the summaries that are left after good summaries."""
     sent = [json.dumps(after.request) for _, _, after in good]
     kept = [
         [words in text for words in ask.typed] for (_, ask, _), text in zip(good, sent)
@@ -307,7 +310,7 @@ def last_compact(client):
     """The size of the last request, which comes after the model calls `compact`."""
     tokens = f"{size(client.requests[-1]):,} tokens"
     offered = [tool["name"] for tool in client.requests[0]["tools"]]
-    if "compact" not in offered:
+    if client.compact not in offered:
         text = f"there is no such tool; the last request has {tokens}"
         return {"compact": Finding(text, False, "step 5")}
     acted = client.exchanges[-2].asks
@@ -424,8 +427,8 @@ OTHER_LANGUAGE = (
     "tests/lessons/steps.py small --serve"
 )
 ONE_PROMPT = (
-    "It ended after its first prompt, but two are typed: call `input()` again after each "
-    "turn."
+    "It ended after its first prompt, but two are typed: ask for another one (`input()`) "
+    "after each turn."
 )
 PROMPTS = "It has to get its prompts from `input()`: two, one after the other."
 PACKAGES = (

@@ -75,6 +75,8 @@ class Model(naive.Model):
     typed message nor a tool result, or it no longer offers any tools.
     """
 
+    compact = "compact"  # the tool's name
+
     def __init__(self, *replies, typed=(), answer="y", summaries=("It went well.",)):
         summaries = (reply(s) if isinstance(s, str) else s for s in summaries)
         super().__init__(*replies, summaries=summaries)
@@ -89,7 +91,7 @@ class Model(naive.Model):
         # the first request that was refused, after the one before it
         self.rejected: tuple[Exchange, Exchange] | None = None
         self.ended = ""  # why the program stopped, "" if it ended by itself
-        self.lines: list[str] = []  # what it printed
+        self.lines = [""]  # what it printed
         self.messages.count_tokens = self.count_tokens
 
     # --- The user ---
@@ -200,7 +202,7 @@ class Model(naive.Model):
         """Make the next reply call only tools that are offered, by their own input."""
         offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
         while self.queue and (wrong := [*self.missing(offered)]):
-            if wrong != ["compact"]:
+            if wrong != [self.compact]:
                 raise NotAnAgent(f"Its request doesn't offer the tool `{wrong[0]}`.")
             self.queue.popleft()
         if self.queue:

@@ -6,6 +6,7 @@
     python3 tests/lessons/steps.py layer1 2           one of them
     python3 tests/lessons/steps.py layer1 2 --diff    its changes to the one before
     python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see own_report.py)
+    python3 tests/lessons/steps.py small --serve      one in any language (see serving.py)
 
 It needs no key, network or package: every step does the same work against a fake API and
 prints the outcome. A step is a file such as layer1/step2.py; the first and last steps of
@@ -26,6 +27,7 @@ from typing import Any
 
 import naive  # adds the folder of stub to sys.path
 import own_report
+import serving
 import stub
 from naive import (
     bill,
@@ -248,7 +250,19 @@ def play_mine(path: Path) -> tuple[str, bool]:
     """Report on an agent that the reader wrote; the flag says if it is an agent."""
     with naive.from_scratch():
         facts = own_report.report(path)
-    report = shown(f"{path.name}, given 24 files to read and translate", facts)
+    return with_next(path.name, facts)
+
+
+def play_served(names: list[str]) -> tuple[str, bool]:
+    """Report on an agent in any language, whose tools have these names."""
+    with naive.from_scratch():
+        facts = serving.report_on(names)
+    return with_next("Your agent", facts)
+
+
+def with_next(name: str, facts: dict[str, Any]) -> tuple[str, bool]:
+    """Format a report, with the next step in its last line."""
+    report = shown(f"{name}, given 24 files to read and translate", facts)
     return f"{report}\nNext: {own_report.next_step(facts)}", "problem" not in facts
 
 
@@ -296,13 +310,22 @@ def main(argv=None) -> int:
     parser.add_argument(
         "--mine", type=Path, metavar="FILE", help="report on your own agent"
     )
+    parser.add_argument(
+        "--serve", action="store_true", help="report on an agent in any language"
+    )
+    parser.add_argument(
+        "--tools", nargs="+", default=[], metavar="NAME", help="its tools, for --serve"
+    )
     given = parser.parse_args(argv)
-    if given.mine:
+    if given.mine or given.serve:
+        how = "--serve" if given.serve else "--mine"
         if given.layer != "small" or given.step is not None:
-            parser.error(
-                "--mine needs small and no step, as in: steps.py small --mine FILE"
-            )
-        report, is_agent = play_mine(given.mine.absolute())
+            parser.error(f"{how} needs small and no step, as in: steps.py small {how}")
+        report, is_agent = (
+            play_served(given.tools)
+            if given.serve
+            else play_mine(given.mine.absolute())
+        )
         print(report)
         return 0 if is_agent else 1
     layers = [given.layer] if given.layer else [*LAYERS]
