@@ -671,6 +671,36 @@ def test_a_right_agent_with_a_design_of_its_own_is_not_blamed():
     assert "\n  !" not in shown and "ok" in shown
 
 
+BYTES = "len(json.dumps(messages, ensure_ascii=False).encode())"
+COUNTED = {  # how small.py counts: the Chinese files it translates, with how many summaries
+    BYTES: (24, 14),
+    "len(json.dumps(messages))": (24, 32),
+    "len(json.dumps(messages, ensure_ascii=False))": (5, 1),  # as a port easily does
+}
+
+
+def in_chinese(number, characters):
+    """Write files as `write_files` does, in Chinese characters."""
+    names = naive.write_files(number, characters)
+    for name in names:
+        text = Path(name).read_text().replace("xx", "要要")
+        Path(name).write_text(text, "utf-8")
+    return names
+
+
+@pytest.mark.parametrize("counts", COUNTED)
+def test_small_py_gets_through_chinese_files_with_few_summaries(counts, monkeypatch):
+    monkeypatch.setattr(own_report, "write_files", in_chinese)
+    source = SMALL.read_text("utf-8")
+    assert source.count(BYTES) == 1
+
+    Path("agent.py").write_text(source.replace(BYTES, counts), "utf-8")
+    script = {"typed": own_report.TYPED, "summaries": own_report.summaries()}
+    client = runner.life(Path("agent.py").absolute(), *own_report.work(), **script)
+    done = len([*Path().glob("new_*.txt")])
+    assert (done, sum(e.asks for e in client.exchanges)) == COUNTED[counts]
+
+
 CALL = {"type": "tool_use", "id": "1", "name": "bash", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "1", "content": "ok"}
 
