@@ -642,6 +642,19 @@ AT_EXIT = """\
         atexit.register(lambda: TRANSCRIPT.write_text("\\n".join(log.all)))
     log.all.append(json.dumps(message))
 """
+IN_MARKDOWN = """\
+    with TRANSCRIPT.open("a", encoding="utf-8") as file:
+        file.write(f"## {role}\\n{content}\\n")
+"""
+TAIL = """\
+    tail = messages[-2:] if type(messages[-1]["content"]) is list else []
+"""
+IN_SHORT = """\
+def in_short(message):
+    content = message["content"]
+    blocks = [content] if type(content) is str else content
+    return [str(block)[:300] for block in blocks]
+"""
 RIGHT = {  # changes that leave small.py right
     "it takes only what is in the tags it asks for": (
         ("what is next.", "what is next, in <summary> tags."),
@@ -654,6 +667,22 @@ RIGHT = {  # changes that leave small.py right
     "its transcript is one list": (
         (APPENDS, WRITES_AGAIN),
         (", message]", ", json.loads(json.dumps(message))]"),
+    ),
+    "its transcript isn't JSON": ((APPENDS, IN_MARKDOWN),),
+    "it adds the date to a prompt": (
+        (
+            'messages.append(log("user", prompt',
+            'messages.append(log("user", "Today: " + prompt',
+        ),
+    ),
+    "it keeps the newest messages as they are": (
+        ("    messages[:] = [*typed, log(", f"{TAIL}    messages[:] = [*typed, log("),
+        ("[title, *content])]", "[title, *content]), *tail]"),
+    ),
+    "it summarises the beginning of each call and result": (
+        ("[*messages, {", "[{"),
+        ('"content": PROMPT}', '"content": f"{PROMPT} {[*map(in_short, messages)]}"}'),
+        ("def auto_compact", f"{IN_SHORT}\n\ndef auto_compact"),
     ),
     "it prints the errors of its tools": (
         ('text = f"{type(error)', 'print(error)\n            text = f"{type(error)'),

@@ -141,6 +141,8 @@ def transcript(client):
     number = messages_in(texts)
     saw, saved = lines_of(first_results(client).values()), lines_of(texts)
     lost = [name for name in saw if len(saved[name]) < len(saw[name]) / 2]
+    if saw and not number and not lost:  # in another format, which isn't JSON
+        return Finding("all files as the model saw them, but no messages in JSON")
     text = f"{number} messages"
     if number and lost:
         text += f", but {len(lost)} of {len(saw)} files only as a layer left them"
@@ -274,9 +276,10 @@ def layer2(client):
 def begins_only(before, ask, after):
     """Check if a summary was asked for without the newest file, which is now lost."""
     had, given, left = (json.dumps(e.request["messages"]) for e in (before, ask, after))
-    names = re.findall(r"file_\d\d\.t[xy]t \d{4}", had)
-    [newest] = names[-1:] or [""]
-    return newest not in given + left and any(name in given for name in names)
+    reads, writes = (re.findall(rf"file_\d\d\.{kind} 00", had) for kind in KINDS)
+    names = writes or reads  # a summary may leave out all inputs of calls
+    lost = names and names[-1] not in given + left
+    return bool(lost) and any(name in given for name in names)
 
 
 def after_summaries(good):
@@ -420,6 +423,7 @@ FAILED = {  # the text of a summary that failed: its label, and what is wrong wi
     "": ("no text", "without text"),
     CUT_OFF: ("cut off", "that was cut off"),
 }
+KINDS = "txt", "tyt"  # the ends of names in the texts that are read, and written
 ROLE = r'"role":\s*"(?:user|assistant)"'
 ERROR = r"(?i)^(?! ).*(?:error|exception)\b"
 OTHER_LANGUAGE = (

@@ -26,6 +26,7 @@ from stub import reply
 
 SECONDS = 30  # time limit for a program; the slowest of the six steps takes two
 TESTS = Path(__file__).resolve().parents[1]
+ADDED = 2_000  # characters; a text with more around a prompt is a conversation
 KEYS = {"ANTHROPIC_API_KEY": "none", "MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
 NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
@@ -72,7 +73,8 @@ class Model(naive.Model):
     """The stand-in for the API, the user at the prompt, and a record of the run.
 
     We recognise a request for a summary by its end: its last message is neither a
-    typed message nor a tool result, or it no longer offers any tools.
+    typed message nor a tool result, or it no longer offers any tools. A typed message
+    may have other words around it, when it's new.
     """
 
     compact = "compact"  # the tool's name
@@ -190,13 +192,22 @@ class Model(naive.Model):
         """Tell a request for a summary from one for the user's work."""
         last = stub.blocks(request["messages"][-1]["content"])
         texts = {block["text"].strip() for block in last if block["type"] == "text"}
-        if not self.requests:  # a prompt may be part of a longer text
-            has_typed = not self.typed or any(text in str(last) for text in self.typed)
-            return len(request["messages"]) > 1 and not has_typed
+        if self.has_new_prompt(texts):
+            return False
+        if not self.requests:
+            known = not self.typed or self.typed[0] in str(last)
+            return len(request["messages"]) > 1 and not known
         typed = not texts.isdisjoint(text.strip() for text in self.typed)
         results = any(block["type"] == "tool_result" for block in last)
         without = self.requests[0].get("tools") and not request.get("tools")
         return bool(without) or not (typed or results)
+
+    def has_new_prompt(self, texts):
+        """Check if texts hold the newest prompt, to which a program may add a bit."""
+        [known] = [e.typed for e in self.exchanges if not e.asks][-1:] or [[]]
+        prompts = self.typed[len(known) :][-1:]
+        short = [t for t in texts if len(t) < sum(map(len, prompts)) + ADDED]
+        return any(prompt in text for prompt in prompts for text in short)
 
     def fit_next(self, tools):
         """Make the next reply call only tools that are offered, by their own input."""
