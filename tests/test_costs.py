@@ -14,7 +14,7 @@ import costs
 import moment
 import ours
 import pytest
-import rule
+import own_rule as rule
 from builders import did, history, read, typed
 from ours import drive
 from policies import (

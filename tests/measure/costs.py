@@ -2,12 +2,12 @@
 
     python3 tests/measure/costs.py                 one session of each of four projects
     python3 tests/measure/costs.py --all           six of each, in some minutes
-    python3 tests/measure/costs.py --mine FILE     and a rule of your own (see rule.py)
+    python3 tests/measure/costs.py --mine FILE     and a rule of your own (see own_rule.py)
     python3 tests/measure/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
     python3 tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
 
 It replays recorded conversations under several rules. Every request that a rule
-would have sent is priced, and searched for what its reply needed. A second table shows
+would have sent is priced, and searched for what its reply needed. The last table shows
 what is in sight right after a compaction (see moment.py). The columns are explained
 below the tables. You need no key, no network and no SDK. Without files, it measures the
 recordings in shapes/ (see shapes.py).
@@ -37,7 +37,7 @@ sys.path.insert(1, str(ROOT / "tests/standin"))
 sys.path.append(str(ROOT))  # last, because a file there can have any name
 
 import moment
-import rule
+import own_rule
 from charts import counted
 from ours import MOST_LOOKUPS, drive
 from policies import NEWER, PEERS, READ_IN, SUMMARIES, SUMMARY, TUTORIALS, WINDOW
@@ -53,6 +53,7 @@ MAIN = ("mine", "ours", "summaries", "s06", "s08", "v5", "pi", "opencode", "code
 MAIN += ("OpenHands",)  # the rules that are compared by project
 SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
+SLOW = 0.1  # seconds in one call of a rule
 NO_MATTER = 0.005  # ignore differences below this, in cost and in R
 FEW = 200  # requests; fewer aren't worth starting processes for
 THE_REST = f"""\
@@ -93,8 +94,8 @@ def runs(
     loops: Runs = {name: partial(drive, limits=own[name], read=read) for name in own}
     policies = TUTORIALS | (PEERS if peers else {})
     theirs: Runs = {n: partial(replay, policy=policies[n], read=read) for n in policies}
-    own_rule = {"mine": partial(rule.run, path=mine, read=read)} if mine else {}
-    return theirs | loops | own_rule
+    of_mine = {"mine": partial(own_rule.run, path=mine, read=read)} if mine else {}
+    return theirs | loops | of_mine
 
 
 def uncached_runs(changes: list[str]) -> Runs:
@@ -125,7 +126,8 @@ def changed(change: str) -> dict[str, str]:
 
 def moments(names: Mapping[str, Any]) -> dict[str, Callable]:
     """Return for each rule that can summarise a function from a session to moments."""
-    known = [name for name in ("ours", *SUMMARIES) if name in names]
+    own = ["ours", moment.NO_INDEX] if "ours" in names else []
+    known = [*own, *(name for name in SUMMARIES if name in names)]
     return {name: partial(moment.measure, rule=name) for name in known}
 
 
@@ -222,7 +224,11 @@ def about_mine(sessions: list[Session], done: Done, costs: dict) -> dict:
     pairs = [*zip(sessions, done["mine"])]
     refusals = [f"{why} ({s.name})" for s, meter in pairs for why in meter.refusals]
     dropped = [line for _, meter in pairs for line in meter.dropped]
+    typed = [sum(meter.typed[i] for _, meter in pairs) for i in (0, 1)]
+    slow = max((meter.slowest for _, meter in pairs), default=0)
     return {
+        "typed": typed,
+        "slow": round(slow, 2),
         "refused": len(refusals),
         "why": refusals[0] if refusals else "",
         "cheaper": cheaper(costs).get("mine", 0),
@@ -327,7 +333,8 @@ def table(measured: dict, legend: str) -> str:
     title = f"{measured['requests']:,} recorded requests, replayed under each rule:\n"
     parts = [title, f"{'':<{width}}{heads}", *lines]
     parts += [*project_table(measured["projects"], rows, width)]
-    parts += [*moment_table(measured["moment"], width), "", verdict(rows)]
+    parts += [*moment_table(measured["moment"], width), ""]
+    parts += [verdict(rows, measured["mine"])]
     parts += [*told_of_mine(measured), what_to_know(measured), "", legend, CAVEATS]
     return "\n".join(parts)
 
@@ -368,13 +375,22 @@ def told_of_mine(measured: dict) -> Iterator[str]:
         yield f"mine: the API would reject {mine['refused']:,} of {requests:,} requests."
         if mine["refused"]:
             yield textwrap.fill(f"The first: {mine['why']}", 88)
+        gone, all = mine["typed"]
+        yield f"Typed by the user, but dropped: {gone:,} of {all:,} messages."
+        if mine["slow"] > SLOW:
+            yield f"It's slow: one call of forget took {mine['slow']:.1f} s."
         yield f"It's cheaper than ours in {mine['cheaper']} of {of} sessions."
         yield f"Needed by an edit, but out of sight in mine: {mine['dropped']:,} lines."
         yield from (f"    {line[:80]}" for line in mine["lines"])
 
 
-def verdict(rows: list[dict]) -> str:
-    """Say which policy is cheapest, which one keeps most, and what ours does."""
+def verdict(rows: list[dict], mine: Mapping[str, Any]) -> str:
+    """Say which policy is cheapest, which one keeps most, and what ours does.
+
+    A rule of your own isn't compared if the API would reject requests of it.
+    """
+    if mine.get("refused"):
+        rows = [row for row in rows if row["policy"] != "mine"]
     ways = "summaries", "clearings", "previews"
     forgetting = [row for row in rows if any(row[way] for way in ways)] or rows
     best = max(row["R"] for row in forgetting)
@@ -382,8 +398,11 @@ def verdict(rows: list[dict]) -> str:
     most = min(keeping, key=lambda row: row["cost"])
     ours = next(row for row in rows if row["policy"] == "ours")
     cheapest = [row for row in rows if row["cost"] < rows[0]["cost"] + NO_MATTER]
+    gone, of = mine.get("typed", (0, 0))
+    is_cheap = any(row["policy"] == "mine" for row in cheapest)
+    but = f", which drops {gone:,} of {of:,} typed messages" if gone and is_cheap else ""
     lines = [
-        textwrap.fill(f"The cheapest: {' and '.join(map(figures, cheapest))}.", 88),
+        textwrap.fill(f"The cheapest: {' and '.join(map(figures, cheapest))}{but}.", 88),
         f"Of those that forget, the cheapest that keeps most: {figures(most)}.",
         f"Your settings: {figures(ours)}.",
     ]
@@ -555,7 +574,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         if options.mine:
-            rule.load(options.mine)  # so that a mistake is found at once
+            own_rule.load(options.mine)  # so that a mistake is found at once
         peers = options.peers or not options.files
         wanted = runs(peers, options.set, options.read, options.mine)
         sessions = read(options.files or shapes(options.all))

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests/standin"))
@@ -31,6 +32,7 @@ import agent as program
 
 EVERY, FROM, CALLS = 40, 60_000, 40  # replies, tokens, calls
 NOTHING = "(a summary that says nothing)"
+NO_INDEX = "ours, no index"
 
 
 class Moment(NamedTuple):
@@ -53,7 +55,9 @@ def points(session: Session) -> list[int]:
     return long[::EVERY]
 
 
-def left_by_ours(session: Session, at: list[int]) -> Iterator[list[Message]]:
+def left_by_ours(
+    session: Session, at: list[int], index_tokens: int = program.INDEX_TOKENS
+) -> Iterator[list[Message]]:
     """Yield the list that agent.py leaves at each of these points."""
     limits = program.configured_limits()
     recording = Recording(session, Meter(session), limits)
@@ -62,7 +66,9 @@ def left_by_ours(session: Session, at: list[int]) -> Iterator[list[Message]]:
     for recording.next in at:
         sent = session.messages[: recording.next]
         agent.messages = [{"role": m["role"], "content": m["content"]} for m in sent]
-        yield [*map(Measured().message, program.rebuild(agent, NOTHING)[0])]
+        with mock.patch.object(program, "INDEX_TOKENS", index_tokens):
+            kept, _ = program.rebuild(agent, NOTHING)
+        yield [*map(Measured().message, kept)]
 
 
 def needed_after(session: Session, at: int) -> tuple[set[str], set[str]]:
@@ -84,9 +90,13 @@ def left_by_rule(rule: str, session: Session, at: list[int]) -> Iterator[list[Me
 
 
 def measure(session: Session, rule: str = "ours") -> list[Moment]:
-    """Measure a rule at all points of a session."""
-    at, ours = points(session), rule == "ours"
-    lists = left_by_ours(session, at) if ours else left_by_rule(rule, session, at)
+    """Measure a rule at all points of a session; NO_INDEX is ours without its index."""
+    at = points(session)
+    if rule in ("ours", NO_INDEX):
+        size = program.INDEX_TOKENS if rule == "ours" else 0
+        lists = left_by_ours(session, at, size)
+    else:
+        lists = left_by_rule(rule, session, at)
     return [moment(session, i, kept) for i, kept in zip(at, lists)]
 
 
@@ -116,7 +126,7 @@ def summed_up(moments: list[Moment]) -> dict:
 
 def main(paths: list[str]) -> int:
     """Measure the sessions in these files, and print a line."""
-    start, moments = time.perf_counter(), []
+    start, moments, without = time.perf_counter(), [], []
     for path in paths:
         try:
             session = Session(read_messages(Path(path)), path)
@@ -124,15 +134,16 @@ def main(paths: list[str]) -> int:
             print(error, file=sys.stderr)
             continue
         moments += measure(session)
+        without += measure(session, NO_INDEX)
     if not moments:
         print("No session has 60,000 tokens.", file=sys.stderr)
         return 1
-    found = summed_up(moments)
-    print(
-        f"names {found['names']:.1%}, lines {found['lines']:.1%},"
-        f" {found['tokens']:,.0f} tokens, {found['points']} points,"
-        f" {time.perf_counter() - start:.0f} s"
-    )
+    for found, what in (summed_up(without), ", no index"), (summed_up(moments), ""):
+        print(
+            f"names {found['names']:.1%}, lines {found['lines']:.1%},"
+            f" {found['tokens']:,.0f} tokens, {found['points']} points,"
+            f" {time.perf_counter() - start:.0f} s{what}"
+        )
     return 0
 
 

@@ -25,6 +25,7 @@ from unittest import mock
 
 import charts
 import costs
+import moment
 import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, line, text
 from costs import program
@@ -57,7 +58,7 @@ def measure(paths):
     "largest" the largest request that forgets nothing, in tokens, "before" the costs
     until the first rejection, "cheaper" the number of sessions in which a policy costs
     less than ours, "each" the costs in each session, "moment" what is in sight after a
-    compaction, and "session" the session with the most requests.
+    compaction, "windows" the same of ours in smaller ones, and "session" the session with the most requests.
     """
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
     measured = costs.measure(sessions, runs, costs.uncached_runs(SETTINGS))
@@ -79,6 +80,7 @@ def measure(paths):
             "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in rows},
             "projects": measured["projects"],
             "moment": measured["moment"],
+            "windows": {n: in_a_window(sessions, n) for n in (100_000, 60_000, 32_000)},
             "summaries": {name: rows[name]["summaries"] for name in rows},
             "again": {n: again(rows[n]) for n in rows if n.startswith("ours")},
             "each": {name_of(one): found for one, found in zip(sessions, each)},
@@ -129,6 +131,12 @@ def course(meter, nothing):
     """Return what a policy costs in a session, how much it keeps, and its requests."""
     kept = costs.row("", [meter], nothing.cost)
     return charts.Course(kept["cost"], kept["R"], meter.steps)
+
+
+def in_a_window(sessions, tokens):
+    """Measure the moment after a compaction in a window of this size."""
+    with mock.patch.dict(os.environ, {"CONTEXT_WINDOW": str(tokens)}):
+        return costs.summed_up([moment.measure(session) for session in sessions])
 
 
 def shares(sessions):

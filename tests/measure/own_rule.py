@@ -8,6 +8,7 @@ list begins with what it returned. It must not change the list that it gets.
 import marshal
 import runpy
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,22 +78,31 @@ def run(session: Session, path: Path, read: float = CACHE_READ) -> Meter:
     forget, meter, measured = load(path), Meter(session, read=read), Measured()
     history: list[dict] = []
     compared = points(session)
+    recorded = [{"role": m["role"], "content": m["content"]} for m in session.messages]
     for message in session.messages:  # a rule may drop a call, but leave its result
         measured.message(message)
     for at, message in enumerate(session.messages):
         if message["role"] == "assistant":
             where = f"forget, before message {at} of {session.name}"
+            start = time.perf_counter()
             before, history = history, sent_by(forget, history, where, path)
+            meter.slowest = max(meter.slowest, time.perf_counter() - start)
             meter.clearings += history != before
             with reported(f"{where}, returned what can't be sent", path):
                 sent = measured.history(history)
             meter.wait(at)
             size = meter.reply(sent, at)
-            meter.refusals += [why for why in [refusal(history, size)] if why]
+            why, own = refusal(history, size), refusal(recorded[:at], 0)
+            if why and why.rpartition(": ")[2] != own.rpartition(": ")[2]:
+                meter.refusals.append(why)  # it isn't what the recording has wrong
             meter.dropped += meter.gone
             if at in compared:
                 meter.moments.append(moment(session, at, sent))
-        history = [*history, {"role": message["role"], "content": message["content"]}]
+        history = [*history, recorded[at]]
+    asked = [m["content"] for m in recorded if type(m["content"]) is str]
+    left = [block.text for m in measured.history(history) for block in m.blocks]
+    gone = [text for text in asked if not any(text in block for block in left)]
+    meter.typed = len(gone), len(asked)
     meter.lost = len(meter.dropped)
     return meter
 
