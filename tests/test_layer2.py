@@ -78,7 +78,7 @@ def rebuilt(make):
 
     def build(*messages, summary="Short.", **fields):
         agent = make(messages=[*messages], **fields)
-        return left(program.rebuild(agent, summary))
+        return left(program.rebuild(agent, summary)[0])
 
     return build
 
@@ -498,7 +498,7 @@ def test_the_request_in_progress_stays_whole_up_to_half_the_room(
     agent = make(threshold=threshold)
     request = sized(room_of(agent) // 2 - 7 + more)  # 7: the message around it
     agent.messages = [typed("Go."), said("Yes."), typed(request)]
-    kept = left(program.rebuild(agent, "Short.")).words
+    kept = left(program.rebuild(agent, "Short.")[0]).words
     assert kept[0] == "Go." and (kept[1] == request) is is_whole
 
 
@@ -651,7 +651,7 @@ def test_a_compaction_leaves_at_most_half_of_the_room(make, threshold, letters, 
     ends = typed(long), said(long), typed("Now.")
     for end, summary in itertools.product(ends, ("-", long)):
         agent.messages = [*asked, *used, *plan, end]
-        assert estimate_tokens(program.rebuild(agent, summary)) <= room_of(agent)
+        assert estimate_tokens(program.rebuild(agent, summary)[0]) <= room_of(agent)
 
 
 def as_sent(message):
@@ -665,7 +665,7 @@ def test_each_part_gets_at_most_half_of_the_remaining_room(make):
     agent = make(threshold=30_000, messages=messages)
     for name in "ab":
         Path(f"{name}.py").write_text(sized(3_050, f"{name * 60}\n"))
-    room, new = room_of(agent), program.rebuild(agent, BODY)
+    room, new = room_of(agent), program.rebuild(agent, BODY)[0]
     *older, summary, request, calls, results = map(as_sent, new)
     for part in request, summary, sum(older), calls + results:
         assert 0.8 * (room // 2) < part <= room // 2 + 120  # the text around it
@@ -722,7 +722,7 @@ def test_an_open_call_may_stay_in_the_tail(tail_of):
 
 def test_what_the_tail_has_is_not_repeated_before_it(make):
     agent = make(messages=history(said(BODY), typed("Second."), needed()))
-    new = program.rebuild(agent, "Short.")
+    new = program.rebuild(agent, "Short.")[0]
     assert new[0] == typed("Go.") and "Short." in texts(new[1])[0]
     assert new[2:] == agent.messages[2:]
 
@@ -730,7 +730,7 @@ def test_what_the_tail_has_is_not_repeated_before_it(make):
 def test_a_file_in_the_tail_is_not_read_again_even_if_it_was_cleared_there(make):
     cleared = read("a.py", "[Previous: used read_file]")
     agent = make(messages=history(needed(), said(BODY), cleared))
-    new = program.rebuild(agent, "Short.")
+    new = program.rebuild(agent, "Short.")[0]
     assert is_valid(new) and new[-2:] == cleared
     assert [asked for asked, _ in left(new).calls] == ["b.py", "birds", PLAN]
 
@@ -767,7 +767,7 @@ def test_three_compactions_in_a_row_keep_typed_messages_and_a_valid_list(make):
     agent = make(messages=history(*needed(), typed("Never push."), work), **WINDOW)
     sizes = [estimate_tokens(agent.messages)]
     for _ in range(3):
-        agent.messages = program.rebuild(agent, "Short.")
+        agent.messages = program.rebuild(agent, "Short.")[0]
         assert (
             is_valid(agent.messages) and left(agent.messages).words[-1] == "Never push."
         )
@@ -912,7 +912,7 @@ def test_the_request_in_progress_stays_whole_over_two_compactions(
     agent = make(messages=[*before, typed(rules)], context_window=window)
     for line in between, []:
         agent.messages += [*did("done"), *map(typed, line), *did("done again")]
-        agent.messages = program.rebuild(agent, "Short.")
+        agent.messages = program.rebuild(agent, "Short.")[0]
     turn = agent.messages[program.turn_start(agent.messages) :]
     assert program.user_texts(turn) == [rules, *between] and turn[0] == typed(rules)
 
@@ -920,7 +920,7 @@ def test_the_request_in_progress_stays_whole_over_two_compactions(
 def test_a_compacted_list_is_older_messages_summary_request_calls_and_tail(make):
     asked = [typed("Second request."), *needed(), typed("Hurry."), *did(BODY)]
     agent = make(messages=history(said("Yes."), asked, did("done")))
-    older, summary, *request, calls, results, bash, done = program.rebuild(agent, "Ok.")
+    older, summary, *request, calls, results, bash, done = program.rebuild(agent, "Ok.")[0]
     assert older == typed("Go.") and "Ok." in texts(summary)[0]
     assert request == [typed("Second request."), typed("Hurry.")]
     assert calls["role"] == "assistant" and results["role"] == "user"

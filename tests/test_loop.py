@@ -378,7 +378,7 @@ def test_an_unanswered_message_is_marked_in_the_next_request(make, how, resumed)
 def test_a_compaction_keeps_an_interrupted_request_among_the_older_messages(make):
     agent = unanswered(make, "interrupted")
     agent.messages += [program.note(program.UNANSWERED), typed("And now?")]
-    older, _, request = program.rebuild(agent, "Short.")
+    older, _, request = program.rebuild(agent, "Short.")[0]
     assert older == typed("Delete all the logs.") and request == typed("And now?")
 
 

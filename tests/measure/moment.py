@@ -61,7 +61,7 @@ def left_by_ours(session: Session, at: list[int]) -> Iterator[list[Message]]:
     for recording.next in at:
         sent = session.messages[: recording.next]
         agent.messages = [{"role": m["role"], "content": m["content"]} for m in sent]
-        yield [*map(Measured().message, program.rebuild(agent, NOTHING))]
+        yield [*map(Measured().message, program.rebuild(agent, NOTHING)[0])]
 
 
 def needed_after(session: Session, at: int) -> tuple[set[str], set[str]]:
