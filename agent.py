@@ -145,6 +145,7 @@ class Conversation:
     counted_messages: int = 0  # messages that this count covers
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
     refused: int = 0  # tokens of the messages that the API just said are too long
+    sent: tuple[int, int] = (0, 0)  # tokens and messages that a request last had
     focus: str | None = None  # what a requested summary must keep; None: no request
     summary: str = ""  # the model's last summary
     failures: int = 0  # failed summaries in a row
@@ -163,10 +164,11 @@ class Agent(Conversation):
     """A conversation with its limits and its connections to the outside world."""
 
     limits: Limits = field(default_factory=Limits)
-    client: Any = None  # the SDK's client, or a stub
+    client: Any = None  # has messages.stream(**request): the SDK's client, or a stub
     model: str = MODEL_ID
     thinking: bool = False  # ask the model to show its thinking
     empty_thinking: bool = False  # add empty thinking to calls that have none
+    marks_cache: bool = True  # requests say which parts the API should cache
     tools: dict[str, Tool] = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: deny()  # raises for "no"
@@ -268,7 +270,7 @@ def layer_1(agent: Agent) -> None:
     seen = unseen > agent.tried_until  # or clearing would take what it has restored
     texts = enumerate(map(text_of, agent.messages), 1)
     summaries = (end for end, text in texts if text.startswith(COMPRESSED[:24]))
-    first = max(3, *summaries, 0)  # s08's three messages, or all up to the summary
+    first = max([3, *summaries])  # s08's three messages, or all up to the summary
     limit = limits.max_messages
     new = snip_compact(agent.messages, limit, agent.transcript, agent.tools, first)
     replace_history(agent, "snip_compact", "middle cut out", new, on_disk=True)
@@ -289,11 +291,11 @@ def clear_old_results(agent: Agent) -> None:
     savings = limits.min_savings
     what = "old results cleared"
     never = above > limits.context_window
-    is_cold = time.time() - agent.last_request > CACHE_SECONDS or not agent.has_cache
-    if is_cold and not never:
+    is_cold = time.time() - agent.last_request > CACHE_SECONDS
+    if (is_cold or not agent.has_cache) and not never:
         above = min(above, round(limits.threshold * CLEAR_COLD))
-        savings = 0
-        what += " for free (the cache was cold)"
+        savings = 0 if is_cold else savings // 2  # some cache, but don't say so
+        what += " (the cache was cold)" if is_cold else " (no cache is reported)"
     if context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
         tools = {name: tool for name, tool in agent.tools.items() if tool.clearable}
@@ -703,9 +705,8 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
         return make_ready(agent)  # cuts prompt and results to it; layer 2 does the rest
     before = agent.messages  # no layer changes a list in place
     agent.refused = estimate_tokens(before)
-    if not error.maximum:  # then T comes down, and so do the pages of files
-        most = max(MIN_WINDOW, agent.refused)
-        agent.limits.threshold = min(agent.limits.threshold, most)
+    most = max(MIN_WINDOW, agent.refused)  # for T; pages of files get smaller, too
+    agent.limits.threshold = min(agent.limits.threshold, most)
     if agent.failures < MAX_FAILURES:
         compact_history(agent, "reactive_compact")
     if agent.messages is before:
@@ -737,7 +738,7 @@ NAME = re.compile(
 # it has letters and a mark, and is no media type, UUID, hash, version or built-in name
 TELLING = re.compile(
     r"(?!(application|audio|font|image|text|video)/[\w-]+\Z|[\da-fx.-]+\Z)"
-    r"(?!(console|fmt|json|math|os|self|strings|sys|testing|this|time)\.\w+\Z)"
+    r"(?!(console|fmt|json|math|os|self|strings|sys|this|time)\.[A-Za-z][a-z]*\Z)"
     r"(?=.*[^\W\d_]{3}).*([\d_/\\]|\w\.\w|[a-zß-ÿ][A-ZÀ-Þ])"
 )
 
@@ -782,30 +783,30 @@ def text_of(message: Message) -> str:
 
 
 def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
-    """Yield each text after where it was seen: files first, and newer before older."""
+    """Yield each text, and where it's from: files first, and newer before older."""
     calls = [*exchanges(messages)][::-1]
-    for _, call, result in sorted(
-        calls, key=lambda e: [*e.call["input"]][:1] != ["path"]
-    ):
-        given = [*map(str, call["input"].values()), call["name"]]
-        place = " ".join(given[0].split()[:5])  # a command's first words
-        yield place, "\n".join([*given, result["content"]])
+    calls.sort(key=lambda e: [*e.call["input"]][:1] != ["path"])
+    for _, call, result in calls:
+        given = [*map(str, call["input"].values())]
+        place = " ".join((given or [call["name"]])[0].split()[:5])  # the first words
+        yield "\n".join([*given, result["content"]]), place
     for message in reversed(messages):
         text = message["content"] if is_typed(message) else text_of(message)
         said, _, index = text.partition(INDEX)
-        yield from re.findall("(?m)^(.+): (.+)$", index)  # an earlier index
-        yield "said", said
+        yield from re.findall(r"(?m)^((.+):(?: \S+)*)$", index)  # an earlier index
+        yield said, "said"
 
 
 def index_of(gone: list[Message], kept: list[Message], max_tokens: int) -> list[str]:
     """Return an index of the names that only `gone` has, those in most texts first."""
-    seen = [(name, at) for at, text in sightings(gone) for name in names_in(text)]
+    seen = [(name, at) for text, at in sightings(gone) for name in names_in(text)]
     places = dict(reversed(seen))  # the first place of a name is the last one put in
-    known = "\n".join(text for _, text in sightings(kept))
+    known = "\n".join(text for text, _ in sightings(kept))
     lines: dict[str, str] = {}
     room = 4 * max_tokens - len(to_bytes(INDEX))  # bytes
     for name, _ in Counter(name for name, _ in seen).most_common():
-        new = f" {name}" if (at := places[name]) in lines else f"\n{at}: {name}"
+        at = places[name]
+        new = ("" if at in lines else f"\n{at}:") + f" {name}" * (name != at)
         if name not in known and len(to_bytes(new)) <= room:
             room -= len(to_bytes(new))
             lines[at] = lines.get(at, "") + new
@@ -1040,6 +1041,7 @@ def replace_history(
     else:
         agent.messages = new
     agent.tried_until = min(agent.tried_until, len(new))
+    agent.sent = 0, 0  # the next request is another one
     agent.counted_tokens, agent.counted_messages = after, len(new)
     agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
@@ -1164,7 +1166,11 @@ TOO_LONG = (
     r"|exceeds max length|longer than the max|range of input length|input tokens exceed"
     r"|too many tokens(?!.*(wait|per (min|day)))|allowed input length"
     r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
+    r"|no user query found"  # ollama#18107: it has cut off all that the user typed
 )
+FILTERED = "(?i)data_?inspection|content[ _](filter|policy)|filtering policy|high.risk"
+# a call that the model has written as text, at the end and not in a code block
+CALL_AS_TEXT = r"<(invoke name|tool_call|function)[=>][^`]*</[\w:]*>\s*\Z"
 HINTS: dict[int | str | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     400: 'If it keeps failing, type /clear, then "read the end of {} and go on".',
@@ -1177,7 +1183,8 @@ HINTS: dict[int | str | None, str] = {
 HINTS[422] = HINTS[400]
 # settings are read when the program starts
 HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
-ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait"  # no /clear
+# about the account: /clear wouldn't help
+ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait|limits|organi[sz]"
 
 
 class Reply(NamedTuple):
@@ -1198,24 +1205,35 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
     while True:
         check_stopped(agent)
         try:
-            return to_reply(agent, stream(agent, messages, shown))
-        except (OSError, AgentError):
-            raise  # not the API's fault
+            reply = to_reply(agent, stream(agent, messages, shown))
+            if shown:
+                check_whole(agent, reply.sent)
+            return reply
+        except (OSError, AgentError):  # not the API's fault, or it's full
+            agent.emit("void", "(The reply was discarded.)")
+            raise
         except Exception as error:  # a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
             status, body = getattr(error, "status_code", None), str(error)
             text = describe_error(agent, error)
             if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {body}"):
                 agent.emit("layer", f"[too long] {text}")
+                body += f" > {agent.sent[0]}" if "no user query" in body else ""
                 raise PromptTooLong(text, body) from error
+            if status in TOO_LONG_STATUSES and re.search(FILTERED, body):
+                return Reply({**note(text), "role": "assistant"}, "refusal", 0, 0)
             if status == 400 and (less := drop_unsupported(agent, messages, body)):
                 messages = less
                 continue
             kind = status or next(iter(LASTING & {*re.findall("[a-z]+", text)}), None)
             hint = "" if re.search(ACCOUNT, text) else HINTS.get(kind, "")
             why = f"{text} {hint.format(agent.transcript)}".strip()
-            if kind in LASTING or tries == MAX_TRIES:
-                raise AgentError(why) from error
+            headers = getattr(getattr(error, "response", None), "headers", {})
+            is_final = headers.get("x-should-retry") == "false"
+            is_final |= isinstance(error, (AttributeError, NameError))  # of a client
+            if kind in LASTING or is_final or tries == MAX_TRIES:
+                is_summary = not shown and hint and kind in (400, 422)
+                raise (NoSummary if is_summary else AgentError)(why) from error
             wait_before_retry(agent, error, why, tries)
             tries += 1
 
@@ -1231,6 +1249,10 @@ def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Me
         agent.emit("layer", "[thinking] rejected by the API; switched off")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         return without
+    if "cache_control" in why and agent.marks_cache:
+        agent.marks_cache = False
+        agent.emit("layer", "[cache] markers rejected by the API; left out from now on")
+        return messages
     limit = max(SHORTEST_REPLY, agent.limits.max_output // 2)
     if limit < agent.limits.max_output and re.search(r"(?i)max\w*[ _]tokens", why):
         agent.limits.max_output = limit
@@ -1297,13 +1319,15 @@ def check_stopped(agent: Agent) -> None:
 
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """Return the request, with cache markers after the system prompt and at the end."""
-    marker, system = {"cache_control": {"type": "ephemeral"}}, agent.system.values()
-    messages = [note(m["content"]) if is_typed(m) else m for m in messages]
+    marker = {"cache_control": {"type": "ephemeral"}} if agent.marks_cache else {}
+    system = agent.system.values()
+    end = "" if agent.has_cache else "\n\n"  # Ollama joins texts without a space
+    messages = [note(m["content"] + end) if is_typed(m) else m for m in messages]
     for at, message in enumerate(messages if agent.empty_thinking else []):
         if blocks(message, "tool_use") and not blocks(message, "thinking"):
             thought = {"type": "thinking", "thinking": ""}
             messages[at] = {**message, "content": [thought, *message["content"]]}
-    *others, newest = [  # the API joins neighbours, and strict templates refuse them
+    *others, newest = [  # the API joins neighbours, and strict templates reject them
         {"role": role, "content": [b for m in group for b in m["content"]]}
         for role, group in groupby(messages, lambda m: m["role"])
     ]
@@ -1332,6 +1356,8 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     content = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
     content = [b for b in content if str(b.get(FILLED.get(b["type"]), "")).strip()]
     useful = [b for b in content if b["type"] in ("text", "tool_use")]
+    if useful and re.search(CALL_AS_TEXT, useful[-1].get("text", "")):
+        stop = "max_tokens"  # so the model is asked to go on
     if stop == "refusal":  # keep nothing but the reason, which is shown
         content = note(getattr(final.stop_details, "explanation", "") or "")["content"]
     elif stop == "max_tokens" or not useful:
@@ -1342,7 +1368,25 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     sent = read + written + rest
     agent.has_cache, agent.cached = read + written > 0, read / max(1, sent)
     agent.usage.update(sent=sent, read=read)
+    is_short = stop == "max_tokens" and output < agent.limits.max_output // 2
+    if is_short and sent + output > agent.limits.context_window * 0.9:
+        raise PromptTooLong("The reply filled the model's window.")
     return Reply({"role": "assistant", "content": content}, stop, sent, output)
+
+
+def check_whole(agent: Agent, sent: int) -> None:
+    """Raise PromptTooLong if the server has cut the prompt silently, as Ollama does.
+
+    Its own count betrays it: it doesn't grow with what was added since the last request.
+    """
+    (before, count), agent.sent = agent.sent, (sent, len(agent.messages))
+    least = LEAST_BELIEVED * (fixed_tokens(agent) + estimate_tokens(agent.messages))
+    grown = LEAST_BELIEVED * estimate_tokens(agent.messages[count:])
+    if before and not agent.has_cache and least < sent < before + grown:
+        window = max(MIN_WINDOW, before, sent)
+        why = f"The server read only {sent:,} tokens, so it cut off the beginning."
+        agent.emit("layer", f"[too long] {why} Set CONTEXT_WINDOW to its own window.")
+        raise PromptTooLong(why, f"> {window}")
 
 
 def sanitize_calls(message: Message, ids: set[str]) -> None:
@@ -1437,7 +1481,11 @@ MAX_SKILLS = 50  # kept by a compaction, if there is room
 PROTECTED_DIRS = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TEMPLATE = r"(example|sample|template)\.|[^/]*[._-](example|sample|template|dist)\Z"
 ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-][^/]*)?|[^/]+\.env\d*"
-SECRET = re.compile(rf"(?is)(.*/)?(?!{TEMPLATE})({ENV})")  # matches paths
+KEYS = (
+    r"[^/]*\.(pem|p12|pfx|key)|id_(rsa|dsa|ecdsa|ed25519)|\.(npmrc|netrc|pypirc|pgpass)"
+)
+KEYS += r"|credentials(\.json)?|\.(ssh|gnupg|aws)/.*"
+SECRET = re.compile(rf"(?is)(.*/)?(?!{TEMPLATE})({ENV}|{KEYS})")  # matches paths
 MIN_KEY = 16  # characters; a shorter key, such as "not-needed", isn't a secret
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
 JSON_TYPES: dict[Any, Message] = {
@@ -1468,6 +1516,8 @@ class Tool(NamedTuple):
 
 
 CHANGE = "Change {} (+{:,} -{:,})?"  # lines added and removed
+# what `cut_text` and `read_file` leave in a text, which mustn't be written into a file
+MARK = r"(?m)^\[[\d,]+ bytes are left out here\]$|^\(more follows; continue with off"
 INTERRUPTED = """\
 The user interrupted the work. The first call without a result may have partly run;
 the calls after it did not run."""
@@ -1615,6 +1665,8 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file in the workspace, replacing any previous content."""
     real, old = file_to_change(path)
+    if content == old and real.exists():
+        return f"{path} is unchanged: it already has this text."
     change_file(agent, "write_file", real, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1628,6 +1680,8 @@ def edit_file(
     is_mixed = re.search("(?<!\r)\n", text) is not None
     if "\r\n" in text and not (is_mixed and old_text in text):  # read_file shows "\n"
         old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
+    if old_text == new_text:
+        raise ToolError("old_text and new_text are the same, so nothing changed.")
     if not old_text or old_text not in text:
         raise ToolError(f"{path} does not contain old_text; read it again.")
     if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
@@ -1655,6 +1709,10 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     size, lines = max(len(old), len(new)), max(len(before), len(after))
     if size > MAX_CHANGED or lines > MAX_CHANGED_LINES:
         raise ToolError(f"{path} is too large for a diff; use bash.")
+    if len(re.findall(MARK, new)) > len(re.findall(MARK, old)):
+        raise ToolError(
+            "The text has a note of what was left out; read that part first."
+        )
     mtime = real.stat().st_mtime_ns if real.exists() else 0
     is_stale = mtime > 0 and agent.mtimes.get(real, mtime) != mtime
     if is_stale and name == "write_file":  # edit_file quotes what the file has now
@@ -1730,9 +1788,11 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
     switch_to(subagent, Conversation(system=agent.system))
     try:
         return take_turn(subagent, prompt)
-    except (AgentError, OSError) as error:
+    except (AgentError, OSError, KeyboardInterrupt) as error:
         path = subagent.transcript
         where = f" Its transcript is {path}." if path else ""
+        if isinstance(error, KeyboardInterrupt):  # `run_tools` adds what happened
+            raise KeyboardInterrupt(where.strip()) from error
         raise ToolError(f"{error}{where}") from error
 
 
@@ -1759,6 +1819,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     the command. Standard input is closed. Background processes end with the command,
     unless you start them with setsid and with output to a file. There is no sandbox.
     """
+    timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # in milliseconds
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", command)
     output, end = bytearray(), ""
@@ -1819,7 +1880,8 @@ def run_process(command: str, limit: float, output: bytearray, say: Any) -> int 
 
 def end_session(process: Any, output: bytearray) -> None:
     """Let a command's processes clean up, kill them, and add the rest of the output."""
-    kill_session(process.pid, signal.SIGTERM)
+    is_left = kill_session(process.pid, signal.SIGTERM)
+    is_left &= process.returncode is not None
     end = time.monotonic() + SETTLE_SECONDS
     while kill_session(process.pid, 0) and time.monotonic() < end:
         output += process.stdout.read(65_536) or b""  # a full pipe would stop them
@@ -1830,6 +1892,8 @@ def end_session(process: Any, output: bytearray) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(SETTLE_SECONDS)
     output += process.stdout.read(MAX_BYTES) or b""
+    if is_left:
+        output += b"\n(What was left running has been ended; setsid would keep it.)"
     if process.returncode is None:  # sudo started it, for example
         output += b"\n(Part of it is still running, as another user.)"
 
@@ -1882,7 +1946,7 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
     for process in Path("/proc").glob("[0-9]*"):  # macOS has none: only the first group
         with suppress(OSError):  # it has ended
             if os.getsid(int(process.name)) == leader:
-                is_alive = (process / "cmdline").read_bytes() != b""  # or a zombie
+                is_alive = b") Z " not in (process / "stat").read_bytes()  # a zombie
                 groups[os.getpgid(int(process.name))] += is_alive
     reached = 0
     for group, alive in groups.items():  # the leader's first, or its shell goes on
@@ -1902,8 +1966,10 @@ MAX_LINE = 20_000  # bytes; a longer line is searched in pieces, or it may take 
 # folders to skip where git lists nothing, besides those that begin with a dot
 IGNORED_DIRS = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
 # no setting of a repository, even another user's, may start a program or connect
-LIST_FILES = """GIT_ALLOW_PROTOCOL=none exec git -c core.fsmonitor=false \
-  -c core.hooksPath=/dev/null -c 'safe.directory=*' ls-files -coz --exclude-standard"""
+LIST_FILES = """export GIT_ALLOW_PROTOCOL=none; git() { command git \
+  -c core.fsmonitor=false -c core.hooksPath=/dev/null -c 'safe.directory=*' "$@"; }
+test -n "$(git rev-parse --show-prefix)" && git check-ignore -q --no-index x ||
+git ls-files -coz --exclude-standard"""  # nothing for a folder whose files are ignored
 # glob syntax as regular expressions; braces are replaced afterwards
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "}"}
 
@@ -2055,9 +2121,9 @@ def make_ready(agent: Agent) -> None:
     agent.tools.pop("load_skill", None)
     if "skills" in agent.system:
         agent.tools["load_skill"] = TOOLS["load_skill"]
-    new = drop_thinking(agent.messages)
-    new = tool_result_budget(new, agent.limits.max_results, save_result)
-    what = f"too large; the model sees start and end, all of it is in {RESULTS_DIR}"
+    replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
+    new = tool_result_budget(agent.messages, agent.limits.max_results, save_result)
+    what = f"oversized parts saved in {RESULTS_DIR}"
     replace_history(agent, "tool_result_budget", what, new)
 
 
@@ -2735,6 +2801,11 @@ def resume(agent: Agent, which: str) -> None:
     """Continue an earlier conversation, and show what it's about and how far it got."""
     switch_to(agent, find_conversation(agent, which))
     messages = agent.messages
+    for _, call, _ in exchanges(messages):  # what is newer counts as changed since
+        with suppress(OSError, ValueError):  # it's gone
+            path = Path(os.path.realpath(str(call["input"].get("path", ""))))
+            newest = Path(str(agent.transcript)).stat().st_mtime_ns
+            agent.mtimes[path] = min(path.stat().st_mtime_ns, newest)
     is_open = in_progress(messages)
     state = "isn't answered yet" if is_open else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")

@@ -163,14 +163,15 @@ def left(messages):
     heads = [str(message["content"])[:60] for message in messages]
     at = ["[Conversation compressed" in head for head in heads].index(True)
     after = [*itertools.dropwhile(is_typed, messages[at + 1 :])]
-    replies = [stub.blocks(message["content"]) for message in after[:1]]
-    calls = [b for reply in replies for b in reply if b.get("name") in NEEDED]
-    tail = after[2 if calls else 0 :]
+    called = [m for m in messages[:at] if not is_typed(m)]  # before the request
+    made = {b.get("name") for reply in after[:1] for b in stub.blocks(reply["content"])}
+    end = 2 if made & {*NEEDED} and after[0]["role"] == "assistant" else 0
+    called, tail = [*after[:end], *called], after[end:]
+    calls = [b for m in called for b in m["content"] if b.get("name") in NEEDED]
     inputs = [next(iter(call["input"].values())) for call in calls]
-    returned = outputs(*after[1:2]) if calls else []
-    [summary] = texts(messages[at])
+    summary, *_ = texts(messages[at])
     words = user_texts(messages[:at] + messages[at + 1 :])
-    return Left(words, summary, [*zip(inputs, returned, strict=True)], tail)
+    return Left(words, summary, [*zip(inputs, outputs(*called), strict=True)], tail)
 
 
 # --- What an agent does ---

@@ -31,11 +31,12 @@ from agent import format_event, resume, run_command
 def test_compact_passes_the_focus_on_and_shows_the_first_lines(user):
     lines = "\n".join(f"{n}. line" for n in range(1, 9))
     summary = reply(f"<analysis>a</analysis>\n<summary>\n{lines}\n</summary>")
-    user.enqueue(reply("So it is. " * 2000), summary)
+    user.enqueue(reply("So it is. " * 2000), reply("Yes."), summary)
     user.say("what is it?", "So it is.")
+    user.say("is it?", "Yes.")
     seen = user.say("/compact the names of the files")
     assert "the names of the files" in str(user.sent[-1]["content"])
-    kept = r"kept: your 1 message, the newest 1 message, 0 files read again; .*\n"
+    kept = r"kept: your 2 messages, the newest 2 messages; .*\n"
     lines = r"(  \d\. line\n){5}"
     assert re.search(rf" -> \S+ tokens\n{kept}{lines}{PROMPT}\Z", seen)
     assert all(code in user.raw for code in (b"\x1b[35m[compact]", b"\x1b[2m  1. l"))
@@ -166,8 +167,8 @@ def test_the_note_of_an_own_command_is_not_a_request(make, own, before, is_open)
 
 def test_after_an_own_command_the_last_answer_is_still_known(make, own):
     answer = f"The answer. {sized(1_000)}"
-    agent = make(reply(answer), SUMMARY)
-    turns(agent, "Go.")
+    agent = make(reply(sized(1_000)), reply(answer), SUMMARY)
+    turns(agent, "Go.", "And?")
     own(agent, "!echo hi")
     resume(other := make(), str(agent.transcript))
     assert ("text", f"{answer}\n") in other.events
@@ -270,10 +271,8 @@ def test_a_paste_that_is_too_large_says_what_the_model_sees_and_where_the_rest_i
     agent.system = {}
     program.take_turn(agent, "pasted\n" * 40_000)
     [line] = shown(agent, "layer")
-    words = (
-        "too large; the model sees start and end, all of it is in .task_outputs/tool"
-    )
-    assert line.startswith(f"[tool_result_budget] {words}-results: ")
+    words = "oversized parts saved in .task_outputs/tool-results: "
+    assert line.startswith(f"[tool_result_budget] {words}")
 
 
 def test_the_status_line_shows_the_context_relative_to_the_threshold():

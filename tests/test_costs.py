@@ -602,8 +602,8 @@ def need(*lines):
 @pytest.mark.parametrize(
     "work, counts",
     [
-        ([need(FAR, NEAR)], (1, 0, 2, 1)),
-        ([need(FAR), need(FAR)], (1, 0, 1, 0)),  # the first one shows it to the second
+        ([need(FAR, NEAR)], (1, 1, 2, 1)),  # the index has the name
+        ([need(FAR), need(FAR)], (1, 1, 1, 0)),  # the first one shows it to the second
         ([did(FAR), need(FAR)], (0, 0, 0, 0)),
         ([*(did("ok") for _ in range(40)), need(NEAR)], (0, 0, 0, 0)),  # too late
         ([need("never_seen = sum(all the others)")], (0, 0, 0, 0)),

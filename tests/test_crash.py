@@ -48,7 +48,7 @@ SMALL = {
     "min_savings": 0,
 }
 LONG = "A long answer. " * 700  # brings the context over that threshold
-HALF = LONG[: len(LONG) * 2 // 5]
+HALF = LONG[: len(LONG) // 5]
 BIG = ("bash", {"command": "seq 2000"})
 COMPACT = ("compact", {"focus": "the notes"})
 TURNS = 3  # of the script, before the conversation is resumed

@@ -136,13 +136,13 @@ def test_each_scene_shows_one_layer_what_it_changed_why_and_the_bill(
         (3, "+ note [snipped 13 messages. Transcript: .transcripts/@ #"),
         (4, "| 9. Next step: say what StubClient checks, and who uses it."),
         (4, "+ summary [Conversation compressed. Transcript: .transcripts/@ #"),
-        (4, "you typed (3); summary; you typed; tool_use read_file; tool_result"),
-        (5, "you typed (4); summary; you typed; tool_use read_file; tool_result"),
+        (4, "summary + note; you typed; tool_use bash; tool_result bash."),
+        (5, "summary + note; you typed; "),
         (
             6,
-            "(6); summary; tool_use read_file; tool_result read_file; answer.",
+            "summary + note; ",
         ),
-        (7, "you typed (7); note; you typed; tool_use read_file; tool_result"),
+        (7, "note + note; you typed; tool_use todo_write; tool_result todo_write;"),
     ],
 )
 def test_the_narration_says_what_changed(printed, number, line):

@@ -26,6 +26,7 @@ from builders import (
     shown,
     sized,
     summaries,
+    texts,
     typed,
 )
 from stub import StubClient, api_error, reply
@@ -109,7 +110,8 @@ def test_calls_beside_the_compact_tool_are_answered_and_the_work_goes_on(worked)
 def test_a_focus_applies_to_one_compaction_only_in_whichever_layer(worked, text, layer):
     first = reply(text, calls=[("compact", {"focus": "the birds"})])
     replies = first, SUMMARY, MORE, COMPACT, SUMMARY, reply("Done.")
-    agent = worked(*replies, threshold=17_000, context_window=20_000)
+    limits = {"threshold": 17_000, "context_window": 20_000, "min_savings": 2_000}
+    agent = worked(*replies, **limits)
     assert take_turn(agent, "Count.") == "Done."
     asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
     assert asked == [True, False] and layers(agent)[0] == layer
@@ -119,14 +121,13 @@ def test_a_focus_applies_to_one_compaction_only_in_whichever_layer(worked, text,
 def test_the_first_compact_call_works_if_there_is_anything_to_gain(
     make, size, is_asked
 ):
-    first = reply(sized(size), calls=[("compact", {})])
-    replies = [first, *[SUMMARY] * is_asked, COMPACT, reply("Done.")]
-    agent = make(*replies, threshold=100_000)
+    replies = [COMPACT, *[SUMMARY] * is_asked, COMPACT, reply("Done.")]
+    agent = make(*replies, messages=history(said(sized(size))), threshold=100_000)
     assert take_turn(agent, "Hi.") == "Done."
     assert len(summaries(agent)) == is_asked
     first, second = shown(agent, "layer")
     assert ("nothing to compact yet" in first) is not is_asked
-    assert "too little new text" in second  # MIN_SAVINGS counts after the first call
+    assert "too little new text" in second  # MIN_NEW counts after the first call
 
 
 def test_further_compact_calls_wait_until_min_savings_tokens_are_new(worked):
@@ -165,8 +166,10 @@ CLEAR_ALL = {"clear_above": 0, "keep_tokens": 0, "keep_recent": 0, "min_savings"
 def test_restored_files_are_not_cleared_before_they_have_been_sent(
     make, notes, resumed
 ):
-    agent = make(reply(calls=[READ]), reply(BODY), SUMMARY, **CLEAR_ALL)
-    take_turn(agent, "Read the notes.")
+    agent = make(reply(calls=[READ]), reply(BODY), reply("Yes."), **CLEAR_ALL)
+    for text in "Read the notes.", "Have you?":
+        take_turn(agent, text)
+    agent.client.enqueue(SUMMARY)
     run_command(agent, "/compact")
     if resumed:
         program.resume(agent, str(agent.transcript))
@@ -180,9 +183,10 @@ def test_restored_files_are_not_cleared_before_they_have_been_sent(
 
 
 def test_compact_asks_for_a_summary_whenever_anything_is_new(make):
-    agent = make(reply(BODY), SUMMARY, reply(BODY), SUMMARY)
+    agent = make(*[reply(BODY), reply("Yes."), SUMMARY] * 2)
     for asked in 1, 2:
         take_turn(agent, "Hi.")
+        take_turn(agent, "Really?")
         run_command(agent, "/compact")
         run_command(agent, "/compact")  # nothing is new
         assert len(summaries(agent)) == asked
@@ -203,7 +207,7 @@ def test_compact_tries_again_after_a_failed_summary(worked, failures):
 def test_if_the_request_for_a_summary_is_too_long_a_note_replaces_the_summary(
     worked, error
 ):
-    agent = worked(*[error] * 2)  # with all messages, and with half of them
+    agent = worked(*[error] * 2)  # with all messages, and with the older half
     run_command(agent, "/compact")
     kept, note, _, tail = left(agent.messages)
     assert kept == ["Go."] and "No summary could be made" in note
@@ -213,12 +217,26 @@ def test_if_the_request_for_a_summary_is_too_long_a_note_replaces_the_summary(
 
 
 @pytest.mark.parametrize("status, text", [(400, "reasoning extraction"), (422, "No")])
-def test_any_other_api_error_is_shown_and_nothing_changes(worked, status, text):
-    agent = worked(api_error(status, text))
+def test_a_rejected_request_for_a_summary_is_a_failed_summary(worked, status, text):
+    agent = worked(*[api_error(status, text)] * 3)
     before = agent.messages
-    program.handle_line(agent, "/compact")
-    [error] = shown(agent, "error")
-    assert text in error and agent.messages is before and agent.failures == 0
+    for failures in 1, 2, 3:
+        program.handle_line(agent, "/compact")
+        assert text in shown(agent, "error")[-1]
+        assert agent.messages is before and agent.failures == failures
+
+
+def test_a_turn_ends_though_the_provider_rejects_each_request_for_a_summary(make):
+    def answer(request):
+        if asks_for_summary(request):
+            return api_error(400, "The request looks like an attack.")
+        return next(replies)
+
+    calls = (reply(calls=[("bash", {"command": "seq 3000"})]) for _ in range(16))
+    replies = itertools.chain(calls, [reply("Done.")])
+    agent = make(client=StubClient(always=answer), threshold=20_000, clear_above=10**9)
+    assert take_turn(agent, "Count.") == "Done."
+    assert agent.failures == 3 and "replaced by a note" in str(shown(agent, "layer"))
 
 
 def test_a_note_keeps_the_last_answer_too_however_long(worked):
@@ -286,7 +304,8 @@ def test_the_newest_messages_that_fit_stay_and_no_pair_is_split(worked, later, s
     for message in [typed(sized(2_100)), *later]:  # an eighth of all is 1,600 to 2,000
         program.commit(agent, message)
     take_turn(agent, "Second request.")
-    tail = agent.messages[agent.compacted_until :]
+    at = ["Conversation compressed" in str(m) for m in agent.messages].index(True)
+    tail = agent.messages[at + 1 :]
     assert [*map(first_words, tail)] == [*stays, "Second request.", "Done."]
 
 
@@ -349,7 +368,8 @@ def test_after_a_reply_all_remedies_can_be_tried_again(worked):
     look = reply(calls=[("read_file", {"path": "a.py"})])
     error = too_long(18_310, 20_000)
     replies = look, error, SUMMARY, error, reply("Done.")
-    agent = worked(*replies, threshold=17_000, context_window=20_000)
+    limits = {"threshold": 17_000, "context_window": 20_000, "min_savings": 2_000}
+    agent = worked(*replies, **limits)
     assert take_turn(agent, "Second request.") == "Done." and len(summaries(agent)) == 1
     assert "No summary could be made" in left(agent.messages).summary
 
@@ -401,9 +421,11 @@ def small_server(window, answers_summaries):
         is_summary = asks_for_summary(request)
         if stub.count(*parts) > window or (is_summary and not answers_summaries):
             return api_error(400, "Prompt is too long.")
-        *_, newest = re.findall(r"Turn \d|file (\d)", str(request["messages"]))
-        path = f"{int(newest or 0) + 1}.txt"
-        calls = [("read_file", {"path": path})] if newest != "5" else []
+        text = str(request["messages"]).rpartition("Turn ")[2]
+        read = max([0, *map(int, re.findall(r"file (\d)", text))])
+        more = re.findall(r"file \d|with offset=(\d+)", text)[-1:]
+        given = {"path": f"{read + 1}.txt", "offset": int((more or ["1"])[0] or 1)}
+        calls = [("read_file", given)] if read < 5 else []
         return (
             SUMMARY if is_summary else reply("Done." if not calls else "", calls=calls)
         )
@@ -504,13 +526,22 @@ def test_a_note_quotes_the_last_summary_and_says_that_no_new_one_could_be_made(w
 
 
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
-def test_if_it_is_too_long_the_newer_half_of_the_messages_is_summarised(worked, error):
-    agent = worked(error, SUMMARY)
-    newest = agent.messages[-1]
+def test_if_it_is_too_long_the_older_half_is_summarised_and_then_the_rest_with_it(
+    worked, error
+):
+    agent = worked(error, reply("<summary>The first half.</summary>"), SUMMARY)
+    before = agent.messages
     program.compact_history(agent, "compact")
-    assert layers(agent)[-1] == "compact"
-    whole, half = (request["messages"] for request in agent.client.requests)
-    assert whole[-2] == half[-2] == newest and len(half) <= len(whole) // 2 + 3
+    whole, older, rest = (request["messages"] for request in agent.client.requests)
+    middle = len(older) - 1
+    assert whole[:-1] == before and older[:-1] == before[:middle]  # from the cache
+    assert rest[0] == before[0] and rest[2:-1] == before[middle:]
+    assert "The first half." in texts(rest[1])[0]
+    follows = [
+        "newest messages follow it" in texts(m[-1])[0] for m in (whole, older, rest)
+    ]
+    assert follows == [True, False, True]
+    assert "All is well." in left(agent.messages).summary
 
 
 def test_a_too_long_error_soon_after_a_compaction_still_leads_to_a_summary(worked):
@@ -522,24 +553,41 @@ def test_a_too_long_error_soon_after_a_compaction_still_leads_to_a_summary(worke
     assert "All is well." in left(agent.messages[:-1]).summary
 
 
-def test_if_the_newer_half_is_too_long_as_well_a_note_replaces_the_summary(worked):
-    agent = worked(*[TOO_LONG] * 2)
+HALF = reply("<summary>The first half.</summary>")
+
+
+@pytest.mark.parametrize("second, kept", [([], False), ([HALF], True)])
+def test_if_a_half_is_too_long_as_well_a_note_replaces_the_summary(
+    worked, second, kept
+):
+    agent = worked(TOO_LONG, *second, TOO_LONG)
     program.compact_history(agent, "compact")
-    assert len(agent.client.requests) == 2
-    assert "No summary could be made" in left(agent.messages).summary
+    summary = left(agent.messages).summary
+    assert "No summary could be made" in summary
+    assert ("The first half." in summary) is kept  # better than none
     assert agent.failures == 0  # because no reply was a bad summary
+
+
+@pytest.mark.parametrize("replies", [[NO_SUMMARY], [HALF, NO_SUMMARY]])
+def test_if_a_half_has_no_summary_nothing_changes_and_that_counts_as_a_failure(
+    worked, replies
+):
+    agent = worked(TOO_LONG, *replies)
+    before = agent.messages
+    program.compact_history(agent, "compact")
+    assert agent.messages is before and agent.failures == 1
 
 
 def test_thinking_is_dropped_from_the_shortened_copy_only(make):
     calls = [("bash", {"command": f"echo {sized(750)}"})]
     steps = [reply(f"{n}", calls=calls, thinking="") for n in range(6)]
     more = reply("More.", thinking="")
-    agent = make(*steps, reply("Done."), TOO_LONG, NO_SUMMARY, more)
+    agent = make(*steps, reply("Done."), TOO_LONG, HALF, NO_SUMMARY, more)
     take_turn(agent, "Work.")
     before = agent.messages
     program.compact_history(agent, "compact")
-    whole, copy = ("'thinking'" in str(r["messages"]) for r in summaries(agent))
-    assert (whole, copy) == (True, False) and agent.messages == before
+    has_thinking = ["'thinking'" in str(r["messages"]) for r in summaries(agent)]
+    assert has_thinking == [True, True, False] and agent.messages == before
     assert take_turn(agent, "Go on.") == "More."  # its thinking is still valid
 
 

@@ -81,7 +81,7 @@ def replies_in(turn):
         calls = [("read_file", page), ("todo_write", {"items": ["no box"]})]
     if turn == 1:
         calls = [("todo_write", {"items": [PLAN]})]
-    if turn % 100 == 40:
+    if 30 <= turn % 100 < 45:  # it works once enough is new
         calls = [("compact", {"focus": "the notes"}), ("read_file", page)]
     if turn % 100 == 60:
         calls = [("bash", {"command": "seq 60000"})]

@@ -232,8 +232,9 @@ def test_a_refusal_soon_after_a_compaction_never_drops_the_summary(make, before)
     agent = make(reply(LONG), SUMMARY, *before, NO, **SMALL)
     take_turn(agent, "Tell me a story")
     fails(agent, "Something forbidden")
-    kept, summary, calls, tail = left(agent.messages)
-    assert kept == ["Tell me a story"] and (calls, tail) == ([], [])
+    kept, summary, calls, [story] = left(agent.messages)
+    assert kept == ["Tell me a story"] and calls == []
+    assert texts(story)[0].startswith("A long answer.")
     assert "All is well." in summary and goes_on(agent)
 
 
@@ -247,7 +248,7 @@ def test_a_refusal_right_after_a_compaction_drops_the_newest_results(make, notes
 
 
 def test_after_a_refusal_the_conversation_can_still_be_summarised(make):
-    agent = make(reply("Hello."), reply(LONG), NO, SUMMARY)
+    agent = make(reply(LONG), reply("Hello."), NO, SUMMARY)
     for text in ("Hi", "Really?"):
         take_turn(agent, text)
     fails(agent, "Something forbidden")
@@ -383,8 +384,8 @@ def test_a_compaction_keeps_an_interrupted_request_among_the_older_messages(make
 
 
 def test_nothing_untrue_is_sent_about_a_request_that_was_corrected(make):
-    agent = make(KeyboardInterrupt(), reply(LONG, calls=[("compact", {})]), SUMMARY)
-    agent.client.enqueue(reply("Done."))
+    work = reply(LONG, calls=[BASH]), reply(calls=[("compact", {})])
+    agent = make(KeyboardInterrupt(), *work, SUMMARY, reply("Done."))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Write the parser in Python 3.8.")
     assert take_turn(agent, "Use 3.10 for it.") == "Done."
@@ -396,8 +397,9 @@ def test_nothing_untrue_is_sent_about_a_request_that_was_corrected(make):
 
 
 def test_answered_messages_are_not_marked_as_unanswered(make):
-    agent = make(reply(LONG), SUMMARY, reply("Yes."), reply("Yes."))
+    agent = make(reply(LONG), reply("Yes."), SUMMARY, reply("Yes."), reply("Yes."))
     take_turn(agent, "Tell me a story")
+    take_turn(agent, "Is that all?")
     program.run_command(agent, "/compact")
     assert [take_turn(agent, text) for text in ("And?", "And?")] == ["Yes."] * 2
     assert program.UNANSWERED not in str(agent.client.requests)
@@ -462,12 +464,14 @@ def test_a_reply_gets_at_most_a_third_of_a_small_window(
     assert configured_limits().max_output == program.MAX_OUTPUT
 
 
-def test_threshold_0_changes_no_other_limit_except_clear_above(monkeypatch):
+def test_threshold_0_changes_no_other_limit_except_shares_of_it(monkeypatch):
     default = configured_limits()
     monkeypatch.setenv("THRESHOLD", "0")
     limits, window = configured_limits(), default.context_window
     assert (limits.threshold, limits.clear_above) == (window, window * 7 // 10)
-    assert limits == replace(default, threshold=0, clear_above=limits.clear_above)
+    assert limits.min_savings == window // 3
+    shares = {"clear_above": limits.clear_above, "min_savings": limits.min_savings}
+    assert limits == replace(default, threshold=0, **shares)
     assert default.clear_above == default.threshold * 7 // 10
 
 

@@ -110,8 +110,8 @@ def test_a_message_typed_during_work_survives_ten_compactions(make):
     agent.take_queued = lambda: "".join(heard.pop() if heard else [])
     turns(agent, "Go.")
     for number in range(10):
-        agent.client.enqueue(reply(sized(1_000)), SUMMARY)
-        turns(agent, f"And {number}?")
+        agent.client.enqueue(reply(sized(1_000)), reply("Yes."), SUMMARY)
+        turns(agent, f"And {number}?", "Really?")
         run_command(agent, "/compact")
     asked = [message for message in agent.messages if program.is_typed(message)]
     assert asked[:3] == [typed("Go."), typed("Never touch a.py."), typed("And 0?")]

@@ -122,7 +122,7 @@ def test_the_clock_says_that_a_summary_is_being_written(make):
         api_error(529, "Overloaded"),
         SUMMARY,
         reply("So."),
-        messages=[typed("Go."), *did("old" * 900)],
+        messages=[typed("Go."), *did("old" * 900), *did("new")],
     )
     agent.emit = lambda style, text: said.append((style, text))
     agent.focus = ""

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -555,7 +557,7 @@ def change(path, text):
 SEEN = {  # the calls with which the model got to know the file
     "read": [("read_file", {})],
     "read in part": [("read_file", {"limit": 1})],
-    "written": [("write_file", {"content": "one\ntwo\n"})],
+    "written": [("write_file", {"content": "one\n2\n"})],
     "edited": [("edit_file", {"old_text": "two", "new_text": "2"})],
 }
 
@@ -595,9 +597,10 @@ def test_what_a_subagent_writes_must_be_read_before_it_is_replaced(make):
     Path("file").write_text("one\n")
     os.utime("file", (9, 9))
     look = ("read_file", {"path": "file"})
-    write = reply(calls=[("write_file", {"path": "file", "content": "its own"})])
-    agent = make(reply(calls=[look]), reply(calls=[TASK]), write, reply("Done."))
-    agent.client.enqueue(write, reply("I see."))
+    own = reply(calls=[("write_file", {"path": "file", "content": "its own"})])
+    other = reply(calls=[("write_file", {"path": "file", "content": "another"})])
+    agent = make(reply(calls=[look]), reply(calls=[TASK]), own, reply("Done."))
+    agent.client.enqueue(other, reply("I see."))
     take_turn(agent, "Work.")
     assert "changed since you read it" in outputs(agent.messages[-2])[0]
 
@@ -742,7 +745,7 @@ def test_a_subagent_starts_with_only_the_prompt(make):
 SEQ = ("bash", {"command": "seq 1100"})
 COMPACTING = {
     "auto_compact": ([[SEQ]] * 3, {"threshold": 6_000, "keep_recent": 9}),
-    "compact": ([[SEQ, SEQ, ("compact", {})]], {"min_savings": 0}),
+    "compact": ([[SEQ, SEQ], [("compact", {})]], {"min_savings": 0}),
 }
 
 
@@ -759,8 +762,8 @@ def test_a_subagent_is_compacted_without_touching_its_parent(make, event):
 
 
 def test_a_failed_compaction_in_a_subagent_names_the_subagent(make):
-    calls = [BASH, ("compact", {})]
-    work = reply(sized(1_000), calls=calls), NO_SUMMARY, reply("There are 3.")
+    first, second = reply(sized(1_000), calls=[BASH]), reply(calls=[("compact", {})])
+    work = first, second, NO_SUMMARY, reply("There are 3.")
     agent = make(reply(calls=[TASK]), *work, reply("Thanks."), min_savings=0)
     assert take_turn(agent, "How many?") == "Thanks."
     [error] = shown(agent, "error")
@@ -881,3 +884,110 @@ def test_a_conversation_resumes_without_the_task_tool(make, monkeypatch):
     take_turn(agent, "Hi")
     program.resume(other := make(), "1")
     assert program.user_texts(other.messages) == ["Hi"]
+
+
+# --- What mustn't be written, what is unchanged, and what a resumed agent knows ---
+
+LEFT_OUT = "one\n[23,813 bytes are left out here]\ntwo\n"
+FOLLOWS = "one\n(more follows; continue with offset=2)\n"
+
+
+@pytest.mark.parametrize("text", [LEFT_OUT, FOLLOWS])
+def test_a_mark_of_ours_is_not_written_into_a_file(use, error_of, text):
+    Path("a.txt").write_text("one\ntwo\n")
+    use("read_file", path="a.txt")
+    assert "left out" in error_of("write_file", path="a.txt", content=text)
+    given = {"path": "a.txt", "old_text": "two", "new_text": text}
+    assert "left out" in error_of("edit_file", **given)
+    assert Path("a.txt").read_text() == "one\ntwo\n"
+
+
+def test_a_file_that_has_such_a_mark_already_can_be_changed(use):
+    Path("a.txt").write_text(LEFT_OUT)
+    use("edit_file", path="a.txt", old_text="two", new_text="2")
+    assert Path("a.txt").read_text() == LEFT_OUT.replace("two", "2")
+
+
+def test_a_change_that_changes_nothing_says_so_and_does_not_ask(make):
+    Path("a.txt").write_text("one\n")
+    agent = make(approve=lambda *question: pytest.fail("asked"))
+    write = run_tool(agent, call("write_file", path="a.txt", content="one\n"))
+    assert write["content"] == "a.txt is unchanged: it already has this text."
+    edit = call("edit_file", path="a.txt", old_text="one", new_text="one")
+    assert "the same" in run_tool(agent, edit)["content"]
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_after_a_resume_a_file_changed_since_must_be_read_again(make, changed):
+    Path("notes.md").write_text("mine\n")
+    look = reply(calls=[("read_file", {"path": "notes.md"})])
+    write = reply(calls=[("write_file", {"path": "notes.md", "content": "new\n"})])
+    first = make(look, reply("Read."))
+    take_turn(first, "Read it.")
+    if changed:
+        later = first.transcript.stat().st_mtime_ns + 10**9
+        os.utime("notes.md", ns=(later, later))
+    agent = make(write, reply("Done."))
+    program.resume(agent, str(first.transcript))
+    take_turn(agent, "Write it.")
+    assert Path("notes.md").read_text() == ("mine\n" if changed else "new\n")
+
+
+def test_a_conversation_whose_files_are_gone_can_be_resumed(make):
+    Path("notes.md").write_text("mine\n")
+    first = make(reply(calls=[("read_file", {"path": "notes.md"})]), reply("Read."))
+    take_turn(first, "Read it.")
+    Path("notes.md").unlink()
+    program.resume(agent := make(reply("Yes.")), str(first.transcript))
+    assert take_turn(agent, "Are you there?") == "Yes."
+
+
+KEY_FILES = ".ssh/id_rsa .ssh/config server.pem tls.key .npmrc .netrc credentials.json"
+
+
+@pytest.mark.parametrize("path", KEY_FILES.split())
+def test_common_key_files_are_left_alone(error_of, path):
+    Path(path).parent.mkdir(exist_ok=True)
+    Path(path).write_text("secret")
+    assert "may hold secrets" in error_of("read_file", path=path)
+
+
+@pytest.mark.parametrize("path", ["keys.py", "monkey", "key", "pem.md", "ssh/a.txt"])
+def test_files_with_similar_names_are_read(use, path):
+    Path(path).parent.mkdir(exist_ok=True)
+    Path(path).write_text("text")
+    assert use("read_file", path=path) == "text"
+
+
+def test_a_time_limit_in_milliseconds_means_seconds(use):
+    assert "killed after 1 seconds" in use("bash", command="sleep 60", timeout=1)
+    start = time.monotonic()
+    assert "(killed after 10 seconds)" not in use(
+        "bash", command="true", timeout=20_000
+    )
+    assert time.monotonic() - start < 60
+
+
+def test_a_named_folder_whose_files_are_ignored_is_searched(use):
+    subprocess.run(["git", "init", "-q"], check=True)
+    Path(".gitignore").write_text("data/*\n!data/README.md\n")
+    Path("data").mkdir()
+    for name in "README.md", "rates.csv":
+        Path("data", name).write_text("needle\n")
+    found = use("grep", pattern="needle", path="data").split("\n")
+    assert {line.split(":")[0] for line in found} == {
+        "data/README.md",
+        "data/rates.csv",
+    }
+    assert use("grep", pattern="needle") == "data/README.md:1:needle"
+
+
+def test_an_interrupted_subagent_names_its_transcript(make, broken_glob):
+    work = reply(calls=[("glob", {"pattern": "*"})])
+    agent = make(reply(calls=[TASK]), work)
+    broken_glob(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "How many?")
+    [result] = agent.messages[-1]["content"]
+    assert f"Its transcript is {subtranscript()}." in result["content"]
+    assert "The user interrupted the work" in result["content"]

@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import stat
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -220,22 +219,27 @@ def test_a_resume_restores_how_far_the_conversation_was_compacted(make, resumed)
     take_turn(agent, "Tell me a story")
     take_turn(agent, "Go on")
     later = resumed(1)
-    assert 0 < later.compacted_until == agent.compacted_until < len(later.messages)
-    agent.transcript.unlink()  # then a new file has to record it
-    program.commit(agent, typed("More."))
-    assert resumed(1).compacted_until == agent.compacted_until
+    assert 0 < later.tried_until == agent.tried_until < len(later.messages)
 
 
-@pytest.mark.parametrize(
-    "number, expected", [(-3, 0), (1, 1), (10**9, 2), (1e999, None)]
-)
-def test_an_impossible_count_of_compacted_messages_is_clamped_or_rejected(
-    number, expected
-):
-    event = {"event": "compact", "compacted": number, "messages": [typed("a")] * 2}
-    Path("one.jsonl").write_text(f"{json.dumps(event)}\n")
-    with nullcontext() if expected is not None else pytest.raises(AgentError):
-        assert load(Path("one.jsonl")).compacted_until == expected
+OLD = {"event": "compact", "compacted": 1, "messages": [typed("a")] * 2}
+EVENTS = [OLD | {"event": name} for name in ("auto_compact", "reactive_compact")]
+OTHERS = "refusal", "continued", "snip_compact", "thinking"
+
+
+@pytest.mark.parametrize("event", [OLD, *EVENTS, *(OLD | {"event": n} for n in OTHERS)])
+def test_only_a_compaction_counts_as_a_try_to_compact(event):
+    lines = [typed("one"), typed("two"), event, typed("b")]
+    Path("one.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    is_compaction = event["event"] not in OTHERS
+    assert load(Path("one.jsonl")).tried_until == 2 * is_compaction
+
+
+def test_what_was_tried_before_a_refusal_counts_at_most_for_what_is_left():
+    kept = {"event": "refusal", "messages": [typed("a")]}
+    lines = "".join(f"{json.dumps(line)}\n" for line in (OLD, kept, typed("b")))
+    Path("one.jsonl").write_text(lines)
+    assert load(Path("one.jsonl")).tried_until == 1
 
 
 CONTINUED = b'{"event": "continued", "messages": []}\n'
@@ -373,8 +377,10 @@ def test_a_reply_written_as_a_string_is_loaded_as_a_block(resumed):
 
 def broken_off():
     """A transcript that ends before the results of its three calls."""
-    calls = reply(LONG, calls=[READ, TASK, ("compact", {})])["content"]
-    Path("broken.jsonl").write_bytes(HI + b"\n" + line(calls, "assistant"))
+    calls = reply("I look.", calls=[READ, TASK, ("compact", {})])["content"]
+    told = line(reply(LONG)["content"], "assistant")
+    lines = HI, told, HI, line(calls, "assistant")
+    Path("broken.jsonl").write_bytes(b"\n".join(lines))
     return Path("broken.jsonl")
 
 
@@ -549,7 +555,9 @@ def test_a_read_only_folder_is_one_clear_error_before_anything_is_sent(make, wor
 
 
 def test_after_a_transcript_is_deleted_a_new_one_gets_the_whole_conversation(make):
-    take_turn(agent := make(reply(LONG), SUMMARY), "Tell me a story")
+    agent = make(reply(LONG), reply("The end."), SUMMARY)
+    take_turn(agent, "Tell me a story")
+    take_turn(agent, "And then?")
     (gone := agent.transcript).unlink()
     before = agent.messages
     compact_history(agent, "compact")

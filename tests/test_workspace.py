@@ -275,8 +275,10 @@ def test_rules_and_skills_are_read_at_the_start_and_after_clear(make):
 
 @pytest.mark.parametrize("line", ["/context", "/compact"])
 def test_commands_do_not_reload_the_rules(make, line):
-    agent = make(reply("One. " * 1_000), *[SUMMARY] * (line == "/compact"))
-    take_turn(agent, "Hm?")
+    answers = reply("One. " * 1_000), reply("Two.")
+    agent = make(*answers, *[SUMMARY] * (line == "/compact"))
+    for text in "Hm?", "And?":
+        take_turn(agent, text)
     before = agent.system
     Path("AGENTS.md").write_text("Use tabs.")
     run_command(agent, line)

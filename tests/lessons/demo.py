@@ -76,14 +76,15 @@ SHORTER = object()  # from here on the API accepts a third less than this reques
 REFUSAL = "Input is too long for requested model."  # in the words of Amazon Bedrock
 REMEDIES = (  # after the first rejection, the second, and any later one
     "The fix: ask for a summary, and keep the newest messages as well.",
-    "The request for the summary is too long, too. The fix: leave out the older half.",
+    "The request for the summary is too long, too. The fix: first ask for one of the "
+    "older half.",
     "Still too long. The fix: put a note where the summary would be.",
 )
 
 SCENES = [
     Scene(
         "tool_result_budget: oversized results go to disk",
-        "Layer 1, first step, free. The results in one message may have at most 50,000 "
+        "Layer 1, first step, no request. The results in one message may have at most 50,000 "
         "tokens or a third of the threshold, whichever is smaller. If they have more, "
         "each result over its equal share is saved to disk, and the model sees a "
         "preview instead. In the tutorials: s08's L3, and v5.",
@@ -96,7 +97,7 @@ SCENES = [
     ),
     Scene(
         "micro_compact: placeholders replace old results",
-        "Layer 1, third step, free. It clears old results, but never the newest "
+        "Layer 1, third step, no request. It clears old results, but never the newest "
         f"{program.KEEP_RECENT}. While the prompt cache is warm, it waits until the "
         "context exceeds 0.7 of the threshold; once the cache is cold, a quarter is "
         "enough. In the tutorials: s06, v5, s08's L2.",
@@ -114,7 +115,7 @@ SCENES = [
     ),
     Scene(
         "snip_compact: too many messages, so the middle is cut out",
-        "Layer 1, second step, free. It's off by default, because it forgets without a "
+        "Layer 1, second step, no request. It's off by default, because it forgets without a "
         "summary; here, MAX_MESSAGES=20 switches it on. In the tutorials: s08's L1.",
         "the first messages say what the work is about, and the newest say how far it "
         "has got. From the middle, your own messages stay, and the calls whose results "
@@ -129,8 +130,9 @@ SCENES = [
     Scene(
         "auto_compact: a summary replaces the history",
         "Layer 2, one request, over the threshold. It leaves, in this order: your "
-        "older messages, the summary, your request in progress, the calls whose results "
-        "are still needed, and the newest messages. In the tutorials: s06, v5, s08's "
+        "older messages with the calls from before that are still needed, the summary with "
+        "an index, your request in progress, calls of this turn that are still needed, "
+        "and the newest messages. In the tutorials: s06, v5, s08's "
         "compact_history "
         "(L4).",
         "the large results were new, so layer 1 had nothing to clear. Your messages "
@@ -268,7 +270,7 @@ class Lesson(StubClient):
         super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
         self.sent, self.forgotten, self.bill = [], 0, None
         more = {"thinking": True, "approve": self.show_call, "emit": self.emit}
-        limits = Limits(WINDOW, MAX_OUTPUT, THRESHOLD)
+        limits = Limits(WINDOW, MAX_OUTPUT, THRESHOLD, min_savings=THRESHOLD // 8)
         more["auto_approve"] = True
         self.agent = WatchedAgent(limits=limits, client=self, model="scripted", **more)
         program.make_ready(self.agent)

@@ -479,13 +479,13 @@ def chapter_8():
     agent, acted = ours(model, RULE, MORE)
     at = [PARAPHRASES[-1] in str(message) for message in agent.messages].index(True)
     kept = sum(user_said(text) in agent.messages for text in (RULE, MORE))
-    read = sum(f"{name} 0000" in str(agent.messages[at:]) for name in names)
+    read = sum(f"{name} 0000" in str(agent.messages) for name in names)
     say(f"""
         naive: three summaries, each of the one before (scripted here):
         : {PARAPHRASES[0]} > {PARAPHRASES[1]} > {PARAPHRASES[2]}
         damage: {left} of the user's 2 requests are left, and one isn't done yet.
         ours: after {len(acted)} summaries {kept} of 2 survive word for word.
-        ours: message {at + 1} is the last summary; after it come {read} of \
+        ours: message {at + 1} is the last summary; around it are {read} of \
 {len(names)} files, as they are now.""")
 
 

@@ -11,4 +11,5 @@ def micro_compact(messages: list) -> list:
         path.write_text(text)
         return path
 
-    return agent.micro_compact(messages, save_text, keep_recent=3, keep_tokens=0)
+    at_least = {"keep_recent": 3, "keep_tokens": 0, "min_savings": 20_000}
+    return agent.micro_compact(messages, save_text, **at_least)

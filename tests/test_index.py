@@ -1,0 +1,169 @@
+"""The index that a compaction leaves: exact names, and where each was last seen."""
+
+import re
+
+import pytest
+from builders import did, history, read, said, sized, typed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import agent as program
+from agent import INDEX, INDEX_TOKENS, index_of, tokens_in
+
+
+def lines(gone, kept=(), tokens=INDEX_TOKENS):
+    """The lines of the index after its heading, as {place: names}."""
+    found = "".join(index_of([*gone], [*kept], tokens))
+    pairs = re.findall(r"(?m)^(.+):((?: \S+)*)$", found)
+    return {place: names.split() for place, names in pairs}
+
+
+def names(text):
+    """The names that the index takes from a text."""
+    return [name for found in lines([said(text)]).values() for name in found]
+
+
+NAMES = [
+    ("Python", "from pkg.sub_mod import load_prices\nself._cache_size = MAX_SIZE", 4),
+    ("Go", "func (s *Store) SaveSessionState(ctx) error { return ErrNotFound }", 2),
+    ("TypeScript", "export const parseOrderLine = (rawLine: OrderLine) => {}", 1),
+    ("Java", "private final OrderService orderService; // com.shop.order", 3),
+    ("C", "static int buf_read_line(struct ring_buffer *rb, size_t max_len)", 2),
+    ("paths", "edit ./src/app/main.py, /etc/nginx/nginx.conf and ../lib/util.ts", 3),
+    ("Windows paths", r"open C:\Users\ana\notes.txt and C:\temp\new\rates.csv", 2),
+    ("umlauts", "größeÄndern() in Übersicht_2024.txt and straße_nach_köln", 3),
+    ("Chinese", "见 配置_加载器_第二版 和 src/数据/订单.py", 2),
+]
+
+
+@pytest.mark.parametrize("language, text, number", NAMES, ids=[n[0] for n in NAMES])
+def test_names_of_any_language_are_found_whole(language, text, number):
+    found = names(text)
+    assert len(found) == number and all(name in text for name in found)
+    for name in found:  # not a piece of a longer name
+        start = text.index(name)
+        around = text[start - 1 : start], text[start + len(name) :][:1]
+        assert not re.search(r"\w", "".join(around))
+
+
+NO_NAMES = {
+    "words": "Everything considered, documentation is straightforward anyway",
+    "numbers": "2734900755 3.14159265 0x7fff5fbff8c0 2026-11-28 192.168.100.200",
+    "a UUID": "018f3c1e-7b2a-4c3d-9e4f-5a6b7c8d9e0f deadbeefcafe0123456789abcdef",
+    "media types": "application/json text/html image/svg video/mp4 font/woff2",
+    "what every program has": "os.environ sys.stdin time.Now fmt.Errorf this.name",
+    "escapes": r"one\nword another\tword a\r\nline",
+    "short names": "a_b foo_1 x.y",
+}
+
+
+@pytest.mark.parametrize("text", NO_NAMES.values(), ids=NO_NAMES)
+def test_what_tells_nothing_stays_out(text):
+    assert names(text) == []
+
+
+def test_an_escaped_tab_or_newline_is_not_part_of_a_name():
+    assert names(r"\tfullCheckpointID\nsession_count\rlast_index") == [
+        "fullCheckpointID",
+        "session_count",
+        "last_index",
+    ]
+
+
+def test_each_name_comes_after_the_file_where_it_was_last_seen_or_else_the_command():
+    command = {
+        "command": "pytest -q  tests/test_a.py --maxfail 3 -x && echo all is well"
+    }
+    gone = [
+        *read("src/old.py", "load_prices parse_order"),
+        *did("load_prices print_bill", given=command),
+        *read("src/a folder/new_shop.py", "parse_order OrderParser"),
+        said("I'll rename print_bill_again."),
+    ]
+    assert lines(gone) == {
+        "src/a folder/new_shop.py": ["parse_order", "OrderParser"],
+        "src/old.py": ["load_prices"],
+        "pytest -q tests/test_a.py --maxfail 3": ["print_bill", "tests/test_a.py"],
+        "said": ["print_bill_again"],
+    } or lines(gone)
+
+
+def test_names_in_most_texts_come_first_and_newer_ones_before_older():
+    gone = [*read("a.py", "one_name two_names"), *read("b.py", "two_names six_names")]
+    assert [*lines(gone).values()] == [["two_names", "six_names"], ["one_name"]]
+
+
+def test_what_is_in_sight_is_not_in_it_and_no_name_is_in_it_twice():
+    gone = read("a.py", "seen_name gone_name other_name gone_name")
+    kept = did("the seen_name is here")
+    assert lines(gone, kept) == {"a.py": ["gone_name", "other_name"]}
+
+
+def test_without_names_or_room_there_is_no_index():
+    assert index_of(history(said("Well, well.")), [], INDEX_TOKENS) == []
+    assert index_of(read("a.py", "some_name"), [], tokens_in(INDEX)) == []
+
+
+def test_it_has_at_most_its_tokens_and_is_filled():
+    many = " ".join(f"function_number_{n}" for n in range(999))
+    for tokens in 100, INDEX_TOKENS, 2_000:
+        [text] = index_of(read("a.py", many), [], tokens)
+        assert 0.9 * tokens - 20 < tokens_in(text) <= tokens
+
+
+def test_over_ten_compactions_it_keeps_its_size_and_its_places(make):
+    agent = make(messages=history(read("src/first.py", "the_first_name"), said("Yes.")))
+    for n in range(10):
+        agent.messages += [
+            typed(f"{n}"),
+            *did(f"the_name_{n} {sized(9_000)}"),
+            said("Yes."),
+        ]
+        agent.messages = program.rebuild(agent, "Short.")[0]
+        indexes = [t for m in agent.messages for t in said_in(m) if INDEX in t]
+        assert len(indexes) == 1 and tokens_in(indexes[0]) <= INDEX_TOKENS
+        assert "\nsrc/first.py: the_first_name" in indexes[0]
+
+
+def said_in(message):
+    """The texts of a message's text blocks."""
+    return [block["text"] for block in program.blocks(message, "text")]
+
+
+def test_without_a_summary_the_note_has_an_index_too(make):
+    agent = make(
+        messages=history(*[read(f"{n}.py", f"the_name_{n}") for n in range(30)])
+    )
+    agent.messages += [*did(sized(30_000)), said("Done.")]
+    program.compact_without_model(agent, "auto_compact")
+    [(summary, index)] = [t for t in map(said_in, agent.messages) if len(t) > 1]
+    assert "No summary could be made" in summary and "3.py: the_name_3" in index
+
+
+def test_in_a_window_of_4000_tokens_there_is_none(make):
+    agent = make(context_window=4_000)
+    agent.messages = history(
+        read("a.py", "some_name " * 900), said("Yes."), said("So.")
+    )
+    assert INDEX not in str(program.rebuild(agent, "Short.")[0])
+
+
+def test_a_key_that_a_user_typed_is_not_in_it(monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", key := "sk-ant-api03-0123456789abcdef_x")
+    gone = [typed(f"my key is {key}, my_own_name too")]
+    [text] = index_of(gone, [], INDEX_TOKENS)
+    assert key not in text and "my_own_name" in text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(alphabet="ab_/.A1 \n:日", max_size=90), max_size=6), st.data())
+def test_every_name_of_it_was_removed_and_is_not_in_sight(results, data):
+    cut = data.draw(st.integers(0, len(results)))
+    gone = [
+        m for n, text in enumerate(results[:cut]) for m in read(f"{n}.py", text or "-")
+    ]
+    kept = [m for text in results[cut:] for m in did(text or "-")]
+    seen = "\n".join(text for text, _ in program.sightings(kept))
+    found = [n for names in lines(gone, kept).values() for n in names]
+    assert len(found) == len({*found})
+    assert all(name in str(gone) and name not in seen for name in found)

@@ -1,0 +1,261 @@
+"""Local servers: what Ollama and llama.cpp do when a prompt doesn't fit, and others."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import stub
+from builders import (
+    asks_for_summary,
+    fails,
+    goes_on,
+    history,
+    layers,
+    said,
+    shown,
+    sized,
+    typed,
+)
+from stub import StubClient, api_error, reply
+
+import agent as program
+from agent import take_turn
+
+
+class Server(StubClient):
+    """A local server without a cache, whose model works through some files.
+
+    If it cuts, it reads the newest tokens of a prompt that doesn't fit, as Ollama does.
+    Otherwise it rejects the prompt, and names the window or not.
+    """
+
+    def __init__(self, window, cuts, error="", files=40):
+        super().__init__(always=self.reply_to)
+        self.size, self.cuts, self.error, self.files = window, cuts, error, files
+        self.number = 0
+
+    def usage(self, body, content):
+        return {"input_tokens": self.read, "output_tokens": stub.tokens(content)}
+
+    def reply_to(self, request):
+        system, tools, messages = (request[k] for k in ("system", "tools", "messages"))
+        while (read := stub.count(system, tools, messages)) > self.size and self.cuts:
+            messages = messages[1:]  # as Ollama does, whole messages
+        self.read = read
+        if read > self.size:
+            return api_error(400, self.error)
+        if messages[0] != request["messages"][0]:
+            return reply("How can I help you with this project?")
+        if asks_for_summary(request):
+            return reply("<summary>Files are read.</summary>")
+        self.number += 1
+        name = f"{self.number % self.files}.txt"
+        done = self.number > 40
+        return reply("Done.") if done else reply(calls=[("read_file", {"path": name})])
+
+
+@pytest.fixture
+def files():
+    """Forty files, every other one full of digits."""
+    for n in range(40):
+        text = "the quick brown fox\n" if n % 2 else "0123456789 98765.4321\n"
+        Path(f"{n}.txt").write_text(sized(600, text))
+
+
+TOO_LONG = "the request exceeds the available context size"
+NAMED = "{}: prompt has 99999 tokens, n_ctx = {}"
+
+
+@pytest.mark.parametrize("window", [8_192, 32_768])
+@pytest.mark.parametrize("setting", [64_000, 0])
+def test_a_job_of_40_requests_ends_well_where_a_prompt_is_cut_silently(
+    make, files, window, setting
+):
+    server = Server(window, cuts=True)
+    agent = make(client=server, context_window=setting or window)
+    assert take_turn(agent, "Read all files.") == "Done."
+    assert server.number == 41
+    noticed = [text for text in shown(agent, "layer") if "cut off the beg" in text]
+    assert len(noticed) <= 1
+
+
+@pytest.mark.parametrize("window", [8_192, 32_768])
+@pytest.mark.parametrize("error", [TOO_LONG, NAMED])
+def test_a_job_of_40_requests_ends_well_where_a_prompt_is_rejected(
+    make, files, window, error
+):
+    server = Server(window, cuts=False, error=error.format(TOO_LONG, window))
+    agent = make(client=server, context_window=64_000)
+    assert take_turn(agent, "Read all files.") == "Done." and server.number == 41
+
+
+def counting(*counts):
+    """A client that reports these tokens for its requests, then the last, no cache."""
+    client, left = StubClient(), itertools.chain(counts, itertools.repeat(counts[-1]))
+    client.usage = lambda body, content: {"input_tokens": next(left)}
+    return client
+
+
+CALL = reply(calls=[("bash", {"command": "seq 600"})])
+SUMMED_UP = reply("<summary>So far so good.</summary>")
+
+
+def test_a_count_that_no_longer_grows_is_a_silent_cut_and_teaches_the_window(make):
+    agent = make(client=counting(4_000, 4_900, 4_950, 900))
+    agent.client.enqueue(CALL, CALL, reply("What?"), SUMMED_UP, reply("Done."))
+    assert take_turn(agent, "Work.") == "Done."
+    assert "What?" not in str(agent.messages)
+    [line] = [text for text in shown(agent, "layer") if "cut off the beg" in text]
+    assert "CONTEXT_WINDOW" in line and agent.limits.context_window == 4_950
+
+
+GROWING = {
+    "it grows": [4_000, 4_400, 4_900],
+    "another tokenizer": [8_000, 8_900, 9_800],
+    "counts of a gateway": [3, 3, 3],
+    "only what isn't cached": [4_000, 300, 300],
+}
+
+
+@pytest.mark.parametrize("counts", GROWING.values(), ids=GROWING)
+def test_other_counts_are_no_cut(make, counts):
+    agent = make(client=counting(*counts))
+    agent.client.enqueue(CALL, CALL, reply("Done."))
+    assert take_turn(agent, "Work.") == "Done." and shown(agent, "layer") == []
+
+
+def test_a_count_that_falls_because_a_layer_cleared_results_is_no_cut(make):
+    agent = make(client=counting(9_000, 9_500, 5_000), clear_above=10**9)
+    agent.client.enqueue(CALL, CALL, reply("Done."))
+    agent.limits.keep_recent = agent.limits.keep_tokens = agent.limits.min_savings = 0
+    agent.limits.clear_above = 9_400
+    assert take_turn(agent, "Work.") == "Done."
+    assert layers(agent) == ["micro_compact"]
+
+
+@pytest.mark.parametrize("sent, is_full", [(7_900, True), (3_000, False)])
+def test_a_short_reply_cut_off_in_a_full_window_leads_to_a_compaction(
+    make, sent, is_full
+):
+    messages = history(said(sized(900)), typed("And?"), said("Yes."))
+    agent = make(client=counting(sent, sent + 50), messages=messages)
+    agent.limits = program.Limits(context_window=8_192)
+    more = [SUMMED_UP] * is_full
+    agent.client.enqueue(reply("Half", stop="max_tokens"), *more, reply("Done."))
+    take_turn(agent, "Go on.")
+    assert ("reactive_compact" in layers(agent)) is is_full
+    assert ("Half" in str(agent.messages)) is not is_full
+
+
+def test_no_user_query_found_means_that_the_prompt_is_too_long(make):
+    error = api_error(500, "no user query found in messages")
+    agent = make(client=counting(5_000, 5_200), context_window=32_000)
+    agent.client.enqueue(reply("Hi."), error, reply("Done."))
+    assert take_turn(agent, "Hi") == "Hi." and take_turn(agent, "Go on.") == "Done."
+    assert agent.limits.context_window == 5_000
+
+
+def test_on_a_server_without_a_cache_typed_texts_end_with_an_empty_line(make):
+    agent = make(client=counting(2_900, 3_000))
+    agent.client.enqueue(reply("Hi."), reply("Yes."))
+    for text in "Hello", "fix the bug":
+        take_turn(agent, text)
+    first, second = ([m["content"] for m in r["messages"]] for r in agent.client.bodies)
+    assert first[0][0]["text"] == "Hello" and agent.messages[0] == typed("Hello")
+    assert [second[n][0]["text"] for n in (0, 2)] == ["Hello\n\n", "fix the bug\n\n"]
+
+
+# --- Filters, calls as text, cache markers, and errors that no retry can change ---
+
+FILTERS = [
+    api_error(
+        400, "DataInspectionFailed: Input data may contain inappropriate content"
+    ),
+    api_error(400, "The request was rejected because it was considered high risk"),
+    api_error(400, "Output blocked by content filtering policy"),
+]
+
+
+@pytest.mark.parametrize("error", FILTERS, ids=str)
+def test_what_a_filter_objects_to_is_taken_out(make, error):
+    agent = make(reply("Hi."), error)
+    take_turn(agent, "Hello")
+    line = fails(agent, "Something forbidden")
+    assert "declined" in line and "forbidden" not in str(agent.messages)
+    assert "removed what was declined" in str(shown(agent, "layer")) and goes_on(agent)
+
+
+def test_results_that_a_filter_objects_to_are_taken_out(make):
+    agent = make(CALL, FILTERS[0])
+    fails(agent, "Look.")
+    assert agent.messages == [typed("Look.")] and goes_on(agent)
+
+
+AS_TEXT = [
+    '<invoke name="bash">\n<parameter name="command">ls</parameter>\n</invoke>',
+    'I look.\n<tool_call>\n{"name": "bash"}\n</tool_call>\n',
+    "<function=bash>\n<parameter=command>ls</parameter>\n</function>",
+]
+
+
+@pytest.mark.parametrize("text", AS_TEXT)
+def test_a_call_written_as_text_is_a_reply_that_was_cut_off(make, text):
+    agent = make(reply(text), reply("Done."))
+    assert take_turn(agent, "Look.").endswith("Done.")
+    assert program.note(program.CUT_OFF) in agent.messages
+    agent = make(*[reply(text)] * 4)
+    assert "cut off" in fails(agent, "Look.")
+
+
+@pytest.mark.parametrize(
+    "text", [f"Write:\n```xml\n{AS_TEXT[0]}\n```", "See `</invoke>`."]
+)
+def test_a_call_in_a_code_block_is_an_answer(make, text):
+    agent = make(reply(text))
+    assert take_turn(agent, "How?") == text
+
+
+def test_cache_markers_are_left_out_once_they_are_rejected(make):
+    error = api_error(400, "system.0.cache_control: Extra inputs are not permitted")
+    agent = make(error, reply("Hi."), reply("Yes."))
+    assert [take_turn(agent, text) for text in ("Hello", "And?")] == ["Hi.", "Yes."]
+    marked = ["cache_control" in json.dumps(body) for body in agent.client.bodies]
+    assert marked == [True, False, False]
+
+
+class Broken(StubClient):
+    """A client of one's own with a mistake in it."""
+
+    def answer(self, request):
+        self.asked = getattr(self, "asked", 0) + 1
+        return request.no_such_field
+
+
+def test_a_mistake_in_a_client_is_not_retried(make, pauses):
+    agent = make(client=Broken())
+    assert "no_such_field" in fails(agent, "Hi") and agent.client.asked == 1
+    assert pauses == []
+
+
+def test_half_an_answer_that_filled_the_window_is_discarded(make):
+    half = reply("Half of", stop="model_context_window_exceeded")
+    agent = make(half, SUMMED_UP, reply("Done."), messages=history(said(sized(2_000))))
+    agent.messages += [typed("And?"), said("Yes.")]
+    assert take_turn(agent, "Go on.") == "Done."
+    styles = [style for style, _ in agent.events]
+    assert styles.index("void") > styles.index("text")
+
+
+def test_only_thinking_that_is_dropped_is_not_called_too_large(make):
+    agent = make(
+        messages=history(
+            {**said("Yes."), "content": [THOUGHT, *said("Yes.")["content"]]}
+        )
+    )
+    program.make_ready(agent)
+    [line] = shown(agent, "layer")
+    assert line.startswith("[thinking] dropped")
+
+
+THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}
