@@ -806,8 +806,8 @@ def index_of(gone: list[Message], kept: list[Message], max_tokens: int) -> list[
     room = 4 * max_tokens - len(to_bytes(INDEX))  # bytes
     for name, _ in Counter(name for name, _ in seen).most_common():
         at = places[name]
-        new = ("" if at in lines else f"\n{at}:") + f" {name}" * (name != at)
-        if name not in known and len(to_bytes(new)) <= room:
+        new = ("" if at in lines else f"\n{at}:") + f" {name}" * (name not in at)
+        if len(to_bytes(new)) <= room and name not in known:  # the search is slow
             room -= len(to_bytes(new))
             lines[at] = lines.get(at, "") + new
             known += new
