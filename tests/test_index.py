@@ -160,12 +160,16 @@ def test_without_a_summary_the_note_has_an_index_too(make):
     assert "No summary could be made" in summary and "3.py: the_name_3" in index
 
 
-def test_in_a_window_of_4000_tokens_there_is_none(make):
-    agent = make(context_window=4_000)
-    agent.messages = history(
-        read("a.py", "some_name " * 900), said("Yes."), said("So.")
-    )
-    assert INDEX not in str(program.rebuild(agent, "Short.")[0])
+@pytest.mark.parametrize("window, most", [(4_000, 0), (8_000, 100), (60_000, 500)])
+def test_in_a_small_window_it_is_short_and_in_one_of_4000_tokens_there_is_none(
+    make, window, most
+):
+    many = read("a.py", " ".join(f"one_name_{n}" for n in range(200)))
+    agent = make(threshold=window // 2)
+    agent.messages = history(many, did(sized(3_000)), said("Yes."), said("So."))
+    found = [t for m in program.rebuild(agent, "Short.")[0] for t in said_in(m)[1:]]
+    assert len(found) == (most > 0)
+    assert all(most // 2 < tokens_in(text) <= most for text in found)
 
 
 def test_a_key_that_a_user_typed_is_not_in_it(monkeypatch):

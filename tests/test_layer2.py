@@ -718,6 +718,12 @@ def test_without_room_for_the_newest_reply_there_is_no_tail(make, messages):
     assert sum(map(tokens_in, program.user_texts(gone))) <= room // 2
 
 
+def test_without_a_tail_the_prompt_does_not_speak_of_newest_messages(make):
+    agent = make(SUMMARY, messages=TAILLESS["a call too long"], **WINDOW)
+    program.compact_history(agent, "compact")
+    assert "newest messages" not in str(summaries(agent)[0]["messages"][-1])
+
+
 CALL_AND_RESULT = did(BODY)
 NEWEST = {
     "an answer": [said(BODY)],
