@@ -11,6 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+# A file in the root can have any name, so look there last; `-m pytest` puts it first.
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:] = [p for p in sys.path if Path(p).resolve() != ROOT] + [str(ROOT)]
+
 import pytest
 from builders import call
 from pseudo import PROMPT, User, changed

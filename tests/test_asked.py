@@ -60,10 +60,9 @@ def test_y_yes_and_ok_approve_one_call_and_enter_alone_asks_again(asked, answer)
 
 
 NO = {"n": [], "N": [], "no": [], "No!": [], "ｎ": []}
-NO |= {why: [why] for why in ("v", "Not there!", "no, the other", "why?")}
+NO |= {why: [why] for why in ("Not there!", "no, the other", "why?")}
 SENTENCES = "please use pytest instead", "do not run this", "ok but in /tmp"
 NO |= {why: [why] for why in SENTENCES}
-NO |= {line: [] for line in ("quit", "/quit", "exit", "/clear")}  # not run as a command
 
 
 @pytest.mark.parametrize("answer", NO)
@@ -77,7 +76,17 @@ def test_no_refuses_and_any_other_text_refuses_with_a_reason(asked, answer):
 
 
 ALMOST = "yes, go ahead", "Sure", "sure!", "1", "go", "Go on", "ok but b.py", "y n"
-ALMOST += "always git", "a y", "yes and no", "...", "okay, and then?", "please do"
+ALMOST += (
+    "v",
+    "2",
+    "d",
+    "always git",
+    "a y",
+    "yes and no",
+    "...",
+    "okay, and then?",
+    "please do",
+)
 
 
 @pytest.mark.parametrize("answer", ALMOST)
@@ -363,11 +372,26 @@ def test_a_call_is_refused_if_the_user_could_not_see_the_question(desk, fresh):
     assert "use --yes" in str(user.sent) and not (desk.folder / "made").exists()
 
 
-def test_answering_with_a_command_only_refuses_the_call(asked_in):
-    user = asked_in("live")
-    user.press("quit\n")
-    user.see("refused this call", "So.", PROMPT)
-    assert user.leave("\x04") == 0
+@pytest.mark.parametrize("line", ["quit", "/quit", "exit", "/clear", "/context"])
+def test_a_command_typed_at_a_question_is_not_run_and_the_question_comes_again(
+    asked, line
+):
+    terminal = asked(agent := program.Agent(), "ls", line, "a")
+    said = terminal.out.getvalue()
+    assert said.count("Run this command?") == 2 and agent.allowed == {"bash ls"}
+    assert "Commands work at the prompt; Ctrl-C leads there." in said
+
+
+@pytest.mark.parametrize("of", ["the agent's", "a subagent's"])
+def test_yes_as_a_command_at_a_question_approves_this_call_and_all_later_ones(user, of):
+    calls = [("bash", {"command": "touch one"}), ("bash", {"command": "touch two"})]
+    task = ("task", {"description": "look", "prompt": "Look."})
+    before, after = ([task], [reply("Done.")]) if of == "a subagent's" else ([], [])
+    first = [reply(calls=before)] if before else []
+    user.enqueue(*first, reply(calls=calls), *after, reply("So."))
+    user.ask("go")
+    user.say("/yes", "run without asking", "So.", "not asking")
+    assert (user.folder / "one").exists() and (user.folder / "two").exists()
 
 
 KEYS = ["y", "a", "ye", "s", "n", "no", "why", " ", "please", "ok", "\x7f", "\x17"]

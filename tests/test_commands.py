@@ -178,9 +178,13 @@ def test_after_an_own_command_the_last_answer_is_still_known(make, own):
     assert "The answer. x" in str(agent.messages[-2:])
 
 
-def test_a_long_output_of_an_own_command_is_shown_whole_and_saved(make, own):
+def test_of_a_long_output_of_an_own_command_start_and_end_are_shown_and_all_is_saved(
+    make, own
+):
     own(agent := make(), "!seq 30000")
-    assert shown(agent, "plain") == ["\n".join(map(str, range(1, 30_001)))]
+    [seen] = shown(agent, "plain")
+    assert seen.startswith("1\n2\n") and seen.endswith("29999\n30000")
+    assert "bytes are left out here" in seen and len(seen) < 51_000
     [text] = texts(agent.messages[-1])
     assert len(text) < 4_000 and "saved at .task_outputs" in text
 
@@ -221,10 +225,11 @@ def test_a_paste_of_several_lines_never_runs_as_a_command(user, line):
     assert "!" in user.sent[-1]["content"] and not (user.folder / "file").exists()
 
 
-def test_an_own_command_as_an_answer_is_a_no_and_never_runs(user):
+def test_an_own_command_as_an_answer_never_runs_and_the_question_comes_again(user):
     user.enqueue(reply(calls=[BASH]), reply("So."))
     user.ask("go")
-    user.say("!touch file", "refused this call", "So.")
+    user.say("!touch file", "Commands work at the prompt", end="instead:")
+    user.say("n", "refused this call", "So.")
     assert not (user.folder / "file").exists() and "  | from bash" not in user.screen
 
 

@@ -16,7 +16,7 @@ SEEN = {
     "cut_output": "cut: 108,910 characters]; the rest is on disk: no",
     "no_path": "is now [Old result, cleared]",
     "no_thinking": "0 of 3 thoughts are in the last request",
-    "japanese": "5,258 tokens; the API counts 3,293",
+    "japanese": "2,633 tokens; the API counts 3,293",
     "passing_error": "the connection broke: the turn is over after 1 request",
     "stopped_call": "half.txt was written: yes; the model knows: no",
     "surrogate": "surrogates not allowed",

@@ -90,6 +90,40 @@ def test_each_constant_is_set_once_and_used():
     assert len(found) == len({*found}) > 0
 
 
+# --- Files that a reader puts into the root ---
+
+AGENT, RULE = TESTS / "lessons/first.py", TESTS / "agents/clears.py"
+OURS = {name for name in FOLDERS if not re.match("test_|conftest", name)}
+BAD = "input()\nraise SystemExit('a file in the root was imported')\n"
+IN_ROOT = {  # how the reader's agent and rule are written
+    "well": {"mine": AGENT.read_text("utf-8"), "rule": RULE.read_text("utf-8")},
+    "badly, under any name": dict.fromkeys(OURS | {"mine", "rule", "anthropic"}, BAD),
+}
+USES = "-m pytest -q -n0 --collect-only", "tests/lessons/steps.py layer1 0"
+USES += "tests/measure/costs.py --help", "-S tests/lessons/demo.py 4"
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the project, whose root a reader may fill."""
+    copy = tmp_path_factory.mktemp("project") / "copy"
+    others = shutil.ignore_patterns("__pycache__", ".*_cache", ".[vt]*", ".git")
+    return shutil.copytree(TESTS.parent, copy, ignore=others)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("how", IN_ROOT)
+def test_a_file_in_the_root_changes_no_import(how, use, copied):
+    for name, source in IN_ROOT[how].items():
+        (copied / f"{name}.py").write_text(source, "utf-8")
+    argv = [sys.executable, *use.split()]
+    options = {"capture_output": True, "text": True, "cwd": copied}
+    done = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, **options)
+    for name in IN_ROOT[how]:
+        (copied / f"{name}.py").unlink()
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout[-999:]
+
+
 # --- A reader's own test ---
 
 README = (TESTS / "README.md").read_text("utf-8")

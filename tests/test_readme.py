@@ -685,7 +685,7 @@ INLINE = {*re.findall(r"`(?:python3|\.venv/bin/python) ([^`]+)`", words(PROSE))}
 TAKES = {
     "agent.py": "( --demo( [1-7])?)?",
     "naive.py": "( ([3-9]|10))?",
-    "steps.py": "( (small|layer[12])( [0-6])?)?( --diff)?| small --mine FILE",
+    "steps.py": "( (small|layer[12])( [0-6])?)?( --diff)?| small --mine FILE| small --serve( --tools.*)?",
 }
 
 

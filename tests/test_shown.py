@@ -129,7 +129,10 @@ def test_the_clock_says_that_a_summary_is_being_written(make):
     turns(agent, "Go on.")
     waits = [text for style, text in said if style == "wait"]
     assert re.fullmatch(r"summarising [\d,]+ tokens", waits[0])
-    assert waits == [waits[0], "try 2 of 7 in 1 s", waits[0], "waiting for the model"]
+    *before, last = waits
+    assert before == [waits[0], "try 2 of 7 in 1 s", waits[0]]
+    full = r"waiting for the model, context [\d,]+ of 167,000 tokens"
+    assert re.fullmatch(full, last)
 
 
 def test_an_answer_that_breaks_off_is_marked_as_discarded(screen, make):

@@ -8,8 +8,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import mine
 import naive
+import own_report
 import pytest
 import runner
 import steps
@@ -38,11 +38,11 @@ SEEN = {
     ("small", 4): [
         "stopped no",
         "24 of 24",
-        "largest 70,835",
-        "! compact there is no such tool; the last request has 60,641 tokens (step 5)",
+        "largest 70,939",
+        "! compact there is no such tool; the last request has 60,745 tokens (step 5)",
     ],
     ("small", 5): [
-        "ok compact the request after it has 60 tokens",
+        "ok compact the request after it has 192 tokens",
         EMPTY,
         OPEN,
         NOT_RUN,
@@ -52,7 +52,7 @@ SEEN = {
         "ok Ctrl-C after Ctrl-C in a tool, the next request is accepted",
         "ok huge file after a huge file, the next request is accepted",
         NOT_RUN,
-        "ok compact the request after it has 60 tokens",
+        "ok compact the request after it has 205 tokens",
     ],
     ("layer1", 0): ["seen 3 of the 6 results", f"refused {SIGNED}"],
     ("layer1", 1): ["seen 6 of the 6 results", f"refused {SIGNED}"],
@@ -325,12 +325,13 @@ MINE = {
     AGENTS / "beginner.py": [
         "stopped no",
         "files 24 of 24",
-        "! on disk 11 messages (step 2)",
+        "! on disk 11 messages, but 24 of 24 files only as a layer left them (step 2)",
         "ok layer 1 cleared 67,536 tokens of old results, before 2 of 52 requests",
         "! no text after a summary without text, 2 of 55 messages are in the next request",
         "! messages after a summary, 1 of 2 user messages are in the next request (step 4)",
-        "ok summary 3 of 3 are in the next request",
-        "! compact there is no such tool; the last request has 45,458 tokens (step 5)",
+        "! cut off after a summary that was cut off, 2 of 10 messages are in the next",
+        "ok summary 2 of 2 are in the next request",
+        "! compact there is no such tool; the last request has 45,551 tokens (step 5)",
         "! cost 0% from the cache",
         "no request has `cache_control` (step 3)",
         EMPTY,
@@ -338,31 +339,36 @@ MINE = {
         RUN,
         "ok huge file after a huge file, the next request is accepted",
         BLANK,
-        "Next: step 2 of chapter 2",
+        "! asks a command is run without asking (step 1)",
+        "Next: step 1 of chapter 2",
     ],
     AGENTS / "classes.py": [
         "stopped no",
         "files 24 of 24",
         "on disk 100 messages",
-        "largest 81,464 tokens",
+        "largest 81,554 tokens",
         "! layer 1 it never acted (step 3)",
         "without text, 3 of 47 messages are in the next request (step 4)",
         "ok messages after a summary, 2 of 2 user messages are in the next request",
-        "ok empty after an empty reply, the next request is accepted",
+        "! empty after a blank text, the next request is refused: messages: text content "
+        "blocks must contain non-whitespace text (step 3)",
+        "! huge file after twenty large files at once, the next request is refused: prompt "
+        "is too long (step 1)",
         NOT_RUN,
         BLANK,
+        "ok asks a command is run only after y",
     ],
     SMALL: [
         "stopped no",
         "files 24 of 24",
         "seen the model saw 24 of 24 files",
-        "layer 1 cleared 50,616 tokens of old results, before 2 of 55 requests",
-        "layer 2 requests for a summary: 6",
+        "layer 1 cleared 50,616 tokens of old results, before 2 of 56 requests",
+        "layer 2 requests for a summary: 7",
         "without text, 53 of 53 messages are in the next request",
         "after a summary, 2 of 2 user messages are in the next request",
         "summary 5 of 5 are in the next request",
-        "ok compact the request after it has 99 tokens",
-        "ok cost 76% from the cache, price 517,000 (in full-price input tokens) small.py",
+        "ok compact the request after it has 244 tokens",
+        "ok cost 77% from the cache, price 537,000 (in full-price input tokens) small.py",
         *SEEN["small", 6][:-1],
         "Next: python3 tests/lessons/faults.py shows",
     ],
@@ -385,6 +391,21 @@ def test_the_report_shows_progress_and_what_each_layer_did(path, capsys):
     assert max(map(len, shown.split("\n"))) < 80
 
 
+CLEARS_INPUTS = """\
+        for message in messages[1:-6]:
+            for block in message["content"]:
+                if block["type"] == "tool_use":
+                    block["input"] = "[cleared]"
+        for result in old:
+"""
+APPENDS = """\
+    with TRANSCRIPT.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\\n")
+"""
+WRITES_AGAIN = """\
+    log.all = [*getattr(log, "all", []), message]
+    TRANSCRIPT.write_text(json.dumps(log.all))
+"""
 # Mistakes that learners make: a text in small.py, its replacement, and the report's
 # line that shows the mistake.
 FIRST_BLOCK = """\
@@ -418,7 +439,7 @@ BROKEN = {
     "layer 1 acts all the time": (
         "MIN_SAVINGS = 20_000",
         "MIN_SAVINGS = 0",
-        "before 21 of 54 requests",
+        "before 21 of 55 requests",
     ),
     "layer 1 clears results that the model hasn't seen": (
         "lists[:-KEEP_RECENT]",
@@ -483,18 +504,114 @@ BROKEN = {
     "one prompt is all": (
         "        except EOFError:",
         "            break\n        except EOFError:",
-        "! stopped It ended after its first prompt, but two are typed: call `input()`",
+        "! stopped It ended after its first prompt, but two are typed: ask for another one (`input()`)",
+    ),
+    "an error of a tool ends the turn": (
+        "        except Exception as error:  # noqa: BLE001  tell",
+        "        except ZeroDivisionError as error:  # tell",
+        "! stopped Its turn ended, although the model had called `read_file`. It printed "
+        'first: "Stopped: FileNotFoundError: [Errno 2] No such file or directory: '
+        "'words.txt'\" (step 1)",
+    ),
+    "a tool returns bytes": (
+        '.read_text(encoding="utf-8", errors="replace")',
+        ".read_bytes()",
+        'It printed last: "Stopped: TypeError: Object of type bytes is not JSON serializable"',
+    ),
+    "the threshold of layer 2 is too high": (
+        "THRESHOLD = 50_000",
+        "THRESHOLD = 150_000",
+        "! stopped prompt is too long (chapter 4)",
+    ),
+    "layer 2 never starts": (
+        "THRESHOLD = 50_000",
+        "THRESHOLD = 10**9",
+        "it never asked for a summary; if it has a layer 2, the threshold is too high or "
+        "the count too low: chapter 4 (step 4)",
+    ),
+    "a summary before each request": (
+        "THRESHOLD = 50_000",
+        "THRESHOLD = 0",
+        "layer 1 it never acted ! layer 2 requests for a summary: 50 of 99 requests, so "
+        "its threshold is too low (chapter 4)",
+    ),
+    "a system prompt that isn't counted": (
+        "SYSTEM = f",
+        'SYSTEM = "x" * 440_000 + f',
+        "largest 201,850 tokens in a request",
+    ),
+    "layer 1 clears the inputs of calls": (
+        "        for result in old:\n",
+        CLEARS_INPUTS,
+        "of the right type. Right before it, 25,308 tokens of old results were cleared. "
+        "(step 3)",
+    ),
+    "the tool `compact` ends the turn": (
+        "            auto_compact(client, messages)  # layer 3",
+        "            return auto_compact(client, messages)",
+        "! stopped Its turn ended, although the model had called `compact`. (chapter 9)",
+    ),
+    "the transcript is written again after a clearing": (
+        APPENDS,
+        WRITES_AGAIN,
+        "! on disk 103 messages, but 18 of 24 files only as a layer left them (step 2)",
+    ),
+    "Ctrl-C in a tool ends the program": (
+        "        except (Exception, KeyboardInterrupt) as error:",
+        "        except KeyboardInterrupt:\n            break\n"
+        "        except Exception as error:",
+        "! Ctrl-C after Ctrl-C in a tool, there is no next request: the program ended.",
+    ),
+    "a summary is added like a user message": (
+        '[*typed, log("user", [title, *content])]',
+        '[*typed, log("user", content[-1]["text"])]',
+        "! summary 5 of 5 are in the next request, but each stays for ever, like what "
+        "you typed (step 4)",
+    ),
+    "only the beginning is summarised": (
+        '[*messages, {"role": "user", "content": PROMPT}]',
+        '[{"role": "user", "content": PROMPT + json.dumps(messages)[:80_000]}]',
+        "of them without the newest messages (chapter 7)",
+    ),
+    "a summary that was cut off is accepted": (
+        'if not content or stop != "end_turn":',
+        "if not content:",
+        "! cut off after a summary that was cut off, 3 of 13 messages are in",
+    ),
+    "a command runs without asking": (
+        """if input(f"Run {given['command']!r}? [y/N] ") != "y":""",
+        "if not given:",
+        "! asks a command is run without asking (step 1)",
+    ),
+    "only n means no": (
+        '[y/N] ") != "y":',
+        '[Y/n] ") == "n":',
+        "! asks a command is run after the answer `maybe` (step 1)",
+    ),
+    "a blank text is sent back": (
+        'block.type == "text" and block.text.strip()',
+        'block.type == "text"',
+        "! empty after a blank text, the next request is refused: messages: text content "
+        "blocks must contain non-whitespace text (step 3)",
+    ),
+    "each result has a limit of its own": (
+        "MAX_CHARS // len(calls)",
+        "MAX_CHARS",
+        "! huge file after twenty large files at once, the next request is refused: prompt "
+        "is too long (step 1)",
     ),
 }
 
 
 @cache
-def report_with(old="", new=""):
-    """The report on small.py with a text replaced, without line breaks."""
+def report_with(*changes):
+    """The report on small.py with some texts replaced, without line breaks."""
     source = SMALL.read_text("utf-8")
-    assert old in source
+    for old, new in changes:
+        assert old in source
+        source = source.replace(old, new)
     with naive.from_scratch():
-        (path := Path("agent.py").absolute()).write_text(source.replace(old, new))
+        (path := Path("agent.py").absolute()).write_text(source)
         shown, _ = steps.play_mine(path)
     return " ".join(shown.split())
 
@@ -502,12 +619,115 @@ def report_with(old="", new=""):
 @pytest.mark.parametrize("mistake", BROKEN)
 def test_the_report_shows_a_mistake(mistake):
     old, new, line = BROKEN[mistake]
-    assert line in report_with(old, new) and line not in report_with()
+    assert line in report_with((old, new)) and line not in report_with()
 
 
 def test_every_mistake_gives_a_report_of_its_own():
-    reports = {report_with(), *(report_with(*how[:2]) for how in BROKEN.values())}
+    reports = {report_with(), *(report_with(how[:2]) for how in BROKEN.values())}
     assert len(reports) == len(BROKEN) + 1
+
+
+NEEDS_TAGS = """\
+    text = "".join(block["text"] for block in content)
+    if "<summary>" not in text:
+        return
+    content = [{"type": "text", "text": text[9:-10]}]
+"""
+ASKS_AGAIN = "        if not content:\n            continue\n"
+AT_EXIT = """\
+    if not hasattr(log, "all"):
+        import atexit
+
+        log.all = []
+        atexit.register(lambda: TRANSCRIPT.write_text("\\n".join(log.all)))
+    log.all.append(json.dumps(message))
+"""
+IN_MARKDOWN = """\
+    with TRANSCRIPT.open("a", encoding="utf-8") as file:
+        file.write(f"## {role}\\n{content}\\n")
+"""
+TAIL = """\
+    tail = messages[-2:] if type(messages[-1]["content"]) is list else []
+"""
+IN_SHORT = """\
+def in_short(message):
+    content = message["content"]
+    blocks = [content] if type(content) is str else content
+    return [str(block)[:300] for block in blocks]
+"""
+RIGHT = {  # changes that leave small.py right
+    "it takes only what is in the tags it asks for": (
+        ("what is next.", "what is next, in <summary> tags."),
+        ('    title = {"type"', f'{NEEDS_TAGS}    title = {{"type"'),
+    ),
+    "it asks again after an empty reply": (
+        ("        if not calls:", f"{ASKS_AGAIN}        if not calls:"),
+    ),
+    "it writes its transcript at the end": ((APPENDS, AT_EXIT),),
+    "its transcript is one list": (
+        (APPENDS, WRITES_AGAIN),
+        (", message]", ", json.loads(json.dumps(message))]"),
+    ),
+    "its transcript isn't JSON": ((APPENDS, IN_MARKDOWN),),
+    "it adds the date to a prompt": (
+        (
+            'messages.append(log("user", prompt',
+            'messages.append(log("user", "Today: " + prompt',
+        ),
+    ),
+    "it keeps the newest messages as they are": (
+        ("    messages[:] = [*typed, log(", f"{TAIL}    messages[:] = [*typed, log("),
+        ("[title, *content])]", "[title, *content]), *tail]"),
+    ),
+    "it summarises the beginning of each call and result": (
+        ("[*messages, {", "[{"),
+        ('"content": PROMPT}', '"content": f"{PROMPT} {[*map(in_short, messages)]}"}'),
+        ("def auto_compact", f"{IN_SHORT}\n\ndef auto_compact"),
+    ),
+    "it prints the errors of its tools": (
+        ('text = f"{type(error)', 'print(error)\n            text = f"{type(error)'),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", RIGHT)
+def test_a_right_agent_of_another_shape_is_not_blamed(how):
+    assert " ! " not in report_with(*RIGHT[how])
+
+
+def test_a_right_agent_with_a_design_of_its_own_is_not_blamed():
+    shown, _ = steps.play_mine(AGENTS / "views.py")
+    assert "\n  !" not in shown and "ok" in shown
+
+
+BYTES = "len(json.dumps(messages, ensure_ascii=False).encode())"
+COUNTED = {  # how small.py counts: the Chinese files it translates, with how many summaries
+    BYTES: (24, 14),
+    "len(json.dumps(messages))": (24, 32),
+    "len(json.dumps(messages, ensure_ascii=False))": (5, 1),  # as a port easily does
+}
+
+
+def in_chinese(number, characters):
+    """Write files as `write_files` does, in Chinese characters."""
+    names = naive.write_files(number, characters)
+    for name in names:
+        text = Path(name).read_text().replace("xx", "要要")
+        Path(name).write_text(text, "utf-8")
+    return names
+
+
+@pytest.mark.parametrize("counts", COUNTED)
+def test_small_py_gets_through_chinese_files_with_few_summaries(counts, monkeypatch):
+    monkeypatch.setattr(own_report, "write_files", in_chinese)
+    source = SMALL.read_text("utf-8")
+    assert source.count(BYTES) == 1
+
+    Path("agent.py").write_text(source.replace(BYTES, counts), "utf-8")
+    script = {"typed": own_report.TYPED, "summaries": own_report.summaries()}
+    client = runner.life(Path("agent.py").absolute(), *own_report.work(), **script)
+    done = len([*Path().glob("new_*.txt")])
+    assert (done, sum(e.asks for e in client.exchanges)) == COUNTED[counts]
 
 
 CALL = {"type": "tool_use", "id": "1", "name": "bash", "input": {}}
@@ -622,6 +842,22 @@ def test_a_file_that_cannot_be_run_as_an_agent_gets_a_reason(
     assert told.startswith("! problem It") and NO_AGENT[source] in told
 
 
+def test_a_missing_setting_is_not_taken_for_a_missing_prompt(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("import os\nos.environ['MY_KEY']")
+    shown, is_agent = steps.play_mine(path)
+    why = "problem It made no request, because it stopped with KeyError: 'MY_KEY' Next:"
+    assert why in " ".join(shown.split()) and not is_agent
+
+
+@pytest.mark.parametrize("name", ["agent.ts", "Agent.java", "agent.mjs", "main.go"])
+def test_a_file_in_another_language_is_told_how_it_can_be_tested(name, tmp_path):
+    (tmp_path / name).write_text("")
+    shown, is_agent = steps.play_mine(tmp_path / name)
+    told = " ".join(shown.split())
+    assert "python3 tests/lessons/steps.py small --serve" in told and not is_agent
+
+
 def test_a_missing_file_is_reported_by_name(capsys):
     assert steps.main(["small", "--mine", "none.py"]) == 1
     told = " ".join(capsys.readouterr().out.split())
@@ -630,8 +866,8 @@ def test_a_missing_file_is_reported_by_name(capsys):
 
 
 STOPPED = {
-    f"{LOOP}{READS}\nprint('Hello.')": "It ended before the work was "
-    'done. It printed last: "Hello."',
+    f"{LOOP}{READS}\nprint('Hello.')": "Its turn ended, although the model had called "
+    '`read_file`. It printed last: "Hello."',
     LOOP.replace("role", "rule") + READS: "messages.0.role: Field required",
     LOOP.replace("[dict", "[7, dict")
     + READS: "messages.0: Input should be a valid dict",
@@ -684,7 +920,24 @@ def test_a_program_can_use_the_features_of_the_sdk(source, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(IMPORTS + source)
     client = runner.life(path, reply("Done."), typed=["Go."])
-    assert (client.ended, client.last_line) == ("", SDK_HAS[source])
+    assert (client.ended, client.lines[-1]) == ("", SDK_HAS[source])
+
+
+SAVES = """
+import atexit, stub
+from pathlib import Path
+atexit.register(Path("log").write_text, stub.WORDS)
+"""
+
+
+def test_what_a_program_leaves_to_atexit_runs_in_its_own_folder(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{LOOP}){SAVES}")
+    (tmp_path / "stub.py").write_text("WORDS = 'from a module of its own'")
+    with naive.from_scratch():
+        client = runner.life(path, reply("Done."))
+        assert Path("log").read_text() == "from a module of its own"
+    assert (client.ended, stub.reply) == ("", reply)
 
 
 MESSAGE = {"role": "user", "content": [RESULT]}
@@ -705,7 +958,7 @@ def test_messages_on_disk_are_counted_in_any_json_format(how, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     text, number = ON_DISK[how]
     (tmp_path / "log").write_text(text)
-    assert mine.on_disk() == number
+    assert own_report.messages_in(own_report.saved_texts()) == number
 
 
 UNDONE = {  # an agent's question and the answer it wants: findings
@@ -734,7 +987,7 @@ def test_the_report_shows_a_question_that_y_does_not_answer(question, wanted, tm
 def test_the_report_shows_a_request_after_the_end_of_a_turn(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(f"{LOOP})\n{SEND})")
-    assert mine.stopped(runner.life(path, reply("Done."))) == runner.TURN_IS_OVER
+    assert own_report.stopped(runner.life(path, reply("Done."))) == runner.TURN_IS_OVER
 
 
 def test_the_report_shows_an_agent_that_ignores_the_end_of_input(tmp_path):

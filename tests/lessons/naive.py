@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/standin")]
+sys.path.insert(1, str(ROOT / "tests/standin"))
+sys.path.append(str(ROOT))  # last, because a file there can have any name
 
 import stub
 from stub import StubClient, reply

@@ -25,6 +25,8 @@ import stub
 from stub import reply
 
 SECONDS = 30  # time limit for a program; the slowest of the six steps takes two
+TESTS = Path(__file__).resolve().parents[1]
+ADDED = 2_000  # characters; a text with more around a prompt is a conversation
 KEYS = {"ANTHROPIC_API_KEY": "none", "MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
 NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
@@ -32,6 +34,7 @@ UNSUPPORTED = (
     "It uses `{}`, which isn't supported here. Use the client `Anthropic()` with "
     "`messages.create` (without `stream=True`) or `messages.stream`."
 )
+TAGS = "<summary>", "</summary>"
 SAME_WORDS = "taken for a prompt, because it has the same words"
 TURN_IS_OVER = "It sent another request, although the model had called no tool."
 
@@ -70,14 +73,18 @@ class Model(naive.Model):
     """The stand-in for the API, the user at the prompt, and a record of the run.
 
     We recognise a request for a summary by its end: its last message is neither a
-    typed message nor a tool result, or it no longer offers any tools.
+    typed message nor a tool result, or it no longer offers any tools. A typed message
+    may have other words around it, when it's new.
     """
+
+    compact = "compact"  # the tool's name
 
     def __init__(self, *replies, typed=(), answer="y", summaries=("It went well.",)):
         summaries = (reply(s) if isinstance(s, str) else s for s in summaries)
         super().__init__(*replies, summaries=summaries)
         self.prompts, self.typed, self.approval = [*typed], [], answer
-        self.calling = False  # whether the model waits for a tool
+        self.calling = ""  # the tool that the model waits for
+        self.broke_off = ""  # the first tool that it waited for at the next prompt
         self.first_question = None  # which is the program's prompt
         self.last_question = ""  # about a tool, and our answer
         self.prompts_after_end = 0
@@ -86,7 +93,7 @@ class Model(naive.Model):
         # the first request that was refused, after the one before it
         self.rejected: tuple[Exchange, Exchange] | None = None
         self.ended = ""  # why the program stopped, "" if it ended by itself
-        self.last_line = ""  # the last line it printed
+        self.lines = [""]  # what it printed
         self.messages.count_tokens = self.count_tokens
 
     # --- The user ---
@@ -102,6 +109,7 @@ class Model(naive.Model):
             self.last_question = f'"{textwrap.shorten(question, 80)}" was {how}'
         if self.calling and not is_prompt:
             return self.answer_question()
+        self.broke_off = self.broke_off or self.calling
         if self.prompts:
             self.typed.append(self.prompts.pop(0))
             return self.typed[-1]
@@ -111,11 +119,13 @@ class Model(naive.Model):
         raise EOFError if self.prompts_after_end < 1_000 else InputEnded
 
     def answer_question(self):
-        """Approve the tool call, or press Ctrl-C."""
-        if self.approval != "Ctrl-C":
-            return self.approval
-        self.calling = False
-        raise KeyboardInterrupt
+        """Approve the tool call, press Ctrl-C, or say anything else, and then no."""
+        answer = self.approval
+        if answer == "Ctrl-C":
+            self.calling = ""
+            raise KeyboardInterrupt
+        self.approval = "y" if answer == "y" else "n"
+        return answer
 
     # --- The client ---
 
@@ -140,13 +150,14 @@ class Model(naive.Model):
 
     def answer(self, request):
         """Answer a request, which may hold blocks of replies as objects."""
-        request = as_json(request)
-        self.calling = False
-        answer = super().answer(request)
+        waiting, self.calling = self.calling, ""
+        answer = super().answer(as_json(request))
         content = answer["content"]
-        self.calling = any(block["type"] == "tool_use" for block in content)
+        calls = [block["name"] for block in content if block["type"] == "tool_use"]
         text = "".join(block.get("text", "") for block in content)
+        text = text.removeprefix(TAGS[0]).removesuffix(TAGS[1])
         asks, typed = bool(self.asked_with), [*self.typed]
+        self.calling = waiting if asks else "".join(calls[:1])
         self.exchanges.append(Exchange(self.requests[-1], asks, text, typed))
         return answer
 
@@ -172,27 +183,37 @@ class Model(naive.Model):
         last = str(request["messages"][-1])
         if self.wants_summary(request) and self.asked_with in ("", last):  # or a retry
             self.asked_with = last
-            self.queue.appendleft(next(self.summaries))
+            self.queue.appendleft(tagged(next(self.summaries), str(request)))
         else:
             self.asked_with = ""
             self.fit_next(request.get("tools") or [])
 
     def wants_summary(self, request):
         """Tell a request for a summary from one for the user's work."""
-        if not self.requests:
-            return False
         last = stub.blocks(request["messages"][-1]["content"])
         texts = {block["text"].strip() for block in last if block["type"] == "text"}
+        if self.has_new_prompt(texts):
+            return False
+        if not self.requests:
+            known = not self.typed or self.typed[0] in str(last)
+            return len(request["messages"]) > 1 and not known
         typed = not texts.isdisjoint(text.strip() for text in self.typed)
         results = any(block["type"] == "tool_result" for block in last)
         without = self.requests[0].get("tools") and not request.get("tools")
         return bool(without) or not (typed or results)
 
+    def has_new_prompt(self, texts):
+        """Check if texts hold the newest prompt, to which a program may add a bit."""
+        [known] = [e.typed for e in self.exchanges if not e.asks][-1:] or [[]]
+        prompts = self.typed[len(known) :][-1:]
+        short = [t for t in texts if len(t) < sum(map(len, prompts)) + ADDED]
+        return any(prompt in text for prompt in prompts for text in short)
+
     def fit_next(self, tools):
         """Make the next reply call only tools that are offered, by their own input."""
         offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
         while self.queue and (wrong := [*self.missing(offered)]):
-            if wrong != ["compact"]:
+            if wrong != [self.compact]:
                 raise NotAnAgent(f"Its request doesn't offer the tool `{wrong[0]}`.")
             self.queue.popleft()
         if self.queue:
@@ -205,6 +226,18 @@ class Model(naive.Model):
         content = self.queue[0]["content"]
         called = [block["name"] for block in content if block["type"] == "tool_use"]
         return (name for name in called if name not in offered)
+
+
+def tagged(summary, request):
+    """A summary with tags around its text, if the request names them."""
+    if TAGS[0] not in request:
+        return summary
+    end = TAGS[1] if summary["stop_reason"] == "end_turn" else ""
+    content = stub.copied(summary["content"])
+    for block in content:
+        if block["type"] == "text":
+            block["text"] = f"{TAGS[0]}{block['text']}{end}"
+    return {**summary, "content": content}
 
 
 def as_json(value):
@@ -232,24 +265,42 @@ def fitted(given, schema):
 def life(path, *replies, typed=("Translate all files.",), **script):
     """Run a program to its end, and return the model with the record of the run."""
     client, printed = Model(*replies, typed=typed, **script), io.StringIO()
-    with started(path, client), redirect_stdout(printed), redirect_stderr(printed):
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        except (SystemExit, EOFError, InputEnded, stub.Refused):
-            pass  # the client knows of a refusal, even if the program goes on
-        except NotAnAgent as error:
-            client.ended = str(error)
-        except KeyboardInterrupt:
-            client.ended = "Ctrl-C ended the program."
-        except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
-            client.ended = f"{type(error).__name__}: {error}"
-    client.last_line = printed.getvalue().strip().split("\n")[-1]
+    with (
+        started(path, client) as at_exit,
+        redirect_stdout(printed),
+        redirect_stderr(printed),
+    ):
+        client.ended = why_ended(runpy.run_path, str(path), run_name="__main__")
+        while at_exit:
+            call = at_exit.pop()
+            print(why_ended(call), end="")  # as Python does, and goes on
+    client.lines = printed.getvalue().strip().split("\n")
     return client
+
+
+def why_ended(program, *given, **more):
+    """Call a program; return what ended it, or "" if it came to its own end."""
+    try:
+        program(*given, **more)
+    except SystemExit as error:
+        print(error.code if isinstance(error.code, str) else "")  # as Python does
+    except (EOFError, InputEnded, stub.Refused):
+        pass  # the client knows of a refusal, even if the program goes on
+    except NotAnAgent as error:
+        return str(error)
+    except KeyboardInterrupt:
+        return "Ctrl-C ended the program."
+    except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 @contextmanager
 def started(path, client):
-    """Give a program its client, prompts, settings and folder, and a time limit."""
+    """Give a program its client, prompts, settings and folder, and a time limit.
+
+    Yields a list of what it leaves to `atexit`, to be called while it has all this.
+    """
     loaded = sdk.package(client, partial(unsupported, "AsyncAnthropic"))
     loaded["dotenv"] = ModuleType("dotenv")
     vars(loaded["dotenv"]).update(load_dotenv=lambda *_, **__: False)
@@ -260,7 +311,11 @@ def started(path, client):
             give_up(late[0])
         raise NotAnAgent(late[0])
 
-    late = []
+    def register(function, *given, **more):
+        at_exit.append(partial(function, *given, **more))
+        return function
+
+    late, at_exit, folder = [], [], Path(path).parent
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, SECONDS, 1)
     back, keys = Path.cwd(), {k: v for k, v in KEYS.items() if k not in os.environ}
@@ -268,16 +323,26 @@ def started(path, client):
         with (
             patch.dict(sys.modules, loaded),
             patch.dict(os.environ, keys),
+            patch("atexit.register", register),
             patch("builtins.input", client.type_next),
             patch.object(sys, "stdin", NoStdin()),
             patch.object(sys, "argv", [str(path)]),
-            patch.object(sys, "path", [str(Path(path).parent), *sys.path]),
+            patch.object(sys, "path", [str(folder), *sys.path]),
         ):
-            yield
+            for name in namesakes(folder):
+                del sys.modules[name]
+            yield at_exit
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         os.chdir(back)
+
+
+def namesakes(folder):
+    """Names of our modules that the program's folder has modules of its own for."""
+    own = {file.stem for file in folder.glob("*.py")} & {*sys.modules}
+    files = {name: getattr(sys.modules[name], "__file__", None) or "" for name in own}
+    return [name for name in own if TESTS in Path(files[name]).parents]
 
 
 def give_up(why):

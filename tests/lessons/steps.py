@@ -5,7 +5,8 @@
     python3 tests/lessons/steps.py layer1             the steps of layer 1
     python3 tests/lessons/steps.py layer1 2           one of them
     python3 tests/lessons/steps.py layer1 2 --diff    its changes to the one before
-    python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see mine.py)
+    python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see own_report.py)
+    python3 tests/lessons/steps.py small --serve      one in any language (see serving.py)
 
 It needs no key, network or package: every step does the same work against a fake API and
 prints the outcome. A step is a file such as layer1/step2.py; the first and last steps of
@@ -24,8 +25,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mine
 import naive  # adds the folder of stub to sys.path
+import own_report
+import serving
 import stub
 from naive import (
     bill,
@@ -69,19 +71,19 @@ def load(path: Path) -> Any:
 
 def translate(number):
     """The model's replies: ask for a missing file, then read and write one after another."""
-    script = [mine.ask_for_list()]
+    script = [own_report.ask_for_list()]
     for name in write_files(number, 32_000):
-        script += [*reads([name], thinking="Next."), mine.write(name)]
+        script += [*reads([name], thinking="Next."), own_report.write(name)]
     return [*script, naive.use("compact"), reply("All are translated.")]
 
 
 def small(path):
     """Play a step from first.py to small.py; returns {label: finding}."""
     client = life(path, *translate(24))
-    facts = mine.progress(client)
-    if mine.stopped(client):
+    facts = own_report.progress(client)
+    if own_report.stopped(client):
         return facts
-    return facts | mine.last_compact(client) | mine.mishaps(path)
+    return facts | own_report.last_compact(client) | own_report.mishaps(path)
 
 
 # --- The work, the same for each step of a layer ---
@@ -247,9 +249,21 @@ def play(layer: str, number: int) -> str:
 def play_mine(path: Path) -> tuple[str, bool]:
     """Report on an agent that the reader wrote; the flag says if it is an agent."""
     with naive.from_scratch():
-        facts = mine.report(path)
-    report = shown(f"{path.name}, given 24 files to read and translate", facts)
-    return f"{report}\nNext: {mine.next_step(facts)}", "problem" not in facts
+        facts = own_report.report(path)
+    return with_next(path.name, facts)
+
+
+def play_served(names: list[str]) -> tuple[str, bool]:
+    """Report on an agent in any language, whose tools have these names."""
+    with naive.from_scratch():
+        facts = serving.report_on(names)
+    return with_next("Your agent", facts)
+
+
+def with_next(name: str, facts: dict[str, Any]) -> tuple[str, bool]:
+    """Format a report, with the next step in its last line."""
+    report = shown(f"{name}, given 24 files to read and translate", facts)
+    return f"{report}\nNext: {own_report.next_step(facts)}", "problem" not in facts
 
 
 def shown(title: str, facts: dict[str, Any]) -> str:
@@ -257,7 +271,7 @@ def shown(title: str, facts: dict[str, Any]) -> str:
     lines = textwrap.wrap(title, 79, subsequent_indent="  ")
     for label, fact in facts.items():
         text, gap = f"{label:<10} {fact}", " " * 13
-        if isinstance(fact, mine.Finding):
+        if isinstance(fact, own_report.Finding):
             text = f"{MARKS[fact.is_right]:<2} {label:<10} {fact.text}"
             gap += "   "
             if fact.fix and fact.is_right is False:
@@ -296,13 +310,22 @@ def main(argv=None) -> int:
     parser.add_argument(
         "--mine", type=Path, metavar="FILE", help="report on your own agent"
     )
+    parser.add_argument(
+        "--serve", action="store_true", help="report on an agent in any language"
+    )
+    parser.add_argument(
+        "--tools", nargs="+", default=[], metavar="NAME", help="its tools, for --serve"
+    )
     given = parser.parse_args(argv)
-    if given.mine:
+    if given.mine or given.serve:
+        how = "--serve" if given.serve else "--mine"
         if given.layer != "small" or given.step is not None:
-            parser.error(
-                "--mine needs small and no step, as in: steps.py small --mine FILE"
-            )
-        report, is_agent = play_mine(given.mine.absolute())
+            parser.error(f"{how} needs small and no step, as in: steps.py small {how}")
+        report, is_agent = (
+            play_served(given.tools)
+            if given.serve
+            else play_mine(given.mine.absolute())
+        )
         print(report)
         return 0 if is_agent else 1
     layers = [given.layer] if given.layer else [*LAYERS]

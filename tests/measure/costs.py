@@ -33,7 +33,8 @@ from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[1:1] = [str(ROOT), str(ROOT / "tests/standin")]
+sys.path.insert(1, str(ROOT / "tests/standin"))
+sys.path.append(str(ROOT))  # last, because a file there can have any name
 
 import moment
 import rule

@@ -17,10 +17,17 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType
 
-import anthropic
-import httpx2
 from stub import EmptyQueue, Refused, StubClient, api_error, split
+
+try:
+    import anthropic
+    import httpx2
+except ModuleNotFoundError:
+    # Only `sse` can be used then; it needs no package.
+    anthropic = httpx2 = ModuleType("missing")
+    vars(anthropic).update(Anthropic=object)
 
 
 @dataclass
@@ -136,7 +143,7 @@ def stream(events, error=None):
 # --- The real SDK, in process ---
 
 
-class MockClient(anthropic.Anthropic):
+class MockClient(anthropic.Anthropic):  # pyright: ignore
     """The real SDK client; `stub` answers it, `requests` are the bodies it sent."""
 
     stub: StubClient

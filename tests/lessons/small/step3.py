@@ -44,7 +44,7 @@ def micro_compact(messages):
 
 
 def estimate_tokens(messages):
-    return len(json.dumps(messages)) // 4  # a token is about four characters
+    return len(json.dumps(messages, ensure_ascii=False).encode()) // 4  # UTF-8 bytes
 
 
 def ask(client, messages):

@@ -63,7 +63,7 @@ def auto_compact(client, messages):
 
 
 def estimate_tokens(messages):
-    return len(json.dumps(messages)) // 4  # a token is about four characters
+    return len(json.dumps(messages, ensure_ascii=False).encode()) // 4  # UTF-8 bytes
 
 
 def ask(client, messages):

@@ -1,0 +1,167 @@
+"""Serve the stand-in for the API on this machine, for an agent in any language.
+
+    python3 tests/lessons/steps.py small --serve
+    python3 tests/lessons/steps.py small --serve --tools run view summarise
+
+It says where to start the agent and what to type. When the agent is done, or at Ctrl-C,
+it reports what own_report.py can tell from the requests and the files.
+"""
+
+import json
+import threading
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import own_report  # adds the folder of stub and wire to sys.path
+import runner
+from own_report import TYPED, Finding
+from stub import Refused
+from wire import sse
+
+TOOLS = "bash", "read_file", "compact"
+LAST_WRITES = 1  # seconds between the last reply and the report
+UNTRIED = "none was tried, because that takes an agent in Python"
+NO_REQUEST = "There was no request. Does your agent use ANTHROPIC_BASE_URL?"
+IS_OVER = "The work is over, and its report begins."
+FIRST = f'Start your agent again, and type this first: "{TYPED[0]}"'
+HOW_TO = """\
+The stand-in for the API is at {url}
+Your agent's tools must be {tools} (other names: --tools).
+Start your agent in this folder, from another terminal:
+    cd {folder}
+    export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=none
+Type this prompt:
+    {}
+Wait for the answer "All are read." Then type this one, and allow all commands:
+    {}
+The report comes when all is translated, or when you press Ctrl-C here."""
+
+
+def report_on(names):
+    """Serve the stand-in until an agent with these tools is done; report on it."""
+    with served(client := Model(names)) as url, suppress(KeyboardInterrupt):
+        tools = ", ".join([*names, *TOOLS[len(names) :]])
+        print(
+            HOW_TO.format(*TYPED, url=url, folder=Path.cwd(), tools=tools), flush=True
+        )
+        client.done.wait()
+        threading.Event().wait(LAST_WRITES)
+    return about(client)
+
+
+def about(client):
+    """The findings about an agent that has run elsewhere."""
+    if not client.requests:
+        return {"problem": Finding(client.ended or NO_REQUEST, False)}
+    return own_report.about_work(client) | {"accidents": Finding(UNTRIED)}
+
+
+class Model(runner.Model):
+    """The stand-in for the API; it learns from the requests what the user typed."""
+
+    def __init__(self, names=()):
+        own = dict(zip(TOOLS, TOOLS)) | dict(zip(TOOLS, names))
+        super().__init__(*own_report.work(), typed=TYPED)
+        self.summaries = own_report.summaries()
+        for block in [block for given in self.queue for block in given["content"]]:
+            if block["type"] == "tool_use":
+                block["name"] = own[block["name"]]
+        self.compact = own["compact"]
+        self.done, self.one_by_one = threading.Event(), threading.Lock()
+
+    def answer(self, request):
+        """Answer a request, and note when the work is done or can't go on."""
+        with self.one_by_one:
+            if self.done.is_set():
+                raise Refused(IS_OVER)
+            self.note_prompt(request)
+            try:
+                message = super().answer(request)
+            except runner.NotAnAgent as error:
+                self.ended = str(error)
+                self.done.set()
+                raise Refused(self.ended) from error
+            except Refused as error:
+                print(f"The API would refuse this request: {error}", flush=True)
+                raise
+            if not self.queue:
+                self.done.set()
+            return message
+
+    def note_prompt(self, request):
+        """Move the next prompt to those that were typed, once a request ends with it."""
+        last = [*request.get("messages", [])][-1:]
+        if self.prompts and self.prompts[0] in json.dumps(last):
+            self.typed.append(self.prompts.pop(0))
+        if not self.typed:
+            raise Refused(FIRST)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers the API's two requests that an agent needs."""
+
+    client: Model
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.close_connection = True
+        path = self.path.partition("?")[0]
+        try:
+            request = json.loads(self.body())
+            if path == "/v1/messages":
+                return self.send(200, *self.message(request))
+            if path == "/v1/messages/count_tokens":
+                return self.send(200, vars(self.client.count_tokens(**request)))
+        except Refused as error:
+            return self.send(400, error.body)
+        except (ValueError, TypeError, AttributeError) as error:
+            return self.send(400, Refused(f"{type(error).__name__}: {error}").body)
+        self.do_GET()
+
+    def do_GET(self):
+        self.send(404, Refused(f"Not found: {self.path}").body)
+
+    def body(self):
+        """The request's body, which Node sends in chunks unless told its length."""
+        if "chunked" not in self.headers.get("transfer-encoding", ""):
+            return self.rfile.read(int(self.headers.get("content-length", 0)))
+        chunks = []
+        while length := int(self.rfile.readline().partition(b";")[0], 16):
+            chunks.append(self.rfile.read(length))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(chunks)
+
+    def message(self, request):
+        """The reply to a request for a message, whole or as the events of a stream."""
+        streamed = request.pop("stream", False)
+        message = self.client.answer(request)
+        return [b"".join(sse(message))] if streamed else [message]
+
+    def send(self, status, body):
+        """Send JSON, or events as bytes."""
+        kind = "text/event-stream" if isinstance(body, bytes) else "application/json"
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {"content-type": kind, "content-length": len(data)}.items():
+            self.send_header(name, str(value))
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format, *args):
+        pass
+
+
+@contextmanager
+def served(client):
+    """Serve the stand-in and yield its address."""
+    handler = type("Handler", (Handler,), {"client": client})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
