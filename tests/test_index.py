@@ -1,6 +1,8 @@
 """The index that a compaction leaves: exact names, and where each was last seen."""
 
 import re
+import time
+from pathlib import Path
 
 import pytest
 from builders import did, history, read, said, sized, typed
@@ -70,22 +72,31 @@ def test_an_escaped_tab_or_newline_is_not_part_of_a_name():
     ]
 
 
+COMMAND = {"command": "pytest -q  tests/test_a.py --maxfail 3 -x && echo all is well"}
+GONE = [
+    *read("src/old.py", "load_prices parse_order"),
+    *did("load_prices print_bill", given=COMMAND),
+    *read("src/a folder/new_shop.py", "parse_order OrderParser"),
+    said("I'll rename print_bill_again."),
+]
+PLACES = {
+    "src/a folder/new_shop.py": ["parse_order", "OrderParser"],
+    "src/old.py": ["load_prices"],
+    "pytest -q tests/test_a.py --maxfail 3": ["print_bill"],
+    "said": ["print_bill_again"],
+}
+
+
 def test_each_name_comes_after_the_file_where_it_was_last_seen_or_else_the_command():
-    command = {
-        "command": "pytest -q  tests/test_a.py --maxfail 3 -x && echo all is well"
-    }
-    gone = [
-        *read("src/old.py", "load_prices parse_order"),
-        *did("load_prices print_bill", given=command),
-        *read("src/a folder/new_shop.py", "parse_order OrderParser"),
-        said("I'll rename print_bill_again."),
-    ]
-    assert lines(gone) == {
-        "src/a folder/new_shop.py": ["parse_order", "OrderParser"],
-        "src/old.py": ["load_prices"],
-        "pytest -q tests/test_a.py --maxfail 3": ["print_bill", "tests/test_a.py"],
-        "said": ["print_bill_again"],
-    } or lines(gone)
+    assert lines(GONE) == PLACES
+
+
+def test_the_next_index_has_the_names_of_an_earlier_one_at_their_places():
+    index = index_of(GONE, [], INDEX_TOKENS)
+    again = index_of([program.note("A summary.", *index)], [], INDEX_TOKENS)
+    assert again == index
+    newer = [program.note("A summary.", *index), *read("b.py", "load_prices")]
+    assert lines(newer) == PLACES | {"b.py": ["load_prices"], "src/old.py": []}
 
 
 def test_names_in_most_texts_come_first_and_newer_ones_before_older():
@@ -97,6 +108,15 @@ def test_what_is_in_sight_is_not_in_it_and_no_name_is_in_it_twice():
     gone = read("a.py", "seen_name gone_name other_name gone_name")
     kept = did("the seen_name is here")
     assert lines(gone, kept) == {"a.py": ["gone_name", "other_name"]}
+
+
+def test_what_a_compaction_reads_again_is_not_in_it(make):
+    Path("new.py").write_text("read_again = TrueNews\n")
+    work = [*read("old.py", "gone_name, read_again"), *read("new.py", "older_name")]
+    agent = make(messages=history(work, did(sized(9_000)), said("Yes."), said("So.")))
+    [index] = [t for m in program.rebuild(agent, "Short.")[0] for t in said_in(m)[1:]]
+    assert "gone_name" in index and "older_name" in index
+    assert "read_again" not in index and "TrueNews" not in index
 
 
 def test_without_names_or_room_there_is_no_index():
@@ -140,12 +160,16 @@ def test_without_a_summary_the_note_has_an_index_too(make):
     assert "No summary could be made" in summary and "3.py: the_name_3" in index
 
 
-def test_in_a_window_of_4000_tokens_there_is_none(make):
-    agent = make(context_window=4_000)
-    agent.messages = history(
-        read("a.py", "some_name " * 900), said("Yes."), said("So.")
-    )
-    assert INDEX not in str(program.rebuild(agent, "Short.")[0])
+@pytest.mark.parametrize("window, most", [(4_000, 0), (8_000, 100), (60_000, 500)])
+def test_in_a_small_window_it_is_short_and_in_one_of_4000_tokens_there_is_none(
+    make, window, most
+):
+    many = read("a.py", " ".join(f"one_name_{n}" for n in range(200)))
+    agent = make(threshold=window // 2)
+    agent.messages = history(many, did(sized(3_000)), said("Yes."), said("So."))
+    found = [t for m in program.rebuild(agent, "Short.")[0] for t in said_in(m)[1:]]
+    assert len(found) == (most > 0)
+    assert all(most // 2 < tokens_in(text) <= most for text in found)
 
 
 def test_a_key_that_a_user_typed_is_not_in_it(monkeypatch):
@@ -153,6 +177,15 @@ def test_a_key_that_a_user_typed_is_not_in_it(monkeypatch):
     gone = [typed(f"my key is {key}, my_own_name too")]
     [text] = index_of(gone, [], INDEX_TOKENS)
     assert key not in text and "my_own_name" in text
+
+
+def test_many_names_and_a_long_rest_of_the_list_take_it_no_minutes():
+    """A name that no longer fits isn't searched for; the bound allows any machine."""
+    gone = read("a.py", " ".join(f"one_name_{n}" for n in range(60_000)))
+    kept = did(sized(250_000, "another_line\n"))
+    start = time.process_time()
+    assert 300 < tokens_in(*index_of(gone, kept, INDEX_TOKENS)) <= INDEX_TOKENS
+    assert time.process_time() - start < 10
 
 
 @settings(max_examples=60, deadline=None)

@@ -718,6 +718,12 @@ def test_without_room_for_the_newest_reply_there_is_no_tail(make, messages):
     assert sum(map(tokens_in, program.user_texts(gone))) <= room // 2
 
 
+def test_without_a_tail_the_prompt_does_not_speak_of_newest_messages(make):
+    agent = make(SUMMARY, messages=TAILLESS["a call too long"], **WINDOW)
+    program.compact_history(agent, "compact")
+    assert "newest messages" not in str(summaries(agent)[0]["messages"][-1])
+
+
 CALL_AND_RESULT = did(BODY)
 NEWEST = {
     "an answer": [said(BODY)],
@@ -747,8 +753,10 @@ def test_the_newest_reply_and_what_follows_it_stay_cut_to_fit(make, newest):
     others = [m for m in tail if not program.is_typed(m)]
     assert 0.3 * room // 2 < estimate_tokens(others) <= room // 2
     assert estimate_tokens(tail) <= room
-    for before, after in zip(program.sightings(newest), program.sightings(tail)):
-        assert before[1][:3] == after[1][:3] and len(after[1]) <= len(before[1])
+    pairs = zip(program.sightings(newest), program.sightings(tail), strict=True)
+    for (before, place), (after, same_place) in pairs:
+        assert place == same_place and after[:3] == before[:3]
+        assert len(after) <= len(before) and after[-3:] == before[-3:]
 
 
 def shape_of(message):
@@ -927,6 +935,15 @@ def test_after_a_failed_summary_max_messages_is_still_kept(long):
     program.take_turn(agent, "Work.")
     assert agent.failures == 1 and "snip_compact" in layers(agent)
     assert len(agent.client.requests[-1]["messages"]) <= 14
+
+
+def test_after_a_failure_and_a_snip_what_is_new_since_then_counts(make):
+    steps = [message for n in range(30) for message in did(f"result {n}")]
+    agent = make(messages=history(*steps, said("Yes.")), max_messages=8)
+    agent.tried_until = len(agent.messages)
+    program.layer_1(agent)
+    agent.messages = [*agent.messages, *did(sized(program.MIN_NEW + 50))]
+    assert len(agent.messages) < 30 and program.enough_is_new(agent)
 
 
 # --- The request in progress ---

@@ -410,6 +410,13 @@ def test_what_is_left_after_a_refusal_has_at_most_three_quarters_of_it(make):
         assert left <= agent.refused * 3 / 4 and is_valid(agent.messages)
 
 
+def test_only_the_list_right_after_a_refusal_is_held_to_three_quarters_of_it(worked):
+    agent = worked(TOO_LONG, SUMMARY, reply("Done."))
+    assert take_turn(agent, "Go on.") == "Done."
+    room = agent.limits.threshold - program.fixed_tokens(agent)
+    assert program.split_history(agent)[0] == room // 2
+
+
 def small_server(window, answers_summaries):
     """A server that refuses what exceeds its window, which it doesn't name.
 

@@ -17,6 +17,10 @@ from builders import (
     LONG_TESTS,
     TOO_LONG,
     asks_for_summary,
+    did,
+    is_valid,
+    read,
+    said,
     schemas,
     shape,
     typed,
@@ -322,6 +326,48 @@ def test_every_step_leaves_a_valid_conversation(steps, room, keep_recent, max_me
             old_words, old_calls = kept(before[0])
             # of the calls, those that fit into half of what was freed
             assert words == old_words and [c for c in old_calls if c in calls] == calls
+
+
+# --- The index ---
+
+NAMES = "one_name TwoNames src/three.py ./a/four.go /etc/five_5 größe_ändern "
+NAMES += r"六个名字的加载器_表 C:\six\seven.txt eight_8_names word words: \n\tnineNames"
+SEEN = st.lists(st.sampled_from(NAMES.split()), max_size=6).map(" ".join)
+WORK = st.one_of(
+    st.builds(read, st.sampled_from(["a_file.py", "b_file.py", "gone.py"]), SEEN),
+    st.builds(lambda text: did(text, given={"command": f"make {text[:40]}"}), SEEN),
+    st.builds(lambda text: [said(text or "-")], SEEN),
+    st.builds(lambda text: [typed(text)], SEEN),
+)
+
+
+@EXAMPLES
+@given(st.lists(st.lists(WORK, min_size=4, max_size=9), min_size=1, max_size=4), SEEN)
+def test_an_index_has_names_that_were_seen_and_are_out_of_sight(rounds, text):
+    for name in "ab":
+        Path(f"{name}_file.py").write_text(text)
+    agent = program.Agent(limits=program.Limits(threshold=60_000))
+    agent.messages = [typed("Go.")]
+    for work in rounds:
+        agent.messages += [*itertools.chain(*work), *did("word " * 9_000), said("So.")]
+        before = "\n".join(text for text, _ in program.sightings(agent.messages))
+        agent.messages = program.rebuild(agent, "Short.")[0]
+        assert is_valid([*agent.messages, typed("And now?")])
+        names, in_sight = index_and_rest(agent.messages)
+        assert len(names) == len({*names}), "a name is in the index twice"
+        assert [name for name in names if name not in before or name in in_sight] == []
+
+
+def index_and_rest(messages):
+    """The names in the index of a list, and the list's other texts."""
+    notes = [m for m in messages if program.INDEX in program.text_of(m)]
+    indexes = [note["content"][1]["text"] for note in notes]
+    assert len(indexes) <= 1
+    assert all(program.tokens_in(text) <= program.INDEX_TOKENS for text in indexes)
+    listed = re.findall(r"(?m)^.+:((?: \S+)*)$", "".join(indexes))
+    others = [message for message in messages if message not in notes]
+    in_sight = "\n".join(text for text, _ in program.sightings(others))
+    return " ".join(listed).split(), in_sight
 
 
 # --- The user's messages, with limits too small for anything ---
