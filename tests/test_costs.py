@@ -624,7 +624,7 @@ def test_a_compaction_is_measured_at_each_40th_reply_from_60000_tokens_on():
 
 
 SEEING = {"ours": 1, "v5": 1, "pi": 1, "opencode": 1, "OpenHands": 1, "mine": 1}
-SEEING |= {"s06": 0, "s08": 0, "codex": 0}
+SEEING |= {"s06": 0, "s08": 0, "codex": 0, "ours, no index": 1}
 
 
 def test_every_rule_that_can_summarise_has_its_moment(tmp_path, capsys):
