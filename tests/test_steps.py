@@ -391,6 +391,7 @@ def test_the_report_shows_progress_and_what_each_layer_did(path, capsys):
     assert max(map(len, shown.split("\n"))) < 80
 
 
+QUESTION = '[*messages, {"role": "user", "content": PROMPT}]'
 CLEARS_INPUTS = """\
         for message in messages[1:-6]:
             for block in message["content"]:
@@ -569,7 +570,7 @@ BROKEN = {
         "you typed (step 4)",
     ),
     "only the beginning is summarised": (
-        '[*messages, {"role": "user", "content": PROMPT}]',
+        QUESTION,
         '[{"role": "user", "content": PROMPT + json.dumps(messages)[:80_000]}]',
         "of them without the newest messages (chapter 7)",
     ),
@@ -655,6 +656,21 @@ def in_short(message):
     blocks = [content] if type(content) is str else content
     return [str(block)[:300] for block in blocks]
 """
+JOINED = """\
+def joined(messages):
+    last = messages[-1]["content"]
+    blocks = [{"type": "text", "text": last}] if type(last) is str else last
+    asks = [*blocks, {"type": "text", "text": PROMPT}]
+    return [*messages[:-1], {"role": "user", "content": asks}]
+"""
+RECOVERS = """\
+    typed = [message for message in messages if type(message["content"]) is str]
+    try:
+        content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
+    except Exception:
+        messages[:] = typed
+        return
+"""
 RIGHT = {  # changes that leave small.py right
     "it takes only what is in the tags it asks for": (
         ("what is next.", "what is next, in <summary> tags."),
@@ -683,6 +699,14 @@ RIGHT = {  # changes that leave small.py right
         ("[*messages, {", "[{"),
         ('"content": PROMPT}', '"content": f"{PROMPT} {[*map(in_short, messages)]}"}'),
         ("def auto_compact", f"{IN_SHORT}\n\ndef auto_compact"),
+    ),
+    "it joins its question to the results before it": (
+        (QUESTION, "joined(messages)"),
+        ("def auto_compact", f"{JOINED}\n\ndef auto_compact"),
+    ),
+    "it recovers from a request that is too long": (
+        ("THRESHOLD = 50_000", "THRESHOLD = 148_000"),
+        (f"    content, stop = ask(client, {QUESTION})\n", RECOVERS),
     ),
     "it prints the errors of its tools": (
         ('text = f"{type(error)', 'print(error)\n            text = f"{type(error)'),

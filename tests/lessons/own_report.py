@@ -125,7 +125,10 @@ def progress(client):
     }
     if reason:
         return facts
-    if refused := problem(client):
+    refused = problem(client)
+    if refused == TOO_LONG and done == 24:
+        return facts | {"refused": Finding(f"{refused}, but it recovered")}
+    if refused:
         return facts | {"refused": Finding(refused, False, fix_for(client, refused))}
     return facts | reasons(client) if done < 24 else facts
 
