@@ -435,7 +435,7 @@ BROKEN = {
     "layer 1 raises when it acts": (
         "in old:",
         "in old_results:",
-        "It printed last: \"Stopped: NameError: name 'old_results' is not defined",
+        "It printed last: \"Stopped: NameError: name 'old_results' is not defined\" ! files",
     ),
     "layer 1 acts all the time": (
         "MIN_SAVINGS = 20_000",
@@ -450,7 +450,7 @@ BROKEN = {
     "the summary is read from the first block": (
         "    content = []\n",
         FIRST_BLOCK,
-        "AttributeError: 'Block' object has no attribute 'text'",
+        "AttributeError: 'Block' object has no attribute 'text'\" (chapter 7)",
     ),
     "a summary without text is accepted": (
         'if not content or stop != "end_turn":',
@@ -510,8 +510,8 @@ BROKEN = {
     "an error of a tool ends the turn": (
         "        except Exception as error:  # noqa: BLE001  tell",
         "        except ZeroDivisionError as error:  # tell",
-        "! stopped Its turn ended, although the model had called `read_file`. It printed "
-        'first: "Stopped: FileNotFoundError: [Errno 2] No such file or directory: '
+        "! stopped Its turn ended when the first tool failed: there is no file words.txt. "
+        'It printed first: "Stopped: FileNotFoundError: [Errno 2] No such file or directory: '
         "'words.txt'\" (step 1)",
     ),
     "a tool returns bytes": (
@@ -533,8 +533,8 @@ BROKEN = {
     "a summary before each request": (
         "THRESHOLD = 50_000",
         "THRESHOLD = 0",
-        "layer 1 it never acted ! layer 2 requests for a summary: 50 of 99 requests, so "
-        "its threshold is too low (chapter 4)",
+        "layer 1 it never acted ! layer 2 requests for a summary: 50 of 99 requests: too "
+        "often (chapter 4)",
     ),
     "a system prompt that isn't counted": (
         "SYSTEM = f",
@@ -898,6 +898,8 @@ STOPPED = {
     LOOP.replace("=prompt", "=[prompt]")
     + READS: "messages.0.content.0: Input should be",
     f"{LOOP}, tools=[{TOOL}], temperature=1)": "temperature: Extra inputs",
+    LOOP.replace("=prompt", "=b'Go.'")
+    + READS: "TypeError: Object of type bytes is not",
     f"{LOOP}{READS}\n1 / 0": "ZeroDivisionError: division by zero",
 }
 

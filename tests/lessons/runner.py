@@ -88,6 +88,7 @@ class Model(naive.Model):
         self.prompts, self.typed, self.approval = [*typed], [], answer
         self.calling = ""  # the tool that the model waits for
         self.broke_off = ""  # the first tool that it waited for at the next prompt
+        self.worked = 0  # the replies until then
         self.first_question = None  # which is the program's prompt
         self.last_question = ""  # about a tool, and our answer
         self.prompts_after_end = 0
@@ -109,10 +110,11 @@ class Model(naive.Model):
         is_prompt = question and question == self.first_question
         if self.calling:
             how = SAME_WORDS if is_prompt else f"answered with {self.approval}"
-            self.last_question = f'"{textwrap.shorten(question, 80)}" was {how}'
+            self.last_question = f'"{textwrap.shorten(question[:500], 80)}" was {how}'
         if self.calling and not is_prompt:
             return self.answer_question()
-        self.broke_off = self.broke_off or self.calling
+        if self.calling and not self.broke_off:
+            self.broke_off, self.worked = self.calling, len(self.exchanges)
         if self.prompts:
             self.typed.append(self.prompts.pop(0))
             return self.typed[-1]
