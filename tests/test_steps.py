@@ -391,6 +391,7 @@ def test_the_report_shows_progress_and_what_each_layer_did(path, capsys):
     assert max(map(len, shown.split("\n"))) < 80
 
 
+QUESTION = '[*messages, {"role": "user", "content": PROMPT}]'
 CLEARS_INPUTS = """\
         for message in messages[1:-6]:
             for block in message["content"]:
@@ -434,7 +435,7 @@ BROKEN = {
     "layer 1 raises when it acts": (
         "in old:",
         "in old_results:",
-        "It printed last: \"Stopped: NameError: name 'old_results' is not defined",
+        "It printed last: \"Stopped: NameError: name 'old_results' is not defined\" ! files",
     ),
     "layer 1 acts all the time": (
         "MIN_SAVINGS = 20_000",
@@ -449,7 +450,7 @@ BROKEN = {
     "the summary is read from the first block": (
         "    content = []\n",
         FIRST_BLOCK,
-        "AttributeError: 'Block' object has no attribute 'text'",
+        "AttributeError: 'Block' object has no attribute 'text'\" (chapter 7)",
     ),
     "a summary without text is accepted": (
         'if not content or stop != "end_turn":',
@@ -509,8 +510,8 @@ BROKEN = {
     "an error of a tool ends the turn": (
         "        except Exception as error:  # noqa: BLE001  tell",
         "        except ZeroDivisionError as error:  # tell",
-        "! stopped Its turn ended, although the model had called `read_file`. It printed "
-        'first: "Stopped: FileNotFoundError: [Errno 2] No such file or directory: '
+        "! stopped Its turn ended when the first tool failed: there is no file words.txt. "
+        'It printed first: "Stopped: FileNotFoundError: [Errno 2] No such file or directory: '
         "'words.txt'\" (step 1)",
     ),
     "a tool returns bytes": (
@@ -532,8 +533,8 @@ BROKEN = {
     "a summary before each request": (
         "THRESHOLD = 50_000",
         "THRESHOLD = 0",
-        "layer 1 it never acted ! layer 2 requests for a summary: 50 of 99 requests, so "
-        "its threshold is too low (chapter 4)",
+        "layer 1 it never acted ! layer 2 requests for a summary: 50 of 99 requests: too "
+        "often (chapter 4)",
     ),
     "a system prompt that isn't counted": (
         "SYSTEM = f",
@@ -569,7 +570,7 @@ BROKEN = {
         "you typed (step 4)",
     ),
     "only the beginning is summarised": (
-        '[*messages, {"role": "user", "content": PROMPT}]',
+        QUESTION,
         '[{"role": "user", "content": PROMPT + json.dumps(messages)[:80_000]}]',
         "of them without the newest messages (chapter 7)",
     ),
@@ -655,6 +656,21 @@ def in_short(message):
     blocks = [content] if type(content) is str else content
     return [str(block)[:300] for block in blocks]
 """
+JOINED = """\
+def joined(messages):
+    last = messages[-1]["content"]
+    blocks = [{"type": "text", "text": last}] if type(last) is str else last
+    asks = [*blocks, {"type": "text", "text": PROMPT}]
+    return [*messages[:-1], {"role": "user", "content": asks}]
+"""
+RECOVERS = """\
+    typed = [message for message in messages if type(message["content"]) is str]
+    try:
+        content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
+    except Exception:
+        messages[:] = typed
+        return
+"""
 RIGHT = {  # changes that leave small.py right
     "it takes only what is in the tags it asks for": (
         ("what is next.", "what is next, in <summary> tags."),
@@ -683,6 +699,14 @@ RIGHT = {  # changes that leave small.py right
         ("[*messages, {", "[{"),
         ('"content": PROMPT}', '"content": f"{PROMPT} {[*map(in_short, messages)]}"}'),
         ("def auto_compact", f"{IN_SHORT}\n\ndef auto_compact"),
+    ),
+    "it joins its question to the results before it": (
+        (QUESTION, "joined(messages)"),
+        ("def auto_compact", f"{JOINED}\n\ndef auto_compact"),
+    ),
+    "it recovers from a request that is too long": (
+        ("THRESHOLD = 50_000", "THRESHOLD = 148_000"),
+        (f"    content, stop = ask(client, {QUESTION})\n", RECOVERS),
     ),
     "it prints the errors of its tools": (
         ('text = f"{type(error)', 'print(error)\n            text = f"{type(error)'),
@@ -874,6 +898,8 @@ STOPPED = {
     LOOP.replace("=prompt", "=[prompt]")
     + READS: "messages.0.content.0: Input should be",
     f"{LOOP}, tools=[{TOOL}], temperature=1)": "temperature: Extra inputs",
+    LOOP.replace("=prompt", "=b'Go.'")
+    + READS: "TypeError: Object of type bytes is not",
     f"{LOOP}{READS}\n1 / 0": "ZeroDivisionError: division by zero",
 }
 

@@ -113,26 +113,30 @@ def progress(client):
     """The progress with 24 files, and what stopped it, if anything did."""
     reason = stopped(client)
     done = len([*Path().glob("new_*.txt")])
+    text = f"{reason}{came_after(client, reason)}{printed(client, reason)}"
+    fix = fix_for(client, reason) or fix_for(client, text)
     facts = {
-        "stopped": Finding(
-            f"{reason}{came_after(client, reason)}{printed(client, reason)}" or "no",
-            not reason,
-            fix_for(client, reason),
-        ),
+        "stopped": Finding(text or "no", not reason, fix),
         "files": Finding(f"{done} of 24 are translated", done == 24),
         "on disk": transcript(client),
         "largest": Finding(f"{max(map(size, client.requests)):,} tokens in a request"),
     }
     if reason:
         return facts
-    if refused := problem(client):
+    refused = problem(client)
+    if refused == TOO_LONG and done == 24:
+        return facts | {"refused": Finding(f"{refused}, but it recovered")}
+    if refused:
         return facts | {"refused": Finding(refused, False, fix_for(client, refused))}
     return facts | reasons(client) if done < 24 else facts
 
 
 def size(request):
     """The tokens of a request, with its system prompt and tools."""
-    return stub.count(*map(request.get, ("system", "tools", "messages")))
+    try:
+        return stub.count(*map(request.get, ("system", "tools", "messages")))
+    except (TypeError, ValueError):  # it isn't JSON, so it was refused
+        return 0
 
 
 def transcript(client):
@@ -256,7 +260,7 @@ def layer2(client):
     shares = [*compactions(client)]
     text = f"requests for a summary: {asked}"
     if asks_often(client):
-        text += f" of {len(client.exchanges)} requests, so its threshold is too low"
+        text += f" of {len(client.exchanges)} requests: too often"
         facts = {"layer 2": Finding(text, False, "chapter 4")}
     elif cut := sum(itertools.starmap(begins_only, shares)):
         text += f", {cut} of them without the newest messages"
@@ -349,42 +353,51 @@ LIVES = {"empty": "step 6", "Ctrl-C": "step 6", "huge file": "step 1"}
 
 def mishaps(path):
     """The API's answers to the requests after accidents, and what an agent ran."""
-    done, large = reply("Done."), [f"large_{n}.txt" for n in range(20)]
+    large = [f"large_{n}.txt" for n in range(20)]
     for name in large:
         Path(name).write_text("x" * 40_000)
     Path("large.txt").write_text("x" * 800_000)
     blank = use("read_file", "large_1.txt")
     blank["content"].insert(0, {"type": "text", "text": "\n\n"})
     stop = use("bash", command="kill -INT $PPID; sleep 1")  # if nothing is asked
-
-    def play(*replies, typed=("Go.", "Go on."), **how):
-        return life(path, *replies, done, done, done, typed=typed, **how)
-
     lives = {  # the first one of a label that goes wrong is reported
         "empty": {
-            "an empty reply": play(reply(thinking="Hm.")),
-            "a blank text": play(blank),
+            "an empty reply": play(path, reply(thinking="Hm.")),
+            "a blank text": play(path, blank),
         },
-        "Ctrl-C": {"Ctrl-C in a tool": play(stop, answer="Ctrl-C")},
+        "Ctrl-C": {"Ctrl-C in a tool": play(path, stop, answer="Ctrl-C")},
         "huge file": {
-            "a huge file": play(*reads(["large.txt"])),
-            "twenty large files at once": play(use("read_file", *large)),
+            "a huge file": play(path, *reads(["large.txt"])),
+            "twenty large files at once": play(path, use("read_file", *large)),
         },
     }
     facts = {label: after(lives[label], fix) for label, fix in LIVES.items()}
-    half = {**use("bash", command="touch half"), "stop_reason": "max_tokens"}
-    play(half, typed=["Go."])
-    was_run = Path("half").exists()
-    text = f"a truncated call {'was' if was_run else 'is not'} run"
-    facts["truncated"] = Finding(text, not was_run, "step 3")
-    said = problem(play(typed=[" ", "Go."]))
+    said = problem(play(path, typed=[" ", "Go."]))
     text = f"a blank prompt is {f'sent, and refused: {said}' if said else 'not sent'}"
-    facts["blank"] = Finding(text, not said, "step 2")
-    client = play(use("bash", command="touch asked"), typed=["Go."], answer="maybe")
-    was_run = Path("asked").exists()
+    return facts | commands(path) | {"blank": Finding(text, not said, "step 2")}
+
+
+def play(path, *replies, typed=("Go.", "Go on."), **script):
+    """Run an agent once more, with these replies and some that call nothing."""
+    return life(path, *replies, *[reply("Done.")] * 3, typed=typed, **script)
+
+
+def commands(path):
+    """The commands that should not run: a truncated one, and one without a yes."""
+    half = {**use("bash", command="touch half"), "stop_reason": "max_tokens"}
+    play(path, half, typed=["Go."])
+    truncated = Path("half").exists()
+    client = play(
+        path, use("bash", command="touch asked"), typed=["Go."], answer="maybe"
+    )
+    unasked = Path("asked").exists()
     how = "after the answer `maybe`" if client.last_question else "without asking"
-    text = f"a command is run {how if was_run else 'only after y'}"
-    return facts | {"asks": Finding(text, not was_run, "step 1")}
+    text = f"a truncated call {'was' if truncated else 'is not'} run"
+    asks = f"a command is run {how if unasked else 'only after y'}"
+    return {
+        "truncated": Finding(text, not truncated, "step 3"),
+        "asks": Finding(asks, not unasked, "step 1"),
+    }
 
 
 def after(accidents, fix):
@@ -416,6 +429,7 @@ def next_request(client):
 TOO_LONG = "prompt is too long"
 EARLY = "It ended before the work was done."
 BROKE_OFF = "Its turn ended, although the model had called `{}`."
+NO_WORDS = "Its turn ended when the first tool failed: there is no file words.txt."
 NEVER_STARTS = (
     "; if it has a layer 2, the threshold is too high or the count too low: chapter 4"
 )
@@ -442,7 +456,7 @@ PACKAGES = (
 FIXES = {  # words of what stopped an agent, and the part of the page about them
     "FileNotFoundError": "step 1",
     BROKE_OFF.format("compact"): "chapter 9",
-    BROKE_OFF.split("`")[0]: "step 1",
+    NO_WORDS: "step 1",
     ONE_PROMPT: "step 2",
     "Invalid `signature`": "chapter 3",
     "`tool_use`": "chapter 3",
@@ -469,7 +483,8 @@ def stopped(client):
     if reason := problem(client):
         return reason
     if called := client.broke_off or client.calling:
-        return BROKE_OFF.format(called)
+        at_once = client.worked == 1  # the first call fails, because it has to
+        return NO_WORDS if at_once else BROKE_OFF.format(called)
     return ONE_PROMPT if client.prompts else EARLY
 
 
@@ -486,16 +501,14 @@ def printed(client, reason=EARLY):
     """The first error that the program printed, or the last line, if one of them helps."""
     if not reason or reason == client.ended:
         return ""
-    missing = "" if reason.startswith(BROKE_OFF[:9]) else "words.txt"  # expected, then
-    errors = [
-        line
-        for line in client.lines
-        if re.search(ERROR, line) and not (missing and missing in line)
-    ]
-    errors = [line for line in errors if reason.removesuffix(".") not in line]
+    errors = [line for line in client.lines if re.search(ERROR, line)]
+    if reason != NO_WORDS:  # else every agent gets this one
+        errors = [line for line in errors if "words.txt" not in line]
+    [first] = errors[:1] or [""]
+    if reason.removesuffix(".") in first:
+        return ""
     is_known = client.broke_off or reason in (TOO_LONG, *client.refused)
-    last = "" if is_known else client.lines[-1]
-    [line] = errors[:1] or [last]
+    line = first or ("" if is_known else client.lines[-1])
     when = "last" if line == client.lines[-1] else "first"
     return f' It printed {when}: "{line[:200]}"' if line else ""
 

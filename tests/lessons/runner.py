@@ -8,6 +8,7 @@ answered with y. Its functions and classes can have any names.
 
 import io
 import os
+import re
 import runpy
 import signal
 import sys
@@ -35,6 +36,7 @@ UNSUPPORTED = (
     "`messages.create` (without `stream=True`) or `messages.stream`."
 )
 TAGS = "<summary>", "</summary>"
+ASKS_AT_END = r"(?i)summar|compress|compact|总结|摘要|压缩|要約"
 SAME_WORDS = "taken for a prompt, because it has the same words"
 TURN_IS_OVER = "It sent another request, although the model had called no tool."
 
@@ -74,7 +76,8 @@ class Model(naive.Model):
 
     We recognise a request for a summary by its end: its last message is neither a
     typed message nor a tool result, or it no longer offers any tools. A typed message
-    may have other words around it, when it's new.
+    may have other words around it, when it's new; and a request for a summary can be
+    joined to the message before it.
     """
 
     compact = "compact"  # the tool's name
@@ -85,6 +88,7 @@ class Model(naive.Model):
         self.prompts, self.typed, self.approval = [*typed], [], answer
         self.calling = ""  # the tool that the model waits for
         self.broke_off = ""  # the first tool that it waited for at the next prompt
+        self.worked = 0  # the replies until then
         self.first_question = None  # which is the program's prompt
         self.last_question = ""  # about a tool, and our answer
         self.prompts_after_end = 0
@@ -106,10 +110,11 @@ class Model(naive.Model):
         is_prompt = question and question == self.first_question
         if self.calling:
             how = SAME_WORDS if is_prompt else f"answered with {self.approval}"
-            self.last_question = f'"{textwrap.shorten(question, 80)}" was {how}'
+            self.last_question = f'"{textwrap.shorten(question[:500], 80)}" was {how}'
         if self.calling and not is_prompt:
             return self.answer_question()
-        self.broke_off = self.broke_off or self.calling
+        if self.calling and not self.broke_off:
+            self.broke_off, self.worked = self.calling, len(self.exchanges)
         if self.prompts:
             self.typed.append(self.prompts.pop(0))
             return self.typed[-1]
@@ -192,6 +197,9 @@ class Model(naive.Model):
         """Tell a request for a summary from one for the user's work."""
         last = stub.blocks(request["messages"][-1]["content"])
         texts = {block["text"].strip() for block in last if block["type"] == "text"}
+        end = last[-1].get("text", "") if len(last) > 1 else ""
+        if re.search(ASKS_AT_END, end) and not self.has_new_prompt({end}):
+            return True  # it is joined to a typed message or to results
         if self.has_new_prompt(texts):
             return False
         if not self.requests:
