@@ -266,8 +266,7 @@ def layer_1(agent: Agent) -> None:
     replace_history(agent, "tool_result_budget", "oversized results saved", new)
 
     seen = unseen > agent.tried_until  # or clearing would take what it has restored
-    start = COMPRESSED[:24]
-    ends = [n for n, m in enumerate(agent.messages, 1) if start in text_of(m)]
+    ends = [n for n, m in enumerate(agent.messages, 1) if COMPRESSED[:24] in text_of(m)]
     first = max([3, *ends])  # s08's three messages, or all up to the summary
     limit = limits.max_messages
     new = snip_compact(agent.messages, limit, agent.transcript, agent.tools, first)
@@ -1723,10 +1722,8 @@ def todo_write(agent: Agent, items: list[str]) -> str:
 
 @tool(clearable=False)
 def compact(agent: Agent, focus: str = "") -> str:
-    """Summarise the conversation to make room. focus: what the summary must keep.
-
-    Call it at the end of a piece of work, and before one that has little to do with it.
-    """
+    """Summarise the conversation to make room, at the end of a piece of work or before
+    an unrelated one. focus: what the summary must keep."""
     agent.focus = focus or ""
     return "The conversation will be summarised if that saves enough; then go on."
 

@@ -151,6 +151,28 @@ def test_esc_alone_stops_the_work_and_the_next_key_is_not_lost(user, work):
     assert user.sent[-1] == typed("stop that")
 
 
+# keys after an Esc too many, and what is then in the line
+AFTER_ESC = {"no, use it": "no, use it", "\x1bplease": "please", "\x1b\x1b7": "7"}
+AFTER_ESC |= {"/a?b": "/a?b", "pst": "pst", "Use it": "Use it", "dull": "dull"}
+AFTER_ESC |= {"x b\x1bbY": "x Yb", "x b\x1b[1;3DY": "x Yb", "\rx": "\nx"}
+
+
+@pytest.mark.parametrize("keys", AFTER_ESC, ids=ascii)
+def test_at_the_prompt_an_esc_too_many_does_not_take_the_next_key(user, keys):
+    user.enqueue(reply("I see."))
+    user.press("a\x1b")
+    user.read(0.2)
+    user.say(keys, "I see.")
+    assert user.sent[-1] == typed(f"a{AFTER_ESC[keys]}")
+
+
+def test_in_vi_mode_esc_still_starts_a_command(desk, fresh):
+    (desk.folder / "inputrc").write_text("set editing-mode vi\n")
+    user = fresh(reply("I see."), INPUTRC=str(desk.folder / "inputrc"))
+    user.say("no!\x1b0xA?", "I see.")
+    assert user.sent[-1] == typed("o!?")
+
+
 def test_an_error_returns_queued_text_to_the_prompt(user):
     refused = threading.Event()
 
