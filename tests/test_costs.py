@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import costs
 import moment
 import ours
-import pytest
 import own_rule as rule
+import pytest
 from builders import did, history, read, typed
 from ours import drive
 from policies import (

@@ -49,7 +49,7 @@ def test_every_picture_on_disk_is_made_by_the_program():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_picture_on_disk_is_up_to_date(name):
     on_disk = (pictures.FOLDER / f"{name}.svg").read_bytes()
-    assert on_disk == drawn()[name].encode(), "run tests/measure/pictures.py"
+    assert on_disk == drawn()[name].encode(), "run tests/refresh.py"
 
 
 @pytest.mark.parametrize("name", NAMES)

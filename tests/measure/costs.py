@@ -400,9 +400,13 @@ def verdict(rows: list[dict], mine: Mapping[str, Any]) -> str:
     cheapest = [row for row in rows if row["cost"] < rows[0]["cost"] + NO_MATTER]
     gone, of = mine.get("typed", (0, 0))
     is_cheap = any(row["policy"] == "mine" for row in cheapest)
-    but = f", which drops {gone:,} of {of:,} typed messages" if gone and is_cheap else ""
+    but = (
+        f", which drops {gone:,} of {of:,} typed messages" if gone and is_cheap else ""
+    )
     lines = [
-        textwrap.fill(f"The cheapest: {' and '.join(map(figures, cheapest))}{but}.", 88),
+        textwrap.fill(
+            f"The cheapest: {' and '.join(map(figures, cheapest))}{but}.", 88
+        ),
         f"Of those that forget, the cheapest that keeps most: {figures(most)}.",
         f"Your settings: {figures(ours)}.",
     ]

@@ -173,27 +173,28 @@ def drive(
     limits: program.Limits,
     read: float = CACHE_READ,
     cached: bool = True,
+    recording: type[Recording] = Recording,
 ) -> Meter:
     """Run agent.py on a session, within these limits, and return the meter."""
     meter = Meter(session, cached, read)
-    recording = Recording(session, meter, limits)
-    clock = SimpleNamespace(**vars(time) | {"time": recording.clock})
+    replayed = recording(session, meter, limits)
+    clock = SimpleNamespace(**vars(time) | {"time": replayed.clock})
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
         os.chdir(folder)
         stack.enter_context(mock.patch.object(program, "time", clock))
         once = mock.patch.object(program, "tokens_in", counting_once())
         stack.enter_context(once)
-        for text in recording.typed():
+        for text in replayed.typed():
             try:
-                program.take_turn(recording.agent, text)
+                program.take_turn(replayed.agent, text)
             except TurnOver:
                 continue
             except program.AgentError as error:  # continue with the next typed message
                 print(f"ours skipped a turn: {error}", file=sys.stderr)
-        meter.lost = len(recording.lost)
+        meter.lost = len(replayed.lost)
         if cached:  # the table shows this only for the runs with a cache
-            meter.lookups = [*look_up(recording.agent, recording.lost)]
+            meter.lookups = [*look_up(replayed.agent, replayed.lost)]
     return meter
 
 

@@ -1,0 +1,23 @@
+#!/usr/bin/env python3
+"""Refresh everything that is measured and printed: pictures, listings and figures.
+
+    .venv/bin/python tests/refresh.py              the pictures and the README's listings
+    .venv/bin/python tests/refresh.py --measure    the figures first, in some minutes
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+
+
+def main(options: list[str]) -> int:
+    """Run both programs, and return the sum of their exit statuses."""
+    programs = ["measure/pictures.py", *options], ["lessons/readme.py"]
+    runs = [[sys.executable, TESTS / name, *more] for name, *more in programs]
+    return sum(subprocess.run(command).returncode for command in runs)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
