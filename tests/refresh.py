@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Refresh everything that is measured and printed: pictures, listings and figures.
 
-    .venv/bin/python tests/refresh.py              the pictures and the README's listings
-    .venv/bin/python tests/refresh.py --measure    the figures first, in some minutes
+.venv/bin/python tests/refresh.py              the pictures and the README's listings
+.venv/bin/python tests/refresh.py --measure    the figures first, in some minutes
 """
 
 import subprocess

@@ -643,7 +643,8 @@ def test_no_line_of_a_file_is_named_by_its_number():
 # --- Every command to try shows what it promises ---
 
 TRY = re.findall(
-    r"\*\*Try (?:it|the costs)\.\*\* Run `([^`]+)` and look for (`+)(.+?)\2", words(PAGE)
+    r"\*\*Try (?:it|the costs)\.\*\* Run `([^`]+)` and look for (`+)(.+?)\2",
+    words(PAGE),
 )
 WITHOUT = [(command, promise) for command, _, promise in TRY]
 
