@@ -65,7 +65,7 @@ MODEL_ID = "claude-sonnet-5-5"
 CONTEXT_WINDOW = 200_000  # use at most this much of the model's own window
 MAX_OUTPUT = 32_000  # in one reply, including its thinking
 CLEAR_WARM = 0.7  # share of T, the threshold: above it, clear while the cache is warm
-CLEAR_COLD = 0.25  # the same while the cache is cold: lower, because clearing is free
+CLEAR_COLD = 0.25  # the same while the cache is cold: then clearing costs no more
 CACHE_SECONDS = 300  # lifetime of the API's prompt cache after its last use
 KEEP_RECENT = 3  # newest tool results, which are never cleared (s06)
 KEEP_TOKENS = 10_000  # older results are kept too, as long as all of them fit
@@ -265,7 +265,7 @@ def layer_1(agent: Agent) -> None:
     new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
     replace_history(agent, "tool_result_budget", "oversized results saved", new)
 
-    seen = unseen > agent.tried_until  # or clearing would take what it has restored
+    seen = unseen > agent.tried_until  # or clearing would hit files just restored
     ends = [n for n, m in enumerate(agent.messages, 1) if COMPRESSED[:24] in text_of(m)]
     first = max([3, *ends])  # s08's three messages, or all up to the summary
     limit = limits.max_messages
@@ -281,7 +281,7 @@ def clear_old_results(agent: Agent) -> None:
 
     While the prompt cache is warm, clearing makes the API write it again, so we clear
     late, and only if that frees enough. Once the cache is cold, the next request writes
-    it again anyway, so clearing is free and we do it early.
+    it again anyway, so clearing costs nothing extra and we do it early.
     """
     limits = agent.limits
     above = limits.clear_above
@@ -415,7 +415,7 @@ def is_clearable(result: Message) -> bool:
 
 KEEP_TAIL = 20_000  # tokens in the tail, the newest messages, at most
 TAIL_DIVISOR = 8  # the tail also has at most an eighth of the history's tokens
-INDEX_TOKENS = 500  # in the index, the names from what was removed
+INDEX_TOKENS = 500  # in the index of names that were removed
 SUMMARY_PROMPT = """\
 CRITICAL: Reply with text only. Do not call any tools, do not continue the work, and do
 not answer the messages above. Your only task now is to summarise the conversation, so
@@ -614,7 +614,7 @@ def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     """
     messages = drop_thinking(agent.messages)
     room = max(0, agent.limits.threshold - fixed_tokens(agent))
-    # half of it or, after a rejection, a quarter less than what was rejected
+    # half of it or, after a rejection, a quarter less than the rejected list
     room = min(room, agent.refused * 3 // 4) if agent.refused else room // 2
     turn = turn_start(messages)
     messages = [*messages[:turn], *cut_texts(messages[turn:], room // 2, of_user=True)]
@@ -727,7 +727,7 @@ NAME = re.compile(
     r"[A-Za-z]:\\[\w.\\-]{5,}|"
     r"(?:(?<![\w.~/:\\])/|(?<=\\[nrt])|(?<![\w\\]))\w[\w./-]{6,}\w"
 )
-# it has letters and a mark, and is no media type, UUID, hash, version or built-in name
+# with letters and a mark; not a media type, UUID, hash, version or built-in name
 TELLING = re.compile(
     r"(?!(application|audio|font|image|text|video)/[\w-]+\Z|[\da-fx.-]+\Z)"
     r"(?!(console|fmt|json|math|os|self|strings|sys|this|time)\.[A-Za-z][a-z]*\Z)"
@@ -1157,7 +1157,7 @@ TOO_LONG = (
     r"|no user query found"  # ollama#18107: it has cut off all that the user typed
 )
 FILTERED = "(?i)data_?inspection|content[ _](filter|policy)|filtering policy|high.risk"
-# a call that the model has written as text, at the end and not in a code block
+# a call that the model has written as text, at the end, outside of a code block
 CALL_AS_TEXT = r"<(invoke name|tool_call|function)[=>][^`]*</[\w:]*>\s*\Z"
 HINTS: dict[int | str | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",

@@ -929,3 +929,52 @@ def test_a_rule_may_have_the_name_of_a_module_of_the_measure(tmp_path, name):
     command = [sys.executable, "tests/measure/costs.py", "--help"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
+
+
+# --- What a rule of one's own drops, and what isn't its fault ---
+
+TYPED = [m for n in range(30) for m in (typed(f"Rule {n}."), *did("x" * 900))]
+
+
+def measured_with(tmp_path, capsys, messages, code):
+    """What costs.py prints about a rule with this code, on these messages."""
+    path = write(tmp_path / "s", history(*TYPED, said("Yes."), *messages))
+    (rule := tmp_path / "mine.py").write_text(code)
+    assert costs.main([str(path), "--mine", str(rule)]) == 0
+    return capsys.readouterr().out
+
+
+FIRST = "def forget(m):\n    return [m[0], *[x for x in m[1:] if type(x['content']) is not str]]"
+ORPHANS = "def forget(m):\n    return [x for x in m if x['role'] == 'user']"
+SLOW = "import time\ndef forget(m):\n    time.sleep(0.15 * (len(m) < 4))\n    return m"
+
+
+def test_the_typed_messages_that_a_rule_drops_are_counted(tmp_path, capsys):
+    out = measured_with(tmp_path, capsys, [], FIRST)
+    assert "Typed by the user, but dropped: 30 of 31 messages." in out
+
+
+def test_a_rule_that_drops_typed_messages_is_not_simply_called_the_cheapest():
+    rows = [{"policy": "mine", "cost": 0.5, "R": 1, "previews": 0, "summaries": 1}]
+    rows += [rows[0] | {"policy": "ours", "cost": 0.7}]
+    more = {"clearings": 0, "lost": 0, "lookups": 0}
+    words = costs.verdict([row | more for row in rows], {"typed": [25, 61]})
+    assert "which drops 25 of 61 typed messages" in " ".join(words.split())
+
+
+def test_a_rule_whose_requests_are_rejected_is_not_compared(tmp_path, capsys):
+    out = measured_with(tmp_path, capsys, [], ORPHANS)
+    assert "the API would reject 0 of" not in out
+    assert "mine" not in out.partition("The cheapest: ")[2].partition(".")[0]
+
+
+def test_what_the_recording_has_wrong_is_not_the_rules_fault(tmp_path, capsys):
+    broken = did("y", tool="a name with blanks")
+    out = measured_with(
+        tmp_path, capsys, [*broken, said("Done.")], "def forget(m): return m"
+    )
+    assert "the API would reject 0 of" in out
+
+
+def test_a_slow_rule_is_named(tmp_path, capsys):
+    assert "It's slow: one call of forget took 0.." in told(tmp_path, capsys, [], SLOW)

@@ -104,6 +104,19 @@ def test_the_reason_for_a_refusal_joins_the_text_typed_before(user):
     assert "not here" in str(answered) and not (user.folder / "file").exists()
 
 
+def test_what_is_typed_while_a_subagent_works_is_for_its_parent(make):
+    task = ("task", {"description": "look", "prompt": "Look."})
+    agent = make(reply(calls=[task]), reply(calls=[BASH]), reply("3."), reply("So."))
+    heard = ["Never touch a.py."]
+    agent.take_queued = lambda: heard.pop() if heard else ""
+    turns(agent, "Go.")
+    mine, its, again, last = agent.client.requests
+    assert "Never touch" not in str(
+        [mine["messages"], its["messages"], again["messages"]]
+    )
+    assert last["messages"][-1] == typed("Never touch a.py.")
+
+
 def test_a_message_typed_during_work_survives_ten_compactions(make):
     agent = make(reply(calls=[BASH]), reply("Then not."))
     heard = [["Never touch a.py."]]

@@ -702,6 +702,13 @@ def test_a_command_in_a_sentence_is_one_that_there_is(command):
     assert re.fullmatch(TAKES.get(path.split("/")[-1], ".*"), command[len(path) :])
 
 
+@pytest.mark.parametrize("path", ["README.md", "tests/README.md"])
+def test_lines_to_paste_have_no_comments_which_zsh_would_take_for_words(path):
+    text = (ROOT / path).read_text("utf-8")
+    lines = "".join(code for kind, code in re.findall(FENCE, text) if kind == "sh")
+    assert lines and "#" not in lines
+
+
 def test_python_is_called_by_one_name():
     assert not re.search(r"(?<![/\w.])python (?=\S+\.py)", PAGE)
 
@@ -815,7 +822,8 @@ def test_every_change_of_the_page_is_played():
 
 
 def test_the_tool_that_the_page_adds_is_one(monkeypatch, workspace):
-    [code] = re.findall(r"(?ms)^```py\n(.*?)^```", section("### How to change it"))
+    page = (ROOT / "tests/README.md").read_text("utf-8").partition("## Add a tool")[2]
+    code, *_ = re.findall(r"(?ms)^```py\n(.*?)^```", page)
     monkeypatch.setattr(program, "TOOLS", dict(program.TOOLS))
     monkeypatch.setattr(program, "COMPACTABLE_TOOLS", {**program.COMPACTABLE_TOOLS})
     exec(code, dict(vars(program)))
