@@ -977,4 +977,5 @@ def test_what_the_recording_has_wrong_is_not_the_rules_fault(tmp_path, capsys):
 
 
 def test_a_slow_rule_is_named(tmp_path, capsys):
-    assert "It's slow: one call of forget took 0.." in told(tmp_path, capsys, [], SLOW)
+    out = measured_with(tmp_path, capsys, [], SLOW)
+    assert "It's slow: one call of forget took 0." in out
