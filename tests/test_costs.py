@@ -946,7 +946,14 @@ def measured_with(tmp_path, capsys, messages, code):
 
 FIRST = "def forget(m):\n    return [m[0], *[x for x in m[1:] if type(x['content']) is not str]]"
 ORPHANS = "def forget(m):\n    return [x for x in m if x['role'] == 'user']"
-SLOW = "import time\ndef forget(m):\n    time.sleep(0.15 * (len(m) < 4))\n    return m"
+SLOW = """\
+import time
+def forget(m):
+    end = time.perf_counter() + 0.15 * (len(m) < 4)
+    while time.perf_counter() < end:
+        pass
+    return m
+"""
 
 
 def test_the_typed_messages_that_a_rule_drops_are_counted(tmp_path, capsys):
