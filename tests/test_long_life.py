@@ -86,7 +86,7 @@ def replies_in(turn):
     if turn % 100 == 60:
         calls = [("bash", {"command": "seq 60000"})]
     called = [reply(calls=calls)] if calls else []
-    rejected = [TOO_LARGE] if turn % 100 == 80 else []
+    rejected = [TOO_LARGE] if turn == 80 else []  # it lowers the threshold for good
     return [*called, *rejected, reply(f"Part {turn} is in order. " * 30)]
 
 
@@ -134,7 +134,8 @@ def session(tmp_path_factory):
 
 def test_every_kind_of_compaction_happens_and_summaries_are_rare(session):
     made = [line["event"] for line in session.compactions]
-    assert TURNS / 80 < made.count("auto_compact") < TURNS / 12
+    # the rejection in turn 80 has lowered the threshold, so there are some more
+    assert TURNS / 80 < made.count("auto_compact") < TURNS / 10
     assert made.count("compact") >= 1 and made.count("reactive_compact") >= 1
 
 
