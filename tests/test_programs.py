@@ -107,7 +107,7 @@ USES += "tests/measure/costs.py --help", "-S tests/lessons/demo.py 4"
 def copied(tmp_path_factory):
     """A copy of the project, whose root a reader may fill."""
     copy = tmp_path_factory.mktemp("project") / "copy"
-    others = shutil.ignore_patterns("__pycache__", ".*_cache", ".[vt]*", ".git")
+    others = shutil.ignore_patterns("__pycache__", ".*_cache", ".[hvt]*", ".git", "tmp")
     return shutil.copytree(TESTS.parent, copy, ignore=others)
 
 
