@@ -132,9 +132,14 @@ def progress(client):
 
 
 def size(request):
-    """The tokens of a request, with its system prompt and tools."""
+    """The tokens of a request, with its system prompt and tools.
+
+    A temporary folder in the prompt counts the same, however long its name is.
+    """
     try:
-        return stub.count(*map(request.get, ("system", "tools", "messages")))
+        system = json.dumps(request.get("system"))
+        same = re.sub(r"(/[\w.-]+)*/tmp\w{8}", "/tmp/tmp12345678", system)
+        return stub.count(json.loads(same), request.get("tools"), request["messages"])
     except (TypeError, ValueError):  # it isn't JSON, so it was refused
         return 0
 
