@@ -16,10 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [p for p in sys.path if Path(p).resolve() != ROOT] + [str(ROOT)]
 
 import pytest
-from builders import call
-from pseudo import PROMPT, User, changed
 from stub import StubClient
-from wire import serve
 
 import agent as program
 
@@ -29,6 +26,9 @@ LIMITS = {*vars(program.Limits())}  # the names of its fields
 SETTINGS = {*re.findall(r"(?m)^#?([A-Z_]+)=", EXAMPLE), "COLUMNS", "LINES"}
 SETTINGS |= {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE"}
 SETTINGS |= {name.lower() for name in SETTINGS}
+
+# Some fixtures import what loads the SDK: the process that only starts the workers would
+# take 1.5 seconds for it.
 
 gc.disable()  # until all tests are loaded, which takes twice as long otherwise
 
@@ -126,6 +126,8 @@ def make():
 @pytest.fixture
 def answer(make):
     """answer(tool, **input): the text of its result, and whether that is an error."""
+    from builders import call
+
     agent = make()
 
     def answer(name, /, **given):
@@ -175,6 +177,8 @@ def broken_glob(monkeypatch):
 @pytest.fixture
 def api():
     """An API server for one test, which must use all replies and break no rule."""
+    from wire import serve
+
     stub = StubClient()
     with serve(stub) as stub.url:
         yield stub
@@ -236,6 +240,8 @@ def fresh(desk):
 
     `constants` replace those of the program.
     """
+    from pseudo import PROMPT, User, changed
+
     users = []
 
     def start(*replies, constants=None, argv=desk.argv, folder=desk.folder, **given):

@@ -111,10 +111,10 @@ class User:
         return more != b""
 
     def watch(self, seconds):
-        """Read the output for this long."""
+        """Read the output for this long, or until the program has ended."""
         end = time.monotonic() + seconds
-        while (rest := end - time.monotonic()) > 0:
-            self.read(rest)
+        while (rest := end - time.monotonic()) > 0 and self.read(rest):
+            pass
 
     def wait_for(self, text):
         """Wait until this text appears after the text that was seen before."""

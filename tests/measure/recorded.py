@@ -228,17 +228,21 @@ class Measured:
 
     def __init__(self) -> None:
         self.calls: dict[str, Block] = {}
-        self.known: dict[int, tuple[Any, Message]] = {}
+        self.known: dict[tuple[int, ...], tuple[Any, Message]] = {}
 
     def history(self, messages: list[dict]) -> list[Message]:
-        """Measure the messages; those of the last request are already measured."""
-        known = {}
+        """Measure the messages; those of the last request are already measured.
+
+        Each request has new lists of the same blocks, so a message is known by those.
+        """
+        known, keys = {}, []
         for sent in messages:
             content = sent["content"]
-            before = self.known.get(id(content))
-            known[id(content)] = before or (content, self.message(sent))
+            parts = content if type(content) is list else [content]
+            keys.append(key := tuple(map(id, parts)))
+            known[key] = self.known.get(key) or (content, self.message(sent))
         self.known = known
-        return [known[id(sent["content"])][1] for sent in messages]
+        return [known[key][1] for key in keys]
 
     def message(self, sent: dict) -> Message:
         """Measure a message that is sent."""
