@@ -975,12 +975,16 @@ def test_a_rule_whose_requests_are_rejected_is_not_compared(tmp_path, capsys):
     assert "mine" not in out.partition("The cheapest: ")[2].partition(".")[0]
 
 
-def test_what_the_recording_has_wrong_is_not_the_rules_fault(tmp_path, capsys):
-    broken = did("y", tool="a name with blanks")
-    out = measured_with(
-        tmp_path, capsys, [*broken, said("Done.")], "def forget(m): return m"
-    )
-    assert "the API would reject 0 of" in out
+@pytest.mark.parametrize("count, code", [(0, "m"), (1, "m[:3] + m[4:]")])
+def test_only_what_the_recording_has_wrong_is_not_the_rules_fault(
+    tmp_path, capsys, count, code
+):
+    """The second rule drops a call, which is in the list after the wrong name."""
+    wrong = did("y", tool="a name with blanks")
+    path = write(tmp_path / "s", history(*wrong, did("x"), said("Done.")))
+    (rule := tmp_path / "mine.py").write_text(f"def forget(m): return {code}")
+    assert costs.main([str(path), "--mine", str(rule)]) == 0
+    assert f"the API would reject {count} of 3" in capsys.readouterr().out
 
 
 def test_a_slow_rule_is_named(tmp_path, capsys):

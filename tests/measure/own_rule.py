@@ -3,15 +3,24 @@
 Your file has one function, `forget(messages)`. It gets the conversation before each
 request, as a list of messages in the API's form, and returns the list to send. The next
 list begins with what it returned. It must not change the list that it gets.
+
+A message that the user typed is a text. Calls have agent.py's names and inputs, even if
+Claude Code made them: `read_file` with path, `bash` with command, `edit_file` with
+path, old_string and new_string (or old_text and new_text); other tools keep their
+names. A result's content is a text. Thinking is left out when a recording is read, so a
+rule needn't drop any; an agent must.
 """
 
+import io
 import marshal
+import re
 import runpy
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +40,8 @@ class TooSlow(BaseException):
 
 def load(path: Path) -> Callable[[list[dict]], Any]:
     """Return the function in a file; raise Unusable, with one line, if there is none."""
-    with reported(f"{path} can't be loaded", path), time_limit():
+    outside = redirect_stdout(sys.stderr)  # the tables, or the JSON, aren't there
+    with reported(f"{path} can't be loaded", path), time_limit(), outside:
         found = runpy.run_path(str(path)).get("forget")
     if not callable(found):
         raise Unusable(f"{path} has no function forget(messages).")
@@ -81,20 +91,22 @@ def run(session: Session, path: Path, read: float = CACHE_READ) -> Meter:
     recorded = [{"role": m["role"], "content": m["content"]} for m in session.messages]
     for message in session.messages:  # a rule may drop a call, but leave its result
         measured.message(message)
+    wrong = {unplaced(why) for why in faults(recorded[: max(session.needs)])}
     for at, message in enumerate(session.messages):
         if message["role"] == "assistant":
             where = f"forget, before message {at} of {session.name}"
             start = time.perf_counter()
-            before, history = history, sent_by(forget, history, where, path)
+            with redirect_stdout(io.StringIO()) as out:
+                before, history = history, sent_by(forget, history, where, path)
+            meter.printed += [line[:80] for line in out.getvalue().splitlines()]
             meter.slowest = max(meter.slowest, time.perf_counter() - start)
             meter.clearings += history != before
             with reported(f"{where}, returned what can't be sent", path):
                 sent = measured.history(history)
             meter.wait(at)
             size = meter.reply(sent, at)
-            why, own = refusal(history, size), refusal(recorded[:at], 0)
-            if why and why.rpartition(": ")[2] != own.rpartition(": ")[2]:
-                meter.refusals.append(why)  # it isn't what the recording has wrong
+            why = refusal(history, size, wrong)
+            meter.refusals += [why] if why else []
             meter.dropped += meter.gone
             if at in compared:
                 meter.moments.append(moment(session, at, sent))
@@ -125,9 +137,22 @@ def sent_by(
     return sent
 
 
-def refusal(messages: list[dict], size: float) -> str:
-    """Return why the API would reject this request, or an empty text."""
-    body = {"model": "any", "max_tokens": 1, "messages": messages, "tools": ANY_TOOL}
+def refusal(messages: list[dict], size: float, wrong: set[str]) -> str:
+    """Return why the API would reject this request, or an empty text.
+
+    What the recording itself has wrong isn't the rule's fault.
+    """
     if size > WINDOW:
         return f"prompt is too long: {size:.0f} tokens > {WINDOW} maximum"
-    return next(problems(body, None, True), "")
+    return next((why for why in faults(messages) if unplaced(why) not in wrong), "")
+
+
+def faults(messages: list[dict]) -> Iterator[str]:
+    """Yield all that the API would say against these messages."""
+    body = {"model": "any", "max_tokens": 1, "messages": messages, "tools": ANY_TOOL}
+    return problems(body, None, True)
+
+
+def unplaced(why: str) -> str:
+    """Return what is wrong, without its place in the list."""
+    return re.sub(r"^messages\.\d+(\.content\.\d+)?", "", why)

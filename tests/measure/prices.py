@@ -49,10 +49,9 @@ class Meter:
         self.gone: list[str] = []  # lines that the last reply needed, but could not see
         self.lost = 0  # the number of such lines in the session
         self.dropped: list[str] = []  # these lines, for a rule of your own
-        self.typed: tuple[int, int] = (
-            0,
-            0,
-        )  # messages that the user typed: dropped by a rule, and all
+        # messages that the user typed: dropped by a rule of your own, and all
+        self.typed: tuple[int, int] = 0, 0
+        self.printed: list[str] = []  # the lines that a rule of your own printed
         self.slowest = 0.0  # seconds in the slowest call of a rule of your own
         self.refusals: list[str] = []  # why the API would refuse each request
         self.moments: list[tuple] = []  # of the same rule, see moment.py
