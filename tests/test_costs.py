@@ -966,13 +966,17 @@ def test_a_rule_that_drops_typed_messages_is_not_simply_called_the_cheapest():
     rows += [rows[0] | {"policy": "ours", "cost": 0.7}]
     more = {"clearings": 0, "lost": 0, "lookups": 0}
     words = costs.verdict([row | more for row in rows], {"typed": [25, 61]})
-    assert "which drops 25 of 61 typed messages" in " ".join(words.split())
+    mine = "mine (cost 0.50, R 1.000; it drops 25 of 61 typed messages)."
+    heads = "The cheapest", "Of those that forget, the cheapest that keeps most"
+    assert all(f"{head}: {mine}" in " ".join(words.split()) for head in heads)
 
 
 def test_a_rule_whose_requests_are_rejected_is_not_compared(tmp_path, capsys):
     out = measured_with(tmp_path, capsys, [], ORPHANS)
     assert "the API would reject 0 of" not in out
-    assert "mine" not in out.partition("The cheapest: ")[2].partition(".")[0]
+    verdict = out.partition("The cheapest: ")[2].partition("Your settings")[0]
+    assert "mine" not in verdict and "It's cheaper than ours" not in out
+    assert "So it isn't compared with the other rules." in out
 
 
 @pytest.mark.parametrize("count, code", [(0, "m"), (1, "m[:3] + m[4:]")])
@@ -990,3 +994,30 @@ def test_only_what_the_recording_has_wrong_is_not_the_rules_fault(
 def test_a_slow_rule_is_named(tmp_path, capsys):
     out = measured_with(tmp_path, capsys, [], SLOW)
     assert "It's slow: one call of forget took 0." in out
+
+
+PRINTS = """\
+print("loaded")
+def forget(messages):
+    print(len(messages))
+    return messages
+"""
+
+
+def test_what_a_rule_prints_is_shown_below_the_tables(tmp_path, capsys):
+    out = measured_with(tmp_path, capsys, [], PRINTS)
+    assert out.startswith("31 recorded requests, ")
+    assert "\nIt printed 31 lines. The first:\n    2\n    5\n    8\n" in out
+
+
+def test_what_a_rule_prints_is_no_part_of_the_json(tmp_path, capsys):
+    path = write(tmp_path / "s", SHOP)
+    (rule := tmp_path / "mine.py").write_text(PRINTS)
+    assert costs.main([str(path), "--json", "--mine", str(rule)]) == 0
+    assert json.loads(capsys.readouterr().out)["mine"]["printed"] == 5
+
+
+def test_a_rule_without_a_transcript_has_a_dash_in_the_last_column(told):
+    words = told(THREE)
+    assert re.search(r" again nothing 1\.000 .* 1\.000 1\.000 1\.000 - ", words)
+    assert "A dash means that there was no such line" in words

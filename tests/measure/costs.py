@@ -225,10 +225,13 @@ def about_mine(sessions: list[Session], done: Done, costs: dict) -> dict:
     refusals = [f"{why} ({s.name})" for s, meter in pairs for why in meter.refusals]
     dropped = [line for _, meter in pairs for line in meter.dropped]
     typed = [sum(meter.typed[i] for _, meter in pairs) for i in (0, 1)]
+    printed = [line for _, meter in pairs for line in meter.printed]
     slow = max((meter.slowest for _, meter in pairs), default=0)
     return {
         "typed": typed,
         "slow": round(slow, 2),
+        "printed": len(printed),
+        "output": printed[:3],
         "refused": len(refusals),
         "why": refusals[0] if refusals else "",
         "cheaper": cheaper(costs).get("mine", 0),
@@ -324,7 +327,7 @@ def table(measured: dict, legend: str) -> str:
     heads = "   cost  summaries  clearings  largest      E      N      R  again"
     lines = []
     for row in rows:
-        again = "" if row["again"] is None else f"{row['again']:.3f}"
+        again = f"{'-':>5}" if row["again"] is None else f"{row['again']:.3f}"
         lines.append(
             f"{row['policy']:<{width}}  {row['cost']:>5.3f}  {row['summaries']:>9,}"
             f"  {row['clearings']:>9,}  {row['largest']:>7,}"
@@ -375,13 +378,18 @@ def told_of_mine(measured: dict) -> Iterator[str]:
         yield f"mine: the API would reject {mine['refused']:,} of {requests:,} requests."
         if mine["refused"]:
             yield textwrap.fill(f"The first: {mine['why']}", 88)
+            yield "So it isn't compared with the other rules."
         gone, all = mine["typed"]
         yield f"Typed by the user, but dropped: {gone:,} of {all:,} messages."
         if mine["slow"] > SLOW:
             yield f"It's slow: one call of forget took {mine['slow']:.1f} s."
-        yield f"It's cheaper than ours in {mine['cheaper']} of {of} sessions."
+        if not mine["refused"]:
+            yield f"It's cheaper than ours in {mine['cheaper']} of {of} sessions."
         yield f"Needed by an edit, but out of sight in mine: {mine['dropped']:,} lines."
         yield from (f"    {line[:80]}" for line in mine["lines"])
+        if mine["printed"]:
+            yield f"It printed {counted(mine['printed'], 'line', 'lines')}. The first:"
+            yield from (f"    {line}" for line in mine["output"])
 
 
 def verdict(rows: list[dict], mine: Mapping[str, Any]) -> str:
@@ -398,17 +406,14 @@ def verdict(rows: list[dict], mine: Mapping[str, Any]) -> str:
     most = min(keeping, key=lambda row: row["cost"])
     ours = next(row for row in rows if row["policy"] == "ours")
     cheapest = [row for row in rows if row["cost"] < rows[0]["cost"] + NO_MATTER]
-    gone, of = mine.get("typed", (0, 0))
-    is_cheap = any(row["policy"] == "mine" for row in cheapest)
-    but = (
-        f", which drops {gone:,} of {of:,} typed messages" if gone and is_cheap else ""
-    )
+    cheap = " and ".join(figures(row, mine) for row in cheapest)
+    keeps = figures(most, mine)
     lines = [
+        textwrap.fill(f"The cheapest: {cheap}.", 88),
         textwrap.fill(
-            f"The cheapest: {' and '.join(map(figures, cheapest))}{but}.", 88
+            f"Of those that forget, the cheapest that keeps most: {keeps}.", 88
         ),
-        f"Of those that forget, the cheapest that keeps most: {figures(most)}.",
-        f"Your settings: {figures(ours)}.",
+        f"Your settings: {figures(ours, mine)}.",
     ]
     if times := ours["previews"]:
         said = counted(times, "time", "times")
@@ -478,7 +483,8 @@ R          (E + N) / 2: how much of what was needed next was still in sight. A r
            that went to disk doesn't count, even if it's one read away
 again      of the lines that an edit needed, but that were out of sight, the share that
            one call of our grep finds in the transcript, if it searches for the line's
-           two rarest adjacent words; at most {MOST_LOOKUPS} lines per session
+           two rarest adjacent words; at most {MOST_LOOKUPS} lines per session. A dash
+           means that there was no such line, or that the rule has no transcript
 
 "nothing" never forgets, and no request of it is rejected here, though everyone else has
 a window of {WINDOW:,} tokens. v5 follows its page, s06 its page in Python (its code in
@@ -507,9 +513,11 @@ def clock(sessions: list[Session]) -> str:
     return "none was recorded, so the cache is always warm"
 
 
-def figures(row: dict) -> str:
-    """Return a policy with its cost and R."""
-    return f"{row['policy']} (cost {row['cost']:.2f}, R {row['R']:.3f})"
+def figures(row: dict, mine: Mapping[str, Any]) -> str:
+    """Return a policy with its cost, its R, and the typed messages that yours drops."""
+    gone, of = mine.get("typed", (0, 0)) if row["policy"] == "mine" else (0, 0)
+    but = f"; it drops {gone:,} of {of:,} typed messages" if gone else ""
+    return f"{row['policy']} (cost {row['cost']:.2f}, R {row['R']:.3f}{but})"
 
 
 # ---- the command line ----
@@ -560,6 +568,8 @@ def parser() -> argparse.ArgumentParser:
     text = "measure all sessions in shapes/"
     parser.add_argument("--all", action="store_true", help=text)
     text = "include a rule of your own: a file with a function forget(messages)"
+    text += ". Calls have agent.py's names: read_file with path, edit_file with"
+    text += " old_string, bash with command. Recordings have no thinking"
     parser.add_argument("--mine", type=Path, metavar="FILE", help=text)
     text = "include other agents, as without files"
     parser.add_argument("--peers", action="store_true", help=text)
