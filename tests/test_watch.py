@@ -1,14 +1,17 @@
 """Watching a session being forgotten, and continuing one with agent.py."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import adopt
 import costs
 import pytest
 import watch
+from builders import did, history
 
 import agent as program
 
@@ -25,10 +28,12 @@ def screen(monkeypatch):
 def test_each_request_is_a_line_that_fits_and_has_its_bar(screen, capsys, columns):
     screen(columns)
     assert watch.main(["--set", "CONTEXT_WINDOW=60000"]) == 0
-    head, *lines, last = capsys.readouterr().out.splitlines()
-    assert "in a window of 60000" in head and max(map(len, lines)) < columns
+    head, *lines, total, last = capsys.readouterr().out.splitlines()
+    assert "in a window of 60,000 tokens:" in head
+    assert max(map(len, [*lines, total, last])) < columns
     requests = [line for line in lines if re.match(r" *\d+ [█▒·]{10,} +[\d,]+ ", line)]
-    assert last.startswith(f"{len(requests)} requests, ")
+    assert total.startswith(f"{len(requests)} requests, 1 clearing, ")
+    assert last.startswith("Needed by an edit, but out of sight: ")
     others = {line.split()[0] for line in lines if line not in requests}
     layers = {"[tool_result_budget]", "[micro_compact]", "[auto_compact]"}
     assert others <= {"a", "needed,", *layers}
@@ -45,9 +50,55 @@ def test_a_file_that_is_neither_is_named_in_one_line(capsys, program, text):
     assert out == "" and "file" in err and err.count("\n") == 1
 
 
-def test_an_unknown_setting_is_named_in_one_line(capsys):
-    assert watch.main(["--set", "X=1"]) == 1
-    assert capsys.readouterr().err.startswith("Unknown setting X; choose from ")
+WRONG = {"X=1": "Unknown setting X; choose from ", "THRESHOLD=-1": "THRESHOLD=-1: give"}
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_a_wrong_setting_is_named_in_one_line(capsys, setting):
+    assert watch.main(["--set", setting]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(WRONG[setting]) and err.count("\n") == 1
+
+
+def test_a_negative_pause_is_rejected(capsys):
+    with pytest.raises(SystemExit):
+        watch.main(["--slow", "-1"])
+    assert "--slow" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_it_in_the_middle_of_a_turn(monkeypatch):
+    stop = Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr(watch.time, "sleep", stop)
+    with pytest.raises(KeyboardInterrupt):
+        watch.main([])
+    assert stop.call_count == 1
+
+
+def command_shown(capsys, command):
+    """The line that shows a request whose reply runs this command."""
+    messages = history(did("ok", given={"command": command}))
+    Path("session").write_text("\n".join(map(json.dumps, messages)))
+    assert watch.main(["session"]) == 0
+    return capsys.readouterr().out.splitlines()[1]
+
+
+def test_a_command_cannot_control_the_terminal(screen, capsys):
+    screen(200)
+    assert r"bash clear \x1b[2J" in command_shown(capsys, "clear \x1b[2J")
+
+
+@pytest.mark.parametrize("letter", ["a", "\u4f60", "e\u0301"])
+def test_a_line_fits_whatever_the_width_of_its_letters(screen, capsys, letter):
+    screen(80)
+    line = command_shown(capsys, letter * 90)
+    assert 75 < sum(map(program.columns_of, line)) < 80
+
+
+@pytest.mark.parametrize("setting, colored", [("", True), ("1", False)])
+def test_a_terminal_gets_colors_unless_told_otherwise(monkeypatch, setting, colored):
+    monkeypatch.setattr(watch.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", setting)
+    assert watch.paint("gone", "x").startswith("\x1b[31mx") == colored
 
 
 def test_an_adopted_session_is_a_conversation_to_resume_and_to_watch(capsys, make):

@@ -32,7 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=about, epilog=epilog, formatter_class=raw
     )
-    parser.add_argument("file", nargs="?", type=Path, default=SHAPE)
+    text = "a session of Claude Code, or a transcript of agent.py"
+    parser.add_argument("file", nargs="?", type=Path, default=SHAPE, help=text)
     options = parser.parse_args(argv)
     agent = program.Agent()
     try:

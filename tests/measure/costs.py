@@ -549,8 +549,8 @@ def shapes(all: bool) -> list[Path]:
     return [path for path in paths if all or path.name.startswith(ONE_EACH)]
 
 
-def price(text: str) -> float:
-    """Parse a price on the command line: a number, at least 0."""
+def amount(text: str) -> float:
+    """Parse a price, or seconds, on the command line: a number, at least 0."""
     if not 0 <= (number := float(text)) < float("inf"):
         raise ValueError
     return number
@@ -577,7 +577,7 @@ def parser() -> argparse.ArgumentParser:
     change = {"default": [], "metavar": "NAME=VALUE,...", "help": text}
     parser.add_argument("--set", action="append", **change)
     text = "price of reading a cached token, relative to an input token"
-    parser.add_argument("--read", type=price, default=CACHE_READ, help=text)
+    parser.add_argument("--read", type=amount, default=CACHE_READ, help=text)
     text = "print JSON instead of a table"
     parser.add_argument("--json", action="store_true", help=text)
     return parser

@@ -12,6 +12,7 @@ of Claude Code (~/.claude/projects/*/*.jsonl) or a transcript of agent.py
 """
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -24,8 +25,10 @@ sys.path.append(str(ROOT))  # last, so that a reader's files there can have any 
 
 import costs
 import ours
-from policies import WINDOW
+from charts import counted
 from recorded import Session, Unusable, read_messages
+
+import agent as program
 
 SHAPE = costs.SHAPES / "cipher_fc-71f7dc4708-1.jsonl.xz"
 ABOUT = 6  # columns before what is said about a request
@@ -34,8 +37,14 @@ COLORS = {"gone": 31, "summary": 35, "layer": 36}
 
 def paint(kind: str, text: str) -> str:
     """Cut a line to the screen, and color it if the screen is a terminal."""
-    line = text[: get_terminal_size().columns - 1]
-    return f"\x1b[{COLORS[kind]}m{line}\x1b[0m" if sys.stdout.isatty() else line
+    line = fitted(text)
+    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return f"\x1b[{COLORS[kind]}m{line}\x1b[0m" if colored else line
+
+
+def fitted(text: str) -> str:
+    """Cut a line to the screen, and escape what would control the terminal."""
+    return program.cut_to_screen(program.visible(text))
 
 
 def bar(tokens: float, read: float, window: int, width: int) -> str:
@@ -66,7 +75,7 @@ class Watched(ours.Recording):
         calls = [part for part in reply["content"] if part["type"] == "tool_use"]
         named = " ".join(map(called, calls)) or "(answers)"
         line = f"{self.number:5} {shown} {size:>8,} {' '.join(named.split())}"
-        print(line[: columns - 1])
+        print(fitted(line))
         for gone in self.meter.gone:
             print(paint("gone", f"{'':{ABOUT}}needed, out of sight: {gone.strip()}"))
         time.sleep(self.pause)
@@ -75,7 +84,7 @@ class Watched(ours.Recording):
     def listen(self, style: str, text: str) -> None:
         super().listen(style, text)
         if style == "layer":
-            print(paint("layer", " " * ABOUT + text))
+            print(paint("layer", " " * ABOUT + " ".join(text.split())))
 
 
 def called(call: dict) -> str:
@@ -92,25 +101,32 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=about, epilog=epilog, formatter_class=raw
     )
-    parser.add_argument("file", nargs="?", type=Path, default=SHAPE)
-    parser.add_argument("--set", default="", metavar="NAME=VALUE[,NAME=VALUE...]")
-    parser.add_argument("--slow", type=float, default=0.0, metavar="SECONDS")
+    text = "a session of Claude Code, or a transcript of agent.py"
+    parser.add_argument("file", nargs="?", type=Path, default=SHAPE, help=text)
+    text = "replay it with these settings of agent.py"
+    parser.add_argument("--set", default="", metavar="NAME=VALUE,...", help=text)
+    text = "wait after each request"
+    how: Any = {"type": costs.amount, "default": 0.0, "metavar": "SECONDS"}
+    parser.add_argument("--slow", help=text, **how)
     options = parser.parse_args(argv)
     try:
-        changes = costs.changed(options.set) if options.set else {}
+        limits = costs.limits(costs.changed(options.set) if options.set else {})
         session = Session(read_messages(options.file), options.file.name)
-    except (Unusable, OSError) as error:
+    except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1
     Watched.pause = options.slow
-    print(f"{session.name}, in a window of {changes.get('CONTEXT_WINDOW', WINDOW)}:")
-    meter = ours.drive(session, costs.limits(changes), recording=Watched)
-    found = sum(shown for shown, _ in meter.lookups)
+    print(f"{session.name}, in a window of {limits.context_window:,} tokens:")
+    meter = ours.drive(session, limits, recording=Watched)
+    requests = counted(len(meter.contexts), "request", "requests")
+    clearings = counted(meter.clearings, "clearing", "clearings")
     print(
-        f"{len(meter.contexts):,} requests, {meter.clearings} clearings,"
-        f" {meter.summaries} summaries. Needed by an edit, but out of sight:"
-        f" {meter.lost:,} lines; one grep finds {found} of {len(meter.lookups)}."
+        f"{requests}, {clearings}, {counted(meter.summaries, 'summary', 'summaries')}."
     )
+    lost = counted(meter.lost, "line", "lines")
+    found, tried = sum(shown for shown, _ in meter.lookups), len(meter.lookups)
+    again = f" One grep finds {found} of {tried}." if tried else ""
+    print(f"Needed by an edit, but out of sight: {lost}.{again}")
     return 0
 
 
