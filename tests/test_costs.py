@@ -1021,3 +1021,21 @@ def test_a_rule_without_a_transcript_has_a_dash_in_the_last_column(told):
     words = told(THREE)
     assert re.search(r" again nothing 1\.000 .* 1\.000 1\.000 1\.000 - ", words)
     assert "A dash means that there was no such line" in words
+
+
+CHECKS = """\
+def forget(messages):
+    calls = {b["name"]: {*b["input"]} for m in messages if m["role"] == "assistant"
+             for b in m["content"] if b["type"] == "tool_use"}
+    want = {"read_file": {"path"}, "edit_file": {"path", "old_string", "new_string"}}
+    assert len(messages) < 5 or calls == want, calls
+    return messages
+"""
+
+
+def test_a_rule_sees_claude_codes_calls_with_the_names_of_agent_py(mine):
+    given = {"file_path": "a.py", "old_string": "x", "new_string": "y"}
+    seen = did("x", tool="Read", given={"file_path": "a.py"})
+    edit = did("ok", tool="Edit", given=given)
+    lines = as_claude_code(history(seen, edit, said("Done.")))
+    assert "mine: the API would reject 0 of 3 requests." in mine(CHECKS, lines)
