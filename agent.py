@@ -720,8 +720,6 @@ MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 # the key that must not be blank, by block type, or the API rejects the block
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
-
-
 # a path or an identifier, without the letter of an escape such as \n before it
 NAME = re.compile(
     r"[A-Za-z]:\\[\w.\\-]{5,}|"
@@ -1191,7 +1189,8 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
     """
     tries = 1
     while True:
-        check_stopped(agent)
+        if agent.stopped():  # Python may have dropped the handler's exception
+            raise KeyboardInterrupt
         try:
             reply = to_reply(agent, stream(agent, messages, shown))
             if shown:
@@ -1221,7 +1220,7 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
             if is_final or tries == MAX_TRIES:
                 is_summary = not shown and hint and kind in (400, 422)
                 raise (NoSummary if is_summary else AgentError)(why) from error
-            wait_before_retry(agent, error, why, tries)
+            wait_before_retry(agent, headers, why, tries)
             tries += 1
 
 
@@ -1260,9 +1259,8 @@ def describe_error(agent: Agent, error: Exception) -> str:
     return text if text[-1] in ".?!" else f"{text}."
 
 
-def wait_before_retry(agent: Agent, error: Any, why: str, tries: int) -> None:
+def wait_before_retry(agent: Agent, headers: Any, why: str, tries: int) -> None:
     """Wait, and show how long; raise AgentError if the API asks for over a minute."""
-    headers = getattr(getattr(error, "response", None), "headers", {})
     after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
     seconds = (float(after[0]) if after else 0) or 2.0 ** (tries - 1)
     if seconds > MAX_WAIT:
@@ -1290,19 +1288,14 @@ def stream(agent: Agent, messages: list[Message], shown: Sequence[str]) -> Any:
             raise AgentError(f"{why} It says: {' '.join(body.split())[:300]}")
         agent.last_request = began
         for event in events:
-            check_stopped(agent)
+            if agent.stopped():
+                raise KeyboardInterrupt
             if event.type in shown:
                 agent.emit(event.type, getattr(event, event.type))  # .text, .thinking
             elif event.type == "input_json":
                 written += len(event.partial_json)
                 agent.emit("wait", f"writing a call, {written:,} characters")
         return events.get_final_message()
-
-
-def check_stopped(agent: Agent) -> None:
-    """Raise KeyboardInterrupt after Ctrl-C, in case Python dropped the handler's."""
-    if agent.stopped():
-        raise KeyboardInterrupt
 
 
 def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
