@@ -78,8 +78,10 @@ MAX_USER_TOKENS = 20_000  # in the user's older messages that survive a compacti
 MAX_RESTORE_FILES = 5  # newest files to read again after a compaction (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # in each file, skill or plan (v5)
 MAX_FAILURES = 3  # failed summaries in a row; then only /compact asks for one (s08)
+MAX_INCOMPLETE = 3  # requests without a complete reply, in a row; then the turn ends
 MIN_WINDOW = 4_000  # nothing would fit into less
 TRANSCRIPT_DIR = Path(".transcripts")
+RESULTS_DIR = Path(".task_outputs/tool-results")
 
 
 # ---- state: limits, a conversation, an agent, and two exceptions ----
@@ -192,8 +194,6 @@ class PromptTooLong(AgentError):
 
 # ---- the loop ----
 
-MAX_INCOMPLETE = 3  # requests in a row without a complete reply; one more is the end
-
 
 def agent_loop(agent: Agent) -> str:
     """Work until the model answers without calling a tool; return that answer."""
@@ -287,9 +287,8 @@ def clear_old_results(agent: Agent) -> None:
     above = limits.clear_above
     savings = limits.min_savings
     what = "old results cleared"
-    never = above > limits.context_window
     is_cold = time.time() - agent.last_request > CACHE_SECONDS
-    if (is_cold or not agent.has_cache) and not never:
+    if (is_cold or not agent.has_cache) and above <= limits.context_window:
         above = min(above, round(limits.threshold * CLEAR_COLD))
         savings = 0 if is_cold else savings // 2  # some cache, but don't say so
         what += " (the cache was cold)" if is_cold else " (no cache is reported)"
@@ -857,10 +856,9 @@ def pair_safe(messages: list[Message], cut: int) -> int:
 
 def with_results(message: Message, texts: dict[str, str]) -> Message:
     """Return the message with new texts in its results, by the ids of the calls."""
-    content: list[Message] = []
-    for block in message["content"]:
-        text = texts.get(block.get("tool_use_id", ""))
-        content.append({**block, "content": text} if text else block)
+    content = message["content"]
+    new = [texts.get(block.get("tool_use_id", "")) for block in content]
+    content = [{**b, "content": t} if t else b for b, t in zip(content, new)]
     return {**message, "content": content}
 
 
@@ -970,8 +968,6 @@ def context_tokens(agent: Agent) -> int:
 
 # ---- the transcript: every message is on disk before a layer can touch it ----
 
-RESULTS_DIR = Path(".task_outputs/tool-results")
-
 
 def commit(agent: Agent, entry: Message) -> None:
     """Write a message, or an event with new messages, then update the conversation.
@@ -986,9 +982,8 @@ def commit(agent: Agent, entry: Message) -> None:
         whose = "task" if agent.is_subagent else "transcript"
         path, size = TRANSCRIPT_DIR / f"{whose}_{stamp}.jsonl", 0
         if agent.messages:
-            so_far = {"event": "continued", "summary": agent.summary}
-            so_far |= {"messages": agent.messages}
-            line = to_bytes(so_far) + b"\n" + line
+            so_far = {"summary": agent.summary, "messages": agent.messages}
+            line = to_bytes({"event": "continued", **so_far}) + b"\n" + line
     append(path, line)
     agent.transcript = path
     agent.messages = entry.get("messages", [*agent.messages, entry])
@@ -1332,8 +1327,6 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     stop = "max_tokens" if stop == "length" else stop  # some gateways pass that on
     if stop is None:
         raise ValueError("The reply ended before it was finished")
-    if stop == "model_context_window_exceeded":
-        raise PromptTooLong("The reply filled the model's window.")
     content = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
     content = [b for b in content if str(b.get(FILLED.get(b["type"]), "")).strip()]
     useful = [b for b in content if b["type"] in ("text", "tool_use")]
@@ -1350,7 +1343,8 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     agent.has_cache, agent.cached = read + written > 0, read / max(1, sent)
     agent.usage.update(sent=sent, read=read)
     is_short = stop == "max_tokens" and output < agent.limits.max_output // 2
-    if is_short and sent + output > agent.limits.context_window * 0.9:
+    is_full = is_short and sent + output > agent.limits.context_window * 0.9
+    if is_full or stop == "model_context_window_exceeded":
         raise PromptTooLong("The reply filled the model's window.")
     return Reply({"role": "assistant", "content": content}, stop, sent, output)
 
