@@ -156,6 +156,7 @@ class Conversation:
     cached: float = 0.0  # share of the last request that came from the prompt cache
     has_cache: bool = True  # False if the last reply's usage shows no prompt cache
     allowed: set[str] = field(default_factory=set)  # calls that need no approval
+    beginnings: set[str] = field(default_factory=set)  # of plain commands, likewise
     mtimes: dict[Path, int] = field(default_factory=dict)  # of files read or written
 
 
@@ -2359,6 +2360,7 @@ HISTORY = TRANSCRIPT_DIR / "history"
 YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # an answer of up to three words that begins with one of these is unclear: ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
+SIMPLE = r"[^;&|<>$`()\n]*"  # a command that starts no other one and redirects nothing
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
 ESC_SECONDS = 0.1  # in which the rest of a key sequence follows its Esc
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
@@ -2503,25 +2505,32 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
         style = DIFF_STYLES.get(line[:1]) if tool.is_change else None
         show(terminal, style or "command", f"  {line}")
     key = name if tool.is_change else f"{name} {what}"
-    if not agent.auto_approve and key not in agent.allowed:
+    is_begun = re.fullmatch(SIMPLE, key) and f"{key} ".startswith((*agent.beginnings,))
+    if not (agent.auto_approve or key in agent.allowed or is_begun):
         if not terminal.can_ask:
             raise ToolError(CANNOT_ASK)
         question = tool.question.format(first, what.count("\n+"), what.count("\n-"))
-        if is_always(terminal, agent, question):
-            agent.allowed.add(key)
+        ask_user(terminal, agent, question, key)
     show(terminal, "wait", name)  # until there is output
 
 
-def is_always(terminal: Terminal, agent: Agent, question: str) -> bool:
-    """Ask the user; return True for "always", and raise ToolError for a no."""
+def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
+    """Ask, and remember what "always" allows; raise ToolError for a no."""
     while True:
         answer = read_answer(terminal, f"{question} {CHOICES}")
         words = re.findall(r"\w+", unicodedata.normalize("NFKC", answer.lower()))
         word = " ".join(words)
         if answer == "/yes":
             run_command(agent, answer)
-        if word in (*YES, "a", "always") or answer == "/yes":
-            return word in ("a", "always")
+        begun = re.fullmatch(r"(?i)a(?:lways)? +(\S.*)", answer)
+        beginning = f"{key.split()[0]} {begun[1]} " if begun else key
+        if begun and re.fullmatch(SIMPLE, key) and f"{key} ".startswith(beginning):
+            agent.beginnings.add(beginning)
+            return show(terminal, "note", f"[always] allowed now: {begun[1]} ...")
+        if word in ("a", "always"):
+            agent.allowed.add(key)
+        if word in (*YES, "a", "always"):
+            return None
         if is_command(answer):
             show(terminal, "note", "Commands work at the prompt; Ctrl-C leads there.")
             continue
@@ -2619,7 +2628,8 @@ HELP = """\
 Lines you type while the agent works are sent with its next request. Backspace,
 Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
 line; a paste is one message. Ctrl-C or Esc stops the agent; "go on" continues.
-"always" allows the same command, or any change by the same tool, until /clear."""
+"always" allows the same command, or any change by the same tool, until /clear;
+"a git diff" allows all that begin with these words, if they start no other command."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
@@ -2744,7 +2754,8 @@ def context_table(agent: Agent) -> str:
         share = f"{agent.usage['read'] / sent:.0%} cached"
         lines.append(f"sent since the program started: {sent:,} tokens, {share}")
     lines += [f"transcript: {agent.transcript}"] if agent.transcript else []
-    free = ["everything"] if agent.auto_approve else sorted(agent.allowed)
+    free = sorted({*agent.allowed, *(f"{start}..." for start in agent.beginnings)})
+    free = ["everything"] if agent.auto_approve else free
     return "\n".join([*lines, f"runs without asking: {', '.join(free) or 'nothing'}"])
 
 

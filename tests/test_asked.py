@@ -16,7 +16,7 @@ from pseudo import PATIENCE, PROMPT, Held, User
 from stub import reply
 
 import agent as program
-from agent import Terminal, show
+from agent import Terminal, context_table, show
 
 
 def bash(command):
@@ -118,6 +118,64 @@ def test_always_allows_only_the_same_command(asked):
     for other in OTHERS:
         asked(agent, other, "y")
     asked(agent, "git status\n", "y", tool="write_file")
+
+
+BEGIN_SO = "git diff", "git diff --stat", "git diff --output=x a.py", 'git diff "a b"'
+DIFFERENT = [
+    "git difftool",
+    "git log",
+    "git  diff",
+    "a git diff",
+    "git diff\n",
+    "edit_file",
+]
+DIFFERENT += [f"git diff a{operator}b" for operator in ";&|<>$`()\n"]
+
+
+@pytest.mark.parametrize("always", ["a", "always", "A"])
+def test_always_and_first_words_allow_plain_commands_that_begin_with_them(
+    asked, always
+):
+    agent = program.Agent()
+    terminal = asked(agent, "git diff a.py", f"{always} git diff")
+    assert terminal.out.getvalue().endswith("[always] allowed now: git diff ...\n")
+    for command in BEGIN_SO:
+        asked(agent, command)
+    for command in DIFFERENT:
+        asked(agent, command, "y")
+    asked(agent, "git diff", "y", tool="write_file")
+    assert agent.allowed == set() and terminal.queue == []
+    assert "runs without asking: bash git diff ...\n" in context_table(agent) + "\n"
+    program.switch_to(agent, program.Conversation())
+    asked(agent, "git diff", "y")
+
+
+OTHER_WORDS = {  # a command, and words that it doesn't begin with, or that don't count
+    "a git log": "git diff",
+    "a git dif": "git diff",
+    'a git "diff"': "git diff",
+    "a git diff": "git diff; rm -rf x",
+    "a git;": "git; rm -rf x",
+    "a b.py": "b.py",
+}
+
+
+@pytest.mark.parametrize("answer", OTHER_WORDS)
+def test_first_words_that_are_not_those_of_a_plain_command_allow_nothing(asked, answer):
+    tool = "edit_file" if answer == "a b.py" else "bash"
+    agent = program.Agent()
+    asked(agent, OTHER_WORDS[answer], answer, "y", tool=tool)
+    assert agent.allowed | agent.beginnings == set()
+
+
+def test_always_and_blanks_allow_only_the_same_command(asked):
+    asked(agent := program.Agent(), "  ls", "a  ")
+    assert (agent.allowed, agent.beginnings) == ({"bash   ls"}, set())
+
+
+def test_a_sentence_that_begins_with_a_is_a_message(asked):
+    with pytest.raises(program.ToolError, match=r"and said: a better way is pytest\Z"):
+        asked(program.Agent(), "git diff", "a better way is pytest")
 
 
 def test_always_allows_every_change_by_the_same_tool(asked):
