@@ -29,6 +29,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import locale
 import math
 import os
 import re
@@ -2570,6 +2571,9 @@ def read_answer(terminal: Terminal, question: str) -> str:
 
 def line_editor() -> Any:
     """Return readline, set up for prompts, with the history of earlier runs."""
+    if locale.setlocale(locale.LC_CTYPE) in ("C", "POSIX"):  # accents would be commands
+        os.environ["LC_ALL"] = "C.UTF-8"  # as Python does it where only LANG is set
+        locale.setlocale(locale.LC_CTYPE, "")
     import readline
 
     if os.environ.get("TERM") != "dumb":  # a dumb terminal would print the escapes
@@ -2640,7 +2644,7 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     if sys.stdin.isatty():
         load_sdk = partial(importlib.import_module, "anthropic")  # takes a second
         threading.Thread(target=load_sdk, daemon=True).start()  # while the user types
-        with suppress(ImportError):  # some Pythons are built without readline
+        with suppress(ImportError, locale.Error):  # some systems have no readline
             terminal.editor = line_editor() if sys.stdout.isatty() else None
     done, notice = True, ""
     while True:

@@ -294,6 +294,23 @@ def test_the_history_is_available_in_the_next_run(user, desk):
         assert another.leave("\x15\x04") == 0  # Ctrl-U deletes it
 
 
+@pytest.mark.parametrize("name", ["C", "POSIX", "xx_XX.UTF-8"])
+def test_accents_are_typed_and_remembered_although_the_locale_has_none(
+    fresh, desk, name
+):
+    (desk.folder / ".transcripts").mkdir()
+    (desk.folder / ".transcripts/history").write_text("sp\u00e4ter\n")
+    user = fresh(reply("So."), reply("Yes."), forked=False, LC_ALL=name)
+    user.say("Gr\u00fc\u00dfe", "So.")
+    user.press("\x10\x10")  # Ctrl-P twice
+    user.see("sp\u00e4ter")
+    user.say(" \u00e9\u65e5", "Yes.")
+    sent = [
+        message["content"] for message in user.sent if type(message["content"]) is str
+    ]
+    assert sent == ["Gr\u00fc\u00dfe", "sp\u00e4ter \u00e9\u65e5"]
+
+
 # --- The prompt with libedit, as on macOS ---
 
 
