@@ -248,7 +248,7 @@ def take_turn(agent: Agent, *texts: str) -> str:
 def send_queued(agent: Agent) -> None:
     """Add the queued text to the messages, so that the next request sends it."""
     with signals_held():  # a signal before the commit would lose it
-        if text := agent.take_queued():
+        if not agent.is_subagent and (text := agent.take_queued()):
             commit(agent, typed(text))
             agent.emit("queued", text)
 
@@ -1751,7 +1751,6 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
     subagent = replace(agent, tools=tools, emit=emit, is_subagent=True)
-    subagent.take_queued = lambda: ""
     switch_to(subagent, Conversation(system=agent.system))
     try:
         return take_turn(subagent, prompt)
@@ -2457,8 +2456,8 @@ def clean_line(line: str) -> str:
 def is_command(line: str) -> bool:
     """Return True for /word, unless that path exists, for !command, exit and quit."""
     name = line.split(" ")[0]
-    is_meant = re.fullmatch(r"/\w+", name) and not os.path.exists(name)
-    is_own = re.fullmatch("!.+", line) and sys.stdin.isatty()  # not a paste, not a file
+    is_meant = re.fullmatch(r"/[\w-]+", name) and not os.path.exists(name)
+    is_own = re.fullmatch("!.*", line) and sys.stdin.isatty()  # not a paste, not a file
     return line in EXIT_COMMANDS or bool(is_meant or is_own)
 
 
@@ -2676,7 +2675,7 @@ def handle_line(agent: Agent, line: str) -> bool:
     """Run a command or a turn; return False after an error, which it shows."""
     try:
         if is_command(line):
-            run = run_own_command if line[0] == "!" else run_command
+            run = run_own_command if line[0] == "!" and line[1:] else run_command
             run(agent, line)
         else:
             take_turn(agent, line)
@@ -2865,10 +2864,11 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     epilog += " shell and from the .env file next to agent.py; .env.example lists them."
     parser = argparse.ArgumentParser(description=about, epilog=epilog)
     add = parser.add_argument
-    add("prompt", nargs="?", default="", help="first message; type more at the prompt")
+    add("prompt", nargs="*", help="first message; type more at the prompt")
     add("-p", action="store_true", help="answer once and exit; piped input is sent too")
     earlier = "continue an earlier conversation (default: the newest)"
-    add("--resume", nargs="?", const="1", metavar="FILE|N", help=earlier)
+    names = "--resume", "--continue", "-r", "-c"
+    add(*names, nargs="?", const="1", metavar="FILE|N", help=earlier)
     add("--model", help="use this model instead of MODEL_ID")
     add("--yes", action="store_true", help="run tools without asking")
     demo = "watch the layers work; needs no key"
@@ -2919,9 +2919,9 @@ def run_program(options: argparse.Namespace, terminal: Terminal) -> None:
     if options.resume is not None:
         resume(agent, options.resume)
     if not options.p:
-        return repl(agent, terminal, options.prompt)
+        return repl(agent, terminal, " ".join(options.prompt))
     enter_work_mode(terminal)
-    answer = take_turn(agent, piped_in(agent, terminal), options.prompt)
+    answer = take_turn(agent, piped_in(agent, terminal), " ".join(options.prompt))
     leave_work_mode(terminal)
     print(visible(answer) if sys.stdout.isatty() else answer, flush=True)
 

@@ -212,7 +212,6 @@ def test_ctrl_c_ends_an_own_command_and_keeps_what_it_printed(user):
 NOT_OWN = [
     "see\n!touch file",
     "!touch file\n!touch more",
-    "!",
     "\x1b[200~!touch file\ra\x1b[201~",
 ]
 
@@ -361,19 +360,28 @@ def test_resume_says_how_many_conversations_it_does_not_list(make, monkeypatch):
 
 def test_the_resume_flag_accepts_the_same_arguments_as_the_command(run, api, make):
     paths = [conversation(make, 9, "older"), conversation(make, 1e10, "newer")]
-    for argv, words in ([str(paths[0])], "older"), (["2"], "older"), ([], "newer"):
+    for argv, words in (
+        (["--resume", str(paths[0])], "older"),
+        (["--continue", "2"], "older"),
+        (["-r", "1"], "newer"),
+        (["-c"], "newer"),
+    ):
         api.enqueue(reply("Gone on."))
-        assert run("-p", "and?", "--resume", *argv)[1] == "Gone on.\n"
+        assert run("-p", "and?", *argv)[1] == "Gone on.\n"
         assert api.requests[-1]["messages"][0] == typed(words)
 
 
 WRONG = ["/nonsense", "/hlep", "/compct the names", "/exit now", "/last two"]
 WRONG += ["/clear the cache, please", "/quit smoking", "/help me"]
+WRONG += ["/add-dir ..", "/-", "!"]
 PROSE = ["/etc/hosts: what is it?", "/home is full, why?", "/usr/", "/tmp", "/"]
 
 
 @pytest.mark.parametrize("line", [*WRONG, *PROSE, "exit the loop early", "quit it"])
-def test_a_mistyped_command_is_an_error_but_a_path_or_prose_is_sent(make, line):
+def test_a_mistyped_command_is_an_error_but_a_path_or_prose_is_sent(
+    make, line, monkeypatch
+):
+    monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
     program.handle_line(agent := make(*[reply("I see.")] * (line not in WRONG)), line)
     assert ("Unknown command" in str(shown(agent, "error"))) is (line in WRONG)
     assert (agent.client.requests == []) is (line in WRONG)

@@ -52,7 +52,9 @@ def test_at_a_terminal_p_prints_what_comes_before_a_call_and_the_answer_once(
 PIPED = [
     (["-p", "What?"], "", ["What?"]),
     (["-p"], "first line\nsecond line", ["first line\nsecond line"]),
+    (["-p", "fix", "the", "bug"], "", ["fix the bug"]),
     (["question"], "and?\n", ["question", "and?"]),
+    (["fix", "the", "bug"], "", ["fix the bug"]),
     ([], "first\n\nsecond\nexit\nthird\n", ["first", "second"]),
     ([], "first\n/quit\nthird\n", ["first"]),
 ]
