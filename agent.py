@@ -2802,11 +2802,11 @@ def resume(agent: Agent, which: str) -> None:
     if not is_open:
         agent.emit("text", f"{text_of(messages[first_unseen(messages) - 1])}\n")
         return agent.emit("note", status_line(agent))
-    calls = [call for message in messages for call in blocks(message, "tool_use")]
+    calls = [c for m in messages[turn_start(messages) :] for c in blocks(m, "tool_use")]
     for call in calls[-1:]:
         agent.emit("tool", f"[{call['name']}] {next(iter(call['input'].values()), '')}")
     needed = still_needed(messages, agent.tools)  # without a plan that failed
-    for plan in [e.call for e in needed if e.call["name"] == "todo_write"]:
+    for plan in [e.call for e in needed if "[ ]" in str(e.call["input"].get("items"))]:
         agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 

@@ -349,6 +349,15 @@ def test_resume_shows_the_plan_and_the_last_call_of_work_cut_off(make, is_runnin
     assert advice[1].endswith('\nType "go on" to continue it.')
 
 
+def test_resume_shows_no_call_of_an_earlier_request_and_no_finished_plan(make):
+    agent = make()
+    for message in history(planned("[x] find", "[x] fix"), did("ok"), said("Done.")):
+        program.commit(agent, message)
+    program.commit(agent, typed("Now the other one."))
+    resume(other := make(), "1")
+    assert [style for style, _ in other.events] == ["layer", "plain", "note"]
+
+
 def test_resume_says_how_many_conversations_it_does_not_list(make, monkeypatch):
     monkeypatch.setattr(program, "MAX_LISTED", 2)
     for number in range(5):
