@@ -55,19 +55,24 @@ class Server(StubClient):
         return reply("Done.") if done else reply(calls=[("read_file", {"path": name})])
 
 
+# windows, and the tokens in each file; system prompt and tools take a third of 4,096
+WINDOWS = {4_096: 300, 8_192: 600, 32_768: 600}
+
+
 @pytest.fixture
-def files():
+def files(window):
     """Forty files, every other one full of digits."""
     for n in range(40):
         text = "the quick brown fox\n" if n % 2 else "0123456789 98765.4321\n"
-        Path(f"{n}.txt").write_text(sized(600, text))
+        Path(f"{n}.txt").write_text(sized(WINDOWS[window], text))
 
 
-TOO_LONG = "the request exceeds the available context size"
-NAMED = "{}: prompt has 99999 tokens, n_ctx = {}"
+# in llama.cpp's words, without the numbers and with them
+TOO_LONG = "the request exceeds the available context size, try increasing it"
+NAMED = "request (99999 tokens) exceeds the available context size ({} tokens)"
 
 
-@pytest.mark.parametrize("window", [8_192, 32_768])
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("setting", [64_000, 0])
 def test_a_job_of_40_requests_ends_well_where_a_prompt_is_cut_silently(
     make, files, window, setting
@@ -80,12 +85,12 @@ def test_a_job_of_40_requests_ends_well_where_a_prompt_is_cut_silently(
     assert len(noticed) <= 1
 
 
-@pytest.mark.parametrize("window", [8_192, 32_768])
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("error", [TOO_LONG, NAMED])
 def test_a_job_of_40_requests_ends_well_where_a_prompt_is_rejected(
     make, files, window, error
 ):
-    server = Server(window, cuts=False, error=error.format(TOO_LONG, window))
+    server = Server(window, cuts=False, error=error.format(window))
     agent = make(client=server, context_window=64_000)
     assert take_turn(agent, "Read all files.") == "Done." and server.number == 41
 
