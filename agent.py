@@ -15,7 +15,7 @@
 
 Every message is kept on disk in .transcripts/, one JSON object per line. The lesson is
 the first part of this file: settings, state, the loop and the layers. You can stop at
-"messages". README.md is the tutorial; comments cite s06, v5 and s08 (see names.md).
+"messages". README.md is the tutorial; tests/lessons/names.md has s06, v5 and s08.
 
 A message is a plain dict, as in the Messages API. If a user message's content is a
 string, the user typed it. Everything we add is a list of blocks, so you can tell.
@@ -70,8 +70,8 @@ CLEAR_COLD = 0.25  # the same while the cache is cold: then clearing costs no mo
 CACHE_SECONDS = 300  # lifetime of the API's prompt cache after its last use
 KEEP_RECENT = 3  # newest tool results, which are never cleared (s06)
 KEEP_TOKENS = 10_000  # older results are kept too, as long as all of them fit
-MIN_SAVINGS = 1_000_000  # must be freed by a clearing (v5: 20,000); at most T / 3
-MIN_NEW = 20_000  # must be new since the last try to summarise; at most MIN_SAVINGS
+MIN_SAVINGS = 1_000_000  # must be freed by a clearing (v5: 20,000); capped at T / 3
+MIN_NEW = 20_000  # must be new since the last try to summarise; capped at T / 3
 MAX_RESULTS = 50_000  # in the results of one message (s08: 200,000 characters)
 MAX_MESSAGES = 0  # messages above which snip_compact cuts out the middle; 0: never
 MAX_REQUESTS = 200  # requests in one turn; 0: no limit
@@ -79,7 +79,7 @@ MAX_USER_TOKENS = 20_000  # in the user's older messages that survive a compacti
 MAX_RESTORE_FILES = 5  # newest files to read again after a compaction (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # in each file, skill or plan (v5)
 MAX_FAILURES = 3  # failed summaries in a row; then only /compact asks for one (s08)
-MAX_INCOMPLETE = 3  # requests without a complete reply, in a row; then the turn ends
+MAX_INCOMPLETE = 3  # requests in a row without a complete reply; one more ends the turn
 MIN_WINDOW = 4_000  # nothing would fit into less
 TRANSCRIPT_DIR = Path(".transcripts")
 RESULTS_DIR = Path(".task_outputs/tool-results")
@@ -145,7 +145,7 @@ class Conversation:
     counted_tokens: int = 0  # tokens, as counted by the API or estimated after a change
     counted_messages: int = 0  # messages that this count covers
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
-    refused: int = 0  # tokens of the messages that the API just said are too long
+    refused: int = 0  # tokens in the messages that the API just rejected as too long
     sent: tuple[int, int] = (0, 0)  # tokens and messages that a request last had
     focus: str | None = None  # what a requested summary must keep; None: no request
     summary: str = ""  # the model's last summary
@@ -292,7 +292,7 @@ def clear_old_results(agent: Agent) -> None:
     is_cold = time.time() - agent.last_request > CACHE_SECONDS
     if (is_cold or not agent.has_cache) and above <= limits.context_window:
         above = min(above, round(limits.threshold * CLEAR_COLD))
-        savings = 0 if is_cold else savings // 2  # some cache, but don't say so
+        savings = 0 if is_cold else savings // 2  # some cache without saying so
         what += " (the cache was cold)" if is_cold else " (no cache is reported)"
     if context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
@@ -336,7 +336,7 @@ def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
 
 def is_replacement(text: str) -> bool:
     """Return True for a preview or placeholder: the whole text is elsewhere."""
-    is_short = tokens_in(text) < 2 * PREVIEW_TOKENS  # a longer one quotes it
+    is_short = tokens_in(text) < 2 * PREVIEW_TOKENS  # a longer text only quotes one
     return is_short and text.startswith(("<persisted-output>", "[Previous: used "))
 
 
@@ -579,7 +579,7 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
     It's a list like any other: older messages of the user, with earlier calls that are
     still needed (files are read again); the summary; the request in progress, with its
     calls; the tail. Request, tail, summary, older messages and calls, in this order,
-    get at most half of the room that is left; calls, half of what is freed as well.
+    get at most half of the room that is left; calls also at most half of what is freed.
     """
     room, gone, tail = split_history(agent)
     start = turn_start([*gone, *tail])
@@ -726,7 +726,7 @@ NAME = re.compile(
     r"[A-Za-z]:\\[\w.\\-]{5,}|"
     r"(?:(?<![\w.~/:\\])/|(?<=\\[nrt])|(?<![\w\\]))\w[\w./-]{6,}\w"
 )
-# with letters and a mark; not a media type, UUID, hash, version or built-in name
+# with a digit, mark or inner capital; no media type, UUID, hash, version or built-in
 TELLING = re.compile(
     r"(?!(application|audio|font|image|text|video)/[\w-]+\Z|[\da-fx.-]+\Z)"
     r"(?!(console|fmt|json|math|os|self|strings|sys|this|time)\.[A-Za-z][a-z]*\Z)"
@@ -906,7 +906,7 @@ def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
 
 
 def cut_texts(messages: list[Message], max_tokens: int, of_user: bool) -> list[Message]:
-    """Cut what the user typed, or all else, to one length, so that it fits if it can."""
+    """Cut the typed messages, or all others, to one length, so that they fit."""
     new, limit = messages, max_tokens
     while limit > MIN_USER_TOKENS:
         if estimate_tokens([m for m in new if is_typed(m) is of_user]) <= max_tokens:
@@ -1024,7 +1024,7 @@ def replace_history(
     else:
         agent.messages = new
     agent.tried_until = min(agent.tried_until, len(new))
-    agent.sent = 0, 0  # the next request is another one
+    agent.sent = 0, 0  # the next request can't be compared with the last
     agent.counted_tokens, agent.counted_messages = after, len(new)
     agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
@@ -1193,7 +1193,7 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
             if shown:
                 check_whole(agent, reply.sent)
             return reply
-        except (OSError, AgentError):  # not the API's fault, or it's full
+        except (OSError, AgentError):  # a local error, or the window is full
             agent.emit("void", "(The reply was discarded.)")
             raise
         except Exception as error:  # a broken stream raises almost anything
@@ -1533,7 +1533,7 @@ def run_tools(agent: Agent, calls: list[Message]) -> None:
             results.append(tool_result(calls[len(results)], text, is_error=True))
         raise
     finally:
-        close_calls(agent, *results)
+        close_calls(agent, *results)  # nothing, if they're answered already
 
 
 def close_calls(agent: Agent, *results: Message, why: str = INTERRUPTED) -> None:
@@ -1681,7 +1681,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     if size > MAX_CHANGED or lines > MAX_CHANGED_LINES:
         raise ToolError(f"{path} is too large for a diff; use bash.")
     if len(re.findall(MARK, new)) > len(re.findall(MARK, old)):
-        raise ToolError("The text has a mark of what was left out; read that first.")
+        raise ToolError("The text says that a part is left out; read that part first.")
     mtime = real.stat().st_mtime_ns if real.exists() else 0
     is_stale = mtime > 0 and agent.mtimes.get(real, mtime) != mtime
     if is_stale and name == "write_file":  # edit_file quotes what the file has now
@@ -1786,7 +1786,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     the command. Standard input is closed. Background processes end with the command,
     unless you start them with setsid and with output to a file. There is no sandbox.
     """
-    timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # in milliseconds
+    timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # milliseconds
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", command)
     output, end = bytearray(), ""
@@ -1907,8 +1907,8 @@ def clean_output(text: str) -> str:
 
 
 def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
-    """Send a signal to a whole session (0: only check); return if it reached any."""
-    groups = Counter({leader: not os.path.isdir("/proc/self")})  # how many are alive
+    """Send a signal to a whole session (0: only check); return True if it got one."""
+    groups = Counter({leader: int(not os.path.isdir("/proc/self"))})  # alive in each
     for process in Path("/proc").glob("[0-9]*"):  # macOS has none: only the first group
         with suppress(OSError):  # it has ended
             if os.getsid(int(process.name)) == leader:
@@ -2079,7 +2079,7 @@ from the user and, if there are any below, from the project's rules and skills."
 def make_ready(agent: Agent) -> None:
     """Prepare a conversation for its next request, within the current limits.
 
-    The system prompt then stays the same. A new one invalidates thinking: it's dropped.
+    The system prompt stays the same from then on. A new one makes thinking invalid.
     """
     if agent.client is None:
         connect(agent)
@@ -2180,7 +2180,7 @@ class Terminal:
     keys: str = ""  # the beginning of a key sequence or a paste
     line: str = ""  # the line being typed
     queue: list[str] = field(default_factory=list)  # finished lines, not sent yet
-    begun: bool = False  # the line was begun before that question
+    begun: bool = False  # the line was begun before the last question
     answer: Any = ""  # to the last question; None while it waits for one
     editor: Any = None  # the module readline
     decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
@@ -2578,12 +2578,12 @@ def line_editor() -> Any:
     if os.environ.get("TERM") != "dumb":  # a dumb terminal would print the escapes
         readline.parse_and_bind("set enable-bracketed-paste on")
     readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: insert a newline
-    readline.parse_and_bind("$if mode=emacs")  # an Esc too many mustn't swallow a key
+    readline.parse_and_bind("$if mode=emacs")  # a stray Esc mustn't swallow a key
     for key in [*re.findall(r"[^\W_bfBF]|[/!?@#]", bytes(range(128)).decode()), r"\e"]:
         readline.parse_and_bind(rf'"\e{key}": "{key}"')  # b, f: Option and an arrow
     readline.parse_and_bind("$endif")
     readline.parse_and_bind("tab: complete")
-    if "libedit" in str(readline.__doc__):  # which has other words, and ignores these
+    if "libedit" in str(readline.__doc__):  # which has other commands instead
         readline.parse_and_bind("bind ^I rl_complete")
     readline.set_completer_delims(" \t\n")
     readline.set_auto_history(False)  # `remember` does it
@@ -2697,7 +2697,7 @@ def run_command(agent: Agent, line: str) -> None:
         make_ready(agent)
     if name == "/compact":
         close_calls(agent)
-        agent.tried_until *= not agent.failures  # a failed summary may be tried again
+        agent.tried_until = 0 if agent.failures else agent.tried_until  # try once more
         agent.focus = rest
         compact_history(agent, "compact")
     elif name == "/last" and re.fullmatch("[0-9]{0,9}", rest):
