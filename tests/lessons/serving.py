@@ -17,7 +17,6 @@ import own_report  # adds the folder of stub and wire to sys.path
 import runner
 from own_report import TYPED, Finding
 from stub import Refused
-from wire import sse
 
 TOOLS = "bash", "read_file", "compact"
 LAST_WRITES = 1  # seconds between the last reply and the report
@@ -137,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         """The reply to a request for a message, whole or as the events of a stream."""
         streamed = request.pop("stream", False)
         message = self.client.answer(request)
-        return [b"".join(sse(message))] if streamed else [message]
+        return [as_stream(message)] if streamed else [message]
 
     def send(self, status, body):
         """Send JSON, or events as bytes."""
@@ -152,6 +151,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format, *args):
         pass
+
+
+def as_stream(message):
+    """The events that stream a message, as bytes."""
+    from wire import sse  # loads the SDK if it is installed, which takes 1.5 seconds
+
+    return b"".join(sse(message))
 
 
 @contextmanager
