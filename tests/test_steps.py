@@ -828,6 +828,7 @@ SEND = "reply = client.messages.create(model='m', max_tokens=9, messages=message
 LOOP = f"{ASKS}messages = [dict(role='user', content=prompt)]\n{SEND}"
 TOOL = "dict(name='read_file', input_schema=dict(properties=dict(path={})))"
 READS = f", tools=[{TOOL}])"
+ENDLESS = "while True:\n    pass"
 NO_AGENT = {
     f"{LOOP.replace('messages=', 'messages=7 + ')})": "It made no request, because it stopped with",
     "import sys; sys.argv[1]": "IndexError: list index out of range. It has to get its "
@@ -849,7 +850,7 @@ NO_AGENT = {
     'client from `anthropic.Anthropic()`. It printed last: "list index out',
     f"{ASKS}client.ask(prompt)": "because it stopped with AttributeError: ",
     f"{LOOP})": "problem Its request doesn't offer the tool `read_file`.",
-    "while True:\n    pass": "problem It did not finish within 0.2 seconds.",
+    ENDLESS: "problem It did not finish within 0.2 seconds.",
 }
 
 
@@ -857,7 +858,8 @@ NO_AGENT = {
 def test_a_file_that_cannot_be_run_as_an_agent_gets_a_reason(
     source, capsys, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(runner, "SECONDS", 0.2)
+    if source == ENDLESS:  # any other may take its time on a busy machine
+        monkeypatch.setattr(runner, "SECONDS", 0.2)
     path = tmp_path / "mine.py"
     path.write_text(source)
     assert steps.main(["small", "--mine", str(path)]) == 1
