@@ -117,7 +117,9 @@ def test_a_file_in_the_root_changes_no_import(how, use, copied):
     for name, source in IN_ROOT[how].items():
         (copied / f"{name}.py").write_text(source, "utf-8")
     argv = [sys.executable, *use.split()]
-    options = {"capture_output": True, "text": True, "cwd": copied}
+    # what one use has compiled, the next ones need not compile again
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    options = {"capture_output": True, "text": True, "cwd": copied, "env": env}
     done = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, **options)
     for name in IN_ROOT[how]:
         (copied / f"{name}.py").unlink()
