@@ -78,11 +78,11 @@ class Meter:
 
     def follow(self, history: list[Message]) -> None:
         """Make `sent` equal to this history, beginning at the first difference."""
-        same = 0
-        while same < min(len(self.sent), len(history)):
-            if self.sent[same].message != history[same]:
-                break
-            same += 1
+        same = len(self.sent)  # most histories only grow
+        if [sent.message for sent in self.sent] != history[:same]:
+            pairs = zip(self.sent, history)
+            found = (i for i, (sent, new) in enumerate(pairs) if sent.message != new)
+            same = next(found, min(same, len(history)))
         for gone in self.sent[same:]:
             self.visible.subtract(block.text for block in gone.message.blocks)
         self.visible = +self.visible if self.sent[same:] else self.visible
@@ -116,7 +116,7 @@ class Meter:
         self.contexts.append(size)
         self.steps.append([round(size / 100) * 100, self.clearings, self.summaries])
         self.spent.append(self.cost)
-        new = [text for text in self.visible if text not in self.session.texts]
+        new = [*(self.visible.keys() - self.session.texts)]
         lines, named = self.session.needs[at]
         self.gone = [line for line in lines if not self.sees(line, new)]
         if lines:
