@@ -250,6 +250,8 @@ def tagged(summary, request):
 
 def as_json(value):
     """A request as JSON: like the SDK, accept the blocks of a reply as objects."""
+    if isinstance(value, str):  # as most values are
+        return value
     if isinstance(value, dict):
         given = {key: value[key] for key in value if value[key] is not sdk.NOT_GIVEN}
         return {key: as_json(given[key]) for key in given}
