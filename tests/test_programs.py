@@ -103,11 +103,15 @@ USES = "-m pytest -q -n0 --collect-only", "tests/lessons/steps.py layer1 0"
 USES += "tests/measure/costs.py --help", "-S tests/lessons/demo.py 4"
 
 
+# Compiled files are copied too, but for those that another process is writing.
+BEING_WRITTEN = "*.pyc.*"
+
+
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory):
     """A copy of the project, whose root a reader may fill."""
     copy = tmp_path_factory.mktemp("project") / "copy"
-    others = shutil.ignore_patterns("__pycache__", ".*_cache", ".[hvt]*", ".git", "tmp")
+    others = shutil.ignore_patterns(BEING_WRITTEN, ".*_cache", ".[hvt]*", ".git", "tmp")
     return shutil.copytree(TESTS.parent, copy, ignore=others)
 
 
@@ -155,7 +159,7 @@ OWN = {  # a reader's test files, and the result that pytest reports
 def said_of(tmp_path_factory):
     """The report of pytest on these files."""
     copy = tmp_path_factory.mktemp("copy")
-    others = shutil.ignore_patterns("__pycache__", "test_*")
+    others = shutil.ignore_patterns(BEING_WRITTEN, "test_*")
     shutil.copytree(TESTS, copy / "tests", ignore=others)
     for name in (".pytest.ini", ".env.example", "agent.py"):
         shutil.copy(TESTS.parent / name, copy)
