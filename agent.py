@@ -717,6 +717,7 @@ CUT_OFF = """\
 Your reply was cut off or empty. Continue exactly where it stopped, with less thinking
 and in smaller parts."""
 OWN_COMMAND = "[The user ran this command: "  # begins the note that a !command leaves
+TO_JSON = json.JSONEncoder(ensure_ascii=False).encode  # dumps would make one each time
 MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 # the key that must not be blank, by block type, or the API rejects the block
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
@@ -858,9 +859,8 @@ def pair_safe(messages: list[Message], cut: int) -> int:
 
 def with_results(message: Message, texts: dict[str, str]) -> Message:
     """Return the message with new texts in its results, by the ids of the calls."""
-    content = message["content"]
-    new = [texts.get(block.get("tool_use_id", "")) for block in content]
-    content = [{**b, "content": t} if t else b for b, t in zip(content, new)]
+    new = [texts.get(block.get("tool_use_id", "")) for block in message["content"]]
+    content = [{**b, "content": t} if t else b for b, t in zip(message["content"], new)]
     return {**message, "content": content}
 
 
@@ -943,7 +943,7 @@ def plural(number: int, noun: str) -> str:
 
 def to_bytes(value: Any) -> bytes:
     """Return a value as JSON in UTF-8, with "?" for a lone surrogate."""
-    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
+    return TO_JSON(value).encode(errors="replace")
 
 
 def tokens_in(value: Any) -> int:
