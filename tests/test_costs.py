@@ -836,6 +836,13 @@ def test_the_table_fits_88_columns_and_explains_itself(tmp_path, capsys):
     assert "\n".join(lines).endswith(costs.CAVEATS)
 
 
+def test_the_verdict_names_the_settings_of_the_command_line(told):
+    words = told(reading(30), options=["--set", "CONTEXT_WINDOW=16000"])
+    yours = words.partition("Your settings: ")[2]
+    assert re.match(r"ours( CONTEXT_WINDOW=16000)? \(.*?\) and ours", yours)
+    assert "ours CONTEXT_WINDOW=16000 (cost" in yours
+
+
 def test_the_table_says_when_doing_nothing_would_be_rejected(told):
     words = told(reading(70, 9_300))
     assert "The API would reject request 66 of 71 of" in words

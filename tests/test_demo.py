@@ -299,6 +299,14 @@ def test_it_fails_if_a_scene_does_not_go_as_scripted(play, monkeypatch):
     assert out.endswith(": layers that acted: tool_result_budget\n")
 
 
+def test_without_summaries_scene_4_shows_the_note_that_replaces_the_history(
+    play, monkeypatch
+):
+    monkeypatch.setattr(program, "MAX_FAILURES", 0)
+    _, out, _ = play(4)
+    assert "    | No summary could be made. The transcript has everything" in out
+
+
 def test_it_fails_if_the_api_would_reject_a_request(play, monkeypatch):
     monkeypatch.setattr(program, "drop_thinking", lambda messages, start=0: messages)
     assert "signature" in play(2)[1].split("\n")[-2]

@@ -399,12 +399,12 @@ def described(block, role, names):
 
 
 def summary_in(messages):
-    """Return the summary in a list of messages, line by line.
+    """Return the summary in a list of messages, or the note instead, line by line.
 
     The program's words before it were already broken into lines, for the model.
     """
     blocks = itertools.chain(*parts(messages))
-    text = next(text for kind, text in blocks if kind == "summary")
+    text = next((text for kind, text in blocks if kind in ("summary", "note")), "")
     before, tag, written = text.partition("<summary>")
     title, _, told = before.partition("\n")
     lines = [title, " ".join(told.split()), *f"{tag}{written}".split("\n")]

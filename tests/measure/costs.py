@@ -408,12 +408,14 @@ def verdict(rows: list[dict], mine: Mapping[str, Any]) -> str:
     cheapest = [row for row in rows if row["cost"] < rows[0]["cost"] + NO_MATTER]
     cheap = " and ".join(figures(row, mine) for row in cheapest)
     keeps = figures(most, mine)
+    own = [row for row in rows if row["policy"].split()[0] == "ours"]
+    yours = " and ".join(figures(row, mine) for row in own)
     lines = [
         textwrap.fill(f"The cheapest: {cheap}.", 88),
         textwrap.fill(
             f"Of those that forget, the cheapest that keeps most: {keeps}.", 88
         ),
-        f"Your settings: {figures(ours, mine)}.",
+        textwrap.fill(f"Your settings: {yours}.", 88),
     ]
     if times := ours["previews"]:
         said = counted(times, "time", "times")
