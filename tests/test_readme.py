@@ -17,6 +17,7 @@ import readme
 import stub
 from builders import LONG_TESTS
 from moment import NO_INDEX
+from ours import MOST_LOOKUPS
 from played import printed, printed_with
 from readme import (
     PICTURE,
@@ -36,6 +37,7 @@ from agent import EXIT_COMMANDS
 
 PAGE = README.read_text("utf-8")
 COMMANDS = re.findall(r"(?m)^/\w+", program.HELP)
+TESTS_PAGE = (ROOT / "tests/README.md").read_text("utf-8")
 SOURCE = (ROOT / "agent.py").read_text("utf-8")
 FIGURES = json.loads((ROOT / "tests/measure/figures.json").read_text("utf-8"))
 FENCE = r"(?ms)^```(\w*)\n(.*?)^```$"
@@ -73,7 +75,6 @@ TITLES = """\
 ### 0. A model has no memory
 ### 1. An agent in forty lines
 ### 2. Three layers in a hundred lines
-#### small.py isn't finished
 ## Part II. Make it last
 ### 3. What the API rejects
 ### 4. Counting tokens
@@ -215,9 +216,9 @@ def test_the_first_agent_and_the_layers_of_the_second_are_whole_on_the_page(path
     assert all(quoted == expected(kind, what) for _, kind, what, quoted in found)
 
 
-def test_every_function_in_how_to_change_it_exists():
-    tables = section("### How to change it")
-    named = {*re.findall(CODE, tables)} - {"ANTHROPIC_BASE_URL", "agent.approve"}
+def test_every_function_in_where_to_change_it_exists():
+    table = TESTS_PAGE.partition("## Where to change it")[2].partition("\n## ")[0]
+    named = {*re.findall(CODE, table)} - {"ANTHROPIC_BASE_URL", "agent.approve"}
     assert named <= names("agent.py").keys() and len(named) > 10
 
 
@@ -297,34 +298,27 @@ def clearings(rule):
 
 AGAIN = FIGURES["again"]["ours CONTEXT_WINDOW=60000"]
 SAVED = [1 - EACH[project]["ours"][0] for project in EACH]
-RULES = {  # in the table of chapter 11
+RULES = {  # in the table of tests/README.md
     "ours": "ours",
     "OpenHands": "OpenHands",
     "v5": "v5",
     "summaries": "ours without clearing (`summaries`)",
     "s06": "s06",
 }
-LEFT = {  # in the table of chapter 8
-    "s06": "nothing (s06; s08)",
-    "v5": "the five files read last (v5)",
-    NO_INDEX: "ours without its index",
-    "ours": "ours",
-}
 SMALL = FIGURES["windows"]
 LESSON = SOURCE[: SOURCE.index("# ---- messages")].count("\n")
 
 
 def by_project(rule):
-    """A row of the table in chapter 11: cost and R over all, and of each project."""
+    """A row of that table: cost and R over all, and of each project."""
     projects = [EACH[name][rule] for name in ("cipher", "ctxeval", "entire", "posh")]
     cells = [FIGURES["policies"][rule], *projects]
     return " | ".join(f"{cost:.2f}, {kept:.3f}" for cost, kept in cells)
 
 
 def in_sight(rule):
-    """A row of the table in chapter 8."""
-    found = AFTER[rule]
-    return f"{found['names']:.0%} | {found['lines']:.0%} | {found['tokens']:,.0f}"
+    """What is in sight right after a compaction: shares of the names and lines."""
+    return f"{AFTER[rule]['names']:.0%}", f"{AFTER[rule]['lines']:.0%}"
 
 
 # Sentences of the page with the numbers they must have, separated by blank lines.
@@ -339,7 +333,7 @@ counts {BYTES_PER_TOKEN} bytes as one token
 
 {SHARE["tool_result"]} were tool results older than the newest three
 
-What the user typed was {SHARE["user"]}
+The user's own messages were {SHARE["user"]}
 
 It is {T:,} tokens in a window of {program.CONTEXT_WINDOW:,}
 
@@ -352,7 +346,7 @@ From then on, each request saves {READ} F. So it has paid for itself after
 
 by default {min(T, 4 * program.MAX_OUTPUT) // 8:,} of {program.MAX_OUTPUT:,} tokens
 
-the requests of the longest of our recorded sessions, {LONGEST["requests"]} of them
+the longest of our recorded sessions, {LONGEST["requests"]} requests
 
 clears {clearings("s06")} times and costs {LONGEST["rules"]["s06"][0]:.2f} times as much. Ours clears {clearings("ours")}
 times and costs {LONGEST["rules"]["ours"][0]:.0%}
@@ -360,6 +354,14 @@ times and costs {LONGEST["rules"]["ours"][0]:.0%}
 whose first {LESSON} lines are a lesson
 
 at most `INDEX_TOKENS` = {program.INDEX_TOKENS} tokens
+
+{"If only a summary is left (s06, s08), {} of the names and {} of the lines are still in the list".format(*in_sight("s06"))}
+
+{"with the five files read last (v5) it's {} and {}".format(*in_sight("v5"))}
+
+{"with ours without its index, {} and {}".format(*in_sight(NO_INDEX))}
+
+{"with ours, {} and {}.".format(*in_sight("ours"))}
 
 with `CONTEXT_WINDOW=100000` it's {SMALL["100000"]["names"]:.0%} of the names and {SMALL["100000"]["lines"]:.0%} of the
 lines, with 60,000 tokens {SMALL["60000"]["names"]:.0%} and {SMALL["60000"]["lines"]:.0%}, and with 32,000 tokens
@@ -374,16 +376,16 @@ the {FIGURES["sessions"]} recorded sessions of chapter 11 at {AFTER["ours"]["poi
 
 the API rejects {FIGURES["refused"]} of the {FIGURES["sessions"]} sessions
 
-In the same unit, s08 costs {UNCACHED["s08"]:.1f} (its newer code
+On the same scale, s08 costs {UNCACHED["s08"]:.1f} (its newer code
 {UNCACHED["s08 newer"]:.1f}), s06 {UNCACHED["s06"]:.1f} ({UNCACHED["s06 newer"]:.1f}), ours
-{UNCACHED["ours"]:.1f}, v5 {UNCACHED["v5"]:.1f} and nothing {UNCACHED["nothing"]:.1f}
+{UNCACHED["ours"]:.1f}, v5 {UNCACHED["v5"]:.1f} and "nothing" {UNCACHED["nothing"]:.1f}
 
 with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1f}
 
 `THRESHOLD=60000` costs {LOW_COST:.2f}, with an R of {LOW_R:.3f}
 
-edits needed {AGAIN[0]:,} lines that were out of sight. We searched for each with one `grep`, for
-two rare words of the line. It found {AGAIN[1]:.1%} of them; its output had a median of {AGAIN[2]} tokens
+edits needed {AGAIN[0]:,} lines that were out of sight. We searched for up to {MOST_LOOKUPS} of them per
+session, with one `grep` each, for two rare words of the line. It found {AGAIN[1]:.1%} of those; its output had a median of {AGAIN[2]} tokens
 
 a minute of a progress bar shrinks from {BAR[0]} tokens to {BAR[1]}
 
@@ -402,13 +404,16 @@ A key of fewer than {program.MIN_KEY} characters
 
 {program.MIN_WINDOW:,} at least
 """.split("\n\n")
-FACTS += [f"| {name} | {by_project(rule)} |" for rule, name in RULES.items()]
-FACTS += [f"| {name} | {in_sight(rule)} |" for rule, name in LEFT.items()]
 
 
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_number_follows_from_what_it_is_about(fact):
     assert words(fact) in words(PROSE)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_figures_by_project_are_those_that_were_measured(rule):
+    assert f"| {RULES[rule]} | {by_project(rule)} |" in TESTS_PAGE
 
 
 def test_the_demo_pays_for_itself_when_the_page_says():
