@@ -52,6 +52,13 @@ def test_the_picture_on_disk_is_up_to_date(name):
     assert on_disk == drawn()[name].encode(), "run tests/refresh.py"
 
 
+def test_the_parts_of_a_compacted_list_get_their_room_in_the_order_of_rebuild():
+    _, _, parts = pictures.compacted()
+    order = [pictures.REQUEST, pictures.TAIL, "summary", "older messages", "calls"]
+    limit, size, left = parts[pictures.REQUEST]
+    assert [*parts] == order and limit == (size + left) // 2
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_picture_has_a_title_and_describes_its_numbers(name):
     root = parsed(name)

@@ -446,7 +446,7 @@ RULES_OF_OWN = {  # a sentence of chapter 11, and the rule that it's about
         "late.py",
         {"FULL = 300_000": "FULL = 0"},
     ),
-    "300,000 characters: {cost}, and R is {kept}": ("late.py", {}),
+    "`len(str(messages))` is 300,000: {cost}, and R is {kept}": ("late.py", {}),
 }
 
 

@@ -475,20 +475,19 @@ def budget(agent, before, room, start):
     at = next(n for n, message in enumerate(after) if not program.is_typed(message))
     request, older = program.user_texts(after[at:]), program.user_texts(after[:at])
     calls = [*program.exchanges(after)]
-    history = program.estimate_tokens(before)
-    kept = program.estimate_tokens(tail)
-    share = min(program.KEEP_TAIL, history // program.TAIL_DIVISOR, room // 2)
-    found = {TAIL: (share, kept, room - kept)}
-    room -= kept
+    share = program.estimate_tokens(before) // program.TAIL_DIVISOR
+    most = {TAIL: min(program.KEEP_TAIL, share)}
+    most["older messages"] = program.MAX_USER_TOKENS
     sizes = {
         REQUEST: sum(map(program.tokens_in, request)),
+        TAIL: program.estimate_tokens(tail),
         "summary": program.tokens_in(after[at]["content"][0]["text"]),
         "older messages": sum(map(program.tokens_in, older)),
         "calls": sum(program.tokens_in([e.call, e.result]) for e in calls),
     }
+    found = {}
     for part, size in sizes.items():
-        most = program.MAX_USER_TOKENS if part == "older messages" else room
-        found[part] = min(room // 2, most), size, room - size
+        found[part] = min(room // 2, most.get(part, room)), size, room - size
         room -= size
     return found
 
