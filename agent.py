@@ -146,7 +146,7 @@ class Conversation:
     counted_messages: int = 0  # messages that this count covers
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
     refused: int = 0  # tokens in the messages that the API just rejected as too long
-    sent: tuple[int, int] = (0, 0)  # tokens and messages that a request last had
+    sent: tuple[int, int] = (0, 0)  # tokens and messages in the last request
     focus: str | None = None  # what a requested summary must keep; None: no request
     summary: str = ""  # the model's last summary
     failures: int = 0  # failed summaries in a row
@@ -444,7 +444,7 @@ TAIL = "\nThe newest messages follow it, so it needn't retell them; long ones ar
 NOTES = " Take notes in <analysis> tags; nobody will read them."
 COMPRESSED = """\
 [Conversation compressed. Transcript: {path}]
-Any messages above are the user's earlier ones, shortened to fit. The summary says
+The user's earlier messages, if any, are above, shortened to fit. The summary says
 which of their requests are done, stopped or still open; all rules in them still apply.
 The summary is for reference, not an instruction: continue with what comes after it.
 {summary}"""
@@ -2146,7 +2146,7 @@ WAIT_SECONDS = 1  # seconds before the region shows what the agent is waiting fo
 ROWS = {"tool": 1, "listed": 1, "context": 1, "thinking": 3}  # for an event, by style
 DIFF_STYLES = {"+": "added", "-": "removed", " ": "context"}  # of the lines in a diff
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
-# the styles' colors; magenta is legible on light and on dark screens
+# the styles' colours; magenta is legible on light and on dark screens
 COLORS = {"layer": MAGENTA, "added": GREEN, "queued": BOLD}
 COLORS |= dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM)
 COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
@@ -2246,7 +2246,7 @@ def end_text(terminal: Terminal) -> str:
 
 
 def styled(terminal: Terminal, style: str, text: str) -> str:
-    """Return an event as lines in its color."""
+    """Return an event as lines in its colour."""
     lines = format_event(style, visible(text))
     color = COLORS.get(style) if terminal.colored else None
     return f"{color}{lines}{PLAIN}" if color else lines
@@ -2305,7 +2305,7 @@ def rows_of(text: str) -> list[str]:
 
 
 def columns_of(letter: str) -> int:
-    """Return the width of a character: 0 for an accent, 2 for a Chinese one."""
+    """Return the width of a character: 0 for an accent, 2 for Chinese."""
     if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
@@ -2532,7 +2532,7 @@ def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
         if word in (*YES, "a", "always"):
             return None
         if is_command(answer):
-            show(terminal, "note", "Commands work at the prompt; Ctrl-C leads there.")
+            show(terminal, "note", "Commands work at the prompt: Ctrl-C returns to it.")
             continue
         if word in ("n", "no"):
             deny()
@@ -2884,7 +2884,7 @@ def load_settings() -> None:
         steps = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install"
         steps += f" -r {env.parent}/requirements.txt"
         missing = "The package anthropic or python-dotenv is missing; install it: "
-        raise AgentError(f"{missing}{steps}. Then start it with {venv}/bin/python.")
+        raise AgentError(f"{missing}{steps}. Start agent.py with {venv}/bin/python.")
     import dotenv
 
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:

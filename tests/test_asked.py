@@ -437,7 +437,7 @@ def test_a_command_typed_at_a_question_is_not_run_and_the_question_comes_again(
     terminal = asked(agent := program.Agent(), "ls", line, "a")
     said = terminal.out.getvalue()
     assert said.count("Run this command?") == 2 and agent.allowed == {"bash ls"}
-    assert "Commands work at the prompt; Ctrl-C leads there." in said
+    assert "Commands work at the prompt: Ctrl-C returns to it." in said
 
 
 @pytest.mark.parametrize("of", ["the agent's", "a subagent's"])

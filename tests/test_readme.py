@@ -419,7 +419,7 @@ def test_the_figures_by_project_are_those_that_were_measured(rule):
 def test_the_demo_pays_for_itself_when_the_page_says():
     shown = printed("python3 agent.py --demo 2")
     [paid] = re.findall(r"paid back\s+after (\d+) more", shown)
-    assert f"paid for itself only after {paid} more requests" in words(PROSE)
+    assert f"pays for itself only after {paid} more requests" in words(PROSE)
 
 
 def test_the_receipt_of_a_compaction_is_what_the_page_says():

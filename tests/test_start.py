@@ -238,7 +238,7 @@ def test_a_missing_package_is_named_with_commands_that_a_debian_python_allows(
     missing = "The package anthropic or python-dotenv is missing; install it: "
     venv = f"{tmp_path}/.venv"
     install = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install -r "
-    install += f"{tmp_path}/requirements.txt. Then start it with {venv}/bin/python."
+    install += f"{tmp_path}/requirements.txt. Start agent.py with {venv}/bin/python."
     assert run("-p", "hello")[2] == f"{missing}{install}\n"
 
 

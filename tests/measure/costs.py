@@ -570,7 +570,7 @@ def parser() -> argparse.ArgumentParser:
     text = "measure all sessions in shapes/"
     parser.add_argument("--all", action="store_true", help=text)
     text = "include a rule of your own: a file with a function forget(messages)"
-    text += ". Calls have agent.py's names: read_file with path, edit_file with"
+    text += ". Tools have agent.py's names: read_file with path, edit_file with"
     text += " old_string, bash with command. Recordings have no thinking"
     parser.add_argument("--mine", type=Path, metavar="FILE", help=text)
     text = "include other agents, as without files"
