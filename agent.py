@@ -15,7 +15,7 @@
 
 Every message is kept on disk in .transcripts/, one JSON object per line. The lesson is
 the first part of this file: settings, state, the loop and the layers. You can stop at
-"messages". README.md is the tutorial; tests/lessons/names.md has s06, v5 and s08.
+"messages". README.md is the tutorial; tests/lessons/names.md explains s06, v5, s08.
 
 A message is a plain dict, as in the Messages API. If a user message's content is a
 string, the user typed it. Everything we add is a list of blocks, so you can tell.
@@ -894,7 +894,7 @@ def cut_text(text: str, max_tokens: int) -> str:
 
 
 def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
-    """Cut the texts to one length; if that isn't enough, drop those after the first."""
+    """Cut the texts to one length; if that isn't enough, drop from the second on."""
     kept = [*texts]
     sizes = [tokens_in(typed(text)) for text in texts]
     limit = max(max_tokens, MIN_USER_TOKENS)
@@ -1262,7 +1262,7 @@ def wait_before_retry(agent: Agent, headers: Any, why: str, tries: int) -> None:
     seconds = (float(after[0]) if after else 0) or 2.0 ** (tries - 1)
     if seconds > MAX_WAIT:
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
-        raise AgentError(f"{why} The API asks for {seconds:.0f} s; try after {when}.")
+        raise AgentError(f"{why} The API says: wait {seconds:.0f} s. Try after {when}.")
     if tries == 1:
         agent.emit("layer", f"[retry] {why} Trying up to {MAX_TRIES} times.")
     while seconds > 0:

@@ -128,7 +128,9 @@ def test_the_diffs_turn_first_py_into_small_py():
 FIRST_NEXT = "Next: step 1 of chapter 2"
 LESSONS = ROOT / "tests/lessons"
 CHAPTER = re.search(r"(?ms)^### 2\. .*?^## Part II", README.read_text("utf-8"))[0]
-PARTS = dict(re.findall(r"(?ms)^\*\*Step (\d)\. (.*?)(?=^\*\*Step|^#### )", CHAPTER))
+PARTS = dict(
+    re.findall(r"(?ms)^\*\*Step (\d)\. (.*?)(?=^\*\*Step|^\*\*Try it)", CHAPTER)
+)
 ROWS = dict(re.findall(r"(?m)^\| (\d) \| (.*) \|$", CHAPTER))
 LOOPS_RESULTS = """\
         results = []
@@ -214,7 +216,7 @@ TOLD = {  # besides the listings: what a step tells the reader, an old text, a n
         ),
         ("`import json`", "import subprocess\n", "import subprocess, json\n"),
         (
-            "The end of the program is yours again",
+            "You write the end of the program yourself",
             'question = {"role": "user", "content": input("> ")}\n'
             "agent_loop(Anthropic(), [question])\n",
             PROMPTS,
