@@ -837,7 +837,7 @@ def turn_start(messages: list[Message]) -> int:
     """Return the index of the turn's first message: after the last answer or note."""
     for after, message in reversed([*enumerate(messages, 1)]):
         is_part = is_typed(message) or blocks(message, "tool_use", "tool_result")
-        # a reply that was cut off goes on after the note that asks for the rest
+        # if this message or the next asks for the rest of a reply, the turn goes on
         if not is_part and note(CUT_OFF) not in messages[after - 1 : after + 1]:
             return after
     return 0
@@ -1648,7 +1648,7 @@ def edit_file(
 ) -> str:
     """Replace old_text in a file; without replace_all, it must occur exactly once."""
     real, text = file_to_change(path)
-    is_mixed = re.search("(?<!\r)\n", text) is not None
+    is_mixed = re.search("(?<!\r)\n", text) is not None  # some lines end in \n alone
     if "\r\n" in text and not (is_mixed and old_text in text):  # read_file shows "\n"
         old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
     if old_text == new_text:
