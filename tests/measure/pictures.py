@@ -487,7 +487,8 @@ def budget(agent, before, room, start):
     }
     found = {}
     for part, size in sizes.items():
-        found[part] = min(room // 2, most.get(part, room)), size, room - size
+        limit = min(room // 2, most[part]) if part in most else room // 2
+        found[part] = limit, size, room - size
         room -= size
     return found
 
