@@ -78,11 +78,11 @@ class Meter:
 
     def follow(self, history: list[Message]) -> None:
         """Make `sent` equal to this history, beginning at the first difference."""
-        same = len(self.sent)  # most histories only grow
-        if [sent.message for sent in self.sent] != history[:same]:
-            pairs = zip(self.sent, history)
-            found = (i for i, (sent, new) in enumerate(pairs) if sent.message != new)
-            same = next(found, min(same, len(history)))
+        same = 0
+        while same < min(len(self.sent), len(history)):
+            if self.sent[same].message != history[same]:
+                break
+            same += 1
         for gone in self.sent[same:]:
             self.visible.subtract(block.text for block in gone.message.blocks)
         self.visible = +self.visible if self.sent[same:] else self.visible
