@@ -71,7 +71,7 @@ CACHE_SECONDS = 300  # lifetime of the API's prompt cache after its last use
 KEEP_RECENT = 3  # newest tool results, which are never cleared (s06)
 KEEP_TOKENS = 10_000  # older results are kept too, as long as all of them fit
 MIN_SAVINGS = 1_000_000  # must be freed by a clearing (v5: 20,000); capped at T / 3
-MIN_NEW = 20_000  # must be new since the last try to summarise; capped at T / 3
+MIN_NEW = 20_000  # must be new since the last try to summarise; at most min_savings
 MAX_RESULTS = 50_000  # in the results of one message (s08: 200,000 characters)
 MAX_MESSAGES = 0  # messages above which snip_compact cuts out the middle; 0: never
 MAX_REQUESTS = 200  # requests in one turn; 0: no limit
@@ -906,7 +906,7 @@ def fit_user_texts(texts: list[str], max_tokens: int) -> list[str]:
 
 
 def cut_texts(messages: list[Message], max_tokens: int, of_user: bool) -> list[Message]:
-    """Cut the typed messages, or all others, to one length, so that they fit."""
+    """Cut the typed messages, or all others, to one length, to fit if they can."""
     new, limit = messages, max_tokens
     while limit > MIN_USER_TOKENS:
         if estimate_tokens([m for m in new if is_typed(m) is of_user]) <= max_tokens:

@@ -102,11 +102,11 @@ SCENES = [
         f"{program.KEEP_RECENT}. While the prompt cache is warm, it waits until the "
         "context exceeds 0.7 of the threshold; once the cache is cold, a quarter is "
         "enough. In the tutorials: s06, v5, s08's L2.",
-        "the model can read a file again. It can't get back what a command or a search printed, so "
-        "that is saved first, and the placeholder says where. The preview stays, "
-        "because it already names a file. The thinking after the first change is "
-        "dropped: the API signs each thought together with everything before it, so it "
-        "would now be rejected.",
+        "the model can read a file again. It can't get back what a command or a "
+        "search printed, so that is saved first, and the placeholder says where. The "
+        "preview stays, because it already names a file. The thinking after the first "
+        "change is dropped: the API signs each thought together with everything "
+        "before it, so it would now be rejected.",
         "Read on: the settings, the state, and how the tests are built.",
         use("read_file", "", "Settings.", path="agent.py", offset=45, limit=90),
         head("tests/builders.py", 3_400, thinking="Now the tests."),

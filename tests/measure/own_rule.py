@@ -4,10 +4,9 @@ Your file has one function, `forget(messages)`. It gets the conversation before 
 request, as a list of messages in the API's form, and returns the list to send. The next
 list begins with what it returned. It must not change the list that it gets.
 
-A message that the user typed is a text. Tools have agent.py's names, even if
-Claude Code called them: `read_file` with path, `bash` with command, `edit_file` with
-path, old_string and new_string (or old_text and new_text); other tools keep their
-names. A result's content is a text. Thinking is left out when a recording is read, so a
+A message that the user typed is a text. Tools have agent.py's names, even in Claude
+Code's sessions: `read_file` with path, `bash` with command, `edit_file` with path,
+old_string and new_string (or old_text and new_text); other tools keep their names. A result's content is a text. Thinking is left out when a recording is read, so a
 rule needn't drop any; an agent must.
 """
 
