@@ -71,6 +71,8 @@ class Desktop:
         self.emulator.feed(data)
 
     def resize(self, columns, lines):
+        while self.user.read(0):  # what was drawn for the old size
+            pass
         self.show()
         self.user.resize(columns, lines)
         self.emulator.resize(columns, lines)
