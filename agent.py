@@ -155,7 +155,6 @@ class Conversation:
     transcript_bytes: int = 0  # the file's size when this run last wrote or read it
     system: dict[str, str] = field(default_factory=dict)  # parts of the system prompt
     cached: float = 0.0  # share of the last request that came from the prompt cache
-    has_cache: bool = True  # False if the last reply's usage shows no prompt cache
     allowed: set[str] = field(default_factory=set)  # calls that need no approval
     beginnings: set[str] = field(default_factory=set)  # of plain commands, likewise
     mtimes: dict[Path, int] = field(default_factory=dict)  # of files read or written
@@ -290,10 +289,10 @@ def clear_old_results(agent: Agent) -> None:
     savings = limits.min_savings
     what = "old results cleared"
     is_cold = time.time() - agent.last_request > CACHE_SECONDS
-    if (is_cold or not agent.has_cache) and above <= limits.context_window:
+    if is_cold and above <= limits.context_window:
         above = min(above, round(limits.threshold * CLEAR_COLD))
-        savings = 0 if is_cold else savings // 2  # some cache without saying so
-        what += " (the cache was cold)" if is_cold else " (no cache is reported)"
+        savings = 0
+        what += " (the cache was cold)"
     if context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
         tools = {name: tool for name, tool in agent.tools.items() if tool.clearable}
@@ -1299,8 +1298,13 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     """Return the request, with cache markers after the system prompt and at the end."""
     marker = {"cache_control": {"type": "ephemeral"}} if agent.marks_cache else {}
     system = agent.system.values()
-    end = "" if agent.has_cache else "\n\n"  # Ollama joins texts without a space
-    messages = [note(m["content"] + end) if is_typed(m) else m for m in messages]
+    messages = [note(m["content"]) if is_typed(m) else m for m in messages]
+    for at, (before, message) in enumerate(pairwise(messages), 1):
+        (*_, last), (first, *rest) = before["content"], message["content"]
+        are_texts = last["type"] == first["type"] == "text"
+        if are_texts and before["role"] == message["role"]:  # Ollama joins them bare
+            first = {**first, "text": f"\n\n{first['text']}"}
+            messages[at] = {**message, "content": [first, *rest]}
     for at, message in enumerate(messages if agent.empty_thinking else []):
         if blocks(message, "tool_use") and not blocks(message, "thinking"):
             thought = {"type": "thinking", "thinking": ""}
@@ -1342,7 +1346,7 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     counts = [getattr(final.usage, f"{kind}_tokens", 0) or 0 for kind in kinds]
     read, written, rest, output = map(int, counts)
     sent = read + written + rest
-    agent.has_cache, agent.cached = read + written > 0, read / max(1, sent)
+    agent.cached = read / max(1, sent)
     agent.usage.update(sent=sent, read=read)
     is_short = stop == "max_tokens" and output < agent.limits.max_output // 2
     is_full = is_short and sent + output > agent.limits.context_window * 0.9
@@ -1355,9 +1359,12 @@ def check_whole(agent: Agent, sent: int) -> None:
     """Raise PromptTooLong if the server's count doesn't grow: Ollama cuts silently."""
     (before, count), agent.sent = agent.sent, (sent, len(agent.messages))
     least = LEAST_BELIEVED * (fixed_tokens(agent) + estimate_tokens(agent.messages))
-    grown = LEAST_BELIEVED * estimate_tokens(agent.messages[count:])
-    if before and not agent.has_cache and least < sent < before + grown:
-        window = max(MIN_WINDOW, before, sent)
+    # a template that leaves it out, or a gateway that counts only what is new
+    has_thinking = drop_thinking(agent.messages) is not agent.messages
+    is_new_only = 2 * new < 3 * sent < 4.5 * new
+    if reply.cached or has_thinking or is_new_only or sent == before:
+        return
+    if before and max(least, LEAST_CUT) < sent < before + LEAST_BELIEVED * new:
         why = f"The server read only {sent:,} tokens, so it cut off the beginning."
         agent.emit("layer", f"[too long] {why} Set CONTEXT_WINDOW to its own window.")
         raise PromptTooLong(why, f"> {window}")

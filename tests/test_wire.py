@@ -462,7 +462,7 @@ def test_a_count_that_stays_small_does_not_keep_layer_2_from_acting(wired, repor
     for _ in range(9):
         take_turn(agent, "word " * 1_500)
     assert "auto_compact" in layers(agent)
-    assert agent.client.stub.refused == [] and agent.has_cache is False
+    assert agent.client.stub.refused == []
 
 
 # Errors that mean "too long", and the window that each names: 0 for none or unclear.
