@@ -207,6 +207,19 @@ def asks_for_summary(request):
     return "these nine sections:" in str(request["messages"][-1]["content"])
 
 
+def begins_with(request, earlier):
+    """Return True if a request begins with an earlier one, cache markers aside."""
+    new, old = map(flat, (request, earlier))
+    return new[: len(old)] == old
+
+
+def flat(request):
+    """System prompt, tools, and each block of the messages with its role."""
+    messages = [(m["role"], b) for m in request["messages"] for b in m["content"]]
+    parts = [request.get("thinking"), *request["system"], *request["tools"], *messages]
+    return [json.loads(stub.unmarked(stub.encoded(part))) for part in parts]
+
+
 def summaries(agent):
     """The requests for a summary that an agent sent."""
     return [r for r in agent.client.requests if asks_for_summary(r)]

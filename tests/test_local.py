@@ -161,7 +161,8 @@ def test_no_user_query_found_means_that_the_prompt_is_too_long(make):
     assert agent.limits.context_window == 5_000
 
 
-def test_on_a_server_without_a_cache_typed_texts_end_with_an_empty_line(make):
+def test_a_text_after_another_begins_with_a_blank_line_whatever_usage_says(make):
+    """Ollama joins texts without a space; what was sent once stays as it was."""
     agent = make(client=counting(2_900, 3_000))
     agent.client.enqueue(reply("Hi."), reply("Yes."))
     for text in "Hello", "fix the bug":

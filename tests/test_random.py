@@ -17,6 +17,7 @@ from builders import (
     LONG_TESTS,
     TOO_LONG,
     asks_for_summary,
+    begins_with,
     did,
     is_valid,
     read,
@@ -115,6 +116,10 @@ REPLIES = st.lists(REPLY, min_size=2, max_size=4)
 TURN = st.tuples(TEXT, REPLIES, OUTPUTS, st.lists(SUMMARY, max_size=2))
 
 
+# how small a prompt the API caches, and whether usage says so
+CACHES = [{"cache_from": 1_024}, {"cache_from": 4_096}, {"reports": 0}, {"reports": 3}]
+
+
 class Model(StubClient):
     """A model that gives the scripted replies and summaries, then ordinary ones."""
 
@@ -127,8 +132,18 @@ class Model(StubClient):
         self.requests.clear()
         self.queue, self.system = deque([self.scripted]), request["system"]
         return super().take(request)
+        is_main = "task" in [tool["name"] for tool in request["tools"]]
+        if is_main and not asks_for_summary(request):
+            if self.last and not begins_with(request, self.last):
+                self.changed.append((self.last, request))
+            self.last = stub.copied(request)
 
     def scripted(self, request):
+    def hear(self, style, text):
+        """Forget the last request if a layer has changed the list, or the prompt is new."""
+        if style == "layer" and re.search(r"-> [\d,]+ tokens$|^\[resume\]", text):
+            self.last = None
+
         queue = self.summaries if asks_for_summary(request) else self.replies
         ordinary = (GOOD if queue is self.summaries else [("text", "Done.")], None)
         given = queue.popleft() if queue else ordinary
@@ -159,7 +174,8 @@ def scripted_tool(agent, **_):
 def assert_valid(agent, messages):
     """Check that the API accepts these messages, plus a typed one if it needs one."""
     answered = not messages or messages[-1]["role"] == "assistant"
-    sent = [*messages, *[typed("Go on.")] * answered]
+    asked = [*messages, *[typed("Go on.")] * answered]
+    sent = program.request_for(agent, asked)["messages"]
     settings = {"model": "m", "max_tokens": 1, "system": agent.client.system}
     stub.check(settings | {"tools": schemas(agent), "messages": sent})
 
@@ -306,6 +322,7 @@ def act(agent, step):
     st.sampled_from([0, 2]),
     st.sampled_from([0, 8]),
 )
+    st.sampled_from(CACHES),
 def test_every_step_leaves_a_valid_conversation(steps, room, keep_recent, max_messages):
     agent = program.Agent(client=Model(), approve=lambda *_: None)
     program.make_ready(agent)
@@ -333,6 +350,7 @@ def test_every_step_leaves_a_valid_conversation(steps, room, keep_recent, max_me
 
 NAMES = "one_name TwoNames src/three.py ./a/four.go /etc/five_5 größe_ändern "
 NAMES += r"六个名字的加载器_表 C:\six\seven.txt eight_8_names word words: \n\tnineNames"
+    assert client.changed == [] and agent.thinking
 SEEN = st.lists(st.sampled_from(NAMES.split()), max_size=6).map(" ".join)
 WORK = st.one_of(
     st.builds(read, st.sampled_from(["a_file.py", "b_file.py", "gone.py"]), SEEN),

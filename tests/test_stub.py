@@ -394,7 +394,7 @@ CACHE = {
 @pytest.mark.parametrize("case", CACHE)
 def test_a_request_reads_the_cached_beginning(case):
     first, (messages, settings), least, most = CACHE[case]
-    client = StubClient()
+    client = StubClient(cache_from=0)
     assert spend(client, first[0], **first[1]).cache_read_input_tokens == 0
     usage = spend(client, messages, **settings)
     assert least <= usage.cache_read_input_tokens <= most
@@ -434,10 +434,20 @@ def test_a_marker_looks_back_over_20_positions(calls, blocks, found):
 def test_after_an_earlier_edit_only_a_marked_system_prompt_is_read(
     blocks, settings, read
 ):
-    client = StubClient()
+    client = StubClient(cache_from=0)
     spend(client, LONG, **SYSTEM)
     usage = spend(client, [user([text("a")] * blocks)], **settings)
     assert abs(usage.cache_read_input_tokens - read) < 100
+
+
+@pytest.mark.parametrize("cache_from, is_cached", [(3_000, True), (3_200, False)])
+def test_a_prompt_under_the_smallest_that_is_cached_is_neither_written_nor_read(
+    cache_from, is_cached
+):
+    client = StubClient(cache_from=cache_from)
+    first, again = spend(client, LONG), spend(client, LONG)
+    assert (first.cache_creation_input_tokens > 0) is is_cached
+    assert (again.cache_read_input_tokens > 0) is is_cached
 
 
 # --- A request for no tokens, which only reads the prompt into the cache ---

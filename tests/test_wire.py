@@ -22,6 +22,7 @@ from builders import (
     WRITE,
     any_answer,
     asks_for_summary,
+    begins_with,
     fails,
     goes_on,
     layers,
@@ -500,6 +501,27 @@ TOO_LONG = {
     "The input token count (1196265) exceeds the maximum number of tokens allowed "
     "(1048575).": 1048575,
     "This model's maximum prompt length is 131072 but the request contains 537812 "
+CACHES = [{"cache_from": 1_024}, {"cache_from": 4_096}, {"reports": 0}, {"reports": 3}]
+
+
+@pytest.mark.parametrize("cache", CACHES, ids=str)
+def test_each_request_begins_with_the_one_before_it_and_no_thinking_is_lost(
+    wired, cache
+):
+    agent = wired()
+    vars(agent.client.stub).update(cache)
+    agent.thinking, queued = True, iter(["and the tests", "", "in two lines"] * 9)
+    agent.take_queued = lambda: next(queued)
+    for text in "word " * 900, "Go on.", "And that?", "Thanks.":
+        program.run_own_command(agent, "!echo one; echo two")
+        work = [reply("So.", thinking="hm", calls=[READ])] * 2
+        agent.client.stub.enqueue(*work, reply("Done.", thinking="so"))
+        take_turn(agent, "First of all:", text)
+    bodies = agent.client.stub.bodies
+    assert all(begins_with(new, old) for old, new in itertools.pairwise(bodies))
+    assert str(bodies[-1]).count("'signature'") == 11 and agent.thinking
+
+
     "tokens.": 131072,
     "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 "
     "maximum context length": 0,

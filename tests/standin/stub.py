@@ -242,7 +242,11 @@ def one_by_one(messages):
             continue
         if results := [part for part in parts if part not in texts]:
             yield {"role": "user", "content": results}
-        yield from ({"role": "user", "content": part["text"]} for part in texts)
+        for before, part in zip([None, *parts], parts):
+            if part in texts:
+                apart = "\n\n" if before in texts else ""  # as agent.py joins them
+                text = part["text"].removeprefix(apart)
+                yield {"role": "user", "content": text}
 
 
 def body_of(request):
@@ -544,19 +548,28 @@ class StubClient:
     `refused` holds the errors of invalid requests, and `too_long` those of requests
     that exceed the window; a fixture can assert that `refused` is empty. A rejected
     request uses no reply. A request for no tokens (`max_tokens` 0), which only writes
-    the cache, uses only a queued error.
+    the cache, uses only a queued error. `cache_from` is the smallest prompt in tokens
+    that is cached; the API's is 512 to 4,096, depending on the model. Its usage reports
+    the cache in every reply, or in every `reports`th one; 0: in none, as some providers.
     """
 
     in_parts = True  # `requests` shows what agent.py has joined message by message
 
     def __init__(
-        self, *replies, window=200_000, max_output=64_000, adaptive=True, always=None
+        self,
+        *replies,
+        window=200_000,
+        max_output=64_000,
+        adaptive=True,
+        always=None,
+        cache_from=1_024,
+        reports=1,
     ):
         self.queue, self.always = deque(replies), always
         self.window, self.max_output, self.adaptive = window, max_output, adaptive
         self.bodies, self.requests, self.refused, self.too_long = [], [], [], []
         self.info: Any = None  # replaces `model_info`, see wire.py
-        self.cached = set()
+        self.cached, self.cache_from, self.reports = set(), cache_from, reports
         self.messages = SimpleNamespace(create=self.create, stream=self.stream)
 
     def stream(self, **request):
@@ -638,8 +651,11 @@ class StubClient:
     def usage(self, body, content):
         """Count the tokens; at least 3 after the last marker are uncached input."""
         total = count(body.get("system"), body.get("tools"), body["messages"])
-        known, marked, size = look_up(body, self.cached)
+        least = self.cache_from * BYTES_PER_TOKEN
+        known, marked, size = look_up(body, self.cached, least)
         read, ready = (min(total * part // size, total - 3) for part in (known, marked))
+        if not self.reports or len(self.bodies) % self.reports:
+            read = ready = 0
         return {
             "input_tokens": total - ready,
             "cache_read_input_tokens": read,
@@ -656,7 +672,7 @@ def is_error(*queued):
 # --- The prompt cache ---
 
 
-def look_up(body, cached):
+def look_up(body, cached, least=0):
     """Bytes of a request: read from the cache, up to the last marker, and in total.
 
     Only markers add an entry to the set `cached`, each for everything before it. A
@@ -673,7 +689,7 @@ def look_up(body, cached):
         running.update(data)
         beginnings.append((position, size, running.digest()))
         automatic = index == len(parts) - 1 and body.get("cache_control")
-        if automatic or MARKER in whole:
+        if size >= least and (automatic or MARKER in whole):
             near = (b for b in beginnings if position - b[0] <= LOOK_BACK)
             read = max([read, *(end for _, end, entry in near if entry in cached)])
             marked = size
