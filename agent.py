@@ -144,6 +144,7 @@ class Conversation:
     tried_until: int = 0  # how many there were at the last try to compact, good or bad
     counted_tokens: int = 0  # tokens, as counted by the API or estimated after a change
     counted_messages: int = 0  # messages that this count covers
+    most_sent: int = 0  # tokens in the largest request that got a reply
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
     refused: int = 0  # tokens in the messages that the API just rejected as too long
     sent: tuple[int, int] = (0, 0)  # tokens and messages in the last request
@@ -1157,6 +1158,7 @@ HINTS: dict[int | str | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     400: 'If it keeps failing, type /clear, then "read the end of {} and go on".',
     401: "Check ANTHROPIC_API_KEY in the shell, or else in the .env next to agent.py.",
+LEAST_CUT = 3_500  # tokens; no agent lives in a smaller window
     403: "Check MODEL_ID, and whether ANTHROPIC_API_KEY may use it.",
     404: "No such model, or no API there: check --model, MODEL_ID, ANTHROPIC_BASE_URL.",
     "certificate": "Set SSL_CERT_FILE to a file with the proxy's certificate.",
@@ -1190,7 +1192,7 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
         try:
             reply = to_reply(agent, stream(agent, messages, shown))
             if shown:
-                check_whole(agent, reply.sent)
+                check_whole(agent, reply)
             return reply
         except (OSError, AgentError):  # a local error, or the window is full
             agent.emit("void", "(The reply was discarded.)")
@@ -1208,6 +1210,7 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
             if status == 400 and (less := drop_unsupported(agent, messages, body)):
                 messages = less
                 continue
+    cached: int = 0  # tokens of the request that were read from a cache, or written
             kind = status or next(iter(LASTING & {*re.findall("[a-z]+", text)}), None)
             hint = "" if re.search(ACCOUNT, text) else HINTS.get(kind, "")
             why = f"{text} {hint.format(agent.transcript)}".strip()
@@ -1239,6 +1242,22 @@ def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Me
     if limit < agent.limits.max_output and re.search(r"(?i)max\w*[ _]tokens", why):
         agent.limits.max_output = limit
         agent.emit("layer", f"[max_tokens] replies are now limited to {limit:,}")
+def reply_instead(agent: Agent, error: Exception) -> Reply | None:
+    """Return a reply if an error stands for one; raise PromptTooLong if it says that."""
+    status, body = getattr(error, "status_code", None), str(error)
+    text = describe_error(agent, error)
+    if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {body}"):
+        agent.emit("layer", f"[too long] {text}")
+        match = re.search(MAXIMUM, body)
+        most = int(match["tokens"].replace(",", "")) if match else 0
+        raise PromptTooLong(text, agent.most_sent if "no user query" in body else most)
+    if status in TOO_LONG_STATUSES and re.search(FILTERED, body):
+        return Reply({**note(text), "role": "assistant"}, "refusal", 0, 0)
+    if "tool parameter JSON" in body:  # the SDK can't parse the input of a call
+        return Reply({"role": "assistant", "content": []}, "max_tokens", 0, 0)
+    return None
+
+
         return messages
     return []
 
@@ -1352,12 +1371,18 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     is_full = is_short and sent + output > agent.limits.context_window * 0.9
     if is_full or stop == "model_context_window_exceeded":
         raise PromptTooLong("The reply filled the model's window.")
-    return Reply({"role": "assistant", "content": content}, stop, sent, output)
+    message = {"role": "assistant", "content": content}
+    return Reply(message, stop, sent, output, read + written)
 
 
-def check_whole(agent: Agent, sent: int) -> None:
+def check_whole(agent: Agent, reply: Reply) -> None:
     """Raise PromptTooLong if the server's count doesn't grow: Ollama cuts silently."""
-    (before, count), agent.sent = agent.sent, (sent, len(agent.messages))
+    (before, count), sent = agent.sent, reply.sent
+    agent.sent, agent.most_sent = (
+        (sent, len(agent.messages)),
+        max(agent.most_sent, sent),
+    )
+    new = estimate_tokens(agent.messages[count:])
     least = LEAST_BELIEVED * (fixed_tokens(agent) + estimate_tokens(agent.messages))
     # a template that leaves it out, or a gateway that counts only what is new
     has_thinking = drop_thinking(agent.messages) is not agent.messages
@@ -1367,7 +1392,7 @@ def check_whole(agent: Agent, sent: int) -> None:
     if before and max(least, LEAST_CUT) < sent < before + LEAST_BELIEVED * new:
         why = f"The server read only {sent:,} tokens, so it cut off the beginning."
         agent.emit("layer", f"[too long] {why} Set CONTEXT_WINDOW to its own window.")
-        raise PromptTooLong(why, f"> {window}")
+        raise PromptTooLong(why, max(MIN_WINDOW, agent.most_sent))
 
 
 def sanitize_calls(message: Message, ids: set[str]) -> None:

@@ -115,7 +115,7 @@ def test_a_count_that_no_longer_grows_is_a_silent_cut_and_teaches_the_window(mak
     assert "CONTEXT_WINDOW" in line and agent.limits.context_window == 4_950
 
 
-GROWING = {
+OTHER = {
     "it grows": [4_000, 4_400, 4_900],
     "another tokenizer": [8_000, 8_900, 9_800],
     "counts of a gateway": [3, 3, 3],
@@ -123,7 +123,7 @@ GROWING = {
 }
 
 
-@pytest.mark.parametrize("counts", GROWING.values(), ids=GROWING)
+@pytest.mark.parametrize("counts", OTHER.values(), ids=OTHER)
 def test_other_counts_are_no_cut(make, counts):
     agent = make(client=counting(*counts))
     agent.client.enqueue(CALL, CALL, reply("Done."))
@@ -135,6 +135,64 @@ def test_a_count_that_falls_because_a_layer_cleared_results_is_no_cut(make):
     agent.client.enqueue(CALL, CALL, reply("Done."))
     agent.limits.keep_recent = agent.limits.keep_tokens = agent.limits.min_savings = 0
     agent.limits.clear_above = 9_400
+class Gateway(StubClient):
+    """A server with a dial for what its usage leaves out: nothing here is ever cut."""
+
+    def __init__(self, *replies, leaves_out=()):
+        super().__init__(*replies)
+        self.leaves_out, self.before = leaves_out, 0
+
+    def usage(self, body, content):
+        parts = body["system"], body["tools"]
+        size = stub.count(*parts, [*map(self.shorter, body["messages"])])
+        count = size - self.before if "cached" in self.leaves_out else size
+        self.before = size
+        count = 5_000 if "all but a constant" in self.leaves_out else count
+        return {"input_tokens": count, "output_tokens": stub.tokens(content)}
+
+    def shorter(self, message):
+        kinds = {"thinking"} & {*self.leaves_out}
+        content = [b for b in message["content"] if b["type"] not in kinds]
+        return {**message, "content": content or [{"type": "text", "text": ""}]}
+
+
+@pytest.mark.parametrize("leaves_out", ["thinking", "cached", "all but a constant"])
+def test_a_server_that_counts_in_another_way_loses_no_window(make, leaves_out):
+    thought = {"thinking": sized(900)} if leaves_out == "thinking" else {}
+    agent = make(client=Gateway(leaves_out=[leaves_out]))
+    for n in range(40):
+        Path(f"{n}.txt").write_text(sized(700 + 40 * (n % 9), "a line of text\n"))
+        call = ("read_file", {"path": f"{n}.txt"})
+        agent.client.enqueue(reply(calls=[call], **thought), reply("Yes.", **thought))
+        assert take_turn(agent, f"What is in file {n}?") == "Yes."
+    assert agent.limits.context_window == 200_000
+    assert "too long" not in str(shown(agent, "layer"))
+
+
+def test_the_window_learned_from_a_cut_is_the_largest_request_that_got_a_reply(make):
+    agent = make(messages=[typed(sized(9_000)), said("Yes."), typed("Go on.")])
+    agent.sent, agent.most_sent = (6_000, 1), 9_500  # before a layer changed the list
+    given = program.Reply(said("Yes."), "end_turn", 5_000, 9)
+    with pytest.raises(program.PromptTooLong) as error:
+        program.check_whole(agent, given)
+    assert error.value.maximum == 9_500
+
+
+@pytest.mark.parametrize("cached, is_cut", [(0, True), (400, False)])
+def test_a_count_is_believed_to_be_cut_only_if_the_reply_reports_no_cache(
+    make, cached, is_cut
+):
+    agent = make(messages=[typed(sized(9_000)), said("Yes."), typed("Go on.")])
+    agent.sent = 9_000, 1
+    given = program.Reply(said("Yes."), "end_turn", 5_000, 9, cached)
+    try:
+        program.check_whole(agent, given)
+    except program.PromptTooLong:
+        assert is_cut
+    else:
+        assert not is_cut
+
+
     assert take_turn(agent, "Work.") == "Done."
     assert layers(agent) == ["micro_compact"]
 
