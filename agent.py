@@ -358,7 +358,7 @@ def snip_compact(
     head_end = 2 * first - pair_safe(messages, first)  # a pair's results stay, too
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail_start = pair_safe(messages, max(head_end, newest))
-    middle = messages[head_end:tail_start]
+    middle = mark_stopped(messages)[head_end:tail_start]
     start = turn_start(middle)  # from here on, it's the request in progress
     older = fit_user_texts(user_texts(middle[:start])[-quarter:], MAX_USER_TOKENS)
     request = fit_user_texts(user_texts(middle[start:])[-quarter:], MAX_USER_TOKENS)
@@ -613,7 +613,7 @@ def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     of what that leaves: the newest messages that fit, or at least the newest reply and
     what follows it, cut if it must be. The tail has no thinking.
     """
-    messages = drop_thinking(agent.messages)
+    messages = mark_stopped(drop_thinking(agent.messages))
     room = max(0, agent.limits.threshold - fixed_tokens(agent))
     # half of it or, after a rejection, a quarter less than the rejected list
     room = min(room, agent.refused * 3 // 4) if agent.refused else room // 2
@@ -708,6 +708,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
         raise given_up
 
 
+STOPPED = "[Stopped before you answered] "  # begins such a message in a new history
 # ---- messages: plain dicts, never cut between a tool call and its result ----
 
 UNANSWERED = """\
@@ -821,6 +822,16 @@ def open_calls(messages: list[Message]) -> list[Message]:
 
 
 def first_unseen(messages: list[Message]) -> int:
+def mark_stopped(messages: list[Message]) -> list[Message]:
+    """Mark what the user typed in stopped turns: the note that says so may go."""
+    new = [*messages]
+    for end in [n for n, m in enumerate(messages) if m == note(UNANSWERED)]:
+        for at in range(turn_start(messages[:end]), end):
+            if is_typed(new[at]):
+                new[at] = typed(STOPPED + new[at]["content"].removeprefix(STOPPED))
+    return new
+
+
     """Return the index of the first message after the model's last reply."""
     replies = (n for n, m in enumerate(messages, 1) if m["role"] == "assistant")
     return max(replies, default=0)

@@ -31,6 +31,7 @@ from stub import StubClient, reply
 
 import agent as program
 from agent import (
+    STOPPED,
     Agent,
     AgentError,
     drop_thinking,
@@ -213,7 +214,8 @@ def check(agent):
         assert shape(agent.messages) == shape(replay(lines))
     agent.client = StubClient(any_answer, any_answer)
     assert take_turn(agent, "And now?") == "Fine." and not agent.client.refused
-    assert user_texts(agent.messages) == [*words_in(lines), "And now?"]
+    words = [text.removeprefix(STOPPED) for text in user_texts(agent.messages)]
+    assert words == [*words_in(lines), "And now?"]
     needed = {
         exchange.call["name"] for exchange in still_needed(agent.messages, agent.tools)
     }

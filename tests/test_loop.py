@@ -380,7 +380,48 @@ def test_a_compaction_keeps_an_interrupted_request_among_the_older_messages(make
     agent = unanswered(make, "interrupted")
     agent.messages += [program.note(program.UNANSWERED), typed("And now?")]
     older, _, request = program.rebuild(agent, "Short.")[0]
-    assert older == typed("Delete all the logs.") and request == typed("And now?")
+    marked = typed(f"{program.STOPPED}Delete all the logs.")
+    assert older == marked and request == typed("And now?")
+
+
+def test_a_stopped_order_keeps_its_mark_over_any_number_of_compactions(make):
+    agent = unanswered(make, "after a call")
+    agent.messages += [program.note(program.UNANSWERED)]
+    for n in range(3):
+        agent.messages += [typed(f"Go on {n}."), *did(sized(9_000)), said("Done.")]
+        agent.messages = program.rebuild(agent, "Short.")[0]
+        stopped, *others = program.user_texts(agent.messages)
+        assert stopped == f"{program.STOPPED}Delete all the logs."
+        assert program.STOPPED not in str(others)
+
+
+def test_a_stopped_order_keeps_its_mark_when_the_middle_is_cut_out():
+    asked = [typed("Delete all the logs."), program.note(program.UNANSWERED)]
+    after = [typed("Go on."), *did("one"), *did("two"), *did("three"), said("Done.")]
+    messages = program.snip_compact([*asked, *after], 8, None, {}, first=0)
+    assert messages[0] == typed(f"{program.STOPPED}Delete all the logs.")
+    assert messages[2] == typed("Go on.") and asked[1] not in messages
+
+
+def test_of_a_stopped_order_that_is_cut_the_mark_stays(make):
+    agent = unanswered(make, "interrupted")
+    agent.messages = [typed(LONG * 9), program.note(program.UNANSWERED)]
+    agent.messages += [typed("And now?"), *did(sized(9_000)), said("Done.")]
+    for _ in range(3):
+        agent.limits.threshold = 8_000
+        agent.messages = program.rebuild(agent, "Short.")[0]
+        [stopped, _] = program.user_texts(agent.messages)
+        assert stopped.startswith(program.STOPPED) and "bytes are left out" in stopped
+
+
+def test_all_that_was_typed_in_a_stopped_turn_is_marked_and_nothing_else():
+    stopped = [typed("Drop the tables."), *did("one"), typed("And the views.")]
+    note = program.note(program.UNANSWERED)
+    messages = [typed("Hi"), said("Hi."), *stopped, note, typed("Why?"), said("So.")]
+    marked = program.user_texts(program.mark_stopped(messages))
+    assert [text.startswith(program.STOPPED) for text in marked] == [0, 1, 1, 0]
+    again = [*program.mark_stopped(messages)[:-2], typed("Go on."), note]
+    assert str(program.mark_stopped(again)).count(program.STOPPED) == 3
 
 
 def test_nothing_untrue_is_sent_about_a_request_that_was_corrected(make):
@@ -390,7 +431,8 @@ def test_nothing_untrue_is_sent_about_a_request_that_was_corrected(make):
         take_turn(agent, "Write the parser in Python 3.8.")
     assert take_turn(agent, "Use 3.10 for it.") == "Done."
     kept, summary, _, _ = left(agent.client.requests[-1]["messages"])
-    assert kept == ["Write the parser in Python 3.8.", "Use 3.10 for it."]
+    stopped = f"{program.STOPPED}Write the parser in Python 3.8."
+    assert kept == [stopped, "Use 3.10 for it."]
     assert "which of their requests are done, stopped or still open" in summary
     untrue = "were answered|was answered|was stopped|dropped|Do not go on|not to be"
     assert not re.search(untrue, str(agent.client.requests[-1]["messages"]))

@@ -348,6 +348,7 @@ def test_every_step_leaves_a_valid_conversation(steps, room, keep_recent, max_me
 
 # --- The index ---
 
+            words = [text.removeprefix(program.STOPPED) for text in words]
 NAMES = "one_name TwoNames src/three.py ./a/four.go /etc/five_5 größe_ändern "
 NAMES += r"六个名字的加载器_表 C:\six\seven.txt eight_8_names word words: \n\tnineNames"
     assert client.changed == [] and agent.thinking
