@@ -723,17 +723,9 @@ MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 # the key that must not be blank, by block type, or the API rejects the block
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
-# a path or an identifier, without the letter of an escape such as \n before it
-NAME = re.compile(
-    r"[A-Za-z]:\\[\w.\\-]{5,}|"
-    r"(?:(?<![\w.~/:\\])/|(?<=\\[nrt])|(?<![\w\\]))\w[\w./-]{6,}\w"
-)
-# with a digit, mark or inner capital; no media type, UUID, hash, version or built-in
-TELLING = re.compile(
-    r"(?!(application|audio|font|image|text|video)/[\w-]+\Z|[\da-fx.-]+\Z)"
-    r"(?!(console|fmt|json|math|os|self|strings|sys|this|time)\.[A-Za-z][a-z]*\Z)"
-    r"(?=.*[^\W\d_]{3}).*([\d_/\\]|\w\.\w|[a-zß-ÿ][A-ZÀ-Þ])"
-)
+BLOCK_KEYS = {"type", "text", "thinking", "signature", "data", "id", "name", "input"}
+BLOCK_KEYS |= {"tool_use_id", "content", "is_error"}
+EARLIER_CUT = rb"\n\[([\d,]{1,19}) bytes are left out here\]\n"  # in a text
 
 
 class Exchange(NamedTuple):
@@ -900,7 +892,10 @@ def cut_text(text: str, max_tokens: int) -> str:
         # four fifths from the start, one from the end: 2,000 and 500 in a preview
         head = data[: kept * 4 // 5].decode(errors="ignore")
         tail = data[len(data) - kept // 5 :].decode(errors="ignore")
-        shown = f"{head}\n[{len(data) - kept:,} bytes are left out here]\n{tail}"
+        gone = re.split(EARLIER_CUT, data[kept * 4 // 5 : len(data) - kept // 5])
+        earlier = sum(int(number.replace(b",", b"")) for number in gone[1::2])
+        number = earlier + sum(map(len, gone[::2]))
+        shown = f"{head}\n[{number:,} bytes are left out here]\n{tail}"
     return shown
 
 

@@ -508,6 +508,21 @@ def test_the_request_in_progress_stays_whole_up_to_half_the_room(
 LOG = sized(60_000, '日本語 and a "log"\n')
 
 
+def fit(texts, limit):
+    kept = program.fit_typed([typed(text) for text in texts], limit)
+    return [message["content"] for message in kept]
+
+
+def test_a_text_that_is_cut_again_and_again_says_how_much_is_left_out_in_all():
+    text = "".join(f"line {n}\n" for n in range(2_000))
+    cut = text
+    for limit in 4_000, 2_000, 900, 100:
+        cut = program.cut_text(cut, limit)
+        head, number, tail = re.split(r"\n\[([\d,]+) bytes are left out here\]\n", cut)
+        assert text.startswith(head) and text.endswith(tail)
+        assert int(number.replace(",", "")) == len(text) - len(head) - len(tail)
+
+
 @pytest.mark.parametrize("text", [sized(25_000), LOG, sized(45_000, "\x01")])
 @pytest.mark.parametrize("limit", [200, 2_500, 20_000])
 def test_a_single_long_text_may_use_the_whole_limit(text, limit):
