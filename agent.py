@@ -767,39 +767,6 @@ def text_of(message: Message) -> str:
     return "".join(block["text"] for block in blocks(message, "text"))
 
 
-def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
-    """Yield each text, and where it's from: files first, and newer before older."""
-    calls = [*exchanges(messages)][::-1]
-    calls.sort(key=lambda e: [*e.call["input"]][:1] != ["path"])
-    for _, call, result in calls:
-        given = [*map(str, call["input"].values())]
-        place = " ".join((given or [call["name"]])[0].split()[:5])  # the first words
-        yield "\n".join([*given, result["content"]]), place
-    for message in reversed(messages):
-        text = message["content"] if is_typed(message) else text_of(message)
-        said, _, index = text.partition(INDEX)
-        yield from re.findall(r"(?m)^((.+):(?: \S+)*)$", index)  # an earlier index
-        yield said, "said"
-
-
-def index_of(gone: list[Message], kept: list[Message], max_tokens: int) -> list[str]:
-    """Return an index of the names that only `gone` has, those in most texts first."""
-    pairs = ((dict.fromkeys(NAME.findall(text)), at) for text, at in sightings(gone))
-    seen = [(n, at) for names, at in pairs for n in filter(TELLING.match, names)]
-    places = dict(reversed(seen))  # the first place of a name is the last one put in
-    known = "\n".join(text for text, _ in sightings(kept))
-    lines: dict[str, str] = {}
-    room = 4 * max_tokens - len(to_bytes(INDEX))  # bytes
-    for name, _ in Counter(name for name, _ in seen).most_common():
-        at = places[name]
-        new = ("" if at in lines else f"\n{at}:") + f" {name}" * (name not in at)
-        if len(to_bytes(new)) <= room and name not in known:  # the search is slow
-            room -= len(to_bytes(new))
-            lines[at] = lines.get(at, "") + new
-            known += new
-    return [redact(INDEX + "".join(lines.values()))] if lines else []
-
-
 def exchanges(messages: list[Message]) -> Iterator[Exchange]:
     """Yield each call with its result, in order."""
     for at, (before, message) in enumerate(pairwise(messages), 1):
@@ -966,6 +933,62 @@ def fixed_tokens(agent: Agent) -> int:
     """Estimate the tokens in the system prompt and the tools."""
     tools = [tool.schema for tool in agent.tools.values()]
     return tokens_in([*agent.system.values()]) + tokens_in(tools)
+
+
+# ---- the index: exact names from what a compaction removed ----
+
+# a path or an identifier, without the letter of an escape such as \n before it
+NAME = re.compile(
+    r"[A-Za-z]:\\[\w.\\-]{5,}|"
+    r"(?:(?<![\w.~/:\\])/|(?<=\\[nrt])|(?<![\w\\]))\w[\w./-]{6,}\w"
+)
+# how common API keys begin, which a request shouldn't repeat
+API_KEY = r"\b(sk[-_]|pk[-_]|gh[a-z]_|github_pat|glpat|xox|AKIA|eyJ|npm_)"
+# with a digit, mark or inner capital; no media type, UUID, hash, version or built-in
+TELLING = re.compile(
+    rf"(?!.*{API_KEY})"
+    r"(?!(application|audio|font|image|text|video)/[\w-]+\Z|[\da-fx.-]+\Z)"
+    r"(?!(console|fmt|json|math|os|self|strings|sys|this|time)\.[A-Za-z][a-z]*\Z)"
+    r"(?=.*[^\W\d_]{3}).*([\d_/\\]|\w\.\w|[a-zß-ÿ][A-ZÀ-Þ])"
+)
+
+
+def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
+    """Yield each text, and the place it's from: files first, and newer before older."""
+    calls = [*exchanges(messages)][::-1]
+    calls.sort(key=lambda e: "path" not in e.call["input"])
+    for _, call, result in calls:
+        given = {key: str(value) for key, value in call["input"].items()}
+        named = given.get("path") or next(iter(given.values()), "")
+        words = [word for word in named.split() if not re.search(API_KEY, word)]
+        place = " ".join(words[:5]) or call["name"]  # the first words
+        yield "\n".join([*given.values(), result["content"]]), place
+    for message in reversed(messages):
+        texts = [block["text"] for block in blocks(message, "text")]
+        index = [t for t in texts if t.startswith(INDEX) and message["role"] == "user"]
+        for line in "".join(index).split("\n")[2:]:  # those of an earlier index
+            yield line, line.rpartition(": ")[0] or line[:-1]
+        said = [t for t in [*user_texts([message]), *texts] if t not in index]
+        yield "\n".join(said), "said"
+
+
+def index_of(gone: list[Message], kept: list[Message], max_tokens: int) -> list[str]:
+    """Return [index], or [] without names that only `gone` has; most frequent first."""
+    places: dict[str, list[str]] = {}  # of each name
+    for text, place in sightings(gone):
+        for name in filter(TELLING.match, dict.fromkeys(NAME.findall(text))):
+            places.setdefault(name, []).append(place)
+    known = "\n".join(text for text, _ in sightings(kept))
+    lines: dict[str, str] = {}
+    room = 4 * max_tokens - len(to_bytes(INDEX))  # bytes
+    for name in sorted(places, key=lambda name: -len(places[name])):
+        place = places[name][0]
+        new = f"\n{place}:" * (place not in lines) + f" {name}" * (name not in place)
+        if len(to_bytes(new)) <= room and name not in known:  # the search is slow
+            room -= len(to_bytes(new))
+            lines[place] = lines.get(place, "") + new
+            known += new
+    return [redact(INDEX + "".join(lines.values()))] if lines else []
 
 
 def context_tokens(agent: Agent) -> int:
