@@ -557,8 +557,9 @@ def summarise(agent: Agent, focus: str | None, has_tail: bool) -> str:
     middle = pair_safe(messages, max(1, sum(total <= half for total in sizes)))
     first_half = [*messages[:middle], note(fill(tail=""))]
     agent.summary = summary_in(ask(agent, first_half, shown=()))  # better than none
-    rest = [messages[0], note(quote("summary", agent.summary)), *messages[middle:]]
-    return summary_in(ask(agent, drop_thinking([*rest, prompt]), shown=()))
+    begin = with_cut(messages[0], half // 4), note(quote("summary", agent.summary))
+    rest = drop_thinking([*begin, *messages[middle:], prompt])
+    return summary_in(ask(agent, rest, shown=()))
 
 
 def summary_in(reply: Reply) -> str:

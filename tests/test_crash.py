@@ -44,7 +44,7 @@ from agent import (
 
 SMALL = {
     "threshold": 4_000,
-    "context_window": 5_000,
+    "context_window": 9_000,
     "max_output": 1_000,
     "min_savings": 0,
 }

@@ -551,6 +551,36 @@ def test_if_it_is_too_long_the_older_half_is_summarised_and_then_the_rest_with_i
     assert "All is well." in left(agent.messages).summary
 
 
+def test_a_request_that_the_known_window_cannot_hold_is_not_sent_whole(worked):
+    agent = worked(reply("<summary>The first half.</summary>"), SUMMARY)
+    agent.limits.context_window = 9_000  # learned from a server that cuts silently
+    before = agent.messages
+    program.compact_history(agent, "compact")
+    older, rest = (request["messages"] for request in agent.client.requests)
+    middle = len(older) - 1
+    assert older[:-1] == before[:middle] and rest[2:-1] == before[middle:]
+
+
+def test_a_first_message_of_over_half_the_list_is_cut_in_the_second_step(make):
+    begin = [typed(sized(9_000)), said("Yes.")]
+    first = reply("<summary>The first half.</summary>")
+    agent = make(TOO_LONG, first, SUMMARY, messages=[*begin, *did(sized(6_000))])
+    agent.messages += [said("So."), typed("And?"), said("Yes.")]
+    program.compact_history(agent, "compact")
+    _, older, rest = (request["messages"] for request in agent.client.requests)
+    assert older[0] == begin[0] and len(older) == 2  # the message and the prompt
+    assert tokens_in(rest[0]) < 2_500 and rest[2]["role"] == "assistant"
+
+
+def test_after_a_rejection_without_a_number_pages_of_files_get_smaller(worked):
+    agent = worked(TOO_LONG, SUMMARY, reply("Done."), threshold=90_000)
+    before = agent.limits.max_results
+    assert take_turn(agent, "Go on.") == "Done."
+    Path("long.txt").write_text("a line\n" * 9_000)
+    page = program.read_file(agent, "long.txt")
+    assert tokens_in(page) <= agent.limits.max_results < before
+
+
 def test_a_too_long_error_soon_after_a_compaction_still_leads_to_a_summary(worked):
     steps = [reply(calls=[("bash", {"command": f"echo {n}"})]) for n in range(2)]
     first = reply(f"<summary>{sized(1_875)}</summary>")
