@@ -42,7 +42,7 @@ class Careful:
             return api_error(400, "Prompt is too long.")
         facts = {*re.findall(r"FACT-\d+-", str(request["messages"]))}
         if asks_for_summary(request):
-            self.tails.append("newest messages follow it" in str(request))
+            self.tails.append("followed by the newest messages" in str(request))
             self.written |= facts
             return reply(f"<summary>{' '.join(sorted(facts))}</summary>")
         self.missing += self.written - facts

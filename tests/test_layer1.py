@@ -19,7 +19,6 @@ from builders import (
     planned,
     read,
     said,
-    shown,
     sized,
     texts,
     typed,

@@ -499,7 +499,7 @@ def test_the_request_in_progress_stays_whole_up_to_half_the_room(
     make, threshold, more, is_whole
 ):
     agent = make(threshold=threshold)
-    request = sized(room_of(agent) // 2 + more)
+    request = sized(room_of(agent) // 2 - 8 + 2 * more)  # 8: the message around it
     agent.messages = [typed("Go."), said("Yes."), typed(request)]
     kept = left(program.rebuild(agent, "Short.")[0]).words
     assert kept[0] == "Go." and (kept[1] == request) is is_whole
@@ -526,14 +526,14 @@ def test_a_text_that_is_cut_again_and_again_says_how_much_is_left_out_in_all():
 @pytest.mark.parametrize("text", [sized(25_000), LOG, sized(45_000, "\x01")])
 @pytest.mark.parametrize("limit", [200, 2_500, 20_000])
 def test_a_single_long_text_may_use_the_whole_limit(text, limit):
-    [shown] = program.fit_user_texts([text], limit)
+    [shown] = fit([text], limit)
     assert text.startswith(shown[:20]) and text.endswith(shown[-5:])
     assert limit * 0.95 - 20 < tokens_in(typed(shown)) <= limit
 
 
 def test_twenty_short_rules_survive_and_a_log_gets_the_rest_of_the_room():
     rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
-    *kept, log = program.fit_user_texts([*rules, LOG], 2_500)
+    *kept, log = fit([*rules, LOG], 2_500)
     assert kept == rules and tokens_in(log) > 0.9 * (2_500 - as_typed(rules))
 
 
@@ -556,7 +556,7 @@ TEXTS = st.builds(mul, ANY_TEXT, st.sampled_from([1, 1, 7, 90, 2_000]))
 def test_kept_messages_fit_and_the_first_and_the_newest_have_priority(
     typed_texts, limit
 ):
-    kept = program.fit_user_texts(typed_texts, limit)
+    kept = fit(typed_texts, limit)
     assert as_typed(kept) <= limit
     if as_typed(typed_texts) <= limit:
         assert kept == typed_texts

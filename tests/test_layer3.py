@@ -32,7 +32,7 @@ from builders import (
 from stub import StubClient, api_error, reply
 
 import agent as program
-from agent import in_progress, run_command, take_turn
+from agent import in_progress, run_command, take_turn, tokens_in
 
 BODY = sized(5_000)
 
@@ -110,7 +110,7 @@ def test_calls_beside_the_compact_tool_are_answered_and_the_work_goes_on(worked)
 def test_a_focus_applies_to_one_compaction_only_in_whichever_layer(worked, text, layer):
     first = reply(text, calls=[("compact", {"focus": "the birds"})])
     replies = first, SUMMARY, MORE, COMPACT, SUMMARY, reply("Done.")
-    limits = {"threshold": 17_000, "context_window": 20_000, "min_savings": 2_000}
+    limits = {"threshold": 17_000, "context_window": 40_000, "min_savings": 2_000}
     agent = worked(*replies, **limits)
     assert take_turn(agent, "Count.") == "Done."
     asked = ["the birds" in str(r["messages"][-1]) for r in summaries(agent)]
@@ -240,7 +240,7 @@ def test_a_turn_ends_though_the_provider_rejects_each_request_for_a_summary(make
 
 
 def test_a_note_keeps_the_last_answer_too_however_long(worked):
-    agent = worked(*[TOO_LARGE] * 2)
+    agent = worked(TOO_LARGE)  # the half; the whole is larger than the window
     for message in typed("Tell me a story."), said(f"Once {BODY}"):
         program.commit(agent, message)
     run_command(agent, "/compact")
@@ -404,10 +404,10 @@ def test_what_is_left_after_a_refusal_has_at_most_three_quarters_of_it(make):
     requests = [typed(sized(9_000)) for _ in range(3)]
     agent = make(messages=[*requests, said("Yes."), *requests, *did(sized(6_000))])
     for _ in range(3):
-        agent.refused = program.estimate_tokens(agent.messages)
+        agent.rejected = program.estimate_tokens(agent.messages)
         program.compact_without_model(agent, "-")
         left = program.estimate_tokens(agent.messages)
-        assert left <= agent.refused * 3 / 4 and is_valid(agent.messages)
+        assert left <= agent.rejected * 3 / 4 and is_valid(agent.messages)
 
 
 def test_only_the_list_right_after_a_refusal_is_held_to_three_quarters_of_it(worked):
@@ -545,7 +545,7 @@ def test_if_it_is_too_long_the_older_half_is_summarised_and_then_the_rest_with_i
     assert rest[0] == before[0] and rest[2:-1] == before[middle:]
     assert "The first half." in texts(rest[1])[0]
     follows = [
-        "newest messages follow it" in texts(m[-1])[0] for m in (whole, older, rest)
+        "followed by the newest" in texts(m[-1])[0] for m in (whole, older, rest)
     ]
     assert follows == [True, False, True]
     assert "All is well." in left(agent.messages).summary

@@ -8,9 +8,11 @@ import pytest
 import stub
 from builders import (
     asks_for_summary,
+    did,
     fails,
     goes_on,
     history,
+    is_valid,
     layers,
     said,
     shown,
@@ -108,7 +110,7 @@ SUMMED_UP = reply("<summary>So far so good.</summary>")
 
 def test_a_count_that_no_longer_grows_is_a_silent_cut_and_teaches_the_window(make):
     agent = make(client=counting(4_000, 4_900, 4_950, 900))
-    agent.client.enqueue(CALL, CALL, reply("What?"), SUMMED_UP, reply("Done."))
+    agent.client.enqueue(CALL, CALL, reply("What?"), *[SUMMED_UP] * 2, reply("Done."))
     assert take_turn(agent, "Work.") == "Done."
     assert "What?" not in str(agent.messages)
     [line] = [text for text in shown(agent, "layer") if "cut off the beg" in text]
@@ -120,6 +122,9 @@ OTHER = {
     "another tokenizer": [8_000, 8_900, 9_800],
     "counts of a gateway": [3, 3, 3],
     "only what isn't cached": [4_000, 300, 300],
+    "a constant": [9_000, 9_000, 9_000],
+    "less than any window": [3_400, 3_300, 3_200],
+    "none": [None, None, None],
 }
 
 
@@ -130,11 +135,6 @@ def test_other_counts_are_no_cut(make, counts):
     assert take_turn(agent, "Work.") == "Done." and shown(agent, "layer") == []
 
 
-def test_a_count_that_falls_because_a_layer_cleared_results_is_no_cut(make):
-    agent = make(client=counting(9_000, 9_500, 5_000), clear_above=10**9)
-    agent.client.enqueue(CALL, CALL, reply("Done."))
-    agent.limits.keep_recent = agent.limits.keep_tokens = agent.limits.min_savings = 0
-    agent.limits.clear_above = 9_400
 class Gateway(StubClient):
     """A server with a dial for what its usage leaves out: nothing here is ever cut."""
 
@@ -193,6 +193,11 @@ def test_a_count_is_believed_to_be_cut_only_if_the_reply_reports_no_cache(
         assert not is_cut
 
 
+def test_a_count_that_falls_because_a_layer_cleared_results_is_no_cut(make):
+    agent = make(client=counting(9_000, 9_500, 5_000), clear_above=10**9)
+    agent.client.enqueue(CALL, CALL, reply("Done."))
+    agent.limits.keep_recent = agent.limits.keep_tokens = agent.limits.min_savings = 0
+    agent.limits.clear_above = 9_400
     assert take_turn(agent, "Work.") == "Done."
     assert layers(agent) == ["micro_compact"]
 
@@ -223,11 +228,14 @@ def test_a_text_after_another_begins_with_a_blank_line_whatever_usage_says(make)
     """Ollama joins texts without a space; what was sent once stays as it was."""
     agent = make(client=counting(2_900, 3_000))
     agent.client.enqueue(reply("Hi."), reply("Yes."))
-    for text in "Hello", "fix the bug":
+    program.commit(agent, typed("Hello"))
+    for text in "fix the bug", "go on":
         take_turn(agent, text)
-    first, second = ([m["content"] for m in r["messages"]] for r in agent.client.bodies)
-    assert first[0][0]["text"] == "Hello" and agent.messages[0] == typed("Hello")
-    assert [second[n][0]["text"] for n in (0, 2)] == ["Hello\n\n", "fix the bug\n\n"]
+    first, second = (request["messages"] for request in agent.client.bodies)
+    sent = [block["text"] for block in first[0]["content"]]
+    assert sent[0] == "Hello" and sent[1].startswith("\n\n[The request above")
+    assert sent[2] == "\n\nfix the bug" and second[2]["content"][0]["text"] == "go on"
+    assert stub.unmarked(stub.encoded(first[0])) == stub.encoded(second[0])
 
 
 # --- Filters, calls as text, cache markers, and errors that no retry can change ---
@@ -238,6 +246,8 @@ FILTERS = [
     ),
     api_error(400, "The request was rejected because it was considered high risk"),
     api_error(400, "Output blocked by content filtering policy"),
+    api_error(400, "The response was filtered by the content management policy"),
+    api_error(400, "系统检测到输入或生成内容可能包含不安全或敏感内容 (code 1301)"),
 ]
 
 
@@ -250,6 +260,24 @@ def test_what_a_filter_objects_to_is_taken_out(make, error):
     assert "removed what was declined" in str(shown(agent, "layer")) and goes_on(agent)
 
 
+FORBIDDEN = "Something forbidden"
+SINCE_THE_REPLY = {
+    "a line typed meanwhile": [typed("Go on."), *did(FORBIDDEN), typed("And quickly.")],
+    "a file piped in before the prompt": [typed(FORBIDDEN), typed("What is this?")],
+    "the user's own command": [program.note(FORBIDDEN), typed("What is 1 + 1?")],
+}
+
+
+@pytest.mark.parametrize("new", SINCE_THE_REPLY.values(), ids=SINCE_THE_REPLY)
+def test_whatever_came_since_the_last_reply_is_taken_out_with_what_was_declined(
+    make, new
+):
+    agent = make(messages=history(said("Hi."), new))
+    program.drop_declined(agent)
+    assert FORBIDDEN not in str(agent.messages)
+    assert "Hi." in str(agent.messages) and is_valid([*agent.messages, typed("And?")])
+
+
 def test_results_that_a_filter_objects_to_are_taken_out(make):
     agent = make(CALL, FILTERS[0])
     fails(agent, "Look.")
@@ -260,6 +288,8 @@ AS_TEXT = [
     '<invoke name="bash">\n<parameter name="command">ls</parameter>\n</invoke>',
     'I look.\n<tool_call>\n{"name": "bash"}\n</tool_call>\n',
     "<function=bash>\n<parameter=command>ls</parameter>\n</function>",
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="bash">',
+    'Now I look.\n{"name": "bash", "arguments"',
 ]
 
 
@@ -291,14 +321,27 @@ def test_cache_markers_are_left_out_once_they_are_rejected(make):
 class Broken(StubClient):
     """A client of one's own with a mistake in it."""
 
+    def __init__(self, mistake):
+        super().__init__()
+        self.mistake, self.asked = mistake, 0
+
     def answer(self, request):
-        self.asked = getattr(self, "asked", 0) + 1
-        return request.no_such_field
+        self.asked += 1
+        return self.mistake(request)
 
 
-def test_a_mistake_in_a_client_is_not_retried(make, pauses):
-    agent = make(client=Broken())
-    assert "no_such_field" in fails(agent, "Hi") and agent.client.asked == 1
+MISTAKES = {
+    "AttributeError": lambda request: request.no_such_field,
+    "KeyError": lambda request: request["gone"],
+    "NameError": lambda request: gone,  # noqa: F821
+    "TypeError": lambda request: request + 1,
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_client_is_named_and_not_retried(make, pauses, name):
+    agent = make(client=Broken(MISTAKES[name]))
+    assert f"{name}(" in fails(agent, "Hi") and agent.client.asked == 1
     assert pauses == []
 
 

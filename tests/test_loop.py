@@ -24,6 +24,7 @@ from builders import (
     TASK,
     WRITE,
     call,
+    did,
     fails,
     goes_on,
     layers,
@@ -31,7 +32,9 @@ from builders import (
     on_disk,
     results,
     roles,
+    said,
     shown,
+    sized,
     texts,
     typed,
 )

@@ -123,27 +123,28 @@ CACHES = [{"cache_from": 1_024}, {"cache_from": 4_096}, {"reports": 0}, {"report
 class Model(StubClient):
     """A model that gives the scripted replies and summaries, then ordinary ones."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, **settings):
+        super().__init__(**settings)
         self.replies, self.outputs, self.summaries = deque(), deque(), deque()
         self.ids, self.system = itertools.count(), []
+        self.last, self.changed = None, []  # a request; those that don't begin with it
 
     def take(self, request):
         self.requests.clear()
         self.queue, self.system = deque([self.scripted]), request["system"]
-        return super().take(request)
         is_main = "task" in [tool["name"] for tool in request["tools"]]
         if is_main and not asks_for_summary(request):
             if self.last and not begins_with(request, self.last):
                 self.changed.append((self.last, request))
             self.last = stub.copied(request)
+        return super().take(request)
 
-    def scripted(self, request):
     def hear(self, style, text):
         """Forget the last request if a layer has changed the list, or the prompt is new."""
         if style == "layer" and re.search(r"-> [\d,]+ tokens$|^\[resume\]", text):
             self.last = None
 
+    def scripted(self, request):
         queue = self.summaries if asks_for_summary(request) else self.replies
         ordinary = (GOOD if queue is self.summaries else [("text", "Done.")], None)
         given = queue.popleft() if queue else ordinary
@@ -321,10 +322,14 @@ def act(agent, step):
     st.sampled_from([1_000, 3_000, 100_000]),
     st.sampled_from([0, 2]),
     st.sampled_from([0, 8]),
-)
     st.sampled_from(CACHES),
-def test_every_step_leaves_a_valid_conversation(steps, room, keep_recent, max_messages):
-    agent = program.Agent(client=Model(), approve=lambda *_: None)
+)
+def test_every_step_leaves_a_valid_conversation_and_what_was_sent_stays_as_it_was(
+    steps, room, keep_recent, max_messages, cache
+):
+    client = Model(**cache)
+    agent = program.Agent(client=client, approve=lambda *_: None, emit=client.hear)
+    agent.thinking = True
     program.make_ready(agent)
     agent.limits.threshold = program.context_tokens(agent) + room
     agent.limits.keep_recent, agent.limits.max_messages = keep_recent, max_messages
@@ -343,15 +348,15 @@ def test_every_step_leaves_a_valid_conversation(steps, room, keep_recent, max_me
             words, calls = kept(agent.messages)
             old_words, old_calls = kept(before[0])
             # of the calls, those that fit into half of what was freed
+            words = [text.removeprefix(program.STOPPED) for text in words]
             assert words == old_words and [c for c in old_calls if c in calls] == calls
+    assert client.changed == [] and agent.thinking
 
 
 # --- The index ---
 
-            words = [text.removeprefix(program.STOPPED) for text in words]
 NAMES = "one_name TwoNames src/three.py ./a/four.go /etc/five_5 größe_ändern "
 NAMES += r"六个名字的加载器_表 C:\six\seven.txt eight_8_names word words: \n\tnineNames"
-    assert client.changed == [] and agent.thinking
 SEEN = st.lists(st.sampled_from(NAMES.split()), max_size=6).map(" ".join)
 WORK = st.one_of(
     st.builds(read, st.sampled_from(["a_file.py", "b_file.py", "gone.py"]), SEEN),

@@ -29,6 +29,7 @@ from builders import (
     results,
     said,
     shown,
+    typed,
 )
 from stub import StubClient, api_error, reply
 from wire import Cut, event, mock_client, serve
@@ -73,6 +74,55 @@ def broken_call(*pieces, stop="tool_use"):
     )
 
 
+def test_a_call_that_is_not_json_is_told_to_the_model_at_once(wired, pauses):
+    broken = broken_call('{"path": "a", "content": "b",}')
+    agent = wired(*[broken] * 3, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and pauses == []
+    assert agent.messages[1:4] == [program.note(program.CUT_OFF)] * 3
+    assert "valid JSON" in program.CUT_OFF and goes_on(agent)
+    agent = wired(*[broken] * 4)
+    assert "cut off" in fails(agent, "Hi")
+
+
+def test_a_summary_in_which_a_call_is_not_json_is_a_failed_summary(wired, pauses):
+    agent = wired(broken_call("{path: a}"), messages=[typed(LONG), said(LONG * 9)])
+    program.compact_history(agent, "compact")
+    assert agent.failures == 1 and pauses == []
+
+
+@pytest.mark.parametrize("stop", [None, "end_turn"])
+def test_a_stream_that_has_ended_properly_is_a_reply_whatever_its_stop_reason(
+    wired, pauses, stop
+):
+    block = event(
+        "content_block_start", index=0, content_block=said(WHOLE)["content"][0]
+    )
+    agent = wired(stream_of(block, event("content_block_stop", index=0), stop=stop))
+    assert take_turn(agent, "Hi") == WHOLE and pauses == []
+
+
+@pytest.mark.parametrize("stop", ["tool_use", "tool_calls", "pause_turn"])
+def test_a_reply_that_stops_for_a_call_it_does_not_have_is_continued(make, stop):
+    agent = make(reply("First I'll", stop=stop), reply(" look."))
+    assert take_turn(agent, "Hi") == "First I'll look."
+    assert program.note(program.CUT_OFF) in agent.messages
+    agent = make(*[reply("First I'll", stop=stop)] * 4)
+    assert "cut off" in fails(agent, "Hi")
+
+
+def test_a_reply_may_be_as_long_as_what_is_left_in_the_window(make):
+    """vLLM rejects a request whose prompt and longest reply exceed the window."""
+    agent = make(context_window=131_072)
+    assert program.request_for(agent, [typed("Hi")])["max_tokens"] == 32_000
+    agent.messages, agent.counted_messages, agent.counted_tokens = (
+        [typed("Hi")],
+        1,
+        109_970,
+    )
+    asked = program.request_for(agent, agent.messages)["max_tokens"]
+    assert asked == agent.limits.threshold // 4 < 32_000
+
+
 PARTLY = reply("A partial answer", calls=[WRITE], thinking="a plan")
 DROPPED = httpx2.RemoteProtocolError("peer closed connection")
 MALFORMED = b'event: message_start\ndata: {"type": "message_start", "mess\n\n'
@@ -93,7 +143,6 @@ TRANSIENT = {
     "a stream that ends before the stop reason": (Cut(PARTLY, 16), ""),
     "a malformed chunk": (MALFORMED, ""),
     "an overloaded event": (START + BUSY, "busy"),
-    "a call that isn't JSON": (broken_call('{"path": nonsense}'), ""),
 }
 
 
@@ -452,6 +501,27 @@ def test_a_server_that_cuts_a_long_prompt_needs_its_own_window_as_a_setting(
     assert bool(local.cut) is is_cut and local.refused == []
 
 
+CACHES = [{"cache_from": 1_024}, {"cache_from": 4_096}, {"reports": 0}, {"reports": 3}]
+
+
+@pytest.mark.parametrize("cache", CACHES, ids=str)
+def test_each_request_begins_with_the_one_before_it_and_no_thinking_is_lost(
+    wired, cache
+):
+    agent = wired()
+    vars(agent.client.stub).update(cache)
+    agent.thinking, queued = True, iter(["and the tests", "", "in two lines"] * 9)
+    agent.take_queued = lambda: next(queued)
+    for text in "word " * 900, "Go on.", "And that?", "Thanks.":
+        program.run_own_command(agent, "!echo one; echo two")
+        work = [reply("So.", thinking="hm", calls=[READ])] * 2
+        agent.client.stub.enqueue(*work, reply("Done.", thinking="so"))
+        take_turn(agent, "First of all:", text)
+    bodies = agent.client.stub.bodies
+    assert all(begins_with(new, old) for old, new in itertools.pairwise(bodies))
+    assert str(bodies[-1]).count("'signature'") == 11 and agent.thinking
+
+
 @pytest.mark.parametrize("report", [1, 2_050])
 def test_a_count_that_stays_small_does_not_keep_layer_2_from_acting(wired, report):
     agent = wired(**SMALL)
@@ -501,27 +571,6 @@ TOO_LONG = {
     "The input token count (1196265) exceeds the maximum number of tokens allowed "
     "(1048575).": 1048575,
     "This model's maximum prompt length is 131072 but the request contains 537812 "
-CACHES = [{"cache_from": 1_024}, {"cache_from": 4_096}, {"reports": 0}, {"reports": 3}]
-
-
-@pytest.mark.parametrize("cache", CACHES, ids=str)
-def test_each_request_begins_with_the_one_before_it_and_no_thinking_is_lost(
-    wired, cache
-):
-    agent = wired()
-    vars(agent.client.stub).update(cache)
-    agent.thinking, queued = True, iter(["and the tests", "", "in two lines"] * 9)
-    agent.take_queued = lambda: next(queued)
-    for text in "word " * 900, "Go on.", "And that?", "Thanks.":
-        program.run_own_command(agent, "!echo one; echo two")
-        work = [reply("So.", thinking="hm", calls=[READ])] * 2
-        agent.client.stub.enqueue(*work, reply("Done.", thinking="so"))
-        take_turn(agent, "First of all:", text)
-    bodies = agent.client.stub.bodies
-    assert all(begins_with(new, old) for old, new in itertools.pairwise(bodies))
-    assert str(bodies[-1]).count("'signature'") == 11 and agent.thinking
-
-
     "tokens.": 131072,
     "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 "
     "maximum context length": 0,
@@ -537,6 +586,11 @@ def test_each_request_begins_with_the_one_before_it_and_no_thinking_is_lost(
     "This endpoint's maximum context length is 131072 tokens. However, you requested "
     "about 137000 tokens (120616 of text input, 32000 in the output).": 131072,
     "prompt token count of 130000 exceeds the limit of 128000": 128000,
+    "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum "
+    "context length is 131072 tokens and your request has 113460 input tokens.": 131072,
+    "'max_tokens' is too large: 32000. This model's context length is 65536.": 65536,
+    "max_tokens (10922) + prompt tokens (22107) exceeds the context length": 0,
+    "prompt 22107 + max_tokens 10922 exceeds the model's context length 32768": 32768,
     "Invalid request: Your request exceeded model token limit: 131072": 131072,
     "invalid params, context window exceeds limit (2013)": 2013,
     "Trying to keep the first 9100 tokens when context the overflows. However, the "

@@ -20,7 +20,7 @@ with the API's own error messages where we know them:
                reply      thinking signed, tokens counted, cache read and written
 
 Not covered: the maximum number of messages and megabytes, documents, server tools, the
-content of images, and the lifetime and minimum size of a cache entry.
+content of images, and the lifetime of a cache entry.
 """
 
 import hashlib
@@ -675,8 +675,8 @@ def is_error(*queued):
 def look_up(body, cached, least=0):
     """Bytes of a request: read from the cache, up to the last marker, and in total.
 
-    Only markers add an entry to the set `cached`, each for everything before it. A
-    marker finds an entry at most LOOK_BACK positions before it.
+    Only markers add an entry to the set `cached`, each for everything before it, if
+    that has `least` bytes. A marker finds an entry at most LOOK_BACK positions before it.
     """
     parts, before, running = list(cache_order(body)), "", hashlib.sha256()
     beginnings, entries = [], set()
