@@ -240,6 +240,16 @@ def test_after_ctrl_c_the_output_has_what_a_command_said_while_it_cleaned_up(use
     assert "cleaned\n" in result["content"] and not running("echo cleaned; exit")
 
 
+def test_a_command_may_print_more_than_a_pipe_holds_while_it_cleans_up(workspace):
+    noisy = "trap 'seq 30000; touch cleaned; exit' TERM; echo up; sleep 600 & wait"
+    process = program.start_session(noisy)
+    output = bytearray()
+    while b"up" not in output:
+        output += process.stdout.read(9) or b""
+    program.end_session(process, output)
+    assert Path("cleaned").exists() and b"\n30000\n" in output
+
+
 def test_closing_the_terminal_ends_the_program_during_work(fresh):
     user = fresh(bash("echo up; sleep 600"), constants={"WAIT_SECONDS": 0.2})
     user.ask("go")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import stat
 from pathlib import Path
@@ -382,6 +383,22 @@ def broken_off():
     lines = HI, told, HI, line(calls, "assistant")
     Path("broken.jsonl").write_bytes(b"\n".join(lines))
     return Path("broken.jsonl")
+
+
+def test_of_a_block_only_the_keys_of_the_api_are_loaded(resumed):
+    """A gateway's own keys would be rejected by the next, strict provider."""
+    own = {"annotations": [], "extra_content": {"google": {"x": "y"}}, "index": 0}
+    text = {"type": "text", "text": "Hi", **own}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s", **own}
+    lines = (
+        HI,
+        line([thought, text, json.loads(a_call(**own))["content"][0]], "assistant"),
+    )
+    lines += a_result(**own), line([text], "assistant")
+    Path("foreign.jsonl").write_bytes(b"\n".join([*lines, b""]))
+    agent = resumed("foreign.jsonl", reply("Again."))
+    assert not own.keys() & {*re.findall(r"'(\w+)':", str(agent.messages))}
+    assert take_turn(agent, "Go on") == "Again."
 
 
 def test_calls_without_results_are_answered_as_interrupted(resumed):
