@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ class Server(StubClient):
     def __init__(self, window, cuts, error="", files=40):
         super().__init__(always=self.reply_to)
         self.size, self.cuts, self.error, self.files = window, cuts, error, files
-        self.number = 0
+        self.number, self.summarised = 0, set()
 
     def usage(self, body, content):
         return {"input_tokens": self.read, "output_tokens": stub.tokens(content)}
@@ -50,6 +51,7 @@ class Server(StubClient):
         if messages[0] != request["messages"][0]:
             return reply("How can I help you with this project?")
         if asks_for_summary(request):
+            self.summarised |= {*re.findall(r"FACT-\d+-", str(messages))}
             return reply("<summary>Files are read.</summary>")
         self.number += 1
         name = f"{self.number % self.files}.txt"
@@ -66,7 +68,7 @@ def files(window):
     """Forty files, every other one full of digits."""
     for n in range(40):
         text = "the quick brown fox\n" if n % 2 else "0123456789 98765.4321\n"
-        Path(f"{n}.txt").write_text(sized(WINDOWS[window], text))
+        Path(f"{n}.txt").write_text(f"FACT-{n}-\n" + sized(WINDOWS[window], text))
 
 
 # in llama.cpp's words, without the numbers and with them
@@ -85,6 +87,18 @@ def test_a_job_of_40_requests_ends_well_where_a_prompt_is_cut_silently(
     assert server.number == 41
     noticed = [text for text in shown(agent, "layer") if "cut off the beg" in text]
     assert len(noticed) <= 1
+
+
+@pytest.mark.parametrize("window", [8_192, 32_768])
+def test_where_a_prompt_is_cut_silently_each_result_is_read_for_a_summary(
+    make, files, window, monkeypatch
+):
+    monkeypatch.setenv("CLEAR_ABOVE", "1000000")  # layer 1 would clear results
+    server = Server(window, cuts=True)
+    agent = make(client=server, clear_above=1_000_000)
+    assert take_turn(agent, "Read all files.") == "Done."
+    kept = {*re.findall(r"FACT-\d+-", str(agent.messages))}
+    assert server.summarised | kept == {f"FACT-{n}-" for n in range(40)}
 
 
 @pytest.mark.parametrize("window", WINDOWS)
