@@ -162,7 +162,7 @@ def finished(content: list[dict], usage: dict) -> dict:
 def wants_summary(message: dict) -> bool:
     """Return whether this message asks for a summary."""
     *_, newest = message["content"]
-    return newest.get("text", "")[:30] == program.SUMMARY_PROMPT[:30]
+    return newest.get("text", "").lstrip()[:30] == program.SUMMARY_PROMPT[:30]
 
 
 # ---- a whole session ----
