@@ -12,6 +12,7 @@ import costs
 import pytest
 import watch
 from builders import did, history
+from stub import reply
 
 import agent as program
 
@@ -87,6 +88,21 @@ def test_a_command_cannot_control_the_terminal(screen, capsys):
     assert r"bash clear \x1b[2J" in command_shown(capsys, "clear \x1b[2J")
 
 
+@pytest.mark.parametrize(
+    "tokens, read, drawn",
+    [
+        (50, 20, "██▒▒▒·····"),
+        (100, 0, "▒▒▒▒▒▒▒▒▒▒"),
+        (250, 220, "██████████"),
+        (250, 50, "█████▒▒▒▒▒"),
+    ],
+)
+def test_a_bar_is_as_wide_as_the_window_even_if_the_request_is_larger(
+    tokens, read, drawn
+):
+    assert watch.bar(tokens, read, window=100, width=10) == drawn
+
+
 @pytest.mark.parametrize("letter", ["a", "\u4f60", "e\u0301"])
 def test_a_line_fits_whatever_the_width_of_its_letters(screen, capsys, letter):
     screen(80)
@@ -109,6 +125,14 @@ def test_an_adopted_session_is_a_conversation_to_resume_and_to_watch(capsys, mak
     assert second == "agent --resume continues it." and str(agent.transcript) == path
     assert f"{len(agent.messages):,} messages" in first
     assert watch.main([path]) == 0 and capsys.readouterr().err == ""
+
+
+def test_a_session_that_ends_in_a_call_can_be_continued(capsys, make):
+    messages = history(did("x"), did("y"))[:-1]
+    Path("session").write_text("\n".join(map(json.dumps, messages)))
+    assert adopt.main(["session"]) == 0
+    program.resume(agent := make(reply("Done.")), "1")
+    assert program.take_turn(agent, "Go on.") == "Done."
 
 
 @pytest.mark.parametrize("name", ["watch.py", "adopt.py"])
