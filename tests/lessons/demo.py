@@ -521,7 +521,8 @@ def closing(lesson):
 def scratch_copy():
     """Copy the files that the scenes use to a new folder, and return it."""
     folder = Path(tempfile.mkdtemp(prefix="agent-demo-")).resolve()
-    shutil.copytree(ROOT / "tests", folder / "tests")
+    compiled = shutil.ignore_patterns("__pycache__")  # other processes change these
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=compiled)
     shutil.copy(ROOT / "agent.py", folder)
     return folder
 
