@@ -286,6 +286,16 @@ def test_a_compiled_file_that_vanishes_does_not_stop_the_scratch_copy(
     assert [*(copy / "tests").iterdir()] == []
 
 
+@pytest.mark.parametrize("day", ["Friday, 2027-01-01", "Wednesday, 2026-12-30"])
+def test_a_scene_has_the_same_numbers_on_any_day(monkeypatch, play, printed, day):
+    given = demo.time.strftime
+    monkeypatch.setattr(
+        demo.time, "strftime", lambda f, *at: day if f[:2] == "%A" else given(f, *at)
+    )
+    _, alone = scenes(without_names(play(2)[1]).partition("\n\nNext: ")[0])
+    assert alone == scenes(without_names(printed))[2].rstrip("\n")
+
+
 @pytest.mark.parametrize("argv", [(PROGRAM, "--demo", "7"), (demo.__file__, "2")])
 def test_one_scene_alone_looks_as_it_does_among_all_from_either_program(
     printed, tmp_path, argv

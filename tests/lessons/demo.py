@@ -275,9 +275,11 @@ class Lesson(StubClient):
         more["auto_approve"] = True
         self.agent = WatchedAgent(limits=limits, client=self, model="scripted", **more)
         program.make_ready(self.agent)
-        # the same numbers wherever the scratch copy is
+        # the same numbers wherever the scratch copy is, and on any day
+        today, day = time.strftime("%A, %Y-%m-%d"), "Saturday, 2026-11-28"
         for part, text in self.agent.system.items():
-            self.agent.system[part] = text.replace(os.getcwd(), "/demo")
+            text = text.replace(os.getcwd(), "/demo").replace(today, day)
+            self.agent.system[part] = text
 
     def show_call(self, *call):
         program.ask_approval(self.out, self.agent, *call)
