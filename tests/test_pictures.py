@@ -195,7 +195,7 @@ def test_the_figures_are_only_numbers_and_names_of_policies():
 def test_the_figures_have_everything_that_the_page_needs(measured):
     on_disk = json.loads(pictures.FIGURES.read_text())
     assert on_disk.keys() == measured.keys()
-    same = ("policies", "summaries", "again", "uncached", "before", "shares")
+    same = ("policies", "summaries", "again", "uncached", "prices", "before", "shares")
     for name in same:
         assert on_disk[name].keys() == measured[name].keys()
     ours = [name for name in on_disk["policies"] if name.startswith("ours")]

@@ -9,6 +9,10 @@ calls need, each name and line once: the names in their inputs, and the lines th
 quote (see recorded.py). Only what was last seen before the compaction counts, because
 what a later result or call shows needn't be in the list. The share of names is the mean
 over all compactions; of the lines, which are few, it is the share of them all.
+
+Two rows are there to compare with: "tail" is the user's messages, such a summary and
+the newest 24,000 tokens, and "ours, no index" is what its name says. A summary has as
+many tokens in all rows.
 """
 
 import sys
@@ -24,14 +28,13 @@ sys.path.insert(1, str(ROOT / "tests/standin"))
 sys.path.append(str(ROOT))  # last, because a file there can have any name
 
 from ours import Recording
-from policies import SUMMARIES
+from policies import PLAIN, SAYS_NOTHING, SUMMARIES
 from prices import Meter
 from recorded import Measured, Message, Session, Unusable, parts, read_messages
 
 import agent as program
 
 EVERY, FROM, CALLS = 40, 60_000, 40  # replies, tokens, calls
-NOTHING = "(a summary that says nothing)"
 NO_INDEX = "ours, no index"
 
 
@@ -67,7 +70,7 @@ def left_by_ours(
         sent = session.messages[: recording.next]
         agent.messages = [{"role": m["role"], "content": m["content"]} for m in sent]
         with mock.patch.object(program, "INDEX_TOKENS", index_tokens):
-            kept, _ = program.rebuild(agent, NOTHING)
+            kept, _ = program.rebuild(agent, SAYS_NOTHING)
         yield [*map(Measured().message, kept)]
 
 
@@ -126,24 +129,26 @@ def summed_up(moments: list[Moment]) -> dict:
 
 def main(paths: list[str]) -> int:
     """Measure the sessions in these files, and print a line."""
-    start, moments, without = time.perf_counter(), [], []
+    start = time.perf_counter()
+    found: dict[str, list[Moment]] = {PLAIN: [], NO_INDEX: [], "ours": []}
     for path in paths:
         try:
             session = Session(read_messages(Path(path)), path)
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
             continue
-        moments += measure(session)
-        without += measure(session, NO_INDEX)
-    if not moments:
+        for rule, moments in found.items():
+            moments += measure(session, rule)
+    if not found["ours"]:
         print("No session has 60,000 tokens.", file=sys.stderr)
         return 1
-    for found, what in (summed_up(without), ", no index"), (summed_up(moments), ""):
+    for rule, moments in found.items():
+        one = summed_up(moments)
         print(
-            f"names {found['names']:.1%}, lines {found['lines']:.1%},"
-            f" {found['tokens']:,.0f} tokens, {found['points']} points,"
-            f" {time.perf_counter() - start:.0f} s{what}"
+            f"{rule}: names {one['names']:.1%}, lines {one['lines']:.1%},"
+            f" {one['tokens']:,.0f} tokens, {one['points']} points"
         )
+    print(f"{time.perf_counter() - start:.0f} s")
     return 0
 
 

@@ -30,7 +30,7 @@ import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, line, text
 from costs import program
 from lists import LETTERS, LOOKS, REQUEST, TAIL, chained, rows, what_remains
-from policies import PEERS, TUTORIALS
+from policies import BY_DOCUMENTATION, PEERS, TUTORIALS
 from screenshot import COLUMNS, screenshot
 from stub import StubClient, reply
 
@@ -57,8 +57,10 @@ def measure(paths):
     Costs are relative to doing nothing. "policies" has the cost and R of each policy,
     "largest" the largest request that forgets nothing, in tokens, "before" the costs
     until the first rejection, "cheaper" the number of sessions in which a policy costs
-    less than ours, "each" the costs in each session, "moment" what is in sight after a
-    compaction, "windows" the same of ours in smaller ones, and "session" the session with the most requests.
+    less than ours, "each" the costs in each session, "prices" the costs at other prices
+    of a cached token and without a cache, each relative to doing nothing at that price,
+    "moment" what is in sight after a compaction, "windows" the same of ours in smaller
+    ones, and "session" the session with the most requests.
     """
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
     measured = costs.measure(sessions, runs, costs.uncached_runs(SETTINGS))
@@ -75,6 +77,7 @@ def measure(paths):
             "refused": len(measured["refused"]),
             "before": measured["before"],
             "uncached": measured["uncached"],
+            "prices": measured["prices"],
             "cheaper": costs.cheaper(measured["sessions"]),
             "shares": shares(sessions),
             "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in rows},
@@ -109,13 +112,15 @@ def again(row):
 
 
 def one_session(session, runs):
-    """Measure the policies in the picture of one session."""
+    """Measure the policies in the picture of one session, also at other prices."""
     done = costs.replayed([session], {name: runs[name] for name in charts.RULES})
     [nothing] = done["nothing"]
+    full = {"ours": costs.uncached_runs([])["ours"](session).cost}
     courses = {name: course(meter, nothing) for name, [meter] in done.items()}
     return {
         "requests": len(nothing.contexts),
         "refused": costs.refused_at(nothing),
+        "prices": costs.by_price(done, costs.without_cache(done) | full),
         "rules": {
             name: [
                 course.cost,
@@ -508,7 +513,7 @@ def color(name):
     """Return the color of a policy: ours, a tutorial's, another agent's or other."""
     if name.startswith("ours"):
         return BLUE
-    if name == "clear_tool_uses":
+    if name in BY_DOCUMENTATION:
         return PURPLE
     tutorial = name in TUTORIALS and name != "nothing"
     return ORANGE if tutorial else GREEN if name in PEERS else TEXT
