@@ -17,6 +17,7 @@ from stub import reply
 import agent as program
 
 LONGEST = costs.SHAPES / "entire_ad-ff0201aecb-0.jsonl.xz"
+[SHORT] = costs.SHAPES.glob("entire_b7*")
 
 
 @pytest.fixture
@@ -25,15 +26,19 @@ def screen(monkeypatch):
     return lambda columns: monkeypatch.setenv("COLUMNS", str(columns))
 
 
-@pytest.mark.parametrize("columns", [80, 200])
-def test_each_request_is_a_line_that_fits_and_has_its_bar(screen, capsys, columns):
+@pytest.mark.parametrize(
+    "columns, file, clearings", [(80, watch.SHAPE, 1), (200, SHORT, 0)]
+)
+def test_each_request_is_a_line_that_fits_and_has_its_bar(
+    screen, capsys, columns, file, clearings
+):
     screen(columns)
-    assert watch.main(["--set", "CONTEXT_WINDOW=60000"]) == 0
+    assert watch.main([str(file), "--set", "CONTEXT_WINDOW=60000"]) == 0
     head, *lines, total, last = capsys.readouterr().out.splitlines()
     assert "in a window of 60,000 tokens:" in head
     assert max(map(len, [*lines, total, last])) < columns
     requests = [line for line in lines if re.match(r" *\d+ [█▒·]{10,} +[\d,]+ ", line)]
-    assert total.startswith(f"{len(requests)} requests, 1 clearing, ")
+    assert total.startswith(f"{len(requests)} requests, {clearings} clearing")
     assert last.startswith("Needed by an edit, but out of sight: ")
     others = {line.split()[0] for line in lines if line not in requests}
     layers = {"[tool_result_budget]", "[micro_compact]", "[auto_compact]"}

@@ -17,7 +17,7 @@ many tokens in all rows.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests/standin"))
 sys.path.append(str(ROOT))  # last, because a file there can have any name
 
-from ours import Recording
+from ours import Recording, counting_once
 from policies import PLAIN, SAYS_NOTHING, SUMMARIES
 from prices import Meter
 from recorded import Measured, Message, Session, Unusable, parts, read_messages
@@ -59,17 +59,18 @@ def points(session: Session) -> list[int]:
 
 
 def left_by_ours(
-    session: Session, at: list[int], index_tokens: int = program.INDEX_TOKENS
+    session: Session, at: list[int], index_of: Callable = program.index_of
 ) -> Iterator[list[Message]]:
     """Yield the list that agent.py leaves at each of these points."""
     limits = program.configured_limits()
     recording = Recording(session, Meter(session), limits)
     agent = recording.agent
     agent.transcript = program.TRANSCRIPT_DIR / "recorded.jsonl"
+    tokens_in = counting_once()
     for recording.next in at:
         sent = session.messages[: recording.next]
         agent.messages = [{"role": m["role"], "content": m["content"]} for m in sent]
-        with mock.patch.object(program, "INDEX_TOKENS", index_tokens):
+        with mock.patch.multiple(program, index_of=index_of, tokens_in=tokens_in):
             kept, _ = program.rebuild(agent, SAYS_NOTHING)
         yield [*map(Measured().message, kept)]
 
@@ -95,9 +96,10 @@ def left_by_rule(rule: str, session: Session, at: list[int]) -> Iterator[list[Me
 def measure(session: Session, rule: str = "ours") -> list[Moment]:
     """Measure a rule at all points of a session; NO_INDEX is ours without its index."""
     at = points(session)
-    if rule in ("ours", NO_INDEX):
-        size = program.INDEX_TOKENS if rule == "ours" else 0
-        lists = left_by_ours(session, at, size)
+    if rule == "ours":
+        lists = left_by_ours(session, at)
+    elif rule == NO_INDEX:
+        lists = left_by_ours(session, at, lambda *_: [])
     else:
         lists = left_by_rule(rule, session, at)
     return [moment(session, i, kept) for i, kept in zip(at, lists)]
