@@ -673,10 +673,9 @@ def test_every_rule_that_can_summarise_has_its_moment(tmp_path, capsys):
     path = write(tmp_path / "s", history(*old, near, need(NEAR), said("Done.")))
     options = [str(path), "--peers", "--json", "--mine", str(AGENTS / "newest.py")]
     assert costs.main(options) == 0
-    found = json.loads(capsys.readouterr().out)["moment"]
-    assert {name: one["lines"] for name, one in found.items()} == SEEING
-    assert costs.main(options[:2]) == 0
-    words = " ".join(capsys.readouterr().out.split())
+    found = json.loads(capsys.readouterr().out)
+    assert {name: one["lines"] for name, one in found["moment"].items()} == SEEING
+    words = " ".join(costs.table(found, "").split())
     assert "1 compaction with summaries that say nothing" in words
 
 
@@ -885,25 +884,29 @@ def test_the_verdict_names_the_settings_of_the_command_line(told):
     assert "ours CONTEXT_WINDOW=16000 (cost" in yours
 
 
-def test_the_table_says_when_doing_nothing_would_be_rejected(told):
-    words = told(reading(70, 9_300))
-    assert "Without forgetting, the API rejects request 66 of 71 of" in words
+@pytest.fixture(scope="module")
+def outgrown():
+    """What is measured on a session that outgrows the window."""
+    sessions = [Session(reading(24, 27_900), "long")]
+    return costs.measure(sessions, costs.runs(False, []), costs.uncached_runs([]))
+
+
+def test_the_table_says_when_doing_nothing_would_be_rejected(outgrown):
+    words = " ".join(costs.table(outgrown, "").split())
+    assert "Without forgetting, the API rejects request 23 of 25 of long." in words
     assert re.search(
         r'Up to there, "nothing" costs 0\.[5-9]\d and ours 0\.\d\d, so', words
     )
 
 
-def test_savings_before_that_rejection_are_counted_separately(tmp_path, capsys):
-    path = write(tmp_path / "long", reading(70, 9_300))
-    assert costs.main([str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    whole = replay(Session(reading(70, 9_300)), TUTORIALS["nothing"])
+def test_savings_before_that_rejection_are_counted_separately(outgrown):
+    whole = replay(Session(reading(24, 27_900)), TUTORIALS["nothing"])
     at = next(n for n, size in enumerate(whole.contexts) if size > 200_000)
-    refused = {"session": str(path), "request": at + 1, "of": 71}
-    assert found["refused"] == [refused]
+    refused = {"session": "long", "request": at + 1, "of": 25}
+    assert outgrown["refused"] == [refused]
     before = whole.spent[at - 1] / whole.cost
-    assert found["before"]["nothing"] == pytest.approx(before, abs=1e-4)
-    assert found["before"]["ours"] < before < 1
+    assert outgrown["before"]["nothing"] == pytest.approx(before, abs=1e-4)
+    assert outgrown["before"]["ours"] < before < 1
 
 
 def test_without_files_it_measures_one_session_of_each_project(monkeypatch, told):
@@ -974,11 +977,12 @@ def test_costs_at_other_prices_are_those_of_a_run_at_that_price():
     assert prices["s06"][0] > prices["s06"][1] > 1 > prices["s06"][2]
 
 
-def test_the_moment_says_how_often_ours_summarised_in_all_sessions(tmp_path, capsys):
-    paths = [write(tmp_path / f"{n}", reading(30, 9_300)) for n in range(2)]
-    assert costs.main([*map(str, paths)]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "because they're rare: ours made 0 summaries in 2 sessions." in told
+def test_the_moment_says_how_often_ours_summarised_in_all_sessions():
+    moments = {"ours": {"points": 77, "names": 0.8, "lines": 0.6, "tokens": 9}}
+    rows, sessions = [{"policy": "ours", "summaries": 2}], {"ours": [0.7] * 24}
+    measured = {"moment": moments, "rows": rows, "sessions": sessions}
+    told = " ".join(costs.moment_table(measured, 8))
+    assert "because they're rare: ours made 2 summaries in 24 sessions." in told
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "nan", "cheap"])
