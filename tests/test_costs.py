@@ -945,6 +945,7 @@ TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
         ([TIMED, THREE], "as recorded in 1 of 2 sessions"),
         ([THREE], "there costs 0.05 (the default model's price; --read changes it)"),
         ([THREE], '"nothing" is priced as if its window had no limit.'),
+        ([THREE], 'and "tail", in the last table, what the user typed, a summary'),
         ([THREE], "Costs without a prompt cache, in the same unit: "),
         ([THREE, TIMED], "Cheaper than ours in some of the 2 sessions: none."),
         ([THREE], "Needed by an edit, but out of sight in ours: 0 lines."),

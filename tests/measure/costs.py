@@ -48,6 +48,7 @@ from policies import (
     READ_IN,
     SUMMARIES,
     SUMMARY,
+    TAIL,
     TUTORIALS,
     WINDOW,
 )
@@ -543,8 +544,9 @@ again      of the lines that an edit needed, but that were out of sight, the sha
 a window of {WINDOW:,} tokens. v5 follows its page, s06 its page in Python (its code in
 TypeScript has the same rule), s08 its page and code of June 2026. Two have changed:
 {newer()}
-"summaries" is agent.py without clearing. All rules have a prompt cache at the same
-prices, though no tutorial asks for one. A summary has {SUMMARY:,} tokens.{rest}
+"summaries" is agent.py without clearing, and "tail", in the last table, what the user
+typed, a summary and the newest {TAIL:,} tokens. All rules have a prompt cache at the
+same prices, though no tutorial asks for one. A summary has {SUMMARY:,} tokens.{rest}
 """
 
 
