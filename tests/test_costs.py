@@ -19,8 +19,10 @@ from builders import did, history, read, typed
 from ours import drive
 from policies import (
     PEERS,
+    SAYS_NOTHING,
+    SUMMARIES,
+    SUMMARY,
     TUTORIALS,
-    Policy,
     archive_middle,
     cleared,
     history_in_budget,
@@ -118,6 +120,16 @@ def test_the_first_request_writes_the_cache_and_the_next_reads_it():
     assert same == pytest.approx(0.05 * 3_545)
     assert price([one, one], read=0.1)[1] == pytest.approx(0.1 * 3_515)
     assert price([one, one], cached=False) == pytest.approx([3_515, 3_515])
+
+
+def test_what_requests_and_summaries_cost_without_a_cache_is_counted_beside_it():
+    with_cache, without = Meter(Session([])), Meter(Session([]), cached=False)
+    for meter in with_cache, without:
+        for sent in [note(T31)], [note(T31), note(T31, "assistant"), note(T31)]:
+            meter.send(sent, output=100)
+        meter.summarise(20_000, calls=2)
+        meter.summarise_live([note(T31)])
+    assert with_cache.cost < with_cache.full == without.full == without.cost
 
 
 def test_after_a_change_far_back_only_the_fixed_part_is_read():
@@ -257,8 +269,8 @@ def quote_names(history, meter):
     "policy, edits, names",
     [
         (TUTORIALS["nothing"], [1], [1, 1]),
-        (Policy(forget_first), [0], [0, 0]),
-        (Policy(quote_names, lasting=False), [0], [1, 1]),
+        (forget_first, [0], [0, 0]),
+        (quote_names, [0], [1, 1]),
     ],
 )
 def test_what_a_rule_leaves_and_what_it_adds_is_in_sight(policy, edits, names):
@@ -406,11 +418,9 @@ def test_s06_clears_all_but_three_at_every_request_and_pays_for_it():
 
 
 def test_all_rules_have_the_same_prompt_cache():
-    rules = TUTORIALS | PEERS
-    costs = {name: replay(Session(THREE), rules[name]).cost for name in rules}
-    [same] = {round(cost, 6) for cost in costs.values()}
-    for name in rules:
-        assert replay(Session(THREE), rules[name], cached=False).cost > same
+    meters = [replay(Session(THREE), rule) for rule in (TUTORIALS | PEERS).values()]
+    [same] = {(round(meter.cost, 6), round(meter.full, 6)) for meter in meters}
+    assert same[0] < same[1]
 
 
 def test_the_tutorials_count_the_json_of_the_messages():
@@ -497,7 +507,7 @@ class Free:
 def forget(name, messages):
     """Return the messages, and what a rule leaves of them."""
     history = measured(messages)
-    return history, (TUTORIALS | PEERS)[name].rule(history, Free())
+    return history, (TUTORIALS | PEERS)[name](history, Free())
 
 
 @pytest.mark.parametrize("count, stay", [(240, 240), (241, 120), (300, 120)])
@@ -533,16 +543,28 @@ def test_opencode_can_prune_results_older_than_two_turns_and_40000_tokens(
     assert (before != after) == clears * much
 
 
+@pytest.mark.parametrize("name, clearings", [("tool_uses", 56), ("at_least", 2)])
+def test_the_api_clears_over_100000_tokens_and_what_it_cleared_stays(name, clearings):
+    """By default each new result clears another; else 30,000 tokens at a time."""
+    session = Session(reading(150))
+    meter = replay(session, PEERS[f"clear_{name}"])
+    whole = replay(session, TUTORIALS["nothing"])
+    at = sum(size <= 100_000 for size in whole.contexts)
+    assert meter.clearings == clearings and max(meter.contexts[at:]) < 50_000
+    assert meter.contexts[:at] == whole.contexts[:at]
+    assert meter.cost < whole.cost
+
+
 @pytest.mark.parametrize("name", [*TUTORIALS, *PEERS])
 def test_no_rule_leaves_a_result_without_its_call(name):
     policy, seen = (TUTORIALS | PEERS)[name], []
 
     def watched(history, meter):
-        seen.append(policy.rule(history, meter))
+        seen.append(policy(history, meter))
         return seen[-1]
 
     turns = [m for _ in range(4) for m in reading(30, 9_000)]
-    replay(Session(turns), policy._replace(rule=watched))
+    replay(Session(turns), watched)
     for messages in seen:
         for before, after in pairwise([note(""), *messages]):
             answers = after.blocks[0].type == "tool_result"
@@ -623,8 +645,26 @@ def test_a_compaction_is_measured_at_each_40th_reply_from_60000_tokens_on():
     assert moment.program.estimate_tokens(work[:first]) >= 60_000
 
 
+def test_a_summary_that_says_nothing_is_as_long_in_ours_as_in_the_other_rows():
+    session = Session(reading(130))
+    at = moment.points(session)[:1]
+    [ours] = moment.left_by_ours(session, at)
+    [about] = [b for m in ours for b in m.blocks if SAYS_NOTHING.strip() in b.text]
+    assert SUMMARY < about.tokens < SUMMARY + 300
+
+
+def test_a_plain_tail_is_what_the_user_typed_a_summary_and_the_newest_24000_tokens():
+    work = [*reading(20), typed("Go on."), *reading(30)]
+    before, after = measured(work), SUMMARIES["tail"](measured(work), Free())
+    start = next(n for n, m in enumerate(after) if m.blocks[0].name == "summary") + 1
+    asked = [m.blocks[0].text for m in after[: start - 1]]
+    assert asked == ["Go.", "Go on.", "Go."]
+    assert after[start:] == before[len(before) - len(after[start:]) :]
+    assert 22_900 < sum(m.tokens for m in after[start:]) <= 24_000
+
+
 SEEING = {"ours": 1, "v5": 1, "pi": 1, "opencode": 1, "OpenHands": 1, "mine": 1}
-SEEING |= {"s06": 0, "s08": 0, "codex": 0, "ours, no index": 1}
+SEEING |= {"s06": 0, "s08": 0, "codex": 0, "ours, no index": 1, "tail": 1}
 
 
 def test_every_rule_that_can_summarise_has_its_moment(tmp_path, capsys):
@@ -633,10 +673,9 @@ def test_every_rule_that_can_summarise_has_its_moment(tmp_path, capsys):
     path = write(tmp_path / "s", history(*old, near, need(NEAR), said("Done.")))
     options = [str(path), "--peers", "--json", "--mine", str(AGENTS / "newest.py")]
     assert costs.main(options) == 0
-    found = json.loads(capsys.readouterr().out)["moment"]
-    assert {name: one["lines"] for name, one in found.items()} == SEEING
-    assert costs.main(options[:2]) == 0
-    words = " ".join(capsys.readouterr().out.split())
+    found = json.loads(capsys.readouterr().out)
+    assert {name: one["lines"] for name, one in found["moment"].items()} == SEEING
+    words = " ".join(costs.table(found, "").split())
     assert "1 compaction with summaries that say nothing" in words
 
 
@@ -644,7 +683,9 @@ def test_the_moment_says_what_was_in_sight_and_how_long_it_took(tmp_path, capsys
     session = write(tmp_path / "s", reading(130))
     assert moment.main([str(session), str(tmp_path / "none")]) == 0
     out, err = capsys.readouterr()
-    assert re.search(r"names \S+%, lines \S+%, [\d,]+ tokens, 2 points, \d+ s", out)
+    line = r"{}: names \S+%, lines \S+%, [\d,]+ tokens, 2 points\n"
+    rules = "tail", "ours, no index", "ours"
+    assert re.fullmatch("".join(map(line.format, rules)) + r"\d+ s\n", out)
     assert "none" in err
     assert moment.main([str(write(tmp_path / "short", THREE))]) == 1
 
@@ -843,23 +884,29 @@ def test_the_verdict_names_the_settings_of_the_command_line(told):
     assert "ours CONTEXT_WINDOW=16000 (cost" in yours
 
 
-def test_the_table_says_when_doing_nothing_would_be_rejected(told):
-    words = told(reading(70, 9_300))
-    assert "The API would reject request 66 of 71 of" in words
-    assert re.search(r"Up to there it costs 0\.[5-9]\d, and ours 0\.\d\d, so", words)
+@pytest.fixture(scope="module")
+def outgrown():
+    """What is measured on a session that outgrows the window."""
+    sessions = [Session(reading(24, 27_900), "long")]
+    return costs.measure(sessions, costs.runs(False, []), costs.uncached_runs([]))
 
 
-def test_savings_before_that_rejection_are_counted_separately(tmp_path, capsys):
-    path = write(tmp_path / "long", reading(70, 9_300))
-    assert costs.main([str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    whole = replay(Session(reading(70, 9_300)), TUTORIALS["nothing"])
+def test_the_table_says_when_doing_nothing_would_be_rejected(outgrown):
+    words = " ".join(costs.table(outgrown, "").split())
+    assert "Without forgetting, the API rejects request 23 of 25 of long." in words
+    assert re.search(
+        r'Up to there, "nothing" costs 0\.[5-9]\d and ours 0\.\d\d, so', words
+    )
+
+
+def test_savings_before_that_rejection_are_counted_separately(outgrown):
+    whole = replay(Session(reading(24, 27_900)), TUTORIALS["nothing"])
     at = next(n for n, size in enumerate(whole.contexts) if size > 200_000)
-    refused = {"session": str(path), "request": at + 1, "of": 71}
-    assert found["refused"] == [refused]
+    refused = {"session": "long", "request": at + 1, "of": 25}
+    assert outgrown["refused"] == [refused]
     before = whole.spent[at - 1] / whole.cost
-    assert found["before"]["nothing"] == pytest.approx(before, abs=1e-4)
-    assert found["before"]["ours"] < before < 1
+    assert outgrown["before"]["nothing"] == pytest.approx(before, abs=1e-4)
+    assert outgrown["before"]["ours"] < before < 1
 
 
 def test_without_files_it_measures_one_session_of_each_project(monkeypatch, told):
@@ -898,6 +945,7 @@ TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
         ([TIMED, THREE], "as recorded in 1 of 2 sessions"),
         ([THREE], "there costs 0.05 (the default model's price; --read changes it)"),
         ([THREE], '"nothing" is priced as if its window had no limit.'),
+        ([THREE], 'and "tail", in the last table, what the user typed, a summary'),
         ([THREE], "Costs without a prompt cache, in the same unit: "),
         ([THREE, TIMED], "Cheaper than ours in some of the 2 sessions: none."),
         ([THREE], "Needed by an edit, but out of sight in ours: 0 lines."),
@@ -915,6 +963,27 @@ def test_another_price_for_reading_is_shown_and_changes_the_costs(told):
     )
     assert "there costs 1 (your price; --read changes it)" in dear
     assert cheap.split()[:50] != dear.split()[:50]
+
+
+def test_costs_at_other_prices_are_those_of_a_run_at_that_price():
+    """Each is relative to doing nothing at the same price."""
+    sessions = [Session(reading(30)), Session(THREE)]
+    dear = costs.measure(sessions, costs.runs(False, [], read=0.1), {})
+    found = costs.measure(sessions, costs.runs(False, []), costs.uncached_runs([]))
+    rows = {row["policy"]: row["cost"] for row in dear["rows"]}
+    full, prices = found["uncached"], found["prices"]
+    for name in {*TUTORIALS, "ours"}:
+        again = [rows[name], full[name] / full["nothing"]]
+        assert prices[name][1:] == pytest.approx(again, abs=1e-4)
+    assert prices["s06"][0] > prices["s06"][1] > 1 > prices["s06"][2]
+
+
+def test_the_moment_says_how_often_ours_summarised_in_all_sessions():
+    moments = {"ours": {"points": 77, "names": 0.8, "lines": 0.6, "tokens": 9}}
+    rows, sessions = [{"policy": "ours", "summaries": 2}], {"ours": [0.7] * 24}
+    measured = {"moment": moments, "rows": rows, "sessions": sessions}
+    told = " ".join(costs.moment_table(measured, 8))
+    assert "because they're rare: ours made 2 summaries in 24 sessions." in told
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "nan", "cheap"])
@@ -974,7 +1043,7 @@ def test_a_rule_that_drops_typed_messages_is_not_simply_called_the_cheapest():
     more = {"clearings": 0, "lost": 0, "lookups": 0}
     words = costs.verdict([row | more for row in rows], {"typed": [25, 61]})
     mine = "mine (cost 0.50, R 1.000; it drops 25 of 61 typed messages)."
-    heads = "The cheapest", "Of those that forget, the cheapest that keeps most"
+    heads = "The cheapest", "Of those that forget and keep most, the cheapest"
     assert all(f"{head}: {mine}" in " ".join(words.split()) for head in heads)
 
 

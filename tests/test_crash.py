@@ -95,7 +95,9 @@ class Lines:
         self.act, self.at, self.passed, self.times = act, at, [], Counter()
 
     def __call__(self, frame, event, argument):
-        return self.line if frame.f_code.co_filename == program.__file__ else None
+        code = frame.f_code
+        is_traced = self.at is None or code.co_name == self.at[0]
+        return self.line if is_traced and code.co_filename == program.__file__ else None
 
     def line(self, frame, event, argument):
         if event == "line":

@@ -271,6 +271,31 @@ def test_a_second_run_differs_only_in_names_and_leaves_this_folder_alone(
     assert (Path.cwd(), [*workspace.iterdir()]) == (workspace, [])
 
 
+def test_a_compiled_file_that_vanishes_does_not_stop_the_scratch_copy(
+    tmp_path, monkeypatch
+):
+    """Another process that compiles a module renames such a file."""
+    root = Path("root")
+    (root / "tests/__pycache__").mkdir(parents=True)
+    (root / "tests/__pycache__/stub.pyc.1").symlink_to("vanished")
+    (root / "agent.py").touch()
+    monkeypatch.setattr(demo, "ROOT", root)
+    monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
+    copy = demo.scratch_copy()
+    assert sorted(path.name for path in copy.iterdir()) == ["agent.py", "tests"]
+    assert [*(copy / "tests").iterdir()] == []
+
+
+@pytest.mark.parametrize("day", ["Friday, 2027-01-01", "Wednesday, 2026-12-30"])
+def test_a_scene_has_the_same_numbers_on_any_day(monkeypatch, play, printed, day):
+    given = demo.time.strftime
+    monkeypatch.setattr(
+        demo.time, "strftime", lambda f, *at: day if f[:2] == "%A" else given(f, *at)
+    )
+    _, alone = scenes(without_names(play(2)[1]).partition("\n\nNext: ")[0])
+    assert alone == scenes(without_names(printed))[2].rstrip("\n")
+
+
 @pytest.mark.parametrize("argv", [(PROGRAM, "--demo", "7"), (demo.__file__, "2")])
 def test_one_scene_alone_looks_as_it_does_among_all_from_either_program(
     printed, tmp_path, argv

@@ -13,6 +13,7 @@ import pytest
 import screenshot
 import stub
 from builders import LONG_TESTS, did, history, said
+from policies import BY_DOCUMENTATION
 
 NAMES = sorted(path.stem for path in pictures.FOLDER.glob("*.svg"))
 CHARTS = [name for name in NAMES if name != "work"]  # that one is a terminal
@@ -36,10 +37,10 @@ def boxes(root):
     """Yield the area that each text covers at most, in pixels."""
     for element in root.iter(f"{SVG}text"):
         x, y = float(element.get("x")), float(element.get("y"))
-        wide = len(element.text)
+        wide = charts.width(element.text)
         start = {"start": 0, "middle": 0.5, "end": 1}[element.get("text-anchor")]
-        left = x - start * wide * charts.LETTER
-        yield charts.Box(left, y - 11, left + wide * charts.LETTER, y + 3)
+        left = x - start * wide
+        yield charts.Box(left, y - 11, left + wide, y + 3)
 
 
 def test_every_picture_on_disk_is_made_by_the_program():
@@ -185,6 +186,48 @@ def test_text_is_large_enough_inside_the_picture_and_does_not_overlap(name):
     assert crowd == []
 
 
+def test_the_first_picture_leaves_room_for_the_first_command():
+    """GitHub shows a README up to 900 pixels wide, and a picture as wide as that."""
+    _, _, width, height = map(int, parsed("session").get("viewBox").split())
+    assert 900 * height / width <= 450
+
+
+def test_the_first_picture_says_under_which_condition_it_holds():
+    told = parsed("session").findtext(f"{SVG}desc")
+    assert "all with a prompt cache, read at 0.05" in told
+
+
+def test_a_rule_written_after_a_documentation_is_marked_in_the_picture():
+    words = [element.text for element in parsed("policies").iter(f"{SVG}text")]
+    marked = {name for name, kind in pairwise(words) if kind.endswith("*")}
+    assert marked == BY_DOCUMENTATION
+    assert sum(text.startswith("* written after its documentation") for text in words)
+
+
+LABELS = {
+    "ours CONTEXT_WINDOW=60000": "ours, window 60,000",
+    "ours THRESHOLD=60000": "ours, threshold 60,000",
+    "s06 newer": "s06 newer",
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_a_setting_is_named_in_words(name):
+    assert pictures.label(name) == LABELS[name]
+
+
+@pytest.mark.parametrize(
+    "tokens, shown", [(0, "a text that is long…"), (1_500, "a text that i…")]
+)
+def test_a_cell_shows_as_much_of_a_text_as_fits_beside_its_tokens(tokens, shown):
+    def drawn(words):
+        row = charts.cell(0, 0, 150, words, charts.BLUE, tokens)
+        return ElementTree.fromstring(row[1]).text
+
+    assert drawn("a text that is longer than its cell") == shown
+    assert drawn("a text") == "a text"
+
+
 def test_the_figures_are_only_numbers_and_names_of_policies():
     text = pictures.FIGURES.read_text()
     assert json.loads(text)["sessions"] == 24 and len(text) < 60_000
@@ -195,7 +238,7 @@ def test_the_figures_are_only_numbers_and_names_of_policies():
 def test_the_figures_have_everything_that_the_page_needs(measured):
     on_disk = json.loads(pictures.FIGURES.read_text())
     assert on_disk.keys() == measured.keys()
-    same = ("policies", "summaries", "again", "uncached", "before", "shares")
+    same = ("policies", "summaries", "again", "uncached", "prices", "before", "shares")
     for name in same:
         assert on_disk[name].keys() == measured[name].keys()
     ours = [name for name in on_disk["policies"] if name.startswith("ours")]
@@ -229,4 +272,5 @@ def test_newly_measured_figures_can_be_drawn(measured):
     rules = measured["session"]["rules"].items()
     lengths = {name: len(steps) for name, (*_, steps) in rules}
     assert lengths == dict.fromkeys(charts.RULES, 0) | dict.fromkeys(charts.WAYS, 3)
+    assert measured["session"]["prices"].keys() == {*charts.RULES}
     assert len(pictures.of_figures(measured)) == 3

@@ -92,13 +92,9 @@ def test_each_constant_is_set_once_and_used():
 
 # --- Files that a reader puts into the root ---
 
-AGENT, RULE = TESTS / "lessons/first.py", TESTS / "agents/clears.py"
 OURS = {name for name in FOLDERS if not re.match("test_|conftest", name)}
 BAD = "input()\nraise SystemExit('a file in the root was imported')\n"
-IN_ROOT = {  # how the reader's agent and rule are written
-    "well": {"mine": AGENT.read_text("utf-8"), "rule": RULE.read_text("utf-8")},
-    "badly, under any name": dict.fromkeys(OURS | {"mine", "rule", "anthropic"}, BAD),
-}
+IN_ROOT = OURS | {"mine", "rule", "anthropic"}  # what the reader's files may be called
 USES = "-m pytest -q -n0 --collect-only", "tests/lessons/steps.py layer1 0"
 USES += "tests/measure/costs.py --help", "-S tests/lessons/demo.py 4"
 
@@ -116,16 +112,15 @@ def copied(tmp_path_factory):
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("how", IN_ROOT)
-def test_a_file_in_the_root_changes_no_import(how, use, copied):
-    for name, source in IN_ROOT[how].items():
-        (copied / f"{name}.py").write_text(source, "utf-8")
+def test_a_file_in_the_root_changes_no_import(use, copied):
+    for name in IN_ROOT:
+        (copied / f"{name}.py").write_text(BAD, "utf-8")
     argv = [sys.executable, *use.split()]
     # what one use has compiled, the next ones need not compile again
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     options = {"capture_output": True, "text": True, "cwd": copied, "env": env}
     done = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, **options)
-    for name in IN_ROOT[how]:
+    for name in IN_ROOT:
         (copied / f"{name}.py").unlink()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout[-999:]
 

@@ -12,10 +12,12 @@ import costs
 import pytest
 import watch
 from builders import did, history
+from stub import reply
 
 import agent as program
 
 LONGEST = costs.SHAPES / "entire_ad-ff0201aecb-0.jsonl.xz"
+[SHORT] = costs.SHAPES.glob("entire_b7*")
 
 
 @pytest.fixture
@@ -24,15 +26,19 @@ def screen(monkeypatch):
     return lambda columns: monkeypatch.setenv("COLUMNS", str(columns))
 
 
-@pytest.mark.parametrize("columns", [80, 200])
-def test_each_request_is_a_line_that_fits_and_has_its_bar(screen, capsys, columns):
+@pytest.mark.parametrize(
+    "columns, file, clearings", [(80, watch.SHAPE, 1), (200, SHORT, 0)]
+)
+def test_each_request_is_a_line_that_fits_and_has_its_bar(
+    screen, capsys, columns, file, clearings
+):
     screen(columns)
-    assert watch.main(["--set", "CONTEXT_WINDOW=60000"]) == 0
+    assert watch.main([str(file), "--set", "CONTEXT_WINDOW=60000"]) == 0
     head, *lines, total, last = capsys.readouterr().out.splitlines()
     assert "in a window of 60,000 tokens:" in head
     assert max(map(len, [*lines, total, last])) < columns
     requests = [line for line in lines if re.match(r" *\d+ [█▒·]{10,} +[\d,]+ ", line)]
-    assert total.startswith(f"{len(requests)} requests, 1 clearing, ")
+    assert total.startswith(f"{len(requests)} requests, {clearings} clearing")
     assert last.startswith("Needed by an edit, but out of sight: ")
     others = {line.split()[0] for line in lines if line not in requests}
     layers = {"[tool_result_budget]", "[micro_compact]", "[auto_compact]"}
@@ -87,6 +93,21 @@ def test_a_command_cannot_control_the_terminal(screen, capsys):
     assert r"bash clear \x1b[2J" in command_shown(capsys, "clear \x1b[2J")
 
 
+@pytest.mark.parametrize(
+    "tokens, read, drawn",
+    [
+        (50, 20, "██▒▒▒·····"),
+        (100, 0, "▒▒▒▒▒▒▒▒▒▒"),
+        (250, 220, "██████████"),
+        (250, 50, "█████▒▒▒▒▒"),
+    ],
+)
+def test_a_bar_is_as_wide_as_the_window_even_if_the_request_is_larger(
+    tokens, read, drawn
+):
+    assert watch.bar(tokens, read, window=100, width=10) == drawn
+
+
 @pytest.mark.parametrize("letter", ["a", "\u4f60", "e\u0301"])
 def test_a_line_fits_whatever_the_width_of_its_letters(screen, capsys, letter):
     screen(80)
@@ -109,6 +130,14 @@ def test_an_adopted_session_is_a_conversation_to_resume_and_to_watch(capsys, mak
     assert second == "agent --resume continues it." and str(agent.transcript) == path
     assert f"{len(agent.messages):,} messages" in first
     assert watch.main([path]) == 0 and capsys.readouterr().err == ""
+
+
+def test_a_session_that_ends_in_a_call_can_be_continued(capsys, make):
+    messages = history(did("x"), did("y"))[:-1]
+    Path("session").write_text("\n".join(map(json.dumps, messages)))
+    assert adopt.main(["session"]) == 0
+    program.resume(agent := make(reply("Done.")), "1")
+    assert program.take_turn(agent, "Go on.") == "Done."
 
 
 @pytest.mark.parametrize("name", ["watch.py", "adopt.py"])

@@ -275,9 +275,11 @@ class Lesson(StubClient):
         more["auto_approve"] = True
         self.agent = WatchedAgent(limits=limits, client=self, model="scripted", **more)
         program.make_ready(self.agent)
-        # the same numbers wherever the scratch copy is
+        # the same numbers wherever the scratch copy is, and on any day
+        today, day = time.strftime("%A, %Y-%m-%d"), "Saturday, 2026-11-28"
         for part, text in self.agent.system.items():
-            self.agent.system[part] = text.replace(os.getcwd(), "/demo")
+            text = text.replace(os.getcwd(), "/demo").replace(today, day)
+            self.agent.system[part] = text
 
     def show_call(self, *call):
         program.ask_approval(self.out, self.agent, *call)
@@ -521,7 +523,8 @@ def closing(lesson):
 def scratch_copy():
     """Copy the files that the scenes use to a new folder, and return it."""
     folder = Path(tempfile.mkdtemp(prefix="agent-demo-")).resolve()
-    shutil.copytree(ROOT / "tests", folder / "tests")
+    compiled = shutil.ignore_patterns("__pycache__")  # other processes change these
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=compiled)
     shutil.copy(ROOT / "agent.py", folder)
     return folder
 

@@ -6,7 +6,7 @@ Whatever a color says, a word, a letter or a dashed line says too.
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import dist
 from typing import NamedTuple
 
@@ -21,14 +21,25 @@ DARK = {  # the colors for readers who prefer a dark background
 }
 FILL = 0.15  # the opacity of boxes behind text
 WIDTH = 700
-LEFT, RIGHT, TOP, BOTTOM = 55, 685, 55, 370  # the plot within the picture
-FONT, LETTER = 13, 7.3  # pixels: height and maximum width of a letter
+LEFT, RIGHT, TOP, BOTTOM = 55, 685, 40, 184  # the plot within the picture
+FONT = 13  # pixels
 FAMILY = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+LETTERS = {  # their width in DejaVu Sans, the widest of these fonts, relative to FONT
+    0.32: "'ijlIJ ,.",
+    0.42: "/:;\\|f-()[]t!r",
+    0.54: '"*_`sz?',
+    0.62: "cLFkvxyPTYoae",
+    0.64: "EhnuSbdgpq0123456789${}",
+    0.70: "KAVXZBRC",
+    0.79: "UNHDG&OQ",
+    0.88: "#+<=>^~wM●",
+}
+LETTER_WIDTHS = {letter: wide for wide in LETTERS for letter in LETTERS[wide]}
 GROUPS = {
     BLUE: "this program",
     ORANGE: "tutorial",
     GREEN: "other agent",
-    PURPLE: "API service",
+    PURPLE: "API service*",
     TEXT: "baseline",
 }
 WALL = 200_000  # tokens: the window
@@ -73,13 +84,15 @@ class Box(NamedTuple):
         return across and self.top < other.bottom and other.top < self.bottom
 
 
-def two_bars(costs: list[Cost], uncached: dict[str, float]) -> str:
+def two_bars(costs: list[Cost], uncached: dict[str, float], of: int) -> str:
     """Draw two bars per policy, in the given order: its cost, and how much it keeps.
 
-    `uncached` has the costs of some policies without a prompt cache.
+    `uncached` has the costs of some policies without a prompt cache, and `of` is the
+    number of sessions.
     """
     dearest = max(row.cost for row in costs)
-    body = [text(298, 18, "cost (shorter is better)")]
+    body = [text(8, 18, f"over {of} long recorded sessions")]
+    body.append(text(298, 18, "cost (shorter is better)"))
     body.append(text(500, 18, "R (longer is better)"))
     told = []
     for number, row in enumerate(costs):
@@ -91,19 +104,17 @@ def two_bars(costs: list[Cost], uncached: dict[str, float]) -> str:
         body.append(box(500, y, 140 * row.kept, 18, row.color, 1))
         body.append(text(692, y + 14, f"{row.kept:.3f}", "end"))
         told.append(f"{row.name}: cost {row.cost:.2f}, R {row.kept:.3f}")
-    told.append(
-        "a cost of 1 is doing nothing; an R of 1 (a full frame) is everything in sight"
-    )
-    y = 46 + 24 * len(costs)
-    body.append(text(8, y, told[-1]))
-    y += 20
-    told.append("nothing is priced as if its window had no limit")
-    body.append(text(8, y, told[-1]))
     full = ", ".join(f"{name} {cost:.1f}" for name, cost in uncached.items())
-    told.append(f"all have a prompt cache; costs without one: {full}")
-    body.append(text(8, y + 20, told[-1]))
-    title = "What each rule costs, and how much it keeps in sight"
-    return picture(title, body, told, y + 32)
+    notes = [
+        "a cost of 1 is doing nothing; an R of 1 (a full frame) is everything in sight",
+        "doing nothing is priced as if its window had no limit",
+        f"all have a prompt cache; costs without one: {full}",
+        "* written after its documentation; the others after their code or page",
+    ]
+    y = 46 + 24 * len(costs)
+    body += [text(8, y + 20 * n, words) for n, words in enumerate(notes)]
+    title = f"What each rule costs, and how much it keeps, over {of} long sessions"
+    return picture(title, body, told + notes, y + 72)
 
 
 def refused_at(steps: list[list[int]]) -> int:
@@ -112,18 +123,18 @@ def refused_at(steps: list[list[int]]) -> int:
     return next(over, 0)
 
 
-def three_ways(courses: dict[str, Course], of: int) -> str:
+def three_ways(courses: dict[str, Course], of: int, read: float) -> str:
     """Draw the context of the longest session under three policies.
 
-    `of` is the number of sessions.
+    `of` is the number of sessions, and `read` the price of reading a cached token.
     """
     count = len(courses["nothing"].steps)
     at = partial(place, count)
     body = [rule(at(1, size)[1], mark) for size, mark in SCALE.items()]
     body.append(line([(LEFT, TOP), (RIGHT, TOP)], TEXT, 2))
     which = f"each of {count} requests of the longest of {of} sessions"
-    body.append(text(LEFT, 18, f"tokens of context at {which}"))
-    told, marks, y = [], [1, count], BOTTOM + 42
+    body.append(text(LEFT, 14, f"tokens of context at {which}"))
+    told, marks, y = [], [1, count], BOTTOM + 36
     for name in WAYS:
         body += growth(name, courses[name], at)
         told += [*in_words(name, courses[name])]
@@ -131,19 +142,19 @@ def three_ways(courses: dict[str, Course], of: int) -> str:
             marks.append(last)
         else:
             body += [*forgotten(name, courses[name], y, at)]
-            y += 50
+            y += 40
     if 0 < count - marks[-1] < 30:  # no room for both
         marks.remove(count)
     free = [n for n in range(100, count, 100) if all(abs(n - m) > 15 for m in marks)]
     body += [tick(at(n, 0)[0], str(n)) for n in [*marks, *free]]
-    body.append(text(LEFT, y + 4, "| old results are cleared before this request"))
-    body.append(text(RIGHT, y + 4, "● a summary", "end", PURPLE))
-    about = "cost: nothing is 1; in sight: share of what was needed next (R)"
+    body.append(text(LEFT, y + 2, "| old results are cleared before this request"))
+    body.append(text(RIGHT, y + 2, "● a summary", "end", PURPLE))
     newer = what_it_costs(courses["s06 newer"])
-    told.append(f"s06 follows its page; its newer code: {newer}")
-    body += [text(LEFT, y + 24, about), text(LEFT, y + 44, told[-1])]
+    told.append(f"cost: 1 is doing nothing; all with a prompt cache, read at {read}")
+    told.append(f"in sight: what was needed next (R); s06's newer code: {newer}")
+    body += [text(LEFT, y + 20, told[-2]), text(LEFT, y + 38, told[-1])]
     title = f"The longest of {of} recorded sessions, three ways"
-    return picture(title, body, told, y + 56)
+    return picture(title, body, told, y + 48)
 
 
 def place(count: int, request: int, size: float) -> Point:
@@ -162,7 +173,7 @@ def growth(name: str, course: Course, at: Callable[..., Point]) -> list[str]:
     drawn.append(text(x + 6, top + (18 if last else 4), name, "start", color))
     if last:
         refusal = f"request {last}: prompt is too long"
-        return [*drawn, text(x, TOP - 10, refusal, "end")]
+        return [*drawn, text(x, TOP - 7, refusal, "end")]
     x, top = at(sent.index(max(sent)) + 1, max(sent))
     near_end = x > RIGHT - 100  # where the curve has its name
     anchor = "end" if near_end else "start"
@@ -184,9 +195,9 @@ def forgotten(
     """Draw when a policy forgot, with its numbers below."""
     color, _ = WAYS[name]
     yield text(LEFT - 8, y + 4, name, "end", color)
-    yield text(LEFT, y + 24, how_often(course))
+    yield text(LEFT, y + 21, how_often(course))
     cleared, summed = ([at(n, 0)[0] for n in s] for s in when_forgotten(course))
-    yield from (line([(x, y - 7), (x, y + 7)], color, 1.5) for x in cleared)
+    yield from (line([(x, y - 6), (x, y + 6)], color, 1.5) for x in cleared)
     yield from (circle((x, y), PURPLE) for x in summed)
 
 
@@ -220,6 +231,11 @@ def when_forgotten(course: Course) -> list[list[int]]:
 
 
 # ---- the parts of a picture ----
+
+
+def width(words: str) -> float:
+    """Return the width of a text in pixels, at most."""
+    return FONT * sum(LETTER_WIDTHS.get(letter, 1) for letter in words)
 
 
 def between(start: float, end: float, share: float) -> float:
@@ -279,7 +295,7 @@ def tick(x: float, label: str) -> str:
     """Return a tick under the plot, with its value."""
     ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{BOTTOM}" y2="{BOTTOM + 5}"'
     drawn = f'<line {ends} stroke="{TEXT}"/>'
-    return drawn + text(x, BOTTOM + 20, label, "middle")
+    return drawn + text(x, BOTTOM + 18, label, "middle")
 
 
 def circle(at: Point, color: str) -> str:
@@ -340,8 +356,10 @@ def cell(
 ) -> list[str]:
     """Return a row of a list: its text, clipped, and its tokens."""
     words, count = " ".join(words.split()), f"{tokens:,}" if tokens else ""
-    most = int((wide - 10 - 9 * len(count)) / LETTER)
-    words = words if len(words) <= most else f"{words[: most - 1]}…"
+    room = wide - 12 - (width(count) + 6) * bool(count)
+    if width(words) > room:
+        sizes = accumulate(map(width, words), initial=width("…"))
+        words = f"{words[: sum(size <= room for size in sizes) - 1]}…"
     parts = [box(x, y, wide, 19, color, 0), text(x + 6, y + 14, words)]
     if tokens:
         parts.append(text(x + wide - 6, y + 14, count, "end"))

@@ -1,7 +1,7 @@
 """Measure what forgetting costs and what it loses, on recorded sessions.
 
     python3 tests/measure/costs.py                 one session of each of four projects
-    python3 tests/measure/costs.py --all           six of each, in some minutes
+    python3 tests/measure/costs.py --all           the six longest of each, in minutes
     python3 tests/measure/costs.py --mine FILE     and a rule of your own (see own_rule.py)
     python3 tests/measure/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
     python3 tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
@@ -40,7 +40,18 @@ import moment
 import own_rule
 from charts import counted
 from ours import MOST_LOOKUPS, drive
-from policies import NEWER, PEERS, READ_IN, SUMMARIES, SUMMARY, TUTORIALS, WINDOW
+from policies import (
+    AT_LEAST,
+    NEWER,
+    PEERS,
+    PLAIN,
+    READ_IN,
+    SUMMARIES,
+    SUMMARY,
+    TAIL,
+    TUTORIALS,
+    WINDOW,
+)
 from prices import Meter, replay
 from recorded import Session, Unusable, read_messages
 from stub import CACHE_READ, CACHE_WRITE, OUTPUT
@@ -56,15 +67,21 @@ SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
 SLOW = 0.1  # seconds in one call of a rule
 NO_MATTER = 0.005  # ignore differences below this, in cost and in R
 FEW = 200  # requests; fewer aren't worth starting processes for
+READS = (
+    CACHE_READ,
+    0.1,
+)  # prices of reading a cached token: the default model's, others'
 THE_REST = f"""\
-The rest are other agents, by their sources as of {READ_IN}, and clear_tool_uses,
-a service of the API, with its default settings. If there is a cache, its page
-recommends clear_at_least."""
+The rest are other agents, by their sources as of {READ_IN}. Only clear_tool_uses, a
+service of the API with its default settings, is written after its documentation.
+clear_at_least is the same with this setting, which the documentation recommends if
+there is a cache. It's {AT_LEAST:,} tokens here, the cheapest of those we tried."""
 CAVEATS = f"""\
 What this can't show: seeing a line isn't succeeding, and an agent that had forgotten
 something would have acted differently. Recorded agents read again what their own
-compactions removed, so their needs are undercounted. Ignore differences in R below
-{NO_MATTER}."""
+compactions removed, so their needs are undercounted. The sessions in shapes/ are the
+six longest of each project, so they say little about short ones. Ignore differences in
+R below {NO_MATTER}."""
 
 
 def limits(changes: Mapping[str, str]) -> program.Limits:
@@ -99,13 +116,12 @@ def runs(
 
 
 def uncached_runs(changes: list[str]) -> Runs:
-    """Return the same for ours and the tutorials, which ask for no prompt cache."""
-    mine = ours(changes)
-    loops: Runs = {n: partial(drive, limits=mine[n], cached=False) for n in mine}
-    theirs: Runs = {
-        n: partial(replay, policy=rule, cached=False) for n, rule in TUTORIALS.items()
-    }
-    return theirs | loops
+    """Return the same for ours without a prompt cache; it forgets at other times.
+
+    For a rule, one run is enough: it doesn't know whether there is a cache.
+    """
+    own = ours(changes)
+    return {name: partial(drive, limits=own[name], cached=False) for name in own}
 
 
 def ours(changes: list[str]) -> dict[str, program.Limits]:
@@ -126,7 +142,7 @@ def changed(change: str) -> dict[str, str]:
 
 def moments(names: Mapping[str, Any]) -> dict[str, Callable]:
     """Return for each rule that can summarise a function from a session to moments."""
-    own = ["ours", moment.NO_INDEX] if "ours" in names else []
+    own = ["ours", moment.NO_INDEX, PLAIN] if "ours" in names else []
     known = [*own, *(name for name in SUMMARIES if name in names)]
     return {name: partial(moment.measure, rule=name) for name in known}
 
@@ -160,7 +176,7 @@ def measure(sessions: list[Session], runs: Runs, uncached: Runs) -> dict:
     """Return a row for each policy, the cheapest first, and facts about them all.
 
     Costs are relative to doing nothing. In "sessions", each is relative to what doing
-    nothing costs in that session.
+    nothing costs in that session, and in "prices" at that price.
     """
     all = {"cost": runs, "uncached": uncached, "moment": moments(runs)}
     pairs = {(kind, n): run for kind, group in all.items() for n, run in group.items()}
@@ -170,7 +186,8 @@ def measure(sessions: list[Session], runs: Runs, uncached: Runs) -> dict:
     rows = [row(name, meters, whole) for name, meters in done.items()]
     refused = [refused_at(meter) for meter in done["nothing"]]
     trios = zip(sessions, done["nothing"], refused)
-    costs = {n: total(meters) / whole for n, meters in full.items()}
+    uncached_costs = without_cache(done) | {n: total(full[n]) for n in full}
+    costs = {n: cost / whole for n, cost in uncached_costs.items() if n != "mine"}
     by_name = {name: by_session(done, name) for name in done}
     if "mine" in done:
         after["mine"] = [meter.moments for meter in done["mine"]]
@@ -184,6 +201,7 @@ def measure(sessions: list[Session], runs: Runs, uncached: Runs) -> dict:
         "uncached": {
             n: round(costs[n], 4) for n in sorted(costs, key=costs.__getitem__)
         },
+        "prices": by_price(done, uncached_costs),
         "refused": [
             {"session": session.name, "request": at, "of": len(meter.contexts)}
             for session, meter, at in trios
@@ -215,6 +233,24 @@ def by_project(sessions: list[Session], done: Done) -> dict[str, dict[str, list]
         rows = [row(n, meters, total(some["nothing"])) for n, meters in some.items()]
         found[name] = {r["policy"]: [r["cost"], r["R"]] for r in rows}
     return found if len(found) > 1 else {}
+
+
+def without_cache(done: Done) -> dict[str, float]:
+    """Return the costs of the tutorials' rules, and yours, without a prompt cache."""
+    names = (name for name in (*TUTORIALS, "mine") if name in done)
+    return {name: sum(meter.full for meter in done[name]) for name in names}
+
+
+def by_price(done: Done, uncached: Mapping[str, float]) -> dict[str, list[float]]:
+    """Return what policies cost at READS and without a prompt cache."""
+    costs = {
+        name: [*(sum(m.cost_at(read) for m in done[name]) for read in READS), full]
+        for name, full in uncached.items()
+    }
+    return {
+        name: [round(cost / one, 4) for cost, one in zip(found, costs["nothing"])]
+        for name, found in costs.items()
+    }
 
 
 def about_mine(sessions: list[Session], done: Done, costs: dict) -> dict:
@@ -336,7 +372,8 @@ def table(measured: dict, legend: str) -> str:
     title = f"{measured['requests']:,} recorded requests, replayed under each rule:\n"
     parts = [title, f"{'':<{width}}{heads}", *lines]
     parts += [*project_table(measured["projects"], rows, width)]
-    parts += [*moment_table(measured["moment"], width), ""]
+    parts += [*price_table(measured["prices"], rows, width)]
+    parts += [*moment_table(measured, width), ""]
     parts += [verdict(rows, measured["mine"])]
     parts += [*told_of_mine(measured), what_to_know(measured), "", legend, CAVEATS]
     return "\n".join(parts)
@@ -356,14 +393,29 @@ def project_table(
         yield from [f"{name:<{width}}{cells}"] if cells else []
 
 
-def moment_table(moments: dict[str, dict], width: int) -> Iterator[str]:
+def price_table(
+    prices: dict[str, list[float]], rows: list[dict], width: int
+) -> Iterator[str]:
+    """Yield the lines of a table with the costs at other prices."""
+    yield '\nThe same costs at other prices, each relative to "nothing" at that price:\n'
+    heads = [f"read at {read:g}" for read in READS]
+    yield " " * width + "".join(f"{head:>14}" for head in [*heads, "no cache"])
+    for name in [row["policy"] for row in rows if row["policy"] in prices]:
+        yield f"{name:<{width}}" + "".join(f"{cost:>14.3f}" for cost in prices[name])
+
+
+def moment_table(measured: dict, width: int) -> Iterator[str]:
     """Yield the lines of a table of what is in sight right after a compaction."""
-    if not moments:
+    if not (moments := measured["moment"]):
         return
+    made = next(r["summaries"] for r in measured["rows"] if r["policy"] == "ours")
+    summaries = counted(made, "summary", "summaries")
+    sessions = counted(len(measured["sessions"]["ours"]), "session", "sessions")
     points = next(iter(moments.values()))["points"]
     yield f"\nThe moment after: of what the next {moment.CALLS} calls need, in sight after"
     yield f"{counted(points, 'compaction', 'compactions')} with summaries that say nothing."
-    yield "They're so rare that R hides it.\n"
+    yield "R, a mean over all requests, hides compactions, because they're rare:"
+    yield f"ours made {summaries} in {sessions}.\n"
     yield f"{'':<{width}}   names   lines   tokens"
     for name in sorted(moments, key=lambda name: -moments[name]["names"]):
         one = moments[name]
@@ -413,7 +465,7 @@ def verdict(rows: list[dict], mine: Mapping[str, Any]) -> str:
     lines = [
         textwrap.fill(f"The cheapest: {cheap}.", 88),
         textwrap.fill(
-            f"Of those that forget, the cheapest that keeps most: {keeps}.", 88
+            f"Of those that forget and keep most, the cheapest: {keeps}.", 88
         ),
         textwrap.fill(f"Your settings: {yours}.", 88),
     ]
@@ -438,12 +490,12 @@ def what_to_know(measured: dict) -> str:
     lines = ['"nothing" is priced as if its window had no limit.']
     for one in measured["refused"]:
         at = f"request {one['request']} of {one['of']}"
-        lines.append(f"The API would reject {at} of {one['session']}.")
+        lines.append(f"Without forgetting, the API rejects {at} of {one['session']}.")
     if measured["refused"]:
         nothing, ours = (measured["before"][name] for name in ("nothing", "ours"))
         whole = 1 - next(r["cost"] for r in measured["rows"] if r["policy"] == "ours")
         lines.append(
-            f"Up to there it costs {nothing:.2f}, and ours {ours:.2f}, so"
+            f'Up to there, "nothing" costs {nothing:.2f} and ours {ours:.2f}, so'
             f" {nothing - ours:.2f} of the {whole:.2f} that ours saves come before it."
         )
     lines += in_how_many(measured["sessions"])
@@ -492,8 +544,9 @@ again      of the lines that an edit needed, but that were out of sight, the sha
 a window of {WINDOW:,} tokens. v5 follows its page, s06 its page in Python (its code in
 TypeScript has the same rule), s08 its page and code of June 2026. Two have changed:
 {newer()}
-"summaries" is agent.py without clearing. All rules have a prompt cache at the same
-prices, though no tutorial asks for one. A summary has {SUMMARY:,} tokens.{rest}
+"summaries" is agent.py without clearing, and "tail", in the last table, what the user
+typed, a summary and the newest {TAIL:,} tokens. All rules have a prompt cache at the
+same prices, though no tutorial asks for one. A summary has {SUMMARY:,} tokens.{rest}
 """
 
 

@@ -9,11 +9,15 @@ calls need, each name and line once: the names in their inputs, and the lines th
 quote (see recorded.py). Only what was last seen before the compaction counts, because
 what a later result or call shows needn't be in the list. The share of names is the mean
 over all compactions; of the lines, which are few, it is the share of them all.
+
+Two rows are there to compare with: "tail" is the user's messages, such a summary and
+the newest 24,000 tokens, and "ours, no index" is what its name says. A summary has as
+many tokens in all rows.
 """
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -23,15 +27,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests/standin"))
 sys.path.append(str(ROOT))  # last, because a file there can have any name
 
-from ours import Recording
-from policies import SUMMARIES
+from ours import Recording, counting_once
+from policies import PLAIN, SAYS_NOTHING, SUMMARIES
 from prices import Meter
 from recorded import Measured, Message, Session, Unusable, parts, read_messages
 
 import agent as program
 
 EVERY, FROM, CALLS = 40, 60_000, 40  # replies, tokens, calls
-NOTHING = "(a summary that says nothing)"
 NO_INDEX = "ours, no index"
 
 
@@ -56,18 +59,19 @@ def points(session: Session) -> list[int]:
 
 
 def left_by_ours(
-    session: Session, at: list[int], index_tokens: int = program.INDEX_TOKENS
+    session: Session, at: list[int], index_of: Callable = program.index_of
 ) -> Iterator[list[Message]]:
     """Yield the list that agent.py leaves at each of these points."""
     limits = program.configured_limits()
     recording = Recording(session, Meter(session), limits)
     agent = recording.agent
     agent.transcript = program.TRANSCRIPT_DIR / "recorded.jsonl"
+    tokens_in = counting_once()
     for recording.next in at:
         sent = session.messages[: recording.next]
         agent.messages = [{"role": m["role"], "content": m["content"]} for m in sent]
-        with mock.patch.object(program, "INDEX_TOKENS", index_tokens):
-            kept, _ = program.rebuild(agent, NOTHING)
+        with mock.patch.multiple(program, index_of=index_of, tokens_in=tokens_in):
+            kept, _ = program.rebuild(agent, SAYS_NOTHING)
         yield [*map(Measured().message, kept)]
 
 
@@ -92,9 +96,10 @@ def left_by_rule(rule: str, session: Session, at: list[int]) -> Iterator[list[Me
 def measure(session: Session, rule: str = "ours") -> list[Moment]:
     """Measure a rule at all points of a session; NO_INDEX is ours without its index."""
     at = points(session)
-    if rule in ("ours", NO_INDEX):
-        size = program.INDEX_TOKENS if rule == "ours" else 0
-        lists = left_by_ours(session, at, size)
+    if rule == "ours":
+        lists = left_by_ours(session, at)
+    elif rule == NO_INDEX:
+        lists = left_by_ours(session, at, lambda *_: [])
     else:
         lists = left_by_rule(rule, session, at)
     return [moment(session, i, kept) for i, kept in zip(at, lists)]
@@ -126,24 +131,26 @@ def summed_up(moments: list[Moment]) -> dict:
 
 def main(paths: list[str]) -> int:
     """Measure the sessions in these files, and print a line."""
-    start, moments, without = time.perf_counter(), [], []
+    start = time.perf_counter()
+    found: dict[str, list[Moment]] = {PLAIN: [], NO_INDEX: [], "ours": []}
     for path in paths:
         try:
             session = Session(read_messages(Path(path)), path)
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
             continue
-        moments += measure(session)
-        without += measure(session, NO_INDEX)
-    if not moments:
+        for rule, moments in found.items():
+            moments += measure(session, rule)
+    if not found["ours"]:
         print("No session has 60,000 tokens.", file=sys.stderr)
         return 1
-    for found, what in (summed_up(without), ", no index"), (summed_up(moments), ""):
+    for rule, moments in found.items():
+        one = summed_up(moments)
         print(
-            f"names {found['names']:.1%}, lines {found['lines']:.1%},"
-            f" {found['tokens']:,.0f} tokens, {found['points']} points,"
-            f" {time.perf_counter() - start:.0f} s{what}"
+            f"{rule}: names {one['names']:.1%}, lines {one['lines']:.1%},"
+            f" {one['tokens']:,.0f} tokens, {one['points']} points"
         )
+    print(f"{time.perf_counter() - start:.0f} s")
     return 0
 
 

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
-from policies import SUMMARY
+from policies import SAYS_NOTHING, SUMMARY
 from prices import Meter
 from recorded import Measured, Session, tokens
 from stub import CACHE_READ, Stream
@@ -78,8 +78,7 @@ class Recording:
         self.meter.wait(self.coming())
         if wants_summary(request["messages"][-1]):
             size = self.meter.summarise_live(history)
-            text = "word " * int(SUMMARY * 3.1 / 5)
-            text = f"<analysis></analysis><summary>{text}</summary>"
+            text = f"<analysis></analysis><summary>{SAYS_NOTHING}</summary>"
             content = [{"type": "text", "text": text}]
             return finished(content, self.usage(size, SUMMARY))
         at, recorded = self.next, self.session.messages

@@ -30,7 +30,7 @@ import stub
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, line, text
 from costs import program
 from lists import LETTERS, LOOKS, REQUEST, TAIL, chained, rows, what_remains
-from policies import PEERS, TUTORIALS
+from policies import BY_DOCUMENTATION, PEERS, TUTORIALS
 from screenshot import COLUMNS, screenshot
 from stub import StubClient, reply
 
@@ -40,6 +40,7 @@ SETTINGS = [
     "THRESHOLD=60000",
     "CONTEXT_WINDOW=60000",
 ]  # to measure ours with, besides the default
+SETTING_WORDS = {"THRESHOLD": "threshold", "CONTEXT_WINDOW": "window"}
 KINDS = {
     "tool_result": ("older tool results", ORANGE),
     "newest": ("the newest three tool results", ORANGE),
@@ -57,8 +58,10 @@ def measure(paths):
     Costs are relative to doing nothing. "policies" has the cost and R of each policy,
     "largest" the largest request that forgets nothing, in tokens, "before" the costs
     until the first rejection, "cheaper" the number of sessions in which a policy costs
-    less than ours, "each" the costs in each session, "moment" what is in sight after a
-    compaction, "windows" the same of ours in smaller ones, and "session" the session with the most requests.
+    less than ours, "each" the costs in each session, "prices" the costs at other prices
+    of a cached token and without a cache, each relative to doing nothing at that price,
+    "moment" what is in sight after a compaction, "windows" the same of ours in smaller
+    ones, and "session" the session with the most requests.
     """
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
     measured = costs.measure(sessions, runs, costs.uncached_runs(SETTINGS))
@@ -75,6 +78,7 @@ def measure(paths):
             "refused": len(measured["refused"]),
             "before": measured["before"],
             "uncached": measured["uncached"],
+            "prices": measured["prices"],
             "cheaper": costs.cheaper(measured["sessions"]),
             "shares": shares(sessions),
             "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in rows},
@@ -109,13 +113,15 @@ def again(row):
 
 
 def one_session(session, runs):
-    """Measure the policies in the picture of one session."""
+    """Measure the policies in the picture of one session, also at other prices."""
     done = costs.replayed([session], {name: runs[name] for name in charts.RULES})
     [nothing] = done["nothing"]
+    full = {"ours": costs.uncached_runs([])["ours"](session).cost}
     courses = {name: course(meter, nothing) for name, [meter] in done.items()}
     return {
         "requests": len(nothing.contexts),
         "refused": costs.refused_at(nothing),
+        "prices": costs.by_price(done, costs.without_cache(done) | full),
         "rules": {
             name: [
                 course.cost,
@@ -159,7 +165,7 @@ def tokens_by_kind(figures):
         told.append(f"{name} {share[kind]:.1%}")
         body += [text(300, y, name, "end"), box(310, y - 14, wide, 18, color, 1)]
         body.append(text(318 + wide, y, f"{share[kind]:.1%}"))
-    title = f"Where the tokens go in {figures['sessions']} recorded sessions"
+    title = f"Where the tokens go in {figures['sessions']} long recorded sessions"
     return charts.picture(title, body, told, 160)
 
 
@@ -430,8 +436,8 @@ def thresholds():
     marks = {
         window: "(the window): the API rejects anything larger",
         most: "(T): a summary replaces the history",
-        clear: f"({clear / most:.1f} T): old results are cleared",
-        cold: f"(T/{most / cold:.0f}): if the cache is cold, they are cleared here",
+        clear: f"({clear / most:.1f} T): old results are cleared from here on",
+        cold: f"(T/{most / cold:.0f}): with a cold cache, they're cleared from here on",
     }
     told = [f"{tokens:,} {words}" for tokens, words in marks.items()]
     places = [20 + 660 * tokens / window for tokens in marks]
@@ -498,7 +504,8 @@ def limits_of_parts(parts):
     limits = {part: f"{limit:,} tokens" for part, (limit, *_) in parts.items()}
     limits["results"] = f"{program.MAX_RESTORE_TOKENS_PER_FILE:,} tokens each"
     room = sum(next(iter(parts.values()))[1:])
-    return limits | {"together": f"half of what T leaves: {room:,} tokens"}
+    together = f"half of T less system prompt and tools: {room:,} tokens"
+    return limits | {"together": together}
 
 
 # ---- all of them ----
@@ -508,24 +515,32 @@ def color(name):
     """Return the color of a policy: ours, a tutorial's, another agent's or other."""
     if name.startswith("ours"):
         return BLUE
-    if name == "clear_tool_uses":
+    if name in BY_DOCUMENTATION:
         return PURPLE
     tutorial = name in TUTORIALS and name != "nothing"
     return ORANGE if tutorial else GREEN if name in PEERS else TEXT
 
 
+def label(name):
+    """Return the name of a policy, with its setting, if any, in words."""
+    name, _, setting = name.partition("=")
+    for variable, words in SETTING_WORDS.items():
+        name = name.replace(f" {variable}", f", {words}")
+    return f"{name} {int(setting):,}" if setting else name
+
+
 def of_figures(figures):
     """Draw the measured figures; return the pictures by name."""
     prices = [
-        charts.Cost(name, cost, kept, color(name))
+        charts.Cost(label(name), cost, kept, color(name))
         for name, (cost, kept) in figures["policies"].items()
     ]
     session, of = figures["session"], figures["sessions"]
     courses = {name: charts.Course(*one) for name, one in session["rules"].items()}
     return {
         "tokens": tokens_by_kind(figures),
-        "session": charts.three_ways(courses, of),
-        "policies": charts.two_bars(prices, without_a_cache(figures["uncached"])),
+        "session": charts.three_ways(courses, of, figures["read"]),
+        "policies": charts.two_bars(prices, without_a_cache(figures["uncached"]), of),
     }
 
 

@@ -10,9 +10,10 @@ separate request (see prices.py).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-from recorded import Block, Message, message, note, text_block
+from recorded import Block, Message, message, note, text_block, tokens
 
 READ_IN = "November 2026"
 NEWER = {  # the commit that each newer rule follows, and the month it existed by
@@ -22,15 +23,14 @@ NEWER = {  # the commit that each newer rule follows, and the month it existed b
 WINDOW = 200_000
 FIXED = 3_500  # tokens of the system prompt and the tools, in every request
 SUMMARY = 2_500  # tokens of a summary
+SAYS_NOTHING = "word " * int(SUMMARY * 3.1 / 5)  # a summary of that length
+# Tokens that `clear_at_least` must free. The documentation recommends enough to be worth
+# the cache, and has 5,000 in an example; of 5,000 to 50,000, this costs least here.
+AT_LEAST = 30_000
 FRAME = 170  # characters of JSON around each text, on average in the recorded sessions
 
 
-class Policy(NamedTuple):
-    """A rule, and whether its changes last."""
-
-    rule: Callable[[list[Message], Any], list[Message]]
-    lasting: bool = True  # whether the next request starts from what this one sent
-
+Policy = Callable[[list[Message], Any], list[Message]]
 
 # ---- parts of the rules ----
 
@@ -281,6 +281,18 @@ def v5_summary(history: list[Message], meter: Any) -> list[Message]:
     return [summary(*files)]
 
 
+# ---- to compare with ----
+
+PLAIN, TAIL = "tail", 24_000  # tokens, so that its list is about as large as ours
+
+
+def plain_tail(history: list[Message], meter: Any) -> list[Message]:
+    """Keep the user's messages and the newest TAIL tokens; summarise the rest."""
+    cut = newest(history, TAIL)
+    meter.summarise(total(history))
+    return [*filter(is_typed, history[:cut]), summary(), *history[cut:]]
+
+
 # ---- other agents ----
 
 
@@ -379,31 +391,45 @@ def openhands_summary(history: list[Message], meter: Any) -> list[Message]:
     return [*history[:head], summary(), *history[tail:]]
 
 
-def clear_tool_uses(history: list[Message], meter: Any) -> list[Message]:
-    """Clear as the server does: over 100,000 tokens, at every request again."""
-    if total(history) <= 100_000:
+CLEARED = "[cleared]"
+
+
+def clear_tool_uses(
+    history: list[Message], meter: Any, at_least: int = 0
+) -> list[Message]:
+    """Clear all results but the newest 3, once the client sends over 100,000 tokens.
+
+    The client goes on sending what the server cleared, and the server clears it again.
+    """
+    found = results(history)
+    gone = sum(tokens(block.whole) for _, block in found if block.text == CLEARED)
+    old = [r for r in found[:-3] if r[1].text != CLEARED]
+    freed = sum(block.tokens for _, block in old)
+    if total(history) + gone <= 100_000 or freed < at_least:
         return history
-    return cleared(history, results(history)[:-3], meter, "[cleared]")
+    return cleared(history, old, meter, CLEARED)
 
 
-TUTORIALS = {
-    "nothing": Policy(nothing),
-    "s06": Policy(s06),
-    "s08": Policy(s08),
-    "v5": Policy(v5),
-    "s06 newer": Policy(s06_newer),
-    "s08 newer": Policy(s08_newer),
+TUTORIALS: dict[str, Policy] = {
+    "nothing": nothing,
+    "s06": s06,
+    "s08": s08,
+    "v5": v5,
+    "s06 newer": s06_newer,
+    "s08 newer": s08_newer,
 }
-PEERS = {
-    "pi": Policy(pi),
-    "opencode": Policy(opencode),
-    "opencode, pruning": Policy(opencode_pruning),
-    "codex": Policy(codex),
-    "gemini-cli": Policy(gemini_cli),
-    "OpenHands": Policy(openhands),
-    "clear_tool_uses": Policy(clear_tool_uses, lasting=False),
+PEERS: dict[str, Policy] = {
+    "pi": pi,
+    "opencode": opencode,
+    "opencode, pruning": opencode_pruning,
+    "codex": codex,
+    "gemini-cli": gemini_cli,
+    "OpenHands": openhands,
+    "clear_tool_uses": clear_tool_uses,
+    "clear_at_least": partial(clear_tool_uses, at_least=AT_LEAST),
 }
-SUMMARIES = {  # how some of them summarise, whenever they do
+BY_DOCUMENTATION = {"clear_tool_uses", "clear_at_least"}  # their source isn't public
+SUMMARIES: dict[str, Policy] = {  # how some of them summarise, whenever they do
     "s06": s06_summary,
     "s08": s08_summary,
     "v5": v5_summary,
@@ -411,4 +437,5 @@ SUMMARIES = {  # how some of them summarise, whenever they do
     "opencode": opencode_summary,
     "codex": codex_summary,
     "OpenHands": openhands_summary,
+    PLAIN: plain_tail,
 }

@@ -39,6 +39,8 @@ class Meter:
         self.now = float("-inf")  # the time of the last request, in seconds
         self.request = ""  # the user's last message
         self.known = 0.0  # tokens of the last request that came from the cache
+        self.hits = 0.0  # the same of all requests
+        self.full = 0.0  # the cost if there were no cache
         self.cost, self.summaries, self.clearings = 0.0, 0, 0
         self.previews = 0  # how often oversized results went to disk
         self.contexts: list[float] = []
@@ -71,16 +73,22 @@ class Meter:
         self.follow(history)
         last = self.sent[-1]
         self.known = self.cached_tokens() if self.cached else 0
+        self.hits += self.known
         self.cost += self.read * self.known + self.write * (last.tokens - self.known)
         self.cost += OUTPUT * output
+        self.full += last.tokens + OUTPUT * output
         self.written.add(last.prefix)
         return last.tokens
+
+    def cost_at(self, read: float) -> float:
+        """Return the cost if reading a cached token had this price."""
+        return self.cost + (read - self.read) * self.hits
 
     def follow(self, history: list[Message]) -> None:
         """Make `sent` equal to this history, beginning at the first difference."""
         same = 0
-        while same < min(len(self.sent), len(history)):
-            if self.sent[same].message != history[same]:
+        for sent, new in zip(self.sent, history):
+            if sent.message is not new and sent.message != new:
                 break
             same += 1
         for gone in self.sent[same:]:
@@ -142,6 +150,7 @@ class Meter:
         """Price a summary that takes separate requests, without the cache."""
         self.summaries += 1
         self.cost += calls * (size + OUTPUT * SUMMARY)
+        self.full += calls * (size + OUTPUT * SUMMARY)
 
     def summarise_live(self, history: list[Message]) -> float:
         """Price a summary that the live conversation is asked for."""
@@ -149,18 +158,15 @@ class Meter:
         return self.send(history, SUMMARY)
 
 
-def replay(
-    session: Session, policy: Policy, read: float = CACHE_READ, cached: bool = True
-) -> Meter:
+def replay(session: Session, policy: Policy, read: float = CACHE_READ) -> Meter:
     """Run a policy on a session, and return the meter."""
-    meter = Meter(session, cached, read)
+    meter = Meter(session, read=read)
     history: list[Message] = []
     for at, recorded in enumerate(session.measured):
         if recorded.role == "assistant":
             meter.wait(at)
-            sent = policy.rule(history, meter)
-            history = sent if policy.lasting else history
-            meter.reply(sent, at)
+            history = policy(history, meter)
+            meter.reply(history, at)
         elif is_typed(recorded):
             meter.request = recorded.blocks[0].text
         history = [*history, recorded]
