@@ -12,6 +12,7 @@ from typing import NamedTuple
 import conftest
 import costs
 import faults
+import own_rule
 import prices
 import pytest
 import readme
@@ -374,11 +375,7 @@ the {FIGURES["sessions"]} recorded sessions of chapter 11 at {AFTER["ours"]["poi
 
 the API rejects {FIGURES["refused"]} of the {FIGURES["sessions"]} sessions
 
-On the same scale, s08 then costs {UNCACHED["s08"]:.1f} (its newer code
-{UNCACHED["s08 newer"]:.1f}), s06 {UNCACHED["s06"]:.1f} ({UNCACHED["s06 newer"]:.1f}), ours
-{UNCACHED["ours"]:.1f}, v5 {UNCACHED["v5"]:.1f} and "nothing" {UNCACHED["nothing"]:.1f}
-
-with `CONTEXT_WINDOW=60000` ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1f}
+with `CONTEXT_WINDOW=60000`, ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1f} instead of {UNCACHED["ours"]:.1f}
 
 `THRESHOLD=60000` costs {LOW_COST:.2f}, with an R of {LOW_R:.3f}
 
@@ -414,11 +411,20 @@ def test_the_figures_by_project_are_those_that_were_measured(rule):
     assert f"| {RULES[rule]} | {by_project(rule)} |" in TESTS_PAGE
 
 
-def test_the_sessions_in_which_others_are_cheaper_are_those_that_were_measured():
-    cheaper, of = FIGURES["cheaper"], FIGURES["sessions"]
-    told = f"v5 is cheaper than ours in {cheaper['v5']} of {of}, OpenHands in "
-    told += f"{cheaper['OpenHands']} and gemini-cli in {cheaper['gemini-cli']}."
-    assert told in words(TESTS_PAGE)
+# Sentences of tests/README.md, with their numbers
+ABOUT_COSTS = f"""\
+v5 is cheaper than ours in {FIGURES["cheaper"]["v5"]} of {FIGURES["sessions"]}, OpenHands in
+{FIGURES["cheaper"]["OpenHands"]} and gemini-cli in {FIGURES["cheaper"]["gemini-cli"]}.
+
+s08 costs {UNCACHED["s08"]:.1f} (its newer code {UNCACHED["s08 newer"]:.1f}), s06
+{UNCACHED["s06"]:.1f} ({UNCACHED["s06 newer"]:.1f}), ours {UNCACHED["ours"]:.1f}, v5
+{UNCACHED["v5"]:.1f} and "nothing" {UNCACHED["nothing"]:.1f}.
+""".split("\n\n")
+
+
+@pytest.mark.parametrize("fact", ABOUT_COSTS)
+def test_a_number_about_costs_is_the_one_that_was_measured(fact):
+    assert words(fact) in words(TESTS_PAGE)
 
 
 JAPANESE = "文脈を圧縮する" * 500
@@ -522,6 +528,18 @@ def test_each_step_of_a_policy_costs_what_the_page_says(change, tmp_path):
     )
     in_text = "it costs {cost:.2f}, at R {R:.3f}".format(**found["mine"])
     assert in_table if change else in_text in page
+
+
+@pytest.mark.skipif(not LONG_TESTS, reason="it replays four sessions")
+def test_the_api_rejects_a_policy_that_never_forgets_as_often_as_the_page_says(
+    tmp_path,
+):
+    (path := tmp_path / "policy.py").write_text("def forget(m):\n    return m\n")
+    sessions = costs.read(costs.shapes(False))
+    meters = [own_rule.run(session, path) for session in sessions]
+    refused = sum(len(meter.refusals) for meter in meters)
+    requests = sum(len(meter.contexts) for meter in meters)
+    assert f"rejects {refused} of its {requests} requests" in words(TESTS_PAGE)
 
 
 # --- Pictures ---
