@@ -175,9 +175,10 @@ def test_there_are_six_shapes_of_each_of_four_projects():
 
 
 @pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
-def test_the_readme_says_where_each_shape_comes_from(path):
-    [row] = [line for line in README.splitlines() if f"`{path.name}`" in line]
-    assert re.search(r"`\S+/\S+/\d+/full\.jsonl`", row)
+def test_the_name_of_a_shape_says_where_its_recording_is(path):
+    """The README has the project and commit; the rest is the path of full.jsonl."""
+    found = re.fullmatch(r"([a-z]+)_[0-9a-f]{2}-[0-9a-f]{10}-\d+", path.name[:-9])
+    assert found and f"| `{found[1]}_*` | [" in README
 
 
 @pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)

@@ -88,7 +88,7 @@ SCENES = [
         "Layer 1, first step, no request. The results in one message may have at most 50,000 "
         "tokens or a third of the threshold, whichever is smaller. If they have more, "
         "each result over its equal share is saved to disk, and the model sees a "
-        "preview instead. In the tutorials: s08's L3, and v5.",
+        "preview instead. In learn-claude-code: s08's L3, and v5.",
         "the file alone would have filled the context. The preview shows its path, its "
         "beginning and its end, which is enough to search it.",
         "Print agent.py. Which parts is it made of?",
@@ -101,7 +101,7 @@ SCENES = [
         "Layer 1, third step, no request. It clears old results, but never the newest "
         f"{program.KEEP_RECENT}. While the prompt cache is warm, it waits until the "
         "context exceeds 0.7 of the threshold; once the cache is cold, a quarter is "
-        "enough. In the tutorials: s06, v5, s08's L2.",
+        "enough. In learn-claude-code: s06, v5, s08's L2.",
         "the model can read a file again. It can't get back what a command or a "
         "search printed, so that is saved first, and the placeholder says where. The "
         "preview stays, because it already names a file. The thinking after the first "
@@ -117,7 +117,7 @@ SCENES = [
     Scene(
         "snip_compact: too many messages, so the middle is cut out",
         "Layer 1, second step, no request. It's off by default, because it forgets without a "
-        "summary; here, MAX_MESSAGES=20 switches it on. In the tutorials: s08's L1.",
+        "summary; here, MAX_MESSAGES=20 switches it on. In learn-claude-code: s08's L1.",
         "the first messages say what the work is about, and the newest say how far it "
         "has got. From the middle, your own messages stay, and the calls whose results "
         "are still needed.",
@@ -133,7 +133,7 @@ SCENES = [
         "Layer 2, one request, over the threshold. It leaves, in this order: your "
         "older messages with the calls from before that are still needed, the summary with "
         "an index, your request in progress, calls of this turn that are still needed, "
-        "and the newest messages. In the tutorials: s06, v5, s08's "
+        "and the newest messages. In learn-claude-code: s06, v5, s08's "
         "compact_history "
         "(L4).",
         "the large results were new, so layer 1 had nothing to clear. Your messages "
@@ -148,7 +148,7 @@ SCENES = [
     Scene(
         "compact: the model asks for a summary",
         "Layer 3, one request. The model calls the tool `compact`, whose focus says "
-        "what to keep. In the tutorials: s06, and s08, whose page ends the turn with "
+        "what to keep. In learn-claude-code: s06, and s08, whose page ends the turn with "
         "it. Here the work goes on.",
         "a piece of work is done, and the model no longer needs its details.",
         "Which functions of the fake model count tokens?",
@@ -160,8 +160,8 @@ SCENES = [
     ),
     Scene(
         "compact: you ask for a summary",
-        "Layer 3, one request. The same, but this time you ask for it. In the "
-        "tutorials: v5.",
+        "Layer 3, one request. The same, but this time you ask for it. In "
+        "learn-claude-code: v5.",
         "new work begins that doesn't need all of the old, and you say what matters. "
         "Nobody is waiting for an answer, so the last one stays, at the end.",
         "How is the fake model tested?\n/compact the fake model\nAnd the tools?",
@@ -172,7 +172,7 @@ SCENES = [
     ),
     Scene(
         "reactive_compact: the API rejects a prompt as too long",
-        "Layer 3, one request, when the API says so. In the tutorials: s08. In this "
+        "Layer 3, one request, when the API says so. In learn-claude-code: s08. In this "
         "scene the API accepts less than the agent was told, and doesn't say how much. "
         "Even the request for a summary is too long, so a note takes its place.",
         "the work can only go on with less. The newest messages stay, because they're "
@@ -235,8 +235,9 @@ OPENING = (
     "Prices are in full-price input tokens: writing a token to the prompt cache costs "
     f"{CACHE_WRITE}, reading it from there {CACHE_READ}, and each token of a summary "
     f"{stub.OUTPUT}. A layer's own line shows the program's estimate (bytes / 4, "
-    "corrected by what the replies report); tables and bills count as the fake API "
-    f"does (bytes / {stub.BYTES_PER_TOKEN}).",
+    "corrected by what the replies report). Tables and bills count as the stand-in for "
+    f"the API does (bytes / {stub.BYTES_PER_TOKEN}): tables only texts, bills also the "
+    "JSON around them.",
     "The work happens in a scratch copy of this project, which you can delete "
     "afterwards:",
 )
