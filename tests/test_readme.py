@@ -442,6 +442,7 @@ ESTIMATES = {  # rows of the page's tables, and their other cells
 MOMENTS = {
     "only a summary (s06, s08)": AFTER["s06"],
     "the five files read last, too (v5)": AFTER["v5"],
+    "a plain tail: your messages, a summary, the newest 24,000 tokens": AFTER["tail"],
     "what pi leaves": AFTER["pi"],
     "what OpenHands leaves": AFTER["OpenHands"],
     "ours, without its index": AFTER[NO_INDEX],
@@ -886,13 +887,13 @@ CHANGES = [
     Change("7", "not summary or ", "", "python3 tests/lessons/naive.py 7"),
     Change(
         "8",
-        "    older = [*map(typed, fit_user_texts(user_texts(gone[:start]), most))]\n",
+        "    older = fit_typed(gone[:start], min(MAX_USER_TOKENS, room // 2))  # part 1\n",
         '    older = [typed("Go.")]\n',
         "python3 tests/lessons/naive.py 8",
     ),
     Change(
         "9",
-        "    messages = drop_thinking(agent.messages)\n    room",
+        "    messages = mark_stopped(drop_thinking(agent.messages))\n    room",
         "    messages = agent.messages\n    room",
         "python3 agent.py --demo 4",
     ),

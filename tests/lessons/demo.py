@@ -335,7 +335,7 @@ class Lesson(StubClient):
     def answer(self, request):
         """Answer `request` from the script, and note it in `sent`."""
         last = request["messages"][-1]["content"][-1]
-        asked = last.get("text", "")[:30] == program.SUMMARY_PROMPT[:30]
+        asked = last.get("text", "").lstrip()[:30] == program.SUMMARY_PROMPT[:30]
         length = count(request["system"], request["tools"], request["messages"])
         if self.queue and self.queue[0] is SHORTER:
             self.queue.popleft()

@@ -79,7 +79,7 @@ def no_summaries():
 
 
 def long_words():
-    """User messages are never shortened | fit_user_texts, rebuild | 8"""
+    """User messages are never shortened | fit_typed, rebuild | 8"""
     client, _, _ = live(*[reply("Yes.")] * 9, typed=["x" * 40_000] * 9)
     return (
         f"9 pastes of 40,000 characters: {len(client.asked)} of "
