@@ -1780,11 +1780,11 @@ HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS", "GPG_TTY"}
 
 @tool(label="", question="Run this command?", style="")
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
-    """Run a bash command in the workspace and return its stdout and stderr.
+    """Run a bash command, from the workspace each time; return its stdout and stderr.
 
-    To search, use the tools grep and glob instead, which need no approval.
-    timeout: seconds, 120 by default, at most 600. More than 10 MB of output also kills
-    the command. Standard input is closed. Background processes end with the command,
+    cd, export and functions don't last. To search, use the tools grep and glob, which
+    need no approval. timeout: seconds, 120 by default, at most 600. Over 10 MB of
+    output kill it, too. Standard input is closed. Background processes end with it,
     unless you start them with setsid and with output to a file. There is no sandbox.
     """
     timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # milliseconds
