@@ -1552,11 +1552,14 @@ def run_tool(agent: Agent, call: Message) -> Message:
     try:
         if name not in agent.tools:
             raise ToolError(f"There is no tool {name}; use {', '.join(agent.tools)}.")
+        for key, kind in called.schema["input_schema"]["properties"].items():
+            while kind != JSON_TYPES[str] and type(given.get(key)) is str:
+                given = {**given, key: json.loads(given[key])}  # JSON in JSON
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:
         text = str(error)
-    except TypeError as error:
+    except (TypeError, json.JSONDecodeError) as error:
         text = f"{error}. The tool's schema is {json.dumps(called.schema)}"
     except (Exception, SystemExit) as error:  # noqa: BLE001  no tool may end the loop
         text = f"{type(error).__name__}: {error}"
@@ -2816,7 +2819,7 @@ def resume(agent: Agent, which: str) -> None:
         agent.emit("tool", f"[{call['name']}] {next(iter(call['input'].values()), '')}")
     needed = still_needed(messages, agent.tools)  # without a plan that failed
     for plan in [e.call for e in needed if "[ ]" in str(e.call["input"].get("items"))]:
-        agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
+        run_tool(agent, plan)  # shows it
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 
