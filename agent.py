@@ -1623,11 +1623,14 @@ def run_tool(agent: Agent, call: Message) -> Message:
     try:
         if name not in agent.tools:
             raise ToolError(f"There is no tool {name}; use {', '.join(agent.tools)}.")
+        for key, kind in called.schema["input_schema"]["properties"].items():
+            while kind != JSON_TYPES[str] and type(given.get(key)) is str:
+                given = {**given, key: json.loads(given[key])}  # JSON in JSON
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:
         text = str(error)
-    except TypeError as error:
+    except (TypeError, json.JSONDecodeError) as error:
         text = f"{error}. The tool's schema is {json.dumps(called.schema)}"
     except (Exception, SystemExit) as error:  # noqa: BLE001  no tool may end the loop
         text = f"{type(error).__name__}: {error}"
@@ -1666,6 +1669,8 @@ def inside(path: str, root: Path | None = None) -> Path:
         raise ToolError(f"{path} is outside {root}.")
     if SECRET.fullmatch(str(real)) or SECRET.fullmatch(path):
         raise ToolError(f"{path} may hold secrets; tools neither read nor write it.")
+    if re.match(r"~[\w.-]*/|\$[\w{}]+/|\w:[\\/]|file:", path) and not real.exists():
+        raise ToolError(f"{path} would be taken literally; give a path in {root}.")
     return real
 
 
@@ -1682,17 +1687,18 @@ def text_in(path: Path, errors: str = "replace") -> str:
 
 @tool(rerunnable=True, keep_newest=MAX_RESTORE_FILES, style="")
 def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
-    """Read a text file in the workspace: up to limit lines, starting at line offset.
+    """Read up to limit lines of a text file, starting at line offset; the first is 1.
 
-    The first line is 1. If more lines follow, the result ends with the next offset.
+    If more follow, the result ends with the next offset. limit=1 cuts a long line less.
     """
     real = inside(path)
     lines = redact(text_in(real)).removesuffix("\n").split("\n")
     agent.mtimes[real] = real.stat().st_mtime_ns
-    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
+    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES, len(lines))
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
-    page = [cut_text(line.removesuffix("\r"), tokens) for line in lines[first:][:most]]
+    each = min(tokens, 600) if most > 1 else tokens  # a notebook has pictures as lines
+    page = [cut_text(line.removesuffix("\r"), each) for line in lines[first:][:most]]
     sizes = accumulate(len(to_bytes(line)) for line in page)
     page = page[: max(1, sum(size <= 4 * tokens for size in sizes))]
     following = first + len(page) + 1
@@ -1850,11 +1856,11 @@ HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS", "GPG_TTY"}
 
 @tool(label="", question="Run this command?", style="")
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
-    """Run a bash command in the workspace and return its stdout and stderr.
+    """Run a bash command, from the workspace each time; return its stdout and stderr.
 
-    To search, use the tools grep and glob instead, which need no approval.
-    timeout: seconds, 120 by default, at most 600. More than 10 MB of output also kills
-    the command. Standard input is closed. Background processes end with the command,
+    cd, export and functions don't last. To search, use the tools grep and glob, which
+    need no approval. timeout: seconds, 120 by default, at most 600. Over 10 MB of
+    output kill it, too. Standard input is closed. Background processes end with it,
     unless you start them with setsid and with output to a file. There is no sandbox.
     """
     timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # milliseconds
@@ -1937,9 +1943,9 @@ def end_session(process: Any, output: bytearray) -> None:
 
 @contextmanager
 def signals_held(*only: int) -> Iterator[None]:
-    """Hold back Ctrl-C, SIGTERM and SIGHUP, or `only` these, until the block ends."""
+    """Hold back the signals that we handle, or `only` these, until the block ends."""
     pending: list[int] = []
-    numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+    numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
         numbers = ()  # only the main thread gets signals
     handlers = {n: old for n in numbers if callable(old := signal.getsignal(n))}
@@ -2062,6 +2068,8 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         if not found:
             raise
         found.append(f"({timeout})")
+    if not found and re.search(r"\\[|(){}+<>n]|\n", pattern):  # of grep, not of Python
+        found = [r"(no matches; each line is searched alone, and \| or \( is literal)"]
     return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"
 
 
@@ -2156,7 +2164,7 @@ def make_ready(agent: Agent) -> None:
         connect(agent)
     agent.system = system_prompt(min(MAX_RULES, agent.limits.threshold // 8))
     agent.tools.pop("load_skill", None)
-    if "skills" in agent.system:
+    if find_skills():  # the user may name one that isn't listed
         agent.tools["load_skill"] = TOOLS["load_skill"]
     replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
     new = tool_result_budget(agent.messages, agent.limits.max_results, save_result)
@@ -2170,6 +2178,8 @@ def system_prompt(max_tokens: int) -> dict[str, str]:
     rules = quote("rules", cut_text("\n\n".join(texts), max_tokens)) if texts else ""
     lines = ["Skills (read one with load_skill before you use it):"]
     for name, (_, text) in find_skills().items():
+        if re.search("(?im)^disable-model-invocation: *true", text.split("\n---")[0]):
+            continue  # it's the user's to name
         found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
         lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
     skills = cut_text("\n".join(lines), max_tokens) if lines[1:] else ""
@@ -2293,15 +2303,14 @@ def show(terminal: Terminal, style: str, text: str) -> None:
         elif style != "text":
             terminal.since = 0.0
             redraw(terminal, f"{end_text(terminal)}{styled(terminal, style, text)}\n")
-        elif not terminal.streams:  # the next event prints it, but not the answer
-            redraw(terminal, end_text(terminal) if terminal.thought.strip() else "")
-            terminal.text, terminal.writes = terminal.text + visible(text), True
         else:
             above = end_text(terminal) if terminal.thought.strip() else ""
-            above += "" if terminal.writes else "\n"
-            *lines, terminal.text = f"{terminal.text}{visible(text)}".split("\n")
-            above += "".join(f"{line}\n" for line in lines)
-            terminal.writes, terminal.since = True, time.monotonic()
+            terminal.text += visible(text)
+            if terminal.streams:  # else the next event prints it, but not the answer
+                lines, newline, terminal.text = terminal.text.rpartition("\n")
+                above += "\n" * (not terminal.writes) + lines + newline
+                terminal.since = time.monotonic()
+            terminal.writes = True
             if above:  # otherwise `clock` draws it
                 redraw(terminal, above)
 
@@ -2408,11 +2417,10 @@ def format_event(style: str, text: str) -> str:
 def cut_to_screen(text: str, rows: int = 1, taken: int = 0) -> str:
     """Cut a line to `rows` rows of the screen, minus the columns `taken` already."""
     text, room = text.expandtabs(), rows * get_terminal_size().columns - 2 - taken
-    for at, letter in enumerate(text):
-        room -= columns_of(letter)
-        if room < 0:
-            return f"{text[: at - 1]}…" if at else ""
-    return text
+    widths = accumulate(map(columns_of, text))
+    fits = len([*takewhile(lambda width: width <= room, widths)])
+    cut = f"{text[: fits - 1]}…" if fits else ""
+    return cut if fits < len(text) else text
 
 
 def clock(terminal: Terminal) -> None:
@@ -2432,6 +2440,9 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # an answer of up to three words that begins with one of these is unclear: ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 SIMPLE = r"[^;&|<>$`()\n]*"  # a command that starts no other one and redirects nothing
+READER = r"(?:head|tail|wc)(?: -[nc] \d+| -\w+)*|"  # reads only the output before it
+READER += r"grep(?: -[cEFinovwx]+| -[ABCm] ?\d+)* (?:[\w.]+|(['\"])[\w.][\w .:]*\1)"
+SIMPLE += rf"(?:2>(?:&1|/dev/null) *)?(?:\| *(?:{READER}) *)*"
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
 ESC_SECONDS = 0.1  # in which the rest of a key sequence follows its Esc
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
@@ -2518,8 +2529,8 @@ def end_line(terminal: Terminal) -> None:
 
 
 def clean_line(line: str) -> str:
-    """Return a line as it will be sent, or as the command it is, even in full width."""
-    name, *text = re.split("[ \u3000]", line.strip(), maxsplit=1)
+    """Return a line as sent, or as its command, even in full width (except for "!")."""
+    name, *text = re.split(r"[ \u3000]|\A(?=\uff01)", line.strip(), maxsplit=1)
     command = " ".join([unicodedata.normalize("NFKC", name), *text])
     return command if is_command(command) else line.lstrip("\n").rstrip()
 
@@ -2528,7 +2539,7 @@ def is_command(line: str) -> bool:
     """Return True for /word, unless that path exists, for !command, exit and quit."""
     name = line.split(" ")[0]
     is_meant = re.fullmatch(r"/[\w-]+", name) and not os.path.exists(name)
-    is_own = re.fullmatch("!.*", line) and sys.stdin.isatty()  # not a paste, not a file
+    is_own = re.fullmatch("!(?!!).*", line) and sys.stdin.isatty()  # no paste, no file
     return line in EXIT_COMMANDS or bool(is_meant or is_own)
 
 
@@ -2570,30 +2581,29 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
     text = blank.sub(lambda m: f" [{len(m[0]):,} blanks] ", what)
     empty = re.compile(r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}")
     text = empty.sub(lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text)
-    first, *others = text.rstrip().split("\n")
-    show(terminal, "command", f"  {first}")
-    for line in others:
-        style = DIFF_STYLES.get(line[:1]) if tool.is_change else None
+    for number, line in enumerate(lines := text.rstrip().split("\n")):
+        style = DIFF_STYLES.get(line[:1]) if tool.is_change and number else None
         show(terminal, style or "command", f"  {line}")
     key = name if tool.is_change else f"{name} {what}"
     is_begun = re.fullmatch(SIMPLE, key) and f"{key} ".startswith((*agent.beginnings,))
     if not (agent.auto_approve or key in agent.allowed or is_begun):
         if not terminal.can_ask:
             raise ToolError(CANNOT_ASK)
-        question = tool.question.format(first, what.count("\n+"), what.count("\n-"))
+        question = tool.question.format(lines[0], what.count("\n+"), what.count("\n-"))
         ask_user(terminal, agent, question, key)
     show(terminal, "wait", name)  # until there is output
 
 
 def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
     """Ask, and remember what "always" allows; raise ToolError for a no."""
+    asked = textwrap.fill(f"{question} {CHOICES}", get_terminal_size().columns)
     while True:
-        answer = read_answer(terminal, f"{question} {CHOICES}")
-        words = re.findall(r"\w+", unicodedata.normalize("NFKC", answer.lower()))
-        word = " ".join(words)
+        answer = read_answer(terminal, asked)
         if answer == "/yes":
-            run_command(agent, answer)
-        begun = re.fullmatch(r"(?i)a(?:lways)? +(\S.*)", answer)
+            return run_command(agent, answer)
+        words = re.findall(r"\w+", unicodedata.normalize("NFKC", answer.lower()))
+        word = "" if is_command(answer) else " ".join(words)
+        begun = re.fullmatch(r"(?i)a(?:lways)? +((\S+).*)", answer)
         beginning = f"{key.split()[0]} {begun[1]} " if begun else key
         if begun and re.fullmatch(SIMPLE, key) and f"{key} ".startswith(beginning):
             agent.beginnings.add(beginning)
@@ -2602,16 +2612,18 @@ def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
             agent.allowed.add(key)
         if word in (*YES, "a", "always"):
             return None
-        if is_command(answer):
-            show(terminal, "note", "Commands work at the prompt: Ctrl-C returns to it.")
-            continue
         if word in ("n", "no"):
             deny()
         remember(terminal, answer)
-        if len(answer.split()) > 3 or (len(word) > 1 and words[0] not in LIKE_YES):
+        hint = "Please answer y, a or n."
+        if is_command(answer):
+            hint = "Commands work at the prompt: Ctrl-C returns to it."
+        elif begun and [begun[2]] == key.split()[1:2]:  # the command's own first word
+            hint = "It must begin so, and start no other command: y, a (this one) or n."
+        elif len(answer.split()) > 3 or (len(word) > 1 and words[0] not in LIKE_YES):
             terminal.queue.append(answer)  # it's a message from the user as well
             raise ToolError(f"{REFUSED} and said: {answer}")
-        show(terminal, "note", "Please answer y, a or n.")
+        show(terminal, "note", hint)
 
 
 def read_answer(terminal: Terminal, question: str) -> str:
@@ -2642,8 +2654,8 @@ def read_answer(terminal: Terminal, question: str) -> str:
 def line_editor() -> Any:
     """Return readline, set up for prompts, with the history of earlier runs."""
     if locale.setlocale(locale.LC_CTYPE) in ("C", "POSIX"):  # accents would be commands
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")  # not every system has it
         os.environ["LC_ALL"] = "C.UTF-8"  # as Python does it where only LANG is set
-        locale.setlocale(locale.LC_CTYPE, "")
     import readline
 
     if os.environ.get("TERM") != "dumb":  # a dumb terminal would print the escapes
@@ -2695,7 +2707,7 @@ HELP = """\
 /last [number]    show the last tool result in full; 3: the third from the end
 /resume [number]  list earlier conversations, or continue one; a file works too
 /clear            start a new conversation
-/yes              let tools run without asking, or ask again; works at a question, too
+/yes              run tools without asking, or ask again; at a question, too
 !command          run a command; the model sees it with your next message
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
@@ -2703,7 +2715,7 @@ Lines you type while the agent works are sent with its next request. Backspace,
 Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
 line; a paste is one message. Ctrl-C or Esc stops the agent; "go on" continues.
 "always" allows the same command, or any change by the same tool, until /clear;
-"a git diff" allows all that begin with these words, if they start no other command."""
+"a npm test" all that begin so, with any options: "a find" allows -delete, too."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations
@@ -2853,7 +2865,7 @@ def find_conversation(agent: Agent, which: str) -> Conversation:
         found = load(Path(which))
     if not found or not found.messages:
         known = "give a file or a number from /resume (put a prompt before --resume)"
-        raise AgentError(f"Cannot find the conversation {which}; {known}.")
+        raise AgentError(f"Cannot find conversation {which} in this folder; {known}.")
     return found
 
 
@@ -2878,7 +2890,7 @@ def resume(agent: Agent, which: str) -> None:
         agent.emit("tool", f"[{call['name']}] {next(iter(call['input'].values()), '')}")
     needed = still_needed(messages, agent.tools)  # without a plan that failed
     for plan in [e.call for e in needed if "[ ]" in str(e.call["input"].get("items"))]:
-        agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
+        run_tool(agent, plan)  # shows it
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 
@@ -2938,8 +2950,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     add("prompt", nargs="*", help="first message; type more at the prompt")
     add("-p", action="store_true", help="answer once and exit; piped input is sent too")
     earlier = "continue an earlier conversation (default: the newest)"
-    names = "--resume", "--continue", "-r", "-c"
-    add(*names, nargs="?", const="1", metavar="FILE|N", help=earlier)
+    add("--resume", "-r", nargs="?", const="1", metavar="FILE|N", help=earlier)
+    newest = "continue the newest conversation"
+    add("--continue", "-c", dest="resume", action="store_const", const="1", help=newest)
     add("--model", help="use this model instead of MODEL_ID")
     add("--yes", action="store_true", help="run tools without asking")
     demo = "watch the layers work; needs no key"
@@ -2980,7 +2993,8 @@ def run_program(options: argparse.Namespace, terminal: Terminal) -> None:
     load_settings()
     terminal.colored &= not os.environ.get("NO_COLOR")  # .env may set it
     agent = Agent(limits=configured_limits(), auto_approve=options.yes)
-    agent.model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
+    given = os.environ.get("MODEL_ID") or os.environ.get("ANTHROPIC_MODEL")
+    agent.model = options.model or given or MODEL_ID
     agent.emit = partial(show, terminal)
     agent.approve = partial(ask_approval, terminal, agent)
     agent.take_queued = partial(take_queued, terminal)
@@ -3036,7 +3050,7 @@ def play_demo(scene: int, terminal: Terminal) -> int:
 
 
 def handle_signals(terminal: Terminal) -> None:
-    """Let Ctrl-C interrupt the work, and SIGTERM or a hangup end the program."""
+    """Let Ctrl-C interrupt the work, and SIGTERM, SIGHUP or SIGQUIT end the program."""
 
     def stop(number: int, _: Any) -> None:
         if number != signal.SIGINT:
@@ -3048,7 +3062,7 @@ def handle_signals(terminal: Terminal) -> None:
             terminal.stopped = time.monotonic()
             raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores a hangup
             signal.signal(number, stop)
 

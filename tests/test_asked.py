@@ -150,22 +150,104 @@ def test_always_and_first_words_allow_plain_commands_that_begin_with_them(
     asked(agent, "git diff", "y")
 
 
+def test_help_says_that_an_allowed_beginning_allows_any_options(asked):
+    assert '"a find" allows -delete' in program.HELP
+    asked(agent := program.Agent(), "find . -name x", "a find")
+    asked(agent, "find . -name x -delete")
+
+
+READ_ON = [" | head", "| head -5", " | tail -n 20", " | wc -l | head", " 2>&1"]
+READ_ON += [" 2>/dev/null", " 2>&1 | tail -3", " | grep -v x", " | grep -n 'a b'| wc"]
+READ_ON += [' | grep -iE "x" | grep -A 3 y.py']
+
+
+@pytest.mark.parametrize("end", READ_ON)
+def test_a_command_is_still_a_plain_one_if_what_follows_only_reads_its_output(
+    asked, end
+):
+    agent = program.Agent()
+    asked(agent, f"git log{' ' * (end[0] != ' ')}{end}", "a git log")
+    asked(agent, f"git log --oneline{end}")
+
+
+NOT_ONLY = [
+    " | sh",
+    " 2>&1 > f",
+    " | head; rm -rf y",
+    " |head-evil",
+    " | head f",
+    "|| head",
+]
+NOT_ONLY += [
+    " | grep x .env",
+    " | grep -r .",
+    " | grep -re.",
+    " | grep -f .env x",
+    " 2>f",
+]
+NOT_ONLY += [" | grep 'a'-re.", " ' | grep 'x; rm -rf y", ' | grep "-re."', " | grep *"]
+NOT_ONLY += [
+    " | grep {x,.env}",
+    " | grep 3 x",
+    " | wc --files0-from=f",
+    " |& head",
+    " 2>&1x",
+]
+NOT_ONLY += [
+    " && head",
+    " | xargs rm",
+    " | head & rm y",
+    " | grep $x",
+    " | tail\nrm y",
+    " |",
+]
+NOT_ONLY += [
+    " | head | sh",
+    " | /tmp/head",
+    " | head -n 5 f",
+    " | tee f",
+    " | grep \\-re.",
+]
+
+
+@pytest.mark.parametrize("end", NOT_ONLY)
+def test_whatever_else_follows_a_command_is_another_one_and_is_asked_about(asked, end):
+    agent = program.Agent(beginnings={"bash git log "})
+    asked(agent, f"git log x{end}", "y")
+    terminal = asked(agent, f"git log x{end}", "a git log", "y")
+    assert (
+        "It must begin so, and start no other command: y, a ("
+        in terminal.out.getvalue()
+    )
+
+
 OTHER_WORDS = {  # a command, and words that it doesn't begin with, or that don't count
     "a git log": "git diff",
     "a git dif": "git diff",
     'a git "diff"': "git diff",
+    "a git lgo --oneline -n 5": "git log --oneline -n 5",
     "a git diff": "git diff; rm -rf x",
+    "always git diff --stat a.py": "git diff --stat a.py > f",
     "a git;": "git; rm -rf x",
     "a b.py": "b.py",
 }
 
 
 @pytest.mark.parametrize("answer", OTHER_WORDS)
-def test_first_words_that_are_not_those_of_a_plain_command_allow_nothing(asked, answer):
+def test_first_words_that_are_not_those_of_a_plain_command_allow_and_refuse_nothing(
+    asked, answer
+):
     tool = "edit_file" if answer == "a b.py" else "bash"
     agent = program.Agent()
-    asked(agent, OTHER_WORDS[answer], answer, "y", tool=tool)
-    assert agent.allowed | agent.beginnings == set()
+    terminal = asked(agent, OTHER_WORDS[answer], answer, "y", tool=tool)
+    assert agent.allowed | agent.beginnings == set() and terminal.queue == []
+
+
+def test_first_words_at_a_subagents_question_are_allowed_for_its_parent_too(user):
+    user.enqueue(SUBAGENT, bash("echo one | wc -l"), reply("Done."))
+    user.enqueue(bash("echo two"), reply("So."))
+    user.ask("go")
+    user.say("a echo", "allowed now: echo ...", "  | 1\n", "echo two\n  | two\n", "So.")
 
 
 def test_always_and_blanks_allow_only_the_same_command(asked):
@@ -225,10 +307,23 @@ def test_unchanged_lines_take_a_row_each_and_the_question_counts_the_changed_one
     changes = [f"+{'y' * 99}"] * 3_000 + ["-- old"] * 12
     what = "\n".join(["-a.py", f" {'x' * 2_000}", *changes])
     terminal = asked(program.Agent(), what, "y", tool="edit_file")
-    _, unchanged, *others, question, _ = terminal.out.getvalue().split("\n")
+    _, unchanged, *others = terminal.out.getvalue().split("\n")
     assert unchanged == f"   {'x' * 18}…"
-    assert others == [f"  {line}" for line in changes]
+    assert others[:3_012] == [f"  {line}" for line in changes]
+    question = " ".join(others[3_012:])
     assert question.startswith("Change -a.py (+3,000 -12)? [y]es")
+
+
+@pytest.mark.parametrize("name", ["a.py", "tests/" + "long-" * 9, "tests/" + "x" * 90])
+@pytest.mark.parametrize("columns", [40, 80])
+def test_no_word_of_the_choices_is_broken_at_the_edge_of_the_screen(
+    asked, monkeypatch, name, columns
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    seen = asked(program.Agent(), f"{name}\n+ a", "y", tool="edit_file").out.getvalue()
+    rows = seen.split("\n  + a\n")[1].rstrip("\n").split("\n")
+    assert max(map(len, rows)) <= columns and "".join(rows).startswith(f"Change {name}")
+    assert " ".join(rows).endswith(program.CHOICES)
 
 
 RUNS = {  # the text, and what a question shows of it
@@ -244,7 +339,8 @@ RUNS = {  # the text, and what a question shows of it
 
 
 @pytest.mark.parametrize("what", RUNS, ids=range(len(RUNS)))
-def test_many_blanks_or_empty_lines_are_shown_as_their_number(asked, what):
+def test_many_blanks_or_empty_lines_are_shown_as_their_number(asked, monkeypatch, what):
+    monkeypatch.setenv("COLUMNS", "300")
     terminal = asked(program.Agent(), what, "y", tool="edit_file")
     *seen, question, _ = terminal.out.getvalue().split("\n")
     assert seen == [f"  {line}" for line in RUNS[what]]
@@ -430,14 +526,19 @@ def test_a_call_is_refused_if_the_user_could_not_see_the_question(desk, fresh):
     assert "use --yes" in str(user.sent) and not (desk.folder / "made").exists()
 
 
-@pytest.mark.parametrize("line", ["quit", "/quit", "exit", "/clear", "/context"])
-def test_a_command_typed_at_a_question_is_not_run_and_the_question_comes_again(
-    asked, line
+LINES = "quit", "/quit", "exit", "/clear", "/context", "!git diff --stat", "!y", "!no"
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_typed_at_a_question_isnt_run_but_kept_and_the_question_comes_again(
+    asked, line, monkeypatch
 ):
+    monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
     terminal = asked(agent := program.Agent(), "ls", line, "a")
     said = terminal.out.getvalue()
     assert said.count("Run this command?") == 2 and agent.allowed == {"bash ls"}
     assert "Commands work at the prompt: Ctrl-C returns to it." in said
+    terminal.editor.add_history.assert_called_once_with(line)
 
 
 @pytest.mark.parametrize("of", ["the agent's", "a subagent's"])

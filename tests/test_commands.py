@@ -208,6 +208,23 @@ def test_ctrl_c_ends_an_own_command_and_keeps_what_it_printed(user):
     assert sent_texts(user) == [*texts(note), "and?"]
 
 
+MESSAGES = [
+    "\uff01重要：先写测试",
+    " \uff01ls",
+    "!!",
+    "!! stop that",
+    "!!ls",
+    "\uff01\uff01",
+]
+
+
+@pytest.mark.parametrize("line", MESSAGES)
+def test_only_one_ascii_exclamation_mark_runs_a_command(monkeypatch, line):
+    monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
+    assert program.clean_line(line) == line.rstrip() and not program.is_command(line)
+    assert program.is_command(program.clean_line(" !ls !!"))
+
+
 # what nobody typed as a line of its own is text
 NOT_OWN = [
     "see\n!touch file",
@@ -344,7 +361,8 @@ def test_resume_shows_the_plan_and_the_last_call_of_work_cut_off(make, is_runnin
     for message in work:
         program.commit(agent, message)
     resume(other := make(), "1")
-    [_, _, call, plan, advice] = other.events
+    [_, _, call, tool, plan, advice] = other.events
+    assert tool == ("tool", "[todo_write]")
     assert (call, plan) == (("tool", "[bash] pytest -q"), ("plan", "[x] find\n[ ] fix"))
     assert advice[1].endswith('\nType "go on" to continue it.')
 
@@ -371,13 +389,37 @@ def test_the_resume_flag_accepts_the_same_arguments_as_the_command(run, api, mak
     paths = [conversation(make, 9, "older"), conversation(make, 1e10, "newer")]
     for argv, words in (
         (["--resume", str(paths[0])], "older"),
-        (["--continue", "2"], "older"),
-        (["-r", "1"], "newer"),
-        (["-c"], "newer"),
+        (["-r", "2"], "older"),
+        (["--resume"], "newer"),
     ):
         api.enqueue(reply("Gone on."))
         assert run("-p", "and?", *argv)[1] == "Gone on.\n"
         assert api.requests[-1]["messages"][0] == typed(words)
+
+
+@pytest.mark.parametrize("which", ["1", "9", "absent.jsonl"])
+def test_a_conversation_that_is_missing_is_said_to_be_missing_in_this_folder(
+    make, workspace, monkeypatch, which
+):
+    conversation(make, 9, "older")
+    (workspace / "below").mkdir()
+    monkeypatch.chdir(workspace / "below")
+    with pytest.raises(
+        program.AgentError, match=f"{which} in this folder; give a file"
+    ):
+        run_command(make(), f"/resume {which}")
+
+
+@pytest.mark.parametrize("flag", ["-c", "--continue"])
+@pytest.mark.parametrize("prompt", ["what did I say?", "2", "", "file.jsonl"])
+def test_continue_takes_the_newest_conversation_and_what_follows_is_the_prompt(
+    run, api, make, flag, prompt
+):
+    conversation(make, 9, "older"), conversation(make, 1e10, "newer")
+    api.enqueue(reply("Gone on."))
+    assert run("-p", flag, *filter(None, [prompt]), stdin="and?")[1] == "Gone on.\n"
+    first, _, *asked = api.requests[-1]["messages"]
+    assert first == typed("newer") and asked[-1] == typed(prompt or "and?")
 
 
 WRONG = ["/nonsense", "/hlep", "/compct the names", "/exit now", "/last two"]

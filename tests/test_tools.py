@@ -1,5 +1,6 @@
 """The result of each tool, and the error the model sees when a call fails."""
 
+import json
 import os
 import re
 import subprocess
@@ -141,6 +142,42 @@ def test_a_wrong_argument_is_an_error_that_names_it(error_of, name, given, named
     Path("there").write_text("a")
     assert named in error_of(name, **given)
     assert Path("there").read_text() == "a" and os.listdir() == ["there"]
+
+
+ITEMS = ["[ ] one", "[x] two"]
+IN_JSON = {  # inputs of calls that are right but for one, which is JSON in JSON
+    "list": ("todo_write", {"items": ITEMS}, "items"),
+    "boolean": (
+        "edit_file",
+        {"path": "f", "old_text": "a", "new_text": "b", "replace_all": True},
+        "replace_all",
+    ),
+    "number": ("read_file", {"path": "f", "offset": 2}, "offset"),
+}
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("name, given, key", IN_JSON.values(), ids=IN_JSON)
+def test_an_input_that_is_json_in_json_is_decoded_unless_it_is_meant_as_text(
+    answer, name, given, key, times
+):
+    Path("f").write_text("a\na\n")
+    right = answer(name, **given)
+    Path("f").write_text("a\na\n")
+    encoded = given[key]
+    for _ in range(times):
+        encoded = json.dumps(encoded)
+    assert answer(name, **given | {key: encoded}) == right and not right[1]
+    assert answer("write_file", path="g", content='"[1]"')[1] is False
+    assert Path("g").read_text() == '"[1]"'
+
+
+def test_a_call_is_sent_back_as_the_model_wrote_it_even_if_it_is_json_in_json(make):
+    given = {"items": json.dumps(ITEMS)}
+    agent = make(reply(calls=[("todo_write", given)]), reply("Done."))
+    take_turn(agent, "Plan.")
+    assert agent.messages[1]["content"][0]["input"] == given
+    assert outputs(*agent.messages) == ["1 of 2 still to do."]
 
 
 ERRORS = [RuntimeError, OSError, TypeError, ValueError, RecursionError, MemoryError]
@@ -352,6 +389,17 @@ def test_bash_returns_output_and_exit_status(use, command, output):
     assert use("bash", command=command) == output
 
 
+def test_each_command_starts_in_the_workspace_and_the_model_is_told_so(use, workspace):
+    Path("build").mkdir()
+    use("bash", command="cd build && export MODE=debug && f() { :; }")
+    assert use("bash", command='echo "$PWD $MODE"; f') == (
+        f"{workspace} \nbash: line 1: f: command not found\n(exit status 127)"
+    )
+    told = program.TOOLS["bash"].schema["description"]
+    assert "from the workspace each time" in told
+    assert "cd, export and functions don't last" in told
+
+
 @pytest.mark.parametrize(
     "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
@@ -427,7 +475,6 @@ def test_reading_only_blank_lines_gives_no_output(use, text, offset):
 PAGED = {
     "many lines": "".join(f"line {i}\n" for i in range(4_500)),
     "wide lines": "".join("x" * 999 + "\n" for _ in range(120)),
-    "a line as long as a page": "x" * 49_998 + "\ny",
     "blank lines": "a\n\n\n" * 2_000 + "b",
     "Japanese": "\u65e5\u672c\u8a9e\n" * 5_000,
 }
@@ -441,14 +488,32 @@ def test_the_pages_of_a_file_join_into_the_whole_file(use, text):
     assert all(len(page) <= 50_000 for page in found)
 
 
-@pytest.mark.parametrize(
-    "wide, shown", [("x" * 50_002, 49_900), ("\U0001f600" * 9**5, 12_400)]
-)
-def test_a_line_longer_than_a_page_keeps_its_start_and_end(use, wide, shown):
-    Path("file").write_text(f"a\n{wide}\nb", "utf-8")
-    first, head, note, tail, last = "\n".join(pages(use, "file")).split("\n")
-    assert (first, last) == ("a", "b") and {*head, *tail} == {*wide}
-    assert len(head + tail) >= shown and "left out here" in note
+WIDE = {"x" * 50_002: 49_700, "\U0001f600" * 9**5: 12_400, "x" * 5_000_000: 49_700}
+
+
+@pytest.mark.parametrize("wide", WIDE, ids=len)
+@pytest.mark.parametrize("around, given", [("", {}), ("a\nb\n", {"limit": 1})])
+def test_a_line_alone_may_fill_a_page_and_a_longer_one_keeps_its_start_and_end(
+    use, wide, around, given
+):
+    Path("file").write_text(f"{around}{wide}\n{around}", "utf-8")
+    offset = 1 + around.count("\n")
+    head, note, tail, *_ = use("read_file", path="file", offset=offset, **given).split(
+        "\n"
+    )
+    assert {*head, *tail} == {*wide} and len(head + tail) >= WIDE[wide]
+    assert "left out here" in note
+
+
+@pytest.mark.parametrize("wide", ["x" * 200_000, "\u65e5" * 9_000])
+def test_a_long_line_among_others_takes_600_tokens_and_can_be_edited(use, wide):
+    Path("file").write_text(f"a\n{wide}here{wide}\nb\n" * 8, "utf-8")
+    page = use("read_file", path="file")
+    assert page.count("left out here") == 8 and page.endswith("b")
+    assert 4_500 < program.tokens_in(page) < 5_500
+    Path("file").write_text(f"a\n{wide}here{wide}\nb\n", "utf-8")
+    use("edit_file", path="file", old_text="here", new_text="there")
+    assert Path("file").read_text("utf-8") == f"a\n{wide}there{wide}\nb\n"
 
 
 def test_read_file_refers_to_bash_above_10_mb(use, error_of):
