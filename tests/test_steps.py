@@ -940,6 +940,58 @@ RECOVERS = """\
         messages[:] = typed
         return
 """
+RESULTS = "        results.append(result)\n    return results\n"
+REMINDS = """\
+        results.append(result)
+    text = "Call compact when a piece of work is done."
+    return [*results, {"type": "text", "text": text}]
+"""
+WITH_NUMBERS = 'return "".join(f"{n:6} {line}" for n, line in enumerate(Path(given["path"]).open()))'
+WAITS = """\
+    import threading, time
+    over = threading.Event()
+
+    def spin():
+        while not over.is_set():
+            print(end=".", flush=True)
+            time.sleep(1)
+
+    (thread := threading.Thread(target=spin)).start()
+    time.sleep(1)
+"""
+MOVES_MARKER = """\
+    cache, messages = {}, json.loads(json.dumps(messages))
+    last = messages[-1]
+    if type(last["content"]) is str:
+        last["content"] = [{"type": "text", "text": last["content"]}]
+    last["content"][-1]["cache_control"] = {"type": "ephemeral"}
+"""
+CLEARS_BOTH = """\
+    replies = [m for m in messages if m["role"] == "assistant"]
+    blocks = [block for message in replies[:-3] for block in message["content"]]
+    calls = [b for b in blocks if b["type"] == "tool_use" and len(str(b)) > 400]
+    if estimate_tokens(calls) >= MIN_SAVINGS:
+        for call in calls:
+            call["input"] = {"command": call["input"]["command"][:60] + "[cleared]"}
+    if estimate_tokens(old) >= MIN_SAVINGS:
+"""
+IN_FILES = """\
+    folder = Path(__file__).with_name("history")
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{len([*folder.iterdir()])}.json"
+    file.write_text(json.dumps(message))
+"""
+UNTIL_YES_OR_NO = """\
+    while (said := input(f"Run {given['command']!r}? [y/n] ")) not in ("y", "n"):
+        print("Please type y or n.")
+    if said != "y":
+"""
+CHEAPER = '[{"role": "user", "content": PROMPT + json.dumps(messages)}], model="haiku", tools=[]'
+KEEPS_TWO = """\
+    blocks = [message["content"] for message in messages if message not in typed]
+    last = [{"role": "user", "content": b} for b in blocks if b[0] == title][-1:]
+    messages[:] = [*typed, *last, log("user", [title, *content])]
+"""
 RIGHT = {  # changes that leave small.py right
     "it takes only what is in the tags it asks for": (
         ("what is next.", "what is next, in <summary> tags."),
@@ -977,8 +1029,32 @@ RIGHT = {  # changes that leave small.py right
         ("THRESHOLD = 50_000", "THRESHOLD = 148_000"),
         (f"    content, stop = ask(client, {QUESTION})\n", RECOVERS),
     ),
-    "it prints the errors of its tools": (
+    "it prints the errors of its tools, and reminds the model of one": (
         ('text = f"{type(error)', 'print(error)\n            text = f"{type(error)'),
+        (RESULTS, REMINDS),
+    ),
+    "it numbers lines, waits between requests, shows that, and moves its marker": (
+        (f'return Path(given["path"]).{READS}', WITH_NUMBERS),
+        ("    reply = client", f"{WAITS}    reply = client"),
+        ("    content = []\n", "    over.set()\n    thread.join()\n    content = []\n"),
+        ('    cache = {"cache_control": {"type": "ephemeral"}}\n', MOVES_MARKER),
+    ),
+    "it clears inputs, too, writes a file for each message, and asks until y or n": (
+        ("    if estimate_tokens(old) >= MIN_SAVINGS:\n", CLEARS_BOTH),
+        (APPENDS, IN_FILES),
+        (
+            """    if input(f"Run {given['command']!r}? [y/N] ") != "y":\n""",
+            UNTIL_YES_OR_NO,
+        ),
+    ),
+    "a cheaper model summarises, with few tokens": (
+        (QUESTION, f"{CHEAPER}, max_tokens=2_000"),
+        ("def ask(client, messages):", ASKS_WITH),
+        (SENDS, SENDS_MORE),
+    ),
+    "the last two summaries stay, and there are only two": (
+        ("THRESHOLD = 50_000", "THRESHOLD = 90_000"),
+        ('    messages[:] = [*typed, log("user", [title, *content])]\n', KEEPS_TWO),
     ),
 }
 
