@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import naive
 import own_report
@@ -431,7 +432,7 @@ SKIPS = (
     "    for block in reply.content:  # skip thinking: a layer would make it invalid\n"
 )
 LOCAL = PAIRS.replace("messages += [", "messages = messages + [")
-READS = 'read_text(encoding="utf-8", errors="replace")'
+READ_TEXT = 'read_text(encoding="utf-8", errors="replace")'
 OF_LISTS = """\
         calls = [b.to_dict() for b in content if type(b) is not dict]
 """
@@ -633,14 +634,14 @@ AT_WORK = {
         '45 of 45 messages are left, but not the answer "All are read." (step 2)',
     ),
     "a file's first 1,000 characters are all": (
-        READS,
-        f"{READS}[:1000]",
+        READ_TEXT,
+        f"{READ_TEXT}[:1000]",
         "seen the model saw 4 of 24 files, and less than a quarter of 20 (step 1) ... "
         "Next: step 1",
     ),
     "a result is cut to 200 characters": (
-        READS,
-        f"{READS}[:200]",
+        READ_TEXT,
+        f"{READ_TEXT}[:200]",
         "seen the model saw 0 of 24 files, and less than a quarter of 24 (step 1) ... "
         "Next: step 1",
     ),
@@ -1034,7 +1035,7 @@ RIGHT = {  # changes that leave small.py right
         (RESULTS, REMINDS),
     ),
     "it numbers lines, waits between requests, shows that, and moves its marker": (
-        (f'return Path(given["path"]).{READS}', WITH_NUMBERS),
+        (f'return Path(given["path"]).{READ_TEXT}', WITH_NUMBERS),
         ("    reply = client", f"{WAITS}    reply = client"),
         ("    content = []\n", "    over.set()\n    thread.join()\n    content = []\n"),
         ('    cache = {"cache_control": {"type": "ephemeral"}}\n', MOVES_MARKER),
@@ -1369,6 +1370,68 @@ def test_the_report_shows_an_agent_that_ignores_the_end_of_input(tmp_path):
     argv = [sys.executable, steps.__file__, "small", "--mine", str(path)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert done.returncode == 1 and runner.NEVER_ENDS in done.stdout
+
+
+ENDS = {  # what a program does to its own process, and what is reported
+    "import os\nos._exit(3)": "It ends its process with `os._exit`.",
+    "import os\nos.kill(os.getpid(), 9)": "It ends its process with `os.kill`.",
+    "import os\nos.abort()": "It ends its process with `os.abort`.",
+}
+
+
+@pytest.mark.parametrize("source", ENDS)
+def test_a_program_cannot_end_the_report_with_itself(source, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    shown, is_right = steps.play_mine(path)
+    assert f"problem {ENDS[source]}" in in_one_line(shown) and not is_right
+
+
+IGNORES = """
+import signal
+try:
+    signal.raise_signal(signal.SIGINT)
+except (Exception, KeyboardInterrupt):
+    pass
+"""
+
+
+def test_ctrl_c_of_the_reader_ends_the_report_whatever_the_program_does(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{LOOP}{READS}{IGNORES}")
+    with pytest.raises(KeyboardInterrupt):
+        runner.life(path, reply("Done."))
+    argv = [sys.executable, steps.__file__, "small", "--mine", str(path)]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "It was interrupted, so there is no report.\n"
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+LATE = SimpleNamespace(ended="It did not finish within 30 seconds.")
+NO_PRICE = {  # the run of small.py, and what is said instead of its price
+    "its run at the same work was interrupted, so there is no price": interrupted,
+    "its run at the same work came to no end, so there is no price": lambda *_, **__: (
+        LATE
+    ),
+}
+
+
+@pytest.mark.parametrize("told", NO_PRICE)
+def test_no_price_is_compared_with_that_of_a_run_without_an_end(told, monkeypatch):
+    client = SimpleNamespace(usages=[], exchanges=[], requests=[{}])
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            own_report, "usages_of_small", own_report.usages_of_small.__wrapped__
+        )
+        patch.setattr(own_report, "life", NO_PRICE[told])
+        patch.setattr(own_report, "bill", lambda usages: "price 1")
+        facts = own_report.cost(client)
+    assert [fact.is_right for fact in facts.values()] == [None, None]
+    assert told in facts["small.py"].text
 
 
 @pytest.mark.parametrize("argv", [["layer1"], ["small", "3"], []])

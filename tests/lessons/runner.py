@@ -302,9 +302,13 @@ def fitted(given, schema):
 
 
 def life(path, *replies, typed=("Translate all files.",), **script):
-    """Run a program to its end, and return the model with the record of the run."""
+    """Run a program to its end, and return the model with the record of the run.
+
+    If the reader presses Ctrl-C, it raises KeyboardInterrupt, whatever the program does.
+    """
     client, printed = Model(*replies, typed=typed, **script), io.StringIO()
     with (
+        uninterrupted(client),
         started(path, client) as at_exit,
         redirect_stdout(printed),
         redirect_stderr(printed),
@@ -314,9 +318,16 @@ def life(path, *replies, typed=("Translate all files.",), **script):
             call = at_exit.pop()
             print(why_ended(call), end="")  # as Python does, and goes on
     client.lines = printed.getvalue().strip().split("\n")
+    return client
+
+
+@contextmanager
+def uninterrupted(client):
+    """Raise KeyboardInterrupt if the reader has pressed Ctrl-C."""
+    with suppress(NotAnAgent):  # between two lines of ours
+        yield
     if client.interrupted:
         raise KeyboardInterrupt
-    return client
 
 
 def why_ended(program, *given, **more):
