@@ -598,7 +598,7 @@ AT_WORK = {
     "the transcript is written again after a clearing": (
         APPENDS,
         WRITES_AGAIN,
-        "! on disk 103 messages, but 18 of 24 files only as a layer left them (step 2)",
+        "messages, but 18 of 24 files only as a layer left them (step 2)",
     ),
     "a summary is added like a user message": (
         '[*typed, log("user", [title, *content])]',
@@ -676,7 +676,7 @@ AT_WORK = {
     "layer 3 is without effect": (
         "            auto_compact(client, messages)  # layer 3",
         "            auto_compact(client, [*messages])",
-        "! compact the request after it has 312 tokens, but not the summary (step 5)",
+        "tokens, but not the summary (step 5)",
     ),
     "commands have no shell": (
         "shell=True",
@@ -834,6 +834,40 @@ IN_ACCIDENTS = {
 }
 
 
+# Mistakes that don't meet in the report are played together, which saves time.
+TOGETHER = [
+    {
+        "a message in the transcript replaces the last",
+        "no request has cache_control",
+        "a reply gets 300 tokens",
+        "the results of a reply are mixed up",
+    },
+    {
+        "only replies are on disk",
+        "the model's answer isn't kept",
+        "a message is added with each summary",
+    },
+    {
+        "the transcript is written again after a clearing",
+        "the tool `compact` changes nothing",
+        "layer 2 keeps only the first user message",
+    },
+    {"a summary gets 2,000 tokens", "layer 3 is without effect"},
+    {"layer 1 acts all the time", "layer 2 drops the user's messages"},
+    {"layer 1 is deleted", "a summary is added like a user message"},
+]
+
+
+def group_of(mistake):
+    return next((group for group in TOGETHER if mistake in group), {mistake})
+
+
+def played(mistake):
+    """The report on the work of small.py with a mistake, and any played with it."""
+    rows = [AT_WORK[name][:-1] for name in sorted(group_of(mistake))]
+    return work_with(*(pair for changes in rows for pair in pairs_in(changes)))
+
+
 def changed(*changes):
     """small.py with some texts replaced, in a file of this folder."""
     source = SMALL.read_text("utf-8")
@@ -872,8 +906,7 @@ def accidents_with(*changes):
 
 @pytest.mark.parametrize("mistake", AT_WORK)
 def test_the_report_shows_a_mistake_at_work(mistake):
-    *changes, told = AT_WORK[mistake]
-    report = work_with(*pairs_in(changes))
+    told, report = AT_WORK[mistake][-1], played(mistake)
     assert [part for part in told.split(" ... ") if part not in report] == []
     assert [part for part in told.split(" ... ") if part not in work_with()]
 
@@ -884,10 +917,10 @@ def test_the_report_shows_a_mistake_in_accidents(mistake):
     assert line in accidents_with((old, new)) and line not in accidents_with()
 
 
-def test_every_mistake_gives_a_report_of_its_own():
-    works = {work_with(*pairs_in(how[:-1])): how[-1] for how in AT_WORK.values()}
-    assert {*works.values()} == {how[-1] for how in AT_WORK.values()}
-    assert len(works) == len({*works.values()}) and work_with() not in works
+def test_every_mistake_is_told_apart():
+    assert all(group < {*AT_WORK} for group in TOGETHER)
+    told = {frozenset(AT_WORK[n][-1] for n in group_of(name)) for name in AT_WORK}
+    assert len({*map(played, AT_WORK)}) == len(told)
     lives = {accidents_with(how[:2]) for how in IN_ACCIDENTS.values()}
     assert len(lives) == len(IN_ACCIDENTS) and accidents_with() not in lives
 
@@ -1060,9 +1093,25 @@ RIGHT = {  # changes that leave small.py right
 }
 
 
-@pytest.mark.parametrize("how", RIGHT)
-def test_a_right_agent_of_another_shape_is_not_blamed(how):
-    assert " ! " not in report_with(*RIGHT[how])
+RIGHT_TOGETHER = [  # for these, too, one life is enough
+    (
+        "it takes only what is in the tags it asks for",
+        "it writes its transcript at the end",
+        "it adds the date to a prompt",
+    ),
+    (
+        "it asks again after an empty reply",
+        "its transcript isn't JSON",
+        "it keeps the newest messages as they are",
+    ),
+    ("its transcript is one list", "it joins its question to the results before it"),
+]
+ALONE = [(how,) for how in RIGHT if not any(how in group for group in RIGHT_TOGETHER)]
+
+
+@pytest.mark.parametrize("group", [*RIGHT_TOGETHER, *ALONE], ids=", and ".join)
+def test_a_right_agent_of_another_shape_is_not_blamed(group):
+    assert " ! " not in report_with(*(pair for how in group for pair in RIGHT[how]))
 
 
 def test_a_right_agent_with_a_design_of_its_own_is_not_blamed():
