@@ -226,9 +226,12 @@ class Model(naive.Model):
         if not self.requests:
             known = not self.typed or self.typed[0] in str(last)
             return len(request["messages"]) > 1 and not known
-        system, first = (str(r.get("system")) for r in (request, self.requests[0]))
-        if re.search(ASKS_AT_END, system) and not re.search(ASKS_AT_END, first):
-            return True  # the system prompt was replaced
+        first, system = (str(r.get("system")) for r in (self.requests[0], request))
+        asks = [
+            bool(re.search(ASKS_AT_END, s)) for s in (first, system) if first != system
+        ]
+        if asks == [False, True]:  # another prompt, rather than a new date
+            return True
         typed = not texts.isdisjoint(text.strip() for text in self.typed)
         results = any(block["type"] == "tool_result" for block in last)
         without = self.requests[0].get("tools") and not request.get("tools")
