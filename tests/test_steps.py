@@ -749,6 +749,12 @@ AT_WORK = {
         ("            agent_loop(client, messages)\n", AT_PROMPTS),
         NEVER,
     ),
+    "the request for a summary is too long": (
+        "THRESHOLD = 50_000",
+        "THRESHOLD = 156_000",
+        "! stopped prompt is too long (chapter 4) ... ! layer 2 its first request for a "
+        "summary was too long itself (chapter 4) ... Next: chapter 4",
+    ),
     "characters are counted": (
         "ensure_ascii=False).encode()) // 4",
         "ensure_ascii=False)) // 4",

@@ -251,6 +251,11 @@ def layer1(client):
     }
 
 
+def too_late(client):
+    """Check if the first request that was refused asked for a summary."""
+    return bool(client.rejected) and client.rejected[1].asks
+
+
 def stopped_early(client):
     """Check if something else than the length of a request stopped the work."""
     return stopped(client) not in ("", TOO_LONG)
@@ -338,6 +343,9 @@ def layer2(client):
         text = "it never asked for a summary"
         if stopped_early(client):
             return {"layer 2": Finding(text)}
+        if too_late(client):
+            text = "its first request for a summary was too long itself"
+            return {"layer 2": Finding(text, False, "chapter 4")}
         text += NEVER_STARTS * any(clearings(client))
         return {"layer 2": Finding(text, False, "step 4")}
     shares = [*compactions(client)]
@@ -722,7 +730,7 @@ def fix_for(client, reason):
         good = [three for three in compactions(client) if three[1].text not in FAILED]
         if good and not after_summaries(good)["summary"].is_right:
             return "step 4"  # the summaries change nothing
-        if any(exchange.asks for exchange in client.exchanges):
+        if too_late(client) or any(exchange.asks for exchange in client.exchanges):
             return "chapter 4"  # too late: its threshold is too high, its count too low
         return "step 4" if any(clearings(client)) else "step 3"
     return next((fix for words, fix in FIXES.items() if words in reason), "")
