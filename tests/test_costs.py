@@ -1020,7 +1020,7 @@ ORPHANS = "def forget(m):\n    return [x for x in m if x['role'] == 'user']"
 SLOW = """\
 import time
 def forget(m):
-    end = time.perf_counter() + 0.15 * (len(m) < 4)
+    end = time.perf_counter() + 0.6 * (len(m) < 4)
     while time.perf_counter() < end:
         pass
     return m
@@ -1029,7 +1029,27 @@ def forget(m):
 
 def test_the_typed_messages_that_a_rule_drops_are_counted(tmp_path, capsys):
     out = measured_with(tmp_path, capsys, [], FIRST)
-    assert "Typed by the user, but dropped: 30 of 31 messages." in out
+    assert "Typed by the user, but dropped or changed: 30 of 31 messages." in out
+
+
+CUTS = (
+    "def forget(m):\n    return [{**x, 'content': cut(x['content'], %s)} for x in m]\n"
+)
+CUTS += """\
+def cut(content, most):
+    if type(content) is str:
+        return content
+    return [{**b, 'content': b['content'][:most]} if 'tool_use_id' in b else b for b in content]
+"""
+
+
+@pytest.mark.parametrize("most, unseen", [(0, 30), (500, 30), (900, 0)])
+def test_results_that_a_rule_cuts_before_the_model_sees_them_are_counted(
+    tmp_path, capsys, most, unseen
+):
+    out = measured_with(tmp_path, capsys, [], CUTS % most)
+    told = f"Results cleared or cut before the model saw them: {unseen}."
+    assert f"{told} Its cost" in out if unseen else f"{told}\n" in out
 
 
 def test_a_rule_that_drops_typed_messages_is_not_simply_called_the_cheapest():
@@ -1048,6 +1068,12 @@ def test_a_rule_whose_requests_are_rejected_is_not_compared(tmp_path, capsys):
     verdict = out.partition("The cheapest: ")[2].partition("Your settings")[0]
     assert "mine" not in verdict and "It's cheaper than ours" not in out
     assert "So it isn't compared with the other rules." in out
+
+
+def test_nor_is_it_counted_among_the_cheaper_ones(mine):
+    words = mine(DROP.format("len(messages) - 1"), SHOP, THREE)
+    assert "So it isn't compared with the other rules." in words
+    assert "mine in" not in words.partition("Cheaper than ours in some")[2]
 
 
 @pytest.mark.parametrize("count, code", [(0, "m"), (1, "m[:3] + m[4:]")])

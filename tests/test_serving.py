@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from http.client import HTTPConnection
+from unittest.mock import Mock, call
 
 import naive
 import pytest
@@ -17,6 +19,7 @@ from builders import typed
 from own_report import TYPED
 from readme import ROOT
 
+TOOLS = [{"name": name, "input_schema": {}} for name in serving.TOOLS]
 NODE = shutil.which("node")
 AGENT = ROOT / "tests/agents/node.mjs"
 ARGV = [sys.executable, "-S", steps.__file__, "small", "--serve"]
@@ -45,6 +48,65 @@ def test_an_agent_in_javascript_gets_the_same_report(stream):
     assert "accidents  none was tried" in report and process.returncode == 0
 
 
+def request_of(messages, **more):
+    """The body of a request with these messages and the tools that the work needs."""
+    return json.dumps({"model": "m", "max_tokens": 9, "messages": messages, **more})
+
+
+def post(url, body, path="/v1/messages", **more):
+    """Send a request; returns the status and the text of the answer."""
+    connection = HTTPConnection(url.removeprefix("http://"))
+    connection.request("POST", path, body, **more)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+@pytest.fixture
+def model():
+    """The stand-in that is served, in a folder with the work's files."""
+    with naive.from_scratch():
+        yield serving.Model()
+
+
+START = request_of([typed(TYPED[0])], tools=TOOLS)
+
+
+def test_an_agent_that_stops_after_a_rejection_gets_its_report_soon(model, monkeypatch):
+    monkeypatch.setattr(serving, "RECOVERY", 0.1)
+    with serving.served(model) as url:
+        assert post(url, request_of([typed(TYPED[0])], tools=TOOLS, top_k=1))[0] == 400
+        assert model.done.wait(60)
+        status, text = post(url, START)
+    assert status == 400 and serving.IS_OVER in text and not model.exchanges
+
+
+def test_an_agent_that_recovers_from_a_rejection_goes_on(model):
+    with serving.served(model) as url:
+        assert post(url, request_of([typed(TYPED[0])], tools=TOOLS, top_k=1))[0] == 400
+        assert model.patience.is_alive() and post(url, START)[0] == 200
+    assert model.patience is None and not model.done.is_set()
+
+
+def test_the_report_waits_for_what_an_agent_writes_after_the_last_reply(monkeypatch):
+    event = Mock()  # the end of the work, and the pause after it
+    monkeypatch.setattr(serving.threading, "Event", lambda: event)
+    monkeypatch.setattr(serving, "served", lambda client: nullcontext("url"))
+    monkeypatch.setattr(serving, "about", event.report)
+    with naive.from_scratch():
+        serving.report_on([])
+    done, pause, (report, *_) = event.mock_calls
+    assert (done, pause, report) == (call.wait(), call.wait(1), "report")
+
+
+def test_a_body_in_chunks_can_have_extensions(model):
+    half = len(START) // 2
+    parts = [f"{len(t):x};name=value\r\n{t}\r\n" for t in (START[:half], START[half:])]
+    with serving.served(model) as url:
+        sent = "".join([*parts, "0\r\n\r\n"])
+        status, _ = post(url, sent, headers={"transfer-encoding": "chunked"})
+    assert status == 200 and len(model.exchanges) == 1
+
+
 def test_ctrl_c_ends_it_with_a_report():
     process, _, _ = serve()
     process.send_signal(signal.SIGINT)
@@ -54,7 +116,6 @@ def test_ctrl_c_ends_it_with_a_report():
 
 FIXED = {"model": "m", "max_tokens": 9, "messages": [typed(TYPED[0])]}
 NAMED = [{"name": "cat", "input_schema": {}}]
-BOTH = [{"name": name, "input_schema": {}} for name in serving.TOOLS]
 ANSWERS = {  # a path and a body: the status, and part of the answer
     "another first prompt": (
         ("/v1/messages", json.dumps({**FIXED, "messages": [typed("Hi")]})),
@@ -65,7 +126,7 @@ ANSWERS = {  # a path and a body: the status, and part of the answer
         (400, "Its request doesn't offer the tool `read_file`."),
     ),
     "a wrong request": (
-        ("/v1/messages", json.dumps({**FIXED, "tools": BOTH, "top_k": 3})),
+        ("/v1/messages", json.dumps({**FIXED, "tools": TOOLS, "top_k": 3})),
         (400, "top_k: Extra inputs are not permitted"),
     ),
     "a count": (
@@ -82,10 +143,8 @@ ANSWERS = {  # a path and a body: the status, and part of the answer
 def test_a_request_that_is_no_work_gets_an_answer(what):
     (path, body), (status, words) = ANSWERS[what]
     with naive.from_scratch(), serving.served(serving.Model()) as url:
-        connection = HTTPConnection(url.removeprefix("http://"))
-        connection.request("POST", path, body)
-        answer = connection.getresponse()
-        assert (answer.status, words in answer.read().decode()) == (status, True)
+        got, text = post(url, body, path)
+        assert (got, words in text) == (status, True)
 
 
 def test_an_agent_whose_tools_have_other_names_is_told_and_reported():

@@ -12,7 +12,6 @@ import costs
 import pytest
 import watch
 from builders import did, history
-from stub import reply
 
 import agent as program
 
@@ -35,7 +34,7 @@ def test_each_request_is_a_line_that_fits_and_has_its_bar(
     screen(columns)
     assert watch.main([str(file), "--set", "CONTEXT_WINDOW=60000"]) == 0
     head, *lines, total, last = capsys.readouterr().out.splitlines()
-    assert "in a window of 60,000 tokens:" in head
+    assert "in a window of 60,000 tokens; its words are made up:" in head
     assert max(map(len, [*lines, total, last])) < columns
     requests = [line for line in lines if re.match(r" *\d+ [█▒·]{10,} +[\d,]+ ", line)]
     assert total.startswith(f"{len(requests)} requests, {clearings} clearing")
@@ -80,12 +79,19 @@ def test_ctrl_c_ends_it_in_the_middle_of_a_turn(monkeypatch):
     assert stop.call_count == 1
 
 
+@pytest.mark.parametrize("read, dark", [(0, 0), (100, 5), (300, 10)])
+def test_a_request_over_the_window_has_a_bar_as_wide_as_the_window(read, dark):
+    assert watch.bar(300, read, 200, 10) == "█" * dark + "▒" * (10 - dark)
+
+
 def command_shown(capsys, command):
     """The line that shows a request whose reply runs this command."""
     messages = history(did("ok", given={"command": command}))
     Path("session").write_text("\n".join(map(json.dumps, messages)))
     assert watch.main(["session"]) == 0
-    return capsys.readouterr().out.splitlines()[1]
+    head, line, *_ = capsys.readouterr().out.splitlines()
+    assert head == "session, in a window of 200,000 tokens:"
+    return line
 
 
 def test_a_command_cannot_control_the_terminal(screen, capsys):
@@ -132,12 +138,14 @@ def test_an_adopted_session_is_a_conversation_to_resume_and_to_watch(capsys, mak
     assert watch.main([path]) == 0 and capsys.readouterr().err == ""
 
 
-def test_a_session_that_ends_in_a_call_can_be_continued(capsys, make):
-    messages = history(did("x"), did("y"))[:-1]
-    Path("session").write_text("\n".join(map(json.dumps, messages)))
+def test_an_adopted_session_that_ends_in_a_call_gets_its_result(capsys):
+    messages = history(did("x"), did("y"))
+    Path("session").write_text("\n".join(map(json.dumps, messages[:-1])))
     assert adopt.main(["session"]) == 0
-    program.resume(agent := make(reply("Done.")), "1")
-    assert program.take_turn(agent, "Go on.") == "Done."
+    transcript = Path(capsys.readouterr().out.partition(":")[0])
+    last = json.loads(transcript.read_text("utf-8").splitlines()[-1])
+    [result], [expected] = last["content"], messages[-1]["content"]
+    assert result["tool_use_id"] == expected["tool_use_id"]
 
 
 @pytest.mark.parametrize("name", ["watch.py", "adopt.py"])

@@ -74,7 +74,8 @@ def from_scratch():
     """Work in an empty folder with ids from 1, so that no run depends on another."""
     stub.tool_ids = stub.ids()
     back = os.getcwd()
-    with tempfile.TemporaryDirectory() as folder:
+    # a command of an interrupted program may still be writing
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.chdir(folder)
         try:
             yield

@@ -20,7 +20,7 @@ import json
 import re
 import textwrap
 from collections import Counter, defaultdict
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,18 +34,25 @@ SMALL = Path(__file__).with_name("small.py")
 TYPED = "Read all files. Never touch the tests.", "Translate each into four languages."
 SUMMARY = "Summary {:02}: all files are read; names stay in English."
 CUT_OFF = "Summary 02: all files are"
+ANSWER = "All are read."  # at the end of the first turn
+LINES = 23  # of each file
+FOREIGN = {12: "語", 13: "の", 14: "读", 15: "文"}  # files in Japanese or Chinese
 FEW = 5_000  # tokens; who clears fewer at a time, on average, clears too often
 DEAR = 1.5  # times the price of small.py
 OFTEN = 1 / 4  # requests for a summary per other request
+LATER = 1.1  # times the tokens of a request for a summary; more is no accident
+SHORT = 2_000  # `max_tokens`; today's models may use that up by thinking
 
 
 def work():
     """The model's replies."""
     names = write_files(24, 9_000)
+    for at, character in FOREIGN.items():
+        translated(names[at], "xxx", character)  # with as many bytes
     four = use("read_file", *names[:4], thinking="Four at once.")
-    script = [ask_for_list(), four, *reads(names[4:], thinking="Next.")]
-    script += [reply("All are read."), *(write(name, 4) for name in names)]
-    return [*script, use("compact"), reply("All are translated.")]
+    replies = [ask_for_list(), four, *reads(names[4:], thinking="Next.")]
+    replies += [reply(ANSWER), *(write(name, 4) for name in names)]
+    return [*replies, use("compact"), reply("All are translated.")]
 
 
 def ask_for_list():
@@ -53,10 +60,21 @@ def ask_for_list():
     return use("read_file", "words.txt", thinking="Is there a list of words?")
 
 
+def translated(name, old, new):
+    """Replace characters in a file."""
+    file = Path(name)
+    file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
+
+
 def write(name, times=1):
     """A call that writes a file's translation into this many languages."""
-    text = Path(name).read_text().replace("x", "y") * times
+    text = Path(name).read_text("utf-8").replace("x", "y") * times
     return use("bash", command=f"cat > new_{name} <<'END'\n{text}END")
+
+
+def script():
+    """What the user types, and the replies to requests for a summary."""
+    return {"typed": TYPED, "summaries": summaries()}
 
 
 def summaries():
@@ -83,7 +101,7 @@ def report(path):
     """Run the agent in this file and report what it did."""
     if reason := cannot_start(path):
         return {"problem": Finding(reason, False)}
-    client = life(path, *work(), typed=TYPED, summaries=summaries())
+    client = life(path, *work(), **script())
     if reason := asks_nothing(client):
         return {"problem": Finding(reason, False)}
     return about_work(client) | ({} if stopped(client) else mishaps(path))
@@ -91,8 +109,10 @@ def report(path):
 
 def about_work(client):
     """The findings about the work with 24 files."""
-    facts = progress(client) | layer1(client) | layer2(client)
-    return facts if stopped(client) else facts | last_compact(client) | cost(client)
+    facts = progress(client) | layer1(client) | layer2(client) | memory(client)
+    if stopped(client):
+        return facts
+    return facts | last_compact(client) | cost(client) | too_short(client)
 
 
 def next_step(facts):
@@ -104,8 +124,11 @@ def next_step(facts):
         return "python3 tests/lessons/faults.py shows what this report doesn't check"
     steps = sorted(fact.fix for fact in wrong if fact.fix.startswith("step"))
     chapters = sorted(fact.fix for fact in wrong if fact.fix.startswith("chapter"))
-    first = [facts["stopped"].fix] if not facts["stopped"].is_right else []
-    place = [*filter(None, first), *steps, *chapters, "the lines with `!`"][0]
+    if not facts["stopped"].is_right:  # the other lines may be its consequences
+        steps, chapters = [], [facts["stopped"].fix or "the line `stopped`"]
+    place = [*steps, *chapters, "the lines with `!`"][0]
+    if NEVER_STARTS in facts["layer 2"].text and place == "step 4":
+        return "step 4 of chapter 2; if it has a layer 2, chapter 4"
     return f"{place} of chapter 2" if place.startswith("step") else place
 
 
@@ -117,9 +140,13 @@ def progress(client):
     fix = fix_for(client, reason) or fix_for(client, text)
     facts = {
         "stopped": Finding(text or "no", not reason, fix),
-        "files": Finding(f"{done} of 24 are translated", done == 24),
+        "files": Finding(
+            f"{done} of 24 are translated",
+            done == 24,
+            "" if reason or done else "step 1",
+        ),
         "on disk": transcript(client),
-        "largest": Finding(f"{max(map(size, client.requests)):,} tokens in a request"),
+        "largest": Finding(f"{largest(client):,} tokens in a request"),
     }
     if reason:
         return facts
@@ -128,7 +155,18 @@ def progress(client):
         return facts | {"refused": Finding(f"{refused}, but it recovered")}
     if refused:
         return facts | {"refused": Finding(refused, False, fix_for(client, refused))}
-    return facts | reasons(client) if done < 24 else facts
+    is_done = done == 24 and len(files_in(client)) == 24
+    return facts if is_done else facts | reasons(client)
+
+
+def largest(client):
+    """The tokens of the largest request, accepted or refused."""
+    sizes = [sum(usage) for usage in client.usages]
+    accepted = [exchange.request for exchange in client.exchanges]
+    known = {*map(id, accepted)}
+    refused = [request for request in client.requests if id(request) not in known]
+    longest = [accepted[sizes.index(max(sizes))]] if sizes else []
+    return max(map(size, [*longest, *refused]))
 
 
 def size(request):
@@ -146,18 +184,21 @@ def size(request):
 
 def transcript(client):
     """The messages on disk, and the files that aren't there as the model saw them."""
-    texts = [*saved_texts()]
-    number = messages_in(texts)
+    texts = [*saved_texts(client.elsewhere)]
+    number, replies = messages_in(texts), len(client.exchanges)
     saw, saved = lines_of(first_results(client).values()), lines_of(texts)
     lost = [name for name in saw if len(saved[name]) < len(saw[name]) / 2]
     if saw and not number and not lost:  # in another format, which isn't JSON
         return Finding("all files as the model saw them, but no messages in JSON")
-    text = f"{number} messages"
-    if number and lost:
-        text += f", but {len(lost)} of {len(saw)} files only as a layer left them"
+    text = f"{number} message{'s' * (number != 1)}"
+    if number == 1 < replies:
+        text += f" after {replies} replies: each one replaces the one before"
+    elif number and lost:
+        is_cleared = any("tool_result" in text for text in texts)
+        how = f"only {LEFT}" if is_cleared else "missing: no result of a tool is there"
+        text += f", but {len(lost)} of {len(saw)} files {how}"
     # one message for each reply, at least
-    is_right = number >= max(1, len(client.exchanges)) and not lost
-    return Finding(text, is_right, "step 2")
+    return Finding(text, number >= max(1, replies) and not lost, "step 2")
 
 
 def messages_in(texts):
@@ -165,6 +206,7 @@ def messages_in(texts):
     return sum(len(re.findall(ROLE, text)) for text in texts)
 
 
+@lru_cache(maxsize=1)
 def first_results(client):
     """Results as they came, by id; a later request may hold placeholders."""
     first = {}
@@ -183,9 +225,14 @@ def lines_of(texts):
     return lines
 
 
+def files_in(client):
+    """The files of which the model saw more than a small part."""
+    lines = lines_of(first_results(client).values())
+    return [name for name, numbers in lines.items() if len(numbers) > LINES / 4]
+
+
 def layer1(client):
     """The files that the model saw, and the old results that layer 1 cleared."""
-    saw = len(lines_of(first_results(client).values()))
     freed = clearings(client)
     often = sum(map(bool, freed))
     cleared = (
@@ -193,19 +240,50 @@ def layer1(client):
         f"{len(freed) + 1} requests"
     )
     is_rare = bool(often) and sum(freed) / often >= FEW
-    is_judged = often or not asks_often(client)  # a summary leaves nothing to clear
+    is_judged = not (asks_often(client) or stopped_early(client))
     return {
-        "seen": Finding(
-            f"the model saw {saw} of 24 files",
-            saw == 24,
-            "step 3" if often or not stopped(client) else "",
-        ),
+        "seen": what_it_saw(client, often),
         "layer 1": Finding(
             cleared if often else "it never acted",
-            is_rare if is_judged else None,
+            is_rare if often or is_judged else None,
             "chapter 5" if often else "step 3",
         ),
     }
+
+
+def too_late(client):
+    """Check if the first request that was refused asked for a summary."""
+    return bool(client.rejected) and client.rejected[1].asks
+
+
+def stopped_early(client):
+    """Check if something else than the length of a request stopped the work."""
+    return stopped(client) not in ("", TOO_LONG)
+
+
+def what_it_saw(client, often):
+    """The files that the model saw, and what it saw in their place."""
+    first, saw = first_results(client), len(files_in(client))
+    text = f"the model saw {saw} of 24 files"
+    if part := len(lines_of(first.values())) - saw:
+        text += f", and less than a quarter of {part}"
+    if stopped_early(client):
+        return Finding(text)
+    if saw < 24:
+        is_step_1 = not (often or stopped(client))
+        return Finding(text, False, "step 1" if is_step_1 else "step 3" * bool(often))
+    calls = calls_by_id(client)
+    other = [call for call in first if lines_of([first[call]]).keys() - calls[call]]
+    if other:
+        text += f", but {len(other)} as the result of another file's call"
+    return Finding(text, not other, "step 1")
+
+
+def calls_by_id(client):
+    """The files that each call names: {id of the call: names without an ending}."""
+    contents = [block for e in client.exchanges for block in e.content]
+    calls = [block for block in contents if block["type"] == "tool_use"]
+    return {c["id"]: {*re.findall(r"file_\d\d", str(c["input"]))} for c in calls}
 
 
 def clearings(client):
@@ -224,6 +302,9 @@ def freed_before_refusal(client):
 
 def came_after(client, reason):
     """The summary or clearing right before the request that was refused, in words."""
+    asked = client.worked and client.exchanges[client.worked - 1].asks
+    if asked and client.broke_off != client.compact:
+        return ASKED_LAST
     if not client.rejected or reason not in client.refused:
         return ""
     stop = "" if reason.endswith(".") else "."
@@ -259,8 +340,13 @@ def layer2(client):
     """The number of summaries, and what is left in the requests after them."""
     asked = sum(exchange.asks for exchange in client.exchanges)
     if not asked:
-        why = NEVER_STARTS if any(clearings(client)) else ""
-        text = f"it never asked for a summary{why}"
+        text = "it never asked for a summary"
+        if stopped_early(client):
+            return {"layer 2": Finding(text)}
+        if too_late(client):
+            text = "its first request for a summary was too long itself"
+            return {"layer 2": Finding(text, False, "chapter 4")}
+        text += NEVER_STARTS * any(clearings(client))
         return {"layer 2": Finding(text, False, "step 4")}
     shares = [*compactions(client)]
     text = f"requests for a summary: {asked}"
@@ -270,6 +356,9 @@ def layer2(client):
     elif cut := sum(itertools.starmap(begins_only, shares)):
         text += f", {cut} of them without the newest messages"
         facts = {"layer 2": Finding(text, False, "chapter 7")}
+    elif later := later_in_japanese(client):
+        text += f", {later}"
+        facts = {"layer 2": Finding(text, False, "chapter 4")}
     else:
         facts = {"layer 2": Finding(text, True)}
     good = [three for three in shares if three[1].text not in FAILED]
@@ -280,6 +369,38 @@ def layer2(client):
             text = f"after a summary {how}, {min(had, has)} of {had} messages are in "
             facts[label] = Finding(f"{text}the next request", has >= had, "step 4")
     return facts | (after_summaries(good) if good else {})
+
+
+def later_in_japanese(client):
+    """Say when it asks for a summary, if that's later for Japanese and Chinese files.
+
+    A program that counts bytes, or takes the API's count, sends no request that is
+    longer than one that led to a summary. One that counts characters does, since one of
+    these files has a third of the characters; but none with more characters.
+    """
+    exchanges = client.exchanges
+    sizes = {id(e): sum(usage) for usage, e in zip(client.usages, exchanges)}
+    went_on, asked, failed = {}, {}, False  # the messages of requests, by their tokens
+    for before, now in itertools.pairwise(exchanges):
+        if now.asks and not before.asks and client.compact not in str(before.content):
+            reply = {"role": "assistant", "content": before.content}
+            number = sizes[id(before)] + stub.tokens(before.content)
+            asked[number] = [*before.request["messages"], reply]
+        failed = now.text in FAILED if now.asks else failed
+        if not now.asks and not failed:
+            went_on[sizes[id(now)]] = now.request["messages"]
+    if not asked or not went_on or max(went_on) < LATER * min(asked):
+        return ""
+    if max(map(characters, went_on.values())) > min(map(characters, asked.values())):
+        return ""
+    return (
+        f"at {min(asked):,} tokens, but not at {max(went_on):,} of Japanese and "
+        "Chinese: it counts characters"
+    )
+
+
+def characters(messages):
+    return len(stub.to_json(messages))
 
 
 def begins_only(before, ask, after):
@@ -300,14 +421,29 @@ def after_summaries(good):
     least = min(kept, key=lambda texts: (sum(texts) / len(texts), -len(texts)))
     told = [ask.text in text for (_, ask, _), text in zip(good, sent)]
     summary = f"{sum(told)} of {len(told)} are in the next request"
-    stays = len(good) > 2 and all(told) and good[0][1].text in sent[-1]
-    if stays:
-        summary += ", but each stays for ever, like what you typed"
+    more = ""
+    if len(good) > 2 and all(told) and good[0][1].text in sent[-1]:
+        more = ", but each stays for ever, like what you typed"
+    elif again := added_each_time(good):
+        more = f', but "{textwrap.shorten(again, 40)}" is there once for each'
     text = f"after a summary, {sum(least)} of {len(least)} user messages are in the "
     return {
         "messages": Finding(f"{text}next request", all(least), "step 4"),
-        "summary": Finding(summary, all(told) and not stays, "step 4"),
+        "summary": Finding(summary + more, all(told) and not more, "step 4"),
     }
+
+
+def added_each_time(good):
+    """A text in the last request after a summary that each one has added once more."""
+    first, last = (Counter(texts_in(good[n][2].request)) for n in (0, -1))
+    grown = (text for text in last if last[text] - first[text] >= len(good) - 1)
+    return next(grown, "") if len(good) > 2 else ""
+
+
+def texts_in(request):
+    """The texts of a request's messages."""
+    parts = [stub.blocks(message["content"]) for message in request["messages"]]
+    return [part["text"] for part in itertools.chain(*parts) if part["type"] == "text"]
 
 
 def compactions(client):
@@ -318,6 +454,21 @@ def compactions(client):
             yield before, ask, after
 
 
+def memory(client):
+    """The messages and the answer that are left of the first turn in the second."""
+    for before, after in itertools.pairwise(client.exchanges):
+        is_next = len(before.typed) < len(after.typed) and not after.asks
+        if not is_next or before.asks or before.text != ANSWER:
+            continue
+        had, has = (len(e.request["messages"]) for e in (before, after))
+        text = f"at the second prompt, {min(had, has)} of {had} messages are left"
+        is_right = has >= had / 2
+        if is_right and ANSWER not in json.dumps(after.request):
+            text, is_right = f'{text}, but not the answer "{ANSWER}"', False
+        return {"memory": Finding(text, is_right, "step 2")}
+    return {}
+
+
 def last_compact(client):
     """The size of the last request, which comes after the model calls `compact`."""
     tokens = f"{size(client.requests[-1]):,} tokens"
@@ -325,30 +476,71 @@ def last_compact(client):
     if client.compact not in offered:
         text = f"there is no such tool; the last request has {tokens}"
         return {"compact": Finding(text, False, "step 5")}
-    acted = client.exchanges[-2].asks
-    return {"compact": Finding(f"the request after it has {tokens}", acted, "step 5")}
+    asked, last = client.exchanges[-2:]
+    text = f"the request after it has {tokens}"
+    is_used = asked.asks and (
+        asked.text in FAILED or asked.text in json.dumps(last.request)
+    )
+    if asked.asks and not is_used:
+        text += ", but not the summary"
+    return {"compact": Finding(text, is_used, "step 5")}
 
 
 def cost(client):
-    """The price of the input, and what small.py pays for the same work."""
-    _, written, known = map(sum, zip(*client.usages))
-    text = f"{bill(client.usages)} (in full-price input tokens)"
-    if not written + known:
+    """The price of the input, and what small.py pays for the same work.
+
+    Another model, to which a program may leave its summaries, has another price.
+    """
+    model = client.requests[0].get("model")
+    pairs = [*zip(client.usages, client.exchanges)]
+    own = [(usage, e.asks) for usage, e in pairs if e.request["model"] == model]
+    usages = [usage for usage, _ in own]
+    text = f"{bill(usages)} (in full-price input tokens)"
+    if others := len(pairs) - len(own):
+        text += f", without {others} requests to another model"
+    is_cached = any(written + known for _, written, known in usages)
+    if not is_cached:
         text += "; no request has `cache_control`"
-    small = usages_of_small()
-    is_cheap = price(client.usages) <= DEAR * price(small)
-    fix = "chapter 5" if written + known else "step 3"
+    try:
+        small = usages_of_small()
+    except (KeyboardInterrupt, Unfinished) as error:
+        how = "came to no end" if str(error) else "was interrupted"
+        told = f"its run at the same work {how}, so there is no price to compare with"
+        return {"cost": Finding(text), "small.py": Finding(told)}
+    most = DEAR * price(small)
+    is_cheap = price(usages) <= most
+    if not is_cheap and price([usage for usage, asks in own if not asks]) <= most:
+        share = bill([usage for usage, asks in own if asks])
+        text += f"; the requests for a summary alone: {share}: chapter 7"
     return {
-        "cost": Finding(text, is_cheap, fix),
+        "cost": Finding(text, is_cheap, "chapter 5" if is_cached else "step 3"),
         "small.py": Finding(f"at the same work: {bill(small)}"),
     }
+
+
+class Unfinished(Exception):
+    """The run of small.py came to no end; the machine may be busy."""
 
 
 @cache
 def usages_of_small():
     with naive.from_scratch():
-        client = life(SMALL, *work(), typed=TYPED, summaries=summaries())
+        client = life(SMALL, *work(), **script())
+    if client.ended:
+        raise Unfinished(client.ended)
     return client.usages
+
+
+def too_short(client):
+    """The replies that have too few tokens for today's models, which think first."""
+    for asks, what in ((False, "a reply"), (True, "a summary")):
+        model = client.requests[0].get("model")
+        sent = [e.request for e in client.exchanges if e.asks == asks]
+        few = [r["max_tokens"] for r in sent if r["model"] == model]
+        if few and min(few) <= SHORT:
+            text = f"{what} gets {min(few):,}, and thinking may use them up"
+            return {"max_tokens": Finding(text, False, "chapter 7")}
+    return {}
 
 
 # --- Accidents ---
@@ -388,20 +580,44 @@ def play(path, *replies, typed=("Go.", "Go on."), **script):
 
 
 def commands(path):
-    """The commands that should not run: a truncated one, and one without a yes."""
+    """The commands that should not run, and what the model sees of one that does.
+
+    One that should not run is truncated, the other ones have no yes.
+    """
     half = {**use("bash", command="touch half"), "stop_reason": "max_tokens"}
     play(path, half, typed=["Go."])
     truncated = Path("half").exists()
-    client = play(
-        path, use("bash", command="touch asked"), typed=["Go."], answer="maybe"
-    )
-    unasked = Path("asked").exists()
-    how = "after the answer `maybe`" if client.last_question else "without asking"
+    for answer in ("maybe", ""):  # the second is Enter alone
+        asks = use("bash", command="touch asked")
+        client = play(path, asks, typed=["Go."], answer=answer)
+        if unasked := Path("asked").exists():
+            break
+    given = f"`{answer}`" if answer else "Enter alone"
+    how = f"after the answer {given}" if client.last_question else "without asking"
     text = f"a truncated call {'was' if truncated else 'is not'} run"
     asks = f"a command is run {how if unasked else 'only after y'}"
     return {
         "truncated": Finding(text, not truncated, "step 3"),
         "asks": Finding(asks, not unasked, "step 1"),
+        **outputs(path),
+    }
+
+
+def outputs(path):
+    """What the model sees of a command that prints and fails, and of a missing file."""
+    Path("two_lines.txt").write_text("One is 607.\nTwo is 809.\n")
+    Path("empty.txt").write_text("")
+    calls = [use("bash", command="cat two_lines.txt none.txt")]
+    client = play(path, *calls, *reads(["empty.txt", "none.txt"]), typed=["Go."])
+    texts = [*first_results(client).values(), "", "", ""]
+    parts = {"stdout": ("607", "809"), "stderr": ("cat:",)}
+    lost = [name for name in parts if not all(w in texts[0] for w in parts[name])]
+    of = f"of a command that fails, the model {'does not see' if lost else 'sees'}"
+    is_hidden = len(first_results(client)) > 2 and texts[1] == texts[2]
+    looks = "looks like an empty one" if is_hidden else "is reported as missing"
+    return {
+        "output": Finding(f"{of} {' and '.join(lost or parts)}", not lost, "step 1"),
+        "errors": Finding(f"a file that isn't there {looks}", not is_hidden, "step 1"),
     }
 
 
@@ -417,7 +633,13 @@ def after(accidents, fix):
 
 def went_on(client):
     """Check that the program came to its last prompt, and that nothing was refused."""
-    return not problem(client) and not client.prompts
+    return not problem(client) and not client.prompts and not kept_on(client)
+
+
+def kept_on(client):
+    """Check if the turn went on after Ctrl-C: the next request has no new prompt."""
+    typed = [len(exchange.typed) for exchange in client.exchanges[:2]]
+    return client.pressed and len({*typed}) < len(typed)
 
 
 def next_request(client):
@@ -425,6 +647,8 @@ def next_request(client):
     if client.ended or (client.prompts and not problem(client)):
         why = client.ended or f"the program ended.{printed(client)}"
         return f"there is no next request: {why}"
+    if kept_on(client) and not problem(client):
+        return "the turn goes on, and you can't stop it"
     said = re.split(r" except|\. ", problem(client))[0]
     return f"the next request is {f'refused: {said}' if said else 'accepted'}"
 
@@ -434,7 +658,9 @@ def next_request(client):
 TOO_LONG = "prompt is too long"
 EARLY = "It ended before the work was done."
 BROKE_OFF = "Its turn ended, although the model had called `{}`."
-NO_WORDS = "Its turn ended when the first tool failed: there is no file words.txt."
+NO_WORDS = "Its turn ended after the model's first call, for a file that doesn't exist."
+ASKED_LAST = " Its last request asked for a summary, and no other one followed."
+LEFT = "as a layer left them"
 NEVER_STARTS = (
     "; if it has a layer 2, the threshold is too high or the count too low: chapter 4"
 )
@@ -471,6 +697,11 @@ FIXES = {  # words of what stopped an agent, and the part of the page about them
     "non-empty content": "step 6",
     "assistant message prefill": "chapter 7",
     "has no attribute 'text'": "chapter 7",
+    'role "system"': "step 2",
+    "Unexpected role": "chapter 0",
+    "Extra inputs": "chapter 3",
+    "cannot be modified": "chapter 3",
+    ASKED_LAST: "step 4",
 }
 
 
@@ -496,7 +727,10 @@ def stopped(client):
 def fix_for(client, reason):
     """The part of the page that explains what stopped an agent."""
     if reason == TOO_LONG:
-        if any(exchange.asks for exchange in client.exchanges):
+        good = [three for three in compactions(client) if three[1].text not in FAILED]
+        if good and not after_summaries(good)["summary"].is_right:
+            return "step 4"  # the summaries change nothing
+        if too_late(client) or any(exchange.asks for exchange in client.exchanges):
             return "chapter 4"  # too late: its threshold is too high, its count too low
         return "step 4" if any(clearings(client)) else "step 3"
     return next((fix for words, fix in FIXES.items() if words in reason), "")
@@ -561,8 +795,15 @@ def asks_nothing(client):
     return f"It got a prompt, but made no request with {sends}.{printed(client)}"
 
 
-def saved_texts():
-    """The texts of all files that the program left on disk, but not the translations."""
+def saved_texts(elsewhere):
+    """The texts of all files that the program wrote, but not the translations.
+
+    Of a file outside of its folder, only what it added.
+    """
     for file in Path().rglob("*"):
         if file.is_file() and not file.name.startswith(("file_", "new_", "large")):
             yield file.read_text("utf-8", errors="replace")
+    for file, before in elsewhere.items():
+        if file.is_file():
+            data = file.read_bytes()
+            yield data[before if len(data) > before else 0 :].decode(errors="replace")

@@ -13,6 +13,8 @@ import runpy
 import signal
 import sys
 import textwrap
+import time
+from collections.abc import Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
@@ -32,13 +34,20 @@ KEYS = {"ANTHROPIC_API_KEY": "none", "MODEL_ID": "none", "ANTHROPIC_MODEL": "non
 NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
 UNSUPPORTED = (
-    "It uses `{}`, which isn't supported here. Use the client `Anthropic()` with "
-    "`messages.create` (without `stream=True`) or `messages.stream`."
+    "It uses `{}`, which isn't supported here. Test it with --serve, which works with "
+    "any client: python3 tests/lessons/steps.py small --serve"
 )
 TAGS = "<summary>", "</summary>"
-ASKS_AT_END = r"(?i)summar|compress|compact|总结|摘要|压缩|要約"
+# A reminder to call the tool `compact` doesn't ask for a summary.
+ASKS_AT_END = r"(?i)summar|compress|(?<!call )compact|总结|摘要|压缩|要約"
 SAME_WORDS = "taken for a prompt, because it has the same words"
 TURN_IS_OVER = "It sent another request, although the model had called no tool."
+SAME_AGAIN = 50  # refused requests in a row; an agent that sends more never stops
+NEVER_LEARNS = "It sent {} requests in a row that were refused. The last: {}"
+INTERRUPTED = "It was interrupted."
+KILLS = "It ends its process with `os.{}`. Let it come to its own end."
+OWN_END = os._exit
+PAUSE = 0.002  # seconds; an agent that waits between requests waits no longer here
 
 
 class NotAnAgent(BaseException):
@@ -56,6 +65,7 @@ class Exchange(NamedTuple):
     asks: bool  # for a summary, rather than for the next step of the work
     text: str  # of the reply
     typed: list[str]  # what the user had typed by then
+    content: Sequence[dict] = ()  # the blocks of the reply
 
 
 def unsupported(name, *_, **__):
@@ -77,7 +87,7 @@ class Model(naive.Model):
     We recognise a request for a summary by its end: its last message is neither a
     typed message nor a tool result, or it no longer offers any tools. A typed message
     may have other words around it, when it's new; and a request for a summary can be
-    joined to the message before it.
+    joined to the message before it, or be made in the system prompt.
     """
 
     compact = "compact"  # the tool's name
@@ -98,6 +108,11 @@ class Model(naive.Model):
         self.rejected: tuple[Exchange, Exchange] | None = None
         self.ended = ""  # why the program stopped, "" if it ended by itself
         self.lines = [""]  # what it printed
+        self.pressed = False  # Ctrl-C, in the script
+        self.interrupted = False  # by the reader
+        self.in_a_row = 0  # refused requests since the last one that was accepted
+        # files it wrote outside of its folder, with their bytes before that
+        self.elsewhere: dict[Path, int] = {}
         self.messages.count_tokens = self.count_tokens
 
     # --- The user ---
@@ -128,6 +143,7 @@ class Model(naive.Model):
         answer = self.approval
         if answer == "Ctrl-C":
             self.calling = ""
+            self.pressed = True
             raise KeyboardInterrupt
         self.approval = "y" if answer == "y" else "n"
         return answer
@@ -163,7 +179,8 @@ class Model(naive.Model):
         text = text.removeprefix(TAGS[0]).removesuffix(TAGS[1])
         asks, typed = bool(self.asked_with), [*self.typed]
         self.calling = waiting if asks else "".join(calls[:1])
-        self.exchanges.append(Exchange(self.requests[-1], asks, text, typed))
+        self.in_a_row = 0
+        self.exchanges.append(Exchange(self.requests[-1], asks, text, typed, content))
         return answer
 
     def take(self, request):
@@ -181,6 +198,10 @@ class Model(naive.Model):
             if self.asked_with:
                 self.queue.popleft()
             self.asked_with = ""
+            self.in_a_row += 1
+            if self.in_a_row == SAME_AGAIN:
+                said = [*self.refused, *self.too_long][-1]
+                raise NotAnAgent(NEVER_LEARNS.format(SAME_AGAIN, said)) from None
             raise
 
     def prepare(self, request):
@@ -198,17 +219,28 @@ class Model(naive.Model):
         last = stub.blocks(request["messages"][-1]["content"])
         texts = {block["text"].strip() for block in last if block["type"] == "text"}
         end = last[-1].get("text", "") if len(last) > 1 else ""
-        if re.search(ASKS_AT_END, end) and not self.has_new_prompt({end}):
+        if re.search(ASKS_AT_END, end) and not self.is_reminder(end, request):
             return True  # it is joined to a typed message or to results
         if self.has_new_prompt(texts):
             return False
         if not self.requests:
             known = not self.typed or self.typed[0] in str(last)
             return len(request["messages"]) > 1 and not known
+        first, system = (str(r.get("system")) for r in (self.requests[0], request))
+        asks = [
+            bool(re.search(ASKS_AT_END, s)) for s in (first, system) if first != system
+        ]
+        if asks == [False, True]:  # another prompt, rather than a new date
+            return True
         typed = not texts.isdisjoint(text.strip() for text in self.typed)
         results = any(block["type"] == "tool_result" for block in last)
         without = self.requests[0].get("tools") and not request.get("tools")
         return bool(without) or not (typed or results)
+
+    def is_reminder(self, end, request):
+        """Check if a text is a prompt, or one that the program adds to all results."""
+        is_usual = len(self.exchanges) < 2 or end in str(request["messages"][:-1])
+        return is_usual or self.has_new_prompt({end})
 
     def has_new_prompt(self, texts):
         """Check if texts hold the newest prompt, to which a program may add a bit."""
@@ -273,9 +305,13 @@ def fitted(given, schema):
 
 
 def life(path, *replies, typed=("Translate all files.",), **script):
-    """Run a program to its end, and return the model with the record of the run."""
+    """Run a program to its end, and return the model with the record of the run.
+
+    If the reader presses Ctrl-C, it raises KeyboardInterrupt, whatever the program does.
+    """
     client, printed = Model(*replies, typed=typed, **script), io.StringIO()
     with (
+        uninterrupted(client),
         started(path, client) as at_exit,
         redirect_stdout(printed),
         redirect_stderr(printed),
@@ -286,6 +322,15 @@ def life(path, *replies, typed=("Translate all files.",), **script):
             print(why_ended(call), end="")  # as Python does, and goes on
     client.lines = printed.getvalue().strip().split("\n")
     return client
+
+
+@contextmanager
+def uninterrupted(client):
+    """Raise KeyboardInterrupt if the reader has pressed Ctrl-C."""
+    with suppress(NotAnAgent):  # between two lines of ours
+        yield
+    if client.interrupted:
+        raise KeyboardInterrupt
 
 
 def why_ended(program, *given, **more):
@@ -321,12 +366,20 @@ def started(path, client):
             give_up(late[0])
         raise NotAnAgent(late[0])
 
+    def interrupt(*_):
+        if client.approval == "Ctrl-C" and not client.pressed:  # by a command
+            client.pressed = True
+            raise KeyboardInterrupt
+        client.interrupted = True
+        raise NotAnAgent(INTERRUPTED)
+
     def register(function, *given, **more):
         at_exit.append(partial(function, *given, **more))
         return function
 
     late, at_exit, folder = [], [], Path(path).parent
     before = signal.signal(signal.SIGALRM, stop)
+    before_that = signal.signal(signal.SIGINT, interrupt)
     signal.setitimer(signal.ITIMER_REAL, SECONDS, 1)
     back, keys = Path.cwd(), {k: v for k, v in KEYS.items() if k not in os.environ}
     try:
@@ -335,9 +388,14 @@ def started(path, client):
             patch.dict(os.environ, keys),
             patch("atexit.register", register),
             patch("builtins.input", client.type_next),
+            patch("time.sleep", partial(shortly, time.sleep)),
+            patch("os._exit", partial(ends_itself, "_exit")),
+            patch("os.abort", partial(ends_itself, "abort")),
+            patch("os.kill", partial(kill, os.kill)),
             patch.object(sys, "stdin", NoStdin()),
             patch.object(sys, "argv", [str(path)]),
             patch.object(sys, "path", [str(folder), *sys.path]),
+            noted(client.elsewhere),
         ):
             for name in namesakes(folder):
                 del sys.modules[name]
@@ -345,7 +403,55 @@ def started(path, client):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGINT, before_that)
         os.chdir(back)
+
+
+def shortly(sleep, seconds):
+    """Sleep, but not as long as a program that waits between its requests."""
+    sleep(min(seconds, PAUSE))
+
+
+def ends_itself(how, *_):
+    raise NotAnAgent(KILLS.format(how))
+
+
+def kill(really, pid, sign):
+    """Send a signal, but not one that would end this report."""
+    if pid in (0, -1, os.getpid()):
+        ends_itself("kill")
+    really(pid, sign)
+
+
+@contextmanager
+def noted(files):
+    """Note the size of each file outside of this folder before it is opened to write.
+
+    Python calls an audit hook for each file that is opened, and never removes the hook.
+    """
+    if not NOTED:
+        sys.addaudithook(note)
+    NOTED[:] = [Path.cwd(), files]
+    try:
+        yield
+    finally:
+        NOTED[:] = [None, None]
+
+
+NOTED: list[Any] = []  # the folder of the program that runs, and what is noted
+
+
+def note(event, given):
+    """Note a file that is opened to write or append."""
+    if event != "open" or not NOTED[0] or not isinstance(given[0], str):
+        return
+    path, _, flags = given
+    file = Path(path).absolute()
+    is_own = (
+        NOTED[0] in file.parents or "__pycache__" in file.parts or path == os.devnull
+    )
+    if flags & (os.O_WRONLY | os.O_RDWR) and not is_own:
+        NOTED[1].setdefault(file, file.stat().st_size if file.is_file() else 0)
 
 
 def namesakes(folder):
@@ -358,4 +464,4 @@ def namesakes(folder):
 def give_up(why):
     """End this process, because nothing else stops the program."""
     print(f"  problem    {why}", file=sys.__stdout__, flush=True)
-    os._exit(1)
+    OWN_END(1)

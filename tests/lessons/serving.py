@@ -3,8 +3,9 @@
     python3 tests/lessons/steps.py small --serve
     python3 tests/lessons/steps.py small --serve --tools run view summarise
 
-It says where to start the agent and what to type. When the agent is done, or at Ctrl-C,
-it reports what own_report.py can tell from the requests and the files.
+It says where to start the agent and what to type. When the agent is done, when it sends
+nothing more after a rejection, or at Ctrl-C, it reports what own_report.py can tell from
+the requests and the files.
 """
 
 import json
@@ -20,6 +21,10 @@ from stub import Refused
 
 TOOLS = "bash", "read_file", "compact"
 LAST_WRITES = 1  # seconds between the last reply and the report
+RECOVERY = 10  # seconds between a rejection and the report, if no request is accepted
+REJECTED = """\
+The API would reject this request: {}
+If no other one is accepted, the report comes in {} seconds."""
 UNTRIED = "none was tried, because that takes an agent in Python"
 NO_REQUEST = "There was no request. Does your agent use ANTHROPIC_BASE_URL?"
 IS_OVER = "The work is over, and its report begins."
@@ -68,6 +73,7 @@ class Model(runner.Model):
                 block["name"] = own[block["name"]]
         self.compact = own["compact"]
         self.done, self.one_by_one = threading.Event(), threading.Lock()
+        self.patience: threading.Timer | None = None  # since a rejection
 
     def answer(self, request):
         """Answer a request, and note when the work is done or can't go on."""
@@ -82,11 +88,22 @@ class Model(runner.Model):
                 self.done.set()
                 raise Refused(self.ended) from error
             except Refused as error:
-                print(f"The API would refuse this request: {error}", flush=True)
+                self.wait_for_another(error)
                 raise
+            if self.patience:
+                self.patience.cancel()
+                self.patience = None
             if not self.queue:
                 self.done.set()
             return message
+
+    def wait_for_another(self, error):
+        """Report soon, unless the agent recovers from this rejection."""
+        if not self.patience:
+            print(REJECTED.format(error, RECOVERY), flush=True)
+            self.patience = threading.Timer(RECOVERY, self.done.set)
+            self.patience.daemon = True
+            self.patience.start()
 
     def note_prompt(self, request):
         """Move the next prompt to those that were typed, once a request ends with it."""

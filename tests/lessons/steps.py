@@ -247,7 +247,7 @@ def play(layer: str, number: int) -> str:
 
 
 def play_mine(path: Path) -> tuple[str, bool]:
-    """Report on an agent that the reader wrote; the flag says if it is an agent."""
+    """Report on an agent that the reader wrote; the flag says if nothing is wrong."""
     with naive.from_scratch():
         facts = own_report.report(path)
     return with_next(path.name, facts)
@@ -263,7 +263,8 @@ def play_served(names: list[str]) -> tuple[str, bool]:
 def with_next(name: str, facts: dict[str, Any]) -> tuple[str, bool]:
     """Format a report, with the next step in its last line."""
     report = shown(f"{name}, given 24 files to read and translate", facts)
-    return f"{report}\nNext: {own_report.next_step(facts)}", "problem" not in facts
+    is_right = all(fact.is_right is not False for fact in facts.values())
+    return f"{report}\nNext: {own_report.next_step(facts)}", is_right
 
 
 def shown(title: str, facts: dict[str, Any]) -> str:
@@ -298,7 +299,7 @@ def source(path: Path) -> tuple[str, list[str]]:
 
 
 def main(argv=None) -> int:
-    """Play the chosen steps; returns 0, or 1 if --mine names a file that can't run."""
+    """Play the chosen steps; returns 0, or 1 if something is wrong with an agent."""
     parser = argparse.ArgumentParser(
         description="Play small.py and the layers step by step."
     )
@@ -321,13 +322,13 @@ def main(argv=None) -> int:
         how = "--serve" if given.serve else "--mine"
         if given.layer != "small" or given.step is not None:
             parser.error(f"{how} needs small and no step, as in: steps.py small {how}")
-        report, is_agent = (
+        report, is_right = (
             play_served(given.tools)
             if given.serve
             else play_mine(given.mine.absolute())
         )
         print(report)
-        return 0 if is_agent else 1
+        return 0 if is_right else 1
     layers = [given.layer] if given.layer else [*LAYERS]
     numbers = {layer: range(len(STEPS[layer])) for layer in layers}
     for layer in layers:
@@ -348,4 +349,7 @@ if __name__ == "__main__":
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         status = 0
+    except KeyboardInterrupt:
+        print("It was interrupted, so there is no report.", file=sys.stderr)
+        status = 130
     sys.exit(status)

@@ -41,7 +41,6 @@ def main(argv: list[str] | None = None) -> int:
         for message in found:
             entry = {"role": message["role"], "content": message["content"]}
             program.commit(agent, entry)
-        program.close_calls(agent)
     except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -64,7 +64,7 @@ MAIN = ("mine", "ours", "summaries", "s06", "s08", "v5", "pi", "opencode", "code
 MAIN += ("OpenHands",)  # the rules that are compared by project
 SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
-SLOW = 0.1  # seconds in one call of a rule
+SLOW = 0.5  # seconds in one call of a rule
 NO_MATTER = 0.005  # ignore differences below this, in cost and in R
 FEW = 200  # requests; fewer aren't worth starting processes for
 READS = (
@@ -265,6 +265,7 @@ def about_mine(sessions: list[Session], done: Done, costs: dict) -> dict:
     slow = max((meter.slowest for _, meter in pairs), default=0)
     return {
         "typed": typed,
+        "unseen": sum(meter.unseen for _, meter in pairs),
         "slow": round(slow, 2),
         "printed": len(printed),
         "output": printed[:3],
@@ -432,7 +433,9 @@ def told_of_mine(measured: dict) -> Iterator[str]:
             yield textwrap.fill(f"The first: {mine['why']}", 88)
             yield "So it isn't compared with the other rules."
         gone, all = mine["typed"]
-        yield f"Typed by the user, but dropped: {gone:,} of {all:,} messages."
+        yield f"Typed by the user, but dropped or changed: {gone:,} of {all:,} messages."
+        cut = f"Results cleared or cut before the model saw them: {mine['unseen']:,}."
+        yield cut + " Its cost says little." * bool(mine["unseen"])
         if mine["slow"] > SLOW:
             yield f"It's slow: one call of forget took {mine['slow']:.1f} s."
         if not mine["refused"]:
@@ -498,7 +501,10 @@ def what_to_know(measured: dict) -> str:
             f'Up to there, "nothing" costs {nothing:.2f} and ours {ours:.2f}, so'
             f" {nothing - ours:.2f} of the {whole:.2f} that ours saves come before it."
         )
-    lines += in_how_many(measured["sessions"])
+    sessions = dict(measured["sessions"])
+    if measured["mine"].get("refused"):
+        del sessions["mine"]
+    lines += in_how_many(sessions)
     full = measured["uncached"].items()
     costs = ", ".join(f"{name} {cost:.2f}" for name, cost in full)
     lines.append(f"Costs without a prompt cache, in the same unit: {costs}.")

@@ -100,6 +100,8 @@ def run(session: Session, path: Path, read: float = CACHE_READ) -> Meter:
             meter.printed += [line[:80] for line in out.getvalue().splitlines()]
             meter.slowest = max(meter.slowest, time.perf_counter() - start)
             meter.clearings += history != before
+            new, left = new_results(before), new_results(history)
+            meter.unseen += sum(left.get(call) != new[call] for call in new)
             with reported(f"{where}, returned what can't be sent", path):
                 sent = measured.history(history)
             meter.wait(at)
@@ -116,6 +118,17 @@ def run(session: Session, path: Path, read: float = CACHE_READ) -> Meter:
     meter.typed = len(gone), len(asked)
     meter.lost = len(meter.dropped)
     return meter
+
+
+def new_results(messages: list[dict]) -> dict[str, Any]:
+    """Return the results after the model's last reply, which it hasn't seen, by id."""
+    found: dict[str, Any] = {}
+    for message in reversed(messages):
+        if message["role"] == "assistant":
+            break
+        blocks = message["content"] if type(message["content"]) is list else []
+        found |= {b["tool_use_id"]: b["content"] for b in blocks if "tool_use_id" in b}
+    return found
 
 
 def sent_by(

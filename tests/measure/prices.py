@@ -53,6 +53,7 @@ class Meter:
         self.dropped: list[str] = []  # these lines, for a rule of your own
         # messages that the user typed: dropped by a rule of your own, and all
         self.typed: tuple[int, int] = 0, 0
+        self.unseen = 0  # results that it cleared or cut before the model saw them
         self.printed: list[str] = []  # the lines that a rule of your own printed
         self.slowest = 0.0  # seconds in the slowest call of a rule of your own
         self.refusals: list[str] = []  # why the API would refuse each request

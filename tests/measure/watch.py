@@ -116,7 +116,10 @@ def main(argv: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     Watched.pause = options.slow
-    print(f"{session.name}, in a window of {limits.context_window:,} tokens:")
+    is_shape = options.file.resolve().parent == costs.SHAPES.resolve()
+    made_up = "; its words are made up" * is_shape
+    window = f"{limits.context_window:,} tokens"
+    print(f"{session.name}, in a window of {window}{made_up}:")
     meter = ours.drive(session, limits, recording=Watched)
     requests = counted(len(meter.contexts), "request", "requests")
     clearings = counted(meter.clearings, "clearing", "clearings")
