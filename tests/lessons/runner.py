@@ -13,10 +13,11 @@ import runpy
 import signal
 import sys
 import textwrap
+import time
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -39,6 +40,7 @@ TAGS = "<summary>", "</summary>"
 ASKS_AT_END = r"(?i)summar|compress|compact|总结|摘要|压缩|要約"
 SAME_WORDS = "taken for a prompt, because it has the same words"
 TURN_IS_OVER = "It sent another request, although the model had called no tool."
+PAUSE = 0.002  # seconds; an agent that waits between requests waits no longer here
 
 
 class NotAnAgent(BaseException):
@@ -70,6 +72,16 @@ class NoStdin(io.StringIO):
 
     readline = read  # a loop over the lines calls this
 
+    def reconfigure(self, **_):
+        pass
+
+
+class Printed(io.StringIO):
+    """What a program prints, in any encoding that it sets."""
+
+    def reconfigure(self, **_):
+        pass
+
 
 class Model(naive.Model):
     """The stand-in for the API, the user at the prompt, and a record of the run.
@@ -81,6 +93,7 @@ class Model(naive.Model):
     """
 
     compact = "compact"  # the tool's name
+    options = ()  # on the command line
 
     def __init__(self, *replies, typed=(), answer="y", summaries=("It went well.",)):
         summaries = (reply(s) if isinstance(s, str) else s for s in summaries)
@@ -272,9 +285,9 @@ def fitted(given, schema):
 # --- The program, started as Python starts it ---
 
 
-def life(path, *replies, typed=("Translate all files.",), **script):
+def life(path, *replies, typed=("Translate all files.",), played_by=Model, **script):
     """Run a program to its end, and return the model with the record of the run."""
-    client, printed = Model(*replies, typed=typed, **script), io.StringIO()
+    client, printed = played_by(*replies, typed=typed, **script), Printed()
     with (
         started(path, client) as at_exit,
         redirect_stdout(printed),
@@ -312,8 +325,7 @@ def started(path, client):
     Yields a list of what it leaves to `atexit`, to be called while it has all this.
     """
     loaded = sdk.package(client, partial(unsupported, "AsyncAnthropic"))
-    loaded["dotenv"] = ModuleType("dotenv")
-    vars(loaded["dotenv"]).update(load_dotenv=lambda *_, **__: False)
+    loaded["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
 
     def stop(*_):
         late.append(f"It did not finish within {SECONDS} seconds.")
@@ -335,8 +347,9 @@ def started(path, client):
             patch.dict(os.environ, keys),
             patch("atexit.register", register),
             patch("builtins.input", client.type_next),
+            patch("time.sleep", partial(shortly, time.sleep)),
             patch.object(sys, "stdin", NoStdin()),
-            patch.object(sys, "argv", [str(path)]),
+            patch.object(sys, "argv", [str(path), *client.options]),
             patch.object(sys, "path", [str(folder), *sys.path]),
         ):
             for name in namesakes(folder):
@@ -346,6 +359,11 @@ def started(path, client):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         os.chdir(back)
+
+
+def shortly(sleep, seconds):
+    """Sleep, but not as long as a program that waits between its requests."""
+    sleep(min(seconds, PAUSE))
 
 
 def namesakes(folder):
