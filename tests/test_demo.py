@@ -229,6 +229,21 @@ def test_the_picture_has_a_bar_for_each_request_and_names_its_axes():
     assert lines[-3].endswith("+---> requests, in order")
 
 
+def test_without_forgetting_each_request_reads_the_one_before_it_from_the_cache():
+    work = [demo.Sent(1, "#", 1_000, 1_000), demo.Sent(2, "#", 400, 1_200)]
+    first = 1.25 * 1_000
+    assert demo.uncut(work) == first + 0.05 * 1_000 + 1.25 * 200
+    assert demo.uncut(work, 100) == first + 0.05 * 1_000 + 1.25 * 100
+
+
+def test_the_closing_names_prices_of_which_its_words_are_true(printed):
+    told = " ".join(scenes(printed)[-1].split())
+    found = re.findall(r"(?:cost|would have been) ([\d,]+\d)", told)
+    ours, whole, file = (int(price.replace(",", "")) for price in found)
+    assert whole - file > whole / 2 and "most of that is scene 1's file" in told
+    assert file < ours < whole and "haven't paid for themselves yet" in told
+
+
 # --- Playing it ---
 
 

@@ -48,6 +48,8 @@ def started(command):
 STARTED = {
     "measure/pictures.py --help": "usage: ",
     "lessons/faults.py Japanese": "the API counts 3,293",
+    "lessons/faults.py --help": "usage: faults.py ",
+    "lessons/naive.py --help": "usage: naive.py [CHAPTER ...]",
 }
 
 

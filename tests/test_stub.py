@@ -351,6 +351,13 @@ def test_every_name_in_the_stand_in_package_exists_in_the_sdk():
     assert len(names) > 20 and names <= {*dir(anthropic)}
 
 
+def test_an_error_is_caught_by_the_same_names_as_in_the_sdk():
+    names = sdk.ERRORS.keys() - {"AnthropicError"}  # our APIError is both
+    for name, base in itertools.permutations(names, 2):
+        ours = issubclass(sdk.ERRORS[name], sdk.ERRORS[base])
+        assert ours == issubclass(getattr(anthropic, name), getattr(anthropic, base))
+
+
 # --- Counting ---
 
 

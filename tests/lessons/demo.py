@@ -504,16 +504,24 @@ def picture(sent):
     yield "\n         # work   s request for a summary   x rejected as too long"
 
 
+def uncut(work, forgotten=0):
+    """Return the price of these requests if only so many tokens had been forgotten."""
+    sizes = [max(s.tokens, s.whole - forgotten) for s in work]
+    pairs = zip([0, *sizes], sizes)  # the cache has all of the request before
+    return sum(CACHE_READ * old + CACHE_WRITE * (new - old) for old, new in pairs)
+
+
 def closing(lesson):
-    """Return the picture, the totals, and the path of the transcript."""
-    answered = [s for s in lesson.sent if s.mark != "x"]
-    sent, most = sum(s.tokens for s in answered), max(s.tokens for s in answered)
-    whole = sum(s.whole for s in answered if s.mark == "#")
+    """Return the picture, the prices, and the path of the transcript."""
+    work = [s for s in lesson.sent if s.mark == "#"]
+    file = next(s.whole - s.tokens for s in work if s.whole > s.tokens)
     told = (
-        f"{sent:,} tokens were sent, at most {most:,} in one request, and "
-        f"{sum(s.read for s in answered) / sent:.0%} of them came from the cache. "
-        f"Without forgetting, it would have been {whole:,}. Nothing is lost: the "
-        "transcript has every word."
+        f"All requests cost {sum(s.price for s in lesson.sent):,.0f}, in full-price "
+        f"input tokens. Without forgetting, it would have been {uncut(work):,.0f}, but "
+        "most of that is scene 1's file. With a preview of it and nothing else "
+        f"forgotten, it would have been {uncut(work, file):,.0f}: the other scenes "
+        "haven't paid for themselves yet, because the demo is short. Nothing is lost: "
+        "the transcript has every word."
     )
     title = "--- The size of the context, request by request ".ljust(79, "-")
     drawing = "\n".join(picture(lesson.sent))

@@ -2,11 +2,14 @@
 
     python3 tests/lessons/faults.py            all faults
     python3 tests/lessons/faults.py resume     the faults whose lines have this word
+    python3 tests/lessons/faults.py --mine FILE [CHAPTER or NAME ...]
 
 They are sorted by chapter. Each one is shown by a run of small.py against a fake API,
-without a key, network or package.
+without a key, network or package. With --mine, it's an agent of your own that is run;
+see own_faults.py.
 """
 
+import argparse
 import importlib
 import json
 import sys
@@ -18,6 +21,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import naive  # adds the folder of stub to sys.path
+import own_faults
 import small
 import stub
 from naive import reads, results, use, write_files
@@ -174,7 +178,7 @@ def refusal():
 
 
 def same_id():
-    """A gateway can use an id twice | sanitize_calls | none"""
+    """A gateway can use an id twice | sanitize_calls | 3"""
     call = {"type": "tool_use", "name": "read_file", "input": {}}
     twice = [reply(content=[{**call, "id": "functions.read:0"}], stop="tool_use")] * 2
     _, _, ends = live(*twice, typed=["Go.", "Go on."])
@@ -207,6 +211,7 @@ def no_resume():
 
 FAULTS = [
     no_thinking,
+    same_id,
     fixed_threshold,
     japanese,
     no_path,
@@ -224,7 +229,6 @@ FAULTS = [
     surrogate,
     cut_answer,
     refusal,
-    same_id,
 ]
 PLACES = {"reference": "The Reference", "none": "In no chapter, only in agent.py"}
 
@@ -251,8 +255,18 @@ def place(fault) -> str:
     return PLACES.get(chapter, f"Chapter {chapter}")
 
 
-def main(words) -> int:
+def main(argv) -> int:
     """Show the faults whose lines have these words; returns 2 if there are none."""
+    parser = argparse.ArgumentParser(
+        description="Show what small.py, or an agent of your own, gets wrong."
+    )
+    parser.add_argument("words", nargs="*", metavar="WORD", help="words to look for")
+    mine = "play the faults on your own agent; then a WORD is a chapter or a name"
+    parser.add_argument("--mine", metavar="FILE", help=mine)
+    given = parser.parse_args(argv)
+    words = given.words
+    if given.mine:
+        return own_faults.main(given.mine, words, FAULTS, place)
     texts = [(place(fault), shown(fault)) for fault in FAULTS]
     chosen = [one for one in texts if all(word in one[1] for word in words)]
     if not chosen:
@@ -266,4 +280,8 @@ def main(words) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        status = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)

@@ -591,6 +591,9 @@ accepts it: {not rejection([*mine, user_said("Go on.")])}.""")
 
 def main(arguments):
     """Play these chapters, or all; returns 0, or 2 if one doesn't exist."""
+    if {"-h", "--help"} & {*arguments}:
+        print("usage: naive.py [CHAPTER ...]")
+        return 0
     chapters = {name[8:]: f for name, f in globals().items() if "chapter_" in name}
     if wrong := [name for name in arguments if name not in chapters]:
         print(

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -80,6 +80,16 @@ class NoStdin(io.StringIO):
 
     readline = read  # a loop over the lines calls this
 
+    def reconfigure(self, **_):
+        pass
+
+
+class Printed(io.StringIO):
+    """What a program prints, in any encoding that it sets."""
+
+    def reconfigure(self, **_):
+        pass
+
 
 class Model(naive.Model):
     """The stand-in for the API, the user at the prompt, and a record of the run.
@@ -91,6 +101,7 @@ class Model(naive.Model):
     """
 
     compact = "compact"  # the tool's name
+    options = ()  # on the command line
 
     def __init__(self, *replies, typed=(), answer="y", summaries=("It went well.",)):
         summaries = (reply(s) if isinstance(s, str) else s for s in summaries)
@@ -304,12 +315,12 @@ def fitted(given, schema):
 # --- The program, started as Python starts it ---
 
 
-def life(path, *replies, typed=("Translate all files.",), **script):
+def life(path, *replies, typed=("Translate all files.",), played_by=Model, **script):
     """Run a program to its end, and return the model with the record of the run.
 
     If the reader presses Ctrl-C, it raises KeyboardInterrupt, whatever the program does.
     """
-    client, printed = Model(*replies, typed=typed, **script), io.StringIO()
+    client, printed = played_by(*replies, typed=typed, **script), Printed()
     with (
         uninterrupted(client),
         started(path, client) as at_exit,
@@ -357,8 +368,7 @@ def started(path, client):
     Yields a list of what it leaves to `atexit`, to be called while it has all this.
     """
     loaded = sdk.package(client, partial(unsupported, "AsyncAnthropic"))
-    loaded["dotenv"] = ModuleType("dotenv")
-    vars(loaded["dotenv"]).update(load_dotenv=lambda *_, **__: False)
+    loaded["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
 
     def stop(*_):
         late.append(f"It did not finish within {SECONDS} seconds.")
@@ -393,7 +403,7 @@ def started(path, client):
             patch("os.abort", partial(ends_itself, "abort")),
             patch("os.kill", partial(kill, os.kill)),
             patch.object(sys, "stdin", NoStdin()),
-            patch.object(sys, "argv", [str(path)]),
+            patch.object(sys, "argv", [str(path), *client.options]),
             patch.object(sys, "path", [str(folder), *sys.path]),
             noted(client.elsewhere),
         ):

@@ -1,21 +1,34 @@
 """A stand-in for the package anthropic, which need not be installed.
 
-`stub.Refused` is raised under every name for an error with status 400. The other errors
-exist only so that a program can name them after `except`.
+`stub.Refused` is raised for an error with status 400. The other errors exist so that a
+program can name them after `except`; each has the base class that it has in the SDK.
 """
 
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import stub
 
 NOT_GIVEN = object()  # the SDK does not send an argument with this value
-REFUSED = "AnthropicError APIError APIStatusError BadRequestError"
-NEVER = (
-    "APIConnectionError APITimeoutError APIResponseValidationError AuthenticationError "
-    "PermissionDeniedError NotFoundError ConflictError UnprocessableEntityError "
-    "RequestTooLargeError ContentTooLargeError RateLimitError InternalServerError "
-    "ServiceUnavailableError OverloadedError"
-)
+ERRORS = {
+    "AnthropicError": stub.APIError,
+    "APIError": stub.APIError,
+    "APIStatusError": stub.APIStatusError,
+    "BadRequestError": stub.Refused,
+}
+OTHERS = {  # the errors that have this base class
+    "APIError": "APIConnectionError APIResponseValidationError",
+    "APIConnectionError": "APITimeoutError",
+    "APIStatusError": (
+        "AuthenticationError PermissionDeniedError NotFoundError ConflictError "
+        "UnprocessableEntityError ContentTooLargeError RateLimitError "
+        "InternalServerError"
+    ),
+    "InternalServerError": "ServiceUnavailableError OverloadedError",
+}
+for base, names in OTHERS.items():
+    ERRORS |= {name: type(name, (ERRORS[base],), {}) for name in names.split()}
+ERRORS["RequestTooLargeError"] = ERRORS["ContentTooLargeError"]
 
 
 class BlockType(type):
@@ -33,13 +46,20 @@ def type_named(name):
     return dict if name.endswith("Param") else BlockType(name, (), {})
 
 
+def module(name, **names):
+    """Build a module that looks installed."""
+    made = ModuleType(name)
+    vars(made).update(names, __spec__=ModuleSpec(name, None))
+    return made
+
+
 def package(client, asynchronous):
     """Build the modules for `sys.modules`, whose classes return these clients."""
-    makes = {"Anthropic": lambda *_, **__: client, "AsyncAnthropic": asynchronous}
-    errors = dict.fromkeys(REFUSED.split(), stub.Refused)
-    errors |= {name: type(name, (Exception,), {}) for name in NEVER.split()}
-    module, types = ModuleType("anthropic"), ModuleType("anthropic.types")
+    makes = {
+        "Anthropic": lambda *_, **options: client.with_options(**options),
+        "AsyncAnthropic": asynchronous,
+    }
     given = {"NOT_GIVEN": NOT_GIVEN, "omit": NOT_GIVEN, "NotGiven": object}
-    vars(module).update(makes, types=types, **errors, **given)
-    vars(types).update(__getattr__=type_named)
-    return {"anthropic": module, "anthropic.types": types}
+    types = module("anthropic.types", __getattr__=type_named)
+    top = module("anthropic", types=types, **makes, **ERRORS, **given)
+    return {"anthropic": top, "anthropic.types": types}

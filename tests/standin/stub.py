@@ -72,7 +72,15 @@ ERROR_TYPES = {
 }
 
 
-class Refused(Exception):
+class APIError(Exception):
+    """The SDK's base class for errors of a request, without the SDK."""
+
+
+class APIStatusError(APIError):
+    """The same for errors that the API itself answers with."""
+
+
+class Refused(APIStatusError):
     """The API would answer this request with status 400; the text is its message.
 
     It looks like the SDK's own exception, but does not need the SDK.
