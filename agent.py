@@ -1623,7 +1623,7 @@ def run_tool(agent: Agent, call: Message) -> Message:
     try:
         if name not in agent.tools:
             raise ToolError(f"There is no tool {name}; use {', '.join(agent.tools)}.")
-        for key, kind in called.schema["input_schema"]["properties"].items():
+        for key, kind in called.schema["input_schema"].get("properties", {}).items():
             while kind != JSON_TYPES[str] and type(given.get(key)) is str:
                 given = {**given, key: json.loads(given[key])}  # JSON in JSON
         returned, failed = called.handler(agent, **given), False
