@@ -20,7 +20,7 @@ with the API's own error messages where we know them:
                reply      thinking signed, tokens counted, cache read and written
 
 Not covered: the maximum number of messages and megabytes, documents, server tools, the
-content of images, and the lifetime and minimum size of a cache entry.
+content of images, and the lifetime of a cache entry.
 """
 
 import hashlib
@@ -548,6 +548,7 @@ class StubClient:
     """
 
     in_parts = True  # `requests` shows what agent.py has joined message by message
+    least_cached = 0  # tokens; a shorter beginning isn't cached
 
     def __init__(
         self, *replies, window=200_000, max_output=64_000, adaptive=True, always=None
@@ -638,7 +639,8 @@ class StubClient:
     def usage(self, body, content):
         """Count the tokens; at least 3 after the last marker are uncached input."""
         total = count(body.get("system"), body.get("tools"), body["messages"])
-        known, marked, size = look_up(body, self.cached)
+        least = int(self.least_cached * BYTES_PER_TOKEN)
+        known, marked, size = look_up(body, self.cached, least)
         read, ready = (min(total * part // size, total - 3) for part in (known, marked))
         return {
             "input_tokens": total - ready,
@@ -656,11 +658,11 @@ def is_error(*queued):
 # --- The prompt cache ---
 
 
-def look_up(body, cached):
+def look_up(body, cached, least=0):
     """Bytes of a request: read from the cache, up to the last marker, and in total.
 
-    Only markers add an entry to the set `cached`, each for everything before it. A
-    marker finds an entry at most LOOK_BACK positions before it.
+    Only markers add an entry to the set `cached`, each for everything before it, if
+    that has `least` bytes. A marker finds an entry at most LOOK_BACK positions before.
     """
     parts, before, running = list(cache_order(body)), "", hashlib.sha256()
     beginnings, entries = [], set()
@@ -673,7 +675,7 @@ def look_up(body, cached):
         running.update(data)
         beginnings.append((position, size, running.digest()))
         automatic = index == len(parts) - 1 and body.get("cache_control")
-        if automatic or MARKER in whole:
+        if (automatic or MARKER in whole) and size >= least:
             near = (b for b in beginnings if position - b[0] <= LOOK_BACK)
             read = max([read, *(end for _, end, entry in near if entry in cached)])
             marked = size
