@@ -10,12 +10,12 @@ the requests and the files.
 
 import json
 import threading
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
 
 import own_report  # adds the folder of stub and wire to sys.path
 import runner
+from door import served
 from own_report import TYPED, Finding
 from stub import Refused
 
@@ -112,79 +112,3 @@ class Model(runner.Model):
             self.typed.append(self.prompts.pop(0))
         if not self.typed:
             raise Refused(FIRST)
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers the API's two requests that an agent needs."""
-
-    client: Model
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        self.close_connection = True
-        path = self.path.partition("?")[0]
-        try:
-            request = json.loads(self.body())
-            if path == "/v1/messages":
-                return self.send(200, *self.message(request))
-            if path == "/v1/messages/count_tokens":
-                return self.send(200, vars(self.client.count_tokens(**request)))
-        except Refused as error:
-            return self.send(400, error.body)
-        except (ValueError, TypeError, AttributeError) as error:
-            return self.send(400, Refused(f"{type(error).__name__}: {error}").body)
-        self.do_GET()
-
-    def do_GET(self):
-        self.send(404, Refused(f"Not found: {self.path}").body)
-
-    def body(self):
-        """The request's body, which Node sends in chunks unless told its length."""
-        if "chunked" not in self.headers.get("transfer-encoding", ""):
-            return self.rfile.read(int(self.headers.get("content-length", 0)))
-        chunks = []
-        while length := int(self.rfile.readline().partition(b";")[0], 16):
-            chunks.append(self.rfile.read(length))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(chunks)
-
-    def message(self, request):
-        """The reply to a request for a message, whole or as the events of a stream."""
-        streamed = request.pop("stream", False)
-        message = self.client.answer(request)
-        return [as_stream(message)] if streamed else [message]
-
-    def send(self, status, body):
-        """Send JSON, or events as bytes."""
-        kind = "text/event-stream" if isinstance(body, bytes) else "application/json"
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in {"content-type": kind, "content-length": len(data)}.items():
-            self.send_header(name, str(value))
-        self.send_header("connection", "close")
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format, *args):
-        pass
-
-
-def as_stream(message):
-    """The events that stream a message, as bytes."""
-    from wire import sse  # loads the SDK if it is installed, which takes 1.5 seconds
-
-    return b"".join(sse(message))
-
-
-@contextmanager
-def served(client):
-    """Serve the stand-in and yield its address."""
-    handler = type("Handler", (Handler,), {"client": client})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
