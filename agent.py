@@ -1616,7 +1616,7 @@ def close_calls(agent: Agent, *results: Message, why: str = INTERRUPTED) -> None
 
 def run_tool(agent: Agent, call: Message) -> Message:
     """Run and show a call, and return its tool_result; any error becomes one, too."""
-    name, given, failed = call["name"], call["input"], True
+    name, given, failed = call["name"], {**call["input"]}, True
     called = agent.tools.get(name) or Tool({}, str)
     agent.emit("tool", f"[{name}] {given.get(called.label, '')}".rstrip())
     agent.emit("wait", name)
@@ -1625,7 +1625,7 @@ def run_tool(agent: Agent, call: Message) -> Message:
             raise ToolError(f"There is no tool {name}; use {', '.join(agent.tools)}.")
         for key, kind in called.schema["input_schema"].get("properties", {}).items():
             while kind != JSON_TYPES[str] and type(given.get(key)) is str:
-                given = {**given, key: json.loads(given[key])}  # JSON in JSON
+                given[key] = json.loads(given[key])  # JSON in JSON
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:

@@ -128,6 +128,8 @@ WRONG = {
     "agent as argument": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
     "number as command": ("bash", {"command": 5}, "command"),
     "word as offset": ("read_file", {"path": "there", "offset": "end"}, "offset"),
+    "no number": ("read_file", {"path": "there", "offset": "NaN"}, "offset"),
+    "list in part": ("todo_write", {"items": '["[ ] one"'}, "items"),
     "no such file": ("read_file", {"path": "absent"}, "absent"),
     "file as folder": ("write_file", {"path": "there/b", "content": "x"}, ""),
     "grep in no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
@@ -203,7 +205,7 @@ def test_tools_are_denied_by_default_and_a_denial_is_an_error(name, given):
 
 QUIET = [("read_file", {"path": "there"}), ("glob", {"pattern": "*"}), ("compact", {})]
 QUIET += [("grep", {"pattern": "a"}), ("todo_write", {"items": []}), ("list_dir", {})]
-QUIET += [("bash", {"comand": "ls"}), ("bash", {"command": "ls", "timeout": "5"})]
+QUIET += [("bash", {"comand": "ls"}), ("bash", {"command": "ls", "timeout": "5 s"})]
 QUIET += [("edit_file", {"path": "there", "old_text": "absent", "new_text": "b"})]
 QUIET += [("write_file", {"path": "../made", "content": "x"})]
 
