@@ -49,7 +49,9 @@ def test_an_agent_in_javascript_gets_the_same_report(stream):
 
 
 # The types in agent.ts, which a Node before 22.18 doesn't understand.
-TYPE = r"(?:Promise<[\w\[\]]+>|Record<string, string>|Block|Message|string|unknown|number)"
+TYPE = (
+    r"(?:Promise<[\w\[\]]+>|Record<string, string>|Block|Message|string|unknown|number)"
+)
 TYPES = (
     rf"(?ms)^type .*?;$(?=\n\n|\ntype)|: {TYPE}(?: \| \w+)?(?:\[\])?(?=[,)=]| [={{])"
 )
