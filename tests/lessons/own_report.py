@@ -367,7 +367,7 @@ def layer2(client):
             label, how = FAILED[ask.text]
             had, has = (len(e.request["messages"]) for e in (before, after))
             text = f"after a summary {how}, {min(had, has)} of {had} messages are in "
-            facts[label] = Finding(f"{text}the next request", has >= had, "step 4")
+            facts[label] = Finding(f"{text}the next request", has >= had / 2, "step 4")
     return facts | (after_summaries(good) if good else {})
 
 
