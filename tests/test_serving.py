@@ -48,6 +48,41 @@ def test_an_agent_in_javascript_gets_the_same_report(stream):
     assert "accidents  none was tried" in report and process.returncode == 0
 
 
+# The types in agent.ts, which a Node before 22.18 doesn't understand.
+TYPE = (
+    r"(?:Promise<[\w\[\]]+>|Record<string, string>|Block|Message|string|unknown|number)"
+)
+TYPES = (
+    rf"(?ms)^type .*?;$(?=\n\n|\ntype)|: {TYPE}(?: \| \w+)?(?:\[\])?(?=[,)=]| [={{])"
+)
+TYPES += r"| as Block\[\]|(?<=\w)!(?=[.,)])"
+
+
+def runnable(source, folder):
+    """agent.ts for this machine's Node: as it is, or without types for an older one."""
+    version = subprocess.check_output([NODE, "--version"], text=True)
+    if [*map(int, version[1:].split("."))] >= [22, 18]:
+        return source
+    (path := folder / "agent.mjs").write_text(
+        re.sub(TYPES, "", source.read_text("utf-8")), "utf-8"
+    )
+    return path
+
+
+@pytest.mark.skipif(not NODE, reason="there is no node")
+def test_an_agent_in_typescript_gets_the_same_report(tmp_path):
+    process, folder, url = serve()
+    env = {**os.environ, "ANTHROPIC_BASE_URL": url}
+    agent = runnable(AGENT.with_name("agent.ts"), tmp_path)
+    lines = "\n".join([*TYPED, *"y" * 24])
+    options = {"input": lines, "text": True, "env": env, "cwd": folder, "check": True}
+    subprocess.run([NODE, agent], **options)
+    report, _ = process.communicate()
+    assert "ok files      24 of 24 are translated" in report and "\n  !" not in report
+    assert "cost       77% from the cache, price 537,000" in report
+    assert process.returncode == 0
+
+
 def request_of(messages, **more):
     """The body of a request with these messages and the tools that the work needs."""
     return json.dumps({"model": "m", "max_tokens": 9, "messages": messages, **more})

@@ -1027,6 +1027,9 @@ UNTIL_YES_OR_NO = """\
     if said != "y":
 """
 CHEAPER = '[{"role": "user", "content": PROMPT + json.dumps(messages)}], model="haiku", tools=[]'
+IN_SYSTEM = """\
+    ask.summary = f" Summary so far: {content[-1]['text']}"
+"""
 KEEPS_TWO = """\
     blocks = [message["content"] for message in messages if message not in typed]
     last = [{"role": "user", "content": b} for b in blocks if b[0] == title][-1:]
@@ -1092,8 +1095,14 @@ RIGHT = {  # changes that leave small.py right
         ("def ask(client, messages):", ASKS_WITH),
         (SENDS, SENDS_MORE),
     ),
+    "its summary is in the system prompt": (
+        ('[*typed, log("user", [title, *content])]', "typed"),
+        ("    messages[:] =", '    log("user", content)\n    messages[:] ='),
+        ("    typed = [", f"{IN_SYSTEM}    typed = ["),
+        ('"system": SYSTEM', '"system": SYSTEM + getattr(ask, "summary", "")'),
+    ),
     "the last two summaries stay, and there are only two": (
-        ("THRESHOLD = 50_000", "THRESHOLD = 90_000"),
+        ("THRESHOLD = 50_000", "THRESHOLD = 108_000"),
         ('    messages[:] = [*typed, log("user", [title, *content])]\n', KEEPS_TWO),
     ),
 }

@@ -40,7 +40,7 @@ FOREIGN = {12: "語", 13: "の", 14: "读", 15: "文"}  # files in Japanese or C
 FEW = 5_000  # tokens; who clears fewer at a time, on average, clears too often
 DEAR = 1.5  # times the price of small.py
 OFTEN = 1 / 4  # requests for a summary per other request
-LATER = 1.1  # times the tokens of a request for a summary; more is no accident
+LATER = 1.1  # times the tokens of the shortest request that led to a summary
 SHORT = 2_000  # `max_tokens`; today's models may use that up by thinking
 
 
@@ -73,7 +73,7 @@ def write(name, times=1):
 
 
 def script():
-    """What the user types, and the replies to requests for a summary."""
+    """The user's prompts, and the replies to requests for a summary."""
     return {"typed": TYPED, "summaries": summaries()}
 
 
@@ -367,7 +367,7 @@ def layer2(client):
             label, how = FAILED[ask.text]
             had, has = (len(e.request["messages"]) for e in (before, after))
             text = f"after a summary {how}, {min(had, has)} of {had} messages are in "
-            facts[label] = Finding(f"{text}the next request", has >= had, "step 4")
+            facts[label] = Finding(f"{text}the next request", has >= had / 2, "step 4")
     return facts | (after_summaries(good) if good else {})
 
 
@@ -580,10 +580,7 @@ def play(path, *replies, typed=("Go.", "Go on."), **script):
 
 
 def commands(path):
-    """The commands that should not run, and what the model sees of one that does.
-
-    One that should not run is truncated, the other ones have no yes.
-    """
+    """Findings about a truncated command, those without a yes, and the output of one."""
     half = {**use("bash", command="touch half"), "stop_reason": "max_tokens"}
     play(path, half, typed=["Go."])
     truncated = Path("half").exists()
@@ -604,7 +601,7 @@ def commands(path):
 
 
 def outputs(path):
-    """What the model sees of a command that prints and fails, and of a missing file."""
+    """Findings about the output of a command that fails, and about a missing file."""
     Path("two_lines.txt").write_text("One is 607.\nTwo is 809.\n")
     Path("empty.txt").write_text("")
     calls = [use("bash", command="cat two_lines.txt none.txt")]

@@ -237,16 +237,21 @@ class Model(naive.Model):
         if not self.requests:
             known = not self.typed or self.typed[0] in str(last)
             return len(request["messages"]) > 1 and not known
-        first, system = (str(r.get("system")) for r in (self.requests[0], request))
-        asks = [
-            bool(re.search(ASKS_AT_END, s)) for s in (first, system) if first != system
-        ]
-        if asks == [False, True]:  # another prompt, rather than a new date
+        if self.asks_in_system(str(request.get("system"))):
             return True
         typed = not texts.isdisjoint(text.strip() for text in self.typed)
         results = any(block["type"] == "tool_result" for block in last)
         without = self.requests[0].get("tools") and not request.get("tools")
         return bool(without) or not (typed or results)
+
+    def asks_in_system(self, system):
+        """Check if the system prompt now asks for a summary, rather than holds one."""
+        first = str(self.requests[0].get("system"))
+        known = [e.text for e in self.exchanges if e.asks and e.text]
+        if system == first or any(text in system for text in known):
+            return False
+        asks = [re.search(ASKS_AT_END, text) for text in (first, system)]
+        return bool(asks[1]) and not asks[0]
 
     def is_reminder(self, end, request):
         """Check if a text is a prompt, or one that the program adds to all results."""
