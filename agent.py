@@ -2571,8 +2571,8 @@ def read_answer(terminal: Terminal, question: str) -> str:
 def line_editor() -> Any:
     """Return readline, set up for prompts, with the history of earlier runs."""
     if locale.setlocale(locale.LC_CTYPE) in ("C", "POSIX"):  # accents would be commands
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")  # not every system has it
         os.environ["LC_ALL"] = "C.UTF-8"  # as Python does it where only LANG is set
-        locale.setlocale(locale.LC_CTYPE, "")
     import readline
 
     if os.environ.get("TERM") != "dumb":  # a dumb terminal would print the escapes

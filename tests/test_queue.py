@@ -1,6 +1,7 @@
 """Typing at the prompt, and queueing messages while the agent works."""
 
 import io
+import locale
 import os
 import re
 import select
@@ -309,6 +310,19 @@ def test_accents_are_typed_and_remembered_although_the_locale_has_none(
         message["content"] for message in user.sent if type(message["content"]) is str
     ]
     assert sent == ["Gr\u00fc\u00dfe", "sp\u00e4ter \u00e9\u65e5"]
+
+
+def test_a_locale_that_the_system_lacks_is_not_passed_on_to_commands(monkeypatch):
+    def setlocale(category, name=None):
+        if name:
+            raise locale.Error("unsupported locale setting")
+        return "C"
+
+    monkeypatch.setattr(program.locale, "setlocale", setlocale)
+    monkeypatch.setenv("LC_ALL", "C")
+    with pytest.raises(locale.Error):  # `repl` does without a line editor then
+        program.line_editor()
+    assert os.environ["LC_ALL"] == "C"
 
 
 # --- The prompt with libedit, as on macOS ---
