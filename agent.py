@@ -1866,9 +1866,9 @@ def end_session(process: Any, output: bytearray) -> None:
 
 @contextmanager
 def signals_held(*only: int) -> Iterator[None]:
-    """Hold back Ctrl-C, SIGTERM and SIGHUP, or `only` these, until the block ends."""
+    """Hold back the signals that we handle, or `only` these, until the block ends."""
     pending: list[int] = []
-    numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+    numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGINT)
     if threading.current_thread() is not threading.main_thread():
         numbers = ()  # only the main thread gets signals
     handlers = {n: old for n in numbers if callable(old := signal.getsignal(n))}
@@ -2965,7 +2965,7 @@ def play_demo(scene: int, terminal: Terminal) -> int:
 
 
 def handle_signals(terminal: Terminal) -> None:
-    """Let Ctrl-C interrupt the work, and SIGTERM or a hangup end the program."""
+    """Let Ctrl-C interrupt the work, and SIGTERM, SIGHUP or SIGQUIT end the program."""
 
     def stop(number: int, _: Any) -> None:
         if number != signal.SIGINT:
@@ -2977,7 +2977,7 @@ def handle_signals(terminal: Terminal) -> None:
             terminal.stopped = time.monotonic()
             raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores a hangup
             signal.signal(number, stop)
 

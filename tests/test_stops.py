@@ -96,8 +96,11 @@ def test_a_ctrl_c_within_0_3_s_of_the_last_one_is_ignored(handlers):
             handlers.found[signal.SIGINT](signal.SIGINT, None)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_sighup_and_sigterm_end_the_program_despite_other_faults(
+ENDING = [signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT]  # Ctrl-\ sends the last
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_sighup_sigterm_and_sigquit_end_the_program_despite_other_faults(
     handlers, number, monkeypatch
 ):
     def kill(leader):
@@ -161,6 +164,7 @@ def ended(user):
 ENDS = {  # how the program ends during work, and its exit status
     "SIGTERM": (lambda user: user.process.terminate(), 143),
     "SIGHUP": (lambda user: user.process.send_signal(signal.SIGHUP), 129),
+    "Ctrl-\\": (lambda user: user.press("\x1c"), 131),
     "internal error": (lambda user: None, 1),
     "Ctrl-C, then Ctrl-D": (
         lambda user: user.stop() or user.leave("\x15\x04"),
@@ -198,7 +202,7 @@ def test_a_signal_at_the_prompt_restores_the_terminal(fresh, settings):
     assert ended(user) == 143 and modes(user) == user.usual
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", ENDING)
 def test_a_signal_kills_the_running_command_and_its_children(fresh, number):
     beat = "while :; do echo x >> beats; sleep 0.05; done"
     work = bash(f"({beat}) & echo up; sleep 600 | cat")
@@ -313,7 +317,7 @@ def test_a_signal_at_any_moment_ends_everything_and_restores_the_terminal(
     desk, instant
 ):
     chance, command = random.Random(instant), f"sleep 6{instant:03}"
-    number = [signal.SIGTERM, signal.SIGHUP][instant % 2]
+    number = ENDING[instant % 3]
     slow = Held(reply("So it is. " * 100), events=chance.randrange(3, 60))
     work = [bash(f"({command}) & {command} | cat"), slow][instant // 2 % 2]
     desk.stub.enqueue(*[reply("Well."), work][chance.randrange(2) :], work)
@@ -335,7 +339,7 @@ def test_a_signal_at_any_moment_ends_everything_and_restores_the_terminal(
         user.press("\n")  # readline may miss a signal while it shows its prompt
         status, seconds = ended(user), time.monotonic() - began
         slow.may.set()
-        assert status in (143, 129), user.screen[-2_000:]
+        assert status in (143, 129, 131), user.screen[-2_000:]
         assert modes(user) == user.usual
         assert not running(command) and seconds < 5
     for kept in desk.stub.requests, desk.stub.refused, desk.stub.queue:
