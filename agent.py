@@ -2782,7 +2782,7 @@ def find_conversation(agent: Agent, which: str) -> Conversation:
         found = load(Path(which))
     if not found or not found.messages:
         known = "give a file or a number from /resume (put a prompt before --resume)"
-        raise AgentError(f"Cannot find the conversation {which}; {known}.")
+        raise AgentError(f"Cannot find conversation {which} in this folder; {known}.")
     return found
 
 

@@ -380,6 +380,19 @@ def test_the_resume_flag_accepts_the_same_arguments_as_the_command(run, api, mak
         assert api.requests[-1]["messages"][0] == typed(words)
 
 
+@pytest.mark.parametrize("which", ["1", "9", "absent.jsonl"])
+def test_a_conversation_that_is_missing_is_said_to_be_missing_in_this_folder(
+    make, workspace, monkeypatch, which
+):
+    conversation(make, 9, "older")
+    (workspace / "below").mkdir()
+    monkeypatch.chdir(workspace / "below")
+    with pytest.raises(
+        program.AgentError, match=f"{which} in this folder; give a file"
+    ):
+        run_command(make(), f"/resume {which}")
+
+
 WRONG = ["/nonsense", "/hlep", "/compct the names", "/exit now", "/last two"]
 WRONG += ["/clear the cache, please", "/quit smoking", "/help me"]
 WRONG += ["/add-dir ..", "/-", "!"]

@@ -218,7 +218,7 @@ MISTAKES = [
     (
         "Hi --resume go",
         {},
-        "the conversation go; give a file or a number from /resume",
+        "conversation go in this folder; give a file or a number from /resume",
     ),
     ("", {}, "empty"),
 ]

@@ -280,7 +280,7 @@ def test_resume_picks_the_newest_conversation_that_is_not_a_subagents(make, resu
 @pytest.mark.parametrize("which", ["1", "missing.jsonl", ".", "mine"])
 def test_resuming_a_missing_conversation_is_one_clear_error(make, which):
     Path("mine").write_bytes(b'{"role": "user"')  # its only line is incomplete
-    with pytest.raises(AgentError, match=f"the conversation {which};") as error:
+    with pytest.raises(AgentError, match=f"conversation {which} in this") as error:
         resume(make(), which)
     assert one_line(error) and Path("mine").read_bytes() == b'{"role": "user"'
     assert not Path("missing.jsonl").exists()
