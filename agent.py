@@ -2632,7 +2632,7 @@ Lines you type while the agent works are sent with its next request. Backspace,
 Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
 line; a paste is one message. Ctrl-C or Esc stops the agent; "go on" continues.
 "always" allows the same command, or any change by the same tool, until /clear;
-"a git diff" allows all that begin with these words, if they start no other command."""
+"a npm test" all that begin so, with any options: "a find" allows -delete, too."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations

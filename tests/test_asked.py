@@ -150,6 +150,12 @@ def test_always_and_first_words_allow_plain_commands_that_begin_with_them(
     asked(agent, "git diff", "y")
 
 
+def test_help_says_that_an_allowed_beginning_allows_any_options(asked):
+    assert '"a find" allows -delete' in program.HELP
+    asked(agent := program.Agent(), "find . -name x", "a find")
+    asked(agent, "find . -name x -delete")
+
+
 OTHER_WORDS = {  # a command, and words that it doesn't begin with, or that don't count
     "a git log": "git diff",
     "a git dif": "git diff",
