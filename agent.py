@@ -2518,10 +2518,10 @@ def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
     """Ask, and remember what "always" allows; raise ToolError for a no."""
     while True:
         answer = read_answer(terminal, f"{question} {CHOICES}")
-        words = re.findall(r"\w+", unicodedata.normalize("NFKC", answer.lower()))
-        word = " ".join(words)
         if answer == "/yes":
-            run_command(agent, answer)
+            return run_command(agent, answer)
+        words = re.findall(r"\w+", unicodedata.normalize("NFKC", answer.lower()))
+        word = "" if is_command(answer) else " ".join(words)
         begun = re.fullmatch(r"(?i)a(?:lways)? +(\S.*)", answer)
         beginning = f"{key.split()[0]} {begun[1]} " if begun else key
         if begun and re.fullmatch(SIMPLE, key) and f"{key} ".startswith(beginning):
@@ -2531,16 +2531,16 @@ def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
             agent.allowed.add(key)
         if word in (*YES, "a", "always"):
             return None
-        if is_command(answer):
-            show(terminal, "note", "Commands work at the prompt: Ctrl-C returns to it.")
-            continue
         if word in ("n", "no"):
             deny()
         remember(terminal, answer)
-        if len(answer.split()) > 3 or (len(word) > 1 and words[0] not in LIKE_YES):
+        hint = "Please answer y, a or n."
+        if is_command(answer):
+            hint = "Commands work at the prompt: Ctrl-C returns to it."
+        elif len(answer.split()) > 3 or (len(word) > 1 and words[0] not in LIKE_YES):
             terminal.queue.append(answer)  # it's a message from the user as well
             raise ToolError(f"{REFUSED} and said: {answer}")
-        show(terminal, "note", "Please answer y, a or n.")
+        show(terminal, "note", hint)
 
 
 def read_answer(terminal: Terminal, question: str) -> str:

@@ -436,14 +436,19 @@ def test_a_call_is_refused_if_the_user_could_not_see_the_question(desk, fresh):
     assert "use --yes" in str(user.sent) and not (desk.folder / "made").exists()
 
 
-@pytest.mark.parametrize("line", ["quit", "/quit", "exit", "/clear", "/context"])
-def test_a_command_typed_at_a_question_is_not_run_and_the_question_comes_again(
-    asked, line
+LINES = "quit", "/quit", "exit", "/clear", "/context", "!git diff --stat", "!y", "!no"
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_typed_at_a_question_isnt_run_but_kept_and_the_question_comes_again(
+    asked, line, monkeypatch
 ):
+    monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
     terminal = asked(agent := program.Agent(), "ls", line, "a")
     said = terminal.out.getvalue()
     assert said.count("Run this command?") == 2 and agent.allowed == {"bash ls"}
     assert "Commands work at the prompt: Ctrl-C returns to it." in said
+    terminal.editor.add_history.assert_called_once_with(line)
 
 
 @pytest.mark.parametrize("of", ["the agent's", "a subagent's"])
