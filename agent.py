@@ -2516,8 +2516,9 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
 
 def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
     """Ask, and remember what "always" allows; raise ToolError for a no."""
+    asked = textwrap.fill(f"{question} {CHOICES}", get_terminal_size().columns)
     while True:
-        answer = read_answer(terminal, f"{question} {CHOICES}")
+        answer = read_answer(terminal, asked)
         if answer == "/yes":
             return run_command(agent, answer)
         words = re.findall(r"\w+", unicodedata.normalize("NFKC", answer.lower()))

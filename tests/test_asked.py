@@ -231,10 +231,23 @@ def test_unchanged_lines_take_a_row_each_and_the_question_counts_the_changed_one
     changes = [f"+{'y' * 99}"] * 3_000 + ["-- old"] * 12
     what = "\n".join(["-a.py", f" {'x' * 2_000}", *changes])
     terminal = asked(program.Agent(), what, "y", tool="edit_file")
-    _, unchanged, *others, question, _ = terminal.out.getvalue().split("\n")
+    _, unchanged, *others = terminal.out.getvalue().split("\n")
     assert unchanged == f"   {'x' * 18}…"
-    assert others == [f"  {line}" for line in changes]
+    assert others[:3_012] == [f"  {line}" for line in changes]
+    question = " ".join(others[3_012:])
     assert question.startswith("Change -a.py (+3,000 -12)? [y]es")
+
+
+@pytest.mark.parametrize("name", ["a.py", "tests/" + "long-" * 9, "tests/" + "x" * 90])
+@pytest.mark.parametrize("columns", [40, 80])
+def test_no_word_of_the_choices_is_broken_at_the_edge_of_the_screen(
+    asked, monkeypatch, name, columns
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    seen = asked(program.Agent(), f"{name}\n+ a", "y", tool="edit_file").out.getvalue()
+    rows = seen.split("\n  + a\n")[1].rstrip("\n").split("\n")
+    assert max(map(len, rows)) <= columns and "".join(rows).startswith(f"Change {name}")
+    assert " ".join(rows).endswith(program.CHOICES)
 
 
 RUNS = {  # the text, and what a question shows of it
@@ -250,7 +263,8 @@ RUNS = {  # the text, and what a question shows of it
 
 
 @pytest.mark.parametrize("what", RUNS, ids=range(len(RUNS)))
-def test_many_blanks_or_empty_lines_are_shown_as_their_number(asked, what):
+def test_many_blanks_or_empty_lines_are_shown_as_their_number(asked, monkeypatch, what):
+    monkeypatch.setenv("COLUMNS", "300")
     terminal = asked(program.Agent(), what, "y", tool="edit_file")
     *seen, question, _ = terminal.out.getvalue().split("\n")
     assert seen == [f"  {line}" for line in RUNS[what]]
