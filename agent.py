@@ -2361,6 +2361,9 @@ YES = ("y", "yes", "ok", "okay", "yes please", "please")
 # an answer of up to three words that begins with one of these is unclear: ask again
 LIKE_YES = {*YES, "yeah", "yep", "sure", "go", "do", "1", "a", "always"}
 SIMPLE = r"[^;&|<>$`()\n]*"  # a command that starts no other one and redirects nothing
+READER = r"(?:head|tail|wc)(?: -[nc] \d+| -\w+)*|"  # reads only the output before it
+READER += r"grep(?: -[cEFinovwx]+| -[ABCm] ?\d+)* (?:[\w.]+|(['\"])[\w.][\w .:]*\1)"
+SIMPLE += rf"(?:2>(?:&1|/dev/null) *)?(?:\| *(?:{READER}) *)*"
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
 ESC_SECONDS = 0.1  # in which the rest of a key sequence follows its Esc
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
@@ -2523,7 +2526,7 @@ def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
             return run_command(agent, answer)
         words = re.findall(r"\w+", unicodedata.normalize("NFKC", answer.lower()))
         word = "" if is_command(answer) else " ".join(words)
-        begun = re.fullmatch(r"(?i)a(?:lways)? +(\S.*)", answer)
+        begun = re.fullmatch(r"(?i)a(?:lways)? +((\S+).*)", answer)
         beginning = f"{key.split()[0]} {begun[1]} " if begun else key
         if begun and re.fullmatch(SIMPLE, key) and f"{key} ".startswith(beginning):
             agent.beginnings.add(beginning)
@@ -2538,6 +2541,8 @@ def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
         hint = "Please answer y, a or n."
         if is_command(answer):
             hint = "Commands work at the prompt: Ctrl-C returns to it."
+        elif begun and [begun[2]] == key.split()[1:2]:  # the command's own first word
+            hint = "It must begin so, and start no other command: y, a (this one) or n."
         elif len(answer.split()) > 3 or (len(word) > 1 and words[0] not in LIKE_YES):
             terminal.queue.append(answer)  # it's a message from the user as well
             raise ToolError(f"{REFUSED} and said: {answer}")

@@ -156,22 +156,98 @@ def test_help_says_that_an_allowed_beginning_allows_any_options(asked):
     asked(agent, "find . -name x -delete")
 
 
+READ_ON = [" | head", "| head -5", " | tail -n 20", " | wc -l | head", " 2>&1"]
+READ_ON += [" 2>/dev/null", " 2>&1 | tail -3", " | grep -v x", " | grep -n 'a b'| wc"]
+READ_ON += [' | grep -iE "x" | grep -A 3 y.py']
+
+
+@pytest.mark.parametrize("end", READ_ON)
+def test_a_command_is_still_a_plain_one_if_what_follows_only_reads_its_output(
+    asked, end
+):
+    agent = program.Agent()
+    asked(agent, f"git log{' ' * (end[0] != ' ')}{end}", "a git log")
+    asked(agent, f"git log --oneline{end}")
+
+
+NOT_ONLY = [
+    " | sh",
+    " 2>&1 > f",
+    " | head; rm -rf y",
+    " |head-evil",
+    " | head f",
+    "|| head",
+]
+NOT_ONLY += [
+    " | grep x .env",
+    " | grep -r .",
+    " | grep -re.",
+    " | grep -f .env x",
+    " 2>f",
+]
+NOT_ONLY += [" | grep 'a'-re.", " ' | grep 'x; rm -rf y", ' | grep "-re."', " | grep *"]
+NOT_ONLY += [
+    " | grep {x,.env}",
+    " | grep 3 x",
+    " | wc --files0-from=f",
+    " |& head",
+    " 2>&1x",
+]
+NOT_ONLY += [
+    " && head",
+    " | xargs rm",
+    " | head & rm y",
+    " | grep $x",
+    " | tail\nrm y",
+    " |",
+]
+NOT_ONLY += [
+    " | head | sh",
+    " | /tmp/head",
+    " | head -n 5 f",
+    " | tee f",
+    " | grep \\-re.",
+]
+
+
+@pytest.mark.parametrize("end", NOT_ONLY)
+def test_whatever_else_follows_a_command_is_another_one_and_is_asked_about(asked, end):
+    agent = program.Agent(beginnings={"bash git log "})
+    asked(agent, f"git log x{end}", "y")
+    terminal = asked(agent, f"git log x{end}", "a git log", "y")
+    assert (
+        "It must begin so, and start no other command: y, a ("
+        in terminal.out.getvalue()
+    )
+
+
 OTHER_WORDS = {  # a command, and words that it doesn't begin with, or that don't count
     "a git log": "git diff",
     "a git dif": "git diff",
     'a git "diff"': "git diff",
+    "a git lgo --oneline -n 5": "git log --oneline -n 5",
     "a git diff": "git diff; rm -rf x",
+    "always git diff --stat a.py": "git diff --stat a.py > f",
     "a git;": "git; rm -rf x",
     "a b.py": "b.py",
 }
 
 
 @pytest.mark.parametrize("answer", OTHER_WORDS)
-def test_first_words_that_are_not_those_of_a_plain_command_allow_nothing(asked, answer):
+def test_first_words_that_are_not_those_of_a_plain_command_allow_and_refuse_nothing(
+    asked, answer
+):
     tool = "edit_file" if answer == "a b.py" else "bash"
     agent = program.Agent()
-    asked(agent, OTHER_WORDS[answer], answer, "y", tool=tool)
-    assert agent.allowed | agent.beginnings == set()
+    terminal = asked(agent, OTHER_WORDS[answer], answer, "y", tool=tool)
+    assert agent.allowed | agent.beginnings == set() and terminal.queue == []
+
+
+def test_first_words_at_a_subagents_question_are_allowed_for_its_parent_too(user):
+    user.enqueue(SUBAGENT, bash("echo one | wc -l"), reply("Done."))
+    user.enqueue(bash("echo two"), reply("So."))
+    user.ask("go")
+    user.say("a echo", "allowed now: echo ...", "  | 1\n", "echo two\n  | two\n", "So.")
 
 
 def test_always_and_blanks_allow_only_the_same_command(asked):
