@@ -1611,17 +1611,18 @@ def text_in(path: Path, errors: str = "replace") -> str:
 
 @tool(rerunnable=True, keep_newest=MAX_RESTORE_FILES, style="")
 def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
-    """Read a text file in the workspace: up to limit lines, starting at line offset.
+    """Read up to limit lines of a text file, starting at line offset; the first is 1.
 
-    The first line is 1. If more lines follow, the result ends with the next offset.
+    If more follow, the result ends with the next offset. limit=1 cuts a long line less.
     """
     real = inside(path)
     lines = redact(text_in(real)).removesuffix("\n").split("\n")
     agent.mtimes[real] = real.stat().st_mtime_ns
-    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES)
+    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES, len(lines))
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
-    page = [cut_text(line.removesuffix("\r"), tokens) for line in lines[first:][:most]]
+    each = min(tokens, 600) if most > 1 else tokens  # a notebook has pictures as lines
+    page = [cut_text(line.removesuffix("\r"), each) for line in lines[first:][:most]]
     sizes = accumulate(len(to_bytes(line)) for line in page)
     page = page[: max(1, sum(size <= 4 * tokens for size in sizes))]
     following = first + len(page) + 1

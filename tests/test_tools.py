@@ -427,7 +427,6 @@ def test_reading_only_blank_lines_gives_no_output(use, text, offset):
 PAGED = {
     "many lines": "".join(f"line {i}\n" for i in range(4_500)),
     "wide lines": "".join("x" * 999 + "\n" for _ in range(120)),
-    "a line as long as a page": "x" * 49_998 + "\ny",
     "blank lines": "a\n\n\n" * 2_000 + "b",
     "Japanese": "\u65e5\u672c\u8a9e\n" * 5_000,
 }
@@ -441,14 +440,32 @@ def test_the_pages_of_a_file_join_into_the_whole_file(use, text):
     assert all(len(page) <= 50_000 for page in found)
 
 
-@pytest.mark.parametrize(
-    "wide, shown", [("x" * 50_002, 49_900), ("\U0001f600" * 9**5, 12_400)]
-)
-def test_a_line_longer_than_a_page_keeps_its_start_and_end(use, wide, shown):
-    Path("file").write_text(f"a\n{wide}\nb", "utf-8")
-    first, head, note, tail, last = "\n".join(pages(use, "file")).split("\n")
-    assert (first, last) == ("a", "b") and {*head, *tail} == {*wide}
-    assert len(head + tail) >= shown and "left out here" in note
+WIDE = {"x" * 50_002: 49_700, "\U0001f600" * 9**5: 12_400, "x" * 5_000_000: 49_700}
+
+
+@pytest.mark.parametrize("wide", WIDE, ids=len)
+@pytest.mark.parametrize("around, given", [("", {}), ("a\nb\n", {"limit": 1})])
+def test_a_line_alone_may_fill_a_page_and_a_longer_one_keeps_its_start_and_end(
+    use, wide, around, given
+):
+    Path("file").write_text(f"{around}{wide}\n{around}", "utf-8")
+    offset = 1 + around.count("\n")
+    head, note, tail, *_ = use("read_file", path="file", offset=offset, **given).split(
+        "\n"
+    )
+    assert {*head, *tail} == {*wide} and len(head + tail) >= WIDE[wide]
+    assert "left out here" in note
+
+
+@pytest.mark.parametrize("wide", ["x" * 200_000, "\u65e5" * 9_000])
+def test_a_long_line_among_others_takes_600_tokens_and_can_be_edited(use, wide):
+    Path("file").write_text(f"a\n{wide}here{wide}\nb\n" * 8, "utf-8")
+    page = use("read_file", path="file")
+    assert page.count("left out here") == 8 and page.endswith("b")
+    assert 4_500 < program.tokens_in(page) < 5_500
+    Path("file").write_text(f"a\n{wide}here{wide}\nb\n", "utf-8")
+    use("edit_file", path="file", old_text="here", new_text="there")
+    assert Path("file").read_text("utf-8") == f"a\n{wide}there{wide}\nb\n"
 
 
 def test_read_file_refers_to_bash_above_10_mb(use, error_of):
