@@ -1611,7 +1611,7 @@ def text_in(path: Path, errors: str = "replace") -> str:
 
 @tool(rerunnable=True, keep_newest=MAX_RESTORE_FILES, style="")
 def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
-    """Read up to limit lines of a text file, starting at line offset; the first is 1.
+    """Read up to limit lines of a text file, from line offset; the first is 1.
 
     If more follow, the result ends with the next offset. limit=1 cuts a long line less.
     """
@@ -1780,12 +1780,12 @@ HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS", "GPG_TTY"}
 
 @tool(label="", question="Run this command?", style="")
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
-    """Run a bash command in the workspace and return its stdout and stderr.
+    """Run a bash command, from the workspace each time; return its stdout and stderr.
 
-    To search, use the tools grep and glob instead, which need no approval.
-    timeout: seconds, 120 by default, at most 600. More than 10 MB of output also kills
-    the command. Standard input is closed. Background processes end with the command,
-    unless you start them with setsid and with output to a file. There is no sandbox.
+    cd, export and functions don't last. To search, use the tools grep and glob, which
+    need no approval. timeout: seconds, 120 by default, up to 600. Over 10 MB of output
+    kill it too. Stdin is closed. Background processes end with it, unless you start
+    them with setsid and with output to a file. There's no sandbox.
     """
     timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # milliseconds
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)

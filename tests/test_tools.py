@@ -352,6 +352,17 @@ def test_bash_returns_output_and_exit_status(use, command, output):
     assert use("bash", command=command) == output
 
 
+def test_each_command_starts_in_the_workspace_and_the_model_is_told_so(use, workspace):
+    Path("build").mkdir()
+    use("bash", command="cd build && export MODE=debug && f() { :; }")
+    assert use("bash", command='echo "$PWD $MODE"; f') == (
+        f"{workspace} \nbash: line 1: f: command not found\n(exit status 127)"
+    )
+    told = program.TOOLS["bash"].schema["description"]
+    assert "from the workspace each time" in told
+    assert "cd, export and functions don't last" in told
+
+
 @pytest.mark.parametrize(
     "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
 )
