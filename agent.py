@@ -1992,6 +1992,8 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         if not found:
             raise
         found.append(f"({timeout})")
+    if not found and re.search(r"\\[|(){}+<>n]|\n", pattern):  # of grep, not of Python
+        found = [r"(no matches; each line is searched alone, and \| or \( is literal)"]
     return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"
 
 

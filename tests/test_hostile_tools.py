@@ -648,6 +648,25 @@ def test_grep_understands_the_patterns_that_models_write(use, pattern, lines):
     assert sorted(line.split(":", 2)[2] for line in found) == sorted(lines)
 
 
+ANOTHER_DIALECT = [r"a\|b", r"\(a\)", r"\<a\>", r"a\+", r"a\{2\}", "a\nb", r"a\nb"]
+
+
+@pytest.mark.parametrize("pattern", ANOTHER_DIALECT)
+def test_grep_says_what_a_pattern_in_another_dialect_means_if_it_finds_nothing(
+    use, pattern
+):
+    Path("file").write_text("aa\nb\n")
+    hint = r"(no matches; each line is searched alone, and \| or \( is literal)"
+    assert use("grep", pattern=pattern) == hint
+    assert use("grep", pattern=r"x[|]y\.\d") == "(no matches)"
+
+
+def test_grep_finds_an_operator_that_is_meant_literally(use):
+    Path("file").write_text("aa\nx | y\nf(x)\n")
+    assert use("grep", pattern=r"x \| y") == "file:2:x | y"
+    assert use("grep", pattern=r"f\(") == "file:3:f(x)"
+
+
 WRONG = ["(", "a)", "[a", "*a", "(?<name", "[[:space:]]"]
 
 
