@@ -100,6 +100,35 @@ def test_no_file_tool_leaves_the_workspace(error_of, outside, name, path):
     assert sorted(outside.rglob("*")) == before
 
 
+UNEXPANDED = ["~/notes", "~user/notes", "~a.b-c/x", "$HOME/x", "${HOME}/x", "$A_1/a/b"]
+UNEXPANDED += ["C:\\x", "c:/x/y", "file:///x", "file:x"]
+
+
+@pytest.mark.parametrize("path", UNEXPANDED)
+@pytest.mark.parametrize("name", [*ARGS, "glob"])
+def test_a_path_that_a_shell_would_expand_is_an_error_that_names_the_workspace(
+    error_of, workspace, name, path
+):
+    path = path.replace("{HOME}", "HOME") if name == "glob" else path  # {} are its own
+    given = {"pattern": f"{path}/*"} if name == "glob" else {"path": path} | ARGS[name]
+    error = error_of(name, **given)
+    assert error.endswith(f" would be taken literally; give a path in {workspace}.")
+    assert path in error and os.listdir() == []
+
+
+@pytest.mark.parametrize("path", [*UNEXPANDED, "~", "~x", "$x", "$HOME", "a~/b"])
+def test_a_file_that_has_such_a_name_can_be_read_changed_and_found(use, path):
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("one\n")
+    use("edit_file", path=path, old_text="one", new_text="two")
+    use("write_file", path=path, content="two of them\n")
+    assert use("read_file", path=path) == "two of them"
+    assert use("grep", pattern="two", path=path).endswith(":1:two of them")
+    use("write_file", path=f"./{path}.new", content="")
+    assert os.path.exists(f"{path}.new")
+    assert os.path.normpath(path) in use("glob", pattern="**").split("\n")
+
+
 INSIDE = ["file", "./file", "sub/../file", "{workspace}/file", "alias", "linked/file"]
 
 
