@@ -2455,8 +2455,8 @@ def end_line(terminal: Terminal) -> None:
 
 
 def clean_line(line: str) -> str:
-    """Return a line as it will be sent, or as the command it is, even in full width."""
-    name, *text = re.split("[ \u3000]", line.strip(), maxsplit=1)
+    """Return a line as sent, or as its command, even in full width (except for "!")."""
+    name, *text = re.split(r"[ \u3000]|\A(?=\uff01)", line.strip(), maxsplit=1)
     command = " ".join([unicodedata.normalize("NFKC", name), *text])
     return command if is_command(command) else line.lstrip("\n").rstrip()
 
@@ -2465,7 +2465,7 @@ def is_command(line: str) -> bool:
     """Return True for /word, unless that path exists, for !command, exit and quit."""
     name = line.split(" ")[0]
     is_meant = re.fullmatch(r"/[\w-]+", name) and not os.path.exists(name)
-    is_own = re.fullmatch("!.*", line) and sys.stdin.isatty()  # not a paste, not a file
+    is_own = re.fullmatch("!(?!!).*", line) and sys.stdin.isatty()  # no paste, no file
     return line in EXIT_COMMANDS or bool(is_meant or is_own)
 
 

@@ -208,6 +208,23 @@ def test_ctrl_c_ends_an_own_command_and_keeps_what_it_printed(user):
     assert sent_texts(user) == [*texts(note), "and?"]
 
 
+MESSAGES = [
+    "\uff01重要：先写测试",
+    " \uff01ls",
+    "!!",
+    "!! stop that",
+    "!!ls",
+    "\uff01\uff01",
+]
+
+
+@pytest.mark.parametrize("line", MESSAGES)
+def test_only_one_ascii_exclamation_mark_runs_a_command(monkeypatch, line):
+    monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
+    assert program.clean_line(line) == line.rstrip() and not program.is_command(line)
+    assert program.is_command(program.clean_line(" !ls !!"))
+
+
 # what nobody typed as a line of its own is text
 NOT_OWN = [
     "see\n!touch file",
