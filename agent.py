@@ -2920,7 +2920,8 @@ def run_program(options: argparse.Namespace, terminal: Terminal) -> None:
     load_settings()
     terminal.colored &= not os.environ.get("NO_COLOR")  # .env may set it
     agent = Agent(limits=configured_limits(), auto_approve=options.yes)
-    agent.model = options.model or os.environ.get("MODEL_ID") or MODEL_ID
+    given = os.environ.get("MODEL_ID") or os.environ.get("ANTHROPIC_MODEL")
+    agent.model = options.model or given or MODEL_ID
     agent.emit = partial(show, terminal)
     agent.approve = partial(ask_approval, terminal, agent)
     agent.take_queued = partial(take_queued, terminal)

@@ -164,6 +164,16 @@ def test_settings_come_from_the_flag_the_shell_or_the_programs_env_file(
     assert [r["model"] for r in api.requests] == ["beside", "shell", "given"]
 
 
+def test_the_model_may_be_named_as_other_programs_do_if_it_isnt_in_our_own_setting(
+    run, api
+):
+    api.enqueue(*[reply("Good.")] * 3)
+    run("-p", "a", ANTHROPIC_MODEL="theirs")
+    run("-p", "a", ANTHROPIC_MODEL="theirs", MODEL_ID="ours")
+    run("-p", "a", ANTHROPIC_MODEL="", MODEL_ID="")
+    assert [r["model"] for r in api.requests] == ["theirs", "ours", program.MODEL_ID]
+
+
 @pytest.mark.parametrize("name", program.KEY_NAMES)
 def test_an_empty_key_in_the_shell_does_not_hide_the_one_in_the_env_file(
     run, api, tmp_path, monkeypatch, name
