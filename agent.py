@@ -2090,7 +2090,7 @@ def make_ready(agent: Agent) -> None:
         connect(agent)
     agent.system = system_prompt(min(MAX_RULES, agent.limits.threshold // 8))
     agent.tools.pop("load_skill", None)
-    if "skills" in agent.system:
+    if find_skills():  # the user may name one that isn't listed
         agent.tools["load_skill"] = TOOLS["load_skill"]
     replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
     new = tool_result_budget(agent.messages, agent.limits.max_results, save_result)
@@ -2104,6 +2104,8 @@ def system_prompt(max_tokens: int) -> dict[str, str]:
     rules = quote("rules", cut_text("\n\n".join(texts), max_tokens)) if texts else ""
     lines = ["Skills (read one with load_skill before you use it):"]
     for name, (_, text) in find_skills().items():
+        if re.search("(?im)^disable-model-invocation: *true", text.split("\n---")[0]):
+            continue  # it's the user's to name
         found = re.search(r"(?ms)^description:[\s>|-]*(.*?)(?=^\S|\Z)", text)
         lines.append(f"- {name}: {' '.join(found[1].split()) if found else ''}")
     skills = cut_text("\n".join(lines), max_tokens) if lines[1:] else ""

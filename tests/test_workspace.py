@@ -243,6 +243,32 @@ def test_a_skill_is_listed_by_its_folder_and_description(make, head, description
     assert prompt(make()).endswith(f"\n- review: {description}")
 
 
+HIDDEN = "name: review\ndisable-model-invocation: true\ndescription: how to review"
+
+
+@pytest.mark.parametrize("head", [HIDDEN, HIDDEN.replace("\n", "\r\n")])
+def test_a_skill_that_only_the_user_may_name_is_not_listed_but_can_be_loaded(
+    make, head
+):
+    skill(f"---\n{head}\n---\nThe skill review: look twice.\n")
+    agent = make(reply(calls=[LOADED]), reply("Done."))
+    assert "review" not in prompt(agent) and "skills" not in agent.system
+    take_turn(agent, "Use the skill review.")
+    assert "look twice" in outputs(*agent.messages)[0]
+
+
+NOT_HIDDEN = [
+    "name: n\ndisable-model-invocation: false",
+    "about: disable-model-invocation",
+]
+
+
+@pytest.mark.parametrize("head", NOT_HIDDEN)
+def test_a_skill_that_is_only_about_that_switch_is_listed(make, head):
+    skill(f"---\n{head}\n---\nWrite\ndisable-model-invocation: true\nabove.\n")
+    assert prompt(make()).endswith("\n- review: ")
+
+
 @pytest.mark.parametrize("what", ["pipe", "folder", "../outside", b"\0"])
 def test_an_unreadable_skill_is_left_out(make, what):
     bare = make().system
