@@ -2229,15 +2229,14 @@ def show(terminal: Terminal, style: str, text: str) -> None:
         elif style != "text":
             terminal.since = 0.0
             redraw(terminal, f"{end_text(terminal)}{styled(terminal, style, text)}\n")
-        elif not terminal.streams:  # the next event prints it, but not the answer
-            redraw(terminal, end_text(terminal) if terminal.thought.strip() else "")
-            terminal.text, terminal.writes = terminal.text + visible(text), True
         else:
             above = end_text(terminal) if terminal.thought.strip() else ""
-            above += "" if terminal.writes else "\n"
-            *lines, terminal.text = f"{terminal.text}{visible(text)}".split("\n")
-            above += "".join(f"{line}\n" for line in lines)
-            terminal.writes, terminal.since = True, time.monotonic()
+            terminal.text += visible(text)
+            if terminal.streams:  # else the next event prints it, but not the answer
+                lines, newline, terminal.text = terminal.text.rpartition("\n")
+                above += "\n" * (not terminal.writes) + lines + newline
+                terminal.since = time.monotonic()
+            terminal.writes = True
             if above:  # otherwise `clock` draws it
                 redraw(terminal, above)
 
@@ -2344,11 +2343,10 @@ def format_event(style: str, text: str) -> str:
 def cut_to_screen(text: str, rows: int = 1, taken: int = 0) -> str:
     """Cut a line to `rows` rows of the screen, minus the columns `taken` already."""
     text, room = text.expandtabs(), rows * get_terminal_size().columns - 2 - taken
-    for at, letter in enumerate(text):
-        room -= columns_of(letter)
-        if room < 0:
-            return f"{text[: at - 1]}…" if at else ""
-    return text
+    widths = accumulate(map(columns_of, text))
+    fits = len([*takewhile(lambda width: width <= room, widths)])
+    cut = f"{text[: fits - 1]}…" if fits else ""
+    return cut if fits < len(text) else text
 
 
 def clock(terminal: Terminal) -> None:
@@ -2509,17 +2507,15 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
     text = blank.sub(lambda m: f" [{len(m[0]):,} blanks] ", what)
     empty = re.compile(r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}")
     text = empty.sub(lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text)
-    first, *others = text.rstrip().split("\n")
-    show(terminal, "command", f"  {first}")
-    for line in others:
-        style = DIFF_STYLES.get(line[:1]) if tool.is_change else None
+    for number, line in enumerate(lines := text.rstrip().split("\n")):
+        style = DIFF_STYLES.get(line[:1]) if tool.is_change and number else None
         show(terminal, style or "command", f"  {line}")
     key = name if tool.is_change else f"{name} {what}"
     is_begun = re.fullmatch(SIMPLE, key) and f"{key} ".startswith((*agent.beginnings,))
     if not (agent.auto_approve or key in agent.allowed or is_begun):
         if not terminal.can_ask:
             raise ToolError(CANNOT_ASK)
-        question = tool.question.format(first, what.count("\n+"), what.count("\n-"))
+        question = tool.question.format(lines[0], what.count("\n+"), what.count("\n-"))
         ask_user(terminal, agent, question, key)
     show(terminal, "wait", name)  # until there is output
 
