@@ -1544,19 +1544,22 @@ def close_calls(agent: Agent, *results: Message, why: str = INTERRUPTED) -> None
 
 
 def run_tool(agent: Agent, call: Message) -> Message:
-    """Run and show a call, and return its tool_result; any error becomes one, too."""
-    name, given, failed = call["name"], call["input"], True
+    """Run and show a call, even with JSON in JSON; any error becomes its tool_result."""
+    name, given, failed = call["name"], {**call["input"]}, True
     called = agent.tools.get(name) or Tool({}, str)
     agent.emit("tool", f"[{name}] {given.get(called.label, '')}".rstrip())
     agent.emit("wait", name)
     try:
         if name not in agent.tools:
             raise ToolError(f"There is no tool {name}; use {', '.join(agent.tools)}.")
+        for key, kind in called.schema["input_schema"].get("properties", {}).items():
+            while kind != JSON_TYPES[str] and type(given.get(key)) is str:
+                given[key] = json.loads(given[key], parse_constant=str.encode)  # no NaN
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:
         text = str(error)
-    except TypeError as error:
+    except (TypeError, json.JSONDecodeError) as error:
         text = f"{error}. The tool's schema is {json.dumps(called.schema)}"
     except (Exception, SystemExit) as error:  # noqa: BLE001  no tool may end the loop
         text = f"{type(error).__name__}: {error}"
@@ -2816,7 +2819,7 @@ def resume(agent: Agent, which: str) -> None:
         agent.emit("tool", f"[{call['name']}] {next(iter(call['input'].values()), '')}")
     needed = still_needed(messages, agent.tools)  # without a plan that failed
     for plan in [e.call for e in needed if "[ ]" in str(e.call["input"].get("items"))]:
-        agent.emit("plan", "\n".join(map(str, plan["input"].get("items", ()))))
+        run_tool(agent, plan)  # shows it
     agent.emit("note", f'{status_line(agent)}\nType "go on" to continue it.')
 
 

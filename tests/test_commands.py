@@ -361,7 +361,8 @@ def test_resume_shows_the_plan_and_the_last_call_of_work_cut_off(make, is_runnin
     for message in work:
         program.commit(agent, message)
     resume(other := make(), "1")
-    [_, _, call, plan, advice] = other.events
+    [_, _, call, tool, plan, advice] = other.events
+    assert tool == ("tool", "[todo_write]")
     assert (call, plan) == (("tool", "[bash] pytest -q"), ("plan", "[x] find\n[ ] fix"))
     assert advice[1].endswith('\nType "go on" to continue it.')
 

@@ -1,5 +1,6 @@
 """The result of each tool, and the error the model sees when a call fails."""
 
+import json
 import os
 import re
 import subprocess
@@ -127,6 +128,8 @@ WRONG = {
     "agent as argument": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
     "number as command": ("bash", {"command": 5}, "command"),
     "word as offset": ("read_file", {"path": "there", "offset": "end"}, "offset"),
+    "no number": ("read_file", {"path": "there", "offset": "NaN"}, "offset"),
+    "list in part": ("todo_write", {"items": '["[ ] one"'}, "items"),
     "no such file": ("read_file", {"path": "absent"}, "absent"),
     "file as folder": ("write_file", {"path": "there/b", "content": "x"}, ""),
     "grep in no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
@@ -141,6 +144,42 @@ def test_a_wrong_argument_is_an_error_that_names_it(error_of, name, given, named
     Path("there").write_text("a")
     assert named in error_of(name, **given)
     assert Path("there").read_text() == "a" and os.listdir() == ["there"]
+
+
+ITEMS = ["[ ] one", "[x] two"]
+IN_JSON = {  # inputs of calls that are right but for one, which is JSON in JSON
+    "list": ("todo_write", {"items": ITEMS}, "items"),
+    "boolean": (
+        "edit_file",
+        {"path": "f", "old_text": "a", "new_text": "b", "replace_all": True},
+        "replace_all",
+    ),
+    "number": ("read_file", {"path": "f", "offset": 2}, "offset"),
+}
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("name, given, key", IN_JSON.values(), ids=IN_JSON)
+def test_an_input_that_is_json_in_json_is_decoded_unless_it_is_meant_as_text(
+    answer, name, given, key, times
+):
+    Path("f").write_text("a\na\n")
+    right = answer(name, **given)
+    Path("f").write_text("a\na\n")
+    encoded = given[key]
+    for _ in range(times):
+        encoded = json.dumps(encoded)
+    assert answer(name, **given | {key: encoded}) == right and not right[1]
+    assert answer("write_file", path="g", content='"[1]"')[1] is False
+    assert Path("g").read_text() == '"[1]"'
+
+
+def test_a_call_is_sent_back_as_the_model_wrote_it_even_if_it_is_json_in_json(make):
+    given = {"items": json.dumps(ITEMS)}
+    agent = make(reply(calls=[("todo_write", given)]), reply("Done."))
+    take_turn(agent, "Plan.")
+    assert agent.messages[1]["content"][0]["input"] == given
+    assert outputs(*agent.messages) == ["1 of 2 still to do."]
 
 
 ERRORS = [RuntimeError, OSError, TypeError, ValueError, RecursionError, MemoryError]
@@ -166,7 +205,7 @@ def test_tools_are_denied_by_default_and_a_denial_is_an_error(name, given):
 
 QUIET = [("read_file", {"path": "there"}), ("glob", {"pattern": "*"}), ("compact", {})]
 QUIET += [("grep", {"pattern": "a"}), ("todo_write", {"items": []}), ("list_dir", {})]
-QUIET += [("bash", {"comand": "ls"}), ("bash", {"command": "ls", "timeout": "5"})]
+QUIET += [("bash", {"comand": "ls"}), ("bash", {"command": "ls", "timeout": "5 s"})]
 QUIET += [("edit_file", {"path": "there", "old_text": "absent", "new_text": "b"})]
 QUIET += [("write_file", {"path": "../made", "content": "x"})]
 
