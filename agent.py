@@ -2879,8 +2879,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     add("prompt", nargs="*", help="first message; type more at the prompt")
     add("-p", action="store_true", help="answer once and exit; piped input is sent too")
     earlier = "continue an earlier conversation (default: the newest)"
-    names = "--resume", "--continue", "-r", "-c"
-    add(*names, nargs="?", const="1", metavar="FILE|N", help=earlier)
+    add("--resume", "-r", nargs="?", const="1", metavar="FILE|N", help=earlier)
+    newest = "continue the newest conversation"
+    add("--continue", "-c", dest="resume", action="store_const", const="1", help=newest)
     add("--model", help="use this model instead of MODEL_ID")
     add("--yes", action="store_true", help="run tools without asking")
     demo = "watch the layers work; needs no key"

@@ -389,9 +389,8 @@ def test_the_resume_flag_accepts_the_same_arguments_as_the_command(run, api, mak
     paths = [conversation(make, 9, "older"), conversation(make, 1e10, "newer")]
     for argv, words in (
         (["--resume", str(paths[0])], "older"),
-        (["--continue", "2"], "older"),
-        (["-r", "1"], "newer"),
-        (["-c"], "newer"),
+        (["-r", "2"], "older"),
+        (["--resume"], "newer"),
     ):
         api.enqueue(reply("Gone on."))
         assert run("-p", "and?", *argv)[1] == "Gone on.\n"
@@ -409,6 +408,18 @@ def test_a_conversation_that_is_missing_is_said_to_be_missing_in_this_folder(
         program.AgentError, match=f"{which} in this folder; give a file"
     ):
         run_command(make(), f"/resume {which}")
+
+
+@pytest.mark.parametrize("flag", ["-c", "--continue"])
+@pytest.mark.parametrize("prompt", ["what did I say?", "2", "", "file.jsonl"])
+def test_continue_takes_the_newest_conversation_and_what_follows_is_the_prompt(
+    run, api, make, flag, prompt
+):
+    conversation(make, 9, "older"), conversation(make, 1e10, "newer")
+    api.enqueue(reply("Gone on."))
+    assert run("-p", flag, *filter(None, [prompt]), stdin="and?")[1] == "Gone on.\n"
+    first, _, *asked = api.requests[-1]["messages"]
+    assert first == typed("newer") and asked[-1] == typed(prompt or "and?")
 
 
 WRONG = ["/nonsense", "/hlep", "/compct the names", "/exit now", "/last two"]
