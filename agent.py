@@ -2636,7 +2636,7 @@ HELP = """\
 /last [number]    show the last tool result in full; 3: the third from the end
 /resume [number]  list earlier conversations, or continue one; a file works too
 /clear            start a new conversation
-/yes              let tools run without asking, or ask again; works at a question, too
+/yes              run tools without asking, or ask again; at a question, too
 !command          run a command; the model sees it with your next message
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
