@@ -1687,7 +1687,7 @@ def text_in(path: Path, errors: str = "replace") -> str:
 
 @tool(rerunnable=True, keep_newest=MAX_RESTORE_FILES, style="")
 def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
-    """Read up to limit lines of a text file, starting at line offset; the first is 1.
+    """Read up to limit lines of a text file, from line offset; the first is 1.
 
     If more follow, the result ends with the next offset. limit=1 cuts a long line less.
     """
@@ -1859,9 +1859,9 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command, from the workspace each time; return its stdout and stderr.
 
     cd, export and functions don't last. To search, use the tools grep and glob, which
-    need no approval. timeout: seconds, 120 by default, at most 600. Over 10 MB of
-    output kill it, too. Standard input is closed. Background processes end with it,
-    unless you start them with setsid and with output to a file. There is no sandbox.
+    need no approval. timeout: seconds, 120 by default, up to 600. Over 10 MB of output
+    kill it too. Stdin is closed. Background processes end with it, unless you start
+    them with setsid and with output to a file. There's no sandbox.
     """
     timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # milliseconds
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
