@@ -12,6 +12,7 @@ from typing import NamedTuple
 import conftest
 import costs
 import faults
+import own_faults
 import own_rule
 import prices
 import pytest
@@ -285,8 +286,6 @@ def cleaned(lines):
 
 
 BAR = cleaned(progress())
-WORK = (ROOT / "tests/pictures/work.svg").read_text("utf-8")
-[BEFORE_IT] = re.findall(r"old results cleared: ([\d,]+) to", WORK)
 CLEARING = (ROOT / "tests/pictures/requests.svg").read_text("utf-8")
 KEPT, FREED, REQUESTS = re.search(
     r"K = ([\d,]+) .*?F = ([\d,]+) .* = ([\d.]+) requests", CLEARING
@@ -331,7 +330,6 @@ def in_sight(rule):
 
 # Sentences of the page with the numbers they must have, separated by blank lines.
 FACTS = f"""\
-its context already has {BEFORE_IT} tokens
 
 Replayed on {FIGURES["sessions"]} recorded sessions, the longest of four projects, forgetting costs {SPENT:.0%} of what never forgetting would, and {SEEN:.1%} of what was needed next was still in sight
 
@@ -457,7 +455,37 @@ def cells(moment):
     return [f"{moment['names']:.0%}", f"{moment['lines']:.0%}", f"{rounded:,.0f}"]
 
 
-TABLES = ESTIMATES | {row: cells(moment) for row, moment in MOMENTS.items()}
+def real(run):
+    """Format a run of a real program: its name, and the cells of its row."""
+    named = {"claude": "Claude Code"}.get(run["program"], run["program"])
+    prices = [f"{round(price, -3) // 1000:,}" for price in run["prices"]]
+    mean, worst = (f"{share:.0%}" for share in run["names"])
+    rules = ", ".join(f"{share:.0%}" for share in run["typed"])
+    return f"{named} {run['version']}".strip(), [*prices, f"{mean}, {worst}", rules]
+
+
+RUNS = json.loads((ROOT / "tests/measure/programs.json").read_text())
+READING = [r for r in RUNS if r["job"] == "reading" and not r["careful"]]
+REAL = dict(real(run) for run in READING if run["window"] == 200_000)
+TABLES = ESTIMATES | {row: cells(moment) for row, moment in MOMENTS.items()} | REAL
+
+
+def test_real_programs_keep_more_of_what_was_read_and_a_careful_summary_the_rules():
+    names = {r["program"]: r["names"][0] for r in READING if r["window"] == 100_000}
+    told = f"pi has {names['pi']:.0%} of the names, ours {names['agent.py']:.0%}"
+    assert words(f"in a window of 100,000, {told}") in words(PAGE)
+    careful = [run["typed"] for run in RUNS if run["careful"]]
+    assert len(careful) == 4 and all(share == 1 for run in careful for share in run)
+
+
+def test_each_chapter_of_part_2_names_the_faults_that_its_report_lists():
+    chapters = re.split(r"(?m)^### (\d+)\. ", PAGE)
+    told = dict(zip(chapters[1::2], chapters[2::2]))
+    for fault in own_faults.PLAYS:
+        place = faults.place(getattr(faults, fault))
+        if number := re.fullmatch(r"Chapter (\d+)", place):
+            [names] = re.findall(r"Faults:([^.]*)\.\n", told[number[1]])
+            assert f"`{fault}`" in names
 
 
 @pytest.mark.parametrize("row", TABLES)
