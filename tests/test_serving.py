@@ -79,7 +79,7 @@ def test_an_agent_in_typescript_gets_the_same_report(tmp_path):
     subprocess.run([NODE, agent], **options)
     report, _ = process.communicate()
     assert "ok files      24 of 24 are translated" in report and "\n  !" not in report
-    assert "cost       77% from the cache, price 537,000" in report
+    assert "cost       77% from the cache, price 540,000" in report
     assert process.returncode == 0
 
 

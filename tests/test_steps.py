@@ -59,7 +59,7 @@ SEEN = {
     ("layer1", 1): ["seen 6 of the 6 results", f"refused {SIGNED}"],
     ("layer1", 2): [
         "refused no",
-        "0% from the cache, price 186,000",
+        "0% from the cache, price 187,000",
         "before 14 of 16",
     ],
     ("layer1", 3): [
@@ -372,7 +372,7 @@ MINE = {
         "after a summary, 2 of 2 user messages are in the next request",
         "summary 5 of 5 are in the next request",
         "ok compact the request after it has 244 tokens",
-        "ok cost 77% from the cache, price 537,000 (in full-price input tokens) small.py",
+        "ok cost 77% from the cache, price 540,000 (in full-price input tokens) small.py",
         *SEEN["small", 6][:-1],
         "Next: python3 tests/lessons/faults.py shows",
     ],
