@@ -1682,10 +1682,8 @@ def text_in(path: Path, errors: str = "replace") -> str:
 
 @tool(rerunnable=True, keep_newest=MAX_RESTORE_FILES, style="")
 def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
-    """Read up to limit lines of a text file, from line offset; the first is 1.
-
-    If more follow, the result ends with the next offset. limit=1 cuts a long line less.
-    """
+    """Read up to limit lines of a text file, from line offset; the first is 1. If
+    more follow, the result ends with the next offset. limit=1 cuts a long line less."""
     real = inside(path)
     lines = redact(text_in(real)).removesuffix("\n").split("\n")
     agent.mtimes[real] = real.stat().st_mtime_ns
@@ -1771,9 +1769,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
 @tool(label="", clearable=False, keep_newest=1, style="")
 def todo_write(agent: Agent, items: list[str]) -> str:
     """Save your plan: the whole list, each item as "[ ] to do" or "[x] done".
-
-    It survives every compaction.
-    """
+    It survives every compaction."""
     if wrong := [item for item in items if not re.match(r"\[[ x]\] ", item)]:
         raise ToolError(f'Start each item with "[ ] " or "[x] ", not {wrong[0]!r}.')
     agent.emit("plan", "\n".join(items))  # the call itself is kept: `still_needed`
@@ -1804,10 +1800,8 @@ def load_skill(agent: Agent, name: str) -> str:
 @tool(clearable=False, style="answer")
 def task(agent: Agent, description: str, prompt: str) -> str:
     """Give a piece of work to a subagent, to keep its details out of this conversation.
-
     It has the same tools, knows only what prompt says, and returns its last answer.
-    description: a few words that tell the user what it does.
-    """
+    description: a few words that tell the user what it does."""
     return run_subagent(agent, description, prompt)
 
 
@@ -1851,12 +1845,10 @@ HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS", "GPG_TTY"}
 @tool(label="", question="Run this command?", style="")
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command, from the workspace each time; return its stdout and stderr.
-
     cd, export and functions don't last. To search, use the tools grep and glob, which
     need no approval. timeout: seconds, 120 by default, up to 600. Over 10 MB of output
     kill it too. Stdin is closed. Background processes end with it, unless you start
-    them with setsid and with output to a file. There's no sandbox.
-    """
+    them with setsid and with output to a file. There's no sandbox."""
     timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # milliseconds
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", command)
@@ -2013,10 +2005,8 @@ WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "
 @tool
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ that match a pattern, such as src/**/*.{js,ts}.
-
     Brackets are literal: use {c,h} for [ch]. Files that git ignores are left out,
-    unless the pattern starts with their folder, as in .venv/**/*.py.
-    """
+    unless the pattern starts with their folder, as in .venv/**/*.py."""
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # leading folders, no wildcards
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
     parts = re.findall(r"(?s)\*\*/?|.", "*" if rest in ("", ".") else rest)
@@ -2037,11 +2027,9 @@ def glob(agent: Agent, pattern: str) -> str:
 @tool
 def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """Search a file, or all files in a folder, with a Python regular expression.
-
     Returns each matching line as file:line:text. Files that git ignores, .git and the
     records of this conversation are searched only if path names them. .transcripts
-    holds everything that was said and done.
-    """
+    holds everything that was said and done."""
     if not os.path.exists(top := os.path.relpath(inside(path))):
         raise ToolError(f"{path} does not exist; find it with glob.")
     # a .* at either end finds the same lines, but hides where the match is
