@@ -1522,7 +1522,6 @@ MAX_CHANGED = 1_000_000  # characters in a file that is changed
 MAX_CHANGED_LINES = 20_000  # in such a file; a longer diff can take minutes
 MAX_LINES = 2_000  # in the result of one read_file call
 MAX_PAGE = 12_500  # tokens in the result of one read_file or glob call
-MAX_SKILLS = 50  # kept by a compaction, if there is room
 PROTECTED_DIRS = {".git", TRANSCRIPT_DIR.name, RESULTS_DIR.parts[0]}
 TEMPLATE = r"(example|sample|template)\.|[^/]*[._-](example|sample|template|dist)\Z"
 ENV = r"\.{1,2}(flask)?env(rc)?\d*([._~-][^/]*)?|[^/]+\.env\d*"
@@ -1530,13 +1529,9 @@ KEYS = r"[^/]*\.(pem|p12|key)|id_(rsa|ed25519)|[.](npmrc|netrc|ssh/.*)|credentia
 SECRET = re.compile(rf"(?is)(.*/)?(?!{TEMPLATE})({ENV}|{KEYS})")  # matches paths
 MIN_KEY = 16  # characters; a shorter key, such as "not-needed", isn't a secret
 KEY_NAMES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
-JSON_TYPES: dict[Any, Message] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    list[str]: {"type": "array", "items": {"type": "string"}},
-}
+JSON_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+JSON_TYPES: dict[Any, Message] = {t: {"type": JSON_NAMES[t]} for t in JSON_NAMES}
+JSON_TYPES[list[str]] = {"type": "array", "items": JSON_TYPES[str]}
 
 
 class ToolError(Exception):
@@ -1687,10 +1682,8 @@ def text_in(path: Path, errors: str = "replace") -> str:
 
 @tool(rerunnable=True, keep_newest=MAX_RESTORE_FILES, style="")
 def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) -> str:
-    """Read up to limit lines of a text file, from line offset; the first is 1.
-
-    If more follow, the result ends with the next offset. limit=1 cuts a long line less.
-    """
+    """Read up to limit lines of a text file, from line offset; the first is 1. If
+    more follow, the result ends with the next offset. limit=1 cuts a long line less."""
     real = inside(path)
     lines = redact(text_in(real)).removesuffix("\n").split("\n")
     agent.mtimes[real] = real.stat().st_mtime_ns
@@ -1701,10 +1694,9 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     page = [cut_text(line.removesuffix("\r"), each) for line in lines[first:][:most]]
     sizes = accumulate(len(to_bytes(line)) for line in page)
     page = page[: max(1, sum(size <= 4 * tokens for size in sizes))]
-    following = first + len(page) + 1
     if not page:
         return f"(nothing at offset {offset}: the file has {len(lines)} lines)"
-    if following <= len(lines):
+    if (following := first + len(page) + 1) <= len(lines):
         page.append(f"(more follows; continue with offset={following})")
     return "\n".join(page)
 
@@ -1777,9 +1769,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
 @tool(label="", clearable=False, keep_newest=1, style="")
 def todo_write(agent: Agent, items: list[str]) -> str:
     """Save your plan: the whole list, each item as "[ ] to do" or "[x] done".
-
-    It survives every compaction.
-    """
+    It survives every compaction."""
     if wrong := [item for item in items if not re.match(r"\[[ x]\] ", item)]:
         raise ToolError(f'Start each item with "[ ] " or "[x] ", not {wrong[0]!r}.')
     agent.emit("plan", "\n".join(items))  # the call itself is kept: `still_needed`
@@ -1794,7 +1784,7 @@ def compact(agent: Agent, focus: str = "") -> str:
     return "The conversation will be summarised if that saves enough; then go on."
 
 
-@tool(clearable=False, rerunnable=True, keep_newest=MAX_SKILLS)
+@tool(clearable=False, rerunnable=True, keep_newest=50)  # if there is room
 def load_skill(agent: Agent, name: str) -> str:
     """Read the instructions of a skill, before you do the work it is for."""
     skills = find_skills()
@@ -1810,10 +1800,8 @@ def load_skill(agent: Agent, name: str) -> str:
 @tool(clearable=False, style="answer")
 def task(agent: Agent, description: str, prompt: str) -> str:
     """Give a piece of work to a subagent, to keep its details out of this conversation.
-
     It has the same tools, knows only what prompt says, and returns its last answer.
-    description: a few words that tell the user what it does.
-    """
+    description: a few words that tell the user what it does."""
     return run_subagent(agent, description, prompt)
 
 
@@ -1857,12 +1845,10 @@ HIDDEN_FROM_COMMANDS = {*KEY_NAMES, "ANTHROPIC_CUSTOM_HEADERS", "GPG_TTY"}
 @tool(label="", question="Run this command?", style="")
 def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command, from the workspace each time; return its stdout and stderr.
-
     cd, export and functions don't last. To search, use the tools grep and glob, which
     need no approval. timeout: seconds, 120 by default, up to 600. Over 10 MB of output
     kill it too. Stdin is closed. Background processes end with it, unless you start
-    them with setsid and with output to a file. There's no sandbox.
-    """
+    them with setsid and with output to a file. There's no sandbox."""
     timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # milliseconds
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
     agent.approve("bash", command)
@@ -2003,7 +1989,6 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> bool:
 
 SEARCH_SECONDS = 10  # for one glob or grep call
 MAX_FOUND = 10_000  # lines in the result of one grep call
-MAX_MATCHES = 3  # shown from one long line
 EXCERPT_CHARS = 220  # characters shown before and after the start of a match
 MAX_LINE = 20_000  # bytes; a longer line is searched in pieces, or it may take hours
 # folders to skip where git lists nothing, besides those that begin with a dot
@@ -2020,10 +2005,8 @@ WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "{", "}": "
 @tool
 def glob(agent: Agent, pattern: str) -> str:
     """List the files and folders/ that match a pattern, such as src/**/*.{js,ts}.
-
     Brackets are literal: use {c,h} for [ch]. Files that git ignores are left out,
-    unless the pattern starts with their folder, as in .venv/**/*.py.
-    """
+    unless the pattern starts with their folder, as in .venv/**/*.py."""
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # leading folders, no wildcards
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
     parts = re.findall(r"(?s)\*\*/?|.", "*" if rest in ("", ".") else rest)
@@ -2044,23 +2027,20 @@ def glob(agent: Agent, pattern: str) -> str:
 @tool
 def grep(agent: Agent, pattern: str, path: str = ".") -> str:
     """Search a file, or all files in a folder, with a Python regular expression.
-
     Returns each matching line as file:line:text. Files that git ignores, .git and the
     records of this conversation are searched only if path names them. .transcripts
-    holds everything that was said and done.
-    """
-    if not (real := inside(path)).exists():
+    holds everything that was said and done."""
+    if not os.path.exists(top := os.path.relpath(inside(path))):
         raise ToolError(f"{path} does not exist; find it with glob.")
     # a .* at either end finds the same lines, but hides where the match is
     inner = re.sub(r"\A\^?(\.\*\??)+|(?<!\\)(\.\*)+\$?\Z", "", pattern)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Python misunderstands [[:space:]]
         regex = re.compile(inner or pattern)
+    lines = (line for name in files_in(top) for line in matching_lines(name, regex))
     found: list[str] = []
     try:
         with time_limit(SEARCH_SECONDS):
-            names = files_in(os.path.relpath(real))
-            lines = (line for name in names for line in matching_lines(name, regex))
             found.extend(islice(lines, MAX_FOUND))
             if next(lines, None):
                 found.append("(more lines match; narrow the path or the pattern)")
@@ -2093,7 +2073,7 @@ def excerpt(line: str, regex: re.Pattern[str]) -> str:
     if len(line) <= 2 * EXCERPT_CHARS:
         return line
     shown, end = "", 0
-    for place in [m.start() for m in islice(regex.finditer(line), MAX_MATCHES)] or [0]:
+    for place in [m.start() for m in islice(regex.finditer(line), 3)] or [0]:
         start = max(end, place - EXCERPT_CHARS)
         shown += (" ... " if start > end else "") + line[start : place + EXCERPT_CHARS]
         end = max(end, place + EXCERPT_CHARS)
@@ -2123,17 +2103,13 @@ def files_in(top: str) -> Iterator[str]:
     elif os.path.isdir(top):  # git also lists deleted files
         git = subprocess.run(LIST_FILES, shell=True, cwd=top, capture_output=True)
         names = {*os.fsdecode(git.stdout).split("\0")} - {"", "./"}
-        for name in sorted(names or walk_files(top)):
+        for folder, below, files in [] if names else os.walk(top):  # git lists none
+            below[:] = {n for n in below if not n.startswith(".")} - IGNORED_DIRS
+            names |= {os.path.relpath(os.path.join(folder, n), top) for n in files}
+        for name in sorted(names):
             path = os.path.normpath(os.path.join(top, name))
             if not os.path.islink(path):  # it may lead to a secret
                 yield from files_in(path)  # a file, or another repository
-
-
-def walk_files(top: str) -> Iterator[str]:
-    """Yield the files below a folder, except in hidden folders and IGNORED_DIRS."""
-    for folder, below, names in os.walk(top):
-        below[:] = [n for n in below if n not in IGNORED_DIRS and not n.startswith(".")]
-        yield from (os.path.relpath(os.path.join(folder, n), top) for n in names)
 
 
 # ---- the workspace: the system prompt, with rules and skills ----
@@ -2156,12 +2132,10 @@ from the user and, if there are any below, from the project's rules and skills."
 
 
 def make_ready(agent: Agent) -> None:
-    """Prepare a conversation for its next request, within the current limits.
-
-    The system prompt stays the same from then on. A new one makes thinking invalid.
-    """
+    """Prepare a conversation for its next request, within the current limits."""
     if agent.client is None:
         connect(agent)
+    # it stays the same from now on, because a new one makes thinking invalid
     agent.system = system_prompt(min(MAX_RULES, agent.limits.threshold // 8))
     agent.tools.pop("load_skill", None)
     if find_skills():  # the user may name one that isn't listed
