@@ -883,7 +883,7 @@ def test_the_verdict_names_the_settings_of_the_command_line(told):
 def outgrown():
     """What is measured on a session that outgrows the window."""
     sessions = [Session(reading(24, 27_900), "long")]
-    return costs.measure(sessions, costs.runs(False, []), costs.uncached_runs([]))
+    return costs.measure(sessions, costs.runs(False, []))
 
 
 def test_the_table_says_when_doing_nothing_would_be_rejected(outgrown):
@@ -963,8 +963,8 @@ def test_another_price_for_reading_is_shown_and_changes_the_costs(told):
 def test_costs_at_other_prices_are_those_of_a_run_at_that_price():
     """Each is relative to doing nothing at the same price."""
     sessions = [Session(reading(30)), Session(THREE)]
-    dear = costs.measure(sessions, costs.runs(False, [], read=0.1), {})
-    found = costs.measure(sessions, costs.runs(False, []), costs.uncached_runs([]))
+    dear = costs.measure(sessions, costs.runs(False, [], read=0.1))
+    found = costs.measure(sessions, costs.runs(False, []))
     rows = {row["policy"]: row["cost"] for row in dear["rows"]}
     full, prices = found["uncached"], found["prices"]
     for name in {*TUTORIALS, "ours"}:

@@ -493,17 +493,11 @@ def test_a_row_of_a_table_has_the_numbers_that_it_is_about(row):
     assert f"| {row} | {' | '.join(TABLES[row])} |\n" in PAGE
 
 
-@pytest.mark.skipif(not LONG_TESTS, reason="it replays one session seven times")
 def test_the_share_that_ours_costs_holds_at_other_prices_and_without_a_cache():
-    [longest] = costs.read([p for p in costs.shapes(True) if "posh_02" in p.name])
-    shares = {}
-    for how in ({"read": READ}, {"read": 2 * READ}, {"cached": False}):
-        whole = costs.replay(longest, costs.TUTORIALS["nothing"], **how).cost
-        shares[str(how)] = costs.drive(longest, costs.limits({}), **how).cost / whole
-    assert {f"{share:.0%}" for share in shares.values()} == {"76%"}
-    s06 = costs.replay(longest, costs.TUTORIALS["s06"], cached=False).cost
+    prices = FIGURES["session"]["prices"]
+    assert {f"{share:.0%}" for share in prices["ours"]} == {"76%"}
     assert "as it does costs a quarter of not clearing" in words(PROSE)
-    assert s06 / whole == pytest.approx(1 / 4, abs=0.01)
+    assert prices["s06"][-1] == pytest.approx(1 / 4, abs=0.01)
 
 
 def test_the_demo_pays_for_itself_when_the_page_says():

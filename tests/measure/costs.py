@@ -115,15 +115,6 @@ def runs(
     return theirs | loops | of_mine
 
 
-def uncached_runs(changes: list[str]) -> Runs:
-    """Return the same for ours without a prompt cache; it forgets at other times.
-
-    For a rule, one run is enough: it doesn't know whether there is a cache.
-    """
-    own = ours(changes)
-    return {name: partial(drive, limits=own[name], cached=False) for name in own}
-
-
 def ours(changes: list[str]) -> dict[str, program.Limits]:
     """Return the limits in force, and those after each of the changes, by name."""
     named = {f"ours {change}": limits(changed(change)) for change in changes}
@@ -172,21 +163,21 @@ def run_all(session: Session, runs: Mapping[Any, Callable]) -> dict:
     return {n: x.close() if isinstance(x, Meter) else x for n, x in found.items()}
 
 
-def measure(sessions: list[Session], runs: Runs, uncached: Runs) -> dict:
+def measure(sessions: list[Session], runs: Runs) -> dict:
     """Return a row for each policy, the cheapest first, and facts about them all.
 
     Costs are relative to doing nothing. In "sessions", each is relative to what doing
     nothing costs in that session, and in "prices" at that price.
     """
-    all = {"cost": runs, "uncached": uncached, "moment": moments(runs)}
+    all = {"cost": runs, "moment": moments(runs)}
     pairs = {(kind, n): run for kind, group in all.items() for n, run in group.items()}
     found = replayed(sessions, pairs)
-    done, full, after = ({n: found[k, n] for n in all[k]} for k in all)
+    done, after = ({n: found[k, n] for n in all[k]} for k in all)
     whole = total(done["nothing"])
     rows = [row(name, meters, whole) for name, meters in done.items()]
     refused = [refused_at(meter) for meter in done["nothing"]]
     trios = zip(sessions, done["nothing"], refused)
-    uncached_costs = without_cache(done) | {n: total(full[n]) for n in full}
+    uncached_costs = without_cache(done)
     costs = {n: cost / whole for n, cost in uncached_costs.items() if n != "mine"}
     by_name = {name: by_session(done, name) for name in done}
     if "mine" in done:
@@ -236,8 +227,8 @@ def by_project(sessions: list[Session], done: Done) -> dict[str, dict[str, list]
 
 
 def without_cache(done: Done) -> dict[str, float]:
-    """Return the costs of the tutorials' rules, and yours, without a prompt cache."""
-    names = (name for name in (*TUTORIALS, "mine") if name in done)
+    """Return what ours, the tutorials' rules and yours cost without a prompt cache."""
+    names = [name for name in done if name in (*TUTORIALS, "mine") or "ours" in name]
     return {name: sum(meter.full for meter in done[name]) for name in names}
 
 
@@ -653,7 +644,7 @@ def main(argv: list[str] | None = None) -> int:
         peers = options.peers or not options.files
         wanted = runs(peers, options.set, options.read, options.mine)
         sessions = read(options.files or shapes(options.all))
-        measured = measure(sessions, wanted, uncached_runs(options.set))
+        measured = measure(sessions, wanted)
         if options.json:
             print(json.dumps(measured, indent=1))
         else:

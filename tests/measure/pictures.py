@@ -64,7 +64,7 @@ def measure(paths):
     ones, and "session" the session with the most requests.
     """
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
-    measured = costs.measure(sessions, runs, costs.uncached_runs(SETTINGS))
+    measured = costs.measure(sessions, runs)
     rows = {row["policy"]: row for row in measured["rows"]}
     longest = max(sessions, key=lambda session: len(session.needs))
     by_session = zip(*measured["sessions"].values())
@@ -116,12 +116,11 @@ def one_session(session, runs):
     """Measure the policies in the picture of one session, also at other prices."""
     done = costs.replayed([session], {name: runs[name] for name in charts.RULES})
     [nothing] = done["nothing"]
-    full = {"ours": costs.uncached_runs([])["ours"](session).cost}
     courses = {name: course(meter, nothing) for name, [meter] in done.items()}
     return {
         "requests": len(nothing.contexts),
         "refused": costs.refused_at(nothing),
-        "prices": costs.by_price(done, costs.without_cache(done) | full),
+        "prices": costs.by_price(done, costs.without_cache(done)),
         "rules": {
             name: [
                 course.cost,
