@@ -1367,13 +1367,9 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     ]
     *before, last = newest["content"]
     newest = {**newest, "content": [*before, {**last, **marker}]}
-    # what is left in the window; some servers count a reply that it could hold
-    left = agent.limits.context_window - context_tokens(agent) - SHORTEST_REPLY
     request: dict[str, Any] = {
         "model": agent.model,
-        "max_tokens": min(
-            agent.limits.max_output, max(agent.limits.threshold // 4, left)
-        ),
+        "max_tokens": agent.limits.max_output,
         "system": [{"type": "text", "text": "\n\n".join(system), **marker}],
         "tools": [tool.schema for tool in agent.tools.values()],
         "messages": [*others, newest],

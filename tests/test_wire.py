@@ -110,19 +110,6 @@ def test_a_reply_that_stops_for_a_call_it_does_not_have_is_continued(make, stop)
     assert "cut off" in fails(agent, "Hi")
 
 
-def test_a_reply_may_be_as_long_as_what_is_left_in_the_window(make):
-    """vLLM rejects a request whose prompt and longest reply exceed the window."""
-    agent = make(context_window=131_072)
-    assert program.request_for(agent, [typed("Hi")])["max_tokens"] == 32_000
-    agent.messages, agent.counted_messages, agent.counted_tokens = (
-        [typed("Hi")],
-        1,
-        109_970,
-    )
-    asked = program.request_for(agent, agent.messages)["max_tokens"]
-    assert asked == agent.limits.threshold // 4 < 32_000
-
-
 PARTLY = reply("A partial answer", calls=[WRITE], thinking="a plan")
 DROPPED = httpx2.RemoteProtocolError("peer closed connection")
 MALFORMED = b'event: message_start\ndata: {"type": "message_start", "mess\n\n'
