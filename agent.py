@@ -1497,6 +1497,7 @@ def configured_limits(window: int = sys.maxsize, output: int = sys.maxsize) -> L
 def connect(agent: Agent) -> None:
     """Create the SDK's client, or raise AgentError, and ask for the model's limits."""
     agent.emit("wait", "connecting")
+    warnings.simplefilter("ignore", DeprecationWarning)  # the SDK warns of old models
     try:
         import anthropic  # which takes a second
 
