@@ -1439,6 +1439,9 @@ def sanitize_calls(message: Message, ids: set[str]) -> None:
             call["id"] += f"_{len(ids)}"
         ids.add(call["id"])
         given = call.get("input") or {}
+        with suppress(ValueError):
+            while type(given) is str:
+                given = json.loads(given)  # JSON in JSON
         call["input"] = given if type(given) is dict else {"input": given}
 
 

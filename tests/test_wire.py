@@ -751,6 +751,27 @@ def test_a_malformed_call_is_sanitized_and_answered_without_a_retry(
     assert len(results(*agent.messages)) == 2 and goes_on(agent)
 
 
+# The whole input of a call as text, and what the call gets.
+INPUTS_AS_TEXT = {
+    '{"pattern": "*"}': {"pattern": "*"},
+    '"{\\"pattern\\": \\"*\\"}"': {"pattern": "*"},
+    "notes.txt": {"input": "notes.txt"},
+    '["notes.txt"]': {"input": ["notes.txt"]},
+    "": {},
+}
+
+
+@pytest.mark.parametrize("given", INPUTS_AS_TEXT)
+def test_an_input_that_is_an_object_in_json_in_json_is_decoded(wired, given):
+    call = broken_call(json.dumps(given)).replace(b"write_file", b"glob")
+    agent = wired(call, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
+    [called] = program.blocks(agent.messages[1], "tool_use")
+    assert called["input"] == INPUTS_AS_TEXT[given]
+    [result] = results(*agent.messages)
+    assert result.get("is_error", False) is ("pattern" not in given)
+
+
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")  # of the SDK
 @pytest.mark.parametrize("count", [12.5, None])
 def test_a_token_count_that_is_not_a_whole_number_is_not_believed(wired, count):
