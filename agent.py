@@ -955,9 +955,8 @@ TELLING = re.compile(
 
 def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
     """Yield each text, and the place it's from: files first, and newer before older."""
-    calls = [*exchanges(messages)][::-1]
-    calls.sort(key=lambda e: "path" not in e.call["input"])
-    for _, call, result in calls:
+    newest = reversed([*exchanges(messages)])
+    for _, call, result in sorted(newest, key=lambda e: "path" not in e.call["input"]):
         given = {key: str(value) for key, value in call["input"].items()}
         named = given.get("path") or next(iter(given.values()), "")
         words = [word for word in named.split() if not re.search(API_KEY, word)]
@@ -1071,13 +1070,12 @@ def load(path: Path) -> Conversation:
                 tried = len(messages) if is_try else read.tried_until
                 read.tried_until = min(tried, len(messages))
                 read.summary = str(entry.get("summary", ""))
+            read.messages = messages
+            read.transcript_bytes += len(line) + 1
         except Exception as error:  # a damaged line raises almost anything
-            if number == len(lines):  # torn, or empty
-                break
-            text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
-            raise AgentError(text) from error
-        read.messages = messages
-        read.transcript_bytes += len(line) + 1
+            if number < len(lines):  # the last one is empty, or torn
+                text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
+                raise AgentError(text) from error
     return read
 
 
@@ -1160,11 +1158,9 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 MAX_TRIES = 7  # for one request; the waits add up to a minute
 LEAST_CUT = 3_500  # tokens; no agent lives in a smaller window
 LEAST_BELIEVED = 1 / 3  # share of our estimate; ignore lower counts from a gateway
-MAX_WAIT = 60  # seconds; the longest retry-after that we honour
 STALL_SECONDS = 600  # without a byte of a reply; a local server may read for minutes
 PROBE_SECONDS = 5  # for the models endpoint, which we can do without
 INVALID_CHARS = r"(?a)[^\w-]"  # in the name and id of a call
-SHORTEST_REPLY = 1_000  # tokens; the limit of a reply is never halved below that
 # statuses, mistakes in a client, or words in an error, that a retry won't change
 LASTING = {*range(400, 500), "certificate", "protocol"} - {408, 409, 429}
 LASTING |= {"AttributeError", "KeyError", "NameError", "TypeError"}
@@ -1210,7 +1206,6 @@ class Reply(NamedTuple):
     stop: str
     sent: int  # tokens in the request; 0 if the API doesn't say
     output: int  # tokens in the reply; 0 likewise
-    cached: int = 0  # tokens of the request that were read from a cache, or written
 
 
 def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) -> Reply:
@@ -1232,20 +1227,19 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
             raise
         except Exception as error:  # noqa: BLE001  a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
-            if reply := reply_instead(agent, error):
+            status, body = getattr(error, "status_code", None), str(error)
+            text = describe_error(agent, error)
+            if reply := reply_instead(agent, status, body, text):
                 return reply
-            is_400 = getattr(error, "status_code", None) == 400
-            if is_400 and (less := drop_unsupported(agent, messages, str(error))):
+            if status == 400 and (less := drop_unsupported(agent, messages, body)):
                 messages = less
                 continue
-            wait_before_retry(agent, error, tries, is_summary=not shown)
+            back_off(agent, error, text, tries, is_summary=not shown)
             tries += 1
 
 
-def reply_instead(agent: Agent, error: Exception) -> Reply | None:
+def reply_instead(agent: Agent, status: Any, body: str, text: str) -> Reply | None:
     """Return a reply if an error stands for one; raise PromptTooLong if it says that."""
-    status, body = getattr(error, "status_code", None), str(error)
-    text = describe_error(agent, error)
     if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {body}"):
         agent.emit("layer", f"[too long] {text}")
         match = re.search(MAXIMUM, body)
@@ -1260,25 +1254,24 @@ def reply_instead(agent: Agent, error: Exception) -> Reply | None:
 
 def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Message]:
     """Stop using a feature the provider rejected; return what to send now, or []."""
+    without = drop_thinking(messages)
+    limit = max(1_000, agent.limits.max_output // 2)  # 1,000 tokens: a short reply
     if "thinking" in why and "passed back" in why and not agent.empty_thinking:
         agent.empty_thinking = True  # for DeepSeek, which accepts an empty block
-        return messages
-    without = drop_thinking(messages)
-    if "thinking" in why.lower() and (agent.thinking or without is not messages):
+    elif "thinking" in why.lower() and (agent.thinking or without is not messages):
         agent.thinking = False
         agent.emit("layer", "[thinking] rejected by the API; switched off")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
-        return without
-    if "cache_control" in why and agent.marks_cache:
+        messages = without
+    elif "cache_control" in why and agent.marks_cache:
         agent.marks_cache = False
         agent.emit("layer", "[cache] markers rejected by the API; left out from now on")
-        return messages
-    limit = max(SHORTEST_REPLY, agent.limits.max_output // 2)
-    if limit < agent.limits.max_output and re.search(r"(?i)max\w*[ _]tokens", why):
+    elif limit < agent.limits.max_output and re.search(r"(?i)max\w*[ _]tokens", why):
         agent.limits.max_output = limit
         agent.emit("layer", f"[max_tokens] replies are now limited to {limit:,}")
-        return messages
-    return []
+    else:
+        return []
+    return messages
 
 
 def describe_error(agent: Agent, error: Exception) -> str:
@@ -1294,12 +1287,10 @@ def describe_error(agent: Agent, error: Exception) -> str:
     return text if text[-1] in ".?!" else f"{text}."
 
 
-def wait_before_retry(agent: Agent, error: Any, tries: int, is_summary: bool) -> None:
+def back_off(agent: Agent, error: Any, text: str, tries: int, is_summary: bool) -> None:
     """Wait, and show how long; raise AgentError if it's no use or takes over a minute."""
-    text = describe_error(agent, error)
-    kind = getattr(error, "status_code", None) or next(
-        iter(LASTING & {type(error).__name__, *re.findall("[a-z]+", text)}), None
-    )
+    words = {type(error).__name__, *re.findall("[a-z]+", text)}
+    kind = getattr(error, "status_code", None) or next(iter(LASTING & words), None)
     hint = "" if re.search(ACCOUNT, text) else HINTS.get(kind, "")
     why = f"{text} {hint.format(agent.transcript)}".strip()
     headers: Any = getattr(getattr(error, "response", None), "headers", {})
@@ -1309,7 +1300,7 @@ def wait_before_retry(agent: Agent, error: Any, tries: int, is_summary: bool) ->
         raise (NoSummary if no_summary else AgentError)(why) from error
     after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
     seconds = (float(after[0]) if after else 0) or 2.0 ** (tries - 1)
-    if seconds > MAX_WAIT:
+    if seconds > 60:  # the longest retry-after that we honour
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
         raise AgentError(f"{why} The API says: wait {seconds:.0f} s. Try after {when}.")
     if tries == 1:
@@ -1406,25 +1397,21 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     is_full = is_short and sent + output > agent.limits.context_window * 0.9
     if is_full or stop == "model_context_window_exceeded":
         raise PromptTooLong("The reply filled the model's window.")
-    message = {"role": "assistant", "content": content}
-    return Reply(message, stop, sent, output, read + written)
+    return Reply({"role": "assistant", "content": content}, stop, sent, output)
 
 
 def check_whole(agent: Agent, reply: Reply) -> None:
     """Raise PromptTooLong if the server's count doesn't grow: Ollama cuts silently."""
     (before, count), sent = agent.sent, reply.sent
-    agent.sent, agent.most_sent = (
-        (sent, len(agent.messages)),
-        max(agent.most_sent, sent),
-    )
+    agent.sent = sent, len(agent.messages)
+    agent.most_sent = max(agent.most_sent, sent)
     new = estimate_tokens(agent.messages[count:])
     least = LEAST_BELIEVED * (fixed_tokens(agent) + estimate_tokens(agent.messages))
-    # a template that leaves it out, or a gateway that counts only what is new
+    is_cut = before and max(least, LEAST_CUT) < sent < before + LEAST_BELIEVED * new
+    # or a template leaves out old thinking, or a gateway counts only what is new
     has_thinking = drop_thinking(agent.messages) is not agent.messages
-    is_new_only = 2 * new < 3 * sent < 4.5 * new
-    if reply.cached or has_thinking or is_new_only or sent == before:
-        return
-    if before and max(least, LEAST_CUT) < sent < before + LEAST_BELIEVED * new:
+    is_new_only = new / 1.5 < sent < new * 1.5
+    if is_cut and not (agent.cached or has_thinking or is_new_only or sent == before):
         why = f"The server read only {sent:,} tokens, so it cut off the beginning."
         agent.emit("layer", f"[too long] {why} Set CONTEXT_WINDOW to its own window.")
         raise PromptTooLong(why, max(MIN_WINDOW, agent.most_sent))
@@ -1458,8 +1445,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     sanitize_calls(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
     agent.rejected = 0
     commit(agent, reply.message)
-    output = reply.output or tokens_in(reply.message["content"])
-    agent.counted_tokens = tokens + output
+    agent.counted_tokens = tokens + (reply.output or estimate_tokens([reply.message]))
     agent.counted_messages = len(agent.messages)
     return open_calls(agent.messages)
 
@@ -1491,10 +1477,9 @@ def configured_limits(window: int = sys.maxsize, output: int = sys.maxsize) -> L
             raise AgentError(f"{name.upper()}={text}: give a whole number.")
         if text:
             settings[name] = int(text)
-    wanted = settings.get("context_window") or CONTEXT_WINDOW
-    settings["context_window"] = min(wanted, window)
-    settings["max_output"] = min(settings.get("max_output") or MAX_OUTPUT, output)
-    return Limits(**settings)
+    window = min(window, settings.pop("context_window", 0) or CONTEXT_WINDOW)
+    output = min(output, settings.pop("max_output", 0) or MAX_OUTPUT)
+    return Limits(window, output, **settings)
 
 
 def connect(agent: Agent) -> None:
