@@ -721,8 +721,7 @@ MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 # the key that must not be blank, by block type, or the API rejects the block
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
-BLOCK_KEYS = {"type", "text", "thinking", "signature", "data", "id", "name", "input"}
-BLOCK_KEYS |= {"tool_use_id", "content", "is_error"}
+OTHER_KEYS = {"type", "thinking", "id", "input", "tool_use_id", "content", "is_error"}
 EARLIER_CUT = rb"\n\[([\d,]{1,19}) bytes are left out here\]\n"  # in a text
 
 
@@ -851,8 +850,7 @@ def cut_text(text: str, max_tokens: int) -> str:
     """Return the text if it fits, else its start and end around a note."""
     data, shown = text.encode(errors="replace"), text
     kept = len(data)  # bytes
-    # tokens are counted in JSON, whose escapes can make text longer
-    while tokens_in(shown) > max_tokens and kept > 0:
+    while tokens_in(shown) > max_tokens and kept > 0:  # in JSON: escapes count, too
         kept = max(0, kept * max_tokens // tokens_in(shown) - 8)  # 8: always shrinks
         # four fifths from the start, one from the end: 2,000 and 500 in a preview
         head = data[: kept * 4 // 5].decode(errors="ignore")
@@ -937,8 +935,7 @@ def context_tokens(agent: Agent) -> int:
 
 # ---- the index: exact names from what a compaction removed ----
 
-# a path or an identifier, without the letter of an escape such as \n before it
-NAME = re.compile(
+NAME = re.compile(  # a path or an identifier, without the letter of a \n before it
     r"[A-Za-z]:\\[\w.\\-]{5,}|"
     r"(?:(?<![\w.~/:\\])/|(?<=\\[nrt])|(?<![\w\\]))\w[\w./-]{6,}\w"
 )
@@ -1087,12 +1084,11 @@ def check_message(message: Message, before: list[Message]) -> Message:
     if role == "assistant" and is_typed(message):
         content = [{"type": "text", "text": content}]
     for block in [] if type(content) is str else content:
-        for key in block.keys() - BLOCK_KEYS:  # a gateway's own; another rejects it
-            del block[key]
+        for key in block.keys() - OTHER_KEYS - {*FILLED.values()}:
+            del block[key]  # a gateway's own; another rejects it
         text = block[FILLED.get(block["type"], "content")]
-        fields = block.get("input", {})
-        if type(text) is not str or type(fields) is not dict:
-            raise ValueError(f"a {block['type']} with text {text!r}, input {fields!r}")
+        if type(text) is not str or type(block.get("input", {})) is not dict:
+            raise ValueError(f"a malformed block {block!r}")
     calls = {call["id"] for call in open_calls(before)}
     results = {block["tool_use_id"] for block in blocks(message, "tool_result")}
     if calls != results:
@@ -1160,13 +1156,11 @@ LEAST_CUT = 3_500  # tokens; no agent lives in a smaller window
 LEAST_BELIEVED = 1 / 3  # share of our estimate; ignore lower counts from a gateway
 STALL_SECONDS = 600  # without a byte of a reply; a local server may read for minutes
 PROBE_SECONDS = 5  # for the models endpoint, which we can do without
-INVALID_CHARS = r"(?a)[^\w-]"  # in the name and id of a call
 # statuses, mistakes in a client, or words in an error, that a retry won't change
 LASTING = {*range(400, 500), "certificate", "protocol"} - {408, 409, 429}
 LASTING |= {"AttributeError", "KeyError", "NameError", "TypeError"}
 TOO_LONG_STATUSES = {200, 400, 413, 422, 500}  # 200: an error within the stream
-# how providers say that a conversation is too long, anywhere in their answer
-TOO_LONG = (
+TOO_LONG = (  # how providers say that of a conversation, anywhere in their answer
     r"(?i)^413|(prompt|input)[ _](is[ _])?too[ _]long"
     r"|(?<!less than the `)context[ _]?(length|limit|size|window)"
     r"|exceeds max length|longer than the max|range of input length|input tokens exceed"
@@ -1174,8 +1168,7 @@ TOO_LONG = (
     r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
     r"|no user query found"  # ollama#18107: it has cut off all that the user typed
 )
-# the maximum that an error names, as in "> 200000" or "limit of 8,192", but not a sum
-MAXIMUM = (
+MAXIMUM = (  # that an error names, as in "> 200000" or "limit of 8,192"; not a sum
     r"(?i)(> |(max(?!_(completion_)?tokens)|limit|window|size|context length|n_ctx)"
     r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]|\)? *\+)"
 )
@@ -1239,7 +1232,7 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
 
 
 def reply_instead(agent: Agent, status: Any, body: str, text: str) -> Reply | None:
-    """Return a reply if an error stands for one; raise PromptTooLong if it says that."""
+    """Return a reply if an error amounts to one; raise PromptTooLong if it says that."""
     if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {body}"):
         agent.emit("layer", f"[too long] {text}")
         match = re.search(MAXIMUM, body)
@@ -1255,7 +1248,7 @@ def reply_instead(agent: Agent, status: Any, body: str, text: str) -> Reply | No
 def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Message]:
     """Stop using a feature the provider rejected; return what to send now, or []."""
     without = drop_thinking(messages)
-    limit = max(1_000, agent.limits.max_output // 2)  # 1,000 tokens: a short reply
+    limit = max(1_000, agent.limits.max_output // 2)  # tokens; a reply needs 1,000
     if "thinking" in why and "passed back" in why and not agent.empty_thinking:
         agent.empty_thinking = True  # for DeepSeek, which accepts an empty block
     elif "thinking" in why.lower() and (agent.thinking or without is not messages):
@@ -1342,28 +1335,26 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     marker = {"cache_control": {"type": "ephemeral"}} if agent.marks_cache else {}
     system = agent.system.values()
     messages = [note(m["content"]) if is_typed(m) else m for m in messages]
-    for at, (before, message) in enumerate(pairwise(messages), 1):
-        (*_, last), (first, *rest) = before["content"], message["content"]
-        are_texts = last["type"] == first["type"] == "text"
-        if are_texts and before["role"] == message["role"]:  # Ollama joins them bare
-            first = {**first, "text": f"\n\n{first['text']}"}
-            messages[at] = {**message, "content": [first, *rest]}
-    for at, message in enumerate(messages if agent.empty_thinking else []):
-        if blocks(message, "tool_use") and not blocks(message, "thinking"):
-            thought = {"type": "thinking", "thinking": ""}
-            messages[at] = {**message, "content": [thought, *message["content"]]}
-    *others, newest = [  # the API joins neighbours, and strict templates reject them
+    messages = [  # the API joins neighbours, and strict templates reject them
         {"role": role, "content": [b for m in group for b in m["content"]]}
         for role, group in groupby(messages, lambda m: m["role"])
     ]
-    *before, last = newest["content"]
-    newest = {**newest, "content": [*before, {**last, **marker}]}
+    for message in messages:
+        content = message["content"]  # whose neighbouring texts Ollama joins bare
+        for at, (before, block) in enumerate(pairwise(content), 1):
+            if message["role"] == "user" and before["type"] == block["type"] == "text":
+                content[at] = {**block, "text": f"\n\n{block['text']}"}
+        has_bare_call = blocks(message, "tool_use") and not blocks(message, "thinking")
+        if agent.empty_thinking and has_bare_call:
+            content.insert(0, {"type": "thinking", "thinking": ""})
+    newest = messages[-1]["content"]
+    newest.append({**newest.pop(), **marker})
     request: dict[str, Any] = {
         "model": agent.model,
         "max_tokens": agent.limits.max_output,
         "system": [{"type": "text", "text": "\n\n".join(system), **marker}],
         "tools": [tool.schema for tool in agent.tools.values()],
-        "messages": [*others, newest],
+        "messages": messages,
     }
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
@@ -1408,7 +1399,7 @@ def check_whole(agent: Agent, reply: Reply) -> None:
     new = estimate_tokens(agent.messages[count:])
     least = LEAST_BELIEVED * (fixed_tokens(agent) + estimate_tokens(agent.messages))
     is_cut = before and max(least, LEAST_CUT) < sent < before + LEAST_BELIEVED * new
-    # or a template leaves out old thinking, or a gateway counts only what is new
+    # unless a template leaves out old thinking, or a gateway counts only what is new
     has_thinking = drop_thinking(agent.messages) is not agent.messages
     is_new_only = new / 1.5 < sent < new * 1.5
     if is_cut and not (agent.cached or has_thinking or is_new_only or sent == before):
@@ -1420,8 +1411,8 @@ def check_whole(agent: Agent, reply: Reply) -> None:
 def sanitize_calls(message: Message, ids: set[str]) -> None:
     """Fix calls that the API would reject; `ids` are the ids of earlier calls."""
     for call in blocks(message, "tool_use"):
-        call["name"] = re.sub(INVALID_CHARS, "_", call["name"])[:128]
-        call["id"] = re.sub(INVALID_CHARS, "_", call.get("id") or "call")
+        for key in ("name", "id"):
+            call[key] = re.sub(r"(?a)[^\w-]", "_", call.get(key) or "call")[:128]
         while call["id"] in ids:
             call["id"] += f"_{len(ids)}"
         ids.add(call["id"])
@@ -1440,8 +1431,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     if not reply.message["content"]:
         return []
     tokens = fixed_tokens(agent) + estimate_tokens(agent.messages)
-    if reply.sent > tokens * LEAST_BELIEVED:
-        tokens = reply.sent
+    tokens = reply.sent if reply.sent > tokens * LEAST_BELIEVED else tokens
     sanitize_calls(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
     agent.rejected = 0
     commit(agent, reply.message)
@@ -1460,9 +1450,8 @@ def drop_declined(agent: Agent) -> None:
 
 def nudge(agent: Agent, calls: list[Message], incomplete: int) -> None:
     """Ask for the rest of a reply; raise AgentError after too many in a row."""
-    if calls:
-        close_calls(agent, why=CUT_OFF)
-    else:
+    close_calls(agent, why=CUT_OFF)
+    if not calls:
         commit(agent, note(CUT_OFF))
     if incomplete > MAX_INCOMPLETE:
         raise AgentError("Replies keep being cut off or empty. Ask for less at once.")
@@ -1472,10 +1461,9 @@ def configured_limits(window: int = sys.maxsize, output: int = sys.maxsize) -> L
     """Read the settings, capped at the model's own limits, or raise AgentError."""
     settings: dict[str, int] = {}
     for name in vars(Limits()):
-        text = os.environ.get(name.upper(), "").strip()
-        if not re.fullmatch(r"[0-9]{0,18}", text):
-            raise AgentError(f"{name.upper()}={text}: give a whole number.")
-        if text:
+        if text := os.environ.get(name.upper(), "").strip():
+            if not re.fullmatch(r"[0-9]{1,18}", text):
+                raise AgentError(f"{name.upper()}={text}: give a whole number.")
             settings[name] = int(text)
     window = min(window, settings.pop("context_window", 0) or CONTEXT_WINDOW)
     output = min(output, settings.pop("max_output", 0) or MAX_OUTPUT)
