@@ -721,8 +721,7 @@ MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 # the key that must not be blank, by block type, or the API rejects the block
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
-BLOCK_KEYS = {"type", "text", "thinking", "signature", "data", "id", "name", "input"}
-BLOCK_KEYS |= {"tool_use_id", "content", "is_error"}
+OTHER_KEYS = {"type", "thinking", "id", "input", "tool_use_id", "content", "is_error"}
 EARLIER_CUT = rb"\n\[([\d,]{1,19}) bytes are left out here\]\n"  # in a text
 
 
@@ -851,8 +850,7 @@ def cut_text(text: str, max_tokens: int) -> str:
     """Return the text if it fits, else its start and end around a note."""
     data, shown = text.encode(errors="replace"), text
     kept = len(data)  # bytes
-    # tokens are counted in JSON, whose escapes can make text longer
-    while tokens_in(shown) > max_tokens and kept > 0:
+    while tokens_in(shown) > max_tokens and kept > 0:  # in JSON: escapes count, too
         kept = max(0, kept * max_tokens // tokens_in(shown) - 8)  # 8: always shrinks
         # four fifths from the start, one from the end: 2,000 and 500 in a preview
         head = data[: kept * 4 // 5].decode(errors="ignore")
@@ -937,8 +935,7 @@ def context_tokens(agent: Agent) -> int:
 
 # ---- the index: exact names from what a compaction removed ----
 
-# a path or an identifier, without the letter of an escape such as \n before it
-NAME = re.compile(
+NAME = re.compile(  # a path or an identifier, without the letter of a \n before it
     r"[A-Za-z]:\\[\w.\\-]{5,}|"
     r"(?:(?<![\w.~/:\\])/|(?<=\\[nrt])|(?<![\w\\]))\w[\w./-]{6,}\w"
 )
@@ -955,9 +952,8 @@ TELLING = re.compile(
 
 def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
     """Yield each text, and the place it's from: files first, and newer before older."""
-    calls = [*exchanges(messages)][::-1]
-    calls.sort(key=lambda e: "path" not in e.call["input"])
-    for _, call, result in calls:
+    newest = reversed([*exchanges(messages)])
+    for _, call, result in sorted(newest, key=lambda e: "path" not in e.call["input"]):
         given = {key: str(value) for key, value in call["input"].items()}
         named = given.get("path") or next(iter(given.values()), "")
         words = [word for word in named.split() if not re.search(API_KEY, word)]
@@ -1071,13 +1067,12 @@ def load(path: Path) -> Conversation:
                 tried = len(messages) if is_try else read.tried_until
                 read.tried_until = min(tried, len(messages))
                 read.summary = str(entry.get("summary", ""))
+            read.messages = messages
+            read.transcript_bytes += len(line) + 1
         except Exception as error:  # a damaged line raises almost anything
-            if number == len(lines):  # torn, or empty
-                break
-            text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
-            raise AgentError(text) from error
-        read.messages = messages
-        read.transcript_bytes += len(line) + 1
+            if number < len(lines):  # the last one is empty, or torn
+                text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
+                raise AgentError(text) from error
     return read
 
 
@@ -1089,12 +1084,11 @@ def check_message(message: Message, before: list[Message]) -> Message:
     if role == "assistant" and is_typed(message):
         content = [{"type": "text", "text": content}]
     for block in [] if type(content) is str else content:
-        for key in block.keys() - BLOCK_KEYS:  # a gateway's own; another rejects it
-            del block[key]
+        for key in block.keys() - OTHER_KEYS - {*FILLED.values()}:
+            del block[key]  # a gateway's own; another rejects it
         text = block[FILLED.get(block["type"], "content")]
-        fields = block.get("input", {})
-        if type(text) is not str or type(fields) is not dict:
-            raise ValueError(f"a {block['type']} with text {text!r}, input {fields!r}")
+        if type(text) is not str or type(block.get("input", {})) is not dict:
+            raise ValueError(f"a malformed block {block!r}")
     calls = {call["id"] for call in open_calls(before)}
     results = {block["tool_use_id"] for block in blocks(message, "tool_result")}
     if calls != results:
@@ -1160,17 +1154,13 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 MAX_TRIES = 7  # for one request; the waits add up to a minute
 LEAST_CUT = 3_500  # tokens; no agent lives in a smaller window
 LEAST_BELIEVED = 1 / 3  # share of our estimate; ignore lower counts from a gateway
-MAX_WAIT = 60  # seconds; the longest retry-after that we honour
 STALL_SECONDS = 600  # without a byte of a reply; a local server may read for minutes
 PROBE_SECONDS = 5  # for the models endpoint, which we can do without
-INVALID_CHARS = r"(?a)[^\w-]"  # in the name and id of a call
-SHORTEST_REPLY = 1_000  # tokens; the limit of a reply is never halved below that
 # statuses, mistakes in a client, or words in an error, that a retry won't change
 LASTING = {*range(400, 500), "certificate", "protocol"} - {408, 409, 429}
 LASTING |= {"AttributeError", "KeyError", "NameError", "TypeError"}
 TOO_LONG_STATUSES = {200, 400, 413, 422, 500}  # 200: an error within the stream
-# how providers say that a conversation is too long, anywhere in their answer
-TOO_LONG = (
+TOO_LONG = (  # how providers say that of a conversation, anywhere in their answer
     r"(?i)^413|(prompt|input)[ _](is[ _])?too[ _]long"
     r"|(?<!less than the `)context[ _]?(length|limit|size|window)"
     r"|exceeds max length|longer than the max|range of input length|input tokens exceed"
@@ -1178,8 +1168,7 @@ TOO_LONG = (
     r"|prompt length|`inputs`|(input|prompt) token count|model token limit|max_seq_len"
     r"|no user query found"  # ollama#18107: it has cut off all that the user typed
 )
-# the maximum that an error names, as in "> 200000" or "limit of 8,192", but not a sum
-MAXIMUM = (
+MAXIMUM = (  # that an error names, as in "> 200000" or "limit of 8,192"; not a sum
     r"(?i)(> |(max(?!_(completion_)?tokens)|limit|window|size|context length|n_ctx)"
     r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]|\)? *\+)"
 )
@@ -1210,7 +1199,6 @@ class Reply(NamedTuple):
     stop: str
     sent: int  # tokens in the request; 0 if the API doesn't say
     output: int  # tokens in the reply; 0 likewise
-    cached: int = 0  # tokens of the request that were read from a cache, or written
 
 
 def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) -> Reply:
@@ -1232,20 +1220,19 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
             raise
         except Exception as error:  # noqa: BLE001  a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
-            if reply := reply_instead(agent, error):
+            status, body = getattr(error, "status_code", None), str(error)
+            text = describe_error(agent, error)
+            if reply := reply_instead(agent, status, body, text):
                 return reply
-            is_400 = getattr(error, "status_code", None) == 400
-            if is_400 and (less := drop_unsupported(agent, messages, str(error))):
+            if status == 400 and (less := drop_unsupported(agent, messages, body)):
                 messages = less
                 continue
-            wait_before_retry(agent, error, tries, is_summary=not shown)
+            back_off(agent, error, text, tries, is_summary=not shown)
             tries += 1
 
 
-def reply_instead(agent: Agent, error: Exception) -> Reply | None:
-    """Return a reply if an error stands for one; raise PromptTooLong if it says that."""
-    status, body = getattr(error, "status_code", None), str(error)
-    text = describe_error(agent, error)
+def reply_instead(agent: Agent, status: Any, body: str, text: str) -> Reply | None:
+    """Return a reply if an error amounts to one; raise PromptTooLong if it says that."""
     if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {body}"):
         agent.emit("layer", f"[too long] {text}")
         match = re.search(MAXIMUM, body)
@@ -1260,25 +1247,24 @@ def reply_instead(agent: Agent, error: Exception) -> Reply | None:
 
 def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Message]:
     """Stop using a feature the provider rejected; return what to send now, or []."""
+    without = drop_thinking(messages)
+    limit = max(1_000, agent.limits.max_output // 2)  # tokens; a reply needs 1,000
     if "thinking" in why and "passed back" in why and not agent.empty_thinking:
         agent.empty_thinking = True  # for DeepSeek, which accepts an empty block
-        return messages
-    without = drop_thinking(messages)
-    if "thinking" in why.lower() and (agent.thinking or without is not messages):
+    elif "thinking" in why.lower() and (agent.thinking or without is not messages):
         agent.thinking = False
         agent.emit("layer", "[thinking] rejected by the API; switched off")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
-        return without
-    if "cache_control" in why and agent.marks_cache:
+        messages = without
+    elif "cache_control" in why and agent.marks_cache:
         agent.marks_cache = False
         agent.emit("layer", "[cache] markers rejected by the API; left out from now on")
-        return messages
-    limit = max(SHORTEST_REPLY, agent.limits.max_output // 2)
-    if limit < agent.limits.max_output and re.search(r"(?i)max\w*[ _]tokens", why):
+    elif limit < agent.limits.max_output and re.search(r"(?i)max\w*[ _]tokens", why):
         agent.limits.max_output = limit
         agent.emit("layer", f"[max_tokens] replies are now limited to {limit:,}")
-        return messages
-    return []
+    else:
+        return []
+    return messages
 
 
 def describe_error(agent: Agent, error: Exception) -> str:
@@ -1294,12 +1280,10 @@ def describe_error(agent: Agent, error: Exception) -> str:
     return text if text[-1] in ".?!" else f"{text}."
 
 
-def wait_before_retry(agent: Agent, error: Any, tries: int, is_summary: bool) -> None:
+def back_off(agent: Agent, error: Any, text: str, tries: int, is_summary: bool) -> None:
     """Wait, and show how long; raise AgentError if it's no use or takes over a minute."""
-    text = describe_error(agent, error)
-    kind = getattr(error, "status_code", None) or next(
-        iter(LASTING & {type(error).__name__, *re.findall("[a-z]+", text)}), None
-    )
+    words = {type(error).__name__, *re.findall("[a-z]+", text)}
+    kind = getattr(error, "status_code", None) or next(iter(LASTING & words), None)
     hint = "" if re.search(ACCOUNT, text) else HINTS.get(kind, "")
     why = f"{text} {hint.format(agent.transcript)}".strip()
     headers: Any = getattr(getattr(error, "response", None), "headers", {})
@@ -1309,7 +1293,7 @@ def wait_before_retry(agent: Agent, error: Any, tries: int, is_summary: bool) ->
         raise (NoSummary if no_summary else AgentError)(why) from error
     after = re.fullmatch(r"\d{1,9}(\.\d+)?", headers.get("retry-after", ""))
     seconds = (float(after[0]) if after else 0) or 2.0 ** (tries - 1)
-    if seconds > MAX_WAIT:
+    if seconds > 60:  # the longest retry-after that we honour
         when = time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
         raise AgentError(f"{why} The API says: wait {seconds:.0f} s. Try after {when}.")
     if tries == 1:
@@ -1351,32 +1335,26 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
     marker = {"cache_control": {"type": "ephemeral"}} if agent.marks_cache else {}
     system = agent.system.values()
     messages = [note(m["content"]) if is_typed(m) else m for m in messages]
-    for at, (before, message) in enumerate(pairwise(messages), 1):
-        (*_, last), (first, *rest) = before["content"], message["content"]
-        are_texts = last["type"] == first["type"] == "text"
-        if are_texts and before["role"] == message["role"]:  # Ollama joins them bare
-            first = {**first, "text": f"\n\n{first['text']}"}
-            messages[at] = {**message, "content": [first, *rest]}
-    for at, message in enumerate(messages if agent.empty_thinking else []):
-        if blocks(message, "tool_use") and not blocks(message, "thinking"):
-            thought = {"type": "thinking", "thinking": ""}
-            messages[at] = {**message, "content": [thought, *message["content"]]}
-    *others, newest = [  # the API joins neighbours, and strict templates reject them
+    messages = [  # the API joins neighbours, and strict templates reject them
         {"role": role, "content": [b for m in group for b in m["content"]]}
         for role, group in groupby(messages, lambda m: m["role"])
     ]
-    *before, last = newest["content"]
-    newest = {**newest, "content": [*before, {**last, **marker}]}
-    # what is left in the window; some servers count a reply that it could hold
-    left = agent.limits.context_window - context_tokens(agent) - SHORTEST_REPLY
+    for message in messages:
+        content = message["content"]  # whose neighbouring texts Ollama joins bare
+        for at, (before, block) in enumerate(pairwise(content), 1):
+            if message["role"] == "user" and before["type"] == block["type"] == "text":
+                content[at] = {**block, "text": f"\n\n{block['text']}"}
+        has_bare_call = blocks(message, "tool_use") and not blocks(message, "thinking")
+        if agent.empty_thinking and has_bare_call:
+            content.insert(0, {"type": "thinking", "thinking": ""})
+    newest = messages[-1]["content"]
+    newest.append({**newest.pop(), **marker})
     request: dict[str, Any] = {
         "model": agent.model,
-        "max_tokens": min(
-            agent.limits.max_output, max(agent.limits.threshold // 4, left)
-        ),
+        "max_tokens": agent.limits.max_output,
         "system": [{"type": "text", "text": "\n\n".join(system), **marker}],
         "tools": [tool.schema for tool in agent.tools.values()],
-        "messages": [*others, newest],
+        "messages": messages,
     }
     if agent.thinking:
         request["thinking"] = {"type": "adaptive", "display": "summarized"}
@@ -1410,25 +1388,21 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     is_full = is_short and sent + output > agent.limits.context_window * 0.9
     if is_full or stop == "model_context_window_exceeded":
         raise PromptTooLong("The reply filled the model's window.")
-    message = {"role": "assistant", "content": content}
-    return Reply(message, stop, sent, output, read + written)
+    return Reply({"role": "assistant", "content": content}, stop, sent, output)
 
 
 def check_whole(agent: Agent, reply: Reply) -> None:
     """Raise PromptTooLong if the server's count doesn't grow: Ollama cuts silently."""
     (before, count), sent = agent.sent, reply.sent
-    agent.sent, agent.most_sent = (
-        (sent, len(agent.messages)),
-        max(agent.most_sent, sent),
-    )
+    agent.sent = sent, len(agent.messages)
+    agent.most_sent = max(agent.most_sent, sent)
     new = estimate_tokens(agent.messages[count:])
     least = LEAST_BELIEVED * (fixed_tokens(agent) + estimate_tokens(agent.messages))
-    # a template that leaves it out, or a gateway that counts only what is new
+    is_cut = before and max(least, LEAST_CUT) < sent < before + LEAST_BELIEVED * new
+    # unless a template leaves out old thinking, or a gateway counts only what is new
     has_thinking = drop_thinking(agent.messages) is not agent.messages
-    is_new_only = 2 * new < 3 * sent < 4.5 * new
-    if reply.cached or has_thinking or is_new_only or sent == before:
-        return
-    if before and max(least, LEAST_CUT) < sent < before + LEAST_BELIEVED * new:
+    is_new_only = new / 1.5 < sent < new * 1.5
+    if is_cut and not (agent.cached or has_thinking or is_new_only or sent == before):
         why = f"The server read only {sent:,} tokens, so it cut off the beginning."
         agent.emit("layer", f"[too long] {why} Set CONTEXT_WINDOW to its own window.")
         raise PromptTooLong(why, max(MIN_WINDOW, agent.most_sent))
@@ -1437,12 +1411,15 @@ def check_whole(agent: Agent, reply: Reply) -> None:
 def sanitize_calls(message: Message, ids: set[str]) -> None:
     """Fix calls that the API would reject; `ids` are the ids of earlier calls."""
     for call in blocks(message, "tool_use"):
-        call["name"] = re.sub(INVALID_CHARS, "_", call["name"])[:128]
-        call["id"] = re.sub(INVALID_CHARS, "_", call.get("id") or "call")
+        for key in ("name", "id"):
+            call[key] = re.sub(r"(?a)[^\w-]", "_", call.get(key) or "call")[:128]
         while call["id"] in ids:
             call["id"] += f"_{len(ids)}"
         ids.add(call["id"])
         given = call.get("input") or {}
+        with suppress(ValueError):
+            while type(given) is str:
+                given = json.loads(given)  # JSON in JSON
         call["input"] = given if type(given) is dict else {"input": given}
 
 
@@ -1454,13 +1431,11 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     if not reply.message["content"]:
         return []
     tokens = fixed_tokens(agent) + estimate_tokens(agent.messages)
-    if reply.sent > tokens * LEAST_BELIEVED:
-        tokens = reply.sent
+    tokens = reply.sent if reply.sent > tokens * LEAST_BELIEVED else tokens
     sanitize_calls(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
     agent.rejected = 0
     commit(agent, reply.message)
-    output = reply.output or tokens_in(reply.message["content"])
-    agent.counted_tokens = tokens + output
+    agent.counted_tokens = tokens + (reply.output or estimate_tokens([reply.message]))
     agent.counted_messages = len(agent.messages)
     return open_calls(agent.messages)
 
@@ -1475,9 +1450,8 @@ def drop_declined(agent: Agent) -> None:
 
 def nudge(agent: Agent, calls: list[Message], incomplete: int) -> None:
     """Ask for the rest of a reply; raise AgentError after too many in a row."""
-    if calls:
-        close_calls(agent, why=CUT_OFF)
-    else:
+    close_calls(agent, why=CUT_OFF)
+    if not calls:
         commit(agent, note(CUT_OFF))
     if incomplete > MAX_INCOMPLETE:
         raise AgentError("Replies keep being cut off or empty. Ask for less at once.")
@@ -1487,20 +1461,19 @@ def configured_limits(window: int = sys.maxsize, output: int = sys.maxsize) -> L
     """Read the settings, capped at the model's own limits, or raise AgentError."""
     settings: dict[str, int] = {}
     for name in vars(Limits()):
-        text = os.environ.get(name.upper(), "").strip()
-        if not re.fullmatch(r"[0-9]{0,18}", text):
-            raise AgentError(f"{name.upper()}={text}: give a whole number.")
-        if text:
+        if text := os.environ.get(name.upper(), "").strip():
+            if not re.fullmatch(r"[0-9]{1,18}", text):
+                raise AgentError(f"{name.upper()}={text}: give a whole number.")
             settings[name] = int(text)
-    wanted = settings.get("context_window") or CONTEXT_WINDOW
-    settings["context_window"] = min(wanted, window)
-    settings["max_output"] = min(settings.get("max_output") or MAX_OUTPUT, output)
-    return Limits(**settings)
+    window = min(window, settings.pop("context_window", 0) or CONTEXT_WINDOW)
+    output = min(output, settings.pop("max_output", 0) or MAX_OUTPUT)
+    return Limits(window, output, **settings)
 
 
 def connect(agent: Agent) -> None:
     """Create the SDK's client, or raise AgentError, and ask for the model's limits."""
     agent.emit("wait", "connecting")
+    warnings.simplefilter("ignore", DeprecationWarning)  # the SDK warns of old models
     try:
         import anthropic  # which takes a second
 

@@ -192,13 +192,13 @@ def test_the_window_learned_from_a_cut_is_the_largest_request_that_got_a_reply(m
     assert error.value.maximum == 9_500
 
 
-@pytest.mark.parametrize("cached, is_cut", [(0, True), (400, False)])
+@pytest.mark.parametrize("cached, is_cut", [(0.0, True), (0.08, False)])
 def test_a_count_is_believed_to_be_cut_only_if_the_reply_reports_no_cache(
     make, cached, is_cut
 ):
     agent = make(messages=[typed(sized(9_000)), said("Yes."), typed("Go on.")])
-    agent.sent = 9_000, 1
-    given = program.Reply(said("Yes."), "end_turn", 5_000, 9, cached)
+    agent.sent, agent.cached = (9_000, 1), cached
+    given = program.Reply(said("Yes."), "end_turn", 5_000, 9)
     try:
         program.check_whole(agent, given)
     except program.PromptTooLong:

@@ -221,6 +221,16 @@ def test_help_lists_the_flags_without_loading_the_sdk():
     assert "argparse" in done.stderr and "anthropic" not in done.stderr
 
 
+def test_a_deprecated_model_answers_without_a_warning_by_the_sdk(desk, api):
+    api.enqueue(bash("true"), reply("Yes."))
+    argv = [*desk.argv, "-p", "go", "--yes", "--model", "claude-sonnet-4-5"]
+    done = subprocess.run(
+        argv, env=desk.settings, cwd=desk.folder, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "Yes.\n")
+    assert "deprecated" not in done.stderr and "Warning" not in done.stderr
+
+
 MISTAKES = [
     ("Hi", {"ANTHROPIC_API_KEY": ""}, "set ANTHROPIC_API_KEY in the shell or in /"),
     ("Hi", {"THRESHOLD": "many"}, "THRESHOLD=many: give a whole number"),

@@ -110,19 +110,6 @@ def test_a_reply_that_stops_for_a_call_it_does_not_have_is_continued(make, stop)
     assert "cut off" in fails(agent, "Hi")
 
 
-def test_a_reply_may_be_as_long_as_what_is_left_in_the_window(make):
-    """vLLM rejects a request whose prompt and longest reply exceed the window."""
-    agent = make(context_window=131_072)
-    assert program.request_for(agent, [typed("Hi")])["max_tokens"] == 32_000
-    agent.messages, agent.counted_messages, agent.counted_tokens = (
-        [typed("Hi")],
-        1,
-        109_970,
-    )
-    asked = program.request_for(agent, agent.messages)["max_tokens"]
-    assert asked == agent.limits.threshold // 4 < 32_000
-
-
 PARTLY = reply("A partial answer", calls=[WRITE], thinking="a plan")
 DROPPED = httpx2.RemoteProtocolError("peer closed connection")
 MALFORMED = b'event: message_start\ndata: {"type": "message_start", "mess\n\n'
@@ -762,6 +749,27 @@ def test_a_malformed_call_is_sanitized_and_answered_without_a_retry(
         r["is_error"] and named in r["content"] for r in results(*agent.messages)
     )
     assert len(results(*agent.messages)) == 2 and goes_on(agent)
+
+
+# The whole input of a call as text, and what the call gets.
+INPUTS_AS_TEXT = {
+    '{"pattern": "*"}': {"pattern": "*"},
+    '"{\\"pattern\\": \\"*\\"}"': {"pattern": "*"},
+    "notes.txt": {"input": "notes.txt"},
+    '["notes.txt"]': {"input": ["notes.txt"]},
+    "": {},
+}
+
+
+@pytest.mark.parametrize("given", INPUTS_AS_TEXT)
+def test_an_input_that_is_an_object_in_json_in_json_is_decoded(wired, given):
+    call = broken_call(json.dumps(given)).replace(b"write_file", b"glob")
+    agent = wired(call, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
+    [called] = program.blocks(agent.messages[1], "tool_use")
+    assert called["input"] == INPUTS_AS_TEXT[given]
+    [result] = results(*agent.messages)
+    assert result.get("is_error", False) is ("pattern" not in given)
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer")  # of the SDK
