@@ -872,13 +872,13 @@ def fit_typed(messages: list[Message], max_tokens: int) -> list[Message]:
 
 def cut_texts(messages: list[Message], max_tokens: int, of_user: bool) -> list[Message]:
     """Cut the typed messages, or all others, to one length, to fit if they can."""
-    new, limit = messages, max_tokens
-    while limit > MIN_USER_TOKENS - 7:  # 7: the message around it
-        if sum(tokens_in(m) for m in new if is_typed(m) is of_user) <= max_tokens:
-            break
-        limit = max(limit * 19 // 20, MIN_USER_TOKENS - 7)
-        new = [with_cut(m, limit) if is_typed(m) is of_user else m for m in messages]
-    return new
+    most = max(max_tokens, MIN_USER_TOKENS)  # in each message: 7 more than its text
+    while True:
+        new = [with_cut(m, most - 7) if is_typed(m) is of_user else m for m in messages]
+        size = sum(tokens_in(m) for m in new if is_typed(m) is of_user)
+        if size <= max_tokens or most == MIN_USER_TOKENS:
+            return new
+        most = max(most * 19 // 20, MIN_USER_TOKENS)  # 5% less
 
 
 def with_cut(message: Message, max_tokens: int) -> Message:
@@ -1049,10 +1049,7 @@ def replace_history(
 
 
 def load(path: Path) -> Conversation:
-    """Read a conversation from a transcript, without its thinking.
-
-    Skips a torn last line. Raises OSError, or AgentError with the bad line's number.
-    """
+    """Read a conversation, without thinking; raise OSError, or name the bad line."""
     read = Conversation(transcript=path)
     with open(path, "rb", opener=open_private) as file:
         lines = file.read().split(b"\n")
@@ -1593,7 +1590,7 @@ def run_tool(agent: Agent, call: Message) -> Message:
             raise ToolError(f"There is no tool {name}; use {', '.join(agent.tools)}.")
         for key, kind in called.schema["input_schema"].get("properties", {}).items():
             while kind != JSON_TYPES[str] and type(given.get(key)) is str:
-                given[key] = json.loads(given[key])  # JSON in JSON
+                given[key] = json.loads(given[key], parse_constant=repr)  # JSON in JSON
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:

@@ -531,6 +531,13 @@ def test_a_single_long_text_may_use_the_whole_limit(text, limit):
     assert limit * 0.95 - 20 < tokens_in(typed(shown)) <= limit
 
 
+@pytest.mark.parametrize("limit", [0, 40, 60])
+def test_without_room_the_first_and_the_newest_are_cut_to_their_least(limit):
+    kept = fit([sized(900, letter) for letter in "abc"], limit)
+    assert [text[0] for text in kept] == ["a", "c"]
+    assert all(is_short(text) for text in kept)
+
+
 def test_twenty_short_rules_survive_and_a_log_gets_the_rest_of_the_room():
     rules = [f"Rule {n}: never touch file {n}." for n in range(20)]
     *kept, log = fit([*rules, LOG], 2_500)
