@@ -2447,8 +2447,13 @@ def read_keys(terminal: Terminal) -> bool:
 
 def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
     """Handle one key or paste; keys without a meaning here do nothing."""
-    if key in "\r\n":
-        end_line(terminal)
+    if key in "\r\n":  # answer the question if the line was begun after it
+        line, terminal.line = clean_line(terminal.line), ""
+        if terminal.answer is None and not terminal.begun:
+            terminal.answer = line
+        elif line:
+            terminal.queue.append(line)
+            remember(terminal, line)
     elif key == "\x1a":  # Ctrl-Z: suspend the whole job until `fg`
         leave_work_mode(terminal)
         os.kill(0, signal.SIGTSTP)
@@ -2460,16 +2465,6 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
         text = (pasted or key).replace("\r", "\n")
         terminal.line += re.sub(UNTYPED, "", text)
     terminal.begun = terminal.begun and terminal.line != ""
-
-
-def end_line(terminal: Terminal) -> None:
-    """Answer the question if the line was begun after it; otherwise queue the line."""
-    line, terminal.line = clean_line(terminal.line), ""
-    if terminal.answer is None and not terminal.begun:
-        terminal.answer = line
-    elif line:
-        terminal.queue.append(line)
-        remember(terminal, line)
 
 
 def clean_line(line: str) -> str:
