@@ -13,9 +13,9 @@
                                                  /compact, or "prompt is too long"
     then ask the model, run the tools it calls, and start over
 
-Every message is kept on disk in .transcripts/, one JSON object per line. The lesson is
-the first part of this file: settings, state, the loop and the layers. You can stop at
-"messages". README.md is the tutorial; tests/lessons/names.md explains s06, v5, s08.
+Every message is kept on disk in .transcripts/, one JSON object per line. This file has
+three parts: the lesson, up to layer 3; its words, to look up ("messages" and "tokens");
+the program. README.md is the tutorial; tests/lessons/names.md explains s06, v5, s08.
 
 A message is a plain dict, as in the Messages API. If a user message's content is a
 string, the user typed it. Everything we add is a list of blocks, so you can tell.
@@ -65,17 +65,12 @@ except ImportError:
 MODEL_ID = "claude-sonnet-5-5"
 CONTEXT_WINDOW = 200_000  # use at most this much of the model's own window
 MAX_OUTPUT = 32_000  # in one reply, including its thinking
-CLEAR_WARM = 0.7  # share of T, the threshold: above it, clear while the cache is warm
-CLEAR_COLD = 0.25  # while the cache is cold: then clearing costs nothing extra
+CLEAR_COLD = 0.25  # share of T, the threshold: clear above it once the cache is cold
 CACHE_SECONDS = 300  # lifetime of the API's prompt cache after its last use
 KEEP_RECENT = 3  # newest tool results, which are never cleared (s06)
 KEEP_TOKENS = 10_000  # older results stay too, if all that stay fit into this
-MIN_NEW = (
-    20_000  # must be new since the last try to summarise; or min_savings, if smaller
-)
+MIN_NEW = 20_000  # new since the last try to summarise; or min_savings, if smaller
 MAX_RESULTS = 50_000  # in the results of one message (s08: 200,000 characters)
-MAX_MESSAGES = 0  # messages above which snip_compact cuts out the middle; 0: never
-MAX_REQUESTS = 200  # requests in one turn; 0: no limit
 MAX_USER_TOKENS = 20_000  # in the user's older messages that survive a compaction
 MAX_RESTORE_FILES = 5  # newest files to read again after a compaction (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # in each file, skill or plan (v5)
@@ -89,26 +84,24 @@ RESULTS_DIR = Path(".task_outputs/tool-results")
 # ---- state: limits, a conversation, an agent, and two exceptions ----
 
 Message = dict[str, Any]  # also a block of a message, or other JSON for the API
-COMPACTABLE_TOOLS: dict[str, Tool] = {}  # those whose old results are cleared (v5)
+Tools = dict[str, "Tool"]  # by name
+COMPACTABLE_TOOLS: Tools = {}  # those whose old results are cleared (v5)
 DELTAS = ("text", "thinking")  # types of the SDK's events, and our styles for them
 
 
 @dataclass
 class Limits:
-    """Limits of a conversation, in tokens unless another unit is given.
-
-    Each field is a setting in the shell or .env, under its name in capitals.
-    """
+    """A conversation's limits; the shell or .env sets each, by its name in capitals."""
 
     context_window: int = CONTEXT_WINDOW  # 0: CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT  # 0: MAX_OUTPUT; at most a third of the window
-    threshold: Any = None  # T, an int; None: v5's formula; 0: the whole window
+    threshold: Any = None  # T; a reply fits above it; None: v5's formula; 0: the window
     clear_above: Any = None  # an int; None: 0.7 T; more than the window: never
     keep_recent: int = KEEP_RECENT  # results
     keep_tokens: int = KEEP_TOKENS
-    min_savings: Any = None  # to clear; an int (v5: 20,000), at most T / 3; None: that
-    max_messages: int = MAX_MESSAGES  # messages; 0: no limit
-    max_requests: int = MAX_REQUESTS  # requests in one turn; 0: no limit
+    min_savings: int = sys.maxsize  # to clear (v5: 20,000); at most T / 3
+    max_messages: int = 0  # messages; above it, snip_compact cuts some out; 0: never
+    max_requests: int = 200  # requests in one turn; 0: no limit
 
     def __post_init__(self) -> None:
         """Fit the limits into the window, and derive the ones that aren't given."""
@@ -117,14 +110,12 @@ class Limits:
         output = self.max_output = min(self.max_output or MAX_OUTPUT, window // 3)
         if self.threshold is None:
             self.threshold = auto_compact_threshold(window, output)
-        most = window - output if self.threshold else window  # so that a reply fits
-        wanted = min(self.threshold or window, most)
+        wanted = min(self.threshold, window - output) if self.threshold else window
         self.threshold = max(wanted, MIN_WINDOW // 2)
         if self.clear_above is None:
-            self.clear_above = round(self.threshold * CLEAR_WARM)
+            self.clear_above = round(self.threshold * 0.7)  # the cache is warm: late
         self.keep_tokens = min(self.keep_tokens, self.threshold // 16)  # a small window
-        if self.min_savings is None or self.min_savings > self.threshold // 3:
-            self.min_savings = self.threshold // 3
+        self.min_savings = min(self.min_savings, self.threshold // 3)
 
     @property
     def max_results(self) -> int:
