@@ -127,7 +127,6 @@ class Limits:
 class Conversation:
     """The messages and their bookkeeping; Conversation() starts a new conversation."""
 
-    # used by the layers
     messages: list[Message] = field(default_factory=list)
     tried_until: int = 0  # how many there were after the last try to compact
     counted_tokens: int = 0  # tokens, as counted by the API or estimated after a change
@@ -140,7 +139,7 @@ class Conversation:
     summary: str = ""  # the model's last summary
     failures: int = 0  # failed summaries in a row
     transcript: Path | None = None  # its file; None: nothing is written yet
-    # used by everything else
+    # the layers don't use what follows
     transcript_bytes: int = 0  # the file's size when this run last wrote or read it
     system: dict[str, str] = field(default_factory=dict)  # parts of the system prompt
     cached: float = 0.0  # share of the last request that came from the prompt cache
@@ -159,7 +158,7 @@ class Agent(Conversation):
     thinking: bool = False  # ask the model to show its thinking
     empty_thinking: bool = False  # add empty thinking to calls that have none
     marks_cache: bool = True  # requests say which parts the API should cache
-    tools: dict[str, Tool] = field(default_factory=lambda: dict(TOOLS))
+    tools: Tools = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: deny()  # raises for "no"
     take_queued: Callable[[], str] = lambda: ""  # what the user typed while it worked
@@ -253,14 +252,10 @@ def layer_1(agent: Agent) -> None:
     unseen = first_unseen(agent.messages)
     new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
     replace_history(agent, "tool_result_budget", "oversized results saved", new)
-
     seen = unseen > agent.tried_until  # the model has read the files just restored
-    ends = [n for n, m in enumerate(agent.messages, 1) if COMPRESSED[:24] in text_of(m)]
-    first = max([3, *ends])  # s08's three messages, or all up to the summary
     limit = limits.max_messages
-    new = snip_compact(agent.messages, limit, agent.transcript, agent.tools, first)
+    new = snip_compact(agent.messages, limit, agent.transcript, agent.tools)
     replace_history(agent, "snip_compact", "middle cut out", new, on_disk=True)
-
     if seen:
         clear_old_results(agent)
 
@@ -274,17 +269,15 @@ def clear_old_results(agent: Agent) -> None:
     """
     limits = agent.limits
     above = limits.clear_above
-    savings = limits.min_savings
-    what = "old results cleared"
     is_cold = time.time() - agent.last_request > CACHE_SECONDS
     if is_cold and above <= limits.context_window:
         above = min(above, round(limits.threshold * CLEAR_COLD))
-        savings = 0
-        what += " (the cache was cold)"
     if context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
+        savings = 0 if is_cold else limits.min_savings
         tools = {name: tool for name, tool in agent.tools.items() if tool.clearable}
         new = micro_compact(agent.messages, save_result, *keep, savings, tools)
+        what = "old results cleared" + (" (the cache was cold)" if is_cold else "")
         replace_history(agent, "micro_compact", what, new)
 
 
@@ -328,21 +321,18 @@ def is_replacement(text: str) -> bool:
 
 
 def snip_compact(
-    messages: list[Message],
-    max_messages: int,
-    transcript: Path | None,
-    tools: dict[str, Tool],
-    first: int = 3,
+    messages: list[Message], max_messages: int, transcript: Path | None, tools: Tools
 ) -> list[Message]:
     """If there are more than `max_messages`, replace the middle with a note (s08).
 
-    Off by default. It keeps the `first` messages, the newest quarter of `max_messages`,
-    the calls still needed, and the user's newest messages, the turn in progress last.
+    Off by default. It keeps s08's first three messages, or all up to the summary, the
+    newest quarter of `max_messages`, calls still needed, and the newest typed messages.
     """
     if not 0 < max_messages < len(messages):
         return messages
     quarter = max(1, max_messages // 4)
-    head_end = pair_safe(messages, first, step=1)  # a pair's results stay, too
+    summaries = [n for n, m in enumerate(messages, 1) if COMPRESSED[:24] in text_of(m)]
+    head_end = pair_safe(messages, max([3, *summaries]), step=1)  # whole pairs
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail_start = pair_safe(messages, max(head_end, newest))
     middle = mark_stopped(messages)[head_end:tail_start]
@@ -350,8 +340,7 @@ def snip_compact(
     older = fit_typed([*filter(is_typed, middle[:start])][-quarter:], MAX_USER_TOKENS)
     request = fit_typed([*filter(is_typed, middle[start:])][-quarter:], MAX_USER_TOKENS)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
-    calls = as_messages(still_needed(middle, tools))
-    kept = [*older, marker, *request, *calls]
+    kept = [*older, marker, *request, *as_messages(still_needed(middle, tools))]
     new = [*messages[:head_end], *kept, *drop_thinking(messages[tail_start:])]
     return new if len(new) < len(messages) else messages
 
@@ -362,7 +351,7 @@ def micro_compact(
     keep_recent: int = KEEP_RECENT,
     keep_tokens: int = KEEP_TOKENS,
     min_savings: int = 0,
-    tools: dict[str, Tool] = COMPACTABLE_TOOLS,
+    tools: Tools = COMPACTABLE_TOOLS,
 ) -> list[Message]:
     """Replace old tool results with "[Previous: used NAME]" (s06).
 
@@ -598,9 +587,8 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
 def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     """Return the room for a new history in tokens, what it replaces, and its tail.
 
-    The request in progress is cut to half of the room, and the tail gets at most half
-    of what that leaves: the newest messages that fit, or at least the newest reply and
-    what follows it, cut if it must be. The tail has no thinking.
+    The request in progress is cut to half of the room. The tail, without thinking, gets
+    half of the rest: the messages that fit, or the newest reply and what follows, cut.
     """
     messages = mark_stopped(drop_thinking(agent.messages))
     room = max(0, agent.limits.threshold - fixed_tokens(agent))
@@ -623,7 +611,7 @@ def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
 
 
 def still_needed(
-    messages: list[Message], tools: dict[str, Tool], tail_start: int = sys.maxsize
+    messages: list[Message], tools: Tools, tail_start: int = sys.maxsize
 ) -> list[Exchange]:
     """Return the calls for plan, skills and newest files that the tail doesn't have."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file (or skill)
@@ -686,9 +674,8 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
         return make_ready(agent)  # cuts prompt and results to it; layer 2 does the rest
     before = agent.messages  # no layer changes a list in place
-    agent.rejected = estimate_tokens(before)
-    most = max(MIN_WINDOW, agent.rejected)  # for T; max_results is T / 3, so it follows
-    agent.limits.threshold = min(agent.limits.threshold, most)
+    rejected = agent.rejected = estimate_tokens(before)  # T and max_results follow
+    agent.limits.threshold = min(agent.limits.threshold, max(MIN_WINDOW, rejected))
     if agent.failures < MAX_FAILURES:
         compact_history(agent, "reactive_compact")
     if agent.messages is before:
