@@ -13,9 +13,9 @@
                                                  /compact, or "prompt is too long"
     then ask the model, run the tools it calls, and start over
 
-Every message is kept on disk in .transcripts/, one JSON object per line. The lesson is
-the first part of this file: settings, state, the loop and the layers. You can stop at
-"messages". README.md is the tutorial; tests/lessons/names.md explains s06, v5, s08.
+Every message is kept on disk in .transcripts/, one JSON object per line. This file has
+three parts: the lesson, up to layer 3; its words, to look up ("messages" and "tokens");
+the program. README.md is the tutorial; tests/lessons/names.md explains s06, v5, s08.
 
 A message is a plain dict, as in the Messages API. If a user message's content is a
 string, the user typed it. Everything we add is a list of blocks, so you can tell.
@@ -65,17 +65,12 @@ except ImportError:
 MODEL_ID = "claude-sonnet-5-5"
 CONTEXT_WINDOW = 200_000  # use at most this much of the model's own window
 MAX_OUTPUT = 32_000  # in one reply, including its thinking
-CLEAR_WARM = 0.7  # share of T, the threshold: above it, clear while the cache is warm
-CLEAR_COLD = 0.25  # while the cache is cold: then clearing costs nothing extra
+CLEAR_COLD = 0.25  # share of T, the threshold: clear above it once the cache is cold
 CACHE_SECONDS = 300  # lifetime of the API's prompt cache after its last use
 KEEP_RECENT = 3  # newest tool results, which are never cleared (s06)
 KEEP_TOKENS = 10_000  # older results stay too, if all that stay fit into this
-MIN_NEW = (
-    20_000  # must be new since the last try to summarise; or min_savings, if smaller
-)
+MIN_NEW = 20_000  # new since the last try to summarise; or min_savings, if smaller
 MAX_RESULTS = 50_000  # in the results of one message (s08: 200,000 characters)
-MAX_MESSAGES = 0  # messages above which snip_compact cuts out the middle; 0: never
-MAX_REQUESTS = 200  # requests in one turn; 0: no limit
 MAX_USER_TOKENS = 20_000  # in the user's older messages that survive a compaction
 MAX_RESTORE_FILES = 5  # newest files to read again after a compaction (v5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # in each file, skill or plan (v5)
@@ -89,26 +84,24 @@ RESULTS_DIR = Path(".task_outputs/tool-results")
 # ---- state: limits, a conversation, an agent, and two exceptions ----
 
 Message = dict[str, Any]  # also a block of a message, or other JSON for the API
-COMPACTABLE_TOOLS: dict[str, Tool] = {}  # those whose old results are cleared (v5)
+Tools = dict[str, "Tool"]  # by name
+COMPACTABLE_TOOLS: Tools = {}  # those whose old results are cleared (v5)
 DELTAS = ("text", "thinking")  # types of the SDK's events, and our styles for them
 
 
 @dataclass
 class Limits:
-    """Limits of a conversation, in tokens unless another unit is given.
-
-    Each field is a setting in the shell or .env, under its name in capitals.
-    """
+    """A conversation's limits; the shell or .env sets each, by its name in capitals."""
 
     context_window: int = CONTEXT_WINDOW  # 0: CONTEXT_WINDOW
     max_output: int = MAX_OUTPUT  # 0: MAX_OUTPUT; at most a third of the window
-    threshold: Any = None  # T, an int; None: v5's formula; 0: the whole window
+    threshold: Any = None  # T; a reply fits above it; None: v5's formula; 0: the window
     clear_above: Any = None  # an int; None: 0.7 T; more than the window: never
     keep_recent: int = KEEP_RECENT  # results
     keep_tokens: int = KEEP_TOKENS
-    min_savings: Any = None  # to clear; an int (v5: 20,000), at most T / 3; None: that
-    max_messages: int = MAX_MESSAGES  # messages; 0: no limit
-    max_requests: int = MAX_REQUESTS  # requests in one turn; 0: no limit
+    min_savings: int = sys.maxsize  # to clear (v5: 20,000); at most T / 3
+    max_messages: int = 0  # messages; above it, snip_compact cuts some out; 0: never
+    max_requests: int = 200  # requests in one turn; 0: no limit
 
     def __post_init__(self) -> None:
         """Fit the limits into the window, and derive the ones that aren't given."""
@@ -117,14 +110,12 @@ class Limits:
         output = self.max_output = min(self.max_output or MAX_OUTPUT, window // 3)
         if self.threshold is None:
             self.threshold = auto_compact_threshold(window, output)
-        most = window - output if self.threshold else window  # so that a reply fits
-        wanted = min(self.threshold or window, most)
+        wanted = min(self.threshold, window - output) if self.threshold else window
         self.threshold = max(wanted, MIN_WINDOW // 2)
         if self.clear_above is None:
-            self.clear_above = round(self.threshold * CLEAR_WARM)
+            self.clear_above = round(self.threshold * 0.7)  # the cache is warm: late
         self.keep_tokens = min(self.keep_tokens, self.threshold // 16)  # a small window
-        if self.min_savings is None or self.min_savings > self.threshold // 3:
-            self.min_savings = self.threshold // 3
+        self.min_savings = min(self.min_savings, self.threshold // 3)
 
     @property
     def max_results(self) -> int:
@@ -136,7 +127,6 @@ class Limits:
 class Conversation:
     """The messages and their bookkeeping; Conversation() starts a new conversation."""
 
-    # used by the layers
     messages: list[Message] = field(default_factory=list)
     tried_until: int = 0  # how many there were after the last try to compact
     counted_tokens: int = 0  # tokens, as counted by the API or estimated after a change
@@ -149,7 +139,7 @@ class Conversation:
     summary: str = ""  # the model's last summary
     failures: int = 0  # failed summaries in a row
     transcript: Path | None = None  # its file; None: nothing is written yet
-    # used by everything else
+    # the layers don't use what follows
     transcript_bytes: int = 0  # the file's size when this run last wrote or read it
     system: dict[str, str] = field(default_factory=dict)  # parts of the system prompt
     cached: float = 0.0  # share of the last request that came from the prompt cache
@@ -168,7 +158,7 @@ class Agent(Conversation):
     thinking: bool = False  # ask the model to show its thinking
     empty_thinking: bool = False  # add empty thinking to calls that have none
     marks_cache: bool = True  # requests say which parts the API should cache
-    tools: dict[str, Tool] = field(default_factory=lambda: dict(TOOLS))
+    tools: Tools = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: deny()  # raises for "no"
     take_queued: Callable[[], str] = lambda: ""  # what the user typed while it worked
@@ -262,14 +252,10 @@ def layer_1(agent: Agent) -> None:
     unseen = first_unseen(agent.messages)
     new = tool_result_budget(agent.messages, limits.max_results, save_result, unseen)
     replace_history(agent, "tool_result_budget", "oversized results saved", new)
-
     seen = unseen > agent.tried_until  # the model has read the files just restored
-    ends = [n for n, m in enumerate(agent.messages, 1) if COMPRESSED[:24] in text_of(m)]
-    first = max([3, *ends])  # s08's three messages, or all up to the summary
     limit = limits.max_messages
-    new = snip_compact(agent.messages, limit, agent.transcript, agent.tools, first)
+    new = snip_compact(agent.messages, limit, agent.transcript, agent.tools)
     replace_history(agent, "snip_compact", "middle cut out", new, on_disk=True)
-
     if seen:
         clear_old_results(agent)
 
@@ -283,17 +269,15 @@ def clear_old_results(agent: Agent) -> None:
     """
     limits = agent.limits
     above = limits.clear_above
-    savings = limits.min_savings
-    what = "old results cleared"
     is_cold = time.time() - agent.last_request > CACHE_SECONDS
     if is_cold and above <= limits.context_window:
         above = min(above, round(limits.threshold * CLEAR_COLD))
-        savings = 0
-        what += " (the cache was cold)"
     if context_tokens(agent) > above:
         keep = limits.keep_recent, limits.keep_tokens
+        savings = 0 if is_cold else limits.min_savings
         tools = {name: tool for name, tool in agent.tools.items() if tool.clearable}
         new = micro_compact(agent.messages, save_result, *keep, savings, tools)
+        what = "old results cleared" + (" (the cache was cold)" if is_cold else "")
         replace_history(agent, "micro_compact", what, new)
 
 
@@ -337,21 +321,18 @@ def is_replacement(text: str) -> bool:
 
 
 def snip_compact(
-    messages: list[Message],
-    max_messages: int,
-    transcript: Path | None,
-    tools: dict[str, Tool],
-    first: int = 3,
+    messages: list[Message], max_messages: int, transcript: Path | None, tools: Tools
 ) -> list[Message]:
     """If there are more than `max_messages`, replace the middle with a note (s08).
 
-    Off by default. It keeps the `first` messages, the newest quarter of `max_messages`,
-    the calls still needed, and the user's newest messages, the turn in progress last.
+    Off by default. It keeps s08's first three messages, or all up to the summary, the
+    newest quarter of `max_messages`, calls still needed, and the newest typed messages.
     """
     if not 0 < max_messages < len(messages):
         return messages
     quarter = max(1, max_messages // 4)
-    head_end = pair_safe(messages, first, step=1)  # a pair's results stay, too
+    summaries = [n for n, m in enumerate(messages, 1) if COMPRESSED[:24] in text_of(m)]
+    head_end = pair_safe(messages, max([3, *summaries]), step=1)  # whole pairs
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail_start = pair_safe(messages, max(head_end, newest))
     middle = mark_stopped(messages)[head_end:tail_start]
@@ -359,8 +340,7 @@ def snip_compact(
     older = fit_typed([*filter(is_typed, middle[:start])][-quarter:], MAX_USER_TOKENS)
     request = fit_typed([*filter(is_typed, middle[start:])][-quarter:], MAX_USER_TOKENS)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
-    calls = as_messages(still_needed(middle, tools))
-    kept = [*older, marker, *request, *calls]
+    kept = [*older, marker, *request, *as_messages(still_needed(middle, tools))]
     new = [*messages[:head_end], *kept, *drop_thinking(messages[tail_start:])]
     return new if len(new) < len(messages) else messages
 
@@ -371,7 +351,7 @@ def micro_compact(
     keep_recent: int = KEEP_RECENT,
     keep_tokens: int = KEEP_TOKENS,
     min_savings: int = 0,
-    tools: dict[str, Tool] = COMPACTABLE_TOOLS,
+    tools: Tools = COMPACTABLE_TOOLS,
 ) -> list[Message]:
     """Replace old tool results with "[Previous: used NAME]" (s06).
 
@@ -607,9 +587,8 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
 def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
     """Return the room for a new history in tokens, what it replaces, and its tail.
 
-    The request in progress is cut to half of the room, and the tail gets at most half
-    of what that leaves: the newest messages that fit, or at least the newest reply and
-    what follows it, cut if it must be. The tail has no thinking.
+    The request in progress is cut to half of the room. The tail, without thinking, gets
+    half of the rest: the messages that fit, or the newest reply and what follows, cut.
     """
     messages = mark_stopped(drop_thinking(agent.messages))
     room = max(0, agent.limits.threshold - fixed_tokens(agent))
@@ -632,7 +611,7 @@ def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
 
 
 def still_needed(
-    messages: list[Message], tools: dict[str, Tool], tail_start: int = sys.maxsize
+    messages: list[Message], tools: Tools, tail_start: int = sys.maxsize
 ) -> list[Exchange]:
     """Return the calls for plan, skills and newest files that the tail doesn't have."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file (or skill)
@@ -695,9 +674,8 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
         return make_ready(agent)  # cuts prompt and results to it; layer 2 does the rest
     before = agent.messages  # no layer changes a list in place
-    agent.rejected = estimate_tokens(before)
-    most = max(MIN_WINDOW, agent.rejected)  # for T; max_results is T / 3, so it follows
-    agent.limits.threshold = min(agent.limits.threshold, most)
+    rejected = agent.rejected = estimate_tokens(before)  # T and max_results follow
+    agent.limits.threshold = min(agent.limits.threshold, max(MIN_WINDOW, rejected))
     if agent.failures < MAX_FAILURES:
         compact_history(agent, "reactive_compact")
     if agent.messages is before:

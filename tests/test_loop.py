@@ -399,11 +399,12 @@ def test_a_stopped_order_keeps_its_mark_over_any_number_of_compactions(make):
 
 
 def test_a_stopped_order_keeps_its_mark_when_the_middle_is_cut_out():
+    first = [typed("Hi."), typed("Are you there?"), said("Yes.")]
     asked = [typed("Delete all the logs."), program.note(program.UNANSWERED)]
     after = [typed("Go on."), *did("one"), *did("two"), *did("three"), said("Done.")]
-    messages = program.snip_compact([*asked, *after], 8, None, {}, first=0)
-    assert messages[0] == typed(f"{program.STOPPED}Delete all the logs.")
-    assert messages[2] == typed("Go on.") and asked[1] not in messages
+    messages = program.snip_compact([*first, *asked, *after], 8, None, {})
+    assert messages[3] == typed(f"{program.STOPPED}Delete all the logs.")
+    assert messages[5] == typed("Go on.") and asked[1] not in messages
 
 
 def test_of_a_stopped_order_that_is_cut_the_mark_stays(make):

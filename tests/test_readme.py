@@ -247,7 +247,8 @@ ROWS = [row.split("|") for row in NAMES.split("\n") if row.startswith("| `")]
 
 def test_what_the_tables_of_the_tutorials_name_of_ours_is_in_the_source():
     here = {name for row in ROWS for name in re.findall(CODE, row[2])}
-    assert here <= names("agent.py").keys() and len(ROWS) > 15
+    settings = {name.upper() for name in conftest.LIMITS}
+    assert here <= names("agent.py").keys() | settings and len(ROWS) > 15
 
 
 def test_a_name_of_the_tutorials_leads_to_a_chapter():
@@ -656,9 +657,10 @@ OURS, _, THEIRS = EXAMPLE.partition("tutorials' own")
 
 def test_the_settings_of_the_page_are_those_of_the_example_and_the_program():
     table = re.findall(r"(?m)^\| `(\w+)` \| (.*?) \|", section("### Settings"))
+    limits = {k.upper(): n for k, n in vars(program.configured_limits()).items()}
     for name, default in table:
         if re.fullmatch(r"\d+|`.*`", default):
-            assert default.strip("`") == str(getattr(program, name)), name
+            assert default.strip("`") == str({**vars(program), **limits}[name])
     named = {*re.findall(r"`([A-Z_]+)`", section("### Settings"))}
     assert named == {*re.findall(r"(?m)^#?(\w+)=", OURS)}
 
