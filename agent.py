@@ -284,17 +284,13 @@ def clear_old_results(agent: Agent) -> None:
 def tool_result_budget(
     messages: list[Message], max_tokens: int, save_text: SaveText, start: int = 0
 ) -> list[Message]:
-    """Save oversized results and typed messages, and leave previews (s08).
-
-    If the results in one message exceed `max_tokens`, each larger than an equal share
-    is saved; so is a typed message over `max_tokens`. Skips messages before `start`.
-    """
+    """Save oversized results and typed messages from `start` on, for previews (s08)."""
     new = [with_previews(m, max_tokens, save_text) for m in messages[start:]]
     return messages if new == messages[start:] else [*messages[:start], *new]
 
 
 def with_previews(message: Message, max_tokens: int, save_text: SaveText) -> Message:
-    """Return the message, with a preview for each part that is too large."""
+    """Return the message, with previews of a long text, or of results over their share."""
     if is_typed(message):
         return typed(preview(message["content"], max_tokens, save_text))
     texts = {b["tool_use_id"]: b["content"] for b in blocks(message, "tool_result")}
@@ -1521,6 +1517,8 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
         return partial(tool, **more)
     name, signature = handler.__name__, inspect.signature(handler, eval_str=True)
     _, *inputs = signature.parameters.values()
+    if odd := [given for given in inputs if given.annotation not in JSON_TYPES]:
+        raise TypeError(f"{name}: {odd[0]} needs one of the types {[*JSON_TYPES]}")
     properties = {given.name: JSON_TYPES[given.annotation] for given in inputs}
     required = [given.name for given in inputs if given.default is given.empty]
     schema = {"type": "object", "properties": properties, "required": required}

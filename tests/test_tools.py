@@ -897,6 +897,17 @@ def roll(agent, sides: int = 6, *, bonus: float = 0.0, fair: bool = True):
     return sides + bonus if fair else None
 
 
+@pytest.mark.parametrize("kind", [dict, "int | None", "list[int]", "inspect._empty"])
+def test_a_parameter_of_another_type_is_named_with_the_types_there_are(kind):
+    def guess(agent, number):
+        """Guess."""
+
+    if kind != "inspect._empty":
+        guess.__annotations__ = {"number": kind}
+    with pytest.raises(TypeError, match="guess: number.* needs one of .*int.*list"):
+        program.tool(guess)
+
+
 def test_a_custom_tool_may_have_no_parameters_and_return_a_number(
     restored_tools, answer
 ):
