@@ -687,8 +687,8 @@ UNANSWERED = """\
 [The request above was stopped or failed before you answered it. Do not continue it
 unless the next message asks you to.]"""
 CUT_OFF = """\
-Your reply was cut off or empty, or its call wasn't valid JSON. Continue exactly where it
-stopped, with less thinking and in smaller parts."""
+Your reply was cut off or empty, or its call wasn't valid JSON. Continue exactly where
+it stopped, with less thinking and in smaller parts."""
 OWN_COMMAND = "[The user ran this command: "  # begins the note that a !command leaves
 TO_JSON = json.JSONEncoder(ensure_ascii=False).encode  # dumps would make one each time
 MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this

@@ -659,7 +659,7 @@ class StubClient:
     def usage(self, body, content):
         """Count the tokens; at least 3 after the last marker are uncached input."""
         total = count(body.get("system"), body.get("tools"), body["messages"])
-        least = self.cache_from * BYTES_PER_TOKEN
+        least = int(self.cache_from * BYTES_PER_TOKEN)
         known, marked, size = look_up(body, self.cached, least)
         read, ready = (min(total * part // size, total - 3) for part in (known, marked))
         if not self.reports or len(self.bodies) % self.reports:
