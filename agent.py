@@ -68,7 +68,7 @@ MAX_OUTPUT = 32_000  # in one reply, including its thinking
 CLEAR_COLD = 0.25  # share of T, the threshold: clear above it once the cache is cold
 CACHE_SECONDS = 300  # lifetime of the API's prompt cache after its last use
 KEEP_RECENT = 3  # newest tool results, which are never cleared (s06)
-KEEP_TOKENS = 10_000  # older results stay too, if all that stay fit into this
+KEEP_TOKENS = 10_000  # older results stay too, while all that is kept fits into this
 MIN_NEW = 20_000  # new since the last try to summarise; or min_savings, if smaller
 MAX_RESULTS = 50_000  # in the results of one message (s08: 200,000 characters)
 MAX_USER_TOKENS = 20_000  # in the user's older messages that survive a compaction
@@ -554,7 +554,7 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
     It's a list like any other: (1) older messages of the user, with earlier calls that
     are still needed (files are read again); (2) the summary; (3) the request in
     progress; (4) its calls; (5) the tail. Request, tail, summary, older messages and
-    calls, in this order, each get half of the room left; calls also half of what is freed.
+    calls, in this order, get at most half of the room left; calls also of what is freed.
     """
     room, gone, tail = split_history(agent)  # the tail is part 5
     start = turn_start([*gone, *tail])
@@ -1793,7 +1793,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     """Run a bash command, from the workspace each time; return its stdout and stderr.
     cd, export and functions don't last. To search, use the tools grep and glob, which
     need no approval. timeout: seconds, 120 by default, up to 600. Over 10 MB of output
-    kill it too. Stdin is closed. Background processes end with it, unless you start
+    kills it, too. Stdin is closed. Background processes end with it, unless you start
     them with setsid and with output to a file. There's no sandbox."""
     timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # milliseconds
     timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
@@ -2534,7 +2534,9 @@ def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
         if is_command(answer):
             hint = "Commands work at the prompt: Ctrl-C returns to it."
         elif begun and [begun[2]] == key.split()[1:2]:  # the command's own first word
-            hint = "It must begin so, and start no other command: y, a (this one) or n."
+            hint = (
+                "It doesn't begin so, or starts another command: y, a (this one) or n."
+            )
         elif len(answer.split()) > 3 or (len(word) > 1 and words[0] not in LIKE_YES):
             terminal.queue.append(answer)  # it's a message from the user as well
             raise ToolError(f"{REFUSED} and said: {answer}")
@@ -2630,7 +2632,7 @@ Lines you type while the agent works are sent with its next request. Backspace,
 Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
 line; a paste is one message. Ctrl-C or Esc stops the agent; "go on" continues.
 "always" allows the same command, or any change by the same tool, until /clear;
-"a npm test" all that begin so, with any options: "a find" allows -delete, too."""
+"a npm test" all that begin with it, with any options: "a find" allows -delete."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")
 PART_NAMES = {"assistant": "replies and calls", "user": "results and notes"}
 MAX_LISTED = 20  # conversations

@@ -216,7 +216,7 @@ def test_whatever_else_follows_a_command_is_another_one_and_is_asked_about(asked
     asked(agent, f"git log x{end}", "y")
     terminal = asked(agent, f"git log x{end}", "a git log", "y")
     assert (
-        "It must begin so, and start no other command: y, a ("
+        "It doesn't begin so, or starts another command: y, a ("
         in terminal.out.getvalue()
     )
 

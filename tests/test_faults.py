@@ -274,7 +274,9 @@ def test_the_list_is_by_chapter_and_says_how_to_play_one_again(listed):
     chapters = [f"Chapter {n}" for n in (3, 4, 5, 6, 7, 8, 10)]
     places = [part.partition("\n")[0] for part in parts]
     assert places == [*chapters, "The Reference", faults.PLACES["none"]]
-    assert total.startswith("ok: 0 of 18; `!`: 17; neither: 1\nOne of them again: ")
+    assert total.startswith(
+        "ok: 0 of 18; `!`: 17; can't be judged: 1\nTo run one again: "
+    )
     assert "faults.py --mine mine.py same_id" in total and "japanese" in total
 
 
@@ -288,7 +290,7 @@ again at the next prompt; 10 of 25 requests ask for one, for nothing
 prompt is too long, at paste 8
 after a summary, nothing tells them apart
 the model has neither one of them nor its name
-nothing of it is sent; nor after --resume, --continue or /resume
+nothing of it is sent, not even after --resume, --continue or /resume
 it's overloaded, and after 3 tries the turn is over (agent.py: ask)
 it gets 40,025 of them, and isn't told how to read on
 the key in it is sent to the API

@@ -352,13 +352,13 @@ the clearing leaves {KEPT} tokens of messages, which are written once more, and 
 
 by default {min(T, 4 * program.MAX_OUTPUT) // 8:,} of {program.MAX_OUTPUT:,} tokens
 
-the longest of our recorded sessions, {LONGEST["requests"]} requests
+the longest session we replayed, {LONGEST["requests"]} requests
 
-Without forgetting, request {LONGEST["refused"]} is too long for the model
+Without forgetting, request {LONGEST["refused"]} no longer fits into a window of {program.CONTEXT_WINDOW:,} tokens
 
-`agent.py` clears {clearings("ours")} times and costs {LONGEST["rules"]["ours"][0]:.0%};
+`agent.py` clears {clearings("ours")} times and costs {LONGEST["rules"]["ours"][0]:.0%}, as it does with no cache
 
-s06 clears {clearings("s06")} times and costs {LONGEST["rules"]["s06"][0]:.2f} times as much
+s06 clears {clearings("s06")} times and costs {LONGEST["rules"]["s06"][0]:.0%}
 
 begins with the lesson, its first {LESSON} lines
 
@@ -375,6 +375,8 @@ the {FIGURES["sessions"]} recorded sessions of chapter 11 at {AFTER["ours"]["poi
 the API rejects {FIGURES["refused"]} of the {FIGURES["sessions"]} sessions
 
 with `CONTEXT_WINDOW=60000`, ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1f} instead of {UNCACHED["ours"]:.1f}
+
+ours costs {UNCACHED["ours"]:.1f} and v5 {UNCACHED["v5"]:.1f}, where never forgetting *with* one costs 1
 
 `THRESHOLD=60000` costs {LOW_COST:.2f}, with an R of {LOW_R:.3f}
 
@@ -473,8 +475,12 @@ TABLES = ESTIMATES | {row: cells(moment) for row, moment in MOMENTS.items()} | R
 
 def test_real_programs_keep_more_of_what_was_read_and_a_careful_summary_the_rules():
     names = {r["program"]: r["names"][0] for r in READING if r["window"] == 100_000}
-    told = f"pi has {names['pi']:.0%} of the names, ours {names['agent.py']:.0%}"
-    assert words(f"in a window of 100,000, {told}") in words(PAGE)
+    told = "pi has {pi:.0%} of the names, opencode {opencode:.0%}, ours {ours:.0%}"
+    told = f"in a window of 100,000, {told} and Claude Code {{claude:.0%}}"
+    assert told.format(ours=names["agent.py"], **names) in words(PAGE)
+    dear = {r["program"]: r["prices"][0] for r in RUNS if r["job"] == "outputs"}
+    dear = {name: round(price, -3) // 1000 for name, price in dear.items()}
+    assert f"cheaper ({dear['claude']}, ours {dear['agent.py']})" in words(PAGE)
     careful = [run["typed"] for run in RUNS if run["careful"]]
     assert len(careful) == 4 and all(share == 1 for run in careful for share in run)
 

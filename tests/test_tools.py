@@ -904,7 +904,7 @@ def test_a_parameter_of_another_type_is_named_with_the_types_there_are(kind):
 
     if kind != "inspect._empty":
         guess.__annotations__ = {"number": kind}
-    with pytest.raises(TypeError, match="guess: number.* needs one of .*int.*list"):
+    with pytest.raises(TypeError, match=r"guess: number.* needs one of .*int.*list"):
         program.tool(guess)
 
 

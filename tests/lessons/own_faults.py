@@ -376,7 +376,7 @@ def second_start(run):
         if any(holds(exchange, WORDS) for exchange in client.exchanges):
             how = " ".join([*options, *typed[:-1]])
             return Finding(f"it's there with `{how}`" if how else "", True)
-    text = "nothing of it is sent; nor after --resume, --continue or /resume"
+    text = "nothing of it is sent, not even after --resume, --continue or /resume"
     has_words = re.search(r"(?i)resum|restor", Path(run.args[0]).read_text("utf-8"))
     return Finding(text, None if has_words else False)
 
@@ -672,9 +672,10 @@ def main(file, words, faults, place):
     right = [*marks.values()].count(True)
     total = f"ok: {right} of {len(marks)}; `!`: {len(wrong)}"
     neither = len(marks) - right - len(wrong)
-    print(f"\n{total}{f'; neither: {neither}' * bool(neither)}")
+    rest = f"; can't be judged: {neither}" if neither else ""
+    print(f"\n{total}{rest}")
     if wrong and len(faults) > 1:
-        print(fill(f"One of them again: {MINE.format('faults.py', file, wrong[0])}"))
+        print(fill(f"To run one again: {MINE.format('faults.py', file, wrong[0])}"))
     if not words:
         print(UNSEEN)
     return 1 if wrong else 0

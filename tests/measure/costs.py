@@ -459,7 +459,7 @@ def verdict(rows: list[dict], mine: Mapping[str, Any]) -> str:
     lines = [
         textwrap.fill(f"The cheapest: {cheap}.", 88),
         textwrap.fill(
-            f"Of those that forget and keep most, the cheapest: {keeps}.", 88
+            f"Of those with the best R (within {NO_MATTER}), the cheapest: {keeps}.", 88
         ),
         textwrap.fill(f"Your settings: {yours}.", 88),
     ]

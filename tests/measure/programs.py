@@ -6,15 +6,15 @@
 Each program talks to a stand-in for the API on this machine, has a home of its own, and
 uses its own tools. The summaries say nothing, or repeat the rules and names that they
 are shown (--careful), so what's in sight is what the program keeps. A run counts only
-if all of the work was done; otherwise it's reported what failed.
+if all of the work was done; otherwise, the report says what failed.
 
     sent      tokens of all requests, rejected ones included; `fixed` is the size of
               system prompt and tools, which every request repeats
     price     in input tokens, if reading from the cache costs 0.05 or 0.1, and without
-              a cache; by the API's rules: markers, 20 positions of looking back, at
+              a cache; by the API's rules: markers, a lookback of 20 blocks, at
               least 1,024 tokens. Nothing expires: a run takes less than five minutes
     names     of the functions in the eight files that were read last, or of the
-              entries in the eight logs, the share that a request shows
+              entries in the eight logs, the share that a request still shows
     typed     the share of requests that show the rule in the first and second prompt
     again     steps whose result wasn't in the next request, so that they were repeated
     side      requests for titles and the like
