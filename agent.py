@@ -2504,7 +2504,12 @@ def read_keys(terminal: Terminal) -> bool:
 def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
     """Handle one key or paste; keys without a meaning here do nothing."""
     if key in "\r\n":
-        end_line(terminal)
+        line, terminal.line = clean_line(terminal.line), ""
+        if terminal.answer is None and not terminal.begun:
+            terminal.answer = line  # it was begun after the question
+        elif line:
+            terminal.queue.append(line)
+            remember(terminal, line)
     elif key == "\x1a":  # Ctrl-Z: suspend the whole job until `fg`
         leave_work_mode(terminal)
         os.kill(0, signal.SIGTSTP)
@@ -2516,16 +2521,6 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
         text = (pasted or key).replace("\r", "\n")
         terminal.line += re.sub(UNTYPED, "", text)
     terminal.begun = terminal.begun and terminal.line != ""
-
-
-def end_line(terminal: Terminal) -> None:
-    """Answer the question if the line was begun after it; otherwise queue the line."""
-    line, terminal.line = clean_line(terminal.line), ""
-    if terminal.answer is None and not terminal.begun:
-        terminal.answer = line
-    elif line:
-        terminal.queue.append(line)
-        remember(terminal, line)
 
 
 def clean_line(line: str) -> str:
@@ -2925,7 +2920,11 @@ def main(argv: list[str] | None = None) -> int:
     handle_signals(terminal)
     try:
         if options.demo is not None:
-            return play_demo(options.demo, terminal)
+            lessons = Path(__file__).resolve().parent / "tests/lessons"
+            if not lessons.exists():
+                raise AgentError(f"--demo needs {lessons}; clone the whole project.")
+            sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
+            return importlib.import_module("demo").main(options.demo, terminal)
         run_program(options, terminal)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -3038,15 +3037,6 @@ def first_screen(agent: Agent) -> str:
     mode = "--yes: tools run without asking" if agent.auto_approve else ""
     parts = [*find_rules(), skills, part, mode, "/help lists the commands"]
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(filter(None, parts))}"
-
-
-def play_demo(scene: int, terminal: Terminal) -> int:
-    """Play one scene of the demo, or all for 0, and return the exit status."""
-    lessons = Path(__file__).resolve().parent / "tests/lessons"
-    if not lessons.exists():
-        raise AgentError(f"--demo needs {lessons}; clone the whole project.")
-    sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
-    return importlib.import_module("demo").main(scene, terminal)
 
 
 def handle_signals(terminal: Terminal) -> None:
