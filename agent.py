@@ -2227,8 +2227,7 @@ WAIT_SECONDS = 1  # seconds before the region shows what the agent is waiting fo
 ROWS = {"tool": 1, "listed": 1, "context": 1, "thinking": 3}  # for an event, by style
 DIFF_STYLES = {"+": "added", "-": "removed", " ": "context"}  # of the lines in a diff
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
-# the styles' colours; magenta is legible on light and on dark screens
-COLORS = {"layer": MAGENTA, "added": GREEN, "queued": BOLD}
+COLORS = {"layer": MAGENTA, "added": GREEN, "queued": BOLD}  # legible on any screen
 COLORS |= dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM)
 COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
 NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # how the terminal treats a row too long for it
@@ -2293,17 +2292,12 @@ def in_foreground(number: int) -> bool:
 
 def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event, or keep it for the region if more of it is to come."""
-    if style == "void" and not terminal.writes:
-        return
     with signals_held(signal.SIGINT), terminal.lock:
         if style == "wait":
             terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
         elif style == "thinking":
             terminal.thought += text
-        elif style != "text":
-            terminal.since = 0.0
-            redraw(terminal, f"{end_text(terminal)}{styled(terminal, style, text)}\n")
-        else:
+        elif style == "text":
             above = end_text(terminal) if terminal.thought.strip() else ""
             terminal.text += visible(text)
             if terminal.streams:  # else the next event prints it, but not the answer
@@ -2313,15 +2307,17 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.writes = True
             if above:  # otherwise `clock` draws it
                 redraw(terminal, above)
+        elif style != "void" or terminal.writes:  # there is something to discard
+            terminal.since = 0.0
+            redraw(terminal, f"{end_text(terminal)}{styled(terminal, style, text)}\n")
 
 
 def end_text(terminal: Terminal) -> str:
     """End the text and the thinking, and return them as lines to print."""
-    text, thought = terminal.text, terminal.thought
+    above = f"{terminal.text}\n" if terminal.text else ""
+    if terminal.thought.strip():
+        above += styled(terminal, "thinking", f"[thinking] {terminal.thought}") + "\n"
     terminal.text, terminal.thought, terminal.writes = "", "", False
-    above = f"{text}\n" if text else ""
-    if thought.strip():
-        above += styled(terminal, "thinking", f"[thinking] {thought}") + "\n"
     return above
 
 
@@ -2461,15 +2457,14 @@ def enter_work_mode(terminal: Terminal) -> None:
     """Let `clock` draw the region and read the keys, until `leave_work_mode`."""
     with signals_held(signal.SIGINT), terminal.lock:
         terminal.working.set()
-        if not terminal.keyboard:
-            return
-        ours = [*terminal.saved_modes[:6], [*terminal.saved_modes[6]]]
-        ours[3] &= ~(termios.ECHO | termios.ICANON)  # we get each key, and show it
-        ours[3] |= termios.NOFLSH  # Ctrl-C doesn't discard earlier keys
-        ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is a key like any other
-        termios.tcsetattr(0, termios.TCSANOW, ours)
-        print(PASTES, end="", file=terminal.out, flush=True)
-        terminal.rows = [""]  # earlier keys may have been echoed there
+        if terminal.keyboard:
+            ours = [*terminal.saved_modes[:6], [*terminal.saved_modes[6]]]
+            ours[3] &= ~(termios.ECHO | termios.ICANON)  # we get each key, and show it
+            ours[3] |= termios.NOFLSH  # Ctrl-C doesn't discard earlier keys
+            ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is a key like any other
+            termios.tcsetattr(0, termios.TCSANOW, ours)
+            print(PASTES, end="", file=terminal.out, flush=True)
+            terminal.rows = [""]  # earlier keys may have been echoed there
 
 
 def leave_work_mode(terminal: Terminal) -> None:
@@ -2852,11 +2847,9 @@ def result_from_end(agent: Agent, number: int) -> str:
 
 def find_conversation(agent: Agent, which: str) -> Conversation:
     """Return the conversation with this number (1: the newest), or in this file."""
-    found = None
-    if which.isdecimal():
-        numbered = enumerate(conversations(agent), 1)
-        found = next((one for n, (_, one) in numbered if str(n) == which), None)
-    elif Path(which).is_file():
+    numbered = enumerate(conversations(agent) if which.isdecimal() else (), 1)
+    found = next((one for n, (_, one) in numbered if str(n) == which), None)
+    if not found and Path(which).is_file():
         found = load(Path(which))
     if not found or not found.messages:
         known = "give a file or a number from /resume (put a prompt before --resume)"
@@ -2873,11 +2866,10 @@ def resume(agent: Agent, which: str) -> None:
             path = Path(os.path.realpath(str(call["input"].get("path", ""))))
             newest = Path(str(agent.transcript)).stat().st_mtime_ns
             agent.mtimes[path] = min(path.stat().st_mtime_ns, newest)
-    is_open = in_progress(messages)
-    state = "isn't answered yet" if is_open else "was answered"
+    state = "isn't answered yet" if in_progress(messages) else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")
     agent.emit("plain", f"\n> {''.join(user_texts(messages)[-1:])}")
-    if not is_open:
+    if not in_progress(messages):
         agent.emit("text", f"{text_of(messages[first_unseen(messages) - 1])}\n")
         return agent.emit("note", status_line(agent))
     calls = [c for m in messages[turn_start(messages) :] for c in blocks(m, "tool_use")]
