@@ -2334,8 +2334,7 @@ def redraw(terminal: Terminal, above: str = "") -> None:
     if not above and rows == terminal.rows:
         return
     height = sum(len(rows_of(re.sub(ESCAPE, "", row))) or 1 for row in terminal.rows)
-    up = f"\x1b[{height - 1}A" if height > 1 else ""
-    erased = f"{up}\r\x1b[J" if terminal.rows else ""
+    erased = "\x1b[A" * (height - 1) + "\r\x1b[J" if terminal.rows else ""
     drawn = NO_WRAP + "\n".join(rows) + WRAP if rows else ""
     terminal.rows = rows
     print(f"{erased}{above}{drawn}", end="", file=terminal.out, flush=True)
@@ -2346,15 +2345,14 @@ def region(terminal: Terminal) -> list[str]:
     if not (terminal.live and terminal.working.is_set()):
         return []
     rows = rows_of(terminal.text) if terminal.streams else []
+    dim = partial(styled, terminal, "tool")
     seconds = time.monotonic() - terminal.since
     if terminal.since and seconds > WAIT_SECONDS:
         newest = terminal.thought.strip() or terminal.waiting
         minutes = f"{int(seconds) // 60} min " if seconds >= 60 else ""
-        row = row_end(f"{minutes}{int(seconds) % 60} s: ", newest)
-        rows.append(styled(terminal, "tool", row))
+        rows.append(dim(row_end(f"{minutes}{int(seconds) % 60} s: ", newest)))
     if terminal.queue:
-        row = row_end(f"{len(terminal.queue)} queued: ", terminal.queue[-1])
-        rows.append(styled(terminal, "tool", row))
+        rows += [dim(row_end(f"{len(terminal.queue)} queued: ", terminal.queue[-1]))]
     if terminal.keyboard:
         rows.append(row_end("> ", terminal.line))
     return rows[1 - get_terminal_size().lines :]
@@ -2447,10 +2445,8 @@ ERASE_KEYS = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z
 # left out of the line: control characters, and those that reorder the text around them
 UNTYPED = r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 # a whole paste, the whole escape sequence of another key, or a character
-KEY = re.compile(
-    r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
-    r"\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
-)
+KEY = r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
+KEY += r"\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
 
 
 def enter_work_mode(terminal: Terminal) -> None:
@@ -2483,7 +2479,7 @@ def read_keys(terminal: Terminal) -> bool:
         if not (data := os.read(0, 65_536)):
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
-        while key := KEY.match(keys, at):
+        while key := re.compile(KEY).match(keys, at):
             handle_key(terminal, key[0], key[1] or "")
             at = key.end()
         terminal.keys = re.sub("\x1b+", "\x1b", keys[at:])
@@ -2566,8 +2562,7 @@ def restore_queue(terminal: Terminal, done: bool) -> None:
 def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     """Show `what`, a command or path and diff; raise ToolError unless it's approved."""
     tool = agent.tools[name]
-    # long runs would push the rest out of sight
-    blank = re.compile(f"[{ALSO_PRINTABLE[1:]} ]{{80,}}")
+    blank = re.compile(f"[{ALSO_PRINTABLE[1:]} ]{{80,}}")  # a run hides what follows
     text = blank.sub(lambda m: f" [{len(m[0]):,} blanks] ", what)
     empty = re.compile(r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}")
     text = empty.sub(lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text)
