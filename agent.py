@@ -2147,8 +2147,7 @@ WAIT_SECONDS = 1  # seconds before the region shows what the agent is waiting fo
 ROWS = {"tool": 1, "listed": 1, "context": 1, "thinking": 3}  # for an event, by style
 DIFF_STYLES = {"+": "added", "-": "removed", " ": "context"}  # of the lines in a diff
 BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35, 0))
-# the styles' colours; magenta is legible on light and on dark screens
-COLORS = {"layer": MAGENTA, "added": GREEN, "queued": BOLD}
+COLORS = {"layer": MAGENTA, "added": GREEN, "queued": BOLD}  # legible on any screen
 COLORS |= dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM)
 COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
 NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # how the terminal treats a row too long for it
@@ -2213,17 +2212,12 @@ def in_foreground(number: int) -> bool:
 
 def show(terminal: Terminal, style: str, text: str) -> None:
     """Print an event, or keep it for the region if more of it is to come."""
-    if style == "void" and not terminal.writes:
-        return
     with signals_held(signal.SIGINT), terminal.lock:
         if style == "wait":
             terminal.waiting, terminal.since = text, terminal.since or time.monotonic()
         elif style == "thinking":
             terminal.thought += text
-        elif style != "text":
-            terminal.since = 0.0
-            redraw(terminal, f"{end_text(terminal)}{styled(terminal, style, text)}\n")
-        else:
+        elif style == "text":
             above = end_text(terminal) if terminal.thought.strip() else ""
             terminal.text += visible(text)
             if terminal.streams:  # else the next event prints it, but not the answer
@@ -2233,15 +2227,17 @@ def show(terminal: Terminal, style: str, text: str) -> None:
             terminal.writes = True
             if above:  # otherwise `clock` draws it
                 redraw(terminal, above)
+        elif style != "void" or terminal.writes:  # there is something to discard
+            terminal.since = 0.0
+            redraw(terminal, f"{end_text(terminal)}{styled(terminal, style, text)}\n")
 
 
 def end_text(terminal: Terminal) -> str:
     """End the text and the thinking, and return them as lines to print."""
-    text, thought = terminal.text, terminal.thought
+    above = f"{terminal.text}\n" if terminal.text else ""
+    if terminal.thought.strip():
+        above += styled(terminal, "thinking", f"[thinking] {terminal.thought}") + "\n"
     terminal.text, terminal.thought, terminal.writes = "", "", False
-    above = f"{text}\n" if text else ""
-    if thought.strip():
-        above += styled(terminal, "thinking", f"[thinking] {thought}") + "\n"
     return above
 
 
@@ -2258,8 +2254,7 @@ def redraw(terminal: Terminal, above: str = "") -> None:
     if not above and rows == terminal.rows:
         return
     height = sum(len(rows_of(re.sub(ESCAPE, "", row))) or 1 for row in terminal.rows)
-    up = f"\x1b[{height - 1}A" if height > 1 else ""
-    erased = f"{up}\r\x1b[J" if terminal.rows else ""
+    erased = "\x1b[A" * (height - 1) + "\r\x1b[J" if terminal.rows else ""
     drawn = NO_WRAP + "\n".join(rows) + WRAP if rows else ""
     terminal.rows = rows
     print(f"{erased}{above}{drawn}", end="", file=terminal.out, flush=True)
@@ -2270,15 +2265,14 @@ def region(terminal: Terminal) -> list[str]:
     if not (terminal.live and terminal.working.is_set()):
         return []
     rows = rows_of(terminal.text) if terminal.streams else []
+    dim = partial(styled, terminal, "tool")
     seconds = time.monotonic() - terminal.since
     if terminal.since and seconds > WAIT_SECONDS:
         newest = terminal.thought.strip() or terminal.waiting
         minutes = f"{int(seconds) // 60} min " if seconds >= 60 else ""
-        row = row_end(f"{minutes}{int(seconds) % 60} s: ", newest)
-        rows.append(styled(terminal, "tool", row))
+        rows.append(dim(row_end(f"{minutes}{int(seconds) % 60} s: ", newest)))
     if terminal.queue:
-        row = row_end(f"{len(terminal.queue)} queued: ", terminal.queue[-1])
-        rows.append(styled(terminal, "tool", row))
+        rows += [dim(row_end(f"{len(terminal.queue)} queued: ", terminal.queue[-1]))]
     if terminal.keyboard:
         rows.append(row_end("> ", terminal.line))
     return rows[1 - get_terminal_size().lines :]
@@ -2371,25 +2365,22 @@ ERASE_KEYS = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z
 # left out of the line: control characters, and those that reorder the text around them
 UNTYPED = r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 # a whole paste, the whole escape sequence of another key, or a character
-KEY = re.compile(
-    r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
-    r"\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
-)
+KEY = r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
+KEY += r"\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
 
 
 def enter_work_mode(terminal: Terminal) -> None:
     """Let `clock` draw the region and read the keys, until `leave_work_mode`."""
     with signals_held(signal.SIGINT), terminal.lock:
         terminal.working.set()
-        if not terminal.keyboard:
-            return
-        ours = [*terminal.saved_modes[:6], [*terminal.saved_modes[6]]]
-        ours[3] &= ~(termios.ECHO | termios.ICANON)  # we get each key, and show it
-        ours[3] |= termios.NOFLSH  # Ctrl-C doesn't discard earlier keys
-        ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is a key like any other
-        termios.tcsetattr(0, termios.TCSANOW, ours)
-        print(PASTES, end="", file=terminal.out, flush=True)
-        terminal.rows = [""]  # earlier keys may have been echoed there
+        if terminal.keyboard:
+            ours = [*terminal.saved_modes[:6], [*terminal.saved_modes[6]]]
+            ours[3] &= ~(termios.ECHO | termios.ICANON)  # we get each key, and show it
+            ours[3] |= termios.NOFLSH  # Ctrl-C doesn't discard earlier keys
+            ours[6][termios.VSUSP] = b"\0"  # Ctrl-Z is a key like any other
+            termios.tcsetattr(0, termios.TCSANOW, ours)
+            print(PASTES, end="", file=terminal.out, flush=True)
+            terminal.rows = [""]  # earlier keys may have been echoed there
 
 
 def leave_work_mode(terminal: Terminal) -> None:
@@ -2408,7 +2399,7 @@ def read_keys(terminal: Terminal) -> bool:
         if not (data := os.read(0, 65_536)):
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
-        while key := KEY.match(keys, at):
+        while key := re.compile(KEY).match(keys, at):
             handle_key(terminal, key[0], key[1] or "")
             at = key.end()
         terminal.keys = re.sub("\x1b+", "\x1b", keys[at:])
@@ -2423,10 +2414,10 @@ def read_keys(terminal: Terminal) -> bool:
 
 def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
     """Handle one key or paste; keys without a meaning here do nothing."""
-    if key in "\r\n":  # answer the question if the line was begun after it
+    if key in "\r\n":
         line, terminal.line = clean_line(terminal.line), ""
         if terminal.answer is None and not terminal.begun:
-            terminal.answer = line
+            terminal.answer = line  # it was begun after the question
         elif line:
             terminal.queue.append(line)
             remember(terminal, line)
@@ -2491,8 +2482,7 @@ def restore_queue(terminal: Terminal, done: bool) -> None:
 def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None:
     """Show `what`, a command or path and diff; raise ToolError unless it's approved."""
     tool = agent.tools[name]
-    # long runs would push the rest out of sight
-    blank = re.compile(f"[{ALSO_PRINTABLE[1:]} ]{{80,}}")
+    blank = re.compile(f"[{ALSO_PRINTABLE[1:]} ]{{80,}}")  # a run hides what follows
     text = blank.sub(lambda m: f" [{len(m[0]):,} blanks] ", what)
     empty = re.compile(r"(?m)^(\+?)[^\S\n]*\n(?:\1[^\S\n]*\n){9,}")
     text = empty.sub(lambda m: f"{m[1]}[{m[0].count(chr(10)):,} empty lines]\n", text)
@@ -2774,11 +2764,9 @@ def result_from_end(agent: Agent, number: int) -> str:
 
 def find_conversation(agent: Agent, which: str) -> Conversation:
     """Return the conversation with this number (1: the newest), or in this file."""
-    found = None
-    if which.isdecimal():
-        numbered = enumerate(conversations(agent), 1)
-        found = next((one for n, (_, one) in numbered if str(n) == which), None)
-    elif Path(which).is_file():
+    numbered = enumerate(conversations(agent) if which.isdecimal() else (), 1)
+    found = next((one for n, (_, one) in numbered if str(n) == which), None)
+    if not found and Path(which).is_file():
         found = load(Path(which))
     if not found or not found.messages:
         known = "give a file or a number from /resume (put a prompt before --resume)"
@@ -2795,11 +2783,10 @@ def resume(agent: Agent, which: str) -> None:
             path = Path(os.path.realpath(str(call["input"].get("path", ""))))
             newest = Path(str(agent.transcript)).stat().st_mtime_ns
             agent.mtimes[path] = min(path.stat().st_mtime_ns, newest)
-    is_open = in_progress(messages)
-    state = "isn't answered yet" if is_open else "was answered"
+    state = "isn't answered yet" if in_progress(messages) else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")
     agent.emit("plain", f"\n> {''.join(user_texts(messages)[-1:])}")
-    if not is_open:
+    if not in_progress(messages):
         agent.emit("text", f"{text_of(messages[first_unseen(messages) - 1])}\n")
         return agent.emit("note", status_line(agent))
     calls = [c for m in messages[turn_start(messages) :] for c in blocks(m, "tool_use")]
@@ -2842,7 +2829,11 @@ def main(argv: list[str] | None = None) -> int:
     handle_signals(terminal)
     try:
         if options.demo is not None:
-            return play_demo(options.demo, terminal)
+            lessons = Path(__file__).resolve().parent / "tests/lessons"
+            if not lessons.exists():
+                raise AgentError(f"--demo needs {lessons}; clone the whole project.")
+            sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
+            return importlib.import_module("demo").main(options.demo, terminal)
         run_program(options, terminal)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -2955,15 +2946,6 @@ def first_screen(agent: Agent) -> str:
     mode = "--yes: tools run without asking" if agent.auto_approve else ""
     parts = [*find_rules(), skills, part, mode, "/help lists the commands"]
     return f"{agent.model} in {Path.cwd()}\n{'; '.join(filter(None, parts))}"
-
-
-def play_demo(scene: int, terminal: Terminal) -> int:
-    """Play one scene of the demo, or all for 0, and return the exit status."""
-    lessons = Path(__file__).resolve().parent / "tests/lessons"
-    if not lessons.exists():
-        raise AgentError(f"--demo needs {lessons}; clone the whole project.")
-    sys.path[:0] = [str(lessons), str(lessons.with_name("standin"))]
-    return importlib.import_module("demo").main(scene, terminal)
 
 
 def handle_signals(terminal: Terminal) -> None:

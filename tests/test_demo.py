@@ -47,10 +47,12 @@ def play(tmp_path, monkeypatch, capsys):
     """play(number) runs the demo in this process: (status, stdout, stderr)."""
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(program.signal, "signal", lambda *_: None)
 
     def play(number=0):
-        status = program.play_demo(number, program.Terminal(sys.stdout))
-        return status, *capsys.readouterr()
+        with open(os.devnull) as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            return program.main(["--demo", str(number)]), *capsys.readouterr()
 
     return play
 
