@@ -468,6 +468,18 @@ DURING = """\
 FORGOTTEN = (
     "! memory at the second prompt, 2 of 45 messages are left (step 2) ... Next: step 2"
 )
+SUMMARISES = "            auto_compact(client, messages)"
+BY_DROPPING = """\
+def drop(messages):
+    typed = [m["content"] for m in messages if type(m["content"]) is str]
+    del messages[:-12]
+    while messages[0]["role"] == "user":
+        del messages[0]
+    messages.insert(0, {"role": "user", "content": "Go on."})
+
+
+def micro_compact"""
+DROPS = (SUMMARISES, "            drop(messages)"), ("def micro_compact", BY_DROPPING)
 NEVER = (
     "it never asked for a summary; if it has a layer 2, the threshold is too high or the "
     "count too low: chapter 4 (step 4) ... ! stopped prompt is too long (step 4) ... "
@@ -761,6 +773,12 @@ AT_WORK = {
         "! layer 2 requests for a summary: 6, at 67,166 tokens, but not at 79,742 of "
         "Japanese and Chinese: it counts characters (chapter 4)",
     ),
+    "old messages are dropped, prompts as well": (
+        *DROPS,
+        '! prompts "Read all files. Never touch the tests." is in no request after number '
+        '27; "Translate each into four languages." is in no request after number 29 '
+        "(step 4)",
+    ),
     "a refused request is repeated for ever": (
         f"    reply = client.messages.{SENDS}\n",
         FOR_EVER,
@@ -915,6 +933,25 @@ def test_the_report_shows_a_mistake_at_work(mistake):
     told, report = AT_WORK[mistake][-1], played(mistake)
     assert [part for part in told.split(" ... ") if part not in report] == []
     assert [part for part in told.split(" ... ") if part not in work_with()]
+
+
+IN_SYSTEM_TOO = "    ask.typed = [*getattr(ask, 'typed', []), *typed]\n"
+KEEPS_PROMPTS = {  # how an agent keeps the words of the prompts: changes of small.py
+    "joined": (*DROPS, ('"Go on."}', '" ".join(typed)}')),
+    "quoted": (*DROPS, ('"Go on."}', r'"\n> ".join(["They said:", *typed])}')),
+    "in the system prompt": (
+        *DROPS,
+        ("    del messages[:-12]", f"{IN_SYSTEM_TOO}    del messages[:-12]"),
+        ('"system": SYSTEM', "\"system\": f\"{SYSTEM} {getattr(ask, 'typed', '')}\""),
+    ),
+    "until a summary": AT_WORK["layer 2 drops the user's messages"][:-1],
+    "until the next prompt": AT_WORK["each prompt begins a new list"][:-1],
+}
+
+
+@pytest.mark.parametrize("how", KEEPS_PROMPTS)
+def test_prompts_whose_words_are_kept_are_not_reported_as_dropped(how):
+    assert "! prompts" not in work_with(*pairs_in(KEEPS_PROMPTS[how]))
 
 
 @pytest.mark.parametrize("mistake", IN_ACCIDENTS)

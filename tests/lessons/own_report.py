@@ -110,6 +110,8 @@ def report(path):
 def about_work(client):
     """The findings about the work with 24 files."""
     facts = progress(client) | layer1(client) | layer2(client) | memory(client)
+    if "memory" not in facts or facts["memory"].is_right:
+        facts |= dropped_prompts(client)
     if stopped(client):
         return facts
     return facts | last_compact(client) | cost(client) | too_short(client)
@@ -467,6 +469,24 @@ def memory(client):
             text, is_right = f'{text}, but not the answer "{ANSWER}"', False
         return {"memory": Finding(text, is_right, "step 2")}
     return {}
+
+
+def dropped_prompts(client):
+    """The prompts that are in no request any more, though no summary replaced them.
+
+    Their words may be anywhere: quoted, joined, or in the system prompt. What a summary
+    leaves of them is in the line `messages`.
+    """
+    exchanges = client.exchanges
+    sent = [json.dumps(exchange.request) for exchange in exchanges]
+    lost = []
+    for prompt in client.typed:
+        number = max((n for n, text in enumerate(sent, 1) if prompt in text), default=0)
+        around = exchanges[number - 1 : number + 1]  # the last with it, and the next
+        if number and len(around) == 2 and not any(e.asks for e in around):
+            lost.append(f'"{prompt}" is in no request after number {number}')
+    text = "; ".join(lost)
+    return {"prompts": Finding(text, False, "step 4")} if lost else {}
 
 
 def last_compact(client):
