@@ -775,6 +775,8 @@ AT_WORK = {
     ),
     "old messages are dropped, prompts as well": (
         *DROPS,
+        "! layer 2 it never asked for a summary; its requests got shorter by dropping 82 "
+        "messages: chapter 8 (step 4) ... "
         '! prompts "Read all files. Never touch the tests." is in no request after number '
         '27; "Translate each into four languages." is in no request after number 29 '
         "(step 4)",

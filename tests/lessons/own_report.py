@@ -348,7 +348,12 @@ def layer2(client):
         if too_late(client):
             text = "its first request for a summary was too long itself"
             return {"layer 2": Finding(text, False, "chapter 4")}
-        text += NEVER_STARTS * any(clearings(client))
+        if number := dropped(client):
+            text += (
+                f"; its requests got shorter by dropping {number} messages: chapter 8"
+            )
+        elif any(clearings(client)):
+            text += NEVER_STARTS
         return {"layer 2": Finding(text, False, "step 4")}
     shares = [*compactions(client)]
     text = f"requests for a summary: {asked}"
@@ -371,6 +376,24 @@ def layer2(client):
             text = f"after a summary {how}, {min(had, has)} of {had} messages are in "
             facts[label] = Finding(f"{text}the next request", has >= had / 2, "step 4")
     return facts | (after_summaries(good) if good else {})
+
+
+def dropped(client):
+    """The number of messages with calls or results that were dropped within a turn."""
+    number = 0
+    for before, after in itertools.pairwise(client.exchanges):
+        if before.typed == after.typed:
+            left = {*itertools.chain(*map(ids_in, after.request["messages"]))}
+            ids = filter(None, map(ids_in, before.request["messages"]))
+            number += sum(left.isdisjoint(some) for some in ids)
+    return number
+
+
+def ids_in(message):
+    """The ids of a message's calls and results."""
+    parts = stub.blocks(message["content"])
+    ids = [part.get("id") or part.get("tool_use_id") for part in parts]
+    return [*filter(None, ids)]
 
 
 def later_in_japanese(client):
