@@ -127,7 +127,9 @@ def next_step(facts):
     steps = sorted(fact.fix for fact in wrong if fact.fix.startswith("step"))
     chapters = sorted(fact.fix for fact in wrong if fact.fix.startswith("chapter"))
     if not facts["stopped"].is_right:  # the other lines may be its consequences
-        steps, chapters = [], [facts["stopped"].fix or "the line `stopped`"]
+        lines = re.findall(OWN_LINE, facts["stopped"].text)
+        own = "fix line {1} of {0}".format(*lines[-1]) if lines else ""
+        steps, chapters = [], [facts["stopped"].fix or own or "the line `stopped`"]
     place = [*steps, *chapters, "the lines with `!`"][0]
     if NEVER_STARTS in facts["layer 2"].text and place == "step 4":
         return "step 4 of chapter 2; if it has a layer 2, chapter 4"
@@ -711,6 +713,7 @@ FAILED = {  # the text of a summary that failed: its label, and what is wrong wi
 KINDS = "txt", "tyt"  # the ends of names in the texts that are read, and written
 ROLE = r'"role":\s*"(?:user|assistant)"'
 ERROR = r"(?i)^(?! ).*(?:error|exception)\b"
+OWN_LINE = r"\(([^()]+), line (\d+)[^()]*\)"  # as `runner.where` writes it
 OTHER_LANGUAGE = (
     "It isn't Python. For an agent in any other language, run: python3 "
     "tests/lessons/steps.py small --serve"
