@@ -121,19 +121,27 @@ def next_step(facts):
     """The place on the page to read next: first for what stopped the agent."""
     if "problem" in facts:
         return "fix this; chapter 1 has an agent to start from"
-    wrong = [fact for fact in facts.values() if fact.is_right is False]
+    wrong = [label for label in facts if facts[label].is_right is False]
     if not wrong:
         return "python3 tests/lessons/faults.py shows what this report doesn't check"
-    steps = sorted(fact.fix for fact in wrong if fact.fix.startswith("step"))
-    chapters = sorted(fact.fix for fact in wrong if fact.fix.startswith("chapter"))
-    if not facts["stopped"].is_right:  # the other lines may be its consequences
-        lines = re.findall(OWN_LINE, facts["stopped"].text)
-        own = "fix line {1} of {0}".format(*lines[-1]) if lines else ""
-        steps, chapters = [], [facts["stopped"].fix or own or "the line `stopped`"]
-    place = [*steps, *chapters, "the lines with `!`"][0]
-    if NEVER_STARTS in facts["layer 2"].text and place == "step 4":
-        return "step 4 of chapter 2; if it has a layer 2, chapter 4"
-    return f"{place} of chapter 2" if place.startswith("step") else place
+    is_stopped = not facts["stopped"].is_right  # other lines may be its consequences
+    label = "stopped" if is_stopped else min(wrong, key=lambda at: rank(at, facts[at]))
+    place = facts[label].fix
+    if is_stopped and not place:
+        lines = re.findall(OWN_LINE, facts[label].text)
+        return "fix line {1} of {0}".format(*lines[-1]) if lines else LINE.format(label)
+    if place.startswith("step"):
+        more = NEVER_STARTS in facts["layer 2"].text and place == "step 4"
+        place += f" of chapter 2{'; if it has a layer 2, chapter 4' * more}"
+    if is_stopped:
+        return place
+    return f"{label} ({place})" if place else LINE.format(label)
+
+
+def rank(label, fact):
+    """The order in which to fix lines: by step, then by chapter, the least urgent last."""
+    last = LEAST_URGENT.index(label) if label in LEAST_URGENT else -1
+    return last, not fact.fix, not fact.fix.startswith("step"), fact.fix
 
 
 def progress(client):
@@ -713,6 +721,8 @@ FAILED = {  # the text of a summary that failed: its label, and what is wrong wi
 KINDS = "txt", "tyt"  # the ends of names in the texts that are read, and written
 ROLE = r'"role":\s*"(?:user|assistant)"'
 ERROR = r"(?i)^(?! ).*(?:error|exception)\b"
+LINE = "the line `{}`"
+LEAST_URGENT = "on disk", "asks"
 OWN_LINE = r"\(([^()]+), line (\d+)[^()]*\)"  # as `runner.where` writes it
 OTHER_LANGUAGE = (
     "It isn't Python. For an agent in any other language, run: python3 "
