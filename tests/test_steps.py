@@ -307,7 +307,7 @@ def test_what_a_step_tells_the_reader_makes_a_file_with_the_reported_results(num
     promised = {*re.findall("`([^`]+)`", ROWS[str(number)])}
     assert [span for span in promised if span not in report] == []
     assert [span for span in promised if span not in before] or number == 6
-    assert f"Next: step {number + 1} of" in report or number == 6
+    assert number == 6 or re.search(rf"Next: .*step {number + 1} of", report)
 
 
 def test_the_report_on_the_finished_file_is_all_good_and_before_it_is_not():
@@ -344,7 +344,7 @@ MINE = {
         "ok huge file after a huge file, the next request is accepted",
         BLANK,
         "! asks a command is run without asking (step 1)",
-        "Next: step 1 of chapter 2",
+        "Next: blank (step 2 of chapter 2)",
     ],
     AGENTS / "classes.py": [
         "stopped no",
@@ -466,8 +466,21 @@ DURING = """\
             auto_compact(client, messages)  # layer 2
 """
 FORGOTTEN = (
-    "! memory at the second prompt, 2 of 45 messages are left (step 2) ... Next: step 2"
+    "! memory at the second prompt, 2 of 45 messages are left (step 2) ... Next: "
+    "memory (step 2 of chapter 2)"
 )
+SUMMARISES = "            auto_compact(client, messages)"
+BY_DROPPING = """\
+def drop(messages):
+    typed = [m["content"] for m in messages if type(m["content"]) is str]
+    del messages[:-12]
+    while messages[0]["role"] == "user":
+        del messages[0]
+    messages.insert(0, {"role": "user", "content": "Go on."})
+
+
+def micro_compact"""
+DROPS = (SUMMARISES, "            drop(messages)"), ("def micro_compact", BY_DROPPING)
 NEVER = (
     "it never asked for a summary; if it has a layer 2, the threshold is too high or the "
     "count too low: chapter 4 (step 4) ... ! stopped prompt is too long (step 4) ... "
@@ -632,13 +645,13 @@ AT_WORK = {
         READ_TEXT,
         f"{READ_TEXT}[:1000]",
         "seen the model saw 4 of 24 files, and less than a quarter of 20 (step 1) ... "
-        "Next: step 1",
+        "Next: seen (step 1 of chapter 2)",
     ),
     "a result is cut to 200 characters": (
         READ_TEXT,
         f"{READ_TEXT}[:200]",
         "seen the model saw 0 of 24 files, and less than a quarter of 24 (step 1) ... "
-        "Next: step 1",
+        "Next: seen (step 1 of chapter 2)",
     ),
     "the results of a reply are mixed up": (
         "    return results\n",
@@ -676,12 +689,13 @@ AT_WORK = {
     "commands have no shell": (
         "shell=True",
         "shell=False",
-        "! files 0 of 24 are translated (step 1) ... Next: step 1",
+        "! files 0 of 24 are translated (step 1) ... Next: files (step 1 of chapter 2)",
     ),
     "files are looked for beside the program": (
         'Path(given["path"])',
         '(Path(__file__).parent / "none" / given["path"])',
-        "results 24 were ... seen the model saw 0 of 24 files (step 1) ... Next: step 1",
+        "results 24 were ... seen the model saw 0 of 24 files (step 1) ... "
+        "Next: seen (step 1 of chapter 2)",
     ),
     "a call has no arguments": (
         'call["input"])',
@@ -760,6 +774,14 @@ AT_WORK = {
         "ensure_ascii=False)) // 4",
         "! layer 2 requests for a summary: 6, at 67,166 tokens, but not at 79,742 of "
         "Japanese and Chinese: it counts characters (chapter 4)",
+    ),
+    "old messages are dropped, prompts as well": (
+        *DROPS,
+        "! layer 2 it never asked for a summary; its requests got shorter by dropping 82 "
+        "messages: chapter 8 (step 4) ... "
+        '! prompts "Read all files. Never touch the tests." is in no request after number '
+        '27; "Translate each into four languages." is in no request after number 29 '
+        "(step 4)",
     ),
     "a refused request is repeated for ever": (
         f"    reply = client.messages.{SENDS}\n",
@@ -915,6 +937,25 @@ def test_the_report_shows_a_mistake_at_work(mistake):
     told, report = AT_WORK[mistake][-1], played(mistake)
     assert [part for part in told.split(" ... ") if part not in report] == []
     assert [part for part in told.split(" ... ") if part not in work_with()]
+
+
+IN_SYSTEM_TOO = "    ask.typed = [*getattr(ask, 'typed', []), *typed]\n"
+KEEPS_PROMPTS = {  # how an agent keeps the words of the prompts: changes of small.py
+    "joined": (*DROPS, ('"Go on."}', '" ".join(typed)}')),
+    "quoted": (*DROPS, ('"Go on."}', r'"\n> ".join(["They said:", *typed])}')),
+    "in the system prompt": (
+        *DROPS,
+        ("    del messages[:-12]", f"{IN_SYSTEM_TOO}    del messages[:-12]"),
+        ('"system": SYSTEM', "\"system\": f\"{SYSTEM} {getattr(ask, 'typed', '')}\""),
+    ),
+    "until a summary": AT_WORK["layer 2 drops the user's messages"][:-1],
+    "until the next prompt": AT_WORK["each prompt begins a new list"][:-1],
+}
+
+
+@pytest.mark.parametrize("how", KEEPS_PROMPTS)
+def test_prompts_whose_words_are_kept_are_not_reported_as_dropped(how):
+    assert "! prompts" not in work_with(*pairs_in(KEEPS_PROMPTS[how]))
 
 
 @pytest.mark.parametrize("mistake", IN_ACCIDENTS)
@@ -1241,13 +1282,13 @@ READS = f", tools=[{TOOL}])"
 ENDLESS = "while True:\n    pass"
 NO_AGENT = {
     f"{LOOP.replace('messages=', 'messages=7 + ')})": "It made no request, because it stopped with",
-    "import sys; sys.argv[1]": "IndexError: list index out of range. It has to get its "
+    "import sys; sys.argv[1]": "IndexError: list index out of range (mine.py, line 1). It has to get its "
     "prompts from `input()`: two, one after the other.",
     "if:": "It isn't valid Python in line 1: ",
     "x = '\0'": "It isn't valid Python",
     "def agent_loop(client, messages):\n    pass": "request. It has to get its prompts from `input()`",
     "print(input())": "It got a prompt, but made no request with a client",
-    "import none_such": "ModuleNotFoundError: No module named 'none_such'. Only "
+    "import none_such": "ModuleNotFoundError: No module named 'none_such' (mine.py, line 1). Only "
     "Anthropic's client can be tested; other packages must be installed for the Python "
     "that runs this report.",
     "from anthropic import Bedrock": "because it stopped with ImportError: ",
@@ -1282,7 +1323,7 @@ def test_a_missing_setting_is_not_taken_for_a_missing_prompt(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("import os\nos.environ['MY_KEY']")
     shown, is_right = steps.play_mine(path)
-    why = "problem It made no request, because it stopped with KeyError: 'MY_KEY' Next:"
+    why = "because it stopped with KeyError: 'MY_KEY' (mine.py, line 2) Next:"
     assert why in " ".join(shown.split()) and not is_right
 
 
@@ -1312,7 +1353,10 @@ STOPPED = {
     f"{LOOP}, tools=[{TOOL}], temperature=1)": "temperature: Extra inputs",
     LOOP.replace("=prompt", "=b'Go.'")
     + READS: "TypeError: Object of type bytes is not",
-    f"{LOOP}{READS}\n1 / 0": "ZeroDivisionError: division by zero",
+    f"{LOOP}{READS}\n1 / 0": "ZeroDivisionError: division by zero (mine.py, line 6) ! "
+    "files ... Next: fix line 6 of mine.py",
+    f"{LOOP}{READS}\ndef halve():\n    int('x')\nhalve()": "ValueError: invalid literal for "
+    "int() with base 10: 'x' (mine.py, line 7, in halve) ! files ... Next: fix line 7 of mine.py",
 }
 
 
@@ -1322,8 +1366,9 @@ def test_an_agent_that_stops_early_gets_a_reason(source, tmp_path):
     path.write_text(source)
     shown, is_right = steps.play_mine(path)
     words = " ".join(shown.split())
+    parts = f"stopped {STOPPED[source]}".split(" ... ")
     assert not is_right and "files 0 of 24" in words
-    assert f"stopped {STOPPED[source]}" in words
+    assert [part for part in parts if part not in words] == []
 
 
 STREAM = f"""{LOOP.replace("create", "stream").replace("reply =", "with")}) as stream:

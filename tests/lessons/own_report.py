@@ -110,6 +110,8 @@ def report(path):
 def about_work(client):
     """The findings about the work with 24 files."""
     facts = progress(client) | layer1(client) | layer2(client) | memory(client)
+    if "memory" not in facts or facts["memory"].is_right:
+        facts |= dropped_prompts(client)
     if stopped(client):
         return facts
     return facts | last_compact(client) | cost(client) | too_short(client)
@@ -119,17 +121,27 @@ def next_step(facts):
     """The place on the page to read next: first for what stopped the agent."""
     if "problem" in facts:
         return "fix this; chapter 1 has an agent to start from"
-    wrong = [fact for fact in facts.values() if fact.is_right is False]
+    wrong = [label for label in facts if facts[label].is_right is False]
     if not wrong:
         return "python3 tests/lessons/faults.py shows what this report doesn't check"
-    steps = sorted(fact.fix for fact in wrong if fact.fix.startswith("step"))
-    chapters = sorted(fact.fix for fact in wrong if fact.fix.startswith("chapter"))
-    if not facts["stopped"].is_right:  # the other lines may be its consequences
-        steps, chapters = [], [facts["stopped"].fix or "the line `stopped`"]
-    place = [*steps, *chapters, "the lines with `!`"][0]
-    if NEVER_STARTS in facts["layer 2"].text and place == "step 4":
-        return "step 4 of chapter 2; if it has a layer 2, chapter 4"
-    return f"{place} of chapter 2" if place.startswith("step") else place
+    is_stopped = not facts["stopped"].is_right  # other lines may be its consequences
+    label = "stopped" if is_stopped else min(wrong, key=lambda at: rank(at, facts[at]))
+    place = facts[label].fix
+    if is_stopped and not place:
+        lines = re.findall(OWN_LINE, facts[label].text)
+        return "fix line {1} of {0}".format(*lines[-1]) if lines else LINE.format(label)
+    if place.startswith("step"):
+        more = NEVER_STARTS in facts["layer 2"].text and place == "step 4"
+        place += f" of chapter 2{'; if it has a layer 2, chapter 4' * more}"
+    if is_stopped:
+        return place
+    return f"{label} ({place})" if place else LINE.format(label)
+
+
+def rank(label, fact):
+    """The order in which to fix lines: by step, then by chapter, the least urgent last."""
+    last = LEAST_URGENT.index(label) if label in LEAST_URGENT else -1
+    return last, not fact.fix, not fact.fix.startswith("step"), fact.fix
 
 
 def progress(client):
@@ -346,7 +358,12 @@ def layer2(client):
         if too_late(client):
             text = "its first request for a summary was too long itself"
             return {"layer 2": Finding(text, False, "chapter 4")}
-        text += NEVER_STARTS * any(clearings(client))
+        if number := dropped(client):
+            text += (
+                f"; its requests got shorter by dropping {number} messages: chapter 8"
+            )
+        elif any(clearings(client)):
+            text += NEVER_STARTS
         return {"layer 2": Finding(text, False, "step 4")}
     shares = [*compactions(client)]
     text = f"requests for a summary: {asked}"
@@ -369,6 +386,24 @@ def layer2(client):
             text = f"after a summary {how}, {min(had, has)} of {had} messages are in "
             facts[label] = Finding(f"{text}the next request", has >= had / 2, "step 4")
     return facts | (after_summaries(good) if good else {})
+
+
+def dropped(client):
+    """The number of messages with calls or results that were dropped within a turn."""
+    number = 0
+    for before, after in itertools.pairwise(client.exchanges):
+        if before.typed == after.typed:
+            left = {*itertools.chain(*map(ids_in, after.request["messages"]))}
+            ids = filter(None, map(ids_in, before.request["messages"]))
+            number += sum(left.isdisjoint(some) for some in ids)
+    return number
+
+
+def ids_in(message):
+    """The ids of a message's calls and results."""
+    parts = stub.blocks(message["content"])
+    ids = [part.get("id") or part.get("tool_use_id") for part in parts]
+    return [*filter(None, ids)]
 
 
 def later_in_japanese(client):
@@ -467,6 +502,24 @@ def memory(client):
             text, is_right = f'{text}, but not the answer "{ANSWER}"', False
         return {"memory": Finding(text, is_right, "step 2")}
     return {}
+
+
+def dropped_prompts(client):
+    """The prompts that are in no request any more, though no summary replaced them.
+
+    Their words may be anywhere: quoted, joined, or in the system prompt. What a summary
+    leaves of them is in the line `messages`.
+    """
+    exchanges = client.exchanges
+    sent = [json.dumps(exchange.request) for exchange in exchanges]
+    lost = []
+    for prompt in client.typed:
+        number = max((n for n, text in enumerate(sent, 1) if prompt in text), default=0)
+        around = exchanges[number - 1 : number + 1]  # the last with it, and the next
+        if number and len(around) == 2 and not any(e.asks for e in around):
+            lost.append(f'"{prompt}" is in no request after number {number}')
+    text = "; ".join(lost)
+    return {"prompts": Finding(text, False, "step 4")} if lost else {}
 
 
 def last_compact(client):
@@ -668,6 +721,9 @@ FAILED = {  # the text of a summary that failed: its label, and what is wrong wi
 KINDS = "txt", "tyt"  # the ends of names in the texts that are read, and written
 ROLE = r'"role":\s*"(?:user|assistant)"'
 ERROR = r"(?i)^(?! ).*(?:error|exception)\b"
+LINE = "the line `{}`"
+LEAST_URGENT = "on disk", "asks"
+OWN_LINE = r"\(([^()]+), line (\d+)[^()]*\)"  # as `runner.where` writes it
 OTHER_LANGUAGE = (
     "It isn't Python. For an agent in any other language, run: python3 "
     "tests/lessons/steps.py small --serve"

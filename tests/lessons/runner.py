@@ -14,6 +14,7 @@ import signal
 import sys
 import textwrap
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
@@ -362,8 +363,19 @@ def why_ended(program, *given, **more):
     except KeyboardInterrupt:
         return "Ctrl-C ended the program."
     except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}{where(error)}"
     return ""
+
+
+def where(error):
+    """The innermost line of the program's file that an error passed, in brackets."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == sys.argv[0]]
+    if not own:
+        return ""
+    _, line, name, _ = own[-1]
+    function = "" if name == "<module>" else f", in {name}"
+    return f" ({Path(sys.argv[0]).name}, line {line}{function})"
 
 
 @contextmanager
