@@ -435,6 +435,7 @@ def test_the_first_and_the_newest_typed_message_are_never_lost(steps, threshold,
             kept.append(number)
         else:
             assert is_refused, "the newest message is lost"
+            kept = [n for n in kept if any(has_number(text, n) for text in texts)]
         act(agent, step)
         assert agent.client.refused == []
         assert_valid(agent, agent.messages)

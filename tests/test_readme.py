@@ -546,7 +546,7 @@ def test_each_step_of_a_policy_costs_what_the_page_says(change, tmp_path):
     (path := tmp_path / "policy.py").write_text(code)
     runs = costs.runs(False, [], READ, path)
     runs = {rule: runs[rule] for rule in ("nothing", "ours", "mine")}
-    rows = costs.measure(costs.read(costs.shapes(False)), runs, {})["rows"]
+    rows = costs.measure(costs.read(costs.shapes(False)), runs)["rows"]
     found = {row["policy"]: row for row in rows}
     cells = {
         name: f"{row['cost']:.2f} | {row['R']:.3f} |" for name, row in found.items()
