@@ -50,9 +50,10 @@ def workspace(tmp_path, monkeypatch):
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", os.devnull)  # reading certificates takes 0.1 s
-    # another test may have replaced them, and under nohup they are ignored
+    # another test may have replaced them; under nohup or in the background, they're ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     (folder := tmp_path / "workspace").mkdir()
     monkeypatch.chdir(folder)
     return folder

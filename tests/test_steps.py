@@ -772,7 +772,7 @@ AT_WORK = {
     "characters are counted": (
         "ensure_ascii=False).encode()) // 4",
         "ensure_ascii=False)) // 4",
-        "! layer 2 requests for a summary: 6, at 67,166 tokens, but not at 79,742 of "
+        "! layer 2 requests for a summary: 6, at 67, ... tokens, but not at 79, ... of "
         "Japanese and Chinese: it counts characters (chapter 4)",
     ),
     "old messages are dropped, prompts as well": (
