@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import costs
 import moment
 import ours
-import own_rule as rule
+import own_policy
 import pytest
 from builders import did, history, read, typed
 from ours import drive
@@ -268,7 +268,7 @@ def quote_names(history, meter):
         (quote_names, [0], [1, 1]),
     ],
 )
-def test_what_a_rule_leaves_and_what_it_adds_is_in_sight(policy, edits, names):
+def test_what_a_policy_leaves_and_what_it_adds_is_in_sight(policy, edits, names):
     course = replay(Session(SHOP), policy)
     assert (course.edits, course.names) == (edits, names)
 
@@ -401,7 +401,7 @@ def test_any_other_file_is_reported_in_one_line(tmp_path, capsys, text):
     assert costs.main([str(other)]) == 1
 
 
-# ---- the rules, and ours ----
+# ---- the policies, and ours ----
 
 
 def test_s06_clears_all_but_three_at_every_request_and_pays_for_it():
@@ -412,8 +412,8 @@ def test_s06_clears_all_but_three_at_every_request_and_pays_for_it():
     assert s06.cost > whole.cost
 
 
-def test_all_rules_have_the_same_prompt_cache():
-    meters = [replay(Session(THREE), rule) for rule in (TUTORIALS | PEERS).values()]
+def test_all_policies_have_the_same_prompt_cache():
+    meters = [replay(Session(THREE), policy) for policy in (TUTORIALS | PEERS).values()]
     [same] = {(round(meter.cost, 6), round(meter.full, 6)) for meter in meters}
     assert same[0] < same[1]
 
@@ -500,7 +500,7 @@ class Free:
 
 
 def forget(name, messages):
-    """Return the messages, and what a rule leaves of them."""
+    """Return the messages, and what a policy leaves of them."""
     history = measured(messages)
     return history, (TUTORIALS | PEERS)[name](history, Free())
 
@@ -551,7 +551,7 @@ def test_the_api_clears_over_100000_tokens_and_what_it_cleared_stays(name, clear
 
 
 @pytest.mark.parametrize("name", [*TUTORIALS, *PEERS])
-def test_no_rule_leaves_a_result_without_its_call(name):
+def test_no_policy_leaves_a_result_without_its_call(name):
     policy, seen = (TUTORIALS | PEERS)[name], []
 
     def watched(history, meter):
@@ -662,7 +662,7 @@ SEEING = {"ours": 1, "v5": 1, "pi": 1, "opencode": 1, "OpenHands": 1, "mine": 1}
 SEEING |= {"s06": 0, "s08": 0, "codex": 0, "ours, no index": 1, "tail": 1}
 
 
-def test_every_rule_that_can_summarise_has_its_moment(tmp_path, capsys):
+def test_every_policy_that_can_summarise_has_its_moment(tmp_path, capsys):
     near = read("near.py", NEAR + "y" * 8_000)
     old = [did(FAR), *(did("x" * 6_000) for _ in range(38))]
     path = write(tmp_path / "s", history(*old, near, need(NEAR), said("Done.")))
@@ -679,22 +679,22 @@ def test_the_moment_says_what_was_in_sight_and_how_long_it_took(tmp_path, capsys
     assert moment.main([str(session), str(tmp_path / "none")]) == 0
     out, err = capsys.readouterr()
     line = r"{}: names \S+%, lines \S+%, [\d,]+ tokens, 2 points\n"
-    rules = "tail", "ours, no index", "ours"
-    assert re.fullmatch("".join(map(line.format, rules)) + r"\d+ s\n", out)
+    policies = "tail", "ours, no index", "ours"
+    assert re.fullmatch("".join(map(line.format, policies)) + r"\d+ s\n", out)
     assert "none" in err
     assert moment.main([str(write(tmp_path / "short", THREE))]) == 1
 
 
-# ---- a rule of your own ----
+# ---- a policy of your own ----
 
 AGENTS = Path(__file__).with_name("agents")
 
 
 @pytest.fixture
 def mine(tmp_path, capsys, monkeypatch):
-    """mine(code, *sessions) measures a rule and returns the table, or its one error.
+    """mine(code, *sessions) measures a policy and returns the table, or its one error.
 
-    The tutorials' rules are left out, to save time.
+    The tutorials' policies are left out, to save time.
     """
     few = {"nothing": TUTORIALS["nothing"]}
     monkeypatch.setattr(costs, "TUTORIALS", few)
@@ -714,7 +714,7 @@ DROP = "def forget(messages):\n    return [messages[0], *messages[max(1, {}):]]\
 KEEP = "def forget(messages):\n    return list(messages)\n"
 
 
-def test_a_rule_of_your_own_has_a_row_beside_the_others(mine):
+def test_a_policy_of_your_own_has_a_row_beside_the_others(mine):
     words = mine(KEEP, SHOP, THREE)
     assert re.search(r"mine 1\.000 0 0 [\d,]+ 1\.000 1\.000 1\.000", words)
     assert "mine: the API would reject 0 of 8 requests." in words
@@ -731,14 +731,16 @@ def test_it_is_told_what_the_api_would_reject_and_what_an_edit_needed(mine):
     assert "The first: prompt is too long: 200" in words and "reject 2 of 67" in words
 
 
-def test_what_a_rule_returns_is_what_it_gets_next(tmp_path):
+def test_what_a_policy_returns_is_what_it_gets_next(tmp_path):
     """It removes a result once, and the next list is without it."""
     code = "def forget(messages):\n    assert len(messages) < 5\n"
     (path := tmp_path / "mine.py").write_text(code + "    return messages[-2:]\n")
-    assert len(rule.run(Session(history(*[said("y"), typed("x")] * 9)), path).contexts)
+    assert len(
+        own_policy.run(Session(history(*[said("y"), typed("x")] * 9)), path).contexts
+    )
 
 
-def test_a_rule_is_cheaper_where_it_saves_something(mine):
+def test_a_policy_is_cheaper_where_it_saves_something(mine):
     few, many = [typed("Go."), said("Yes.")], [*reading(70, 9_300), *THREE]
     code = "def forget(messages):\n    long = len(str(messages)) > 200_000\n"
     code += "    return [messages[0], *messages[-2:]] if long else messages\n"
@@ -771,12 +773,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("code", WRONG)
-def test_a_wrong_rule_is_reported_in_one_line(monkeypatch, mine, code):
-    monkeypatch.setattr(rule, "SECONDS", 0.2)
+def test_a_wrong_policy_is_reported_in_one_line(monkeypatch, mine, code):
+    monkeypatch.setattr(own_policy, "SECONDS", 0.2)
     assert WRONG[code] in mine(code, SHOP)
 
 
-def test_a_rule_that_is_not_there_is_reported_in_one_line(capsys):
+def test_a_policy_that_is_not_there_is_reported_in_one_line(capsys):
     assert costs.main(["--mine", "none.py"]) == 1
     assert capsys.readouterr().err == (
         "none.py can't be loaded: No such file or directory.\n"
@@ -785,7 +787,7 @@ def test_a_rule_that_is_not_there_is_reported_in_one_line(capsys):
 
 def test_the_example_that_clears_forgets_what_s06_forgets():
     session = Session(reading(30, 1_000))
-    mine = rule.run(session, AGENTS / "clears.py")
+    mine = own_policy.run(session, AGENTS / "clears.py")
     s06 = replay(session, TUTORIALS["s06"])
     assert mine.refusals == [] and mine.clearings == s06.clearings == 27
     assert mine.contexts == pytest.approx(s06.contexts, rel=0.02)
@@ -793,12 +795,12 @@ def test_the_example_that_clears_forgets_what_s06_forgets():
 
 def test_the_example_that_keeps_the_newest_leaves_a_list_that_the_api_accepts():
     turns = [m for _ in range(2) for m in reading(60, 6_000)]
-    meter = rule.run(Session(turns), AGENTS / "newest.py")
+    meter = own_policy.run(Session(turns), AGENTS / "newest.py")
     assert meter.refusals == [] and meter.clearings == 2
     assert max(meter.contexts) < 140_000
 
 
-def test_the_rule_in_the_readme_leaves_a_list_that_the_api_accepts(mine):
+def test_the_policy_in_the_readme_leaves_a_list_that_the_api_accepts(mine):
     text = Path(__file__).with_name("README.md").read_text("utf-8")
     [code] = [c for c in text.split("```") if "def forget" in c]
     words = mine(code.removeprefix("python\n"), reading(90, 6_000))
@@ -913,7 +915,7 @@ def test_without_files_it_measures_one_session_of_each_project(monkeypatch, told
     assert costs.project("of/a_reader.jsonl") == ""
 
 
-def test_cost_and_r_of_the_main_rules_are_shown_by_project(monkeypatch, told):
+def test_cost_and_r_of_the_main_policies_are_shown_by_project(monkeypatch, told):
     assert "by project" not in told(THREE, THREE)
     monkeypatch.setattr(costs, "project", lambda name: f"project{name[-1]}")
     words = told(reading(9), THREE, THREE, options=["--peers"])
@@ -988,30 +990,30 @@ def test_an_invalid_price_is_rejected(capsys, text):
     assert "--read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["rule.py", "prices.py"])
-def test_a_rule_may_have_the_name_of_a_module_of_the_measure(tmp_path, name):
+@pytest.mark.parametrize("name", ["policies.py", "prices.py"])
+def test_a_policy_may_have_the_name_of_a_module_of_the_measure(tmp_path, name):
     root = Path(costs.__file__).resolve().parents[2]
     for folder in "measure", "standin":
         left_out = shutil.ignore_patterns("shapes", "__pycache__")
         copy = tmp_path / "tests" / folder
         shutil.copytree(root / "tests" / folder, copy, ignore=left_out)
     shutil.copy(root / "agent.py", tmp_path)
-    (tmp_path / name).write_text("raise SystemExit('this is the rule')\n")
+    (tmp_path / name).write_text("raise SystemExit('this is the policy')\n")
     command = [sys.executable, "tests/measure/costs.py", "--help"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
 
 
-# --- What a rule of one's own drops, and what isn't its fault ---
+# --- What a policy of one's own drops, and what isn't its fault ---
 
 TYPED = [m for n in range(30) for m in (typed(f"Rule {n}."), *did("x" * 900))]
 
 
 def measured_with(tmp_path, capsys, messages, code):
-    """What costs.py prints about a rule with this code, on these messages."""
+    """What costs.py prints about a policy with this code, on these messages."""
     path = write(tmp_path / "s", history(*TYPED, said("Yes."), *messages))
-    (rule := tmp_path / "mine.py").write_text(code)
-    assert costs.main([str(path), "--mine", str(rule)]) == 0
+    (policy := tmp_path / "mine.py").write_text(code)
+    assert costs.main([str(path), "--mine", str(policy)]) == 0
     return capsys.readouterr().out
 
 
@@ -1027,7 +1029,7 @@ def forget(m):
 """
 
 
-def test_the_typed_messages_that_a_rule_drops_are_counted(tmp_path, capsys):
+def test_the_typed_messages_that_a_policy_drops_are_counted(tmp_path, capsys):
     out = measured_with(tmp_path, capsys, [], FIRST)
     assert "Typed by the user, but dropped or changed: 30 of 31 messages." in out
 
@@ -1044,7 +1046,7 @@ def cut(content, most):
 
 
 @pytest.mark.parametrize("most, unseen", [(0, 30), (500, 30), (900, 0)])
-def test_results_that_a_rule_cuts_before_the_model_sees_them_are_counted(
+def test_results_that_a_policy_cuts_before_the_model_sees_them_are_counted(
     tmp_path, capsys, most, unseen
 ):
     out = measured_with(tmp_path, capsys, [], CUTS % most)
@@ -1052,7 +1054,7 @@ def test_results_that_a_rule_cuts_before_the_model_sees_them_are_counted(
     assert f"{told} Its cost" in out if unseen else f"{told}\n" in out
 
 
-def test_a_rule_that_drops_typed_messages_is_not_simply_called_the_cheapest():
+def test_a_policy_that_drops_typed_messages_is_not_simply_called_the_cheapest():
     rows = [{"policy": "mine", "cost": 0.5, "R": 1, "previews": 0, "summaries": 1}]
     rows += [rows[0] | {"policy": "ours", "cost": 0.7}]
     more = {"clearings": 0, "lost": 0, "lookups": 0}
@@ -1065,33 +1067,33 @@ def test_a_rule_that_drops_typed_messages_is_not_simply_called_the_cheapest():
     assert all(f"{head}: {mine}" in " ".join(words.split()) for head in heads)
 
 
-def test_a_rule_whose_requests_are_rejected_is_not_compared(tmp_path, capsys):
+def test_a_policy_whose_requests_are_rejected_is_not_compared(tmp_path, capsys):
     out = measured_with(tmp_path, capsys, [], ORPHANS)
     assert "the API would reject 0 of" not in out
     verdict = out.partition("The cheapest: ")[2].partition("Your settings")[0]
     assert "mine" not in verdict and "It's cheaper than ours" not in out
-    assert "So it isn't compared with the other rules." in out
+    assert "So it isn't compared with the other policies." in out
 
 
 def test_nor_is_it_counted_among_the_cheaper_ones(mine):
     words = mine(DROP.format("len(messages) - 1"), SHOP, THREE)
-    assert "So it isn't compared with the other rules." in words
+    assert "So it isn't compared with the other policies." in words
     assert "mine in" not in words.partition("Cheaper than ours in some")[2]
 
 
 @pytest.mark.parametrize("count, code", [(0, "m"), (1, "m[:3] + m[4:]")])
-def test_only_what_the_recording_has_wrong_is_not_the_rules_fault(
+def test_only_what_the_recording_has_wrong_is_not_the_policys_fault(
     tmp_path, capsys, count, code
 ):
-    """The second rule drops a call, which is in the list after the wrong name."""
+    """The second policy drops a call, which is in the list after the wrong name."""
     wrong = did("y", tool="a name with blanks")
     path = write(tmp_path / "s", history(*wrong, did("x"), said("Done.")))
-    (rule := tmp_path / "mine.py").write_text(f"def forget(m): return {code}")
-    assert costs.main([str(path), "--mine", str(rule)]) == 0
+    (policy := tmp_path / "mine.py").write_text(f"def forget(m): return {code}")
+    assert costs.main([str(path), "--mine", str(policy)]) == 0
     assert f"the API would reject {count} of 3" in capsys.readouterr().out
 
 
-def test_a_slow_rule_is_named(tmp_path, capsys):
+def test_a_slow_policy_is_named(tmp_path, capsys):
     out = measured_with(tmp_path, capsys, [], SLOW)
     assert "It's slow: one call of forget took 0." in out
 
@@ -1104,20 +1106,20 @@ def forget(messages):
 """
 
 
-def test_what_a_rule_prints_is_shown_below_the_tables(tmp_path, capsys):
+def test_what_a_policy_prints_is_shown_below_the_tables(tmp_path, capsys):
     out = measured_with(tmp_path, capsys, [], PRINTS)
     assert out.startswith("31 recorded requests, ")
     assert "\nIt printed 31 lines. The first:\n    2\n    5\n    8\n" in out
 
 
-def test_what_a_rule_prints_is_no_part_of_the_json(tmp_path, capsys):
+def test_what_a_policy_prints_is_no_part_of_the_json(tmp_path, capsys):
     path = write(tmp_path / "s", SHOP)
-    (rule := tmp_path / "mine.py").write_text(PRINTS)
-    assert costs.main([str(path), "--json", "--mine", str(rule)]) == 0
+    (policy := tmp_path / "mine.py").write_text(PRINTS)
+    assert costs.main([str(path), "--json", "--mine", str(policy)]) == 0
     assert json.loads(capsys.readouterr().out)["mine"]["printed"] == 5
 
 
-def test_a_rule_without_a_transcript_has_a_dash_in_the_last_column(told):
+def test_a_policy_without_a_transcript_has_a_dash_in_the_last_column(told):
     words = told(THREE)
     assert re.search(r" again nothing 1\.000 .* 1\.000 1\.000 1\.000 - ", words)
     assert "A dash means that there was no such line" in words
@@ -1133,7 +1135,7 @@ def forget(messages):
 """
 
 
-def test_a_rule_sees_claude_codes_calls_with_the_names_of_agent_py(mine):
+def test_a_policy_sees_claude_codes_calls_with_the_names_of_agent_py(mine):
     given = {"file_path": "a.py", "old_string": "x", "new_string": "y"}
     seen = did("x", tool="Read", given={"file_path": "a.py"})
     edit = did("ok", tool="Edit", given=given)

@@ -52,7 +52,7 @@ SAYS = {
     "|cut anywhere, thinking kept: 12 of 12|the API rejects 0 of 12 lists",
     "4": "3,500 Japanese characters are 875 tokens|counts 3,281|187,500|9% off|-7,666"
     "|5,250 tokens|1.6 times|11 of 11 requests are a summary|0 of 11 requests ask",
-    "5": f"sees 3 of 6 files.|{SIGNED}|5% from the cache|sees 6 of 6 files; requests refused: 0",
+    "5": f"sees 3 of 6 files.|{SIGNED}|5% from the cache|sees 6 of 6 files; requests rejected: 0",
     "6": f"summarised 5 times, seen 0 times|leaves 51, 51, 51|20 cuts in 44|{SIGNED}",
     "7": "23 of 60 results, the task: True|23 of 60 results, the task: False",
     "8": "0 of the user's 2 requests are left|2 of 2 survive word for word|message 4 is|5 of 6 files",

@@ -269,8 +269,8 @@ def measured(tmp_path_factory):
 def test_newly_measured_figures_can_be_drawn(measured):
     assert measured["read"] == stub.CACHE_READ and measured["requests"] == 3
     assert measured["shares"]["newest"] > 0.9 and measured["shares"]["tool_result"] == 0
-    rules = measured["session"]["rules"].items()
-    lengths = {name: len(steps) for name, (*_, steps) in rules}
-    assert lengths == dict.fromkeys(charts.RULES, 0) | dict.fromkeys(charts.WAYS, 3)
-    assert measured["session"]["prices"].keys() == {*charts.RULES}
+    courses = measured["session"]["courses"].items()
+    lengths = {name: len(steps) for name, (*_, steps) in courses}
+    assert lengths == dict.fromkeys(charts.POLICIES, 0) | dict.fromkeys(charts.WAYS, 3)
+    assert measured["session"]["prices"].keys() == {*charts.POLICIES}
     assert len(pictures.of_figures(measured)) == 3

@@ -13,7 +13,7 @@ import conftest
 import costs
 import faults
 import own_faults
-import own_rule
+import own_policy
 import prices
 import pytest
 import readme
@@ -300,7 +300,7 @@ LOW_COST, LOW_R = FIGURES["policies"]["ours THRESHOLD=60000"]
 
 def clearings(rule):
     """The number of clearings in the longest session."""
-    counts = [cleared for _, cleared, _ in LONGEST["rules"][rule][2]]
+    counts = [cleared for _, cleared, _ in LONGEST["courses"][rule][2]]
     return sum(now > before for before, now in itertools.pairwise(counts))
 
 
@@ -332,7 +332,7 @@ def in_sight(rule):
 # Sentences of the page with the numbers they must have, separated by blank lines.
 FACTS = f"""\
 
-Replayed on {FIGURES["sessions"]} recorded sessions, the longest of four projects, forgetting costs {SPENT:.0%} of what never forgetting would, and {SEEN:.1%} of what was needed next was still in sight
+on {FIGURES["sessions"]} recorded ones, the longest of four projects, forgetting costs {SPENT:.0%} of what never forgetting would, and {SEEN:.1%} of what was needed next is still in sight
 
 counts {BYTES_PER_TOKEN} bytes as one token
 
@@ -356,9 +356,9 @@ the longest session we replayed, {LONGEST["requests"]} requests
 
 Without forgetting, request {LONGEST["refused"]} no longer fits into a window of {program.CONTEXT_WINDOW:,} tokens
 
-`agent.py` clears {clearings("ours")} times and costs {LONGEST["rules"]["ours"][0]:.0%}, as it does with no cache
+`agent.py` clears {clearings("ours")} times and costs {LONGEST["courses"]["ours"][0]:.0%}, as it does with no cache
 
-s06 clears {clearings("s06")} times and costs {LONGEST["rules"]["s06"][0]:.0%}
+s06 clears {clearings("s06")} times and costs {LONGEST["courses"]["s06"][0]:.0%}
 
 begins with the lesson, its first {LESSON} lines
 
@@ -566,7 +566,7 @@ def test_the_api_rejects_a_policy_that_never_forgets_as_often_as_the_page_says(
 ):
     (path := tmp_path / "policy.py").write_text("def forget(m):\n    return m\n")
     sessions = costs.read(costs.shapes(False))
-    meters = [own_rule.run(session, path) for session in sessions]
+    meters = [own_policy.run(session, path) for session in sessions]
     refused = sum(len(meter.refusals) for meter in meters)
     requests = sum(len(meter.contexts) for meter in meters)
     assert f"rejects {refused} of its {requests} requests" in words(TESTS_PAGE)
@@ -780,7 +780,7 @@ def test_the_first_commands_show_what_the_page_says_to_look_for():
     assert first.endswith("--mine tests/agents/s06.py")
     assert "before 1 of 4 requests" in printed(first)  # "its fourth request"
     steps = printed("python3 tests/lessons/steps.py layer1").split("layer1 ")[1:]
-    refused = [re.findall(r"refused +request (\d)", step) for step in steps]
+    refused = [re.findall(r"rejected +request (\d)", step) for step in steps]
     assert refused == [["3"], ["3"], [], [], [], []]
     costs = [re.findall(r"([\d,]+) tokens sent.*price ([\d,]+)", s) for s in steps[2:]]
     (sent, price), (all, whole) = (
@@ -816,7 +816,7 @@ def test_what_the_page_explains_is_in_the_output(command):
 
 SAID = {
     "first_run.py": "With its own name.",
-    "small_run.py": "requests: 35, refused: 0",
+    "small_run.py": "requests: 35, rejected: 0",
 }
 
 

@@ -22,8 +22,8 @@ from stub import reply
 SIGNED = "request 3: messages.3.content.0: Invalid `signature` in `thinking` block."
 PREFILL = "This model does not support assistant message prefill."
 
-EMPTY = "! empty after an empty reply, the next request is refused: messages.1: all"
-OPEN = "! Ctrl-C after Ctrl-C in a tool, the next request is refused: messages.1: `tool_use`"
+EMPTY = "! empty after an empty reply, the next request is rejected: messages.1: all"
+OPEN = "! Ctrl-C after Ctrl-C in a tool, the next request is rejected: messages.1: `tool_use`"
 STOPPED_BY_CTRL_C = "there is no next request: Ctrl-C ended the program. (step 6)"
 RUN, NOT_RUN = (
     "! truncated a truncated call was run",
@@ -55,10 +55,10 @@ SEEN = {
         NOT_RUN,
         "ok compact the request after it has 205 tokens",
     ],
-    ("layer1", 0): ["seen 3 of the 6 results", f"refused {SIGNED}"],
-    ("layer1", 1): ["seen 6 of the 6 results", f"refused {SIGNED}"],
+    ("layer1", 0): ["seen 3 of the 6 results", f"rejected {SIGNED}"],
+    ("layer1", 1): ["seen 6 of the 6 results", f"rejected {SIGNED}"],
     ("layer1", 2): [
-        "refused no",
+        "rejected no",
         "0% from the cache, price 187,000",
         "before 14 of 16",
     ],
@@ -70,8 +70,8 @@ SEEN = {
     ("layer1", 4): ["81% from the cache, price 94,000", "before 1 of 16", "word: True"],
     ("layer1", 5): ["81% from the cache, price 94,000", "before 1 of 16", "word: True"],
     ("layer2", 0): ["ended by AttributeError: 'Block' object has no attribute 'text'"],
-    ("layer2", 1): ["summary 0 characters", f"refused {PREFILL}"],
-    ("layer2", 2): ["refused no", "5 of 13 results, 0% from the cache, price 25,000"],
+    ("layer2", 1): ["summary 0 characters", f"rejected {PREFILL}"],
+    ("layer2", 2): ["rejected no", "5 of 13 results, 0% from the cache, price 25,000"],
     ("layer2", 3): ["13 of 13 results, 92% from the cache", "0 of 13 results are left"],
     ("layer2", 4): ["13 of 13 results are left", "rule in the last request: False"],
     ("layer2", 5): ["13 of 13 results are left", "rule in the last request: True"],
@@ -324,7 +324,7 @@ def test_the_report_on_the_finished_file_is_all_good_and_before_it_is_not():
 
 AGENTS = ROOT / "tests/agents"
 SMALL = LESSONS / "small.py"
-BLANK = "! blank a blank prompt is sent, and refused: messages: text content blocks"
+BLANK = "! blank a blank prompt is sent, and rejected: messages: text content blocks"
 MINE = {
     AGENTS / "beginner.py": [
         "stopped no",
@@ -354,9 +354,9 @@ MINE = {
         "! layer 1 it never acted (step 3)",
         "without text, 2 of 39 messages are in the next request (step 4)",
         "ok messages after a summary, 2 of 2 user messages are in the next request",
-        "! empty after a blank text, the next request is refused: messages: text content "
+        "! empty after a blank text, the next request is rejected: messages: text content "
         "blocks must contain non-whitespace text (step 3)",
-        "! huge file after twenty large files at once, the next request is refused: prompt "
+        "! huge file after twenty large files at once, the next request is rejected: prompt "
         "is too long (step 1)",
         NOT_RUN,
         BLANK,
@@ -786,7 +786,7 @@ AT_WORK = {
     "a refused request is repeated for ever": (
         f"    reply = client.messages.{SENDS}\n",
         FOR_EVER,
-        "! stopped It sent 50 requests in a row that were refused. The last: messages.21: "
+        "! stopped It sent 50 requests in a row that were rejected. The last: messages.21: "
         "Input should be ... Next: the line `stopped`",
     ),
 }
@@ -815,13 +815,13 @@ IN_ACCIDENTS = {
     "a blank text is sent back": (
         'block.type == "text" and block.text.strip()',
         'block.type == "text"',
-        "! empty after a blank text, the next request is refused: messages: text content "
+        "! empty after a blank text, the next request is rejected: messages: text content "
         "blocks must contain non-whitespace text (step 3)",
     ),
     "each result has a limit of its own": (
         "MAX_CHARS // len(calls)",
         "MAX_CHARS",
-        "! huge file after twenty large files at once, the next request is refused: prompt "
+        "! huge file after twenty large files at once, the next request is rejected: prompt "
         "is too long (step 1)",
     ),
     "output isn't captured": (

@@ -37,7 +37,7 @@ def play(question, *replies):
         try:
             runpy.run_path(str(FIRST), {"input": lambda _: question})
         except stub.Refused as error:
-            print(f"refused by the API: {error}")
+            print(f"rejected by the API: {error}")
     return client
 
 

@@ -355,7 +355,7 @@ def chapter_5():
         naive: it thinks, reads one more file, and one more result is cleared.
         API: {problem}
         damage: 20 reads: {bill(every_turn.usages)}.
-        ours: the model sees {saw} of 6 files; requests refused: {len(mine.refused)}.
+        ours: the model sees {saw} of 6 files; requests rejected: {len(mine.refused)}.
         ours: 20 reads, with s06's threshold: {bill(seldom.usages)}.
         ours: old results were cleared before {acted.count("micro_compact")} of \
 {len(seldom.requests)} requests.""")
@@ -409,7 +409,7 @@ summarises over 50,000, so the file is only in the request for the summary.
         naive: a snip to 50 messages leaves {after[0]}, {after[1]}, {after[2]} ...
         damage: {len(after)} cuts in 44 turns, and each rewrites the cache.
         API: {problem}
-        ours: {len(cuts)} cuts in 44 reads, refused: {len(mine.refused)}.""")
+        ours: {len(cuts)} cuts in 44 reads, rejected: {len(mine.refused)}.""")
 
 
 def summary_of_its_own(client, messages, part=slice(80_000)):

@@ -164,9 +164,9 @@ def progress(client):
         return facts
     refused = problem(client)
     if refused == TOO_LONG and done == 24:
-        return facts | {"refused": Finding(f"{refused}, but it recovered")}
+        return facts | {"rejected": Finding(f"{refused}, but it recovered")}
     if refused:
-        return facts | {"refused": Finding(refused, False, fix_for(client, refused))}
+        return facts | {"rejected": Finding(refused, False, fix_for(client, refused))}
     is_done = done == 24 and len(files_in(client)) == 24
     return facts if is_done else facts | reasons(client)
 
@@ -623,7 +623,7 @@ def mishaps(path):
     }
     facts = {label: after(lives[label], fix) for label, fix in LIVES.items()}
     said = problem(play(path, typed=[" ", "Go."]))
-    text = f"a blank prompt is {f'sent, and refused: {said}' if said else 'not sent'}"
+    text = f"a blank prompt is {f'sent, and rejected: {said}' if said else 'not sent'}"
     return facts | commands(path) | {"blank": Finding(text, not said, "step 2")}
 
 
@@ -700,7 +700,7 @@ def next_request(client):
     if kept_on(client) and not problem(client):
         return "the turn goes on, and you can't stop it"
     said = re.split(r" except|\. ", problem(client))[0]
-    return f"the next request is {f'refused: {said}' if said else 'accepted'}"
+    return f"the next request is {f'rejected: {said}' if said else 'accepted'}"
 
 
 # --- What went wrong ---

@@ -67,7 +67,7 @@ def main():
     whole, _ = life([], **none)
     first = [request["messages"][0]["content"] for request in client.requests]
     print(*lines, sep="\n")
-    print(f"requests: {len(first)}, refused: {len(client.refused)}")
+    print(f"requests: {len(first)}, rejected: {len(client.refused)}")
     print(f"requests with the user's message: {first.count('Read them all.')}")
     print(f"results on disk: {saved} of 32")
     print(f"in all: {naive.bill(client.usages)}")

@@ -135,7 +135,9 @@ def layer1(path):
     step.tool_name_map = naive.NAMES
     client, messages, problem = read_twenty(step.micro_compact)
     facts = {"seen": f"{seen(client.requests[1])} of the 6 results of the first reply"}
-    facts["refused"] = f"request {len(client.requests)}: {problem}" if problem else "no"
+    facts["rejected"] = (
+        f"request {len(client.requests)}: {problem}" if problem else "no"
+    )
     if not problem:
         nothing, _, _ = read_twenty(list)
         facts["cost"] = f"{sent(client.usages)}, {bill(client.usages)}"
@@ -209,7 +211,7 @@ def layer2(path):
     written = len(SUMMARY) if SUMMARY in str(messages) else 0
     facts = {"asked": f"about {included} of 13 results, {share}"}
     facts["summary"] = f"{written} characters"
-    facts["refused"] = problem or "no"
+    facts["rejected"] = problem or "no"
     if not problem:
         facts["cost"] = bill(client.usages)
         facts["rule"] = f"in the last request: {RULE in str(client.requests[-1])}"

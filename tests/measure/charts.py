@@ -44,7 +44,7 @@ GROUPS = {
 }
 WALL = 200_000  # tokens: the window
 WAYS = {"nothing": (TEXT, "2 3"), "s06": (ORANGE, "7 3"), "ours": (BLUE, "")}
-RULES = [*WAYS, "s06 newer"]  # in the picture of one session; the last only in words
+POLICIES = [*WAYS, "s06 newer"]  # in the picture of one session; the last only in words
 SCALE = {0: "0", 50_000: "50k", 100_000: "100k", 150_000: "150k", WALL: "200k"}
 
 Point = tuple[float, float]
@@ -113,7 +113,7 @@ def two_bars(costs: list[Cost], uncached: dict[str, float], of: int) -> str:
     ]
     y = 46 + 24 * len(costs)
     body += [text(8, y + 20 * n, words) for n, words in enumerate(notes)]
-    title = f"What each rule costs, and how much it keeps, over {of} long sessions"
+    title = f"What each policy costs, and how much it keeps, over {of} long sessions"
     return picture(title, body, told + notes, y + 72)
 
 

@@ -2,11 +2,11 @@
 
     python3 tests/measure/costs.py                 one session of each of four projects
     python3 tests/measure/costs.py --all           the six longest of each, in minutes
-    python3 tests/measure/costs.py --mine FILE     and a rule of your own (see own_rule.py)
+    python3 tests/measure/costs.py --mine FILE     and a policy of your own (see own_policy.py)
     python3 tests/measure/costs.py .transcripts/*.jsonl ~/.claude/projects/*/*.jsonl
     python3 tests/measure/costs.py --set KEEP_RECENT=10 --set THRESHOLD=100000 FILE...
 
-It replays recorded conversations under several rules. Every request that a rule
+It replays recorded conversations under several policies. Every request that a policy
 would have sent is priced, and searched for what its reply needed. The last table shows
 what is in sight right after a compaction (see moment.py). The columns are explained
 below the tables. You need no key, no network and no SDK. Without files, it measures the
@@ -37,7 +37,7 @@ sys.path.insert(1, str(ROOT / "tests/standin"))
 sys.path.append(str(ROOT))  # last, because a file there can have any name
 
 import moment
-import own_rule
+import own_policy
 from charts import counted
 from ours import MOST_LOOKUPS, drive
 from policies import (
@@ -61,10 +61,10 @@ import agent as program
 SHAPES = Path(__file__).with_name("shapes")
 ONE_EACH = "cipher_fc", "ctxeval_c8", "entire_ad", "posh_11"  # measured by default
 MAIN = ("mine", "ours", "summaries", "s06", "s08", "v5", "pi", "opencode", "codex")
-MAIN += ("OpenHands",)  # the rules that are compared by project
+MAIN += ("OpenHands",)  # the policies that are compared by project
 SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
 SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
-SLOW = 0.5  # seconds in one call of a rule
+SLOW = 0.5  # seconds in one call of a policy
 NO_MATTER = 0.005  # ignore differences below this, in cost and in R
 FEW = 200  # requests; fewer aren't worth starting processes for
 READS = (
@@ -111,7 +111,7 @@ def runs(
     loops: Runs = {name: partial(drive, limits=own[name], read=read) for name in own}
     policies = TUTORIALS | (PEERS if peers else {})
     theirs: Runs = {n: partial(replay, policy=policies[n], read=read) for n in policies}
-    of_mine = {"mine": partial(own_rule.run, path=mine, read=read)} if mine else {}
+    of_mine = {"mine": partial(own_policy.run, path=mine, read=read)} if mine else {}
     return theirs | loops | of_mine
 
 
@@ -132,10 +132,10 @@ def changed(change: str) -> dict[str, str]:
 
 
 def moments(names: Mapping[str, Any]) -> dict[str, Callable]:
-    """Return for each rule that can summarise a function from a session to moments."""
+    """Return for each policy that can summarise a function from a session to moments."""
     own = ["ours", moment.NO_INDEX, PLAIN] if "ours" in names else []
     known = [*own, *(name for name in SUMMARIES if name in names)]
-    return {name: partial(moment.measure, rule=name) for name in known}
+    return {name: partial(moment.measure, policy=name) for name in known}
 
 
 def replayed(sessions: list[Session], runs: Mapping[Any, Callable]) -> dict:
@@ -206,7 +206,7 @@ def measure(sessions: list[Session], runs: Runs) -> dict:
 
 
 def summed_up(sessions: list[list[moment.Moment]]) -> dict:
-    """Sum up the moments of one rule, or return nothing if there are none."""
+    """Sum up the moments of one policy, or return nothing if there are none."""
     found = [one for session in sessions for one in session]
     if not found:
         return {}
@@ -214,7 +214,7 @@ def summed_up(sessions: list[list[moment.Moment]]) -> dict:
 
 
 def by_project(sessions: list[Session], done: Done) -> dict[str, dict[str, list]]:
-    """Return cost and R of the main rules for each project, if there are several."""
+    """Return cost and R of the main policies for each project, if there are several."""
     places: dict[str, list[int]] = {}
     for at, session in enumerate(sessions):
         places.setdefault(project(session.name), []).append(at)
@@ -227,7 +227,7 @@ def by_project(sessions: list[Session], done: Done) -> dict[str, dict[str, list]
 
 
 def without_cache(done: Done) -> dict[str, float]:
-    """Return what ours, the tutorials' rules and yours cost without a prompt cache."""
+    """Return what ours, the tutorials' policies and yours cost without a prompt cache."""
     names = [name for name in done if name in (*TUTORIALS, "mine") or "ours" in name]
     return {name: sum(meter.full for meter in done[name]) for name in names}
 
@@ -245,7 +245,7 @@ def by_price(done: Done, uncached: Mapping[str, float]) -> dict[str, list[float]
 
 
 def about_mine(sessions: list[Session], done: Done, costs: dict) -> dict:
-    """Return what to know about a rule of your own, if there is one."""
+    """Return what to know about a policy of your own, if there is one."""
     if "mine" not in done:
         return {}
     pairs = [*zip(sessions, done["mine"])]
@@ -361,7 +361,7 @@ def table(measured: dict, legend: str) -> str:
             f"  {row['clearings']:>9,}  {row['largest']:>7,}"
             f"  {row['E']:.3f}  {row['N']:.3f}  {row['R']:.3f}  {again}".rstrip()
         )
-    title = f"{measured['requests']:,} recorded requests, replayed under each rule:\n"
+    title = f"{measured['requests']:,} recorded requests, replayed under each policy:\n"
     parts = [title, f"{'':<{width}}{heads}", *lines]
     parts += [*project_table(measured["projects"], rows, width)]
     parts += [*price_table(measured["prices"], rows, width)]
@@ -374,7 +374,7 @@ def table(measured: dict, legend: str) -> str:
 def project_table(
     projects: dict[str, dict[str, list]], rows: list[dict], width: int
 ) -> Iterator[str]:
-    """Yield the lines of a table with cost and R of the main rules by project."""
+    """Yield the lines of a table with cost and R of the main policies by project."""
     if not projects:
         return
     yield "\nCost and R by project:\n"
@@ -416,13 +416,13 @@ def moment_table(measured: dict, width: int) -> Iterator[str]:
 
 
 def told_of_mine(measured: dict) -> Iterator[str]:
-    """Yield what to know about a rule of your own."""
+    """Yield what to know about a policy of your own."""
     if mine := measured["mine"]:
         requests, of = measured["requests"], len(measured["sessions"]["mine"])
         yield f"mine: the API would reject {mine['refused']:,} of {requests:,} requests."
         if mine["refused"]:
             yield textwrap.fill(f"The first: {mine['why']}", 88)
-            yield "So it isn't compared with the other rules."
+            yield "So it isn't compared with the other policies."
         gone, all = mine["typed"]
         yield f"Typed by the user, but dropped or changed: {gone:,} of {all:,} messages."
         cut = f"Results cleared or cut before the model saw them: {mine['unseen']:,}."
@@ -441,7 +441,7 @@ def told_of_mine(measured: dict) -> Iterator[str]:
 def verdict(rows: list[dict], mine: Mapping[str, Any]) -> str:
     """Say which policy is cheapest, which one keeps most, and what ours does.
 
-    A rule of your own isn't compared if the API would reject requests of it.
+    A policy of your own isn't compared if the API would reject requests of it.
     """
     if mine.get("refused"):
         rows = [row for row in rows if row["policy"] != "mine"]
@@ -535,20 +535,20 @@ R          (E + N) / 2: how much of what was needed next was still in sight. A r
 again      of the lines that an edit needed, but that were out of sight, the share that
            one call of our grep finds in the transcript, if it searches for the line's
            two rarest adjacent words; at most {MOST_LOOKUPS} lines per session. A dash
-           means that there was no such line, or that the rule has no transcript
+           means that there was no such line, or that the policy has no transcript
 
 "nothing" never forgets, and no request of it is rejected here, though everyone else has
 a window of {WINDOW:,} tokens. v5 follows its page, s06 its page in Python (its code in
-TypeScript has the same rule), s08 its page and code of June 2026. Two have changed:
+TypeScript has the same policy), s08 its page and code of June 2026. Two have changed:
 {newer()}
 "summaries" is agent.py without clearing, and "tail", in the last table, what the user
-typed, a summary and the newest {TAIL:,} tokens. All rules have a prompt cache at the
+typed, a summary and the newest {TAIL:,} tokens. All policies have a prompt cache at the
 same prices, though no tutorial asks for one. A summary has {SUMMARY:,} tokens.{rest}
 """
 
 
 def newer() -> str:
-    """Say which code the newer rules follow, one per line."""
+    """Say which code the newer policies follow, one per line."""
     told = (f"{name}: its code at {at}, by {by}" for name, (at, by) in NEWER.items())
     return "\n".join(told)
 
@@ -619,7 +619,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=text)
     text = "measure all sessions in shapes/"
     parser.add_argument("--all", action="store_true", help=text)
-    text = "include a rule of your own: a file with a function forget(messages)"
+    text = "include a policy of your own: a file with a function forget(messages)"
     text += ". Tools have agent.py's names: read_file with path, edit_file with"
     text += " old_string, bash with command. Recordings have no thinking"
     parser.add_argument("--mine", type=Path, metavar="FILE", help=text)
@@ -640,7 +640,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         if options.mine:
-            own_rule.load(options.mine)  # so that a mistake is found at once
+            own_policy.load(options.mine)  # so that a mistake is found at once
         peers = options.peers or not options.files
         wanted = runs(peers, options.set, options.read, options.mine)
         sessions = read(options.files or shapes(options.all))

@@ -88,20 +88,22 @@ def needed_after(session: Session, at: int) -> tuple[set[str], set[str]]:
     return names, lines
 
 
-def left_by_rule(rule: str, session: Session, at: list[int]) -> Iterator[list[Message]]:
-    """Yield the list that another rule leaves at each of these points."""
-    return (SUMMARIES[rule](session.measured[:i], Meter(session)) for i in at)
+def left_by_policy(
+    policy: str, session: Session, at: list[int]
+) -> Iterator[list[Message]]:
+    """Yield the list that another policy leaves at each of these points."""
+    return (SUMMARIES[policy](session.measured[:i], Meter(session)) for i in at)
 
 
-def measure(session: Session, rule: str = "ours") -> list[Moment]:
-    """Measure a rule at all points of a session; NO_INDEX is ours without its index."""
+def measure(session: Session, policy: str = "ours") -> list[Moment]:
+    """Measure a policy at all points of a session; NO_INDEX is ours without its index."""
     at = points(session)
-    if rule == "ours":
+    if policy == "ours":
         lists = left_by_ours(session, at)
-    elif rule == NO_INDEX:
+    elif policy == NO_INDEX:
         lists = left_by_ours(session, at, lambda *_: [])
     else:
-        lists = left_by_rule(rule, session, at)
+        lists = left_by_policy(policy, session, at)
     return [moment(session, i, kept) for i, kept in zip(at, lists)]
 
 
@@ -139,15 +141,15 @@ def main(paths: list[str]) -> int:
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
             continue
-        for rule, moments in found.items():
-            moments += measure(session, rule)
+        for policy, moments in found.items():
+            moments += measure(session, policy)
     if not found["ours"]:
         print("No session has 60,000 tokens.", file=sys.stderr)
         return 1
-    for rule, moments in found.items():
+    for policy, moments in found.items():
         one = summed_up(moments)
         print(
-            f"{rule}: names {one['names']:.1%}, lines {one['lines']:.1%},"
+            f"{policy}: names {one['names']:.1%}, lines {one['lines']:.1%},"
             f" {one['tokens']:,.0f} tokens, {one['points']} points"
         )
     print(f"{time.perf_counter() - start:.0f} s")

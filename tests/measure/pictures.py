@@ -114,14 +114,14 @@ def again(row):
 
 def one_session(session, runs):
     """Measure the policies in the picture of one session, also at other prices."""
-    done = costs.replayed([session], {name: runs[name] for name in charts.RULES})
+    done = costs.replayed([session], {name: runs[name] for name in charts.POLICIES})
     [nothing] = done["nothing"]
     courses = {name: course(meter, nothing) for name, [meter] in done.items()}
     return {
         "requests": len(nothing.contexts),
         "refused": costs.refused_at(nothing),
         "prices": costs.by_price(done, costs.without_cache(done)),
-        "rules": {
+        "courses": {
             name: [
                 course.cost,
                 course.kept,
@@ -535,7 +535,7 @@ def of_figures(figures):
         for name, (cost, kept) in figures["policies"].items()
     ]
     session, of = figures["session"], figures["sessions"]
-    courses = {name: charts.Course(*one) for name, one in session["rules"].items()}
+    courses = {name: charts.Course(*one) for name, one in session["courses"].items()}
     return {
         "tokens": tokens_by_kind(figures),
         "session": charts.three_ways(courses, of, figures["read"]),
@@ -544,7 +544,7 @@ def of_figures(figures):
 
 
 def without_a_cache(uncached):
-    """Return the costs of ours and the pages' rules."""
+    """Return the costs of ours and the pages' policies."""
     return {name: cost for name, cost in uncached.items() if " " not in name}
 
 

@@ -1,10 +1,10 @@
-"""How others forget: each rule takes a history and returns its replacement.
+"""How others forget: each policy takes a history and returns its replacement.
 
-The tutorials' rules follow their pages. s08's limit of 50,000 characters is from its
+The tutorials' policies follow their pages. s08's limit of 50,000 characters is from its
 code; its budget never acts in the page's sessions. s06 and s08 have changed since, so
-there are newer rules, from the public code in NEWER. The other agents' rules follow
+there are newer policies, from the public code in NEWER. The other agents' policies follow
 their sources and documents as of READ_IN, in a few lines each, for a window of 200,000
-tokens. Tokens are counted as they are priced, and all rules have the same prompt cache.
+tokens. Tokens are counted as they are priced, and all policies have the same prompt cache.
 A summary is asked for either in the live conversation, which is in the cache, or in a
 separate request (see prices.py).
 """
@@ -16,7 +16,7 @@ from typing import Any
 from recorded import Block, Message, message, note, text_block, tokens
 
 READ_IN = "November 2026"
-NEWER = {  # the commit that each newer rule follows, and the month it existed by
+NEWER = {  # the commit that each newer policy follows, and the month it existed by
     "s06 newer": ("0de9c58", "June 2026"),
     "s08 newer": ("182c658", "September 2026"),
 }
@@ -32,7 +32,7 @@ FRAME = 170  # characters of JSON around each text, on average in the recorded s
 
 Policy = Callable[[list[Message], Any], list[Message]]
 
-# ---- parts of the rules ----
+# ---- parts of the policies ----
 
 
 def summary(*more: str) -> Message:

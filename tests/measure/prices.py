@@ -50,14 +50,14 @@ class Meter:
         self.names: list[float] = []
         self.gone: list[str] = []  # lines that the last reply needed, but could not see
         self.lost = 0  # the number of such lines in the session
-        self.dropped: list[str] = []  # these lines, for a rule of your own
-        # messages that the user typed: dropped by a rule of your own, and all
+        self.dropped: list[str] = []  # these lines, for a policy of your own
+        # messages that the user typed: dropped by a policy of your own, and all
         self.typed: tuple[int, int] = 0, 0
         self.unseen = 0  # results that it cleared or cut before the model saw them
-        self.printed: list[str] = []  # the lines that a rule of your own printed
-        self.slowest = 0.0  # seconds in the slowest call of a rule of your own
+        self.printed: list[str] = []  # the lines that a policy of your own printed
+        self.slowest = 0.0  # seconds in the slowest call of a policy of your own
         self.refusals: list[str] = []  # why the API would refuse each request
-        self.moments: list[tuple] = []  # of the same rule, see moment.py
+        self.moments: list[tuple] = []  # of the same policy, see moment.py
         self.lookups: list[tuple[bool, float]] = []  # from `ours.look_up`
         self.sent: list[Sent] = []
         self.written: set[int] = set()

@@ -189,7 +189,7 @@ class Block(NamedTuple):
     tokens: float
     name: str = ""  # the tool's; "summary" if the text replaces other messages
     path: str = ""  # the file that a call names
-    whole: str = ""  # the text of a result before any rule changed it
+    whole: str = ""  # the text of a result before any policy changed it
 
 
 class Message(NamedTuple):
@@ -220,7 +220,7 @@ def message(role: str, blocks: Iterable[Block]) -> Message:
 
 
 def note(text: str, role: str = "user") -> Message:
-    """Return a message that a rule adds."""
+    """Return a message that a policy adds."""
     return message(role, [text_block("text", text)])
 
 

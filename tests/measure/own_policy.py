@@ -1,4 +1,4 @@
-"""Run a rule of your own on a recorded session.
+"""Run a policy of your own on a recorded session.
 
 Your file has one function, `forget(messages)`. It gets the conversation before each
 request, as a list of messages in the API's form, and returns the list to send. The next
@@ -7,7 +7,7 @@ list begins with what it returned. It must not change the list that it gets.
 A message that the user typed is a text. Tools have agent.py's names, even in Claude
 Code's sessions: `read_file` with path, `bash` with command, `edit_file` with path,
 old_string and new_string (or old_text and new_text); other tools keep their names. A result's content is a text. Thinking is left out when a recording is read, so a
-rule needn't drop any; an agent must.
+policy needn't drop any; an agent must.
 """
 
 import io
@@ -34,7 +34,7 @@ ANY_TOOL = [{"name": "any", "input_schema": {}}]  # without tools, calls are rej
 
 
 class TooSlow(BaseException):
-    """It takes too long; no `except Exception` of the rule stops this."""
+    """It takes too long; no `except Exception` of the policy stops this."""
 
 
 def load(path: Path) -> Callable[[list[dict]], Any]:
@@ -83,12 +83,12 @@ def time_limit() -> Iterator[None]:
 
 
 def run(session: Session, path: Path, read: float = CACHE_READ) -> Meter:
-    """Run the rule in a file on a session, and return the meter."""
+    """Run the policy in a file on a session, and return the meter."""
     forget, meter, measured = load(path), Meter(session, read=read), Measured()
     history: list[dict] = []
     compared = points(session)
     recorded = [{"role": m["role"], "content": m["content"]} for m in session.messages]
-    for message in session.messages:  # a rule may drop a call, but leave its result
+    for message in session.messages:  # a policy may drop a call, but leave its result
         measured.message(message)
     wrong = {unplaced(why) for why in faults(recorded[: max(session.needs)])}
     for at, message in enumerate(session.messages):
@@ -134,7 +134,7 @@ def new_results(messages: list[dict]) -> dict[str, Any]:
 def sent_by(
     forget: Callable, history: list[dict], where: str, path: Path
 ) -> list[dict]:
-    """Return what the rule makes of the history, if it is a list of messages."""
+    """Return what the policy makes of the history, if it is a list of messages."""
     before = marshal.dumps(history, 2)  # as fast as a copy, and can be compared
     with reported(where, path), time_limit():
         sent = forget(history)
@@ -152,7 +152,7 @@ def sent_by(
 def refusal(messages: list[dict], size: float, wrong: set[str]) -> str:
     """Return why the API would reject this request, or an empty text.
 
-    What the recording itself has wrong isn't the rule's fault.
+    What the recording itself has wrong isn't the policy's fault.
     """
     if size > WINDOW:
         return f"prompt is too long: {size:.0f} tokens > {WINDOW} maximum"
