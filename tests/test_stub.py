@@ -361,6 +361,18 @@ def test_an_error_is_caught_by_the_same_names_as_in_the_sdk():
 # --- Counting ---
 
 
+def test_what_stands_where_it_stood_is_not_made_again_unless_it_has_changed():
+    made, message = [], user("a")
+    mapped = stub.by_place(lambda value: made.append(value) or len(str(value)))
+    grows = [[message], [message, user("b")], [message], [message, user("b"), "c"]]
+    assert [mapped(value) for value in grows] == [
+        [*map(len, map(str, v))] for v in grows
+    ]
+    assert made == [message, user("b"), "c"]
+    message["content"] = "cleared"  # in place, as an agent may do it
+    assert mapped([message]) == [len(str(message))] and made[-1] == message
+
+
 def test_a_count_is_bytes_divided_by_3_2_without_our_own_keys():
     messages = [user("あ" * 1000)]
     tokens = stub.count("", [], messages)

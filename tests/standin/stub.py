@@ -186,13 +186,36 @@ def copied(value):
     return [*map(copied, value)] if isinstance(value, list) else value
 
 
+def by_place(make):
+    """Return a function that maps `make` over a list of JSON values.
+
+    It remembers what it made for the next list: a conversation grows at its end, so most
+    parts of a request stand where they stood before. (It takes 1, 1.0 and true for one
+    value, as Python does.)
+    """
+    last = []
+
+    def mapped(values):
+        nonlocal last
+        new = [
+            old if old and old[0] == value else (copied(value), make(value))
+            for value, old in itertools.zip_longest(values, last[: len(values)])
+        ]
+        last = new + last[len(new) :]
+        return [made for _, made in new]
+
+    return mapped
+
+
 def tokens(value):
     return int(len(encoded(value)) / BYTES_PER_TOKEN)
 
 
 def count(system, tools, messages):
     """Count the tokens of a request, without our own keys in messages."""
-    return tokens([system or "", tools or [], [*map(in_short, messages)]])
+    fixed = len(encoded([system or "", tools or [], []]))
+    commas = max(0, len(messages) - 1)
+    return int((fixed + sum(lengths_of(messages)) + commas) / BYTES_PER_TOKEN)
 
 
 def blocks(content):
@@ -235,6 +258,11 @@ def in_short(message):
     return {"role": role, "content": content}
 
 
+lengths_of = by_place(lambda message: len(encoded(in_short(message))))
+markers_in = by_place(lambda part: encoded(part, errors="strict").count(MARKER))
+bytes_for_cache, bytes_for_chain = by_place(encoded), by_place(encoded)
+
+
 def one_by_one(messages):
     """Undo the joining of neighbours: yield results and each text in short form."""
     for message in map(in_short, messages):
@@ -274,12 +302,14 @@ def check(request, window=200_000, max_output=None, adaptive=True):
     JSON.
     """
     body = body_of(request)
-    sent = encoded(body, errors="strict")
+    messages = body.get("messages")
+    parts = [{**body, "messages": []}, *(messages if type(messages) is list else [])]
+    found = sum(markers_in(parts))
     for problem in problems(body, max_output, adaptive):
         raise Refused(problem)
-    if (got := sent.count(MARKER)) > 4:
+    if found > 4:
         most = "A maximum of 4 blocks with cache_control may be provided."
-        raise Refused(f"{most} Found {got}.")
+        raise Refused(f"{most} Found {found}.")
     length = count(body.get("system"), body.get("tools"), body["messages"])
     if length > window:
         raise TooLong(f"prompt is too long: {length} tokens > {window} maximum")
@@ -508,17 +538,19 @@ class Chain:
 
     def read(self, turns):
         """Read all blocks, and yield each thinking block that does not belong."""
-        for index, (role, content) in enumerate(turns):
+        parts = [[role, block] for role, content in turns for block in content]
+        data = iter(bytes_for_chain(parts))
+        for index, (_, content) in enumerate(turns):
             for position, block in enumerate(content):
-                if not self.follow(role, block):
+                if not self.follow(block, next(data)):
                     yield f"messages.{index}.content.{position}", block
 
-    def follow(self, role, block):
-        """Read a block; return False if it is thinking that does not belong here."""
+    def follow(self, block, data):
+        """Read a block and its JSON; return False if its thinking does not belong here."""
         if block["type"] not in SIGNED_IN:
             # an empty text cannot be sent back, so removing it is allowed
             if block["type"] != "text" or block["text"].strip():
-                self.context.update(unmarked(encoded([role, block])))
+                self.context.update(unmarked(data))
             return True
         given = block[SIGNED_IN[block["type"]]]
         _, previous, number = [*given.split("."), "", ""][:3]
@@ -532,7 +564,7 @@ class Chain:
         for block in content:
             if key := SIGNED_IN.get(block["type"]):
                 block[key] = self.signature(block, self.previous or "none", number)
-            self.follow("assistant", block)
+            self.follow(block, encoded(["assistant", block]))
 
     def signature(self, block, previous, number):
         bound = f"{self.context.hexdigest()[:16]}.{previous}.{number}"
@@ -686,13 +718,13 @@ def look_up(body, cached, least=0):
     Only markers add an entry to the set `cached`, each for everything before it, if
     that has `least` bytes. A marker finds an entry at most LOOK_BACK positions before it.
     """
-    parts, before, running = list(cache_order(body)), "", hashlib.sha256()
+    kinds, parts = zip(*cache_order(body))
+    before, running = "", hashlib.sha256()
     beginnings, entries = [], set()
     position = read = marked = size = 0
-    for index, (kind, part) in enumerate(parts):
+    for index, (kind, whole) in enumerate(zip(kinds, bytes_for_cache(parts))):
         position += bool(kind) and not (kind == before and kind in RUNS)
-        before, whole = kind, encoded(part)
-        data = unmarked(whole)
+        before, data = kind, unmarked(whole)
         size += len(data)
         running.update(data)
         beginnings.append((position, size, running.digest()))
