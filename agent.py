@@ -824,8 +824,8 @@ def cut_text(text: str, max_tokens: int) -> str:
     """Return the text if it fits, else its start and end around a note."""
     data, shown = text.encode(errors="replace"), text
     kept = len(data)  # bytes
-    while tokens_in(shown) > max_tokens and kept > 0:  # in JSON: escapes count, too
-        kept = max(0, kept * max_tokens // tokens_in(shown) - 8)  # 8: always shrinks
+    while (size := tokens_in(shown)) > max_tokens and kept > 0:  # escapes count, too
+        kept = max(0, kept * max_tokens // size - 8)  # 8: always shrinks
         # four fifths from the start, one from the end: 2,000 and 500 in a preview
         head = data[: kept * 4 // 5].decode(errors="ignore")
         tail = data[len(data) - kept // 5 :].decode(errors="ignore")
@@ -839,8 +839,9 @@ def cut_text(text: str, max_tokens: int) -> str:
 def fit_typed(messages: list[Message], max_tokens: int) -> list[Message]:
     """Return the typed messages, cut to fit; at worst, drop from the second on."""
     kept = cut_texts([*filter(is_typed, messages)], max_tokens, of_user=True)
-    while len(kept) > 2 and sum(map(tokens_in, kept)) > max_tokens:
-        del kept[1]
+    sizes = [*map(tokens_in, kept)]
+    while len(kept) > 2 and sum(sizes) > max_tokens:
+        del kept[1], sizes[1]
     return kept
 
 
