@@ -2363,6 +2363,7 @@ ESC_SECONDS = 0.1  # in which the rest of a key sequence follows its Esc
 CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
 # keys that delete, and the part of the line that each deletes
 ERASE_KEYS = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
+NEWLINES = "\x1b\r", "\x1b\n", "\x1b[27;2;13~", "\x1b[13;2u"  # Alt-Enter, Shift-Enter
 # left out of the line: control characters, and those that reorder the text around them
 UNTYPED = r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 # a whole paste, the whole escape sequence of another key, or a character
@@ -2429,8 +2430,10 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
         enter_work_mode(terminal)
     elif key in ERASE_KEYS:
         terminal.line = re.sub(f"(?s){ERASE_KEYS[key]}", "", terminal.line)
-    elif pasted or key[0] != "\x1b" or key[1:] in "\r\n":  # Alt-Enter is a newline
-        text = (pasted or key).replace("\r", "\n")
+    elif key == "\x1b[99;5u":  # Ctrl-C, as kitty may send it
+        os.kill(os.getpid(), signal.SIGINT)
+    elif pasted or key[0] != "\x1b" or key in NEWLINES:
+        text = "\n" if key in NEWLINES else (pasted or key).replace("\r", "\n")
         terminal.line += re.sub(UNTYPED, "", text)
     terminal.begun = terminal.begun and terminal.line != ""
 
@@ -2568,7 +2571,8 @@ def line_editor() -> Any:
 
     if os.environ.get("TERM") != "dumb":  # a dumb terminal would print the escapes
         readline.parse_and_bind("set enable-bracketed-paste on")
-    readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter: insert a newline
+    for key in r"\e\C-m", r"\e[27;2;13~", r"\e[13;2u":  # Alt-Enter, Shift-Enter
+        readline.parse_and_bind(rf'"{key}": "\C-v\C-j"')  # insert a newline
     readline.parse_and_bind("$if mode=emacs")  # a stray Esc mustn't swallow a key
     for key in [*re.findall(r"[^\W_bfBF]|[/!?@#]", bytes(range(128)).decode()), r"\e"]:
         readline.parse_and_bind(rf'"\e{key}": "{key}"')  # b, f: Option and an arrow

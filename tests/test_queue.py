@@ -149,8 +149,14 @@ def test_ctrl_c_returns_queued_text_to_the_prompt_unsent(user):
     assert user.sent[-1] == typed("do this\n/clear\nand that\nhalf a line")
 
 
-@pytest.mark.parametrize("work", [Held(reply("Late."), events=4), bash("sleep 600")])
-def test_esc_alone_stops_the_work_and_the_next_key_is_not_lost(user, work):
+@pytest.mark.parametrize(
+    "keys", ["\x1b\x1b", "\x1b[99;5u"], ids=["Esc", "kitty's Ctrl-C"]
+)
+@pytest.mark.parametrize("is_asking", [True, False])
+def test_esc_or_ctrl_c_as_an_escape_stops_the_work_and_the_next_key_is_not_lost(
+    user, keys, is_asking
+):
+    work = Held(reply("Late."), events=4) if is_asking else bash("sleep 600")
     user.enqueue(work, reply("I stopped."))
     user.press("go\n")
     if isinstance(work, Held):
@@ -159,7 +165,7 @@ def test_esc_alone_stops_the_work_and_the_next_key_is_not_lost(user, work):
         user.see_asked()
         user.press("y\n")
         user.see_below(" s: bash")
-    user.press("\x1b\x1b")
+    user.press(keys)
     user.see("\nstopped", PROMPT)
     user.say("stop that", "I stopped.")
     assert user.sent[-1] == typed("stop that")
@@ -226,6 +232,7 @@ KEYS = {
     "helo\x02l": "hello",  # Ctrl-B: one character back
     "\x1b[200~one\rtwo\rthree\x1b[201~": "one\ntwo\nthree",  # pasted
     "four\x1b\rfive": "four\nfive",  # Alt-Enter
+    "six\x1b[27;2;13~seven\x1b[13;2u": "six\nseven",  # Shift-Enter, in two forms
     "read no\t, please": "read notes.txt, please",
     "list som\tx": "list some/x",
     "\x1b[200~\r\r  def f(self):\r    pass\r\r\x1b[201~": "  def f(self):\n    pass",
@@ -423,6 +430,7 @@ LINES = {
     "one two\x17\x17x": ([], "x"),
     "one\x15two\b\x7fo": ([], "to"),
     "one\x1b\rtwo\x1b\nthree\n": (["one\ntwo\nthree"], ""),
+    "one\x1b[27;2;13~two\x1b[13;2uthree\n": (["one\ntwo\nthree"], ""),
     "a\x1b[200~one\r\ttwo\nthree\x1b[201~z\n": (["aone\n\ttwo\nthreez"], ""),
     "\x1b[200~\x1b[31mred\x07\x9b\x1b[201~": ([], "[31mred"),
     "\x1b[200~left\u202eout\u2066\x1b[201~": ([], "leftout"),
