@@ -1703,7 +1703,9 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     if is_stale and name == "write_file":  # edit_file quotes what the file has now
         raise ToolError(f"{path} has changed since you read it; read it again.")
     changes = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
-    diff = "\n".join(line.removesuffix("\n") for line in changes)
+    ends = {text.endswith("\n") for text in (old, new) if text}
+    words = "\n\\ No newline at end of file" * (len(ends) > 1)  # as git says it
+    diff = "\n".join(c.removesuffix("\n") + words * (c[-1:] != "\n") for c in changes)
     agent.approve(name, f"{path}\n{diff}")  # with keys: only the user's screen has it
     if file_to_change(str(real)) != (real, old):
         raise ToolError(f"{path} has changed in the meantime; read it again.")

@@ -279,6 +279,16 @@ def test_a_diff_has_no_extra_line_at_the_end_of_the_file(texts, lines):
     assert diff_of(*texts).split("@@\n")[1] == lines
 
 
+BARE = "\\ No newline at end of file"
+NEWLINES = {("a\nb", "a\nb\n"): f" a\n-b\n{BARE}\n+b", ("b\n", "b"): f"-b\n+b\n{BARE}"}
+NEWLINES |= {("b", "c"): "-b\n+c", ("", "b"): "+b"}  # here it's no change
+
+
+@pytest.mark.parametrize("texts, lines", NEWLINES.items())
+def test_a_diff_says_where_a_last_newline_comes_or_goes(texts, lines):
+    assert diff_of(*texts).split("@@\n")[1] == lines
+
+
 def test_the_diff_of_an_unchanged_file_says_so():
     assert diff_of("same\n", "same\n") == "no line changes"
 
