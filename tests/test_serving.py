@@ -15,6 +15,7 @@ import naive
 import pytest
 import serving
 import steps
+import stub
 from builders import typed
 from own_report import TYPED
 from readme import ROOT
@@ -104,6 +105,14 @@ def model():
 
 
 START = request_of([typed(TYPED[0])], tools=TOOLS)
+
+
+def test_a_beta_is_known_by_the_requests_header(model):
+    thinking = {"type": "adaptive", "block_binding": stub.DROPS}
+    body = request_of([typed(TYPED[0])], tools=TOOLS, thinking=thinking)
+    with serving.served(model) as url:
+        assert post(url, body)[0] == 400
+        assert post(url, body, headers={"anthropic-beta": stub.BINDING})[0] == 200
 
 
 def test_an_agent_that_stops_after_a_rejection_gets_its_report_soon(model, monkeypatch):

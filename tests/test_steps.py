@@ -1170,6 +1170,22 @@ def test_a_right_agent_of_another_shape_is_not_blamed(group):
     assert " ! " not in report_with(*(pair for how in group for pair in RIGHT[how]))
 
 
+def test_an_agent_that_lets_the_api_drop_thinking_gets_to_the_next_fault():
+    source = (AGENTS / "s06.py").read_text()
+    asks = f'"thinking": {{"type": "adaptive", "block_binding": {stub.DROPS}}}'
+    source = source.replace('"max_tokens": 8_000', f'"max_tokens": 8_000, {asks}')
+    Path("mine.py").write_text(source)
+    assert "block_binding: Extra inputs are" in in_one_line(
+        steps.play_mine(Path("mine.py").absolute())[0]
+    )
+    beta = f"default_headers={{'anthropic-beta': '{stub.BINDING}'}}"
+    Path("mine.py").write_text(source.replace("Anthropic()", f"Anthropic({beta})"))
+    assert (
+        "Block' object has no attribute 'text'"
+        in steps.play_mine(Path("mine.py").absolute())[0]
+    )
+
+
 def test_a_right_agent_with_a_design_of_its_own_is_not_blamed():
     shown, _ = steps.play_mine(AGENTS / "views.py")
     assert "\n  !" not in shown and "ok" in shown

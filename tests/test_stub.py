@@ -262,6 +262,16 @@ def test_thinking_is_bound_to_the_messages_before_it(case):
     assert problem[: len(block)] == (block if refused_at else "")
 
 
+def test_a_request_with_the_beta_may_have_thinking_that_is_bound_to_other_messages():
+    messages = talk(thinker("one"), thinker("two"))
+    cleared(messages)
+    asks = {"thinking": {"type": "adaptive", "block_binding": stub.DROPS}}
+    beta = {"extra_headers": {"anthropic-beta": f"other,{stub.BINDING}"}}
+    assert "block_binding: Extra inputs" in refusal(messages, **asks)
+    assert "Invalid `signature`" in refusal(messages, **beta)
+    assert refusal(messages, **asks, **beta) == ""
+
+
 HIDDEN = {"type": "redacted_thinking"}
 TWO_THOUGHTS = [{"type": "thinking", "thinking": ""}, text("a"), HIDDEN, call()]
 

@@ -83,10 +83,10 @@ class Model(runner.Model):
         """Describe the model as the API does, even if a gateway accepts less."""
         return stub.as_object(self.model_info(model) | {"max_input_tokens": 200_000})
 
-    def with_options(self, max_retries=None, **_):
+    def with_options(self, max_retries=None, **options):
         if isinstance(max_retries, int):
             self.retries = max_retries
-        return self
+        return super().with_options(**options)
 
     def take(self, request):
         for _ in range(self.retries):

@@ -126,6 +126,7 @@ class Model(naive.Model):
         # files it wrote outside of its folder, with their bytes before that
         self.elsewhere: dict[Path, int] = {}
         self.messages.count_tokens = self.count_tokens
+        self.headers: dict[str, str] = {}  # that it sends with each request
 
     # --- The user ---
 
@@ -162,7 +163,8 @@ class Model(naive.Model):
 
     # --- The client ---
 
-    def with_options(self, **_):
+    def with_options(self, default_headers=(), **_):
+        self.headers |= dict(default_headers or ())
         return self
 
     @property
@@ -184,7 +186,8 @@ class Model(naive.Model):
     def answer(self, request):
         """Answer a request, which may hold blocks of replies as objects."""
         waiting, self.calling = self.calling, ""
-        answer = super().answer(as_json(request))
+        headers = self.headers | dict(request.get("extra_headers") or {})
+        answer = super().answer(as_json({**request, "extra_headers": headers}))
         content = answer["content"]
         calls = [block["name"] for block in content if block["type"] == "tool_use"]
         text = "".join(block.get("text", "") for block in content)

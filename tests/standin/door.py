@@ -55,6 +55,8 @@ class Handler(BaseHTTPRequestHandler):
     def message(self, request):
         """The reply to a request for a message, whole or as the events of a stream."""
         streamed = request.pop("stream", False)
+        if beta := self.headers.get("anthropic-beta"):
+            request["extra_headers"] = {"anthropic-beta": beta}
         message = self.client.answer(request)
         return [as_stream(message)] if streamed else [message]
 

@@ -62,6 +62,10 @@ TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "st
 NO_OBJECT = "Input should be a valid dictionary or object to extract fields from"
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
 
+# with this beta, a request may ask to leave out thinking that is bound to other messages
+BINDING = "thinking-binding-controls-2026-08-01"
+DROPS = {"prefix_mismatch_behavior": "drop_block"}
+
 ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -305,7 +309,8 @@ def check(request, window=200_000, max_output=None, adaptive=True):
     messages = body.get("messages")
     parts = [{**body, "messages": []}, *(messages if type(messages) is list else [])]
     found = sum(markers_in(parts))
-    for problem in problems(body, max_output, adaptive):
+    has_beta = BINDING in str(request.get("extra_headers"))
+    for problem in problems(body, max_output, adaptive, has_beta):
         raise Refused(problem)
     if found > 4:
         most = "A maximum of 4 blocks with cache_control may be provided."
@@ -315,16 +320,17 @@ def check(request, window=200_000, max_output=None, adaptive=True):
         raise TooLong(f"prompt is too long: {length} tokens > {window} maximum")
 
 
-def problems(body, max_output, adaptive):
+def problems(body, max_output, adaptive, has_beta=False):
     """Yield the problems of a request; only the first is certain."""
-    yield from in_settings(body, max_output, adaptive)
+    yield from in_settings(body, max_output, adaptive, has_beta)
     yield from in_tools(body.get("tools") or [])
     yield from in_content("system", blocks(body.get("system") or []), "system")
     yield from in_messages(body["messages"])
     turns = merge_turns(body["messages"])
     yield from in_order(turns, body.get("tools"))
     yield from in_pairs(turns)
-    for where, block in Chain(body).read(to_last_thinking(turns)):
+    drops = (body.get("thinking") or {}).get("block_binding") == DROPS
+    for where, block in [] if drops else Chain(body).read(to_last_thinking(turns)):
         yield (
             f"{where}: Invalid `signature` in `{block['type']}` block. The block is "
             "bound to a different conversation. Remove the block, or set `thinking."
@@ -354,7 +360,7 @@ def in_marker(where, marked):
         yield f"{where}ttl: Input should be '5m' or '1h'"
 
 
-def in_settings(body, max_output, adaptive):
+def in_settings(body, max_output, adaptive, has_beta):
     yield from [f"{key}: Field required" for key in REQUIRED if body.get(key) is None]
     yield from unknown_keys("", body, KNOWN)
     yield from in_marker("", body)
@@ -373,7 +379,8 @@ def in_settings(body, max_output, adaptive):
             yield f'"thinking.type.{kind}" is not supported for this model.'
         if not adaptive:
             yield "adaptive thinking is not supported on this model"
-        yield from unknown_keys("thinking.adaptive.", thinking, {"type", "display"})
+        known = {"type", "display"} | ({"block_binding"} if has_beta else set())
+        yield from unknown_keys("thinking.adaptive.", thinking, known)
     choice = (body.get("tool_choice") or {"type": "auto"}).get("type")
     if choice not in ("auto", "none"):
         yield f"tool_choice: type `{choice}` is not supported for this model."
