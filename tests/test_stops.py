@@ -91,6 +91,17 @@ def reach_the_prompt(user):
     raise AssertionError(user.screen[-2_000:])
 
 
+def test_two_interrupts_at_once_at_the_prompt_do_not_end_the_program(make, monkeypatch):
+    """Python may call the handler while input() returns from the first.
+
+    A parent that sends a Ctrl-C on makes it arrive twice within a millisecond.
+    """
+    twice = SystemError("<monotonic> returned a result with an exception set")
+    monkeypatch.setattr(program, "read_prompt", Mock(side_effect=[twice, EOFError]))
+    program.repl(agent := make(), Terminal(io.StringIO()), "")
+    assert "Press Ctrl-D or type /quit" in str(agent.events)
+
+
 @pytest.fixture
 def handlers(monkeypatch):
     """The signal handlers by number, the clock they read, and their terminal."""
