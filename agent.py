@@ -2658,10 +2658,7 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             terminal.stopped = 0.0
             enter_work_mode(terminal)
             done = handle_line(agent, line)
-        except (
-            KeyboardInterrupt,
-            SystemError,
-        ):  # two at once in input() make the latter
+        except (KeyboardInterrupt, SystemError):  # input() turns two at once into this
             cut = "; the unfinished answer was discarded" if terminal.writes else ""
             hint = "\nPress Ctrl-D or type /quit to leave."
             notice = f"\nstopped{cut}" if line else hint
