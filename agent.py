@@ -14,8 +14,8 @@
     then ask the model, run the tools it calls, and start over
 
 Every message is kept on disk in .transcripts/, one JSON object per line. This file has
-three parts: the lesson, up to layer 3; its words, to look up ("messages" and "tokens");
-the program. README.md is the tutorial; tests/lessons/names.md explains s06, v5, s08.
+three parts: the lesson, up to layer 3; its helpers, to look up ("messages", "tokens");
+and the program. README.md is the tutorial; tests/lessons/names.md explains s06, v5, s08.
 
 A message is a plain dict, as in the Messages API. If a user message's content is a
 string, the user typed it. Everything we add is a list of blocks, so you can tell.
@@ -99,7 +99,7 @@ class Limits:
     clear_above: Any = None  # an int; None: 0.7 T; more than the window: never
     keep_recent: int = KEEP_RECENT  # results
     keep_tokens: int = KEEP_TOKENS
-    min_savings: int = sys.maxsize  # to clear (v5: 20,000); at most T / 3
+    min_savings: int = sys.maxsize  # that a clearing frees (v5: 20,000); at most T / 3
     max_messages: int = 0  # messages; above it, snip_compact cuts some out; 0: never
     max_requests: int = 200  # requests in one turn; 0: no limit
 
@@ -139,7 +139,7 @@ class Conversation:
     summary: str = ""  # the model's last summary
     failures: int = 0  # failed summaries in a row
     transcript: Path | None = None  # its file; None: nothing is written yet
-    # the layers don't use what follows
+    # the layers themselves don't use what follows
     transcript_bytes: int = 0  # the file's size when this run last wrote or read it
     system: dict[str, str] = field(default_factory=dict)  # parts of the system prompt
     cached: float = 0.0  # share of the last request that came from the prompt cache
@@ -351,8 +351,8 @@ def micro_compact(
 ) -> list[Message]:
     """Replace old tool results with "[Previous: used NAME]" (s06).
 
-    Only results of `tools` are cleared, if that frees `min_savings` tokens (v5). What
-    can't be read again in its own file is saved first, and the placeholder says where.
+    Only results of `tools` are cleared, if that frees `min_savings` tokens (v5). One
+    whose file can't be read again is saved first, and the placeholder says where.
     """
     results = [e for e in exchanges(messages) if e.call["name"] in tools]
     end = first_kept(results, keep_recent, keep_tokens)
@@ -553,8 +553,8 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
 
     It's a list like any other: (1) older messages of the user, with earlier calls that
     are still needed (files are read again); (2) the summary; (3) the request in
-    progress; (4) its calls; (5) the tail. Request, tail, summary, older messages and
-    calls, in this order, get at most half of the room left; calls also of what is freed.
+    progress; (4) its calls; (5) the tail. In this order, request, tail, summary, older
+    messages and calls get at most half of the room left (calls: also of what is freed).
     """
     room, gone, tail = split_history(agent)  # the tail is part 5
     start = turn_start([*gone, *tail])
@@ -609,7 +609,7 @@ def split_history(agent: Agent) -> tuple[int, list[Message], list[Message]]:
 def still_needed(
     messages: list[Message], tools: Tools, tail_start: int = sys.maxsize
 ) -> list[Exchange]:
-    """Return the calls for plan, skills and newest files that the tail doesn't have."""
+    """Return the needed calls (plan, skills, newest files) that aren't in the tail."""
     newest: dict[tuple[str, str], Exchange] = {}  # by tool and file (or skill)
     for exchange in reversed([*exchanges(messages)]):
         name = exchange.call["name"]
@@ -665,7 +665,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
     given_up = AgentError(f"{error} {advice}")
     if incomplete > MAX_INCOMPLETE:
         raise given_up
-    total = context_tokens(agent) + agent.limits.max_output  # some count the reply
+    total = context_tokens(agent) + agent.limits.max_output  # some APIs count the reply
     if MIN_WINDOW <= error.maximum < min(total, agent.limits.context_window):
         agent.limits = configured_limits(error.maximum, agent.limits.max_output)
         return make_ready(agent)  # cuts prompt and results to it; layer 2 does the rest

@@ -344,7 +344,7 @@ The user's own messages were {SHARE["user"]}
 
 It is {T:,} tokens in a window of {program.CONTEXT_WINDOW:,}
 
-costs {WRITE} each instead of {READ}, so the clearing costs {WRITE - READ:.3g} K, once.
+costs {WRITE} a token instead of {READ}, so the clearing costs {WRITE - READ:.3g} K, once.
 From then on, each request saves {READ} F. So it has paid for itself after
 {WRITE - READ:.3g} K / {READ} F requests, which is {pays(READ)} K / F: here, {REQUESTS}
 
@@ -356,7 +356,7 @@ the longest session we replayed, {LONGEST["requests"]} requests
 
 Without forgetting, request {LONGEST["refused"]} no longer fits into a window of {program.CONTEXT_WINDOW:,} tokens
 
-`agent.py` clears {clearings("ours")} times and costs {LONGEST["courses"]["ours"][0]:.0%}, as it does with no cache
+`agent.py` clears {clearings("ours")} times and costs {LONGEST["courses"]["ours"][0]:.0%} (the same with no cache
 
 s06 clears {clearings("s06")} times and costs {LONGEST["courses"]["s06"][0]:.0%}
 
@@ -380,8 +380,8 @@ ours costs {UNCACHED["ours"]:.1f} and v5 {UNCACHED["v5"]:.1f}, where never forge
 
 `THRESHOLD=60000` costs {LOW_COST:.2f}, with an R of {LOW_R:.3f}
 
-edits needed {AGAIN[0]:,} lines that were out of sight. We searched for up to {MOST_LOOKUPS} of them per
-session, with one `grep` each, for two rare words of the line. It found {AGAIN[1]:.1%} of those; its output had a median of {AGAIN[2]} tokens
+edits needed {AGAIN[0]:,} lines that were out of sight. We looked for up to {MOST_LOOKUPS} of them per
+session, each with one `grep` for two rare words of the line. That found {AGAIN[1]:.1%} of those; its output had a median of {AGAIN[2]} tokens
 
 a minute of a progress bar shrinks from {BAR[0]} tokens to {BAR[1]}
 

@@ -197,7 +197,7 @@ TOLD = {  # besides the listings: what a step tells the reader, an old text, a n
             'COMMAND = {"type": "object", "properties": {"command": {}}}\nTOOLS = [\n',
         ),
         ("Add `bash` to `TOOLS`", "TOOLS = [\n", SECOND_TOOL),
-        ("run by `subprocess`", "from pathlib", "import subprocess\nfrom pathlib"),
+        ("by `subprocess`", "from pathlib", "import subprocess\nfrom pathlib"),
         ("write `run_tool(name, given)` yourself", "question =", RUN_TOOL),
     ],
     2: [
