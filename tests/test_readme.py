@@ -376,7 +376,7 @@ the API rejects {FIGURES["refused"]} of the {FIGURES["sessions"]} sessions
 
 with `CONTEXT_WINDOW=60000`, ours costs {UNCACHED["ours CONTEXT_WINDOW=60000"]:.1f} instead of {UNCACHED["ours"]:.1f}
 
-ours costs {UNCACHED["ours"]:.1f} and v5 {UNCACHED["v5"]:.1f}, where never forgetting *with* one costs 1
+v5 costs {UNCACHED["v5"]:.1f}, ours {UNCACHED["ours"]:.1f} and never forgetting {UNCACHED["nothing"]:.1f} (*with* a cache: 1)
 
 `THRESHOLD=60000` costs {LOW_COST:.2f}, with an R of {LOW_R:.3f}
 
@@ -396,7 +396,7 @@ leave those over {program.MAX_CHANGED:,} characters or {program.MAX_CHANGED_LINE
 
 together up to {program.MAX_RULES:,} tokens or T/8, whichever is smaller
 
-of fewer than {program.MIN_KEY} characters
+keys shorter than {program.MIN_KEY} characters
 
 {program.MIN_WINDOW:,} at least
 """.split("\n\n")
@@ -435,7 +435,7 @@ ESTIMATES = {  # rows of the page's tables, and their other cells
         f"{len(json.dumps(JAPANESE)) // 4:,}"
     ],
     "`len(text.encode()) // 4` (ours)": [f"{len(JAPANESE.encode()) // 4:,}"],
-    "our stand-in: bytes / 3.2, so it can't be the judge": [
+    "our stand-in: bytes / 3.2; it counts bytes as well, so it can't be the judge": [
         f"{stub.tokens(JAPANESE):,}"
     ],
     "price": [f"{READ}", f"{WRITE}", "1", f"{prices.OUTPUT}"],
