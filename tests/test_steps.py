@@ -202,12 +202,12 @@ TOLD = {  # besides the listings: what a step tells the reader, an old text, a n
     ],
     2: [
         (
-            '`log("assistant", content)`',
+            '(log("assistant", content))`',
             '{"role": "assistant", "content": content}',
             'log("assistant", content)',
         ),
         (
-            '`log("user", run_tools(calls))`',
+            '(log("user", run_tools(calls)))`',
             '{"role": "user", "content": run_tools(calls)}',
             'log("user", run_tools(calls))',
         ),
