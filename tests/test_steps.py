@@ -1244,6 +1244,7 @@ ASKS_FOR_ONE = {  # how a request ends: its messages, its tools, if it asks
     "them as a block": ([*ANSWERED, typed([text_block(OWN)])], SOME_TOOLS, True),
     "all in one text": ([typed(f"{OWN} Go.")], SOME_TOOLS, True),
     "no tools": ([typed("Go.")], [], True),
+    "a reminder": ([*ANSWERED, typed("<reminder>Plan.</reminder>")], SOME_TOOLS, False),
 }
 
 
@@ -1276,6 +1277,86 @@ def test_a_request_for_a_summary_can_be_repeated():
     for words in ("Go.", OWN, OWN, "Summary: Ok."):
         client.answer({**fixed, "messages": [typed(words)]})
     assert [exchange.text for exchange in client.exchanges] == ["0", "", "Ok.", "1"]
+
+
+def test_a_summary_in_two_steps_is_two_requests_without_tools():
+    client = runner.Model(reply("0"), typed=["Go."], summaries=["A.", "B."])
+    client.type_next()
+    client.answer(
+        {"model": "m", "max_tokens": 9, "tools": SOME_TOOLS, "messages": [typed("Go.")]}
+    )
+    for words in (OWN, f"A. {OWN}"):
+        client.answer({"model": "m", "max_tokens": 9, "messages": [typed(words)]})
+    assert [exchange.text for exchange in client.exchanges] == ["0", "A.", "B."]
+
+
+def test_a_status_that_names_the_tool_asks_for_no_summary():
+    assert not re.search(
+        runner.ASKS_AT_END, "9% used. When full, use the compact tool."
+    )
+    assert re.search(runner.ASKS_AT_END, "Now compact what was said.")
+
+
+@pytest.mark.parametrize(
+    "said, place",
+    [
+        ("messages: text content blocks must be non-empty", "chapter 3"),
+        (
+            "Requests with `tool_use` or `tool_result` blocks must define tools",
+            "chapter 7",
+        ),
+    ],
+)
+def test_an_error_leads_to_the_chapter_with_its_rule(said, place):
+    assert own_report.fix_for(None, said) == place
+
+
+REPLACES = """\
+    old = FILE.read_text() if FILE.exists() else ""
+    FILE.with_suffix(".tmp").write_text(old + json.dumps(message) + "\\n")
+    FILE.with_suffix(".tmp").replace(FILE)
+    return message
+"""
+CUTS_AND_ASKS_AGAIN = """\
+    try:
+        reply = client.messages.create(messages=messages, **fixed, **cache)
+    except Exception:
+        for message in messages:
+            for block in message["content"] if type(message["content"]) is list else []:
+                if block["type"] == "tool_result":
+                    block["content"] = block["content"][:1_000]
+        reply = client.messages.create(messages=messages, **fixed, **cache)
+"""
+
+
+def test_a_transcript_that_replaces_the_one_before_is_found_wherever_it_is(tmp_path):
+    head, writes = (LESSONS / "small.py").read_text().split("    with TRANSCRIPT.open")
+    rest = writes[writes.index("    return message\n") + len("    return message\n") :]
+    place = f"FILE = Path({str(tmp_path / 'all.jsonl')!r})\n\n\ndef log("
+    (path := tmp_path / "mine.py").write_text(
+        head.replace("def log(", place) + REPLACES + rest
+    )
+    assert "ok on disk" in in_one_line(steps.play_mine(path)[0])
+
+
+def test_a_huge_file_that_is_cut_after_the_rejection_is_no_fault():
+    asks = "    reply = client.messages.create(messages=messages, **fixed, **cache)\n"
+    limit = ("MAX_CHARS = 40_000", "MAX_CHARS = 10**9")
+    assert "ok huge file" in report_with((asks, CUTS_AND_ASKS_AGAIN), limit)
+
+
+def test_a_marker_on_too_little_is_not_called_a_missing_one():
+    few = '"system": [{"type": "text", "text": SYSTEM, **cache}]'
+    told = report_with(
+        ('    cache = {"cache_control": {"type": "ephemeral"}}\n', ""),
+        (
+            "    fixed = {",
+            '    cache = {"cache_control": {"type": "ephemeral"}}\n    fixed = {',
+        ),
+        ('"system": SYSTEM', few),
+        ("**fixed, **cache)", "**fixed)"),
+    )
+    assert own_report.TOO_SHORT in told and own_report.NOT_MARKED not in told
 
 
 def test_the_request_after_a_summary_continues_the_work():
@@ -1547,7 +1628,7 @@ NO_PRICE = {  # the run of small.py, and what is said instead of its price
 
 @pytest.mark.parametrize("told", NO_PRICE)
 def test_no_price_is_compared_with_that_of_a_run_without_an_end(told, monkeypatch):
-    client = SimpleNamespace(usages=[], exchanges=[], requests=[{}])
+    client = SimpleNamespace(usages=[], exchanges=[], requests=[{}], bodies=[])
     with monkeypatch.context() as patch:
         patch.setattr(
             own_report, "usages_of_small", own_report.usages_of_small.__wrapped__

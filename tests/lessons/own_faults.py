@@ -110,7 +110,10 @@ class Model(runner.Model):
 
     def answer_question(self):
         """Say yes even before Ctrl-C, which the command itself will press."""
-        return "y" if self.approval == "Ctrl-C" else super().answer_question()
+        if self.approval != "Ctrl-C":
+            return super().answer_question()
+        self.calling = ""  # what it asks next is the next prompt
+        return "y"
 
 
 # --- What can be seen ---

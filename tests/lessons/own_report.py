@@ -553,7 +553,7 @@ def cost(client):
         text += f", without {others} requests to another model"
     is_cached = any(written + known for _, written, known in usages)
     if not is_cached:
-        text += "; no request has `cache_control`"
+        text += NOT_MARKED if "cache_control" not in str(client.bodies) else TOO_SHORT
     try:
         small = usages_of_small()
     except (KeyboardInterrupt, Unfinished) as error:
@@ -682,8 +682,11 @@ def after(accidents, fix):
 
 
 def went_on(client):
-    """Check that the program came to its last prompt, and that nothing was refused."""
-    return not problem(client) and not client.prompts and not kept_on(client)
+    """Check that it came to its last prompt, and that its last request was accepted."""
+    accepted = client.exchanges and client.exchanges[-1].request is client.requests[-1]
+    recovered = problem(client) == TOO_LONG and not client.ended and accepted
+    is_bad = problem(client) and not recovered
+    return not is_bad and not client.prompts and not kept_on(client)
 
 
 def kept_on(client):
@@ -705,6 +708,8 @@ def next_request(client):
 
 # --- What went wrong ---
 
+NOT_MARKED = "; no request has `cache_control`"
+TOO_SHORT = "; what its `cache_control` marks is too short to be cached"
 TOO_LONG = "prompt is too long"
 EARLY = "It ended before the work was done."
 BROKE_OFF = "Its turn ended, although the model had called `{}`."
@@ -739,6 +744,8 @@ PACKAGES = (
 )
 FIXES = {  # words of what stopped an agent, and the part of the page about them
     "FileNotFoundError": "step 1",
+    "must define tools": "chapter 7",
+    "text content blocks must be non-empty": "chapter 3",
     BROKE_OFF.format("compact"): "chapter 9",
     NO_WORDS: "step 1",
     ONE_PROMPT: "step 2",

@@ -40,7 +40,10 @@ UNSUPPORTED = (
 )
 TAGS = "<summary>", "</summary>"
 # A reminder to call the tool `compact` doesn't ask for a summary.
-ASKS_AT_END = r"(?i)summar|compress|(?<!call )compact|总结|摘要|压缩|要約"
+ASKS_AT_END = (
+    r"(?i)summar|compress|(?<!call )(?<!use )(?<!use the )compact|总结|摘要|压缩|要約"
+)
+REMINDER = r"\s*<[\w-]*reminder"  # a message of its own that asks for nothing
 SAME_WORDS = "taken for a prompt, because it has the same words"
 TURN_IS_OVER = "It sent another request, although the model had called no tool."
 SAME_AGAIN = 50  # refused requests in a row; an agent that sends more never stops
@@ -222,7 +225,9 @@ class Model(naive.Model):
     def prepare(self, request):
         """Put a summary at the head of the queue, or fit the next reply's calls."""
         last = str(request["messages"][-1])
-        if self.wants_summary(request) and self.asked_with in ("", last):  # or a retry
+        # two in a row: a retry, or a second step, which offers no tools either
+        again = self.asked_with in ("", last) or not request.get("tools")
+        if self.wants_summary(request) and again:
             self.asked_with = last
             self.queue.appendleft(tagged(next(self.summaries), str(request)))
         else:
@@ -246,7 +251,8 @@ class Model(naive.Model):
         typed = not texts.isdisjoint(text.strip() for text in self.typed)
         results = any(block["type"] == "tool_result" for block in last)
         without = self.requests[0].get("tools") and not request.get("tools")
-        return bool(without) or not (typed or results)
+        reminds = any(re.match(REMINDER, text) for text in texts)
+        return bool(without) or not (typed or results or reminds)
 
     def asks_in_system(self, system):
         """Check if the system prompt now asks for a summary, rather than holds one."""
@@ -471,16 +477,21 @@ def noted(files):
 NOTED: list[Any] = []  # the folder of the program that runs, and what is noted
 
 
+# what puts words into a file, and which of the event's arguments is its path
+WRITES = {"open": 0, "sqlite3.connect": 0, "os.rename": 1}
+
+
 def note(event, given):
-    """Note a file that is opened to write or append."""
-    if event != "open" or not NOTED[0] or not isinstance(given[0], str):
+    """Note a file that is opened to write or append, or that replaces another."""
+    if event not in WRITES or not NOTED[0] or isinstance(given[WRITES[event]], int):
         return
-    path, _, flags = given
+    path = os.fsdecode(given[WRITES[event]])
     file = Path(path).absolute()
     is_own = (
         NOTED[0] in file.parents or "__pycache__" in file.parts or path == os.devnull
     )
-    if flags & (os.O_WRONLY | os.O_RDWR) and not is_own:
+    is_read = event == "open" and not given[2] & (os.O_WRONLY | os.O_RDWR)
+    if not is_read and not is_own:
         NOTED[1].setdefault(file, file.stat().st_size if file.is_file() else 0)
 
 
