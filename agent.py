@@ -2369,8 +2369,10 @@ NEWLINES = "\x1b\r", "\x1b\n", "\x1b[27;2;13~", "\x1b[13;2u"  # Alt-Enter, Shift
 # left out of the line: control characters, and those that reorder the text around them
 UNTYPED = r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 # a whole paste, the whole escape sequence of another key, or a character
-KEY = r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
-KEY += r"\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
+KEY = re.compile(
+    r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
+    r"\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
+)
 
 
 def enter_work_mode(terminal: Terminal) -> None:
@@ -2403,7 +2405,7 @@ def read_keys(terminal: Terminal) -> bool:
         if not (data := os.read(0, 65_536)):
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
-        while key := re.compile(KEY).match(keys, at):
+        while key := KEY.match(keys, at):
             handle_key(terminal, key[0], key[1] or "")
             at = key.end()
         terminal.keys = re.sub("\x1b+", "\x1b", keys[at:])
@@ -2790,10 +2792,11 @@ def resume(agent: Agent, which: str) -> None:
             path = Path(os.path.realpath(str(call["input"].get("path", ""))))
             newest = Path(str(agent.transcript)).stat().st_mtime_ns
             agent.mtimes[path] = min(path.stat().st_mtime_ns, newest)
-    state = "isn't answered yet" if in_progress(messages) else "was answered"
+    is_open = in_progress(messages)
+    state = "isn't answered yet" if is_open else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")
     agent.emit("plain", f"\n> {''.join(user_texts(messages)[-1:])}")
-    if not in_progress(messages):
+    if not is_open:
         agent.emit("text", f"{text_of(messages[first_unseen(messages) - 1])}\n")
         return agent.emit("note", status_line(agent))
     calls = [c for m in messages[turn_start(messages) :] for c in blocks(m, "tool_use")]
