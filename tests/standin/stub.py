@@ -264,7 +264,8 @@ def in_short(message):
 
 lengths_of = by_place(lambda message: len(encoded(in_short(message))))
 markers_in = by_place(lambda part: encoded(part, errors="strict").count(MARKER))
-bytes_for_cache, bytes_for_chain = by_place(encoded), by_place(encoded)
+bytes_for_cache = by_place(encoded)
+bytes_for_chain = by_place(lambda part: unmarked(encoded(part)))
 
 
 def one_by_one(messages):
@@ -553,11 +554,11 @@ class Chain:
                     yield f"messages.{index}.content.{position}", block
 
     def follow(self, block, data):
-        """Read a block and its JSON; return False if its thinking does not belong here."""
+        """Read a block and its unmarked JSON; return False if it doesn't belong here."""
         if block["type"] not in SIGNED_IN:
             # an empty text cannot be sent back, so removing it is allowed
             if block["type"] != "text" or block["text"].strip():
-                self.context.update(unmarked(data))
+                self.context.update(data)
             return True
         given = block[SIGNED_IN[block["type"]]]
         _, previous, number = [*given.split("."), "", ""][:3]
