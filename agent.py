@@ -1024,7 +1024,10 @@ def replace_history(
 
 
 def load(path: Path) -> Conversation:
-    """Read a conversation, without thinking; raise OSError, or name the bad line."""
+    """Read a conversation from a transcript, without its thinking.
+
+    Skips a torn last line. Raises OSError, or AgentError with the bad line's number.
+    """
     read = Conversation(transcript=path)
     with open(path, "rb", opener=open_private) as file:
         lines = file.read().split(b"\n")
