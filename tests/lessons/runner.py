@@ -483,9 +483,10 @@ WRITES = {"open": 0, "sqlite3.connect": 0, "os.rename": 1}
 
 def note(event, given):
     """Note a file that is opened to write or append, or that replaces another."""
-    if event not in WRITES or not NOTED[0] or isinstance(given[WRITES[event]], int):
+    path = given[WRITES[event]] if event in WRITES else None
+    if not NOTED[0] or not isinstance(path, str | bytes | os.PathLike):
         return
-    path = os.fsdecode(given[WRITES[event]])
+    path = os.fsdecode(path)
     file = Path(path).absolute()
     is_own = (
         NOTED[0] in file.parents or "__pycache__" in file.parts or path == os.devnull
