@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from itertools import accumulate, pairwise
-from pathlib import Path
 from unittest.mock import Mock
 
 import costs
@@ -32,6 +31,7 @@ from policies import (
     total,
 )
 from prices import Meter, replay
+from readme import ROOT
 from recorded import Measured, Message, Session, note, read_messages, tokens
 from stub import StubClient
 from stub import reply as stub_reply
@@ -687,7 +687,7 @@ def test_the_moment_says_what_was_in_sight_and_how_long_it_took(tmp_path, capsys
 
 # ---- a policy of your own ----
 
-AGENTS = Path(__file__).with_name("agents")
+AGENTS = ROOT / "tests/agents"
 
 
 @pytest.fixture
@@ -801,7 +801,7 @@ def test_the_example_that_keeps_the_newest_leaves_a_list_that_the_api_accepts():
 
 
 def test_the_policy_in_the_readme_leaves_a_list_that_the_api_accepts(mine):
-    text = Path(__file__).with_name("README.md").read_text("utf-8")
+    text = (ROOT / "tests/README.md").read_text("utf-8")
     [code] = [c for c in text.split("```") if "def forget" in c]
     words = mine(code.removeprefix("python\n"), reading(90, 6_000))
     assert re.search(r"mine 0\.\d+ 0 1 ", words) and "reject 0 of 91" in words
@@ -992,12 +992,11 @@ def test_an_invalid_price_is_rejected(capsys, text):
 
 @pytest.mark.parametrize("name", ["policies.py", "prices.py"])
 def test_a_policy_may_have_the_name_of_a_module_of_the_measure(tmp_path, name):
-    root = Path(costs.__file__).resolve().parents[2]
     for folder in "measure", "standin":
         left_out = shutil.ignore_patterns("shapes", "__pycache__")
         copy = tmp_path / "tests" / folder
-        shutil.copytree(root / "tests" / folder, copy, ignore=left_out)
-    shutil.copy(root / "agent.py", tmp_path)
+        shutil.copytree(ROOT / "tests" / folder, copy, ignore=left_out)
+    shutil.copy(ROOT / "agent.py", tmp_path)
     (tmp_path / name).write_text("raise SystemExit('this is the policy')\n")
     command = [sys.executable, "tests/measure/costs.py", "--help"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -14,6 +14,7 @@ import faults
 import naive
 import own_faults
 import pytest
+from readme import ROOT
 
 import agent as program
 
@@ -196,7 +197,7 @@ PROMPT = """,
     },
 }
 
-SMALL, AGENTS = Path(faults.small.__file__), Path(__file__).with_name("agents")
+SMALL, AGENTS = Path(faults.small.__file__), ROOT / "tests/agents"
 PLAYED = {fault.__name__ for fault in faults.FAULTS} - {"japanese"}
 CHAPTERS_3_TO_5 = {"no_thinking", "same_id", "no_path"}
 CHAPTERS_6_TO_9 = {"fixed_threshold", "paste", "cut_output", "no_pages"}

@@ -23,6 +23,7 @@ from builders import (
     texts,
     typed,
 )
+from readme import ROOT
 from stub import reply
 
 import agent as program
@@ -443,7 +444,7 @@ def test_results_of_a_tool_that_you_add_are_saved_and_cleared(make):
 
 
 def test_the_example_of_how_to_add_a_test_passes():
-    page = Path(__file__).with_name("README.md").read_text("utf-8")
+    page = (ROOT / "tests/README.md").read_text("utf-8")
     [example] = re.findall(r"(?s)```python\n(def test_.*?)```", page)
     names = {**vars(builders), "micro_compact": micro_compact, "Path": Path}
     exec(example, names)

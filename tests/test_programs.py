@@ -10,13 +10,15 @@ import shutil
 import subprocess
 import sys
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
+from readme import ROOT
 
-TESTS = Path(__file__).resolve().parent
-PROGRAMS = sorted(TESTS.glob("*/*.py"))
-FOLDERS = {path.stem: path.parent.name for path in [*PROGRAMS, *TESTS.glob("*.py")]}
+TESTS = ROOT / "tests"
+TEST_FILES = {path.name for path in TESTS.rglob("test_*.py")}
+FILES = [*sorted(TESTS.glob("*/*.py")), *TESTS.glob("*.py")]
+FOLDERS = {path.stem: path.parent.name for path in FILES}
+PROGRAMS = [p for p in FILES if p.parent != TESTS and p.name not in TEST_FILES]
 
 
 def imported(path):
@@ -75,16 +77,16 @@ def test_a_missing_chapter_or_step_is_reported_in_one_line(command):
 
 
 def test_agent_py_requires_the_packages_of_requirements_txt():
-    script = (TESTS.parent / "agent.py").read_text("utf-8")
+    script = (ROOT / "agent.py").read_text("utf-8")
     head = re.search(r"(?m)^# /// script\n((?:#(?: .*)?\n)+?)# ///$", script)[1]
     fields = dict(line[2:].split(" = ", 1) for line in head.splitlines())
-    required = (TESTS.parent / "requirements.txt").read_text("utf-8").split()
+    required = (ROOT / "requirements.txt").read_text("utf-8").split()
     assert ast.literal_eval(fields["dependencies"]) == required
     assert fields["requires-python"] == '">=3.10"'
 
 
 def test_each_constant_is_set_once_and_used():
-    source = (TESTS.parent / "agent.py").read_text("utf-8")
+    source = (ROOT / "agent.py").read_text("utf-8")
     names = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)]
     used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
     found = re.findall(r"(?m)^([A-Z][A-Z_0-9]*)(?:: .*)? = ", source)
@@ -110,7 +112,7 @@ def copied(tmp_path_factory):
     """A copy of the project, whose root a reader may fill."""
     copy = tmp_path_factory.mktemp("project") / "copy"
     others = shutil.ignore_patterns(BEING_WRITTEN, ".*_cache", ".[hvt]*", ".git", "tmp")
-    return shutil.copytree(TESTS.parent, copy, ignore=others)
+    return shutil.copytree(ROOT, copy, ignore=others)
 
 
 @pytest.mark.parametrize("use", USES)
@@ -159,7 +161,7 @@ def said_of(tmp_path_factory):
     others = shutil.ignore_patterns(BEING_WRITTEN, "test_*")
     shutil.copytree(TESTS, copy / "tests", ignore=others)
     for name in (".pytest.ini", ".env.example", "agent.py"):
-        shutil.copy(TESTS.parent / name, copy)
+        shutil.copy(ROOT / name, copy)
     for name, (text, _) in OWN.items():
         (copy / "tests" / name).write_text(text, "utf-8")
     argv = [sys.executable, "-m", "pytest", "-q", "-n0", "-rA"]
@@ -180,4 +182,4 @@ def test_the_readmes_test_file_is_short_and_uses_the_stand_in():
 
 def test_the_readme_lists_every_test_file():
     named = {*re.findall(r"`(test_\w+\.py)`", README.partition("## Add a test")[0])}
-    assert {path.name for path in TESTS.glob("test_*.py")} - {"test_mine.py"} == named
+    assert {*TEST_FILES} - {"test_mine.py"} == named

@@ -10,10 +10,11 @@ import costs
 import pytest
 import shapes
 from builders import did, history, said
+from readme import ROOT
 from recorded import Session, content_of, parts, read_messages, tokens
 
 SHAPES = sorted(costs.SHAPES.glob("*.xz"))
-README = Path(__file__).with_name("README.md").read_text("utf-8")
+README = (ROOT / "tests/README.md").read_text("utf-8")
 # what stays: the names of keys and blocks, of tools, and of their inputs
 KEYS = "role content type text id name input tool_use_id is_error timestamp"
 KEYS += " user assistant tool_use tool_result true false null NaN old_string"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[1:1] = [str(ROOT / "tests/standin")]
-sys.path.append(str(ROOT))  # last, so that a reader's files there can have any name
+sys.path.insert(1, str(ROOT / "tests/standin"))
+sys.path.append(str(ROOT))  # last, because a file there can have any name
 
 from recorded import Unusable, read_messages
 from watch import SHAPE

@@ -20,8 +20,8 @@ from shutil import get_terminal_size
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[1:1] = [str(ROOT / "tests/standin")]
-sys.path.append(str(ROOT))  # last, so that a reader's files there can have any name
+sys.path.insert(1, str(ROOT / "tests/standin"))
+sys.path.append(str(ROOT))  # last, because a file there can have any name
 
 import costs
 import ours
