@@ -1054,8 +1054,6 @@ def load(path: Path) -> Conversation:
 def check_message(message: Message, before: list[Message]) -> Message:
     """Return a message's role and content if it can follow `before`, or raise."""
     role, content = message["role"], message["content"]
-    if role not in ("user", "assistant") or not content:
-        raise ValueError(f"a message of role {role!r} with content {content!r}")
     if role == "assistant" and is_typed(message):
         content = [{"type": "text", "text": content}]
     for block in [] if type(content) is str else content:
@@ -1066,8 +1064,8 @@ def check_message(message: Message, before: list[Message]) -> Message:
             raise ValueError(f"a malformed block {block!r}")
     calls = {call["id"] for call in open_calls(before)}
     results = {block["tool_use_id"] for block in blocks(message, "tool_result")}
-    if calls != results:
-        raise ValueError(f"the results {results} do not match the calls {calls}")
+    if role not in ("user", "assistant") or not content or calls != results:
+        raise ValueError(f"{content!r} of {role!r} can't answer the calls {calls}")
     return {"role": role, "content": content}
 
 
