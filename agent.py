@@ -1112,11 +1112,10 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
         with open(temporary, "xb", opener=opener) as file:
             file.write(data)
         if old:
-            with suppress(OSError):  # only root may give a file away
+            with suppress(OSError):  # exFAT has no modes; only root gives away
+                temporary.chmod(old.st_mode & 0o7777)
                 os.chown(temporary, -1, old.st_gid)
                 os.chown(temporary, old.st_uid, -1)
-            with suppress(OSError):  # as on WSL, SMB and exFAT
-                temporary.chmod(old.st_mode & 0o7777)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
