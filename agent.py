@@ -1187,11 +1187,10 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
             if shown:
                 check_whole(agent, reply)
             return reply
-        except (OSError, AgentError):  # a local error, or the window is full
-            agent.emit("void", "(The reply was discarded.)")
-            raise
-        except Exception as error:  # noqa: BLE001  a broken stream raises almost anything
+        except Exception as error:  # a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
+            if isinstance(error, (OSError, AgentError)):  # local, or the window is full
+                raise
             status, body = getattr(error, "status_code", None), str(error)
             text = describe_error(agent, error)
             if reply := reply_instead(agent, status, body, text):
