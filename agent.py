@@ -1334,8 +1334,7 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
 
 def to_reply(agent: Agent, final: Any) -> Reply:
     """Turn the SDK's message into a Reply to send back; raise if it is unfinished."""
-    stop = final.stop_reason
-    stop = "max_tokens" if stop == "length" else stop  # some gateways pass that on
+    stop = {"length": "max_tokens"}.get(final.stop_reason, final.stop_reason)  # a proxy
     if stop is None:
         raise ValueError("The reply ended before it was finished")
     content = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
