@@ -1278,9 +1278,8 @@ def back_off(agent: Agent, error: Any, text: str, tries: int, is_summary: bool) 
 def stream(agent: Agent, messages: list[Message], shown: Sequence[str]) -> Any:
     """Send one request, show the reply as it arrives, and return the SDK's message."""
     began, written = time.time(), 0
-    what = f"summarising {context_tokens(agent):,} tokens"
     full = f"context {context_tokens(agent):,} of {agent.limits.threshold:,} tokens"
-    agent.emit("wait", f"waiting for the model, {full}" if shown else what)
+    agent.emit("wait", f"{'waiting for the model' if shown else 'summarising'}, {full}")
     with agent.client.messages.stream(**request_for(agent, messages)) as events:
         kind = events.response.headers.get("content-type", "")
         if re.search("html|json", kind):

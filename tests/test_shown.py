@@ -128,7 +128,7 @@ def test_the_clock_says_that_a_summary_is_being_written(make):
     agent.focus = ""
     turns(agent, "Go on.")
     waits = [text for style, text in said if style == "wait"]
-    assert re.fullmatch(r"summarising [\d,]+ tokens", waits[0])
+    assert re.fullmatch(r"summarising, context [\d,]+ of 167,000 tokens", waits[0])
     *before, last = waits
     assert before == [waits[0], "try 2 of 7 in 1 s", waits[0]]
     full = r"waiting for the model, context [\d,]+ of 167,000 tokens"
