@@ -696,7 +696,6 @@ MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
 FILLED = {"text": "text", "thinking": "signature", "redacted_thinking": "data"}
 FILLED["tool_use"] = "name"
 OTHER_KEYS = {"type", "thinking", "id", "input", "tool_use_id", "content", "is_error"}
-EARLIER_CUT = rb"\n\[([\d,]{1,19}) bytes are left out here\]\n"  # in a text
 
 
 class Exchange(NamedTuple):
@@ -829,10 +828,8 @@ def cut_text(text: str, max_tokens: int) -> str:
         # four fifths from the start, one from the end: 2,000 and 500 in a preview
         head = data[: kept * 4 // 5].decode(errors="ignore")
         tail = data[len(data) - kept // 5 :].decode(errors="ignore")
-        gone = re.split(EARLIER_CUT, data[kept * 4 // 5 : len(data) - kept // 5])
-        earlier = sum(int(number.replace(b",", b"")) for number in gone[1::2])
-        number = earlier + sum(map(len, gone[::2]))
-        shown = f"{head}\n[{number:,} bytes are left out here]\n{tail}"
+        gone = len(data) - kept  # and more, if there was a cut before
+        shown = f"{head}\n[at least {gone:,} bytes are left out here]\n{tail}"
     return shown
 
 
@@ -1496,7 +1493,7 @@ class Tool(NamedTuple):
 
 CHANGE = "Change {} (+{:,} -{:,})?"  # lines added and removed
 # what `cut_text` and `read_file` leave in a text, which mustn't be written into a file
-MARK = r"(?m)^\[[\d,]+ bytes are left out here\]$|^\(more follows; continue with off"
+MARK = r"(?m)^\[.*\d bytes are left out here\]$|^\(more follows; continue with off"
 INTERRUPTED = """\
 The user interrupted the work. The first call with this note may have partly run; any
 calls after it did not run."""
