@@ -20,17 +20,17 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-import naive  # adds the folder of stub to sys.path
 import own_faults
 import small
+import stage  # adds the folder of stub to sys.path
 import stub
-from naive import reads, results, use, write_files
+from stage import reads, results, use, write_files
 from stub import reply
 
 LONG = "A long answer. " * 2_000
 
 
-class Model(naive.Model):
+class Model(stage.Model):
     """A fake API that gives small.py the summaries it asks for."""
 
     def take(self, request):
@@ -236,7 +236,7 @@ PLACES = {"reference": "The Reference", "none": "In no chapter, only in agent.py
 def shown(fault) -> str:
     """Play a fault; returns its title, its effect and its fix, 79 columns wide."""
     title, fix, _ = fault.__doc__.split(" | ")
-    with naive.from_scratch():
+    with stage.from_scratch():
         importlib.reload(small)
         small.SYSTEM, small.input = "You write code.", lambda _: "y"
         with redirect_stdout(StringIO()):

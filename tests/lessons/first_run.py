@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-import naive  # adds the folder of stub to sys.path
+import stage  # adds the folder of stub to sys.path
 import stub
 from stub import reply
 
@@ -43,13 +43,13 @@ def play(question, *replies):
 
 def main():
     """Ask a question that fits the window, and one that doesn't."""
-    with naive.from_scratch():
-        names = naive.write_files(24, 48_000)
-        read = naive.use("read_file", names[0])
+    with stage.from_scratch():
+        names = stage.write_files(24, 48_000)
+        read = stage.use("read_file", names[0])
         play("How does file_01.txt begin?", read, reply("With its own name."))
         print()
-        client = play("Compare all 24 files.", *naive.reads(names), reply("Alike."))
-        read = naive.results(client.requests[-1]["messages"])
+        client = play("Compare all 24 files.", *stage.reads(names), reply("Alike."))
+        read = stage.results(client.requests[-1]["messages"])
         print(f"{len(read)} of 24 files were read.")
 
 

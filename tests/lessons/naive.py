@@ -9,56 +9,38 @@ ourselves, after the tutorials' pages; names.md says where a page's code does be
 of them ends in an error or a number, and then `agent.py` does the same work.
 """
 
-import itertools
 import json
-import os
 import sys
-import tempfile
 import textwrap
-from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(1, str(ROOT / "tests/standin"))
-sys.path.append(str(ROOT))  # last, because a file there can have any name
-
+import stage  # adds the folder of stub to sys.path
 import stub
-from stub import StubClient, reply
+from stage import (
+    SUMMARY,
+    Model,
+    bill,
+    characters_by_4,
+    from_scratch,
+    model_said,
+    reads,
+    refusal,
+    results,
+    run,
+    seen,
+    use,
+    user_said,
+    write_files,
+)
+from stub import reply
+
+sys.path.append(str(stage.ROOT))  # last, because a file there can have any name
 
 import agent as program
 
-# --- What all chapters need: a scripted model, files, and a naive agent's helpers ---
+# --- What all chapters need: a naive agent's helpers, and ours ---
 
-NAMES = {}  # the tool's name for the id of each call
-SUMMARY = "The files were read."
 TOOLS = [{"name": n, "input_schema": {}} for n in ("read_file", "edit_file", "compact")]
-COUNTS = "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
-
-
-class Model(StubClient):
-    """A fake API that gives our agent its summaries, and keeps the usages."""
-
-    in_parts = False  # other agents join nothing
-
-    def __init__(self, *replies, summaries=(SUMMARY,), **limits):
-        super().__init__(*replies, **limits)
-        self.summaries, self.asked, self.usages = itertools.cycle(summaries), [], []
-
-    def take(self, request):
-        if "these nine sections:" not in str(request["messages"][-1]["content"]):
-            return super().take(request)
-        self.asked.append(request)
-        self.queue.appendleft(reply(f"<summary>{next(self.summaries)}</summary>"))
-        try:
-            return super().take(request)
-        except stub.TooLong:
-            self.queue.popleft()
-            raise
-
-    def usage(self, body, content):
-        usage = super().usage(body, content)
-        self.usages.append([usage[part] for part in COUNTS])
-        return usage
 
 
 def say(lines):
@@ -69,37 +51,6 @@ def say(lines):
         print(textwrap.fill(what, 79, break_on_hyphens=False, **indent))
 
 
-@contextmanager
-def from_scratch():
-    """Work in an empty folder with ids from 1, so that no run depends on another."""
-    stub.tool_ids = stub.ids()
-    back = os.getcwd()
-    # a command of an interrupted program may still be writing
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.chdir(folder)
-        try:
-            yield
-        finally:
-            os.chdir(back)
-
-
-def write_files(number, characters):
-    """Write this many text files, in lines of up to 400 characters; returns the names."""
-    names = [f"file_{n:02}.txt" for n in range(1, number + 1)]
-    for name in names:
-        lines = [
-            f"{name} {n:04} ".ljust(399, "x") for n in range(1 + characters // 400)
-        ]
-        Path(name).write_text("\n".join(lines)[: characters - 1] + "\n")
-    return names
-
-
-def use(tool, *names, thinking=None, **more):
-    """A reply that calls a tool once, or once for each of these files."""
-    calls = [(tool, {"path": name, **more}) for name in names] or [(tool, more)]
-    return reply(calls=calls, thinking=thinking)
-
-
 def request(messages):
     """A naive agent's request. It asks for the prompt cache, though no tutorial does."""
     settings = {"model": "m", "max_tokens": 16_000, "system": "You write code."}
@@ -107,31 +58,9 @@ def request(messages):
     return {**settings, "tools": TOOLS, "messages": messages, **marker}
 
 
-def refusal(step, *arguments, **more):
-    """The API's error when this is called, "" if it accepts every request."""
-    try:
-        step(*arguments, **more)
-    except stub.Refused as error:
-        return str(error)
-    return ""
-
-
 def rejection(messages):
     """The API's error for a request with these messages, "" if it accepts them."""
     return refusal(stub.check, request(messages))
-
-
-def reads(names, thinking=None):
-    """Replies that read these files one by one."""
-    return [use("read_file", name, thinking=thinking) for name in names]
-
-
-def user_said(content):
-    return {"role": "user", "content": content}
-
-
-def model_said(content):
-    return {"role": "assistant", "content": content}
 
 
 def ask(client, messages):
@@ -139,29 +68,6 @@ def ask(client, messages):
     content = client.answer(request(messages))["content"]
     messages.append(model_said(content))
     return [block for block in content if block["type"] == "tool_use"]
-
-
-def run(call):
-    """Run one of the naive agent's tools; returns the result block."""
-    given, text = call["input"], "done"
-    NAMES[call["id"]] = call["name"]
-    if "path" in given:
-        text = Path(given["path"]).read_text(encoding="utf-8")
-    if "new_text" in given:
-        text = text.replace(given["old_text"], given["new_text"])
-        Path(given["path"]).write_text(text, encoding="utf-8")
-    return {"type": "tool_result", "tool_use_id": call["id"], "content": text}
-
-
-def results(messages):
-    """The tool results, oldest first."""
-    lists = [m["content"] for m in messages if type(m["content"]) is list]
-    return [b for content in lists for b in content if b["type"] == "tool_result"]
-
-
-def seen(sent):
-    """The number of results in a request that are more than a placeholder."""
-    return sum(len(result["content"]) > 100 for result in results(sent["messages"]))
 
 
 def ours(model, *prompts, **limits):
@@ -177,19 +83,6 @@ def ours(model, *prompts, **limits):
     for prompt in prompts:
         program.take_turn(agent, prompt)
     return agent, [line[1:].partition("]")[0] for line in lines if "->" in line]
-
-
-def bill(usages):
-    """The share of the input that came from the prompt cache, and the price of all."""
-    new, written, known = map(sum, zip(*usages))
-    share = known / (new + written + known)
-    return f"{share:.0%} from the cache, price {round(price(usages), -3):,.0f}"
-
-
-def price(usages):
-    """The price of the input, in full-price input tokens."""
-    new, written, known = map(sum, zip(*usages))
-    return new + stub.CACHE_WRITE * written + stub.CACHE_READ * known
 
 
 PRICES = f"""\
@@ -254,11 +147,6 @@ def chapter_3():
         damage: cut anywhere, thinking dropped: {len(parted)} of {len(cuts)}.
         damage: cut anywhere, thinking kept: {len(bad)} of {len(cuts)}.
         ours: the API rejects {len(left)} of {len(cuts)} lists.""")
-
-
-def characters_by_4(text):
-    """s06, v5: four characters are a token."""
-    return len(text) // 4
 
 
 def escaped_by_4(content):
@@ -331,7 +219,7 @@ def micro_compact_every_turn(messages):
     """s06: before each request, clear all results but the newest three."""
     for result in results(messages)[:-3]:
         if len(result["content"]) > 100:
-            result["content"] = f"[Previous: used {NAMES[result['tool_use_id']]}]"
+            result["content"] = f"[Previous: used {stage.NAMES[result['tool_use_id']]}]"
     return messages
 
 

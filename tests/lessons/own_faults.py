@@ -33,13 +33,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-import naive  # adds the folder of sdk and stub to sys.path
 import own_report
 import runner
 import sdk
+import stage  # adds the folder of sdk and stub to sys.path
 import stub
-from naive import reads, use, write_files
 from own_report import Finding
+from stage import reads, use, write_files
 from stub import reply
 
 SECONDS = 10  # time limit for a play; on an idle computer, most take less than one
@@ -150,7 +150,7 @@ def results(client):
     """The results of calls as the model first saw them, by the id of the call."""
     first = {}
     for exchange in client.exchanges:
-        for result in naive.results(exchange.request["messages"]):
+        for result in stage.results(exchange.request["messages"]):
             first.setdefault(result["tool_use_id"], text_of(result))
     return first
 
@@ -204,7 +204,7 @@ def after_clearing(client):
 
 def cleared(exchange, first):
     """The results of a request that are a placeholder now: {id: text}."""
-    sent = naive.results(exchange.request["messages"])
+    sent = stage.results(exchange.request["messages"])
     now = {result["tool_use_id"]: text_of(result) for result in sent}
     return {call: now[call] for call in now if len(now[call]) < len(first[call]) / 2}
 
@@ -548,7 +548,7 @@ def start(path):
 def in_a_process(life, path, options):
     """Live in a process of its own, whatever becomes of it; returns the findings."""
     reading, writing = os.pipe()
-    with naive.from_scratch():
+    with stage.from_scratch():
         # Python would drop a Ctrl-C that comes while it forks
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if not (child := os.fork()):

@@ -24,10 +24,10 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import naive  # adds the folder of stub to sys.path
+import stage  # adds the folder of stub to sys.path
 import stub
-from naive import bill, price, reads, results, use, write_files
 from runner import life
+from stage import bill, price, reads, results, use, write_files
 from stub import reply
 
 SMALL = Path(__file__).with_name("small.py")
@@ -577,7 +577,7 @@ class Unfinished(Exception):
 
 @cache
 def usages_of_small():
-    with naive.from_scratch():
+    with stage.from_scratch():
         client = life(SMALL, *work(), **script())
     if client.ended:
         raise Unfinished(client.ended)

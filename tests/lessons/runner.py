@@ -23,8 +23,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import naive  # adds the folder of sdk and stub to sys.path
 import sdk
+import stage  # adds the folder of sdk and stub to sys.path
 import stub
 from stub import reply
 
@@ -95,7 +95,7 @@ class Printed(io.StringIO):
         pass
 
 
-class Model(naive.Model):
+class Model(stage.Model):
     """The stand-in for the API, the user at the prompt, and a record of the run.
 
     We recognise a request for a summary by its end: its last message is neither a

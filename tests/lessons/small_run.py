@@ -13,21 +13,21 @@ from contextlib import redirect_stdout
 from io import StringIO
 
 import faults
-import naive
 import small
+import stage
 from stub import reply
 
 
 def script():
     """The model's replies."""
-    names = naive.write_files(24, 9_000)
+    names = stage.write_files(24, 9_000)
     text = "A line of code.\n" * 2_500
     write = {"command": f"cat > new.py <<'END'\n{text}END"}
     return [
-        *naive.reads(names),
-        *(naive.use("bash", **write) for _ in range(6)),
-        naive.use("compact"),
-        *naive.reads(names[:1]),
+        *stage.reads(names),
+        *(stage.use("bash", **write) for _ in range(6)),
+        stage.use("compact"),
+        *stage.reads(names[:1]),
         reply("Done."),
     ]
 
@@ -54,7 +54,7 @@ def life(lines, **settings):
     vars(small).update(settings, input=lambda _: "y")
     watch("micro_compact", lines)
     watch("auto_compact", lines)
-    with naive.from_scratch():
+    with stage.from_scratch():
         with redirect_stdout(StringIO()):
             client, *_ = faults.live(*script(), typed=["Read them all."])
         return client, small.TRANSCRIPT.read_text("utf-8").count('"tool_result"')
@@ -70,8 +70,8 @@ def main():
     print(f"requests: {len(first)}, rejected: {len(client.refused)}")
     print(f"requests with the user's message: {first.count('Read them all.')}")
     print(f"results on disk: {saved} of 32")
-    print(f"in all: {naive.bill(client.usages)}")
-    print(f"without layers 1 and 2: {naive.bill(whole.usages)}")
+    print(f"in all: {stage.bill(client.usages)}")
+    print(f"without layers 1 and 2: {stage.bill(whole.usages)}")
 
 
 if __name__ == "__main__":

@@ -25,11 +25,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import naive  # adds the folder of stub to sys.path
 import own_report
 import serving
+import stage  # adds the folder of stub to sys.path
 import stub
-from naive import (
+from runner import life
+from stage import (
     bill,
     model_said,
     reads,
@@ -39,7 +40,6 @@ from naive import (
     user_said,
     write_files,
 )
-from runner import life
 from stub import reply
 
 FOLDER = Path(__file__).resolve().parent
@@ -74,7 +74,7 @@ def translate(number):
     script = [own_report.ask_for_list()]
     for name in write_files(number, 32_000):
         script += [*reads([name], thinking="Next."), own_report.write(name)]
-    return [*script, naive.use("compact"), reply("All are translated.")]
+    return [*script, stage.use("compact"), reply("All are translated.")]
 
 
 def small(path):
@@ -103,7 +103,7 @@ def work(client, messages, before):
 
 def run(call):
     """Run a call; the output of `bash` is a test run that cannot be read again."""
-    result = naive.run(call)
+    result = stage.run(call)
     if call["name"] == "bash":
         result["content"] = "FAILED test_one: 1 is not 2\n" * 320
     return result
@@ -125,14 +125,14 @@ def read_twenty(micro_compact):
     calls += [("read_file", {"path": name}) for name in names[:5]]
     six = reply(calls=calls, thinking="A test, and five files.")
     script = [six, *reads(names[5:], thinking="One more."), reply("Done.")]
-    client, messages = naive.Model(*script), [user_said(RULE)]
+    client, messages = stage.Model(*script), [user_said(RULE)]
     return client, messages, refusal(work, client, messages, micro_compact)
 
 
 def layer1(path):
     """Play a step of layer 1; returns {label: finding}."""
     step = load(path)
-    step.tool_name_map = naive.NAMES
+    step.tool_name_map = stage.NAMES
     client, messages, problem = read_twenty(step.micro_compact)
     facts = {"seen": f"{seen(client.requests[1])} of the 6 results of the first reply"}
     facts["rejected"] = (
@@ -165,7 +165,7 @@ def again(messages):
 # --- Layer 2: thirteen files, a summary, four files more ---
 
 
-class Model(naive.Model):
+class Model(stage.Model):
     """A model that needs all 2,000 tokens of s06's limit for thinking."""
 
     prompt = "Summarize this conversation"
@@ -197,7 +197,7 @@ def layer2(path):
     client = Model(*reads(names, thinking="Next."), reply("Done."))
 
     def before(messages):
-        if naive.characters_by_4(json.dumps(messages)) <= THRESHOLD:
+        if stage.characters_by_4(json.dumps(messages)) <= THRESHOLD:
             return messages
         return step.auto_compact(as_sdk(client), SETTINGS, messages)
 
@@ -224,7 +224,7 @@ def left(step):
     names = write_files(13, 160)
     client, messages = Model(*reads(names), reply("Done.")), [user_said(RULE)]
     work(client, messages, list)
-    refuses = naive.Model(reply(stop="refusal"))
+    refuses = stage.Model(reply(stop="refusal"))
     return len(results(step.auto_compact(as_sdk(refuses), SETTINGS, messages)))
 
 
@@ -243,21 +243,21 @@ def play(layer: str, number: int) -> str:
     """Play a step, and format its findings."""
     path = STEPS[layer][number]
     title, _ = source(path)
-    with naive.from_scratch():
+    with stage.from_scratch():
         facts = LAYERS[layer](path)
     return shown(f"{layer} {number}: {title}", facts)
 
 
 def play_mine(path: Path) -> tuple[str, bool]:
     """Report on an agent that the reader wrote; the flag says if nothing is wrong."""
-    with naive.from_scratch():
+    with stage.from_scratch():
         facts = own_report.report(path)
     return with_next(path.name, facts)
 
 
 def play_served(names: list[str]) -> tuple[str, bool]:
     """Report on an agent in any language, whose tools have these names."""
-    with naive.from_scratch():
+    with stage.from_scratch():
         facts = serving.report_on(names)
     return with_next("Your agent", facts)
 

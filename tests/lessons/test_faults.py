@@ -11,9 +11,9 @@ from functools import cache, partial
 from pathlib import Path
 
 import faults
-import naive
 import own_faults
 import pytest
+import stage
 from readme import ROOT
 
 import agent as program
@@ -386,7 +386,7 @@ OTHERS = [
 def test_an_agent_may_solve_it_in_another_way(fault, changes, is_right, tmp_path):
     (path := tmp_path / "mine.py").write_text(changed(SMALL.read_text(), changes))
     _, life = own_faults.PLAYS[fault]
-    with naive.from_scratch():
+    with stage.from_scratch():
         found = life(partial(own_faults.run, path, ()))
     found = own_faults.by_fault(life, found if isinstance(found, list) else [found])
     assert found[fault].is_right is is_right, found[fault].text

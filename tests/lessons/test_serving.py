@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from http.client import HTTPConnection
 from unittest.mock import Mock, call
 
-import naive
 import pytest
 import serving
+import stage
 import steps
 import stub
 from builders import typed
@@ -100,7 +100,7 @@ def post(url, body, path="/v1/messages", **more):
 @pytest.fixture
 def model():
     """The stand-in that is served, in a folder with the work's files."""
-    with naive.from_scratch():
+    with stage.from_scratch():
         yield serving.Model()
 
 
@@ -136,7 +136,7 @@ def test_the_report_waits_for_what_an_agent_writes_after_the_last_reply(monkeypa
     monkeypatch.setattr(serving.threading, "Event", lambda: event)
     monkeypatch.setattr(serving, "served", lambda client: nullcontext("url"))
     monkeypatch.setattr(serving, "about", event.report)
-    with naive.from_scratch():
+    with stage.from_scratch():
         serving.report_on([])
     done, pause, (report, *_) = event.mock_calls
     assert (done, pause, report) == (call.wait(), call.wait(1), "report")
@@ -186,13 +186,13 @@ ANSWERS = {  # a path and a body: the status, and part of the answer
 @pytest.mark.parametrize("what", ANSWERS)
 def test_a_request_that_is_no_work_gets_an_answer(what):
     (path, body), (status, words) = ANSWERS[what]
-    with naive.from_scratch(), serving.served(serving.Model()) as url:
+    with stage.from_scratch(), serving.served(serving.Model()) as url:
         got, text = post(url, body, path)
         assert (got, words in text) == (status, True)
 
 
 def test_an_agent_whose_tools_have_other_names_is_told_and_reported():
-    with naive.from_scratch(), serving.served(model := serving.Model()):
+    with stage.from_scratch(), serving.served(model := serving.Model()):
         with pytest.raises(serving.Refused):
             model.answer({**FIXED, "tools": NAMED})
         assert model.done.is_set() and "`read_file`" in str(serving.about(model))

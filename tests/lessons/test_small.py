@@ -18,8 +18,8 @@ import httpx2
 import pytest
 import small
 from builders import LONG_TESTS, lines_of, outputs, roles
-from naive import use, write_files
 from readme import ROOT
+from stage import use, write_files
 from stub import CACHE_READ, CACHE_WRITE, Refused, reply
 from wire import mock_client, serve
 

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
-import naive
 import own_report
 import pytest
 import runner
+import stage
 import steps
 import stub
 from builders import typed
@@ -296,7 +296,7 @@ def grown(number):
 @cache
 def report_on_grown(number):
     """The report on the reader's file after a step, in one line."""
-    with naive.from_scratch():
+    with stage.from_scratch():
         (path := Path("mine.py").absolute()).write_text(grown(number), "utf-8")
         return in_one_line(steps.play_mine(path)[0])
 
@@ -914,9 +914,9 @@ def pairs_in(changes):
 @cache
 def work_with(*changes):
     """What is reported about the work of small.py with some texts replaced."""
-    with naive.from_scratch():
+    with stage.from_scratch():
         path = changed(*changes)
-        with naive.from_scratch():
+        with stage.from_scratch():
             client = runner.life(path, *own_report.work(), **own_report.script())
             facts = own_report.about_work(client)
     return in_one_line(steps.with_next("It", facts)[0])
@@ -925,9 +925,9 @@ def work_with(*changes):
 @cache
 def accidents_with(*changes):
     """What is reported about accidents of small.py with some texts replaced."""
-    with naive.from_scratch():
+    with stage.from_scratch():
         path = changed(*changes)
-        with naive.from_scratch():
+        with stage.from_scratch():
             facts = own_report.mishaps(path)
     return in_one_line(steps.shown("It", facts))
 
@@ -974,7 +974,7 @@ def test_every_mistake_is_told_apart():
 
 def report_with(*changes):
     """The whole report on small.py with some texts replaced, without line breaks."""
-    with naive.from_scratch():
+    with stage.from_scratch():
         return in_one_line(steps.play_mine(changed(*changes))[0])
 
 
@@ -1201,7 +1201,7 @@ COUNTED = {  # how small.py counts: the Chinese files it translates, with how ma
 
 def in_chinese(number, characters):
     """Write files as `write_files` does, in Chinese characters."""
-    names = naive.write_files(number, characters)
+    names = stage.write_files(number, characters)
     for name in names:
         text = Path(name).read_text().replace("xx", "要要")
         Path(name).write_text(text, "utf-8")
@@ -1514,7 +1514,7 @@ def test_what_a_program_leaves_to_atexit_runs_in_its_own_folder(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(f"{LOOP}){SAVES}")
     (tmp_path / "stub.py").write_text("WORDS = 'from a module of its own'")
-    with naive.from_scratch():
+    with stage.from_scratch():
         client = runner.life(path, reply("Done."))
         assert Path("log").read_text() == "from a module of its own"
     assert (client.ended, stub.reply) == ("", reply)
@@ -1638,6 +1638,12 @@ def test_no_price_is_compared_with_that_of_a_run_without_an_end(told, monkeypatc
         facts = own_report.cost(client)
     assert [fact.is_right for fact in facts.values()] == [None, None]
     assert told in facts["small.py"].text
+
+
+def test_no_step_and_no_report_loads_agent_py():
+    code = "import sys, steps; sys.exit('agent' in sys.modules)"
+    argv = [sys.executable, "-S", "-c", code]
+    assert subprocess.run(argv, check=False, cwd=LESSONS).returncode == 0
 
 
 @pytest.mark.parametrize("argv", [["layer1"], ["small", "3"], []])
