@@ -42,6 +42,10 @@ from stage import (
 )
 from stub import reply
 
+sys.path.append(
+    str(stage.ROOT)
+)  # for a step that imports agent.py; a file there has any name
+
 FOLDER = Path(__file__).resolve().parent
 SETTINGS = {
     "model": "m",
