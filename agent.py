@@ -2956,9 +2956,18 @@ def handle_signals(terminal: Terminal) -> None:
     """Let Ctrl-C interrupt the work, and SIGTERM, SIGHUP or SIGQUIT end the program."""
 
     def stop(number: int, _: Any) -> None:
-        if number != signal.SIGINT:
+        if number != signal.SIGINT:  # end the program, without waiting for anything
             terminal.stopped = math.inf  # ignore Ctrl-C from now on
-            end_at_once(terminal, 128 + number)
+            shown = f"{WRAP}{NO_PASTES}\r\n".encode()
+            try:
+                for leader in [*SESSIONS]:
+                    kill_session(leader)
+                if terminal.saved_modes and in_foreground(0):
+                    termios.tcsetattr(0, termios.TCSANOW, terminal.saved_modes)
+                    if terminal.live and select.select([], [terminal.out], [], 0)[1]:
+                        os.write(terminal.out.fileno(), shown)
+            finally:
+                os._exit(128 + number)
         # no traceback if Python raises, and drops, the interrupt in a destructor
         sys.unraisablehook = lambda _: None
         if time.monotonic() - terminal.stopped > SAME_CTRL_C:
@@ -2968,19 +2977,6 @@ def handle_signals(terminal: Terminal) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores a hangup
             signal.signal(number, stop)
-
-
-def end_at_once(terminal: Terminal, status: int) -> NoReturn:
-    """End the program from a signal handler, which must not wait for anything."""
-    try:
-        for leader in [*SESSIONS]:
-            kill_session(leader)
-        if terminal.saved_modes and in_foreground(0):
-            termios.tcsetattr(0, termios.TCSANOW, terminal.saved_modes)
-            if terminal.live and select.select([], [terminal.out], [], 0)[1]:
-                os.write(terminal.out.fileno(), f"{WRAP}{NO_PASTES}\r\n".encode())
-    finally:
-        os._exit(status)
 
 
 if __name__ == "__main__":
