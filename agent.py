@@ -2526,9 +2526,7 @@ def ask_user(terminal: Terminal, agent: Agent, question: str, key: str) -> None:
         if is_command(answer):
             hint = "Commands work at the prompt: Ctrl-C returns to it."
         elif begun and [begun[2]] == key.split()[1:2]:  # the command's own first word
-            hint = (
-                "It doesn't begin so, or starts another command: y, a (this one) or n."
-            )
+            hint = "It doesn't begin so, or starts another command: y, a (this) or n."
         elif len(answer.split()) > 3 or (len(word) > 1 and words[0] not in LIKE_YES):
             terminal.queue.append(answer)  # it's a message from the user as well
             raise ToolError(f"{REFUSED} and said: {answer}")
