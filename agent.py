@@ -1494,9 +1494,7 @@ class Tool(NamedTuple):
 CHANGE = "Change {} (+{:,} -{:,})?"  # lines added and removed
 # what `cut_text` and `read_file` leave in a text, which mustn't be written into a file
 MARK = r"(?m)^\[.*\d bytes are left out here\]$|^\(more follows; continue with off"
-INTERRUPTED = """\
-The user interrupted the work. The first call with this note may have partly run; any
-calls after it did not run."""
+INTERRUPTED = "The user interrupted the work: this call didn't run, or only partly."
 REFUSED = "The user refused this call"  # how the result of such a call begins
 NOT_RUN = "This call did not run, because the user refused one before it."
 TOOLS: dict[str, Tool] = {}
