@@ -1764,9 +1764,8 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
         stopped.args = (f"Its transcript is {subagent.transcript}.",)  # for `run_tools`
         raise
     except (AgentError, OSError) as error:
-        path = subagent.transcript
-        where = f" Its transcript is {path}." if path else ""
-        raise ToolError(f"{error}{where}") from error
+        where = f"Its transcript is {subagent.transcript}."
+        raise ToolError(f"{error} {where}") from error
 
 
 # ---- processes: how commands are started, read and ended ----
