@@ -2327,8 +2327,7 @@ def cut_to_screen(text: str, rows: int = 1, taken: int = 0) -> str:
     text, room = text.expandtabs(), rows * get_terminal_size().columns - 2 - taken
     widths = accumulate(map(columns_of, text))
     fits = len([*takewhile(lambda width: width <= room, widths)])
-    cut = f"{text[: fits - 1]}…" if fits else ""
-    return cut if fits < len(text) else text
+    return text if fits == len(text) else f"{text[: max(0, fits - 1)]}…"
 
 
 def clock(terminal: Terminal) -> None:
