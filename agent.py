@@ -1644,8 +1644,6 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
 def write_file(agent: Agent, path: str, content: str) -> str:
     """Write a file in the workspace, replacing any previous content."""
     real, old = file_to_change(path)
-    if content == old and real.exists():
-        return f"{path} is unchanged: it already has this text."
     change_file(agent, "write_file", real, old, content)
     return f"Wrote {len(content):,} characters to {path}."
 
@@ -1659,8 +1657,6 @@ def edit_file(
     is_mixed = re.search("(?<!\r)\n", text) is not None  # some lines end in \n alone
     if "\r\n" in text and not (is_mixed and old_text in text):  # read_file shows "\n"
         old_text, new_text = (re.sub("\r?\n", "\r\n", t) for t in (old_text, new_text))
-    if old_text == new_text:
-        raise ToolError("old_text and new_text are the same, so nothing changed.")
     if not old_text or old_text not in text:
         raise ToolError(f"{path} does not contain old_text; read it again.")
     if text.find(old_text) != text.rfind(old_text) and replace_all is not True:
@@ -1685,6 +1681,8 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     """Show the user a change, and write the file if the user approves."""
     path = visible(os.path.relpath(real), "\n\t")
     before, after = (re.findall(r".*\n|.+", text) for text in (old, new))
+    if new == old and real.exists():
+        raise ToolError(f"{path} already has this text, so nothing changed.")
     size, lines = max(len(old), len(new)), max(len(before), len(after))
     if size > MAX_CHANGED or lines > MAX_CHANGED_LINES:
         raise ToolError(f"{path} is too large for a diff; use bash.")

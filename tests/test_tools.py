@@ -289,8 +289,11 @@ def test_a_diff_says_where_a_last_newline_comes_or_goes(texts, lines):
     assert diff_of(*texts).split("@@\n")[1] == lines
 
 
-def test_the_diff_of_an_unchanged_file_says_so():
-    assert diff_of("same\n", "same\n") == "no line changes"
+def test_the_diff_of_a_new_empty_file_says_that_it_has_no_lines(make):
+    asked = []
+    agent = make(approve=lambda name, what: asked.append(what))
+    run_tool(agent, call("write_file", path="new", content=""))
+    assert asked == ["new\nno line changes"] and Path("new").read_text() == ""
 
 
 # --- Several calls ---
@@ -1000,10 +1003,10 @@ def test_a_file_that_has_such_a_mark_already_can_be_changed(use):
 def test_a_change_that_changes_nothing_says_so_and_does_not_ask(make):
     Path("a.txt").write_text("one\n")
     agent = make(approve=lambda *question: pytest.fail("asked"))
-    write = run_tool(agent, call("write_file", path="a.txt", content="one\n"))
-    assert write["content"] == "a.txt is unchanged: it already has this text."
     edit = call("edit_file", path="a.txt", old_text="one", new_text="one")
-    assert "the same" in run_tool(agent, edit)["content"]
+    for same in edit, call("write_file", path="a.txt", content="one\n"):
+        said = run_tool(agent, same)["content"]
+        assert said == "a.txt already has this text, so nothing changed."
 
 
 @pytest.mark.parametrize("changed", [True, False])
