@@ -7,6 +7,7 @@ import json
 import os
 import re
 from bisect import bisect_right
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -265,6 +266,13 @@ def one_line(error):
     """Return the text of a caught error, which must be one line."""
     assert re.fullmatch(r"\S(?!.*Traceback).{,498}", str(error.value))
     return str(error.value)
+
+
+def create_files(*paths):
+    """Create a file at each of these paths."""
+    for path in paths:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text("hidden\n")
 
 
 def turn_into(path, what):

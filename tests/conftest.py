@@ -172,6 +172,28 @@ def broken_glob(monkeypatch):
     return break_it
 
 
+@pytest.fixture
+def no_hang():
+    """Fail a test after a minute, in a way that no `except Exception` swallows."""
+
+    def fail(*_):
+        pytest.fail("it hangs")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def tight_limits(monkeypatch):
+    """Less time for background processes, and a tenth of the output limits."""
+    monkeypatch.setattr(program, "SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(program, "MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(program, "MAX_KEPT", 25_000)
+
+
 # --- The program in this process, over a server ---
 
 

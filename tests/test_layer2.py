@@ -31,6 +31,7 @@ from builders import (
     sized,
     summaries,
     texts,
+    turn_into,
     turns,
     typed,
 )
@@ -638,6 +639,19 @@ def test_a_file_is_cut_at_5000_tokens_with_a_note(rebuilt):
     [(_, shown)] = rebuilt(*before).calls
     assert 4_800 < tokens_in(shown) < 5_100 and "line 1," in shown
     assert "left out here" in shown and "more follows" in shown
+
+
+BROKEN = ["nothing", "folder", "pipe", b"\0", "file", "../secret"]
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_compaction_copes_with_files_it_cannot_read_again(make, what):
+    Path("../secret").write_text("hidden\n")
+    Path("file").write_text("here\n")
+    turn_into(Path("file"), what)
+    [exchange] = program.restore_recent_files(make(), history(read("file")), 9_000)
+    text = exchange.result["content"]
+    assert text and "hidden" not in text
 
 
 # --- Quotations ---

@@ -167,8 +167,8 @@ SCENES = [
         "How is the fake model tested?\n/compact the fake model\nAnd the tools?",
         head("tests/test_stub.py", 8_000),
         "By tables of bad requests, each with the API's own words.",
-        head("tests/test_tools.py", 6_000, thinking="Let me see."),
-        "By calls, one at a time, in an empty folder: tests/test_tools.py.",
+        head("tests/test_calls.py", 6_000, thinking="Let me see."),
+        "By calls, one at a time, in an empty folder: tests/test_calls.py.",
     ),
     Scene(
         "reactive_compact: the API rejects a prompt as too long",
