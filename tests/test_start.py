@@ -271,6 +271,15 @@ def test_a_python_without_readline_has_a_prompt_without_editing(fresh, installed
     assert user.sent == [typed("is it?")] and user.leave("\x04") == 0
 
 
+def test_an_error_that_is_a_sentence_gets_no_second_full_stop(make):
+    for said in "It ended.", "Why?":
+        assert program.describe_error(make(), api_error(400, said)) == said
+
+
+# --- The script itself ---
+
+SCRIPT = Path(program.__file__)
+SOURCE = SCRIPT.read_text("utf-8")
 # what an older Python, or Windows, doesn't have
 LACKING = ["del itertools.pairwise", "sys.modules['termios'] = None"]
 
@@ -286,11 +295,21 @@ def test_on_an_older_python_or_on_windows_one_line_says_what_is_needed(lacking):
 
 
 def test_python_3_8_can_read_the_whole_program_so_that_it_gets_that_line():
-    source = Path(program.__file__).read_text("utf-8")
-    ast.parse(source, feature_version=(3, 8))
-    assert not re.search(r"(?m)^ *for \w+ in [^(\n]*, \*", source)  # allowed since 3.9
+    ast.parse(SOURCE, feature_version=(3, 8))
+    assert not re.search(r"(?m)^ *for \w+ in [^(\n]*, \*", SOURCE)  # allowed since 3.9
 
 
-def test_an_error_that_is_a_sentence_gets_no_second_full_stop(make):
-    for said in "It ended.", "Why?":
-        assert program.describe_error(make(), api_error(400, said)) == said
+def test_agent_py_requires_the_packages_of_requirements_txt():
+    head = re.search(r"(?m)^# /// script\n((?:#(?: .*)?\n)+?)# ///$", SOURCE)[1]
+    fields = dict(line[2:].split(" = ", 1) for line in head.splitlines())
+    required = SCRIPT.with_name("requirements.txt").read_text("utf-8").split()
+    assert ast.literal_eval(fields["dependencies"]) == required
+    assert fields["requires-python"] == '">=3.10"'
+
+
+def test_each_constant_is_set_once_and_used():
+    names = [n for n in ast.walk(ast.parse(SOURCE)) if isinstance(n, ast.Name)]
+    used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    found = re.findall(r"(?m)^([A-Z][A-Z_0-9]*)(?:: .*)? = ", SOURCE)
+    assert [name for name in found if name not in used] == []
+    assert len(found) == len({*found}) > 0

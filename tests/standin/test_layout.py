@@ -76,24 +76,6 @@ def test_a_missing_chapter_or_step_is_reported_in_one_line(command):
     assert done.stderr.endswith(f"{NOT_THERE[command]}\n")
 
 
-def test_agent_py_requires_the_packages_of_requirements_txt():
-    script = (ROOT / "agent.py").read_text("utf-8")
-    head = re.search(r"(?m)^# /// script\n((?:#(?: .*)?\n)+?)# ///$", script)[1]
-    fields = dict(line[2:].split(" = ", 1) for line in head.splitlines())
-    required = (ROOT / "requirements.txt").read_text("utf-8").split()
-    assert ast.literal_eval(fields["dependencies"]) == required
-    assert fields["requires-python"] == '">=3.10"'
-
-
-def test_each_constant_is_set_once_and_used():
-    source = (ROOT / "agent.py").read_text("utf-8")
-    names = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name)]
-    used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
-    found = re.findall(r"(?m)^([A-Z][A-Z_0-9]*)(?:: .*)? = ", source)
-    assert [name for name in found if name not in used] == []
-    assert len(found) == len({*found}) > 0
-
-
 # --- Files that a reader puts into the root ---
 
 OURS = {name for name in FOLDERS if not re.match("test_|conftest", name)}
