@@ -19,7 +19,6 @@ ignored: its messages continue whole.
 
 import argparse
 import json
-import os
 import signal
 import statistics
 import sys
@@ -30,7 +29,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests/standin"))
@@ -39,7 +37,7 @@ sys.path.append(str(ROOT))  # last, because a file there can have any name
 import moment
 import own_policy
 from charts import counted
-from ours import MOST_LOOKUPS, drive
+from ours import MOST_LOOKUPS, by_setting, drive, limits
 from policies import (
     AT_LEAST,
     NEWER,
@@ -53,17 +51,14 @@ from policies import (
     WINDOW,
 )
 from prices import Meter, replay
-from recorded import Session, Unusable, read_messages
+from recorded import SHAPES, Session, Unusable, read_messages
 from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 
 import agent as program
 
-SHAPES = Path(__file__).with_name("shapes")
 ONE_EACH = "cipher_fc", "ctxeval_c8", "entire_ad", "posh_11"  # measured by default
 MAIN = ("mine", "ours", "summaries", "s06", "s08", "v5", "pi", "opencode", "codex")
 MAIN += ("OpenHands",)  # the policies that are compared by project
-SETTINGS = {"THRESHOLD", "CONTEXT_WINDOW", "MAX_OUTPUT", "KEEP_RECENT", "KEEP_TOKENS"}
-SETTINGS |= {"CLEAR_ABOVE", "MIN_SAVINGS", "MAX_MESSAGES"}
 SLOW = 0.5  # seconds in one call of a policy
 NO_MATTER = 0.005  # ignore differences below this, in cost and in R
 FEW = 200  # requests; fewer aren't worth starting processes for
@@ -84,15 +79,6 @@ six longest of each project, so they say little about short ones. Ignore differe
 R below {NO_MATTER}."""
 
 
-def limits(changes: Mapping[str, str]) -> program.Limits:
-    """Return the limits that the program itself derives from these settings.
-
-    A recorded turn may have any number of requests.
-    """
-    with mock.patch.dict(os.environ, {"MAX_REQUESTS": "0", **changes}):
-        return program.configured_limits()
-
-
 # ---- the measurements ----
 
 Runs = dict[str, Callable[[Session], Meter]]
@@ -106,7 +92,7 @@ def runs(
     mine: Path | None = None,
 ) -> Runs:
     """Return for each policy a function from a session to its meter."""
-    own = {"summaries": limits({}), **ours(changes)}
+    own = {"summaries": limits({}), **by_setting(changes)}
     own["summaries"].clear_above = sys.maxsize
     loops: Runs = {name: partial(drive, limits=own[name], read=read) for name in own}
     policies = TUTORIALS | (PEERS if peers else {})
@@ -115,27 +101,14 @@ def runs(
     return theirs | loops | of_mine
 
 
-def ours(changes: list[str]) -> dict[str, program.Limits]:
-    """Return the limits in force, and those after each of the changes, by name."""
-    named = {f"ours {change}": limits(changed(change)) for change in changes}
-    return {"ours": limits({}), **named}
-
-
-def changed(change: str) -> dict[str, str]:
-    """Parse the settings in NAME=VALUE[,NAME=VALUE...]."""
-    pairs = [pair.partition("=") for pair in change.split(",")]
-    settings = {name: value for name, _, value in pairs}
-    if unknown := sorted(settings.keys() - SETTINGS):
-        known = ", ".join(sorted(SETTINGS))
-        raise Unusable(f"Unknown setting {unknown[0]}; choose from {known}")
-    return settings
-
-
 def moments(names: Mapping[str, Any]) -> dict[str, Callable]:
     """Return for each policy that can summarise a function from a session to moments."""
-    own = ["ours", moment.NO_INDEX, PLAIN] if "ours" in names else []
-    known = [*own, *(name for name in SUMMARIES if name in names)]
-    return {name: partial(moment.measure, policy=name) for name in known}
+    changes = [name.removeprefix("ours ") for name in names if name.startswith("ours ")]
+    own = by_setting(changes) if "ours" in names else {}
+    found = {n: partial(moment.measure, own=own[n]) for n in own}
+    known = [moment.NO_INDEX, PLAIN] if own else []
+    known += [name for name in SUMMARIES if name in names]
+    return found | {name: partial(moment.measure, policy=name) for name in known}
 
 
 def replayed(sessions: list[Session], runs: Mapping[Any, Callable]) -> dict:
@@ -403,15 +376,17 @@ def moment_table(measured: dict, width: int) -> Iterator[str]:
     made = next(r["summaries"] for r in measured["rows"] if r["policy"] == "ours")
     summaries = counted(made, "summary", "summaries")
     sessions = counted(len(measured["sessions"]["ours"]), "session", "sessions")
-    points = next(iter(moments.values()))["points"]
+    points, repeated = (next(iter(moments.values()))[n] for n in ("points", "repeated"))
     yield f"\nThe moment after: of what the next {moment.CALLS} calls need, in sight after"
     yield f"{counted(points, 'compaction', 'compactions')} with summaries that say nothing."
     yield "R, a mean over all requests, hides compactions, because they're rare:"
-    yield f"ours made {summaries} in {sessions}.\n"
-    yield f"{'':<{width}}   names   lines   tokens"
+    yield f"ours made {summaries} in {sessions}."
+    again = counted(repeated, "command", "commands")
+    yield f"The calls repeat {again} of bash word for word.\n"
+    yield f"{'':<{width}}   names   lines  commands   tokens"
     for name in sorted(moments, key=lambda name: -moments[name]["names"]):
         one = moments[name]
-        shares = f"{one['names']:>8.1%}{one['lines']:>8.1%}"
+        shares = f"{one['names']:>8.1%}{one['lines']:>8.1%}{one['commands']:>10.1%}"
         yield f"{name:<{width}}{shares}{one['tokens']:>9,.0f}"
 
 

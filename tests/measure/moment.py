@@ -1,50 +1,68 @@
 """Measure the moment after a compaction: what the next calls need, and still see.
 
-    python3 tests/measure/moment.py FILE...
+    python3 tests/measure/moment.py [FILE...]
+    python3 tests/measure/moment.py --set CONTEXT_WINDOW=60000 --set CONTEXT_WINDOW=32000
 
-It compacts recorded sessions with agent.py's own `rebuild` and a summary that says
-nothing: before the first reply whose history has 60,000 tokens by our estimate, if
-nothing was forgotten before, and then before each 40th. It counts what the next 40
-calls need, each name and line once: the names in their inputs, and the lines that edits
-quote (see recorded.py). Only what was last seen before the compaction counts, because
-what a later result or call shows needn't be in the list. The share of names is the mean
-over all compactions; of the lines, which are few, it is the share of them all.
+It compacts recorded sessions (by default, all shapes) with agent.py's own `rebuild` and
+a summary that says nothing: before the first reply whose history has 60,000 tokens by
+our estimate, if nothing was forgotten before, and then before each 40th. It counts what
+the next 40 calls need, each once:
+
+names     in the calls' inputs (see recorded.py)
+lines     that edits quote (see there, too)
+commands  of bash, of 8 characters or more, that had run before, word for word
+
+A name or line that a later result or call shows needn't be in the list, so it counts
+only if it was last seen before the compaction. The share of names is the mean over all
+compactions; lines and commands are few, so theirs is the share of them all.
 
 Two rows are there to compare with: "tail" is the user's messages, such a summary and
 the newest 24,000 tokens, and "ours, no index" is what its name says. A summary has as
 many tokens in all rows.
 """
 
+import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests/standin"))
 sys.path.append(str(ROOT))  # last, because a file there can have any name
 
-from ours import Recording, counting_once
+from ours import Recording, by_setting, counting_once, limits
 from policies import PLAIN, SAYS_NOTHING, SUMMARIES
 from prices import Meter
-from recorded import Measured, Message, Session, Unusable, parts, read_messages
+from recorded import (
+    SHAPES,
+    Measured,
+    Message,
+    Session,
+    Unusable,
+    parts,
+    read_messages,
+)
 
 import agent as program
 
 EVERY, FROM, CALLS = 40, 60_000, 40  # replies, tokens, calls
+LONG = 8  # characters of a command; a shorter one is quickly found again
 NO_INDEX = "ours, no index"
 
 
 class Moment(NamedTuple):
-    """Names and lines that were needed after a compaction, and those in the list."""
+    """How much was needed after a compaction, and how much of it is in the list."""
 
     names: int
     names_seen: int
     lines: int
     lines_seen: int
+    commands: int
+    commands_seen: int
     tokens: float  # of the list
 
 
@@ -59,11 +77,13 @@ def points(session: Session) -> list[int]:
 
 
 def left_by_ours(
-    session: Session, at: list[int], index_of: Callable = program.index_of
+    session: Session,
+    at: list[int],
+    own: program.Limits,
+    index_of: Callable = program.index_of,
 ) -> Iterator[list[Message]]:
-    """Yield the list that agent.py leaves at each of these points."""
-    limits = program.configured_limits()
-    recording = Recording(session, Meter(session), limits)
+    """Yield the list that agent.py leaves within these limits at each of these points."""
+    recording = Recording(session, Meter(session), own)
     agent = recording.agent
     agent.transcript = program.TRANSCRIPT_DIR / "recorded.jsonl"
     tokens_in = counting_once()
@@ -75,9 +95,9 @@ def left_by_ours(
         yield [*map(Measured().message, kept)]
 
 
-def needed_after(session: Session, at: int) -> tuple[set[str], set[str]]:
-    """Return the names and lines that the calls after a compaction need."""
-    names, lines, calls = set(), set(), 0
+def needed_after(session: Session, at: int) -> tuple[set[str], set[str], set[str]]:
+    """Return the names, lines and commands that the calls after a compaction need."""
+    names, lines, commands, calls = set(), set(), set(), 0
     for reply, (needed_lines, needed_names) in session.needs.items():
         made = [*parts([session.messages[reply]], "tool_use")]
         if reply < at or calls >= CALLS or not made:
@@ -85,7 +105,15 @@ def needed_after(session: Session, at: int) -> tuple[set[str], set[str]]:
         calls += len(made)
         lines |= {n for n in needed_lines if not session.shown(n, at, reply)}
         names |= {n for n in needed_names if not session.shown(n, at, reply)}
-    return names, lines
+        commands |= commands_in(made)
+    replies = [m for m in session.messages[:at] if m["role"] == "assistant"]
+    return names, lines, commands & commands_in(parts(replies, "tool_use"))
+
+
+def commands_in(calls: Iterable[dict]) -> set[str]:
+    """Return the commands in calls of bash that are long enough."""
+    given = (call["input"].get("command") for call in calls if call["name"] == "bash")
+    return {text for text in given if type(text) is str and len(text) >= LONG}
 
 
 def left_by_policy(
@@ -95,63 +123,89 @@ def left_by_policy(
     return (SUMMARIES[policy](session.measured[:i], Meter(session)) for i in at)
 
 
-def measure(session: Session, policy: str = "ours") -> list[Moment]:
-    """Measure a policy at all points of a session; NO_INDEX is ours without its index."""
+def measure(
+    session: Session, policy: str = "ours", own: program.Limits | None = None
+) -> list[Moment]:
+    """Measure a policy at all points of a session; NO_INDEX is ours without its index.
+
+    `own` has the limits of ours; without it, those of the shell's settings hold.
+    """
     at = points(session)
-    if policy == "ours":
-        lists = left_by_ours(session, at)
-    elif policy == NO_INDEX:
-        lists = left_by_ours(session, at, lambda *_: [])
-    else:
+    if policy in SUMMARIES:
         lists = left_by_policy(policy, session, at)
+    else:
+        index_of = no_index if policy == NO_INDEX else program.index_of
+        lists = left_by_ours(session, at, own or limits({}), index_of)
     return [moment(session, i, kept) for i, kept in zip(at, lists)]
+
+
+def no_index(*_: Any) -> list[str]:
+    """Return no index."""
+    return []
 
 
 def moment(session: Session, at: int, kept: list[Message]) -> Moment:
     """Count what the calls after a point need, and how much of it is in the list."""
     texts = [block.text for message in kept for block in message.blocks]
-    names, lines = needed_after(session, at)
-    names_seen, lines_seen = (
-        sum(any(needle in text for text in texts) for needle in needles)
-        for needles in (names, lines)
-    )
-    size = sum(message.tokens for message in kept)
-    return Moment(len(names), names_seen, len(lines), lines_seen, size)
+    counts: list[int] = []
+    for needles in needed_after(session, at):
+        seen = sum(any(needle in text for text in texts) for needle in needles)
+        counts += [len(needles), seen]
+    return Moment(*counts, sum(message.tokens for message in kept))
 
 
 def summed_up(moments: list[Moment]) -> dict:
-    """Return the shares of names and lines in sight, and the tokens of a list."""
+    """Return the shares of what is in sight, and the tokens of a list.
+
+    "repeated" is the number of commands of which "commands" is the share.
+    """
     names = [m.names_seen / m.names for m in moments if m.names]
-    lines = sum(m.lines for m in moments)
+    lines, commands = (sum(m[i] for m in moments) for i in (2, 4))
     return {
         "points": len(moments),
         "names": sum(names) / len(names) if names else 1,
         "lines": sum(m.lines_seen for m in moments) / lines if lines else 1,
+        "commands": sum(m.commands_seen for m in moments) / (commands or 1),
+        "repeated": commands,
         "tokens": sum(m.tokens for m in moments) / len(moments),
     }
 
 
-def main(paths: list[str]) -> int:
-    """Measure the sessions in these files, and print a line."""
-    start = time.perf_counter()
-    found: dict[str, list[Moment]] = {PLAIN: [], NO_INDEX: [], "ours": []}
-    for path in paths:
+def told(policy: str, one: dict) -> str:
+    """Return a line about a policy."""
+    seen = round(one["commands"] * one["repeated"])
+    return (
+        f"{policy}: names {one['names']:.1%}, lines {one['lines']:.1%},"
+        f" {seen} of {one['repeated']} commands, {one['tokens']:,.0f} tokens,"
+        f" {one['points']} points"
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Measure sessions, and print a line for each policy."""
+    start, parser = time.perf_counter(), argparse.ArgumentParser()
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    change = {"default": [], "metavar": "NAME=VALUE,..."}
+    parser.add_argument("--set", action="append", **change)
+    options = parser.parse_args(argv)
+    try:
+        own = by_setting(options.set)
+    except (Unusable, program.AgentError) as error:
+        parser.error(f"{error}")
+    found: dict[str, list[Moment]] = {name: [] for name in (PLAIN, NO_INDEX, *own)}
+    for path in options.files or sorted(SHAPES.glob("*.xz")):
         try:
-            session = Session(read_messages(Path(path)), path)
+            session = Session(read_messages(path), path.name)
         except (Unusable, OSError) as error:
             print(error, file=sys.stderr)
             continue
         for policy, moments in found.items():
-            moments += measure(session, policy)
+            moments += measure(session, policy, own.get(policy))
     if not found["ours"]:
         print("No session has 60,000 tokens.", file=sys.stderr)
         return 1
     for policy, moments in found.items():
-        one = summed_up(moments)
-        print(
-            f"{policy}: names {one['names']:.1%}, lines {one['lines']:.1%},"
-            f" {one['tokens']:,.0f} tokens, {one['points']} points"
-        )
+        print(told(policy, summed_up(moments)))
     print(f"{time.perf_counter() - start:.0f} s")
     return 0
 

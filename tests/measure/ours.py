@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,12 +22,40 @@ from unittest import mock
 
 from policies import SAYS_NOTHING, SUMMARY
 from prices import Meter
-from recorded import Measured, Session, tokens
+from recorded import Measured, Session, Unusable, tokens
 from stub import CACHE_READ, Stream
 
 import agent as program
 
 MOST_LOOKUPS = 100  # per session, evenly spread, to save time
+
+# ---- settings ----
+
+# a recorded turn may have any number of requests
+SETTINGS = {name.upper() for name in vars(program.Limits())} - {"MAX_REQUESTS"}
+
+
+def limits(changes: Mapping[str, str]) -> program.Limits:
+    """Return the limits that the program itself derives from these settings."""
+    with mock.patch.dict(os.environ, {"MAX_REQUESTS": "0", **changes}):
+        return program.configured_limits()
+
+
+def by_setting(changes: list[str]) -> dict[str, program.Limits]:
+    """Return the limits in force, and those after each of the changes, by name."""
+    named = {f"ours {change}": limits(changed(change)) for change in changes}
+    return {"ours": limits({}), **named}
+
+
+def changed(change: str) -> dict[str, str]:
+    """Parse the settings in NAME=VALUE[,NAME=VALUE...]."""
+    pairs = [pair.partition("=") for pair in change.split(",")]
+    settings = {name: value for name, _, value in pairs}
+    if unknown := sorted(settings.keys() - SETTINGS):
+        known = ", ".join(sorted(SETTINGS))
+        raise Unusable(f"Unknown setting {unknown[0]}; choose from {known}")
+    return settings
+
 
 # ---- the client and the tools ----
 

@@ -40,6 +40,7 @@ SETTINGS = [
     "THRESHOLD=60000",
     "CONTEXT_WINDOW=60000",
 ]  # to measure ours with, besides the default
+WINDOWS = 100_000, 60_000, 32_000  # to measure the moment after a compaction in
 SETTING_WORDS = {"THRESHOLD": "threshold", "CONTEXT_WINDOW": "window"}
 KINDS = {
     "tool_result": ("older tool results", ORANGE),
@@ -84,7 +85,7 @@ def measure(paths):
             "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in rows},
             "projects": measured["projects"],
             "moment": measured["moment"],
-            "windows": {n: in_a_window(sessions, n) for n in (100_000, 60_000, 32_000)},
+            "windows": in_windows(sessions),
             "summaries": {name: rows[name]["summaries"] for name in rows},
             "again": {n: again(rows[n]) for n in rows if n.startswith("ours")},
             "each": {name_of(one): found for one, found in zip(sessions, each)},
@@ -138,10 +139,11 @@ def course(meter, nothing):
     return charts.Course(kept["cost"], kept["R"], meter.steps)
 
 
-def in_a_window(sessions, tokens):
-    """Measure the moment after a compaction in a window of this size."""
-    with mock.patch.dict(os.environ, {"CONTEXT_WINDOW": str(tokens)}):
-        return costs.summed_up([moment.measure(session) for session in sessions])
+def in_windows(sessions):
+    """Measure the moment after a compaction of ours in windows of these sizes."""
+    own = {size: costs.limits({"CONTEXT_WINDOW": str(size)}) for size in WINDOWS}
+    runs = {size: partial(moment.measure, own=own[size]) for size in WINDOWS}
+    return {n: costs.summed_up(m) for n, m in costs.replayed(sessions, runs).items()}
 
 
 def shares(sessions):

@@ -16,6 +16,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+SHAPES = Path(__file__).with_name("shapes")  # of recorded sessions, see shapes.py
 PER_MESSAGE, PER_BLOCK = 3, 2  # tokens of the JSON around them
 
 # ---- reading: our transcripts and Claude Code's sessions ----

@@ -633,6 +633,32 @@ def test_the_moment_counts_once_what_the_next_40_calls_need(work, counts):
     assert moment.measure(session)[0][:4] == counts
 
 
+RUN = "go test ./internal/..."
+
+
+def ran(command, tool="bash"):
+    return did("ok", tool=tool, given={"command": command})
+
+
+@pytest.mark.parametrize(
+    "later, needed",
+    [
+        ([ran(RUN)], 1),
+        ([ran(RUN), ran(RUN)], 1),
+        ([ran(f"{RUN} -v")], 0),
+        ([ran("ls -la")], 0),  # so short that it needn't be remembered
+        ([ran("make lint"), ran("make lint")], 0),  # it had not run before
+        ([ran(RUN, "task")], 0),
+        ([*(ran("make lint") for _ in range(40)), ran(RUN)], 0),  # too late
+    ],
+)
+def test_a_command_of_bash_counts_if_the_next_40_calls_repeat_it(later, needed):
+    before = history(ran(RUN), ran("ls -la"), did("x" * 6_000))
+    session, at = Session([*before, *history(*later)[1:]]), len(before)
+    assert moment.moment(session, at, [])[4:6] == (needed, 0)
+    assert moment.moment(session, at, [note(f"$ {RUN}")])[4:6] == (needed, needed)
+
+
 def test_a_compaction_is_measured_at_each_40th_reply_from_60000_tokens_on():
     first, second = moment.points(Session(work := reading(130)))
     assert second == first + 80  # a reply and its results each
@@ -643,7 +669,7 @@ def test_a_compaction_is_measured_at_each_40th_reply_from_60000_tokens_on():
 def test_a_summary_that_says_nothing_is_as_long_in_ours_as_in_the_other_rows():
     session = Session(reading(130))
     at = moment.points(session)[:1]
-    [ours] = moment.left_by_ours(session, at)
+    [ours] = moment.left_by_ours(session, at, Limits())
     [about] = [b for m in ours for b in m.blocks if SAYS_NOTHING.strip() in b.text]
     assert SUMMARY < about.tokens < SUMMARY + 300
 
@@ -675,14 +701,23 @@ def test_every_policy_that_can_summarise_has_its_moment(tmp_path, capsys):
 
 
 def test_the_moment_says_what_was_in_sight_and_how_long_it_took(tmp_path, capsys):
-    session = write(tmp_path / "s", reading(130))
-    assert moment.main([str(session), str(tmp_path / "none")]) == 0
+    files = [str(write(tmp_path / "s", reading(130))), str(tmp_path / "none")]
+    assert moment.main([*files, "--set", "CONTEXT_WINDOW=32000"]) == 0
     out, err = capsys.readouterr()
-    line = r"{}: names \S+%, lines \S+%, [\d,]+ tokens, 2 points\n"
-    policies = "tail", "ours, no index", "ours"
+    line = r"{}: names \S+%, lines \S+%, 0 of 0 commands, [\d,]+ tokens, 2 points\n"
+    policies = "tail", "ours, no index", "ours", "ours CONTEXT_WINDOW=32000"
     assert re.fullmatch("".join(map(line.format, policies)) + r"\d+ s\n", out)
     assert "none" in err
     assert moment.main([str(write(tmp_path / "short", THREE))]) == 1
+
+
+def test_ours_leaves_less_in_a_smaller_window():
+    session = Session(reading(130))
+    small = costs.limits({"CONTEXT_WINDOW": "32000"})
+    sizes = [
+        sum(m.tokens for m in moment.measure(session, own=own)) for own in (None, small)
+    ]
+    assert sizes[1] < sizes[0] / 2
 
 
 # ---- a policy of your own ----
@@ -976,11 +1011,13 @@ def test_costs_at_other_prices_are_those_of_a_run_at_that_price():
 
 
 def test_the_moment_says_how_often_ours_summarised_in_all_sessions():
-    moments = {"ours": {"points": 77, "names": 0.8, "lines": 0.6, "tokens": 9}}
+    one = {"points": 77, "names": 0.8, "lines": 0.6, "commands": 0.5, "tokens": 9}
+    moments = {"ours": one | {"repeated": 53}}
     rows, sessions = [{"policy": "ours", "summaries": 2}], {"ours": [0.7] * 24}
     measured = {"moment": moments, "rows": rows, "sessions": sessions}
     told = " ".join(costs.moment_table(measured, 8))
     assert "because they're rare: ours made 2 summaries in 24 sessions." in told
+    assert "The calls repeat 53 commands of bash word for word." in told
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "nan", "cheap"])

@@ -26,11 +26,11 @@ sys.path.append(str(ROOT))  # last, because a file there can have any name
 import costs
 import ours
 from charts import counted
-from recorded import Session, Unusable, read_messages
+from recorded import SHAPES, Session, Unusable, read_messages
 
 import agent as program
 
-SHAPE = costs.SHAPES / "cipher_fc-71f7dc4708-1.jsonl.xz"
+SHAPE = SHAPES / "cipher_fc-71f7dc4708-1.jsonl.xz"
 ABOUT = 6  # columns before what is said about a request
 COLORS = {"gone": 31, "summary": 35, "layer": 36}
 
@@ -110,13 +110,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--slow", help=text, **how)
     options = parser.parse_args(argv)
     try:
-        limits = costs.limits(costs.changed(options.set) if options.set else {})
+        limits = ours.limits(ours.changed(options.set) if options.set else {})
         session = Session(read_messages(options.file), options.file.name)
     except (Unusable, OSError, program.AgentError) as error:
         print(error, file=sys.stderr)
         return 1
     Watched.pause = options.slow
-    is_shape = options.file.resolve().parent == costs.SHAPES.resolve()
+    is_shape = options.file.resolve().parent == SHAPES.resolve()
     made_up = "; its words are made up" * is_shape
     window = f"{limits.context_window:,} tokens"
     print(f"{session.name}, in a window of {window}{made_up}:")
