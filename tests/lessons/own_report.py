@@ -224,7 +224,7 @@ def first_results(client):
     first = {}
     for exchange in client.exchanges:
         for result in results(exchange.request["messages"]):
-            first.setdefault(result["tool_use_id"], str(result["content"]))
+            first.setdefault(result["tool_use_id"], str(result.get("content", "")))
     return first
 
 
@@ -339,7 +339,7 @@ def freed_between(before, after):
 def sizes_of_results(exchange):
     """Tokens of each result in a request, by the id of its call."""
     sent = results(exchange.request["messages"])
-    return {result["tool_use_id"]: stub.tokens(result["content"]) for result in sent}
+    return {r["tool_use_id"]: stub.tokens(r.get("content", "")) for r in sent}
 
 
 def asks_often(client):

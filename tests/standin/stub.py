@@ -49,7 +49,7 @@ BLOCKS = {
     "text": ({"text": str}, {"citations"}, {"system", "user", "assistant", "result"}),
     "image": ({"source": dict}, {"transformations"}, {"user", "result"}),
     "tool_use": ({"id": str, "name": str, "input": dict}, {"caller"}, {"assistant"}),
-    "tool_result": ({"tool_use_id": str, "content": object}, {"is_error"}, {"user"}),
+    "tool_result": ({"tool_use_id": str}, {"content", "is_error"}, {"user"}),
     "thinking": ({"thinking": str, "signature": str}, set(), {"assistant"}),
     "redacted_thinking": ({"data": str}, set(), {"assistant"}),
 }
@@ -449,9 +449,9 @@ def in_block(where, block, kind):
         yield "messages: text content blocks must contain non-whitespace text"
     if kind == "tool_use" and not re.fullmatch(TOOL_NAME, block["name"]):
         yield f"{where}name: String should match pattern '{TOOL_NAME}'"
-    if kind == "tool_result":
-        if not block.get("content") or not isinstance(block["content"], (str, list)):
-            yield f"{where}content: Input should be a non-empty string or list"
+    if kind == "tool_result" and "content" in block:
+        if not isinstance(block["content"], (str, list)):
+            yield f"{where}content: Input should be a valid string or list"
         if isinstance(block["content"], list):
             yield from in_content(f"{where}content", block["content"], "result")
 

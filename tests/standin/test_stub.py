@@ -64,6 +64,7 @@ def refusal(messages=HELLO, **settings):
 
 THOUGHT = {"type": "thinking", "thinking": "", "signature": "", "cache_control": MARK}
 ASKED = user("hello"), assistant(call())
+BARE = {"type": "tool_result", "tool_use_id": "toolu_1"}
 ANSWERED = [*ASKED, user([result()])]
 BOTH = [user("a"), assistant(call()), assistant(call("b"))]
 EXTRA = "Extra inputs are not permitted"
@@ -87,7 +88,7 @@ BAD_MESSAGES = {
     "empty text": ([user([text("")])], "messages: text content blocks must be non-em"),
     "only spaces": ([user(" \n")], "text content blocks must contain non-whitespace"),
     "spaces inside": ([*ASKED, user([result(content=[text(" ")])])], "non-whitespace"),
-    "empty result": ([*ASKED, user([result(content="")])], "non-empty string or list"),
+    "content null": ([*ASKED, user([result(content=None)])], "content: Input should"),
     "unknown block": ([user([{"type": "video"}])], "messages.0.content.0: Input tag"),
     "an object as text": ([user(["Text()"])], "messages.0.content.0: Input should be"),
     "key in a text": ([user([text("a", x=1)])], f"0.content.0.text.x: {EXTRA}"),
@@ -173,6 +174,9 @@ GOOD_REQUESTS = [
     {"messages": [user("a"), user([text("b")]), user("c")]},
     {"messages": [*ASKED, user([result(is_error=True, content=[text("no")])])]},
     {"messages": [*BOTH, user([result("b")]), user([result(), text("c")])]},
+    {"messages": [*ASKED, user([BARE])]},
+    {"messages": [*ASKED, user([result(content="")])]},
+    {"messages": [*ASKED, user([result(content=[])])]},
     {"messages": [user('in a text it is no marker: "cache_control":{}' * 5)]},
 ]
 
