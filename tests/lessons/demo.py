@@ -6,7 +6,7 @@
 
 It needs no key, no network and no packages. The model is the tests' `StubClient` with a
 script, so every request is checked as the API would check it. Everything else is real.
-The files are a scratch copy of this project.
+The files are those of a made-up library (scenery.py), in a scratch folder.
 """
 
 import io
@@ -15,7 +15,6 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
 import tempfile
 import textwrap
@@ -29,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests/standin"))
 sys.path.append(str(ROOT))  # last, because a file there can have any name
 
+import scenery
 import stub
 from stub import CACHE_READ, CACHE_WRITE, StubClient, count, reply
 
@@ -66,13 +66,18 @@ def use(tool, say="", thinking=None, **arguments):
     return reply(say, [(tool, arguments)], thinking)
 
 
-def head(path, size, thinking=None):
-    """Return a reply that prints the first `size` bytes of a file."""
-    return use("bash", command=f"head -c {size} {path}", thinking=thinking)
+def cat(path, thinking=None):
+    """Return a reply that prints a file."""
+    return use("bash", command=f"cat {path}", thinking=thinking)
+
+
+def lines(path, first, last, thinking=None):
+    """Return a reply that prints these lines of a file."""
+    return use("bash", command=f"sed -n {first},{last}p {path}", thinking=thinking)
 
 
 PLAN = ["[ ] write NOTES.md", "[ ] look at it once more"]
-NOTES = "1. Old tool results become placeholders.\n2. A summary replaces the rest.\n"
+NOTES = "1. A renewal fails if its loan has no date.\n2. The letters have no tests.\n"
 SHORTER = object()  # from here on the API accepts a third less than this request
 REFUSAL = "Input is too long for requested model."  # in the words of Amazon Bedrock
 REMEDIES = (  # after the first rejection, the second, and any later one
@@ -89,12 +94,13 @@ SCENES = [
         "tokens or a third of the threshold, whichever is smaller. If they have more, "
         "each result over its equal share is saved to disk, and the model sees a "
         "preview instead. In learn-claude-code: s08's L3, and v5.",
-        "the file alone would have filled the context. The preview shows its path, its "
+        "the log alone would have filled the context. The preview shows its path, its "
         "beginning and its end, which is enough to search it.",
-        "Print agent.py. Which parts is it made of?",
-        use("bash", command="cat agent.py", thinking="I'll look at the whole file."),
-        use("grep", "It's on disk now.", path=".task_outputs", pattern="^# -+ "),
-        "Settings, state, the loop, three layers, and what these rest on.",
+        "What went wrong last night? See night.log.",
+        cat("night.log", "I'll look at the whole log."),
+        use("grep", "It's on disk now.", path=".task_outputs", pattern="ERROR"),
+        f"{scenery.FAILED} renewals failed: fees.py wants a date, `due`, that some "
+        "loans don't have.",
     ),
     Scene(
         "micro_compact: placeholders replace old results",
@@ -107,12 +113,12 @@ SCENES = [
         "preview stays, because it already names a file. The thinking after the first "
         "change is dropped: the API signs each thought together with everything "
         "before it, so it would now be rejected.",
-        "Read on: the settings, the state, and how the tests are built.",
-        use("read_file", "", "Settings.", path="agent.py", offset=45, limit=90),
-        head("tests/builders.py", 3_400, thinking="Now the tests."),
-        head("tests/test_loop.py", 3_400),
-        head("tests/test_layer1.py", 3_400),
-        "Settings come first, then the state; the tests are tables over builders.",
+        "How are fees made and loans renewed, and how is that tested?",
+        use("read_file", "", "The fees.", path="fees.py"),
+        cat("loans.py", "Now the loans."),
+        lines("tests.py", 1, 70),
+        lines("tests.py", 71, 140),
+        "By a function for each case; the tests are tables of days and pence.",
     ),
     Scene(
         "snip_compact: too many messages, so the middle is cut out",
@@ -121,11 +127,11 @@ SCENES = [
         "the first messages say what the work is about, and the newest say how far it "
         "has got. From the middle, your own messages stay, and the calls whose results "
         "are still needed.",
-        "How long is a preview, and how many of the newest results are never cleared?",
-        use("grep", path="agent.py", pattern="^PREVIEW_TOKENS"),
-        use("grep", path="agent.py", pattern="^KEEP_RECENT"),
-        f"A preview has {program.PREVIEW_TOKENS} tokens, and the newest "
-        f"{program.KEEP_RECENT} results stay.",
+        "How long is a loan, and how many may a member have?",
+        use("grep", path="loans.py", pattern="^LOAN_DAYS"),
+        use("grep", path="loans.py", pattern="^MAX_LOANS"),
+        f"A loan is for {scenery.LOAN_DAYS} days, and a member may have "
+        f"{scenery.MAX_LOANS}.",
         max_messages=20,
     ),
     Scene(
@@ -139,11 +145,11 @@ SCENES = [
         "the large results were new, so layer 1 had nothing to clear. Your messages "
         "stay as you typed them, the newest call stays with its result, and the file "
         "that was read last is read again, because a summary would lose all of this.",
-        "Now the fake model: what does it check, and who uses it?",
-        head("tests/standin/stub.py", 12_500, thinking="The fake model itself."),
-        head("tests/standin/wire.py", 7_500),
-        head("tests/conftest.py", 2_700, thinking="One more, which uses it."),
-        "It rejects what the API would: open tool calls, stale thinking and more.",
+        "Now the catalogue: how does it rank books, and who asks for it?",
+        cat("catalogue.py", "The catalogue itself."),
+        cat("pages.py"),
+        lines("tests.py", 1, 60, "One more, which may use it."),
+        "It ranks them by title, subject, word, year or language, for pages.py.",
     ),
     Scene(
         "compact: the model asks for a summary",
@@ -151,12 +157,12 @@ SCENES = [
         "what to keep. In learn-claude-code: s06, and s08, whose page ends the turn with "
         "it. Here the work goes on.",
         "a piece of work is done, and the model no longer needs its details.",
-        "Which functions of the fake model count tokens?",
-        head("tests/test_stub.py", 5_000, thinking="Its tests name them."),
-        head("tests/standin/stub.py", 5_000),
-        use("compact", focus="count, tokens and usage in tests/standin/stub.py"),
-        use("grep", path="tests/standin/stub.py", pattern="def (count|tokens)"),
-        "In tests/standin/stub.py: tokens, and count for a whole request.",
+        "Which functions of the catalogue count?",
+        lines("pages.py", 1, 40, "The pages name them."),
+        lines("catalogue.py", 100, 200),
+        use("compact", focus="what catalogue.py counts and ranks"),
+        use("grep", path="catalogue.py", pattern="def count_"),
+        "Ten, from count_books_by_title to count_authors_by_language.",
     ),
     Scene(
         "compact: you ask for a summary",
@@ -164,11 +170,11 @@ SCENES = [
         "learn-claude-code: v5.",
         "new work begins that doesn't need all of the old, and you say what matters. "
         "Nobody is waiting for an answer, so the last one stays, at the end.",
-        "How is the fake model tested?\n/compact the fake model\nAnd the tools?",
-        head("tests/test_stub.py", 8_000),
-        "By tables of bad requests, each with the API's own words.",
-        head("tests/test_calls.py", 6_000, thinking="Let me see."),
-        "By calls, one at a time, in an empty folder: tests/test_calls.py.",
+        "How are the loans tested?\n/compact the catalogue\nAnd the letters?",
+        cat("tests.py"),
+        "By tables: after so many days, so many pence.",
+        lines("pages.py", 1, 70, "Let me see."),
+        "They aren't: tests.py has no letters.",
     ),
     Scene(
         "reactive_compact: the API rejects a prompt as too long",
@@ -179,32 +185,34 @@ SCENES = [
         "what the model is doing right now: as many as fit into an eighth of the history. "
         "They lose their thinking.",
         "Write what you found to NOTES.md, in a few lines.",
-        head("tests/standin/stub.py", 3_000, thinking="Once more, to quote it."),
+        lines("fees.py", 1, 50, "Once more, to quote it."),
         use("todo_write", items=PLAN),
         use("write_file", path="NOTES.md", content=NOTES, thinking="Now I write it."),
         use("todo_write", items=["[x] write NOTES.md", PLAN[1]]),
         SHORTER,
         use("bash", command="cat NOTES.md"),
-        "NOTES.md is in place: the layers in two lines.",
+        "NOTES.md is in place: what to fix, in two lines.",
         is_too_long=True,
     ),
 ]
 
 
-SUMMARY = """\
-1. Request, intent and constraints: learn how this agent forgets.
-2. Key concepts: three layers before each request; a transcript.
-3. Files and code: agent.py has settings, state, the loop, the layers.
-   The fake model is StubClient in tests/standin/stub.py, a queue of
-   replies that keeps the requests; wire.py is the same over HTTP.
-4. Errors and fixes: agent.py was too large to print; its text is in
+SUMMARY = f"""\
+1. Request, intent and constraints: find out why renewals failed last
+   night, and how the program is built.
+2. Key concepts: loans and their fees; a catalogue of books.
+3. Files and code: fees.py and loans.py have a function for each case.
+   catalogue.py finds, ranks, counts, merges and lists books and
+   authors; pages.py shows, prints and sends letters.
+4. Errors and fixes: night.log was too large to print; its text is in
    .task_outputs.
-5. Findings: a preview has 640 tokens; the newest 3 results stay.
-6. All user messages: the parts of agent.py, its settings and tests,
-   previews (answered); the fake model (open).
-7. Pending tasks: the question about the fake model.
-8. Current work: read stub.py, wire.py and tests/conftest.py.
-9. Next step: say what StubClient checks, and who uses it."""
+5. Findings: {scenery.FAILED} renewals failed, because a loan had no `due`; a loan is
+   for {scenery.LOAN_DAYS} days, and a member may have {scenery.MAX_LOANS}.
+6. All user messages: last night, the fees and their tests, the limits
+   (answered); the catalogue (open).
+7. Pending tasks: the question about the catalogue.
+8. Current work: read catalogue.py, pages.py and tests.py.
+9. Next step: say how books are ranked, and who asks for it."""
 
 
 def summary(number):
@@ -214,10 +222,10 @@ def summary(number):
     known = "\n".join(f"   - {scene.replies[-1]}" for scene in SCENES[: number - 1])
     return reply(f"""\
 <summary>
-1. Request, intent and constraints: learn how this agent forgets.
-2. Key concepts: three layers before each request; a transcript of everything.
-3. Files and code: agent.py; the fake model in tests/standin; its tests.
-4. Errors and fixes: one result was too large; it is in .task_outputs.
+1. Request, intent and constraints: learn how the library's program works.
+2. Key concepts: loans and their fees; a catalogue of books.
+3. Files and code: fees.py, loans.py, catalogue.py, pages.py; tests.py.
+4. Errors and fixes: the log was too large; it is in .task_outputs.
 5. Findings:
 {known}
 6. All user messages: kept with this summary, word for word.
@@ -238,8 +246,8 @@ OPENING = (
     "corrected by what the replies report). Tables and bills count as the stand-in for "
     f"the API does (bytes / {stub.BYTES_PER_TOKEN}): tables only texts, bills also the "
     "JSON around them.",
-    "The work happens in a scratch copy of this project, which you can delete "
-    "afterwards:",
+    "The work happens in a folder with the files of a made-up library, which you can "
+    "delete afterwards:",
 )
 
 # --- The stage ---
@@ -276,7 +284,7 @@ class Lesson(StubClient):
         more["auto_approve"] = True
         self.agent = WatchedAgent(limits=limits, client=self, model="scripted", **more)
         program.make_ready(self.agent)
-        # the same numbers wherever the scratch copy is, and on any day
+        # the same numbers wherever the scratch folder is, and on any day
         today, day = time.strftime("%A, %Y-%m-%d"), "Saturday, 2026-11-28"
         for part, text in self.agent.system.items():
             text = text.replace(os.getcwd(), "/demo").replace(today, day)
@@ -529,12 +537,11 @@ def closing(lesson):
     return f"\n{title}\n\n{drawing}\n\n{fill(told)}\n{path}"
 
 
-def scratch_copy():
-    """Copy the files that the scenes use to a new folder, and return it."""
+def scratch_folder():
+    """Write the files that the scenes use to a new folder, and return it."""
     folder = Path(tempfile.mkdtemp(prefix="agent-demo-")).resolve()
-    compiled = shutil.ignore_patterns("__pycache__")  # other processes change these
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=compiled)
-    shutil.copy(ROOT / "agent.py", folder)
+    for name, text in scenery.files().items():
+        (folder / name).write_text(text, "utf-8")
     return folder
 
 
@@ -556,7 +563,7 @@ def main(scene, out):
         print(f"There is no scene {scene}; choose 1 to {len(SCENES)}.", file=sys.stderr)
         return 2
     silent = Terminal(io.StringIO())
-    back, folder = Path.cwd(), scratch_copy()
+    back, folder = Path.cwd(), scratch_folder()
     os.chdir(folder)
     try:
         lesson = Lesson()
