@@ -38,6 +38,11 @@ SUMMARY = reply("<analysis>notes</analysis>\n<summary>All is well.</summary>")
 NO_SUMMARY = reply("I would rather talk.")
 TOO_LONG = api_error(400, "prompt is too long: 208310 tokens > 200000 maximum")
 TOO_LARGE = api_error(413, "Request exceeds the maximum size")
+# What agent.py wrote at commit 9f758d3 while its API was a StubClient: a file that goes
+# on from an earlier one, with placeholders, a preview, a refused call, two compactions
+# with an index each, cut messages, a stopped turn, and at the end two calls that a crash
+# left without results.
+EARLIER = Path(__file__).with_name("earlier.jsonl").read_bytes()
 NEEDED = {"todo_write", "load_skill", "read_file"}  # a compaction keeps these calls
 THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}
 
@@ -231,6 +236,16 @@ def lines_of(path):
     *whole, rest = path.read_bytes().split(b"\n")
     assert rest == b""
     return [json.loads(line) for line in whole]
+
+
+def earlier_transcript():
+    """Put EARLIER where the program wrote it; return its path."""
+    path = Path(
+        re.search(rb"\.transcripts/transcript_[\w-]+\.jsonl", EARLIER)[0].decode()
+    )
+    path.parent.mkdir()
+    path.write_bytes(EARLIER)
+    return path
 
 
 def on_disk(agent):

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 from builders import (
     BASH,
+    EARLIER,
     LONG,
     PLAN,
     READ,
     SMALL,
     SUMMARY,
     TASK,
+    any_answer,
     call,
+    earlier_transcript,
     fails,
     layers,
     lines_of,
@@ -25,10 +28,12 @@ from builders import (
     outputs,
     results,
     shown,
+    texts,
     turn_into,
+    turns,
     typed,
 )
-from stub import reply
+from stub import StubClient, reply
 
 import agent as program
 from agent import (
@@ -414,6 +419,44 @@ def test_a_conversation_that_broke_off_can_be_compacted_right_away(resumed):
     program.run_command(agent, "/compact")
     assert layers(agent)[-1] == "compact" and "All is well." in str(agent.messages)
     assert take_turn(agent, "Go on") == "Again." and on_disk(agent)
+
+
+# ---- a transcript of an earlier version ----
+
+
+def test_an_earlier_versions_transcript_goes_on_from_the_command_line(run, api):
+    path = earlier_transcript()
+    api.enqueue(reply("Searched."))
+    assert run("--resume", "-p", "Go on.")[:2] == (0, "Searched.\n")
+    [request] = api.requests
+    earlier = str(request["messages"])
+    for kept in "index of what was removed", "[Stopped before", "<persisted-output>":
+        assert kept in earlier
+    assert [r["is_error"] for r in results(*request["messages"])[-2:]] == [True, True]
+    assert path.read_bytes().startswith(EARLIER)
+
+
+GIVEN = {"defaults": {}, "a small window": SMALL, "snipped": {"max_messages": 12}}
+
+
+@pytest.mark.parametrize("limits", GIVEN.values(), ids=GIVEN)
+def test_an_earlier_versions_transcript_can_be_compacted_again(resumed, limits):
+    client = StubClient(always=any_answer)
+    agent = resumed(earlier_transcript(), client=client, **limits)
+    assert turns(agent, "Go on.", "And then?") == ["Fine."] * 2
+    program.run_command(agent, "/compact")
+    assert layers(agent)[-1] == "compact" and on_disk(agent)
+    assert turns(agent, "And now?") == ["Fine."] and on_disk(agent)
+
+
+def test_an_earlier_versions_index_keeps_its_names_and_places(resumed):
+    agent = resumed(earlier_transcript(), client=StubClient(always=any_answer))
+    turns(agent, "Go on.")
+    program.run_command(agent, "/compact")
+    [note] = [m for m in agent.messages if "index of what was" in program.text_of(m)]
+    [line] = re.findall("(?m)^warehouse/stock.py: .*", texts(note)[-1])
+    names = "LOW_STOCK_LIMIT reorder_report UnknownItem level_of"
+    assert {*names.split()} <= {*line.split()}
 
 
 # ---- links and folders that a cloned project has in place of our files ----
