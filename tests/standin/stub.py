@@ -48,16 +48,36 @@ CLIENT_ONLY = {"timeout", "extra_headers", "extra_query", "extra_body"}
 BLOCKS = {
     "text": ({"text": str}, {"citations"}, {"system", "user", "assistant", "result"}),
     "image": ({"source": dict}, {"transformations"}, {"user", "result"}),
-    "tool_use": ({"id": str, "name": str, "input": dict}, {"caller"}, {"assistant"}),
-    "tool_result": ({"tool_use_id": str}, {"content", "is_error"}, {"user"}),
+    "tool_use": (
+        {"id": str, "name": str, "input": dict},
+        {"caller", "toolset_name"},
+        {"assistant"},
+    ),
+    "tool_result": (
+        {"tool_use_id": str},
+        {"content", "is_error", "toolset_name"},
+        {"user"},
+    ),
     "thinking": ({"thinking": str, "signature": str}, set(), {"assistant"}),
     "redacted_thinking": ({"data": str}, set(), {"assistant"}),
 }
+# what the SDK's `model_dump` adds to a reply, as null, if the API sent no such key
+NULLS = {
+    "text": ["citations"],
+    "tool_use": ["caller", "toolset_name"],
+    "message": ["container", "diagnostics"],
+    "usage": [
+        *("cache_creation", "inference_geo", "output_tokens_details"),
+        *("server_tool_use", "service_tier", "speed"),
+    ],
+}
+IN_BLOCKS = [*NULLS["text"], *NULLS["tool_use"]]
 # the key of the signature; these blocks cannot carry a cache marker, all others can
 SIGNED_IN = {"thinking": "signature", "redacted_thinking": "data"}
 # a run of these is one position for the prompt cache, which looks back over so many
 RUNS, LOOK_BACK = {"tool_use", "tool_result"}, 20
 MARKER = b'"cache_control":{'  # as it is sent; inside a text its quotes are escaped
+LEFT_OUT = [b'"cache_control":', *(b'"%b":null' % k.encode() for k in IN_BLOCKS)]
 TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "strict"}
 NO_OBJECT = "Input should be a valid dictionary or object to extract fields from"
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
@@ -238,8 +258,11 @@ def merge_turns(messages):
 
 
 def unmarked(data):
-    """Remove cache markers from JSON bytes: they are not part of the conversation."""
-    if b'"cache_control":' not in data:
+    """Remove cache markers from JSON bytes: they are not part of the conversation.
+
+    Neither are the keys that a reply got as null from the SDK.
+    """
+    if not any(key in data for key in LEFT_OUT):
         return data
     return encoded(json.loads(data, object_hook=without_marker))
 
@@ -247,7 +270,8 @@ def unmarked(data):
 def without_marker(block):
     if not isinstance(block, dict):  # the API rejects it
         return block
-    return {key: block[key] for key in block if key != "cache_control"}
+    no_key = {"cache_control", *(k for k in IN_BLOCKS if block.get(k, 0) is None)}
+    return {key: block[key] for key in block if key not in no_key}
 
 
 def in_short(message):
@@ -624,7 +648,7 @@ class StubClient:
         return Stream(self, request)
 
     def create(self, **request):
-        return as_message(self.answer(request))
+        return as_object(self.answer(request))
 
     def enqueue(self, *replies):
         """Add answers for the next requests: a `reply`, an exception, or a function.
@@ -760,13 +784,66 @@ def cache_order(body):
 # --- The answer as the SDK gives it ---
 
 
-class Block(SimpleNamespace):
-    """A content block of a reply, as the SDK gives it."""
+class Object(SimpleNamespace):
+    """A reply, or a part of one, with what the SDK's objects can do."""
 
-    def to_dict(self, **_):
-        return copied(vars(self))
+    def __getattr__(self, name):
+        if name in self.nulls():
+            return None
+        what = type(self).__name__
+        raise AttributeError(f"'{what}' object has no attribute '{name}'")
 
-    model_dump = to_dict  # the SDK's also has keys that are None, unless told not to
+    def __iter__(self):
+        """Yield keys with their values, as `dict` takes them."""
+        yield from (dict.fromkeys(self.nulls()) | vars(self)).items()
+
+    def nulls(self):
+        return NULLS.get(str(vars(self).get("type")), [])
+
+    def model_dump(
+        self, exclude_unset=False, exclude_none=False, exclude=(), include=None, **_
+    ):
+        """Return all as plain JSON, including what is None unless told not to."""
+        options = {"exclude_unset": exclude_unset, "exclude_none": exclude_none}
+        return {
+            key: dumped(value, options)
+            for key, value in (vars(self).items() if exclude_unset else self)
+            if not (value is None and exclude_none)
+            and key not in exclude
+            and (include is None or key in include)
+        }
+
+    def to_dict(self, exclude_unset=True, **options):
+        return self.model_dump(exclude_unset=exclude_unset, **options)
+
+    def model_dump_json(self, indent=None, **options):
+        style = {"ensure_ascii": False, "indent": indent}
+        style["separators"] = (",", ": " if indent else ":")
+        return json.dumps(self.model_dump(**options), **style)
+
+    def to_json(self, indent=2, exclude_unset=True, **options):
+        return self.model_dump_json(indent, exclude_unset=exclude_unset, **options)
+
+    def to_param(self):
+        """Return a reply as the message to append to the conversation."""
+        return {"role": self.role, "content": [*self.content]}
+
+
+class Block(Object):
+    """A content block of a reply."""
+
+
+class Usage(Object):
+    """The tokens of a reply."""
+
+    def nulls(self):
+        return NULLS["usage"]
+
+
+def dumped(value, options):
+    if isinstance(value, Object):
+        return value.model_dump(**options)
+    return [dumped(v, options) for v in value] if type(value) is list else copied(value)
 
 
 class Stream:
@@ -780,7 +857,7 @@ class Stream:
     def __enter__(self):
         if self.request.get("max_tokens") == 0:
             self.client.check_streamed(self.request)
-        self.message = as_message(self.client.answer(self.request))
+        self.message = as_object(self.client.answer(self.request))
         return self
 
     def __exit__(self, *_):
@@ -808,16 +885,15 @@ class Stream:
         return "".join(self.text_stream)
 
 
-def as_message(answer):
-    """Turn the answer, a plain dict, into an object like the SDK's."""
-    message = as_object(answer | {"content": []})
-    message.content = [Block(**block) for block in answer["content"]]
-    return message
-
-
-def as_object(value):
-    """Give JSON attribute access: `{"a": {"b": 1}}` has `.a.b`."""
-    return json.loads(encoded(value), object_hook=lambda d: SimpleNamespace(**d))
+def as_object(value: Any) -> Any:
+    """Give JSON attribute access, but not a call's input: `{"a": {"b": 1}}` has `.a.b`."""
+    if isinstance(value, list):
+        return [*map(as_object, value)]
+    if not isinstance(value, dict):
+        return value
+    block = Block if value.get("type") in BLOCKS else Object
+    kind = Usage if "output_tokens" in value else block
+    return kind(**{k: v if k == "input" else as_object(v) for k, v in value.items()})
 
 
 def split(text, parts=3):

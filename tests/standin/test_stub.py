@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 
 import anthropic
 import httpx2
@@ -230,6 +231,7 @@ def change(index, key, value):
 
 
 cleared = change(2, "content", "[cleared]")
+DUMPED = {"caller": None, "toolset_name": None}
 MARKED_SYSTEM = {"system": [text("Be brief.", cache_control=MARK)], "max_tokens": 5}
 # an edit, and the index of the message whose thinking is then rejected
 THINKING = {
@@ -247,6 +249,7 @@ THINKING = {
     "a result marked for the cache": (change(4, "cache_control", MARK), None),
     "thinking rewritten": (change(3, "thinking", "other"), 3),
     "a signature rewritten": (change(3, "signature", "made up"), 3),
+    "keys added by model_dump": (lambda m: m[3]["content"][1].update(DUMPED), None),
     "the system prompt changed": (lambda m: {"system": "Be long."}, 1),
     "the system prompt marked": (lambda m: MARKED_SYSTEM, None),
     "a tool changed": (lambda m: {"tools": [BASH | {"description": "new"}]}, 1),
@@ -407,6 +410,7 @@ def spend(client, messages, **settings):
 SYSTEM = {"system": [text("s" * 3200, cache_control=MARK)]}
 SYSTEM_UNMARKED = {"system": "s" * 3200}
 LONG = [user("x" * 3200), assistant(text("y" * 3200)), user("z" * 3200)]
+LONG_DUMPED = [LONG[0], assistant(text("y" * 3200, citations=None)), LONG[2]]
 MARKED_FIRST = [user([text("x" * 3200, cache_control=MARK)]), *LONG[1:]]
 THINK = {"thinking": {"type": "adaptive"}}
 # the first request, the next one, and the least and most tokens read from the cache
@@ -421,6 +425,7 @@ CACHE = {
     "another model": ((LONG, SYSTEM), (LONG, SYSTEM | {"model": "other"}), 0, 0),
     "the entry lies behind the marker": ((LONG, {}), (MARKED_FIRST, NONE), 0, 0),
     "no marker": ((LONG, {}), (LONG, NONE), 0, 0),
+    "a key added by model_dump": ((LONG, {}), (LONG_DUMPED, {}), 2900, 3100),
 }
 
 
@@ -546,13 +551,21 @@ def streamed(client):
         return pieces, stream.get_final_message()
 
 
+def dumps(part):
+    """All that the SDK's methods make of a reply or of a part of one."""
+    texts = part.to_json(exclude_none=True), part.model_dump_json()
+    plain = part.to_dict(), part.model_dump(), part.model_dump(exclude_none=True)
+    chosen = part.model_dump(exclude={"content"}), part.model_dump(include={"id"})
+    return [*map(json.loads, texts), *plain, *chosen, sorted(dict(part))]
+
+
 @pytest.mark.parametrize("given", [EVERYTHING, REDACTED, *PLAIN])
 def test_the_real_sdk_streams_the_same_pieces_and_message(given):
     real, fake = mock_client(given), StubClient(given)
     (pieces, one), (same, two) = streamed(real), streamed(fake)
     assert pieces == same and plain(one) == plain(two)
     assert one.stop_reason == two.stop_reason
-    assert one.usage.to_dict() == vars(two.usage)
+    assert [*map(dumps, (one, one.usage))] == [*map(dumps, (two, two.usage))]
     assert real.requests[0]["messages"] == fake.requests[0]["messages"]
     if given is EVERYTHING:
         assert "".join(pieces) == "hmthree little pieces 三" and len(pieces) > 2
