@@ -7,13 +7,11 @@ import re
 import signal
 import subprocess
 import sys
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import faults
-import own_faults
 import pytest
-import stage
 from readme import ROOT
 
 import agent as program
@@ -310,86 +308,6 @@ def test_small_py_is_told_what_happened_and_where_that_is_explained(listed):
 
 
 # Agents that solve a fault in another way: changes of small.py, and the verdict.
-TYPED = '            messages.append(log("user", prompt))'
-READ = '        return Path(given["path"]).read_text('
-STARTS = "client, messages = Anthropic(), []"
-EARLIER = "[json.loads(line) for line in TRANSCRIPT.open()]"
-PRINTS = '            print(f"Stopped'
-CALL = "    reply = client.messages.create(messages=messages, **fixed, **cache)"
-RETRIES = """\
-    from anthropic import APIConnectionError, InternalServerError
-    for _ in range(3):
-        try:
-            reply = client.messages.create(messages=messages, **fixed, **cache)
-            break
-        except (APIConnectionError, InternalServerError):
-            pass"""
-KEEPS_THINKING = dict([*CHANGES[3].items()][:1])  # and never drops it
-OTHERS = [
-    ("no_thinking", KEEPS_THINKING, False),
-    ("paste", {'log("user", prompt)': 'log("user", prompt[:99_000])'}, True),
-    ("paste", {TYPED: f"            if len(prompt) > 99_000: continue\n{TYPED}"}, True),
-    ("paste", {PRINTS: f"            messages.clear()\n{PRINTS}"}, True),
-    ("long_words", {'log("user", prompt)': 'log("user", prompt[-9_000:])'}, True),
-    ("long_words", {'log("user", prompt)': 'log("user", "(long)")'}, True),
-    (
-        "secrets",
-        {READ: f'        if input("Read it? ") != "y": return ""\n{READ}'},
-        True,
-    ),
-    ("no_resume", {STARTS: f"client, messages = Anthropic(), {EARLIER}"}, False),
-    (
-        "no_resume",
-        {
-            STARTS: f"client, messages = Anthropic(), TRANSCRIPT.exists() and {EARLIER} or []"
-        },
-        True,
-    ),
-    (
-        "no_resume",
-        {
-            STARTS: "client, messages = Anthropic(), TRANSCRIPT.exists() and "
-            f"input('Again? ') == 'y' and {EARLIER} or []"
-        },
-        True,
-    ),
-    ("no_resume", {STARTS: f"{STARTS}  # --restore"}, None),
-    ("no_path", {"[Old result, cleared]": "[Cleared; see transcript.jsonl]"}, True),
-    ("passing_error", {"= Anthropic()": "= Anthropic(max_retries=10)"}, True),
-    ("passing_error", {CALL: RETRIES}, True),
-    ("open_request", {"what is next.": "which request is open."}, None),
-    ("files", {"what is next.": "which files matter."}, None),
-    ("files", {"*content])]": "*content]), *messages[3:5]]"}, True),
-    ("cut_answer", {"content, _ = ask(": "content, _ = cut_off = ask("}, False),
-    (
-        "cut_answer",
-        {"    if content:": "    print('(The answer was cut off.)')\n    if content:"},
-        True,
-    ),
-    (
-        "surrogate",
-        {TYPED: f"            if not prompt.isascii(): continue\n{TYPED}"},
-        None,
-    ),
-    ("no_pages", {":,} characters]": ":,} characters; use sed -n]"}, True),
-    ("cut_output", {":,} characters]": ":,} characters; use sed -n]"}, None),
-    ("stopped_call", {"except Exception as": "except BaseException as"}, True),
-    (
-        "no_summaries",
-        {"if estimate_tokens(messages) > THRESHOLD:": "if len(messages) < 0:"},
-        None,
-    ),
-]
-
-
-@pytest.mark.parametrize("fault, changes, is_right", OTHERS)
-def test_an_agent_may_solve_it_in_another_way(fault, changes, is_right, tmp_path):
-    (path := tmp_path / "mine.py").write_text(changed(SMALL.read_text(), changes))
-    _, life = own_faults.PLAYS[fault]
-    with stage.from_scratch():
-        found = life(partial(own_faults.run, path, ()))
-    found = own_faults.by_fault(life, found if isinstance(found, list) else [found])
-    assert found[fault].is_right is is_right, found[fault].text
 
 
 # An agent that can't be played, and why.
@@ -433,8 +351,9 @@ def test_such_an_agent_is_sent_to_the_report_of_chapter_2(tmp_path):
 
 
 def test_an_agent_may_die_in_one_play_and_go_on_in_the_next(tmp_path):
-    dies = f'            if "bad" in prompt: __import__("os").killpg(0, 9)\n{TYPED}'
-    (tmp_path / "mine.py").write_text(changed(SMALL.read_text(), {TYPED: dies}))
+    goes = '            messages.append(log("user", prompt))'
+    dies = f'            if "bad" in prompt: __import__("os").killpg(0, 9)\n{goes}'
+    (tmp_path / "mine.py").write_text(changed(SMALL.read_text(), {goes: dies}))
     status, text = started(tmp_path, "--mine", "mine.py", "refusal", "3")
     assert marked(text, "!") == {"refusal", "same_id"} and status == 1
     assert "declines: It killed its own process with" in " ".join(text.split())

@@ -16,8 +16,23 @@ import stage
 import steps
 import stub
 from builders import typed
-from readme import QUOTED, README, ROOT
+from readme import QUOTED, README
 from stub import reply
+from test_right import (
+    AGENTS,
+    APPENDS,
+    ASKS_WITH,
+    LESSONS,
+    QUESTION,
+    READ_TEXT,
+    SENDS,
+    SENDS_MORE,
+    SMALL,
+    WRITES_AGAIN,
+    changed,
+    in_one_line,
+    report_with,
+)
 
 SIGNED = "request 3: messages.3.content.0: Invalid `signature` in `thinking` block."
 PREFILL = "This model does not support assistant message prefill."
@@ -127,7 +142,6 @@ def test_the_diffs_turn_first_py_into_small_py():
 # --- The reader's file, as it grows by the page's own words ---
 
 FIRST_NEXT = "Next: step 1 of chapter 2"
-LESSONS = ROOT / "tests/lessons"
 CHAPTER = re.search(r"(?ms)^### 2\. .*?^## Part II", README.read_text("utf-8"))[0]
 PARTS = dict(
     re.findall(r"(?ms)^\*\*Step (\d)\. (.*?)(?=^\*\*Step|^\*\*Try it)", CHAPTER)
@@ -261,10 +275,6 @@ TOLD = {  # besides the listings: what a step tells the reader, an old text, a n
 }
 
 
-def in_one_line(text):
-    return " ".join(text.split())
-
-
 def with_definitions(source, code):
     """Put each definition in place of the one with its name, or above the loop."""
     for new in ast.parse(code).body:
@@ -322,8 +332,6 @@ def test_the_report_on_the_finished_file_is_all_good_and_before_it_is_not():
 
 # --- An agent that a reader wrote ---
 
-AGENTS = ROOT / "tests/agents"
-SMALL = LESSONS / "small.py"
 BLANK = "! blank a blank prompt is sent, and rejected: messages: text content blocks"
 MINE = {
     AGENTS / "beginner.py": [
@@ -391,21 +399,12 @@ def test_the_report_shows_progress_and_what_each_layer_did(path, capsys):
     assert max(map(len, shown.split("\n"))) < 80
 
 
-QUESTION = '[*messages, {"role": "user", "content": PROMPT}]'
 CLEARS_INPUTS = """\
         for message in messages[1:-6]:
             for block in message["content"]:
                 if block["type"] == "tool_use":
                     block["input"] = "[cleared]"
         for result in old:
-"""
-APPENDS = """\
-    with TRANSCRIPT.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\\n")
-"""
-WRITES_AGAIN = """\
-    log.all = [*getattr(log, "all", []), message]
-    TRANSCRIPT.write_text(json.dumps(log.all))
 """
 # Mistakes that learners make: a text in small.py, its replacement, and the report's
 # line that shows the mistake.
@@ -427,16 +426,12 @@ SKIPS = (
     "    for block in reply.content:  # skip thinking: a layer would make it invalid\n"
 )
 LOCAL = PAIRS.replace("messages += [", "messages = messages + [")
-READ_TEXT = 'read_text(encoding="utf-8", errors="replace")'
 OF_LISTS = """\
         calls = [b.to_dict() for b in content if type(b) is not dict]
 """
 IS_CALL = """\
         calls = [block for block in content if block["type"] == "tool_use"]
 """
-ASKS_WITH = "def ask(client, messages, **more):"
-SENDS = "create(messages=messages, **fixed, **cache)"
-SENDS_MORE = "create(messages=messages, **{**fixed, **cache, **more})"
 STAYS = """\
     messages.append({"role": "user", "content": PROMPT})
     content, stop = ask(client, messages)
@@ -896,16 +891,6 @@ def played(mistake):
     return work_with(*(pair for changes in rows for pair in pairs_in(changes)))
 
 
-def changed(*changes):
-    """small.py with some texts replaced, in a file of this folder."""
-    source = SMALL.read_text("utf-8")
-    for old, new in changes:
-        assert old in source, old
-        source = source.replace(old, new)
-    (path := Path("agent.py").absolute()).write_text(source, "utf-8")
-    return path
-
-
 def pairs_in(changes):
     """The pairs of an old and a new text; a single one needs no brackets."""
     return changes if type(changes[0]) is tuple else [tuple(changes)]
@@ -972,204 +957,6 @@ def test_every_mistake_is_told_apart():
     assert len(lives) == len(IN_ACCIDENTS) and accidents_with() not in lives
 
 
-def report_with(*changes):
-    """The whole report on small.py with some texts replaced, without line breaks."""
-    with stage.from_scratch():
-        return in_one_line(steps.play_mine(changed(*changes))[0])
-
-
-NEEDS_TAGS = """\
-    text = "".join(block["text"] for block in content)
-    if "<summary>" not in text:
-        return
-    content = [{"type": "text", "text": text[9:-10]}]
-"""
-ASKS_AGAIN = "        if not content:\n            continue\n"
-AT_EXIT = """\
-    if not hasattr(log, "all"):
-        import atexit
-
-        log.all = []
-        atexit.register(lambda: TRANSCRIPT.write_text("\\n".join(log.all)))
-    log.all.append(json.dumps(message))
-"""
-IN_MARKDOWN = """\
-    with TRANSCRIPT.open("a", encoding="utf-8") as file:
-        file.write(f"## {role}\\n{content}\\n")
-"""
-TAIL = """\
-    tail = messages[-2:] if type(messages[-1]["content"]) is list else []
-"""
-IN_SHORT = """\
-def in_short(message):
-    content = message["content"]
-    blocks = [content] if type(content) is str else content
-    return [str(block)[:300] for block in blocks]
-"""
-JOINED = """\
-def joined(messages):
-    last = messages[-1]["content"]
-    blocks = [{"type": "text", "text": last}] if type(last) is str else last
-    asks = [*blocks, {"type": "text", "text": PROMPT}]
-    return [*messages[:-1], {"role": "user", "content": asks}]
-"""
-RECOVERS = """\
-    typed = [message for message in messages if type(message["content"]) is str]
-    try:
-        content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
-    except Exception:
-        messages[:] = typed
-        return
-"""
-RESULTS = "        results.append(result)\n    return results\n"
-REMINDS = """\
-        results.append(result)
-    text = "Call compact when a piece of work is done."
-    return [*results, {"type": "text", "text": text}]
-"""
-WITH_NUMBERS = 'return "".join(f"{n:6} {line}" for n, line in enumerate(Path(given["path"]).open()))'
-WAITS = """\
-    import threading, time
-    over = threading.Event()
-
-    def spin():
-        while not over.is_set():
-            print(end=".", flush=True)
-            time.sleep(1)
-
-    (thread := threading.Thread(target=spin)).start()
-    time.sleep(1)
-"""
-MOVES_MARKER = """\
-    cache, messages = {}, json.loads(json.dumps(messages))
-    last = messages[-1]
-    if type(last["content"]) is str:
-        last["content"] = [{"type": "text", "text": last["content"]}]
-    last["content"][-1]["cache_control"] = {"type": "ephemeral"}
-"""
-CLEARS_BOTH = """\
-    replies = [m for m in messages if m["role"] == "assistant"]
-    blocks = [block for message in replies[:-3] for block in message["content"]]
-    calls = [b for b in blocks if b["type"] == "tool_use" and len(str(b)) > 400]
-    if estimate_tokens(calls) >= MIN_SAVINGS:
-        for call in calls:
-            call["input"] = {"command": call["input"]["command"][:60] + "[cleared]"}
-    if estimate_tokens(old) >= MIN_SAVINGS:
-"""
-IN_FILES = """\
-    folder = Path(__file__).with_name("history")
-    folder.mkdir(exist_ok=True)
-    file = folder / f"{len([*folder.iterdir()])}.json"
-    file.write_text(json.dumps(message))
-"""
-UNTIL_YES_OR_NO = """\
-    while (said := input(f"Run {given['command']!r}? [y/n] ")) not in ("y", "n"):
-        print("Please type y or n.")
-    if said != "y":
-"""
-CHEAPER = '[{"role": "user", "content": PROMPT + json.dumps(messages)}], model="haiku", tools=[]'
-IN_SYSTEM = """\
-    ask.summary = f" Summary so far: {content[-1]['text']}"
-"""
-KEEPS_TWO = """\
-    blocks = [message["content"] for message in messages if message not in typed]
-    last = [{"role": "user", "content": b} for b in blocks if b[0] == title][-1:]
-    messages[:] = [*typed, *last, log("user", [title, *content])]
-"""
-RIGHT = {  # changes that leave small.py right
-    "it takes only what is in the tags it asks for": (
-        ("what is next.", "what is next, in <summary> tags."),
-        ('    title = {"type"', f'{NEEDS_TAGS}    title = {{"type"'),
-    ),
-    "it asks again after an empty reply": (
-        ("        if not calls:", f"{ASKS_AGAIN}        if not calls:"),
-    ),
-    "it writes its transcript at the end": ((APPENDS, AT_EXIT),),
-    "its transcript is one list": (
-        (APPENDS, WRITES_AGAIN),
-        (", message]", ", json.loads(json.dumps(message))]"),
-    ),
-    "its transcript isn't JSON": ((APPENDS, IN_MARKDOWN),),
-    "it adds the date to a prompt": (
-        (
-            'messages.append(log("user", prompt',
-            'messages.append(log("user", "Today: " + prompt',
-        ),
-    ),
-    "it keeps the newest messages as they are": (
-        ("    messages[:] = [*typed, log(", f"{TAIL}    messages[:] = [*typed, log("),
-        ("[title, *content])]", "[title, *content]), *tail]"),
-    ),
-    "it summarises the beginning of each call and result": (
-        ("[*messages, {", "[{"),
-        ('"content": PROMPT}', '"content": f"{PROMPT} {[*map(in_short, messages)]}"}'),
-        ("def auto_compact", f"{IN_SHORT}\n\ndef auto_compact"),
-    ),
-    "it joins its question to the results before it": (
-        (QUESTION, "joined(messages)"),
-        ("def auto_compact", f"{JOINED}\n\ndef auto_compact"),
-    ),
-    "it recovers from a request that is too long": (
-        ("THRESHOLD = 50_000", "THRESHOLD = 148_000"),
-        (f"    content, stop = ask(client, {QUESTION})\n", RECOVERS),
-    ),
-    "it prints the errors of its tools, and reminds the model of one": (
-        ('text = f"{type(error)', 'print(error)\n            text = f"{type(error)'),
-        (RESULTS, REMINDS),
-    ),
-    "it numbers lines, waits between requests, shows that, and moves its marker": (
-        (f'return Path(given["path"]).{READ_TEXT}', WITH_NUMBERS),
-        ("    reply = client", f"{WAITS}    reply = client"),
-        ("    content = []\n", "    over.set()\n    thread.join()\n    content = []\n"),
-        ('    cache = {"cache_control": {"type": "ephemeral"}}\n', MOVES_MARKER),
-    ),
-    "it clears inputs, too, writes a file for each message, and asks until y or n": (
-        ("    if estimate_tokens(old) >= MIN_SAVINGS:\n", CLEARS_BOTH),
-        (APPENDS, IN_FILES),
-        (
-            """    if input(f"Run {given['command']!r}? [y/N] ") != "y":\n""",
-            UNTIL_YES_OR_NO,
-        ),
-    ),
-    "a cheaper model summarises, with few tokens": (
-        (QUESTION, f"{CHEAPER}, max_tokens=2_000"),
-        ("def ask(client, messages):", ASKS_WITH),
-        (SENDS, SENDS_MORE),
-    ),
-    "its summary is in the system prompt": (
-        ('[*typed, log("user", [title, *content])]', "typed"),
-        ("    messages[:] =", '    log("user", content)\n    messages[:] ='),
-        ("    typed = [", f"{IN_SYSTEM}    typed = ["),
-        ('"system": SYSTEM', '"system": SYSTEM + getattr(ask, "summary", "")'),
-    ),
-    "the last two summaries stay, and there are only two": (
-        ("THRESHOLD = 50_000", "THRESHOLD = 108_000"),
-        ('    messages[:] = [*typed, log("user", [title, *content])]\n', KEEPS_TWO),
-    ),
-}
-
-
-RIGHT_TOGETHER = [  # for these, too, one life is enough
-    (
-        "it takes only what is in the tags it asks for",
-        "it writes its transcript at the end",
-        "it adds the date to a prompt",
-    ),
-    (
-        "it asks again after an empty reply",
-        "its transcript isn't JSON",
-        "it keeps the newest messages as they are",
-    ),
-    ("its transcript is one list", "it joins its question to the results before it"),
-]
-ALONE = [(how,) for how in RIGHT if not any(how in group for group in RIGHT_TOGETHER)]
-
-
-@pytest.mark.parametrize("group", [*RIGHT_TOGETHER, *ALONE], ids=", and ".join)
-def test_a_right_agent_of_another_shape_is_not_blamed(group):
-    assert " ! " not in report_with(*(pair for how in group for pair in RIGHT[how]))
-
-
 def test_an_agent_that_lets_the_api_drop_thinking_gets_to_the_next_fault():
     source = (AGENTS / "s06.py").read_text()
     asks = f'"thinking": {{"type": "adaptive", "block_binding": {stub.DROPS}}}'
@@ -1184,11 +971,6 @@ def test_an_agent_that_lets_the_api_drop_thinking_gets_to_the_next_fault():
         "Block' object has no attribute 'text'"
         in steps.play_mine(Path("mine.py").absolute())[0]
     )
-
-
-def test_a_right_agent_with_a_design_of_its_own_is_not_blamed():
-    shown, _ = steps.play_mine(AGENTS / "views.py")
-    assert "\n  !" not in shown and "ok" in shown
 
 
 BYTES = "len(json.dumps(messages, ensure_ascii=False).encode())"
