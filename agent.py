@@ -1929,6 +1929,8 @@ SEARCH_SECONDS = 10  # for one glob or grep call
 MAX_FOUND = 10_000  # lines in the result of one grep call
 EXCERPT_CHARS = 220  # characters shown before and after the start of a match
 MAX_LINE = 20_000  # bytes; a longer line is searched in pieces, or it may take hours
+ESCAPED = r'\\(["\\nrt])|"(\w+": )?'  # in JSON; a bare quote begins or ends a text
+SHOWN = {None: "\n", "n": "\n", "r": "", "t": "\t"}  # what these were before
 # folders to skip where git lists nothing, besides those that begin with a dot
 IGNORED_DIRS = {"node_modules", "venv", "__pycache__", "build", "dist", "target"}
 # no setting of a repository, even another user's, may start a program or connect
@@ -1993,16 +1995,20 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
 
 def matching_lines(name: str, regex: re.Pattern[str]) -> Iterator[str]:
     """Yield the matching lines, with name and number, unless it's binary or secret."""
-    number = 1
+    is_transcript = Path(name).match(f"{TRANSCRIPT_DIR}/*.jsonl")
+    number, limit = 1, MAX_BYTES if is_transcript else MAX_LINE
     with suppress(OSError), open(name, "rb") as file:
         is_searched = not SECRET.fullmatch(name) and b"\0" not in file.read(8_192)
         file.seek(0)
-        while is_searched and (data := file.readline(MAX_LINE)):
-            line = data.decode(errors="replace").rstrip("\r\n")
-            if regex.search(line):
+        while is_searched and (data := file.readline(limit)):
+            lines = [data.decode(errors="replace").rstrip("\r\n")]
+            if is_transcript:  # look for lines of its texts as shown, or else for JSON
+                texts = re.sub(ESCAPED, lambda m: SHOWN.get(m[1], m[1]), lines[0])
+                lines = [*filter(regex.search, texts.split("\n"))] or lines
+            for line in filter(regex.search, lines):
                 yield f"{name}:{number}:{excerpt(redact(line), regex)}"
             number += data.endswith(b"\n")
-            if len(data) == MAX_LINE and data[-1:] != b"\n":  # pieces overlap
+            if len(data) == limit and data[-1:] != b"\n":  # pieces overlap
                 file.seek(-(MAX_LINE // 20), os.SEEK_CUR)
 
 

@@ -1,5 +1,6 @@
 """Searching: files by name with glob, and lines in them with grep."""
 
+import json
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from builders import call, create_files, outputs
+from builders import call, create_files, did, outputs, typed
 from stub import reply
 
 import agent as program
@@ -398,6 +399,62 @@ def test_the_model_can_find_an_old_message_in_the_transcript(make):
     assert "The port is 4711." in found and found.startswith(f"{agent.transcript}:1:")
 
 
+LINE_BY_LINE = r"(no matches; each line is searched alone, and \| or \( is literal)"
+TOLD = 'one "two"\nprint("hi\\n")\n\tx = C:\\new\nsize 42\r\n\\\n"end"\\'
+AS_SHOWN = {  # patterns, and the lines of TOLD that they match
+    '"hi': ['print("hi\\n")'],
+    r'^one "two"$': ['one "two"'],
+    r"i\\n": ['print("hi\\n")'],
+    r"C:\\new$": ["\tx = C:\\new"],
+    r"^\t": ["\tx = C:\\new"],
+    "\tx": ["\tx = C:\\new"],
+    r"size \d+$": ["size 42"],
+    r"^\\$": ["\\"],
+    r'^"end"\\$': ['"end"\\'],
+    "two|new|end": ['one "two"', "\tx = C:\\new", '"end"\\'],
+    'two"\nprint': [],  # each line is searched alone
+}
+
+
+@pytest.fixture
+def told(make):
+    """The transcript in which TOLD is typed, an input of a call, and its result."""
+    agent = make()
+    calls = did(TOLD, tool="load_skill", given={"id": TOLD})
+    for message in [typed(TOLD), *calls]:
+        program.commit(agent, message)
+    return str(agent.transcript)
+
+
+@pytest.mark.parametrize("pattern, lines", AS_SHOWN.items())
+def test_grep_finds_in_a_transcript_what_was_shown_as_it_was_shown(
+    use, told, pattern, lines
+):
+    found = use("grep", pattern=pattern, path=".transcripts")
+    wanted = [f"{told}:{number}:{line}" for number in (1, 2, 3) for line in lines]
+    assert found.split("\n") == (wanted or [LINE_BY_LINE])
+
+
+def test_grep_also_finds_the_json_of_a_transcript(use, told):
+    found = use("grep", pattern='{"role": ?"user"', path=told)
+    assert use("grep", pattern="^(role|content)$", path=told) == "(no matches)"
+    assert found.startswith(told + ':1:{"role": "user", "content": "one \\"two')
+    with open(told, "a") as file:
+        file.write('{"role":"user","content":"torn \\')
+    assert use("grep", pattern="torn", path=told) == f"{told}:4:torn \\"
+
+
+@pytest.mark.parametrize(
+    "path", [".transcripts/history", "data.jsonl", ".task_outputs/tool-results/a.txt"]
+)
+def test_grep_searches_any_other_file_as_it_is(use, path):
+    data = json.dumps({"text": TOLD})
+    create_files(path)
+    Path(path).write_text(f'{data}\nsay "hi"\n')
+    assert use("grep", pattern=r'^say "hi"$', path=path) == f'{path}:2:say "hi"'
+    assert use("grep", pattern=r'\\"hi', path=path) == f"{path}:1:{data}"
+
+
 def test_grep_finds_words_wherever_they_are_in_a_long_line(use):
     for at in range(19_985, 20_003):
         Path("file").write_text("-" * at + "two words" + "-" * 50_000 + "\nnext")
@@ -452,8 +509,7 @@ def test_grep_says_what_a_pattern_in_another_dialect_means_if_it_finds_nothing(
     use, pattern
 ):
     Path("file").write_text("aa\nb\n")
-    hint = r"(no matches; each line is searched alone, and \| or \( is literal)"
-    assert use("grep", pattern=pattern) == hint
+    assert use("grep", pattern=pattern) == LINE_BY_LINE
     assert use("grep", pattern=r"x[|]y\.\d") == "(no matches)"
 
 
