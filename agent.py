@@ -133,8 +133,6 @@ class Conversation:
     counted_messages: int = 0  # messages that this count covers
     last_request: float = 0.0  # time.time(), in seconds, when the cache was last used
     rejected: int = 0  # tokens in the messages that the API just rejected as too long
-    sent: tuple[int, int] = (0, 0)  # tokens and messages in the last request
-    most_sent: int = 0  # tokens in the largest request that got a reply
     focus: str | None = None  # what a requested summary must keep; None: no request
     summary: str = ""  # the model's last summary
     failures: int = 0  # failed summaries in a row
@@ -158,6 +156,7 @@ class Agent(Conversation):
     thinking: bool = False  # ask the model to show its thinking
     empty_thinking: bool = False  # add empty thinking to calls that have none
     marks_cache: bool = True  # requests say which parts the API should cache
+    asked: float = 0.0  # time.time() when Ollama was last asked for its window
     tools: Tools = field(default_factory=lambda: dict(TOOLS))
     emit: Callable[[str, str], None] = lambda style, text: None
     approve: Callable[[str, str], None] = lambda tool, what: deny()  # raises for "no"
@@ -1015,7 +1014,6 @@ def replace_history(
     else:
         agent.messages = new
     agent.tried_until = min(agent.tried_until, len(new))
-    agent.sent = 0, 0  # the next request can't be compared with the last
     agent.counted_tokens, agent.counted_messages = after, len(new)
     agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
@@ -1121,10 +1119,9 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 # ---- requests and replies: one function asks, for the loop and for summaries ----
 
 MAX_TRIES = 7  # for one request; the waits add up to a minute
-LEAST_CUT = 3_500  # tokens; no agent lives in a smaller window
 LEAST_BELIEVED = 1 / 3  # share of our estimate; ignore lower counts from a gateway
 STALL_SECONDS = 600  # without a byte of a reply; a local server may read for minutes
-PROBE_SECONDS = 5  # for the models endpoint, which we can do without
+PROBE_SECONDS = 5  # for the endpoints that we can do without
 # statuses, mistakes in a client, or words in an error, that a retry won't change
 LASTING = {*range(400, 500), "certificate", "protocol"} - {408, 409, 429}
 LASTING |= {"AttributeError", "KeyError", "NameError", "TypeError"}
@@ -1181,8 +1178,9 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
             raise KeyboardInterrupt
         try:
             reply = to_reply(agent, stream(agent, messages, shown))
-            if shown:
-                check_whole(agent, reply)
+            if time.time() - agent.asked > CACHE_SECONDS:  # as long as it keeps a model
+                agent.asked = time.time()
+                fit_to_ollama(agent, is_summary=not shown)
             return reply
         except Exception as error:  # a broken stream raises almost anything
             agent.emit("void", "(The reply broke off and was discarded.)")
@@ -1205,7 +1203,8 @@ def reply_instead(agent: Agent, status: Any, body: str, text: str) -> Reply | No
         agent.emit("layer", f"[too long] {text}")
         match = re.search(MAXIMUM, body)
         most = int(match["tokens"].replace(",", "")) if match else 0
-        raise PromptTooLong(text, agent.most_sent if "no user query" in body else most)
+        fit_to_ollama(agent)
+        raise PromptTooLong(text, most)
     if status in TOO_LONG_STATUSES and re.search(FILTERED, body):
         return Reply({**note(text), "role": "assistant"}, "refusal", 0, 0)
     if "tool parameter JSON" in body:  # the SDK can't parse the input of a call
@@ -1357,21 +1356,30 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     return Reply({"role": "assistant", "content": content}, stop, sent, output)
 
 
-def check_whole(agent: Agent, reply: Reply) -> None:
-    """Raise PromptTooLong if the server's count doesn't grow: Ollama cuts silently."""
-    (before, count), sent = agent.sent, reply.sent
-    agent.sent = sent, len(agent.messages)
-    agent.most_sent = max(agent.most_sent, sent)
-    new = estimate_tokens(agent.messages[count:])
-    least = LEAST_BELIEVED * (fixed_tokens(agent) + estimate_tokens(agent.messages))
-    is_cut = before and max(least, LEAST_CUT) < sent < before + LEAST_BELIEVED * new
-    # unless a template leaves out old thinking, or a gateway counts only what is new
-    has_thinking = drop_thinking(agent.messages) is not agent.messages
-    is_new_only = new / 1.5 < sent < new * 1.5
-    if is_cut and not (agent.cached or has_thinking or is_new_only or sent == before):
-        why = f"The server read only {sent:,} tokens, so it cut off the beginning."
-        agent.emit("layer", f"[too long] {why} Set CONTEXT_WINDOW to its own window.")
-        raise PromptTooLong(why, max(MIN_WINDOW, agent.most_sent))
+def fit_to_ollama(agent: Agent, is_summary: bool = False) -> None:
+    """Take over the window that Ollama has loaded the model with, if it's smaller.
+
+    Raises PromptTooLong if the last request may not have fit: Ollama cuts silently.
+    """
+    size = sys.maxsize
+    with suppress(Exception):  # other servers have no such path
+        if str(agent.client.base_url).startswith("http:"):
+            options: Any = {"timeout": PROBE_SECONDS}
+            answer: Any = agent.client.get("/api/ps", cast_to=object, options=options)
+            name = agent.model if ":" in agent.model else f"{agent.model}:latest"
+            size = {m["name"]: int(m["context_length"]) for m in answer["models"]}[name]
+    window, used = max(MIN_WINDOW, size), context_tokens(agent)
+    if window < agent.limits.context_window:
+        why = f"Ollama has loaded the model with a window of {size:,} tokens, so we use"
+        why += f" {window:,}. Set OLLAMA_CONTEXT_LENGTH to change that."
+        agent.emit("layer", f"[window] {why}")
+        # an estimate is at least a quarter of the tokens
+        if agent.system and window < min(used * 4, used + agent.limits.max_output):
+            error = PromptTooLong(why, window)
+            if is_summary:  # else `agent_loop` does it
+                reactive_compact(agent, error)
+            raise error
+        agent.limits = configured_limits(window, agent.limits.max_output)
 
 
 def sanitize_calls(message: Message, ids: set[str]) -> None:
@@ -1452,6 +1460,7 @@ def connect(agent: Agent) -> None:
         agent.limits = configured_limits(window, info.max_tokens or sys.maxsize)
         agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
     agent.client = client
+    fit_to_ollama(agent)  # if the model is loaded already
 
 
 # ---- tools: name, description, schema and handler of each in one place ----

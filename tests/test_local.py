@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ from builders import (
     said,
     shown,
     sized,
+    turns,
     typed,
 )
 from stub import StubClient, api_error, reply
+from wire import mock_client
 
 import agent as program
 from agent import take_turn
@@ -29,26 +32,35 @@ from agent import take_turn
 class Server(StubClient):
     """A local server without a cache, whose model works through some files.
 
-    If it cuts, it reads the newest tokens of a prompt that doesn't fit, as Ollama does.
+    If it cuts, it does so as Ollama: a prompt that doesn't fit loses its oldest messages,
+    and the model that was loaded for the first request has a window of this size.
     Otherwise it rejects the prompt, and names the window or not.
     """
+
+    base_url = "http://localhost:11434"
 
     def __init__(self, window, cuts, error="", files=40):
         super().__init__(always=self.reply_to)
         self.size, self.cuts, self.error, self.files = window, cuts, error, files
-        self.number, self.summarised = 0, set()
+        self.number, self.summarised, self.loaded = 0, set(), {}
+
+    def get(self, path, **_):
+        assert path == "/api/ps"
+        return self.loaded_models()
 
     def usage(self, body, content):
         return {"input_tokens": self.read, "output_tokens": stub.tokens(content)}
 
     def reply_to(self, request):
-        system, tools, messages = (request[k] for k in ("system", "tools", "messages"))
-        while (read := stub.count(system, tools, messages)) > self.size and self.cuts:
-            messages = messages[1:]  # as Ollama does, whole messages
-        self.read = read
-        if read > self.size:
+        fixed, messages = (request["system"], request["tools"]), request["messages"]
+        if self.cuts:
+            self.loaded = {f"{request['model']}:latest": self.size}
+            while stub.count(*fixed, messages) > self.size and messages[1:]:
+                messages = messages[1:]  # as Ollama does, whole messages
+        self.read = stub.count(*fixed, messages)
+        if self.read > self.size and not self.cuts:
             return api_error(400, self.error)
-        if messages[0] != request["messages"][0]:
+        if self.read > self.size or messages[0] != request["messages"][0]:
             return reply("How can I help you with this project?")
         if asks_for_summary(request):
             self.summarised |= {*re.findall(r"FACT-\d+-", str(messages))}
@@ -77,16 +89,18 @@ NAMED = "request (99999 tokens) exceeds the available context size ({} tokens)"
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("setting", [64_000, 0])
-def test_a_job_of_40_requests_ends_well_where_a_prompt_is_cut_silently(
-    make, files, window, setting
+@pytest.mark.parametrize("setting", ["", "64000"])
+@pytest.mark.parametrize("rules", [0, 6_000])
+def test_a_job_of_40_requests_ends_well_where_ollama_cuts_a_prompt_silently(
+    make, files, window, setting, rules, monkeypatch
 ):
+    monkeypatch.setenv("CONTEXT_WINDOW", setting)
+    Path("AGENTS.md").write_text(sized(rules, "one more rule\n"))
     server = Server(window, cuts=True)
-    agent = make(client=server, context_window=setting or window)
-    assert take_turn(agent, "Read all files.") == "Done."
-    assert server.number == 41
-    noticed = [text for text in shown(agent, "layer") if "cut off the beg" in text]
-    assert len(noticed) <= 1
+    agent = make(client=server, limits=program.configured_limits())
+    assert take_turn(agent, "Read all files.") == "Done." and server.number == 41
+    [line] = [text for text in shown(agent, "layer") if "[window]" in text]
+    assert f"{window:,} tokens" in line and agent.limits.context_window == window
 
 
 @pytest.mark.parametrize("window", [8_192, 32_768])
@@ -111,6 +125,111 @@ def test_a_job_of_40_requests_ends_well_where_a_prompt_is_rejected(
     assert take_turn(agent, "Read all files.") == "Done." and server.number == 41
 
 
+CALL = reply(calls=[("bash", {"command": "seq 600"})])
+SUMMED_UP = reply("<summary>So far so good.</summary>")
+
+
+# For each case: the model's name, the models that are loaded, and the window in use.
+LOADED = {
+    "no tag": ("qwen3", {"qwen3:8b": 8_000, "qwen3:latest": 24_000}, 24_000),
+    "a tag": ("qwen3:8b", {"qwen3:8b": 24_000, "qwen3:latest": 8_000}, 24_000),
+    "another model": ("qwen3", {"qwen3-coder:latest": 8_000}, 200_000),
+    "a larger window": ("qwen3", {"qwen3:latest": 262_144}, 200_000),
+    "a number as text": ("qwen3", {"qwen3:latest": "24000"}, 24_000),
+    "less than any agent needs": ("qwen3", {"qwen3:latest": 2_048}, 4_000),
+    "no number": ("qwen3", {"qwen3:latest": None}, 200_000),
+    "a list": ("qwen3", (200, {}, ["qwen3"]), 200_000),
+    "a page": ("qwen3", (200, {"content-type": "text/html"}, b"<html>"), 200_000),
+    "a proxy's error": ("qwen3", (502, {}, b"Bad Gateway"), 200_000),
+}
+
+
+@pytest.mark.parametrize("case", LOADED)
+@pytest.mark.parametrize("url", ["http://localhost:11434", "https://gateway.example"])
+def test_at_the_start_a_server_on_this_machine_is_asked_for_the_window_it_has_loaded(
+    make, monkeypatch, case, url
+):
+    model, loaded, window = LOADED[case]
+    client = mock_client()
+    client.base_url, client.stub.loaded, client.stub.info = url, loaded, (404, {}, b"")
+    monkeypatch.setattr("anthropic.Anthropic", lambda **_: client)
+    agent = make(client=None, model=model)
+    is_asked = url.startswith("http:")
+    assert agent.limits.context_window == (window if is_asked else 200_000)
+    lines = [text for text in shown(agent, "layer") if "LLAMA_CONTEXT_LENGTH" in text]
+    assert len(lines) == (is_asked and window < 200_000)
+
+
+def test_a_server_that_hangs_when_it_is_asked_for_its_window_costs_little_time(
+    make, monkeypatch
+):
+    client, given = Server(8_192, cuts=True), []
+    client.get = lambda path, options, **_: given.append(options["timeout"]) or 1 / 0
+    agent = make(client=client)
+    turns(agent, *["Read all files."] * 3)
+    assert given == [5]  # seconds
+
+
+class Changing(Server):
+    """An Ollama that loads the model with another window from time to time.
+
+    Each turn is one request, after a pause of some seconds.
+    """
+
+    def __init__(self, monkeypatch, *windows, pause):
+        super().__init__(0, cuts=True)
+        self.windows, self.seconds, self.pause = [*windows], 1e9, pause
+        monkeypatch.setattr(program.time, "time", lambda: self.seconds)
+
+    def reply_to(self, request):
+        self.size = self.windows.pop(0)
+        self.number, self.seconds = 99, self.seconds + self.pause
+        return super().reply_to(request)
+
+
+def test_the_window_follows_a_model_that_is_loaded_again_with_a_smaller_one(
+    make, monkeypatch
+):
+    sizes = 120_000, 65_536, 90_000, 4_096, 4_096
+    agent = make(client=Changing(monkeypatch, *sizes, pause=301))
+    used = [turns(agent, "Hi") and agent.limits.context_window for _ in range(4)]
+    assert used == [120_000, 65_536, 65_536, 4_096]
+    assert agent.client.windows == []  # the last request was sent once more
+
+
+@pytest.mark.parametrize("lost", [api_error(529, "Overloaded"), KeyboardInterrupt()])
+def test_ollama_is_asked_after_the_first_reply_that_arrives(make, lost):
+    agent = make(client=Server(32_768, cuts=True))
+    agent.client.enqueue(lost)
+    with suppress(KeyboardInterrupt):
+        take_turn(agent, "Hi")
+    agent.client.number = 99
+    assert take_turn(agent, "Hi") == "Done."
+    assert agent.limits.context_window == 32_768
+
+
+@pytest.mark.parametrize("window", [6_000, 32_768])
+def test_a_summary_of_a_prompt_that_ollama_cut_silently_is_not_believed(make, window):
+    facts = [said(f"FACT-{n}-" + sized(window // 6, "word ")) for n in range(8)]
+    talk = [[typed("Go on."), fact] for fact in facts]
+    agent = make(client=Server(window, cuts=True), messages=history(*talk))
+    program.run_command(agent, "/compact")
+    kept = {*re.findall(r"FACT-\d+-", str(agent.messages))}
+    known = agent.client.summarised | kept
+    assert known == {f"FACT-{n}-" for n in range(8)} and agent.summary
+    assert agent.limits.context_window == window
+
+
+def test_no_user_query_found_means_that_ollama_cut_the_prompt(make):
+    error = api_error(500, "no user query found in messages")
+    talk = history(*[[said(sized(900)), typed("Go on.")] for _ in range(9)])
+    agent = make(client=Server(8_192, cuts=True), messages=talk)
+    agent.client.enqueue(error)
+    agent.client.loaded, agent.client.number = {f"{agent.model}:latest": 8_192}, 99
+    assert take_turn(agent, "Go on.") == "Done."
+    assert agent.limits.context_window == 8_192
+
+
 def counting(*counts):
     """A client that reports these tokens for its requests, then the last, no cache."""
     client, left = StubClient(), itertools.chain(counts, itertools.repeat(counts[-1]))
@@ -118,22 +237,11 @@ def counting(*counts):
     return client
 
 
-CALL = reply(calls=[("bash", {"command": "seq 600"})])
-SUMMED_UP = reply("<summary>So far so good.</summary>")
-
-
-def test_a_count_that_no_longer_grows_is_a_silent_cut_and_teaches_the_window(make):
-    agent = make(client=counting(4_000, 4_900, 4_950, 900))
-    agent.client.enqueue(CALL, CALL, reply("What?"), *[SUMMED_UP] * 2, reply("Done."))
-    assert take_turn(agent, "Work.") == "Done."
-    assert "What?" not in str(agent.messages)
-    [line] = [text for text in shown(agent, "layer") if "cut off the beg" in text]
-    assert "CONTEXT_WINDOW" in line and agent.limits.context_window == 4_950
-
-
 OTHER = {
     "it grows": [4_000, 4_400, 4_900],
     "another tokenizer": [8_000, 8_900, 9_800],
+    "two backends by turns": [5_000, 4_000, 6_500, 4_700, 7_800],
+    "a router's low count": [9_000, 9_900, 5_000, 11_000],
     "counts of a gateway": [3, 3, 3],
     "only what isn't cached": [4_000, 300, 300],
     "a constant": [9_000, 9_000, 9_000],
@@ -143,10 +251,11 @@ OTHER = {
 
 
 @pytest.mark.parametrize("counts", OTHER.values(), ids=OTHER)
-def test_other_counts_are_no_cut(make, counts):
+def test_no_count_says_that_a_prompt_was_cut(make, counts):
     agent = make(client=counting(*counts))
-    agent.client.enqueue(CALL, CALL, reply("Done."))
+    agent.client.enqueue(*[CALL] * 4, reply("Done."))
     assert take_turn(agent, "Work.") == "Done." and shown(agent, "layer") == []
+    assert agent.limits == program.Limits()
 
 
 class Gateway(StubClient):
@@ -183,39 +292,6 @@ def test_a_server_that_counts_in_another_way_loses_no_window(make, leaves_out):
     assert "too long" not in str(shown(agent, "layer"))
 
 
-def test_the_window_learned_from_a_cut_is_the_largest_request_that_got_a_reply(make):
-    agent = make(messages=[typed(sized(9_000)), said("Yes."), typed("Go on.")])
-    agent.sent, agent.most_sent = (6_000, 1), 9_500  # before a layer changed the list
-    given = program.Reply(said("Yes."), "end_turn", 5_000, 9)
-    with pytest.raises(program.PromptTooLong) as error:
-        program.check_whole(agent, given)
-    assert error.value.maximum == 9_500
-
-
-@pytest.mark.parametrize("cached, is_cut", [(0.0, True), (0.08, False)])
-def test_a_count_is_believed_to_be_cut_only_if_the_reply_reports_no_cache(
-    make, cached, is_cut
-):
-    agent = make(messages=[typed(sized(9_000)), said("Yes."), typed("Go on.")])
-    agent.sent, agent.cached = (9_000, 1), cached
-    given = program.Reply(said("Yes."), "end_turn", 5_000, 9)
-    try:
-        program.check_whole(agent, given)
-    except program.PromptTooLong:
-        assert is_cut
-    else:
-        assert not is_cut
-
-
-def test_a_count_that_falls_because_a_layer_cleared_results_is_no_cut(make):
-    agent = make(client=counting(9_000, 9_500, 5_000), clear_above=10**9)
-    agent.client.enqueue(CALL, CALL, reply("Done."))
-    agent.limits.keep_recent = agent.limits.keep_tokens = agent.limits.min_savings = 0
-    agent.limits.clear_above = 9_400
-    assert take_turn(agent, "Work.") == "Done."
-    assert layers(agent) == ["micro_compact"]
-
-
 @pytest.mark.parametrize("sent, is_full", [(7_900, True), (3_000, False)])
 def test_a_short_reply_cut_off_in_a_full_window_leads_to_a_compaction(
     make, sent, is_full
@@ -228,14 +304,6 @@ def test_a_short_reply_cut_off_in_a_full_window_leads_to_a_compaction(
     take_turn(agent, "Go on.")
     assert ("reactive_compact" in layers(agent)) is is_full
     assert ("Half" in str(agent.messages)) is not is_full
-
-
-def test_no_user_query_found_means_that_the_prompt_is_too_long(make):
-    error = api_error(500, "no user query found in messages")
-    agent = make(client=counting(5_000, 5_200), context_window=32_000)
-    agent.client.enqueue(reply("Hi."), error, reply("Done."))
-    assert take_turn(agent, "Hi") == "Hi." and take_turn(agent, "Go on.") == "Done."
-    assert agent.limits.context_window == 5_000
 
 
 def test_a_text_after_another_begins_with_a_blank_line_whatever_usage_says(make):

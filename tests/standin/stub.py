@@ -641,6 +641,7 @@ class StubClient:
         self.window, self.max_output, self.adaptive = window, max_output, adaptive
         self.bodies, self.requests, self.refused, self.too_long = [], [], [], []
         self.info: Any = None  # replaces `model_info`, see wire.py
+        self.loaded: Any = None  # models and their windows, if it's an Ollama
         self.cached, self.cache_from, self.reports = set(), cache_from, reports
         self.messages = SimpleNamespace(create=self.create, stream=self.stream)
 
@@ -667,6 +668,11 @@ class StubClient:
             "max_tokens": self.max_output,
             "capabilities": {"thinking": {"supported": self.adaptive, "types": types}},
         }
+
+    def loaded_models(self):
+        """The answer of Ollama's `/api/ps`, which has no model that isn't loaded."""
+        sizes = self.loaded.items()
+        return {"models": [{"name": n, "context_length": w} for n, w in sizes]}
 
     def check_streamed(self, request):
         """Raise `Refused` for a request that the API does not stream."""

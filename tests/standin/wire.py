@@ -94,6 +94,8 @@ def respond(stub, method, path, body):
     try:
         if method == "GET" and path.startswith("/v1/models/"):
             return model_answer(stub, path.rpartition("/")[2])
+        if path == "/api/ps":
+            return loaded_answer(stub)
         return message_answer(stub, json.loads(body))
     except Refused as error:
         return api_error(error.status_code, error.api_message).response
@@ -105,6 +107,13 @@ def model_answer(stub, model):
     if isinstance(stub.info, tuple):
         return answer(*stub.info)
     return answer(200, {}, stub.info or stub.model_info(model))
+
+
+def loaded_answer(stub):
+    loaded = stub.loaded
+    if isinstance(loaded, dict):
+        return answer(200, {}, stub.loaded_models())
+    return answer(*loaded or (404, {}, b"404 page not found"))
 
 
 def message_answer(stub, request):
