@@ -109,12 +109,13 @@ def two_bars(costs: list[Cost], uncached: dict[str, float], of: int) -> str:
         "a cost of 1 is doing nothing; an R of 1 (a full frame) is everything in sight",
         "doing nothing is priced as if its window had no limit",
         f"all have a prompt cache; costs without one: {full}",
-        "* written after its documentation; the others after their code or page",
+        "* by its documentation, which can be read in two ways: its limit counts all that",
+        "is sent, or only the rest that isn't cleared; others by their code or description",
     ]
     y = 46 + 24 * len(costs)
     body += [text(8, y + 20 * n, words) for n, words in enumerate(notes)]
     title = f"What each policy costs, and how much it keeps, over {of} long sessions"
-    return picture(title, body, told + notes, y + 72)
+    return picture(title, body, told + notes, y + 92)
 
 
 def refused_at(steps: list[list[int]]) -> int:

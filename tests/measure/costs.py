@@ -67,10 +67,13 @@ READS = (
     0.1,
 )  # prices of reading a cached token: the default model's, others'
 THE_REST = f"""\
-The rest are other agents, by their sources as of {READ_IN}. Only clear_tool_uses, a
-service of the API with its default settings, is written after its documentation.
-clear_at_least is the same with this setting, which the documentation recommends if
-there is a cache. It's {AT_LEAST:,} tokens here, the cheapest of those we tried."""
+The others are agents, by their sources as of {READ_IN}; Cliff is CliffCompaction,
+by its description (arXiv 2609.26779). Only clear_tool_uses, a service of the API with
+its default settings, follows its documentation. That doesn't say what the limit of
+100,000 tokens is compared with: all that the client sends, or the "rest", what the
+server left of it. clear_at_least is the same with this setting, which the documentation
+recommends if there is a cache. It's {AT_LEAST:,} tokens here, the cheapest of those we
+tried."""
 CAVEATS = f"""\
 What this can't show: seeing a line isn't succeeding, and an agent that had forgotten
 something would have acted differently. Recorded agents read again what their own
@@ -296,6 +299,7 @@ def row(name: str, meters: list[Meter], whole: float) -> dict:
         "previews": sum(meter.previews for meter in meters),
         "average": round(mean(contexts, 0)),
         "largest": round(max(contexts, default=0)),
+        "over": sum(size > WINDOW for size in contexts),
         "E": round(edits, 4),
         "N": round(named, 4),
         "R": round((edits + named) / 2, 4),
@@ -382,12 +386,13 @@ def moment_table(measured: dict, width: int) -> Iterator[str]:
     yield "R, a mean over all requests, hides compactions, because they're rare:"
     yield f"ours made {summaries} in {sessions}."
     again = counted(repeated, "command", "commands")
-    yield f"The calls repeat {again} of bash word for word.\n"
-    yield f"{'':<{width}}   names   lines  commands   tokens"
+    yield f"The calls repeat {again} of bash word for word, and"
+    yield '"typed" is the share of the user\'s messages that are left whole.\n'
+    yield f"{'':<{width}}   names   lines  commands   typed   tokens"
     for name in sorted(moments, key=lambda name: -moments[name]["names"]):
         one = moments[name]
         shares = f"{one['names']:>8.1%}{one['lines']:>8.1%}{one['commands']:>10.1%}"
-        yield f"{name:<{width}}{shares}{one['tokens']:>9,.0f}"
+        yield f"{name:<{width}}{shares}{one['typed']:>8.1%}{one['tokens']:>9,.0f}"
 
 
 def told_of_mine(measured: dict) -> Iterator[str]:
@@ -457,6 +462,7 @@ def again_in_words(row: dict) -> str:
 def what_to_know(measured: dict) -> str:
     """Say where doing nothing would end, and what all cost without a cache."""
     lines = ['"nothing" is priced as if its window had no limit.']
+    lines += too_large(measured["rows"])
     for one in measured["refused"]:
         at = f"request {one['request']} of {one['of']}"
         lines.append(f"Without forgetting, the API rejects {at} of {one['session']}.")
@@ -476,6 +482,19 @@ def what_to_know(measured: dict) -> str:
     lines.append(f"Costs without a prompt cache, in the same unit: {costs}.")
     wrap = textwrap.TextWrapper(88, break_long_words=False, break_on_hyphens=False)
     return "\n".join(map(wrap.fill, lines))
+
+
+def too_large(rows: list[dict]) -> Iterator[str]:
+    """Say which policies sent requests that the API would have rejected, if any did."""
+    over = [row for row in rows if row["over"] and row["policy"] != "nothing"]
+    each = [
+        f"{row['over']} of {row['policy']}, up to {row['largest']:,}" for row in over
+    ]
+    if each:
+        yield (
+            f"Some other requests are larger than {WINDOW:,} tokens, but priced as if they"
+            f" were accepted: {'; '.join(each)}."
+        )
 
 
 def in_how_many(sessions: dict[str, list[float]]) -> list[str]:

@@ -12,6 +12,7 @@ names     in the calls' inputs (see recorded.py)
 lines     that edits quote (see there, too)
 commands  of bash, of 8 characters or more, that had run before, word for word
 
+It also counts what the user typed so far, and how much of it is left word for word.
 A name or line that a later result or call shows needn't be in the list, so it counts
 only if it was last seen before the compaction. The share of names is the mean over all
 compactions; lines and commands are few, so theirs is the share of them all.
@@ -63,6 +64,8 @@ class Moment(NamedTuple):
     lines_seen: int
     commands: int
     commands_seen: int
+    typed: int  # the user's messages so far
+    typed_seen: int  # those that are whole
     tokens: float  # of the list
 
 
@@ -148,7 +151,8 @@ def moment(session: Session, at: int, kept: list[Message]) -> Moment:
     """Count what the calls after a point need, and how much of it is in the list."""
     texts = [block.text for message in kept for block in message.blocks]
     counts: list[int] = []
-    for needles in needed_after(session, at):
+    typed = {m["content"] for m in session.messages[:at] if type(m["content"]) is str}
+    for needles in (*needed_after(session, at), typed):
         seen = sum(any(needle in text for text in texts) for needle in needles)
         counts += [len(needles), seen]
     return Moment(*counts, sum(message.tokens for message in kept))
@@ -160,14 +164,17 @@ def summed_up(moments: list[Moment]) -> dict:
     "repeated" is the number of commands of which "commands" is the share.
     """
     names = [m.names_seen / m.names for m in moments if m.names]
-    lines, commands = (sum(m[i] for m in moments) for i in (2, 4))
+    _, _, lines, lines_seen, commands, commands_seen, typed, typed_seen, size = (
+        sum(numbers) for numbers in zip(*moments)
+    )
     return {
         "points": len(moments),
         "names": sum(names) / len(names) if names else 1,
-        "lines": sum(m.lines_seen for m in moments) / lines if lines else 1,
-        "commands": sum(m.commands_seen for m in moments) / (commands or 1),
+        "lines": lines_seen / lines if lines else 1,
+        "commands": commands_seen / commands if commands else 1,
         "repeated": commands,
-        "tokens": sum(m.tokens for m in moments) / len(moments),
+        "typed": typed_seen / typed,
+        "tokens": size / len(moments),
     }
 
 
@@ -176,8 +183,8 @@ def told(policy: str, one: dict) -> str:
     seen = round(one["commands"] * one["repeated"])
     return (
         f"{policy}: names {one['names']:.1%}, lines {one['lines']:.1%},"
-        f" {seen} of {one['repeated']} commands, {one['tokens']:,.0f} tokens,"
-        f" {one['points']} points"
+        f" {seen} of {one['repeated']} commands, typed {one['typed']:.1%},"
+        f" {one['tokens']:,.0f} tokens, {one['points']} points"
     )
 
 

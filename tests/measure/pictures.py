@@ -57,7 +57,8 @@ def measure(paths):
     """Measure the figures that the page and its pictures have of recorded sessions.
 
     Costs are relative to doing nothing. "policies" has the cost and R of each policy,
-    "largest" the largest request that forgets nothing, in tokens, "before" the costs
+    "largest" the largest request that forgets nothing, in tokens, "over" for each
+    policy the number of requests over 200,000 tokens and the largest, "before" the costs
     until the first rejection, "cheaper" the number of sessions in which a policy costs
     less than ours, "each" the costs in each session, "prices" the costs at other prices
     of a cached token and without a cache, each relative to doing nothing at that price,
@@ -83,6 +84,7 @@ def measure(paths):
             "cheaper": costs.cheaper(measured["sessions"]),
             "shares": shares(sessions),
             "policies": {name: [rows[name]["cost"], rows[name]["R"]] for name in rows},
+            "over": {n: [rows[n]["over"], rows[n]["largest"]] for n in rows},
             "projects": measured["projects"],
             "moment": measured["moment"],
             "windows": in_windows(sessions),

@@ -357,12 +357,16 @@ def codex_summary(history: list[Message], meter: Any) -> list[Message]:
 
 
 def gemini_cli(history: list[Message], meter: Any) -> list[Message]:
-    """At 50% of the window, summarise the older 70% in two calls.
+    """Summarise at 50% of the window."""
+    half = 0.5 * WINDOW
+    return history if total(history) <= half else gemini_cli_summary(history, meter)
+
+
+def gemini_cli_summary(history: list[Message], meter: Any) -> list[Message]:
+    """Summarise the older 70% in two calls, up to a message that the user typed.
 
     Results older than the newest 50,000 tokens of results are cut to 40,000 characters.
     """
-    if total(history) <= 0.5 * WINDOW:
-        return history
     turns = [i for i, m in enumerate(history) if is_typed(m)]
     most = 0.7 * characters(history)
     late = (i for i in turns if characters(history[:i]) >= most)
@@ -391,25 +395,67 @@ def openhands_summary(history: list[Message], meter: Any) -> list[Message]:
     return [*history[:head], summary(), *history[tail:]]
 
 
+def cliff(history: list[Message], meter: Any) -> list[Message]:
+    """Write a log where agent.py would ask for a summary.
+
+    This follows the description of CliffCompaction (arXiv 2609.26779), not its code.
+    """
+    return history if total(history) <= 167_000 else cliff_log(history, meter)
+
+
+def cliff_log(history: list[Message], meter: Any) -> list[Message]:
+    """Log all but the newest three replies and the user's messages; ask no model.
+
+    The log has what the model said, 150 characters of each call, and each result of up
+    to 500 characters.
+    """
+    replies = [i for i, m in enumerate(history) if m.role == "assistant"]
+    if len(replies) <= 3:
+        return history
+    meter.clearings += 1
+    older, newer = history[: replies[-3]], history[replies[-3] :]
+    log = [logged(b) for m in older if not is_typed(m) for b in m.blocks]
+    text = "\n".join(line for line in log if line)
+    made = message("user", [text_block("text", text, "summary")])
+    return [*filter(is_typed, older), made, *newer]
+
+
+def logged(block: Block) -> str:
+    """Return what the log has of a block, which may be an earlier log."""
+    if block.type == "tool_use":
+        return " ".join(f"{block.name} {block.text}".split())[:150]
+    is_long = block.type == "tool_result" and len(block.text) > 500
+    return "" if is_long else block.text
+
+
 CLEARED = "[cleared]"
 
 
 def clear_tool_uses(
-    history: list[Message], meter: Any, at_least: int = 0
+    history: list[Message], meter: Any, at_least: int = 0, rest: bool = False
 ) -> list[Message]:
-    """Clear all results but the newest 3, once the client sends over 100,000 tokens.
+    """Clear all results but the newest 3, once there are over 100,000 tokens.
 
-    The client goes on sending what the server cleared, and the server clears it again.
+    The client goes on sending what the server cleared. The documentation doesn't say if
+    that still counts, or only the `rest`, which the server left.
     """
     found = results(history)
     gone = sum(tokens(block.whole) for _, block in found if block.text == CLEARED)
     old = [r for r in found[:-3] if r[1].text != CLEARED]
     freed = sum(block.tokens for _, block in old)
-    if total(history) + gone <= 100_000 or freed < at_least:
+    counted = total(history) + (0 if rest else gone)
+    if counted <= 100_000 or freed < at_least:
         return history
     return cleared(history, old, meter, CLEARED)
 
 
+# Their source isn't public. The documentation can be read in two ways.
+BY_DOCUMENTATION: dict[str, Policy] = {
+    "clear_tool_uses": clear_tool_uses,
+    "clear_tool_uses (rest)": partial(clear_tool_uses, rest=True),
+    "clear_at_least": partial(clear_tool_uses, at_least=AT_LEAST),
+    "clear_at_least (rest)": partial(clear_tool_uses, at_least=AT_LEAST, rest=True),
+}
 TUTORIALS: dict[str, Policy] = {
     "nothing": nothing,
     "s06": s06,
@@ -425,10 +471,9 @@ PEERS: dict[str, Policy] = {
     "codex": codex,
     "gemini-cli": gemini_cli,
     "OpenHands": openhands,
-    "clear_tool_uses": clear_tool_uses,
-    "clear_at_least": partial(clear_tool_uses, at_least=AT_LEAST),
+    "Cliff": cliff,
+    **BY_DOCUMENTATION,
 }
-BY_DOCUMENTATION = {"clear_tool_uses", "clear_at_least"}  # their source isn't public
 SUMMARIES: dict[str, Policy] = {  # how some of them summarise, whenever they do
     "s06": s06_summary,
     "s08": s08_summary,
@@ -436,6 +481,8 @@ SUMMARIES: dict[str, Policy] = {  # how some of them summarise, whenever they do
     "pi": pi_summary,
     "opencode": opencode_summary,
     "codex": codex_summary,
+    "gemini-cli": gemini_cli_summary,
     "OpenHands": openhands_summary,
+    "Cliff": cliff_log,
     PLAIN: plain_tail,
 }

@@ -538,16 +538,54 @@ def test_opencode_can_prune_results_older_than_two_turns_and_40000_tokens(
     assert (before != after) == clears * much
 
 
-@pytest.mark.parametrize("name, clearings", [("tool_uses", 56), ("at_least", 2)])
-def test_the_api_clears_over_100000_tokens_and_what_it_cleared_stays(name, clearings):
-    """By default each new result clears another; else 30,000 tokens at a time."""
+CLEARINGS = {"clear_tool_uses": 56, "clear_at_least": 2}
+CLEARINGS |= {"clear_tool_uses (rest)": 1, "clear_at_least (rest)": 1}
+
+
+@pytest.mark.parametrize("name", CLEARINGS)
+def test_the_api_clears_over_100000_tokens_and_what_it_cleared_stays(name):
+    """If all that is sent counts, each new result clears another, or 30,000 tokens."""
     session = Session(reading(150))
-    meter = replay(session, PEERS[f"clear_{name}"])
+    meter = replay(session, PEERS[name])
     whole = replay(session, TUTORIALS["nothing"])
     at = sum(size <= 100_000 for size in whole.contexts)
-    assert meter.clearings == clearings and max(meter.contexts[at:]) < 50_000
+    assert meter.clearings == CLEARINGS[name] and meter.contexts[at] < 10_000
     assert meter.contexts[:at] == whole.contexts[:at]
     assert meter.cost < whole.cost
+
+
+def test_if_only_the_rest_counts_the_api_clears_again_once_that_is_over_100000_tokens():
+    meter = replay(Session(reading(250)), PEERS["clear_tool_uses (rest)"])
+    assert meter.clearings == 2 and 95_000 < max(meter.contexts) < 105_000
+
+
+def test_cliff_logs_all_but_the_newest_three_replies_and_what_the_user_typed():
+    long, short = did("x" * 501), did("fine " * 100)
+    talk = history(said("I look."), typed("And now?"), long, short, *[did("new")] * 3)
+    left = SUMMARIES["Cliff"](measured(talk), Free())
+    assert [m.blocks[0].text for m in left[:2]] == ["Go.", "And now?"]
+    assert left[2].blocks[0].text == f"I look.\nbash\nbash\n{'fine ' * 100}"
+    assert left[3:] == measured(talk)[-6:] and left[2].blocks[0].name == "summary"
+
+
+def test_cliff_shortens_calls_but_not_its_own_log():
+    work = [did("ok", given={"command": f"echo {n} {'y' * 200}"}) for n in range(9)]
+    once = SUMMARIES["Cliff"](measured(history(*work)), Free())
+    twice = SUMMARIES["Cliff"]([*once, *measured(history(*work[:3]))[1:]], Free())
+    [log, more] = (m[1].blocks[0].text for m in (once, twice))
+    assert {len(line) for line in log.split("\n")} == {2, 150}
+    assert more.startswith(log + "\n") and more.count("\n") == log.count("\n") + 6
+
+
+def test_cliff_keeps_a_history_of_three_replies():
+    few = measured(history(did("x"), did("y"), said("Done.")))
+    assert SUMMARIES["Cliff"](few, Free()) is few
+
+
+def test_cliff_writes_its_log_near_the_end_of_the_window_and_asks_no_model():
+    meter = replay(Session(reading(280)), PEERS["Cliff"])
+    assert (meter.clearings, meter.summaries) == (1, 0)
+    assert 160_000 < max(meter.contexts) < 167_500
 
 
 @pytest.mark.parametrize("name", [*TUTORIALS, *PEERS])
@@ -686,6 +724,7 @@ def test_a_plain_tail_is_what_the_user_typed_a_summary_and_the_newest_24000_toke
 
 SEEING = {"ours": 1, "v5": 1, "pi": 1, "opencode": 1, "OpenHands": 1, "mine": 1}
 SEEING |= {"s06": 0, "s08": 0, "codex": 0, "ours, no index": 1, "tail": 1}
+SEEING |= {"gemini-cli": 1, "Cliff": 1}
 
 
 def test_every_policy_that_can_summarise_has_its_moment(tmp_path, capsys):
@@ -704,7 +743,8 @@ def test_the_moment_says_what_was_in_sight_and_how_long_it_took(tmp_path, capsys
     files = [str(write(tmp_path / "s", reading(130))), str(tmp_path / "none")]
     assert moment.main([*files, "--set", "CONTEXT_WINDOW=32000"]) == 0
     out, err = capsys.readouterr()
-    line = r"{}: names \S+%, lines \S+%, 0 of 0 commands, [\d,]+ tokens, 2 points\n"
+    line = r"{}: names \S+%, lines \S+%, 0 of 0 commands, typed 100.0%,"
+    line += r" [\d,]+ tokens, 2 points\n"
     policies = "tail", "ours, no index", "ours", "ours CONTEXT_WINDOW=32000"
     assert re.fullmatch("".join(map(line.format, policies)) + r"\d+ s\n", out)
     assert "none" in err
@@ -851,7 +891,7 @@ def test_json_has_a_row_for_each_policy(tmp_path, capsys):
     rows = json.loads(capsys.readouterr().out)["rows"]
     named = {row["policy"]: row for row in rows}
     assert {*named} == {*NAMES, "ours KEEP_RECENT=1"}
-    keys = "policy cost summaries clearings previews average largest E N R"
+    keys = "policy cost summaries clearings previews average largest over E N R"
     keys += " requests lost lookups again answer"
     assert {" ".join(row) for row in rows} == {keys}
     assert named["nothing"]["cost"] == named["nothing"]["R"] == 1
@@ -929,6 +969,14 @@ def test_the_table_says_when_doing_nothing_would_be_rejected(outgrown):
     assert re.search(
         r'Up to there, "nothing" costs 0\.[5-9]\d and ours 0\.\d\d, so', words
     )
+
+
+def test_the_table_names_requests_that_are_larger_than_the_window():
+    rows = [{"policy": "nothing", "over": 3, "largest": 240_000}]
+    rows += [{"policy": "v5", "over": 2, "largest": 212_071, "cost": 0.8}]
+    told = " ".join(costs.too_large(rows))
+    assert "2 of v5, up to 212,071." in told and "nothing" not in told
+    assert not [*costs.too_large(rows[:1])]
 
 
 def test_savings_before_that_rejection_are_counted_separately(outgrown):
@@ -1011,13 +1059,13 @@ def test_costs_at_other_prices_are_those_of_a_run_at_that_price():
 
 
 def test_the_moment_says_how_often_ours_summarised_in_all_sessions():
-    one = {"points": 77, "names": 0.8, "lines": 0.6, "commands": 0.5, "tokens": 9}
-    moments = {"ours": one | {"repeated": 53}}
+    one = dict.fromkeys(("names", "lines", "commands", "typed", "tokens"), 0.5)
+    moments = {"ours": one | {"points": 77, "repeated": 53}}
     rows, sessions = [{"policy": "ours", "summaries": 2}], {"ours": [0.7] * 24}
     measured = {"moment": moments, "rows": rows, "sessions": sessions}
     told = " ".join(costs.moment_table(measured, 8))
     assert "because they're rare: ours made 2 summaries in 24 sessions." in told
-    assert "The calls repeat 53 commands of bash word for word." in told
+    assert "The calls repeat 53 commands of bash word for word, and" in told
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "nan", "cheap"])
