@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import termios
@@ -184,6 +185,37 @@ def test_an_empty_key_in_the_shell_does_not_hide_the_one_in_the_env_file(
     empty = dict.fromkeys(program.KEY_NAMES, " ")
     assert run("-p", "a", **empty)[:2] == (0, "Good.\n")
     assert os.environ[name] == "key-of-the-env-file"
+
+
+IN_FILE = "MODEL_ID=m ANTHROPIC_VERTEX_ID=x THRESHOLD=50000 KEEP_RECENT=3 GH_TOKEN=own"
+
+
+def test_commands_get_no_setting_of_the_program_that_only_its_env_file_has(
+    run, api, tmp_path, monkeypatch
+):
+    hidden = {*program.HIDDEN_FROM_COMMANDS}
+    monkeypatch.setattr(program, "HIDDEN_FROM_COMMANDS", hidden)
+    for name in (names := re.findall(r"\w+(?==)", IN_FILE)):
+        monkeypatch.setenv(name, "")  # so that it is removed after the test
+        monkeypatch.delenv(name)
+    (tmp_path / ".env").write_text(IN_FILE.replace(" ", "\n"))
+    api.enqueue(bash(f"env | grep -E '^({'|'.join(names)})=' | sort"), reply("Good."))
+    run("-p", "a", "--yes", KEEP_RECENT="4")
+    [result] = results(*api.requests[1]["messages"])
+    assert result["content"] == "GH_TOKEN=own\nKEEP_RECENT=4\n"
+
+
+def test_a_command_can_start_another_agent_with_the_same_env_file(
+    run, api, desk, tmp_path
+):
+    shutil.copy(SCRIPT, tmp_path)
+    ours = {n: value for n, value in desk.settings.items() if "ANTHROPIC" in n}
+    lines = [f"{name}={value}" for name, value in ours.items()]
+    (tmp_path / ".env").write_text("\n".join([*lines, "MODEL_ID=mine"]))
+    another = f"{sys.executable} {tmp_path}/agent.py -p again < /dev/null"
+    api.enqueue(bash(another), reply("Inner."), reply("Outer."))
+    run("-p", "go", "--yes", **dict.fromkeys(ours, ""))
+    assert [r["model"] for r in api.requests] == ["mine"] * 3
 
 
 # keys in the shell, keys in .env, and the name that each has in the error, if any
