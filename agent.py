@@ -2200,7 +2200,7 @@ def open_terminal(once: bool) -> Terminal:
     is_smart = out.isatty() and os.environ.get("TERM") != "dumb"
     live = is_smart and in_foreground(out.fileno())
     terminal = Terminal(out, not once, live and colored, live)
-    if sys.stdin.isatty():
+    if sys.stdin.isatty() and in_foreground(0):  # `timeout` runs us in the background
         # the user sees a question on the screen or through `| tee`, but not in a file
         terminal.can_ask = out.isatty() or stat.S_ISFIFO(os.fstat(out.fileno()).st_mode)
         if sys.stdout.isatty():  # otherwise the keys may be meant for `| less`

@@ -110,6 +110,14 @@ def test_p_at_a_terminal_asks_for_approval_there(fresh, desk):
     assert termios.tcgetattr(user.keys) == user.usual
 
 
+def test_in_the_background_p_says_that_it_cannot_ask_instead_of_stopping(fresh, desk):
+    start = 'set -m; "$@" & wait $!'  # in a group of its own, as `timeout` does it
+    argv = ["/bin/bash", "-c", start, "bash", *desk.argv, "-p", "touch it"]
+    user = fresh(bash("touch file"), reply("So."), argv=argv, forked=False)
+    user.see(program.CANNOT_ASK, "\nSo.\n")
+    assert user.process.wait(PATIENCE) == 0 and not (user.folder / "file").exists()
+
+
 @pytest.mark.parametrize("key, done", [("y\n", True), ("n\n", False), ("\x1b", False)])
 def test_after_a_pipe_the_question_is_answered_at_the_keyboard(fresh, desk, key, done):
     read, write = os.pipe()
