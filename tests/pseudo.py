@@ -14,8 +14,8 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import forks
+from door import sse
 from stub import StubClient
-from wire import sse
 
 import agent as program
 

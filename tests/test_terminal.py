@@ -12,10 +12,10 @@ import time
 
 import pytest
 from builders import LONG_TESTS
+from door import sse
 from emulator import Emulator
 from pseudo import PATIENCE, User
 from stub import StubClient, reply
-from wire import sse
 
 from agent import ESCAPE, Terminal, redraw
 

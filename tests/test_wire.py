@@ -31,8 +31,9 @@ from builders import (
     shown,
     typed,
 )
+from door import event
 from stub import StubClient, api_error, reply
-from wire import Cut, event, mock_client, serve
+from wire import Cut, mock_client, serve
 
 import agent as program
 from agent import drop_thinking, take_turn

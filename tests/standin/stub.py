@@ -648,8 +648,11 @@ class StubClient:
     def stream(self, **request):
         return Stream(self, request)
 
-    def create(self, **request):
-        return as_object(self.answer(request))
+    def create(self, stream=False, **request):
+        if stream:
+            self.check_streamed(request)
+        answer = self.answer(request)
+        return Events(answer) if stream else as_object(answer)
 
     def enqueue(self, *replies):
         """Add answers for the next requests: a `reply`, an exception, or a function.
@@ -787,6 +790,49 @@ def cache_order(body):
         yield from ((block["type"], [role, block]) for block in content)
 
 
+# --- A reply in pieces ---
+
+
+def events(message):
+    """Yield the events that stream `message`, as plain dicts."""
+    ending = "stop_reason", "stop_sequence", "stop_details"
+    start = message | dict.fromkeys(ending) | {"content": []}
+    output = {k: n for k, n in message["usage"].items() if k == "output_tokens"}
+    start["usage"] = message["usage"] | dict.fromkeys(output, 1)
+    yield {"type": "message_start", "message": start}
+    for at, block in enumerate(message["content"]):
+        empty, deltas = in_pieces(block)
+        yield {"type": "content_block_start", "index": at, "content_block": empty}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": at, "delta": delta}
+        yield {"type": "content_block_stop", "index": at}
+    delta = {key: message.get(key) for key in ending}
+    yield {"type": "message_delta", "delta": delta, "usage": output}
+    yield {"type": "message_stop"}
+
+
+def in_pieces(block):
+    """Return a block as it is at first, and the pieces that fill it."""
+    empty, deltas, kind = dict(block), [], block["type"]
+    if kind in ("text", "thinking"):
+        deltas = [{"type": f"{kind}_delta", kind: p} for p in split(block[kind])]
+        empty[kind] = ""
+    if kind == "thinking":
+        deltas.append({"type": "signature_delta", "signature": block["signature"]})
+        empty["signature"] = ""
+    if kind == "tool_use":
+        pieces = split(json.dumps(block["input"]), 2)
+        deltas = [{"type": "input_json_delta", "partial_json": p} for p in pieces]
+        empty["input"] = {}
+    return empty, deltas
+
+
+def split(text, parts=3):
+    """Split `text` into at most `parts` pieces, none of them empty."""
+    size = -(-len(text) // parts)
+    return [text[at : at + size] for at in range(0, len(text), size or 1)]
+
+
 # --- The answer as the SDK gives it ---
 
 
@@ -852,10 +898,32 @@ def dumped(value, options):
     return [dumped(v, options) for v in value] if type(value) is list else copied(value)
 
 
-class Stream:
-    """The result of `messages.stream`: a context manager that yields events."""
+class Events:
+    """The result of `create(stream=True)`: the events of a reply, as they are sent."""
 
     response = SimpleNamespace(headers={"content-type": "text/event-stream"})
+
+    def __init__(self, answer):
+        self.message = as_object(answer)
+        self.left = self.read(events(answer))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    close = __exit__
+
+    def __iter__(self):
+        return self.left
+
+    def read(self, sent):
+        yield from map(as_object, sent)
+
+
+class Stream(Events):
+    """The result of `messages.stream`: the events, and the SDK's own ones for pieces."""
 
     def __init__(self, client, request):
         self.client, self.request = client, request
@@ -863,32 +931,44 @@ class Stream:
     def __enter__(self):
         if self.request.get("max_tokens") == 0:
             self.client.check_streamed(self.request)
-        self.message = as_object(self.client.answer(self.request))
+        super().__init__(self.client.answer(self.request))
         return self
 
-    def __exit__(self, *_):
-        pass
-
-    def __iter__(self):
-        event = SimpleNamespace
-        yield event(type="message_start", message=self.message)
-        for block in self.message.content:
-            yield event(type="content_block_start", content_block=block)
-            if block.type in ("text", "thinking"):
-                for piece in split(getattr(block, block.type)):
-                    yield event(type=block.type, **{block.type: piece})
-            yield event(type="content_block_stop", content_block=block)
-        yield event(type="message_stop", message=self.message)
+    def read(self, sent):
+        so_far = ""
+        for event in super().read(sent):
+            if event.type == "message_stop":
+                event.message = self.message
+            if event.type == "content_block_stop":
+                event.content_block = self.message.content[event.index]
+            yield event
+            if event.type == "content_block_start":
+                so_far = ""
+            if event.type == "content_block_delta":
+                kind = event.delta.type.removesuffix("_delta")
+                [(key, piece)] = event.delta.model_dump(exclude={"type"}).items()
+                so_far += piece
+                snapshot = {"snapshot": so_far} if kind in ("text", "thinking") else {}
+                yield Object(type=kind, **{key: piece}, **snapshot)
 
     @property
     def text_stream(self):
         return (event.text for event in self if event.type == "text")
 
+    @property
+    def current_message_snapshot(self):
+        return self.message
+
+    def until_done(self):
+        deque(self, 0)
+
     def get_final_message(self):
+        self.until_done()
         return self.message
 
     def get_final_text(self):
-        return "".join(self.text_stream)
+        content = self.get_final_message().content
+        return "".join(block.text for block in content if block.type == "text")
 
 
 def as_object(value: Any) -> Any:
@@ -900,9 +980,3 @@ def as_object(value: Any) -> Any:
     block = Block if value.get("type") in BLOCKS else Object
     kind = Usage if "output_tokens" in value else block
     return kind(**{k: v if k == "input" else as_object(v) for k, v in value.items()})
-
-
-def split(text, parts=3):
-    """Split `text` into at most `parts` pieces, none of them empty."""
-    size = -(-len(text) // parts)
-    return [text[at : at + size] for at in range(0, len(text), size or 1)]

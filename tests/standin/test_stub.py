@@ -544,11 +544,13 @@ PLAIN = [reply(), reply("a", stop="refusal"), reply(thinking="")]
 
 
 def streamed(client):
-    """Stream a request, and return the pieces and the message."""
+    """Stream a request, and return the events as plain JSON, and the message."""
     with client.messages.stream(**request()) as stream:
-        events = [e for e in stream if e.type in ("text", "thinking")]
-        pieces = [getattr(event, event.type) for event in events]
-        return pieces, stream.get_final_message()
+        events = [event.to_dict() for event in stream]
+        for event in events:
+            if event["type"] == "input_json":
+                event.pop("snapshot", None)  # parsed, as far as it is JSON
+        return events, stream.get_final_message()
 
 
 def dumps(part):
@@ -560,15 +562,36 @@ def dumps(part):
 
 
 @pytest.mark.parametrize("given", [EVERYTHING, REDACTED, *PLAIN])
-def test_the_real_sdk_streams_the_same_pieces_and_message(given):
+def test_the_real_sdk_streams_the_same_events_and_message(given):
     real, fake = mock_client(given), StubClient(given)
-    (pieces, one), (same, two) = streamed(real), streamed(fake)
-    assert pieces == same and plain(one) == plain(two)
-    assert one.stop_reason == two.stop_reason
+    (events, one), (same, two) = streamed(real), streamed(fake)
+    assert events == same and plain(one) == plain(two)
     assert [*map(dumps, (one, one.usage))] == [*map(dumps, (two, two.usage))]
     assert real.requests[0]["messages"] == fake.requests[0]["messages"]
     if given is EVERYTHING:
-        assert "".join(pieces) == "hmthree little pieces 三" and len(pieces) > 2
+        pieces = [event["text"] for event in events if event["type"] == "text"]
+        assert "".join(pieces) == "three little pieces 三" and len(pieces) > 2
+
+
+def test_an_unstreamed_request_can_ask_for_the_events():
+    def ask_for_events(client):
+        with client.messages.create(**request(), stream=True) as events:
+            return [event.to_dict() for event in events]
+
+    real, fake = mock_client(EVERYTHING), StubClient(EVERYTHING)
+    assert ask_for_events(real) == ask_for_events(fake)
+    assert real.requests == [request()] == fake.requests
+
+
+@pytest.mark.parametrize("make", [StubClient, mock_client])
+def test_a_streams_text_comes_in_pieces_and_as_a_whole(make):
+    client = make(EVERYTHING, EVERYTHING)
+    with client.messages.stream(**request()) as stream:
+        text = "".join(stream.text_stream)
+        assert text == stream.get_final_text() == EVERYTHING["content"][1]["text"]
+    with client.messages.stream(**request()) as stream:
+        stream.until_done()
+        assert [*stream] == [] and stream.current_message_snapshot.usage.output_tokens
 
 
 # --- The server ---

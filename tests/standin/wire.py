@@ -17,17 +17,11 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import ModuleType
 
-from stub import EmptyQueue, Refused, StubClient, api_error, split
-
-try:
-    import anthropic
-    import httpx2
-except ModuleNotFoundError:
-    # Only `sse` can be used then; it needs no package.
-    anthropic = httpx2 = ModuleType("missing")
-    vars(anthropic).update(Anthropic=object)
+import anthropic
+import httpx2
+from door import sse
+from stub import EmptyQueue, Refused, StubClient, api_error
 
 
 @dataclass
@@ -37,53 +31,6 @@ class Cut:
     reply: dict
     events: int
     error: BaseException | None = None
-
-
-# --- Server-sent events ---
-
-
-def event(type, **data):
-    """One server-sent event of the Messages API, as bytes."""
-    return f"event: {type}\ndata: {json.dumps({'type': type, **data})}\n\n".encode()
-
-
-def sse(message):
-    """Split `message`, a plain dict, into the events that stream it."""
-    ending = ("stop_reason", "stop_sequence", "stop_details")
-    start = message | dict.fromkeys(ending) | {"content": []}
-    start["usage"] = message["usage"] | {"output_tokens": 1}
-    delta = {key: message[key] for key in ending}
-    usage = {"output_tokens": message["usage"]["output_tokens"]}
-    return [
-        event("message_start", message=start),
-        *(
-            one
-            for at, block in enumerate(message["content"])
-            for one in parts(at, block)
-        ),
-        event("message_delta", delta=delta, usage=usage),
-        event("message_stop"),
-    ]
-
-
-def parts(index, block):
-    """Yield the events of one block, which starts empty and is filled in pieces."""
-    empty, deltas = dict(block), []
-    if block["type"] in ("text", "thinking"):
-        key = block["type"]
-        deltas = [{"type": f"{key}_delta", key: piece} for piece in split(block[key])]
-        empty[key] = ""
-    if block["type"] == "thinking":
-        deltas.append({"type": "signature_delta", "signature": block["signature"]})
-        empty["signature"] = ""
-    if block["type"] == "tool_use":
-        pieces = split(json.dumps(block["input"]), 2)
-        deltas = [{"type": "input_json_delta", "partial_json": p} for p in pieces]
-        empty["input"] = {}
-    yield event("content_block_start", index=index, content_block=empty)
-    for delta in deltas:
-        yield event("content_block_delta", index=index, delta=delta)
-    yield event("content_block_stop", index=index)
 
 
 # --- Answers ---
@@ -152,7 +99,7 @@ def stream(events, error=None):
 # --- The real SDK, in process ---
 
 
-class MockClient(anthropic.Anthropic):  # pyright: ignore
+class MockClient(anthropic.Anthropic):
     """The real SDK client; `stub` answers it, `requests` are the bodies it sent."""
 
     stub: StubClient
