@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 import stub
-from stub import api_error, reply
+from stub import api_error, asks_for_summary, reply
 
 from agent import (
     AgentError,
@@ -206,11 +206,6 @@ def shown(agent, *kinds):
 def layers(agent):
     """The names of the layers that acted, in order."""
     return re.findall(r"^\[(\w+)\]", "\n".join(shown(agent, "layer")), re.MULTILINE)
-
-
-def asks_for_summary(request):
-    """Return True if a request asks for a summary."""
-    return "these nine sections:" in str(request["messages"][-1]["content"])
 
 
 def begins_with(request, earlier):

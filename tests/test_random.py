@@ -120,24 +120,24 @@ TURN = st.tuples(TEXT, REPLIES, OUTPUTS, st.lists(SUMMARY, max_size=2))
 CACHES = [{"cache_from": 1_024}, {"cache_from": 4_096}, {"reports": 0}, {"reports": 3}]
 
 
-class Model(StubClient):
+class ScriptedModel(StubClient):
     """A model that gives the scripted replies and summaries, then ordinary ones."""
 
     def __init__(self, **settings):
-        super().__init__(**settings)
-        self.replies, self.outputs, self.summaries = deque(), deque(), deque()
+        super().__init__(always=self.scripted, **settings)
+        self.replies, self.outputs, self.written = deque(), deque(), deque()
         self.ids, self.system = itertools.count(), []
         self.last, self.changed = None, []  # a request; those that don't begin with it
 
-    def take(self, request):
+    def follow(self, request):
+        """Note whether a request of the main agent begins with its last one."""
         self.requests.clear()
-        self.queue, self.system = deque([self.scripted]), request["system"]
+        self.system = request["system"]
         is_main = "task" in [tool["name"] for tool in request["tools"]]
         if is_main and not asks_for_summary(request):
             if self.last and not begins_with(request, self.last):
                 self.changed.append((self.last, request))
             self.last = stub.copied(request)
-        return super().take(request)
 
     def hear(self, style, text):
         """Forget the last request if a layer has changed the list, or the prompt is new."""
@@ -145,8 +145,9 @@ class Model(StubClient):
             self.last = None
 
     def scripted(self, request):
-        queue = self.summaries if asks_for_summary(request) else self.replies
-        ordinary = (GOOD if queue is self.summaries else [("text", "Done.")], None)
+        self.follow(request)
+        queue = self.written if asks_for_summary(request) else self.replies
+        ordinary = (GOOD if queue is self.written else [("text", "Done.")], None)
         given = queue.popleft() if queue else ordinary
         if isinstance(given, BaseException):
             return given.with_traceback(None)
@@ -236,7 +237,7 @@ def assert_pure(agent, name):
 
 def turn(agent, text, replies, outputs, summaries):
     """Run one turn: the user types this text, and the model follows the script."""
-    queues = agent.client.replies, agent.client.outputs, agent.client.summaries
+    queues = agent.client.replies, agent.client.outputs, agent.client.written
     for queue, script in zip(queues, (replies, outputs, summaries), strict=True):
         queue.clear()
         queue.extend(script)
@@ -327,7 +328,7 @@ def act(agent, step):
 def test_every_step_leaves_a_valid_conversation_and_what_was_sent_stays_as_it_was(
     steps, room, keep_recent, max_messages, cache
 ):
-    client = Model(**cache)
+    client = ScriptedModel(**cache)
     agent = program.Agent(client=client, approve=lambda *_: None, emit=client.hear)
     agent.thinking = True
     program.make_ready(agent)
@@ -420,7 +421,9 @@ def has_number(text, number):
 )
 def test_the_first_and_the_newest_typed_message_are_never_lost(steps, threshold, times):
     events = []
-    agent = program.Agent(client=Model(), emit=lambda *event: events.append(event))
+    agent = program.Agent(
+        client=ScriptedModel(), emit=lambda *event: events.append(event)
+    )
     agent.limits = limits_of(THRESHOLD=threshold, CONTEXT_WINDOW=9_000)
     agent.approve = lambda *_: None
     program.make_ready(agent)

@@ -439,14 +439,13 @@ def test_a_provider_that_wants_thinking_back_gets_an_empty_block_before_each_cal
 class ThinkingBack(StubClient):
     """A provider whose thinking is unsigned, and wanted back with each call."""
 
-    def take(self, request):
+    def validate(self, request):
         for message in request["messages"]:
             kinds = {block["type"] for block in stub.blocks(message["content"])}
             if "tool_use" in kinds and "thinking" not in kinds:
-                self.bodies.append(request)
                 raise api_error(400, BACK)
         bare = drop_thinking(request["messages"])
-        return super().take({**request, "messages": bare})
+        super().validate({**request, "messages": bare})
 
 
 def test_a_provider_that_wants_thinking_back_refuses_one_request_at_most(run, notes):

@@ -277,7 +277,9 @@ class Lesson(StubClient):
     """The scripted model, its agent, and the narration."""
 
     def __init__(self):
-        super().__init__(window=WINDOW, max_output=MAX_OUTPUT)
+        summaries = [lambda request: summary(self.scene)]
+        own = {"asks": stub.asks_for_summary, "summaries": summaries}
+        super().__init__(window=WINDOW, max_output=MAX_OUTPUT, **own)
         self.sent, self.forgotten, self.bill = [], 0, None
         more = {"thinking": True, "approve": self.show_call, "emit": self.emit}
         limits = Limits(WINDOW, MAX_OUTPUT, THRESHOLD, min_savings=THRESHOLD // 8)
@@ -342,14 +344,11 @@ class Lesson(StubClient):
 
     def answer(self, request):
         """Answer `request` from the script, and note it in `sent`."""
-        last = request["messages"][-1]["content"][-1]
-        asked = last.get("text", "").lstrip()[:30] == program.SUMMARY_PROMPT[:30]
+        asked = stub.asks_for_summary(request)
         length = count(request["system"], request["tools"], request["messages"])
         if self.queue and self.queue[0] is SHORTER:
             self.queue.popleft()
             self.window = length * 2 // 3
-        if asked and length <= self.window:
-            self.queue.appendleft(summary(self.scene))
         try:
             answer = super().answer(request)
         except stub.TooLong as error:

@@ -22,10 +22,10 @@ FIRST = Path(__file__).resolve().with_name("first.py")
 class Model(stub.StubClient):
     """A fake API that prints the size of each request before it checks it."""
 
-    def take(self, request):
+    def answer(self, request):
         tokens = stub.count("", request["tools"], request["messages"])
         print(f"request {len(self.requests) + 1}: {tokens:,} tokens")
-        return super().take(request)
+        return super().answer(request)
 
 
 def play(question, *replies):

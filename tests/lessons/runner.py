@@ -109,7 +109,8 @@ class Model(stage.Model):
 
     def __init__(self, *replies, typed=(), answer="y", summaries=("It went well.",)):
         summaries = (reply(s) if isinstance(s, str) else s for s in summaries)
-        super().__init__(*replies, summaries=summaries)
+        no = {"asks": lambda request: False}  # `wants_summary` finds out
+        super().__init__(*replies, summaries=summaries, **no)
         self.prompts, self.typed, self.approval = [*typed], [], answer
         self.calling = ""  # the tool that the model waits for
         self.broke_off = ""  # the first tool that it waited for at the next prompt

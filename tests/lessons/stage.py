@@ -4,7 +4,6 @@ Importing it adds the folder of the stand-in for the API to sys.path. It doesn't
 `agent.py`, so a program that needs nothing else works whatever state that is in.
 """
 
-import itertools
 import os
 import sys
 import tempfile
@@ -19,33 +18,20 @@ from stub import StubClient, reply
 
 NAMES = {}  # the tool's name for the id of each call
 SUMMARY = "The files were read."
-COUNTS = "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
 
 
 class Model(StubClient):
-    """A fake API that gives our agent its summaries, and keeps the usages."""
+    """A fake API that gives our agent its summaries: replies, or their texts."""
 
-    in_parts = False  # other agents join nothing
+    def __init__(self, *replies, summaries=(SUMMARY,), **options):
+        options = {"asks": stub.asks_for_summary, "in_parts": False} | options
+        written = (s if type(s) is dict else in_tags(s) for s in summaries)
+        super().__init__(*replies, summaries=written, **options)
 
-    def __init__(self, *replies, summaries=(SUMMARY,), **limits):
-        super().__init__(*replies, **limits)
-        self.summaries, self.asked, self.usages = itertools.cycle(summaries), [], []
 
-    def take(self, request):
-        if "these nine sections:" not in str(request["messages"][-1]["content"]):
-            return super().take(request)
-        self.asked.append(request)
-        self.queue.appendleft(reply(f"<summary>{next(self.summaries)}</summary>"))
-        try:
-            return super().take(request)
-        except stub.TooLong:
-            self.queue.popleft()
-            raise
-
-    def usage(self, body, content):
-        usage = super().usage(body, content)
-        self.usages.append([usage[part] for part in COUNTS])
-        return usage
+def in_tags(text):
+    """A reply with a summary as our agent wants it."""
+    return reply(f"<summary>{text}</summary>")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import runpy
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,8 @@ import pytest
 import small
 from builders import LONG_TESTS, lines_of, outputs, roles
 from readme import ROOT
-from stage import use, write_files
-from stub import CACHE_READ, CACHE_WRITE, Refused, reply
+from stage import price, use, write_files
+from stub import Refused, reply
 from wire import mock_client, serve
 
 FIRST, SCRIPT = ROOT / "tests/lessons/first.py", ROOT / "tests/lessons/small.py"
@@ -31,17 +32,7 @@ PROMPT = "Summarise this conversation"
 CLEARED = "[Old result, cleared]"
 
 
-class Model(faults.Model):
-    """A fake API that writes summaries and adds up the price."""
-
-    def __init__(self, *replies, summaries=(), **limits):
-        summaries = summaries or [reply("All is well.")]
-        super().__init__(*replies, summaries=summaries, **limits)
-
-    @property
-    def price(self):
-        new, written, read = map(sum, zip(*self.usages))
-        return round(new + CACHE_WRITE * written + CACHE_READ * read)
+fake_api = partial(faults.Model, summaries=[reply("All is well.")])
 
 
 @pytest.fixture
@@ -143,7 +134,7 @@ def sixty(batch, names):
 
 @pytest.mark.parametrize("batch", [1, 2, 4])
 def test_sixty_reads_with_a_compact_half_way(agent, batch):
-    client = Model(*sixty(batch, write_files(60, 9_000)))
+    client = fake_api(*sixty(batch, write_files(60, 9_000)))
     messages = talk(agent, client, RULE)
     for holds in BLOCK_KEYS:
         holds(agent, client)
@@ -155,9 +146,9 @@ def test_sixty_reads_with_a_compact_half_way(agent, batch):
 
 def test_sixty_reads_cost_less_than_without_forgetting(agent):
     agent.SYSTEM = "You write code."  # the same in each folder
-    client = Model(*sixty(1, write_files(60, 9_000)))
+    client = fake_api(*sixty(1, write_files(60, 9_000)))
     talk(agent, client, RULE)
-    assert client.price == pytest.approx(
+    assert price(client.usages) == pytest.approx(
         322_000, rel=0.01
     )  # without forgetting: 477,000
 
@@ -201,7 +192,7 @@ def random_conversation(agent, seed):
     """Answer eight prompts at random, and interrupt some of them."""
     chance = random.Random(seed)
     summaries = chance.choices([reply("All is well."), *NO_SUMMARY], k=7)
-    client = Model(summaries=[*summaries, reply("短い")], window=16_000)
+    client = fake_api(summaries=[*summaries, reply("短い")], window=16_000)
     run_tool, messages = agent.run_tool, []
     for _ in range(8):
         client.queue.clear()
@@ -231,7 +222,7 @@ def test_a_random_conversation_is_never_rejected_and_loses_nothing(agent, seed, 
 
 
 def test_a_long_conversation_is_summarised(agent):
-    client = Model(*[reply("A long answer. " * 2_000) for _ in range(30)])
+    client = fake_api(*[reply("A long answer. " * 2_000) for _ in range(30)])
     talk(agent, client, *["Go on."] * 30)
     assert len(client.asked) == 4 and max(map(sum, client.usages)) < 80_000
 
@@ -239,7 +230,7 @@ def test_a_long_conversation_is_summarised(agent):
 def test_results_the_model_has_not_seen_survive_a_broken_connection(agent):
     names = write_files(12, 9_000)
     pairs = [use("read_file", *names[at : at + 4]) for at in range(0, 12, 4)]
-    client = Model(*pairs, ConnectionError("it broke"), reply("Done."))
+    client = fake_api(*pairs, ConnectionError("it broke"), reply("Done."))
     agent.KEEP_RECENT = 1
     talk(agent, client, RULE, "Go on.")
     newest = outputs(*client.requests[-1]["messages"])[-4:]
@@ -249,18 +240,18 @@ def test_results_the_model_has_not_seen_survive_a_broken_connection(agent):
 def test_a_failed_summary_replaces_nothing(agent, files):
     for no_summary in NO_SUMMARY:
         script = [use("read_file", "long"), use("compact", focus="a"), reply("Done.")]
-        messages = talk(agent, Model(*script, summaries=[no_summary]), RULE)
+        messages = talk(agent, fake_api(*script, summaries=[no_summary]), RULE)
         assert len(outputs(*messages)) == 2
 
 
 def test_a_truncated_call_is_not_run(agent):
     cut = reply("Well,", [("bash", {"command": "touch made"})], stop="max_tokens")
-    talk(agent, Model(cut), RULE)
+    talk(agent, fake_api(cut), RULE)
     assert not (Path.cwd() / "made").exists()
 
 
 def test_an_invalid_call_gets_an_error_as_its_result(agent, files):
-    messages = talk(agent, Model(reply(calls=WRONG), reply("Done.")), RULE)
+    messages = talk(agent, fake_api(reply(calls=WRONG), reply("Done.")), RULE)
     assert len(outputs(*messages)) == len(WRONG) and not Path("made").exists()
     wrong = r"\w+Error: |There is no tool none"
     assert all(re.match(wrong, text) for text in outputs(*messages))
@@ -268,7 +259,7 @@ def test_an_invalid_call_gets_an_error_as_its_result(agent, files):
 
 def test_undecodable_bytes_are_read_as_replacement_characters(agent, files):
     read = use("read_file", "bytes", "gone")
-    text, missing = outputs(*talk(agent, Model(read, reply("Done.")), RULE))
+    text, missing = outputs(*talk(agent, fake_api(read, reply("Done.")), RULE))
     assert text == "\ufffd" * 900 and missing.startswith("FileNotFoundError: ")
 
 
@@ -282,20 +273,22 @@ def test_a_reply_that_is_not_json_does_not_join_the_messages(agent):
 
 def test_a_command_does_not_run_without_approval(agent):
     agent.input = lambda _: ""
-    client = Model(reply(calls=[("bash", {"command": "touch made"})]), reply("Done."))
+    client = fake_api(
+        reply(calls=[("bash", {"command": "touch made"})]), reply("Done.")
+    )
     talk(agent, client, RULE)
     assert not (Path.cwd() / "made").exists()
 
 
 def test_a_stopped_tool_leaves_no_call_without_its_result(agent):
     agent.run_tool = stop_now
-    client = Model(reply(calls=[CALLS[0]]), reply("Done."))
+    client = fake_api(reply(calls=[CALLS[0]]), reply("Done."))
     talk(agent, client, RULE, "Go on.")
     assert not client.refused and not client.queue
 
 
 def test_japanese_is_not_escaped_on_disk(agent):
-    talk(agent, Model(reply("はい。")), RULE)
+    talk(agent, fake_api(reply("はい。")), RULE)
     assert "テスト" in agent.TRANSCRIPT.read_text("utf-8")
 
 
@@ -328,21 +321,21 @@ ERRORS += [AssertionError(), KeyboardInterrupt(), Refused("no"), OSError("disk f
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_an_error_ends_the_turn_but_not_the_program(error, capsys):
-    client = Model(error, reply("Done."))
+    client = fake_api(error, reply("Done."))
     output = started(capsys, client, "Go.", "Go on.", " ", "unread")
     assert output.split("\n")[0].startswith(f"Stopped: {type(error).__name__}: ")
     assert "Done." in output and len(client.requests) == 2
 
 
 def test_ctrl_c_at_the_prompt_asks_again_and_ctrl_d_exits(capsys):
-    client = Model(reply("Done."))
+    client = fake_api(reply("Done."))
     output = started(capsys, client, KeyboardInterrupt(), "Go.", EOFError(), "unread")
     assert "Done." in output and len(client.requests) == 1
 
 
 def test_ctrl_d_does_not_approve_a_command(capsys):
     command = reply(calls=[("bash", {"command": "touch made"})])
-    client = Model(command, reply("Done."))
+    client = fake_api(command, reply("Done."))
     assert "Done." in started(capsys, client, "Go.", EOFError())
     assert not Path("made").exists()
 
@@ -377,7 +370,9 @@ def run_script(capsys, monkeypatch):
 
 
 def test_small_works_with_the_real_sdk(run_script, files):
-    stub = Model(reply(calls=[("bash", {"command": "cat long"})]), reply("It is read."))
+    stub = fake_api(
+        reply(calls=[("bash", {"command": "cat long"})]), reply("It is read.")
+    )
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
         output, errors = run_script(SCRIPT, f"{RULE}\ny\n", **keys)
@@ -393,7 +388,7 @@ def test_without_a_key_small_says_so_and_asks_again(run_script):
 
 def test_first_works_with_the_real_sdk(run_script, files):
     thinks = use("read_file", "short", "long", thinking="Hm.")
-    stub = Model(thinks, reply("It is read.", thinking="Well."))
+    stub = fake_api(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
         output, errors = run_script(FIRST, f"{RULE}\n", **keys)
@@ -405,7 +400,7 @@ def test_first_works_with_the_real_sdk(run_script, files):
 @pytest.mark.parametrize("script", BETWEEN, ids=lambda path: path.stem)
 def test_a_step_between_them_works_with_the_real_sdk(run_script, script, files):
     thinks = use("read_file", "short", "gone", thinking="Hm.")
-    stub = Model(thinks, reply("It is read.", thinking="Well."))
+    stub = fake_api(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
         output, errors = run_script(script, f"{RULE}\n", **keys)

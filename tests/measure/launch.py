@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from scripted import ANSWERS, MAX_OUTPUT, PROMPTS, Model, is_edited
+from scripted import ANSWERS, MAX_OUTPUT, PROMPTS, Worker, is_edited
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = 60  # seconds without a request, after which none is expected
@@ -208,7 +208,7 @@ class Run:
         command: list[str],
         program: Program,
         env: dict[str, str],
-        model: Model,
+        model: Worker,
         limit: float,
     ) -> None:
         self.command, self.program, self.model = command, program, model
@@ -284,7 +284,7 @@ class Run:
                 raise Failed(f"ended with status {status} before {what}{self.said()}")
             if now - self.begun > self.limit:
                 raise Failed(f"{self.limit:g} s passed before {what}{self.said()}")
-            if now - max(self.begun, self.model.asked) > QUIET:
+            if now - max(self.begun, self.model.asked_at) > QUIET:
                 raise Failed(f"no request for {QUIET} s before {what}{self.said()}")
             progress(f"{self.model.at} of {len(self.model.steps)} steps")
             time.sleep(0.05)

@@ -23,7 +23,7 @@ from unittest import mock
 from policies import SAYS_NOTHING, SUMMARY
 from prices import Meter
 from recorded import Measured, Session, Unusable, tokens
-from stub import CACHE_READ, Stream
+from stub import CACHE_READ, Stream, asks_for_summary
 
 import agent as program
 
@@ -104,7 +104,7 @@ class Recording:
         """Return the next recorded reply, or a summary; else raise TurnOver."""
         history = self.measured.history(request["messages"])
         self.meter.wait(self.coming())
-        if wants_summary(request["messages"][-1]):
+        if asks_for_summary(request):
             size = self.meter.summarise_live(history)
             text = f"<analysis></analysis><summary>{SAYS_NOTHING}</summary>"
             content = [{"type": "text", "text": text}]
@@ -184,12 +184,6 @@ def finished(content: list[dict], usage: dict) -> dict:
     calls = any(part["type"] == "tool_use" for part in content)
     stop = "tool_use" if calls else "end_turn"
     return {"content": content, "stop_reason": stop, "usage": usage}
-
-
-def wants_summary(message: dict) -> bool:
-    """Return whether this message asks for a summary."""
-    *_, newest = message["content"]
-    return newest.get("text", "").lstrip()[:30] == program.SUMMARY_PROMPT[:30]
 
 
 # ---- a whole session ----

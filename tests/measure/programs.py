@@ -51,7 +51,7 @@ from launch import (
     progress,
     version,
 )
-from scripted import JOBS, Model
+from scripted import JOBS, Worker
 from stub import CACHE_READ, CACHE_WRITE, OUTPUT
 
 SAVED = Path(__file__).with_suffix(".json")
@@ -80,7 +80,7 @@ CASES = [  # of --all
 class Handler(door.Handler):
     """Also describes the model, and notes attempts to reach other addresses."""
 
-    client: Model
+    client: Worker
 
     def do_GET(self):
         path, _, model = self.path.partition("?")[0].rpartition("/")
@@ -104,7 +104,7 @@ def measure(name: str, path: str, limit: float, case: Case) -> dict:
         work, home = (Path(folder).resolve() / part for part in ("work", "home"))
         work.mkdir()
         home.mkdir()
-        model = Model(JOBS[case.job](), work, case.window, case.careful)
+        model = Worker(JOBS[case.job](), work, case.window, case.careful)
         with door.served(model, Handler) as url:
             env = environment(Place(home, url, case.window), program, path)
             row = {"program": name, "version": version(command, env)}
@@ -125,13 +125,13 @@ def timed(name: str, path: str, limit: float, case: Case) -> dict:
     return row
 
 
-def figures(model: Model) -> dict:
+def figures(model: Worker) -> dict:
     """The figures of a run."""
     shares = model.shares or [0]
     return {
         "requests": len(model.sizes),
         "rejected": model.rejected,
-        "summaries": model.summaries,
+        "summaries": model.summary_count,
         "again": len(model.again),
         "side": model.side,
         "sent": sum(model.sizes),
@@ -145,7 +145,7 @@ def figures(model: Model) -> dict:
     }
 
 
-def price(model: Model, read: float | None) -> int:
+def price(model: Worker, read: float | None) -> int:
     """The price of all requests, in input tokens; without `read`, nothing is cached."""
     write, read = (CACHE_WRITE, read) if read else (1, 1)
     return round(
@@ -154,7 +154,7 @@ def price(model: Model, read: float | None) -> int:
             + write * used["cache_creation_input_tokens"]
             + read * used["cache_read_input_tokens"]
             + OUTPUT * used["output_tokens"]
-            for used in model.usages
+            for used in model.used
         )
     )
 

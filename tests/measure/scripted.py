@@ -237,7 +237,7 @@ def known_block(block: dict) -> dict:
     return kept
 
 
-class Model(StubClient):
+class Worker(StubClient):
     """Does the job, whatever it sees, and notes what each request shows."""
 
     def __init__(self, job: Job, folder: Path, window: int, careful: bool) -> None:
@@ -248,12 +248,12 @@ class Model(StubClient):
         self.at = 0  # the next step
         self.over = threading.Event()  # the last answer of a turn was given
         self.failed = ""
-        self.asked = 0.0  # when the last request came
+        self.asked_at = 0.0  # when the last request came
         self.sizes: list[int] = []
-        self.usages: list[dict] = []
+        self.used: list[dict] = []
         self.shares: list[float] = []  # of the newest names, in each request of the job
         self.typed: list[list[bool]] = [[] for _ in RULES]  # is the rule in sight?
-        self.rejected = self.summaries = self.side = self.fixed = 0
+        self.rejected = self.summary_count = self.side = self.fixed = 0
         self.again: list[Step] = []
         self.problems: set[str] = set()
         self.elsewhere: set[str] = set()  # other addresses that were asked for
@@ -262,7 +262,7 @@ class Model(StubClient):
     def answer(self, request: dict) -> dict:
         """Answer a request as the API would, but accept what we don't know."""
         with self.one_by_one:
-            self.asked = time.monotonic()
+            self.asked_at = time.monotonic()
             system, tools = request.get("system"), request.get("tools")
             self.sizes.append(size := count(system, tools, request["messages"]))
             if len(self.sizes) > MOST_REQUESTS * len(self.steps):
@@ -277,7 +277,7 @@ class Model(StubClient):
                 self.problems.add(str(error))
             message = self.finish(request, self.next_reply(request))
             message["id"] = f"msg_{len(self.sizes):04}"  # some join those of one id
-            self.usages.append(message["usage"])
+            self.used.append(message["usage"])
             return message
 
     def count_tokens(self, **request: Any) -> SimpleNamespace:
@@ -293,7 +293,7 @@ class Model(StubClient):
         text = encoded([system, request["messages"]]).decode()
         works = all(call_for(step, tools, self.folder) for step in KINDS)
         if asks_for_summary(request, text, works):
-            self.summaries += 1
+            self.summary_count += 1
             return reply(self.summary(text))
         if not works:  # a title, or a question beside the work
             self.side += 1

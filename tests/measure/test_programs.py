@@ -206,7 +206,7 @@ def test_a_request_for_a_summary_is_recognised(case):
 
 
 def model(tmp_path, **more):
-    return scripted.Model(SMALL["reading"](), tmp_path, 20_000, False, **more)
+    return scripted.Worker(SMALL["reading"](), tmp_path, 20_000, False, **more)
 
 
 CACHED = {  # words of a system prompt with a marker: tokens read the second time
@@ -229,7 +229,7 @@ def test_prices_follow_what_was_read_written_and_said(tmp_path):
     stub = model(tmp_path)
     names = "input", "cache_creation_input", "cache_read_input", "output"
     used = {f"{name}_tokens": tokens for name, tokens in zip(names, (1, 100, 1000, 7))}
-    stub.usages = [used, used]
+    stub.used = [used, used]
     assert programs.figures(stub)["prices"] == [422, 522, 2272]
 
 

@@ -27,6 +27,7 @@ import costs
 import ours
 from charts import counted
 from recorded import SHAPES, Session, Unusable, read_messages
+from stub import asks_for_summary
 
 import agent as program
 
@@ -64,7 +65,7 @@ class Watched(ours.Recording):
         usage, columns = reply["usage"], get_terminal_size().columns
         read = usage["cache_read_input_tokens"]
         size = usage["input_tokens"] + usage["cache_creation_input_tokens"] + read
-        if ours.wants_summary(request["messages"][-1]):
+        if asks_for_summary(request):
             share = f"{read / size:.0%} from the cache"
             told = f"a summary is asked for: {size:,} tokens, {share}"
             print(paint("summary", " " * ABOUT + told))

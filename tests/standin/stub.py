@@ -623,9 +623,13 @@ class StubClient:
     the cache, uses only a queued error. `cache_from` is the smallest prompt in tokens
     that is cached; the API's is 512 to 4,096, depending on the model. Its usage reports
     the cache in every reply, or in every `reports`th one; 0: in none, as some providers.
-    """
 
-    in_parts = True  # `requests` shows what agent.py has joined message by message
+    A request for which `asks` returns True is kept in `asked`, and gets the next of
+    `summaries`, which start over after the last; without any, the next in the queue.
+    `usages` has the tokens of each answered request: those neither written to the cache
+    nor read from it, those written, and those read. With `in_parts`, `requests` takes
+    apart what agent.py has joined to one message; other agents join nothing.
+    """
 
     def __init__(
         self,
@@ -636,6 +640,9 @@ class StubClient:
         always=None,
         cache_from=1_024,
         reports=1,
+        asks=lambda request: False,
+        summaries=(),
+        in_parts=True,
     ):
         self.queue, self.always = deque(replies), always
         self.window, self.max_output, self.adaptive = window, max_output, adaptive
@@ -643,6 +650,8 @@ class StubClient:
         self.info: Any = None  # replaces `model_info`, see wire.py
         self.loaded: Any = None  # models and their windows, if it's an Ollama
         self.cached, self.cache_from, self.reports = set(), cache_from, reports
+        self.asks, self.summaries = asks, itertools.cycle(summaries)
+        self.asked, self.usages, self.in_parts = [], [], in_parts
         self.messages = SimpleNamespace(create=self.create, stream=self.stream)
 
     def stream(self, **request):
@@ -695,20 +704,34 @@ class StubClient:
         short = [*shorten(messages)] if isinstance(messages, list) else []
         self.requests.append({**self.bodies[-1], "messages": short})
         try:
-            check(request, self.window, self.max_output, self.adaptive)
+            self.validate(request)
         except (TypeError, ValueError, Refused) as error:
             errors = self.too_long if isinstance(error, TooLong) else self.refused
             errors.append(str(error))
             raise
         if request["max_tokens"] == 0 and not is_error(*[*self.queue][:1]):
             return reply(stop="max_tokens")
-        given = self.queue.popleft() if self.queue else self.always
+        given = self.next_for(request)
         if given is None:
             last = str(request["messages"][-1])[:500]
             raise EmptyQueue(f"no reply for request {len(self.requests)}: {last}")
         given = given(request) if callable(given) else given
         if isinstance(given, BaseException):
             raise given
+        return given
+
+    def validate(self, request):
+        """Raise what the API raises if it rejects this request."""
+        check(request, self.window, self.max_output, self.adaptive)
+
+    def next_for(self, request):
+        """The next summary for a request that asks for one, else what is queued."""
+        given = None
+        if self.asks(request):
+            self.asked.append(request)
+            given = next(self.summaries, None)
+        if given is None:
+            given = self.queue.popleft() if self.queue else self.always
         return given
 
     def finish(self, request, given):
@@ -737,12 +760,19 @@ class StubClient:
         read, ready = (min(total * part // size, total - 3) for part in (known, marked))
         if not self.reports or len(self.bodies) % self.reports:
             read = ready = 0
+        self.usages.append([total - ready, ready - read, read])
         return {
             "input_tokens": total - ready,
             "cache_read_input_tokens": read,
             "cache_creation_input_tokens": ready - read,
             "output_tokens": max(1, tokens(content)) if body["max_tokens"] else 0,
         }
+
+
+def asks_for_summary(request):
+    """Return True if `agent.py` asks for a summary with this request."""
+    *_, newest = blocks(request["messages"][-1]["content"])
+    return "these nine sections:" in newest.get("text", "")
 
 
 def is_error(*queued):
