@@ -48,7 +48,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any, NamedTuple, NoReturn, TextIO
@@ -2059,9 +2059,12 @@ def files_in(top: str) -> Iterator[str]:
         for folder, below, files in [] if names else os.walk(top):  # git lists none
             below[:] = {n for n in below if not n.startswith(".")} - IGNORED_DIRS
             names |= {os.path.relpath(os.path.join(folder, n), top) for n in files}
+        root, real = os.path.join(os.path.realpath(top), ""), cache(os.path.realpath)
         for name in sorted(names):
             path = os.path.normpath(os.path.join(top, name))
-            if not os.path.islink(path):  # it may lead to a secret
+            folder, last = os.path.split(os.path.join(top, name))  # git's index may lie
+            is_below = os.path.join(real(folder), "").startswith(root) and last != ".."
+            if is_below and not os.path.islink(path):  # it may lead to a secret
                 yield from files_in(path)  # a file, or another repository
 
 

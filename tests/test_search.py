@@ -1,5 +1,6 @@
 """Searching: files by name with glob, and lines in them with grep."""
 
+import hashlib
 import json
 import os
 import re
@@ -216,6 +217,32 @@ def test_files_ignored_by_a_nested_repository_are_left_out(use, how):
         create_files("lib/node_modules/x.py", "lib/b.py")
     own = set() if how == "not checked out" else {"lib/a.py", "lib/b.py"}
     assert found_by(use)[1] == {"mine.py"} | own
+
+
+LIES = ["../secret.txt", "{above}/secret.txt", "link/secret.txt", "..", "a/../.."]
+
+
+def forge_index(folder, name):
+    """Make the folder a repository whose index has an entry with this name."""
+    honest = Path(folder, "x" * len(name))
+    honest.touch()
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    subprocess.run(["git", "-C", folder, "add", honest.name], check=True)
+    index = Path(folder, ".git/index")
+    data = index.read_bytes()[:-20].replace(honest.name.encode(), name.encode())
+    index.write_bytes(data + hashlib.sha1(data).digest())
+    honest.unlink()
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_forged_git_index_leads_to_nothing_outside_the_searched_folder(use, lie):
+    create_files("../secret.txt", "sub/a.py", "a/b.py", "sub/a/c.py")
+    for folder in ".", "sub":
+        above = Path(folder, "..").resolve()
+        Path(folder, "link").symlink_to(above)
+        forge_index(folder, lie.format(above=above))
+    assert found_by(use) == ({"a/b.py", "sub/a.py", "sub/a/c.py"},) * 2
+    assert found_by(use, "sub/**", "sub") == ({"sub/a.py", "sub/a/c.py"},) * 2
 
 
 HOSTILE_SETTINGS = {
