@@ -1646,7 +1646,7 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
         return f"(nothing at offset {offset}: the file has {len(lines)} lines)"
     if (following := first + len(page) + 1) <= len(lines):
         page.append(f"(more follows; continue with offset={following})")
-    return "\n".join(page)
+    return "\n".join(page) if any(page) else "(the file is empty, or blank from here)"
 
 
 @tool(rerunnable=True, question=CHANGE, is_change=True, style="")

@@ -100,7 +100,7 @@ def test_a_tool_call_is_shown_with_its_most_useful_argument(make, line, given):
 EMPTY = [("bash", {"command": "true"}, "(no output)")]
 
 
-EMPTY += [("read_file", {"path": "blank"}, "(no output)")]
+EMPTY += [("read_file", {"path": "blank"}, "(the file is empty, or blank from here)")]
 
 
 EMPTY += [("grep", {"pattern": "absent"}, "(no matches)")]

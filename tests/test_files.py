@@ -84,9 +84,10 @@ def test_read_file_honours_offset_and_limit(use, given, text, more):
 
 
 @pytest.mark.parametrize("text, offset", [("", 1), ("\n", 1), ("a\n\n", 2)])
-def test_reading_only_blank_lines_gives_no_output(use, text, offset):
+def test_reading_only_blank_lines_says_that_there_is_nothing_else(use, text, offset):
     Path("file").write_text(text)
-    assert use("read_file", path="file", offset=offset) == "(no output)"
+    blank = "(the file is empty, or blank from here)"
+    assert use("read_file", path="file", offset=offset) == blank
 
 
 PAGED = {
