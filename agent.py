@@ -1635,7 +1635,8 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     real = inside(path)
     lines = redact(text_in(real)).removesuffix("\n").split("\n")
     agent.mtimes[real] = real.stat().st_mtime_ns
-    first, most = max(offset, 1) - 1, min(max(limit, 1), MAX_LINES, len(lines))
+    limit = limit if limit > 0 else MAX_LINES  # models mean "no limit" by 0 and -1
+    first, most = max(offset, 1) - 1, min(limit, MAX_LINES, len(lines))
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
     tokens = min(MAX_PAGE, share - 50)  # 50: for the note below
     each = min(tokens, 600) if most > 1 else tokens  # a notebook has pictures as lines
@@ -1797,7 +1798,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
     kills it, too. Stdin is closed. Background processes end with it, unless you start
     them with setsid and with output to a file. There's no sandbox."""
     timeout = timeout // 1_000 if timeout >= 10_000 else timeout  # milliseconds
-    timeout = min(max(timeout, 1), MAX_BASH_SECONDS)
+    timeout = min(timeout, MAX_BASH_SECONDS) if timeout > 0 else MAX_BASH_SECONDS
     agent.approve("bash", command)
     output, end = bytearray(), ""
     try:

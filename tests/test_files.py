@@ -73,7 +73,8 @@ def test_read_file_returns_the_text(use, data, text):
         ({"offset": 99}, "(nothing at offset 99: the file has 10 lines)", ""),
         ({"offset": 9, "limit": 2}, "9\n10", ""),
         ({"offset": -7, "limit": 2}, "1\n2", "offset=3"),
-        ({"limit": -1}, "1", "offset=2"),
+        ({"offset": 3, "limit": -1}, "3\n4\n5\n6\n7\n8\n9\n10", ""),
+        ({"offset": 9, "limit": 0}, "9\n10", ""),
     ],
 )
 def test_read_file_honours_offset_and_limit(use, given, text, more):

@@ -176,9 +176,11 @@ def test_the_same_search_by_bash_costs_the_same_every_time(make):
 # --- The time limit ---
 
 
-@pytest.mark.parametrize(
-    "given, seconds", [({}, 120), ({"timeout": 9_999}, 600), ({"timeout": -5}, 1)]
-)
+TIMEOUTS = [({}, 120), ({"timeout": 1}, 1), ({"timeout": 9_999}, 600)]
+TIMEOUTS += [({"timeout": 0}, 600), ({"timeout": -1}, 600)]  # meant as "no limit"
+
+
+@pytest.mark.parametrize("given, seconds", TIMEOUTS)
 def test_the_timeout_is_two_minutes_by_default_and_ten_at_most(
     use, monkeypatch, given, seconds
 ):
