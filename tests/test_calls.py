@@ -30,15 +30,11 @@ ASKING = {
     "write_file": {"path": "made", "content": "x"},
     "edit_file": {"path": "there", "old_text": "a", "new_text": "b"},
 }
-
-
 ASKED = {  # the question for each of these calls
     "bash": ("touch made",),
     "write_file": ("made\n@@ -0,0 +1 @@\n+x",),
     "edit_file": ("there\n@@ -1 +1 @@\n-a\n+b",),
 }
-
-
 FORGED = ["there", "./new/../there", "README.md\n-a typo\n+mended/../there", "link"]
 
 
@@ -46,8 +42,6 @@ FORGED = ["there", "./new/../there", "README.md\n-a typo\n+mended/../there", "li
 
 
 TYPES = ["bash command string", "bash timeout integer", "read_file offset integer"]
-
-
 TYPES += ["edit_file replace_all boolean", "todo_write items array"]
 
 
@@ -98,14 +92,8 @@ def test_a_tool_call_is_shown_with_its_most_useful_argument(make, line, given):
 
 
 EMPTY = [("bash", {"command": "true"}, "(no output)")]
-
-
 EMPTY += [("read_file", {"path": "blank"}, "(the file is empty, or blank from here)")]
-
-
 EMPTY += [("grep", {"pattern": "absent"}, "(no matches)")]
-
-
 EMPTY += [("glob", {"pattern": "absent"}, "(no matching files)")]
 
 
@@ -135,8 +123,6 @@ WRONG = {
     "grep in no file": ("grep", {"pattern": "a", "path": "absent"}, "absent"),
     "glob from the root": ("glob", {"pattern": "/etc/*"}, ""),
 }
-
-
 for ITEM in ("one", "[] one", "[X]one", "- [ ] one", ""):
     WRONG[f"item {ITEM!r}"] = ("todo_write", {"items": ["[ ] good", ITEM]}, "[ ]")
 
@@ -149,8 +135,6 @@ def test_a_wrong_argument_is_an_error_that_names_it(error_of, name, given, named
 
 
 ITEMS = ["[ ] one", "[x] two"]
-
-
 IN_JSON = {  # inputs of calls that are right but for one, which is JSON in JSON
     "list": ("todo_write", {"items": ITEMS}, "items"),
     "boolean": (
@@ -187,8 +171,6 @@ def test_a_call_is_sent_back_as_the_model_wrote_it_even_if_it_is_json_in_json(ma
 
 
 ERRORS = [RuntimeError, OSError, TypeError, ValueError, RecursionError, MemoryError]
-
-
 ERRORS += [AssertionError, program.AgentError, program.ToolError]
 
 
@@ -210,17 +192,9 @@ def test_tools_are_denied_by_default_and_a_denial_is_an_error(name, given):
 
 
 QUIET = [("read_file", {"path": "there"}), ("glob", {"pattern": "*"}), ("compact", {})]
-
-
 QUIET += [("grep", {"pattern": "a"}), ("todo_write", {"items": []}), ("list_dir", {})]
-
-
 QUIET += [("bash", {"comand": "ls"}), ("bash", {"command": "ls", "timeout": "5 s"})]
-
-
 QUIET += [("edit_file", {"path": "there", "old_text": "absent", "new_text": "b"})]
-
-
 QUIET += [("write_file", {"path": "../made", "content": "x"})]
 
 
@@ -268,8 +242,6 @@ def test_a_symlink_made_during_the_question_cannot_redirect_a_write_into_git(mak
 
 
 THREE = [call("bash", command=f"echo {i} | tee -a ran") for i in (1, 2, 3)]
-
-
 THREE = [block | {"id": f"toolu_{i}"} for i, block in enumerate(THREE)]
 
 
@@ -285,11 +257,7 @@ def test_tool_calls_run_in_order_and_share_one_result_message(make):
 
 
 ALONE = "The user refused this call. If they do not say why, ask them."
-
-
 REFUSAL = "The user refused this call and said: Stop! Not store.py"
-
-
 CANNOT = "Cannot ask for approval without a terminal; use --yes to allow tools."
 
 

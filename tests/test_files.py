@@ -182,8 +182,6 @@ LANGUAGES = {
     "emoji": "\U0001f600" * 50,
     "control characters": "\x01" * 40,
 }
-
-
 WINDOWS = [(2_000, 4), (20_000, 9), (167_000, 1), (167_000, 12)]
 
 
@@ -238,8 +236,6 @@ def test_write_file_writes_the_exact_bytes(use, path, content):
 
 
 ALL = {"replace_all": True}
-
-
 EDITS = {
     "deletion": (b"a b c", " b", "", {}, b"a c"),
     "replace all": (b"a b a", "a", "x", ALL, b"x b x"),
@@ -267,8 +263,6 @@ def test_an_edit_leaves_every_other_byte_alone(use, before, old, new, more, afte
 
 
 NOT_ONCE = [("a", {}), ("a", {"replace_all": "false"}), ("absent", {}), ("absent", ALL)]
-
-
 NOT_ONCE += [("", {}), ("", ALL), ("A B", {}), (" ", {}), ("c\nc", {})]
 
 
@@ -387,8 +381,6 @@ def diff_of(old, new):
 
 
 LINES = [f"line {i}" for i in range(1, 9_001)]
-
-
 HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
 
 
@@ -409,11 +401,7 @@ def test_a_diff_has_no_extra_line_at_the_end_of_the_file(texts, lines):
 
 
 BARE = "\\ No newline at end of file"
-
-
 NEWLINES = {("a\nb", "a\nb\n"): f" a\n-b\n{BARE}\n+b", ("b\n", "b"): f"-b\n+b\n{BARE}"}
-
-
 NEWLINES |= {("b", "c"): "-b\n+c", ("", "b"): "+b"}  # here it's no change
 
 
@@ -434,8 +422,6 @@ def test_the_diff_of_a_new_empty_file_says_that_it_has_no_lines(make):
 
 LEFT_OUT = "one\n[at least 23,813 bytes are left out here]\ntwo\n"
 LEFT_OUT_BEFORE = LEFT_OUT.replace("at least ", "")  # as an older transcript has it
-
-
 FOLLOWS = "one\n(more follows; continue with offset=2)\n"
 
 
@@ -492,8 +478,6 @@ OUTSIDE = {
     "NUL byte": "sub/\0/../../secret.txt",
     "root": "/",
 }
-
-
 ARGS = {
     "read_file": {},
     "write_file": {"content": "overwritten"},
@@ -520,8 +504,6 @@ def test_no_file_tool_leaves_the_workspace(error_of, outside, name, path):
 
 
 UNEXPANDED = ["~/notes", "~user/notes", "~a.b-c/x", "$HOME/x", "${HOME}/x", "$A_1/a/b"]
-
-
 UNEXPANDED += ["C:\\x", "c:/x/y", "file:///x", "file:x"]
 
 
@@ -563,8 +545,6 @@ def test_a_path_that_resolves_inside_the_workspace_is_allowed(use, workspace, pa
 
 
 ESCAPING = ["../*", "../**/*.txt", "**/../../*.txt", "folder/*", "*/*", "*.txt"]
-
-
 ESCAPING += ["../**/*", "sub/../../**/*", "folder/**/*"]
 
 
@@ -621,14 +601,8 @@ def test_a_binary_file_is_an_error_and_grep_skips_it(error_of, use, name):
 
 
 SECRETS = [".env", "sub/.ENV", ".env.e2e", ".envrc", ".envrc.local", ".env~"]
-
-
 SECRETS += [".env-prod", ".env_local", "..env.swp", ".env.a.example.b", ".env.a\nb"]
-
-
 SECRETS += ["prod.env", ".flaskenv", ".env2", "docker.env"]
-
-
 TEMPLATES = [
     ".env.example",
     ".env.sample",
@@ -638,8 +612,6 @@ TEMPLATES = [
     "example.env",
     "sample.env",
 ]
-
-
 LINKS = ["linked/.env", "link"]
 
 
@@ -782,11 +754,7 @@ def test_a_failed_write_leaves_the_file_unchanged(error_of):
 
 
 GUARDED = [".transcripts/file", ".task_outputs/tool-results/file", ".Transcripts/file"]
-
-
 GUARDED += ["sub/../.transcripts/file", "{workspace}/.TRANSCRIPTS/file", "alias/file"]
-
-
 GUARDED += [".git/hooks/file", "sub/.GIT/hooks/file", ".git/new"]
 
 

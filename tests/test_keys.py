@@ -64,8 +64,6 @@ def test_a_key_in_an_error_is_redacted(error_of, broken_glob, key):
 
 
 CAT, MUCH = ("bash", {"command": "cat config"}), "a" * 100_000
-
-
 LEAKS = {
     "clipped by grep": ("grep", {"pattern": "is"}, f"is {MUCH[:170]}{KEY}{MUCH}"),
     "match inside": ("grep", {"pattern": "t-te"}, MUCH[:9_000] + KEY + MUCH),

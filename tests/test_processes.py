@@ -104,11 +104,7 @@ def test_writing_to_dev_stderr_does_not_erase_earlier_output(use):
 
 
 FOUND = "a.py:1:needle\n"
-
-
 OWN = ".transcripts/t.jsonl:1:needle", ".task_outputs/tool-results/a.txt-2-near"
-
-
 OWN_LINES = {  # the output of a command, and what is left of it
     "grep": (f"./{OWN[0]}\n./{FOUND}./{OWN[1]}\n", f"./{FOUND}"),
     "rg": (f"{FOUND}{OWN[0]}\n{OWN[1]}\n", FOUND),
@@ -123,14 +119,8 @@ OWN_LINES = {  # the output of a command, and what is left of it
     "no newline": (f"{FOUND}{OWN[0]}", FOUND),
     "nothing else": (f"{OWN[0]}\n", ""),
 }
-
-
 KEPT = [".transcripts/\n.task_outputs/*\n", "a.py:1:see ./.transcripts/t.jsonl\n"]
-
-
 KEPT += ['x = ["sub/../.transcripts/file"]\n', "?? .transcripts/\n", ".transcripts:\n"]
-
-
 KEPT += ["my.transcripts/a.jsonl\n", "two words/.transcripts/t.jsonl\n"]
 
 
@@ -240,8 +230,6 @@ def writers():
 
 
 CHILD = "(echo up >&9; touch up; exec sleep 600) 9>alive"
-
-
 CHILDREN = {
     "in the background": f"{CHILD} & ",
     "grandchild": f"({CHILD} & ) & ",
@@ -249,11 +237,7 @@ CHILDREN = {
     "own process group": f"set -m; {CHILD} & ",
     "nohup": "nohup bash -c 'echo up; touch up; exec sleep 600' >alive 2>&1 & ",
 }
-
-
 ENDED = "\n(What was left running has been ended; setsid would keep it.)"
-
-
 IS_UP = "until [ -e up ]; do sleep 0.02; done; "
 
 
@@ -357,8 +341,6 @@ def patient(monkeypatch):
 
 
 STOP = "kill -INT $PPID; while :; do sleep 0.02; done"
-
-
 CLEANING = {
     "stopped": f"trap 'echo cleaned; exit' TERM; {STOP}",
     "in a group of its own": f"set -m; (trap 'echo cleaned; exit' TERM; {STOP}); true",
@@ -474,8 +456,6 @@ def standard_input():
 
 
 READING = [("cat", "(no output)"), ("head -c 5; echo end", "end\n")]
-
-
 READING += [("read line </dev/tty || echo no terminal", "no terminal\n")]
 
 
@@ -488,8 +468,6 @@ def test_a_command_cannot_read_the_programs_standard_input(
 
 
 OURS, THEIRS = f"{sys.prefix}/bin:", "/their/venv/bin:"
-
-
 ENVIRONMENTS = {  # settings, and what a command sees of the last two
     "uv run": (("1", sys.prefix, OURS), ("", "")),
     "uv run in an activated environment": (

@@ -122,14 +122,8 @@ def test_glob_and_grep_search_a_protected_folder_if_it_is_named(
 
 
 IGNORED = ["node_modules/pkg/x.py", "src/build/x.py", "a.log", "lib/b.log"]
-
-
 IGNORED += ["logs/only.log"]
-
-
 WORK = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
-
-
 IGNORED_DIRS = [".venv/lib/x.py", "a/node_modules/pkg/dist/x.py", "a/__pycache__/x.py"]
 
 
@@ -368,11 +362,7 @@ def test_grep_out_of_time_returns_what_it_found_so_far(use, monkeypatch, files):
 
 
 X, HERE = "x" * 220, "x" * 900 + "needle" + "x" * 900
-
-
 EXCERPT_CHARS = f" ... {X}needle{'x' * 214}"  # the part of HERE that is shown
-
-
 # a line, a pattern, and the part of the line that is shown
 LONG_LINES = {
     "one match": (HERE, "needle", EXCERPT_CHARS),

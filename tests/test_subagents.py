@@ -20,8 +20,6 @@ from stub import api_error, reply
 from agent import take_turn
 
 ALWAYS = {"read_file", "write_file", "edit_file", "glob", "grep", "bash"}
-
-
 ALWAYS |= {"todo_write", "compact", "task"}  # load_skill needs a skill
 
 
@@ -45,8 +43,6 @@ def test_a_subagent_starts_with_only_the_prompt(make):
 
 
 SEQ = ("bash", {"command": "seq 1100"})
-
-
 COMPACTING = {
     "auto_compact": ([[SEQ]] * 3, {"threshold": 6_000, "keep_recent": 9}),
     "compact": ([[SEQ, SEQ], [("compact", {})]], {"min_savings": 0}),
