@@ -124,7 +124,11 @@ def test_glob_and_grep_search_a_protected_folder_if_it_is_named(
 IGNORED = ["node_modules/pkg/x.py", "src/build/x.py", "a.log", "lib/b.log"]
 IGNORED += ["logs/only.log"]
 WORK = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
-IGNORED_DIRS = [".venv/lib/x.py", "a/node_modules/pkg/dist/x.py", "a/__pycache__/x.py"]
+IN_KNOWN_FOLDERS = [
+    ".venv/lib/x.py",
+    "a/node_modules/pkg/dist/x.py",
+    "a/__pycache__/x.py",
+]
 
 
 def found_by(use, pattern="**/*", path="."):
@@ -283,7 +287,7 @@ def test_a_named_folder_whose_files_are_ignored_is_searched(use):
 
 @pytest.mark.parametrize("git", ["no git", "no repository", "all ignored"])
 def test_well_known_folders_are_left_out_if_git_cannot_tell(use, monkeypatch, git):
-    create_files(*IGNORED_DIRS, "a/b.py")
+    create_files(*IN_KNOWN_FOLDERS, "a/b.py")
     if git == "no git":
         Path("../bin").mkdir()
         monkeypatch.setenv("PATH", os.path.abspath("../bin"))
@@ -292,11 +296,11 @@ def test_well_known_folders_are_left_out_if_git_cannot_tell(use, monkeypatch, gi
         Path("../.gitignore").write_text("*\n")
     assert found_by(use) == ({"a/b.py"}, {"a/b.py"})
     assert found_by(use, ".venv/**/*", ".venv") == (
-        {IGNORED_DIRS[0]},
-        {IGNORED_DIRS[0]},
+        {IN_KNOWN_FOLDERS[0]},
+        {IN_KNOWN_FOLDERS[0]},
     )
     assert found_by(use, "a/node_modules/pkg/**/*", "a/node_modules/pkg/dist")[1] == {
-        IGNORED_DIRS[1]
+        IN_KNOWN_FOLDERS[1]
     }
 
 
@@ -362,15 +366,15 @@ def test_grep_out_of_time_returns_what_it_found_so_far(use, monkeypatch, files):
 
 
 X, HERE = "x" * 220, "x" * 900 + "needle" + "x" * 900
-EXCERPT_CHARS = f" ... {X}needle{'x' * 214}"  # the part of HERE that is shown
+EXCERPT = f" ... {X}needle{'x' * 214}"  # the part of HERE that is shown
 # a line, a pattern, and the part of the line that is shown
 LONG_LINES = {
-    "one match": (HERE, "needle", EXCERPT_CHARS),
-    "greedy": (HERE, ".*needle.*", EXCERPT_CHARS),
-    "anchored": (HERE, "^.*needle.*$", EXCERPT_CHARS),
-    "lazy": (HERE, ".*?needle", EXCERPT_CHARS),
-    "literal star": (f"{HERE}.*", r"needlex*\.\*", EXCERPT_CHARS),
-    "three of four": ("-".join([HERE] * 4), "needle", EXCERPT_CHARS * 3),
+    "one match": (HERE, "needle", EXCERPT),
+    "greedy": (HERE, ".*needle.*", EXCERPT),
+    "anchored": (HERE, "^.*needle.*$", EXCERPT),
+    "lazy": (HERE, ".*?needle", EXCERPT),
+    "literal star": (f"{HERE}.*", r"needlex*\.\*", EXCERPT),
+    "three of four": ("-".join([HERE] * 4), "needle", EXCERPT * 3),
     "close together": (
         f"{X}{X}ab{'-' * 90}ab{X}{X}",
         "ab",
@@ -403,7 +407,7 @@ def test_grep_clips_each_long_line_and_shows_short_ones_whole(use):
     assert found[1] == f"file:2:{lines[1]}" and found[3].endswith(
         f"{'日' * 220}needle [line clipped]"
     )
-    assert {line[7:] for line in found[::2]} == {f"{EXCERPT_CHARS} [line clipped]"}
+    assert {line[7:] for line in found[::2]} == {f"{EXCERPT} [line clipped]"}
 
 
 def test_the_model_can_find_an_old_message_in_the_transcript(make):

@@ -39,15 +39,15 @@ def test_letters_that_draw_nothing_are_made_visible(letter):
     assert program.visible(f"a{letter}b") == f"a{ascii(letter)[1:-1]}b"
 
 
-ALSO_PRINTABLE = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 lines\n\tand tabs "
-ALSO_PRINTABLE += "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f "
-ALSO_PRINTABLE += "soft\u00adhyphen, 10\u202f000\xa0km\u3000\u65e5\u672c"
+PRINTABLE = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 lines\n\tand tabs "
+PRINTABLE += "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f "
+PRINTABLE += "soft\u00adhyphen, 10\u202f000\xa0km\u3000\u65e5\u672c"
 
 
 def test_an_answer_keeps_printable_unicode(run, api):
-    api.enqueue(reply(ALSO_PRINTABLE), reply(ALSO_PRINTABLE))
-    assert run("-p", "Say it")[:2] == (0, f"{ALSO_PRINTABLE}\n")
-    assert f"\n{ALSO_PRINTABLE}\n[" in run(stdin="Say it\n")[1]
+    api.enqueue(reply(PRINTABLE), reply(PRINTABLE))
+    assert run("-p", "Say it")[:2] == (0, f"{PRINTABLE}\n")
+    assert f"\n{PRINTABLE}\n[" in run(stdin="Say it\n")[1]
 
 
 def test_the_first_two_lines_name_the_model_folder_rules_and_skills(run):

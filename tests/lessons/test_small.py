@@ -110,12 +110,12 @@ def a_placeholder_is_shorter_than_its_result(agent, client):
             assert text == CLEARED and len(whole[result["tool_use_id"]]) > 100
 
 
-BLOCK_KEYS = [
+INVARIANTS = [
     nothing_is_rejected,
     every_result_is_seen_before_it_is_cleared,
     no_user_message_is_lost,
 ]
-BLOCK_KEYS += [a_placeholder_is_shorter_than_its_result, everything_is_on_disk]
+INVARIANTS += [a_placeholder_is_shorter_than_its_result, everything_is_on_disk]
 
 
 # --- Sixty reads ---
@@ -136,7 +136,7 @@ def sixty(batch, names):
 def test_sixty_reads_with_a_compact_half_way(agent, batch):
     client = fake_api(*sixty(batch, write_files(60, 9_000)))
     messages = talk(agent, client, RULE)
-    for holds in BLOCK_KEYS:
+    for holds in INVARIANTS:
         holds(agent, client)
     assert not client.queue and len(client.asked) == 1
     assert len(outputs(*on_disk(agent))) == 61
@@ -214,7 +214,7 @@ def files(workspace):
 def test_a_random_conversation_is_never_rejected_and_loses_nothing(agent, seed, files):
     agent.__dict__.update(TINY)
     client = random_conversation(agent, seed)
-    for holds in BLOCK_KEYS:
+    for holds in INVARIANTS:
         holds(agent, client)
 
 

@@ -34,11 +34,11 @@ def result(id="toolu_1", content="ok", **more):
 
 
 HELLO = [user("hello")]
-IGNORED_DIRS = {"model": "m", "max_tokens": 100, "system": "Be brief.", "tools": [BASH]}
+REQUEST = {"model": "m", "max_tokens": 100, "system": "Be brief.", "tools": [BASH]}
 
 
 def request(messages=HELLO, **settings):
-    return copy.deepcopy(IGNORED_DIRS | {"messages": messages} | settings)
+    return copy.deepcopy(REQUEST | {"messages": messages} | settings)
 
 
 def ask(client, messages=HELLO, **settings):
