@@ -154,7 +154,8 @@ class Agent(Conversation):
     client: Any = None  # the SDK's; another needs only its messages.stream(**request)
     model: str = MODEL_ID
     thinking: bool = False  # ask the model to show its thinking
-    empty_thinking: bool = False  # add empty thinking to calls that have none
+    lost_thinking: bool = False  # put a note in the place of thinking that is gone
+    unsigned: bool = True  # keep thinking without a signature
     marks_cache: bool = True  # requests say which parts the API should cache
     asked: float = 0.0  # time.time() when Ollama was last asked for its window
     tools: Tools = field(default_factory=lambda: dict(TOOLS))
@@ -1138,6 +1139,8 @@ MAXIMUM = (  # that an error names, as in "> 200000" or "limit of 8,192"; not a 
     r"(?i)(> |(max(?!_(completion_)?tokens)|limit|window|size|context length|n_ctx)"
     r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]|\)? *\+)"
 )
+# vLLM 0.14 names the types that it knows, as "Input should be 'text', ..."
+THINKING = "(?i)thinking|signature|reasoning|should be .?.?text"
 FILTERED = "(?i)data_?inspection|content[ _](filter|management|policy)|high.risk|敏感"
 # a call that the model has written as text, at the end, outside of a code block
 CALL_AS_TEXT = r"<(invoke name|tool_call|function)[=>][^`]*</[\w:]*>\s*\Z"
@@ -1216,10 +1219,11 @@ def drop_unsupported(agent: Agent, messages: list[Message], why: str) -> list[Me
     """Stop using a feature the provider rejected; return what to send now, or []."""
     without = drop_thinking(messages)
     limit = max(1_000, agent.limits.max_output // 2)  # tokens; a reply needs 1,000
-    if "thinking" in why and "passed back" in why and not agent.empty_thinking:
-        agent.empty_thinking = True  # for DeepSeek, which accepts an empty block
-    elif "thinking" in why.lower() and (agent.thinking or without is not messages):
-        agent.thinking = False
+    is_wanted = "thinking" in why and re.search("passed back|reasoning_content", why)
+    if is_wanted and not agent.lost_thinking:
+        agent.lost_thinking = True  # for DeepSeek and Kimi, which accept any text
+    elif re.search(THINKING, why) and (agent.thinking or without is not messages):
+        agent.thinking = agent.unsigned = False
         agent.emit("layer", "[thinking] rejected by the API; switched off")
         replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
         messages = without
@@ -1310,9 +1314,11 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
         for at, (before, block) in enumerate(pairwise(content), 1):
             if message["role"] == "user" and before["type"] == block["type"] == "text":
                 content[at] = {**block, "text": f"\n\n{block['text']}"}
-        has_bare_call = blocks(message, "tool_use") and not blocks(message, "thinking")
-        if agent.empty_thinking and has_bare_call:
-            content.insert(0, {"type": "thinking", "thinking": ""})
+        calls, thoughts = blocks(message, "tool_use"), blocks(message, "thinking")
+        if agent.lost_thinking and calls and not any(b["thinking"] for b in thoughts):
+            # the same text each time makes DeepSeek's replies empty: lingtai-kernel#9
+            text = f"(The thought before {calls[0]['id']} is lost.)"
+            content.insert(0, {"type": "thinking", "thinking": text, "signature": ""})
     newest = messages[-1]["content"]
     newest.append({**newest.pop(), **marker})
     request: dict[str, Any] = {
@@ -1333,7 +1339,12 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     if stop is None:
         raise ValueError("The reply ended before it was finished")
     content = [b.to_dict(exclude_none=True, warnings=False) for b in final.content]
-    content = [b for b in content if str(b.get(FILLED.get(b["type"]), "")).strip()]
+    text = "thinking" if agent.unsigned else ""  # is enough, without a signature
+    content = [
+        {**b, "signature": b.get("signature", "")} if b["type"] == "thinking" else b
+        for b in content
+        if f"{b.get(FILLED.get(b['type']), '')}{b.get(text, '')}".strip()
+    ]
     useful = [b for b in content if b["type"] in ("text", "tool_use")]
     has_call = any(block["type"] == "tool_use" for block in useful)
     has_lost = stop in ("tool_use", "tool_calls", "pause_turn") and not has_call

@@ -10,8 +10,10 @@ import pytest
 import stub
 from builders import (
     asks_for_summary,
+    call,
     did,
     fails,
+    flat,
     goes_on,
     history,
     is_valid,
@@ -22,7 +24,7 @@ from builders import (
     turns,
     typed,
 )
-from stub import StubClient, api_error, reply
+from stub import BYTES_PER_TOKEN, StubClient, api_error, reply
 from wire import mock_client
 
 import agent as program
@@ -318,6 +320,119 @@ def test_a_text_after_another_begins_with_a_blank_line_whatever_usage_says(make)
     assert sent[0] == "Hello" and sent[1].startswith("\n\n[The request above")
     assert sent[2] == "\n\nfix the bug" and second[2]["content"][0]["text"] == "go on"
     assert stub.unmarked(stub.encoded(first[0])) == stub.encoded(second[0])
+
+
+# --- Thinking: signed or not, wanted back or not ---
+
+KIMI = "thinking is enabled but reasoning_content is missing in assistant tool call message"
+DEEPSEEK = (
+    "The `reasoning_content` in the thinking mode must be passed back to the API."
+)
+LITELLM = "litellm.BadRequestError: Hosted_vllmException - "
+UNSIGNED = {"type": "thinking", "thinking": "so far: {}", "signature": ""}
+BARE = {"type": "thinking", "thinking": "so far: {}"}
+SIGNED = {**UNSIGNED, "signature": "k{}"}
+BLANK = {**UNSIGNED, "thinking": ""}
+# For each provider: what it thinks, whether it signs that, and its own check.
+PROVIDERS = {
+    "Anthropic": (BARE, True, None),
+    "Anthropic, without a text": ({**BARE, "thinking": ""}, True, None),
+    "Kimi": (UNSIGNED, False, stub.wants_thinking(KIMI)),
+    "Kimi, signed": (SIGNED, False, stub.wants_thinking(KIMI)),
+    "Kimi, blank": (BLANK, False, stub.wants_thinking(KIMI)),
+    "Kimi, signed and blank": (
+        {**SIGNED, "thinking": ""},
+        False,
+        stub.wants_thinking(KIMI),
+    ),
+    "DeepSeek": (UNSIGNED, False, stub.wants_thinking(DEEPSEEK)),
+    "DeepSeek, blank": (BLANK, False, stub.wants_thinking(DEEPSEEK)),
+    "LiteLLM": (BLANK, False, stub.wants_thinking(LITELLM + KIMI, text=True)),
+    "LiteLLM, signed": (
+        {**SIGNED, "thinking": ""},
+        False,
+        stub.wants_thinking(LITELLM + DEEPSEEK, text=True),
+    ),
+    "Ollama": (BARE, False, None),
+    "llama.cpp": (UNSIGNED, False, None),
+    "vLLM": (UNSIGNED, False, None),
+    "vLLM 0.14": (UNSIGNED, False, stub.knows_no_thinking),
+}
+
+
+def provider(name):
+    """A client of this provider, whose model makes 19 calls, one of them of `compact`."""
+    thought, signs, check = PROVIDERS[name]
+    numbers = itertools.count(1)
+
+    def work(request):
+        if asks_for_summary(request):
+            return SUMMED_UP
+        number = next(numbers)
+        block = {key: thought[key].format(number) for key in thought}
+        tool = call("compact") if number == 15 else call("read_file", path="notes.txt")
+        called = {**tool, "id": f"bash:{number}"}
+        text = {"type": "text", "text": "Done."}
+        return reply(content=[block, called if number % 20 else text])
+
+    client = StubClient(always=work)
+    client.signs, client.own_check = signs, check
+    return client
+
+
+SMALL = {"threshold": 20_000, "clear_above": 6_000, "min_savings": 2_000}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_resuming_or_switching_to_another_provider_costs_one_rejection_at_most(
+    make, name
+):
+    Path("notes.txt").write_text(sized(900, "these are the notes\n"))
+    agent = None
+    for client in [provider(name), *map(provider, [name, "Anthropic", name])]:
+        before, agent = agent, make(client=client, **SMALL)
+        if before:
+            program.switch_to(agent, program.load(before.transcript))
+        assert take_turn(agent, "Read the notes.") == "Done."
+        assert {"micro_compact", "compact"} <= {*layers(agent)}
+        assert len(client.rejected) <= 1
+    lost = re.findall(r"The thought before \S+ is lost", str(client.bodies[-1]))
+    assert len({*lost}) == len(lost)  # each once
+    keeps = name != "vLLM 0.14" and PROVIDERS[name][0]["thinking"]
+    assert ("so far: 19" in str(client.bodies[-1])) == bool(keeps)
+
+
+class Hybrid(StubClient):
+    """A server that can only go on from the end of the last prompt and its reply.
+
+    `anew` has the tokens that it had to read; it's the size of each other prompt, too.
+    """
+
+    def __init__(self, always):
+        super().__init__(always=always)
+        self.signs, self.seen, self.anew = False, b"", 0
+
+    def usage(self, body, content):
+        after = {
+            "messages": [*body["messages"], {"role": "assistant", "content": content}]
+        }
+        prompt, whole = (
+            b"".join(map(stub.encoded, flat(body | m))) for m in ({}, after)
+        )
+        known = len(self.seen) if prompt.startswith(self.seen) else 0
+        self.anew, self.seen = self.anew + len(prompt[known:]) / BYTES_PER_TOKEN, whole
+        return {"input_tokens": int(len(prompt) / BYTES_PER_TOKEN)}
+
+
+def test_thoughts_without_a_signature_let_a_server_go_on_from_its_cache(make):
+    Path("notes.txt").write_text(sized(620, "these are the notes\n"))
+    thought = {**UNSIGNED, "thinking": "Which of these notes is it? " * 20}
+    calls = [call("read_file", path="notes.txt") | {"id": f"t{n}"} for n in range(60)]
+    work = iter([*[reply(content=[thought, each]) for each in calls], reply("Done.")])
+    client = Hybrid(lambda body: SUMMED_UP if asks_for_summary(body) else next(work))
+    agent = make(client=client, context_window=32_768)
+    assert take_turn(agent, "Work.") == "Done." and "micro_compact" in layers(agent)
+    assert client.anew < 110_000
 
 
 # --- Filters, calls as text, cache markers, and errors that no retry can change ---

@@ -36,7 +36,7 @@ from stub import StubClient, api_error, reply
 from wire import Cut, mock_client, serve
 
 import agent as program
-from agent import drop_thinking, take_turn
+from agent import take_turn
 
 WHOLE = "An answer without a word lost."
 
@@ -424,35 +424,13 @@ def test_what_a_subagent_learns_of_the_limit_holds_for_its_parent_too(wired):
 BACK = "The `content[].thinking` in the thinking mode must be passed back to the API."
 
 
-def test_a_provider_that_wants_thinking_back_gets_an_empty_block_before_each_call(
-    wired,
+def test_a_provider_that_wants_thinking_back_refuses_one_request_at_most(
+    run, api, notes
 ):
-    agent = wired(reply("Look.", calls=[READ]), reply(WHOLE))
-    take_turn(agent, "Hi")
-    assert program.drop_unsupported(agent, agent.messages, BACK) == agent.messages
-    _, call, _, answer = program.request_for(agent, agent.messages)["messages"]
-    assert call["content"][0] == {"type": "thinking", "thinking": ""}
-    assert thoughts({"messages": [call, answer]}) == 1
-    assert program.drop_unsupported(agent, agent.messages, BACK) == []  # only once
-
-
-class ThinkingBack(StubClient):
-    """A provider whose thinking is unsigned, and wanted back with each call."""
-
-    def validate(self, request):
-        for message in request["messages"]:
-            kinds = {block["type"] for block in stub.blocks(message["content"])}
-            if "tool_use" in kinds and "thinking" not in kinds:
-                raise api_error(400, BACK)
-        bare = drop_thinking(request["messages"])
-        super().validate({**request, "messages": bare})
-
-
-def test_a_provider_that_wants_thinking_back_refuses_one_request_at_most(run, notes):
-    provider = ThinkingBack(reply(calls=[READ]), reply(calls=[READ]), reply(WHOLE))
-    with serve(provider) as url:
-        assert run("-p", "Hi", ANTHROPIC_BASE_URL=url)[:2] == (0, WHOLE + "\n")
-    assert len(provider.bodies) == 4 and provider.refused == []
+    api.signs, api.own_check = False, stub.wants_thinking(BACK)
+    api.enqueue(reply(calls=[READ]), reply(calls=[READ]), reply(WHOLE))
+    assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
+    assert len(api.rejected) == 1
 
 
 class Local(StubClient):
@@ -682,6 +660,7 @@ def test_a_limit_of_tokens_per_minute_is_not_a_window(wired, pauses):
 
 
 PICTURE = {"type": "picture", "url": "x"}
+UNSIGNED = {"type": "thinking", "thinking": "and so", "signature": ""}
 
 
 def block_events(block, index=0):
@@ -709,15 +688,29 @@ def test_a_block_that_does_not_belong_in_a_reply_is_left_out_without_a_retry(
     assert agent.messages[1:] == [said(WHOLE)] and goes_on(agent)
 
 
-@pytest.mark.parametrize("signature", ["", None])
-def test_thinking_without_a_signature_is_not_kept(wired, signature):
-    unsigned = {"type": "thinking", "thinking": "hm", "signature": signature}
-    unsigned = {key: unsigned[key] for key in unsigned if unsigned[key] is not None}
+@pytest.mark.parametrize("signature", ["", None, "k1"])
+def test_thinking_goes_back_as_it_came_and_without_a_signature_has_an_empty_one(
+    wired, signature
+):
+    thought = {"type": "thinking", "thinking": "hm", "signature": signature}
+    thought = {key: thought[key] for key in thought if thought[key] is not None}
     text = block_events({"type": "text", "text": WHOLE}, index=1)
-    blocks = [*block_events(unsigned), *text]
-    agent = wired(stream_of(*blocks, stop="end_turn"))
-    assert take_turn(agent, "Hi") == WHOLE
-    assert agent.messages[1:] == [said(WHOLE)] and goes_on(agent)
+    agent = wired(stream_of(*block_events(thought), *text, stop="end_turn"))
+    agent.client.stub.signs = False
+    assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
+    sent = agent.client.requests[-1]["messages"][1]["content"][0]
+    assert sent == {"signature": "", **thought}
+
+
+def test_an_api_that_signs_thinking_rejects_what_is_not_signed_only_once(wired):
+    text = block_events({"type": "text", "text": WHOLE}, index=1)
+    stream = stream_of(*block_events(UNSIGNED), *text, stop="end_turn")
+    agent = wired(*[stream] * 3)
+    for _ in range(3):
+        assert take_turn(agent, "Hi") == WHOLE
+    [error] = agent.client.stub.refused
+    agent.client.stub.refused.clear()
+    assert "signature" in error and "'thinking'" not in str(agent.messages)
 
 
 def to_bash(timeout):
@@ -788,7 +781,6 @@ def test_a_token_count_that_is_not_a_whole_number_is_not_believed(wired, count):
 # ---- replies that end in an unusual way ----
 
 
-UNSIGNED = {"type": "thinking", "thinking": "and so", "signature": ""}
 START_OF_THINKING = event("content_block_start", index=0, content_block=UNSIGNED)
 END_OF_THINKING = event("content_block_stop", index=0)
 INCOMPLETE = {

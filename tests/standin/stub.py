@@ -167,10 +167,11 @@ def reply(text="", calls=(), thinking=None, stop=None, content=None, details=Non
     return {"content": content, "stop_reason": stop, "stop_details": details}
 
 
-def api_error(status, message, type=None, headers=None, code=None):
+def api_error(status, message, type=None, headers=None, code=None, body=None):
     """Make the exception that the SDK itself raises for this status.
 
-    `code` is the API's own error code, which some errors have.
+    `code` is the API's own error code, which some errors have. `body`, JSON, replaces
+    the whole answer.
     """
     import anthropic
     import httpx2
@@ -179,7 +180,7 @@ def api_error(status, message, type=None, headers=None, code=None):
     error = {"type": type or ERROR_TYPES.get(status, default), "message": message}
     if code:
         error["details"] = {"error_code": code}
-    body = {"type": "error", "error": error}
+    body = body or {"type": "error", "error": error}
     answer = httpx2.Response(status, headers=headers, json=body)
     http = httpx2.Client(transport=httpx2.MockTransport(lambda request: answer))
     with anthropic.Anthropic(api_key="test", max_retries=0, http_client=http) as client:
@@ -188,6 +189,23 @@ def api_error(status, message, type=None, headers=None, code=None):
         except anthropic.APIStatusError as raised:
             return raised.with_traceback(None)
     raise ValueError(f"status {status} is no error")
+
+
+def echo(request, said, as_text):
+    """Make an error that says `said` and quotes the request, as text (vLLM) or in JSON.
+
+    FastAPI checks each type that a content may have, so the reason is in the last error.
+    """
+    place = ["body", "messages", len(request["messages"]) - 1, "content"]
+    value = request["messages"][-1]["content"]
+    first = {"type": "string_type", "loc": [*place, "str"], "msg": "Not a valid string"}
+    last = {"type": "literal_error", "loc": [*place, "list", 0, "type"], "msg": said}
+    errors = [{**first, "input": value}, {**last, "input": request}]
+    if not as_text:
+        return api_error(422, "", body={"detail": errors})
+    lines = "\n".join(f"  {error}" for error in errors)
+    text = f"2 validation errors:\n{lines}"
+    return api_error(400, "", body={"error": {"message": text, "type": "Bad Request"}})
 
 
 # --- Reading a request as the API does ---
@@ -624,6 +642,10 @@ class StubClient:
     that is cached; the API's is 512 to 4,096, depending on the model. Its usage reports
     the cache in every reply, or in every `reports`th one; 0: in none, as some providers.
 
+    Two dials for other providers: `signs` is False if thinking is neither signed nor
+    checked; `own_check` returns an error for a request, or None, and `rejected` has the
+    requests that got one.
+
     A request for which `asks` returns True is kept in `asked`, and gets the next of
     `summaries`, which start over after the last; without any, the next in the queue.
     `usages` has the tokens of each answered request: those neither written to the cache
@@ -649,6 +671,7 @@ class StubClient:
         self.bodies, self.requests, self.refused, self.too_long = [], [], [], []
         self.info: Any = None  # replaces `model_info`, see wire.py
         self.loaded: Any = None  # models and their windows, if it's an Ollama
+        self.signs, self.own_check, self.rejected = True, None, []
         self.cached, self.cache_from, self.reports = set(), cache_from, reports
         self.asks, self.summaries = asks, itertools.cycle(summaries)
         self.asked, self.usages, self.in_parts = [], [], in_parts
@@ -722,7 +745,11 @@ class StubClient:
 
     def validate(self, request):
         """Raise what the API raises if it rejects this request."""
-        check(request, self.window, self.max_output, self.adaptive)
+        if self.own_check and (error := self.own_check(request)):
+            self.rejected.append(request)
+            raise error
+        checked = request if self.signs else without_thinking(request)
+        check(checked, self.window, self.max_output, self.adaptive)
 
     def next_for(self, request):
         """The next summary for a request that asks for one, else what is queued."""
@@ -737,7 +764,7 @@ class StubClient:
     def finish(self, request, given):
         """Turn `given`, a `reply`, into a message, with signatures and usage."""
         body, content = body_of(request), copied(given["content"])
-        if any(block["type"] in SIGNED_IN for block in content):
+        if self.signs and any(block["type"] in SIGNED_IN for block in content):
             chain = Chain(body)
             list(chain.read(merge_turns(body["messages"])))
             chain.extend(content)
@@ -773,6 +800,39 @@ def asks_for_summary(request):
     """Return True if `agent.py` asks for a summary with this request."""
     *_, newest = blocks(request["messages"][-1]["content"])
     return "these nine sections:" in newest.get("text", "")
+
+
+def without_thinking(request):
+    """Remove the thinking from a request, and keep its messages."""
+    messages = [
+        {
+            **m,
+            "content": [b for b in blocks(m["content"]) if b["type"] not in SIGNED_IN],
+        }
+        for m in request["messages"]
+    ]
+    return {**request, "messages": messages}
+
+
+def wants_thinking(words, text=False):
+    """A check that rejects calls without thinking, or if `text` without a text in it."""
+
+    def check(request):
+        for content in (blocks(message["content"]) for message in request["messages"]):
+            thoughts = [b["thinking"] for b in content if b["type"] == "thinking"]
+            kept = any(thoughts) if text else thoughts
+            if not kept and any(block["type"] == "tool_use" for block in content):
+                return api_error(400, words)
+
+    return check
+
+
+def knows_no_thinking(request):
+    """The error of vLLM 0.14 for a request with thinking; None for another one."""
+    said = "Input should be 'text', 'image', 'tool_use' or 'tool_result'"
+    content = [block for m in request["messages"] for block in blocks(m["content"])]
+    thinks = any(block["type"] == "thinking" for block in content)
+    return echo(request, said, as_text=True) if thinks else None
 
 
 def is_error(*queued):
