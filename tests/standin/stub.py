@@ -907,7 +907,7 @@ def in_pieces(block):
     if kind in ("text", "thinking"):
         deltas = [{"type": f"{kind}_delta", kind: p} for p in split(block[kind])]
         empty[kind] = ""
-    if kind == "thinking":
+    if "signature" in block:  # Ollama's thinking has none
         deltas.append({"type": "signature_delta", "signature": block["signature"]})
         empty["signature"] = ""
     if kind == "tool_use":
