@@ -23,7 +23,7 @@ import signal
 import statistics
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -37,7 +37,7 @@ sys.path.append(str(ROOT))  # last, because a file there can have any name
 import moment
 import own_policy
 from charts import counted
-from ours import MOST_LOOKUPS, by_setting, drive, limits
+from ours import MOST_LOOKUPS, Lookup, by_setting, drive, limits
 from policies import (
     AT_LEAST,
     NEWER,
@@ -309,18 +309,20 @@ def row(name: str, meters: list[Meter], whole: float) -> dict:
     }
 
 
-def found_again(lookups: list[tuple[bool, float]]) -> dict:
+def found_again(lookups: list[Lookup]) -> dict:
     """Sum up the searches in the transcript: how many found their line."""
-    answers = [size for _, size in lookups]
-    share = mean([float(shown) for shown, _ in lookups], 0)
+    if not lookups:
+        return {"lookups": 0, "again": None, "whole": None, "answer": None}
+    by_words, by_line, sizes = zip(*lookups)
     return {
         "lookups": len(lookups),
-        "again": round(share, 4) if lookups else None,
-        "answer": round(statistics.median(answers)) if lookups else None,
+        "again": round(mean(by_words, 0), 4),
+        "whole": round(mean(by_line, 0), 4),
+        "answer": round(statistics.median(sizes)),
     }
 
 
-def mean(values: list[float], none: float) -> float:
+def mean(values: Sequence[float], none: float) -> float:
     """Return the mean, or `none` if there are no values."""
     return sum(values) / len(values) if values else none
 
@@ -446,7 +448,7 @@ def verdict(rows: list[dict], mine: Mapping[str, Any]) -> str:
     if times := ours["previews"]:
         said = counted(times, "time", "times")
         lines.append(f"ours saved oversized results to disk {said}.")
-    return "\n".join([*lines, again_in_words(ours)])
+    return "\n".join([*lines, *map(again_in_words, own)])
 
 
 def again_in_words(row: dict) -> str:
@@ -454,9 +456,11 @@ def again_in_words(row: dict) -> str:
     name, lost = row["policy"], row["lost"]
     told = f"Needed by an edit, but out of sight in {name}: {lost:,} lines."
     if row["lookups"]:
-        share, answer = f"{row['again']:.0%}", f"{row['answer']:,} tokens (median)"
-        told += f"\nOne call of grep finds {share} of them, in {answer}."
-    return told
+        told += f" One call of grep finds {row['again']:.1%} of them by two words, in"
+        told += (
+            f" {row['answer']:,} tokens (median), and {row['whole']:.1%} by the line."
+        )
+    return textwrap.fill(told, 88)
 
 
 def what_to_know(measured: dict) -> str:
@@ -528,8 +532,9 @@ R          (E + N) / 2: how much of what was needed next was still in sight. A r
            that went to disk doesn't count, even if it's one read away
 again      of the lines that an edit needed, but that were out of sight, the share that
            one call of our grep finds in the transcript, if it searches for the line's
-           two rarest adjacent words; at most {MOST_LOOKUPS} lines per session. A dash
-           means that there was no such line, or that the policy has no transcript
+           two rarest adjacent words ("by the line": for all of it); at most
+           {MOST_LOOKUPS} lines per session. A dash means that there was no such line, or
+           that the policy has no transcript
 
 "nothing" never forgets, and no request of it is rejected here, though everyone else has
 a window of {WINDOW:,} tokens. v5 follows its page, s06 its page in Python (its code in

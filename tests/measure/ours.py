@@ -71,6 +71,14 @@ class Lost(NamedTuple):
     held: int  # bytes of the transcript at that time
 
 
+class Lookup(NamedTuple):
+    """Whether one call of `grep` found such a line in the transcript."""
+
+    by_words: bool  # if it searched for two of the line's words
+    by_line: bool  # if it searched for the whole line
+    tokens: float  # of the first answer
+
+
 class Recording:
     """A client and tools that return the recorded replies and results."""
 
@@ -235,8 +243,8 @@ def counting_once() -> Callable[[Any], int]:
     return tokens_in
 
 
-def look_up(agent: Any, lost: list[Lost]) -> Iterator[tuple[bool, float]]:
-    """Yield whether one call of `grep` finds a line, and the tokens of its answer.
+def look_up(agent: Any, lost: list[Lost]) -> Iterator[Lookup]:
+    """Search the transcript for lines, once for two of its words and once for all of it.
 
     The last line comes first, because the transcript is cut to what it held then.
     """
@@ -244,19 +252,29 @@ def look_up(agent: Any, lost: list[Lost]) -> Iterator[tuple[bool, float]]:
     for line, held in reversed(lost[::step]):
         os.truncate(agent.transcript, held)
         words = rarest_words(line, agent.transcript.read_text("utf-8"))
-        try:
-            answer = program.grep(agent, words, str(program.TRANSCRIPT_DIR))
-        except program.ToolError as error:
-            answer = str(error)
-        as_json = json.dumps(line, ensure_ascii=False)[1:-1]
-        yield as_json in answer, tokens(answer)
+        answer, *more = (found(agent, n) for n in (words, re.escape(line)))
+        shown = [line in text or in_json(line) in text for text in (answer, *more)]
+        yield Lookup(*shown, tokens(answer))
+
+
+def found(agent: Any, pattern: str) -> str:
+    """Return what one call of `grep` says of a pattern in the transcripts."""
+    try:
+        return program.grep(agent, pattern, str(program.TRANSCRIPT_DIR))
+    except program.ToolError as error:
+        return str(error)
 
 
 def rarest_words(line: str, text: str) -> str:
     """Return a pattern for the two adjacent words of a line that are rarest in a text.
 
-    That's how one would search for it. If the line is one word, it's that word.
+    That's how one would search for it. If the line is one word, it's that word. The
+    text is JSON.
     """
-    as_json = json.dumps(line, ensure_ascii=False)[1:-1]
-    pairs = re.findall(r"(?=(\b\w+\W+\w+\b))", as_json) or re.findall(r"\w+", as_json)
-    return re.escape(min(pairs, key=text.count))
+    pairs = re.findall(r"(?=(\b\w+\W+\w+\b))", line) or re.findall(r"\w+", line)
+    return re.escape(min(pairs, key=lambda pair: text.count(in_json(pair))))
+
+
+def in_json(text: str) -> str:
+    """Return a text as it's written within a text of JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]

@@ -111,8 +111,12 @@ def rounded(value):
 
 
 def again(row):
-    """Return the lines that were lost, the share that grep finds, and its tokens."""
-    return [row["lost"], row["again"], row["answer"]]
+    """Return how many lines were lost, and what grep finds of them.
+
+    First the share that it finds by two words, with the tokens of its answer, then the
+    share that it finds by the whole line.
+    """
+    return [row["lost"], row["again"], row["answer"], row["whole"]]
 
 
 def one_session(session, runs):

@@ -58,7 +58,7 @@ class Meter:
         self.slowest = 0.0  # seconds in the slowest call of a policy of your own
         self.refusals: list[str] = []  # why the API would refuse each request
         self.moments: list[tuple] = []  # of the same policy, see moment.py
-        self.lookups: list[tuple[bool, float]] = []  # from `ours.look_up`
+        self.lookups: list[tuple] = []  # from `ours.look_up`
         self.sent: list[Sent] = []
         self.written: set[int] = set()
         self.visible: Counter[str] = Counter()

@@ -279,8 +279,18 @@ FORGETS = Limits(clear_above=0, keep_recent=0, keep_tokens=0, min_savings=0)
 def test_a_line_out_of_sight_is_searched_for_in_the_transcript():
     meter = drive(Session(SHOP), FORGETS)
     assert meter.edits == [0] and meter.lost == 1
-    [(shown, size)] = meter.lookups
-    assert shown and 0 < size < 300
+    [(by_words, by_line, size)] = meter.lookups
+    assert by_words and by_line and 0 < size < 300
+
+
+QUOTED = f'print("{LINE.strip()}", "\\t")  # $1 (one_price)'
+
+
+def test_a_line_with_quotes_is_found_by_two_words_and_as_a_whole():
+    work = json.loads(
+        json.dumps(SHOP).replace(json.dumps(LINE)[1:-1], json.dumps(QUOTED)[1:-1])
+    )
+    assert drive(Session(work), FORGETS).lookups[0][:2] == (True, True)
 
 
 def test_the_search_sees_the_transcript_as_it_was_when_the_line_was_needed(monkeypatch):
@@ -288,11 +298,12 @@ def test_the_search_sees_the_transcript_as_it_was_when_the_line_was_needed(monke
 
     def grep(agent, pattern, path):
         held.append(agent.transcript.read_text().count("old_text"))
-        return f"{path}: {pattern}"
+        return f"{path}: {pattern}" if len(held) == 1 else LINE
 
     monkeypatch.setattr(ours.program, "grep", grep)
-    [(shown, _)] = drive(Session(SHOP), FORGETS).lookups
-    assert held == [0] and not shown  # not even the edit itself
+    [(*shown, _)] = drive(Session(SHOP), FORGETS).lookups
+    assert held == [0, 0]  # not even the edit itself
+    assert shown == [False, True]
 
 
 def test_of_many_lost_lines_an_even_sample_is_searched_for(monkeypatch):
@@ -308,6 +319,7 @@ def test_a_line_is_searched_for_by_its_two_rarest_adjacent_words():
     text = "total = price * count; total = price"
     assert ours.rarest_words("total = price * count", text) == r"price\ \*\ count"
     assert ours.rarest_words("alone", "alone") == "alone"
+    assert ours.rarest_words('a "b" a', r"a \"b \"b") == r'b"\ a'
 
 
 @pytest.mark.parametrize("line", ["short = 1", "aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa"])
@@ -892,7 +904,7 @@ def test_json_has_a_row_for_each_policy(tmp_path, capsys):
     named = {row["policy"]: row for row in rows}
     assert {*named} == {*NAMES, "ours KEEP_RECENT=1"}
     keys = "policy cost summaries clearings previews average largest over E N R"
-    keys += " requests lost lookups again answer"
+    keys += " requests lost lookups again whole answer"
     assert {" ".join(row) for row in rows} == {keys}
     assert named["nothing"]["cost"] == named["nothing"]["R"] == 1
     assert rows == sorted(rows, key=lambda row: row["cost"])
@@ -1149,6 +1161,21 @@ def test_a_policy_that_drops_typed_messages_is_not_simply_called_the_cheapest():
         f"Of those with the best R (within {costs.NO_MATTER}), the cheapest",
     )
     assert all(f"{head}: {mine}" in " ".join(words.split()) for head in heads)
+
+
+def test_the_verdict_says_of_each_setting_what_grep_finds():
+    rows = [
+        {"policy": name, "cost": 1, "R": 1, "lost": 9} for name in ("ours", "ours T=1")
+    ]
+    rows[0] |= {"lookups": 9, "again": 0.999, "answer": 177, "whole": 0.5}
+    more = dict.fromkeys(("previews", "summaries", "clearings", "lookups"), 0)
+    words = " ".join(costs.verdict([more | row for row in rows], {}).split())
+    assert (
+        "in ours: 9 lines. One call of grep finds 99.9% of them by two words, in"
+        in words
+    )
+    assert "177 tokens (median), and 50.0% by the line. Needed by" in words
+    assert words.endswith("out of sight in ours T=1: 9 lines.")
 
 
 def test_a_policy_whose_requests_are_rejected_is_not_compared(tmp_path, capsys):
