@@ -143,7 +143,7 @@ class Conversation:
     cached: float = 0.0  # share of the last request that came from the prompt cache
     allowed: set[str] = field(default_factory=set)  # calls that need no approval
     beginnings: set[str] = field(default_factory=set)  # of commands that need none
-    mtimes: dict[Path, int] = field(default_factory=dict)  # of files, in nanoseconds
+    known: dict[Path, int] = field(default_factory=dict)  # hashes of files' texts
 
 
 @dataclass
@@ -1645,7 +1645,7 @@ def read_file(agent: Agent, path: str, offset: int = 1, limit: int = MAX_LINES) 
     more follow, the result ends with the next offset. limit=1 cuts a long line less."""
     real = inside(path)
     lines = redact(text_in(real)).removesuffix("\n").split("\n")
-    agent.mtimes[real] = real.stat().st_mtime_ns
+    agent.known[real] = hash(text_in(real, "surrogateescape"))
     limit = limit if limit > 0 else MAX_LINES  # models mean "no limit" by 0 and -1
     first, most = max(offset, 1) - 1, min(limit, MAX_LINES, len(lines))
     share = agent.limits.max_results // max(1, len(open_calls(agent.messages)))
@@ -1709,8 +1709,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
         raise ToolError(f"{path} is too large for a diff; use bash.")
     if len(re.findall(MARK, new)) > len(re.findall(MARK, old)):
         raise ToolError("The text says that a part is left out; read that part first.")
-    mtime = real.stat().st_mtime_ns if real.exists() else 0
-    is_stale = mtime > 0 and agent.mtimes.get(real, mtime) != mtime
+    is_stale = real.exists() and agent.known.get(real, hash(old)) != hash(old)
     if is_stale and name == "write_file":  # edit_file quotes what the file has now
         raise ToolError(f"{path} has changed since you read it; read it again.")
     changes = [*difflib.unified_diff(before, after)][2:] or ["no line changes"]
@@ -1723,7 +1722,7 @@ def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None
     real.parent.mkdir(parents=True, exist_ok=True)
     save(real, new.encode(errors="surrogateescape"))
     if not is_stale:  # otherwise the model knows only what it has edited
-        agent.mtimes[real] = real.stat().st_mtime_ns
+        agent.known[real] = hash(new)
 
 
 @tool(label="", clearable=False, keep_newest=1, style="")
@@ -2804,10 +2803,11 @@ def resume(agent: Agent, which: str) -> None:
     switch_to(agent, find_conversation(agent, which))
     messages = agent.messages
     for _, call, _ in exchanges(messages):  # what is newer counts as changed since
-        with suppress(OSError, ValueError):  # it's gone
+        with suppress(OSError, ValueError, ToolError):  # it's gone
             path = Path(os.path.realpath(str(call["input"].get("path", ""))))
             newest = Path(str(agent.transcript)).stat().st_mtime_ns
-            agent.mtimes[path] = min(path.stat().st_mtime_ns, newest)
+            text = hash(text_in(path, "surrogateescape"))
+            agent.known[path] = text if path.stat().st_mtime_ns <= newest else -1
     is_open = in_progress(messages)
     state = "isn't answered yet" if is_open else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")

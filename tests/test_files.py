@@ -285,13 +285,6 @@ def test_a_very_repetitive_edit_fails_quickly(error_of):
 # --- Files that the user has changed ---
 
 
-def change_as_user(path, text):
-    """Change a file as its user would, so that its time differs from what it was."""
-    before = os.stat(path).st_mtime_ns
-    Path(path).write_text(text)
-    os.utime(path, ns=(before, before + 1))
-
-
 SEEN = {  # the calls with which the model got to know the file
     "read": [("read_file", {})],
     "read in part": [("read_file", {"limit": 1})],
@@ -305,7 +298,7 @@ def test_write_file_does_not_replace_what_the_user_has_changed(use, error_of, ca
     Path("file").write_text("one\ntwo\n")
     for tool, given in calls:
         use(tool, path="./file", **given)
-    change_as_user("file", "the user's own\n")
+    Path("file").write_text("the user's own\n")
     refused = error_of("write_file", path="file", content="new")
     assert refused == "file has changed since you read it; read it again."
     assert use("read_file", path="file") == "the user's own"
@@ -313,10 +306,29 @@ def test_write_file_does_not_replace_what_the_user_has_changed(use, error_of, ca
     use("write_file", path="file", content="newer")
 
 
+def test_write_file_replaces_a_file_of_which_only_the_time_has_changed(use):
+    Path("file").write_bytes(b"caf\xe9\r\n")
+    use("read_file", path="file")
+    os.utime("file", (9, 9))  # as after `git stash; git stash pop`
+    use("write_file", path="file", content="new")
+    os.utime("file", (9, 9))
+    use("write_file", path="file", content="newer")
+    assert Path("file").read_text() == "newer"
+
+
+def test_write_file_notices_a_change_that_leaves_the_time_as_it_was(use, error_of):
+    Path("file").write_text("one\n")
+    use("read_file", path="file")
+    before = os.stat("file")
+    Path("file").write_text("two\n")
+    os.utime("file", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "changed since" in error_of("write_file", path="file", content="new")
+
+
 def test_an_edit_of_a_changed_file_does_not_make_the_change_known(use, error_of):
     Path("file").write_text("one\n")
     use("read_file", path="file")
-    change_as_user("file", "one, and mine\n")
+    Path("file").write_text("one, and mine\n")
     use("edit_file", path="file", old_text="one", new_text="1")
     assert "changed since" in error_of("write_file", path="file", content="new")
     assert Path("file").read_text() == "1, and mine\n"
@@ -324,7 +336,7 @@ def test_an_edit_of_a_changed_file_does_not_make_the_change_known(use, error_of)
 
 def test_write_file_may_replace_a_file_that_was_never_read_or_was_deleted(use):
     Path("file").write_text("one\n")
-    change_as_user("file", "two\n")
+    Path("file").write_text("two\n")
     use("write_file", path="file", content="three")
     Path("file").unlink()
     use("write_file", path="file", content="four")
