@@ -1572,7 +1572,7 @@ def run_tool(agent: Agent, call: Message) -> Message:
     """Run and show a call, and return its tool_result; any error becomes one, too."""
     name, given, failed = call["name"], {**call["input"]}, True
     called = agent.tools.get(name) or Tool({}, str)
-    agent.emit("tool", f"[{name}] {given.get(called.label, '')}".rstrip())
+    agent.emit("tool", f"[{name}] {given.get(called.label) or ''}".rstrip())
     agent.emit("wait", name)
     try:
         if name not in agent.tools:
@@ -1580,6 +1580,7 @@ def run_tool(agent: Agent, call: Message) -> Message:
         for key, kind in called.schema["input_schema"].get("properties", {}).items():
             while kind != JSON_TYPES[str] and type(given.get(key)) is str:
                 given[key] = json.loads(given[key], parse_constant=repr)  # JSON in JSON
+        given = {key: value for key, value in given.items() if value is not None}
         returned, failed = called.handler(agent, **given), False
         text = "" if returned is None else str(returned)
     except ToolError as error:
