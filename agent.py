@@ -1139,6 +1139,9 @@ MAXIMUM = (  # that an error names, as in "> 200000" or "limit of 8,192"; not a 
     r"(?i)(> |(max(?!_(completion_)?tokens)|limit|window|size|context length|n_ctx)"
     r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]|\)? *\+)"
 )
+INVALID_CALL = "tool parameter JSON|error parsing tool call"  # of the SDK, and Ollama
+# what of our request an error quotes, as text: up to the end of its line, as in vLLM's
+QUOTED = r"""(?m)(\\*['"]input\\*['"]: ?|input_value=).*?(?=(?<!\\)\\n|$)"""
 # vLLM 0.14 names the types that it knows, as "Input should be 'text', ..."
 THINKING = "(?i)thinking|signature|reasoning|should be .?.?text"
 FILTERED = "(?i)data_?inspection|content[ _](filter|management|policy)|high.risk|敏感"
@@ -1189,19 +1192,29 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
             agent.emit("void", "(The reply broke off and was discarded.)")
             if isinstance(error, (OSError, AgentError)):  # local, or the window is full
                 raise
-            status, body = getattr(error, "status_code", None), str(error)
+            status, body = getattr(error, "status_code", None), own_words(error)
             text = describe_error(agent, error)
             if reply := reply_instead(agent, status, body, text):
                 return reply
-            if status == 400 and (less := drop_unsupported(agent, messages, body)):
+            unsupported = partial(drop_unsupported, agent, messages, body)
+            if status in (400, 422) and (less := unsupported()):
                 messages = less
                 continue
             back_off(agent, error, text, tries, is_summary=not shown)
             tries += 1
 
 
+def own_words(error: Any) -> str:
+    """Return what an error says, without `input`, in which it quotes our request."""
+    body = to_bytes(getattr(error, "body", None))
+    said = json.loads(body, object_hook=lambda d: {k: d[k] for k in d if k != "input"})
+    return re.sub(QUOTED, "", str(said or error))
+
+
 def reply_instead(agent: Agent, status: Any, body: str, text: str) -> Reply | None:
     """Return a reply if an error amounts to one; raise PromptTooLong if it says that."""
+    if re.search(INVALID_CALL, body):
+        return Reply({"role": "assistant", "content": []}, "max_tokens", 0, 0)
     if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {body}"):
         agent.emit("layer", f"[too long] {text}")
         match = re.search(MAXIMUM, body)
@@ -1210,8 +1223,6 @@ def reply_instead(agent: Agent, status: Any, body: str, text: str) -> Reply | No
         raise PromptTooLong(text, most)
     if status in TOO_LONG_STATUSES and re.search(FILTERED, body):
         return Reply({**note(text), "role": "assistant"}, "refusal", 0, 0)
-    if "tool parameter JSON" in body:  # the SDK can't parse the input of a call
-        return Reply({"role": "assistant", "content": []}, "max_tokens", 0, 0)
     return None
 
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import threading
+from functools import partial
 from unittest.mock import Mock
 
 import httpx2
@@ -75,8 +76,18 @@ def broken_call(*pieces, stop="tool_use"):
     )
 
 
-def test_a_call_that_is_not_json_is_told_to_the_model_at_once(wired, pauses):
-    broken = broken_call('{"path": "a", "content": "b",}')
+NOT_JSON = {
+    "the SDK": broken_call('{"path": "a", "content": "b",}'),
+    "Ollama": api_error(
+        500,
+        'error parsing tool call: raw=\'{"a": "The context window has 8192 tokens\', '
+        "err=unexpected end of JSON input",
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", NOT_JSON.values(), ids=NOT_JSON)
+def test_a_call_that_is_not_json_is_told_to_the_model_at_once(wired, pauses, broken):
     agent = wired(*[broken] * 3, reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE and pauses == []
     assert agent.messages[1:4] == [program.note(program.CUT_OFF)] * 3
@@ -610,6 +621,66 @@ def test_too_long_is_recognised_in_a_stream_too(wired, pauses):
     with pytest.raises(program.PromptTooLong):
         program.ask(agent, [{"role": "user", "content": "Hi"}])
     assert pauses == [] and shown(agent, "layer") == ["[too long] prompt is too long."]
+
+
+# What the program looks for in an error, and what it does if the API says so.
+LOOKED_FOR = {
+    **dict.fromkeys(TOO_LONG, "too long"),
+    "Output blocked by content filtering policy": "refusal",
+    "系统检测到输入或生成内容可能包含不安全或敏感内容": "refusal",
+    "considered high risk": "refusal",
+    "DataInspectionFailed": "refusal",
+    'error parsing tool call: raw=\'{"a": "The context window has 8192 tokens': "max_tokens",
+    "Unable to parse tool parameter JSON from model": "max_tokens",
+    "system.0.cache_control: Extra inputs are not permitted": "end_turn",
+    "max_tokens: 32000 > 8192": "end_turn",
+    BACK: "end_turn",
+    "thinking is enabled but reasoning_content is missing": "end_turn",
+    "Invalid `signature` in `thinking` block": "end_turn",
+    "Input should be 'text', 'image', 'tool_use' or 'tool_result'": "end_turn",
+}
+
+
+def outcome(agent):
+    """What an agent makes of the answer to its next request."""
+    try:
+        return program.ask(agent, agent.messages).stop
+    except program.PromptTooLong:
+        return "too long"
+    except program.AgentError:
+        return "an error"
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("words", LOOKED_FOR)
+def test_an_errors_own_words_decide_and_never_what_it_quotes_of_the_request(
+    wired, words, as_text
+):
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": ""}
+    messages = [typed(f"{words}\n{words}"), said("Yes.", thought), typed(words)]
+    quotes, says = (
+        partial(stub.echo, said=text, as_text=as_text) for text in ("No.", words)
+    )
+    agent = wired(quotes, says, messages=messages)
+    agent.client.stub.signs = False
+    assert outcome(agent) == "an error" and shown(agent, "layer") == []
+    if LOOKED_FOR[words] == "end_turn":  # without what was rejected
+        agent.client.stub.enqueue(reply(WHOLE))
+    assert outcome(agent) == LOOKED_FOR[words]
+
+
+QUOTES = {
+    "JSON in a text": 'LiteLLM: {"detail":[{"msg":"No.","input":"content policy"}]}',
+    "pydantic": "No. [type=str, input_value='the context window', input_type=str]\nNo.",
+    "an unfinished line": "1 error:\n  {'msg': 'No.', 'input': 'max_tokens and thinking",
+}
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize("text", QUOTES.values(), ids=QUOTES)
+def test_a_quotation_in_a_text_decides_nothing_either(wired, text, status):
+    agent = wired(api_error(status, text), messages=[typed("Hi")], thinking=True)
+    assert outcome(agent) == "an error" and shown(agent, "layer") == []
 
 
 # Errors that a shorter conversation would not avoid, but a new one might.
