@@ -769,7 +769,7 @@ def problem(client):
     """The error that stopped the work, the API's or the program's; "" if there is none."""
     if client.too_long:
         return TOO_LONG
-    return client.ended or "".join(client.refused[:1])
+    return client.ended or "".join((client.unplayed or client.refused)[:1])
 
 
 def stopped(client):

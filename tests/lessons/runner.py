@@ -219,7 +219,7 @@ class Model(stage.Model):
             self.asked_with = ""
             self.in_a_row += 1
             if self.in_a_row == SAME_AGAIN:
-                said = [*self.refused, *self.too_long][-1]
+                said = [*self.refused, *self.too_long, *self.unplayed][-1]
                 raise NotAnAgent(NEVER_LEARNS.format(SAME_AGAIN, said)) from None
             raise
 

@@ -17,13 +17,14 @@ import own_report  # adds the folder of stub and wire to sys.path
 import runner
 from door import served
 from own_report import TYPED, Finding
-from stub import Refused
+from stub import Refused, Unplayed
 
 TOOLS = "bash", "read_file", "compact"
 LAST_WRITES = 1  # seconds between the last reply and the report
 RECOVERY = 10  # seconds between a rejection and the report, if no request is accepted
+WOULD_REJECT = "The API would reject this request: "
 REJECTED = """\
-The API would reject this request: {}
+{}{}
 If no other one is accepted, the report comes in {} seconds."""
 UNTRIED = "none was tried, because that takes an agent in Python"
 NO_REQUEST = "There was no request. Does your agent use ANTHROPIC_BASE_URL?"
@@ -100,7 +101,8 @@ class Model(runner.Model):
     def wait_for_another(self, error):
         """Report soon, unless the agent recovers from this rejection."""
         if not self.patience:
-            print(REJECTED.format(error, RECOVERY), flush=True)
+            why = "" if isinstance(error, Unplayed) else WOULD_REJECT
+            print(REJECTED.format(why, error, RECOVERY), flush=True)
             self.patience = threading.Timer(RECOVERY, self.done.set)
             self.patience.daemon = True
             self.patience.start()

@@ -131,6 +131,20 @@ def test_an_agent_that_recovers_from_a_rejection_goes_on(model):
     assert model.patience is None and not model.done.is_set()
 
 
+def test_what_the_stand_in_cannot_play_is_not_called_a_rejection(model, capsys):
+    body = request_of([typed(TYPED[0])], tools=TOOLS, thread={"type": "create"})
+    with serving.served(model) as url:
+        beta = {"anthropic-beta": "message-threads-2026-08-12"}
+        status, text = post(url, body, headers=beta)
+        assert post(url, START)[0] == 200
+    error = json.loads(text)["error"]
+    assert (status, error["details"]["error_code"]) == (
+        400,
+        "thread_unsupported_request",
+    )
+    assert capsys.readouterr().out.startswith("The stand-in keeps no threads.")
+
+
 def test_the_report_waits_for_what_an_agent_writes_after_the_last_reply(monkeypatch):
     event = Mock()  # the end of the work, and the pause after it
     monkeypatch.setattr(serving.threading, "Event", lambda: event)

@@ -162,7 +162,7 @@ def refusal(messages: list[dict], size: float, wrong: set[str]) -> str:
 def faults(messages: list[dict]) -> Iterator[str]:
     """Yield all that the API would say against these messages."""
     body = {"model": "any", "max_tokens": 1, "messages": messages, "tools": ANY_TOOL}
-    return problems(body, None, True)
+    return map(str, problems(body, None, True))
 
 
 def unplaced(why: str) -> str:

@@ -4,9 +4,11 @@
         ...  # a program in any language, with ANTHROPIC_BASE_URL=url
 
 `client.answer(request)` returns a message or raises `Refused`, as `StubClient` does;
-`client.count_tokens(**request)` counts one. Streamed or not is decided here.
+`client.count_tokens(**request)` counts one, and `client.model_info(name)` describes the
+model. Streamed or not is decided here.
 """
 
+import gzip
 import json
 import sys
 import threading
@@ -18,7 +20,7 @@ from stub import Refused, events
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers the API's two requests that an agent needs."""
+    """Answers the API's requests that an agent needs."""
 
     client: Any
     protocol_version = "HTTP/1.1"
@@ -27,7 +29,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         path = self.path.partition("?")[0]
         try:
-            request = json.loads(self.body())
+            request = as_request(self.body(), self.headers)
             if path == "/v1/messages":
                 return self.send(200, *self.message(request))
             if path == "/v1/messages/count_tokens":
@@ -39,6 +41,9 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self):
+        path, _, model = self.path.partition("?")[0].rpartition("/")
+        if path == "/v1/models":
+            return self.send(200, self.client.model_info(model))
         self.send(404, Refused(f"Not found: {self.path}").body)
 
     def body(self):
@@ -55,8 +60,6 @@ class Handler(BaseHTTPRequestHandler):
     def message(self, request):
         """The reply to a request for a message, whole or as the events of a stream."""
         streamed = request.pop("stream", False)
-        if beta := self.headers.get("anthropic-beta"):
-            request["extra_headers"] = {"anthropic-beta": beta}
         message = self.client.answer(request)
         return [b"".join(sse(message))] if streamed else [message]
 
@@ -73,6 +76,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format, *args):
         pass
+
+
+def as_request(body, headers):
+    """Read a body, which may be compressed, with its betas as the SDK's argument."""
+    if headers.get("content-encoding") == "gzip":
+        body = gzip.decompress(body)
+    request = json.loads(body)
+    if beta := headers.get("anthropic-beta"):
+        request["extra_headers"] = {"anthropic-beta": beta}
+    return request
 
 
 def event(type, **data):

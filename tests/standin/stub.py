@@ -19,8 +19,9 @@ with the API's own error messages where we know them:
                  |
                reply      thinking signed, tokens counted, cache read and written
 
-Not covered: the maximum number of messages and megabytes, documents, server tools, the
-content of images, and the lifetime of a cache entry.
+Not covered: the maximum number of messages and megabytes, the content of images, and
+the lifetime of a cache entry. A request that needs documents, the API's own forgetting
+or its server tools is rejected as `Unplayed`: the API may accept it.
 """
 
 import hashlib
@@ -41,6 +42,7 @@ CACHE_WRITE, CACHE_READ, OUTPUT = 1.25, 0.05, 5
 REQUIRED = ("model", "max_tokens", "messages")
 KNOWN = {*REQUIRED, "system", "tools", "thinking", "cache_control", "tool_choice"}
 KNOWN |= {"metadata", "stop_sequences", "output_config", "service_tier", "container"}
+KNOWN |= {"diagnostics", "inference_geo", "speed"}
 # arguments that the SDK keeps to itself
 CLIENT_ONLY = {"timeout", "extra_headers", "extra_query", "extra_body"}
 
@@ -79,12 +81,40 @@ RUNS, LOOK_BACK = {"tool_use", "tool_result"}, 20
 MARKER = b'"cache_control":{'  # as it is sent; inside a text its quotes are escaped
 LEFT_OUT = [b'"cache_control":', *(b'"%b":null' % k.encode() for k in IN_BLOCKS)]
 TOOL_KEYS = {"name", "description", "input_schema", "cache_control", "type", "strict"}
+TOOL_KEYS |= {"input_examples", "eager_input_streaming", "allowed_callers"}
 NO_OBJECT = "Input should be a valid dictionary or object to extract fields from"
 TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
 
 # with this beta, a request may ask to leave out thinking that is bound to other messages
 BINDING = "thinking-binding-controls-2026-08-01"
 DROPS = {"prefix_mismatch_behavior": "drop_block"}
+
+# What the API accepts and the stand-in doesn't play: settings, each with a part of the
+# name of its beta; types of blocks and of tools; a key of a tool.
+BETAS = {
+    "context_management": "context-management|compact",
+    "compaction": "compact",
+    "thread": "message-threads",
+    "mcp_servers": "mcp-client",
+    "fallbacks": "fallback",
+}
+OTHER_BLOCKS = "document|search_result|container_upload|server_tool_use|compaction"
+OTHER_BLOCKS += r"|tool_reference|\w+_tool_result"
+OTHER_TOOLS, OTHER_KEY = r"\w+_20\d{6}", "defer_loading"
+# The API's own tools that the agent has to run: their type, and their name.
+OWN_TOOLS = {
+    "bash_20250124": "bash",
+    "memory_20250818": "memory",
+    "text_editor_20250124": "str_replace_editor",
+    "text_editor_20250429": "str_replace_based_edit_tool",
+    "text_editor_20250728": "str_replace_based_edit_tool",
+}
+NOT_PLAYED = (
+    "The stand-in doesn't play {}. If the real API accepts this, leave it out for the "
+    "test."
+)
+FORGETS = "It leaves the forgetting to the API ({}), which the stand-in doesn't play."
+NO_THREADS = "The stand-in keeps no threads. Send the whole conversation, no `thread`."
 
 ERROR_TYPES = {
     401: "authentication_error",
@@ -112,6 +142,7 @@ class Refused(APIStatusError):
 
     status_code, type, request_id = 400, "invalid_request_error", None
     response = SimpleNamespace(headers={})
+    details: dict | None = None
 
     @property
     def api_message(self):
@@ -119,7 +150,8 @@ class Refused(APIStatusError):
 
     @property
     def body(self):
-        error = {"type": self.type, "message": str(self)}
+        details = {"details": self.details} if self.details else {}
+        error = {"type": self.type, "message": str(self), **details}
         return {"type": "error", "error": error}
 
     message = api_message
@@ -127,6 +159,14 @@ class Refused(APIStatusError):
 
 class TooLong(Refused):
     """The request is valid but longer than the context window."""
+
+
+class Unplayed(Refused):
+    """The API itself may accept this request, but the stand-in can't play it."""
+
+    def __init__(self, text, **details):
+        super().__init__(text)
+        self.details = details
 
 
 class EmptyQueue(BaseException):
@@ -352,9 +392,9 @@ def check(request, window=200_000, max_output=None, adaptive=True):
     messages = body.get("messages")
     parts = [{**body, "messages": []}, *(messages if type(messages) is list else [])]
     found = sum(markers_in(parts))
-    has_beta = BINDING in str(request.get("extra_headers"))
-    for problem in problems(body, max_output, adaptive, has_beta):
-        raise Refused(problem)
+    betas = str(request.get("extra_headers"))
+    for problem in problems(body, max_output, adaptive, betas):
+        raise problem if isinstance(problem, Unplayed) else Refused(problem)
     if found > 4:
         most = "A maximum of 4 blocks with cache_control may be provided."
         raise Refused(f"{most} Found {found}.")
@@ -363,9 +403,9 @@ def check(request, window=200_000, max_output=None, adaptive=True):
         raise TooLong(f"prompt is too long: {length} tokens > {window} maximum")
 
 
-def problems(body, max_output, adaptive, has_beta=False):
-    """Yield the problems of a request; only the first is certain."""
-    yield from in_settings(body, max_output, adaptive, has_beta)
+def problems(body, max_output, adaptive, betas=""):
+    """Yield the problems of a request, texts or `Unplayed`; only the first is certain."""
+    yield from in_settings(body, max_output, adaptive, betas)
     yield from in_tools(body.get("tools") or [])
     yield from in_content("system", blocks(body.get("system") or []), "system")
     yield from in_messages(body["messages"])
@@ -403,9 +443,11 @@ def in_marker(where, marked):
         yield f"{where}ttl: Input should be '5m' or '1h'"
 
 
-def in_settings(body, max_output, adaptive, has_beta):
+def in_settings(body, max_output, adaptive, betas):
     yield from [f"{key}: Field required" for key in REQUIRED if body.get(key) is None]
-    yield from unknown_keys("", body, KNOWN)
+    has_beta = {key for key in BETAS if re.search(BETAS[key], betas)}
+    yield from unknown_keys("", body, KNOWN | has_beta)
+    yield from [unplayed(key) for key in BETAS if body.get(key)]
     yield from in_marker("", body)
     asked = body["max_tokens"]
     if type(asked) is not int or asked < 0:
@@ -422,24 +464,52 @@ def in_settings(body, max_output, adaptive, has_beta):
             yield f'"thinking.type.{kind}" is not supported for this model.'
         if not adaptive:
             yield "adaptive thinking is not supported on this model"
-        known = {"type", "display"} | ({"block_binding"} if has_beta else set())
+        known = {"type", "display"} | ({"block_binding"} if BINDING in betas else set())
         yield from unknown_keys("thinking.adaptive.", thinking, known)
     choice = (body.get("tool_choice") or {"type": "auto"}).get("type")
     if choice not in ("auto", "none"):
         yield f"tool_choice: type `{choice}` is not supported for this model."
 
 
+def unplayed(setting):
+    """Make the error for a setting that only the API can play."""
+    if setting == "thread":  # the SDK's tool runner then goes on without one
+        code = "thread_unsupported_request"
+        return Unplayed(NO_THREADS, error_code=code, unsupported=["thread"])
+    forgets = setting in ("context_management", "compaction")
+    return Unplayed((FORGETS if forgets else NOT_PLAYED).format(f"`{setting}`"))
+
+
 def in_tools(tools):
     for index, tool in enumerate(tools):
-        where = f"tools.{index}.custom."
-        yield from unknown_keys(where, tool, TOOL_KEYS)
+        kind = str(tool.get("type") or "custom")
+        where = f"tools.{index}.{kind}."
+        if kind in OWN_TOOLS:
+            if tool.get("name") != OWN_TOOLS[kind]:
+                yield f"{where}name: Input should be '{OWN_TOOLS[kind]}'"
+        elif re.fullmatch(OTHER_TOOLS, kind):
+            yield Unplayed(NOT_PLAYED.format(f"tools of type `{kind}`"))
+        elif kind != "custom":
+            yield (
+                f"tools.{index}: Input tag '{kind}' found using 'type' does not match "
+                "any of the expected tags"
+            )
+        else:
+            yield from in_tool(where, tool)
         yield from in_marker(where, tool)
-        if not re.fullmatch(TOOL_NAME, str(tool.get("name", ""))):
-            yield f"{where}name: String should match pattern '{TOOL_NAME}'"
-        if not isinstance(tool.get("input_schema"), dict):
-            yield f"{where}input_schema: Field required"
     if len({tool["name"] for tool in tools}) < len(tools):
         yield "tools: Tool names must be unique."
+
+
+def in_tool(where, tool):
+    """Yield the problems of a tool that the agent has made itself."""
+    if tool.get(OTHER_KEY):
+        yield Unplayed(NOT_PLAYED.format(f"`{OTHER_KEY}` in a tool"))
+    yield from unknown_keys(where, tool, TOOL_KEYS | {OTHER_KEY})
+    if not re.fullmatch(TOOL_NAME, str(tool.get("name", ""))):
+        yield f"{where}name: String should match pattern '{TOOL_NAME}'"
+    if not isinstance(tool.get("input_schema"), dict):
+        yield f"{where}input_schema: Field required"
 
 
 def in_messages(messages):
@@ -455,6 +525,8 @@ def in_messages(messages):
                 yield f"messages.{index}.{key}: Field required"
         role, content = message["role"], message["content"]
         yield from unknown_keys(f"messages.{index}.", message, {"role", "content"})
+        if role == "system" and index:
+            yield Unplayed(NOT_PLAYED.format("system messages in a conversation"))
         if role not in ("user", "assistant"):
             yield f'messages: Unexpected role "{role}".'
         if not content or not isinstance(content, (str, list)):
@@ -470,6 +542,8 @@ def in_content(where, content, place):
         if not isinstance(block, dict):
             yield f"{where}.{index}: {NO_OBJECT}"
         kind = str(block.get("type"))
+        if re.fullmatch(OTHER_BLOCKS, kind):
+            yield Unplayed(NOT_PLAYED.format(f"blocks of type `{kind}`"))
         if kind not in BLOCKS:
             yield f"{where}.{index}: Input tag '{kind}' does not match any expected tag"
         if place not in BLOCKS[kind][2]:
@@ -636,7 +710,8 @@ class StubClient:
     `bodies` holds the arguments of every request. `requests` holds them in a shorter
     form: without cache markers, and with each text of the user's side as a message.
     `refused` holds the errors of invalid requests, and `too_long` those of requests
-    that exceed the window; a fixture can assert that `refused` is empty. A rejected
+    that exceed the window; a fixture can assert that `refused` is empty. `unplayed`
+    holds those that the stand-in can't play, since the last accepted one. A rejected
     request uses no reply. A request for no tokens (`max_tokens` 0), which only writes
     the cache, uses only a queued error. `cache_from` is the smallest prompt in tokens
     that is cached; the API's is 512 to 4,096, depending on the model. Its usage reports
@@ -669,13 +744,15 @@ class StubClient:
         self.queue, self.always = deque(replies), always
         self.window, self.max_output, self.adaptive = window, max_output, adaptive
         self.bodies, self.requests, self.refused, self.too_long = [], [], [], []
+        self.unplayed = []
         self.info: Any = None  # replaces `model_info`, see wire.py
         self.loaded: Any = None  # models and their windows, if it's an Ollama
         self.signs, self.own_check, self.rejected = True, None, []
         self.cached, self.cache_from, self.reports = set(), cache_from, reports
         self.asks, self.summaries = asks, itertools.cycle(summaries)
         self.asked, self.usages, self.in_parts = [], [], in_parts
-        self.messages = SimpleNamespace(create=self.create, stream=self.stream)
+        calls = {"create": self.create, "stream": self.stream}
+        self.messages = SimpleNamespace(**calls, count_tokens=self.count_tokens)
 
     def stream(self, **request):
         return Stream(self, request)
@@ -685,6 +762,10 @@ class StubClient:
             self.check_streamed(request)
         answer = self.answer(request)
         return Events(answer) if stream else as_object(answer)
+
+    def count_tokens(self, **request):
+        parts = [request.get(key) for key in ("system", "tools", "messages")]
+        return Object(input_tokens=count(*parts))
 
     def enqueue(self, *replies):
         """Add answers for the next requests: a `reply`, an exception, or a function.
@@ -699,6 +780,9 @@ class StubClient:
         return {
             "id": model,
             "type": "model",
+            "display_name": model,
+            "created_at": "2026-09-01T00:00:00Z",
+            "lifecycle": "active",
             "max_input_tokens": self.window,
             "max_tokens": self.max_output,
             "capabilities": {"thinking": {"supported": self.adaptive, "types": types}},
@@ -729,9 +813,10 @@ class StubClient:
         try:
             self.validate(request)
         except (TypeError, ValueError, Refused) as error:
-            errors = self.too_long if isinstance(error, TooLong) else self.refused
-            errors.append(str(error))
+            kept = {TooLong: self.too_long, Unplayed: self.unplayed}
+            kept.get(type(error), self.refused).append(str(error))
             raise
+        self.unplayed.clear()
         if request["max_tokens"] == 0 and not is_error(*[*self.queue][:1]):
             return reply(stop="max_tokens")
         given = self.next_for(request)

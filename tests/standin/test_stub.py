@@ -1,15 +1,21 @@
 """The guarantees of the fake client, on which the other tests rely."""
 
 import copy
+import gzip
+import inspect
 import itertools
 import json
+import re
+import typing
 
 import anthropic
 import httpx2
 import pytest
 import sdk
 import stub
+from anthropic import beta_tool
 from builders import typed as user
+from door import served
 from stub import StubClient, api_error, reply
 from wire import Cut, mock_client, serve
 
@@ -111,6 +117,19 @@ BAD_MESSAGES = {
     "one id twice": (ANSWERED * 2, "messages: `tool_use` ids must be unique"),
 }
 MARKED = text("a", cache_control=MARK)
+OWN_BASH = {"type": "bash_20250124", "name": "bash"}
+CLEARS = {"edits": [{"type": "clear_tool_uses_20250919"}]}
+EDITS, COMPACTS, THREADS = (
+    "context-management-2025-06-27",
+    "compact-2026-09-04",
+    "message-threads-2026-08-12",
+)
+
+
+def betas(*names):
+    return {"extra_headers": {"anthropic-beta": ",".join(names)}}
+
+
 BAD_SETTINGS = [
     ({"temperature": 1}, f"temperature: {EXTRA}"),
     ({"extra_body": {"top_p": 1}}, f"top_p: {EXTRA}"),
@@ -139,6 +158,11 @@ BAD_SETTINGS = [
     ({"tools": [BASH | {"name": "a.b"}]}, "tools.0.custom.name: String should match"),
     ({"tools": [{"name": "bash"}]}, "tools.0.custom.input_schema: Field required"),
     ({"tools": [BASH, BASH]}, "tools: Tool names must be unique."),
+    ({"tools": [BASH | {"type": "function"}]}, "tools.0: Input tag 'function' found"),
+    ({"tools": [OWN_BASH | {"name": "sh"}]}, "bash_20250124.name: Input should be 'b"),
+    ({"context_management": CLEARS}, f"context_management: {EXTRA}"),
+    ({"context_management": CLEARS, **betas(THREADS)}, f"context_management: {EXTRA}"),
+    ({"thread": {"type": "create"}}, f"thread: {EXTRA}"),
     ({"system": [text("")]}, "text content blocks must be non-empty"),
 ]
 
@@ -170,6 +194,9 @@ GOOD_REQUESTS = [
     {"max_tokens": 0, "thinking": {"type": "adaptive", "display": "summarized"}},
     {"tool_choice": {"type": "none"}, "timeout": httpx2.Timeout(5)},
     {"system": "", "tools": []},
+    {"context_management": None, **betas(EDITS)},
+    {"tools": [OWN_BASH | {"cache_control": MARK}]},
+    {"tools": [BASH | {"input_examples": [{}], "eager_input_streaming": True}]},
     {"messages": ANSWERED},
     {"messages": [*ANSWERED, user("and now")]},
     {"messages": [user("a"), user([text("b")]), user("c")]},
@@ -185,6 +212,53 @@ GOOD_REQUESTS = [
 @pytest.mark.parametrize("settings", GOOD_REQUESTS)
 def test_accepts(settings):
     assert refusal(**settings) == ""
+
+
+FORGETTING = "It leaves the forgetting to the API (`co"
+WEB = {"type": "web_search_20260318", "name": "web_search"}
+UNPLAYED = [
+    ({"context_management": CLEARS, **betas("other", EDITS)}, FORGETTING),
+    ({"context_management": CLEARS, **betas(COMPACTS)}, FORGETTING),
+    ({"compaction": {"type": "summarize"}, **betas(COMPACTS)}, FORGETTING),
+    ({"thread": {"type": "create"}, **betas(THREADS)}, "keeps no threads"),
+    ({"mcp_servers": [{}], **betas("mcp-client-2025-11-20")}, "play `mcp_servers`. If"),
+    ({"tools": [BASH, WEB]}, "play tools of type `web_search_20260318`. If the real"),
+    ({"tools": [BASH | {"defer_loading": True}]}, "play `defer_loading` in a tool. If"),
+    (
+        {"messages": [user([{"type": "document"}])]},
+        "play blocks of type `document`. If",
+    ),
+    (
+        {"messages": [*HELLO, {"role": "system", "content": "a"}]},
+        "play system messages",
+    ),
+]
+
+
+@pytest.mark.parametrize("asked, wording", UNPLAYED)
+def test_what_only_the_api_can_do_is_no_mistake_of_the_program(asked, wording):
+    client = StubClient(reply("one"))
+    with pytest.raises(stub.Unplayed) as error:
+        ask(client, **asked)
+    assert wording in str(error.value) and client.unplayed == [str(error.value)]
+    assert not client.refused
+    assert ask(client).content[0].text == "one" and not client.unplayed
+
+
+def test_the_apis_own_tools_and_beta_settings_have_the_sdks_names():
+    names = {}
+    for name, made in vars(anthropic.types).items():
+        if re.fullmatch(r"(Tool(Bash|TextEditor)|MemoryTool)\d+Param", name):
+            hints = typing.get_type_hints(made)
+            names[hints["type"].__args__[0]] = hints["name"].__args__[0]
+    assert stub.OWN_TOOLS.items() <= names.items()
+    client = anthropic.Anthropic(api_key="a")
+    for create, known in [
+        (client.messages.create, False),
+        (client.beta.messages.create, True),
+    ]:
+        given = inspect.signature(create).parameters
+        assert [key in given for key in stub.BETAS] == [known] * len(stub.BETAS)
 
 
 def test_rejects_thinking_if_the_model_has_none():
@@ -600,6 +674,46 @@ def test_a_streams_text_comes_in_pieces_and_as_a_whole(make):
 def connect(url):
     client = httpx2.Client(trust_env=False)  # a proxy could not reach this machine
     return anthropic.Anthropic(api_key="a", base_url=url, http_client=client)
+
+
+@pytest.mark.parametrize("at", [serve, served])
+def test_a_server_describes_the_model_and_counts_tokens(at):
+    client = StubClient(window=32_000)
+    with at(client) as url, connect(url) as real:
+        info = real.models.retrieve("some")
+        tokens = real.messages.count_tokens(model="m", messages=LONG).input_tokens
+    assert info.to_dict(mode="json") == client.model_info("some")
+    assert info.max_input_tokens == 32_000 and tokens == stub.count("", [], LONG)
+
+
+@pytest.mark.parametrize("at", [serve, served])
+def test_a_server_reads_a_compressed_request(at):
+    body = gzip.compress(json.dumps(request()).encode())
+    headers = {"content-encoding": "gzip", "anthropic-beta": "some"}
+    client = StubClient(reply("one"))
+    with at(client) as url, httpx2.Client(trust_env=False) as http:
+        answer = http.post(f"{url}/v1/messages", content=body, headers=headers)
+    assert answer.json()["content"] == [text("one")]
+    assert client.requests == [request() | betas("some")]
+
+
+@beta_tool
+def bash(command: str) -> str:
+    """Run a command, which has no output here."""
+    return ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("at", [serve, served])
+def test_the_sdks_tool_runner_goes_on_without_a_thread(at, stream):
+    client = StubClient(thinker("ls"), reply("Done."))
+    asked = {**request(), "tools": [bash], "stream": stream}
+    with at(client) as url, connect(url) as real:
+        real.beta.messages.tool_runner(**asked).until_done()
+    assert ["thread" in sent for sent in client.requests] == [True, False, False]
+    _, said, given = client.requests[-1]["messages"]
+    assert given == user([result(said["content"][-1]["id"], "")])
+    assert not client.refused and not client.unplayed
 
 
 BROKEN = Cut(reply("abc"), 3, httpx2.ReadError("reset"))

@@ -11,7 +11,6 @@ and its conscience. The queue may also hold answers that exist only over HTTP:
     Cut(reply, events=3, error=e)    a stream that breaks with `e` after three events
 """
 
-import json
 import sys
 import threading
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anthropic
 import httpx2
-from door import sse
+from door import as_request, sse
 from stub import EmptyQueue, Refused, StubClient, api_error
 
 
@@ -36,16 +35,19 @@ class Cut:
 # --- Answers ---
 
 
-def respond(stub, method, path, body):
+def respond(stub, method, path, body, headers):
     """Answer an HTTP request; raise a queued exception that has no response."""
     try:
         if method == "GET" and path.startswith("/v1/models/"):
             return model_answer(stub, path.rpartition("/")[2])
         if path == "/api/ps":
             return loaded_answer(stub)
-        return message_answer(stub, json.loads(body))
+        request = as_request(body, headers)
+        if path.endswith("/count_tokens"):
+            return answer(200, {}, vars(stub.count_tokens(**request)))
+        return message_answer(stub, request)
     except Refused as error:
-        return api_error(error.status_code, error.api_message).response
+        return answer(error.status_code, {}, error.body)
     except anthropic.APIStatusError as error:
         return error.response
 
@@ -115,7 +117,8 @@ def mock_client(*answers, window=1_000_000, max_output=128_000):
     stub = StubClient(*answers, window=window, max_output=max_output)
 
     def handler(request):
-        return respond(stub, request.method, request.url.path, request.content)
+        path, content = request.url.path, request.content
+        return respond(stub, request.method, path, content, request.headers)
 
     http = httpx2.Client(transport=httpx2.MockTransport(handler))
     client = MockClient(api_key="test-key-0123456789", max_retries=0, http_client=http)
@@ -161,7 +164,7 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.close_connection = True
         try:
-            self.send(respond(self.stub, self.command, path, body))
+            self.send(respond(self.stub, self.command, path, body, self.headers))
         except (EmptyQueue, AssertionError) as error:
             self.stub.refused.append(repr(error))
             self.send(api_error(400, repr(error)).response)
