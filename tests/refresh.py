@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Refresh everything that is measured and printed: pictures, listings and figures.
 
-.venv/bin/python tests/refresh.py              the pictures and the README's listings
+.venv/bin/python tests/refresh.py              the pictures, and what the pages quote
 .venv/bin/python tests/refresh.py --measure    the figures first, in some minutes
 """
 

@@ -9,10 +9,23 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from readme import ROOT
-from readme import printed as run
+from stage import ROOT
 
-printed = cache(run)
+
+@cache
+def printed(command):
+    """The output of a command in an empty environment, run by this Python alone.
+
+    A report on a reader's agent (--mine) exits with 1 if something is wrong with it.
+    """
+    words = shlex.split(command)
+    words = [sys.executable, "-S", *words[1:]] if words[0] == "python3" else words
+    settings = {"PATH": os.environ["PATH"], "COLUMNS": "80", "PYTHONUTF8": "1"}
+    options = {"env": settings, "stdout": subprocess.PIPE, "text": True}
+    done = subprocess.run(words, cwd=ROOT, **options)
+    if done.returncode > ("--mine" in words):
+        raise subprocess.CalledProcessError(done.returncode, words, done.stdout)
+    return done.stdout
 
 
 def printed_with(source, command):
