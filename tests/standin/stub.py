@@ -712,7 +712,8 @@ class StubClient:
     `refused` holds the errors of invalid requests, and `too_long` those of requests
     that exceed the window; a fixture can assert that `refused` is empty. `unplayed`
     holds those that the stand-in can't play, since the last accepted one. A rejected
-    request uses no reply. A request for no tokens (`max_tokens` 0), which only writes
+    request uses no reply, and one that forbids parallel calls gets a reply's calls one
+    by one. A request for no tokens (`max_tokens` 0), which only writes
     the cache, uses only a queued error. `cache_from` is the smallest prompt in tokens
     that is cached; the API's is 512 to 4,096, depending on the model. Its usage reports
     the cache in every reply, or in every `reports`th one; 0: in none, as some providers.
@@ -826,7 +827,19 @@ class StubClient:
         given = given(request) if callable(given) else given
         if isinstance(given, BaseException):
             raise given
+        if (request.get("tool_choice") or {}).get("disable_parallel_tool_use"):
+            return self.up_to_first_call(given)
         return given
+
+    def up_to_first_call(self, given):
+        """Shorten a reply with several calls, and queue the others as the next reply."""
+        content = given["content"] if isinstance(given, dict) else []
+        calls = [n for n, block in enumerate(content) if block["type"] == "tool_use"]
+        if not calls[1:]:
+            return given
+        end = calls[0] + 1
+        self.queue.appendleft({**given, "content": content[end:]})
+        return {**given, "content": content[:end]}
 
     def validate(self, request):
         """Raise what the API raises if it rejects this request."""

@@ -405,6 +405,19 @@ def test_no_except_exception_hides_an_empty_queue():
         ask(StubClient())
 
 
+ONE_BY_ONE = {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+THREE = reply("Look.", [("bash", {"command": name}) for name in "abc"], "Hm.")
+
+
+@pytest.mark.parametrize("settings, calls", [({}, ["abc"]), (ONE_BY_ONE, [*"abc"])])
+def test_a_request_can_forbid_parallel_calls(settings, calls):
+    client, messages, made = StubClient(THREE, reply("Done.")), [*HELLO], []
+    while called := [b for b in plain(ask(client, messages, **settings)) if "id" in b]:
+        messages += [assistant(*called), user([result(b["id"]) for b in called])]
+        made.append("".join(block["input"]["command"] for block in called))
+    assert made == calls
+
+
 def test_always_answers_after_the_queue_and_its_requests_are_checked():
     client = StubClient(reply("one"), always=lambda request: reply("more"))
     answers = [ask(client).content[0].text for _ in range(3)]
