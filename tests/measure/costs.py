@@ -37,7 +37,7 @@ sys.path.append(str(ROOT))  # last, because a file there can have any name
 import moment
 import own_policy
 from charts import counted
-from ours import MOST_LOOKUPS, Lookup, by_setting, drive, limits
+from ours import MOST_LOOKUPS, by_setting, drive, limits
 from policies import (
     AT_LEAST,
     NEWER,
@@ -309,7 +309,7 @@ def row(name: str, meters: list[Meter], whole: float) -> dict:
     }
 
 
-def found_again(lookups: list[Lookup]) -> dict:
+def found_again(lookups: list[tuple]) -> dict:
     """Sum up the searches in the transcript: how many found their line."""
     if not lookups:
         return {"lookups": 0, "again": None, "whole": None, "answer": None}

@@ -84,6 +84,7 @@ def left_by_ours(
     at: list[int],
     own: program.Limits,
     index_of: Callable = program.index_of,
+    summary: str = SAYS_NOTHING,
 ) -> Iterator[list[Message]]:
     """Yield the list that agent.py leaves within these limits at each of these points."""
     recording = Recording(session, Meter(session), own)
@@ -94,7 +95,7 @@ def left_by_ours(
         sent = session.messages[: recording.next]
         agent.messages = [{"role": m["role"], "content": m["content"]} for m in sent]
         with mock.patch.multiple(program, index_of=index_of, tokens_in=tokens_in):
-            kept, _ = program.rebuild(agent, SAYS_NOTHING)
+            kept, _ = program.rebuild(agent, summary)
         yield [*map(Measured().message, kept)]
 
 
@@ -127,18 +128,22 @@ def left_by_policy(
 
 
 def measure(
-    session: Session, policy: str = "ours", own: program.Limits | None = None
+    session: Session,
+    policy: str = "ours",
+    own: program.Limits | None = None,
+    summary: str = SAYS_NOTHING,
 ) -> list[Moment]:
     """Measure a policy at all points of a session; NO_INDEX is ours without its index.
 
     `own` has the limits of ours; without it, those of the shell's settings hold.
+    `summary` is the summary in ours.
     """
     at = points(session)
     if policy in SUMMARIES:
         lists = left_by_policy(policy, session, at)
     else:
         index_of = no_index if policy == NO_INDEX else program.index_of
-        lists = left_by_ours(session, at, own or limits({}), index_of)
+        lists = left_by_ours(session, at, own or limits({}), index_of, summary)
     return [moment(session, i, kept) for i, kept in zip(at, lists)]
 
 
@@ -150,12 +155,12 @@ def no_index(*_: Any) -> list[str]:
 def moment(session: Session, at: int, kept: list[Message]) -> Moment:
     """Count what the calls after a point need, and how much of it is in the list."""
     texts = [block.text for message in kept for block in message.blocks]
-    counts: list[int] = []
+    counts: list[float] = []
     typed = {m["content"] for m in session.messages[:at] if type(m["content"]) is str}
     for needles in (*needed_after(session, at), typed):
         seen = sum(any(needle in text for text in texts) for needle in needles)
         counts += [len(needles), seen]
-    return Moment(*counts, sum(message.tokens for message in kept))
+    return Moment._make([*counts, sum(message.tokens for message in kept)])
 
 
 def summed_up(moments: list[Moment]) -> dict:

@@ -203,8 +203,12 @@ def drive(
     read: float = CACHE_READ,
     cached: bool = True,
     recording: type[Recording] = Recording,
+    search: bool = True,
 ) -> Meter:
-    """Run agent.py on a session, within these limits, and return the meter."""
+    """Run agent.py on a session, within these limits, and return the meter.
+
+    At the end, `search` for the lines that an edit needed in the transcript.
+    """
     meter = Meter(session, cached, read)
     replayed = recording(session, meter, limits)
     clock = SimpleNamespace(**vars(time) | {"time": replayed.clock})
@@ -222,7 +226,7 @@ def drive(
             except program.AgentError as error:  # continue with the next typed message
                 print(f"ours skipped a turn: {error}", file=sys.stderr)
         meter.lost = len(replayed.lost)
-        if cached:  # the table shows this only for the runs with a cache
+        if cached and search:  # the table shows this only for the runs with a cache
             meter.lookups = [*look_up(replayed.agent, replayed.lost)]
     return meter
 
@@ -254,7 +258,7 @@ def look_up(agent: Any, lost: list[Lost]) -> Iterator[Lookup]:
         words = rarest_words(line, agent.transcript.read_text("utf-8"))
         answer, *more = (found(agent, n) for n in (words, re.escape(line)))
         shown = [line in text or in_json(line) in text for text in (answer, *more)]
-        yield Lookup(*shown, tokens(answer))
+        yield Lookup._make([*shown, tokens(answer)])
 
 
 def found(agent: Any, pattern: str) -> str:
