@@ -43,6 +43,8 @@ TOO_LARGE = api_error(413, "Request exceeds the maximum size")
 # with an index each, cut messages, a stopped turn, and at the end two calls that a crash
 # left without results.
 EARLIER = Path(__file__).with_name("earlier.jsonl").read_bytes()
+# title, clear, invert, reverse: what a terminal must not get to see
+HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"
 NEEDED = {"todo_write", "load_skill", "read_file"}  # a compaction keeps these calls
 THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}
 
@@ -75,6 +77,11 @@ def sized(tokens, letters="x"):
 
     lengths = range(10 * tokens)  # in characters; none has that many per token
     return text(bisect_right(lengths, tokens, key=lambda n: tokens_in(text(n))) - 1)
+
+
+def bash(command):
+    """A reply that calls bash."""
+    return reply(calls=[("bash", {"command": command})])
 
 
 def call(name, /, **given):

@@ -263,14 +263,14 @@ def fresh(desk):
 
     `constants` replace those of the program.
     """
-    from pseudo import PROMPT, User, changed
+    from pseudo import PROMPT, User, with_constants
 
     users = []
 
     def start(*replies, constants=None, argv=desk.argv, folder=desk.folder, **given):
         desk.stub.enqueue(*replies)
         own = SimpleNamespace(**vars(desk) | {"argv": argv, "folder": folder})
-        users.append(User(changed(own, **constants or {}), **given))
+        users.append(User(with_constants(own, **constants or {}), **given))
         if "-p" not in argv:
             plain = given.keys() & {"NO_COLOR", "TERM"}
             users[-1].see("\n> " if plain else PROMPT)

@@ -25,17 +25,17 @@ PATIENCE = 30  # seconds to wait for something before the test fails
 # the region drawn at the bottom, and the sequence that erases it
 DRAWN = re.compile(r"(?s)\x1b\[\?7l(.*?)(?:\x1b\[\?7h|\Z)|(?:\x1b\[A)*\r\x1b\[J")
 # colors, the bell, and bracketed paste switched on or off
-OURS = r"\x1b\[(0|1|2|31|32|35)m|\a|\x1b\[\?2004(h|l\r?)"
+OUR_SEQUENCES = r"\x1b\[(0|1|2|31|32|35)m|\a|\x1b\[\?2004(h|l\r?)"
 
 
 def below(output):
     """The region as it was drawn last, one line per row, without colors."""
     drawn = [*DRAWN.finditer(output)]
     last = drawn[-1][1] or "" if drawn else ""
-    return re.sub(OURS, "", last.replace("\r", ""))
+    return re.sub(OUR_SEQUENCES, "", last.replace("\r", ""))
 
 
-def changed(desk, **constants):
+def with_constants(desk, **constants):
     """Return a desk whose program has these constants instead of its own."""
     python, script, *given = desk.argv
     code = (
@@ -94,7 +94,7 @@ class User:
         """The output so far, without the region and the control sequences."""
         text = DRAWN.sub("", self.raw.decode(errors="replace"))
         text = text.replace("\r\n", "\n").replace(MARK, PROMPT[1:])
-        return re.sub(OURS, "", text)
+        return re.sub(OUR_SEQUENCES, "", text)
 
     @property
     def rows(self):

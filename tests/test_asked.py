@@ -11,17 +11,16 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import LONG_TESTS, typed
+from builders import (
+    LONG_TESTS,
+    bash,
+    typed,
+)
 from pseudo import PATIENCE, PROMPT, Held, User
 from stub import reply
 
 import agent as program
 from agent import Terminal, context_table, show
-
-
-def bash(command):
-    """A reply that calls bash."""
-    return reply(calls=[("bash", {"command": command})])
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_a_short_answer_that_is_almost_a_yes_is_asked_again_and_kept(asked, answ
     terminal.editor.add_history.assert_called_once_with(answer)
 
 
-OTHERS = (
+OTHER_COMMANDS = (
     "git status -s",
     "git  status",
     "git statu",
@@ -115,7 +114,7 @@ def test_always_allows_only_the_same_command(asked):
     question = "Run this command? [y]es, [a]lways, [n]o, or say what to do instead:"
     assert f"\n{question}\n" in terminal.out.getvalue()
     asked(agent, "git status")
-    for other in OTHERS:
+    for other in OTHER_COMMANDS:
         asked(agent, other, "y")
     asked(agent, "git status\n", "y", tool="write_file")
 
@@ -326,7 +325,7 @@ def test_no_word_of_the_choices_is_broken_at_the_edge_of_the_screen(
     assert " ".join(rows).endswith(program.CHOICES)
 
 
-RUNS = {  # the text, and what a question shows of it
+BLANKS = {  # the text, and what a question shows of it
     f"echo hi{' ' * 3_001}; rm -rf ~": ["echo hi [3,001 blanks] ; rm -rf ~"],
     "a" + "\u3000\t\xad\u200d" * 20 + "b": ["a [80 blanks] b"],
     "a" + " " * 79 + "b": ["a" + " " * 79 + "b"],
@@ -338,12 +337,12 @@ RUNS = {  # the text, and what a question shows of it
 }
 
 
-@pytest.mark.parametrize("what", RUNS, ids=range(len(RUNS)))
+@pytest.mark.parametrize("what", BLANKS, ids=range(len(BLANKS)))
 def test_many_blanks_or_empty_lines_are_shown_as_their_number(asked, monkeypatch, what):
     monkeypatch.setenv("COLUMNS", "300")
     terminal = asked(program.Agent(), what, "y", tool="edit_file")
     *seen, question, _ = terminal.out.getvalue().split("\n")
-    assert seen == [f"  {line}" for line in RUNS[what]]
+    assert seen == [f"  {line}" for line in BLANKS[what]]
     assert f"(+{what.count('+')} -{what.count(chr(10) + '-')})?" in question
 
 
@@ -526,10 +525,19 @@ def test_a_call_is_refused_if_the_user_could_not_see_the_question(desk, fresh):
     assert "use --yes" in str(user.sent) and not (desk.folder / "made").exists()
 
 
-LINES = "quit", "/quit", "exit", "/clear", "/context", "!git diff --stat", "!y", "!no"
+COMMAND_LINES = (
+    "quit",
+    "/quit",
+    "exit",
+    "/clear",
+    "/context",
+    "!git diff --stat",
+    "!y",
+    "!no",
+)
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", COMMAND_LINES)
 def test_a_command_typed_at_a_question_isnt_run_but_kept_and_the_question_comes_again(
     asked, line, monkeypatch
 ):
@@ -553,8 +561,30 @@ def test_yes_as_a_command_at_a_question_approves_this_call_and_all_later_ones(us
     assert (user.folder / "one").exists() and (user.folder / "two").exists()
 
 
-KEYS = ["y", "a", "ye", "s", "n", "no", "why", " ", "please", "ok", "\x7f", "\x17"]
-KEYS += ["\x15", "\t", "\x1b[A", "\x1bOP", "\n", "\n", "\n", "\x1b[200~y\ry\x1b[201~"]
+KEYSTROKES = [
+    "y",
+    "a",
+    "ye",
+    "s",
+    "n",
+    "no",
+    "why",
+    " ",
+    "please",
+    "ok",
+    "\x7f",
+    "\x17",
+]
+KEYSTROKES += [
+    "\x15",
+    "\t",
+    "\x1b[A",
+    "\x1bOP",
+    "\n",
+    "\n",
+    "\n",
+    "\x1b[200~y\ry\x1b[201~",
+]
 TYPINGS = 200 if LONG_TESTS else 12
 
 
@@ -583,7 +613,9 @@ def test_nothing_runs_unless_a_line_begun_at_the_question_approved_it(
     asked_in, desk, number
 ):
     chance = random.Random(number)
-    before, after = (chance.choices(KEYS, k=chance.randrange(7)) for _ in range(2))
+    before, after = (
+        chance.choices(KEYSTROKES, k=chance.randrange(7)) for _ in range(2)
+    )
     user = asked_in([*WAYS][number % len(WAYS)], *before)
     answered = len(desk.stub.requests)
     for key in after:

@@ -30,7 +30,7 @@ ASKING = {
     "write_file": {"path": "made", "content": "x"},
     "edit_file": {"path": "there", "old_text": "a", "new_text": "b"},
 }
-ASKED = {  # the question for each of these calls
+QUESTIONS = {  # the question for each of these calls
     "bash": ("touch made",),
     "write_file": ("made\n@@ -0,0 +1 @@\n+x",),
     "edit_file": ("there\n@@ -1 +1 @@\n-a\n+b",),
@@ -91,13 +91,15 @@ def test_a_tool_call_is_shown_with_its_most_useful_argument(make, line, given):
     assert shown(agent, "tool") == [line]
 
 
-EMPTY = [("bash", {"command": "true"}, "(no output)")]
-EMPTY += [("read_file", {"path": "blank"}, "(the file is empty, or blank from here)")]
-EMPTY += [("grep", {"pattern": "absent"}, "(no matches)")]
-EMPTY += [("glob", {"pattern": "absent"}, "(no matching files)")]
+EMPTY_RESULTS = [("bash", {"command": "true"}, "(no output)")]
+EMPTY_RESULTS += [
+    ("read_file", {"path": "blank"}, "(the file is empty, or blank from here)")
+]
+EMPTY_RESULTS += [("grep", {"pattern": "absent"}, "(no matches)")]
+EMPTY_RESULTS += [("glob", {"pattern": "absent"}, "(no matching files)")]
 
 
-@pytest.mark.parametrize("name, given, text", EMPTY)
+@pytest.mark.parametrize("name, given, text", EMPTY_RESULTS)
 def test_an_empty_result_says_what_was_not_found(use, name, given, text):
     Path("blank").write_text("\n\n")
     assert use(name, **given) == text
@@ -110,7 +112,7 @@ def test_a_lone_surrogate_is_replaced_before_it_reaches_the_model(make):
     assert outputs(*agent.client.requests[1]["messages"]) == ["a?b"]
 
 
-WRONG = {
+WRONG_INPUTS = {
     "unknown tool": ("list_dir", {}, "There is no tool list_dir"),
     "missing argument": ("edit_file", {"path": "there"}, "old_text"),
     "agent as argument": ("glob", {"pattern": "*", "agent": "x"}, "agent"),
@@ -124,10 +126,14 @@ WRONG = {
     "glob from the root": ("glob", {"pattern": "/etc/*"}, ""),
 }
 for ITEM in ("one", "[] one", "[X]one", "- [ ] one", ""):
-    WRONG[f"item {ITEM!r}"] = ("todo_write", {"items": ["[ ] good", ITEM]}, "[ ]")
+    WRONG_INPUTS[f"item {ITEM!r}"] = (
+        "todo_write",
+        {"items": ["[ ] good", ITEM]},
+        "[ ]",
+    )
 
 
-@pytest.mark.parametrize("name, given, named", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("name, given, named", WRONG_INPUTS.values(), ids=WRONG_INPUTS)
 def test_a_wrong_argument_is_an_error_that_names_it(error_of, name, given, named):
     Path("there").write_text("a")
     assert named in error_of(name, **given)
@@ -201,11 +207,11 @@ def test_a_call_is_sent_back_as_the_model_wrote_it_even_if_it_is_json_in_json(ma
     assert outputs(*agent.messages) == ["1 of 2 still to do."]
 
 
-ERRORS = [RuntimeError, OSError, TypeError, ValueError, RecursionError, MemoryError]
-ERRORS += [AssertionError, program.AgentError, program.ToolError]
+EXCEPTIONS = [RuntimeError, OSError, TypeError, ValueError, RecursionError, MemoryError]
+EXCEPTIONS += [AssertionError, program.AgentError, program.ToolError]
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("error", EXCEPTIONS)
 def test_an_exception_in_a_tool_becomes_an_error_result(error_of, broken_glob, error):
     broken_glob(error("broken"))
     assert "broken" in error_of("glob", pattern="*")
@@ -235,7 +241,7 @@ def test_approval_is_asked_only_for_valid_calls_and_shows_the_change(make, name,
     asked = []
     agent = make(approve=lambda *question: asked.append(question))
     run_tool(agent, call(name, **given))
-    assert asked == ([] if (name, given) in QUIET else [(name, *ASKED[name])])
+    assert asked == ([] if (name, given) in QUIET else [(name, *QUESTIONS[name])])
     done = Path("there").read_text() == "b" or Path("made").exists()
     assert done == ((name, given) not in QUIET)
 
@@ -247,7 +253,7 @@ def test_the_question_names_the_real_file_on_one_line(make, path):
     asked = []
     agent = make(approve=lambda name, *question: asked.append(question))
     run_tool(agent, call("write_file", path=path, content="b"))
-    assert asked == [ASKED["edit_file"]] and Path("there").read_text() == "b"
+    assert asked == [QUESTIONS["edit_file"]] and Path("there").read_text() == "b"
 
 
 def test_an_edit_fails_if_the_file_changed_while_the_user_was_asked(make):

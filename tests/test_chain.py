@@ -125,11 +125,13 @@ def test_no_compaction_drops_a_result_that_was_just_asked_for(
         assert [text[:7] for text in after] == starts
 
 
-LONG = said(f"First. {sized(32_000)} The last.")
-UNFINISHED = [LONG, program.note(program.CUT_OFF)]
+LONG_REPLY = said(f"First. {sized(32_000)} The last.")
+UNFINISHED = [LONG_REPLY, program.note(program.CUT_OFF)]
 
 
-@pytest.mark.parametrize("newest", [[LONG, typed("Do the last.")], [LONG], UNFINISHED])
+@pytest.mark.parametrize(
+    "newest", [[LONG_REPLY, typed("Do the last.")], [LONG_REPLY], UNFINISHED]
+)
 @pytest.mark.parametrize("threshold", [20_000, 60_000, 167_000])
 def test_an_answer_that_the_next_message_refers_to_stays(make, newest, threshold):
     messages = [*history(said(sized(3_000)), typed("List them.")), *newest]

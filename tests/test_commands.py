@@ -10,6 +10,7 @@ from builders import (
     BASH,
     SUMMARY,
     TASK,
+    bash,
     did,
     history,
     on_disk,
@@ -95,7 +96,7 @@ def test_context_needs_no_request_and_shows_the_yes_flag(run, api, argv, free):
 
 
 def test_yes_switches_approvals_off_and_on_and_context_shows_it(user):
-    command = reply(calls=[("bash", {"command": "touch file"})])
+    command = bash("touch file")
     user.enqueue(command, reply("So."), command, reply("So."))
     user.say("/yes", "[yes] tools run without asking until you type /yes again\n")
     user.say("/context", "\nruns without asking: everything\n")
@@ -148,9 +149,9 @@ def test_an_own_command_runs_at_once_and_the_model_sees_it_with_the_next_prompt(
 
 
 # messages before a !command, and which note follows it before the next prompt, if any
-OPEN = did("ls")[:1]
+OPEN_CALL = did("ls")[:1]
 BEFORE = [([], False), ([typed("a"), said("b")], False), ([typed("a")], True)]
-BEFORE += [([typed("a"), *OPEN], True), ([typed("a"), *did("text")], True)]
+BEFORE += [([typed("a"), *OPEN_CALL], True), ([typed("a"), *did("text")], True)]
 
 
 @pytest.mark.parametrize("before, is_open", BEFORE)
@@ -422,20 +423,24 @@ def test_continue_takes_the_newest_conversation_and_what_follows_is_the_prompt(
     assert first == typed("newer") and asked[-1] == typed(prompt or "and?")
 
 
-WRONG = ["/nonsense", "/hlep", "/compct the names", "/exit now", "/last two"]
-WRONG += ["/clear the cache, please", "/quit smoking", "/help me"]
-WRONG += ["/add-dir ..", "/-", "!"]
+WRONG_COMMANDS = ["/nonsense", "/hlep", "/compct the names", "/exit now", "/last two"]
+WRONG_COMMANDS += ["/clear the cache, please", "/quit smoking", "/help me"]
+WRONG_COMMANDS += ["/add-dir ..", "/-", "!"]
 PROSE = ["/etc/hosts: what is it?", "/home is full, why?", "/usr/", "/tmp", "/"]
 
 
-@pytest.mark.parametrize("line", [*WRONG, *PROSE, "exit the loop early", "quit it"])
+@pytest.mark.parametrize(
+    "line", [*WRONG_COMMANDS, *PROSE, "exit the loop early", "quit it"]
+)
 def test_a_mistyped_command_is_an_error_but_a_path_or_prose_is_sent(
     make, line, monkeypatch
 ):
     monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
-    program.handle_line(agent := make(*[reply("I see.")] * (line not in WRONG)), line)
-    assert ("Unknown command" in str(shown(agent, "error"))) is (line in WRONG)
-    assert (agent.client.requests == []) is (line in WRONG)
+    program.handle_line(
+        agent := make(*[reply("I see.")] * (line not in WRONG_COMMANDS)), line
+    )
+    assert ("Unknown command" in str(shown(agent, "error"))) is (line in WRONG_COMMANDS)
+    assert (agent.client.requests == []) is (line in WRONG_COMMANDS)
 
 
 # --- Errors, and what to do about them ---
@@ -460,12 +465,12 @@ def test_ctrl_c_in_an_answer_says_that_it_was_discarded(user):
 
 
 # an error of the API, and whether "go on" helps without a restart
-ERRORS = [(401, "no such key", False), (403, "not allowed", False)]
-ERRORS += [(404, "no such model", False), (400, "Your credit is used up", True)]
-ERRORS += [(402, "Insufficient Balance", True), (403, "Check your billing", True)]
+API_ERRORS = [(401, "no such key", False), (403, "not allowed", False)]
+API_ERRORS += [(404, "no such model", False), (400, "Your credit is used up", True)]
+API_ERRORS += [(402, "Insufficient Balance", True), (403, "Check your billing", True)]
 
 
-@pytest.mark.parametrize("status, text, helps", ERRORS)
+@pytest.mark.parametrize("status, text, helps", API_ERRORS)
 def test_going_on_is_advised_unless_a_setting_has_to_change(make, status, text, helps):
     agent = make(api_error(status, text))
     assert not program.handle_line(agent, "Look.")

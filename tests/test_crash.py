@@ -42,19 +42,19 @@ from agent import (
     user_texts,
 )
 
-SMALL = {
+TINY_LIMITS = {
     "threshold": 4_000,
     "context_window": 9_000,
     "max_output": 1_000,
     "min_savings": 0,
 }
-LONG = "A long answer. " * 700  # brings the context over that threshold
-HALF = LONG[: len(LONG) // 5]
+LONG_ANSWER = "A long answer. " * 700  # brings the context over that threshold
+HALF = LONG_ANSWER[: len(LONG_ANSWER) // 5]
 BIG = ("bash", {"command": "seq 2000"})
-COMPACT = ("compact", {"focus": "the notes"})
+COMPACT_NOTES = ("compact", {"focus": "the notes"})
 TURNS = 3  # of the script, before the conversation is resumed
 KILLS = 1_000 if LONG_TESTS else 16  # about so many
-STOPS = 1_000 if LONG_TESTS else 50
+MOST_STOPS = 1_000 if LONG_TESTS else 50
 WRITERS = {"append", "commit", "replace_history", "save", "change_file"}
 
 
@@ -68,12 +68,12 @@ def script():
             reply("I look.", calls=[READ], thinking="its own"),
             reply("Its answer."),
             reply("I write", calls=[WRITE], stop="max_tokens"),
-            reply("Enough of that.", calls=[COMPACT, READ], thinking="so"),
+            reply("Enough of that.", calls=[COMPACT_NOTES, READ], thinking="so"),
             SUMMARY,
             reply("Done with that.", thinking="so"),
         ],
         "Tell me all": [
-            reply(LONG, calls=[READ], thinking="long"),
+            reply(LONG_ANSWER, calls=[READ], thinking="long"),
             SUMMARY,
             reply(content=[]),
             reply("Told.", thinking="so"),
@@ -118,7 +118,7 @@ def life_in(folder, lines):
     os.chdir(folder)
     Path("acknowledged").touch()
     Path("notes.txt").write_text("these are the notes\n" * 60)
-    small = program.Limits(**SMALL)
+    small = program.Limits(**TINY_LIMITS)
     agent = Agent(limits=small, client=StubClient(), approve=lambda *_: None)
     with patch.object(program, "commit", acknowledging(program.commit)):
         sys.settrace(lines)
@@ -231,7 +231,7 @@ def check(agent):
 def check_killed(folder):
     """Check the same after resuming, if there is a conversation to resume."""
     os.chdir(folder)
-    agent = Agent(limits=program.Limits(**SMALL))
+    agent = Agent(limits=program.Limits(**TINY_LIMITS))
     with suppress(AgentError):
         resume(agent, "1")
     check(agent)
@@ -265,7 +265,7 @@ def test_the_conversation_can_be_resumed_after_sigkill_at_any_line_that_writes(
 def test_ctrl_c_at_any_line_leaves_a_valid_conversation(tmp_path):
     places = [place for place in lines_in(tmp_path / "whole") if place[2] == 1]
     press = Mock(side_effect=partial(send, signal.SIGINT))
-    for number, place in enumerate(some(places, STOPS)):
+    for number, place in enumerate(some(places, MOST_STOPS)):
         print(place)  # if the test fails, pytest shows the last one
         check(life_in(tmp_path / str(number), Lines(press, place)))
     assert press.call_count > number // 2  # not every life waits for a process

@@ -50,7 +50,7 @@ def pages(use, path, **given):
         given["offset"] = int(note[1])
 
 
-TEXTS = {
+AS_READ = {
     b"one\ntwo\n": "one\ntwo",
     b"one\r\ntwo\r\n": "one\ntwo",
     b"caf\xe9": "caf\ufffd",
@@ -58,7 +58,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("data, text", TEXTS.items())
+@pytest.mark.parametrize("data, text", AS_READ.items())
 def test_read_file_returns_the_text(use, data, text):
     Path("file").write_bytes(data)
     assert use("read_file", path="file") == text
@@ -182,10 +182,10 @@ LANGUAGES = {
     "emoji": "\U0001f600" * 50,
     "control characters": "\x01" * 40,
 }
-WINDOWS = [(2_000, 4), (20_000, 9), (167_000, 1), (167_000, 12)]
+SIZES = [(2_000, 4), (20_000, 9), (167_000, 1), (167_000, 12)]
 
 
-@pytest.mark.parametrize("threshold, count", WINDOWS)
+@pytest.mark.parametrize("threshold, count", SIZES)
 @pytest.mark.parametrize("line", LANGUAGES.values(), ids=LANGUAGES)
 def test_a_page_never_exceeds_the_result_budget_in_any_language(
     make, line, threshold, count
@@ -285,7 +285,7 @@ def test_a_very_repetitive_edit_fails_quickly(error_of):
 # --- Files that the user has changed ---
 
 
-SEEN = {  # the calls with which the model got to know the file
+KNOWN_BY = {  # the calls with which the model got to know the file
     "read": [("read_file", {})],
     "read in part": [("read_file", {"limit": 1})],
     "written": [("write_file", {"content": "one\n2\n"})],
@@ -293,7 +293,7 @@ SEEN = {  # the calls with which the model got to know the file
 }
 
 
-@pytest.mark.parametrize("calls", SEEN.values(), ids=SEEN)
+@pytest.mark.parametrize("calls", KNOWN_BY.values(), ids=KNOWN_BY)
 def test_write_file_does_not_replace_what_the_user_has_changed(use, error_of, calls):
     Path("file").write_text("one\ntwo\n")
     for tool, given in calls:
@@ -392,22 +392,22 @@ def diff_of(old, new):
     return asked[0].removeprefix("f\n")
 
 
-LINES = [f"line {i}" for i in range(1, 9_001)]
+MANY_LINES = [f"line {i}" for i in range(1, 9_001)]
 HEAD, TAIL = " line 697\n line 698\n line 699", " line 701\n line 702\n line 703"
 
 
 @pytest.mark.parametrize("new", ["new", "line 700\r", "a\x0cb", "a\u2028b", "\udce9"])
 def test_a_diff_shows_exactly_the_changed_line(new):
-    new_lines = [*LINES[:699], new, *LINES[700:], ""]
-    diff = diff_of("\n".join([*LINES, ""]), "\n".join(new_lines))
+    new_lines = [*MANY_LINES[:699], new, *MANY_LINES[700:], ""]
+    diff = diff_of("\n".join([*MANY_LINES, ""]), "\n".join(new_lines))
     hunk = f"@@ -697,7 +697,7 @@\n{HEAD}\n-line 700\n+{new}\n{TAIL}"
     assert diff == hunk
 
 
-ENDS = {("", "a\n"): "+a", ("a\n\n", "a\n"): " a\n-", ("a", ""): "-a"}
+LAST_LINES = {("", "a\n"): "+a", ("a\n\n", "a\n"): " a\n-", ("a", ""): "-a"}
 
 
-@pytest.mark.parametrize("texts, lines", ENDS.items())
+@pytest.mark.parametrize("texts, lines", LAST_LINES.items())
 def test_a_diff_has_no_extra_line_at_the_end_of_the_file(texts, lines):
     assert diff_of(*texts).split("@@\n")[1] == lines
 
@@ -806,7 +806,7 @@ print(json.dumps([grown, children, len(block["content"])]))
 """
 
 
-LARGE = {
+CALLS_FOR_LARGE_FILES = {
     "yes": call("bash", command="yes", timeout=1),
     "grep in one line": call("grep", pattern="x{9}", path="line"),
     "read_file": call("read_file", path="sparse"),
@@ -817,7 +817,9 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("block", LARGE.values(), ids=LARGE)
+@pytest.mark.parametrize(
+    "block", CALLS_FOR_LARGE_FILES.values(), ids=CALLS_FOR_LARGE_FILES
+)
 def test_memory_is_bounded(block):
     with Path("sparse").open("wb") as file:
         file.truncate(5_000_000_000)

@@ -25,7 +25,7 @@ def names(text):
     return [name for found in lines([said(text)]).values() for name in found]
 
 
-NAMES = [
+IN_LANGUAGES = [
     ("Python", "from pkg.sub_mod import load_prices\nself._cache_size = MAX_SIZE", 4),
     ("Go", "func (s *Store) SaveSessionState(ctx) error { return ErrNotFound }", 2),
     ("TypeScript", "export const parseOrderLine = (rawLine: OrderLine) => {}", 1),
@@ -38,7 +38,9 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("language, text, number", NAMES, ids=[n[0] for n in NAMES])
+@pytest.mark.parametrize(
+    "language, text, number", IN_LANGUAGES, ids=[n[0] for n in IN_LANGUAGES]
+)
 def test_names_of_any_language_are_found_whole(language, text, number):
     found = names(text)
     assert len(found) == number and all(name in text for name in found)
@@ -179,7 +181,7 @@ def test_a_key_that_a_user_typed_is_not_in_it(monkeypatch):
     assert key not in text and "my_own_name" in text
 
 
-KEYS = [
+API_KEYS = [
     "sk_live_4eC39HqLyjWDarjtT1zdp7dc",
     "sk-proj-abc_DEF123456789",
     "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
@@ -200,7 +202,7 @@ HOLDERS = {
 
 
 @pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", API_KEYS)
 def test_an_api_key_that_the_model_was_shown_is_not_in_it(key, holder):
     [text] = index_of(holder(key), [], INDEX_TOKENS)
     assert key not in text and "my_own_name" in text

@@ -31,9 +31,9 @@ from agent import drop_thinking, is_typed, micro_compact, preview, tokens_in, us
 from agent import tool_result_budget as budget
 
 REDACTED = {"type": "redacted_thinking", "data": "d"}
-LONG = sized(125)
-LARGE = sized(100_000), sized(100_000, "y")
-CLEARED = f"[Previous: used bash, saved at saved/{len(LONG)}.txt]"
+CLEARABLE = sized(125)
+TWO_LARGE = sized(100_000), sized(100_000, "y")
+PLACEHOLDER = f"[Previous: used bash, saved at saved/{len(CLEARABLE)}.txt]"
 
 
 def with_thinking(messages):
@@ -208,7 +208,7 @@ def test_a_snip_does_not_touch_what_a_compaction_kept(make):
 
 
 def test_after_a_snip_restored_files_still_wait_until_they_have_been_sent(make):
-    restored = read("a.py", LONG)
+    restored = read("a.py", CLEARABLE)
     summary = program.note(program.COMPRESSED.format(path="-", summary="Short."))
     tail = [message for n in range(9) for message in did(f"result {n}")]
     messages = [typed("Go."), *restored, summary, *tail]
@@ -216,7 +216,7 @@ def test_after_a_snip_restored_files_still_wait_until_they_have_been_sent(make):
     agent = make(messages=messages, max_messages=8, **limits)
     agent.tried_until = len(messages)
     program.layer_1(agent)
-    assert len(agent.messages) < 12 and outputs(*agent.messages)[0] == LONG
+    assert len(agent.messages) < 12 and outputs(*agent.messages)[0] == CLEARABLE
 
 
 def test_a_snip_keeps_everything_the_model_has_not_seen():
@@ -246,14 +246,14 @@ def test_only_results_over_100_characters_are_cleared(length, is_cleared):
     "tool", ["bash", "grep", "glob", "read_file", "write_file", "edit_file"]
 )
 def test_the_placeholder_names_the_tool_and_the_saved_path_except_for_files(tool):
-    messages = history(did(LONG, tool=tool), said("Done."))
-    where = "" if tool.endswith("_file") else f", saved at saved/{len(LONG)}.txt"
+    messages = history(did(CLEARABLE, tool=tool), said("Done."))
+    where = "" if tool.endswith("_file") else f", saved at saved/{len(CLEARABLE)}.txt"
     assert outputs(*clear(messages)) == [f"[Previous: used {tool}{where}]"]
 
 
 @pytest.mark.parametrize("tool", ["task", "todo_write", "load_skill", "compact"])
 def test_results_of_task_todo_write_load_skill_and_compact_are_never_cleared(tool):
-    messages = history(did(LONG, tool=tool), said("Done."))
+    messages = history(did(CLEARABLE, tool=tool), said("Done."))
     assert tool in program.TOOLS and clear(messages) is messages
 
 
@@ -264,14 +264,14 @@ def test_a_preview_is_never_cleared_because_it_names_the_saved_file():
 
 @pytest.mark.parametrize("later", [[], [typed("Stop.")], [typed("a"), typed("b")]])
 def test_a_result_the_model_has_not_seen_is_never_cleared(later):
-    messages = history(did(LONG), did(*[LONG] * 5), *later)
+    messages = history(did(CLEARABLE), did(*[CLEARABLE] * 5), *later)
     after = outputs(*clear(messages))
-    assert after == [CLEARED, *[LONG] * 5]
+    assert after == [PLACEHOLDER, *[CLEARABLE] * 5]
 
 
 def test_a_placeholder_is_never_cleared_however_long_the_tool_name():
     placeholder = f"[Previous: used {'long_name' * 9}, saved at saved/1.txt]"
-    messages = history(did(placeholder), did(LONG), said("Done."))
+    messages = history(did(placeholder), did(CLEARABLE), said("Done."))
     assert outputs(*clear(messages))[0] == placeholder
 
 
@@ -364,7 +364,7 @@ def test_a_resumed_conversation_counts_as_cold(make):
     assert time.time() - agent.last_request > program.CACHE_SECONDS
 
 
-COUNT = [("bash", {"command": f"printf 'x%.0s' {{1..{len(LONG)}}}"})]
+COUNT = [("bash", {"command": f"printf 'x%.0s' {{1..{len(CLEARABLE)}}}"})]
 
 
 @pytest.mark.parametrize(
@@ -382,14 +382,14 @@ def test_the_presets_clear_as_the_tutorials_do(make, no_layer_2, settings, clear
     agent = make(*replies, reply("Done."), **settings)
     program.take_turn(agent, "Count.")
     sent = [outputs(*r["messages"]) for r in agent.client.requests]
-    assert [sum(text != LONG for text in results) for results in sent] == cleared
+    assert [sum(text != CLEARABLE for text in results) for results in sent] == cleared
 
 
 @pytest.mark.parametrize(
     "ago, why", [(0, ""), (400, " (the cache was cold)")], ids=["warm", "cold"]
 )
 def test_clearing_reports_the_tokens_before_and_after(make, ago, why):
-    seen = history(*map(did, LARGE), said("Seen."))
+    seen = history(*map(did, TWO_LARGE), said("Seen."))
     last = time.time() - ago
     agent = make(messages=seen, keep_recent=1, clear_above=0, last_request=last)
     before = program.context_tokens(agent)
@@ -404,7 +404,10 @@ def test_clearing_reports_the_tokens_before_and_after(make, ago, why):
 
 @pytest.mark.parametrize("thinking", [THOUGHT, REDACTED])
 def test_thinking_stays_before_the_first_change_and_is_dropped_after_it(thinking):
-    steps = [did(text, thinking=[thinking]) for text in ("short", LONG, "short", LONG)]
+    steps = [
+        did(text, thinking=[thinking])
+        for text in ("short", CLEARABLE, "short", CLEARABLE)
+    ]
     messages = history(*steps, said("Done.", thinking))
     assert with_thinking(messages) == [1, 3, 5, 7, 9]
     assert with_thinking(clear(messages)) == [1, 3]
@@ -423,7 +426,7 @@ def test_only_thinking_is_dropped_and_replies_that_consist_of_nothing_else():
 
 
 def test_the_three_steps_run_in_this_order(make):
-    work = history(*(did(LONG) for _ in range(30)), did(*LARGE))
+    work = history(*(did(CLEARABLE) for _ in range(30)), did(*TWO_LARGE))
     agent = make(messages=work, threshold=30_000, max_messages=50, **S06)
     program.layer_1(agent)
     assert layers(agent) == ["tool_result_budget", "snip_compact", "micro_compact"]

@@ -45,7 +45,7 @@ from agent import context_tokens, estimate_tokens, fixed_tokens, in_progress, to
 T = 10_000  # tokens; about 1,000 of them are system prompt and tools
 WINDOW = {"threshold": T}
 BODY = sized(15_000)  # over T, however it is counted
-FILES = "abcde"
+FIVE_NAMES = "abcde"
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_after_a_layer_acted_the_count_is_scaled_until_the_next_reply(make):
     )
 
 
-class Gateway(StubClient):
+class Undercounter(StubClient):
     """An API that reports only a share of the tokens we estimate, or nothing."""
 
     def __init__(self, share, *replies):
@@ -209,7 +209,7 @@ class Gateway(StubClient):
 def test_a_reported_count_that_is_missing_or_below_a_third_of_ours_is_not_believed(
     make, share, is_believed
 ):
-    agent = make(client=Gateway(share, reply("Yes.")))
+    agent = make(client=Undercounter(share, reply("Yes.")))
     program.take_turn(agent, sized(10_000))
     ours = fixed_tokens(agent) + estimate_tokens(agent.messages)
     assert (context_tokens(agent) == ours) is not is_believed
@@ -305,13 +305,13 @@ def test_the_prompt_asks_for_an_analysis_only_if_thinking_is_off(compacted, thin
     assert ("<analysis>" in text, "thinking" in request) == (not thinking, thinking)
 
 
-THOUGHT = "I weigh it all. " * 4_000  # 20,000 tokens, as the API counts them
+LONG_THOUGHT = "I weigh it all. " * 4_000  # 20,000 tokens, as the API counts them
 
 
 def test_20000_tokens_of_thinking_cut_off_neither_a_summary_nor_an_answer(long):
-    assert stub.tokens([{"type": "text", "text": THOUGHT}]) > 20_000
-    whole = reply("Done.", thinking=THOUGHT)
-    agent = long(reply("<summary>All is well.</summary>", thinking=THOUGHT), whole)
+    assert stub.tokens([{"type": "text", "text": LONG_THOUGHT}]) > 20_000
+    whole = reply("Done.", thinking=LONG_THOUGHT)
+    agent = long(reply("<summary>All is well.</summary>", thinking=LONG_THOUGHT), whole)
     agent.thinking, agent.limits.max_output = True, program.Limits().max_output
     assert program.take_turn(agent, "Newest request.") == "Done."
     assert "All is well." in left(agent.messages).summary and agent.failures == 0
@@ -323,7 +323,7 @@ def test_20000_tokens_of_thinking_cut_off_neither_a_summary_nor_an_answer(long):
 # --- Which replies are accepted as a summary ---
 
 GOOD = "<summary>All is well.</summary>"
-CALL = [("bash", {"command": "touch called"})]
+TOUCH = [("bash", {"command": "touch called"})]
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_a_normal_reply_with_a_summary_is_accepted(compacted, text, more, summar
     [
         reply(GOOD, stop="refusal"),
         reply(GOOD, stop="max_tokens"),
-        reply(GOOD, calls=CALL, stop="end_turn"),
+        reply(GOOD, calls=TOUCH, stop="end_turn"),
         reply("All is well."),
         reply("<summary> \n </summary>"),
         reply("<summary>It went"),
@@ -402,7 +402,7 @@ def test_an_interrupted_summary_is_asked_for_again_in_the_next_turn(long):
 
 # --- A compacted history is a history like any other ---
 
-PLAN = ["[x] look", "[ ] fix it"]
+ITEMS = ["[x] look", "[ ] fix it"]
 
 
 def needed():
@@ -410,7 +410,7 @@ def needed():
     for name in "ab":
         Path(f"{name}.py").write_text(f"the text of {name}")
     write_skill("birds", "Count the birds.")
-    return [*planned(*PLAN), *loaded("birds"), *read("a.py"), *read("b.py")]
+    return [*planned(*ITEMS), *loaded("birds"), *read("a.py"), *read("b.py")]
 
 
 def test_a_compaction_leaves_typed_messages_summary_and_calls_and_work_goes_on(
@@ -423,7 +423,7 @@ def test_a_compaction_leaves_typed_messages_summary_and_calls_and_work_goes_on(
         f"[Conversation compressed. Transcript: {agent.transcript}]"
     )
     assert "reference" in summary and "continue with what comes after it" in summary
-    assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", PLAN]
+    assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", ITEMS]
     answer, *others = tail
     assert texts(answer)[0][:3] == "xxx" and tokens_in(answer) < T // 4
     assert others == [typed("Newest request."), said("Done.")]
@@ -559,11 +559,13 @@ def is_short(text):
 
 
 ANY_TEXT = st.text(st.sampled_from('ab \n"\x01日🙂'), max_size=40)
-TEXTS = st.builds(mul, ANY_TEXT, st.sampled_from([1, 1, 7, 90, 2_000]))
+USER_TEXT = st.builds(mul, ANY_TEXT, st.sampled_from([1, 1, 7, 90, 2_000]))
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
-@given(st.lists(TEXTS, max_size=30), st.integers(2 * program.MIN_USER_TOKENS, 3_000))
+@given(
+    st.lists(USER_TEXT, max_size=30), st.integers(2 * program.MIN_USER_TOKENS, 3_000)
+)
 def test_kept_messages_fit_and_the_first_and_the_newest_have_priority(
     typed_texts, limit
 ):
@@ -588,7 +590,7 @@ def test_files_skills_and_plan_keep_their_order_and_are_read_again(long):
         Path("a.py").write_text(f"version {number}")
         program.take_turn(agent, "Go on.")
         calls = left(agent.messages).calls
-        assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", PLAN]
+        assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", ITEMS]
         assert calls[0][1] == f"version {number}" and "birds twice" in calls[2][1]
 
 
@@ -599,7 +601,11 @@ def test_a_deleted_file_is_reported_once_and_then_dropped(long):
     calls = dict(left(agent.messages).calls[:2])
     assert "no file b.py" in calls["b.py"] and "the text of a" in calls["a.py"]
     program.take_turn(agent, "Go on.")
-    assert [asked for asked, _ in left(agent.messages).calls] == ["a.py", "birds", PLAN]
+    assert [asked for asked, _ in left(agent.messages).calls] == [
+        "a.py",
+        "birds",
+        ITEMS,
+    ]
 
 
 def test_the_five_files_read_last_stay_each_once(rebuilt):
@@ -684,11 +690,11 @@ def test_summary_rules_and_previews_are_quoted(rebuilt, make):
 @pytest.mark.parametrize("letters, tokens", [("w", 750), ("日", 2_250), ('"\n', 3_000)])
 def test_a_compaction_leaves_at_most_half_of_the_room(make, threshold, letters, tokens):
     short, long = sized(tokens, letters), sized(30 * tokens, letters)
-    for name in FILES:
+    for name in FIVE_NAMES:
         Path(name).write_text(sized(6_100, f"{name * 60}\n"))
         write_skill(name, sized(7_100, f"{name * 70}\n"))
     asked = [typed(short), said("Yes.")] * 20
-    used = [m for n in FILES for m in [*read(n), *loaded(n)]]
+    used = [m for n in FIVE_NAMES for m in [*read(n), *loaded(n)]]
     plan = planned(*[f"[ ] {n} {sized(22)}" for n in range(30)])
     agent = make(threshold=threshold)
     ends = typed(long), said(long), typed("Now.")
@@ -714,7 +720,7 @@ def test_each_part_gets_at_most_half_of_the_remaining_room(make):
         assert 0.8 * (room // 2) < part <= room // 2 + 240  # the text around it
         room -= part
     asked = [call for call, _ in left(new).calls]
-    assert asked == ["b.py", "birds", PLAN]  # the newest file, cut to a page
+    assert asked == ["b.py", "birds", ITEMS]  # the newest file, cut to a page
 
 
 # --- The tail: the newest messages ---
@@ -827,7 +833,7 @@ def test_a_file_in_the_tail_is_not_read_again_even_if_it_was_cleared_there(make)
     agent = make(messages=history(needed(), said(BODY), did("-"), cleared))
     new = program.rebuild(agent, "Short.")[0]
     assert is_valid(new) and new[-2:] == cleared
-    assert [asked for asked, _ in left(new).calls] == ["b.py", "birds", PLAN]
+    assert [asked for asked, _ in left(new).calls] == ["b.py", "birds", ITEMS]
 
 
 def test_the_note_of_a_command_after_a_long_answer_stays_in_the_tail(tail_of):

@@ -12,6 +12,7 @@ from builders import (
     SUMMARY,
     TOO_LARGE,
     asks_for_summary,
+    bash,
     did,
     fails,
     goes_on,
@@ -42,9 +43,9 @@ def too_long(tokens, maximum=16_000):
     return api_error(400, f"prompt is too long: {tokens} tokens > {maximum} maximum")
 
 
-TOO_LONG = too_long(14_310)
-ERRORS = {
-    "too long": TOO_LONG,
+SLIGHTLY_TOO_LONG = too_long(14_310)
+LENGTH_ERRORS = {
+    "too long": SLIGHTLY_TOO_LONG,
     "other words": api_error(400, "Prompt is too long: it has 14310 tokens"),
     "megabytes": TOO_LARGE,
     "window exceeded": reply(
@@ -81,7 +82,7 @@ def worked(make):
 
 # --- The model asks: the `compact` tool ---
 
-COMPACT = reply(calls=[("compact", {})])
+CALLS_COMPACT = reply(calls=[("compact", {})])
 MORE = reply(BODY, calls=[("bash", {"command": "echo more"})])
 
 
@@ -93,7 +94,7 @@ BESIDE = [
 
 
 def test_calls_beside_the_compact_tool_are_answered_and_the_work_goes_on(worked):
-    more = reply(calls=[("bash", {"command": "echo three"})])
+    more = bash("echo three")
     agent = worked(reply(calls=BESIDE, thinking=""), SUMMARY, more, reply("Done."))
     assert take_turn(agent, "Count.") == "Done."
     [request] = summaries(agent)
@@ -109,7 +110,7 @@ def test_calls_beside_the_compact_tool_are_answered_and_the_work_goes_on(worked)
 )
 def test_a_focus_applies_to_one_compaction_only_in_whichever_layer(worked, text, layer):
     first = reply(text, calls=[("compact", {"focus": "the birds"})])
-    replies = first, SUMMARY, MORE, COMPACT, SUMMARY, reply("Done.")
+    replies = first, SUMMARY, MORE, CALLS_COMPACT, SUMMARY, reply("Done.")
     limits = {"threshold": 17_000, "context_window": 40_000, "min_savings": 2_000}
     agent = worked(*replies, **limits)
     assert take_turn(agent, "Count.") == "Done."
@@ -121,7 +122,7 @@ def test_a_focus_applies_to_one_compaction_only_in_whichever_layer(worked, text,
 def test_the_first_compact_call_works_if_there_is_anything_to_gain(
     make, size, is_asked
 ):
-    replies = [COMPACT, *[SUMMARY] * is_asked, COMPACT, reply("Done.")]
+    replies = [CALLS_COMPACT, *[SUMMARY] * is_asked, CALLS_COMPACT, reply("Done.")]
     agent = make(*replies, messages=history(said(sized(size))), threshold=100_000)
     assert take_turn(agent, "Hi.") == "Done."
     assert len(summaries(agent)) == is_asked
@@ -131,8 +132,8 @@ def test_the_first_compact_call_works_if_there_is_anything_to_gain(
 
 
 def test_further_compact_calls_wait_until_min_savings_tokens_are_new(worked):
-    few = [COMPACT, SUMMARY, *[COMPACT] * 9]
-    agent = worked(*few, MORE, COMPACT, SUMMARY, reply("Done."))
+    few = [CALLS_COMPACT, SUMMARY, *[CALLS_COMPACT] * 9]
+    agent = worked(*few, MORE, CALLS_COMPACT, SUMMARY, reply("Done."))
     assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
     skipped = [text for text in shown(agent, "layer") if "skipped" in text]
     assert skipped == ["[compact] skipped: there is too little new text"] * 9
@@ -140,7 +141,7 @@ def test_further_compact_calls_wait_until_min_savings_tokens_are_new(worked):
 
 def test_the_compact_tool_is_skipped_after_three_failures(worked):
     limits = {"threshold": 0, "context_window": 100_000, "min_savings": 0}
-    agent = worked(COMPACT, reply("Done."), failures=3, **limits)
+    agent = worked(CALLS_COMPACT, reply("Done."), failures=3, **limits)
     assert take_turn(agent, "Count.") == "Done."
     assert summaries(agent) == [] and layers(agent) == ["compact"]
     assert shown(agent, "layer") == ["[compact] skipped: summaries keep failing"]
@@ -203,7 +204,7 @@ def test_compact_tries_again_after_a_failed_summary(worked, failures):
     assert agent.failures == 0 and "All is well." in left(agent.messages).summary
 
 
-@pytest.mark.parametrize("error", [TOO_LARGE, TOO_LONG], ids=str)
+@pytest.mark.parametrize("error", [TOO_LARGE, SLIGHTLY_TOO_LONG], ids=str)
 def test_if_the_request_for_a_summary_is_too_long_a_note_replaces_the_summary(
     worked, error
 ):
@@ -232,7 +233,7 @@ def test_a_turn_ends_though_the_provider_rejects_each_request_for_a_summary(make
             return api_error(400, "The request looks like an attack.")
         return next(replies)
 
-    calls = (reply(calls=[("bash", {"command": "seq 3000"})]) for _ in range(16))
+    calls = (bash("seq 3000") for _ in range(16))
     replies = itertools.chain(calls, [reply("Done.")])
     agent = make(client=StubClient(always=answer), threshold=20_000, clear_above=10**9)
     assert take_turn(agent, "Count.") == "Done."
@@ -247,13 +248,13 @@ def test_a_note_keeps_the_last_answer_too_however_long(worked):
     assert program.text_of(agent.messages[-1])[:5] == "Once "
 
 
-FAULTS = [(529, "Overloaded"), (401, "invalid x-api-key")]
-FAULTS += [(400, "Your credit balance is too low to access the API")]
-FAULTS += [(400, "You have reached your specified API usage limits")]
-FAULTS += [(400, "This organization has been disabled")]
+OTHER_ERRORS = [(529, "Overloaded"), (401, "invalid x-api-key")]
+OTHER_ERRORS += [(400, "Your credit balance is too low to access the API")]
+OTHER_ERRORS += [(400, "You have reached your specified API usage limits")]
+OTHER_ERRORS += [(400, "This organization has been disabled")]
 
 
-@pytest.mark.parametrize("status, text", FAULTS)
+@pytest.mark.parametrize("status, text", OTHER_ERRORS)
 def test_after_an_outage_or_an_empty_account_the_history_is_intact_and_compact_works(
     worked, status, text
 ):
@@ -269,7 +270,7 @@ def test_after_an_outage_or_an_empty_account_the_history_is_intact_and_compact_w
 # --- The API asks: the prompt is too long ---
 
 
-@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("error", LENGTH_ERRORS.values(), ids=LENGTH_ERRORS)
 def test_a_request_that_is_too_long_is_compacted_and_sent_again(worked, error):
     agent = worked(error, SUMMARY, reply("Done."))
     assert take_turn(agent, "Second request.") == "Done."
@@ -340,7 +341,7 @@ def test_a_request_among_the_newest_messages_appears_only_once(make):
 
 @pytest.mark.parametrize("failures, tried", [(0, [NO_SUMMARY]), (3, [])])
 def test_if_summaries_fail_a_note_replaces_the_older_messages(worked, failures, tried):
-    agent = worked(TOO_LONG, *tried, reply("Done."), failures=failures)
+    agent = worked(SLIGHTLY_TOO_LONG, *tried, reply("Done."), failures=failures)
     assert take_turn(agent, "Second request.") == "Done."
     assert len(summaries(agent)) == len(tried)
     assert agent.failures == failures + len(tried)
@@ -374,11 +375,11 @@ def test_after_a_reply_all_remedies_can_be_tried_again(worked):
     assert "No summary could be made" in left(agent.messages).summary
 
 
-@pytest.mark.parametrize("second", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("second", LENGTH_ERRORS.values(), ids=LENGTH_ERRORS)
 def test_if_no_remedy_helps_there_is_one_clear_error_and_nothing_is_lost(
     worked, second
 ):
-    agent = worked(TOO_LONG, SUMMARY, second, second)
+    agent = worked(SLIGHTLY_TOO_LONG, SUMMARY, second, second)
     line = fails(agent, "Second request.")
     assert "/clear" in line and line.startswith(STARTS)
     assert len(agent.client.requests) == 4 and not Path("ran").exists()
@@ -387,7 +388,7 @@ def test_if_no_remedy_helps_there_is_one_clear_error_and_nothing_is_lost(
 
 
 def test_neighbours_of_one_role_are_joined_on_the_wire_for_strict_templates(worked):
-    more = reply(calls=[("bash", {"command": "true"})])
+    more = bash("true")
     agent = worked(
         TOO_LARGE, SUMMARY, more, reply("Half", stop="max_tokens"), reply(".")
     )
@@ -411,7 +412,7 @@ def test_what_is_left_after_a_refusal_has_at_most_three_quarters_of_it(make):
 
 
 def test_only_the_list_right_after_a_refusal_is_held_to_three_quarters_of_it(worked):
-    agent = worked(TOO_LONG, SUMMARY, reply("Done."))
+    agent = worked(SLIGHTLY_TOO_LONG, SUMMARY, reply("Done."))
     assert take_turn(agent, "Go on.") == "Done."
     room = agent.limits.threshold - program.fixed_tokens(agent)
     assert program.split_history(agent)[0] == room // 2
@@ -532,7 +533,7 @@ def test_a_note_quotes_the_last_summary_and_says_that_no_new_one_could_be_made(w
 # --- The request for the summary is itself too long ---
 
 
-@pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize("error", LENGTH_ERRORS.values(), ids=LENGTH_ERRORS)
 def test_if_it_is_too_long_the_older_half_is_summarised_and_then_the_rest_with_it(
     worked, error
 ):
@@ -564,7 +565,9 @@ def test_a_request_that_the_known_window_cannot_hold_is_not_sent_whole(worked):
 def test_a_first_message_of_over_half_the_list_is_cut_in_the_second_step(make):
     begin = [typed(sized(9_000)), said("Yes.")]
     first = reply("<summary>The first half.</summary>")
-    agent = make(TOO_LONG, first, SUMMARY, messages=[*begin, *did(sized(6_000))])
+    agent = make(
+        SLIGHTLY_TOO_LONG, first, SUMMARY, messages=[*begin, *did(sized(6_000))]
+    )
     agent.messages += [said("So."), typed("And?"), said("Yes.")]
     program.compact_history(agent, "compact")
     _, older, rest = (request["messages"] for request in agent.client.requests)
@@ -573,7 +576,7 @@ def test_a_first_message_of_over_half_the_list_is_cut_in_the_second_step(make):
 
 
 def test_after_a_rejection_without_a_number_pages_of_files_get_smaller(worked):
-    agent = worked(TOO_LONG, SUMMARY, reply("Done."), threshold=90_000)
+    agent = worked(SLIGHTLY_TOO_LONG, SUMMARY, reply("Done."), threshold=90_000)
     before = agent.limits.max_results
     assert take_turn(agent, "Go on.") == "Done."
     Path("long.txt").write_text("a line\n" * 9_000)
@@ -582,9 +585,9 @@ def test_after_a_rejection_without_a_number_pages_of_files_get_smaller(worked):
 
 
 def test_a_too_long_error_soon_after_a_compaction_still_leads_to_a_summary(worked):
-    steps = [reply(calls=[("bash", {"command": f"echo {n}"})]) for n in range(2)]
+    steps = [bash(f"echo {n}") for n in range(2)]
     first = reply(f"<summary>{sized(1_875)}</summary>")
-    agent = worked(first, *steps, TOO_LONG, SUMMARY, reply("Done."))
+    agent = worked(first, *steps, SLIGHTLY_TOO_LONG, SUMMARY, reply("Done."))
     run_command(agent, "/compact")
     assert take_turn(agent, "Count.") == "Done." and len(summaries(agent)) == 2
     assert "All is well." in left(agent.messages[:-1]).summary
@@ -597,7 +600,7 @@ HALF = reply("<summary>The first half.</summary>")
 def test_if_a_half_is_too_long_as_well_a_note_replaces_the_summary(
     worked, second, kept
 ):
-    agent = worked(TOO_LONG, *second, TOO_LONG)
+    agent = worked(SLIGHTLY_TOO_LONG, *second, SLIGHTLY_TOO_LONG)
     program.compact_history(agent, "compact")
     summary = left(agent.messages).summary
     assert "No summary could be made" in summary
@@ -609,7 +612,7 @@ def test_if_a_half_is_too_long_as_well_a_note_replaces_the_summary(
 def test_if_a_half_has_no_summary_nothing_changes_and_that_counts_as_a_failure(
     worked, replies
 ):
-    agent = worked(TOO_LONG, *replies)
+    agent = worked(SLIGHTLY_TOO_LONG, *replies)
     before = agent.messages
     program.compact_history(agent, "compact")
     assert agent.messages is before and agent.failures == 1
@@ -619,7 +622,7 @@ def test_thinking_is_dropped_from_the_shortened_copy_only(make):
     calls = [("bash", {"command": f"echo {sized(750)}"})]
     steps = [reply(f"{n}", calls=calls, thinking="") for n in range(6)]
     more = reply("More.", thinking="")
-    agent = make(*steps, reply("Done."), TOO_LONG, HALF, NO_SUMMARY, more)
+    agent = make(*steps, reply("Done."), SLIGHTLY_TOO_LONG, HALF, NO_SUMMARY, more)
     take_turn(agent, "Work.")
     before = agent.messages
     program.compact_history(agent, "compact")

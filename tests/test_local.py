@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import stub
 from builders import (
+    THOUGHT,
     asks_for_summary,
+    bash,
     call,
     did,
     fails,
@@ -31,7 +33,7 @@ import agent as program
 from agent import take_turn
 
 
-class Server(StubClient):
+class FileServer(StubClient):
     """A local server without a cache, whose model works through some files.
 
     If it cuts, it does so as Ollama: a prompt that doesn't fit loses its oldest messages,
@@ -74,7 +76,7 @@ class Server(StubClient):
 
 
 # windows, and the tokens in each file; system prompt and tools take a third of 4,096
-WINDOWS = {4_096: 300, 8_192: 600, 32_768: 600}
+FILE_TOKENS = {4_096: 300, 8_192: 600, 32_768: 600}
 
 
 @pytest.fixture
@@ -82,15 +84,15 @@ def files(window):
     """Forty files, every other one full of digits."""
     for n in range(40):
         text = "the quick brown fox\n" if n % 2 else "0123456789 98765.4321\n"
-        Path(f"{n}.txt").write_text(f"FACT-{n}-\n" + sized(WINDOWS[window], text))
+        Path(f"{n}.txt").write_text(f"FACT-{n}-\n" + sized(FILE_TOKENS[window], text))
 
 
 # in llama.cpp's words, without the numbers and with them
-TOO_LONG = "the request exceeds the available context size, try increasing it"
-NAMED = "request (99999 tokens) exceeds the available context size ({} tokens)"
+WITHOUT_NUMBERS = "the request exceeds the available context size, try increasing it"
+WITH_NUMBERS = "request (99999 tokens) exceeds the available context size ({} tokens)"
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", FILE_TOKENS)
 @pytest.mark.parametrize("setting", ["", "64000"])
 @pytest.mark.parametrize("rules", [0, 6_000])
 def test_a_job_of_40_requests_ends_well_where_ollama_cuts_a_prompt_silently(
@@ -98,7 +100,7 @@ def test_a_job_of_40_requests_ends_well_where_ollama_cuts_a_prompt_silently(
 ):
     monkeypatch.setenv("CONTEXT_WINDOW", setting)
     Path("AGENTS.md").write_text(sized(rules, "one more rule\n"))
-    server = Server(window, cuts=True)
+    server = FileServer(window, cuts=True)
     agent = make(client=server, limits=program.configured_limits())
     assert take_turn(agent, "Read all files.") == "Done." and server.number == 41
     [line] = [text for text in shown(agent, "layer") if "[window]" in text]
@@ -110,24 +112,24 @@ def test_where_a_prompt_is_cut_silently_each_result_is_read_for_a_summary(
     make, files, window, monkeypatch
 ):
     monkeypatch.setenv("CLEAR_ABOVE", "1000000")  # layer 1 would clear results
-    server = Server(window, cuts=True)
+    server = FileServer(window, cuts=True)
     agent = make(client=server, clear_above=1_000_000)
     assert take_turn(agent, "Read all files.") == "Done."
     kept = {*re.findall(r"FACT-\d+-", str(agent.messages))}
     assert server.summarised | kept == {f"FACT-{n}-" for n in range(40)}
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("error", [TOO_LONG, NAMED])
+@pytest.mark.parametrize("window", FILE_TOKENS)
+@pytest.mark.parametrize("error", [WITHOUT_NUMBERS, WITH_NUMBERS])
 def test_a_job_of_40_requests_ends_well_where_a_prompt_is_rejected(
     make, files, window, error
 ):
-    server = Server(window, cuts=False, error=error.format(window))
+    server = FileServer(window, cuts=False, error=error.format(window))
     agent = make(client=server, context_window=64_000)
     assert take_turn(agent, "Read all files.") == "Done." and server.number == 41
 
 
-CALL = reply(calls=[("bash", {"command": "seq 600"})])
+CALLS_SEQ = bash("seq 600")
 SUMMED_UP = reply("<summary>So far so good.</summary>")
 
 
@@ -165,14 +167,14 @@ def test_at_the_start_a_server_on_this_machine_is_asked_for_the_window_it_has_lo
 def test_a_server_that_hangs_when_it_is_asked_for_its_window_costs_little_time(
     make, monkeypatch
 ):
-    client, given = Server(8_192, cuts=True), []
+    client, given = FileServer(8_192, cuts=True), []
     client.get = lambda path, options, **_: given.append(options["timeout"]) or 1 / 0
     agent = make(client=client)
     turns(agent, *["Read all files."] * 3)
     assert given == [5]  # seconds
 
 
-class Changing(Server):
+class Changing(FileServer):
     """An Ollama that loads the model with another window from time to time.
 
     Each turn is one request, after a pause of some seconds.
@@ -201,7 +203,7 @@ def test_the_window_follows_a_model_that_is_loaded_again_with_a_smaller_one(
 
 @pytest.mark.parametrize("lost", [api_error(529, "Overloaded"), KeyboardInterrupt()])
 def test_ollama_is_asked_after_the_first_reply_that_arrives(make, lost):
-    agent = make(client=Server(32_768, cuts=True))
+    agent = make(client=FileServer(32_768, cuts=True))
     agent.client.enqueue(lost)
     with suppress(KeyboardInterrupt):
         take_turn(agent, "Hi")
@@ -214,7 +216,7 @@ def test_ollama_is_asked_after_the_first_reply_that_arrives(make, lost):
 def test_a_summary_of_a_prompt_that_ollama_cut_silently_is_not_believed(make, window):
     facts = [said(f"FACT-{n}-" + sized(window // 6, "word ")) for n in range(8)]
     talk = [[typed("Go on."), fact] for fact in facts]
-    agent = make(client=Server(window, cuts=True), messages=history(*talk))
+    agent = make(client=FileServer(window, cuts=True), messages=history(*talk))
     program.run_command(agent, "/compact")
     kept = {*re.findall(r"FACT-\d+-", str(agent.messages))}
     known = agent.client.summarised | kept
@@ -225,7 +227,7 @@ def test_a_summary_of_a_prompt_that_ollama_cut_silently_is_not_believed(make, wi
 def test_no_user_query_found_means_that_ollama_cut_the_prompt(make):
     error = api_error(500, "no user query found in messages")
     talk = history(*[[said(sized(900)), typed("Go on.")] for _ in range(9)])
-    agent = make(client=Server(8_192, cuts=True), messages=talk)
+    agent = make(client=FileServer(8_192, cuts=True), messages=talk)
     agent.client.enqueue(error)
     agent.client.loaded, agent.client.number = {f"{agent.model}:latest": 8_192}, 99
     assert take_turn(agent, "Go on.") == "Done."
@@ -255,12 +257,12 @@ OTHER = {
 @pytest.mark.parametrize("counts", OTHER.values(), ids=OTHER)
 def test_no_count_says_that_a_prompt_was_cut(make, counts):
     agent = make(client=counting(*counts))
-    agent.client.enqueue(*[CALL] * 4, reply("Done."))
+    agent.client.enqueue(*[CALLS_SEQ] * 4, reply("Done."))
     assert take_turn(agent, "Work.") == "Done." and shown(agent, "layer") == []
     assert agent.limits == program.Limits()
 
 
-class Gateway(StubClient):
+class OddCounter(StubClient):
     """A server with a dial for what its usage leaves out: nothing here is ever cut."""
 
     def __init__(self, *replies, leaves_out=()):
@@ -284,7 +286,7 @@ class Gateway(StubClient):
 @pytest.mark.parametrize("leaves_out", ["thinking", "cached", "all but a constant"])
 def test_a_server_that_counts_in_another_way_loses_no_window(make, leaves_out):
     thought = {"thinking": sized(900)} if leaves_out == "thinking" else {}
-    agent = make(client=Gateway(leaves_out=[leaves_out]))
+    agent = make(client=OddCounter(leaves_out=[leaves_out]))
     for n in range(40):
         Path(f"{n}.txt").write_text(sized(700 + 40 * (n % 9), "a line of text\n"))
         call = ("read_file", {"path": f"{n}.txt"})
@@ -476,7 +478,7 @@ def test_whatever_came_since_the_last_reply_is_taken_out_with_what_was_declined(
 
 
 def test_results_that_a_filter_objects_to_are_taken_out(make):
-    agent = make(CALL, FILTERS[0])
+    agent = make(CALLS_SEQ, FILTERS[0])
     fails(agent, "Look.")
     assert agent.messages == [typed("Look.")] and goes_on(agent)
 
@@ -560,6 +562,3 @@ def test_only_thinking_that_is_dropped_is_not_called_too_large(make):
     program.make_ready(agent)
     [line] = shown(agent, "layer")
     assert line.startswith("[thinking] dropped")
-
-
-THOUGHT = {"type": "thinking", "thinking": "", "signature": "s"}

@@ -24,10 +24,10 @@ import agent as program
 
 TURNS = 5_000 if LONG_TESTS else 320
 WINDOW, OUTPUT, THRESHOLD = 24_000, 8_000, 12_000
-LIMITS = {"context_window": WINDOW, "max_output": OUTPUT, "threshold": THRESHOLD}
+TINY_LIMITS = {"context_window": WINDOW, "max_output": OUTPUT, "threshold": THRESHOLD}
 
-FIRST = "The first request: keep the notes in order, and never delete a line."
-PLAN = "[ ] archive the notes at the very end"
+FIRST_REQUEST = "The first request: keep the notes in order, and never delete a line."
+PLAN_ITEM = "[ ] archive the notes at the very end"
 
 
 class Worker(StubClient):
@@ -70,7 +70,11 @@ class Worker(StubClient):
 
 def user_text(turn):
     """The text that the user types in this turn."""
-    return FIRST if turn == 1 else f"Request {turn}: look at part {turn % 9} again."
+    return (
+        FIRST_REQUEST
+        if turn == 1
+        else f"Request {turn}: look at part {turn % 9} again."
+    )
 
 
 def replies_in(turn):
@@ -80,7 +84,7 @@ def replies_in(turn):
     if turn % 3 == 0:
         calls = [("read_file", page), ("todo_write", {"items": ["no box"]})]
     if turn == 1:
-        calls = [("todo_write", {"items": [PLAN]})]
+        calls = [("todo_write", {"items": [PLAN_ITEM]})]
     if 30 <= turn % 100 < 45:  # it works once enough is new
         calls = [("compact", {"focus": "the notes"}), ("read_file", page)]
     if turn % 100 == 60:
@@ -105,7 +109,7 @@ def run_session():
     for number in range(4):
         line = "All lines of the notes are alike. " * 8
         Path(f"notes{number}.txt").write_text(f"{line}\n" * 100)
-    limits = program.Limits(**LIMITS)
+    limits = program.Limits(**TINY_LIMITS)
     agent = program.Agent(limits=limits, client=Worker(), approve=lambda *_: None)
     session = Session(agent)
     gc.freeze()  # counts only objects made from here on, also in later tests
@@ -153,7 +157,9 @@ def test_the_plan_and_the_typed_messages_are_in_the_last_request(session):
     sent = str(session.agent.client.newest["messages"])
     # a rejection has lowered the threshold, and so the room for typed messages
     newest = [user_text(turn) for turn in range(TURNS - 24, TURNS + 1)]
-    assert [text for text in (FIRST, PLAN, *newest) if text not in sent] == []
+    assert [
+        text for text in (FIRST_REQUEST, PLAN_ITEM, *newest) if text not in sent
+    ] == []
 
 
 def test_memory_stays_flat(session):

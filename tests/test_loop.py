@@ -23,6 +23,7 @@ from builders import (
     SUMMARY,
     TASK,
     WRITE,
+    bash,
     call,
     did,
     fails,
@@ -78,7 +79,7 @@ def test_an_unexpected_error_is_not_swallowed(make):
 # ---- empty replies ----
 
 HM = {"type": "thinking", "thinking": "hm"}
-EMPTY = {
+EMPTY_REPLIES = {
     "no content": [],
     "an empty text": [{"type": "text", "text": ""}],
     "only spaces": [{"type": "text", "text": " \n"}],
@@ -88,9 +89,9 @@ EMPTY = {
 }
 
 
-@pytest.mark.parametrize("case", EMPTY)
+@pytest.mark.parametrize("case", EMPTY_REPLIES)
 def test_an_empty_reply_is_dropped_and_requested_again_with_a_note(make, case):
-    agent = make(reply(content=EMPTY[case]), reply("Here I am."))
+    agent = make(reply(content=EMPTY_REPLIES[case]), reply("Here I am."))
     assert take_turn(agent, "Hi") == "Here I am."
     first, second = (request["messages"] for request in agent.client.requests)
     assert second[: len(first)] == first and len(second) == len(first) + 1
@@ -125,7 +126,7 @@ def test_a_call_that_was_cut_off_gets_an_error_and_does_not_run(make):
 
 
 UNFINISHED = {
-    **{case: reply(content=content) for case, content in EMPTY.items()},
+    **{case: reply(content=content) for case, content in EMPTY_REPLIES.items()},
     "a call cut off": cut_off(),
     "a text cut off": reply("more ", stop="max_tokens"),
 }
@@ -560,7 +561,7 @@ def test_a_call_with_a_repeated_id_gets_a_new_one(make):
 
 
 def test_a_turn_ends_after_max_requests_and_go_on_continues(make):
-    again = [reply(calls=[("bash", {"command": "echo noop"})])] * 3
+    again = [bash("echo noop")] * 3
     agent = make(*again, reply("Done."), max_requests=3)
     assert "3 requests (MAX_REQUESTS)" in fails(agent, "Work.")
     assert len(agent.client.requests) == 3 and program.in_progress(agent.messages)
@@ -577,5 +578,5 @@ def test_all_agents_of_a_turn_share_its_limit(make):
 
 
 def test_with_max_requests_0_a_turn_may_make_any_number_of_requests(make):
-    again = [reply(calls=[("bash", {"command": "true"})])] * 9
+    again = [bash("true")] * 9
     assert take_turn(make(*again, reply("Done."), max_requests=0), "Work.") == "Done."

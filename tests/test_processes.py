@@ -11,7 +11,15 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from builders import LONG_TESTS, call, create_files, lines_of, outputs, shown
+from builders import (
+    LONG_TESTS,
+    bash,
+    call,
+    create_files,
+    lines_of,
+    outputs,
+    shown,
+)
 from stub import reply
 
 import agent as program
@@ -104,20 +112,20 @@ def test_writing_to_dev_stderr_does_not_erase_earlier_output(use):
 
 
 FOUND = "a.py:1:needle\n"
-OWN = ".transcripts/t.jsonl:1:needle", ".task_outputs/tool-results/a.txt-2-near"
+OWN_RECORDS = ".transcripts/t.jsonl:1:needle", ".task_outputs/tool-results/a.txt-2-near"
 OWN_LINES = {  # the output of a command, and what is left of it
-    "grep": (f"./{OWN[0]}\n./{FOUND}./{OWN[1]}\n", f"./{FOUND}"),
-    "rg": (f"{FOUND}{OWN[0]}\n{OWN[1]}\n", FOUND),
+    "grep": (f"./{OWN_RECORDS[0]}\n./{FOUND}./{OWN_RECORDS[1]}\n", f"./{FOUND}"),
+    "rg": (f"{FOUND}{OWN_RECORDS[0]}\n{OWN_RECORDS[1]}\n", FOUND),
     "absolute": (
-        f"/my own/code/{OWN[0]}\n/my own/code/{FOUND}",
+        f"/my own/code/{OWN_RECORDS[0]}\n/my own/code/{FOUND}",
         f"/my own/code/{FOUND}",
     ),
     "find": (
         "./.transcripts\n./.transcripts/history\n./a.py\n",
         "./.transcripts\n./a.py\n",
     ),
-    "no newline": (f"{FOUND}{OWN[0]}", FOUND),
-    "nothing else": (f"{OWN[0]}\n", ""),
+    "no newline": (f"{FOUND}{OWN_RECORDS[0]}", FOUND),
+    "nothing else": (f"{OWN_RECORDS[0]}\n", ""),
 }
 KEPT = [".transcripts/\n.task_outputs/*\n", "a.py:1:see ./.transcripts/t.jsonl\n"]
 KEPT += ['x = ["sub/../.transcripts/file"]\n', "?? .transcripts/\n", ".transcripts:\n"]
@@ -139,15 +147,15 @@ def test_lines_that_only_mention_our_records_stay(use, output):
 
 
 def test_a_folder_of_records_that_the_command_names_stays_in_its_output(use):
-    Path("output").write_text(f"{OWN[0]}\n{OWN[1]}\n")
+    Path("output").write_text(f"{OWN_RECORDS[0]}\n{OWN_RECORDS[1]}\n")
     named = use("bash", command="cat output # .transcripts")
-    assert named == f"{OWN[0]}\n{program.LEFT_OUT}\n"
+    assert named == f"{OWN_RECORDS[0]}\n{program.LEFT_OUT}\n"
     both = "cat output # .task_outputs and .transcripts"
-    assert use("bash", command=both) == f"{OWN[0]}\n{OWN[1]}\n"
+    assert use("bash", command=both) == f"{OWN_RECORDS[0]}\n{OWN_RECORDS[1]}\n"
 
 
 def test_the_exit_status_follows_the_line_on_what_is_left_out(make):
-    Path("output").write_text(f"{FOUND}{OWN[0]}\n")
+    Path("output").write_text(f"{FOUND}{OWN_RECORDS[0]}\n")
     agent = make()
     program.run_tool(agent, call("bash", command="cat output; exit 3"))
     lines = f"{FOUND}{program.LEFT_OUT}\n(exit status 3)"
@@ -271,7 +279,7 @@ def test_a_process_started_with_setsid_outlives_its_command(use, writers, end):
 @pytest.mark.parametrize("jobs", ["", "set -m; "])
 def test_ctrl_c_kills_the_command_and_its_children(make, writers, jobs):
     interrupt = f"{jobs}{CHILD} & {IS_UP} kill -INT $PPID; sleep 600"
-    agent = make(reply(calls=[("bash", {"command": interrupt})]), reply("Yes."))
+    agent = make(bash(interrupt), reply("Yes."))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Work.")
     assert writers() == "up\n"
@@ -305,7 +313,7 @@ print(stopped)
 
 def test_the_user_sees_the_output_of_an_interrupted_command(make):
     command = "echo begun; kill -INT $PPID; sleep 600"
-    agent = make(reply(calls=[("bash", {"command": command})]))
+    agent = make(bash(command))
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Work.")
     assert shown(agent, "result") == ["begun\n"]
@@ -467,17 +475,17 @@ def test_a_command_cannot_read_the_programs_standard_input(
     assert content.endswith(output) and "waiting" not in content
 
 
-OURS, THEIRS = f"{sys.prefix}/bin:", "/their/venv/bin:"
+OUR_BIN, THEIR_BIN = f"{sys.prefix}/bin:", "/their/venv/bin:"
 ENVIRONMENTS = {  # settings, and what a command sees of the last two
-    "uv run": (("1", sys.prefix, OURS), ("", "")),
+    "uv run": (("1", sys.prefix, OUR_BIN), ("", "")),
     "uv run in an activated environment": (
-        ("1", sys.prefix, f"{OURS}{THEIRS}"),
-        ("", THEIRS),
+        ("1", sys.prefix, f"{OUR_BIN}{THEIR_BIN}"),
+        ("", THEIR_BIN),
     ),
-    "activated": (("", sys.prefix, OURS), (sys.prefix, OURS)),
+    "activated": (("", sys.prefix, OUR_BIN), (sys.prefix, OUR_BIN)),
     "uv run of another program": (
-        ("1", "/their/venv", THEIRS),
-        ("/their/venv", THEIRS),
+        ("1", "/their/venv", THEIR_BIN),
+        ("/their/venv", THEIR_BIN),
     ),
 }
 

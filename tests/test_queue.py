@@ -14,6 +14,7 @@ import pytest
 from builders import (
     BASH,
     SUMMARY,
+    bash,
     lines_of,
     results,
     sized,
@@ -27,12 +28,6 @@ from stub import api_error, reply
 
 import agent as program
 from agent import Terminal, run_command
-
-
-def bash(command):
-    """A reply that calls bash."""
-    return reply(calls=[("bash", {"command": command})])
-
 
 # --- Messages typed during work ---
 
@@ -228,7 +223,7 @@ def test_text_queued_behind_a_command_waits_for_it(user):
 # --- Typing at the prompt ---
 
 
-KEYS = {
+EDITED = {
     "helo\x02l": "hello",  # Ctrl-B: one character back
     "\x1b[200~one\rtwo\rthree\x1b[201~": "one\ntwo\nthree",  # pasted
     "four\x1b\rfive": "four\nfive",  # Alt-Enter
@@ -239,13 +234,13 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("keys", KEYS, ids=ascii)
+@pytest.mark.parametrize("keys", EDITED, ids=ascii)
 def test_the_prompt_supports_editing_pasting_and_completion(user, keys):
     (user.folder / "notes.txt").touch()
     (user.folder / "some").mkdir()
     user.enqueue(reply("I see."))
     user.say(keys, "I see.")
-    assert user.sent[-1] == typed(KEYS[keys])
+    assert user.sent[-1] == typed(EDITED[keys])
     assert b"\x1b[?2004h" in user.raw  # asks the terminal to mark pastes
 
 
@@ -424,7 +419,7 @@ def keys(monkeypatch):
 
 # em space, left-to-right mark, zero-width space, BOM, a private icon, a flag's tag
 PRINTABLE = ["a\u2003b", "a\u200eb", "a\u200bb", "a\ufeffb", "a\ue0b0b", "a\U000e0067b"]
-LINES = {
+TYPED_LINES = {
     "one\ntwo": (["one"], "two"),
     "one two \x17": ([], "one "),
     "one two\x17\x17x": ([], "x"),
@@ -450,19 +445,35 @@ LINES = {
     ),
 }
 # ignored keys: arrows, Home, Delete, F1 to F5 of several terminals, Alt and Ctrl
-IGNORED = ["\x1b[A", "\x1b[1;5D", "\x1bOH", "\x1b[3~", "\x1bOP", "\x1b[[A", "\x1b[15~"]
-IGNORED += ["\x1bb", "\x1b\x1b[A", "\x01", "\x0b", "\x1bO5P", "\x1b[<0;3;4M", "\x04"]
+IGNORED_KEYS = [
+    "\x1b[A",
+    "\x1b[1;5D",
+    "\x1bOH",
+    "\x1b[3~",
+    "\x1bOP",
+    "\x1b[[A",
+    "\x1b[15~",
+]
+IGNORED_KEYS += [
+    "\x1bb",
+    "\x1b\x1b[A",
+    "\x01",
+    "\x0b",
+    "\x1bO5P",
+    "\x1b[<0;3;4M",
+    "\x04",
+]
 
 
-@pytest.mark.parametrize("data", LINES, ids=ascii)
+@pytest.mark.parametrize("data", TYPED_LINES, ids=ascii)
 def test_keys_may_arrive_byte_by_byte(keys, data):
-    heard, line = LINES[data]
+    heard, line = TYPED_LINES[data]
     for parts in [data], [bytes([byte]) for byte in data.encode()]:
         terminal = keys(*parts)
         assert (terminal.queue, terminal.line) == (heard, line)
 
 
-@pytest.mark.parametrize("key", IGNORED, ids=ascii)
+@pytest.mark.parametrize("key", IGNORED_KEYS, ids=ascii)
 def test_other_keys_are_ignored_wherever_they_are_split(keys, key):
     for at in range(len(key)):
         terminal = keys("on", key[:at], key[at:], "e")

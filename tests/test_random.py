@@ -34,14 +34,14 @@ import agent as program
 
 # Every run uses the same examples, without a time limit, because machines can be slow.
 # Shrinking a failing example takes minutes, so only the long tests do it.
-SETTINGS = settings(
+SAME_EXAMPLES = settings(
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[*Phase] if LONG_TESTS else [Phase.generate],
     report_multiple_bugs=False,
 )
-EXAMPLES = settings(SETTINGS, max_examples=650 if LONG_TESTS else 16)
+EXAMPLES = settings(SAME_EXAMPLES, max_examples=650 if LONG_TESTS else 16)
 
 THINKING = ("thinking", "redacted_thinking")
 COLD = float("-inf")
@@ -67,9 +67,9 @@ SAMPLES = ["yes", "", " \n", "日本語で話す", "🙂👍🏽", "\ud800", "a\
 SAMPLES += ["</summary>", "line\n" * 40, "word " * 300, "要約" * 250, "🙂" * 150]
 ANY_CHARACTER = st.characters(exclude_categories=[])  # lone surrogates included
 TEXT = st.one_of(st.sampled_from(SAMPLES), st.text(ANY_CHARACTER, max_size=6))
-ERRORS = [program.ToolError, ValueError, KeyboardInterrupt]
-LARGE = ["word " * 400, "要約" * 400, "🙂\n" * 400, "x" * 700]
-OUTPUT = st.sampled_from([*LARGE * 3, *ERRORS, *SAMPLES])
+TOOL_ERRORS = [program.ToolError, ValueError, KeyboardInterrupt]
+LARGE_OUTPUTS = ["word " * 400, "要約" * 400, "🙂\n" * 400, "x" * 700]
+OUTPUT = st.sampled_from([*LARGE_OUTPUTS * 3, *TOOL_ERRORS, *SAMPLES])
 OUTPUTS = st.lists(OUTPUT, min_size=1, max_size=3)
 WRONG_CALLS = [
     ("read_file", {"limit": "many"}),
@@ -90,18 +90,18 @@ CALLS = [
     ("task", {"description": "look", "prompt": "Look around."}),
     *WRONG_CALLS,
 ]
-WHOLE = [text for text in SAMPLES if text != "\ud800"]  # as the API sends a text
-TEXTS = [(kind, text) for kind in ("text", *THINKING) for text in WHOLE]
-PART = st.sampled_from([*TEXTS, *[("call", call) for call in CALLS] * 6])
+SENDABLE = [text for text in SAMPLES if text != "\ud800"]  # as the API sends a text
+TEXT_BLOCKS = [(kind, text) for kind in ("text", *THINKING) for text in SENDABLE]
+PART = st.sampled_from([*TEXT_BLOCKS, *[("call", call) for call in CALLS] * 6])
 NO_KEY = api_error(401, "invalid x-api-key")
-STOPS = st.sampled_from([*[None] * 9, "max_tokens", "refusal"])
-NORMAL_REPLY = st.tuples(st.lists(PART, min_size=2, max_size=4), STOPS)
+STOP_REASON = st.sampled_from([*[None] * 9, "max_tokens", "refusal"])
+NORMAL_REPLY = st.tuples(st.lists(PART, min_size=2, max_size=4), STOP_REASON)
 ODD_REPLY = st.sampled_from(
     [([], None), TOO_LONG, NO_KEY, ([("call", CALLS[0])], None)]
 )
 REPLY = st.one_of(*[NORMAL_REPLY] * 4, ODD_REPLY)
 GOOD = [("thinking", "hm"), ("text", "<analysis>a</analysis><summary>短い</summary>")]
-SUMMARY = st.sampled_from(
+SUMMARY_REPLY = st.sampled_from(
     [
         (GOOD, None),
         ([("text", f"<summary>{'long ' * 600}</summary>")], None),
@@ -113,7 +113,7 @@ SUMMARY = st.sampled_from(
     ]
 )
 REPLIES = st.lists(REPLY, min_size=2, max_size=4)
-TURN = st.tuples(TEXT, REPLIES, OUTPUTS, st.lists(SUMMARY, max_size=2))
+TURN = st.tuples(TEXT, REPLIES, OUTPUTS, st.lists(SUMMARY_REPLY, max_size=2))
 
 
 # how small a prompt the API caches, and whether usage says so
@@ -356,19 +356,28 @@ def test_every_step_leaves_a_valid_conversation_and_what_was_sent_stays_as_it_wa
 
 # --- The index ---
 
-NAMES = "one_name TwoNames src/three.py ./a/four.go /etc/five_5 größe_ändern "
-NAMES += r"六个名字的加载器_表 C:\six\seven.txt eight_8_names word words: \n\tnineNames"
-SEEN = st.lists(st.sampled_from(NAMES.split()), max_size=6).map(" ".join)
+SOME_NAMES = "one_name TwoNames src/three.py ./a/four.go /etc/five_5 größe_ändern "
+SOME_NAMES += (
+    r"六个名字的加载器_表 C:\six\seven.txt eight_8_names word words: \n\tnineNames"
+)
+NAMES_IN_TEXT = st.lists(st.sampled_from(SOME_NAMES.split()), max_size=6).map(" ".join)
 WORK = st.one_of(
-    st.builds(read, st.sampled_from(["a_file.py", "b_file.py", "gone.py"]), SEEN),
-    st.builds(lambda text: did(text, given={"command": f"make {text[:40]}"}), SEEN),
-    st.builds(lambda text: [said(text or "-")], SEEN),
-    st.builds(lambda text: [typed(text)], SEEN),
+    st.builds(
+        read, st.sampled_from(["a_file.py", "b_file.py", "gone.py"]), NAMES_IN_TEXT
+    ),
+    st.builds(
+        lambda text: did(text, given={"command": f"make {text[:40]}"}), NAMES_IN_TEXT
+    ),
+    st.builds(lambda text: [said(text or "-")], NAMES_IN_TEXT),
+    st.builds(lambda text: [typed(text)], NAMES_IN_TEXT),
 )
 
 
 @EXAMPLES
-@given(st.lists(st.lists(WORK, min_size=4, max_size=9), min_size=1, max_size=4), SEEN)
+@given(
+    st.lists(st.lists(WORK, min_size=4, max_size=9), min_size=1, max_size=4),
+    NAMES_IN_TEXT,
+)
 def test_an_index_has_names_that_were_seen_and_are_out_of_sight(rounds, text):
     for name in "ab":
         Path(f"{name}_file.py").write_text(text)

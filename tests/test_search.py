@@ -121,8 +121,8 @@ def test_glob_and_grep_search_a_protected_folder_if_it_is_named(
     assert use("read_file", path=f"{folder}/file") == "hidden"
 
 
-IGNORED = ["node_modules/pkg/x.py", "src/build/x.py", "a.log", "lib/b.log"]
-IGNORED += ["logs/only.log"]
+IGNORED_FILES = ["node_modules/pkg/x.py", "src/build/x.py", "a.log", "lib/b.log"]
+IGNORED_FILES += ["logs/only.log"]
 WORK = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
 IN_KNOWN_FOLDERS = [
     ".venv/lib/x.py",
@@ -141,7 +141,7 @@ def found_by(use, pattern="**/*", path="."):
 @pytest.fixture
 def repository():
     """A repository in which git ignores some files."""
-    create_files(*IGNORED, *WORK)
+    create_files(*IGNORED_FILES, *WORK)
     Path(".gitignore").write_text("/node_modules/\nsrc/build\n*.log\n!kept.log\n")
     subprocess.run(["git", "init", "-q"], check=True)
 
@@ -168,7 +168,7 @@ def test_git_also_lists_a_repository_that_belongs_to_another_user(
     assert searched == {*WORK, ".github/a.yml"} == listed - {".gitignore"}
 
 
-NAMED = {
+NAMED_FOLDERS = {
     "node_modules/**/*.py": ("node_modules", {"node_modules/pkg/x.py"}),
     "src/build/*": ("src/build", {"src/build/x.py"}),
     "logs/*.log": ("logs", {"logs/only.log"}),
@@ -188,7 +188,7 @@ def test_folders_above_the_workspace_do_not_count_as_named(use, monkeypatch):
     assert found_by(use, path=os.getcwd())[1] == {"a.py"}
 
 
-@pytest.mark.parametrize("pattern, named", NAMED.items(), ids=NAMED)
+@pytest.mark.parametrize("pattern, named", NAMED_FOLDERS.items(), ids=NAMED_FOLDERS)
 def test_an_ignored_file_is_found_if_its_folder_is_named(
     use, repository, pattern, named
 ):
@@ -540,10 +540,10 @@ def test_grep_finds_an_operator_that_is_meant_literally(use):
     assert use("grep", pattern=r"f\(") == "file:3:f(x)"
 
 
-WRONG = ["(", "a)", "[a", "*a", "(?<name", "[[:space:]]"]
+INVALID_PATTERNS = ["(", "a)", "[a", "*a", "(?<name", "[[:space:]]"]
 
 
-@pytest.mark.parametrize("pattern", WRONG)
+@pytest.mark.parametrize("pattern", INVALID_PATTERNS)
 def test_an_invalid_pattern_is_an_error_that_says_where(error_of, pattern):
     error = error_of("grep", pattern=pattern)
     assert re.search(r"^\w+: .* at position \d", error)

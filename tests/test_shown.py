@@ -12,7 +12,13 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import SUMMARY, did, turns, typed
+from builders import (
+    HOSTILE,
+    SUMMARY,
+    did,
+    turns,
+    typed,
+)
 from pseudo import DRAWN, PATIENCE, Held, User, below
 from stub import api_error, reply, split
 from wire import Cut, mock_client
@@ -20,7 +26,6 @@ from wire import Cut, mock_client
 import agent as program
 from agent import Terminal, format_event, show
 
-HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
 RAW = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -169,8 +174,8 @@ def test_the_clock_shows_thinking_and_the_size_of_a_growing_call(user):
     user.say("y", "At last.")
 
 
-LONG = "12345\n6789 " + "abc" * 50
-CUT = dict.fromkeys(["plain", "command", "added", "text"], LONG)
+TOO_WIDE = "12345\n6789 " + "abc" * 50
+CUT = dict.fromkeys(["plain", "command", "added", "text"], TOO_WIDE)
 CUT |= dict.fromkeys(["tool", "listed", "context"], f"12345 6789 {'abc' * 3}a…")
 CUT |= dict.fromkeys(["result", "failed"], f"  | 12345\n  | 6789 {'abc' * 4}…")
 CUT["thinking"] = f"12345 6789 {'abc' * 19}a…"
@@ -178,20 +183,20 @@ CUT["thinking"] = f"12345 6789 {'abc' * 19}a…"
 
 @pytest.mark.parametrize("style", CUT)
 def test_a_line_cut_to_the_screens_width_ends_in_an_ellipsis(screen, style):
-    assert format_event(style, LONG) == CUT[style]
+    assert format_event(style, TOO_WIDE) == CUT[style]
 
 
-RESULTS = {
+SHOWN_RESULTS = {
     "1\n2\n3\n4\n": "1|2|3|4",
     "1\n\n\n\n\n(exit)": "1|(3 more lines; /last shows all)||(exit)",
 }
-RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines; /last shows all)|4|5"}
+SHOWN_RESULTS |= {"1\n2\n3\n4\n5": "1|(2 more lines; /last shows all)|4|5"}
 
 
-@pytest.mark.parametrize("text", RESULTS)
+@pytest.mark.parametrize("text", SHOWN_RESULTS)
 def test_a_result_is_shortened_to_its_first_and_last_two_lines(text):
     lines = format_event("result", text).split("\n")
-    assert lines == [f"  | {line}" for line in RESULTS[text].split("|")]
+    assert lines == [f"  | {line}" for line in SHOWN_RESULTS[text].split("|")]
 
 
 @pytest.mark.parametrize("end", ["", "\n"])

@@ -10,19 +10,16 @@ import termios
 from pathlib import Path
 
 import pytest
-from builders import results, typed
+from builders import (
+    HOSTILE,
+    bash,
+    results,
+    typed,
+)
 from pseudo import PATIENCE
 from stub import api_error, reply
 
 import agent as program
-
-HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b7m \u202e end"  # title, clear, invert, reverse
-
-
-def bash(command):
-    """A reply that calls bash."""
-    return reply(calls=[("bash", {"command": command})])
-
 
 # --- Pipes and -p ---
 
@@ -227,14 +224,18 @@ def test_a_command_can_start_another_agent_with_the_same_env_file(
 
 
 # keys in the shell, keys in .env, and the name that each has in the error, if any
-KEY, TOKEN = program.KEY_NAMES
+KEY_NAME, TOKEN_NAME = program.KEY_NAMES
 TWO_KEYS = [
-    ([KEY], [TOKEN], f"{KEY} is set in the shell and {TOKEN} in "),
-    ([TOKEN], [KEY], f"{TOKEN} is set in the shell and {KEY} in "),
-    ([TOKEN], [KEY, TOKEN], f"{TOKEN} is set in the shell and {KEY} in "),
-    ([KEY, TOKEN], [KEY], ""),
-    ([KEY], [KEY], ""),
-    ([], [KEY, TOKEN], ""),
+    ([KEY_NAME], [TOKEN_NAME], f"{KEY_NAME} is set in the shell and {TOKEN_NAME} in "),
+    ([TOKEN_NAME], [KEY_NAME], f"{TOKEN_NAME} is set in the shell and {KEY_NAME} in "),
+    (
+        [TOKEN_NAME],
+        [KEY_NAME, TOKEN_NAME],
+        f"{TOKEN_NAME} is set in the shell and {KEY_NAME} in ",
+    ),
+    ([KEY_NAME, TOKEN_NAME], [KEY_NAME], ""),
+    ([KEY_NAME], [KEY_NAME], ""),
+    ([], [KEY_NAME, TOKEN_NAME], ""),
 ]
 
 
@@ -246,7 +247,9 @@ def test_two_keys_from_different_places_are_a_one_line_error(
     (tmp_path / ".env").write_text("".join(f"{n}=of-the-file-0123\n" for n in file))
     for name in program.KEY_NAMES:
         monkeypatch.setenv(name, "")  # so that it is removed after the test
-    keys = {name: "of-the-shell" if name in shell else "" for name in (KEY, TOKEN)}
+    keys = {
+        name: "of-the-shell" if name in shell else "" for name in (KEY_NAME, TOKEN_NAME)
+    }
     status, out, err = run("-p", "a", **keys)
     assert (status, out) == ((1, "") if error else (0, "Good.\n"))
     assert not error or (err.startswith(error) and err.count("\n") == 1)

@@ -15,18 +15,20 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from builders import LONG_TESTS, TASK, shown, texts, turns, typed
+from builders import (
+    LONG_TESTS,
+    TASK,
+    bash,
+    shown,
+    texts,
+    turns,
+    typed,
+)
 from pseudo import PATIENCE, PROMPT, Held, User
 from stub import reply
 
 import agent as program
 from agent import Terminal
-
-
-def bash(command):
-    """A reply that calls bash."""
-    return reply(calls=[("bash", {"command": command})])
-
 
 # --- Ctrl-C ---
 

@@ -114,7 +114,7 @@ def test_file_names_are_unique_within_a_second(make):
     assert len(paths) == 30 and paths == {*FOLDER.glob("transcript_*.jsonl")}
 
 
-TEXTS = {
+ODD_TEXTS = {
     "japanese": "日本語のメモ",
     "line separators": "a\u2028b\u2029c\x85d\x0be\x0cf",
     "line ends": "a\nb\r\nc\rd",
@@ -123,16 +123,16 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("case", TEXTS)
+@pytest.mark.parametrize("case", ODD_TEXTS)
 def test_every_line_is_a_message_as_in_memory_and_any_text_survives(make, case):
-    agent = make(reply(TEXTS[case], calls=[PLAN], thinking="hm"), reply("Done."))
-    take_turn(agent, TEXTS[case])
+    agent = make(reply(ODD_TEXTS[case], calls=[PLAN], thinking="hm"), reply("Done."))
+    take_turn(agent, ODD_TEXTS[case])
     lines = lines_of(agent.transcript)
     assert len(lines) == 4 and lines == agent.messages
     if case == "japanese":  # unescaped, so that grep finds it
-        assert TEXTS[case].encode() in agent.transcript.read_bytes()
+        assert ODD_TEXTS[case].encode() in agent.transcript.read_bytes()
     typed, answered = load(agent.transcript).messages[:2]
-    assert typed["content"] == answered["content"][0]["text"] == TEXTS[case]
+    assert typed["content"] == answered["content"][0]["text"] == ODD_TEXTS[case]
 
 
 def compactions(agent):
@@ -230,14 +230,16 @@ def test_a_resume_restores_how_far_the_conversation_was_compacted(make, resumed)
 
 OLD = {"event": "compact", "compacted": 1, "messages": [typed("a")] * 2}
 EVENTS = [OLD | {"event": name} for name in ("auto_compact", "reactive_compact")]
-OTHERS = "refusal", "continued", "snip_compact", "thinking"
+OTHER_EVENTS = "refusal", "continued", "snip_compact", "thinking"
 
 
-@pytest.mark.parametrize("event", [OLD, *EVENTS, *(OLD | {"event": n} for n in OTHERS)])
+@pytest.mark.parametrize(
+    "event", [OLD, *EVENTS, *(OLD | {"event": n} for n in OTHER_EVENTS)]
+)
 def test_only_a_compaction_counts_as_a_try_to_compact(event):
     lines = [typed("one"), typed("two"), event, typed("b")]
     Path("one.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    is_compaction = event["event"] not in OTHERS
+    is_compaction = event["event"] not in OTHER_EVENTS
     assert load(Path("one.jsonl")).tried_until == 2 * is_compaction
 
 
@@ -523,13 +525,13 @@ def test_a_saved_result_that_is_not_a_regular_file_is_replaced_or_rejected(make,
 # ---- full disks, and folders that cannot be written ----
 
 
-LIMITS = resource.getrlimit(resource.RLIMIT_FSIZE)
+FILE_SIZES = resource.getrlimit(resource.RLIMIT_FSIZE)
 
 
 def fill_disk(path=None, room=0):
     """Let no file grow except `path`, which has `room` bytes left."""
     size = path.stat().st_size + room if path else 0
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, LIMITS[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, FILE_SIZES[1]))
 
 
 def disk_error(agent, text):
@@ -537,7 +539,7 @@ def disk_error(agent, text):
     try:
         return fails(agent, text)
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, LIMITS)
+        resource.setrlimit(resource.RLIMIT_FSIZE, FILE_SIZES)
 
 
 def test_a_full_disk_is_one_clear_error_before_anything_is_sent(make):

@@ -178,11 +178,11 @@ def limited(after, status=429):
 
 
 HONOURED = ["1", "7", "60", "0.5"]
-IGNORED = ["soon", "-5", "nan", "inf", "1e9", "9" * 20, "", "٣", DATE]
+UNUSABLE_DELAYS = ["soon", "-5", "nan", "inf", "1e9", "9" * 20, "", "٣", DATE]
 
 
 @pytest.mark.parametrize("status", [429, 529])
-@pytest.mark.parametrize("after", [*HONOURED, *IGNORED])
+@pytest.mark.parametrize("after", [*HONOURED, *UNUSABLE_DELAYS])
 def test_retry_after_is_honoured_up_to_a_minute(wired, pauses, after, status):
     agent = wired(limited(after.encode(), status), reply(WHOLE))
     assert take_turn(agent, "Hi") == WHOLE
@@ -513,7 +513,7 @@ def test_a_count_that_stays_small_does_not_keep_layer_2_from_acting(wired, repor
 
 
 # Errors that mean "too long", and the window that each names: 0 for none or unclear.
-TOO_LONG = {
+MAXIMA = {
     "prompt is too long: 37924 tokens > 32000 maximum": 32000,
     "prompt is too long: 210,000 tokens > 200,000 maximum": 200000,
     "input length and `max_tokens` exceed context limit: 198240 + 32000 > 200000, "
@@ -592,8 +592,8 @@ TOO_LONG = {
 }
 
 
-TOO_LONG_ERRORS = [(400, text) for text in TOO_LONG]
-TOO_LONG_ERRORS += [(status, next(iter(TOO_LONG))) for status in (422, 500)]
+TOO_LONG_ERRORS = [(400, text) for text in MAXIMA]
+TOO_LONG_ERRORS += [(status, next(iter(MAXIMA))) for status in (422, 500)]
 
 
 @pytest.mark.parametrize("status, text", TOO_LONG_ERRORS)
@@ -602,7 +602,7 @@ def test_too_long_is_recognised_in_every_providers_wording(wired, pauses, status
     agent = wired(api_error(status, more))
     with pytest.raises(program.PromptTooLong) as error:
         program.ask(agent, [{"role": "user", "content": "Hi"}])
-    assert error.value.maximum == TOO_LONG[text] and pauses == []
+    assert error.value.maximum == MAXIMA[text] and pauses == []
 
 
 def test_the_maximum_may_be_in_a_field_of_its_own_but_is_never_taken_from_an_id(wired):

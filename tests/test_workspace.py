@@ -135,10 +135,12 @@ def test_an_unusable_file_does_not_hide_the_other_rules(make, below, run):
     assert "; CLAUDE.md; /help lists the commands\n" in lines
 
 
-LONG = "too long, so only a part is used: "
+ONLY_A_PART = "too long, so only a part is used: "
 
 
-@pytest.mark.parametrize("size, said", [(31_900, ""), (32_100, f"{LONG}AGENTS.md; ")])
+@pytest.mark.parametrize(
+    "size, said", [(31_900, ""), (32_100, f"{ONLY_A_PART}AGENTS.md; ")]
+)
 def test_the_first_screen_says_if_only_a_part_of_the_rules_is_used(run, size, said):
     Path("AGENTS.md").write_text("x" * size)
     assert f"\nAGENTS.md; {said}/help lists the commands\n" in run(stdin="")[1]
@@ -215,7 +217,7 @@ def test_the_first_screen_names_only_skills_that_the_model_is_offered(run):
     lines = run(stdin="")[1]
     assert (
         "s000, s001, " in lines
-        and f"s149; {LONG}skills; /help lists the commands\n" in lines
+        and f"s149; {ONLY_A_PART}skills; /help lists the commands\n" in lines
     )
     assert "s075" not in lines
 
