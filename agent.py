@@ -1407,8 +1407,8 @@ def fit_to_ollama(agent: Agent, is_summary: bool = False) -> None:
 def sanitize_calls(message: Message, ids: set[str]) -> None:
     """Fix calls that the API would reject; `ids` are the ids of earlier calls."""
     for call in blocks(message, "tool_use"):
-        for key in ("name", "id"):
-            call[key] = re.sub(r"(?a)[^\w-]", "_", call.get(key) or "call")[:128]
+        for key, most in ("name", 128), ("id", None):  # Gemini's ids have its thoughts
+            call[key] = re.sub(r"(?a)[^\w-]", "_", call.get(key) or "call")[:most]
         while call["id"] in ids:
             call["id"] += f"_{len(ids)}"
         ids.add(call["id"])

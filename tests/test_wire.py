@@ -815,6 +815,25 @@ def test_a_malformed_call_is_sanitized_and_answered_without_a_retry(
     assert len(results(*agent.messages)) == 2 and goes_on(agent)
 
 
+# For each case: the ids of two calls, as they came and as they go back.
+LONG_ID = "toolu_" + "x" * 1_994
+IDS = {
+    "long, as Gemini's": ([LONG_ID, LONG_ID[:-1] + "y"], [LONG_ID, LONG_ID[:-1] + "y"]),
+    "odd, as Kimi's": (["functions.bash:0", "bash:1"], ["functions_bash_0", "bash_1"]),
+    "none": (["", ""], ["call", "call_1"]),
+    "twice the same": (["a", "a"], ["a", "a_1"]),
+}
+
+
+@pytest.mark.parametrize("case", IDS)
+def test_an_id_goes_back_as_it_came_if_the_api_takes_it(wired, case):
+    given, sent = IDS[case]
+    calls = [broken_call("{}").replace(b"toolu_x", i.encode()) for i in given]
+    agent = wired(*calls, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and goes_on(agent)
+    assert [r["tool_use_id"] for r in results(*agent.messages)] == sent
+
+
 # The whole input of a call as text, and what the call gets.
 INPUTS_AS_TEXT = {
     '{"pattern": "*"}': {"pattern": "*"},
