@@ -1152,7 +1152,7 @@ HINTS: dict[int | str | None, str] = {
     None: "Check the network, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY.",
     400: 'If it keeps failing, type /clear, then "read the end of {} and go on".',
     401: "Check ANTHROPIC_API_KEY in the shell, or else in the .env next to agent.py.",
-    403: "Check MODEL_ID, and whether ANTHROPIC_API_KEY may use it.",
+    403: "If it's a firewall, type /clear. Or check MODEL_ID and ANTHROPIC_API_KEY.",
     404: "No such model or API: check MODEL_ID and ANTHROPIC_BASE_URL (without /v1).",
     "certificate": "Set SSL_CERT_FILE to a file with the proxy's certificate.",
     "protocol": "Begin ANTHROPIC_BASE_URL with https:// or http://.",
@@ -1221,6 +1221,10 @@ def reply_instead(agent: Agent, status: Any, body: str, text: str) -> Reply | No
         most = int(match["tokens"].replace(",", "")) if match else 0
         fit_to_ollama(agent)
         raise PromptTooLong(text, most)
+    is_page = status == 403 and "<html" in body.lower()
+    if is_page and blocks(agent.messages[-1], "tool_result"):  # it may quote a <script>
+        drop_declined(agent)
+        raise AgentError("A firewall rejected the newest tool results; they're gone.")
     if status in TOO_LONG_STATUSES and re.search(FILTERED, body):
         return Reply({**note(text), "role": "assistant"}, "refusal", 0, 0)
     return None

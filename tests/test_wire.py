@@ -264,6 +264,38 @@ def test_a_lasting_error_names_what_to_change(wired, pauses, case, at_work):
     assert len(agent.messages) == 1 + 2 * at_work and goes_on(agent)
 
 
+FIREWALL = (
+    403,
+    {"content-type": "text/html"},
+    b"<!DOCTYPE html><HTML>Forbidden</HTML>",
+)
+NO_RIGHTS = api_error(403, "no access to this model")
+# For each case: the error, what is typed after the results, and what is left of them.
+FORBIDDEN = {
+    "results": (FIREWALL, "", 0),
+    "a typed message": (FIREWALL, "And this <script>?", 1),
+    "the model": (NO_RIGHTS, "", 1),
+}
+
+
+@pytest.mark.parametrize("case", FORBIDDEN)
+def test_a_firewall_that_rejects_the_newest_results_costs_only_them(wired, case):
+    error, queued, left = FORBIDDEN[case]
+    agent = wired(reply(calls=[READ]), error)
+    agent.take_queued = lambda: queued
+    line = fails(agent, "Look")
+    assert ("A firewall rejected the newest tool results" in line) is (left == 0)
+    assert ("type /clear" in line) is (left == 1) and agent.messages[0] == typed("Look")
+    assert len(results(*agent.messages)) == left and goes_on(agent)
+
+
+def test_a_firewall_in_front_of_everything_takes_nothing_away(wired):
+    agent = wired(FIREWALL, FIREWALL)
+    for _ in range(2):
+        assert "type /clear" in fails(agent, "Look")
+    assert program.user_texts(agent.messages) == ["Look"] * 2 and goes_on(agent)
+
+
 # Settings, a part of the line that reports each, and the seconds it is retried for.
 UNUSABLE = [
     ({"ANTHROPIC_BASE_URL": "ftp://127.0.0.1"}, "unsupported protocol 'ftp://'", 0),
