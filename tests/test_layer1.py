@@ -5,7 +5,6 @@ import re
 import time
 from pathlib import Path
 
-import builders
 import pytest
 import stub
 from builders import (
@@ -23,7 +22,6 @@ from builders import (
     texts,
     typed,
 )
-from readme import ROOT
 from stub import reply
 
 import agent as program
@@ -441,14 +439,3 @@ def test_results_of_a_tool_that_you_add_are_saved_and_cleared(make):
     program.take_turn(agent, "Work.")
     cleared = outputs(*agent.client.requests[-1]["messages"])[0]
     assert re.match(r"\[Previous: used mine, saved at \S+\]", cleared)
-
-
-# --- How to add a test ---
-
-
-def test_the_example_of_how_to_add_a_test_passes():
-    page = (ROOT / "tests/README.md").read_text("utf-8")
-    [example] = re.findall(r"(?s)```python\n(def test_.*?)```", page)
-    names = {**vars(builders), "micro_compact": micro_compact, "Path": Path}
-    exec(example, names)
-    names["test_a_placeholder_replaces_an_old_result"]()

@@ -122,7 +122,7 @@ def measured():
         "saved": {"least": min(saved), "most": max(saved)},
         "after": {name: in_sight(moment) for name, moment in moments.items()},
         "longest": {name: in_session(*course) for name, course in courses.items()},
-        "grep": dict(zip(("lines", "found", "tokens"), grep)),
+        "grep": dict(zip(("lines", "found", "tokens", "whole"), grep)),
     }
 
 

@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
+import builders
 import conftest
 import costs
 import faults
@@ -784,7 +786,73 @@ def test_every_change_of_the_page_is_played():
     assert told == [change.chapter for change in CHANGES]
 
 
-# --- The tool of the page ---
+# --- The tests' page ---
+
+
+def test_the_readme_lists_every_test_file():
+    named = {*re.findall(r"`(test_\w+\.py)`", TESTS_PAGE.partition("## Add a test")[0])}
+    files = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert files - {"test_mine.py"} == named
+
+
+def test_the_tests_page_names_the_source_of_every_shape():
+    projects = {path.name.partition("_")[0] for path in costs.SHAPES.glob("*.xz")}
+    assert {*re.findall(r"\| `(\w+)_\*` \| \[", TESTS_PAGE)} == projects
+
+
+EXAMPLES = re.findall(r"(?ms)^```python\n(.*?)^```", TESTS_PAGE)
+[MINE] = [code for code in EXAMPLES if code.startswith('"""')]
+[IN_LAYER_1] = [code for code in EXAMPLES if code.startswith("def test_")]
+[IN_THE_LOOP] = [code for code in EXAMPLES if code.startswith("from stub")]
+LEFT_OVER = """\
+from stub import reply
+
+from agent import take_turn
+
+
+def test_it(make):
+    assert take_turn(make(reply("One."), reply("Two.")), "Hi") == "One."
+"""
+OWN = {  # a reader's test files, and the result that pytest reports
+    "test_mine.py": (MINE, "PASSED"),
+    "test_in_the_loop.py": (IN_THE_LOOP, "PASSED"),
+    "test_left_over.py": (LEFT_OVER, "ERROR"),
+    "test_in_its_queue.py": (
+        MINE.replace('reply("It is 4200.")', 'reply("It is 4200."), reply()'),
+        "FAILED",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """The report of pytest on these files, in a copy of the tests."""
+    copy = tmp_path_factory.mktemp("copy")
+    others = shutil.ignore_patterns("*.pyc.*", "test_*")
+    shutil.copytree(ROOT / "tests", copy / "tests", ignore=others)
+    for name in (".pytest.ini", ".env.example", "agent.py"):
+        shutil.copy(ROOT / name, copy)
+    for name, (text, _) in OWN.items():
+        (copy / "tests" / name).write_text(text, "utf-8")
+    argv = [sys.executable, "-m", "pytest", "-q", "-n0", "-rA"]
+    options = {"capture_output": True, "text": True, "cwd": copy}
+    options["env"] = {"PATH": os.environ["PATH"]}
+    return subprocess.run(argv, check=False, **options).stdout
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_reply_left_in_the_queue_fails_a_readers_test(reported, name):
+    assert re.findall(rf"(?m)^([A-Z]+) tests/{name}", reported)[-1:] == [OWN[name][1]]
+
+
+def test_the_readmes_test_file_is_short_and_uses_the_stand_in():
+    assert "StubClient" in MINE and len(MINE.splitlines()) < 20
+
+
+def test_the_example_of_how_to_add_a_test_passes():
+    parts = {"micro_compact": program.micro_compact, "Path": Path}
+    exec(IN_LAYER_1, space := {**vars(builders), **parts})
+    space["test_a_placeholder_replaces_an_old_result"]()
 
 
 def test_the_test_that_the_page_gives_to_other_agents_passes(tmp_path, monkeypatch):

@@ -1,7 +1,4 @@
-"""The programs beside the tests: their imports, and how they start.
-
-Also the tests' own README.md, and the rules for a test.
-"""
+"""The programs beside the tests: their imports, and how they start."""
 
 import ast
 import os
@@ -109,59 +106,3 @@ def test_a_file_in_the_root_changes_no_import(use, copied):
     for name in IN_ROOT:
         (copied / f"{name}.py").unlink()
     assert (done.returncode, done.stderr) == (0, ""), done.stdout[-999:]
-
-
-# --- A reader's own test ---
-
-README = (TESTS / "README.md").read_text("utf-8")
-[MINE] = re.findall(r'(?s)```python\n(""".*?)```', README)
-[IN_THE_LOOP] = re.findall(r"(?s)```python\n(from stub.*?)```", README)
-LEFT_OVER = """\
-from stub import reply
-
-from agent import take_turn
-
-
-def test_it(make):
-    assert take_turn(make(reply("One."), reply("Two.")), "Hi") == "One."
-"""
-OWN = {  # a reader's test files, and the result that pytest reports
-    "test_mine.py": (MINE, "PASSED"),
-    "test_in_the_loop.py": (IN_THE_LOOP, "PASSED"),
-    "test_left_over.py": (LEFT_OVER, "ERROR"),
-    "test_in_its_queue.py": (
-        MINE.replace('reply("It is 4200.")', 'reply("It is 4200."), reply()'),
-        "FAILED",
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def said_of(tmp_path_factory):
-    """The report of pytest on these files."""
-    copy = tmp_path_factory.mktemp("copy")
-    others = shutil.ignore_patterns(BEING_WRITTEN, "test_*")
-    shutil.copytree(TESTS, copy / "tests", ignore=others)
-    for name in (".pytest.ini", ".env.example", "agent.py"):
-        shutil.copy(ROOT / name, copy)
-    for name, (text, _) in OWN.items():
-        (copy / "tests" / name).write_text(text, "utf-8")
-    argv = [sys.executable, "-m", "pytest", "-q", "-n0", "-rA"]
-    options = {"capture_output": True, "text": True, "cwd": copy}
-    options["env"] = {"PATH": os.environ["PATH"]}
-    out = subprocess.run(argv, check=False, **options).stdout
-    return out
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_a_reply_left_in_the_queue_fails_a_readers_test(said_of, name):
-    assert re.findall(rf"(?m)^([A-Z]+) tests/{name}", said_of)[-1:] == [OWN[name][1]]
-
-
-def test_the_readmes_test_file_is_short_and_uses_the_stand_in():
-    assert "StubClient" in MINE and len(MINE.splitlines()) < 20
-
-
-def test_the_readme_lists_every_test_file():
-    named = {*re.findall(r"`(test_\w+\.py)`", README.partition("## Add a test")[0])}
-    assert {*TEST_FILES} - {"test_mine.py"} == named
