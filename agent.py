@@ -1927,6 +1927,7 @@ def start_session(command: str) -> Any:
         del env["VIRTUAL_ENV"]  # `uv run` made it for this program only
         env["PATH"] = env["PATH"].removeprefix(f"{sys.prefix}/bin:")
     env["GIT_EDITOR"] = "true"  # or `git commit` waits for an editor
+    env.setdefault("GIT_CONFIG_PARAMETERS", "'core.quotepath=false'")  # no octal names
     env["PYTHONUNBUFFERED"] = "1"  # or output is lost at a kill: RD-Agent#613
     options: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
     options |= {"stderr": subprocess.STDOUT, "bufsize": 0, "start_new_session": True}

@@ -501,6 +501,14 @@ def test_commands_see_the_users_python_environment(use, monkeypatch, settings, s
     assert said == f"{seen[0]} {seen[1]}/usr/bin:/bin\n"
 
 
+def test_git_shows_names_as_they_are_unless_the_user_says_otherwise(use, monkeypatch):
+    Path("\u6587.md").touch()
+    look = "git init -q; git status --short"
+    assert use("bash", command=look) == "?? \u6587.md\n"
+    monkeypatch.setenv("GIT_CONFIG_PARAMETERS", "'core.quotepath=true'")
+    assert use("bash", command=look) == '?? "\\346\\226\\207.md"\n'
+
+
 def test_gpg_is_not_told_about_our_terminal(use, monkeypatch):
     monkeypatch.setenv("GPG_TTY", "/dev/pts/7")
     assert "GPG_TTY" not in use("bash", command="env")
