@@ -1854,7 +1854,7 @@ def show_output(agent: Agent, command: str, output: bytearray, end: str = "") ->
     return text
 
 
-def run_process(command: str, limit: float, output: bytearray, say: Any) -> int | None:
+def run_process(command: str, limit: float, output: bytearray, say: Any) -> Any:
     """Run a command for up to `limit` seconds; return its exit status, None if killed.
 
     Its output is added to `output`, and `say` gets the newest line. What it leaves
@@ -1875,7 +1875,8 @@ def run_process(command: str, limit: float, output: bytearray, say: Any) -> int 
             if process.returncode is not None and not kill_session(process.pid, 0):
                 break
             time.sleep(0 if new else 0.01)
-        return process.returncode
+        code = process.returncode  # negative: a signal, which a shell names
+        return f"{128 - code}, {signal.strsignal(-code)}" if code and code < 0 else code
     finally:
         if process:
             with signals_held(signal.SIGINT):  # SIGTERM may kill it at any time

@@ -197,6 +197,8 @@ def test_an_own_command_shows_how_it_ended(make, own, monkeypatch):
     assert agent.messages == [ran("exit 3", "", "exit status 3")]
     own(agent, "!seq 10000; sleep 60")
     assert "\n(too much output)" in texts(agent.messages[-1])[0]
+    own(agent, "!kill -KILL $$")
+    assert "\n(exit status 137, Killed" in texts(agent.messages[-1])[0]
 
 
 def test_ctrl_c_ends_an_own_command_and_keeps_what_it_printed(user):

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.usefixtures("no_hang")
         ("echo out; echo err >&2", "out\nerr\n"),
         ("echo said; exit 3", "said\n(exit status 3)"),
         ("exit 3", "(exit status 3)"),
+        ("kill -SEGV $$", f"(exit status 139, {signal.strsignal(signal.SIGSEGV)})"),
         ("echo 'caf\u00e9 \u65e5\u672c'", "caf\u00e9 \u65e5\u672c\n"),
     ],
 )
