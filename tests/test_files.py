@@ -660,6 +660,8 @@ def test_grep_and_compaction_leave_out_every_secret(use, make, secret_files):
 
 
 KEY_FILES = ".ssh/id_rsa .ssh/config server.pem tls.key .npmrc .netrc credentials.json"
+KEY_FILES += " id_ecdsa id_ed25519_sk code.PFX .pypirc .pgpass .git-credentials"
+KEY_FILES += " .aws/credentials .kube/config"
 
 
 @pytest.mark.parametrize("path", KEY_FILES.split())
@@ -669,7 +671,10 @@ def test_common_key_files_are_left_alone(error_of, path):
     assert "may hold secrets" in error_of("read_file", path=path)
 
 
-@pytest.mark.parametrize("path", ["keys.py", "monkey", "key", "pem.md", "ssh/a.txt"])
+SIMILAR = ["keys.py", "monkey", "key", "pem.md", "ssh/a.txt", "id_ecdsa.pub", ".awsome"]
+
+
+@pytest.mark.parametrize("path", SIMILAR)
 def test_files_with_similar_names_are_read(use, path):
     Path(path).parent.mkdir(exist_ok=True)
     Path(path).write_text("text")
