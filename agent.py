@@ -1640,7 +1640,8 @@ def inside(path: str, root: Path | None = None) -> Path:
         raise ToolError(f"{path} is outside {root}.")
     if SECRET.fullmatch(str(real)) or SECRET.fullmatch(path):
         raise ToolError(f"{path} may hold secrets; tools neither read nor write it.")
-    if re.match(r"~[\w.-]*/|\$[\w{}]+/|\w:[\\/]|file:", path) and not real.exists():
+    unlikely = r"~[\w.-]*/|\$[\w{}]+/|\w:/|file:|[^/]*\\|(['\"]).*\1\Z|[^\n]*(\n|\s\Z)"
+    if re.match(unlikely, path) and not real.exists():
         raise ToolError(f"{path} would be taken literally; give a path in {root}.")
     return real
 

@@ -516,7 +516,17 @@ def test_no_file_tool_leaves_the_workspace(error_of, outside, name, path):
 
 
 UNEXPANDED = ["~/notes", "~user/notes", "~a.b-c/x", "$HOME/x", "${HOME}/x", "$A_1/a/b"]
-UNEXPANDED += ["C:\\x", "c:/x/y", "file:///x", "file:x"]
+UNEXPANDED += ["C:\\x", "c:/x/y", "file:///x", "file:x", "src\\deep\\x.py"]
+QUOTED = ['"a.py"', "'a b.py'", "a.py\n", "two\nlines", "a.py ", "a\t"]
+
+
+@pytest.mark.parametrize("path", QUOTED)
+@pytest.mark.parametrize("name", ["read_file", "write_file"])
+def test_a_path_in_quotes_or_with_a_newline_or_a_blank_at_its_end_is_an_error(
+    error_of, name, path
+):
+    error = error_of(name, path=path, **ARGS[name])
+    assert f"{path} would be taken literally" in error and os.listdir() == []
 
 
 @pytest.mark.parametrize("path", UNEXPANDED)
@@ -689,6 +699,7 @@ ODD_NAMES = ["two\nlines", "tab\tspace ", "-rf", "'\"$(x)`", "\u65e5\u672c", "a:
 
 @pytest.mark.parametrize("path", ODD_NAMES)
 def test_all_tools_work_on_a_file_with_an_odd_name(use, path):
+    Path(path).write_text("zero\n")
     use("write_file", path=path, content="one\n")
     use("edit_file", path=path, old_text="one", new_text="two")
     assert use("read_file", path=path) == "two"
