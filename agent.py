@@ -1140,10 +1140,9 @@ MAXIMUM = (  # that an error names, as in "> 200000" or "limit of 8,192"; not a 
     r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]|\)? *\+)"
 )
 INVALID_CALL = "tool parameter JSON|error parsing tool call"  # of the SDK, and Ollama
-# what of our request an error quotes, as text: up to the end of its line, as in vLLM's
+# of our request, in an error; vLLM's has one for each line
 QUOTED = r"""(?m)(\\*['"]input\\*['"]: ?|input_value=).*?(?=(?<!\\)\\n|$)"""
-# vLLM 0.14 names the types that it knows, as "Input should be 'text', ..."
-THINKING = "(?i)thinking|signature|reasoning|should be .?.?text"
+THINKING = "(?i)thinking|signature|reasoning|should be .?.?text"  # vLLM 0.14's list
 FILTERED = "(?i)data_?inspection|content[ _](filter|management|policy)|high.risk|敏感"
 # a call that the model has written as text, at the end, outside of a code block
 CALL_AS_TEXT = r"<(invoke name|tool_call|function)[=>][^`]*</[\w:]*>\s*\Z"
@@ -1192,13 +1191,12 @@ def ask(agent: Agent, messages: list[Message], shown: Sequence[str] = DELTAS) ->
             agent.emit("void", "(The reply broke off and was discarded.)")
             if isinstance(error, (OSError, AgentError)):  # local, or the window is full
                 raise
-            status, body = getattr(error, "status_code", None), own_words(error)
+            status, why = getattr(error, "status_code", None), own_words(error)
             text = describe_error(agent, error)
-            if reply := reply_instead(agent, status, body, text):
+            if reply := reply_instead(agent, status, why, text):
                 return reply
-            unsupported = partial(drop_unsupported, agent, messages, body)
-            if status in (400, 422) and (less := unsupported()):
-                messages = less
+            if status in (400, 422) and (new := drop_unsupported(agent, messages, why)):
+                messages = new
                 continue
             back_off(agent, error, text, tries, is_summary=not shown)
             tries += 1
@@ -1331,8 +1329,7 @@ def request_for(agent: Agent, messages: list[Message]) -> dict[str, Any]:
                 content[at] = {**block, "text": f"\n\n{block['text']}"}
         calls, thoughts = blocks(message, "tool_use"), blocks(message, "thinking")
         if agent.lost_thinking and calls and not any(b["thinking"] for b in thoughts):
-            # the same text each time makes DeepSeek's replies empty: lingtai-kernel#9
-            text = f"(The thought before {calls[0]['id']} is lost.)"
+            text = f"(The thought before {calls[0]['id']} is lost.)"  # no two are alike
             content.insert(0, {"type": "thinking", "thinking": text, "signature": ""})
     newest = messages[-1]["content"]
     newest.append({**newest.pop(), **marker})
@@ -1383,10 +1380,7 @@ def to_reply(agent: Agent, final: Any) -> Reply:
 
 
 def fit_to_ollama(agent: Agent, is_summary: bool = False) -> None:
-    """Take over the window that Ollama has loaded the model with, if it's smaller.
-
-    Raises PromptTooLong if the last request may not have fit: Ollama cuts silently.
-    """
+    """Use Ollama's window if it's smaller, or raise PromptTooLong if it cut the prompt."""
     size = sys.maxsize
     with suppress(Exception):  # other servers have no such path
         if str(agent.client.base_url).startswith("http:"):
@@ -1396,12 +1390,11 @@ def fit_to_ollama(agent: Agent, is_summary: bool = False) -> None:
             size = {m["name"]: int(m["context_length"]) for m in answer["models"]}[name]
     window, used = max(MIN_WINDOW, size), context_tokens(agent)
     if window < agent.limits.context_window:
-        why = f"Ollama has loaded the model with a window of {size:,} tokens, so we use"
-        why += f" {window:,}. Set OLLAMA_CONTEXT_LENGTH to change that."
+        why = f"{window:,} tokens, as Ollama's is {size:,} (OLLAMA_CONTEXT_LENGTH)"
         agent.emit("layer", f"[window] {why}")
-        # an estimate is at least a quarter of the tokens
+        # it does so silently, and four times our estimate is the most there can be
         if agent.system and window < min(used * 4, used + agent.limits.max_output):
-            error = PromptTooLong(why, window)
+            error = PromptTooLong(f"The window is {why}.", window)
             if is_summary:  # else `agent_loop` does it
                 reactive_compact(agent, error)
             raise error

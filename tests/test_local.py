@@ -160,7 +160,7 @@ def test_at_the_start_a_server_on_this_machine_is_asked_for_the_window_it_has_lo
     agent = make(client=None, model=model)
     is_asked = url.startswith("http:")
     assert agent.limits.context_window == (window if is_asked else 200_000)
-    lines = [text for text in shown(agent, "layer") if "LLAMA_CONTEXT_LENGTH" in text]
+    lines = [text for text in shown(agent, "layer") if "[window]" in text]
     assert len(lines) == (is_asked and window < 200_000)
 
 
