@@ -657,7 +657,7 @@ def test_too_long_is_recognised_in_a_stream_too(wired, pauses):
 
 # What the program looks for in an error, and what it does if the API says so.
 LOOKED_FOR = {
-    **dict.fromkeys(TOO_LONG, "too long"),
+    **dict.fromkeys(MAXIMA, "too long"),
     "Output blocked by content filtering policy": "refusal",
     "系统检测到输入或生成内容可能包含不安全或敏感内容": "refusal",
     "considered high risk": "refusal",
