@@ -2968,7 +2968,9 @@ def piped_in(agent: Agent, terminal: Terminal) -> str:
         return ""
     if not select.select([sys.stdin], [], [], SILENT_SECONDS)[0]:
         agent.emit("note", "Reading standard input; close it to go on.")
-    text = sys.stdin.buffer.read().decode(errors="replace")
+    if len(data := sys.stdin.buffer.read(MAX_BYTES + 1)) > MAX_BYTES:  # `yes |`
+        raise AgentError(f"Over {MAX_BYTES:,} bytes are piped in; name a file instead.")
+    text = data.decode(errors="replace")
     if terminal.live:  # the user sees questions, so let the keyboard answer them
         with suppress(OSError):
             os.dup2(os.open("/dev/tty", os.O_RDWR), 0)

@@ -78,6 +78,17 @@ def test_piped_input_is_a_separate_message_before_the_prompt(run, api):
     assert prompt == typed(rules) and len(piped["content"]) < 20_000
 
 
+def test_endless_piped_input_is_an_error_instead_of_filling_the_memory(
+    run, api, monkeypatch
+):
+    monkeypatch.setattr(program, "MAX_BYTES", 1_000)
+    api.enqueue(reply("Yes."))
+    assert run("-p", "What?", stdin="y\n" * 500)[0] == 0
+    status, out, err = run("-p", "What?", stdin="y\n" * 501)
+    said = "Over 1,000 bytes are piped in; name a file instead.\n"
+    assert (status, out) == (1, "") and err.endswith(said)
+
+
 def test_p_says_that_it_reads_standard_input_if_nothing_arrives(fresh, desk):
     desk.stub.enqueue(reply("So."))
     read, write = os.pipe()
