@@ -2088,7 +2088,9 @@ def files_in(top: str) -> Iterator[str]:
             path = os.path.normpath(os.path.join(top, name))
             folder, last = os.path.split(os.path.join(top, name))  # git's index may lie
             is_below = os.path.join(real(folder), "").startswith(root) and last != ".."
-            if is_below and not os.path.islink(path):  # it may lead to a secret
+            git = Path(path, ".git")  # a worktree's is a file, and `last` is empty
+            is_copy = not last and git.is_file() and b"/worktrees/" in git.read_bytes()
+            if is_below and not is_copy and not os.path.islink(path):  # to a secret
                 yield from files_in(path)  # a file, or another repository
 
 

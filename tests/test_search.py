@@ -217,6 +217,19 @@ def test_files_ignored_by_a_nested_repository_are_left_out(use, how):
     assert found_by(use)[1] == {"mine.py"} | own
 
 
+def test_a_worktree_within_the_project_is_searched_only_if_it_is_named(use):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    create_files("a.py", "lib/b.py")
+    commit = ["commit", "-qm", "a"]
+    copy = ["worktree", "add", "-q", "work/copy"]
+    for command in (["init", "-q"], ["add", "."], commit, copy):
+        subprocess.run([*git, *command], check=True)
+    assert found_by(use) == ({"a.py", "lib/b.py"},) * 2
+    assert found_by(use, "work/**", "work")[1] == {"(no matches)"}
+    named = {"work/copy/a.py", "work/copy/lib/b.py"}
+    assert found_by(use, "work/copy/**", "work/copy") == (named, named)
+
+
 LIES = ["../secret.txt", "{above}/secret.txt", "link/secret.txt", "..", "a/../.."]
 
 
