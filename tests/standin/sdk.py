@@ -4,11 +4,14 @@
 program can name them after `except`; each has the base class that it has in the SDK.
 """
 
+from collections.abc import Iterator
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import stub
 
+UNSUPPORTED = "beta_tool", "beta_async_tool", "AnthropicBedrock", "AnthropicVertex"
 NOT_GIVEN = object()  # the SDK does not send an argument with this value
 ERRORS = {
     "AnthropicError": stub.APIError,
@@ -36,7 +39,8 @@ class BlockType(type):
 
     def __instancecheck__(cls, block):
         kind = str(getattr(block, "type", ""))
-        return kind.replace("_", "") == cls.__name__.lower().removesuffix("block")
+        name = cls.__name__.lower().removeprefix("beta").removesuffix("block")
+        return kind.replace("_", "") == name
 
 
 def type_named(name):
@@ -53,13 +57,56 @@ def module(name, **names):
     return made
 
 
-def package(client, asynchronous):
-    """Build the modules for `sys.modules`, whose classes return these clients."""
-    makes = {
-        "Anthropic": lambda *_, **options: client.with_options(**options),
-        "AsyncAnthropic": asynchronous,
+AT_ONCE = {"stream", "with_options", "copy"}  # an asynchronous client's, not awaited
+
+
+class Async:
+    """The asynchronous form of a client, of a part of it, or of a stream."""
+
+    def __init__(self, plain):
+        self.plain = plain
+
+    def __getattr__(self, name):
+        found = getattr(self.plain, name)
+        if not callable(found):
+            return as_async(found)
+
+        async def call(*given, **more):
+            return as_async(found(*given, **more))
+
+        return (lambda **more: Async(found(**more))) if name in AT_ONCE else call
+
+    async def __aenter__(self):
+        return as_async(self.plain.__enter__())
+
+    async def __aexit__(self, *error):
+        self.plain.__exit__(*error)
+
+    async def __aiter__(self):
+        for one in self.plain:
+            yield one
+
+
+def as_async(found):
+    kinds = stub.StubClient, stub.Part, stub.Events, Iterator
+    return Async(found) if isinstance(found, kinds) else found
+
+
+def package(client, asynchronous=None):
+    """Build the modules for `sys.modules`, whose classes return this client."""
+
+    def made(name, make):
+        return type(name, (), {"__new__": lambda cls, *_, **options: make(**options)})
+
+    asynchronous = asynchronous or (lambda **given: Async(client.with_options(**given)))
+    names = {
+        "Anthropic": made("Anthropic", client.with_options),
+        "AsyncAnthropic": made("AsyncAnthropic", asynchronous),
+        "Timeout": made("Timeout", dict),
     }
-    given = {"NOT_GIVEN": NOT_GIVEN, "omit": NOT_GIVEN, "NotGiven": object}
-    types = module("anthropic.types", __getattr__=type_named)
-    top = module("anthropic", types=types, **makes, **ERRORS, **given)
-    return {"anthropic": top, "anthropic.types": types}
+    names |= {name: partial(client.unsupported, name) for name in UNSUPPORTED}
+    names |= {"NOT_GIVEN": NOT_GIVEN, "omit": NOT_GIVEN, "NotGiven": object}
+    beta = module("anthropic.types.beta", __getattr__=type_named)
+    types = module("anthropic.types", __getattr__=type_named, beta=beta)
+    top = module("anthropic", types=types, **names, **ERRORS)
+    return {one.__name__: one for one in (top, types, beta)}

@@ -752,21 +752,57 @@ class StubClient:
         self.cached, self.cache_from, self.reports = set(), cache_from, reports
         self.asks, self.summaries = asks, itertools.cycle(summaries)
         self.asked, self.usages, self.in_parts = [], [], in_parts
-        calls = {"create": self.create, "stream": self.stream}
-        self.messages = SimpleNamespace(**calls, count_tokens=self.count_tokens)
+        self.messages = Part(self, "messages", **self.calls())
+        self.models = Part(self, "models", retrieve=self.retrieve)
+
+    # --- What an agent calls ---
+
+    @property
+    def beta(self):
+        """The same calls, which take `betas` as well."""
+        calls = {name: partial(with_betas, call) for name, call in self.calls().items()}
+        messages = Part(self, "beta.messages", **calls)
+        return Part(self, "beta", messages=messages, models=self.models)
+
+    def calls(self):
+        names = "create", "stream", "count_tokens"
+        return {name: getattr(self, name) for name in names}
+
+    def with_options(self, **_):
+        return self
+
+    def copy(self, **options):
+        return self.with_options(**options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    close = __exit__
+
+    def unsupported(self, name, *_, **__):
+        """Say that the SDK's client has this, but the stand-in hasn't."""
+        raise AttributeError(f"The stand-in doesn't play `{name}`.")
 
     def stream(self, **request):
         return Stream(self, request)
 
     def create(self, stream=False, **request):
-        if stream:
+        if stream is True:
             self.check_streamed(request)
         answer = self.answer(request)
-        return Events(answer) if stream else as_object(answer)
+        return Events(answer) if stream is True else as_object(answer)
+
+    def retrieve(self, model, **_):
+        return as_object(self.model_info(model))
 
     def count_tokens(self, **request):
         parts = [request.get(key) for key in ("system", "tools", "messages")]
         return Object(input_tokens=count(*parts))
+
+    # --- What a test calls ---
 
     def enqueue(self, *replies):
         """Add answers for the next requests: a `reply`, an exception, or a function.
@@ -931,6 +967,27 @@ def knows_no_thinking(request):
     content = [block for m in request["messages"] for block in blocks(m["content"])]
     thinks = any(block["type"] == "thinking" for block in content)
     return echo(request, said, as_text=True) if thinks else None
+
+
+class Part:
+    """A part of the client, such as `client.messages`, with its calls."""
+
+    def __init__(self, client, name, **calls):
+        vars(self).update(calls)
+        self._unsupported, self._name = client.unsupported, name
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._unsupported(f"client.{self._name}.{name}")
+
+
+def with_betas(call, betas=None, extra_headers=None, **request):
+    """Call with the header in which the SDK sends betas."""
+    headers = dict(extra_headers or {})
+    if isinstance(betas, list | tuple):
+        headers["anthropic-beta"] = ",".join(betas)
+    return call(**request, extra_headers=headers) if headers else call(**request)
 
 
 def is_error(*queued):

@@ -1,5 +1,6 @@
 """The guarantees of the fake client, on which the other tests rely."""
 
+import asyncio
 import copy
 import gzip
 import inspect
@@ -450,7 +451,7 @@ def test_a_rejection_looks_like_the_sdks_and_uses_no_reply(message, wording, not
 
 
 def test_every_name_in_the_stand_in_package_exists_in_the_sdk():
-    made = vars(sdk.package(StubClient(), None)["anthropic"])
+    made = vars(sdk.package(StubClient())["anthropic"])
     names = {name for name in made if not name.startswith("__")}
     assert len(names) > 20 and names <= {*dir(anthropic)}
 
@@ -679,6 +680,85 @@ def test_a_streams_text_comes_in_pieces_and_as_a_whole(make):
     with client.messages.stream(**request()) as stream:
         stream.until_done()
         assert [*stream] == [] and stream.current_message_snapshot.usage.output_tokens
+
+
+# --- The package ---
+
+CALLS = {  # what a program calls, and what it then has
+    "a client as a context manager": lambda client: client.__enter__() is client,
+    "a client with other options": lambda client: (
+        client.with_options(timeout=9).messages.create(**request()).stop_reason
+    ),
+    "a copy of a client": lambda client: client.copy().models.retrieve("m").id,
+    "the model": lambda client: client.models.retrieve("m").max_input_tokens,
+    "tokens": lambda client: (
+        client.messages.count_tokens(model="m", messages=LONG).input_tokens
+    ),
+    "a beta": lambda client: client.beta.messages.create(
+        **request(), betas=["a", "b"]
+    ).to_dict(),
+    "a reply to append": lambda client: dumps(
+        client.messages.create(**request()).to_param()["content"][0]
+    ),
+    "a stream of a beta": lambda client: ask(client.beta).usage.to_dict(),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_client_of_the_stand_in_package_has_the_sdks_calls(what):
+    given = reply("Done.")
+    real, fake = mock_client(given, window=200_000), StubClient(given)
+    made = sdk.package(fake)["anthropic"].Anthropic(api_key="a", max_retries=9)
+    assert CALLS[what](made) == CALLS[what](real)
+    assert fake.bodies == real.stub.bodies
+
+
+async def chat(client):
+    """Use an asynchronous client in every way, and return what it gives."""
+    streams = [client.messages.stream(**request()) for _ in range(3)]
+    async with client, streams[0] as first, streams[1] as second, streams[2] as third:
+        whole = await client.messages.create(**request())
+        sent = await client.beta.messages.create(**request(), stream=True)
+        info = await client.with_options(timeout=9).models.retrieve("m")
+        events = [event.type async for event in first] + [e.type async for e in sent]
+        texts = [piece async for piece in second.text_stream]
+        last = plain(await first.get_final_message()), await third.get_final_text()
+    return plain(whole), *last, events, texts, info.max_tokens
+
+
+def test_an_asynchronous_client_of_the_stand_in_package_is_like_the_sdks():
+    given = [EVERYTHING] * 5
+    made = sdk.package(StubClient(*given))["anthropic"].AsyncAnthropic()
+    with served(StubClient(*given)) as url:
+        http = httpx2.AsyncClient(trust_env=False)
+        real = anthropic.AsyncAnthropic(api_key="a", base_url=url, http_client=http)
+        assert asyncio.run(chat(made)) == asyncio.run(chat(real))
+
+
+NOT_THERE = {
+    "client.messages.batches": lambda made: made.Anthropic().messages.batches,
+    "client.beta.files": lambda made: made.Anthropic().beta.files,
+    "client.beta.messages.tool_runner": lambda made: (
+        made.Anthropic().beta.messages.tool_runner()
+    ),
+    "beta_tool": lambda made: made.beta_tool(len),
+}
+
+
+@pytest.mark.parametrize("name", NOT_THERE)
+def test_what_the_stand_in_package_does_not_have_is_named(name):
+    with pytest.raises(AttributeError, match=f"doesn't play `{name}`"):
+        NOT_THERE[name](sdk.package(StubClient())["anthropic"])
+
+
+def test_blocks_are_instances_of_the_sdks_classes():
+    made = sdk.package(StubClient())
+    types, beta = made["anthropic.types"], made["anthropic.types.beta"]
+    block = stub.as_object(call())
+    assert isinstance(block, types.ToolUseBlock) and isinstance(
+        block, beta.BetaToolUseBlock
+    )
+    assert not isinstance(block, types.TextBlock)
 
 
 # --- The server ---
