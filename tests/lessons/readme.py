@@ -22,9 +22,9 @@ as many numbers before it in its line. A code span right before a mark quotes a 
     | v5 | 25% | 28% | 12,000<!--after.v5--> |
     the history was rewritten `before 14 of 16 requests`<!--layer1.2-->
 
-A number after its constant, as in "`KEEP_RECENT` = 3", needs no mark, and neither does
-the code span in "**Try it.** Run `...` and look for `...`". If something has no source,
-its line is printed, and the exit status is 1.
+A number after its constant, as in "`KEEP_RECENT` = 3", needs no mark, and neither do
+numbers in the code span of "**Try it.** Run `...` and look for `...`". If something has
+no source, its line is printed, and the exit status is 1.
 """
 
 import ast
@@ -168,9 +168,10 @@ def new_span(match):
 
 
 def new_promise(match):
-    """Refresh what a command to try is said to show."""
-    before = match[0].removesuffix(match[2])
-    return before + quotation(match[2], words(match[1]))
+    """Refresh the numbers in what a command to try is said to show, if there are any."""
+    command, promise, _ = match.groups()
+    new = quotation(promise, words(command)) if re.search(NUMBER, promise) else promise
+    return match[0].removesuffix(promise) + new
 
 
 def quotation(span, command):
