@@ -1120,8 +1120,6 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 # ---- requests and replies: one function asks, for the loop and for summaries ----
 
 MAX_TRIES = 7  # for one request; the waits add up to a minute
-LEAST_BELIEVED = 1 / 3  # share of our estimate; ignore lower counts from a gateway
-STALL_SECONDS = 600  # without a byte of a reply; a local server may read for minutes
 PROBE_SECONDS = 5  # for the endpoints that we can do without
 # statuses, mistakes in a client, or words in an error, that a retry won't change
 LASTING = {*range(400, 500), "certificate", "protocol"} - {408, 409, 429}
@@ -1139,7 +1137,6 @@ MAXIMUM = (  # that an error names, as in "> 200000" or "limit of 8,192"; not a 
     r"(?i)(> |(max(?!_(completion_)?tokens)|limit|window|size|context length|n_ctx)"
     r"((?! by |prompt_)[^\d>]){0,40})(?P<tokens>\d[\d,]{3,})(?![\d,]|\)? *\+)"
 )
-INVALID_CALL = "tool parameter JSON|error parsing tool call"  # of the SDK, and Ollama
 # of our request, in an error; vLLM's has one for each line
 QUOTED = r"""(?m)(\\*['"]input\\*['"]: ?|input_value=).*?(?=(?<!\\)\\n|$)"""
 THINKING = "(?i)thinking|signature|reasoning|should be .?.?text"  # vLLM 0.14's list
@@ -1211,7 +1208,7 @@ def own_words(error: Any) -> str:
 
 def reply_instead(agent: Agent, status: Any, body: str, text: str) -> Reply | None:
     """Return a reply if an error amounts to one; raise PromptTooLong if it says that."""
-    if re.search(INVALID_CALL, body):
+    if re.search("tool parameter JSON|error parsing tool call", body):  # SDK; Ollama
         return Reply({"role": "assistant", "content": []}, "max_tokens", 0, 0)
     if status in TOO_LONG_STATUSES and re.search(TOO_LONG, f"{status} {body}"):
         agent.emit("layer", f"[too long] {text}")
@@ -1424,7 +1421,7 @@ def take_reply(agent: Agent, reply: Reply) -> list[Message]:
     if not reply.message["content"]:
         return []
     tokens = fixed_tokens(agent) + estimate_tokens(agent.messages)
-    tokens = reply.sent if reply.sent > tokens * LEAST_BELIEVED else tokens
+    tokens = reply.sent if reply.sent > tokens / 3 else tokens  # a gateway may say 3
     sanitize_calls(reply.message, {e.call["id"] for e in exchanges(agent.messages)})
     agent.rejected = 0
     commit(agent, reply.message)
@@ -1470,7 +1467,7 @@ def connect(agent: Agent) -> None:
     try:
         import anthropic  # which takes a second
 
-        client = anthropic.Anthropic(max_retries=0, timeout=STALL_SECONDS)
+        client = anthropic.Anthropic(max_retries=0)  # connects in 5 s, reads for 600
     except Exception as error:
         raise AgentError(f"{describe_error(agent, error)} {HINTS[None]}") from error
     with suppress(Exception):  # we can do without the models endpoint
