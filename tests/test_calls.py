@@ -140,9 +140,9 @@ def test_a_wrong_argument_is_an_error_that_names_it(error_of, name, given, named
     assert Path("there").read_text() == "a" and os.listdir() == ["there"]
 
 
-ITEMS = ["[ ] one", "[x] two"]
+PLAN_ITEMS = ["[ ] one", "[x] two"]
 IN_JSON = {  # inputs of calls that are right but for one, which is JSON in JSON
-    "list": ("todo_write", {"items": ITEMS}, "items"),
+    "list": ("todo_write", {"items": PLAN_ITEMS}, "items"),
     "boolean": (
         "edit_file",
         {"path": "f", "old_text": "a", "new_text": "b", "replace_all": True},
@@ -186,7 +186,7 @@ def test_null_for_a_required_input_is_an_error_that_names_it(error_of):
 
 
 def test_a_call_is_sent_back_as_the_model_wrote_it_even_if_it_is_json_in_json(make):
-    given = {"items": json.dumps(ITEMS)}
+    given = {"items": json.dumps(PLAN_ITEMS)}
     agent = make(reply(calls=[("todo_write", given)]), reply("Done."))
     take_turn(agent, "Plan.")
     assert agent.messages[1]["content"][0]["input"] == given
@@ -264,17 +264,19 @@ def test_a_symlink_made_during_the_question_cannot_redirect_a_write_into_git(mak
 # --- Several calls ---
 
 
-THREE = [call("bash", command=f"echo {i} | tee -a ran") for i in (1, 2, 3)]
-THREE = [block | {"id": f"toolu_{i}"} for i, block in enumerate(THREE)]
+THREE_CALLS = [call("bash", command=f"echo {i} | tee -a ran") for i in (1, 2, 3)]
+THREE_CALLS = [block | {"id": f"toolu_{i}"} for i, block in enumerate(THREE_CALLS)]
 
 
 def test_tool_calls_run_in_order_and_share_one_result_message(make):
     agent = make()
-    agent.messages = [{"role": "assistant", "content": THREE}]
-    run_tools(agent, THREE)
+    agent.messages = [{"role": "assistant", "content": THREE_CALLS}]
+    run_tools(agent, THREE_CALLS)
     _, message = agent.messages
     assert message["role"] == "user"
-    assert [b["tool_use_id"] for b in message["content"]] == [c["id"] for c in THREE]
+    assert [b["tool_use_id"] for b in message["content"]] == [
+        c["id"] for c in THREE_CALLS
+    ]
     assert outputs(message) == ["1\n", "2\n", "3\n"]
     assert Path("ran").read_text() == "1\n2\n3\n"
 
@@ -298,7 +300,7 @@ def refusing(at, text):
 @pytest.mark.parametrize("text", [ALONE, REFUSAL])
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_after_a_refusal_the_other_calls_of_that_reply_do_not_run(make, at, text):
-    calls = [(block["name"], block["input"]) for block in THREE]
+    calls = [(block["name"], block["input"]) for block in THREE_CALLS]
     agent = make(reply(calls=calls), reply("I see."), approve=refusing(at, text))
     assert take_turn(agent, "Work.") == "I see."
     ran = ["1\n", "2\n"][:at]
@@ -317,7 +319,7 @@ def test_without_a_reason_a_denial_tells_the_model_to_ask():
 
 def test_calls_run_after_one_that_failed_or_that_nobody_could_be_asked_about(make):
     Path("quoted").write_text(ALONE)
-    look = [call("read_file", path="quoted"), call("list_dir"), *THREE]
+    look = [call("read_file", path="quoted"), call("list_dir"), *THREE_CALLS]
     calls = [(block["name"], block["input"]) for block in look]
     agent = make(reply(calls=calls), reply("I see."), approve=refusing(0, CANNOT))
     take_turn(agent, "Work.")
@@ -327,7 +329,7 @@ def test_calls_run_after_one_that_failed_or_that_nobody_could_be_asked_about(mak
 
 
 def test_a_refusal_in_a_subagent_ends_only_the_subagents_reply(make):
-    two = [(block["name"], block["input"]) for block in THREE[:2]]
+    two = [(block["name"], block["input"]) for block in THREE_CALLS[:2]]
     work = reply(calls=two), reply("It was refused.")
     answers = reply(calls=[TASK, BASH]), *work, reply("I see.")
     agent = make(*answers, approve=refusing(0, REFUSAL))
@@ -342,7 +344,7 @@ def test_after_ctrl_c_every_call_still_has_a_result_in_one_message(
 ):
     agent = make()
     broken_glob(KeyboardInterrupt())
-    calls = [*THREE[:at], call("glob", pattern="*"), *THREE[at + 1 :]]
+    calls = [*THREE_CALLS[:at], call("glob", pattern="*"), *THREE_CALLS[at + 1 :]]
     program.commit(agent, {"role": "assistant", "content": calls})
     with pytest.raises(KeyboardInterrupt):
         run_tools(agent, calls)

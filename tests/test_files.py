@@ -412,8 +412,11 @@ def test_a_diff_has_no_extra_line_at_the_end_of_the_file(texts, lines):
     assert diff_of(*texts).split("@@\n")[1] == lines
 
 
-BARE = "\\ No newline at end of file"
-NEWLINES = {("a\nb", "a\nb\n"): f" a\n-b\n{BARE}\n+b", ("b\n", "b"): f"-b\n+b\n{BARE}"}
+NO_NEWLINE = "\\ No newline at end of file"
+NEWLINES = {
+    ("a\nb", "a\nb\n"): f" a\n-b\n{NO_NEWLINE}\n+b",
+    ("b\n", "b"): f"-b\n+b\n{NO_NEWLINE}",
+}
 NEWLINES |= {("b", "c"): "-b\n+c", ("", "b"): "+b"}  # here it's no change
 
 

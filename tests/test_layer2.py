@@ -402,7 +402,7 @@ def test_an_interrupted_summary_is_asked_for_again_in_the_next_turn(long):
 
 # --- A compacted history is a history like any other ---
 
-ITEMS = ["[x] look", "[ ] fix it"]
+PLAN_ITEMS = ["[x] look", "[ ] fix it"]
 
 
 def needed():
@@ -410,7 +410,7 @@ def needed():
     for name in "ab":
         Path(f"{name}.py").write_text(f"the text of {name}")
     write_skill("birds", "Count the birds.")
-    return [*planned(*ITEMS), *loaded("birds"), *read("a.py"), *read("b.py")]
+    return [*planned(*PLAN_ITEMS), *loaded("birds"), *read("a.py"), *read("b.py")]
 
 
 def test_a_compaction_leaves_typed_messages_summary_and_calls_and_work_goes_on(
@@ -423,7 +423,7 @@ def test_a_compaction_leaves_typed_messages_summary_and_calls_and_work_goes_on(
         f"[Conversation compressed. Transcript: {agent.transcript}]"
     )
     assert "reference" in summary and "continue with what comes after it" in summary
-    assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", ITEMS]
+    assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", PLAN_ITEMS]
     answer, *others = tail
     assert texts(answer)[0][:3] == "xxx" and tokens_in(answer) < T // 4
     assert others == [typed("Newest request."), said("Done.")]
@@ -590,7 +590,7 @@ def test_files_skills_and_plan_keep_their_order_and_are_read_again(long):
         Path("a.py").write_text(f"version {number}")
         program.take_turn(agent, "Go on.")
         calls = left(agent.messages).calls
-        assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", ITEMS]
+        assert [asked for asked, _ in calls] == ["a.py", "b.py", "birds", PLAN_ITEMS]
         assert calls[0][1] == f"version {number}" and "birds twice" in calls[2][1]
 
 
@@ -604,7 +604,7 @@ def test_a_deleted_file_is_reported_once_and_then_dropped(long):
     assert [asked for asked, _ in left(agent.messages).calls] == [
         "a.py",
         "birds",
-        ITEMS,
+        PLAN_ITEMS,
     ]
 
 
@@ -720,7 +720,7 @@ def test_each_part_gets_at_most_half_of_the_remaining_room(make):
         assert 0.8 * (room // 2) < part <= room // 2 + 240  # the text around it
         room -= part
     asked = [call for call, _ in left(new).calls]
-    assert asked == ["b.py", "birds", ITEMS]  # the newest file, cut to a page
+    assert asked == ["b.py", "birds", PLAN_ITEMS]  # the newest file, cut to a page
 
 
 # --- The tail: the newest messages ---
@@ -833,7 +833,7 @@ def test_a_file_in_the_tail_is_not_read_again_even_if_it_was_cleared_there(make)
     agent = make(messages=history(needed(), said(BODY), did("-"), cleared))
     new = program.rebuild(agent, "Short.")[0]
     assert is_valid(new) and new[-2:] == cleared
-    assert [asked for asked, _ in left(new).calls] == ["b.py", "birds", ITEMS]
+    assert [asked for asked, _ in left(new).calls] == ["b.py", "birds", PLAN_ITEMS]
 
 
 def test_the_note_of_a_command_after_a_long_answer_stays_in_the_tail(tail_of):

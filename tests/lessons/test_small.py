@@ -157,19 +157,30 @@ def test_sixty_reads_cost_less_than_without_forgetting(agent):
 
 WORDS = ["Go on.", "テストを直して。", "🙂", "a\u2028b\r\n\x00c"]
 WORDS += ["long " * 60, "図" * 300]
-FILES = {"short": "x", "empty": "", "日本": "日本語\n" * 300, "bytes": "\udcff" * 900}
-FILES |= {"long": "a line of it\n" * 90, "huge": "要約" * 4_500}
-WRONG = [("read_file", {}), ("none", {}), ("none", {"command": "touch made"})]
-WRONG += [("bash", {"x": 1}), ("read_file", {"path": 7}), ("bash", {"command": None})]
-WRONG += [("read_file", given) for given in ([], "short", 7, None, [{"path": "short"}])]
-PATHS = [*FILES, "long", "日本", "gone", ".", "a\0b"]
+ODD_FILES = {
+    "short": "x",
+    "empty": "",
+    "日本": "日本語\n" * 300,
+    "bytes": "\udcff" * 900,
+}
+ODD_FILES |= {"long": "a line of it\n" * 90, "huge": "要約" * 4_500}
+WRONG_CALLS = [("read_file", {}), ("none", {}), ("none", {"command": "touch made"})]
+WRONG_CALLS += [
+    ("bash", {"x": 1}),
+    ("read_file", {"path": 7}),
+    ("bash", {"command": None}),
+]
+WRONG_CALLS += [
+    ("read_file", given) for given in ([], "short", 7, None, [{"path": "short"}])
+]
+PATHS = [*ODD_FILES, "long", "日本", "gone", ".", "a\0b"]
 CALLS = [("read_file", {"path": name}) for name in PATHS]
 CALLS += [("bash", {"command": c}) for c in ("echo 図; exit 3", "head -c 900 huge")]
-CALLS += [("compact", {"focus": "names"}), *WRONG]
-STOPS = ["max_tokens", "refusal", "end_turn", None]
+CALLS += [("compact", {"focus": "names"}), *WRONG_CALLS]
+STOP_REASONS = ["max_tokens", "refusal", "end_turn", None]
 BLANK = [{"type": "text", "text": " \n"}]
-NO_SUMMARY = [reply(stop="refusal"), reply("Half a", stop="max_tokens")]
-NO_SUMMARY += [reply(content=BLANK), reply("No", [CALLS[0]]), reply(thinking="Hm.")]
+NO_SUMMARIES = [reply(stop="refusal"), reply("Half a", stop="max_tokens")]
+NO_SUMMARIES += [reply(content=BLANK), reply("No", [CALLS[0]]), reply(thinking="Hm.")]
 
 
 def random_reply(chance):
@@ -177,8 +188,8 @@ def random_reply(chance):
     calls = chance.choices(CALLS, k=chance.choice([1, 1, 2, 3, 12]))
     thinking = chance.choice([None, "Hm."])
     good = reply(chance.choice(["", "Next."]), calls, thinking)
-    text, stop = chance.choice(["", "Well,"]), chance.choice(STOPS)
-    cut_off = reply(text, calls[:1], thinking, chance.choice(STOPS[:2]))
+    text, stop = chance.choice(["", "Well,"]), chance.choice(STOP_REASONS)
+    cut_off = reply(text, calls[:1], thinking, chance.choice(STOP_REASONS[:2]))
     odd = [cut_off, reply(text, (), thinking, stop), reply(content=BLANK)]
     odd += [reply("Done."), ConnectionError("it broke"), KeyboardInterrupt()]
     return chance.choice([good] * 10 + odd)
@@ -191,7 +202,7 @@ def stop_now(name, given):
 def random_conversation(agent, seed):
     """Answer eight prompts at random, and interrupt some of them."""
     chance = random.Random(seed)
-    summaries = chance.choices([reply("All is well."), *NO_SUMMARY], k=7)
+    summaries = chance.choices([reply("All is well."), *NO_SUMMARIES], k=7)
     client = fake_api(summaries=[*summaries, reply("短い")], window=16_000)
     run_tool, messages = agent.run_tool, []
     for _ in range(8):
@@ -205,13 +216,15 @@ def random_conversation(agent, seed):
 
 
 @pytest.fixture
-def files(workspace):
-    for name, text in FILES.items():
+def odd_files(workspace):
+    for name, text in ODD_FILES.items():
         (workspace / name).write_bytes(text.encode(errors="surrogateescape"))
 
 
 @pytest.mark.parametrize("seed", range(200 if LONG_TESTS else 20))
-def test_a_random_conversation_is_never_rejected_and_loses_nothing(agent, seed, files):
+def test_a_random_conversation_is_never_rejected_and_loses_nothing(
+    agent, seed, odd_files
+):
     agent.__dict__.update(TINY)
     client = random_conversation(agent, seed)
     for holds in INVARIANTS:
@@ -237,8 +250,8 @@ def test_results_the_model_has_not_seen_survive_a_broken_connection(agent):
     assert [len(text) for text in newest] == [8_999] * 4
 
 
-def test_a_failed_summary_replaces_nothing(agent, files):
-    for no_summary in NO_SUMMARY:
+def test_a_failed_summary_replaces_nothing(agent, odd_files):
+    for no_summary in NO_SUMMARIES:
         script = [use("read_file", "long"), use("compact", focus="a"), reply("Done.")]
         messages = talk(agent, fake_api(*script, summaries=[no_summary]), RULE)
         assert len(outputs(*messages)) == 2
@@ -250,14 +263,14 @@ def test_a_truncated_call_is_not_run(agent):
     assert not (Path.cwd() / "made").exists()
 
 
-def test_an_invalid_call_gets_an_error_as_its_result(agent, files):
-    messages = talk(agent, fake_api(reply(calls=WRONG), reply("Done.")), RULE)
-    assert len(outputs(*messages)) == len(WRONG) and not Path("made").exists()
+def test_an_invalid_call_gets_an_error_as_its_result(agent, odd_files):
+    messages = talk(agent, fake_api(reply(calls=WRONG_CALLS), reply("Done.")), RULE)
+    assert len(outputs(*messages)) == len(WRONG_CALLS) and not Path("made").exists()
     wrong = r"\w+Error: |There is no tool none"
     assert all(re.match(wrong, text) for text in outputs(*messages))
 
 
-def test_undecodable_bytes_are_read_as_replacement_characters(agent, files):
+def test_undecodable_bytes_are_read_as_replacement_characters(agent, odd_files):
     read = use("read_file", "bytes", "gone")
     text, missing = outputs(*talk(agent, fake_api(read, reply("Done.")), RULE))
     assert text == "\ufffd" * 900 and missing.startswith("FileNotFoundError: ")
@@ -311,15 +324,20 @@ def started(capsys, client, *lines):
     return capsys.readouterr().out
 
 
-ERRORS = [
+ODD_ERRORS = [
     httpx2.ReadError("it broke"),
     TypeError("no key"),
     json.JSONDecodeError("", "", 0),
 ]
-ERRORS += [AssertionError(), KeyboardInterrupt(), Refused("no"), OSError("disk full")]
+ODD_ERRORS += [
+    AssertionError(),
+    KeyboardInterrupt(),
+    Refused("no"),
+    OSError("disk full"),
+]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", ODD_ERRORS, ids=lambda error: type(error).__name__)
 def test_an_error_ends_the_turn_but_not_the_program(error, capsys):
     client = fake_api(error, reply("Done."))
     output = started(capsys, client, "Go.", "Go on.", " ", "unread")
@@ -369,7 +387,7 @@ def run_script(capsys, monkeypatch):
     return run
 
 
-def test_small_works_with_the_real_sdk(run_script, files):
+def test_small_works_with_the_real_sdk(run_script, odd_files):
     stub = fake_api(
         reply(calls=[("bash", {"command": "cat long"})]), reply("It is read.")
     )
@@ -386,19 +404,22 @@ def test_without_a_key_small_says_so_and_asks_again(run_script):
     assert errors == "" and output.count("Stopped: TypeError: ") == 2
 
 
-def test_first_works_with_the_real_sdk(run_script, files):
+def test_first_works_with_the_real_sdk(run_script, odd_files):
     thinks = use("read_file", "short", "long", thinking="Hm.")
     stub = fake_api(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
         keys = {"ANTHROPIC_API_KEY": "k" * 20, "ANTHROPIC_BASE_URL": url}
         output, errors = run_script(FIRST, f"{RULE}\n", **keys)
     assert (output, errors) == ("> It is read.\n", "")
-    assert outputs(*stub.requests[1]["messages"]) == [FILES["short"], FILES["long"]]
+    assert outputs(*stub.requests[1]["messages"]) == [
+        ODD_FILES["short"],
+        ODD_FILES["long"],
+    ]
     assert stub.refused == []
 
 
 @pytest.mark.parametrize("script", BETWEEN, ids=lambda path: path.stem)
-def test_a_step_between_them_works_with_the_real_sdk(run_script, script, files):
+def test_a_step_between_them_works_with_the_real_sdk(run_script, script, odd_files):
     thinks = use("read_file", "short", "gone", thinking="Hm.")
     stub = fake_api(thinks, reply("It is read.", thinking="Well."))
     with serve(stub) as url:
@@ -406,7 +427,7 @@ def test_a_step_between_them_works_with_the_real_sdk(run_script, script, files):
         output, errors = run_script(script, f"{RULE}\n", **keys)
     assert (errors, stub.refused) == ("", []) and "It is read." in output
     text, missing = outputs(*stub.requests[1]["messages"])
-    assert text == FILES["short"] and missing.startswith("FileNotFoundError: ")
+    assert text == ODD_FILES["short"] and missing.startswith("FileNotFoundError: ")
 
 
 @pytest.mark.parametrize("script, most", [(FIRST, 39), (SCRIPT, 140)])

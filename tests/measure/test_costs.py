@@ -39,7 +39,7 @@ from stub import reply as stub_reply
 from agent import UNANSWERED, Limits
 
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
-NAMES = [*TUTORIALS, "summaries", "ours"]
+POLICY_NAMES = [*TUTORIALS, "summaries", "ours"]
 
 
 def said(*blocks):
@@ -47,7 +47,7 @@ def said(*blocks):
     return {"role": "assistant", "content": blocks}
 
 
-def call(id, name="read_file", **given):
+def tool_use(id, name="read_file", **given):
     return {"type": "tool_use", "id": id, "name": name, "input": given}
 
 
@@ -225,7 +225,7 @@ def test_a_line_without_a_time_is_still_read(load, stamp):
 
 
 def test_a_run_of_one_type_is_one_position_and_a_reply_one_more():
-    blocks = ["a", "b", call("1"), call("2")]
+    blocks = ["a", "b", tool_use("1"), tool_use("2")]
     session = Session([typed("x"), said(*blocks)])
     meter = Meter(session)
     meter.follow(session.measured)
@@ -324,7 +324,7 @@ def test_a_line_is_searched_for_by_its_two_rarest_adjacent_words():
 
 @pytest.mark.parametrize("line", ["short = 1", "aaaaaaaa aaaaaaaa aaaaaaaa aaaaaaaa"])
 def test_short_or_repetitive_lines_do_not_count(line):
-    messages = [typed(line), said(call("e", "edit_file", old_text=line))]
+    messages = [typed(line), said(tool_use("e", "edit_file", old_text=line))]
     assert Session(messages).needs[1] == ([], [])
 
 
@@ -332,23 +332,25 @@ def test_short_or_repetitive_lines_do_not_count(line):
 
 
 CLAUDE_CODE = as_claude_code(SHOP)
-OWN = ["isSidechain", "isMeta", "isCompactSummary"]
-OWN = [e for key in OWN for e in as_claude_code([typed("no")], **{key: True})]
-OWN += [{"type": "progress"}, {"type": "system", "subtype": "compact_boundary"}]
+NO_MESSAGES = ["isSidechain", "isMeta", "isCompactSummary"]
+NO_MESSAGES = [
+    e for key in NO_MESSAGES for e in as_claude_code([typed("no")], **{key: True})
+]
+NO_MESSAGES += [{"type": "progress"}, {"type": "system", "subtype": "compact_boundary"}]
 EVENT = {"event": "auto_compact", "messages": [typed("A summary.")]}
-FILES = {
+SESSION_FILES = {
     "our format": SHOP,
     "Claude Code's": CLAUDE_CODE,
-    "with lines of its own": [*CLAUDE_CODE[:3], *OWN, *CLAUDE_CODE[3:]],
+    "with lines of its own": [*CLAUDE_CODE[:3], *NO_MESSAGES, *CLAUDE_CODE[3:]],
     "with a compaction of ours": [*SHOP[:3], EVENT, *SHOP[3:]],
 }
 TORN = b'\xff\xfe{\n[1]\n"x"\n{"role": "user"}\n{"role": "assistant", "con'
 
 
 @pytest.mark.parametrize("torn", [b"", TORN])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", SESSION_FILES)
 def test_each_format_gives_the_same_conversation(tmp_path, name, torn):
-    path = write(tmp_path / "session.jsonl", FILES[name])
+    path = write(tmp_path / "session.jsonl", SESSION_FILES[name])
     path.write_bytes(path.read_bytes() + torn)
     assert read_messages(path) == SHOP
 
@@ -373,16 +375,16 @@ def test_a_compaction_counts_only_at_the_start_of_a_file(load):
 IN_LINES = [
     typed("Go."),
     said("I look.") | {"id": "m1"},
-    said(call("1", "Read", file_path="a.py")) | {"id": "m1"},
+    said(tool_use("1", "Read", file_path="a.py")) | {"id": "m1"},
     result("1", "A"),
-    said(call("2", "Bash", command="ls")) | {"id": "m1"},
+    said(tool_use("2", "Bash", command="ls")) | {"id": "m1"},
     result("2", [{"type": "text", "text": "B"}]),
 ]
 
 
 def test_a_reply_recorded_in_several_lines_is_joined(load):
     _, reply, answer = load(as_claude_code(IN_LINES))
-    read, ran = call("1", path="a.py"), call("2", "bash", command="ls")
+    read, ran = tool_use("1", path="a.py"), tool_use("2", "bash", command="ls")
     assert reply == said("I look.", read, ran)
     assert [block["content"] for block in answer["content"]] == ["A", "B"]
 
@@ -396,7 +398,7 @@ def test_a_call_whose_result_was_not_recorded_has_failed(load):
 def test_images_and_thinking_are_left_out(load):
     image = {"type": "image", "source": {"data": "A" * 9_000}}
     thinking = {"type": "thinking", "thinking": "...", "signature": "s"}
-    asked, read = said("Look:", image) | {"role": "user"}, call("1", path="a.png")
+    asked, read = said("Look:", image) | {"role": "user"}, tool_use("1", path="a.png")
     messages = load([asked, said(thinking, read), result("1", [image])])
     whole = [typed("Look:\n\n[image]"), said(read), result("1", "[image]")]
     assert messages == whole
@@ -835,7 +837,7 @@ def test_a_policy_is_cheaper_where_it_saves_something(mine):
 
 
 NO_FILE, ENDLESS = "no such file", "while True: pass"
-WRONG = {
+WRONG_POLICIES = {
     "x = 1": "mine.py has no function forget(messages).",
     "def forget(:": "mine.py can't be loaded: SyntaxError: invalid syntax (mine.py, line 1)",
     "import no_such": "mine.py can't be loaded: ModuleNotFoundError: No module named",
@@ -859,10 +861,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("code", WRONG)
+@pytest.mark.parametrize("code", WRONG_POLICIES)
 def test_a_wrong_policy_is_reported_in_one_line(monkeypatch, mine, code):
     monkeypatch.setattr(own_policy, "SECONDS", 0.2)
-    assert WRONG[code] in mine(code, SHOP)
+    assert WRONG_POLICIES[code] in mine(code, SHOP)
 
 
 def test_a_policy_that_is_not_there_is_reported_in_one_line(capsys):
@@ -902,7 +904,7 @@ def test_json_has_a_row_for_each_policy(tmp_path, capsys):
     assert costs.main([str(path), "--json", "--set", "KEEP_RECENT=1"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     named = {row["policy"]: row for row in rows}
-    assert {*named} == {*NAMES, "ours KEEP_RECENT=1"}
+    assert {*named} == {*POLICY_NAMES, "ours KEEP_RECENT=1"}
     keys = "policy cost summaries clearings previews average largest over E N R"
     keys += " requests lost lookups again whole answer"
     assert {" ".join(row) for row in rows} == {keys}
@@ -915,7 +917,7 @@ def test_json_has_costs_per_session_and_without_a_cache(tmp_path, capsys):
     options = ["--json", "--set", "CLEAR_ABOVE=0"]
     assert costs.main([*map(str, paths), *options]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {*found["sessions"]} == {*NAMES, "ours CLEAR_ABOVE=0"}
+    assert {*found["sessions"]} == {*POLICY_NAMES, "ours CLEAR_ABOVE=0"}
     few, many = found["sessions"]["s06"]
     assert found["sessions"]["nothing"] == [1, 1] and 1 < few < many
     full = found["uncached"]
@@ -953,7 +955,7 @@ def test_the_table_fits_88_columns_and_explains_itself(tmp_path, capsys):
     title, _, head, *lines = capsys.readouterr().out.splitlines()
     assert title.startswith("31 recorded requests")
     rows = [line.split("  ")[0] for line in lines[: lines.index("")]]
-    assert sorted(rows) == sorted([*NAMES, *PEERS])
+    assert sorted(rows) == sorted([*POLICY_NAMES, *PEERS])
     assert max(map(len, lines)) < 89
     explained = {line.split(" ")[0] for line in lines[len(rows) :]}
     assert {*head.split()} - {"largest"} <= explained
@@ -1026,7 +1028,7 @@ def test_several_processes_measure_the_same(monkeypatch, told):
     assert told(reading(9), THREE) == alone
 
 
-TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
+TIMED, ONE_LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
 
 
 @pytest.mark.parametrize(
@@ -1041,8 +1043,8 @@ TIMED, LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
         ([THREE], "Costs without a prompt cache, in the same unit: "),
         ([THREE, TIMED], "Cheaper than ours in some of the 2 sessions: none."),
         ([THREE], "Needed by an edit, but out of sight in ours: 0 lines."),
-        ([LARGE], "ours saved oversized results to disk 1 time."),
-        ([LARGE], "that went to disk doesn't count, even if it's one read away"),
+        ([ONE_LARGE], "ours saved oversized results to disk 1 time."),
+        ([ONE_LARGE], "that went to disk doesn't count, even if it's one read away"),
     ],
 )
 def test_the_table_explains_its_clock_its_prices_and_its_limits(told, sessions, words):
@@ -1113,7 +1115,7 @@ def measured_with(tmp_path, capsys, messages, code):
     return capsys.readouterr().out
 
 
-FIRST = "def forget(m):\n    return [m[0], *[x for x in m[1:] if type(x['content']) is not str]]"
+KEEPS_FIRST = "def forget(m):\n    return [m[0], *[x for x in m[1:] if type(x['content']) is not str]]"
 ORPHANS = "def forget(m):\n    return [x for x in m if x['role'] == 'user']"
 SLOW = """\
 import time
@@ -1126,7 +1128,7 @@ def forget(m):
 
 
 def test_the_typed_messages_that_a_policy_drops_are_counted(tmp_path, capsys):
-    out = measured_with(tmp_path, capsys, [], FIRST)
+    out = measured_with(tmp_path, capsys, [], KEEPS_FIRST)
     assert "Typed by the user, but dropped or changed: 30 of 31 messages." in out
 
 

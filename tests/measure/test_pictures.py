@@ -15,8 +15,8 @@ import stub
 from builders import LONG_TESTS, did, history, said
 from policies import BY_DOCUMENTATION
 
-NAMES = sorted(path.stem for path in pictures.FOLDER.glob("*.svg"))
-CHARTS = [name for name in NAMES if name != "work"]  # that one is a terminal
+PICTURES = sorted(path.stem for path in pictures.FOLDER.glob("*.svg"))
+CHARTS = [name for name in PICTURES if name != "work"]  # that one is a terminal
 SHORT = "entire_b7-e34f589b03-0"  # a recorded session of 23 requests
 SVG = "{http://www.w3.org/2000/svg}"
 WHITE, NIGHT = "#ffffff", "#0d1117"
@@ -44,10 +44,10 @@ def boxes(root):
 
 
 def test_every_picture_on_disk_is_made_by_the_program():
-    assert sorted(drawn()) == NAMES
+    assert sorted(drawn()) == PICTURES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PICTURES)
 def test_the_picture_on_disk_is_up_to_date(name):
     on_disk = (pictures.FOLDER / f"{name}.svg").read_bytes()
     assert on_disk == drawn()[name].encode(), "run tests/refresh.py"
@@ -60,7 +60,7 @@ def test_the_parts_of_a_compacted_list_get_their_room_in_the_order_of_rebuild():
     assert [*parts] == order and limit == (size + left) // 2
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_has_a_title_and_describes_its_numbers(name):
     root = parsed(name)
     assert root.get("role") == "img" and root.findtext(f"{SVG}title")
@@ -68,7 +68,7 @@ def test_a_picture_has_a_title_and_describes_its_numbers(name):
     assert not re.search(r"[][<>\n]", words)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_loads_nothing_from_the_network(name):
     source = (pictures.FOLDER / f"{name}.svg").read_text("utf-8")
     assert re.findall(r"\w+://[^\s\"]+", source) == [SVG.strip("{}")]

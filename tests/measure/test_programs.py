@@ -21,7 +21,7 @@ from builders import typed
 from scripted import NOTHING, PROMPTS, Step, call_for
 
 FOREIGN = replace(launch.PROGRAMS["agent.py"], binary=foreign.__file__)
-SMALL = {
+SMALL_JOBS = {
     "reading": partial(scripted.reading, files=14, size=5_000),
     "outputs": partial(scripted.outputs, files=12, size=3_000),
 }
@@ -30,7 +30,7 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Make the jobs small, and add a program for each mode of the foreign one."""
-    monkeypatch.setattr(programs, "JOBS", SMALL)
+    monkeypatch.setattr(programs, "JOBS", SMALL_JOBS)
     monkeypatch.setattr(launch, "FAREWELL", 2)
     for mode in foreign.MODES:
         argv = partial(lambda mode, prompt, number: [mode], mode.__name__)
@@ -64,7 +64,7 @@ def test_a_careful_summary_keeps_the_rules_and_names(capsys):
 
 def test_titles_rejections_and_repeated_steps_are_counted(capsys):
     [row] = rows(capsys, "--program", "works", "--window", "20000")
-    steps = len(SMALL["reading"]().steps)
+    steps = len(SMALL_JOBS["reading"]().steps)
     assert row["side"] == 2 and row["rejected"] == row["summaries"] == row["again"] > 0
     extra = row["side"] + row["rejected"] + row["summaries"] + row["again"]
     assert row["requests"] == steps + extra
@@ -188,7 +188,7 @@ def test_an_editing_tool_is_used_whatever_its_inputs_are_called(name):
     assert json.loads(said) == [name, expected]
 
 
-ASKED = {  # a system prompt, the last text, whether there are tools: a summary?
+ASKED_FOR = {  # a system prompt, the last text, whether there are tools: a summary?
     "in the conversation": ("", "Write a summary of all this.", True, True),
     "by another agent": ("You summarize.", "read ba_bo_123", False, True),
     "to go on from one": ("", f"Summary: {NOTHING} Go on.", True, False),
@@ -197,16 +197,16 @@ ASKED = {  # a system prompt, the last text, whether there are tools: a summary?
 }
 
 
-@pytest.mark.parametrize("case", ASKED)
+@pytest.mark.parametrize("case", ASKED_FOR)
 def test_a_request_for_a_summary_is_recognised(case):
-    system, last, works, expected = ASKED[case]
+    system, last, works, expected = ASKED_FOR[case]
     request = {"system": system, "messages": [typed(last)]}
     text = json.dumps(request)
     assert scripted.asks_for_summary(request, text, works) == expected
 
 
 def model(tmp_path, **more):
-    return scripted.Worker(SMALL["reading"](), tmp_path, 20_000, False, **more)
+    return scripted.Worker(SMALL_JOBS["reading"](), tmp_path, 20_000, False, **more)
 
 
 CACHED = {  # words of a system prompt with a marker: tokens read the second time

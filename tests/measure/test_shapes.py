@@ -14,12 +14,12 @@ from recorded import Session, content_of, parts, read_messages, tokens
 
 SHAPES = sorted(costs.SHAPES.glob("*.xz"))
 # what stays: the names of keys and blocks, of tools, and of their inputs
-KEYS = "role content type text id name input tool_use_id is_error timestamp"
-KEYS += " user assistant tool_use tool_result true false null NaN old_string"
+KEPT_KEYS = "role content type text id name input tool_use_id is_error timestamp"
+KEPT_KEYS += " user assistant tool_use tool_result true false null NaN old_string"
 
 INNER = json.dumps({"Hannah": "Keller\nand\tsons", "deep": json.dumps(["Zoë\u0416ук"])})
 CODE = r'print("first\nsecond\tthird \u041f\u0440\u0438\u0432\u0435\u0442 C:\new")'
-TEXTS = [
+ODD_TEXTS = [
     "Write to maria.keller@payroll.example, Hauptstraße 17, phone 0049 30 901820.",
     "The key is sk-ant-api03-Zq8LmT4wXb and the token ghp_16C7e42F292c6912E7710c838347.",
     "/home/mkeller/projects/acme-payroll/src/SalaryTable_v2.py:128: camelCaseName",
@@ -28,11 +28,22 @@ TEXTS = [
     INNER,
     CODE,
 ]
-ASKED = {"questions": [{"Which colour": "Blue", "old_string": "aLongLine = of(code)"}]}
-ASKED |= {"account": 4930123456, "share": 0.123456, "wrong": float("nan"), "all": True}
-HOSTILE = history(
-    *(did(text, given={"command": text}) for text in TEXTS),
-    did("<persisted-output>\nOutput too large", tool="mcp__Acme__ask", given=ASKED),
+QUESTION_CALL = {
+    "questions": [{"Which colour": "Blue", "old_string": "aLongLine = of(code)"}]
+}
+QUESTION_CALL |= {
+    "account": 4930123456,
+    "share": 0.123456,
+    "wrong": float("nan"),
+    "all": True,
+}
+ODD_MESSAGES = history(
+    *(did(text, given={"command": text}) for text in ODD_TEXTS),
+    did(
+        "<persisted-output>\nOutput too large",
+        tool="mcp__Acme__ask",
+        given=QUESTION_CALL,
+    ),
     did("failed", is_error=True),
     said("Done."),
 )
@@ -46,7 +57,7 @@ def kept(messages):
     """The words that stay in the shape of these messages."""
     calls = [*parts([m for m in messages if m["role"] == "assistant"], "tool_use")]
     named = [key for call in calls for key in (call["name"], *call["input"])]
-    return words(" ".join([KEYS, *named, "persisted-output", "previous used"]))
+    return words(" ".join([KEPT_KEYS, *named, "persisted-output", "previous used"]))
 
 
 @pytest.fixture
@@ -68,16 +79,16 @@ def shape(tmp_path):
 
 
 def test_no_word_of_a_hostile_recording_is_left(shape):
-    text, _ = shape(HOSTILE)
-    before = words("".join(json.dumps(m, ensure_ascii=False) for m in HOSTILE))
-    assert before & words(text) <= kept(HOSTILE)
+    text, _ = shape(ODD_MESSAGES)
+    before = words("".join(json.dumps(m, ensure_ascii=False) for m in ODD_MESSAGES))
+    assert before & words(text) <= kept(ODD_MESSAGES)
     assert {"keller", "projects", "hannah", "which", "привет"} <= before
     assert not re.search(r"4930123456|901820|0\.123456|16C7|041f", text)
 
 
 def test_no_escape_hides_a_word(shape):
     """Read the JSON within texts, and the escapes within code."""
-    text, messages = shape(HOSTILE)
+    text, messages = shape(ODD_MESSAGES)
     [inner] = {b["content"] for b in parts(messages[12:13], "tool_result")}
     deep = json.loads([*json.loads(inner).values()][1])
     old = words("Keller and sons Hannah deep ZoëЖук first second third Привет")
@@ -95,10 +106,10 @@ def test_a_new_word_says_nothing_about_the_old_one(shape):
 
 
 def test_every_text_has_the_same_length_punctuation_and_case(shape):
-    _, messages = shape(HOSTILE)
+    _, messages = shape(ODD_MESSAGES)
     old, new = (
         [b["content"] for m in found[2::2] for b in m["content"]]
-        for found in (HOSTILE, messages)
+        for found in (ODD_MESSAGES, messages)
     )
     assert [*map(tokens, old)] == [*map(tokens, new)]
     sizes = [[len(t.encode(errors="surrogatepass")) for t in ts] for ts in (old, new)]
@@ -109,8 +120,10 @@ def test_every_text_has_the_same_length_punctuation_and_case(shape):
 
 
 def test_blocks_names_inputs_errors_and_marks_stay(shape):
-    _, messages = shape(HOSTILE)
-    old, new = ([*parts(found[15::2], "tool_use")] for found in (HOSTILE, messages))
+    _, messages = shape(ODD_MESSAGES)
+    old, new = (
+        [*parts(found[15::2], "tool_use")] for found in (ODD_MESSAGES, messages)
+    )
     for before, after in zip(old, new, strict=True):
         assert before["name"] == after["name"]
         assert [*before["input"]] == [*after["input"]]
@@ -129,7 +142,7 @@ def test_the_same_word_always_becomes_the_same_word(shape):
 
 
 def test_the_shape_of_a_recording_is_always_the_same(shape):
-    assert shape(HOSTILE) == shape(HOSTILE)
+    assert shape(ODD_MESSAGES) == shape(ODD_MESSAGES)
 
 
 def test_the_seconds_between_requests_stay(tmp_path):

@@ -55,14 +55,17 @@ def test_a_file_that_is_neither_is_named_in_one_line(capsys, program, text):
     assert out == "" and "file" in err and err.count("\n") == 1
 
 
-WRONG = {"X=1": "Unknown setting X; choose from ", "THRESHOLD=-1": "THRESHOLD=-1: give"}
+WRONG_SETTINGS = {
+    "X=1": "Unknown setting X; choose from ",
+    "THRESHOLD=-1": "THRESHOLD=-1: give",
+}
 
 
-@pytest.mark.parametrize("setting", WRONG)
+@pytest.mark.parametrize("setting", WRONG_SETTINGS)
 def test_a_wrong_setting_is_named_in_one_line(capsys, setting):
     assert watch.main(["--set", setting]) == 1
     err = capsys.readouterr().err
-    assert err.startswith(WRONG[setting]) and err.count("\n") == 1
+    assert err.startswith(WRONG_SETTINGS[setting]) and err.count("\n") == 1
 
 
 def test_a_negative_pause_is_rejected(capsys):

@@ -13,9 +13,9 @@ from readme import ROOT
 
 TESTS = ROOT / "tests"
 TEST_FILES = {path.name for path in TESTS.rglob("test_*.py")}
-FILES = [*sorted(TESTS.glob("*/*.py")), *TESTS.glob("*.py")]
-FOLDERS = {path.stem: path.parent.name for path in FILES}
-PROGRAMS = [p for p in FILES if p.parent != TESTS and p.name not in TEST_FILES]
+OUR_FILES = [*sorted(TESTS.glob("*/*.py")), *TESTS.glob("*.py")]
+FOLDERS = {path.stem: path.parent.name for path in OUR_FILES}
+PROGRAMS = [p for p in OUR_FILES if p.parent != TESTS and p.name not in TEST_FILES]
 
 
 def imported(path):
@@ -35,7 +35,7 @@ def test_imports_have_no_cycle():
     TopologicalSorter({path.stem: imported(path) for path in PROGRAMS}).prepare()
 
 
-def started(command):
+def run_alone(command):
     """Run a program with Python alone, in any folder."""
     script, *given = command.split()
     argv = [sys.executable, "-S", "-E", TESTS / script, *given]
@@ -54,7 +54,7 @@ STARTED = {
 
 @pytest.mark.parametrize("command", STARTED)
 def test_a_program_needs_no_package_and_prints_narrow_lines(command):
-    done = started(command)
+    done = run_alone(command)
     assert (done.returncode, done.stderr) == (0, "") and STARTED[command] in done.stdout
     most = 79 if command.startswith("lessons/") else 88
     assert max(map(len, done.stdout.split("\n"))) <= most
@@ -68,16 +68,20 @@ NOT_THERE = {
 
 @pytest.mark.parametrize("command", NOT_THERE)
 def test_a_missing_chapter_or_step_is_reported_in_one_line(command):
-    done = started(f"lessons/{command}")
+    done = run_alone(f"lessons/{command}")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"{NOT_THERE[command]}\n")
 
 
 # --- Files that a reader puts into the root ---
 
-OURS = {name for name in FOLDERS if not re.match("test_|conftest", name)}
+OUR_NAMES = {name for name in FOLDERS if not re.match("test_|conftest", name)}
 BAD = "input()\nraise SystemExit('a file in the root was imported')\n"
-IN_ROOT = OURS | {"mine", "rule", "anthropic"}  # what the reader's files may be called
+IN_ROOT = OUR_NAMES | {
+    "mine",
+    "rule",
+    "anthropic",
+}  # what the reader's files may be called
 USES = "-m pytest -q -n0 --collect-only", "tests/lessons/steps.py layer1 0"
 USES += "tests/measure/costs.py --help", "-S tests/lessons/demo.py 4"
 

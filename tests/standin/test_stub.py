@@ -20,7 +20,7 @@ from door import served
 from stub import StubClient, api_error, reply
 from wire import Cut, mock_client, serve
 
-BASH = {"name": "bash", "input_schema": {"type": "object"}}
+BASH_SCHEMA = {"name": "bash", "input_schema": {"type": "object"}}
 MARK = {"type": "ephemeral"}
 
 
@@ -32,7 +32,7 @@ def text(words, **more):
     return {"type": "text", "text": words, **more}
 
 
-def call(id="toolu_1", **more):
+def tool_use(id="toolu_1", **more):
     return {"type": "tool_use", "id": id, "name": "bash", "input": {}, **more}
 
 
@@ -41,7 +41,12 @@ def result(id="toolu_1", content="ok", **more):
 
 
 HELLO = [user("hello")]
-REQUEST = {"model": "m", "max_tokens": 100, "system": "Be brief.", "tools": [BASH]}
+REQUEST = {
+    "model": "m",
+    "max_tokens": 100,
+    "system": "Be brief.",
+    "tools": [BASH_SCHEMA],
+}
 
 
 def request(messages=HELLO, **settings):
@@ -70,15 +75,22 @@ def refusal(messages=HELLO, **settings):
 
 # --- The conscience: requests ---
 
-THOUGHT = {"type": "thinking", "thinking": "", "signature": "", "cache_control": MARK}
-ASKED = user("hello"), assistant(call())
+MARKED_THOUGHT = {
+    "type": "thinking",
+    "thinking": "",
+    "signature": "",
+    "cache_control": MARK,
+}
+CALLED = user("hello"), assistant(tool_use())
 BARE = {"type": "tool_result", "tool_use_id": "toolu_1"}
-ANSWERED = [*ASKED, user([result()])]
-BOTH = [user("a"), assistant(call()), assistant(call("b"))]
+ANSWERED = [*CALLED, user([result()])]
+BOTH = [user("a"), assistant(tool_use()), assistant(tool_use("b"))]
 EXTRA = "Extra inputs are not permitted"
-EMPTY = "messages.0: all messages must have non-empty content"
+EMPTY_CONTENT = "messages.0: all messages must have non-empty content"
 PREFILL = "does not support assistant message prefill. The conversation must end with"
-OPEN = "messages.1: `tool_use` ids were found without `tool_result` blocks immediately"
+UNANSWERED = (
+    "messages.1: `tool_use` ids were found without `tool_result` blocks immediately"
+)
 ORPHAN = "messages.2.content.1: unexpected `tool_use_id` found in `tool_result` blocks"
 
 BAD_MESSAGES = {
@@ -91,30 +103,42 @@ BAD_MESSAGES = {
     "no content": ([{"role": "user"}], "messages.0.content: Field required"),
     "system role": ([{"role": "system", "content": "a"}], 'Unexpected role "system"'),
     "key of our own": ([user("a") | {"tokens": 5}], f"messages.0.tokens: {EXTRA}"),
-    "empty string": ([user("")], EMPTY),
-    "empty list": ([user([])], EMPTY),
+    "empty string": ([user("")], EMPTY_CONTENT),
+    "empty list": ([user([])], EMPTY_CONTENT),
     "empty text": ([user([text("")])], "messages: text content blocks must be non-em"),
     "only spaces": ([user(" \n")], "text content blocks must contain non-whitespace"),
-    "spaces inside": ([*ASKED, user([result(content=[text(" ")])])], "non-whitespace"),
-    "content null": ([*ASKED, user([result(content=None)])], "content: Input should"),
+    "spaces inside": ([*CALLED, user([result(content=[text(" ")])])], "non-whitespace"),
+    "content null": ([*CALLED, user([result(content=None)])], "content: Input should"),
     "unknown block": ([user([{"type": "video"}])], "messages.0.content.0: Input tag"),
     "an object as text": ([user(["Text()"])], "messages.0.content.0: Input should be"),
     "key in a text": ([user([text("a", x=1)])], f"0.content.0.text.x: {EXTRA}"),
-    "key in a call": ([user("a"), assistant(call(x=1))], f"tool_use.x: {EXTRA}"),
-    "key in a result": ([*ASKED, user([result(x=1)])], f"tool_result.x: {EXTRA}"),
-    "marked thinking": ([user("a"), assistant(THOUGHT)], f"cache_control: {EXTRA}"),
+    "key in a call": ([user("a"), assistant(tool_use(x=1))], f"tool_use.x: {EXTRA}"),
+    "key in a result": ([*CALLED, user([result(x=1)])], f"tool_result.x: {EXTRA}"),
+    "marked thinking": (
+        [user("a"), assistant(MARKED_THOUGHT)],
+        f"cache_control: {EXTRA}",
+    ),
     "key missing": ([user([{"type": "text"}])], "messages.0.content.0.text.text: Fiel"),
-    "input is text": ([user("a"), assistant(call(input="{}"))], "use.input: Field"),
-    "call by the user": ([user([call()])], "not permitted in `user`"),
+    "input is text": ([user("a"), assistant(tool_use(input="{}"))], "use.input: Field"),
+    "call by the user": ([user([tool_use()])], "not permitted in `user`"),
     "result by the model": ([user("a"), assistant(result())], "permitted in `assistan"),
-    "bad tool name": ([user("a"), assistant(call(name="a b"))], "_use.name: String"),
-    "call unanswered": ([*ASKED, user("never mind")], f"{OPEN} after: toolu_1. Each"),
-    "half answered": ([*BOTH, user([result("b")])], f"{OPEN} after: toolu_1. Each"),
-    "late": ([*ASKED, user("a"), assistant(text("b")), user([result()])], OPEN),
-    "text before result": ([*ASKED, user([text("a"), result()])], OPEN),
-    "message before result": ([*ASKED, user("a"), user([result()])], OPEN),
-    "orphan": ([*ASKED, user([result(), result("x")])], f"{ORPHAN}: x. Each"),
-    "two results": ([*ASKED, user([result(), result()])], "must have a single result"),
+    "bad tool name": (
+        [user("a"), assistant(tool_use(name="a b"))],
+        "_use.name: String",
+    ),
+    "call unanswered": (
+        [*CALLED, user("never mind")],
+        f"{UNANSWERED} after: toolu_1. Each",
+    ),
+    "half answered": (
+        [*BOTH, user([result("b")])],
+        f"{UNANSWERED} after: toolu_1. Each",
+    ),
+    "late": ([*CALLED, user("a"), assistant(text("b")), user([result()])], UNANSWERED),
+    "text before result": ([*CALLED, user([text("a"), result()])], UNANSWERED),
+    "message before result": ([*CALLED, user("a"), user([result()])], UNANSWERED),
+    "orphan": ([*CALLED, user([result(), result("x")])], f"{ORPHAN}: x. Each"),
+    "two results": ([*CALLED, user([result(), result()])], "must have a single result"),
     "one id twice": (ANSWERED * 2, "messages: `tool_use` ids must be unique"),
 }
 MARKED = text("a", cache_control=MARK)
@@ -152,14 +176,23 @@ BAD_SETTINGS = [
     ({"cache_control": {"type": "for ever"}}, "cache_control: Input tag 'for ever'"),
     ({"cache_control": True}, "cache_control: Input tag 'None' found using 'type'"),
     ({"cache_control": MARK | {"ttl": "2h"}}, "ephemeral.ttl: Input should be '5m'"),
-    ({"tools": [BASH | {"cache_control": {"ttl": "5m"}}]}, "tools.0.custom.cache_cont"),
+    (
+        {"tools": [BASH_SCHEMA | {"cache_control": {"ttl": "5m"}}]},
+        "tools.0.custom.cache_cont",
+    ),
     ({"system": [text("a", cache_control=MARK | {"x": 1})]}, f"ephemeral.x: {EXTRA}"),
     ({"messages": ANSWERED, "tools": []}, "must define tools"),
-    ({"tools": [BASH | {"handler": "f"}]}, f"tools.0.custom.handler: {EXTRA}"),
-    ({"tools": [BASH | {"name": "a.b"}]}, "tools.0.custom.name: String should match"),
+    ({"tools": [BASH_SCHEMA | {"handler": "f"}]}, f"tools.0.custom.handler: {EXTRA}"),
+    (
+        {"tools": [BASH_SCHEMA | {"name": "a.b"}]},
+        "tools.0.custom.name: String should match",
+    ),
     ({"tools": [{"name": "bash"}]}, "tools.0.custom.input_schema: Field required"),
-    ({"tools": [BASH, BASH]}, "tools: Tool names must be unique."),
-    ({"tools": [BASH | {"type": "function"}]}, "tools.0: Input tag 'function' found"),
+    ({"tools": [BASH_SCHEMA, BASH_SCHEMA]}, "tools: Tool names must be unique."),
+    (
+        {"tools": [BASH_SCHEMA | {"type": "function"}]},
+        "tools.0: Input tag 'function' found",
+    ),
     ({"tools": [OWN_BASH | {"name": "sh"}]}, "bash_20250124.name: Input should be 'b"),
     ({"context_management": CLEARS}, f"context_management: {EXTRA}"),
     ({"context_management": CLEARS, **betas(THREADS)}, f"context_management: {EXTRA}"),
@@ -190,22 +223,25 @@ def test_a_client_records_a_request_that_it_rejects(case):
 GOOD_REQUESTS = [
     {},
     {"system": [MARKED], "cache_control": MARK, "messages": [user([MARKED] * 2)]},
-    {"cache_control": MARK | {"ttl": "1h"}, "tools": [BASH | {"cache_control": MARK}]},
+    {
+        "cache_control": MARK | {"ttl": "1h"},
+        "tools": [BASH_SCHEMA | {"cache_control": MARK}],
+    },
     {"thinking": {"type": "adaptive", "display": "summarized"}},
     {"max_tokens": 0, "thinking": {"type": "adaptive", "display": "summarized"}},
     {"tool_choice": {"type": "none"}, "timeout": httpx2.Timeout(5)},
     {"system": "", "tools": []},
     {"context_management": None, **betas(EDITS)},
     {"tools": [OWN_BASH | {"cache_control": MARK}]},
-    {"tools": [BASH | {"input_examples": [{}], "eager_input_streaming": True}]},
+    {"tools": [BASH_SCHEMA | {"input_examples": [{}], "eager_input_streaming": True}]},
     {"messages": ANSWERED},
     {"messages": [*ANSWERED, user("and now")]},
     {"messages": [user("a"), user([text("b")]), user("c")]},
-    {"messages": [*ASKED, user([result(is_error=True, content=[text("no")])])]},
+    {"messages": [*CALLED, user([result(is_error=True, content=[text("no")])])]},
     {"messages": [*BOTH, user([result("b")]), user([result(), text("c")])]},
-    {"messages": [*ASKED, user([BARE])]},
-    {"messages": [*ASKED, user([result(content="")])]},
-    {"messages": [*ASKED, user([result(content=[])])]},
+    {"messages": [*CALLED, user([BARE])]},
+    {"messages": [*CALLED, user([result(content="")])]},
+    {"messages": [*CALLED, user([result(content=[])])]},
     {"messages": [user('in a text it is no marker: "cache_control":{}' * 5)]},
 ]
 
@@ -223,8 +259,14 @@ UNPLAYED = [
     ({"compaction": {"type": "summarize"}, **betas(COMPACTS)}, FORGETTING),
     ({"thread": {"type": "create"}, **betas(THREADS)}, "keeps no threads"),
     ({"mcp_servers": [{}], **betas("mcp-client-2025-11-20")}, "play `mcp_servers`. If"),
-    ({"tools": [BASH, WEB]}, "play tools of type `web_search_20260318`. If the real"),
-    ({"tools": [BASH | {"defer_loading": True}]}, "play `defer_loading` in a tool. If"),
+    (
+        {"tools": [BASH_SCHEMA, WEB]},
+        "play tools of type `web_search_20260318`. If the real",
+    ),
+    (
+        {"tools": [BASH_SCHEMA | {"defer_loading": True}]},
+        "play `defer_loading` in a tool. If",
+    ),
     (
         {"messages": [user([{"type": "document"}])]},
         "play blocks of type `document`. If",
@@ -327,7 +369,7 @@ THINKING = {
     "keys added by model_dump": (lambda m: m[3]["content"][1].update(DUMPED), None),
     "the system prompt changed": (lambda m: {"system": "Be long."}, 1),
     "the system prompt marked": (lambda m: MARKED_SYSTEM, None),
-    "a tool changed": (lambda m: {"tools": [BASH | {"description": "new"}]}, 1),
+    "a tool changed": (lambda m: {"tools": [BASH_SCHEMA | {"description": "new"}]}, 1),
 }
 
 
@@ -355,7 +397,7 @@ def test_a_request_with_the_beta_may_have_thinking_that_is_bound_to_other_messag
 
 
 HIDDEN = {"type": "redacted_thinking"}
-TWO_THOUGHTS = [{"type": "thinking", "thinking": ""}, text("a"), HIDDEN, call()]
+TWO_THOUGHTS = [{"type": "thinking", "thinking": ""}, text("a"), HIDDEN, tool_use()]
 
 
 def test_new_thinking_continues_the_chain_and_a_removed_block_stays_out():
@@ -427,9 +469,12 @@ def test_always_answers_after_the_queue_and_its_requests_are_checked():
         ask(client, [user("")])
 
 
-LENGTH = stub.count("Be brief.", [BASH], [user("x" * 4000)])
-TOO_LONG = f"prompt is too long: {LENGTH} tokens > 1000 maximum"
-REFUSED = [(user(""), EMPTY, "refused"), (user("x" * 4000), TOO_LONG, "too_long")]
+LENGTH = stub.count("Be brief.", [BASH_SCHEMA], [user("x" * 4000)])
+REJECTED_LENGTH = f"prompt is too long: {LENGTH} tokens > 1000 maximum"
+REFUSED = [
+    (user(""), EMPTY_CONTENT, "refused"),
+    (user("x" * 4000), REJECTED_LENGTH, "too_long"),
+]
 
 
 @pytest.mark.parametrize("message, wording, noted", REFUSED)
@@ -487,7 +532,7 @@ def test_a_count_is_bytes_divided_by_3_2_without_our_own_keys():
     assert usage.output_tokens == stub.tokens([text("x" * 320)])
 
 
-NONE, OTHER = {"cache_control": None}, [BASH | {"description": "other"}]
+NONE, OTHER = {"cache_control": None}, [BASH_SCHEMA | {"description": "other"}]
 
 
 def spend(client, messages, **settings):
@@ -497,23 +542,48 @@ def spend(client, messages, **settings):
 
 SYSTEM = {"system": [text("s" * 3200, cache_control=MARK)]}
 SYSTEM_UNMARKED = {"system": "s" * 3200}
-LONG = [user("x" * 3200), assistant(text("y" * 3200)), user("z" * 3200)]
-LONG_DUMPED = [LONG[0], assistant(text("y" * 3200, citations=None)), LONG[2]]
-MARKED_FIRST = [user([text("x" * 3200, cache_control=MARK)]), *LONG[1:]]
+LONG_CHAT = [user("x" * 3200), assistant(text("y" * 3200)), user("z" * 3200)]
+LONG_DUMPED = [LONG_CHAT[0], assistant(text("y" * 3200, citations=None)), LONG_CHAT[2]]
+MARKED_FIRST = [user([text("x" * 3200, cache_control=MARK)]), *LONG_CHAT[1:]]
 THINK = {"thinking": {"type": "adaptive"}}
 # the first request, the next one, and the least and most tokens read from the cache
 CACHE = {
-    "the same again": ((LONG, {}), (LONG, {}), 2900, 3100),
-    "one more message": ((LONG, {}), ([*LONG, user("w" * 3200)], {}), 2900, 3100),
-    "one marker, at the same place": ((MARKED_FIRST, NONE), (LONG, {}), 900, 1100),
-    "the last message changed": ((LONG, {}), ([*LONG[:2], user("w")], {}), 0, 0),
-    "and the system prompt marked": ((LONG, SYSTEM), (LONG[:1], SYSTEM), 900, 1100),
-    "another thinking setting": ((LONG, SYSTEM), (LONG, SYSTEM | THINK), 900, 1100),
-    "another tool": ((LONG, SYSTEM), (LONG, SYSTEM | {"tools": OTHER}), 0, 0),
-    "another model": ((LONG, SYSTEM), (LONG, SYSTEM | {"model": "other"}), 0, 0),
-    "the entry lies behind the marker": ((LONG, {}), (MARKED_FIRST, NONE), 0, 0),
-    "no marker": ((LONG, {}), (LONG, NONE), 0, 0),
-    "a key added by model_dump": ((LONG, {}), (LONG_DUMPED, {}), 2900, 3100),
+    "the same again": ((LONG_CHAT, {}), (LONG_CHAT, {}), 2900, 3100),
+    "one more message": (
+        (LONG_CHAT, {}),
+        ([*LONG_CHAT, user("w" * 3200)], {}),
+        2900,
+        3100,
+    ),
+    "one marker, at the same place": ((MARKED_FIRST, NONE), (LONG_CHAT, {}), 900, 1100),
+    "the last message changed": (
+        (LONG_CHAT, {}),
+        ([*LONG_CHAT[:2], user("w")], {}),
+        0,
+        0,
+    ),
+    "and the system prompt marked": (
+        (LONG_CHAT, SYSTEM),
+        (LONG_CHAT[:1], SYSTEM),
+        900,
+        1100,
+    ),
+    "another thinking setting": (
+        (LONG_CHAT, SYSTEM),
+        (LONG_CHAT, SYSTEM | THINK),
+        900,
+        1100,
+    ),
+    "another tool": ((LONG_CHAT, SYSTEM), (LONG_CHAT, SYSTEM | {"tools": OTHER}), 0, 0),
+    "another model": (
+        (LONG_CHAT, SYSTEM),
+        (LONG_CHAT, SYSTEM | {"model": "other"}),
+        0,
+        0,
+    ),
+    "the entry lies behind the marker": ((LONG_CHAT, {}), (MARKED_FIRST, NONE), 0, 0),
+    "no marker": ((LONG_CHAT, {}), (LONG_CHAT, NONE), 0, 0),
+    "a key added by model_dump": ((LONG_CHAT, {}), (LONG_DUMPED, {}), 2900, 3100),
 }
 
 
@@ -532,11 +602,11 @@ def test_a_request_reads_the_cached_beginning(case):
 
 @pytest.mark.parametrize(
     "messages, settings, least, most",
-    [(LONG, {}, 3, 3), (MARKED_FIRST, NONE, 2_000, 2_100)],
+    [(LONG_CHAT, {}, 3, 3), (MARKED_FIRST, NONE, 2_000, 2_100)],
 )
 def test_nothing_after_the_last_marker_is_cached(messages, settings, least, most):
     usage = spend(StubClient(), messages, **SYSTEM, **settings)
-    whole = stub.count(SYSTEM["system"], [BASH], messages)
+    whole = stub.count(SYSTEM["system"], [BASH_SCHEMA], messages)
     assert least <= usage.input_tokens <= most
     assert usage.cache_creation_input_tokens == whole - usage.input_tokens
 
@@ -548,8 +618,10 @@ def test_a_marker_looks_back_over_20_positions(calls, blocks, found):
     ids = [f"toolu_{n}" for n in range(calls)]
     answers = [*map(result, ids)] + [text("a")] * (blocks - 2)
     client = StubClient()
-    spend(client, LONG[:1])
-    usage = spend(client, [*LONG[:1], assistant(*map(call, ids)), user(answers)])
+    spend(client, LONG_CHAT[:1])
+    usage = spend(
+        client, [*LONG_CHAT[:1], assistant(*map(tool_use, ids)), user(answers)]
+    )
     assert (usage.cache_read_input_tokens > 900) == found
 
 
@@ -561,7 +633,7 @@ def test_after_an_earlier_edit_only_a_marked_system_prompt_is_read(
     blocks, settings, read
 ):
     client = StubClient(cache_from=0)
-    spend(client, LONG, **SYSTEM)
+    spend(client, LONG_CHAT, **SYSTEM)
     usage = spend(client, [user([text("a")] * blocks)], **settings)
     assert abs(usage.cache_read_input_tokens - read) < 100
 
@@ -571,7 +643,7 @@ def test_a_prompt_under_the_smallest_that_is_cached_is_neither_written_nor_read(
     cache_from, is_cached
 ):
     client = StubClient(cache_from=cache_from)
-    first, again = spend(client, LONG), spend(client, LONG)
+    first, again = spend(client, LONG_CHAT), spend(client, LONG_CHAT)
     assert (first.cache_creation_input_tokens > 0) is is_cached
     assert (again.cache_read_input_tokens > 0) is is_cached
 
@@ -579,7 +651,7 @@ def test_a_prompt_under_the_smallest_that_is_cached_is_neither_written_nor_read(
 # --- A request for no tokens, which only reads the prompt into the cache ---
 
 
-def read_only(client, messages=LONG, **settings):
+def read_only(client, messages=LONG_CHAT, **settings):
     """Send a request for no tokens, which is not streamed."""
     settings = {"max_tokens": 0, "cache_control": MARK} | settings
     return client.messages.create(**request(messages, **settings))
@@ -595,7 +667,7 @@ def test_a_request_for_no_tokens_writes_the_cache_and_uses_no_reply(make):
         0,
     )
     assert again.usage.cache_read_input_tokens > 2_900
-    answer = ask(client, LONG, cache_control=MARK)
+    answer = ask(client, LONG_CHAT, cache_control=MARK)
     assert answer.content[0].text == "one"
     assert answer.usage.cache_read_input_tokens > 2_900
     assert [r["max_tokens"] for r in client.requests] == [0, 0, 100]
@@ -606,7 +678,7 @@ def test_a_request_for_no_tokens_is_checked_and_gets_a_queued_error(make):
     client = make(api_error(529, "busy"))
     with pytest.raises(anthropic.OverloadedError):
         read_only(client)
-    for messages in [user("")], LONG[:2]:
+    for messages in [user("")], LONG_CHAT[:2]:
         with pytest.raises(Exception, match=r"non-empty content|must end with a user"):
             read_only(client, messages)
     with pytest.raises(Exception, match="together with `stream`"):
@@ -692,7 +764,7 @@ CALLS = {  # what a program calls, and what it then has
     "a copy of a client": lambda client: client.copy().models.retrieve("m").id,
     "the model": lambda client: client.models.retrieve("m").max_input_tokens,
     "tokens": lambda client: (
-        client.messages.count_tokens(model="m", messages=LONG).input_tokens
+        client.messages.count_tokens(model="m", messages=LONG_CHAT).input_tokens
     ),
     "a beta": lambda client: client.beta.messages.create(
         **request(), betas=["a", "b"]
@@ -754,7 +826,7 @@ def test_what_the_stand_in_package_does_not_have_is_named(name):
 def test_blocks_are_instances_of_the_sdks_classes():
     made = sdk.package(StubClient())
     types, beta = made["anthropic.types"], made["anthropic.types.beta"]
-    block = stub.as_object(call())
+    block = stub.as_object(tool_use())
     assert isinstance(block, types.ToolUseBlock) and isinstance(
         block, beta.BetaToolUseBlock
     )
@@ -774,9 +846,9 @@ def test_a_server_describes_the_model_and_counts_tokens(at):
     client = StubClient(window=32_000)
     with at(client) as url, connect(url) as real:
         info = real.models.retrieve("some")
-        tokens = real.messages.count_tokens(model="m", messages=LONG).input_tokens
+        tokens = real.messages.count_tokens(model="m", messages=LONG_CHAT).input_tokens
     assert info.to_dict(mode="json") == client.model_info("some")
-    assert info.max_input_tokens == 32_000 and tokens == stub.count("", [], LONG)
+    assert info.max_input_tokens == 32_000 and tokens == stub.count("", [], LONG_CHAT)
 
 
 @pytest.mark.parametrize("at", [serve, served])
@@ -815,7 +887,7 @@ SERVED_FAULTS = [
     (HELLO, [api_error(404, "no such model")], anthropic.NotFoundError, ""),
     (HELLO, [BROKEN], httpx2.RemoteProtocolError, ""),
     (HELLO, [httpx2.ConnectError("gone")], anthropic.APIConnectionError, ""),
-    ([user("")], [reply("a")], anthropic.BadRequestError, EMPTY),
+    ([user("")], [reply("a")], anthropic.BadRequestError, EMPTY_CONTENT),
     (HELLO, [], anthropic.BadRequestError, "no reply for request 1: "),
 ]
 
