@@ -1149,7 +1149,7 @@ HINTS: dict[int | str | None, str] = {
     400: 'If it keeps failing, type /clear, then "read the end of {} and go on".',
     401: "Check ANTHROPIC_API_KEY in the shell, or else in the .env next to agent.py.",
     403: "If it's a firewall, type /clear. Or check MODEL_ID and ANTHROPIC_API_KEY.",
-    404: "No such model or API: check MODEL_ID and ANTHROPIC_BASE_URL (without /v1).",
+    404: "Check MODEL_ID, ANTHROPIC_MODEL and ANTHROPIC_BASE_URL (without /v1).",
     "certificate": "Set SSL_CERT_FILE to a file with the proxy's certificate.",
     "protocol": "Begin ANTHROPIC_BASE_URL with https:// or http://.",
 }
@@ -1252,7 +1252,7 @@ def describe_error(agent: Agent, error: Exception) -> str:
     """Describe the error without API keys; for a failed connection, add its address."""
     said = getattr(error, "api_message", None) or str(error.__cause__ or error)
     said = repr(error) if type(error).__name__ in LASTING else said
-    said = re.sub(r"^\[[^]]*\] | b'.*", "", redact(said))  # errno, or a header's value
+    said = re.sub(r"^\[[^]]*\] |(?<=value) b'.*", "", redact(said))  # errno, or a key
     text = " ".join(said.split())[:300] or f"The reply broke off: {error!r}"
     if not hasattr(error, "status_code"):
         asked = os.environ.get("ANTHROPIC_BASE_URL", "")  # if there's no client yet
@@ -1263,7 +1263,7 @@ def describe_error(agent: Agent, error: Exception) -> str:
 
 def back_off(agent: Agent, error: Any, text: str, tries: int, is_summary: bool) -> None:
     """Wait, and show how long; raise AgentError if it's no use or takes over a minute."""
-    words = {type(error).__name__, *re.findall("[a-z]+", text)}
+    words = {type(error).__name__, *re.findall("(?<!violation of )[a-z]+", text)}
     kind = getattr(error, "status_code", None) or next(iter(LASTING & words), None)
     hint = "" if re.search(ACCOUNT, text) else HINTS.get(kind, "")
     why = f"{text} {hint.format(agent.transcript)}".strip()

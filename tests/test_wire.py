@@ -134,6 +134,12 @@ TRANSIENT = {
     "a bad gateway": ((502, {}, b"<html>\n<h1>Bad Gateway</h1>\n</html>"), ""),
     "an API timeout": (api_error(408, "Request timeout"), "Request timeout"),
     "a conflict": (api_error(409, "Conflict"), "Conflict"),
+    "a drop under TLS": (
+        httpx2.ConnectError(
+            "[SSL] EOF occurred in violation of protocol (_ssl.c:1006)"
+        ),
+        "EOF occurred in violation of protocol (_ssl.c:1006)",
+    ),
     "a refused connection": (httpx2.ConnectError("Connection refused"), "onnection"),
     "a drop in a call": (Cut(PARTLY, 14, DROPPED), "peer closed"),
     "a stall": (Cut(PARTLY, 9, httpx2.ReadTimeout("nothing came")), "nothing came"),
@@ -244,7 +250,16 @@ KEY = "a-key-that-nobody-may-see"
 LASTING = {
     "no valid key": (api_error(401, "no such key"), "no such key. Check ANTHROPIC_API"),
     "no permission": (api_error(403, "not allowed"), "ANTHROPIC_API_KEY"),
-    "no such model": (api_error(404, "model: claude-nonsense"), "MODEL_ID"),
+    "no such model": (
+        api_error(404, "model: opus"),
+        "model: opus. Check MODEL_ID, ANTHROPIC_MODEL and ANTHROPIC_BASE_URL",
+    ),
+    "LiteLLM's reason": (
+        api_error(
+            400, 'VertexAIException BadRequestError - b\'{"error": "no tools"}\''
+        ),
+        "no tools",
+    ),
     "another server": ((404, {}, b"<html>\n\n<p>Not\nFound</p>"), "ANTHROPIC_BASE_URL"),
     "a bad request": (api_error(400, "Your credit balance is too low"), "credit balan"),
     "a long complaint": (api_error(400, "no good: " + "x\n" * 5_000), "no good"),
