@@ -162,7 +162,7 @@ def counted():
     bar = "".join(progress_bar())
     return {
         "lesson": source[: source.index("# ---- messages")].count("\n"),
-        "faults": len(faults.FAULTS),
+        "faults": len(faults.TITLES),
         "japanese": {
             "characters": len(JAPANESE),
             "s06": len(JAPANESE) // 4,

@@ -1,36 +1,55 @@
 """Run an agent we know nothing about, with a scripted model and a scripted user.
 
+    run = played(Path("agent.py"), WORK)    a `Play` of plays.py; returns a `Run`
+
 The file is started as Python starts it. It has to call `input()` for each prompt, make
 its client with `anthropic.Anthropic()`, and offer the tools `bash` and `read_file` with
 one input each; `compact` is optional. Whatever it asks before it runs a tool is
 answered with y. Its functions and classes can have any names.
+
+Each life of an agent is a process of its own in a new folder, so nothing has to be put
+back afterwards, and the agent may do to its process what it likes.
 """
 
+import atexit
+import builtins
 import io
+import itertools
+import json
 import os
 import re
 import runpy
+import select
 import signal
 import sys
+import tempfile
 import textwrap
+import threading
 import time
 import traceback
-from collections.abc import Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
+import stage  # noqa: F401  adds the folder of sdk and stub to sys.path
+
+# isort: split
 import sdk
-import stage  # adds the folder of sdk and stub to sys.path
 import stub
 from stub import reply
 
-SECONDS = 30  # time limit for a program; the slowest of the six steps takes two
+GRACE = 2  # seconds that a process gets to end by itself, once its time is up
 TESTS = Path(__file__).resolve().parents[1]
 ADDED = 2_000  # characters; a text with more around a prompt is a conversation
+RETRIES = 2  # that the SDK makes by itself
+MOST_REFUSED = 5  # rejected requests; after that, the user types no more
+SAME_AGAIN = 50  # refused requests in a row; an agent that sends more never stops
+PAUSE = 0.002  # seconds; an agent that waits between requests waits no longer here
+LARGEST = 20_000_000  # bytes of a file that is looked into
 KEYS = {"ANTHROPIC_API_KEY": "none", "MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
 NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
@@ -38,65 +57,205 @@ UNSUPPORTED = (
     "It uses `{}`, which isn't supported here. Test it with --serve, which works with "
     "any client: python3 tests/lessons/steps.py small --serve"
 )
+SAME_WORDS = "taken for a prompt, because it has the same words"
+TURN_IS_OVER = "It sent another request, although the model had called no tool."
+NEVER_LEARNS = "It sent {} requests in a row that were rejected. The last: {}"
+KILLED = "It killed its own process with {}."
+EXITED = "It ended its process without a word (`os._exit`)."
+BY_CTRL_C = "Ctrl-C ended the program."
+TOO_SLOW = "It did not finish within {} seconds."
+TOOLS = "bash", "read_file", "compact"
 TAGS = "<summary>", "</summary>"
 # A reminder to call the tool `compact` doesn't ask for a summary.
 ASKS_AT_END = (
     r"(?i)summar|compress|(?<!call )(?<!use )(?<!use the )compact|总结|摘要|压缩|要約"
 )
 REMINDER = r"\s*<[\w-]*reminder"  # a message of its own that asks for nothing
-SAME_WORDS = "taken for a prompt, because it has the same words"
-TURN_IS_OVER = "It sent another request, although the model had called no tool."
-SAME_AGAIN = 50  # refused requests in a row; an agent that sends more never stops
-NEVER_LEARNS = "It sent {} requests in a row that were rejected. The last: {}"
-INTERRUPTED = "It was interrupted."
-KILLS = "It ends its process with `os.{}`. Let it come to its own end."
-OWN_END = os._exit
-PAUSE = 0.002  # seconds; an agent that waits between requests waits no longer here
+LONG_ENOUGH = "prompt is too long"
 
 
-class NotAnAgent(BaseException):
-    """The reason we can't run a file; no `except Exception` can swallow it."""
+class Play(NamedTuple):
+    """What happens to an agent: what the user types, what the model and the API do."""
+
+    what: str  # in words
+    script: Callable[[], Iterable[Any]]  # writes its files; the model's replies
+    typed: Sequence[str] = ("Go.", "Go on.")
+    answer: str = "y"  # to the first question; "Ctrl-C" presses that instead
+    presses: bool = False  # the model's command presses Ctrl-C
+    summaries: Callable[[], Iterable[Any]] = partial(itertools.repeat, "It went well.")
+    window: int = 200_000  # tokens
+    enough: Callable[["Run"], bool] | None = None  # the user then goes away
+    options: Sequence[str] = ()  # on the agent's command line
+    before: "Play | None" = None  # the life before this one, in the same folder
+    more: bool = True  # the model answers "Done." after its script
+    seconds: float = 10  # time limit; on an idle computer, most take less than one
+
+
+class Exchange(NamedTuple):
+    """A request, what it was for, and what came back."""
+
+    request: dict[str, Any]
+    asks: bool  # for a summary, rather than for the next step of the work
+    text: str  # of the reply
+    typed: int  # how many prompts the user had typed by then
+    content: Sequence[dict] = ()  # the blocks of the reply
+    error: str = ""  # why there was none
+    is_refused: bool = False  # the request was wrong; otherwise the API had failed
+    usage: Sequence[int] = ()  # its tokens: new, written to the cache, read from it
+
+
+@dataclass(eq=False)
+class Run:
+    """What could be seen of an agent's life."""
+
+    what: str = ""  # the play, in words
+    path: str = ""  # of the agent
+    options: Sequence[str] = ()  # it was started with, besides `--yes`
+    exchanges: list[Exchange] = field(default_factory=list)  # of all requests
+    typed: list[str] = field(default_factory=list)  # by the user
+    prompts: list[str] = field(default_factory=list)  # that the user couldn't type
+    replies: int = 0  # that the model couldn't give
+    ended: str = ""  # why the program stopped, "" if it ended by itself
+    lines: list[str] = field(default_factory=lambda: [""])  # what it printed
+    calling: str = ""  # the tool that the model waits for
+    broke_off: str = ""  # the first tool that it waited for at the next prompt
+    worked: int = 0  # the replies until then
+    last_question: str = ""  # about a tool, and our answer
+    pressed: bool = False  # Ctrl-C
+    marked: bool = False  # a request asked for the prompt cache
+    compact: str = "compact"  # the tool's name
+    retries: int = RETRIES
+    elsewhere: dict[str, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)  # their texts, by path
+
+    # --- Requests ---
+
+    @cached_property
+    def accepted(self):
+        """The exchanges whose request the API accepted."""
+        return [e for e in self.exchanges if not e.error]
+
+    @cached_property
+    def work(self):
+        """The accepted requests for work, which are those that ask for no summary."""
+        return [e for e in self.accepted if not e.asks]
+
+    @cached_property
+    def refused(self):
+        """The API's reasons for rejecting requests, in order."""
+        return [e.error for e in self.exchanges if e.is_refused]
+
+    @cached_property
+    def rejected(self):
+        """The first request that was rejected, after the last accepted one before it."""
+        first = next((n for n, e in enumerate(self.exchanges) if e.is_refused), 0)
+        before = [e for e in self.exchanges[:first] if not e.error]
+        return (before[-1], self.exchanges[first]) if before else None
+
+    @property
+    def is_too_long(self):
+        return any(error.startswith(LONG_ENOUGH) for error in self.refused)
+
+    @property
+    def problem(self):
+        """What stopped the work, an error of the API or of the program; or ""."""
+        if self.is_too_long:
+            return LONG_ENOUGH
+        return self.ended or "".join(self.refused[:1])
+
+    @property
+    def is_accepted(self):
+        """Whether the last request was accepted."""
+        return bool(self.exchanges) and not self.exchanges[-1].error
+
+    def in_turn(self, number):
+        """The accepted requests after this many prompts."""
+        return [e for e in self.accepted if e.typed == number]
+
+    @cached_property
+    def compactions(self):
+        """Each request for a summary between its neighbours, unless it was repeated."""
+        threes = zip(self.accepted, self.accepted[1:], self.accepted[2:])
+        return [three for three in threes if three[1].asks and not three[2].asks]
+
+    # --- Calls, results, texts and files ---
+
+    @cached_property
+    def results(self):
+        """The text of each result as it first came, by the id of its call."""
+        first = {}
+        for exchange in self.accepted:
+            for call, text in results_of(exchange).items():
+                first.setdefault(call, text)
+        return first
+
+    @cached_property
+    def since_clearing(self):
+        """The requests for work since an old result was first cleared in one."""
+        starts = (n for n, e in enumerate(self.work) if cleared(e, self.results))
+        return self.work[next(starts, len(self.work)) :]
+
+    @cached_property
+    def calls(self):
+        """The input of each call, by its id."""
+        blocks = itertools.chain(*(blocks_of(e) for e in self.accepted))
+        return {b["id"]: b["input"] for b in blocks if b["type"] == "tool_use"}
+
+    def files_with(self, *lines):
+        """The files that hold these lines: (path, as text rather than within JSON)."""
+        wanted = ("\n".join(lines), "\\n".join(lines))
+        for path, text in self.files.items():
+            if any(words in text for words in wanted):
+                yield Path(path), wanted[0] in text
+
+
+def blocks_of(exchange):
+    """The blocks of a request's messages."""
+    for message in exchange.request["messages"]:
+        yield from stub.blocks(message["content"])
+
+
+def results_of(exchange):
+    """The texts of the results in a request: {id of the call: text}."""
+    found = [b for b in blocks_of(exchange) if b["type"] == "tool_result"]
+    return {result["tool_use_id"]: text_of(result) for result in found}
+
+
+def cleared(exchange, first):
+    """The results of a request that are a placeholder now: {id: text}."""
+    now = results_of(exchange)
+    return {call: now[call] for call in now if len(now[call]) < len(first[call]) / 2}
+
+
+def text_of(block):
+    """The text of a block or a result."""
+    inner = stub.blocks(block.get("content"))
+    return block.get("text") or "".join(part.get("text", "") for part in inner)
+
+
+def texts_of(exchange):
+    """The texts of a request in order: messages, and results of calls."""
+    return [text_of(block) for block in blocks_of(exchange)]
+
+
+def holds(exchange, words):
+    """Check if a text of a request has these words."""
+    return any(words in text for text in texts_of(exchange))
+
+
+# --- The API, the model and the user, for one life of an agent ---
+
+
+class NotAnAgent(Exception):
+    """The reason why an agent can't be played any further."""
 
 
 class InputEnded(BaseException):
     """The end of a program that ignores EOFError and keeps asking for prompts."""
 
 
-class Exchange(NamedTuple):
-    """A request that the API accepted, and what it was for."""
-
-    request: dict[str, Any]
-    asks: bool  # for a summary, rather than for the next step of the work
-    text: str  # of the reply
-    typed: list[str]  # what the user had typed by then
-    content: Sequence[dict] = ()  # the blocks of the reply
-
-
-def unsupported(name, *_, **__):
-    raise NotAnAgent(UNSUPPORTED.format(name))
-
-
-class NoStdin(io.StringIO):
-    """A standard input that cannot be read; the user only answers `input()`."""
-
-    def read(self, *_):
-        raise NotAnAgent(READS_STDIN)
-
-    readline = read  # a loop over the lines calls this
-
-    def reconfigure(self, **_):
-        pass
-
-
-class Printed(io.StringIO):
-    """What a program prints, in any encoding that it sets."""
-
-    def reconfigure(self, **_):
-        pass
-
-
-class Model(stage.Model):
-    """The stand-in for the API, the user at the prompt, and a record of the run.
+class Player(stub.StubClient):
+    """The stand-in for the API, the user at the prompt, and a record of the life.
 
     We recognise a request for a summary by its end: its last message is neither a
     typed message nor a tool result, or it no longer offers any tools. A typed message
@@ -104,33 +263,44 @@ class Model(stage.Model):
     joined to the message before it, or be made in the system prompt.
     """
 
-    compact = "compact"  # the tool's name
-    options = ()  # on the command line
+    def __init__(self, play, names=()):
+        always = reply("Done.") if play.more else None
+        limits = {"window": play.window, "in_parts": False}
+        super().__init__(*play.script(), always=always, **limits)
+        self.play, self.exchanges, self.marked = play, [], False
+        self.folder = Path.cwd()
+        summaries = (reply(s) if isinstance(s, str) else s for s in play.summaries())
+        self.summaries, self.asked_with = summaries, ""
+        self.prompts, self.typed, self.approval = [*play.typed], [], play.answer
+        self.calling = self.broke_off = ""
+        self.worked = self.ends = self.in_a_row = 0
+        self.first_question, self.last_question = None, ""
+        self.pressed, self.retries = False, RETRIES
+        self.elsewhere, self.headers, self.not_played = {}, {}, set()
+        own = dict(zip(TOOLS, TOOLS)) | dict(zip(TOOLS, names))
+        self.compact = own["compact"]
+        for call in calls_in(given for given in self.queue if isinstance(given, dict)):
+            call["name"] = own[call["name"]]
+        self.models = SimpleNamespace(retrieve=self.retrieve)
 
-    def __init__(self, *replies, typed=(), answer="y", summaries=("It went well.",)):
-        summaries = (reply(s) if isinstance(s, str) else s for s in summaries)
-        no = {"asks": lambda request: False}  # `wants_summary` finds out
-        super().__init__(*replies, summaries=summaries, **no)
-        self.prompts, self.typed, self.approval = [*typed], [], answer
-        self.calling = ""  # the tool that the model waits for
-        self.broke_off = ""  # the first tool that it waited for at the next prompt
-        self.worked = 0  # the replies until then
-        self.first_question = None  # which is the program's prompt
-        self.last_question = ""  # about a tool, and our answer
-        self.prompts_after_end = 0
-        self.asked_with = ""  # the last message, if the last request was for a summary
-        self.exchanges: list[Exchange] = []
-        # the first request that was refused, after the one before it
-        self.rejected: tuple[Exchange, Exchange] | None = None
-        self.ended = ""  # why the program stopped, "" if it ended by itself
-        self.lines = [""]  # what it printed
-        self.pressed = False  # Ctrl-C, in the script
-        self.interrupted = False  # by the reader
-        self.in_a_row = 0  # refused requests since the last one that was accepted
-        # files it wrote outside of its folder, with their bytes before that
-        self.elsewhere: dict[Path, int] = {}
-        self.messages.count_tokens = self.count_tokens
-        self.headers: dict[str, str] = {}  # that it sends with each request
+    def give_up(self, why):
+        """End the life, because nothing more can be learned from it."""
+        raise NotAnAgent(why)
+
+    def record(self, ended="", printed=""):
+        """What could be seen of this life, as plain JSON."""
+        names = {one.name for one in fields(Run)} & vars(self).keys()
+        seen = {name: getattr(self, name) for name in names}
+        messages, exchanges = {}, []
+        for exchange in self.exchanges:
+            request, parts = {**exchange.request}, exchange.request["messages"]
+            texts = [json.dumps(part, default=repr, skipkeys=True) for part in parts]
+            request["messages"] = [messages.setdefault(t, len(messages)) for t in texts]
+            exchanges.append(exchange._replace(request=request))
+        elsewhere = {str(path): size for path, size in self.elsewhere.items()}
+        more = {"elsewhere": elsewhere, "messages": [*messages], "exchanges": exchanges}
+        more |= {"ended": ended, "lines": printed.strip().split("\n")}
+        return {**seen, **more, "what": self.play.what, "replies": len(self.queue)}
 
     # --- The user ---
 
@@ -140,88 +310,114 @@ class Model(stage.Model):
         if self.first_question is None:
             self.first_question = question
         is_prompt = question and question == self.first_question
+        if self.pressed or (
+            self.play.presses and self.folder.joinpath("pressed").exists()
+        ):
+            self.calling, self.pressed = "", True  # what it asks now is the next prompt
         if self.calling:
             how = SAME_WORDS if is_prompt else f"answered with {self.approval}"
             self.last_question = f'"{textwrap.shorten(question[:500], 80)}" was {how}'
         if self.calling and not is_prompt:
             return self.answer_question()
         if self.calling and not self.broke_off:
-            self.broke_off, self.worked = self.calling, len(self.exchanges)
+            self.broke_off, self.worked = self.calling, len(self.accepted)
         if self.prompts:
             self.typed.append(self.prompts.pop(0))
             return self.typed[-1]
-        self.prompts_after_end += 1
-        if self.prompts_after_end > 2_000:
-            give_up(NEVER_ENDS)
-        raise EOFError if self.prompts_after_end < 1_000 else InputEnded
+        self.ends += 1
+        if self.ends > 2_000:
+            self.give_up(NEVER_ENDS)
+        raise EOFError if self.ends < 1_000 else InputEnded
 
     def answer_question(self):
         """Approve the tool call, press Ctrl-C, or say anything else, and then no."""
         answer = self.approval
         if answer == "Ctrl-C":
-            self.calling = ""
-            self.pressed = True
+            self.calling, self.pressed = "", True
             raise KeyboardInterrupt
         self.approval = "y" if answer == "y" else "n"
         return answer
 
     # --- The client ---
 
-    def with_options(self, default_headers=(), **_):
+    def with_options(self, default_headers=(), max_retries=None, **_):
         self.headers |= dict(default_headers or ())
+        if isinstance(max_retries, int):
+            self.retries = max_retries
         return self
 
     @property
     def beta(self):
-        return unsupported("client.beta")
+        return self.unsupported("client.beta")
 
-    def create(self, stream=False, **request):
-        if stream is True:
-            unsupported("create(stream=True)")
-        return super().create(**request)
+    def unsupported(self, name, *_, **__):
+        self.give_up(UNSUPPORTED.format(name))
 
     def count_tokens(self, **request):
-        request = as_json(request)
-        parts = [request.get(key) for key in ("system", "tools", "messages")]
-        return SimpleNamespace(input_tokens=stub.count(*parts))
+        return super().count_tokens(**as_json(request))
+
+    def retrieve(self, model, **_):
+        """Describe the model as the API does, even if a gateway accepts less."""
+        return stub.as_object(self.model_info(model) | {"max_input_tokens": 200_000})
 
     # --- The model ---
+
+    @property
+    def accepted(self):
+        return [exchange for exchange in self.exchanges if not exchange.error]
 
     def answer(self, request):
         """Answer a request, which may hold blocks of replies as objects."""
         waiting, self.calling = self.calling, ""
         headers = self.headers | dict(request.get("extra_headers") or {})
-        answer = super().answer(as_json({**request, "extra_headers": headers}))
-        content = answer["content"]
-        calls = [block["name"] for block in content if block["type"] == "tool_use"]
-        text = "".join(block.get("text", "") for block in content)
-        text = text.removeprefix(TAGS[0]).removesuffix(TAGS[1])
-        asks, typed = bool(self.asked_with), [*self.typed]
-        self.calling = waiting if asks else "".join(calls[:1])
-        self.in_a_row = 0
-        self.exchanges.append(Exchange(self.requests[-1], asks, text, typed, content))
-        return answer
-
-    def take(self, request):
+        request = as_json({**request, "extra_headers": headers})
         with suppress(LookupError, TypeError, AttributeError):  # it is refused below
             self.prepare(request)
+        asks = bool(self.asked_with)
         try:
-            return stub.StubClient.take(self, request)
-        except stub.EmptyQueue as error:
-            raise NotAnAgent(TURN_IS_OVER) from error
-        except Exception:
-            asks, typed = bool(self.asked_with), [*self.typed]
-            if self.exchanges and not self.rejected:
-                refused = Exchange(self.requests[-1], asks, "", typed)
-                self.rejected = self.exchanges[-1], refused
-            if self.asked_with:
-                self.queue.popleft()
-            self.asked_with = ""
-            self.in_a_row += 1
-            if self.in_a_row == SAME_AGAIN:
-                said = [*self.refused, *self.too_long, *self.unplayed][-1]
-                raise NotAnAgent(NEVER_LEARNS.format(SAME_AGAIN, said)) from None
+            message = super().answer(request)
+        except stub.EmptyQueue:
+            return self.give_up(TURN_IS_OVER)
+        except Exception as error:
+            self.note_error(error)
             raise
+        # it does without what couldn't be played
+        self.exchanges = [e for e in self.exchanges if e.error not in self.not_played]
+        content = message["content"]
+        text = "".join(block.get("text", "") for block in content)
+        text = text.removeprefix(TAGS[0]).removesuffix(TAGS[1])
+        calls = [block["name"] for block in content if block["type"] == "tool_use"]
+        self.calling = waiting if asks else "".join(calls[:1])
+        self.note(asks, text, content=content, usage=self.usages[-1])
+        self.in_a_row = 0
+        if self.play.enough and self.play.enough(Run(exchanges=self.exchanges)):
+            self.queue.clear()
+            self.prompts.clear()
+        return message
+
+    def note(self, asks, text, **more):
+        """Add the newest request to the record."""
+        request, typed = self.requests[-1], len(self.typed)
+        self.marked = self.marked or "cache_control" in str(self.bodies[-1])
+        self.exchanges.append(Exchange(request, asks, text, typed, **more))
+
+    def note_error(self, error):
+        """Add a request that failed, and give up if the program never learns from it."""
+        is_refused = isinstance(error, stub.Refused | TypeError | ValueError)
+        if isinstance(error, stub.Unplayed):
+            self.not_played.add(str(error))
+        self.note(bool(self.asked_with), "", error=str(error), is_refused=is_refused)
+        if self.asked_with:
+            self.queue.popleft()
+        self.asked_with = ""
+        self.in_a_row += is_refused
+        if self.in_a_row == SAME_AGAIN:
+            self.give_up(NEVER_LEARNS.format(SAME_AGAIN, error))
+        if (
+            len(self.play.typed) > 2
+            and sum(e.is_refused for e in self.exchanges) > MOST_REFUSED
+        ):
+            self.prompts.clear()
 
     def prepare(self, request):
         """Put a summary at the head of the queue, or fit the next reply's calls."""
@@ -231,8 +427,12 @@ class Model(stage.Model):
         if self.wants_summary(request) and again:
             self.asked_with = last
             self.queue.appendleft(tagged(next(self.summaries), str(request)))
-        else:
-            self.asked_with = ""
+            return
+        self.asked_with = ""
+        for _ in range(self.retries):
+            if self.queue and isinstance(self.queue[0], Exception):
+                self.queue.popleft()  # the SDK tries again
+        if self.queue and isinstance(self.queue[0], dict):
             self.fit_next(request.get("tools") or [])
 
     def wants_summary(self, request):
@@ -266,13 +466,13 @@ class Model(stage.Model):
 
     def is_reminder(self, end, request):
         """Check if a text is a prompt, or one that the program adds to all results."""
-        is_usual = len(self.exchanges) < 2 or end in str(request["messages"][:-1])
+        is_usual = len(self.accepted) < 2 or end in str(request["messages"][:-1])
         return is_usual or self.has_new_prompt({end})
 
     def has_new_prompt(self, texts):
         """Check if texts hold the newest prompt, to which a program may add a bit."""
-        [known] = [e.typed for e in self.exchanges if not e.asks][-1:] or [[]]
-        prompts = self.typed[len(known) :][-1:]
+        [known] = [e.typed for e in self.accepted if not e.asks][-1:] or [0]
+        prompts = self.typed[known:][-1:]
         short = [t for t in texts if len(t) < sum(map(len, prompts)) + ADDED]
         return any(prompt in text for prompt in prompts for text in short)
 
@@ -281,18 +481,32 @@ class Model(stage.Model):
         offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
         while self.queue and (wrong := [*self.missing(offered)]):
             if wrong != [self.compact]:
-                raise NotAnAgent(f"Its request doesn't offer the tool `{wrong[0]}`.")
+                self.give_up(f"Its request doesn't offer the tool `{wrong[0]}`.")
             self.queue.popleft()
-        if self.queue:
-            calls = [b for b in self.queue[0]["content"] if b["type"] == "tool_use"]
-            for call in calls:
-                call["input"] = fitted(call["input"], offered[call["name"]])
+        for call in calls_in([*self.queue][:1]):
+            call["input"] = fitted(call["input"], offered[call["name"]])
 
     def missing(self, offered):
         """The tools that the next reply calls but the request doesn't offer."""
-        content = self.queue[0]["content"]
-        called = [block["name"] for block in content if block["type"] == "tool_use"]
-        return (name for name in called if name not in offered)
+        names = [call["name"] for call in calls_in([*self.queue][:1])]
+        return (name for name in names if name not in offered)
+
+
+def failure(name, text, **more):
+    """An error of the SDK."""
+    error = sdk.ERRORS[name](text)
+    known = {"message": text, "body": None, "request": None, "request_id": None}
+    if more:
+        known["response"] = SimpleNamespace(headers={}, **more)
+    vars(error).update(known, **more)
+    return error
+
+
+def calls_in(replies):
+    """The calls of these replies."""
+    for block in itertools.chain(*(given["content"] for given in replies)):
+        if block["type"] == "tool_use":
+            yield block
 
 
 def tagged(summary, request):
@@ -328,52 +542,174 @@ def fitted(given, schema):
     return {wanted[0]: value}
 
 
-# --- The program, started as Python starts it ---
+# --- A process for each life, which nothing else needs ---
 
 
-def life(path, *replies, typed=("Translate all files.",), played_by=Model, **script):
-    """Run a program to its end, and return the model with the record of the run.
-
-    If the reader presses Ctrl-C, it raises KeyboardInterrupt, whatever the program does.
-    """
-    client, printed = played_by(*replies, typed=typed, **script), Printed()
-    with (
-        uninterrupted(client),
-        started(path, client) as at_exit,
-        redirect_stdout(printed),
-        redirect_stderr(printed),
-    ):
-        client.ended = why_ended(runpy.run_path, str(path), run_name="__main__")
-        while at_exit:
-            call = at_exit.pop()
-            print(why_ended(call), end="")  # as Python does, and goes on
-    client.lines = printed.getvalue().strip().split("\n")
-    return client
+class CannotPlay(Exception):
+    """The reason why this machine can't run an agent at all."""
 
 
-@contextmanager
-def uninterrupted(client):
-    """Raise KeyboardInterrupt if the reader has pressed Ctrl-C."""
-    with suppress(NotAnAgent):  # between two lines of ours
-        yield
-    if client.interrupted:
-        raise KeyboardInterrupt
-
-
-def why_ended(program, *given, **more):
-    """Call a program; return what ended it, or "" if it came to its own end."""
+def played(path, play, options=()):
+    """Play this on an agent and return the Run, whatever becomes of its process."""
     try:
-        program(*given, **more)
+        # a command of a life that was interrupted may still be writing
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    except OSError as error:
+        raise CannotPlay(f"No folder can be made for it: {error}") from error
+    with folder as where:
+        for one in [play.before, play] if play.before else [play]:
+            run = live(path, one, where, [*options, *one.options])
+        return run
+
+
+def live(path, play, folder, options):
+    """Live in a process of its own."""
+    reading, writing = os.pipe()
+    # Python would drop a Ctrl-C that comes while it forks
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        if not (child := os.fork()):
+            in_the_process(writing, path, play, folder, options)
+    except OSError as error:
+        raise CannotPlay(f"No process can be started for it: {error}") from error
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.close(writing)
+    said, status = [], None
+    try:
+        status = read_all(reading, child, time.monotonic() + play.seconds + GRACE, said)
+    finally:
+        for kill in os.killpg, os.kill:  # what it started, and itself
+            with suppress(OSError):  # it has ended
+                kill(child, signal.SIGKILL)
+        if status is None:
+            _, status = os.waitpid(child, 0)
+        os.close(reading)
+    said = b"".join(said)
+    if not said.endswith(b"\n"):
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        how = KILLED.format(signal.Signals(number).name) if number else EXITED
+        return Run(play.what, ended=how, typed=[*play.typed])
+    if isinstance(record := json.loads(said), str):
+        raise RuntimeError(record)
+    return run_of({**record, "path": str(path), "options": play.options}, Path(folder))
+
+
+def read_all(pipe, child, until, said):
+    """Add what a process sends to a list, to its end; returns how it ended, if it has."""
+    while time.monotonic() < until:
+        # a process that it left behind may keep the pipe open, so look before reading
+        ended, status = os.waitpid(child, os.WNOHANG)
+        while select.select([pipe], [], [], 0 if ended else 0.05)[0]:
+            said.append(os.read(pipe, 1 << 20))
+            if not said[-1] or said[-1].endswith(b"\n"):
+                return status if ended else None
+        if ended:
+            return status
+    return None
+
+
+def run_of(record, folder):
+    """Turn a record into a Run, with the files in this folder."""
+    messages = [*map(json.loads, record.pop("messages"))]
+    exchanges = [Exchange(*one) for one in record.pop("exchanges")]
+    for exchange in exchanges:
+        numbers = exchange.request["messages"]
+        exchange.request["messages"] = [messages[number] for number in numbers]
+    run = Run(exchanges=exchanges, **record)
+    run.files |= saved_in(folder, run.elsewhere)
+    return run
+
+
+def saved_in(folder, elsewhere):
+    """The texts of all files in a folder, and what was added to those elsewhere."""
+    files = dict.fromkeys(folder.rglob("*"), 0)
+    files |= {Path(name): before for name, before in elsewhere.items()}
+    for file, before in files.items():
+        with suppress(OSError):
+            if file.is_file() and file.stat().st_size < LARGEST:
+                data = file.read_bytes()
+                data = data[before if len(data) > before else 0 :]
+                name = file.relative_to(folder) if folder in file.parents else file
+                yield str(name), data.decode(errors="replace")
+
+
+# --- In this process ---
+
+END = os._exit
+
+
+def in_the_process(writing, path, play, folder, options):
+    """Run an agent to its end, and send the record of its life."""
+    printed = Printed()
+    try:
+        os.setsid()
+        os.chdir(folder)
+        for number in range(3):  # what its commands read and print
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        stub.tool_ids = stub.ids()
+        player = Player(play)
+        finish = partial(send, writing, player, printed, os.getpid())
+        player.give_up = finish
+        set_up(path, player, finish, [str(path), *options])
+        with redirect_stdout(printed), redirect_stderr(printed):
+            finish(why_ended(path))
+    except BaseException:  # noqa: BLE001  a fault of ours, which the parent raises
+        os.write(writing, json.dumps(traceback.format_exc()).encode() + b"\n")
+        END(1)
+
+
+def send(writing, player, printed, process, ended=""):
+    """Send the record to the parent, and end this process."""
+    if os.getpid() == process:  # not a process that the agent has forked
+        record = player.record(ended, printed.getvalue())
+        with open(writing, "wb") as pipe:
+            pipe.write(json.dumps(record, default=repr, skipkeys=True).encode() + b"\n")
+    END(0)
+
+
+def set_up(path, player, finish, argv):
+    """Give a program its client, prompts, settings and folder, and a time limit."""
+    temporary = Path("tmp").absolute()
+    temporary.mkdir(exist_ok=True)
+    os.environ |= {"HOME": os.getcwd(), "TMPDIR": str(temporary)}
+    os.environ |= {key: KEYS[key] for key in KEYS if key not in os.environ}
+    tempfile.tempdir = None  # see TMPDIR
+    sys.modules |= sdk.package(player, partial(player.unsupported, "AsyncAnthropic"))
+    sys.modules["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
+    builtins.input = player.type_next
+    time.sleep = partial(shortly, time.sleep)
+    os._exit = lambda *_: finish("" if player.ends else EXITED)
+    sys.stdin, sys.argv = NoStdin(player.give_up), argv
+    sys.path.insert(0, str(Path(path).parent))
+    sys.addaudithook(partial(note, Path.cwd(), player.elsewhere))
+    for name in namesakes(Path(path).parent):
+        del sys.modules[name]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    too_slow = TOO_SLOW.format(player.play.seconds)
+    signal.signal(signal.SIGALRM, lambda *_: finish(too_slow))
+    signal.setitimer(signal.ITIMER_REAL, player.play.seconds)
+
+
+def why_ended(path):
+    """Run a program; return what ended it, or "" if it came to its own end."""
+    atexit._clear()  # what is registered there isn't its own
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+        for thread in threading.enumerate():
+            if not (thread.daemon or thread is threading.main_thread()):
+                thread.join()  # as Python does
     except SystemExit as error:
         print(error.code if isinstance(error.code, str) else "")  # as Python does
     except (EOFError, InputEnded, stub.Refused):
-        pass  # the client knows of a refusal, even if the program goes on
-    except NotAnAgent as error:
-        return str(error)
+        pass  # the record has a refusal, even if the program goes on
     except KeyboardInterrupt:
-        return "Ctrl-C ended the program."
+        return BY_CTRL_C
     except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
         return f"{type(error).__name__}: {error}{where(error)}"
+    finally:
+        atexit._run_exitfuncs()
     return ""
 
 
@@ -388,60 +724,25 @@ def where(error):
     return f" ({Path(sys.argv[0]).name}, line {line}{function})"
 
 
-@contextmanager
-def started(path, client):
-    """Give a program its client, prompts, settings and folder, and a time limit.
+class Printed(io.StringIO):
+    """What a program prints, in any encoding that it sets."""
 
-    Yields a list of what it leaves to `atexit`, to be called while it has all this.
-    """
-    loaded = sdk.package(client, partial(unsupported, "AsyncAnthropic"))
-    loaded["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
+    def reconfigure(self, **_):
+        pass
 
-    def stop(*_):
-        late.append(f"It did not finish within {SECONDS} seconds.")
-        if len(late) > 1:  # it swallowed the first exception
-            give_up(late[0])
-        raise NotAnAgent(late[0])
 
-    def interrupt(*_):
-        if client.approval == "Ctrl-C" and not client.pressed:  # by a command
-            client.pressed = True
-            raise KeyboardInterrupt
-        client.interrupted = True
-        raise NotAnAgent(INTERRUPTED)
+class NoStdin(io.StringIO):
+    """A standard input that cannot be read; the user only answers `input()`."""
 
-    def register(function, *given, **more):
-        at_exit.append(partial(function, *given, **more))
-        return function
+    def __init__(self, give_up):
+        super().__init__()
+        self.read = self.readline = lambda *_: give_up(READS_STDIN)
 
-    late, at_exit, folder = [], [], Path(path).parent
-    before = signal.signal(signal.SIGALRM, stop)
-    before_that = signal.signal(signal.SIGINT, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS, 1)
-    back, keys = Path.cwd(), {k: v for k, v in KEYS.items() if k not in os.environ}
-    try:
-        with (
-            patch.dict(sys.modules, loaded),
-            patch.dict(os.environ, keys),
-            patch("atexit.register", register),
-            patch("builtins.input", client.type_next),
-            patch("time.sleep", partial(shortly, time.sleep)),
-            patch("os._exit", partial(ends_itself, "_exit")),
-            patch("os.abort", partial(ends_itself, "abort")),
-            patch("os.kill", partial(kill, os.kill)),
-            patch.object(sys, "stdin", NoStdin()),
-            patch.object(sys, "argv", [str(path), *client.options]),
-            patch.object(sys, "path", [str(folder), *sys.path]),
-            noted(client.elsewhere),
-        ):
-            for name in namesakes(folder):
-                del sys.modules[name]
-            yield at_exit
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        signal.signal(signal.SIGINT, before_that)
-        os.chdir(back)
+    def __next__(self):  # a loop over the lines
+        return self.readline()
+
+    def reconfigure(self, **_):
+        pass
 
 
 def shortly(sleep, seconds):
@@ -449,52 +750,20 @@ def shortly(sleep, seconds):
     sleep(min(seconds, PAUSE))
 
 
-def ends_itself(how, *_):
-    raise NotAnAgent(KILLS.format(how))
-
-
-def kill(really, pid, sign):
-    """Send a signal, but not one that would end this report."""
-    if pid in (0, -1, os.getpid()):
-        ends_itself("kill")
-    really(pid, sign)
-
-
-@contextmanager
-def noted(files):
-    """Note the size of each file outside of this folder before it is opened to write.
-
-    Python calls an audit hook for each file that is opened, and never removes the hook.
-    """
-    if not NOTED:
-        sys.addaudithook(note)
-    NOTED[:] = [Path.cwd(), files]
-    try:
-        yield
-    finally:
-        NOTED[:] = [None, None]
-
-
-NOTED: list[Any] = []  # the folder of the program that runs, and what is noted
-
-
 # what puts words into a file, and which of the event's arguments is its path
 WRITES = {"open": 0, "sqlite3.connect": 0, "os.rename": 1}
 
 
-def note(event, given):
-    """Note a file that is opened to write or append, or that replaces another."""
+def note(folder, elsewhere, event, given):
+    """Note the size of each file outside of this folder before it is written to."""
     path = given[WRITES[event]] if event in WRITES else None
-    if not NOTED[0] or not isinstance(path, str | bytes | os.PathLike):
+    if not isinstance(path, str | bytes | os.PathLike):
         return
-    path = os.fsdecode(path)
-    file = Path(path).absolute()
-    is_own = (
-        NOTED[0] in file.parents or "__pycache__" in file.parts or path == os.devnull
-    )
+    file = Path(path := os.fsdecode(path)).absolute()
+    is_own = folder in file.parents or "__pycache__" in file.parts or path == os.devnull
     is_read = event == "open" and not given[2] & (os.O_WRONLY | os.O_RDWR)
     if not is_read and not is_own:
-        NOTED[1].setdefault(file, file.stat().st_size if file.is_file() else 0)
+        elsewhere.setdefault(file, file.stat().st_size if file.is_file() else 0)
 
 
 def namesakes(folder):
@@ -502,9 +771,3 @@ def namesakes(folder):
     own = {file.stem for file in folder.glob("*.py")} & {*sys.modules}
     files = {name: getattr(sys.modules[name], "__file__", None) or "" for name in own}
     return [name for name in own if TESTS in Path(files[name]).parents]
-
-
-def give_up(why):
-    """End this process, because nothing else stops the program."""
-    print(f"  problem    {why}", file=sys.__stdout__, flush=True)
-    OWN_END(1)

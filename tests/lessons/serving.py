@@ -4,8 +4,8 @@
     python3 tests/lessons/steps.py small --serve --tools run view summarise
 
 It says where to start the agent and what to type. When the agent is done, when it sends
-nothing more after a rejection, or at Ctrl-C, it reports what own_report.py can tell from
-the requests and the files.
+nothing more after a rejection, or at Ctrl-C, it reports what can be told from the
+requests and the files.
 """
 
 import json
@@ -13,13 +13,17 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-import own_report  # adds the folder of stub and wire to sys.path
+import checks
+import report
 import runner
+import stage
+from checks import Finding
+from plays import TYPED, WORK
+
+# isort: split
 from door import served
-from own_report import TYPED, Finding
 from stub import Refused, Unplayed
 
-TOOLS = "bash", "read_file", "compact"
 LAST_WRITES = 1  # seconds between the last reply and the report
 RECOVERY = 10  # seconds between a rejection and the report, if no request is accepted
 WOULD_REJECT = "The API would reject this request: "
@@ -45,34 +49,33 @@ The report comes when all is translated, or when you press Ctrl-C here."""
 
 def report_on(names):
     """Serve the stand-in until an agent with these tools is done; report on it."""
-    with served(client := Model(names)) as url, suppress(KeyboardInterrupt):
-        tools = ", ".join([*names, *TOOLS[len(names) :]])
-        print(
-            HOW_TO.format(*TYPED, url=url, folder=Path.cwd(), tools=tools), flush=True
-        )
-        client.done.wait()
-        threading.Event().wait(LAST_WRITES)
-    return about(client)
+    checks.usages_of_small()  # before any thread, as it forks this process
+    with stage.from_scratch(), served(client := Served(names)) as url:
+        tools = ", ".join([*names, *runner.TOOLS[len(names) :]])
+        told = HOW_TO.format(*TYPED, url=url, folder=Path.cwd(), tools=tools)
+        with suppress(KeyboardInterrupt):
+            print(told, flush=True)
+            client.done.wait()
+            threading.Event().wait(LAST_WRITES)
+        return about(client)
 
 
 def about(client):
     """The findings about an agent that has run elsewhere."""
     if not client.requests:
         return {"problem": Finding(client.ended or NO_REQUEST, False)}
-    return own_report.about_work(client) | {"accidents": Finding(UNTRIED)}
+    run = runner.run_of(client.record(client.ended), client.folder)
+    table = [check for check in checks.CHECKS if check.play is WORK]
+    facts = report.about_work(report.Runs("", done={WORK: run}), table)
+    return facts | {"accidents": Finding(UNTRIED)}
 
 
-class Model(runner.Model):
+class Served(runner.Player):
     """The stand-in for the API; it learns from the requests what the user typed."""
 
     def __init__(self, names=()):
-        own = dict(zip(TOOLS, TOOLS)) | dict(zip(TOOLS, names))
-        super().__init__(*own_report.work(), typed=TYPED)
-        self.summaries = own_report.summaries()
-        for block in [block for given in self.queue for block in given["content"]]:
-            if block["type"] == "tool_use":
-                block["name"] = own[block["name"]]
-        self.compact = own["compact"]
+        super().__init__(WORK, names)
+        self.ended = ""
         self.done, self.one_by_one = threading.Event(), threading.Lock()
         self.patience: threading.Timer | None = None  # since a rejection
 

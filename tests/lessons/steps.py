@@ -5,7 +5,7 @@
     python3 tests/lessons/steps.py layer1             the steps of layer 1
     python3 tests/lessons/steps.py layer1 2           one of them
     python3 tests/lessons/steps.py layer1 2 --diff    its changes to the one before
-    python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see own_report.py)
+    python3 tests/lessons/steps.py small --mine FILE  an agent of your own (see plays.py)
     python3 tests/lessons/steps.py small --serve      one in any language (see serving.py)
 
 It needs no key, network or package: every step does the same work against a fake API and
@@ -20,16 +20,17 @@ import itertools
 import json
 import os
 import sys
-import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import own_report
+import checks
+import report
 import serving
 import stage  # adds the folder of stub to sys.path
 import stub
-from runner import life
+from plays import ONE_TURN, WORK
+from runner import played
 from stage import (
     bill,
     model_said,
@@ -72,22 +73,15 @@ def load(path: Path) -> Any:
 
 # --- From first.py to small.py: translate 24 files ---
 
-
-def translate(number):
-    """The model's replies: ask for a missing file, then read and write one after another."""
-    script = [own_report.ask_for_list()]
-    for name in write_files(number, 32_000):
-        script += [*reads([name], thinking="Next."), own_report.write(name)]
-    return [*script, stage.use("compact"), reply("All are translated.")]
+OF_WORK = {"stopped", "files", "on disk", "largest", "rejected", "asked", "results"}
+OF_WORK |= {"compact"}
 
 
 def small(path):
     """Play a step from first.py to small.py; returns {label: finding}."""
-    client = life(path, *translate(24))
-    facts = own_report.progress(client)
-    if own_report.stopped(client):
-        return facts
-    return facts | own_report.last_compact(client) | own_report.mishaps(path)
+    runs = report.Runs(path, done={WORK: played(path, ONE_TURN)})
+    table = [c for c in checks.CHECKS if c.play is not WORK or c.name in OF_WORK]
+    return report.about_work(runs, table)
 
 
 # --- The work, the same for each step of a layer ---
@@ -237,8 +231,6 @@ def left(step):
 LAYERS = {"small": small, "layer1": layer1, "layer2": layer2}
 STEPS = {layer: sorted((FOLDER / layer).glob("step*.py")) for layer in LAYERS}
 STEPS["small"] = [FOLDER / "first.py", *STEPS["small"], FOLDER / "small.py"]
-KEEP_TOGETHER = "\N{NO-BREAK SPACE}"
-MARKS = {True: "ok", False: "!", None: ""}
 # Readers who build small.py step by step need to see where a line belongs.
 CONTEXT = {"small": 1, "layer1": 0, "layer2": 0}
 
@@ -249,43 +241,7 @@ def play(layer: str, number: int) -> str:
     title, _ = source(path)
     with stage.from_scratch():
         facts = LAYERS[layer](path)
-    return shown(f"{layer} {number}: {title}", facts)
-
-
-def play_mine(path: Path) -> tuple[str, bool]:
-    """Report on an agent that the reader wrote; the flag says if nothing is wrong."""
-    with stage.from_scratch():
-        facts = own_report.report(path)
-    return with_next(path.name, facts)
-
-
-def play_served(names: list[str]) -> tuple[str, bool]:
-    """Report on an agent in any language, whose tools have these names."""
-    with stage.from_scratch():
-        facts = serving.report_on(names)
-    return with_next("Your agent", facts)
-
-
-def with_next(name: str, facts: dict[str, Any]) -> tuple[str, bool]:
-    """Format a report, with the next step in its last line."""
-    report = shown(f"{name}, given 24 files to read and translate", facts)
-    is_right = all(fact.is_right is not False for fact in facts.values())
-    return f"{report}\nNext: {own_report.next_step(facts)}", is_right
-
-
-def shown(title: str, facts: dict[str, Any]) -> str:
-    """Format a title and findings in lines of at most 79 columns."""
-    lines = textwrap.wrap(title, 79, subsequent_indent="  ")
-    for label, fact in facts.items():
-        text, gap = f"{label:<10} {fact}", " " * 13
-        if isinstance(fact, own_report.Finding):
-            text = f"{MARKS[fact.is_right]:<2} {label:<10} {fact.text}"
-            gap += "   "
-            if fact.fix and fact.is_right is False:
-                text += f" ({fact.fix.replace(' ', KEEP_TOGETHER)})"
-        indent = {"initial_indent": "  ", "subsequent_indent": gap}
-        lines += textwrap.wrap(text, 79, break_on_hyphens=False, **indent)
-    return "\n".join(lines).replace(KEEP_TOGETHER, " ")
+    return report.shown(f"{layer} {number}: {title}", facts)
 
 
 def changes(layer: str, number: int) -> str:
@@ -328,12 +284,12 @@ def main(argv=None) -> int:
         how = "--serve" if given.serve else "--mine"
         if given.layer != "small" or given.step is not None:
             parser.error(f"{how} needs small and no step, as in: steps.py small {how}")
-        report, is_right = (
-            play_served(given.tools)
+        told, is_right = (
+            report.with_next("Your agent", serving.report_on(given.tools))
             if given.serve
-            else play_mine(given.mine.absolute())
+            else report.play_mine(given.mine.absolute())
         )
-        print(report)
+        print(told)
         return 0 if is_right else 1
     layers = [given.layer] if given.layer else [*LAYERS]
     numbers = {layer: range(len(STEPS[layer])) for layer in layers}

@@ -8,74 +8,64 @@ import signal
 import subprocess
 import sys
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import faults
 import pytest
-from readme import ROOT
+from test_judge import SMALL, changed
 
 import agent as program
 
 # What the run of each fault shows.
 SEEN = {
-    "paste": "prompt is too long: 218946 tokens > 200000 maximum; again at the next prompt: yes",
-    "fixed_threshold": "in a window of 16,000: prompt is too long",
-    "no_summaries": "13 of 33 requests ask for a summary, for nothing",
-    "long_words": "5 of 14 requests ask for a summary, and none makes room",
-    "open_request": "Write a.py. | Now b.py. | (summary)",
-    "files": "0 of 5 files that were read are there after a summary",
-    "cut_output": "cut: 108,910 characters]; the rest is on disk: no",
-    "no_path": "is now [Old result, cleared]",
-    "no_thinking": "0 of 3 thoughts are in the last request",
+    "no_thinking": "no thought is ever sent back, so each call starts afresh",
+    "same_id": "`tool_use` ids must be unique; again at the next prompt",
+    "fixed_threshold": "prompt is too long, after 5 of 20 files",
     "japanese": "2,633 tokens; the API counts 3,293",
-    "passing_error": "the connection broke: the turn is over after 1 request",
-    "stopped_call": "half.txt was written: yes; the model knows: no",
-    "surrogate": "surrogates not allowed",
-    "cut_answer": '"The answer is" ends the turn',
-    "refusal": "it is in the next request: yes",
-    "same_id": "`tool_use` ids must be unique; again at the next prompt: yes",
-    "no_pages": "a second read shows the same 40,000 characters: yes",
-    "secrets": "the key is in the request: yes",
-    "no_resume": "the second start sends 1 message",
+    "no_path": "one is now `[Old result, cleared]`, which doesn't say where it is",
+    "paste": "prompt is too long; again at the next prompt",
+    "cut_output": "what was cut off is in no file",
+    "no_summaries": "10 of 25 requests ask for one, for nothing",
+    "long_words": "prompt is too long, at paste 8",
+    "open_request": "after a summary, nothing tells them apart",
+    "files": "the model has neither one of them nor its name",
+    "no_resume": "nothing of it is sent, not even after --resume, --continue or /resume",
+    "passing_error": "it's overloaded, and after 3 tries the turn is over",
+    "no_pages": "it gets 40,025 characters, and isn't told how to read on",
+    "secrets": "the key in it is sent to the API",
+    "stopped_call": "it had written a file, and the next request doesn't mention it",
+    "surrogate": "can't encode character '\\udce9' in position 32: surrogates not allowed",
+    "cut_answer": "it ends the turn, and the user isn't told",
+    "refusal": "it's in the next request",
 }
-
-SHOWN = cache(faults.shown)
+PARTS = [f"Chapter {n}" for n in (3, 4, 5, 6, 7, 8, 10)]
+PARTS += ["The Reference", "In no chapter, only in agent.py"]
 
 
 @pytest.fixture(autouse=True)
 def play_each_fault_once(monkeypatch):
-    monkeypatch.setattr(faults, "shown", SHOWN)
+    monkeypatch.setattr(faults, "of_small", OF_SMALL)
 
 
-def test_every_fault_is_listed_here():
-    assert {fault.__name__ for fault in faults.FAULTS} == {*SEEN}
-    assert len(faults.FAULTS) == len(SEEN)
+OF_SMALL = cache(faults.of_small)
 
 
-@pytest.mark.parametrize("fault", faults.FAULTS, ids=lambda fault: fault.__name__)
-def test_a_run_shows_the_fault_and_agent_py_has_the_fix(fault):
-    text = " ".join(faults.shown(fault).split())
-    title, fix, _ = fault.__doc__.split(" | ")
-    assert text.startswith(title) and SEEN[fault.__name__] in text
-    assert [name for name in fix.split(", ") if not hasattr(program, name)] == []
+def test_each_fault_is_shown_by_a_run_and_fixed_in_agent_py():
+    found = {check.name: (check, seen) for check, seen in faults.of_small()}
+    assert [*found] == [*SEEN] == [*faults.TITLES]
+    assert [name for name in SEEN if SEEN[name] not in found[name][1].text] == []
+    fixes = ", ".join(check.by for check, _ in found.values()).split(", ")
+    assert [name for name in fixes if not hasattr(program, name)] == []
 
 
 def test_faults_are_sorted_by_chapter(capsys):
     assert faults.main([]) == 0
     shown = capsys.readouterr().out
     head, *parts = shown.strip().split("\n\n")
-    assert (
-        head
-        == "19 of 19 faults of small.py, each with the functions of agent.py that fix it"
-    )
-    places = [part.partition("\n")[0] for part in parts]
-    chapters = [f"Chapter {n}" for n in (3, 4, 5, 6, 7, 8, 10)]
-    assert places == [*chapters, "The Reference", faults.PLACES["none"]]
-    for fault in faults.FAULTS:
-        [part] = [
-            part for part in parts if f"\n  {fault.__doc__.split(' | ')[0]}\n" in part
-        ]
-        assert part.startswith(faults.place(fault))
+    assert head.startswith("19 of 19 faults of small.py, each with the functions of")
+    assert [part.partition("\n")[0] for part in parts] == PARTS
+    assert re.findall(r"(?m)^  (\S.*)", shown) == [*faults.TITLES.values()]
     assert max(map(len, shown.split("\n"))) < 80
 
 
@@ -195,8 +185,7 @@ PROMPT = """,
     },
 }
 
-SMALL, AGENTS = Path(faults.small.__file__), ROOT / "tests/agents"
-PLAYED = {fault.__name__ for fault in faults.FAULTS} - {"japanese"}
+PLAYED = {*SEEN} - {"japanese"}
 CHAPTERS_3_TO_5 = {"no_thinking", "same_id", "no_path"}
 CHAPTERS_6_TO_9 = {"fixed_threshold", "paste", "cut_output", "no_pages"}
 CHAPTERS_6_TO_9 |= {"no_summaries", "long_words", "open_request", "files"}
@@ -209,22 +198,13 @@ OK = {
 }
 
 
-def changed(source, changes):
-    """Replace texts, each of which must be there."""
-    for old, new in changes.items():
-        assert old in source
-        source = source.replace(old, new)
-    return source
-
-
 def source_of(agent):
     """The source of an agent, by its name here."""
     if agent == "agent":
         return Path(program.__file__).read_text("utf-8")
-    source, last = SMALL.read_text("utf-8"), int(agent[-1]) if agent[-1] in "59" else 0
-    for chapter in range(3, last + 1):
-        source = changed(source, CHANGES[chapter])
-    return source
+    last = int(agent[-1]) if agent[-1] in "59" else 0
+    chapters = [CHANGES[chapter].items() for chapter in range(3, last + 1)]
+    return changed(*chain(*chapters)).read_text("utf-8")
 
 
 def started(folder, *argv):
@@ -270,73 +250,20 @@ def test_the_list_is_by_chapter_and_says_how_to_play_one_again(listed):
     _, text = listed("small")
     head, *parts, total = text.strip().split("\n\n")
     assert head == "mine.py, and the faults that can be seen from outside"
-    chapters = [f"Chapter {n}" for n in (3, 4, 5, 6, 7, 8, 10)]
-    places = [part.partition("\n")[0] for part in parts]
-    assert places == [*chapters, "The Reference", faults.PLACES["none"]]
+    assert [part.partition("\n")[0] for part in parts] == PARTS
     assert total.startswith(
         "ok: 0 of 18; `!`: 17; can't be judged: 1\nTo run one again: "
     )
     assert "faults.py --mine mine.py same_id" in total and "japanese" in total
 
 
-# Words of what small.py is told, and where it's sent.
-TOLD = """
-prompt is too long, after 5 of 20 files (chapters 4 and 9)
-one is now `[Old result, cleared]`, which doesn't say where it is (agent.py: micro_compact,
-a paste of 700,000 characters: prompt is too long; again at the next prompt
-what was cut off is in no file (agent.py: tool_result_budget, preview)
-again at the next prompt; 10 of 25 requests ask for one, for nothing
-prompt is too long, at paste 8
-after a summary, nothing tells them apart
-the model has neither one of them nor its name
-nothing of it is sent, not even after --resume, --continue or /resume
-it's overloaded, and after 3 tries the turn is over (agent.py: ask)
-it gets 40,025 of them, and isn't told how to read on
-the key in it is sent to the API
-it had written a file, and the next request doesn't mention it
-can't encode character '\\udce9' in position 32: surrogates not allowed" (agent.py: to_bytes)
-it ends the turn, and the user isn't told
-a prompt that the model declines: it's in the next request
-`tool_use` ids must be unique; again at the next prompt (agent.py: sanitize_calls)
-"""
-
-
 def test_small_py_is_told_what_happened_and_where_that_is_explained(listed):
-    _, text = listed("small")
-    text = " ".join(text.split())
-    assert [line for line in TOLD.strip().split("\n") if line not in text] == []
-
-
-# Agents that solve a fault in another way: changes of small.py, and the verdict.
-
-
-# An agent that can't be played, and why.
-BAD = {
-    "": "It made no request.",
-    "import nowhere": "No module named 'nowhere'",
-    "input(": "It isn't valid Python in line 1",
-    "import os\ninput()\nos.killpg(0, 9)": "It killed its own process with SIGKILL",
-    "import os\ninput()\nos._exit(0)": "its process with",
-    "while 1:\n try: input()\n except: pass": "It never ends: a bare `except:`",
-    "import threading\nthreading.Event().wait()": "It did not finish within 0.5 seconds",
-}
-STARTED = """
-import sys, own_faults
-own_faults.SECONDS = 0.5
-for name in sys.argv[1:]:
-    print(own_faults.start(own_faults.Path(name))[0].replace("\\n", " "))
-"""
-
-
-def test_an_agent_that_cannot_work_gets_one_reason(tmp_path):
-    names = [tmp_path / f"bad_{number}.py" for number in range(len(BAD))]
-    for name, source in zip(names, BAD):
-        name.write_text(source, "utf-8")
-    command = [sys.executable, "-S", "-c", STARTED, *map(str, names)]
-    where = {"cwd": Path(faults.__file__).parent, "text": True}
-    reasons = subprocess.check_output(command, **where).splitlines()
-    assert len(reasons) == len(BAD)
-    assert [why for why, said in zip(BAD.values(), reasons) if why not in said] == []
+    text = " ".join(listed("small")[1].split())
+    assert [seen for name, seen in SEEN.items() if seen not in text] == [
+        SEEN["japanese"]
+    ]
+    assert "after 5 of 20 files (chapters 4 and 9)" in text
+    assert "again at the next prompt (agent.py: sanitize_calls)" in text
 
 
 def test_such_an_agent_is_sent_to_the_report_of_chapter_2(tmp_path):
@@ -350,11 +277,11 @@ def test_such_an_agent_is_sent_to_the_report_of_chapter_2(tmp_path):
     )
 
 
-def test_an_agent_may_die_in_one_play_and_go_on_in_the_next(tmp_path):
+def test_an_agent_may_die_in_one_play_and_go_on_in_the_next():
     goes = '            messages.append(log("user", prompt))'
     dies = f'            if "bad" in prompt: __import__("os").killpg(0, 9)\n{goes}'
-    (tmp_path / "mine.py").write_text(changed(SMALL.read_text(), {goes: dies}))
-    status, text = started(tmp_path, "--mine", "mine.py", "refusal", "3")
+    path = changed((goes, dies))
+    status, text = started(path.parent, "--mine", path.name, "refusal", "3")
     assert marked(text, "!") == {"refusal", "same_id"} and status == 1
     assert "declines: It killed its own process with" in " ".join(text.split())
     assert "\nChapter 3\n" in text and "Not played" not in text

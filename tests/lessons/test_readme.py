@@ -13,7 +13,6 @@ import builders
 import conftest
 import costs
 import faults
-import own_faults
 import own_policy
 import pytest
 import readme
@@ -340,11 +339,10 @@ def test_all_programs_keep_the_rules_that_a_careful_summary_repeats():
 def test_each_chapter_of_part_2_names_the_faults_that_its_report_lists():
     chapters = re.split(r"(?m)^### (\d+)\. ", PAGE)
     told = dict(zip(chapters[1::2], chapters[2::2]))
-    for fault in own_faults.PLAYS:
-        place = faults.place(getattr(faults, fault))
-        if number := re.fullmatch(r"Chapter (\d+)", place):
+    for check in faults.FAULTS:
+        if number := re.fullmatch(r"chapter (\d+)", check.place):
             [names] = re.findall(r"Faults:([^.]*)\.\n", told[number[1]])
-            assert f"`{fault}`" in names
+            assert f"`{check.name}`" in names
 
 
 def test_the_share_that_ours_costs_holds_at_other_prices_and_without_a_cache():
@@ -624,7 +622,7 @@ def test_the_first_commands_show_what_the_page_says_to_look_for():
     assert costs[1][0][1] < costs[1][1][1] and "word: True" in steps[-1]
 
 
-FAULTS = [fault.__doc__.split(" | ")[0] for fault in faults.FAULTS]
+FAULTS = [*faults.TITLES.values()]
 
 
 def test_the_page_says_which_faults_to_fix_first():

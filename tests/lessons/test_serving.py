@@ -12,15 +12,16 @@ from http.client import HTTPConnection
 from unittest.mock import Mock, call
 
 import pytest
+import runner
 import serving
 import stage
 import steps
 import stub
 from builders import typed
-from own_report import TYPED
+from plays import TYPED
 from readme import ROOT
 
-TOOLS = [{"name": name, "input_schema": {}} for name in serving.TOOLS]
+TOOLS = [{"name": name, "input_schema": {}} for name in runner.TOOLS]
 NODE = shutil.which("node")
 AGENT = ROOT / "tests/agents/node.mjs"
 ARGV = [sys.executable, "-S", steps.__file__, "small", "--serve"]
@@ -101,7 +102,7 @@ def post(url, body, path="/v1/messages", **more):
 def model():
     """The stand-in that is served, in a folder with the work's files."""
     with stage.from_scratch():
-        yield serving.Model()
+        yield serving.Served()
 
 
 START = request_of([typed(TYPED[0])], tools=TOOLS)
@@ -121,7 +122,7 @@ def test_an_agent_that_stops_after_a_rejection_gets_its_report_soon(model, monke
         assert post(url, request_of([typed(TYPED[0])], tools=TOOLS, top_k=1))[0] == 400
         assert model.done.wait(60)
         status, text = post(url, START)
-    assert status == 400 and serving.IS_OVER in text and not model.exchanges
+    assert status == 400 and serving.IS_OVER in text and not model.accepted
 
 
 def test_an_agent_that_recovers_from_a_rejection_goes_on(model):
@@ -150,6 +151,7 @@ def test_the_report_waits_for_what_an_agent_writes_after_the_last_reply(monkeypa
     monkeypatch.setattr(serving.threading, "Event", lambda: event)
     monkeypatch.setattr(serving, "served", lambda client: nullcontext("url"))
     monkeypatch.setattr(serving, "about", event.report)
+    monkeypatch.setattr(serving.checks, "usages_of_small", list)
     with stage.from_scratch():
         serving.report_on([])
     done, pause, (report, *_) = event.mock_calls
@@ -200,13 +202,13 @@ ANSWERS = {  # a path and a body: the status, and part of the answer
 @pytest.mark.parametrize("what", ANSWERS)
 def test_a_request_that_is_no_work_gets_an_answer(what):
     (path, body), (status, words) = ANSWERS[what]
-    with stage.from_scratch(), serving.served(serving.Model()) as url:
+    with stage.from_scratch(), serving.served(serving.Served()) as url:
         got, text = post(url, body, path)
         assert (got, words in text) == (status, True)
 
 
 def test_an_agent_whose_tools_have_other_names_is_told_and_reported():
-    with stage.from_scratch(), serving.served(model := serving.Model()):
+    with stage.from_scratch(), serving.served(model := serving.Served()):
         with pytest.raises(serving.Refused):
             model.answer({**FIXED, "tools": NAMED})
         assert model.done.is_set() and "`read_file`" in str(serving.about(model))

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import faults
 import httpx2
 import pytest
 import small
+import small_run
 from builders import LONG_TESTS, lines_of, outputs, roles
 from readme import ROOT
 from stage import price, use, write_files
@@ -32,7 +32,7 @@ PROMPT = "Summarise this conversation"
 CLEARED = "[Old result, cleared]"
 
 
-fake_api = partial(faults.Model, summaries=[reply("All is well.")])
+fake_api = partial(small_run.fake_api, summaries=[reply("All is well.")])
 
 
 @pytest.fixture

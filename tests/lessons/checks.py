@@ -1,0 +1,991 @@
+"""What a reader's agent is judged by: one table of checks, at the end of this file.
+
+A judge turns the `Run` of a play into a `Finding`, or into None if there is nothing to
+say. To add a verdict, add a row to the table, a judge, and a play to plays.py if none of
+them shows it.
+"""
+
+import itertools
+import json
+import re
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import plays  # adds the folder of stub to sys.path
+import stub
+from plays import ANSWER, CUT_OFF, LINES, WORK
+from runner import LONG_ENOUGH as TOO_LONG
+from runner import Play, Run, blocks_of, holds, played, results_of, texts_of
+from stage import bill, price
+
+SMALL = Path(__file__).with_name("small.py")
+FEW = 5_000  # tokens; who clears fewer at a time, on average, clears too often
+DEAR = 1.4  # times the price of small.py
+OFTEN = 1 / 4  # requests for a summary per other request
+LATER = 1.1  # times the tokens of the shortest request that led to a summary
+SHORT = 2_000  # `max_tokens`; today's models may use that up by thinking
+MOST_IN_A_ROW = 3  # summaries that fail before the agent has to do without
+FAILED = {  # the text of a summary that failed, and what is wrong with it
+    "": "without text",
+    CUT_OFF: "that was cut off",
+}
+KINDS = "txt", "tyt"  # the ends of names in the texts that are read, and written
+ROLE = r'"role":\s*"(?:user|assistant)"'
+ERROR = r"(?i)^(?! ).*(?:error|exception)\b"
+# Words of a tool or a result that say how to get the rest of a text.
+HINTS = r"(?i)\b(offset|pages?|sed|tail|head|grep|saved|redirect\w*|lines? \d+)\b|页"
+# Words that tell the user that an answer isn't whole.
+IS_CUT = r"(?i)\bcut\b|truncat|incomplete|unfinished|max_tokens|token limit|截断|途中"
+# Words by which a summary is asked to name files, or the request that is open.
+OF_FILES = r"(?i)\bfiles?\b|文件|ファイル"
+OF_REQUESTS = (
+    r"(?i)\b(open|pending|in progress|unfinished|current|latest)\b|未完|进行中"
+)
+LEFT = "its prompt leaves that to the summary"
+
+
+class Finding(NamedTuple):
+    """What a judge says about a run."""
+
+    text: str
+    is_right: bool | None = None  # None: a figure, neither right nor wrong
+    place: str = ""  # the step or chapter that says how, if it isn't the check's
+
+
+class Check(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    play: Play | tuple[Play, ...]  # of several, the first that goes wrong is told
+    judge: Callable[[Run], Finding | None]
+    place: str = ""  # the step of chapter 2, or the chapter, that says how
+    by: str = ""  # the functions of agent.py that do it right
+    always: bool = False  # even of an agent that stopped before its work was done
+    any_of: bool = False  # it's enough if one of the plays goes well
+
+    @property
+    def plays(self):
+        return self.play if isinstance(self.play[0], Play) else (self.play,)
+
+
+# --- What stopped the work ---
+
+EARLY = "It ended before the work was done."
+BROKE_OFF = "Its turn ended, although the model had called `{}`."
+NO_WORDS = "Its turn ended after the model's first call, for a file that doesn't exist."
+ASKED_LAST = " Its last request asked for a summary, and no other one followed."
+ONE_PROMPT = (
+    "It ended after its first prompt, but two are typed: ask for another one (`input()`) "
+    "after each turn."
+)
+FIXES = {  # words of what stopped an agent, and the part of the page about them
+    "FileNotFoundError": "step 1",
+    "must define tools": "chapter 7",
+    "text content blocks must be non-empty": "chapter 3",
+    BROKE_OFF.format("compact"): "chapter 9",
+    NO_WORDS: "step 1",
+    ONE_PROMPT: "step 2",
+    "Invalid `signature`": "chapter 3",
+    "`tool_use`": "chapter 3",
+    "`tool_result`": "chapter 3",
+    "tool_use.input": "step 3",
+    "non-whitespace": "step 3",
+    "non-empty content": "step 6",
+    "assistant message prefill": "chapter 7",
+    "has no attribute 'text'": "chapter 7",
+    'role "system"': "step 2",
+    "Unexpected role": "chapter 0",
+    "Extra inputs": "chapter 3",
+    "cannot be modified": "chapter 3",
+    ASKED_LAST: "step 4",
+}
+
+
+@lru_cache(maxsize=1)
+def stopped(run):
+    """The reason why the work isn't finished, "" if it is."""
+    if not run.replies:
+        return run.ended
+    if run.problem:
+        return run.problem
+    if called := run.broke_off or run.calling:
+        at_once = run.worked == 1  # the first call fails, because it has to
+        return NO_WORDS if at_once else BROKE_OFF.format(called)
+    return ONE_PROMPT if run.prompts else EARLY
+
+
+def what_stopped(run):
+    reason = stopped(run)
+    text = f"{reason}{came_after(run, reason)}{printed(run, reason)}"
+    place = place_for(run, reason) or place_for(run, text)
+    return Finding(text or "no", not reason, place)
+
+
+def came_after(run, reason):
+    """The summary or clearing right before the request that was refused, in words."""
+    asked = run.worked and run.accepted[run.worked - 1].asks
+    if asked and run.broke_off != run.compact:
+        return ASKED_LAST
+    if not run.rejected or reason not in run.refused:
+        return ""
+    stop = "" if reason.endswith(".") else "."
+    if run.rejected[0].asks:
+        return f"{stop} This was the request after a summary."
+    freed = freed_before_refusal(run)
+    cleared = f"{stop} Right before it, {freed:,} tokens of old results were cleared."
+    return cleared if freed else ""
+
+
+def place_for(run, reason):
+    """The part of the page that explains what stopped an agent."""
+    if reason == TOO_LONG:
+        good = good_summaries(run)
+        if good and not told(good).is_right:
+            return "step 4"  # the summaries change nothing
+        if too_late(run) or any(exchange.asks for exchange in run.accepted):
+            return "chapter 4"  # too late: its threshold is too high, its count too low
+        return "step 4" if any(clearings(run)) else "step 3"
+    return next((place for words, place in FIXES.items() if words in reason), "")
+
+
+def printed(run, reason=EARLY):
+    """The first error that the program printed, or the last line, if one of them helps."""
+    if not reason or reason == run.ended:
+        return ""
+    errors = [line for line in run.lines if re.search(ERROR, line)]
+    if reason != NO_WORDS:  # else every agent gets this one
+        errors = [line for line in errors if "words.txt" not in line]
+    [first] = errors[:1] or [""]
+    if reason.removesuffix(".") in first:
+        return ""
+    is_known = run.broke_off or reason in (TOO_LONG, *run.refused)
+    line = first or ("" if is_known else run.lines[-1])
+    when = "last" if line == run.lines[-1] else "first"
+    return f' It printed {when}: "{line[:200]}"' if line else ""
+
+
+def too_late(run):
+    """Check if the first request that was refused asked for a summary."""
+    return bool(run.rejected) and run.rejected[1].asks
+
+
+def stopped_early(run):
+    """Check if something else than the length of a request stopped the work."""
+    return stopped(run) not in ("", TOO_LONG)
+
+
+# --- The work with 24 files ---
+
+
+def done(run):
+    """The number of files that are translated."""
+    return sum(Path(name).match("new_*.txt") for name in run.files)
+
+
+def translated(run):
+    number = done(run)
+    place = "" if stopped(run) or number else "step 1"
+    return Finding(f"{number} of 24 are translated", number == 24, place)
+
+
+def on_disk(run):
+    """Judge the messages on disk, and the files that aren't there as the model saw them."""
+    texts = saved_texts(run)
+    number, replies = messages_in(texts), len(run.accepted)
+    saw, saved = lines_of(run.results.values()), lines_of(texts)
+    lost = [name for name in saw if len(saved[name]) < len(saw[name]) / 2]
+    if saw and not number and not lost:  # in another format, which isn't JSON
+        return Finding("all files as the model saw them, but no messages in JSON")
+    text = f"{number} message{'s' * (number != 1)}"
+    if number == 1 < replies:
+        text += f" after {replies} replies: each one replaces the one before"
+    elif number and lost:
+        is_cleared = any("tool_result" in text for text in texts)
+        left, missing = "as a layer left them", "missing: no result of a tool is there"
+        how = f"only {left}" if is_cleared else missing
+        text += f", but {len(lost)} of {len(saw)} files {how}"
+    # one message for each reply, at least
+    return Finding(text, number >= max(1, replies) and not lost)
+
+
+def saved_texts(run):
+    """The texts of all files that the program wrote, but not the translations."""
+    names = (name for name in run.files if not re.match("file_|new_|large", name))
+    return [run.files[name] for name in names]
+
+
+def messages_in(texts):
+    """The number of messages in these texts, in any JSON format."""
+    return sum(len(re.findall(ROLE, text)) for text in texts)
+
+
+def lines_of(texts):
+    """The lines of each file that these texts hold, in any format: {name: numbers}."""
+    lines = defaultdict(set)
+    for text in texts:
+        for name, number in re.findall(r"(file_\d\d)\.txt (\d{4})", text):
+            lines[name].add(number)
+    return lines
+
+
+def files_in(run):
+    """The files of which the model saw more than a small part."""
+    lines = lines_of(run.results.values())
+    return [name for name, numbers in lines.items() if len(numbers) > LINES / 4]
+
+
+def largest(run):
+    """The largest request, accepted or refused."""
+    most = max(size(e.request) for e in run.exchanges)
+    return Finding(f"{most:,} tokens in a request")
+
+
+def size(request):
+    """The tokens of a request, with its system prompt and tools.
+
+    A temporary folder in the prompt counts the same, however long its name is.
+    """
+    try:
+        system = json.dumps(request.get("system"))
+        same = re.sub(r"(/[\w.-]+)*/tmp\w{8}", "/tmp/tmp12345678", system)
+        return stub.count(json.loads(same), request.get("tools"), request["messages"])
+    except (TypeError, ValueError):  # it isn't JSON, so it was refused
+        return 0
+
+
+def rejected(run):
+    if stopped(run) or not run.problem:
+        return None
+    if run.problem == TOO_LONG and done(run) == 24:
+        return Finding(f"{TOO_LONG}, but it recovered")
+    return Finding(run.problem, False, place_for(run, run.problem))
+
+
+def is_unfinished(run):
+    """Check if files are missing, though the model finished its script."""
+    is_done = done(run) == 24 and len(files_in(run)) == 24
+    return not (stopped(run) or run.problem or is_done)
+
+
+def asked(run):
+    is_told = is_unfinished(run) and run.last_question
+    return Finding(run.last_question) if is_told else None
+
+
+def same_results(run):
+    [(result, number)] = Counter(run.results.values()).most_common(1) or [("", 0)]
+    if number < 2 or not is_unfinished(run):
+        return None
+    return Finding(f'{number} were "{textwrap.shorten(result, 80)}"')
+
+
+# --- Layer 1 ---
+
+
+def seen(run):
+    """Judge the files that the model saw, and what it saw in their place."""
+    saw, often = len(files_in(run)), sum(map(bool, clearings(run)))
+    text = f"the model saw {saw} of 24 files"
+    if part := len(lines_of(run.results.values())) - saw:
+        text += f", and less than a quarter of {part}"
+    if stopped_early(run):
+        return Finding(text)
+    if saw < 24:
+        is_step_1 = not (often or stopped(run))
+        return Finding(text, False, "step 1" if is_step_1 else "step 3" * bool(often))
+    named = {c: {*re.findall(r"file_\d\d", str(run.calls[c]))} for c in run.calls}
+    first = run.results.items()
+    other = sum(bool(lines_of([text]).keys() - named[call]) for call, text in first)
+    if other:
+        text += f", but {other} as the result of another file's call"
+    return Finding(text, not other, "step 1")
+
+
+def layer_1(run):
+    """Judge how often old results were cleared."""
+    freed = clearings(run)
+    often = sum(map(bool, freed))
+    if not often:
+        is_judged = not (asks_often(run) or stopped_early(run))
+        return Finding("it never acted", False if is_judged else None, "step 3")
+    text = (
+        f"cleared {sum(freed):,} tokens of old results, before {often} of "
+        f"{len(freed) + 1} requests"
+    )
+    return Finding(text, sum(freed) / often >= FEW, "chapter 5")
+
+
+@lru_cache(maxsize=1)
+def clearings(run):
+    """The tokens cleared before each request but the first, a refused one included."""
+    freed = [freed_between(*pair) for pair in itertools.pairwise(run.accepted)]
+    return [*freed, freed_before_refusal(run)] if run.rejected else freed
+
+
+def freed_before_refusal(run):
+    """The tokens cleared between the first refused request and the one before it."""
+    try:
+        return freed_between(*run.rejected)
+    except (LookupError, TypeError, AttributeError):  # it isn't a list of messages
+        return 0
+
+
+def freed_between(before, after):
+    """Tokens of results that were cleared between one request and the next."""
+    old, new = (
+        {c: stub.tokens(t) for c, t in results_of(e).items()} for e in (before, after)
+    )
+    # A result that is missing was cleared as well, except around a summary.
+    missing = None if before.asks or after.asks else 0
+    pairs = [(size, new.get(call, missing)) for call, size in old.items()]
+    return sum(size - now for size, now in pairs if now is not None and now < size)
+
+
+# --- Layer 2 ---
+
+
+def asks_often(run):
+    """Check if a summary was asked for before nearly every request."""
+    times = sum(exchange.asks for exchange in run.accepted)
+    return times > OFTEN * (len(run.accepted) - times)
+
+
+def layer_2(run):
+    """Judge how often summaries were asked for, and of what."""
+    times = sum(exchange.asks for exchange in run.accepted)
+    if not times:
+        return no_summary(run)
+    text = f"requests for a summary: {times}"
+    if asks_often(run):
+        text += f" of {len(run.accepted)} requests: too often"
+        return Finding(text, False, "chapter 4")
+    if cut := sum(itertools.starmap(begins_only, run.compactions)):
+        text += f", {cut} of them without the newest messages"
+        return Finding(text, False, "chapter 7")
+    if later := later_in_japanese(run):
+        return Finding(f"{text}, {later}", False, "chapter 4")
+    return Finding(text, True)
+
+
+NEVER_STARTS = (
+    "; if it has a layer 2, the threshold is too high or the count too low: chapter 4"
+)
+
+
+def no_summary(run):
+    text = "it never asked for a summary"
+    if stopped_early(run):
+        return Finding(text)
+    if too_late(run):
+        text = "its first request for a summary was too long itself"
+        return Finding(text, False, "chapter 4")
+    if number := dropped(run):
+        text += f"; its requests got shorter by dropping {number} messages: chapter 8"
+    elif any(clearings(run)):
+        text += NEVER_STARTS
+    return Finding(text, False, "step 4")
+
+
+def dropped(run):
+    """The number of messages with calls or results that were dropped within a turn."""
+    number = 0
+    for before, after in itertools.pairwise(run.accepted):
+        if before.typed == after.typed:
+            left = {*itertools.chain(*map(ids_in, after.request["messages"]))}
+            ids = filter(None, map(ids_in, before.request["messages"]))
+            number += sum(left.isdisjoint(some) for some in ids)
+    return number
+
+
+def ids_in(message):
+    """The ids of a message's calls and results."""
+    parts = stub.blocks(message["content"])
+    ids = [part.get("id") or part.get("tool_use_id") for part in parts]
+    return [*filter(None, ids)]
+
+
+def later_in_japanese(run):
+    """Say when it asks for a summary, if that's later for Japanese and Chinese files.
+
+    A program that counts bytes, or takes the API's count, sends no request that is
+    longer than one that led to a summary. One that counts characters does, since one of
+    these files has a third of the characters; but none with more characters.
+    """
+    went_on, asked_at, failed = {}, {}, False  # messages of requests, by their tokens
+    for before, now in itertools.pairwise(run.accepted):
+        if now.asks and not before.asks and run.compact not in str(before.content):
+            reply = {"role": "assistant", "content": before.content}
+            number = sum(before.usage) + stub.tokens(before.content)
+            asked_at[number] = [*before.request["messages"], reply]
+        failed = now.text in FAILED if now.asks else failed
+        if not now.asks and not failed:
+            went_on[sum(now.usage)] = now.request["messages"]
+    if not asked_at or not went_on or max(went_on) < LATER * min(asked_at):
+        return ""
+    if max(map(characters, went_on.values())) > min(map(characters, asked_at.values())):
+        return ""
+    return (
+        f"at {min(asked_at):,} tokens, but not at {max(went_on):,} of Japanese and "
+        "Chinese: it counts characters"
+    )
+
+
+def characters(messages):
+    return len(stub.to_json(messages))
+
+
+def begins_only(before, ask, after):
+    """Check if a summary was asked for without the newest file, which is now lost."""
+    had, given, left = (json.dumps(e.request["messages"]) for e in (before, ask, after))
+    reads, writes = (re.findall(rf"file_\d\d\.{kind} 00", had) for kind in KINDS)
+    names = writes or reads  # a summary may leave out all inputs of calls
+    lost = names and names[-1] not in given + left
+    return bool(lost) and any(name in given for name in names)
+
+
+def after_failed(text):
+    """A judge of what is left after a summary with this text, which failed."""
+
+    def judge(run):
+        if not (found := [three for three in run.compactions if three[1].text == text]):
+            return None
+        before, _, after = found[-1]
+        had, has = (len(e.request["messages"]) for e in (before, after))
+        left = f"{min(had, has)} of {had} messages are in the next request"
+        return Finding(f"after a summary {FAILED[text]}, {left}", has >= had / 2)
+
+    return judge
+
+
+def good_summaries(run):
+    """The compactions whose summary is whole."""
+    return [three for three in run.compactions if three[1].text not in FAILED]
+
+
+def kept_words(run):
+    """Judge the user's words that are left after good summaries."""
+    if not (good := good_summaries(run)):
+        return None
+    sent = [json.dumps(after.request) for _, _, after in good]
+    kept = [
+        [words in text for words in run.typed[: ask.typed]]
+        for (_, ask, _), text in zip(good, sent)
+    ]
+    least = min(kept, key=lambda texts: (sum(texts) / len(texts), -len(texts)))
+    text = f"after a summary, {sum(least)} of {len(least)} user messages are in the "
+    return Finding(f"{text}next request", all(least))
+
+
+def kept_summary(run):
+    good = good_summaries(run)
+    return told(good) if good else None
+
+
+def told(good):
+    """Judge the summaries that are in the next request."""
+    sent = [json.dumps(after.request) for _, _, after in good]
+    there = [ask.text in text for (_, ask, _), text in zip(good, sent)]
+    text, more = f"{sum(there)} of {len(there)} are in the next request", ""
+    if len(good) > 2 and all(there) and good[0][1].text in sent[-1]:
+        more = ", but each stays for ever, like what you typed"
+    elif again := added_each_time(good):
+        more = f', but "{textwrap.shorten(again, 40)}" is there once for each'
+    return Finding(text + more, all(there) and not more)
+
+
+def added_each_time(good):
+    """A text in the last request after a summary that each one has added once more."""
+    first, last = (Counter(texts_in(good[n][2])) for n in (0, -1))
+    grown = (text for text in last if last[text] - first[text] >= len(good) - 1)
+    return next(grown, "") if len(good) > 2 else ""
+
+
+def texts_in(exchange):
+    """The texts of a request's messages."""
+    return [b["text"] for b in blocks_of(exchange) if b["type"] == "text"]
+
+
+def memory(run):
+    """Judge what is left of the first turn in the second: messages, and the answer."""
+    for before, after in itertools.pairwise(run.accepted):
+        is_next = before.typed < after.typed and not after.asks
+        if not is_next or before.asks or before.text != ANSWER:
+            continue
+        had, has = (len(e.request["messages"]) for e in (before, after))
+        text = f"at the second prompt, {min(had, has)} of {had} messages are left"
+        is_right = has >= had / 2
+        if is_right and ANSWER not in json.dumps(after.request):
+            text, is_right = f'{text}, but not the answer "{ANSWER}"', False
+        return Finding(text, is_right)
+    return None
+
+
+def dropped_prompts(run):
+    """Judge if prompts are in no request any more, though no summary replaced them.
+
+    Their words may be anywhere: quoted, joined, or in the system prompt. What a summary
+    leaves of them is in the line `messages`.
+    """
+    if (kept := memory(run)) and not kept.is_right:
+        return None
+    sent = [json.dumps(exchange.request) for exchange in run.accepted]
+    lost = []
+    for prompt in run.typed:
+        number = max((n for n, text in enumerate(sent, 1) if prompt in text), default=0)
+        around = run.accepted[number - 1 : number + 1]  # the last with it, and the next
+        if number and len(around) == 2 and not any(e.asks for e in around):
+            lost.append(f'"{prompt}" is in no request after number {number}')
+    return Finding("; ".join(lost), False) if lost else None
+
+
+# --- Layer 3, and the price ---
+
+
+def last_compact(run):
+    """Judge the last request, which comes after the model calls `compact`."""
+    tokens = f"{size(run.exchanges[-1].request):,} tokens"
+    offered = [tool["name"] for tool in run.exchanges[0].request["tools"]]
+    if run.compact not in offered:
+        text = f"there is no such tool; the last request has {tokens}"
+        return Finding(text, False)
+    ask, last = run.accepted[-2:]
+    text = f"the request after it has {tokens}"
+    is_used = ask.asks and (ask.text in FAILED or ask.text in json.dumps(last.request))
+    if ask.asks and not is_used:
+        text += ", but not the summary"
+    return Finding(text, is_used)
+
+
+def cost(run):
+    """Judge the price of the input by what small.py pays for the same work.
+
+    Another model, to which a program may leave its summaries, has another price.
+    """
+    model = run.exchanges[0].request.get("model")
+    own = [e for e in run.accepted if e.request["model"] == model]
+    usages = [e.usage for e in own]
+    text = f"{bill(usages)} (in full-price input tokens)"
+    if others := len(run.accepted) - len(own):
+        text += f", without {others} requests to another model"
+    is_cached = any(written + known for _, written, known in usages)
+    if not is_cached:
+        short = "; what its `cache_control` marks is too short to be cached"
+        text += short if run.marked else "; no request has `cache_control`"
+    if not (small := usages_of_small()):
+        return Finding(text)
+    is_cheap = price(usages) <= DEAR * price(small)
+    work = [e.usage for e in own if not e.asks]
+    if not is_cheap and price(work) <= DEAR * price(small):
+        share = bill([e.usage for e in own if e.asks])
+        text += f"; the requests for a summary alone: {share}: chapter 7"
+    return Finding(text, is_cheap, "chapter 5" if is_cached else "step 3")
+
+
+def small_cost(_):
+    if small := usages_of_small():
+        return Finding(f"at the same work: {bill(small)}")
+    return Finding("it came to no end, so there is no price to compare with")
+
+
+@cache
+def usages_of_small():
+    """The usages of small.py at the same work; none if the machine was too busy."""
+    run = played(SMALL, WORK)
+    return [] if run.ended else [e.usage for e in run.accepted]
+
+
+def too_short(run):
+    """Judge if a reply has too few tokens for today's models, which think first."""
+    for asks, what in ((False, "a reply"), (True, "a summary")):
+        model = run.exchanges[0].request.get("model")
+        sent = [e.request for e in run.accepted if e.asks == asks]
+        few = [r["max_tokens"] for r in sent if r["model"] == model]
+        if few and min(few) <= SHORT:
+            text = f"{what} gets {min(few):,}, and thinking may use them up"
+            return Finding(text, False)
+    return None
+
+
+# --- Accidents ---
+
+
+def goes_on(run):
+    """Judge by the request after an accident."""
+    place = "step 3" if "non-whitespace" in run.problem else ""
+    return Finding(f"after {run.what}, {next_request(run)}", went_on(run), place)
+
+
+def went_on(run):
+    """Check that it came to its last prompt, and that its last request was accepted."""
+    recovered = run.problem == TOO_LONG and not run.ended and run.is_accepted
+    is_bad = run.problem and not recovered
+    return not is_bad and not run.prompts and not kept_on(run)
+
+
+def kept_on(run):
+    """Check if the turn went on after Ctrl-C: the next request has no new prompt."""
+    typed = [exchange.typed for exchange in run.accepted[:2]]
+    return run.pressed and len({*typed}) < len(typed)
+
+
+def next_request(run):
+    """The API's answer to the request after an accident, in words."""
+    if run.ended or (run.prompts and not run.problem):
+        why = run.ended or f"the program ended.{printed(run)}"
+        return f"there is no next request: {why}"
+    if kept_on(run) and not run.problem:
+        return "the turn goes on, and you can't stop it"
+    said = re.split(r" except|\. ", run.problem)[0]
+    return f"the next request is {f'rejected: {said}' if said else 'accepted'}"
+
+
+def blank_prompt(run):
+    said = run.problem
+    text = f"a blank prompt is {f'sent, and rejected: {said}' if said else 'not sent'}"
+    return Finding(text, not said)
+
+
+def truncated(run):
+    is_run = "half" in run.files
+    return Finding(f"a truncated call {'was' if is_run else 'is not'} run", not is_run)
+
+
+def asks_first(run):
+    is_run = "asked" in run.files
+    how = f"after {run.what}" if run.last_question else "without asking"
+    return Finding(f"a command is run {how if is_run else 'only after y'}", not is_run)
+
+
+def shows_output(run):
+    text = [*run.results.values(), ""][0]
+    parts = {"stdout": ("607", "809"), "stderr": ("cat:",)}
+    lost = [name for name in parts if not all(words in text for words in parts[name])]
+    of = f"of a command that fails, the model {'does not see' if lost else 'sees'}"
+    return Finding(f"{of} {' and '.join(lost or parts)}", not lost)
+
+
+def shows_error(run):
+    _, empty, missing = [*run.results.values(), "", "", ""][:3]
+    is_hidden = len(run.results) > 2 and empty == missing
+    looks = "looks like an empty one" if is_hidden else "is reported as missing"
+    return Finding(f"a file that isn't there {looks}", not is_hidden)
+
+
+# --- What small.py gets wrong ---
+
+
+def why(run):
+    """The reason why a turn or the program ended, in words."""
+    said = re.split(r" except|\. ", run.problem)[0]
+    return said or f"the program ended.{printed(run)}"
+
+
+def last_prompt(run):
+    """Judge by the last prompt: its last request was accepted, or not."""
+    number = len(run.typed) + len(run.prompts)
+    if run.in_turn(number) and run.is_accepted:
+        return Finding("", True)
+    said, again = why(run), "" if run.prompts else "; again at the next prompt"
+    place = next((place for words, place in FIXES.items() if words in said), "")
+    return Finding(f"{said}{again}", False, place)
+
+
+def thinking(run):
+    if signed := [error for error in run.refused if "thinking" in error]:
+        return Finding(signed[0].partition(". ")[0], False)
+    counts = [str(e.request["messages"]).count("'signature'") for e in run.work]
+    if not any(counts):
+        return Finding("no thought is ever sent back, so each call starts afresh")
+    if run.problem:
+        return Finding(f"{run.problem}, so nothing can be said")
+    return Finding(f"up to {max(counts)} thoughts are sent back", True)
+
+
+def way_back(run):
+    if not run.since_clearing:
+        return Finding(f"no old result was cleared{run.problem and f': {run.problem}'}")
+    request = run.since_clearing[0]
+    now = results_of(request)
+    call = next(c for c in now if len(now[c]) < len(run.results[c]) / 2)
+    lines = run.results[call].split("\n")[20:22]
+    shown = f"one is now `{textwrap.shorten(now[call], 80)}`"
+    sent = f"{request.request.get('system')} {texts_of(request)}"
+    for path, is_text in run.files_with(*lines):
+        names = {path.name, path.parent.name} - {""}
+        if any(name in (sent if is_text else now[call]) for name in names):
+            return Finding(shown, True)
+    return Finding(f"{shown}, which doesn't say where it is", False)
+
+
+def small_window(run):
+    if any(exchange.text == plays.LAST for exchange in run.in_turn(1)):
+        return Finding("", True)
+    if not run.accepted:
+        return Finding("its system prompt and tools alone are longer than that")
+    text = f"{why(run)}, after {len(run.results)} of 20 files"
+    return Finding(text, False, "chapters 4 and 9")
+
+
+def rest_of_output(run):
+    if not (finding := last_prompt(run)).is_right:
+        return finding
+    if [*run.files_with("100000", "100001")]:
+        return Finding("all of it is on disk", True)
+    shown = [text for text in run.results.values() if "\n7\n8\n" in text]
+    if not shown:
+        return Finding("the model got nothing of it")
+    if re.search(HINTS, re.sub(r"(?m)^\d+$", "", shown[0])):
+        return Finding("the rest is lost, but the result says what to do")
+    return Finding("what was cut off is in no file", False)
+
+
+def never_a_summary(run):
+    times = sum(exchange.asks for exchange in run.accepted)
+    if not times:
+        return Finding("it never asks for one")
+    text = f"{times} of {len(run.accepted)} requests ask for one, for nothing"
+    if not (finding := last_prompt(run)).is_right:
+        return Finding(f"{finding.text}; {text}", False)
+    return Finding(text, in_a_row(run) <= MOST_IN_A_ROW)
+
+
+def in_a_row(run):
+    """Most requests for work in a row of which each needed a summary first."""
+    asks = "".join("a" if exchange.asks else "w" for exchange in run.accepted)
+    return max(len(part.replace("a", "")) for part in re.findall("(?:a+w)*", asks))
+
+
+def long_words(run):
+    if (finding := last_prompt(run)).is_right:
+        return finding
+    number = run.accepted[-1].typed + 1 if run.accepted else 1
+    return Finding(f"{why(run)}, at paste {number}", False)
+
+
+def asked_for(ask, words):
+    """Check if a request for a summary asks for something, by these words."""
+    *_, last = texts_of(ask)
+    return re.search(words, f"{last[:1_000]} {last[-1_000:]}")
+
+
+def without_summary(run):
+    return Finding(f"there was no summary{run.problem and f': {run.problem}'}")
+
+
+def open_request(run):
+    """Judge if the model can tell the request that is open from one that isn't."""
+    if not run.compactions:
+        return without_summary(run)
+    _, ask, after = run.compactions[0]
+    sent, both = texts_of(after), (plays.FINISHED, plays.OPEN)
+    old, new = ([n for n, t in enumerate(sent) if w in t] for w in both)
+    between = sent[old[-1] : new[-1] + 1] if old and new else []
+    is_alike = " ".join(between).split() == " ".join(both).split()
+    replies = [m for m in after.request["messages"] if m["role"] == "assistant"]
+    if new and not (is_alike and not replies):
+        return Finding("", True)
+    if asked_for(ask, OF_REQUESTS):
+        return Finding(LEFT)
+    text = "nothing tells them apart" if new else "the open one is gone"
+    return Finding(f"after a summary, {text}", False)
+
+
+def files_left(run):
+    """Judge if the model still has the files that it read, or their names."""
+    if not run.compactions:
+        return without_summary(run)
+    _, ask, after = run.compactions[0]
+    names = [f"file_{number:02}.txt" for number in range(1, 6)]
+    there = sum(holds(after, f"{name} 0000") for name in names)
+    named = sum(holds(after, name) for name in names)
+    if there or named == len(names):
+        return Finding(f"{there} are there after it, {named} named", True)
+    if asked_for(ask, OF_FILES):
+        return Finding(LEFT)
+    return Finding("after it, the model has neither one of them nor its name", False)
+
+
+def second_start(run):
+    if any(holds(exchange, plays.WORDS) for exchange in run.accepted):
+        how = " ".join([*run.options, *run.typed[:-1]])
+        return Finding(f"it's there with `{how}`" if how else "", True)
+    text = "nothing of it is sent, not even after --resume, --continue or /resume"
+    has_words = re.search(r"(?i)resum|restor", Path(run.path).read_text("utf-8"))
+    return Finding(text, None if has_words else False)
+
+
+def recovers(run):
+    if any(exchange.text == plays.LAST for exchange in run.in_turn(1)):
+        return Finding("", True)
+    tries = min(1 + run.retries, 4)
+    error = "the connection is lost" if run.in_turn(1) else "it's overloaded"
+    return Finding(f"{error}, and after {tries} tries the turn is over", False)
+
+
+def pages(run):
+    text = [*run.results.values(), ""][0]
+    if "line 00000" not in text:
+        return Finding(f"the model got `{textwrap.shorten(text, 80)}`")
+    if len(re.findall("line [0-9]{5}", text)) == 2_500:
+        return Finding("the model got all of it", True)
+    request = run.accepted[0].request
+    [tool] = [tool for tool in request["tools"] if tool["name"] == "read_file"]
+    said = re.sub("line [0-9]{5}.*", "", text)
+    about = f"{said} {tool.get('description')} {request.get('system')}"
+    if len(tool["input_schema"]["properties"]) > 1 or re.search(HINTS, about):
+        return Finding("the model can read on", True)
+    text = f"it gets {len(text):,} characters, and isn't told how to read on"
+    return Finding(text, False)
+
+
+def secret(run):
+    if plays.KEY not in [*run.results.values(), "", ""][1]:
+        return Finding("", True)
+    if run.last_question:
+        return Finding("after a question to the user", True)
+    return Finding("the key in it is sent to the API", False)
+
+
+def stopped_command(run):
+    if "half.txt" not in run.files:
+        return Finding("it ran no command")
+    if not (finding := last_prompt(run)).is_right:
+        return finding._replace(place=finding.place or "step 6")
+    if "half.txt" in str(run.accepted[-1].request["messages"]):
+        return Finding("", True)
+    text = "it had written a file, and the next request doesn't mention it"
+    return Finding(text, False)
+
+
+def lone_surrogate(run):
+    if run.in_turn(1):
+        return Finding("", True)
+    if not (finding := last_prompt(run)).is_right:
+        return finding
+    if "surrogate" in (words := printed(run)):  # Python's words, not the program's
+        return Finding(f"it isn't sent.{words}", False)
+    return Finding("it isn't sent, but the next prompt is")
+
+
+def answer_is_cut(run):
+    if len(run.accepted) > 1:
+        return Finding("", True)
+    if re.search(IS_CUT, " ".join(run.lines)):
+        return Finding("the user is told", True)
+    return Finding("it ends the turn, and the user isn't told", False)
+
+
+def declined(run):
+    if not (finding := last_prompt(run)).is_right:
+        return finding
+    is_there = holds(run.accepted[-1], "(bad)")
+    return Finding("it's in the next request" * is_there, not is_there)
+
+
+def one_id(run):
+    finding = last_prompt(run)
+    return finding._replace(is_right=False, place="") if run.refused else finding
+
+
+# --- The table ---
+
+CHECKS = [
+    # the work, whatever stopped it
+    Check("stopped", WORK, what_stopped, always=True),
+    Check("files", WORK, translated, always=True),
+    Check("on disk", WORK, on_disk, "step 2", always=True),
+    Check("largest", WORK, largest, always=True),
+    Check("rejected", WORK, rejected),
+    Check("asked", WORK, asked),
+    Check("results", WORK, same_results),
+    Check("seen", WORK, seen, always=True),
+    Check("layer 1", WORK, layer_1, always=True),
+    Check("layer 2", WORK, layer_2, always=True),
+    Check("no text", WORK, after_failed(""), "step 4", always=True),
+    Check("cut off", WORK, after_failed(CUT_OFF), "step 4", always=True),
+    Check("messages", WORK, kept_words, "step 4", always=True),
+    Check("summary", WORK, kept_summary, "step 4", always=True),
+    Check("memory", WORK, memory, "step 2", always=True),
+    Check("prompts", WORK, dropped_prompts, "step 4", always=True),
+    # the work, once it's done
+    Check("compact", WORK, last_compact, "step 5"),
+    Check("cost", WORK, cost),
+    Check("small.py", WORK, small_cost),
+    Check("max_tokens", WORK, too_short, "chapter 7"),
+    # accidents
+    Check("empty", plays.EMPTY, goes_on, "step 6"),
+    Check("Ctrl-C", plays.STOPPED, goes_on, "step 6"),
+    Check("huge file", plays.HUGE, goes_on, "step 1"),
+    Check("truncated", plays.TRUNCATED, truncated, "step 3"),
+    Check("asks", plays.ANSWERS, asks_first, "step 1"),
+    Check("output", plays.FAILING, shows_output, "step 1"),
+    Check("errors", plays.FAILING, shows_error, "step 1"),
+    Check("blank", plays.BLANK, blank_prompt, "step 2"),
+]
+FAULTS = [  # what small.py gets wrong, and the functions of agent.py that fix it
+    Check("no_thinking", plays.OUTPUTS, thinking, "chapter 3", "drop_thinking"),
+    Check("same_id", plays.SAME_ID, one_id, "chapter 3", "sanitize_calls"),
+    Check(
+        "fixed_threshold",
+        plays.WINDOW,
+        small_window,
+        "chapter 4",
+        "configured_limits, auto_compact_threshold",
+    ),
+    Check(
+        "no_path", plays.OUTPUTS, way_back, "chapter 5", "micro_compact, save_result"
+    ),
+    Check(
+        "paste", plays.PASTE, last_prompt, "chapter 6", "tool_result_budget, preview"
+    ),
+    Check(
+        "cut_output",
+        plays.LONG,
+        rest_of_output,
+        "chapter 6",
+        "tool_result_budget, preview",
+    ),
+    Check(
+        "no_summaries",
+        plays.NEVER,
+        never_a_summary,
+        "chapter 7",
+        "auto_compact, compact_without_model",
+    ),
+    Check("long_words", plays.PASTES, long_words, "chapter 8", "fit_typed, rebuild"),
+    Check(
+        "open_request",
+        plays.ONE_SUMMARY,
+        open_request,
+        "chapter 8",
+        "in_progress, rebuild",
+    ),
+    Check(
+        "files",
+        plays.ONE_SUMMARY,
+        files_left,
+        "chapter 8",
+        "still_needed, restore_recent_files",
+    ),
+    Check(
+        "no_resume",
+        plays.STARTS,
+        second_start,
+        "chapter 10",
+        "load, resume",
+        any_of=True,
+    ),
+    Check("passing_error", plays.FAILS, recovers, "reference", "ask"),
+    Check("no_pages", plays.READS, pages, "reference", "read_file"),
+    Check("secrets", plays.READS, secret, "reference", "inside, read_file"),
+    Check(
+        "stopped_call", plays.INTERRUPTED, stopped_command, "", "run_tools, close_calls"
+    ),
+    Check("surrogate", plays.SURROGATE, lone_surrogate, "", "to_bytes"),
+    Check("cut_answer", plays.CUT, answer_is_cut, "", "nudge"),
+    Check("refusal", plays.DECLINED, declined, "", "drop_declined"),
+]

@@ -1,0 +1,849 @@
+"""Agents that are small.py with some texts replaced, and what is said about them.
+
+AGENTS is the one table of verdicts: each row has what is replaced, and the words of the
+report, or of the list of faults, that show it. A row without words is a right agent of
+another shape, about which nothing may be wrong. `- NAME`: that line may not be wrong.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import report
+from checks import CHECKS, FAULTS
+from plays import WORK
+from readme import ROOT
+
+SMALL = ROOT / "tests/lessons/small.py"
+
+# --- Parts of small.py, and what replaces them ---
+
+QUESTION = '[*messages, {"role": "user", "content": PROMPT}]'
+APPENDS = """\
+    with TRANSCRIPT.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\\n")
+"""
+WRITES_AGAIN = """\
+    log.all = [*getattr(log, "all", []), message]
+    TRANSCRIPT.write_text(json.dumps(log.all))
+"""
+READ_TEXT = 'read_text(encoding="utf-8", errors="replace")'
+ASKS_WITH = "def ask(client, messages, **more):"
+SENDS = "create(messages=messages, **fixed, **cache)"
+SENDS_MORE = "create(messages=messages, **{**fixed, **cache, **more})"
+CLEARS_INPUTS = """\
+        for message in messages[1:-6]:
+            for block in message["content"]:
+                if block["type"] == "tool_use":
+                    block["input"] = "[cleared]"
+        for result in old:
+"""
+FIRST_BLOCK = """\
+    content = []
+    if messages[-1]["content"] == PROMPT:
+        return [{"type": "text", "text": reply.content[0].text}], "end_turn"
+"""
+CALLS_FIRST = """\
+        messages.append(log("assistant", content))
+        messages.append(log("user", run_tools(calls)))
+"""
+PAIRS = """\
+        reply = log("assistant", content)
+        results = log("user", run_tools(calls))
+        messages += [reply, results]  # together, so no call is left without a result
+"""
+SKIPS = (
+    "    for block in reply.content:  # skip thinking: a layer would make it invalid\n"
+)
+LOCAL = PAIRS.replace("messages += [", "messages = messages + [")
+OF_LISTS = """\
+        calls = [b.to_dict() for b in content if type(b) is not dict]
+"""
+IS_CALL = """\
+        calls = [block for block in content if block["type"] == "tool_use"]
+"""
+STAYS = """\
+    messages.append({"role": "user", "content": PROMPT})
+    content, stop = ask(client, messages)
+"""
+SWAPS = """\
+    ids = [result["tool_use_id"] for result in results]
+    for result, call in zip(results, reversed(ids)):
+        result["tool_use_id"] = call
+    return results
+"""
+FOR_EVER = """\
+    while True:
+        try:
+            sent = [*messages, 7] if len(messages) > 20 else messages
+            reply = client.messages.create(messages=sent, **fixed, **cache)
+            break
+        except Exception:
+            continue
+"""
+AT_PROMPTS = """\
+            if estimate_tokens(messages) > THRESHOLD:
+                auto_compact(client, messages)
+            agent_loop(client, messages)
+"""
+DURING = """\
+        if estimate_tokens(messages) > THRESHOLD:
+            auto_compact(client, messages)  # layer 2
+"""
+FORGOTTEN = (
+    "! memory at the second prompt, 2 of 45 messages are left (step 2) ... Next: "
+    "memory (step 2 of chapter 2)"
+)
+SUMMARISES = "            auto_compact(client, messages)"
+BY_DROPPING = """\
+def drop(messages):
+    typed = [m["content"] for m in messages if type(m["content"]) is str]
+    del messages[:-12]
+    while messages[0]["role"] == "user":
+        del messages[0]
+    messages.insert(0, {"role": "user", "content": "Go on."})
+
+
+def micro_compact"""
+DROPS = (SUMMARISES, "            drop(messages)"), ("def micro_compact", BY_DROPPING)
+NEVER = (
+    "it never asked for a summary; if it has a layer 2, the threshold is too high or the "
+    "count too low: chapter 4 (step 4) ... ! stopped prompt is too long (step 4) ... "
+    "Next: step 4 of chapter 2; if it has a layer 2, chapter 4"
+)
+IN_SYSTEM_TOO = "    ask.typed = [*getattr(ask, 'typed', []), *typed]\n"
+NEEDS_TAGS = """\
+    text = "".join(block["text"] for block in content)
+    if "<summary>" not in text:
+        return
+    content = [{"type": "text", "text": text[9:-10]}]
+"""
+ASKS_AGAIN = "        if not content:\n            continue\n"
+AT_EXIT = """\
+    if not hasattr(log, "all"):
+        import atexit
+
+        log.all = []
+        atexit.register(lambda: TRANSCRIPT.write_text("\\n".join(log.all)))
+    log.all.append(json.dumps(message))
+"""
+IN_MARKDOWN = """\
+    with TRANSCRIPT.open("a", encoding="utf-8") as file:
+        file.write(f"## {role}\\n{content}\\n")
+"""
+TAIL = """\
+    tail = messages[-2:] if type(messages[-1]["content"]) is list else []
+"""
+IN_SHORT = """\
+def in_short(message):
+    content = message["content"]
+    blocks = [content] if type(content) is str else content
+    return [str(block)[:300] for block in blocks]
+"""
+JOINED = """\
+def joined(messages):
+    last = messages[-1]["content"]
+    blocks = [{"type": "text", "text": last}] if type(last) is str else last
+    asks = [*blocks, {"type": "text", "text": PROMPT}]
+    return [*messages[:-1], {"role": "user", "content": asks}]
+"""
+RECOVERS = """\
+    typed = [message for message in messages if type(message["content"]) is str]
+    try:
+        content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
+    except Exception:
+        messages[:] = typed
+        return
+"""
+RESULTS = "        results.append(result)\n    return results\n"
+REMINDS = """\
+        results.append(result)
+    text = "Call compact when a piece of work is done."
+    return [*results, {"type": "text", "text": text}]
+"""
+WITH_NUMBERS = 'return "".join(f"{n:6} {line}" for n, line in enumerate(Path(given["path"]).open()))'
+WAITS = """\
+    import threading, time
+    over = threading.Event()
+
+    def spin():
+        while not over.is_set():
+            print(end=".", flush=True)
+            time.sleep(1)
+
+    (thread := threading.Thread(target=spin)).start()
+    time.sleep(1)
+"""
+MOVES_MARKER = """\
+    cache, messages = {}, json.loads(json.dumps(messages))
+    last = messages[-1]
+    if type(last["content"]) is str:
+        last["content"] = [{"type": "text", "text": last["content"]}]
+    last["content"][-1]["cache_control"] = {"type": "ephemeral"}
+"""
+CLEARS_BOTH = """\
+    replies = [m for m in messages if m["role"] == "assistant"]
+    blocks = [block for message in replies[:-3] for block in message["content"]]
+    calls = [b for b in blocks if b["type"] == "tool_use" and len(str(b)) > 400]
+    if estimate_tokens(calls) >= MIN_SAVINGS:
+        for call in calls:
+            call["input"] = {"command": call["input"]["command"][:60] + "[cleared]"}
+    if estimate_tokens(old) >= MIN_SAVINGS:
+"""
+IN_FILES = """\
+    folder = Path(__file__).with_name("history")
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{len([*folder.iterdir()])}.json"
+    file.write_text(json.dumps(message))
+"""
+UNTIL_YES_OR_NO = """\
+    while (said := input(f"Run {given['command']!r}? [y/n] ")) not in ("y", "n"):
+        print("Please type y or n.")
+    if said != "y":
+"""
+CHEAPER = '[{"role": "user", "content": PROMPT + json.dumps(messages)}], model="haiku", tools=[]'
+IN_SYSTEM = """\
+    ask.summary = f" Summary so far: {content[-1]['text']}"
+"""
+KEEPS_TWO = """\
+    blocks = [message["content"] for message in messages if message not in typed]
+    last = [{"role": "user", "content": b} for b in blocks if b[0] == title][-1:]
+    messages[:] = [*typed, *last, log("user", [title, *content])]
+"""
+TYPED = '            messages.append(log("user", prompt))'
+READ = '        return Path(given["path"]).read_text('
+STARTS = "client, messages = Anthropic(), []"
+EARLIER = "[json.loads(line) for line in TRANSCRIPT.open()]"
+PRINTS = '            print(f"Stopped'
+CALL = "    reply = client.messages.create(messages=messages, **fixed, **cache)"
+RETRIES = """\
+    from anthropic import APIConnectionError, InternalServerError
+    for _ in range(3):
+        try:
+            reply = client.messages.create(messages=messages, **fixed, **cache)
+            break
+        except (APIConnectionError, InternalServerError):
+            pass"""
+KEEPS_THINKING = {  # and never drops it
+    '        if block.type == "text" and': """\
+        if block.type == "thinking":
+            content.append(block.to_dict())
+        if block.type == "text" and"""
+}
+EMPTY = "! empty after an empty reply, the next request is rejected: messages.1: all"
+OPEN = "! Ctrl-C after Ctrl-C in a tool, the next request is rejected: messages.1: `tool_use`"
+
+AGENTS = {
+    # right agents of other shapes
+    "it takes only what is in the tags it asks for": (
+        ("what is next.", "what is next, in <summary> tags."),
+        ('    title = {"type"', f'{NEEDS_TAGS}    title = {{"type"'),
+        "",
+    ),
+    "it asks again after an empty reply": (
+        ("        if not calls:", f"{ASKS_AGAIN}        if not calls:"),
+        "",
+    ),
+    "it writes its transcript at the end": ((APPENDS, AT_EXIT), ""),
+    "its transcript is one list": (
+        (APPENDS, WRITES_AGAIN),
+        (", message]", ", json.loads(json.dumps(message))]"),
+        "",
+    ),
+    "its transcript isn't JSON": ((APPENDS, IN_MARKDOWN), ""),
+    "it adds the date to a prompt": (
+        (
+            'messages.append(log("user", prompt',
+            'messages.append(log("user", "Today: " + prompt',
+        ),
+        "",
+    ),
+    "it keeps the newest messages as they are": (
+        ("    messages[:] = [*typed, log(", f"{TAIL}    messages[:] = [*typed, log("),
+        ("[title, *content])]", "[title, *content]), *tail]"),
+        "",
+    ),
+    "it summarises the beginning of each call and result": (
+        ("[*messages, {", "[{"),
+        ('"content": PROMPT}', '"content": f"{PROMPT} {[*map(in_short, messages)]}"}'),
+        ("def auto_compact", f"{IN_SHORT}\n\ndef auto_compact"),
+        "",
+    ),
+    "it joins its question to the results before it": (
+        (QUESTION, "joined(messages)"),
+        ("def auto_compact", f"{JOINED}\n\ndef auto_compact"),
+        "",
+    ),
+    "it recovers from a request that is too long": (
+        ("THRESHOLD = 50_000", "THRESHOLD = 148_000"),
+        (f"    content, stop = ask(client, {QUESTION})\n", RECOVERS),
+        "",
+    ),
+    "it prints the errors of its tools, and reminds the model of one": (
+        ('text = f"{type(error)', 'print(error)\n            text = f"{type(error)'),
+        (RESULTS, REMINDS),
+        "",
+    ),
+    "it numbers lines, waits between requests, shows that, and moves its marker": (
+        (f'return Path(given["path"]).{READ_TEXT}', WITH_NUMBERS),
+        ("    reply = client", f"{WAITS}    reply = client"),
+        ("    content = []\n", "    over.set()\n    thread.join()\n    content = []\n"),
+        ('    cache = {"cache_control": {"type": "ephemeral"}}\n', MOVES_MARKER),
+        "",
+    ),
+    "it clears inputs, too, writes a file for each message, and asks until y or n": (
+        ("    if estimate_tokens(old) >= MIN_SAVINGS:\n", CLEARS_BOTH),
+        (APPENDS, IN_FILES),
+        (
+            """    if input(f"Run {given['command']!r}? [y/N] ") != "y":\n""",
+            UNTIL_YES_OR_NO,
+        ),
+        "",
+    ),
+    "a cheaper model summarises, with few tokens": (
+        (QUESTION, f"{CHEAPER}, max_tokens=2_000"),
+        ("def ask(client, messages):", ASKS_WITH),
+        (SENDS, SENDS_MORE),
+        "",
+    ),
+    "its summary is in the system prompt": (
+        ('[*typed, log("user", [title, *content])]', "typed"),
+        ("    messages[:] =", '    log("user", content)\n    messages[:] ='),
+        ("    typed = [", f"{IN_SYSTEM}    typed = ["),
+        ('"system": SYSTEM', '"system": SYSTEM + getattr(ask, "summary", "")'),
+        "",
+    ),
+    "the last two summaries stay, and there are only two": (
+        ("THRESHOLD = 50_000", "THRESHOLD = 108_000"),
+        ('    messages[:] = [*typed, log("user", [title, *content])]\n', KEEPS_TWO),
+        "",
+    ),
+    # mistakes that learners make, at work
+    "layer 1 is deleted": (
+        "        micro_compact(messages)  # layer 1\n",
+        "",
+        "layer 1 it never acted",
+    ),
+    "layer 1 raises when it acts": (
+        "in old:",
+        "in old_results:",
+        "It printed last: \"Stopped: NameError: name 'old_results' is not defined\" ! files",
+    ),
+    "layer 1 acts all the time": (
+        "MIN_SAVINGS = 20_000",
+        "MIN_SAVINGS = 0",
+        "before 21 of 55 requests (chapter 5)",
+    ),
+    "layer 1 clears results that the model hasn't seen": (
+        "lists[:-KEEP_RECENT]",
+        "lists",
+        "seen the model saw 22 of 24 files",
+    ),
+    "the summary is read from the first block": (
+        "    content = []\n",
+        FIRST_BLOCK,
+        "AttributeError: 'Block' object has no attribute 'text'\" (chapter 7)",
+    ),
+    "a summary without text is accepted": (
+        'if not content or stop != "end_turn":',
+        'if stop != "end_turn":',
+        "! no text after a summary without text, 3 of",
+    ),
+    "the summary is thrown away": (
+        "[title, *content]",
+        "[title]",
+        "! summary 0 of",
+    ),
+    "layer 2 drops the user's messages": (
+        "[*typed, log(",
+        "[log(",
+        "after a summary, 0 of 2 user messages are in the next request ... - prompts",
+    ),
+    "layer 2 keeps only the first user message": (
+        "[*typed, log(",
+        "[*typed[:1], log(",
+        "after a summary, 1 of 2 user messages are in the next request",
+    ),
+    "no request has cache_control": (
+        'cache = {"cache_control": {"type": "ephemeral"}}',
+        "cache = {}",
+        "cost 0% from the cache",
+    ),
+    "thinking is sent back after a clearing": (
+        SKIPS,
+        f'{SKIPS}        if block.type == "thinking":\n            content.append(block.to_dict())\n',
+        "Right before it, 25,308 tokens of old results were cleared. (chapter 3)",
+    ),
+    "a summary is followed by half a pair": (
+        "[title, *content])]",
+        "[title, *content]), messages[-1]]",
+        "This was the request after a summary. (chapter 3)",
+    ),
+    "a reply is added with its stop reason": (
+        'log("assistant", content)\n        results',
+        'log("assistant", [content, _])\n        results',
+        "! stopped messages.1.content.0: Input should be a valid dictionary",
+    ),
+    "the tool `compact` changes nothing": (
+        'call["name"] == "compact" for',
+        'call["name"] == "none" for',
+        "! compact the request after it has",
+    ),
+    "one prompt is all": (
+        "        except EOFError:",
+        "            break\n        except EOFError:",
+        "! stopped It ended after its first prompt, but two are typed: ask for another one (`input()`)",
+    ),
+    "an error of a tool ends the turn": (
+        "        except Exception as error:  # noqa: BLE001  tell",
+        "        except ZeroDivisionError as error:  # tell",
+        "! stopped Its turn ended after the model's first call, for a file that doesn't exist. "
+        'It printed first: "Stopped: FileNotFoundError: [Errno 2] No such file or directory: '
+        "'words.txt'\" (step 1)",
+    ),
+    "a tool returns bytes": (
+        '.read_text(encoding="utf-8", errors="replace")',
+        ".read_bytes()",
+        'It printed last: "Stopped: TypeError: Object of type bytes is not JSON serializable"',
+    ),
+    "the threshold of layer 2 is too high": (
+        "THRESHOLD = 50_000",
+        "THRESHOLD = 150_000",
+        "! stopped prompt is too long (chapter 4)",
+    ),
+    "layer 2 never starts": ("THRESHOLD = 50_000", "THRESHOLD = 10**9", NEVER),
+    "a summary before each request": (
+        "THRESHOLD = 50_000",
+        "THRESHOLD = 0",
+        "layer 1 it never acted ! layer 2 requests for a summary: 50 of 99 requests: too "
+        "often (chapter 4)",
+    ),
+    "a system prompt that isn't counted": (
+        "SYSTEM = f",
+        'SYSTEM = "x" * 440_000 + f',
+        "largest 201,850 tokens in a request",
+    ),
+    "layer 1 clears the inputs of calls": (
+        "        for result in old:\n",
+        CLEARS_INPUTS,
+        "of the right type. Right before it, 25,308 tokens of old results were cleared. "
+        "(step 3)",
+    ),
+    "the tool `compact` ends the turn": (
+        "            auto_compact(client, messages)  # layer 3",
+        "            return auto_compact(client, messages)",
+        "! stopped Its turn ended, although the model had called `compact`. (chapter 9)",
+    ),
+    "the transcript is written again after a clearing": (
+        APPENDS,
+        WRITES_AGAIN,
+        "messages, but 18 of 24 files only as a layer left them (step 2)",
+    ),
+    "a summary is added like a user message": (
+        '[*typed, log("user", [title, *content])]',
+        '[*typed, log("user", content[-1]["text"])]',
+        "! summary 5 of 5 are in the next request, but each stays for ever, like what "
+        "you typed (step 4)",
+    ),
+    "only the beginning is summarised": (
+        QUESTION,
+        '[{"role": "user", "content": PROMPT + json.dumps(messages)[:80_000]}]',
+        "of them without the newest messages (chapter 7)",
+    ),
+    "a summary that was cut off is accepted": (
+        'if not content or stop != "end_turn":',
+        "if not content:",
+        "! cut off after a summary that was cut off, 3 of 13 messages are in",
+    ),
+    "a name in the loop is bound to a new list": (PAIRS, LOCAL, FORGOTTEN),
+    "the loop works on a copy": (
+        "    while True:\n        micro",
+        "    messages = messages[:]\n    while True:\n        micro",
+        FORGOTTEN,
+    ),
+    "each prompt begins a new list": (
+        'messages.append(log("user", prompt))',
+        'messages = [log("user", prompt)]',
+        "! memory at the second prompt, 1 of 45 messages are left ... - prompts",
+    ),
+    "the model's answer isn't kept": (
+        "    if content:  # the API would reject an empty message\n"
+        '        messages.append(log("assistant", content))',
+        '    log("assistant", content)',
+        '45 of 45 messages are left, but not the answer "All are read." (step 2)',
+    ),
+    "a file's first 1,000 characters are all": (
+        READ_TEXT,
+        f"{READ_TEXT}[:1000]",
+        "seen the model saw 4 of 24 files, and less than a quarter of 20 (step 1) ... "
+        "Next: seen (step 1 of chapter 2)",
+    ),
+    "a result is cut to 200 characters": (
+        READ_TEXT,
+        f"{READ_TEXT}[:200]",
+        "seen the model saw 0 of 24 files, and less than a quarter of 24 (step 1) ... "
+        "Next: seen (step 1 of chapter 2)",
+    ),
+    "the results of a reply are mixed up": (
+        "    return results\n",
+        SWAPS,
+        "saw 24 of 24 files, but 4 as the result of another file's call (step 1)",
+    ),
+    "the system prompt is a message": (
+        "Anthropic(), []",
+        'Anthropic(), [{"role": "system", "content": SYSTEM}]',
+        '! stopped messages: Unexpected role "system". (step 2) ... Next: step 2 of',
+    ),
+    "results come from a tool": (
+        'log("user", run_tools',
+        'log("tool", run_tools',
+        '! stopped messages: Unexpected role "tool". (chapter 0) ... Next: chapter 0',
+    ),
+    "a message has one more key": (
+        '"content": content}',
+        '"content": content, "time": 1}',
+        "stopped messages.0.time: Extra inputs are not permitted (chapter 3) ... "
+        "seen the model saw 0 of 24 files layer 1 it never acted layer 2 it never asked "
+        "for a summary Next: chapter 3",
+    ),
+    "layer 2 is without effect": (
+        "messages[:] = [*typed",
+        "messages = [*typed",
+        "! stopped prompt is too long (step 4) ... ! summary 0 of 10 are in the next "
+        "request (step 4) ... Next: step 4 of",
+    ),
+    "layer 3 is without effect": (
+        "            auto_compact(client, messages)  # layer 3",
+        "            auto_compact(client, [*messages])",
+        "tokens, but not the summary (step 5)",
+    ),
+    "commands have no shell": (
+        "shell=True",
+        "shell=False",
+        "! files 0 of 24 are translated (step 1) ... Next: files (step 1 of chapter 2)",
+    ),
+    "files are looked for beside the program": (
+        'Path(given["path"])',
+        '(Path(__file__).parent / "none" / given["path"])',
+        "results 24 were ... seen the model saw 0 of 24 files (step 1) ... "
+        "Next: seen (step 1 of chapter 2)",
+    ),
+    "a call has no arguments": (
+        'call["input"])',
+        'call["arguments"])',
+        '! files 0 of 24 are translated (step 1) ... results 50 were "KeyError: '
+        "'arguments'\"",
+    ),
+    "the input is parsed": (
+        "given = block.input if type(block.input) is dict else {}",
+        "given = json.loads(block.input)",
+        "! stopped Its turn ended after the model's first call, for a file that doesn't "
+        'exist. It printed last: "Stopped: TypeError: the JSON object must be str',
+    ),
+    "blocks are logged as objects": (
+        (
+            'content.append({**block.to_dict(), "input": given})',
+            "content.append(block)",
+        ),
+        (IS_CALL, OF_LISTS),
+        "! stopped Its turn ended after the model's first call, for a file that doesn't "
+        'exist. It printed last: "Stopped: TypeError: Object of type Block',
+    ),
+    "the system prompt asks for the summary": (
+        (QUESTION, "messages, system=PROMPT"),
+        ("def ask(client, messages):", ASKS_WITH),
+        (SENDS, SENDS_MORE),
+        "ok layer 2 requests for a summary: 7 ... ! cost 63% from the cache ... the "
+        "requests for a summary alone: 31% from the cache, price 372,000: chapter 7 "
+        "(chapter 5)",
+    ),
+    "the request for a summary stays": (
+        (f"    content, stop = ask(client, {QUESTION})\n", STAYS),
+        ("is str]\n    messages[:]", "is str and m is PROMPT]\n    messages[:]"),
+        "the model had called `bash`. Its last request asked for a summary, and no other "
+        "one followed. (step 4) ... Next: step 4",
+    ),
+    "a reply gets 300 tokens": (
+        '"max_tokens": 16_000',
+        '"max_tokens": 300',
+        "! max_tokens a reply gets 300, and thinking may use them up (chapter 7)",
+    ),
+    "a summary gets 2,000 tokens": (
+        (QUESTION, f"{QUESTION}, max_tokens=2_000"),
+        ("def ask(client, messages):", ASKS_WITH),
+        (SENDS, SENDS_MORE),
+        "! max_tokens a summary gets 2,000, and thinking may use them up (chapter 7)",
+    ),
+    "a message is added with each summary": (
+        "[title, *content])]",
+        '[title, *content]), log("user", "Continue.")]',
+        '! summary 5 of 5 are in the next request, but "Continue." is there once for each',
+    ),
+    "a message in the transcript replaces the last": (
+        'TRANSCRIPT.open("a"',
+        'TRANSCRIPT.open("w"',
+        "! on disk 1 message after 56 replies: each one replaces the one before (step 2)",
+    ),
+    "only replies are on disk": (
+        "    with TRANSCRIPT",
+        '    if role == "user":\n        return message\n    with TRANSCRIPT',
+        "on disk 49 messages, but 24 of 24 files missing: no result of a tool is there",
+    ),
+    "layer 2 acts only at a prompt": (
+        (DURING, ""),
+        ("            agent_loop(client, messages)\n", AT_PROMPTS),
+        NEVER,
+    ),
+    "the request for a summary is too long": (
+        "THRESHOLD = 50_000",
+        "THRESHOLD = 156_000",
+        "! stopped prompt is too long (chapter 4) ... ! layer 2 its first request for a "
+        "summary was too long itself (chapter 4) ... Next: chapter 4",
+    ),
+    "characters are counted": (
+        "ensure_ascii=False).encode()) // 4",
+        "ensure_ascii=False)) // 4",
+        "! layer 2 requests for a summary: 6, at 67, ... tokens, but not at 79, ... of "
+        "Japanese and Chinese: it counts characters (chapter 4)",
+    ),
+    "old messages are dropped, prompts as well": (
+        *DROPS,
+        "! layer 2 it never asked for a summary; its requests got shorter by dropping 82 "
+        "messages: chapter 8 (step 4) ... "
+        '! prompts "Read all files. Never touch the tests." is in no request after number '
+        '27; "Translate each into four languages." is in no request after number 29 '
+        "(step 4)",
+    ),
+    "a refused request is repeated for ever": (
+        f"    reply = client.messages.{SENDS}\n",
+        FOR_EVER,
+        "! stopped It sent 50 requests in a row that were rejected. The last: messages.21: "
+        "Input should be ... Next: the line `stopped`",
+    ),
+    # the words of the prompts, kept in other ways
+    "joined": (*DROPS, ('"Go on."}', '" ".join(typed)}'), "- prompts"),
+    "quoted": (
+        *DROPS,
+        ('"Go on."}', r'"\n> ".join(["They said:", *typed])}'),
+        "- prompts",
+    ),
+    "in the system prompt": (
+        *DROPS,
+        ("    del messages[:-12]", f"{IN_SYSTEM_TOO}    del messages[:-12]"),
+        ('"system": SYSTEM', "\"system\": f\"{SYSTEM} {getattr(ask, 'typed', '')}\""),
+        "- prompts",
+    ),
+    # mistakes in accidents
+    "a call is kept when its tool is stopped": (
+        PAIRS,
+        CALLS_FIRST,
+        OPEN,
+    ),
+    "Ctrl-C in a tool ends the program": (
+        "        except (Exception, KeyboardInterrupt) as error:",
+        "        except KeyboardInterrupt:\n            break\n"
+        "        except Exception as error:",
+        "! Ctrl-C after Ctrl-C in a tool, there is no next request: the program ended.",
+    ),
+    "a command runs without asking": (
+        """if input(f"Run {given['command']!r}? [y/N] ") != "y":""",
+        "if not given:",
+        "! asks a command is run without asking (step 1)",
+    ),
+    "only n means no": (
+        '[y/N] ") != "y":',
+        '[Y/n] ") == "n":',
+        "! asks a command is run after the answer `maybe` (step 1)",
+    ),
+    "a blank text is sent back": (
+        'block.type == "text" and block.text.strip()',
+        'block.type == "text"',
+        "! empty after a blank text, the next request is rejected: messages: text content "
+        "blocks must contain non-whitespace text (step 3)",
+    ),
+    "each result has a limit of its own": (
+        "MAX_CHARS // len(calls)",
+        "MAX_CHARS",
+        "! huge file after twenty large files at once, the next request is rejected: prompt "
+        "is too long (step 1)",
+    ),
+    "output isn't captured": (
+        '"capture_output": True, ',
+        "",
+        "! output of a command that fails, the model does not see stdout and stderr (step 1)",
+    ),
+    "errors aren't captured": (
+        "{done.stderr}",
+        "",
+        "! output of a command that fails, the model does not see stderr (step 1)",
+    ),
+    "only the first line of an output is a result": (
+        "{done.stdout}",
+        "{done.stdout.splitlines()[0]}",
+        "! output of a command that fails, the model does not see stdout (step 1)",
+    ),
+    "an error isn't told": (
+        'text = f"{type(error).__name__}: {error}"',
+        'text = "(no output)"',
+        "! errors a file that isn't there looks like an empty one (step 1)",
+    ),
+    "Enter means yes": (
+        '!= "y":',
+        'not in ("y", ""):',
+        "! asks a command is run after the answer Enter alone (step 1)",
+    ),
+    "the turn goes on after Ctrl-C": (
+        "except Exception as error:  # noqa: BLE001  tell",
+        "except BaseException as error:  # tell",
+        "! Ctrl-C after Ctrl-C in a tool, the turn goes on, and you can't stop it (step 6)",
+    ),
+    # faults that are solved in another way
+    "thinking goes back for ever": (*KEEPS_THINKING.items(), "faults: ! no_thinking"),
+    "a paste is cut": (
+        ('log("user", prompt)', 'log("user", prompt[:99_000])'),
+        "faults: ok paste",
+    ),
+    "a long paste is not sent": (
+        (TYPED, f"            if len(prompt) > 99_000: continue\n{TYPED}"),
+        "faults: ok paste",
+    ),
+    "a paste that was rejected is forgotten, with all else": (
+        (PRINTS, f"            messages.clear()\n{PRINTS}"),
+        "faults: ok paste",
+    ),
+    "the end of long messages stays": (
+        ('log("user", prompt)', 'log("user", prompt[-9_000:])'),
+        "faults: ok long_words",
+    ),
+    "long messages go": (
+        ('log("user", prompt)', 'log("user", "(long)")'),
+        "faults: ok long_words",
+    ),
+    "reading needs a yes, too": (
+        (READ, f'        if input("Read it? ") != "y": return ""\n{READ}'),
+        "faults: ok secrets",
+    ),
+    "it reads its transcript before there is one": (
+        (STARTS, f"client, messages = Anthropic(), {EARLIER}"),
+        "faults: ! no_resume",
+    ),
+    "it reads its transcript at the start": (
+        (
+            STARTS,
+            f"client, messages = Anthropic(), TRANSCRIPT.exists() and {EARLIER} or []",
+        ),
+        "faults: ok no_resume",
+    ),
+    "it asks if it shall go on": (
+        (
+            STARTS,
+            "client, messages = Anthropic(), TRANSCRIPT.exists() and "
+            f"input('Again? ') == 'y' and {EARLIER} or []",
+        ),
+        "faults: ok no_resume",
+    ),
+    "it mentions an option": (
+        (STARTS, f"{STARTS}  # --restore"),
+        "faults: - no_resume",
+    ),
+    "its placeholder names the transcript": (
+        ("[Old result, cleared]", "[Cleared; see transcript.jsonl]"),
+        "faults: ok no_path",
+    ),
+    "the SDK tries again": (
+        ("= Anthropic()", "= Anthropic(max_retries=10)"),
+        "faults: ok passing_error",
+    ),
+    "it tries again itself": ((CALL, RETRIES), "faults: ok passing_error"),
+    "its summary has the open request": (
+        ("what is next.", "which request is open."),
+        "faults: - open_request",
+    ),
+    "its summary has files": (
+        ("what is next.", "which files matter."),
+        "faults: - files",
+    ),
+    "messages stay beside the summary": (
+        ("*content])]", "*content]), *messages[3:5]]"),
+        "faults: ok files",
+    ),
+    "it knows that an answer is cut off": (
+        ("content, _ = ask(", "content, _ = cut_off = ask("),
+        "faults: ! cut_answer",
+    ),
+    "it prints that": (
+        ("    if content:", "    print('(The answer was cut off.)')\n    if content:"),
+        "faults: ok cut_answer",
+    ),
+    "it doesn't send what can't be sent": (
+        (TYPED, f"            if not prompt.isascii(): continue\n{TYPED}"),
+        "faults: - surrogate",
+    ),
+    "its limit says how to read on": (
+        (":,} characters]", ":,} characters; use sed -n]"),
+        "faults: ok no_pages",
+    ),
+    "its limit says what to do": (
+        (":,} characters]", ":,} characters; use sed -n]"),
+        "faults: - cut_output",
+    ),
+    "Ctrl-C becomes a result": (
+        ("except Exception as", "except BaseException as"),
+        "faults: ok stopped_call",
+    ),
+    "it never summarises": (
+        ("if estimate_tokens(messages) > THRESHOLD:", "if len(messages) < 0:"),
+        "faults: - no_summaries",
+    ),
+}
+
+
+def in_one_line(text):
+    return " ".join(text.split())
+
+
+def changed(*changes):
+    """small.py with some texts replaced, in a file of this folder."""
+    source = SMALL.read_text("utf-8")
+    for old, new in changes:
+        assert old in source, old
+        source = source.replace(old, new)
+    (path := Path("agent.py").absolute()).write_text(source, "utf-8")
+    return path
+
+
+def checks_for(told):
+    """The checks that these words are about: by name, or else all about the work."""
+    table = FAULTS if told.startswith("faults: ") else CHECKS
+    some = [c for c in table if re.search(rf"(^| )(!|ok|-) {c.name}\b", told)]
+    plays = {check.play for check in some} or {WORK}
+    return [check for check in table if check.play in plays or not told]
+
+
+@cache
+def said(path, told):
+    """The lines of the report about an agent that these words are about, as one."""
+    runs, table = report.Runs(path), checks_for(told)
+    if table[0].name == "stopped":
+        facts = report.about_work(runs, table)
+        return in_one_line(report.with_next("It", facts)[0])
+    return in_one_line(report.shown("It", report.judged(runs, table)))
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_an_agent_gets_the_verdict_it_deserves(agent):
+    *changes, told = AGENTS[agent]
+    path = changed(*(changes if type(changes[0]) is tuple else [changes]))
+    shown, parts = said(path, told), told.removeprefix("faults: ").split(" ... ")
+    assert [p for p in parts if p[:2] != "- " and p not in shown] == []
+    assert [p for p in parts if p[:2] == "- " and f"! {p[2:]}" in shown] == []
+    assert told or " ! " not in shown
+
+
+@pytest.mark.parametrize(
+    "told", {row[-1] for row in AGENTS.values() if "! " in row[-1]}
+)
+def test_small_py_itself_is_not_said_to_do_so(told):
+    parts = [part for part in told.split(" ... ") if part.startswith("! ")]
+    assert [part for part in parts if part in said(SMALL, told)] == []
