@@ -18,7 +18,7 @@ import pytest
 import readme
 import stub
 from builders import LONG_TESTS
-from figures import figure, figures
+from figures import constants, figure, figures
 from played import printed, printed_with
 from readme import (
     MARKED,
@@ -259,11 +259,12 @@ def test_every_mark_on_a_page_has_its_number_or_quotation(text):
     assert (old, problems) == ([], []) and new == text, "run tests/lessons/readme.py"
 
 
-def test_a_constant_is_written_in_full():
+def test_a_constant_and_what_follows_from_it_is_written_in_full():
     marks = [mark for text in SOURCES for mark in MARKED.findall(text)]
-    numbers = [(re.findall(NUMBER, text)[-1], n) for text, n in marks if n.isupper()]
-    read = [(float(number.replace(",", "")), name) for number, name in numbers]
-    assert read == [(*figure(name), name) for _, name in read] and len(read) > 20
+    marks = [(re.findall(NUMBER, text)[-1], n) for text, n in marks if n in constants()]
+    read = [float(number.replace(",", "")) for number, _ in marks]
+    assert read == pytest.approx([*map(constants().get, [name for _, name in marks])])
+    assert len(read) > 20
 
 
 @pytest.mark.parametrize(
