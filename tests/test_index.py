@@ -106,6 +106,12 @@ def test_names_in_most_texts_come_first_and_newer_ones_before_older():
     assert [*lines(gone).values()] == [["two_names", "six_names"], ["one_name"]]
 
 
+def test_a_name_in_two_texts_comes_before_a_newer_one_in_one():
+    older = [*read("a.py", "two_names"), *read("b.py", "two_names")]
+    gone = [*older, *read("c.py", "newer_name")]
+    assert [*lines(gone).values()] == [["two_names"], ["newer_name"]]
+
+
 def test_what_is_in_sight_is_not_in_it_and_no_name_is_in_it_twice():
     gone = read("a.py", "seen_name gone_name other_name gone_name")
     kept = did("the seen_name is here")
@@ -174,8 +180,13 @@ def test_in_a_small_window_it_is_short_and_in_one_of_4000_tokens_there_is_none(
     assert all(most // 2 < tokens_in(text) <= most for text in found)
 
 
-def test_a_key_that_a_user_typed_is_not_in_it(monkeypatch):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", key := "sk-ant-api03-0123456789abcdef_x")
+# the second has no known shape, so only its place in the environment tells
+KEYS = ["sk-ant-api03-0123456789abcdef_x", "company_gateway_key_0123456789"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_that_a_user_typed_is_not_in_it(monkeypatch, key):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", key)
     gone = [typed(f"my key is {key}, my_own_name too")]
     [text] = index_of(gone, [], INDEX_TOKENS)
     assert key not in text and "my_own_name" in text

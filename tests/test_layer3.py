@@ -387,6 +387,17 @@ def test_if_no_remedy_helps_there_is_one_clear_error_and_nothing_is_lost(
     assert on_disk(agent) and goes_on(agent)
 
 
+def test_after_three_tries_to_get_shorter_the_turn_ends(make):
+    def rejects(request):
+        return SUMMARY if asks_for_summary(request) else TOO_LARGE
+
+    talk = ((typed(f"{n} {sized(2_000)}"), said(sized(2_000))) for n in range(40))
+    agent = make(client=StubClient(always=rejects), messages=[*itertools.chain(*talk)])
+    assert "/clear" in fails(agent, "Go on.")
+    sent = [asks_for_summary(request) for request in agent.client.requests]
+    assert sent.count(False) == 4
+
+
 def test_neighbours_of_one_role_are_joined_on_the_wire_for_strict_templates(worked):
     more = bash("true")
     agent = worked(
@@ -511,7 +522,7 @@ def test_if_only_the_reply_does_not_fit_a_shorter_one_is_requested(make, text):
 
 
 # Megabytes, or a window of "32 k": neither is a number of tokens.
-@pytest.mark.parametrize("maximum", [10, 32])
+@pytest.mark.parametrize("maximum", [10, 32, 2013])
 def test_a_maximum_too_small_for_any_window_is_not_believed(worked, maximum):
     error = api_error(413, f"The body exceeds the limit of {maximum} MB")
     agent = worked(error, SUMMARY, reply("Done."))

@@ -19,7 +19,7 @@ from stub import reply
 FIRST = Path(__file__).resolve().with_name("first.py")
 
 
-class Model(stub.StubClient):
+class SizeTeller(stub.StubClient):
     """A fake API that prints the size of each request before it checks it."""
 
     def answer(self, request):
@@ -31,7 +31,7 @@ class Model(stub.StubClient):
 def play(question, *replies):
     """Start first.py and ask it a question; returns the fake API."""
     print(f"> {question}")
-    client = Model(*replies)
+    client = SizeTeller(*replies)
     sdk = SimpleNamespace(Anthropic=lambda: client)
     with patch.dict(sys.modules, anthropic=sdk):
         try:
