@@ -1366,7 +1366,7 @@ def to_reply(agent: Agent, final: Any) -> Reply:
     kinds = ("cache_read_input", "cache_creation_input", "input", "output")
     counts = [getattr(final.usage, f"{kind}_tokens", 0) or 0 for kind in kinds]
     read, written, rest, output = map(int, counts)
-    sent = read + written + rest
+    sent = rest if rest >= read and not written else read + written + rest  # SGLang
     agent.cached = read / max(1, sent)
     agent.usage.update(sent=sent, read=read)
     is_short = stop == "max_tokens" and output < agent.limits.max_output // 2
@@ -1539,8 +1539,9 @@ def tool(handler: Callable[..., Any] | None = None, **more: Any) -> Any:
     if odd := [given for given in inputs if given.annotation not in JSON_TYPES]:
         raise TypeError(f"{name}: {odd[0]} needs one of the types {[*JSON_TYPES]}")
     properties = {given.name: JSON_TYPES[given.annotation] for given in inputs}
-    required = [given.name for given in inputs if given.default is given.empty]
-    schema = {"type": "object", "properties": properties, "required": required}
+    schema: Message = {"type": "object", "properties": properties}
+    if required := [given.name for given in inputs if given.default is given.empty]:
+        schema["required"] = required  # Gemini refuses []
     told = {"name": name, "description": inspect.getdoc(handler) or name}
     more = {"label": next(iter(properties), ""), **more}
     TOOLS[name] = Tool({**told, "input_schema": schema}, handler, **more)

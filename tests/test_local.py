@@ -262,6 +262,24 @@ def test_no_count_says_that_a_prompt_was_cut(make, counts):
     assert agent.limits == program.Limits()
 
 
+# For each provider: tokens neither read from a cache nor written to it, read, written.
+USAGES = {
+    "Anthropic": (3, 5_000, 900),
+    "no cache": (5_903, 0, 0),
+    "DeepSeek, which writes for nothing": (903, 5_000, 0),
+    "SGLang, which counts what it read twice": (5_903, 5_000, 0),
+    "nothing but what was read": (0, 5_903, None),
+}
+
+
+@pytest.mark.parametrize("counts", USAGES.values(), ids=USAGES)
+def test_each_token_of_a_request_counts_once(make, counts):
+    agent = make(reply("Hi."), messages=[typed("Hi")])
+    keys = "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
+    agent.client.usage = lambda body, content: dict(zip(keys, counts, strict=True))
+    assert program.ask(agent, agent.messages).sent == 5_903
+
+
 class OddCounter(StubClient):
     """A server with a dial for what its usage leaves out: nothing here is ever cut."""
 
