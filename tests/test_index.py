@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from builders import did, history, read, said, sized, typed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import RESULTS_WITH_NAMES, examples
 
 import agent as program
 from agent import INDEX, INDEX_TOKENS, index_of, tokens_in
@@ -258,8 +259,8 @@ def test_many_names_and_a_long_rest_of_the_list_take_it_no_minutes():
     assert time.process_time() - start < 10
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.text(alphabet="ab_/.A1 \n:日", max_size=90), max_size=6), st.data())
+@examples(60)
+@given(RESULTS_WITH_NAMES, st.data())
 def test_every_name_of_it_was_removed_and_is_not_in_sight(results, data):
     cut = data.draw(st.integers(0, len(results)))
     gone = [

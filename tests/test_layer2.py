@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-from operator import mul
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,9 @@ from builders import (
     turns,
     typed,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from strategies import USER_TEXTS, examples
 from stub import StubClient, api_error, reply
 
 import agent as program
@@ -559,14 +559,8 @@ def is_short(text):
     return tokens_in(typed(text)) <= program.MIN_USER_TOKENS
 
 
-ANY_TEXT = st.text(st.sampled_from('ab \n"\x01日🙂'), max_size=40)
-USER_TEXT = st.builds(mul, ANY_TEXT, st.sampled_from([1, 1, 7, 90, 2_000]))
-
-
-@settings(derandomize=True, deadline=None, max_examples=300)
-@given(
-    st.lists(USER_TEXT, max_size=30), st.integers(2 * program.MIN_USER_TOKENS, 3_000)
-)
+@examples(300)
+@given(USER_TEXTS, st.integers(2 * program.MIN_USER_TOKENS, 3_000))
 def test_kept_messages_fit_and_the_first_and_the_newest_have_priority(
     typed_texts, limit
 ):

@@ -14,36 +14,22 @@ from unittest.mock import patch
 import pytest
 import stub
 from builders import (
-    LONG_TESTS,
-    TOO_LONG,
     asks_for_summary,
     begins_with,
     did,
     is_valid,
-    read,
     said,
     schemas,
     shape,
     typed,
 )
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from stub import StubClient, api_error
+from strategies import EXAMPLES, GOOD, NAMES_IN_TEXT, TURN, WORK
+from stub import StubClient
 
 import agent as program
 
-# Every run uses the same examples, without a time limit, because machines can be slow.
-# Shrinking a failing example takes minutes, so only the long tests do it.
-SAME_EXAMPLES = settings(
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    phases=[*Phase] if LONG_TESTS else [Phase.generate],
-    report_multiple_bugs=False,
-)
-EXAMPLES = settings(SAME_EXAMPLES, max_examples=650 if LONG_TESTS else 16)
-
-THINKING = ("thinking", "redacted_thinking")
 COLD = float("-inf")
 
 
@@ -59,61 +45,6 @@ def small_world(monkeypatch, workspace):
     skill = workspace / ".agents/skills/birds/SKILL.md"
     skill.parent.mkdir(parents=True)
     skill.write_text("---\nname: birds\ndescription: For birds.\n---\nCount them.")
-
-
-# --- The parts of random conversations ---
-
-SAMPLES = ["yes", "", " \n", "日本語で話す", "🙂👍🏽", "\ud800", "a\u2028b\r\n\x00c"]
-SAMPLES += ["</summary>", "line\n" * 40, "word " * 300, "要約" * 250, "🙂" * 150]
-ANY_CHARACTER = st.characters(exclude_categories=[])  # lone surrogates included
-TEXT = st.one_of(st.sampled_from(SAMPLES), st.text(ANY_CHARACTER, max_size=6))
-TOOL_ERRORS = [program.ToolError, ValueError, KeyboardInterrupt]
-LARGE_OUTPUTS = ["word " * 400, "要約" * 400, "🙂\n" * 400, "x" * 700]
-OUTPUT = st.sampled_from([*LARGE_OUTPUTS * 3, *TOOL_ERRORS, *SAMPLES])
-OUTPUTS = st.lists(OUTPUT, min_size=1, max_size=3)
-WRONG_CALLS = [
-    ("read_file", {"limit": "many"}),
-    ("read_file", {"path": "gone.txt"}),
-    ("todo_write", {"items": ["no box"]}),
-    ("no_such_tool", {}),
-]
-CALLS = [
-    ("bash", {"command": "make"}),
-    ("grep", {"pattern": "図"}),
-    ("read_file", {"path": "notes.txt"}),
-    ("read_file", {"path": "./notes.txt", "offset": 3}),
-    ("read_file", {"path": "short.txt"}),
-    ("load_skill", {"name": "birds"}),
-    ("todo_write", {"items": ["[ ] 次の仕事", "[x] done"]}),
-    ("todo_write", {"items": []}),
-    ("compact", {"focus": "names"}),
-    ("task", {"description": "look", "prompt": "Look around."}),
-    *WRONG_CALLS,
-]
-SENDABLE = [text for text in SAMPLES if text != "\ud800"]  # as the API sends a text
-TEXT_BLOCKS = [(kind, text) for kind in ("text", *THINKING) for text in SENDABLE]
-PART = st.sampled_from([*TEXT_BLOCKS, *[("call", call) for call in CALLS] * 6])
-NO_KEY = api_error(401, "invalid x-api-key")
-STOP_REASON = st.sampled_from([*[None] * 9, "max_tokens", "refusal"])
-NORMAL_REPLY = st.tuples(st.lists(PART, min_size=2, max_size=4), STOP_REASON)
-ODD_REPLY = st.sampled_from(
-    [([], None), TOO_LONG, NO_KEY, ([("call", CALLS[0])], None)]
-)
-REPLY = st.one_of(*[NORMAL_REPLY] * 4, ODD_REPLY)
-GOOD = [("thinking", "hm"), ("text", "<analysis>a</analysis><summary>短い</summary>")]
-SUMMARY_REPLY = st.sampled_from(
-    [
-        (GOOD, None),
-        ([("text", f"<summary>{'long ' * 600}</summary>")], None),
-        ([("text", "<summary>cut off</summary>")], "max_tokens"),
-        ([*GOOD, ("call", CALLS[0])], None),
-        ([], "refusal"),
-        NO_KEY,
-        TOO_LONG,
-    ]
-)
-REPLIES = st.lists(REPLY, min_size=2, max_size=4)
-TURN = st.tuples(TEXT, REPLIES, OUTPUTS, st.lists(SUMMARY_REPLY, max_size=2))
 
 
 # how small a prompt the API caches, and whether usage says so
@@ -355,22 +286,6 @@ def test_every_step_leaves_a_valid_conversation_and_what_was_sent_stays_as_it_wa
 
 
 # --- The index ---
-
-SOME_NAMES = "one_name TwoNames src/three.py ./a/four.go /etc/five_5 größe_ändern "
-SOME_NAMES += (
-    r"六个名字的加载器_表 C:\six\seven.txt eight_8_names word words: \n\tnineNames"
-)
-NAMES_IN_TEXT = st.lists(st.sampled_from(SOME_NAMES.split()), max_size=6).map(" ".join)
-WORK = st.one_of(
-    st.builds(
-        read, st.sampled_from(["a_file.py", "b_file.py", "gone.py"]), NAMES_IN_TEXT
-    ),
-    st.builds(
-        lambda text: did(text, given={"command": f"make {text[:40]}"}), NAMES_IN_TEXT
-    ),
-    st.builds(lambda text: [said(text or "-")], NAMES_IN_TEXT),
-    st.builds(lambda text: [typed(text)], NAMES_IN_TEXT),
-)
 
 
 @EXAMPLES
