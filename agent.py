@@ -2606,7 +2606,8 @@ def line_editor() -> Any:
     for key in r"\e\C-m", r"\e[27;2;13~", r"\e[13;2u":  # Alt-Enter, Shift-Enter
         readline.parse_and_bind(rf'"{key}": "\C-v\C-j"')  # insert a newline
     readline.parse_and_bind("$if mode=emacs")  # a stray Esc mustn't swallow a key
-    for key in [*re.findall(r"[^\W_bfBF]|[/!?@#]", bytes(range(128)).decode()), r"\e"]:
+    keys = re.findall(r"[^\W_bfBF]|[/!?@#]", bytes(range(128)).decode())
+    for key in [*keys, r"\e", *(rf"\C-{letter}" for letter in "abefklnprtuwy")]:
         readline.parse_and_bind(rf'"\e{key}": "{key}"')  # b, f: Option and an arrow
     readline.parse_and_bind("$endif")
     readline.parse_and_bind("tab: complete")

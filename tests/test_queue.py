@@ -181,6 +181,20 @@ def test_at_the_prompt_an_esc_too_many_does_not_take_the_next_key(user, keys):
     assert user.sent[-1] == typed(f"a{AFTER_ESC[keys]}")
 
 
+CONTROLS = {"\x15no": "no", "\x17no": "no", "\x01b": "ba", "\x01\x1b\x05b": "ab"}
+CONTROLS |= {"\x01\x1b\x0bno": "no", "\x0cb": "ab", "\x10b": "earlierb"}
+
+
+@pytest.mark.parametrize("keys", CONTROLS, ids=ascii)
+def test_at_the_prompt_an_esc_too_many_does_not_take_the_next_control_key(user, keys):
+    user.enqueue(reply("Yes."), reply("I see."))
+    user.say("earlier", "Yes.")
+    user.press("a\x1b")
+    user.read(0.2)
+    user.say(keys, "I see.")
+    assert user.sent[-1] == typed(CONTROLS[keys])
+
+
 def test_in_vi_mode_esc_still_starts_a_command(desk, fresh):
     (desk.folder / "inputrc").write_text("set editing-mode vi\n")
     user = fresh(reply("I see."), INPUTRC=str(desk.folder / "inputrc"))
