@@ -2464,6 +2464,8 @@ def handle_key(terminal: Terminal, key: str, pasted: str) -> None:
         enter_work_mode(terminal)
     elif key in ERASE_KEYS:
         terminal.line = re.sub(f"(?s){ERASE_KEYS[key]}", "", terminal.line)
+    elif key in ("\x1b[A", "\x1bOA") and terminal.queue and not terminal.line:  # Up
+        terminal.line = terminal.queue.pop()
     elif key == "\x1b[99;5u":  # Ctrl-C, as kitty may send it
         os.kill(os.getpid(), signal.SIGINT)
     elif pasted or key[0] != "\x1b" or key in NEWLINES:
@@ -2656,9 +2658,9 @@ HELP = """\
 !command          run a command; the model sees it with your next message
 /help             show this list
 /quit, /exit      leave; quit, exit and Ctrl-D do the same
-Lines you type while the agent works are sent with its next request. Backspace,
-Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter starts a new
-line; a paste is one message. Ctrl-C or Esc stops the agent; "go on" continues.
+Lines typed while the agent works go with its next request; Up takes one back.
+Backspace, Ctrl-W and Ctrl-U delete a character, a word or the line; Alt-Enter
+starts a new line; a paste is one message. Ctrl-C or Esc stops; "go on" goes on.
 "always" allows the same command, or any change by the same tool, until /clear;
 "a npm test" all that begin with it, with any options: "a find" allows -delete."""
 EXIT_COMMANDS = ("/quit", "/exit", "quit", "exit")

@@ -261,7 +261,7 @@ def test_the_prompt_supports_editing_pasting_and_completion(user, keys):
 def test_help_lists_commands_and_keys_and_an_empty_line_does_nothing(user):
     assert user.say("  ").strip() == PROMPT.strip()
     names = "/compact /context /last /resume /clear /quit /exit quit exit Ctrl-C Ctrl-W"
-    names += " Backspace Ctrl-U Alt-Enter"
+    names += " Backspace Ctrl-U Alt-Enter Up"
     assert {*names.split()} <= {*re.split(r"[,.;\s]+", user.say("/help"))}
     assert user.requests == []
 
@@ -449,6 +449,9 @@ TYPED_LINES = {
         "",
     ),
     "  \n\n": ([], ""),
+    "one\ntwo\n\x1b[A": (["one"], "two"),
+    "one\ntwo\n\x1bOA\b\b\bt\x1b[A\n": (["one", "t"], ""),
+    "one\n\x1b[A\x15\x1b[Ax": ([], "x"),
     "\x1b[200~\n  def f(self):\n    pass\n\x1b[201~\n": (
         ["  def f(self):\n    pass"],
         "",
