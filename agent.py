@@ -2398,10 +2398,10 @@ ERASE_KEYS = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z
 NEWLINES = "\x1b\r", "\x1b\n", "\x1b[27;2;13~", "\x1b[13;2u"  # Alt-Enter, Shift-Enter
 # left out of the line: control characters, and those that reorder the text around them
 UNTYPED = r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-# a whole paste, the whole escape sequence of another key, or a character
+# a whole paste, answer of the terminal, or escape sequence of a key, or a character
 KEY = re.compile(
-    r"(?s)\x1b\[200~(.*?)\x1b\[201~|(?!\x1b\[200~)"
-    r"\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
+    r"(?s)\x1b\[200~(.*?)\x1b\[201~|\x1b[]P_][^\x07\x1b]*(?:\x07|\x1b\\)|"
+    r"(?!\x1b\[200~)\x1b+(?:[\[O]\[?[ -?]*[^ -?\[]|[^\[O\x1b])|[^\x1b]"
 )
 
 
@@ -2611,6 +2611,7 @@ def line_editor() -> Any:
     keys = re.findall(r"[^\W_bfBF]|[/!?@#]", bytes(range(128)).decode())
     for key in [*keys, r"\e", *(rf"\C-{letter}" for letter in "abefklnprtuwy")]:
         readline.parse_and_bind(rf'"\e{key}": "{key}"')  # b, f: Option and an arrow
+    readline.parse_and_bind(r'"\e[": skip-csi-sequence')  # an answer of the terminal
     readline.parse_and_bind("$endif")
     readline.parse_and_bind("tab: complete")
     if "libedit" in str(readline.__doc__):  # which has other commands instead

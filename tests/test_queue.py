@@ -497,6 +497,23 @@ def test_other_keys_are_ignored_wherever_they_are_split(keys, key):
         assert (terminal.line, terminal.queue) == ("one", [])
 
 
+ANSWERS = ["\x1b]10;rgb:ffff/ffff/ffff\x1b\\", "\x1b]11;rgb:00/00/00\x07"]  # OSC
+ANSWERS += ["\x1bP>|tmux 3.4\x1b\\", "\x1bP1$r0m\x1b\\", "\x1b_Gi=31;OK\x1b\\"]
+ANSWERS += ["\x1b[24;80R", "\x1b[?62;22c", "\x1b[?2026;2$y", "\x1b[8;24;80t"]  # CSI
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=ascii)
+def test_an_answer_of_the_terminal_is_no_text(keys, answer):
+    assert keys(f"on{answer}e").line == "one"
+    assert keys("on", answer, "e").line == "one"
+
+
+def test_at_the_prompt_some_answers_of_the_terminal_are_no_text(user):
+    user.enqueue(reply("I see."))
+    user.say("on" + "".join(ANSWERS[-4:]) + "\x1b[H\x1b[Cf\x1b[F\x1b[De", "I see.")
+    assert user.sent[-1] == typed("ofen")
+
+
 def test_input_that_isnt_utf_8_is_replaced(keys):
     assert keys(b"caf\xe9\nthen\n").queue == ["caf\ufffd", "then"]
 
