@@ -1123,7 +1123,7 @@ MAX_TRIES = 7  # for one request; the waits add up to a minute
 PROBE_SECONDS = 5  # for the endpoints that we can do without
 # statuses, mistakes in a client, or words in an error, that a retry won't change
 LASTING = {*range(400, 500), "certificate", "protocol"} - {408, 409, 429}
-LASTING |= {"AttributeError", "KeyError", "NameError", "TypeError"}
+LASTING |= {"AttributeError", "KeyError", "NameError", "TypeError", "403", "407"}
 TOO_LONG_STATUSES = {200, 400, 413, 422, 500}  # 200: an error within the stream
 TOO_LONG = (  # how providers say that of a conversation, anywhere in their answer
     r"(?i)^413|(prompt|input)[ _](is[ _])?too[ _]long"
@@ -1154,6 +1154,7 @@ HINTS: dict[int | str | None, str] = {
     "protocol": "Begin ANTHROPIC_BASE_URL with https:// or http://.",
 }
 HINTS[422] = HINTS[400]
+HINTS |= dict.fromkeys(("403", "407"), "The proxy says so: check HTTPS_PROXY.")
 # settings are read when the program starts
 HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
 # about the account: /clear wouldn't help
@@ -1263,7 +1264,7 @@ def describe_error(agent: Agent, error: Exception) -> str:
 
 def back_off(agent: Agent, error: Any, text: str, tries: int, is_summary: bool) -> None:
     """Wait, and show how long; raise AgentError if it's no use or takes over a minute."""
-    words = {type(error).__name__, *re.findall("(?<!violation of )[a-z]+", text)}
+    words = {type(error).__name__, *re.findall("(?<!tion of )[a-z]+|^40[37]", text)}
     kind = getattr(error, "status_code", None) or next(iter(LASTING & words), None)
     hint = "" if re.search(ACCOUNT, text) else HINTS.get(kind, "")
     why = f"{text} {hint.format(agent.transcript)}".strip()

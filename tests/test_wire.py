@@ -142,6 +142,7 @@ TRANSIENT = {
     ),
     "a refused connection": (httpx2.ConnectError("Connection refused"), "onnection"),
     "a drop in a call": (Cut(PARTLY, 14, DROPPED), "peer closed"),
+    "a proxy's bad gateway": (httpx2.ProxyError("502 Bad Gateway"), "502 Bad"),
     "a stall": (Cut(PARTLY, 9, httpx2.ReadTimeout("nothing came")), "nothing came"),
     "a stream that ends at once": (Cut(PARTLY, 0), "broke off"),
     "a stream that ends in a call": (Cut(PARTLY, 14), ""),
@@ -266,6 +267,11 @@ LASTING = {
     "a page": ((200, {"content-type": "text/html"}, b"<html>Log in</html>"), "Log in"),
     "a reply without a stream": ((200, {}, reply(WHOLE)), "application/json"),
     "no such key": (api_error(401, "no"), "agent.py. Then start again with --resume."),
+    "a proxy without a password": (
+        httpx2.ProxyError("407 Proxy Authentication Required"),
+        "check HTTPS_PROXY",
+    ),
+    "a proxy that forbids": (httpx2.ProxyError("403 Forbidden"), "check HTTPS_PROXY"),
     "another method": (api_error(405, "method not allowed"), "method not allowed"),
 }
 
