@@ -841,9 +841,10 @@ def test_an_agent_gets_the_verdict_it_deserves(agent):
     assert told or " ! " not in shown
 
 
-@pytest.mark.parametrize(
-    "told", {row[-1] for row in AGENTS.values() if "! " in row[-1]}
-)
+WRONG = dict.fromkeys(row[-1] for row in AGENTS.values() if "! " in row[-1])
+
+
+@pytest.mark.parametrize("told", WRONG)
 def test_small_py_itself_is_not_said_to_do_so(told):
     parts = [part for part in told.split(" ... ") if part.startswith("! ")]
     assert [part for part in parts if part in said(SMALL, told)] == []
