@@ -143,7 +143,7 @@ def test_what_the_stand_in_cannot_play_is_not_called_a_rejection(model, capsys):
         400,
         "thread_unsupported_request",
     )
-    assert capsys.readouterr().out.startswith("The stand-in keeps no threads.")
+    assert capsys.readouterr().out.startswith("The stand-in keeps no threads")
 
 
 def test_the_report_waits_for_what_an_agent_writes_after_the_last_reply(monkeypatch):

@@ -114,7 +114,10 @@ NOT_PLAYED = (
     "test."
 )
 FORGETS = "It leaves the forgetting to the API ({}), which the stand-in doesn't play."
-NO_THREADS = "The stand-in keeps no threads. Send the whole conversation, no `thread`."
+NO_THREADS = (
+    "The stand-in keeps no threads (`thread`). The SDK's tool runner goes on without one; "
+    "other programs have to send the whole conversation."
+)
 
 ERROR_TYPES = {
     401: "authentication_error",
