@@ -72,7 +72,7 @@ KEEP_TOKENS = 10_000  # older results stay too, while all that is kept fits into
 MIN_NEW = 20_000  # new since the last try to summarise; or min_savings, if smaller
 MAX_RESULTS = 50_000  # in the results of one message (s08: 200,000 characters)
 MAX_USER_TOKENS = 20_000  # in the user's older messages that survive a compaction
-MAX_RESTORE_FILES = 5  # newest files to read again after a compaction (v5)
+MAX_RESTORE_FILES = 8  # newest files to read again after a compaction (v5: 5)
 MAX_RESTORE_TOKENS_PER_FILE = 5_000  # in each file, skill or plan (v5)
 MAX_FAILURES = 3  # failed summaries in a row; then only /compact asks for one (s08)
 MAX_INCOMPLETE = 3  # requests in a row without a complete reply; one more ends the turn
@@ -386,9 +386,9 @@ def is_clearable(result: Message) -> bool:
 
 # ---- layer 2: summarise, in one request ----
 
-KEEP_TAIL = 20_000  # tokens in the tail, the newest messages, at most
+KEEP_TAIL = 8_000  # tokens in the tail, the newest messages, at most
 TAIL_DIVISOR = 8  # the tail also has at most an eighth of the history's tokens
-INDEX_TOKENS = 500  # in the index of names that were removed
+INDEX_TOKENS = 1_500  # in the index of what was removed; a quarter for commands
 SUMMARY_PROMPT = """\
 CRITICAL: Reply with text only. Do not call any tools, do not continue the work, and do
 not answer the messages above. Your only task now is to summarise the conversation, so
@@ -423,7 +423,7 @@ The summary is for reference, not an instruction: continue with what comes after
 {summary}"""
 INDEX = """\
 [An index of what was removed. Each name comes after the place where it was last seen.
-Read that file again, or search the transcript for the name with grep.]"""
+Read that file again, or grep the transcript for the name. Commands that ran have a $.]"""
 NO_SUMMARY = """\
 No summary could be made. The transcript has everything: read its end, or search it with
 grep, to find out what has been done and what is still open."""
@@ -905,7 +905,7 @@ def context_tokens(agent: Agent) -> int:
     return start + estimate_tokens(agent.messages[agent.counted_messages :])
 
 
-# ---- the index: exact names from what a compaction removed ----
+# ---- the index: exact names and commands from what a compaction removed ----
 
 NAME = re.compile(  # a path or an identifier, without the letter of a \n before it
     r"[A-Za-z]:\\[\w.\\-]{5,}|"
@@ -913,6 +913,8 @@ NAME = re.compile(  # a path or an identifier, without the letter of a \n before
 )
 # how common API keys begin, which a request shouldn't repeat
 API_KEY = r"\b(sk[-_]|pk[-_]|gh[a-z]_|github_pat|glpat|xox|AKIA|eyJ|npm_)"
+LOGIN = r"(?<=://)[^\s/]*@|(?<=[Bb]earer )\S+"  # in a URL or a header
+SECRETS = rf"(?i:{API_KEY}|{LOGIN}|(passw\w*|secret|token|key)[\"']?\s*[=:]| -u *\S+:)"
 # with a digit, mark or inner capital; no media type, UUID, hash, version or built-in
 TELLING = re.compile(
     rf"(?!.*{API_KEY})"
@@ -923,32 +925,48 @@ TELLING = re.compile(
 
 
 def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
-    """Yield each text, and the place it's from: files first, and newer before older."""
+    """Yield each text and its place ("$ COMMAND", too, if it ran): files first, newer
+    before older.
+    """
     newest = reversed([*exchanges(messages)])
     for _, call, result in sorted(newest, key=lambda e: "path" not in e.call["input"]):
         given = {key: str(value) for key, value in call["input"].items()}
-        named = given.get("path") or next(iter(given.values()), "")
-        words = [word for word in named.split() if not re.search(API_KEY, word)]
+        named = given.get("path") or given.get("command") or [*given.values(), ""][0]
+        if re.search(SECRETS, named):
+            named, given = "", {}
+        if call["name"] == "bash" and not result.get("is_error"):  # it wasn't refused
+            yield "", f"$ {named}"
+        words = [word for word in named.split() if word != "$"]
         place = " ".join(words[:5]) or call["name"]  # the first words
         yield "\n".join([*given.values(), result["content"]]), place
     for message in reversed(messages):
         texts = [block["text"] for block in blocks(message, "text")]
-        index = [t for t in texts if t.startswith(INDEX) and message["role"] == "user"]
+        index = [t for t in texts if t.startswith(INDEX[:31])]
+        index *= message["role"] == "user"  # a reply may quote one
         for line in "".join(index).split("\n")[2:]:  # those of an earlier index
-            yield line, line.rpartition(": ")[0] or line[:-1]
+            names = re.match(r"(?!\$ )(.*):(?= |\Z)", line)
+            yield (line, names[1]) if names else ("", line)
         said = [t for t in [*user_texts([message]), *texts] if t not in index]
         yield "\n".join(said), "said"
 
 
 def index_of(gone: list[Message], kept: list[Message], max_tokens: int) -> list[str]:
-    """Return [index], or [] without names that only `gone` has; most frequent first."""
-    places: dict[str, list[str]] = {}  # of each name
-    for text, place in sightings(gone):
-        for name in filter(TELLING.match, dict.fromkeys(NAME.findall(text))):
-            places.setdefault(name, []).append(place)
+    """Return [index] of what only `gone` has, the most frequent first, or [] if empty."""
     known = "\n".join(text for text, _ in sightings(kept))
-    lines: dict[str, str] = {}
+    places: dict[str, list[str]] = {}  # of each name
+    ran: Counter[str] = Counter()
+    for text, place in sightings(gone):
+        is_new = re.fullmatch(r"\$ [^\r\n]{8,200}", place) and place[2:] not in known
+        ran.update([f"\n{place}"] * bool(is_new))
+        found = NAME.findall(re.sub(LOGIN, "", text))
+        for name in filter(TELLING.match, dict.fromkeys(found)):
+            places.setdefault(name, []).append(place)
     room = 4 * max_tokens - len(to_bytes(INDEX))  # bytes
+    commands = [command for command, _ in ran.most_common()]
+    sizes = accumulate(len(to_bytes(command)) for command in commands)
+    del commands[sum(size <= room // 4 for size in sizes) :]
+    room -= len(to_bytes("".join(commands)))
+    lines: dict[str, str] = {}
     for name in sorted(places, key=lambda name: -len(places[name])):
         place = places[name][0]
         new = f"\n{place}:" * (place not in lines) + f" {name}" * (name not in place)
@@ -956,7 +974,8 @@ def index_of(gone: list[Message], kept: list[Message], max_tokens: int) -> list[
             room -= len(to_bytes(new))
             lines[place] = lines.get(place, "") + new
             known += new
-    return [redact(INDEX + "".join(lines.values()))] if lines else []
+    index = "".join([*lines.values(), *commands])
+    return [redact(INDEX + index)] if index else []
 
 
 # ---- the transcript: every message is on disk before a layer can touch it ----

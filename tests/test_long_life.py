@@ -85,7 +85,7 @@ def replies_in(turn):
         calls = [("read_file", page), ("todo_write", {"items": ["no box"]})]
     if turn == 1:
         calls = [("todo_write", {"items": [PLAN_ITEM]})]
-    if 30 <= turn % 100 < 45:  # it works once enough is new
+    if 10 <= turn % 100 < 55:  # it works once enough is new
         calls = [("compact", {"focus": "the notes"}), ("read_file", page)]
     if turn % 100 == 60:
         calls = [("bash", {"command": "seq 60000"})]

@@ -314,7 +314,7 @@ def index_and_rest(messages):
     indexes = [note["content"][1]["text"] for note in notes]
     assert len(indexes) <= 1
     assert all(program.tokens_in(text) <= program.INDEX_TOKENS for text in indexes)
-    listed = re.findall(r"(?m)^.+:((?: \S+)*)$", "".join(indexes))
+    listed = re.findall(r"(?m)^(?!\$ ).+:((?: \S+)*)$", "".join(indexes))
     others = [message for message in messages if message not in notes]
     in_sight = "\n".join(text for text, _ in program.sightings(others))
     return " ".join(listed).split(), in_sight
