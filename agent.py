@@ -327,8 +327,7 @@ def snip_compact(
     if not 0 < max_messages < len(messages):
         return messages
     quarter = max(1, max_messages // 4)
-    summaries = [n for n, m in enumerate(messages, 1) if COMPRESSED[:24] in text_of(m)]
-    head_end = pair_safe(messages, max([3, *summaries]), step=1)  # whole pairs
+    head_end = pair_safe(messages, max(3, summary_end(messages)), step=1)
     newest = min(len(messages) - quarter, first_unseen(messages))
     tail_start = pair_safe(messages, max(head_end, newest))
     middle = mark_stopped(messages)[head_end:tail_start]
@@ -767,10 +766,28 @@ def turn_start(messages: list[Message]) -> int:
     """Return the index of the turn's first message: after the last answer or note."""
     for after, message in reversed([*enumerate(messages, 1)]):
         is_part = is_typed(message) or blocks(message, "tool_use", "tool_result")
+        is_part = is_part or text_of(message).startswith(OWN_COMMAND)
         # if this message or the next asks for the rest of a reply, the turn goes on
         if not is_part and note(CUT_OFF) not in messages[after - 1 : after + 1]:
             return after
     return 0
+
+
+def summary_end(messages: list[Message]) -> int:
+    """Return the index of the message after the newest summary, or 0."""
+    ends = [n for n, m in enumerate(messages, 1) if COMPRESSED[:24] in text_of(m)]
+    return max(ends, default=0)
+
+
+def question_of(before: Message, message: Message) -> list[Message]:
+    """Return [note] with the end of the reply that a short message answers, or []."""
+    text, size = text_of(before), tokens_in(message["content"])
+    if before["role"] == "user":  # a note from an earlier compaction
+        return [before] * text.startswith(ANSWERED)
+    is_short = size <= 10 or (size <= 15 and re.search("[?？]", text))
+    end = text.encode()[-400:].decode(errors="ignore")  # some 100 tokens
+    is_answer = is_typed(message) and is_short and not blocks(before, "tool_use")
+    return [note(ANSWERED + end)] * bool(is_answer)
 
 
 def as_messages(needed: list[Exchange]) -> list[Message]:
@@ -1454,7 +1471,8 @@ def drop_declined(agent: Agent) -> None:
     """Remove what the model declined: all since its last reply, or its last prompt."""
     messages = agent.messages
     new = [n for n, m in enumerate(messages) if is_typed(m) or blocks(m, "tool_result")]
-    kept = messages[: pair_safe(messages, min(new[-1], first_unseen(messages)))]
+    end = max(summary_end(messages), min(new[-1], first_unseen(messages)))
+    kept = messages[: pair_safe(messages, end)]
     replace_history(agent, "refusal", "removed what was declined", kept, on_disk=True)
 
 
@@ -2751,6 +2769,9 @@ def run_command(agent: Agent, line: str) -> None:
         agent.tried_until = 0 if agent.failures else agent.tried_until  # try once more
         agent.focus = rest
         compact_history(agent, "compact")
+    elif name == "/last" and rest == "summary":
+        newest = agent.messages[: summary_end(agent.messages)][-1:]
+        agent.emit("plain", "".join(map(text_of, newest)) or "There's no summary yet.")
     elif name == "/last" and re.fullmatch("[0-9]{0,9}", rest):
         agent.emit("plain", result_from_end(agent, int(rest or 1)))
     elif name == "/resume" and rest:

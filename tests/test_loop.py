@@ -251,6 +251,19 @@ def test_a_refusal_right_after_a_compaction_drops_the_newest_results(make, notes
     assert "All is well." in summary and goes_on(agent)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_request_declined_right_after_a_compaction_leaves_the_summary(make, number):
+    agent = make(reply(LONG), SUMMARY, *[NO] * number, **SMALL)
+    take_turn(agent, "Tell me a story")
+    program.run_command(agent, "/compact")
+    agent.messages = [m for m in agent.messages if m["role"] == "user"]  # no tail
+    program.replace_history(agent, "compact", "", [*agent.messages], on_disk=True)
+    for _ in range(number):
+        fails(agent, "Something forbidden")
+    assert program.summary_end(agent.messages) == len(agent.messages) == 2
+    assert on_disk(agent) and goes_on(agent)
+
+
 def test_after_a_refusal_the_conversation_can_still_be_summarised(make):
     agent = make(reply(LONG), reply("Hello."), NO, SUMMARY)
     for text in ("Hi", "Really?"):
@@ -427,6 +440,15 @@ def test_all_that_was_typed_in_a_stopped_turn_is_marked_and_nothing_else():
     assert [text.startswith(program.STOPPED) for text in marked] == [0, 1, 1, 0]
     again = [*program.mark_stopped(messages)[:-2], typed("Go on."), note]
     assert str(program.mark_stopped(again)).count(program.STOPPED) == 3
+
+
+def test_a_stopped_request_is_marked_though_a_command_of_the_user_follows_it():
+    ran = program.note(f"{program.OWN_COMMAND}git status]\nclean")
+    messages = [typed("Hi"), said("Hi."), typed("Do it."), *did("a"), ran]
+    messages += [program.note(program.UNANSWERED), typed("Why?"), said("So.")]
+    assert program.turn_start(messages[:6]) == 2
+    marked = program.user_texts(program.mark_stopped(messages))
+    assert marked == ["Hi", f"{program.STOPPED}Do it.", "Why?"]
 
 
 def test_nothing_untrue_is_sent_about_a_request_that_was_corrected(make):
