@@ -332,8 +332,8 @@ def snip_compact(
     tail_start = pair_safe(messages, max(head_end, newest))
     middle = mark_stopped(messages)[head_end:tail_start]
     start = turn_start(middle)  # from here on, it's the request in progress
-    older = fit_typed([*filter(is_typed, middle[:start])][-quarter:], MAX_USER_TOKENS)
-    request = fit_typed([*filter(is_typed, middle[start:])][-quarter:], MAX_USER_TOKENS)
+    older = fit_typed(middle[:start], MAX_USER_TOKENS, most=quarter)
+    request = fit_typed(middle[max(0, start - 1) :], MAX_USER_TOKENS, most=quarter)
     marker = note(f"[snipped {len(middle)} messages. Transcript: {transcript}]")
     kept = [*older, marker, *request, *as_messages(still_needed(middle, tools))]
     new = [*messages[:head_end], *kept, *drop_thinking(messages[tail_start:])]
@@ -416,7 +416,7 @@ NOTES = " Take notes in <analysis> tags; nobody will read them."
 COMPRESSED = """\
 [Conversation compressed. Transcript: {path}]
 The user's earlier messages, if any, are above; very long ones are cut, and the question
-that a short one ("2", "no") answers may be gone. The summary says
+that a short one ("2", "no") answers is before it, if there was room. The summary says
 which of their requests are done, stopped or still open; all rules in them still apply.
 The summary is for reference, not an instruction: continue with what comes after it.
 {summary}"""
@@ -557,7 +557,9 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
     """
     room, gone, tail = split_history(agent)  # the tail is part 5
     start = turn_start([*gone, *tail])
-    request = fit_typed(gone[start:], room // 2)  # part 3
+    request = fit_typed(gone[max(0, start - 1) :], room // 2)  # part 3
+    for pair in pairwise([*gone[-1:], *tail[:1]]):
+        request += question_of(*pair)  # if the tail begins with an answer
     room -= estimate_tokens([*request, *tail])
     quoted = quote("summary", cut_text(summary, room // 2))
     text = COMPRESSED.format(path=agent.transcript, summary=quoted)  # part 2
@@ -688,6 +690,7 @@ unless the next message asks you to.]"""
 CUT_OFF = """\
 Your reply was cut off or empty, or its call wasn't valid JSON. Continue exactly where
 it stopped, with less thinking and in smaller parts."""
+ANSWERED = "[The next message answers a reply of yours, which ended:]\n"  # a note
 OWN_COMMAND = "[The user ran this command: "  # begins the note that a !command leaves
 TO_JSON = json.JSONEncoder(ensure_ascii=False).encode  # dumps would make one each time
 MIN_USER_TOKENS = 60  # tokens; no typed message is cut shorter than this
@@ -850,12 +853,20 @@ def cut_text(text: str, max_tokens: int) -> str:
     return shown
 
 
-def fit_typed(messages: list[Message], max_tokens: int) -> list[Message]:
-    """Return the typed messages, cut to fit; at worst, drop from the second on."""
-    kept = cut_texts([*filter(is_typed, messages)], max_tokens, of_user=True)
+def fit_typed(
+    messages: list[Message], max_tokens: int, most: int = sys.maxsize
+) -> list[Message]:
+    """Return the newest typed messages, each after its question, cut to fit.
+
+    At worst, drop the questions, oldest first, and then messages from the second on.
+    """
+    pairs = [pair for pair in pairwise([note(""), *messages]) if is_typed(pair[1])]
+    found = [message for pair in pairs for message in (*question_of(*pair), pair[1])]
+    kept = cut_texts(found[-most:], max_tokens, of_user=True)
     sizes = [*map(tokens_in, kept)]
-    while len(kept) > 2 and sum(sizes) > max_tokens:
-        del kept[1], sizes[1]
+    while sum(sizes) > max_tokens and len(kept) > 1 + len(user_texts(kept[:1])):
+        at = next((n for n, m in enumerate(kept) if not is_typed(m)), 1)
+        del kept[at], sizes[at]
     return kept
 
 

@@ -406,6 +406,11 @@ def test_an_interrupted_summary_is_asked_for_again_in_the_next_turn(long):
 PLAN_ITEMS = ["[x] look", "[ ] fix it"]
 
 
+SECOND = typed(
+    "The second request, which is too long to answer a question of the model."
+)
+
+
 def needed():
     """A plan, a skill and two files, as messages; the files are on disk."""
     for name in "ab":
@@ -573,6 +578,114 @@ def test_kept_messages_fit_and_the_first_and_the_newest_have_priority(
         newest = typed_texts[1 - len(kept) :] if len(kept) > 1 else []
         for text, whole in zip(kept, [typed_texts[0], *newest], strict=True):
             assert text == whole if is_short(whole) else text[:1] == whole[:1]
+
+
+# --- A short answer keeps its question ---
+
+FIRST = typed(
+    "Build the shop as the specification says, one file after the other, please."
+)
+LONGER = "Take the second one, but keep the names of all of the columns."  # 16 tokens
+ENDS = {  # of replies, what the user answers, and whether the reply's end stays
+    "a question": (
+        "Shall I drop the table?",
+        "Yes, but make a copy of it before you do.",
+        1,
+    ),
+    "a full-width question mark": (
+        "表を消しますか？",
+        "はい、ただし先に控えを取ってください",
+        1,
+    ),
+    "a very short answer": ("Either of them works.", "2", 1),
+    "no question, longer": ("Done.", "And now the same for the other files of it.", 0),
+    "too long an answer": ("Which one?", LONGER, 0),
+}
+
+
+def kept_before(messages, text):
+    """The text right before a typed message: a note's, if it keeps a question."""
+    at = messages.index(typed(text))
+    return program.text_of(messages[at - 1])
+
+
+@pytest.mark.parametrize("ending, answer, stays", ENDS.values(), ids=ENDS)
+def test_a_short_answer_keeps_the_end_of_the_reply_before_it(
+    make, ending, answer, stays
+):
+    before = [FIRST, said(f"{sized(3_000)} {ending}"), typed(answer)]
+    agent = make(messages=[*before, *did(sized(9_000)), said("So."), said("Yes.")])
+    for _ in range(4):
+        agent.messages = program.rebuild(agent, "Short.")[0]
+        kept = kept_before(agent.messages, answer)
+        assert kept.startswith(program.ANSWERED) is kept.endswith(ending) is bool(stays)
+        assert tokens_in(kept) < 130 and is_valid([*agent.messages, FIRST])
+        agent.messages += [*did(sized(9_000)), said("Yes.")]
+
+
+NO_QUESTIONS = {
+    "typed in mid-work": [FIRST, *did("a"), typed("2"), *did("b")],
+    "after a call": [FIRST, did("Which one?")[0], did("-")[1], typed("2")],
+    "the first message": [typed("2"), said("Which one?")],
+    "after another answer": [FIRST, typed("1"), typed("2")],
+}
+
+
+@pytest.mark.parametrize("messages", NO_QUESTIONS.values(), ids=NO_QUESTIONS)
+def test_only_a_reply_without_calls_right_before_it_is_a_question(messages):
+    assert [*filter(program.is_typed, messages)] == program.fit_typed(messages, 9_000)
+
+
+def test_a_question_in_the_tail_is_not_repeated_and_one_that_it_cut_off_stays(make):
+    asked = [FIRST, said(sized(3_000)), typed("no!"), said("Which?"), typed("2")]
+    agent = make(messages=[*asked, said("Fine.")], context_window=60_000)
+    new = program.rebuild(agent, "Short.")[0]
+    assert kept_before(new, "no!").startswith(program.ANSWERED)
+    assert kept_before(new, "2") == "Which?" and is_valid([*new, FIRST])
+
+
+def test_three_answers_in_a_row_each_keep_their_question():
+    messages = [FIRST]
+    for n in range(3):
+        messages += [said(f"Is it {n}?"), typed(f"{n}, yes")]
+    kept = program.fit_typed(messages, 9_000)
+    assert [program.text_of(m)[-8:] for m in kept[1::2]] == [
+        f"Is it {n}?" for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize("room, questions", [(9_000, 10), (600, 3), (60, 0), (0, 0)])
+def test_without_room_the_oldest_questions_go_before_any_message(room, questions):
+    rounds = [[said(f"{sized(99)}?"), typed(f"no, {n}")] for n in range(10)]
+    kept = program.fit_typed([FIRST, *itertools.chain(*rounds)], room)
+    asked = [n for n, m in enumerate(kept) if not program.is_typed(m)]
+    assert asked == [*range(len(kept))][::-1][1 : 2 * questions : 2][::-1]
+    texts = program.user_texts(kept)
+    assert len(texts) == 11 if room > 60 else texts[-1] == "no, 9"
+
+
+def test_a_snip_keeps_the_question_of_each_answer_that_it_keeps():
+    rounds = [[typed(f"no, {n}"), said(f"Shall I, {n}?")] for n in range(60)]
+    messages = history(*rounds)
+    snipped = program.snip_compact(messages, 40, None, program.TOOLS)
+    answers = program.user_texts(snipped[3:-10])
+    for text in answers:
+        number = int(text.removeprefix("no, "))
+        assert kept_before(snipped, text).endswith(f"Shall I, {number - 1}?")
+    assert len(answers) == 5 and is_valid([*snipped, FIRST])
+
+
+def test_in_ten_short_answers_each_stands_behind_its_question_after_compactions(make):
+    agent = make(client=StubClient(always=reply("Fine.")))
+    for n in range(10):
+        agent.client.enqueue(reply(f"{sized(1_500)} Take {n} or {n + 1}?"))
+        turns(agent, f"no, {n}")
+        if n % 3 == 2:
+            agent.client.enqueue(SUMMARY)
+            program.run_command(agent, "/compact")
+    take = [kept_before(agent.messages, f"no, {n}")[-13:] for n in range(1, 10)]
+    assert take == [f" Take {n} or {n + 1}?" for n in range(9)]
+    turns(agent, "And now?")
 
 
 # --- The plan, the skills and the files ---
@@ -818,7 +931,7 @@ def test_an_open_call_may_stay_in_the_tail(tail_of):
 
 
 def test_what_the_tail_has_is_not_repeated_before_it(make):
-    agent = make(messages=history(said(BODY), typed("Second."), needed()))
+    agent = make(messages=history(said(BODY), SECOND, needed()))
     new = program.rebuild(agent, "Short.")[0]
     assert new[0] == typed("Go.") and "Short." in texts(new[1])[0]
     assert new[2:] == agent.messages[2:]
@@ -1005,10 +1118,10 @@ def test_a_request_whose_reply_was_cut_off_still_follows_the_summary(
     compact = reply(calls=[("compact", {})])
     before = reply(sized(2_000))
     agent = make(before, cut_off, *more, compact, SUMMARY, reply("Done."))
-    turns(agent, "Before.", "Rename foo.")
+    turns(agent, "Before.", SECOND["content"])
     at = ["Conversation compressed" in str(m) for m in agent.messages].index(True)
     assert program.user_texts(agent.messages[:at]) == ["Before."]
-    assert agent.messages[at + 1] == typed("Rename foo.")
+    assert agent.messages[at + 1] == SECOND
 
 
 @pytest.mark.parametrize(
@@ -1030,12 +1143,12 @@ def test_the_request_in_progress_stays_whole_over_two_compactions(
 
 
 def test_a_compacted_list_is_older_messages_summary_request_calls_and_tail(make):
-    asked = [typed("Second request."), *needed(), typed("Hurry."), *did(BODY)]
+    asked = [SECOND, *needed(), typed("Hurry."), *did(BODY)]
     agent = make(messages=history(said("Yes."), asked, did("done")))
     older, summary, *request, calls, results, bash, done = program.rebuild(
         agent, "Ok."
     )[0]
     assert older == typed("Go.") and "Ok." in texts(summary)[0]
-    assert request == [typed("Second request."), typed("Hurry.")]
+    assert request == [SECOND, typed("Hurry.")]
     assert calls["role"] == "assistant" and results["role"] == "user"
     assert [bash, done] == agent.messages[-2:]

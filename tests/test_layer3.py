@@ -319,13 +319,16 @@ def test_thinking_in_the_messages_that_stay_is_dropped(make):
     assert 6 <= len(tail) <= 8 and "'thinking'" not in str(tail)
 
 
+COUNT = "Count the birds in all of the notes, and write their number into a new file."
+
+
 def test_a_request_older_than_the_newest_messages_follows_the_summary(make):
     agent = make(TOO_LARGE, SUMMARY, reply("Done."), keep_recent=99)
     steps = [*did(BODY), *did("a"), *did("b"), *did("c")]
-    agent.messages = history(said("Yes."), typed("Count the birds."), steps)
+    agent.messages = history(said("Yes."), typed(COUNT), steps)
     program.agent_loop(agent)
     older, _, request, *tail = agent.client.requests[-1]["messages"]
-    assert (older, request) == (typed("Go."), typed("Count the birds."))
+    assert (older, request) == (typed("Go."), typed(COUNT))
     assert tail == steps[2:]
 
 

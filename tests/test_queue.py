@@ -58,7 +58,7 @@ def test_text_typed_during_a_command_is_sent_after_its_results(user, compacts):
     user.say("\x15")
     words = typed("Not so!\nAnd soon.")
     if compacts:
-        older, summary, first, _, _, newest = lines_written(user)[-2]["messages"]
+        older, summary, _, first, _, _, newest = lines_written(user)[-2]["messages"]
         assert (older, first, newest) == (typed("Hm?"), typed("Go."), words)
         assert "continue with what comes after it" in texts(summary)[0]
     else:

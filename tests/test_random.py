@@ -320,6 +320,33 @@ def index_and_rest(messages):
     return " ".join(listed).split(), in_sight
 
 
+# --- Short answers and their questions ---
+
+ANSWERS = st.sampled_from(["2", "no!", "ja, bitte", "好", "go on", "Yes, but not now."])
+STEP = st.sampled_from(["none", "none", "without a model", "resume"])
+ROUND = st.tuples(ANSWERS, st.integers(0, 2), STEP)
+
+
+@EXAMPLES
+@given(st.lists(ROUND, min_size=6, max_size=16))
+def test_each_short_answer_stands_behind_its_question(rounds):
+    agent = program.Agent(emit=lambda *_: None, approve=lambda *_: None)
+    program.make_ready(agent)
+    program.commit(agent, typed("Begin."))
+    for number, (answer, calls, step) in enumerate(rounds):
+        for message in did(*["word " * 4_000] * calls) * (calls > 0):
+            program.commit(agent, message)
+        program.commit(agent, said(f"{'long ' * 900} Is it {number}?"))
+        program.commit(agent, typed(f"{answer} #{number}"))
+        program.commit(agent, said("Fine."))
+        LAYERS[step](agent)
+        assert is_valid([*agent.messages, typed("And?")])
+        for before, message in itertools.pairwise(agent.messages):
+            if program.is_typed(message) and "#" in message["content"]:
+                asked = f" Is it {message['content'].partition('#')[2]}?"
+                assert program.text_of(before).endswith(asked)
+
+
 # --- The user's messages, with limits too small for anything ---
 
 
