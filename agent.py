@@ -486,7 +486,8 @@ def compact_history(agent: Agent, name: str) -> None:
     agent.failures = 0
     agent.summary = summary  # before the next line writes it
     if replace_with(agent, name, "summarised", summary):
-        agent.emit("note", textwrap.indent("\n".join(summary.split("\n")[:5]), "  "))
+        for row in outline(summary):
+            agent.emit("listed", f"  {row}")
 
 
 def compact_without_model(agent: Agent, name: str) -> None:
@@ -547,6 +548,18 @@ def summary_in(reply: Reply) -> str:
     return summary
 
 
+def outline(summary: str) -> list[str]:
+    """Return the nine sections, found by their rising numbers, or else five lines."""
+    rows: list[str] = []
+    for line in summary.split("\n"):
+        start = re.match(rf"(\W*){len(rows) + 1}\. ", line)
+        if start and [*rows, line][0].startswith(f"{start[1]}1. "):  # not in a list
+            rows.append(line)
+        elif rows:
+            rows[-1] += f" {line.strip()}"
+    return rows or summary.split("\n")[:5]
+
+
 def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
     """Return the history after a compaction, and what it kept, in words.
 
@@ -571,8 +584,8 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
     calls = restore_recent_files(agent, gone, min(room, freed) // 2, tail)
     before = as_messages([e for e in calls if e.at < start])  # part 1, too
     after = as_messages([e for e in calls if e.at >= start])  # part 4
-    index = index_of(gone, [*kept, *before, *after], min(INDEX_TOKENS, room // 16))
-    new = [*older, *before, note(text, *index), *request, *after, *tail]
+    index = index_of(gone, [*kept, *before, *after], min(INDEX_TOKENS, room // 7))
+    new = [*older, *before, note(f"{text}\n", *index), *request, *after, *tail]
     names = [exchange.call["name"] for exchange in calls]
     files = sum(agent.tools[name].rerunnable for name in names)
     told = f"your {plural(len(user_texts(new)), 'message')}"
@@ -1066,10 +1079,11 @@ def replace_history(
     agent.emit("layer", f"[{name}] {what}: {before:,} -> {after:,} tokens")
 
 
-def load(path: Path) -> Conversation:
+def load(path: Path, as_shown: bool = False) -> Conversation:
     """Read a conversation from a transcript, without its thinking.
 
     Skips a torn last line. Raises OSError, or AgentError with the bad line's number.
+    With `as_shown`, skips what a layer left, and damaged lines.
     """
     read = Conversation(transcript=path)
     with open(path, "rb", opener=open_private) as file:
@@ -1077,6 +1091,8 @@ def load(path: Path) -> Conversation:
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
+            if as_shown and entry.get("event", "continued") != "continued":
+                continue
             messages = [] if "event" in entry else read.messages
             for message in entry.get("messages", [entry]):
                 messages += drop_thinking([check_message(message, messages)])
@@ -1088,7 +1104,7 @@ def load(path: Path) -> Conversation:
             read.messages = messages
             read.transcript_bytes += len(line) + 1
         except Exception as error:  # a damaged line raises almost anything
-            if number < len(lines):  # the last one is empty, or torn
+            if number < len(lines) and not as_shown:  # the last one is empty, or torn
                 text = f"{path} is damaged in line {number}: {repr(error)[:200]}."
                 raise AgentError(text) from error
     return read
@@ -2702,6 +2718,7 @@ HELP = """\
 /compact [focus]  summarise now; the focus says what to keep
 /context          show what fills the context, and what was sent
 /last [number]    show the last tool result in full; 3: the third from the end
+/last summary     show the summary that the model sees, with its index
 /resume [number]  list earlier conversations, or continue one; a file works too
 /clear            start a new conversation
 /yes              run tools without asking, or ask again; at a question, too
@@ -2847,12 +2864,12 @@ def context_table(agent: Agent) -> str:
 
 def result_from_end(agent: Agent, number: int) -> str:
     """Return the whole last tool result for 1, the one before it for 2, and so on."""
-    results = [exchange.result["content"] for exchange in exchanges(agent.messages)]
+    path = agent.transcript  # after a compaction, only there it's whole
+    messages = load(path, as_shown=True).messages if path else []
+    results = [exchange.result["content"] for exchange in exchanges(messages)]
     if not 0 < number <= len(results):
         return f"This conversation has {plural(len(results), 'tool result')}."
-    text = results[-number]
-    saved = re.search(rf"saved at ({RESULTS_DIR}/\w+\.txt)", text)
-    return Path(saved[1]).read_text("utf-8") if saved and is_replacement(text) else text
+    return results[-number]
 
 
 def find_conversation(agent: Agent, which: str) -> Conversation:

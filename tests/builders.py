@@ -16,6 +16,7 @@ from stub import api_error, asks_for_summary, reply
 
 from agent import (
     AgentError,
+    commit,
     drop_thinking,
     is_typed,
     load,
@@ -116,6 +117,12 @@ def planned(*items, **more):
 def loaded(name, **more):
     """Two messages in which a skill was loaded."""
     return did("Its text.", tool="load_skill", given={"name": name}, **more)
+
+
+def put_on_disk(agent, *messages):
+    """Commit messages one by one, as the program does."""
+    for message in messages:
+        commit(agent, message)
 
 
 def history(*parts):

@@ -29,7 +29,7 @@ import agent as program
 from agent import format_event, resume, run_command
 
 
-def test_compact_passes_the_focus_on_and_shows_the_first_lines(user):
+def test_compact_passes_the_focus_on_and_shows_a_row_for_each_section(user):
     lines = "\n".join(f"{n}. line" for n in range(1, 9))
     summary = reply(f"<analysis>a</analysis>\n<summary>\n{lines}\n</summary>")
     user.enqueue(reply("So it is. " * 2000), reply("Yes."), summary)
@@ -38,9 +38,9 @@ def test_compact_passes_the_focus_on_and_shows_the_first_lines(user):
     seen = user.say("/compact the names of the files")
     assert "the names of the files" in str(user.sent[-1]["content"])
     kept = r"kept: your 2 messages, the newest 2 messages; .*\n"
-    lines = r"(  \d\. line\n){5}"
+    lines = r"(  \d\. line\n){8}"
     assert re.search(rf" -> \S+ tokens\n{kept}{lines}{PROMPT}\Z", seen)
-    assert all(code in user.raw for code in (b"\x1b[35m[compact]", b"\x1b[2m  1. l"))
+    assert b"\x1b[35m[compact]" in user.raw
 
 
 LAST = {"": "new\n" * 99, "1": "new\n" * 99, "3": "[Previous: used bash]"}
@@ -51,7 +51,7 @@ LAST |= {"2": "old"} | dict.fromkeys("40", "This conversation has 3 tool results
 def test_last_shows_the_whole_result(make, number):
     agent = make()
     run_command(agent, f"/last {number}")
-    agent.messages = [*did("[Previous: used bash]", "old"), *did("new\n" * 99)]
+    put_on_disk(agent, *did("[Previous: used bash]", "old"), *did("new\n" * 99))
     run_command(agent, f"/last {number}")
     none, last = shown(agent, "plain")
     assert (none, last) == ("This conversation has 0 tool results.", LAST[number])
@@ -59,14 +59,78 @@ def test_last_shows_the_whole_result(make, number):
 
 
 def test_last_shows_the_whole_text_of_a_preview_and_of_a_placeholder(make):
-    agent, whole = make(clear_above=0, keep_recent=0), "long\n" * 60_000
-    cleared = f"[Previous: used bash, saved at {program.save_result('old')}]"
-    forged = "[Previous: used bash, saved at .env]"
-    agent.messages = history(did(forged), did(cleared), did(whole))
+    agent, whole = make(clear_above=0, keep_recent=0, keep_tokens=0), "long\n" * 60_000
+    forged, old = "[Previous: used bash, saved at .env]", "old\n" * 99
+    put_on_disk(agent, *history(did(forged), did(old), did(whole), said("So.")))
     program.layer_1(agent)
-    assert len(str(agent.messages)) < 10_000
-    for number, text in (1, whole), (2, "old"), (3, forged):
+    assert len(str(agent.messages)) < 1_000
+    for number, text in (1, whole), (2, old), (3, forged):
         assert program.result_from_end(agent, number) == text
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_after_a_compaction_last_shows_what_came_last_and_no_file_read_again(
+    make, damage
+):
+    agent, read_again = make(SUMMARY), read("notes.txt", "as it was read")
+    put_on_disk(agent, *history(read_again, did("the output"), did(sized(3_000))))
+    put_on_disk(agent, said("Done."))
+    run_command(agent, "/compact")
+    if damage:  # its length stays, so that no new file begins
+        data = agent.transcript.read_bytes()
+        agent.transcript.write_bytes(data.replace(b'{"role"', b'["role"', 1))
+    assert "the output" not in str(agent.messages)
+    found = [program.result_from_end(agent, number) for number in (1, 2, 3)]
+    assert found == [sized(3_000), "the output", "as it was read"]
+
+
+NINE = [
+    f"{n}. {title}: said of it\n   1. one\n   2. two\n   3. three"
+    for n, title in enumerate(["Request", "Concepts", "Files", "Errors", "Findings"], 1)
+] + [f"{n}. and so on" for n in range(6, 10)]
+FORMS = {  # of a summary's sections: how each is written, and its rows' beginnings
+    "plain": ("{}", "1. Req"),
+    "bold": ("**{}**", "**1. R"),
+    "headings": ("## {}", "## 1. "),
+}
+
+
+@pytest.mark.parametrize("form, start", FORMS.values(), ids=FORMS)
+def test_the_receipt_has_a_row_for_each_section(make, form, start):
+    sections = [form.format(section.replace("\n", "\n\n", 1)) for section in NINE]
+    rows = program.outline("\n".join(sections))
+    assert len(rows) == 9 and rows[0].startswith(start)
+    assert all(f"{n}. " in row[:6] for n, row in enumerate(rows, 1))
+    assert "1. one" in rows[4] and "3. three" in rows[4]
+
+
+def test_a_summary_without_numbers_is_shown_by_its_first_lines():
+    summary = "\n".join(f"- line {n}" for n in range(1, 10))
+    assert program.outline(summary) == summary.split("\n")[:5]
+
+
+def test_last_summary_shows_it_with_its_index_even_after_resume(make):
+    agent = make(SUMMARY)
+    run_command(agent, "/last summary")
+    work = did("one_name", given={"command": "pytest -q tests/test_a.py"})
+    put_on_disk(agent, *history(work, did(sized(3_000)), said("Done.")))
+    run_command(agent, "/compact")
+    run_command(agent, "/last summary")
+    again = make()
+    program.resume(again, str(agent.transcript))
+    run_command(again, "/last summary")
+    none, first = shown(agent, "plain")
+    assert (none, first) == ("There's no summary yet.", shown(again, "plain")[-1])
+    assert "All is well." in first and "\n$ pytest -q tests/test_a.py" in first
+
+
+def test_last_summary_says_if_it_was_cut(make):
+    long = reply(f"<summary>{sized(9_000)}</summary>")
+    agent = make(long, long, context_window=16_000)
+    put_on_disk(agent, *history(*(did(sized(3_000)) for _ in range(8)), said("So.")))
+    run_command(agent, "/compact")
+    run_command(agent, "/last summary")
+    assert re.search(r"\[at least [\d,]+ bytes are left", shown(agent, "plain")[-1])
 
 
 def test_context_shows_what_fills_the_window_and_what_was_sent(make):
