@@ -194,6 +194,9 @@ def agent_loop(agent: Agent) -> str:
             auto_compact(agent)  # layer 2: the context is over the threshold
         elif agent.focus is not None:
             manual_compact(agent)  # layer 3: the model asked for it
+        if agent.tried_until == len(agent.messages):  # there was a summary
+            send_queued(agent)  # what the user typed in the meantime
+            layer_1(agent)
         incomplete += 1  # until we know better
         agent.usage["requests"] += 1  # subagents share this count
         try:

@@ -15,6 +15,8 @@ from builders import (
     history,
     on_disk,
     planned,
+    put_on_disk,
+    read,
     said,
     shown,
     sized,

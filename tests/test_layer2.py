@@ -11,6 +11,7 @@ import stub
 from builders import (
     NO_SUMMARY,
     SUMMARY,
+    TOO_LARGE,
     asks_for_summary,
     bash,
     call,

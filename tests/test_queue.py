@@ -13,9 +13,15 @@ from contextlib import closing
 import pytest
 from builders import (
     BASH,
+    NO_SUMMARY,
+    SMALL,
     SUMMARY,
+    TASK,
+    TOO_LARGE,
+    TOO_LONG,
     bash,
     lines_of,
+    on_disk,
     results,
     sized,
     texts,
@@ -24,10 +30,10 @@ from builders import (
     typed,
 )
 from pseudo import PATIENCE, PROMPT, Held, User
-from stub import api_error, reply
+from stub import api_error, asks_for_summary, reply
 
 import agent as program
-from agent import Terminal, run_command
+from agent import Terminal, run_command, take_turn
 
 # --- Messages typed during work ---
 
@@ -111,6 +117,68 @@ def test_what_is_typed_while_a_subagent_works_is_for_its_parent(make):
         [mine["messages"], its["messages"], again["messages"]]
     )
     assert last["messages"][-1] == typed("Never touch a.py.")
+
+
+WORK = reply(sized(5_000), calls=[BASH])
+CALLERS = {  # what asks for a summary within a turn: the replies before it
+    "auto_compact": [reply(sized(14_000), calls=[BASH])],
+    "compact": [WORK, reply(calls=[("compact", {})])],
+    "reactive_compact": [WORK, TOO_LARGE],
+}
+WRITTEN = {
+    "a summary": [SUMMARY],
+    "none": [NO_SUMMARY],
+    "two steps": [TOO_LONG, SUMMARY, SUMMARY],
+    "no answer": [TOO_LONG, TOO_LONG],
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize("before", CALLERS.values(), ids=CALLERS)
+def test_text_typed_during_a_summary_is_in_the_next_request(make, before, written):
+    heard = []
+
+    def summary(request):
+        heard.append("Stop: don't touch a.py.")
+        return written[0]
+
+    agent = make(*before, summary, *written[1:], reply("So."), **SMALL)
+    agent.take_queued = lambda: heard.pop() if heard else ""
+    assert take_turn(agent, "Go.") == "So."
+    asked = [r for r in agent.client.requests if not asks_for_summary(r)]
+    assert asked[-1]["messages"][-1]["content"] == "Stop: don't touch a.py."
+    assert "touch" not in str(asked[:-1]) and on_disk(agent)
+
+
+@pytest.mark.parametrize("before", CALLERS.values(), ids=CALLERS)
+def test_a_paste_typed_during_a_summary_passes_layer_1(make, before):
+    heard = []
+
+    def summary(request):
+        heard.append(sized(100_000))
+        return SUMMARY
+
+    agent = make(*before, summary, reply("So."), **SMALL)
+    agent.take_queued = lambda: heard.pop() if heard else ""
+    take_turn(agent, "Go.")
+    newest = agent.client.requests[-1]["messages"][-1]["content"]
+    assert "<persisted-output>" in newest and len(newest) < 4_000
+
+
+def test_text_typed_while_a_subagent_summarises_is_for_its_parent(make):
+    heard = []
+
+    def summary(request):
+        heard.append("Never touch a.py.")
+        return SUMMARY
+
+    its = [reply(sized(14_000), calls=[BASH]), summary, reply("3.")]
+    agent = make(reply(calls=[TASK]), *its, reply("So."), **SMALL)
+    agent.take_queued = lambda: heard.pop() if heard else ""
+    take_turn(agent, "Go.")
+    *others, last = agent.client.requests
+    assert last["messages"][-1] == typed("Never touch a.py.")
+    assert "Never touch" not in str([r["messages"] for r in others])
 
 
 def test_a_message_typed_during_work_survives_ten_compactions(make):
