@@ -65,10 +65,7 @@ def pauses(monkeypatch):
     seconds, sleep = [], time.sleep
 
     def shortly(given):
-        if given >= 0.1:
-            seconds.append(given)
-        else:
-            sleep(given)
+        seconds.append(given) if given >= 0.1 else sleep(given)
 
     monkeypatch.setattr(program.time, "sleep", shortly)
     return seconds

@@ -484,8 +484,7 @@ def test_a_conversation_that_is_missing_is_said_to_be_missing_in_this_folder(
 def test_continue_takes_the_newest_conversation_and_what_follows_is_the_prompt(
     run, api, make, flag, prompt
 ):
-    conversation(make, 9, "older")
-    conversation(make, 1e10, "newer")
+    conversation(make, 9, "older"), conversation(make, 1e10, "newer")
     api.enqueue(reply("Gone on."))
     assert run("-p", flag, *filter(None, [prompt]), stdin="and?")[1] == "Gone on.\n"
     first, _, *asked = api.requests[-1]["messages"]
@@ -545,6 +544,4 @@ def test_going_on_is_advised_unless_a_setting_has_to_change(make, status, text, 
     assert not program.handle_line(agent, "Look.")
     assert ("go on" in str(shown(agent, "note"))) is helps
     assert ("--resume" in str(shown(agent, "error"))) is not helps
-    is_open = status == 403 and not helps  # it may be a firewall
-    assert ("/clear" in str(agent.events)) is is_open
-    assert agent.messages == [typed("Look.")]
+    assert "/clear" not in str(agent.events) and agent.messages == [typed("Look.")]

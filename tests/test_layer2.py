@@ -44,6 +44,8 @@ from stub import StubClient, api_error, reply
 import agent as program
 from agent import context_tokens, estimate_tokens, fixed_tokens, in_progress, tokens_in
 
+COMPACT = ("compact", {})
+RUN = "npm test -- --run src/orders.test.ts"
 T = 10_000  # tokens; about 1,000 of them are system prompt and tools
 WINDOW = {"threshold": T}
 BODY = sized(15_000)  # over T, however it is counted
@@ -853,7 +855,7 @@ def test_the_tail_has_an_eighth_of_the_history_but_at_most_8000_tokens(
 ):
     answers = [said(sized(tokens)) for _ in range(60)]
     tail = tail_of(typed("Go."), *answers, threshold=0, context_window=999_000)
-    assert tail == answers[-expected:] and estimate_tokens(tail) <= 20_000
+    assert tail == answers[-expected:] and estimate_tokens(tail) <= 8_000
 
 
 LONG_CALL = {"command": BODY}
@@ -1066,6 +1068,33 @@ def test_after_three_failures_in_a_row_it_writes_a_note_instead_and_says_so_once
     kept, summary, calls, _ = left(agent.messages)
     assert context_tokens(agent) < T and kept[0] == "First request."
     assert "No summary could be made" in summary and len(calls) == 4
+
+
+def test_with_max_failures_0_the_model_is_never_asked_for_a_summary(make):
+    agent = make(TOO_LARGE, reply(calls=[COMPACT]), reply("Yes."), max_failures=0)
+    for message in history(needed(), said(BODY), did("fine", given={"command": RUN})):
+        program.commit(agent, message)
+    turns(agent, "And now, what else is there to be done, if anything at all?")
+    agent.messages += [said(BODY), said("So.")]
+    program.run_command(agent, "/compact")
+    assert layers(agent) == ["reactive_compact", "compact", "compact"]
+    assert not summaries(agent) and not shown(agent, "error")
+    _, summary, calls, _ = left(agent.messages)
+    assert "No summary could be made" in summary and calls[0][0] == "a.py"
+    assert f"$ {RUN}" in str(agent.messages)
+
+
+def test_the_screen_says_that_there_is_no_summary(make):
+    agent = make(messages=history(said(BODY), said("So.")), max_failures=0)
+    program.run_command(agent, "/compact")
+    assert "replaced by a note, without a summary" in str(shown(agent, "layer"))
+
+
+def test_a_failure_shows_the_beginning_of_what_the_model_wrote(long):
+    agent = long(reply(f"I would rather talk.\nWell, {sized(999)}"), reply("So."))
+    turns(agent, "One.")
+    [error] = shown(agent, "error")
+    assert "I would rather talk. Well, xxx" in error and len(error) < 400
 
 
 def test_a_success_resets_the_failure_count(long):

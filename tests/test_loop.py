@@ -457,7 +457,7 @@ def test_nothing_untrue_is_sent_about_a_request_that_was_corrected(make):
     with pytest.raises(KeyboardInterrupt):
         take_turn(agent, "Write the parser in Python 3.8.")
     assert take_turn(agent, "Use 3.10 for it.") == "Done."
-    kept, summary, _, _ = left(agent.client.requests[-1]["messages"])
+    kept, summary, _, _ = left(agent.messages)
     stopped = f"{program.STOPPED}Write the parser in Python 3.8."
     assert kept == [stopped, "Use 3.10 for it."]
     assert "which of their requests are done, stopped or still open" in summary
