@@ -544,4 +544,5 @@ def test_going_on_is_advised_unless_a_setting_has_to_change(make, status, text, 
     assert not program.handle_line(agent, "Look.")
     assert ("go on" in str(shown(agent, "note"))) is helps
     assert ("--resume" in str(shown(agent, "error"))) is not helps
-    assert "/clear" not in str(agent.events) and agent.messages == [typed("Look.")]
+    assert ("/clear" in str(agent.events)) is (text == "not allowed")
+    assert agent.messages == [typed("Look.")]

@@ -222,7 +222,7 @@ def test_the_first_screen_names_only_skills_that_the_model_is_offered(run):
     assert "s075" not in lines
 
 
-@pytest.mark.parametrize("name", ["absent", "", "../review", ["review"], 5, None])
+@pytest.mark.parametrize("name", ["absent", "", "../review", ["review"], 5])
 def test_an_unknown_skill_is_an_error_that_lists_the_known_ones(make, name):
     skill()
     block = run_tool(make(), call("load_skill", name=name))
