@@ -61,7 +61,7 @@ AT_ONCE = {"stream", "with_options", "copy"}  # an asynchronous client's, not aw
 
 
 class Async:
-    """The asynchronous form of a client, of a part of it, or of a stream."""
+    """Makes the calls of a client or a stream asynchronous."""
 
     def __init__(self, plain):
         self.plain = plain
@@ -88,6 +88,7 @@ class Async:
 
 
 def as_async(found):
+    """Wrap what has calls or pieces to wait for; leave a reply as it is."""
     kinds = stub.StubClient, stub.Part, stub.Events, Iterator
     return Async(found) if isinstance(found, kinds) else found
 

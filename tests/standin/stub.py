@@ -89,8 +89,8 @@ TOOL_NAME = "^[a-zA-Z0-9_-]{1,128}$"
 BINDING = "thinking-binding-controls-2026-08-01"
 DROPS = {"prefix_mismatch_behavior": "drop_block"}
 
-# What the API accepts and the stand-in doesn't play: settings, each with a part of the
-# name of its beta; types of blocks and of tools; a key of a tool.
+# The API accepts these, but we don't play them: settings, each with a pattern for its
+# beta; types of blocks; types of tools, and one of their keys.
 BETAS = {
     "context_management": "context-management|compact",
     "compaction": "compact",

@@ -714,7 +714,7 @@ def streamed(client):
 
 
 def dumps(part):
-    """All that the SDK's methods make of a reply or of a part of one."""
+    """Everything that the SDK's methods make of a reply, a block or a usage."""
     texts = part.to_json(exclude_none=True), part.model_dump_json()
     plain = part.to_dict(), part.model_dump(), part.model_dump(exclude_none=True)
     chosen = part.model_dump(exclude={"content"}), part.model_dump(include={"id"})
