@@ -3000,14 +3000,13 @@ def load_settings() -> None:
         # a key is easily copied with a space; an empty one would hide the key in .env
         if text := os.environ.pop(name).strip():
             os.environ[name] = text
-    before = {*os.environ}
+    before = {*os.environ}  # commands get our own settings only if they're in here
     try:
         dotenv.load_dotenv(env)
     except ValueError as error:
         raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
-    ours = "ANTHROPIC_.*|MODEL_ID|" + "|".join(vars(Limits())).upper()
-    added = [n for n in os.environ.keys() - before if re.fullmatch(ours, n)]
-    HIDDEN_FROM_COMMANDS.update(added)  # a project may have its own key and model
+    ours = re.compile("ANTHROPIC_.*|MODEL_ID|" + "|".join(vars(Limits())).upper())
+    HIDDEN_FROM_COMMANDS.update({*filter(ours.fullmatch, os.environ)} - before)
     in_shell = [name for name in KEY_NAMES if name in before]
     in_file = [n for n in KEY_NAMES if os.environ.get(n) and n not in in_shell]
     if in_shell and in_file:  # a gateway could get the key of another: pi#4339
