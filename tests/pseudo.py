@@ -23,7 +23,10 @@ MARK = "\x1b[1m> \x1b[0m"  # of the prompt
 PROMPT = "\n\u00a7> "  # as `User.screen` shows it, unlike anything else
 PATIENCE = 30  # seconds to wait for something before the test fails
 # the region drawn at the bottom, and the sequence that erases it
-DRAWN = re.compile(r"(?s)\x1b\[\?7l(.*?)(?:\x1b\[\?7h|\Z)|(?:\x1b\[A)*\r\x1b\[J")
+DRAWN = re.compile(
+    r"(?s)\x1b\[\?7l(.*?)(?:\x1b\[\?7h(?:\x1b\[\?2026l)?|\Z)"
+    r"|(?:\x1b\[\?2026h)?(?:\x1b\[A)*\r\x1b\[J"
+)
 # colors, the bell, and bracketed paste switched on or off
 OUR_SEQUENCES = r"\x1b\[(0|1|2|31|32|35)m|\a|\x1b\[\?2004(h|l\r?)"
 

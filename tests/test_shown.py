@@ -111,6 +111,16 @@ def test_the_clock_returns_when_an_answer_stalls(screen):
     assert screen.text() == "\nSo it is.\ndone\n"
 
 
+def test_a_new_region_replaces_the_old_one_in_one_synchronised_update(screen):
+    screen.at(5)
+    show(screen.terminal, "wait", "bash")
+    screen.at(7)
+    screen.at(8)
+    first, new = (f"\x1b[?7l{n} s: bash\x1b[?7h" for n in (2, 3))
+    written = f"{first}\x1b[?2026h\r\x1b[J{new}\x1b[?2026l"
+    assert screen.terminal.out.getvalue() == written
+
+
 NAME = "\x1b[2Jone\ntwo"
 
 
