@@ -78,15 +78,9 @@ CASES = [  # of --all
 
 
 class Handler(door.Handler):
-    """Also describes the model, and notes attempts to reach other addresses."""
+    """Also notes attempts to reach other addresses."""
 
     client: Worker
-
-    def do_GET(self):
-        path, _, model = self.path.partition("?")[0].rpartition("/")
-        if path != "/v1/models":
-            return super().do_GET()
-        self.send(200, self.client.model_info(model))
 
     def do_CONNECT(self):
         self.client.elsewhere.add(self.path)

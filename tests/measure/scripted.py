@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 from stub import (
@@ -279,10 +278,6 @@ class Worker(StubClient):
             message["id"] = f"msg_{len(self.sizes):04}"  # some join those of one id
             self.used.append(message["usage"])
             return message
-
-    def count_tokens(self, **request: Any) -> SimpleNamespace:
-        parts = [request.get(key) for key in ("system", "tools", "messages")]
-        return SimpleNamespace(input_tokens=count(*parts))
 
     def fail(self, why: str) -> NoReturn:
         self.failed = self.failed or why

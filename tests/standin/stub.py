@@ -98,9 +98,9 @@ BETAS = {
     "mcp_servers": "mcp-client",
     "fallbacks": "fallback",
 }
-OTHER_BLOCKS = "document|search_result|container_upload|server_tool_use|compaction"
-OTHER_BLOCKS += r"|tool_reference|\w+_tool_result"
-OTHER_TOOLS, OTHER_KEY = r"\w+_20\d{6}", "defer_loading"
+OTHER_BLOCKS = "document|search_result|container_upload|browser_state|compaction"
+OTHER_BLOCKS += r"|tool_reference|\w+_tool_use|\w+_tool_result"
+OTHER_TOOLS, OTHER_KEY = r"\w+_20\d{6}|mcp_toolset", "defer_loading"
 # The API's own tools that the agent has to run: their type, and their name.
 OWN_TOOLS = {
     "bash_20250124": "bash",
