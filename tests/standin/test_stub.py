@@ -259,6 +259,11 @@ UNPLAYED = [
     ({"compaction": {"type": "summarize"}, **betas(COMPACTS)}, FORGETTING),
     ({"thread": {"type": "create"}, **betas(THREADS)}, "keeps no threads"),
     ({"mcp_servers": [{}], **betas("mcp-client-2025-11-20")}, "play `mcp_servers`. If"),
+    ({"tools": [{"type": "mcp_toolset"}]}, "play tools of type `mcp_toolset`. If"),
+    (
+        {"messages": [*HELLO, assistant({"type": "mcp_tool_use"})]},
+        "play blocks of type `mcp_tool_use`. If",
+    ),
     (
         {"tools": [BASH_SCHEMA, WEB]},
         "play tools of type `web_search_20260318`. If the real",
