@@ -803,12 +803,11 @@ def summary_end(messages: list[Message]) -> int:
 def question_of(before: Message, message: Message) -> list[Message]:
     """Return [note] with the end of the reply that a short message answers, or []."""
     text, size = text_of(before), tokens_in(message["content"])
-    if before["role"] == "user":  # a note from an earlier compaction
-        return [before] * text.startswith(ANSWERED)
+    if before["role"] == "user" or not is_typed(message):
+        return [before] * text.startswith(ANSWERED)  # from an earlier compaction
     is_short = size <= 10 or (size <= 15 and re.search("[?？]", text))
     end = text.encode()[-400:].decode(errors="ignore")  # some 100 tokens
-    is_answer = is_typed(message) and is_short and not blocks(before, "tool_use")
-    return [note(ANSWERED + end)] * bool(is_answer)
+    return [note(ANSWERED + end)] * bool(is_short and not blocks(before, "tool_use"))
 
 
 def as_messages(needed: list[Exchange]) -> list[Message]:
@@ -871,18 +870,17 @@ def cut_text(text: str, max_tokens: int) -> str:
     return shown
 
 
-def fit_typed(
-    messages: list[Message], max_tokens: int, most: int = sys.maxsize
-) -> list[Message]:
-    """Return the newest typed messages, each after its question, cut to fit.
+def fit_typed(messages: list[Message], limit: int, most: int = 0) -> list[Message]:
+    """Return the typed messages, or the newest `most`, after their questions.
 
-    At worst, drop the questions, oldest first, and then messages from the second on.
+    They're cut to fit into `limit` tokens. If that's not enough, questions are dropped,
+    oldest first, and then messages from the second on.
     """
     pairs = [pair for pair in pairwise([note(""), *messages]) if is_typed(pair[1])]
     found = [message for pair in pairs for message in (*question_of(*pair), pair[1])]
-    kept = cut_texts(found[-most:], max_tokens, of_user=True)
+    kept = cut_texts(found[-most:], limit, of_user=True)
     sizes = [*map(tokens_in, kept)]
-    while sum(sizes) > max_tokens and len(kept) > 1 + len(user_texts(kept[:1])):
+    while sum(sizes) > limit and len(kept) > 1 + len(user_texts(kept[:1])):
         at = next((n for n, m in enumerate(kept) if not is_typed(m)), 1)
         del kept[at], sizes[at]
     return kept
@@ -2804,7 +2802,7 @@ def run_command(agent: Agent, line: str) -> None:
         agent.tried_until = 0 if agent.failures else agent.tried_until  # try once more
         agent.focus = rest
         compact_history(agent, "compact")
-    elif name == "/last" and rest == "summary":
+    elif line == "/last summary":
         newest = agent.messages[: summary_end(agent.messages)][-1:]
         agent.emit("plain", "".join(map(text_of, newest)) or "There's no summary yet.")
     elif name == "/last" and re.fullmatch("[0-9]{0,9}", rest):

@@ -350,7 +350,9 @@ def test_on_an_older_python_or_on_windows_one_line_says_what_is_needed(lacking):
 
 def test_python_3_8_can_read_the_whole_program_so_that_it_gets_that_line():
     ast.parse(SOURCE, feature_version=(3, 8))
-    assert not re.search(r"(?m)^ *for \w+ in [^(\[\n]*, \*", SOURCE)  # allowed since 3.9
+    assert not re.search(
+        r"(?m)^ *for \w+ in [^(\[\n]*, \*", SOURCE
+    )  # allowed since 3.9
 
 
 def test_agent_py_requires_the_packages_of_requirements_txt():
