@@ -357,7 +357,9 @@ def micro_compact(
     whose file can't be read again is saved first, and the placeholder says where.
     """
     results = [e for e in exchanges(messages) if e.call["name"] in tools]
-    end = first_kept(results, keep_recent, keep_tokens)
+    sizes = accumulate(tokens_in(e.result["content"]) for e in reversed(results))
+    fitting = sum(total <= keep_tokens for total in sizes)  # how many results fit
+    end = max(0, len(results) - max(keep_recent, fitting))
     unseen = first_unseen(messages)
     old = [e for e in results[:end] if e.at < unseen and is_clearable(e.result)]
     freed = sum(tokens_in(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
@@ -371,13 +373,6 @@ def micro_compact(
         placeholder = {call["id"]: f"[Previous: used {name}{where}]"}
         new[at] = with_results(new[at], placeholder)
     return drop_thinking(new, old[0].at)
-
-
-def first_kept(results: list[Exchange], keep_recent: int, keep_tokens: int) -> int:
-    """Return where the kept results begin: `keep_recent` of them, more if they fit."""
-    sizes = [tokens_in(exchange.result["content"]) for exchange in reversed(results)]
-    fitting = sum(total <= keep_tokens for total in accumulate(sizes))  # how many fit
-    return max(0, len(results) - max(keep_recent, fitting))
 
 
 def is_clearable(result: Message) -> bool:
@@ -679,9 +674,8 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
     Tries a smaller window if the error names one, else a summary, else a note. Raises
     AgentError if nothing gets shorter, or after three attempts.
     """
-    advice = "The conversation cannot be shortened any further; start over with /clear,"
-    advice += " or set CONTEXT_WINDOW to the model's own window."
-    given_up = AgentError(f"{error} {advice}")
+    advice = "It can't be shortened any further: type /clear, or set CONTEXT_WINDOW to"
+    given_up = AgentError(f"{error} {advice} the model's own window.")
     if incomplete > MAX_INCOMPLETE:
         raise given_up
     total = context_tokens(agent) + agent.limits.max_output  # some APIs count the reply
@@ -1129,11 +1123,6 @@ def check_message(message: Message, before: list[Message]) -> Message:
     if role not in ("user", "assistant") or not content or calls != results:
         raise ValueError(f"{content!r} of {role!r} can't answer the calls {calls}")
     return {"role": role, "content": content}
-
-
-def switch_to(agent: Agent, conversation: Conversation) -> None:
-    """Make the agent continue this conversation instead of its own."""
-    vars(agent).update(vars(conversation))
 
 
 def conversations(agent: Agent) -> Iterator[tuple[Path, Conversation]]:
@@ -1852,7 +1841,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
 
     tools = {name: tool for name, tool in agent.tools.items() if name != "task"}
     subagent = replace(agent, tools=tools, emit=emit, is_subagent=True)
-    switch_to(subagent, Conversation(system=agent.system))
+    vars(subagent).update(vars(Conversation(system=agent.system)))
     try:
         return take_turn(subagent, prompt)
     except KeyboardInterrupt as stopped:
@@ -2815,7 +2804,7 @@ def run_command(agent: Agent, line: str) -> None:
         agent.emit("plain", HELP if line == "/help" else context_table(agent))
     elif line == "/clear":
         agent.emit("note", "[clear] new conversation; /resume lists the others")
-        switch_to(agent, Conversation())
+        vars(agent).update(vars(Conversation()))
     elif line == "/yes" and sys.stdin.isatty():  # a file can't allow commands
         agent.auto_approve = not agent.auto_approve
         how = "run without asking" if agent.auto_approve else "ask for approval"
@@ -2891,7 +2880,7 @@ def find_conversation(agent: Agent, which: str) -> Conversation:
 
 def resume(agent: Agent, which: str) -> None:
     """Continue an earlier conversation, and show what it's about and how far it got."""
-    switch_to(agent, find_conversation(agent, which))
+    vars(agent).update(vars(find_conversation(agent, which)))
     messages = agent.messages
     for _, call, _ in exchanges(messages):  # what is newer counts as changed since
         with suppress(OSError, ValueError, ToolError):  # it's gone

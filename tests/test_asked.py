@@ -145,7 +145,7 @@ def test_always_and_first_words_allow_plain_commands_that_begin_with_them(
     asked(agent, "git diff", "y", tool="write_file")
     assert agent.allowed == set() and terminal.queue == []
     assert "runs without asking: bash git diff ...\n" in context_table(agent) + "\n"
-    program.switch_to(agent, program.Conversation())
+    vars(agent).update(vars(program.Conversation()))
     asked(agent, "git diff", "y")
 
 

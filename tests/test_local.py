@@ -412,7 +412,7 @@ def test_resuming_or_switching_to_another_provider_costs_one_rejection_at_most(
     for client in [provider(name), *map(provider, [name, "Anthropic", name])]:
         before, agent = agent, make(client=client, **SMALL)
         if before:
-            program.switch_to(agent, program.load(before.transcript))
+            vars(agent).update(vars(program.load(before.transcript)))
         assert take_turn(agent, "Read the notes.") == "Done."
         assert {"micro_compact", "compact"} <= {*layers(agent)}
         assert len(client.rejected) <= 1
