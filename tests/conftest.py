@@ -65,7 +65,10 @@ def pauses(monkeypatch):
     seconds, sleep = [], time.sleep
 
     def shortly(given):
-        seconds.append(given) if given >= 0.1 else sleep(given)
+        if given >= 0.1:
+            seconds.append(given)
+        else:
+            sleep(given)
 
     monkeypatch.setattr(program.time, "sleep", shortly)
     return seconds

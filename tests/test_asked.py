@@ -502,7 +502,8 @@ def test_esc_before_a_question_stops_the_work_instead_of_answering():
             program.read_answer(terminal := Terminal(io.StringIO()), "Sure?")
         os.dup2(before.fileno(), 0)
     assert terminal.answer == ""
-    os.close(keys), os.close(screen)
+    os.close(keys)
+    os.close(screen)
 
 
 UNSEEN = """

@@ -484,7 +484,8 @@ def test_a_conversation_that_is_missing_is_said_to_be_missing_in_this_folder(
 def test_continue_takes_the_newest_conversation_and_what_follows_is_the_prompt(
     run, api, make, flag, prompt
 ):
-    conversation(make, 9, "older"), conversation(make, 1e10, "newer")
+    conversation(make, 9, "older")
+    conversation(make, 1e10, "newer")
     api.enqueue(reply("Gone on."))
     assert run("-p", flag, *filter(None, [prompt]), stdin="and?")[1] == "Gone on.\n"
     first, _, *asked = api.requests[-1]["messages"]

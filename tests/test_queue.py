@@ -605,7 +605,10 @@ def test_an_unfinished_paste_is_not_sent_until_it_is_complete(user, stopped):
     assert held.asked.wait(PATIENCE)
     user.press("\x1b[200~one\rtwo\r")
     user.watch(0.2)
-    user.press("\x03") if stopped else held.may.set()
+    if stopped:
+        user.press("\x03")
+    else:
+        held.may.set()
     user.watch(0.3)
     user.press("three\rfour\x1b[201~")
     user.see(PROMPT, "four")

@@ -274,7 +274,10 @@ def test_a_dumb_terminal_gets_only_text_and_no_color_means_no_colors(fresh, sett
     user.press("first\n")
     assert held.asked.wait(PATIENCE)
     user.press("not so\nha")
-    user.see("not so\nha") if "TERM" in settings else user.see_below("> ha")
+    if "TERM" in settings:
+        user.see("not so\nha")
+    else:
+        user.see_below("> ha")
     is_canonical = termios.tcgetattr(user.keys)[3] & termios.ICANON
     held.may.set()
     user.see("so.\n[", "\n\n> not so\n", "Then not.\n[", "\n> ")

@@ -291,7 +291,8 @@ def test_rules_and_skills_are_read_at_the_start_and_after_clear(make):
     Path("AGENTS.md").write_text("Use spaces.")
     agent = make(reply("One."), reply("Two."))
     take_turn(agent, "Hm?")
-    skill(), Path("AGENTS.md").write_text("Use tabs.")
+    skill()
+    Path("AGENTS.md").write_text("Use tabs.")
     take_turn(agent, "And now?")
     first, second = agent.client.requests
     assert (first["system"], first["tools"]) == (second["system"], second["tools"])
@@ -314,7 +315,8 @@ def test_commands_do_not_reload_the_rules(make, line):
 
 
 def test_a_subagent_has_the_same_rules_and_skills(make):
-    skill(), Path("AGENTS.md").write_text("Use tabs.")
+    skill()
+    Path("AGENTS.md").write_text("Use tabs.")
     task = ("task", {"description": "look", "prompt": "Look."})
     agent = make(reply(calls=[task]), reply(calls=[LOADED]), reply("3."), reply("So."))
     take_turn(agent, "How many?")

@@ -1,6 +1,7 @@
 """Turn a recorded session into its shape: other words, but all else as it was.
 
     python3 tests/measure/shapes.py RECORDING SHAPE.jsonl.xz
+    python3 tests/measure/shapes.py --compare FOLDER
 
 What forgetting costs and loses depends on how long texts are, and on which of them come
 again. So a shape replaces each word and each number of three or more digits by another
@@ -9,6 +10,9 @@ short numbers, tools' names and the names of their inputs stay, and so do the se
 between messages. What `recorded.py` ignores, such as thinking, is left out. New words
 follow the order in which the old ones appear, so they say nothing about them, and the
 same recording always has the same shape.
+
+With --compare, each shape in `shapes/` is compared with its recording, which has the
+same name, in FOLDER: which words are left, and whether costs and R are the same.
 """
 
 import json
@@ -22,7 +26,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from recorded import OLD_TEXTS, Unusable, read_messages
+from recorded import (
+    OLD_TEXTS,
+    SHAPES,
+    Session,
+    Unusable,
+    content_of,
+    parts,
+    read_messages,
+)
 
 # escapes in JSON and code (kept, but for the number), words, and long numbers
 TOKEN = re.compile(
@@ -41,6 +53,12 @@ OTHERS = {  # by the number of bytes and whether they have a case; lower case
 }
 START = 1_700_000_000  # the time of the first request in a shape, in seconds
 TRIES = 500  # to find a new word
+# words that stay: the names of keys and blocks, and how results of layer 1 begin
+KEPT = "role content type text id name input tool_use_id is_error timestamp user"
+KEPT += " assistant tool_use tool_result true false null NaN old_string"
+KEPT += " persisted-output previous used"
+COMPARED = "nothing", "s06", "v5", "ours"  # policies
+SAME_COST, SAME_R = 0.001, 0.005  # relative, absolute
 
 
 class Words:
@@ -152,7 +170,7 @@ def block_of(block: dict, words: Words, ids: dict[str, str]) -> dict:
 def words_in(messages: list[dict]) -> set[str]:
     """Return the words of three letters or more in these messages, in lower case."""
     texts = (text for message in messages for text in texts_in(message["content"]))
-    return {word.lower() for text in texts for word in WORD.findall(text)}
+    return {word for text in texts for word in words_of(text)}
 
 
 def texts_in(content: Any) -> Iterator[str]:
@@ -179,13 +197,69 @@ def compressed(lines: list[dict]) -> bytes:
     return lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)
 
 
+# --- A shape beside its recording ---
+
+
+def compare(folder: Path) -> int:
+    """Compare the shapes with their recordings; return 1 if any differs, else 0."""
+    if not folder.is_dir():
+        raise Unusable(f"There is no folder {folder}.")
+    status = 0
+    for shape in sorted(SHAPES.glob("*.xz")):
+        found = [*folder.rglob(f"{shape.stem}*")]
+        wrong = differences(found[0], shape) if found else []
+        status |= bool(wrong)
+        told = "; ".join(wrong) or ("the same" if found else "no recording")
+        print(f"{shape.stem}: {told}", flush=True)
+    return status
+
+
+def differences(recording: Path, shape: Path) -> list[str]:
+    """Say how a shape differs from its recording; empty if it doesn't."""
+    old, new = read_messages(recording), read_messages(shape)
+    texts = (content_of(path).decode(errors="replace") for path in (recording, shape))
+    left = set.intersection(*map(words_of, texts)) - kept_words(new)
+    left = {word for word in left if len(word) > 5}
+    wrong = [f"words are left: {' '.join(sorted(left))}"] if left else []
+    for name, (cost, r), (new_cost, new_r) in zip(COMPARED, figures(old), figures(new)):
+        if abs(new_cost / cost - 1) > SAME_COST or abs(new_r - r) > SAME_R:
+            wrong.append(f"{name}: cost {cost} -> {new_cost}, R {r} -> {new_r}")
+    return wrong
+
+
+def figures(messages: list[dict]) -> Iterator[tuple[float, float]]:
+    """Yield the cost and R of a session with each of the compared policies."""
+    import costs  # adds the folders of stub and agent to sys.path
+
+    rules, session = costs.runs(False, []), Session(messages)
+    for name in COMPARED:
+        row = costs.row("", [rules[name](session)], 1e6)
+        yield row["cost"], row["R"]
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words of three letters or more in a text, in lower case."""
+    return {word.lower() for word in WORD.findall(text)}
+
+
+def kept_words(messages: list[dict]) -> set[str]:
+    """Return the words that stay in the shape of these messages."""
+    calls = [*parts([m for m in messages if m["role"] == "assistant"], "tool_use")]
+    named = [key for call in calls for key in (call["name"], *call["input"])]
+    return words_of(" ".join([KEPT, *named]))
+
+
 def main(argv: list[str]) -> int:
-    """Make one shape; return the exit status."""
-    if len(argv) != 2 or not argv[1].endswith(".xz"):
-        print((__doc__ or "").split("\n\n")[1].strip(), file=sys.stderr)
+    """Make one shape, or compare them all; return the exit status."""
+    compares = argv[:1] == ["--compare"]
+    if len(argv) != 2 or not (compares or argv[1].endswith(".xz")):
+        usage = "shapes.py RECORDING SHAPE.jsonl.xz, or shapes.py --compare FOLDER"
+        print(usage, file=sys.stderr)
         return 2
     recording, shape = map(Path, argv)
     try:
+        if compares:
+            return compare(Path(argv[1]))
         lines = [*shape_of(read_messages(recording))]
         shape.write_bytes(compressed(lines))
     except (Unusable, OSError) as error:

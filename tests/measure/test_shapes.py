@@ -1,10 +1,9 @@
 """Shapes of recorded sessions: no word is left, and all figures stay the same."""
 
 import json
-import os
+import lzma
 import re
 from itertools import count
-from pathlib import Path
 
 import costs
 import pytest
@@ -13,10 +12,6 @@ from builders import did, history, said
 from recorded import Session, content_of, parts, read_messages, tokens
 
 SHAPES = sorted(costs.SHAPES.glob("*.xz"))
-# what stays: the names of keys and blocks, of tools, and of their inputs
-KEPT_KEYS = "role content type text id name input tool_use_id is_error timestamp"
-KEPT_KEYS += " user assistant tool_use tool_result true false null NaN old_string"
-
 INNER = json.dumps({"Hannah": "Keller\nand\tsons", "deep": json.dumps(["Zoë\u0416ук"])})
 CODE = r'print("first\nsecond\tthird \u041f\u0440\u0438\u0432\u0435\u0442 C:\new")'
 ODD_TEXTS = [
@@ -49,15 +44,9 @@ ODD_MESSAGES = history(
 )
 
 
-def words(text):
-    return {word.lower() for word in re.findall(r"[^\W\d_]{3,}", text)}
-
-
-def kept(messages):
-    """The words that stay in the shape of these messages."""
-    calls = [*parts([m for m in messages if m["role"] == "assistant"], "tool_use")]
-    named = [key for call in calls for key in (call["name"], *call["input"])]
-    return words(" ".join([KEPT_KEYS, *named, "persisted-output", "previous used"]))
+def as_lines(messages):
+    """The text of a recording with these messages."""
+    return "".join(json.dumps(message) + "\n" for message in messages)
 
 
 @pytest.fixture
@@ -66,8 +55,7 @@ def shape(tmp_path):
     numbers = count()
 
     def make(messages):
-        lines = (json.dumps(m) + "\n" for m in messages)
-        (path := tmp_path / "recording.jsonl").write_text("".join(lines))
+        (path := tmp_path / "recording.jsonl").write_text(as_lines(messages))
         made = tmp_path / f"{next(numbers)}.jsonl.xz"
         assert shapes.main([str(path), str(made)]) == 0
         return content_of(made).decode(errors="surrogatepass"), read_messages(made)
@@ -80,8 +68,10 @@ def shape(tmp_path):
 
 def test_no_word_of_a_hostile_recording_is_left(shape):
     text, _ = shape(ODD_MESSAGES)
-    before = words("".join(json.dumps(m, ensure_ascii=False) for m in ODD_MESSAGES))
-    assert before & words(text) <= kept(ODD_MESSAGES)
+    before = shapes.words_of(
+        "".join(json.dumps(m, ensure_ascii=False) for m in ODD_MESSAGES)
+    )
+    assert before & shapes.words_of(text) <= shapes.kept_words(ODD_MESSAGES)
     assert {"keller", "projects", "hannah", "which", "привет"} <= before
     assert not re.search(r"4930123456|901820|0\.123456|16C7|041f", text)
 
@@ -91,9 +81,11 @@ def test_no_escape_hides_a_word(shape):
     text, messages = shape(ODD_MESSAGES)
     [inner] = {b["content"] for b in parts(messages[12:13], "tool_result")}
     deep = json.loads([*json.loads(inner).values()][1])
-    old = words("Keller and sons Hannah deep ZoëЖук first second third Привет")
+    old = shapes.words_of(
+        "Keller and sons Hannah deep ZoëЖук first second third Привет"
+    )
     code = re.sub(r"\\u(....)", lambda found: chr(int(found[1], 16)), text)
-    assert not words(str(deep)) & old and not words(code) & old
+    assert not shapes.words_of(str(deep)) & old and not shapes.words_of(code) & old
 
 
 def test_a_new_word_says_nothing_about_the_old_one(shape):
@@ -173,13 +165,6 @@ def test_wrong_arguments_are_reported_in_one_line(capsys, argv, code, told):
 # ---- the shapes in this repository ----
 
 
-def recording(shape):
-    """The recording that a shape was made from, or skip the test."""
-    folder = os.environ.get("RECORDINGS") or pytest.skip("set RECORDINGS to a folder")
-    found = [*Path(folder).rglob(f"{shape.stem}*")]
-    return found[0] if found else pytest.skip(f"{folder} has no {shape.stem}")
-
-
 def test_there_are_six_shapes_of_each_of_four_projects():
     projects = [costs.project(path.name) for path in SHAPES]
     assert [projects.count(name) for name in sorted({*projects})] == [6] * 4
@@ -192,18 +177,49 @@ def test_the_name_of_a_shape_says_where_its_recording_is(path):
     assert re.fullmatch(r"[a-z]+_[0-9a-f]{2}-[0-9a-f]{10}-\d+", path.name[:-9])
 
 
-@pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
-def test_a_shape_has_no_word_of_its_recording(path):
-    old = content_of(recording(path)).decode()
-    left = words(old) & words(content_of(path).decode()) - kept(read_messages(path))
-    assert not [word for word in left if len(word) > 5]
+# ---- a shape beside its recording ----
 
 
-@pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
-def test_a_shape_costs_and_keeps_as_much_as_its_recording(path):
-    rules = costs.runs(False, [])
-    old, new = (Session(read_messages(file)) for file in (recording(path), path))
-    for name in ("nothing", "s06", "v5", "ours"):
-        before, after = (costs.row("", [rules[name](s)], 1e6) for s in (old, new))
-        assert after["cost"] == pytest.approx(before["cost"], rel=1e-3)
-        assert after["R"] == pytest.approx(before["R"], abs=0.005)
+@pytest.fixture
+def compared(tmp_path, monkeypatch, capsys):
+    """compared(recording, shape): the exit status, and what is printed about them."""
+    recorded, made = tmp_path / "recorded", tmp_path / "made"
+    recorded.mkdir()
+    made.mkdir()
+    monkeypatch.setattr(shapes, "SHAPES", made)
+
+    def compare(recording, shape):
+        (recorded / "one.jsonl").write_text(as_lines(recording))
+        data = shape.encode(errors="surrogatepass")
+        (made / "one.jsonl.xz").write_bytes(lzma.compress(data))
+        capsys.readouterr()
+        return shapes.main(["--compare", str(recorded)]), capsys.readouterr().out
+
+    return compare
+
+
+def test_a_shape_is_the_same_as_its_recording_but_for_the_words(compared, shape):
+    text, _ = shape(ODD_MESSAGES)
+    assert compared(ODD_MESSAGES, text) == (0, "one.jsonl: the same\n")
+
+
+def test_a_shape_that_costs_something_else_than_its_recording_is_named(compared, shape):
+    text, _ = shape(history(did("A long result. " * 3_000), said("Done.")))
+    status, told = compared(ODD_MESSAGES, text)
+    assert status == 1 and re.search(r"^one.jsonl: nothing: cost [\d.]+ -> ", told)
+
+
+def test_words_of_a_recording_that_are_left_in_its_shape_are_named(compared):
+    messages = history(did("42"), said("The payroll of Hannah Keller."))
+    status, told = compared(messages, as_lines(messages))
+    assert (status, told) == (1, "one.jsonl: words are left: hannah keller payroll\n")
+
+
+def test_a_shape_without_a_recording_is_named(compared, tmp_path, capsys):
+    compared(ODD_MESSAGES, as_lines(ODD_MESSAGES))
+    capsys.readouterr()
+    (tmp_path / "recorded/one.jsonl").unlink()
+    assert shapes.main(["--compare", str(tmp_path / "recorded")]) == 0
+    assert capsys.readouterr().out == "one.jsonl: no recording\n"
+    assert shapes.main(["--compare", str(tmp_path / "gone")]) == 1
+    assert capsys.readouterr().err == f"There is no folder {tmp_path / 'gone'}.\n"
