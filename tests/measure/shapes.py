@@ -220,7 +220,8 @@ def differences(recording: Path, shape: Path) -> list[str]:
     texts = (content_of(path).decode(errors="replace") for path in (recording, shape))
     left = set.intersection(*map(words_of, texts)) - kept_words(new)
     left = {word for word in left if len(word) > 5}
-    wrong = [f"words are left: {' '.join(sorted(left))}"] if left else []
+    some = " ".join(sorted(left)[:10])
+    wrong = [f"{len(left)} words are left, such as {some}"] if left else []
     for name, (cost, r), (new_cost, new_r) in zip(COMPARED, figures(old), figures(new)):
         if abs(new_cost / cost - 1) > SAME_COST or abs(new_r - r) > SAME_R:
             wrong.append(f"{name}: cost {cost} -> {new_cost}, R {r} -> {new_r}")
