@@ -93,7 +93,7 @@ def test_with_every_default_four_pages_in_a_reply_break_no_chain(make, files):
     assert model.missing == []
 
 
-@pytest.mark.parametrize("window", [6_000, 8_000, 12_000, 24_000])
+@pytest.mark.parametrize("window", [6_000, 24_000])
 def test_in_a_hidden_window_every_page_arrives(make, files, window):
     model = Careful(files(6, 15_000), window)
     agent = make(client=StubClient(always=model), max_requests=999)
@@ -101,8 +101,7 @@ def test_in_a_hidden_window_every_page_arrives(make, files, window):
     assert agent.usage["requests"] <= 150
 
 
-@pytest.mark.parametrize("window", [16_000, 32_000, 60_000, 200_000])
-@pytest.mark.parametrize("calls", [1, 2, 3])
+@pytest.mark.parametrize("calls, window", [(1, 16_000), (3, 16_000), (3, 60_000)])
 def test_no_compaction_drops_a_result_that_was_just_asked_for(
     make, files, monkeypatch, window, calls
 ):
