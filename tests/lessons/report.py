@@ -116,8 +116,10 @@ def cannot_start(path):
 
 def asks_nothing(run):
     """The reason why the program made no request, "" if it made one."""
-    if run.exchanges:
+    if any(exchange.purpose != "aside" for exchange in run.exchanges):
         return ""
+    if run.exchanges:
+        return "None of its requests offers a tool."
     if run.ended.startswith("It"):  # the runner's own words
         return run.ended
     if run.ended:

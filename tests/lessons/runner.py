@@ -65,12 +65,11 @@ EXITED = "It ended its process without a word (`os._exit`)."
 BY_CTRL_C = "Ctrl-C ended the program."
 TOO_SLOW = "It did not finish within {} seconds."
 TOOLS = "bash", "read_file", "compact"
-TAGS = "<summary>", "</summary>"
 # A reminder to call the tool `compact` doesn't ask for a summary.
 ASKS_AT_END = (
     r"(?i)summar|compress|(?<!call )(?<!use )(?<!use the )compact|总结|摘要|压缩|要約"
 )
-REMINDER = r"\s*<[\w-]*reminder"  # a message of its own that asks for nothing
+REMINDER = r"\s*<[\w-]*(reminder|status|context|env|info)"  # it asks for nothing
 LONG_ENOUGH = "prompt is too long"
 
 
@@ -95,13 +94,19 @@ class Exchange(NamedTuple):
     """A request, what it was for, and what came back."""
 
     request: dict[str, Any]
-    asks: bool  # for a summary, rather than for the next step of the work
-    text: str  # of the reply
+    purpose: str  # "work", "summary", or "aside"
+    text: str  # of the reply, without tags
     typed: int  # how many prompts the user had typed by then
     content: Sequence[dict] = ()  # the blocks of the reply
     error: str = ""  # why there was none
     is_refused: bool = False  # the request was wrong; otherwise the API had failed
     usage: Sequence[int] = ()  # its tokens: new, written to the cache, read from it
+    paused: float = 0  # seconds that the program slept before it
+
+    @property
+    def asks(self):
+        """Whether it asked for a summary."""
+        return self.purpose == "summary"
 
 
 @dataclass(eq=False)
@@ -132,8 +137,8 @@ class Run:
 
     @cached_property
     def accepted(self):
-        """The exchanges whose request the API accepted."""
-        return [e for e in self.exchanges if not e.error]
+        """The exchanges about the conversation whose request the API accepted."""
+        return [e for e in self.exchanges if not e.error and e.purpose != "aside"]
 
     @cached_property
     def work(self):
@@ -149,7 +154,7 @@ class Run:
     def rejected(self):
         """The first request that was rejected, after the last accepted one before it."""
         first = next((n for n, e in enumerate(self.exchanges) if e.is_refused), 0)
-        before = [e for e in self.exchanges[:first] if not e.error]
+        before = [e for e in self.exchanges[:first] if e in self.accepted]
         return (before[-1], self.exchanges[first]) if before else None
 
     @property
@@ -255,13 +260,7 @@ class InputEnded(BaseException):
 
 
 class Player(stub.StubClient):
-    """The stand-in for the API, the user at the prompt, and a record of the life.
-
-    We recognise a request for a summary by its end: its last message is neither a
-    typed message nor a tool result, or it no longer offers any tools. A typed message
-    may have other words around it, when it's new; and a request for a summary can be
-    joined to the message before it, or be made in the system prompt.
-    """
+    """The stand-in for the API, the user at the prompt, and a record of the life."""
 
     def __init__(self, play, names=()):
         always = reply("Done.") if play.more else None
@@ -270,7 +269,8 @@ class Player(stub.StubClient):
         self.play, self.exchanges, self.marked = play, [], False
         self.folder = Path.cwd()
         summaries = (reply(s) if isinstance(s, str) else s for s in play.summaries())
-        self.summaries, self.asked_with = summaries, ""
+        self.summaries, self.purposes = summaries, Purposes()
+        self.purpose, self.said, self.slept = "work", "", 0
         self.prompts, self.typed, self.approval = [*play.typed], [], play.answer
         self.calling = self.broke_off = ""
         self.worked = self.ends = self.in_a_row = 0
@@ -364,16 +364,16 @@ class Player(stub.StubClient):
 
     @property
     def accepted(self):
-        return [exchange for exchange in self.exchanges if not exchange.error]
+        return Run(exchanges=self.exchanges).accepted
 
     def answer(self, request):
         """Answer a request, which may hold blocks of replies as objects."""
         waiting, self.calling = self.calling, ""
         headers = self.headers | dict(request.get("extra_headers") or {})
         request = as_json({**request, "extra_headers": headers})
-        with suppress(LookupError, TypeError, AttributeError):  # it is refused below
-            self.prepare(request)
-        asks = bool(self.asked_with)
+        self.purpose = "work"
+        with suppress(LookupError, TypeError, ValueError, AttributeError):
+            self.prepare(request)  # if it can't be read, it is refused below
         try:
             message = super().answer(request)
         except stub.EmptyQueue:
@@ -383,33 +383,34 @@ class Player(stub.StubClient):
             raise
         # it does without what couldn't be played
         self.exchanges = [e for e in self.exchanges if e.error not in self.not_played]
-        content = message["content"]
-        text = "".join(block.get("text", "") for block in content)
-        text = text.removeprefix(TAGS[0]).removesuffix(TAGS[1])
-        calls = [block["name"] for block in content if block["type"] == "tool_use"]
-        self.calling = waiting if asks else "".join(calls[:1])
-        self.note(asks, text, content=content, usage=self.usages[-1])
+        content, purpose = message["content"], self.purpose
+        if purpose == "work":
+            self.said = "".join(block.get("text", "") for block in content)
+        calls = [call["name"] for call in calls_in([message])]
+        self.calling = "".join(calls[:1]) if purpose == "work" else waiting
+        self.note(self.said, content=content, usage=self.usages[-1])
+        self.purposes.note(purpose, request, self.typed, message, self.said)
         self.in_a_row = 0
         if self.play.enough and self.play.enough(Run(exchanges=self.exchanges)):
             self.queue.clear()
             self.prompts.clear()
         return message
 
-    def note(self, asks, text, **more):
+    def note(self, text, **more):
         """Add the newest request to the record."""
-        request, typed = self.requests[-1], len(self.typed)
+        known = self.purpose, text, len(self.typed)
         self.marked = self.marked or "cache_control" in str(self.bodies[-1])
-        self.exchanges.append(Exchange(request, asks, text, typed, **more))
+        more["paused"], self.slept = self.slept, 0
+        self.exchanges.append(Exchange(self.requests[-1], *known, **more))
 
     def note_error(self, error):
         """Add a request that failed, and give up if the program never learns from it."""
         is_refused = isinstance(error, stub.Refused | TypeError | ValueError)
         if isinstance(error, stub.Unplayed):
             self.not_played.add(str(error))
-        self.note(bool(self.asked_with), "", error=str(error), is_refused=is_refused)
-        if self.asked_with:
+        self.note("", error=str(error), is_refused=is_refused)
+        if self.purpose != "work":
             self.queue.popleft()
-        self.asked_with = ""
         self.in_a_row += is_refused
         if self.in_a_row == SAME_AGAIN:
             self.give_up(NEVER_LEARNS.format(SAME_AGAIN, error))
@@ -421,60 +422,19 @@ class Player(stub.StubClient):
 
     def prepare(self, request):
         """Put a summary at the head of the queue, or fit the next reply's calls."""
-        last = str(request["messages"][-1])
-        # two in a row: a retry, or a second step, which offers no tools either
-        again = self.asked_with in ("", last) or not request.get("tools")
-        if self.wants_summary(request) and again:
-            self.asked_with = last
-            self.queue.appendleft(tagged(next(self.summaries), str(request)))
+        self.purpose = self.purposes.of(request, self.typed)
+        if self.purpose != "work":
+            given = (
+                next(self.summaries) if self.purpose == "summary" else reply("A title.")
+            )
+            self.said = "".join(block.get("text", "") for block in given["content"])
+            self.queue.appendleft(as_asked(given, request))
             return
-        self.asked_with = ""
         for _ in range(self.retries):
             if self.queue and isinstance(self.queue[0], Exception):
                 self.queue.popleft()  # the SDK tries again
         if self.queue and isinstance(self.queue[0], dict):
             self.fit_next(request.get("tools") or [])
-
-    def wants_summary(self, request):
-        """Tell a request for a summary from one for the user's work."""
-        last = stub.blocks(request["messages"][-1]["content"])
-        texts = {block["text"].strip() for block in last if block["type"] == "text"}
-        end = last[-1].get("text", "") if len(last) > 1 else ""
-        if re.search(ASKS_AT_END, end) and not self.is_reminder(end, request):
-            return True  # it is joined to a typed message or to results
-        if self.has_new_prompt(texts):
-            return False
-        if not self.requests:
-            known = not self.typed or self.typed[0] in str(last)
-            return len(request["messages"]) > 1 and not known
-        if self.asks_in_system(str(request.get("system"))):
-            return True
-        typed = not texts.isdisjoint(text.strip() for text in self.typed)
-        results = any(block["type"] == "tool_result" for block in last)
-        without = self.requests[0].get("tools") and not request.get("tools")
-        reminds = any(re.match(REMINDER, text) for text in texts)
-        return bool(without) or not (typed or results or reminds)
-
-    def asks_in_system(self, system):
-        """Check if the system prompt now asks for a summary, rather than holds one."""
-        first = str(self.requests[0].get("system"))
-        known = [e.text for e in self.exchanges if e.asks and e.text]
-        if system == first or any(text in system for text in known):
-            return False
-        asks = [re.search(ASKS_AT_END, text) for text in (first, system)]
-        return bool(asks[1]) and not asks[0]
-
-    def is_reminder(self, end, request):
-        """Check if a text is a prompt, or one that the program adds to all results."""
-        is_usual = len(self.accepted) < 2 or end in str(request["messages"][:-1])
-        return is_usual or self.has_new_prompt({end})
-
-    def has_new_prompt(self, texts):
-        """Check if texts hold the newest prompt, to which a program may add a bit."""
-        [known] = [e.typed for e in self.accepted if not e.asks][-1:] or [0]
-        prompts = self.typed[known:][-1:]
-        short = [t for t in texts if len(t) < sum(map(len, prompts)) + ADDED]
-        return any(prompt in text for prompt in prompts for text in short)
 
     def fit_next(self, tools):
         """Make the next reply call only tools that are offered, by their own input."""
@@ -502,6 +462,103 @@ def failure(name, text, **more):
     return error
 
 
+class Purposes:
+    """What each request of a program is for: the user's work, a summary, or an aside.
+
+    It's for the work if the user's side ends with results, or with a new prompt. Words of
+    the program's own at its end are a question, which asks for a summary, unless they came
+    with the work before, numbers aside. Nobody can work without tools; without a word of
+    the conversation, there is nothing to summarise.
+    """
+
+    def __init__(self):
+        self.known, self.questions = set(), set()  # texts that came with either
+        self.said, self.summaries = [], []  # words of the model's replies and calls
+        self.after_summary, self.typed, self.system = False, 0, None
+
+    def of(self, request, typed):
+        """Tell what a request is for."""
+        last = stub.blocks(request["messages"][-1]["content"])
+        texts = [block["text"] for block in last if block["type"] == "text"]
+        sent, end = str(request["messages"]), "".join(texts[-1:])
+        if not request.get("tools"):
+            told = any(words in sent for words in [*self.said, *self.summaries])
+            return "summary" if told else "aside"
+        if self.system is None:  # it's the first request for work, or after a resume
+            is_new = any(repr(prompt)[1:-1] in sent for prompt in typed) or not typed
+            asks = len(request["messages"]) > 1 and (
+                self.asks(end, typed) or not is_new
+            )
+            return "summary" if asks else "work"
+        chosen = (request.get("tool_choice") or {}).get("type")
+        if chosen == "none" or self.asks_in_system(request):
+            return "summary"
+        results = any(block["type"] == "tool_result" for block in last)
+        if self.after_summary and not results:  # which may be in this one
+            return "summary" if self.bare(end, typed) in self.questions else "work"
+        if self.asks(end, typed):
+            return "summary"
+        reminds = self.bare(end, typed) in self.known or re.match(REMINDER, end)
+        is_new = any(self.is_new(text, typed) for text in texts)
+        works = results or reminds or is_new
+        return "work" if works else "summary"
+
+    def bare(self, text, typed):
+        """A text without numbers and prompts."""
+        for prompt in typed:
+            text = text.replace(prompt, "")
+        return re.sub(r"[-\d.,:%]+", "", text).strip()
+
+    def asks(self, end, typed):
+        """Check if a text asks for a summary, rather than holds one or reminds."""
+        bare = self.bare(end, typed)
+        if not bare or bare in self.questions:
+            return bool(bare)
+        holds = any(text in end for text in self.summaries)
+        reminds = bare in self.known or re.match(REMINDER, end)
+        return bool(re.search(ASKS_AT_END, bare)) and not (holds or reminds)
+
+    def asks_in_system(self, request):
+        """Check if the system prompt now asks for a summary, rather than holds one."""
+        system = str(request.get("system"))
+        if any(text in system for text in self.summaries):
+            return False
+        return bool(re.search(ASKS_AT_END, system)) > bool(
+            re.search(ASKS_AT_END, self.system)
+        )
+
+    def is_new(self, text, typed):
+        """Check if a text holds the newest prompt, rather than the conversation."""
+        is_short = len(text) < sum(map(len, typed[-1:])) + ADDED
+        told = not is_short and any(
+            words in text for words in [*typed[:-1], *self.said]
+        )
+        return len(typed) > self.typed and typed[-1] in text and not told
+
+    def note(self, purpose, request, typed, reply, text):
+        """Remember a request that was answered."""
+        texts = [b.get("text", "") for b in last_turn(request["messages"])]
+        if purpose == "work":
+            self.known |= {self.bare(text, typed) for text in texts}
+            self.typed, self.after_summary = len(typed), False
+            self.system = self.system or str(request.get("system"))
+            inputs = [[*call["input"].values()] for call in calls_in([reply])]
+            self.said += [str(given[0])[:12] for given in inputs if given]
+            self.said += [text] * bool(text)
+        if purpose == "summary":
+            self.questions |= {
+                self.bare(text, typed) for text in texts[-1:]
+            } - self.known
+            self.after_summary = True
+            self.summaries += [text] * bool(text)
+
+
+def last_turn(messages):
+    """The blocks of the user's side since the last reply."""
+    last = itertools.takewhile(lambda m: m["role"] != "assistant", reversed(messages))
+    return [*itertools.chain(*(stub.blocks(m["content"]) for m in [*last][::-1]))]
+
+
 def calls_in(replies):
     """The calls of these replies."""
     for block in itertools.chain(*(given["content"] for given in replies)):
@@ -509,16 +566,24 @@ def calls_in(replies):
             yield block
 
 
-def tagged(summary, request):
-    """A summary with tags around its text, if the request names them."""
-    if TAGS[0] not in request:
-        return summary
-    end = TAGS[1] if summary["stop_reason"] == "end_turn" else ""
-    content = stub.copied(summary["content"])
+def as_asked(given, request):
+    """A summary in the form that is asked for: in each tag, or under each key."""
+    end = "".join(text_of(block) for block in last_turn(request["messages"])[-1:])
+    asked = f"{end[:1_000]} {end[-1_000:]} {request.get('system')}"
+    keys = re.findall(r'"(\w+)":', asked) if "JSON" in asked else []
+    tags = re.findall(r"<([a-z][\w-]*)>", asked)
+    is_whole, content = (
+        given["stop_reason"] == "end_turn",
+        stub.copied(given["content"]),
+    )
     for block in content:
-        if block["type"] == "text":
-            block["text"] = f"{TAGS[0]}{block['text']}{end}"
-    return {**summary, "content": content}
+        if block["type"] == "text" and keys and is_whole:
+            block["text"] = json.dumps(dict.fromkeys(keys, block["text"]))
+        elif block["type"] == "text" and tags:
+            parts = [f"<{tag}>{block['text']}" for tag in dict.fromkeys(tags)]
+            ends = [f"</{tag}>" * is_whole for tag in dict.fromkeys(tags)]
+            block["text"] = "\n".join(map("".join, zip(parts, ends)))
+    return {**given, "content": content}
 
 
 def as_json(value):

@@ -75,7 +75,10 @@ IN_A_ROW = {  # the first words of requests, and the replies
         ["Go.", OWN, "Summary: It went well.", OWN],
         ["0", "It went well.", "1", "It went well."],
     ),
-    "a question can be repeated": (["Go.", OWN, OWN, "Summary"], ["0", "", "Ok.", "1"]),
+    "a question can be repeated": (
+        ["Go.", OWN, OWN, "Summary: Ok."],
+        ["0", "", "Ok.", "1"],
+    ),
 }
 
 
@@ -100,7 +103,7 @@ def test_a_refused_request_for_a_summary_uses_up_no_reply():
 def test_requests_without_tools_ask_for_a_summary_in_two_steps():
     client = player(reply("0"), summaries=["A.", "B."])
     ask(client, "Go.")
-    assert [ask(client, text, tools=[]) for text in ("Go.", "A. Go.")] == ["A.", "B."]
+    assert [ask(client, text, tools=[]) for text in ("0.", "A. 0.")] == ["A.", "B."]
 
 
 def test_a_status_that_names_the_tool_asks_for_no_summary():
@@ -138,7 +141,9 @@ PROGRAMS = {
     "try:\n    input()\n    [][0]\nexcept IndexError as error:\n    print(error)": "a "
     'client from `anthropic.Anthropic()`. It printed last: "list index out',
     f"{ASKS}client.ask(prompt)": "because it stopped with AttributeError: ",
-    f"{LOOP})": "Its request doesn't offer the tool `read_file`.",
+    f"{LOOP})": "None of its requests offers a tool.",
+    f"{LOOP}{READS.replace('read_file', 'view')}": "Its request doesn't offer the tool "
+    "`read_file`.",
     "import os\nos.environ['MY_KEY']": "because it stopped with KeyError: 'MY_KEY' "
     "(mine.py, line 2) Next:",
     # they do to their process what they like
@@ -195,7 +200,8 @@ def test_a_missing_file_is_reported_by_name(capsys):
 
 # --- What a program can use, and what is noted about it ---
 
-STREAM = f"""{LOOP.replace("create", "stream").replace("reply =", "with")}) as stream:
+WITH = LOOP + READS[:-1]
+STREAM = f"""{WITH.replace("create", "stream").replace("reply =", "with")}) as stream:
     text = "".join(stream.text_stream)
 print(text, stream.get_final_text(), stream.get_final_message().role)"""
 REFUSED = f"""{ASKS}
@@ -210,14 +216,14 @@ THREAD = "\nimport threading\nthreading.Thread(target=print, args=['So.']).start
 USES = {  # a program that uses a feature of Python or the SDK, and its output
     STREAM: "Done. Done. assistant",
     REFUSED: "400 messages: at least one message is required",
-    f"{LOOP}, tools=NOT_GIVEN, system=omit)\nprint(len(reply.content))": "1",
-    f"{LOOP})\nprint(reply.content[0].model_dump(exclude_none=True)['text'])": "Done.",
-    f"{LOOP})\nprint(isinstance(reply.content[0], TextBlock))": "True",
-    f"{LOOP})\nprint(isinstance(reply.content[0], ToolUseBlock))": "False",
-    f"{LOOP.replace('dict(', 'MessageParam(')})\nprint(reply.stop_reason)": "end_turn",
-    f"{LOOP.replace('c()', 'c().with_options(timeout=9)')})\nprint('So.')": "So.",
-    f"{LOOP}){SAVES}": "from a module of its own",
-    f"{LOOP}){THREAD}": "So.",
+    f"{WITH}, tool_choice=NOT_GIVEN, system=omit)\nprint(len(reply.content))": "1",
+    f"{WITH})\nprint(reply.content[0].model_dump(exclude_none=True)['text'])": "Done.",
+    f"{WITH})\nprint(isinstance(reply.content[0], TextBlock))": "True",
+    f"{WITH})\nprint(isinstance(reply.content[0], ToolUseBlock))": "False",
+    f"{WITH.replace('dict(r', 'MessageParam(r')})\nprint(reply.stop_reason)": "end_turn",
+    f"{WITH.replace('c()', 'c().with_options(timeout=9)')})\nprint('So.')": "So.",
+    f"{WITH}){SAVES}": "from a module of its own",
+    f"{WITH}){THREAD}": "So.",
 }
 IMPORTS = """\
 from anthropic import NOT_GIVEN, APIStatusError, APITimeoutError, InternalServerError
@@ -277,7 +283,7 @@ def test_the_report_shows_a_question_that_y_does_not_answer(question, wanted):
 
 
 def test_a_request_after_the_end_of_a_turn_is_shown():
-    (path := Path("mine.py").absolute()).write_text(f"{LOOP})\n{SEND})")
+    (path := Path("mine.py").absolute()).write_text(f"{WITH})\n{SEND}{READS}")
     run = played(path, Play("", lambda: [reply("Done.")], more=False))
     assert checks.stopped(run) == runner.TURN_IS_OVER
 
