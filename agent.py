@@ -2076,6 +2076,8 @@ def grep(agent: Agent, pattern: str, path: str = ".") -> str:
         if not found:
             raise
         found.append(f"({timeout})")
+    if not found and os.path.isfile(top) and os.path.getsize(top) <= MAX_BYTES:
+        text_in(Path(top))  # raises ToolError for a binary file, such as UTF-16
     if not found and re.search(r"\\[|(){}+<>n]|\n", pattern):  # of grep, not of Python
         found = [r"(no matches; each line is searched alone, and \| or \( is literal)"]
     return cut_text("\n".join(found), MAX_KEPT) or "(no matches)"

@@ -612,9 +612,14 @@ def test_grep_and_glob_skip_pipes_sockets_and_link_loops(use, error_of, odd_file
         error_of(name, path="loop", **ARGS[name])
 
 
-@pytest.mark.parametrize("name", ["read_file", "edit_file"])
-def test_a_binary_file_is_an_error_and_grep_skips_it(error_of, use, name):
-    data = b"hidden\n" * 1_000 + b"\0 hidden\n"
+BINARY = [b"hidden\n" * 1_000 + b"\0 hidden\n", "hidden\n".encode("utf-16")]
+
+
+@pytest.mark.parametrize("data", BINARY, ids=["NUL", "UTF-16"])
+@pytest.mark.parametrize("name", ["read_file", "edit_file", "grep"])
+def test_a_named_binary_file_is_an_error_and_any_other_is_skipped_by_grep(
+    error_of, use, name, data
+):
     Path("file").write_bytes(data)
     Path("text").write_text("hidden\n")
     assert "binary" in error_of(name, path="file", **ARGS[name])
