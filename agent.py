@@ -2243,8 +2243,7 @@ BOLD, DIM, RED, GREEN, MAGENTA, PLAIN = (f"\x1b[{n}m" for n in (1, 2, 31, 32, 35
 COLORS = {"layer": MAGENTA, "added": GREEN, "queued": BOLD}  # legible on any screen
 COLORS |= dict.fromkeys(["note", "thinking", "tool", "result", "void"], DIM)
 COLORS |= dict.fromkeys(["error", "failed", "removed"], RED)
-NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"  # how the terminal treats a row too long for it
-SYNC = "\x1b[?2026h", "\x1b[?2026l"  # the terminal shows what is between them at once
+NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h\x1b[?2026l"  # of rows; WRAP ends an update
 PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it marks pasted text
 # unprintable to Python, but common in text: joiners, a soft hyphen, spaces
 ALSO_PRINTABLE = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
@@ -2351,8 +2350,8 @@ def redraw(terminal: Terminal, above: str = "") -> None:
     erased = "\x1b[A" * (height - 1) + "\r\x1b[J" if terminal.rows else ""
     drawn = NO_WRAP + "\n".join(rows) + WRAP if rows else ""
     terminal.rows = rows
-    begin, end = SYNC if erased and drawn else ("", "")
-    print(f"{begin}{erased}{above}{drawn}{end}", end="", file=terminal.out, flush=True)
+    begin = "\x1b[?2026h" if erased and drawn else ""  # update the screen at once
+    print(f"{begin}{erased}{above}{drawn}", end="", file=terminal.out, flush=True)
 
 
 def region(terminal: Terminal) -> list[str]:

@@ -116,8 +116,8 @@ def test_a_new_region_replaces_the_old_one_in_one_synchronised_update(screen):
     show(screen.terminal, "wait", "bash")
     screen.at(7)
     screen.at(8)
-    first, new = (f"\x1b[?7l{n} s: bash\x1b[?7h" for n in (2, 3))
-    written = f"{first}\x1b[?2026h\r\x1b[J{new}\x1b[?2026l"
+    first, new = (f"\x1b[?7l{n} s: bash\x1b[?7h\x1b[?2026l" for n in (2, 3))
+    written = f"{first}\x1b[?2026h\r\x1b[J{new}"
     assert screen.terminal.out.getvalue() == written
 
 
