@@ -27,6 +27,7 @@ import charts
 import costs
 import moment
 import stub
+import sweep
 from charts import BLUE, GREEN, ORANGE, PURPLE, TEXT, box, line, text
 from costs import program
 from lists import LETTERS, LOOKS, REQUEST, TAIL, chained, rows, what_remains
@@ -63,7 +64,8 @@ def measure(paths):
     less than ours, "each" the costs in each session, "prices" the costs at other prices
     of a cached token and without a cache, each relative to doing nothing at that price,
     "moment" what is in sight after a compaction, "windows" the same of ours in smaller
-    ones, and "session" the session with the most requests.
+    ones, "sweep" ours with other numbers (see sweep.py), and "session" the session with
+    the most requests.
     """
     sessions, runs = costs.read(paths), costs.runs(True, SETTINGS)
     measured = costs.measure(sessions, runs)
@@ -88,6 +90,7 @@ def measure(paths):
             "projects": measured["projects"],
             "moment": measured["moment"],
             "windows": in_windows(sessions),
+            "sweep": sweep.measure(sessions),
             "summaries": {name: rows[name]["summaries"] for name in rows},
             "again": {n: again(rows[n]) for n in rows if n.startswith("ours")},
             "each": {name_of(one): found for one, found in zip(sessions, each)},

@@ -46,6 +46,9 @@ class Meter:
         self.contexts: list[float] = []
         self.spent: list[float] = []  # the total cost after each reply
         self.steps: list[list[int]] = []  # tokens; clearings, summaries so far
+        self.at = 0  # the index of the last reply
+        # of each clearing: old tokens that were written again, and tokens that went
+        self.rewritten: list[tuple[float, float]] = []
         self.edits: list[float] = []
         self.names: list[float] = []
         self.gone: list[str] = []  # lines that the last reply needed, but could not see
@@ -122,6 +125,11 @@ class Meter:
     def reply(self, history: list[Message], at: int) -> float:
         """Send the request that the recorded reply with this index answers."""
         size = self.send(history, self.session.measured[at].tokens)
+        if self.steps and self.clearings > self.steps[-1][1]:
+            new = sum(m.tokens for m in self.session.measured[self.at : at])
+            freed = self.contexts[-1] + new - size
+            self.rewritten.append((size - self.known - new, freed))
+        self.at = at
         self.contexts.append(size)
         self.steps.append([round(size / 100) * 100, self.clearings, self.summaries])
         self.spent.append(self.cost)

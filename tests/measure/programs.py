@@ -68,6 +68,7 @@ class Case(NamedTuple):
 
 CASES = [  # of --all
     Case("reading", 200_000),
+    Case("reading", 200_000, careful=True),
     Case("reading", 100_000),
     Case("reading", 100_000, careful=True),
     Case("reading", 50_000),

@@ -426,6 +426,16 @@ def test_s06_clears_all_but_three_at_every_request_and_pays_for_it():
     assert s06.cost > whole.cost
 
 
+def test_of_a_clearing_one_knows_what_was_written_again_and_what_went():
+    session = Session(reading(150))
+    meter = replay(session, PEERS["clear_at_least"])
+    (written, freed), _ = meter.rewritten
+    at = next(n for n, size in enumerate(meter.contexts) if size > 99_000) + 1
+    result = session.measured[2].tokens - note("[cleared]").tokens
+    assert freed == pytest.approx((at - 3) * result, rel=0.01)  # the newest 3 stay
+    assert written == pytest.approx(meter.contexts[at - 1] - 3_500 - freed)
+
+
 def test_all_policies_have_the_same_prompt_cache():
     meters = [replay(Session(THREE), policy) for policy in (TUTORIALS | PEERS).values()]
     [same] = {(round(meter.cost, 6), round(meter.full, 6)) for meter in meters}
