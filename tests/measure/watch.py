@@ -128,8 +128,8 @@ def main(argv: list[str] | None = None) -> int:
         f"{requests}, {clearings}, {counted(meter.summaries, 'summary', 'summaries')}."
     )
     lost = counted(meter.lost, "line", "lines")
-    found, tried = sum(shown for shown, _ in meter.lookups), len(meter.lookups)
-    again = f" One grep finds {found} of {tried}." if tried else ""
+    found, tried = sum(whole for _, whole, _ in meter.lookups), len(meter.lookups)
+    again = f" One grep for the whole line finds {found} of {tried}." if tried else ""
     print(f"Needed by an edit, but out of sight: {lost}.{again}")
     return 0
 
