@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     lost = counted(meter.lost, "line", "lines")
     found, tried = sum(whole for _, whole, _ in meter.lookups), len(meter.lookups)
-    again = f" One grep for the whole line finds {found} of {tried}." if tried else ""
+    again = f" One grep finds {found} of {tried}." if tried else ""
     print(f"Needed by an edit, but out of sight: {lost}.{again}")
     return 0
 
