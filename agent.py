@@ -1848,8 +1848,7 @@ def run_subagent(agent: Agent, description: str, prompt: str) -> str:
         stopped.args = (f"Its transcript is {subagent.transcript}.",)  # for `run_tools`
         raise
     except (AgentError, OSError) as error:
-        where = f"Its transcript is {subagent.transcript}."
-        raise ToolError(f"{error} {where}") from error
+        raise ToolError(f"{error} Its transcript is {subagent.transcript}.") from error
 
 
 # ---- processes: how commands are started, read and ended ----

@@ -356,6 +356,17 @@ def test_after_ctrl_c_every_call_still_has_a_result_in_one_message(
     assert ran == ["1", "2"][:at] and lines_of(agent.transcript) == agent.messages
 
 
+def test_a_call_that_is_stopped_at_its_question_is_not_said_to_have_run(make):
+    def stop(*question):
+        raise KeyboardInterrupt
+
+    agent = make(reply(calls=[BASH, BASH]), approve=stop)
+    with pytest.raises(KeyboardInterrupt):
+        take_turn(agent, "Work.")
+    said = "The user interrupted the work: this call didn't run, or only partly."
+    assert outputs(agent.messages[-1]) == [said] * 2
+
+
 # --- todo_write ---
 
 
