@@ -84,9 +84,9 @@ def left_by_ours(
     at: list[int],
     own: program.Limits,
     index_of: Callable = program.index_of,
-    summary: str = SAYS_NOTHING,
 ) -> Iterator[list[Message]]:
     """Yield the list that agent.py leaves within these limits at each of these points."""
+    summary = SAYS_NOTHING if own.max_failures else program.NO_SUMMARY
     recording = Recording(session, Meter(session), own)
     agent = recording.agent
     agent.transcript = program.TRANSCRIPT_DIR / "recorded.jsonl"
@@ -128,22 +128,18 @@ def left_by_policy(
 
 
 def measure(
-    session: Session,
-    policy: str = "ours",
-    own: program.Limits | None = None,
-    summary: str = SAYS_NOTHING,
+    session: Session, policy: str = "ours", own: program.Limits | None = None
 ) -> list[Moment]:
     """Measure a policy at all points of a session; NO_INDEX is ours without its index.
 
     `own` has the limits of ours; without it, those of the shell's settings hold.
-    `summary` is the summary in ours.
     """
     at = points(session)
     if policy in SUMMARIES:
         lists = left_by_policy(policy, session, at)
     else:
         index_of = no_index if policy == NO_INDEX else program.index_of
-        lists = left_by_ours(session, at, own or limits({}), index_of, summary)
+        lists = left_by_ours(session, at, own or limits({}), index_of)
     return [moment(session, i, kept) for i, kept in zip(at, lists)]
 
 

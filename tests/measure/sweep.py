@@ -27,12 +27,11 @@ from copy import copy
 from functools import partial
 from math import sqrt
 from pathlib import Path
-from unittest import mock
 
 import costs
 import moment
 from costs import program
-from policies import SAYS_NOTHING, TUTORIALS
+from policies import TUTORIALS
 from prices import Meter, replay
 from recorded import Session, Unusable
 from stub import CACHE_READ, CACHE_WRITE
@@ -83,31 +82,14 @@ def best(meters: list[Meter]) -> float:
     return sqrt(2 * ratio * written / len(clearings) * clearable)
 
 
-def summarising(session: Session, window: int, failures: int) -> Meter:
-    """Run agent.py in this window; without failures allowed, it asks for no summary."""
-    with mock.patch.object(program, "MAX_FAILURES", failures):
-        return costs.drive(session, in_window(window), search=False)
-
-
-def after(session: Session, window: int, failures: int) -> list[moment.Moment]:
-    """Measure the moment after a compaction of that agent.py."""
-    text = SAYS_NOTHING if failures else program.NO_SUMMARY
-    return moment.measure(session, own=in_window(window), summary=text)
-
-
-def in_window(tokens: int) -> program.Limits:
-    """Return the limits in a window of this size."""
-    return costs.limits({"CONTEXT_WINDOW": str(tokens)})
-
-
 def measure(sessions: list[Session]) -> dict[str, dict]:
     """Return {setting: {number: figures}}; for MAX_FAILURES, by window as well."""
     layer_1 = {("MIN_SAVINGS", n): partial(clearing, savings=n) for n in SAVINGS}
     layer_1 |= {("CLEAR_ABOVE", n): partial(clearing, above=n) for n in ABOVE}
     warm = {("ALWAYS_WARM", n): partial(alone, savings=n) for n in SAVINGS}
-    both = [(most, window) for most in FAILURES for window in WINDOWS]
-    layer_2 = {(n, w): partial(summarising, window=w, failures=n) for n, w in both}
-    seen = {("after", n, w): partial(after, window=w, failures=n) for n, w in both}
+    own = {(n, window): in_window(window, n) for n in FAILURES for window in WINDOWS}
+    layer_2 = {at: partial(costs.drive, limits=own[at], search=False) for at in own}
+    seen = {("after", *at): partial(moment.measure, own=own[at]) for at in own}
     nothing = {n: partial(forgetting_nothing, warm=n) for n in (True, False)}
     done = costs.replayed(sessions, nothing | layer_1 | warm | layer_2 | seen)
     found: dict[str, dict] = {}
@@ -116,7 +98,7 @@ def measure(sessions: list[Session]) -> dict[str, dict]:
         pair = cost_and_r(meters, done[setting == "ALWAYS_WARM"])
         more = [best(meters)] if setting == "ALWAYS_WARM" else []
         found.setdefault(setting, {})[f"{number}"] = [*pair, *more]
-    for number, window in both:
+    for number, window in own:
         one = dict(zip(SPENT, cost_and_r(done[number, window], done[False])))
         more = costs.summed_up(done["after", number, window])
         one |= {name: more[name] for name in SEEN if more}
@@ -124,6 +106,12 @@ def measure(sessions: list[Session]) -> dict[str, dict]:
             f"{window}"
         ] = one
     return found
+
+
+def in_window(tokens: int, failures: int) -> program.Limits:
+    """Return the limits in a window of this size, with this number of failures."""
+    settings = {"CONTEXT_WINDOW": tokens, "MAX_FAILURES": failures}
+    return costs.limits({name: f"{number}" for name, number in settings.items()})
 
 
 def cost_and_r(meters: list[Meter], nothing: list[Meter]) -> list[float]:

@@ -4,6 +4,7 @@ import json
 import re
 
 import costs
+import moment
 import pytest
 import sweep
 from builders import history, read, said
@@ -70,14 +71,16 @@ def test_the_best_size_of_a_clearing_is_where_both_of_its_costs_are_equal():
 
 def test_without_failures_no_model_is_asked_for_a_summary():
     session = Session(reading(60, 9_000))
-    asked, never = (sweep.summarising(session, 32_000, most) for most in sweep.FAILURES)
+    own = [sweep.in_window(32_000, most) for most in sweep.FAILURES]
+    asked, never = (costs.drive(session, one, search=False) for one in own)
     assert asked.summaries > never.summaries == 0
     assert max(never.contexts) < 32_000 and never.cost < asked.cost
 
 
 def test_the_moment_without_a_summary_has_a_note_in_its_place():
     session = Session(reading(70))
-    asked, never = (sweep.after(session, 200_000, most) for most in sweep.FAILURES)
+    own = [sweep.in_window(200_000, most) for most in sweep.FAILURES]
+    asked, never = (moment.measure(session, own=one) for one in own)
     assert 2_400 < asked[0].tokens - never[0].tokens < 2_500
 
 
