@@ -144,7 +144,7 @@ def in_session(cost, _, steps):
 
 def of_programs():
     """The figures of programs.json, by job and window, and then by program."""
-    found = {"version": {}, "fixed": {}}
+    found = {"version": {}, "fixed": {}, "prompts": {}}
     for run in json.loads((ROOT / "tests/measure/programs.json").read_text("utf-8")):
         name = run["program"].partition(".")[0]  # of agent.py
         job = f"{run['job']}_{run['window']}" + "_careful" * run["careful"]
@@ -153,6 +153,8 @@ def of_programs():
         found.setdefault(job, {})[name] = dict(zip(COLUMNS, row))
         found["version"][name] = run["version"]
         found["fixed"][name] = float(f"{run['fixed']:.2g}")  # system prompt and tools
+        read = run["fixed"] * run["requests"] * stub.CACHE_READ / 1_000  # their price
+        found["prompts"].setdefault(job, {})[name] = read
     return found
 
 
