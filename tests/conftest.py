@@ -7,6 +7,9 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -33,10 +36,45 @@ SETTINGS |= {name.lower() for name in SETTINGS}
 gc.disable()  # until all tests are loaded, which takes twice as long otherwise
 
 
+FEW = 5  # files
+
+
 def pytest_xdist_auto_num_workers(config):
     """Run a selection of tests in this process: starting workers takes longer."""
-    selected = config.option.file_or_dir or config.option.keyword
-    return 0 if selected else None
+    given, paths = config.option, config.option.file_or_dir
+    are_few = 0 < len(paths) < FEW and all(".py" in path for path in paths)
+    return 0 if are_few or given.keyword or given.markexpr == "not slow" else None
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what serves the API as slow, and let all quick tests run first."""
+    for item in items:
+        if "api" in item.fixturenames:  # mostly for a program on a terminal
+            item.add_marker("slow")
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    numbers = Counter(item.path for item in slow)
+    items[:] = quick + sorted(slow, key=lambda item: -numbers[item.path])
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Give the slow tests of a file to a worker once no quick ones are left."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class QuickFirst(LoadFileScheduling):
+        @cached_property
+        def units(self):
+            """The unit of each test: neighbours from one file."""
+            files = groupby(self.collection, key=super()._split_scope)
+            return {test: n for n, (_, tests) in enumerate(files) for test in tests}
+
+        def _split_scope(self, nodeid):
+            return self.units[nodeid]
+
+    config.option.loadscopereorder = False  # keep the order of the tests
+    return QuickFirst(config, log)
 
 
 def pytest_collection_finish():

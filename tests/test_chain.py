@@ -21,6 +21,8 @@ from stub import StubClient, api_error, reply
 import agent as program
 from agent import take_turn
 
+pytestmark = pytest.mark.slow
+
 
 class Careful:
     """A model whose summaries have every fact it is shown, behind a hidden window.

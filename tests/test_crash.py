@@ -42,6 +42,8 @@ from agent import (
     user_texts,
 )
 
+pytestmark = pytest.mark.slow
+
 TINY_LIMITS = {
     "threshold": 4_000,
     "context_window": 9_000,

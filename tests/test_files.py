@@ -185,6 +185,7 @@ LANGUAGES = {
 SIZES = [(2_000, 4), (20_000, 9), (167_000, 1), (167_000, 12)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold, count", SIZES)
 @pytest.mark.parametrize("line", LANGUAGES.values(), ids=LANGUAGES)
 def test_a_page_never_exceeds_the_result_budget_in_any_language(
@@ -841,6 +842,7 @@ CALLS_FOR_LARGE_FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "block", CALLS_FOR_LARGE_FILES.values(), ids=CALLS_FOR_LARGE_FILES
 )

@@ -348,6 +348,7 @@ def test_a_file_read_from_an_offset_is_named_by_its_path():
     assert lines(work) == {"src/late.py": ["late_name"]}
 
 
+@pytest.mark.slow
 def test_many_names_and_a_long_rest_of_the_list_take_it_no_minutes():
     """A name that no longer fits isn't searched for; the bound allows any machine."""
     gone = read("a.py", " ".join(f"one_name_{n}" for n in range(60_000)))
@@ -357,6 +358,7 @@ def test_many_names_and_a_long_rest_of_the_list_take_it_no_minutes():
     assert time.process_time() - start < 10
 
 
+@pytest.mark.slow
 @examples(60)
 @given(RESULTS_WITH_NAMES, st.data())
 def test_every_name_of_it_was_removed_and_is_not_in_sight(results, data):

@@ -80,6 +80,7 @@ JSON = '{"key": "value"}\n'
 SIZES = [(1, 67_500), *itertools.product((5, 6, 40, 100), (225, 575, 742, 1_725))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [4_000, 50_000])
 @pytest.mark.parametrize("letters", ["x", "日", JSON])
 def test_all_results_in_a_message_share_one_limit(limit, letters):

@@ -567,6 +567,7 @@ def is_short(text):
     return tokens_in(typed(text)) <= program.MIN_USER_TOKENS
 
 
+@pytest.mark.slow
 @examples(300)
 @given(USER_TEXTS, st.integers(2 * program.MIN_USER_TOKENS, 3_000))
 def test_kept_messages_fit_and_the_first_and_the_newest_have_priority(
@@ -798,6 +799,7 @@ def test_summary_rules_and_previews_are_quoted(rebuilt, make):
 # --- How much is kept ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [4_000, 8_000, 50_000, 167_000])
 def test_a_compaction_leaves_at_most_half_of_the_room(make, threshold):
     short, long = sized(3_000, '"\n'), sized(90_000, '"\n')

@@ -455,6 +455,7 @@ def small_server(window, answers_summaries):
     return StubClient(always=answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [8_000, 12_000, 16_000, 24_000])
 @pytest.mark.parametrize("answers_summaries", [True, False])
 def test_no_turn_fails_in_a_small_window_that_nobody_names(
@@ -494,6 +495,7 @@ def reading(times):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maximum", [16_000, 64_000])
 def test_the_maximum_named_in_an_error_is_the_window_from_then_on(
     make, monkeypatch, maximum

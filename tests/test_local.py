@@ -92,6 +92,7 @@ WITHOUT_NUMBERS = "the request exceeds the available context size, try increasin
 WITH_NUMBERS = "request (99999 tokens) exceeds the available context size ({} tokens)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", FILE_TOKENS)
 @pytest.mark.parametrize("setting", ["", "64000"])
 @pytest.mark.parametrize("rules", [0, 6_000])
@@ -107,6 +108,7 @@ def test_a_job_of_40_requests_ends_well_where_ollama_cuts_a_prompt_silently(
     assert f"{window:,} tokens" in line and agent.limits.context_window == window
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [8_192, 32_768])
 def test_where_a_prompt_is_cut_silently_each_result_is_read_for_a_summary(
     make, files, window, monkeypatch
@@ -119,6 +121,7 @@ def test_where_a_prompt_is_cut_silently_each_result_is_read_for_a_summary(
     assert server.summarised | kept == {f"FACT-{n}-" for n in range(40)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", FILE_TOKENS)
 @pytest.mark.parametrize("error", [WITHOUT_NUMBERS, WITH_NUMBERS])
 def test_a_job_of_40_requests_ends_well_where_a_prompt_is_rejected(
@@ -301,6 +304,7 @@ class OddCounter(StubClient):
         return {**message, "content": content or [{"type": "text", "text": ""}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves_out", ["thinking", "cached", "all but a constant"])
 def test_a_server_that_counts_in_another_way_loses_no_window(make, leaves_out):
     thought = {"thinking": sized(900)} if leaves_out == "thinking" else {}
@@ -403,6 +407,7 @@ def provider(name):
 SMALL = {"threshold": 20_000, "clear_above": 6_000, "min_savings": 2_000}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_resuming_or_switching_to_another_provider_costs_one_rejection_at_most(
     make, name
@@ -444,6 +449,7 @@ class Hybrid(StubClient):
         return {"input_tokens": int(len(prompt) / BYTES_PER_TOKEN)}
 
 
+@pytest.mark.slow
 def test_thoughts_without_a_signature_let_a_server_go_on_from_its_cache(make):
     Path("notes.txt").write_text(sized(620, "these are the notes\n"))
     thought = {**UNSIGNED, "thinking": "Which of these notes is it? " * 20}

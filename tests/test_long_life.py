@@ -22,6 +22,8 @@ from stub import StubClient, reply
 
 import agent as program
 
+pytestmark = pytest.mark.slow
+
 TURNS = 5_000 if LONG_TESTS else 320
 WINDOW, OUTPUT, THRESHOLD = 24_000, 8_000, 12_000
 TINY_LIMITS = {"context_window": WINDOW, "max_output": OUTPUT, "threshold": THRESHOLD}

@@ -25,7 +25,7 @@ from stub import reply
 import agent as program
 from agent import run_tool, take_turn
 
-pytestmark = pytest.mark.usefixtures("no_hang")
+pytestmark = [pytest.mark.usefixtures("no_hang"), pytest.mark.slow]
 
 
 # --- Output and exit status ---

@@ -30,6 +30,8 @@ from stub import StubClient
 
 import agent as program
 
+pytestmark = pytest.mark.slow
+
 COLD = float("-inf")
 
 

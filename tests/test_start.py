@@ -266,6 +266,7 @@ def test_two_keys_from_different_places_are_a_one_line_error(
     assert not error or (err.startswith(error) and err.count("\n") == 1)
 
 
+@pytest.mark.slow
 def test_help_lists_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
@@ -338,6 +339,7 @@ SOURCE = SCRIPT.read_text("utf-8")
 LACKING = ["del itertools.pairwise", "sys.modules['termios'] = None"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", LACKING)
 def test_on_an_older_python_or_on_windows_one_line_says_what_is_needed(lacking):
     code = f"import itertools, runpy, sys; {lacking}; "

@@ -19,6 +19,8 @@ from stub import StubClient, reply
 
 from agent import ESCAPE, Terminal, redraw
 
+pytestmark = pytest.mark.slow
+
 PAUSE = threading.Event()  # instead of time.sleep, which tests replace
 RUNS, PACE = (40, 1) if LONG_TESTS else (6, 0.5)  # PACE scales all durations
 WORDS = [

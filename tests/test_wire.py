@@ -534,6 +534,7 @@ def test_a_server_that_cuts_a_long_prompt_needs_its_own_window_as_a_setting(
 CACHES = [{"cache_from": 1_024}, {"cache_from": 4_096}, {"reports": 0}, {"reports": 3}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", CACHES, ids=str)
 def test_each_request_begins_with_the_one_before_it_and_no_thinking_is_lost(
     wired, cache

@@ -18,6 +18,8 @@ from pseudo import PATIENCE
 
 import agent as program
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = str(Path(program.__file__).resolve())
 LAYERS = ["tool_result_budget", "micro_compact", "snip_compact", "auto_compact"]
 LAYERS += ["compact", "compact", "reactive_compact"]

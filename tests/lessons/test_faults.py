@@ -17,6 +17,8 @@ from test_judge import SMALL, changed
 
 import agent as program
 
+pytestmark = pytest.mark.slow
+
 # What the run of each fault shows.
 SEEN = {
     "no_thinking": "no thought is ever sent back, so each call starts afresh",

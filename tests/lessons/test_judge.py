@@ -15,6 +15,8 @@ from checks import CHECKS, FAULTS
 from plays import WORK
 from readme import ROOT
 
+pytestmark = pytest.mark.slow
+
 SMALL = ROOT / "tests/lessons/small.py"
 
 # --- Parts of small.py, and what replaces them ---

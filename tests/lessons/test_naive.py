@@ -11,6 +11,8 @@ import pytest
 import stub
 from played import printed
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(naive.__file__)
 FUNCTIONS = {
     node.name: node

@@ -124,6 +124,7 @@ def test_a_chapter_has_the_parts_that_teach(chapter):
 # --- Quotations and names ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, what, quoted", [m.groups()[1:] for m in QUOTED.finditer(PAGE)]
 )
@@ -251,6 +252,7 @@ def test_a_name_of_the_tutorials_leads_to_a_chapter():
 # --- Numbers ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SOURCES, ids=lambda text: text.partition("\n")[0])
 def test_every_mark_on_a_page_has_its_number_or_quotation(text):
     new, problems = refreshed(text)
@@ -598,6 +600,7 @@ def test_no_line_of_a_file_is_named_by_its_number():
 TO_TRY = {words(m[1]): words(m[2].strip("`")) for m in TRY.finditer(PAGE)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", TO_TRY)
 def test_what_can_be_tried_without_a_key_shows_what_it_promises(command):
     if command.endswith("costs.py") and not LONG_TESTS:
@@ -765,6 +768,7 @@ def is_of(change, span):
     return any(re.search(part, text) for text in ("agent.py", *change[1:4]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.chapter)
 def test_what_is_changed_shows_what_the_page_promises(change):
     told = words(CHAPTERS[change.chapter].partition("**Change it.**")[2])
@@ -841,6 +845,7 @@ def reported(tmp_path_factory):
     return subprocess.run(argv, check=False, **options).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_a_reply_left_in_the_queue_fails_a_readers_test(reported, name):
     assert re.findall(rf"(?m)^([A-Z]+) tests/{name}", reported)[-1:] == [OWN[name][1]]

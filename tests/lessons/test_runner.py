@@ -22,6 +22,8 @@ from runner import Exchange, Play, Player, Run, played
 from stub import reply
 from test_judge import in_one_line
 
+pytestmark = pytest.mark.slow
+
 # --- What a request is for ---
 
 CALL = {"type": "tool_use", "id": "1", "name": "bash", "input": {}}

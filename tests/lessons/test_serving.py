@@ -21,6 +21,8 @@ from builders import typed
 from plays import TYPED
 from readme import ROOT
 
+pytestmark = pytest.mark.slow
+
 TOOLS = [{"name": name, "input_schema": {}} for name in runner.TOOLS]
 NODE = shutil.which("node")
 AGENT = ROOT / "tests/agents/node.mjs"

@@ -132,6 +132,7 @@ def sixty(batch, names):
     return [*script[:half], compact, *script[half:], reply("Done.", thinking="Well.")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2, 4])
 def test_sixty_reads_with_a_compact_half_way(agent, batch):
     client = fake_api(*sixty(batch, write_files(60, 9_000)))
@@ -144,6 +145,7 @@ def test_sixty_reads_with_a_compact_half_way(agent, batch):
     assert messages[-1]["content"] == [{"type": "text", "text": "Done."}]
 
 
+@pytest.mark.slow
 def test_sixty_reads_cost_less_than_without_forgetting(agent):
     agent.SYSTEM = "You write code."  # the same in each folder
     client = fake_api(*sixty(1, write_files(60, 9_000)))
@@ -221,6 +223,7 @@ def odd_files(workspace):
         (workspace / name).write_bytes(text.encode(errors="surrogateescape"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200 if LONG_TESTS else 20))
 def test_a_random_conversation_is_never_rejected_and_loses_nothing(
     agent, seed, odd_files
@@ -387,6 +390,7 @@ def run_script(capsys, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_small_works_with_the_real_sdk(run_script, odd_files):
     stub = fake_api(
         reply(calls=[("bash", {"command": "cat long"})]), reply("It is read.")
@@ -404,6 +408,7 @@ def test_without_a_key_small_says_so_and_asks_again(run_script):
     assert errors == "" and output.count("Stopped: TypeError: ") == 2
 
 
+@pytest.mark.slow
 def test_first_works_with_the_real_sdk(run_script, odd_files):
     thinks = use("read_file", "short", "long", thinking="Hm.")
     stub = fake_api(thinks, reply("It is read.", thinking="Well."))
@@ -418,6 +423,7 @@ def test_first_works_with_the_real_sdk(run_script, odd_files):
     assert stub.refused == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", BETWEEN, ids=lambda path: path.stem)
 def test_a_step_between_them_works_with_the_real_sdk(run_script, script, odd_files):
     thinks = use("read_file", "short", "gone", thinking="Hm.")

@@ -18,6 +18,8 @@ import stub
 from readme import QUOTED, README, ROOT
 from test_judge import SMALL, changed, in_one_line
 
+pytestmark = pytest.mark.slow
+
 SIGNED = "request 3: messages.3.content.0: Invalid `signature` in `thinking` block."
 PREFILL = "This model does not support assistant message prefill."
 

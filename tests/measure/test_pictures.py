@@ -43,6 +43,7 @@ def boxes(root):
         yield charts.Box(left, y - 11, left + wide, y + 3)
 
 
+@pytest.mark.slow
 def test_every_picture_on_disk_is_made_by_the_program():
     assert sorted(drawn()) == PICTURES
 

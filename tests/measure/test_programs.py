@@ -20,6 +20,8 @@ import scripted
 from builders import typed
 from scripted import NOTHING, PROMPTS, Step, call_for
 
+pytestmark = pytest.mark.slow
+
 FOREIGN = replace(launch.PROGRAMS["agent.py"], binary=foreign.__file__)
 SMALL_JOBS = {
     "reading": partial(scripted.reading, files=14, size=5_000),

@@ -59,6 +59,7 @@ def test_alone_is_a_number_whose_cache_never_goes_cold(monkeypatch):
     assert (own.min_savings, own.clear_above) == (T // 2, 0)
 
 
+@pytest.mark.slow
 def test_the_best_size_of_a_clearing_is_where_both_of_its_costs_are_equal():
     """Of 40 requests, each brings 500 tokens that are cleared later."""
     meter = Meter(Session([]))
@@ -69,6 +70,7 @@ def test_the_best_size_of_a_clearing_is_where_both_of_its_costs_are_equal():
     assert sweep.best([Meter(Session([]))]) == 0
 
 
+@pytest.mark.slow
 def test_without_failures_no_model_is_asked_for_a_summary():
     session = Session(reading(60, 9_000))
     own = [sweep.in_window(32_000, most) for most in sweep.FAILURES]
@@ -77,6 +79,7 @@ def test_without_failures_no_model_is_asked_for_a_summary():
     assert max(never.contexts) < 32_000 and never.cost < asked.cost
 
 
+@pytest.mark.slow
 def test_the_moment_without_a_summary_has_a_note_in_its_place():
     session = Session(reading(70))
     own = [sweep.in_window(200_000, most) for most in sweep.FAILURES]
@@ -84,6 +87,7 @@ def test_the_moment_without_a_summary_has_a_note_in_its_place():
     assert 2_400 < asked[0].tokens - never[0].tokens < 2_500
 
 
+@pytest.mark.slow
 def test_the_tables_have_a_column_for_each_number_and_a_row_for_each_window(
     tmp_path, capsys
 ):

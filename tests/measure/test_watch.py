@@ -15,6 +15,8 @@ from builders import did, history
 
 import agent as program
 
+pytestmark = pytest.mark.slow
+
 LONGEST = costs.SHAPES / "entire_ad-ff0201aecb-0.jsonl.xz"
 [SHORT] = costs.SHAPES.glob("entire_b7*")
 

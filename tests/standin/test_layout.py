@@ -52,6 +52,7 @@ STARTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", STARTED)
 def test_a_program_needs_no_package_and_prints_narrow_lines(command):
     done = run_alone(command)
@@ -66,6 +67,7 @@ NOT_THERE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", NOT_THERE)
 def test_a_missing_chapter_or_step_is_reported_in_one_line(command):
     done = run_alone(f"lessons/{command}")
@@ -107,6 +109,7 @@ def copied(tmp_path_factory):
     return shutil.copytree(ROOT, copy, ignore=others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_a_file_in_the_root_changes_no_import(use, copied):
     for name in IN_ROOT:
