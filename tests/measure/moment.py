@@ -56,7 +56,7 @@ NO_INDEX = "ours, no index"
 
 
 class Moment(NamedTuple):
-    """How much was needed after a compaction, and how much of it is in the list."""
+    """Numbers of things that were needed after a compaction, and of those in the list."""
 
     names: int
     names_seen: int

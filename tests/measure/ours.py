@@ -72,10 +72,10 @@ class Lost(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """Whether one call of `grep` found such a line in the transcript."""
+    """The search for such a line in the transcript, with one call of `grep` each."""
 
-    by_words: bool  # if it searched for two of the line's words
-    by_line: bool  # if it searched for the whole line
+    by_words: bool  # found by two of its words
+    by_line: bool  # found by the whole line
     tokens: float  # of the first answer
 
 
@@ -262,7 +262,7 @@ def look_up(agent: Any, lost: list[Lost]) -> Iterator[Lookup]:
 
 
 def found(agent: Any, pattern: str) -> str:
-    """Return what one call of `grep` says of a pattern in the transcripts."""
+    """Return the answer of one call of `grep` for a pattern in the transcripts."""
     try:
         return program.grep(agent, pattern, str(program.TRANSCRIPT_DIR))
     except program.ToolError as error:

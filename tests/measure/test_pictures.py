@@ -240,6 +240,7 @@ def test_the_figures_have_everything_that_the_page_needs(measured):
     on_disk = json.loads(pictures.FIGURES.read_text())
     assert on_disk.keys() == measured.keys()
     same = ("policies", "summaries", "again", "uncached", "prices", "before", "shares")
+    same += ("over", "sweep")
     for name in same:
         assert on_disk[name].keys() == measured[name].keys()
     ours = [name for name in on_disk["policies"] if name.startswith("ours")]
