@@ -580,11 +580,12 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
     older = fit_typed(gone[:start], min(MAX_USER_TOKENS, room // 2))  # part 1
     room -= estimate_tokens(older)
     kept = [*older, note(text), *request, *tail]
-    freed = estimate_tokens(agent.messages) - estimate_tokens(kept)
-    calls = restore_recent_files(agent, gone, min(room, freed) // 2, tail)
+    room = min(room, estimate_tokens(agent.messages) - estimate_tokens(kept))
+    most = min(INDEX_TOKENS, room // 7)  # in the index
+    calls = restore_recent_files(agent, gone, room // 2 - most, tail)
     before = as_messages([e for e in calls if e.at < start])  # part 1, too
     after = as_messages([e for e in calls if e.at >= start])  # part 4
-    index = index_of(gone, [*kept, *before, *after], min(INDEX_TOKENS, room // 7))
+    index = index_of(gone, [*kept, *before, *after], most)
     new = [*older, *before, note(f"{text}\n", *index), *request, *after, *tail]
     names = [exchange.call["name"] for exchange in calls]
     files = sum(agent.tools[name].rerunnable for name in names)

@@ -273,7 +273,7 @@ def test_in_a_small_window_it_is_short_and_in_one_of_4000_tokens_there_is_none(
 ):
     many = read("a.py", " ".join(f"one_name_{n}" for n in range(600)))
     agent = make(threshold=window // 2)
-    agent.messages = history(many, did(sized(3_000)), said("Yes."), said("So."))
+    agent.messages = history(many, did(sized(window // 3)), said("Yes."), said("So."))
     found = [t for m in program.rebuild(agent, "Short.")[0] for t in said_in(m)[1:]]
     assert len(found) == (most > 0)
     assert all(most // 2 < tokens_in(text) <= most for text in found)
