@@ -306,17 +306,18 @@ def with_previews(message: Message, max_tokens: int, save_text: SaveText) -> Mes
 
 def preview(text: str, max_tokens: int, save_text: SaveText) -> str:
     """Return the text if it fits, else save it and return its path, start and end."""
-    if tokens_in(text) <= max_tokens or is_replacement(text):
+    if tokens_in(text) <= max_tokens or not is_clearable(text):
         return text
     where = f"{len(text):,} characters, saved at {save_text(text)}"
     size = min(PREVIEW_TOKENS, max_tokens - 50)  # 50: for the lines around it
     return quote("persisted-output", f"{where}\n{cut_text(text, size)}")
 
 
-def is_replacement(text: str) -> bool:
-    """Return True for a preview or placeholder: the whole text is elsewhere."""
-    is_short = tokens_in(text) < 2 * PREVIEW_TOKENS  # a longer text only quotes one
-    return is_short and text.startswith(("<persisted-output>", "[Previous: used "))
+def is_clearable(text: str) -> bool:
+    """Return False for a short text, and for a preview or placeholder of another."""
+    starts = text.startswith(("<persisted-output>", "[Previous: used "))
+    is_one = starts and tokens_in(text) < 2 * PREVIEW_TOKENS  # a longer text quotes one
+    return len(text) > CLEAR_OVER_CHARS and not is_one
 
 
 def snip_compact(
@@ -361,7 +362,8 @@ def micro_compact(
     fitting = sum(total <= keep_tokens for total in sizes)  # how many results fit
     end = max(0, len(results) - max(keep_recent, fitting))
     unseen = first_unseen(messages)
-    old = [e for e in results[:end] if e.at < unseen and is_clearable(e.result)]
+    old = [e for e in results[:end] if e.at < unseen]
+    old = [e for e in old if is_clearable(e.result["content"])]
     freed = sum(tokens_in(e.result["content"]) - CLEAR_OVER_CHARS // 4 for e in old)
     if not old or freed < min_savings:
         return messages
@@ -373,12 +375,6 @@ def micro_compact(
         placeholder = {call["id"]: f"[Previous: used {name}{where}]"}
         new[at] = with_results(new[at], placeholder)
     return drop_thinking(new, old[0].at)
-
-
-def is_clearable(result: Message) -> bool:
-    """Return False for a short result, a preview or a placeholder."""
-    text = result["content"]
-    return len(text) > CLEAR_OVER_CHARS and not is_replacement(text)
 
 
 # ---- layer 2: summarise, in one request ----

@@ -98,6 +98,11 @@ def test_a_preview_is_shorter_than_the_result_it_replaces(text):
     assert tokens_in(preview(text, 700, program.save_result)) < tokens_in(text)
 
 
+def test_a_result_as_short_as_a_placeholder_is_never_replaced():
+    assert preview("x" * 100, 0, saved) == "x" * 100
+    assert preview("x" * 101, 0, saved) != "x" * 101
+
+
 def test_the_budget_applies_to_unseen_results_even_if_the_user_typed_after_them():
     large, later = sized(60_000), [typed("Stop."), typed("No, go on.")]
     messages = history(did(large), did(large), later)
