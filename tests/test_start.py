@@ -276,14 +276,11 @@ def test_help_lists_the_flags_without_loading_the_sdk():
     assert "argparse" in done.stderr and "anthropic" not in done.stderr
 
 
-def test_a_deprecated_model_answers_without_a_warning_by_the_sdk(desk, api):
-    api.enqueue(bash("true"), reply("Yes."))
+def test_a_deprecated_model_answers_without_a_warning_by_the_sdk(fresh, desk):
     argv = [*desk.argv, "-p", "go", "--yes", "--model", "claude-sonnet-4-5"]
-    done = subprocess.run(
-        argv, env=desk.settings, cwd=desk.folder, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (0, "Yes.\n")
-    assert "deprecated" not in done.stderr and "Warning" not in done.stderr
+    user = fresh(bash("true"), reply("Yes."), argv=argv)
+    assert user.leave("") == 0 and "Yes.\n" in user.screen
+    assert "deprecated" not in user.screen and "Warning" not in user.screen
 
 
 MISTAKES = [
