@@ -372,8 +372,7 @@ def micro_compact(
         name = call["name"]
         text = result["content"]
         where = "" if tools[name].rerunnable else f", saved at {save_text(text)}"
-        placeholder = {call["id"]: f"[Previous: used {name}{where}]"}
-        new[at] = with_results(new[at], placeholder)
+        new[at] = with_results(new[at], {call["id"]: f"[Previous: used {name}{where}]"})
     return drop_thinking(new, old[0].at)
 
 
