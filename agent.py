@@ -467,7 +467,7 @@ def compact_history(agent: Agent, name: str) -> None:
     if not (most := agent.limits.max_failures):
         return compact_without_model(agent, name)
     try:
-        summary = summarise(agent, focus, has_tail=bool(tail))
+        agent.summary = summarise(agent, focus, has_tail=bool(tail))
     except NoSummary as error:
         agent.failures += 1
         agent.tried_until = len(agent.messages)  # try again only once enough is new
@@ -479,9 +479,8 @@ def compact_history(agent: Agent, name: str) -> None:
         compact_without_model(agent, name)
         return
     agent.failures = 0
-    agent.summary = summary  # before the next line writes it
-    if replace_with(agent, name, "summarised", summary):
-        for row in outline(summary):
+    if replace_with(agent, name, "summarised", agent.summary):
+        for row in outline(agent.summary):
             agent.emit("listed", f"  {row}")
 
 
