@@ -462,8 +462,7 @@ def compact_history(agent: Agent, name: str) -> None:
     is_little = replaced < tokens_in(SUMMARY_PROMPT)  # as long as a short summary
     if is_little or first_unseen(agent.messages) <= agent.tried_until:  # no reply since
         agent.tried_until = len(agent.messages)
-        agent.emit("layer", f"[{name}] nothing to compact yet")
-        return
+        return agent.emit("layer", f"[{name}] nothing to compact yet")
     if not (most := agent.limits.max_failures):
         return compact_without_model(agent, name)
     try:
@@ -473,15 +472,14 @@ def compact_history(agent: Agent, name: str) -> None:
         agent.tried_until = len(agent.messages)  # try again only once enough is new
         off = "; paused until /compact works" if agent.failures == most else ""
         agent.emit("error", f"[{name}] failed, nothing has changed{off}: {error}")
-        return
     except PromptTooLong:
         agent.rejected = estimate_tokens(agent.messages)
         compact_without_model(agent, name)
-        return
-    agent.failures = 0
-    if replace_with(agent, name, "summarised", agent.summary):
-        for row in outline(agent.summary):
-            agent.emit("listed", f"  {row}")
+    else:
+        agent.failures = 0
+        if replace_with(agent, name, "summarised", agent.summary):
+            for row in outline(agent.summary):
+                agent.emit("listed", f"  {row}")
 
 
 def compact_without_model(agent: Agent, name: str) -> None:
