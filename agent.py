@@ -214,8 +214,7 @@ def agent_loop(agent: Agent) -> str:
             incomplete = 0
         else:
             return answer
-    why = f"The turn reached its limit of {limit} requests (MAX_REQUESTS)."
-    raise AgentError(f'{why} Type "go on" to continue.')
+    raise AgentError(f'Stopped at {limit} requests (MAX_REQUESTS); "go on" continues.')
 
 
 def take_turn(agent: Agent, *texts: str) -> str:
@@ -667,8 +666,7 @@ def reactive_compact(agent: Agent, error: PromptTooLong, incomplete: int = 1) ->
     Tries a smaller window if the error names one, else a summary, else a note. Raises
     AgentError if nothing gets shorter, or after three attempts.
     """
-    advice = "It can't be shortened any further: type /clear, or set CONTEXT_WINDOW to"
-    given_up = AgentError(f"{error} {advice} the model's own window.")
+    given_up = AgentError(f"{error} Type /clear, or set CONTEXT_WINDOW to the model's.")
     if incomplete > MAX_INCOMPLETE:
         raise given_up
     total = context_tokens(agent) + agent.limits.max_output  # some APIs count the reply
