@@ -633,13 +633,12 @@ def restore_recent_files(
     agent: Agent, gone: list[Message], max_tokens: int, tail: Sequence[Message] = ()
 ) -> list[Exchange]:
     """Read files and skills again, and return the needed calls that fit (v5)."""
-    silent = replace(agent, emit=lambda *_: None)
     restored: list[Exchange] = []
     for at, call, result in still_needed([*gone, *tail], agent.tools, len(gone)):
         room = min(max_tokens - tokens_in(call), MAX_RESTORE_TOKENS_PER_FILE)
         if room > 50:  # less isn't worth a call
             if agent.tools[call["name"]].rerunnable:  # a file or skill, not the plan
-                result = run_tool(silent, call)
+                result = run_tool(replace(agent, emit=lambda *_: None), call)
             text = cut_text(result["content"], room)
             max_tokens -= tokens_in(call) + tokens_in(text)
             restored.append(Exchange(at, call, {**result, "content": text}))
@@ -2171,8 +2170,7 @@ def make_ready(agent: Agent) -> None:
         agent.tools["load_skill"] = TOOLS["load_skill"]
     replace_history(agent, "thinking", "dropped", drop_thinking(agent.messages))
     new = tool_result_budget(agent.messages, agent.limits.max_results, save_result)
-    what = f"oversized parts saved in {RESULTS_DIR}"
-    replace_history(agent, "tool_result_budget", what, new)
+    replace_history(agent, "tool_result_budget", f"texts saved in {RESULTS_DIR}", new)
 
 
 def system_prompt(max_tokens: int) -> dict[str, str]:

@@ -361,7 +361,7 @@ def test_a_paste_that_is_too_large_says_what_the_model_sees_and_where_the_rest_i
     agent.system = {}
     program.take_turn(agent, "pasted\n" * 40_000)
     [line] = shown(agent, "layer")
-    words = "oversized parts saved in .task_outputs/tool-results: "
+    words = "texts saved in .task_outputs/tool-results: "
     assert line.startswith(f"[tool_result_budget] {words}")
 
 
