@@ -953,9 +953,7 @@ TELLING = re.compile(
 
 
 def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
-    """Yield each text and its place ("$ COMMAND", too, if it ran): files first, newer
-    before older.
-    """
+    """Yield each text and its place, and "$ COMMAND" if it ran: files first, then newer."""
     newest = reversed([*exchanges(messages)])
     for _, call, result in sorted(newest, key=lambda e: "path" not in e.call["input"]):
         given = {key: str(value) for key, value in call["input"].items()}
@@ -968,14 +966,13 @@ def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
         place = " ".join(words[:5]) or call["name"]  # the first words
         yield "\n".join([*given.values(), result["content"]]), place
     for message in reversed(messages):
-        texts = [block["text"] for block in blocks(message, "text")]
+        texts = user_texts([message]) or [b["text"] for b in blocks(message, "text")]
         index = [t for t in texts if t.startswith(INDEX[:31])]
-        index *= message["role"] == "user"  # a reply may quote one
+        index *= message["role"] == "user" and not is_typed(message)  # only ours
         for line in "".join(index).split("\n")[2:]:  # those of an earlier index
             names = re.match(r"(?!\$ )(.*):(?= |\Z)", line)
             yield (line, names[1]) if names else ("", line)
-        said = [t for t in [*user_texts([message]), *texts] if t not in index]
-        yield "\n".join(said), "said"
+        yield "\n".join(text for text in texts if text not in index), "said"
 
 
 def index_of(gone: list[Message], kept: list[Message], max_tokens: int) -> list[str]:
