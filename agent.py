@@ -953,7 +953,7 @@ TELLING = re.compile(
 
 
 def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
-    """Yield each text and its place, and "$ COMMAND" if it ran: files first, then newer."""
+    """Yield each text and place, and "$ COMMAND" if it ran: files first, newest first."""
     newest = reversed([*exchanges(messages)])
     for _, call, result in sorted(newest, key=lambda e: "path" not in e.call["input"]):
         given = {key: str(value) for key, value in call["input"].items()}
@@ -968,7 +968,7 @@ def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
     for message in reversed(messages):
         texts = user_texts([message]) or [b["text"] for b in blocks(message, "text")]
         index = [t for t in texts if t.startswith(INDEX[:31])]
-        index *= message["role"] == "user" and not is_typed(message)  # only ours
+        index *= message["role"] == "user" and not is_typed(message)  # or a quote
         for line in "".join(index).split("\n")[2:]:  # those of an earlier index
             names = re.match(r"(?!\$ )(.*):(?= |\Z)", line)
             yield (line, names[1]) if names else ("", line)
