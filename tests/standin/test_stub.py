@@ -7,13 +7,13 @@ import inspect
 import itertools
 import json
 import re
-import typing
 
 import anthropic
 import httpx2
 import pytest
 import sdk
 import stub
+import typing_extensions
 from anthropic import beta_tool
 from builders import typed as user
 from door import served
@@ -297,7 +297,9 @@ def test_the_apis_own_tools_and_beta_settings_have_the_sdks_names():
     names = {}
     for name, made in vars(anthropic.types).items():
         if re.fullmatch(r"(Tool(Bash|TextEditor)|MemoryTool)\d+Param", name):
-            hints = typing.get_type_hints(made)
+            hints = typing_extensions.get_type_hints(
+                made
+            )  # strips Required on 3.10, too
             names[hints["type"].__args__[0]] = hints["name"].__args__[0]
     assert stub.OWN_TOOLS.items() <= names.items()
     client = anthropic.Anthropic(api_key="a")
