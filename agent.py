@@ -2024,14 +2024,15 @@ def glob(agent: Agent, pattern: str) -> str:
     [head] = re.findall(r"\A(?:[^*?{]*/)?", pattern)  # leading folders, no wildcards
     top, rest = os.path.relpath(inside(head)), pattern.removeprefix(head)
     parts = re.findall(r"(?s)\*\*/?|.", "*" if rest in ("", ".") else rest)
-    regex = "".join(WILD.get(part) or re.escape(part) for part in parts) + "/?"
+    regex = "(?s)" + "".join(WILD.get(part) or re.escape(part) for part in parts) + "/?"
     while braces := re.search(r"{([^{}]*)}", regex):
         regex = regex.replace(braces[0], f"({braces[1].replace(',', '|')})")
-    prefix = "(?s)" + re.escape(f"{top}/".removeprefix("./")) + r"(?!\Z)"  # not itself
+    prefix = f"{top}/".removeprefix("./")
     with time_limit(SEARCH_SECONDS):
         files = [*files_in(top)]
         folders = {f"{above}/" for file in files for above in Path(file).parents[:-1]}
-        found = sorted(n for n in {*files, *folders} if re.fullmatch(prefix + regex, n))
+        below = [n for n in {*files, *folders} if n.startswith(prefix) and n != prefix]
+        found = sorted(n for n in below if re.fullmatch(regex, n.removeprefix(prefix)))
     names = "\n".join(visible(name, "\n\t") for name in found)
     most = min(MAX_PAGE, agent.limits.max_results)
     return cut_text(names, most) or "(no matching files)"

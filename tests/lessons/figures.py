@@ -48,6 +48,8 @@ IN_TEXTS = {  # a program or file, and the number in its text
     "on_small.judged": ("on_small", r"ok: \d+ of (\d+)"),
     "on_small.wrong": ("on_small", r"`!`: (\d+)"),
 }
+IN_SIGHT = "typed", "names", "lines", "commands", "tokens"
+SURVIVES = "s06", "tail", "pi", "OpenHands", "Cliff", "ours"  # a table's columns
 PROJECTS = "cipher", "ctxeval", "entire", "posh"  # in the order of a table's columns
 COLUMNS = "price", "dearer", "uncached", "names", "worst", "first", "second"
 JAPANESE = "文脈を圧縮する" * 500
@@ -122,8 +124,29 @@ def measured():
         "saved": {"least": min(saved), "most": max(saved)},
         "after": {name: in_sight(moment) for name, moment in moments.items()},
         "longest": {name: in_session(*course) for name, course in courses.items()},
+        "longest_request": {name: most for name, (_, most) in found["over"].items()},
+        "survives": {
+            key: [in_sight(moments[n])[key] for n in SURVIVES] for key in IN_SIGHT
+        },
+        "swept": {
+            key: {name: [*column] for name, column in zip(("cost", "R"), zip(*rows))}
+            for key, rows in swept(found["sweep"])
+        },
+        "worth": worth(found["sweep"]["MAX_FAILURES"]),
         "grep": dict(zip(("lines", "found", "tokens", "whole"), grep)),
     }
+
+
+def swept(sweep):
+    """Yield the name and the rows of each number of layer 1 that was varied."""
+    for name in "MIN_SAVINGS", "CLEAR_ABOVE":
+        yield name, [row[:2] for row in sweep[name].values()]
+
+
+def worth(failures):
+    """What is kept with summaries and without, by window, as in less_60000."""
+    kinds = ("with", failures["3"]), ("less", failures["0"])
+    return {f"{kind}_{n}": row for kind, rows in kinds for n, row in rows.items()}
 
 
 def without_blanks(pairs):
@@ -131,9 +154,10 @@ def without_blanks(pairs):
 
 
 def in_sight(moment):
-    """Shares of names and lines in sight after a compaction, and its rounded tokens."""
-    rounded = round(moment["tokens"], -3)
-    return {"names": moment["names"], "lines": moment["lines"], "tokens": rounded}
+    """What is in sight after a compaction, as shares, and its rounded tokens."""
+    return {key: moment[key] for key in IN_SIGHT} | {
+        "tokens": round(moment["tokens"], -3)
+    }
 
 
 def in_session(cost, _, steps):
@@ -164,6 +188,10 @@ def counted():
     bar = "".join(progress_bar())
     return {
         "lesson": source[: source.index("# ---- messages")].count("\n"),
+        "lines": {
+            "agent": round(source.count("\n"), -2),
+            "small": (ROOT / "tests/lessons/small.py").read_text("utf-8").count("\n"),
+        },
         "faults": len(faults.TITLES),
         "japanese": {
             "characters": len(JAPANESE),

@@ -190,7 +190,7 @@ def test_every_fence_of_python_is_a_quotation():
 
 def test_the_line_above_each_listing_of_the_program_names_its_function():
     heads = re.findall(r"((?:.+\n)+)\n<!-- agent\.py: (\w+)", PAGE)
-    assert len(heads) == PAGE.count("<!-- agent.py: ") > 4
+    assert len(heads) == PAGE.count("<!-- agent.py: ") > 3
     where = [(words(head), f"(*agent.py, `{name}`*):") for head, name in heads]
     assert [place for head, place in where if not head.endswith(place)] == []
 
