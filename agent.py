@@ -1881,11 +1881,9 @@ def show_output(agent: Agent, command: str, output: bytearray, end: str = "") ->
     """Show what a command printed and how it ended, and return that for the model."""
     text = redact(clean_output(output.decode(errors="replace")))
     kept = re.sub(OWN_LINE, lambda m: m[0] if m[3] in command else "", text)
-    if kept != text:
-        kept = f"{kept.rstrip()}\n{LEFT_OUT}\n".lstrip("\n")
+    last = "\n".join(filter(None, [LEFT_OUT * (kept != text), end]))
     text = cut_text(kept, MAX_KEPT)
-    if end:
-        text = f"{text.rstrip()}\n{end}".lstrip("\n")
+    text = f"{text.rstrip()}\n{last}".lstrip("\n") if last else text
     agent.emit("failed" if end else "result", text if text.strip() else "(no output)")
     return text
 

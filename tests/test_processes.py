@@ -137,7 +137,7 @@ KEPT += ["my.transcripts/a.jsonl\n", "two words/.transcripts/t.jsonl\n"]
 def test_output_has_no_lines_from_our_own_records_and_says_so(make, output, kept):
     Path("output").write_text(output)
     result = program.run_tool(agent := make(), call("bash", command="cat output"))
-    assert result["content"] == f"{kept}{program.LEFT_OUT}\n"
+    assert result["content"] == f"{kept}{program.LEFT_OUT}"
     assert agent.events[1:] == [("result", result["content"])]
 
 
@@ -150,7 +150,7 @@ def test_lines_that_only_mention_our_records_stay(use, output):
 def test_a_folder_of_records_that_the_command_names_stays_in_its_output(use):
     Path("output").write_text(f"{OWN_RECORDS[0]}\n{OWN_RECORDS[1]}\n")
     named = use("bash", command="cat output # .transcripts")
-    assert named == f"{OWN_RECORDS[0]}\n{program.LEFT_OUT}\n"
+    assert named == f"{OWN_RECORDS[0]}\n{program.LEFT_OUT}"
     both = "cat output # .task_outputs and .transcripts"
     assert use("bash", command=both) == f"{OWN_RECORDS[0]}\n{OWN_RECORDS[1]}\n"
 
@@ -168,7 +168,7 @@ def test_the_same_search_by_bash_costs_the_same_every_time(make):
     search = ("bash", {"command": "grep -rn hidden . | sort"})
     agent = make(*[reply(calls=[search])] * 4, reply("Done."))
     take_turn(agent, "Where is it hidden?")
-    found = f"./a.py:1:hidden\n./b.py:1:hidden\n{program.LEFT_OUT}\n"
+    found = f"./a.py:1:hidden\n./b.py:1:hidden\n{program.LEFT_OUT}"
     assert outputs(*agent.messages) == [found] * 4
 
 
