@@ -1879,7 +1879,7 @@ def bash(agent: Agent, command: str, timeout: int = BASH_SECONDS) -> str:
 
 def show_output(agent: Agent, command: str, output: bytearray, end: str = "") -> str:
     """Show what a command printed and how it ended, and return that for the model."""
-    text = redact(clean_output(output.decode(errors="replace")))
+    text = redact(clean_output(output))
     kept = re.sub(OWN_LINE, lambda m: m[0] if m[3] in command else "", text)
     last = "\n".join(filter(None, [LEFT_OUT * (kept != text), end]))
     text = cut_text(kept, MAX_KEPT)
@@ -1902,8 +1902,7 @@ def run_process(command: str, limit: float, output: bytearray, say: Any) -> Any:
         while time.monotonic() < end and len(output) <= MAX_BYTES:
             if new := process.stdout.read(65_536):
                 output += new
-                newest = clean_output(output[-2_000:].decode(errors="replace"))
-                say(newest.strip().split("\n")[-1] or "bash")
+                say(clean_output(output[-2_000:]).strip().split("\n")[-1] or "bash")
             if process.returncode is None and process.poll() is not None:
                 end = time.monotonic() + SETTLE_SECONDS
             if process.returncode is not None and not kill_session(process.pid, 0):
@@ -1972,9 +1971,9 @@ def start_session(command: str) -> Any:
     return process
 
 
-def clean_output(text: str) -> str:
-    """Return the text as a terminal would finally show it, without escapes."""
-    text = re.sub(r"\x1b\[1?G", "\r", text)  # to the first column
+def clean_output(output: bytearray) -> str:
+    """Return output as a terminal would finally show it, without escapes."""
+    text = re.sub(r"\x1b\[1?G", "\r", output.decode(errors="replace"))  # to column 1
     text = re.sub(r"(?<!\r)\r+(?=\n|\Z)", "", re.sub(ESCAPE, "", text))
     return re.sub(r"(?m)^.*\r", "", text)
 
@@ -2806,7 +2805,7 @@ def run_own_command(agent: Agent, line: str) -> None:
         status = run_process(line[1:], math.inf, output, partial(agent.emit, "wait"))
         end = "too much output" if status is None else f"exit status {status}"
     finally:
-        text = redact(clean_output(output.decode(errors="replace"))).rstrip()
+        text = redact(clean_output(output)).rstrip()
         limit = min(MAX_PAGE, agent.limits.max_results)
         agent.emit("plain", cut_text(text, limit) or f"(no output, {end})")
         text = quote("output", preview(text, limit, save_result))

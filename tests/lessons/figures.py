@@ -202,7 +202,7 @@ def counted():
         },
         "bar": {
             "printed": round(agent.tokens_in(bar), -2),
-            "seen": round(agent.tokens_in(agent.clean_output(bar)), -1),
+            "seen": round(agent.tokens_in(agent.clean_output(bar.encode())), -1),
         },
     }
 
