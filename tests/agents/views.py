@@ -98,7 +98,7 @@ def run(call, number):
         return "The user doesn't want this."
     else:
         done = subprocess.run(given[0], shell=True, capture_output=True, text=True)
-        text = done.stdout + done.stderr or "(nothing)"
+        text = done.stdout + done.stderr
     if len(text) > 40_000 // number:
         Path(f"saved_{call['id']}").write_text(text)
         return f"{text[:2_000]}\n... the rest is in saved_{call['id']}"
@@ -110,7 +110,7 @@ def result(call, number):
         text, error = run(call, number), False
     except Exception as problem:  # noqa: BLE001
         text, error = repr(problem), True
-    content = [{"type": "text", "text": text}]
+    content = [{"type": "text", "text": text or "(empty)"}]
     known = {"tool_use_id": call["id"], "is_error": error}
     return {"type": "tool_result", "content": content, **known}
 

@@ -13,18 +13,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import plays  # adds the folder of stub to sys.path
 import stub
 from plays import ANSWER, CUT_OFF, LINES, WORK
 from runner import LONG_ENOUGH as TOO_LONG
-from runner import Play, Run, blocks_of, holds, played, results_of, texts_of
+from runner import Play, blocks_of, holds, played, results_of, text_of, texts_of
 from stage import bill, price
 
 SMALL = Path(__file__).with_name("small.py")
 FEW = 5_000  # tokens; who clears fewer at a time, on average, clears too often
 DEAR = 1.4  # times the price of small.py
+CACHED = 0.75  # of all tokens; who gets so many from the cache pays for nothing again
 OFTEN = 1 / 4  # requests for a summary per other request
 LATER = 1.1  # times the tokens of the shortest request that led to a summary
 SHORT = 2_000  # `max_tokens`; today's models may use that up by thinking
@@ -61,9 +62,8 @@ class Check(NamedTuple):
 
     name: str
     play: Play | tuple[Play, ...]  # of several, the first that goes wrong is told
-    judge: Callable[[Run], Finding | None]
+    judge: Callable[[Any], Finding | None]  # of a Run, or of several
     place: str = ""  # the step of chapter 2, or the chapter, that says how
-    by: str = ""  # the functions of agent.py that do it right
     always: bool = False  # even of an agent that stopped before its work was done
     any_of: bool = False  # it's enough if one of the plays goes well
 
@@ -82,6 +82,7 @@ ONE_PROMPT = (
     "It ended after its first prompt, but two are typed: ask for another one (`input()`) "
     "after each turn."
 )
+CHAPTER_2 = "You write code in "  # how the system prompt of its agent begins
 FIXES = {  # words of what stopped an agent, and the part of the page about them
     "FileNotFoundError": "step 1",
     "must define tools": "chapter 7",
@@ -101,6 +102,10 @@ FIXES = {  # words of what stopped an agent, and the part of the page about them
     "Unexpected role": "chapter 0",
     "Extra inputs": "chapter 3",
     "cannot be modified": "chapter 3",
+    "signature: Field required": "chapter 3",
+    'must use the "user" role': "chapter 3",
+    "blocks with cache_control": "chapter 5",
+    "leaves the forgetting to the API": "chapter 11",
     ASKED_LAST: "step 4",
 }
 
@@ -142,14 +147,30 @@ def came_after(run, reason):
 
 def place_for(run, reason):
     """The part of the page that explains what stopped an agent."""
-    if reason == TOO_LONG:
-        good = good_summaries(run)
-        if good and not told(good).is_right:
-            return "step 4"  # the summaries change nothing
-        if too_late(run) or any(exchange.asks for exchange in run.accepted):
-            return "chapter 4"  # too late: its threshold is too high, its count too low
-        return "step 4" if any(clearings(run)) else "step 3"
-    return next((place for words, place in FIXES.items() if words in reason), "")
+    if reason != TOO_LONG:
+        return next((place for words, place in FIXES.items() if words in reason), "")
+    good = good_summaries(run)
+    if good and not told(good).is_right:
+        return "step 4"  # the summaries change nothing
+    if too_late(run) or any(exchange.asks for exchange in run.accepted):
+        return "chapter 4"  # too late: its threshold is too high, its count too low
+    if reads_cache(run) and not is_of_chapter_2(run):
+        return "chapter 4"
+    return "step 4" if any(clearings(run)) else "step 3"
+
+
+def reads_cache(run):
+    return any(read for e in run.accepted for *_, read in [e.usage])
+
+
+def is_of_chapter_2(run):
+    """Check if an agent grows as chapter 2 tells, where what is missing comes next."""
+    system = next((text_of(b) for b in system_of(run)), "")
+    return system.startswith(CHAPTER_2)
+
+
+def system_of(run):
+    return stub.blocks(run.accepted[0].request.get("system")) if run.accepted else []
 
 
 def printed(run, reason=EARLY):
@@ -201,6 +222,8 @@ def on_disk(run):
     if saw and not number and not lost:  # in another format, which isn't JSON
         return Finding("all files as the model saw them, but no messages in JSON")
     text = f"{number} message{'s' * (number != 1)}"
+    if not number and any("\ufffd" in text for text in texts):
+        return Finding("files that aren't text, so nobody knows what is in them")
     if number == 1 < replies:
         text += f" after {replies} replies: each one replaces the one before"
     elif number and lost:
@@ -266,9 +289,8 @@ def rejected(run):
 
 
 def is_unfinished(run):
-    """Check if files are missing, though the model finished its script."""
-    is_done = done(run) == 24 and len(files_in(run)) == 24
-    return not (stopped(run) or run.problem or is_done)
+    """Check if files are missing, for which a question may be the reason."""
+    return not (done(run) == 24 and len(files_in(run)) == 24)
 
 
 def asked(run):
@@ -277,7 +299,10 @@ def asked(run):
 
 
 def same_results(run):
-    [(result, number)] = Counter(run.results.values()).most_common(1) or [("", 0)]
+    """The most common result, of those that can explain what is missing."""
+    writes = {call for call in run.calls if "new_file" in str(run.calls[call])}
+    texts = [t for c, t in run.results.items() if done(run) < 24 or c not in writes]
+    [(result, number)] = Counter(texts).most_common(1) or [("", 0)]
     if number < 2 or not is_unfinished(run):
         return None
     return Finding(f'{number} were "{textwrap.shorten(result, 80)}"')
@@ -310,7 +335,7 @@ def layer_1(run):
     freed = clearings(run)
     often = sum(map(bool, freed))
     if not often:
-        is_judged = not (asks_often(run) or stopped_early(run))
+        is_judged = not (asks_often(run) or stopped_early(run)) and is_of_chapter_2(run)
         return Finding("it never acted", False if is_judged else None, "step 3")
     text = (
         f"cleared {sum(freed):,} tokens of old results, before {often} of "
@@ -339,8 +364,9 @@ def freed_between(before, after):
     old, new = (
         {c: stub.tokens(t) for c, t in results_of(e).items()} for e in (before, after)
     )
-    # A result that is missing was cleared as well, except around a summary.
-    missing = None if before.asks or after.asks else 0
+    # A result that is missing was cleared as well, except around a summary or a prompt.
+    is_step = before.typed == after.typed and not (before.asks or after.asks)
+    missing = 0 if is_step else None
     pairs = [(size, new.get(call, missing)) for call, size in old.items()]
     return sum(size - now for size, now in pairs if now is not None and now < size)
 
@@ -348,16 +374,20 @@ def freed_between(before, after):
 # --- Layer 2 ---
 
 
+def summaries(run):
+    """The number of summaries that were asked for, each in one request or in several."""
+    asks = [False, *(exchange.asks for exchange in run.accepted)]
+    return sum(now and not before for before, now in itertools.pairwise(asks))
+
+
 def asks_often(run):
     """Check if a summary was asked for before nearly every request."""
-    times = sum(exchange.asks for exchange in run.accepted)
-    return times > OFTEN * (len(run.accepted) - times)
+    return summaries(run) > OFTEN * len(run.work)
 
 
 def layer_2(run):
     """Judge how often summaries were asked for, and of what."""
-    times = sum(exchange.asks for exchange in run.accepted)
-    if not times:
+    if not (times := sum(exchange.asks for exchange in run.accepted)):
         return no_summary(run)
     text = f"requests for a summary: {times}"
     if asks_often(run):
@@ -371,9 +401,7 @@ def layer_2(run):
     return Finding(text, True)
 
 
-NEVER_STARTS = (
-    "; if it has a layer 2, the threshold is too high or the count too low: chapter 4"
-)
+NEVER_STARTS = "; if it has a layer 2, its threshold is too high or its count too low"
 
 
 def no_summary(run):
@@ -384,10 +412,13 @@ def no_summary(run):
         text = "its first request for a summary was too long itself"
         return Finding(text, False, "chapter 4")
     if number := dropped(run):
-        text += f"; its requests got shorter by dropping {number} messages: chapter 8"
-    elif any(clearings(run)):
-        text += NEVER_STARTS
-    return Finding(text, False, "step 4")
+        text += f"; its requests got shorter by dropping {number} messages"
+        return Finding(text, False, "chapter 8")
+    if not (stopped(run) or is_of_chapter_2(run)):
+        return Finding(text)
+    if reads_cache(run) and not is_of_chapter_2(run):
+        text += " (`input_tokens` alone leaves out what comes from the cache)"
+    return Finding(text + NEVER_STARTS, False, place_for(run, TOO_LONG))
 
 
 def dropped(run):
@@ -438,9 +469,11 @@ def characters(messages):
     return len(stub.to_json(messages))
 
 
-def begins_only(before, ask, after):
+def begins_only(before, asks, after):
     """Check if a summary was asked for without the newest file, which is now lost."""
-    had, given, left = (json.dumps(e.request["messages"]) for e in (before, ask, after))
+    had, left = (json.dumps(e.request["messages"]) for e in (before, after))
+    given = json.dumps([exchange.request["messages"] for exchange in asks])
+    had += json.dumps(before.content)
     reads, writes = (re.findall(rf"file_\d\d\.{kind} 00", had) for kind in KINDS)
     names = writes or reads  # a summary may leave out all inputs of calls
     lost = names and names[-1] not in given + left
@@ -451,9 +484,12 @@ def after_failed(text):
     """A judge of what is left after a summary with this text, which failed."""
 
     def judge(run):
-        if not (found := [three for three in run.compactions if three[1].text == text]):
+        found = [three for three in run.compactions if three[1][-1].text == text]
+        if not found:
             return None
-        before, _, after = found[-1]
+        before, (*_, ask), after = found[-1]
+        if run.exchanges[run.exchanges.index(ask) + 1] is not after:
+            return None  # a rejection came between them
         had, has = (len(e.request["messages"]) for e in (before, after))
         left = f"{min(had, has)} of {had} messages are in the next request"
         return Finding(f"after a summary {FAILED[text]}, {left}", has >= had / 2)
@@ -463,7 +499,11 @@ def after_failed(text):
 
 def good_summaries(run):
     """The compactions whose summary is whole."""
-    return [three for three in run.compactions if three[1].text not in FAILED]
+    return [
+        (before, asks[-1], after)
+        for before, asks, after in run.compactions
+        if asks[-1].text not in FAILED
+    ]
 
 
 def kept_words(run):
@@ -548,12 +588,16 @@ def dropped_prompts(run):
 def last_compact(run):
     """Judge the last request, which comes after the model calls `compact`."""
     tokens = f"{size(run.exchanges[-1].request):,} tokens"
-    offered = [tool["name"] for tool in run.exchanges[0].request["tools"]]
+    offered = [tool["name"] for tool in run.accepted[0].request["tools"]]
     if run.compact not in offered:
         text = f"there is no such tool; the last request has {tokens}"
-        return Finding(text, False)
-    ask, last = run.accepted[-2:]
+        if is_of_chapter_2(run):
+            return Finding(text, False)
+        return Finding(f"{text} (a command such as /compact isn't tried)")
+    before, ask, last = run.accepted[-3:]
     text = f"the request after it has {tokens}"
+    if before.asks and not ask.asks:
+        return Finding(f"{text}; the last summary came right before it")
     is_used = ask.asks and (ask.text in FAILED or ask.text in json.dumps(last.request))
     if ask.asks and not is_used:
         text += ", but not the summary"
@@ -565,7 +609,7 @@ def cost(run):
 
     Another model, to which a program may leave its summaries, has another price.
     """
-    model = run.exchanges[0].request.get("model")
+    model = run.accepted[0].request["model"]
     own = [e for e in run.accepted if e.request["model"] == model]
     usages = [e.usage for e in own]
     text = f"{bill(usages)} (in full-price input tokens)"
@@ -577,12 +621,17 @@ def cost(run):
         text += short if run.marked else "; no request has `cache_control`"
     if not (small := usages_of_small()):
         return Finding(text)
-    is_cheap = price(usages) <= DEAR * price(small)
-    work = [e.usage for e in own if not e.asks]
-    if not is_cheap and price(work) <= DEAR * price(small):
-        share = bill([e.usage for e in own if e.asks])
-        text += f"; the requests for a summary alone: {share}: chapter 7"
-    return Finding(text, is_cheap, "chapter 5" if is_cached else "step 3")
+    if price(usages) <= DEAR * price(small):
+        return Finding(text, True)
+    place = "chapter 5" if is_cached else "step 3"
+    if price([e.usage for e in own if not e.asks]) <= DEAR * price(small):
+        text += "; the requests for a summary alone: "
+        text, place = text + bill([e.usage for e in own if e.asks]), "chapter 7"
+    *_, known = map(sum, zip(*usages))
+    is_policy = known >= CACHED * sum(
+        map(sum, usages)
+    )  # it forgets late, and that's all
+    return Finding(text, None if is_policy else False, place)
 
 
 def small_cost(_):
@@ -601,7 +650,7 @@ def usages_of_small():
 def too_short(run):
     """Judge if a reply has too few tokens for today's models, which think first."""
     for asks, what in ((False, "a reply"), (True, "a summary")):
-        model = run.exchanges[0].request.get("model")
+        model = run.accepted[0].request["model"]
         sent = [e.request for e in run.accepted if e.asks == asks]
         few = [r["max_tokens"] for r in sent if r["model"] == model]
         if few and min(few) <= SHORT:
@@ -650,14 +699,24 @@ def blank_prompt(run):
 
 
 def truncated(run):
-    is_run = "half" in run.files
-    return Finding(f"a truncated call {'was' if is_run else 'is not'} run", not is_run)
+    if "half" in run.files:
+        return Finding("a truncated call was run", False)
+    text = "a truncated call is not run"
+    if "`tool_use`" in run.problem:
+        return Finding(f"{text}, but {next_request(run)}", False)
+    return Finding(text, True)
 
 
 def asks_first(run):
-    is_run = "asked" in run.files
-    how = f"after {run.what}" if run.last_question else "without asking"
-    return Finding(f"a command is run {how if is_run else 'only after y'}", not is_run)
+    if "--yes" in run.options:
+        return Finding("a command is run without asking, because of --yes")
+    if {"asked", "asked_too"} & {*run.files}:
+        how = f"after {run.what}" if run.last_question else "without asking"
+        return Finding(f"a command is run {how}", False)
+    text = "a command is run only after y"
+    if went_on(run):
+        return Finding(text, True)
+    return Finding(f"{text}; after a no, {next_request(run)}", False, "step 6")
 
 
 def shows_output(run):
@@ -669,10 +728,14 @@ def shows_output(run):
 
 
 def shows_error(run):
-    _, empty, missing = [*run.results.values(), "", "", ""][:3]
-    is_hidden = len(run.results) > 2 and empty == missing
-    looks = "looks like an empty one" if is_hidden else "is reported as missing"
-    return Finding(f"a file that isn't there {looks}", not is_hidden)
+    _, empty, missing, *_ = [*run.results.values(), "", "", ""]
+    looks = "is reported as missing"
+    if len(run.results) < 3:
+        looks = "gets no result"
+    elif empty == missing:
+        looks = "looks like an empty one"
+    text = f"a file that isn't there {looks}"
+    return Finding(text, looks == "is reported as missing")
 
 
 # --- What small.py gets wrong ---
@@ -780,7 +843,7 @@ def open_request(run):
     """Judge if the model can tell the request that is open from one that isn't."""
     if not run.compactions:
         return without_summary(run)
-    _, ask, after = run.compactions[0]
+    _, (*_, ask), after = run.compactions[0]
     sent, both = texts_of(after), (plays.FINISHED, plays.OPEN)
     old, new = ([n for n, t in enumerate(sent) if w in t] for w in both)
     between = sent[old[-1] : new[-1] + 1] if old and new else []
@@ -798,7 +861,7 @@ def files_left(run):
     """Judge if the model still has the files that it read, or their names."""
     if not run.compactions:
         return without_summary(run)
-    _, ask, after = run.compactions[0]
+    _, (*_, ask), after = run.compactions[0]
     names = [f"file_{number:02}.txt" for number in range(1, 6)]
     there = sum(holds(after, f"{name} 0000") for name in names)
     named = sum(holds(after, name) for name in names)
@@ -809,21 +872,34 @@ def files_left(run):
     return Finding("after it, the model has neither one of them nor its name", False)
 
 
-def second_start(run):
-    if any(holds(exchange, plays.WORDS) for exchange in run.accepted):
-        how = " ".join([*run.options, *run.typed[:-1]])
-        return Finding(f"it's there with `{how}`" if how else "", True)
+def second_start(runs):
+    """Judge if one of the ways to start again brings the conversation back."""
+    for run in runs:
+        if any(holds(exchange, plays.WORDS) for exchange in run.exchanges):
+            if run.refused:
+                return Finding(f"it's sent, and rejected: {why(run)}", False)
+            how = " ".join([*run.options, *run.typed[:-1]]).removeprefix("--yes ")
+            return Finding(f"it's there with `{how}`" if how else "", True)
     text = "nothing of it is sent, not even after --resume, --continue or /resume"
     has_words = re.search(r"(?i)resum|restor", Path(run.path).read_text("utf-8"))
     return Finding(text, None if has_words else False)
 
 
 def recovers(run):
-    if any(exchange.text == plays.LAST for exchange in run.in_turn(1)):
-        return Finding("", True)
-    tries = min(1 + run.retries, 4)
-    error = "the connection is lost" if run.in_turn(1) else "it's overloaded"
-    return Finding(f"{error}, and after {tries} tries the turn is over", False)
+    """Judge if it asks again until the API answers, after pauses that grow."""
+    failed = [e for e in run.exchanges if e.error and not e.is_refused]
+    if not any(exchange.text == plays.LAST for exchange in run.in_turn(1)):
+        error = "the connection is lost" if run.in_turn(1) else "it's overloaded"
+        tries = sum(e.typed == 1 and e.error == failed[-1].error for e in failed)
+        text = f"{error}, and after {tries * (1 + run.retries)} tries the turn is over"
+        return Finding(text, False)
+    after = zip(run.exchanges, run.exchanges[1:])
+    pauses = [e.paused for before, e in after if before in failed]
+    if pauses and not any(pauses):
+        return Finding("it asks again at once", False)
+    if len(pauses) > 2 and len({*pauses}) == 1:
+        return Finding(f"all its pauses are alike, {pauses[0]:g} seconds", False)
+    return Finding("", True)
 
 
 def pages(run):
@@ -900,8 +976,8 @@ CHECKS = [
     Check("on disk", WORK, on_disk, "step 2", always=True),
     Check("largest", WORK, largest, always=True),
     Check("rejected", WORK, rejected),
-    Check("asked", WORK, asked),
-    Check("results", WORK, same_results),
+    Check("asked", WORK, asked, always=True),
+    Check("results", WORK, same_results, always=True),
     Check("seen", WORK, seen, always=True),
     Check("layer 1", WORK, layer_1, always=True),
     Check("layer 2", WORK, layer_2, always=True),
@@ -926,66 +1002,23 @@ CHECKS = [
     Check("errors", plays.FAILING, shows_error, "step 1"),
     Check("blank", plays.BLANK, blank_prompt, "step 2"),
 ]
-FAULTS = [  # what small.py gets wrong, and the functions of agent.py that fix it
-    Check("no_thinking", plays.OUTPUTS, thinking, "chapter 3", "drop_thinking"),
-    Check("same_id", plays.SAME_ID, one_id, "chapter 3", "sanitize_calls"),
-    Check(
-        "fixed_threshold",
-        plays.WINDOW,
-        small_window,
-        "chapter 4",
-        "configured_limits, auto_compact_threshold",
-    ),
-    Check(
-        "no_path", plays.OUTPUTS, way_back, "chapter 5", "micro_compact, save_result"
-    ),
-    Check(
-        "paste", plays.PASTE, last_prompt, "chapter 6", "tool_result_budget, preview"
-    ),
-    Check(
-        "cut_output",
-        plays.LONG,
-        rest_of_output,
-        "chapter 6",
-        "tool_result_budget, preview",
-    ),
-    Check(
-        "no_summaries",
-        plays.NEVER,
-        never_a_summary,
-        "chapter 7",
-        "auto_compact, compact_without_model",
-    ),
-    Check("long_words", plays.PASTES, long_words, "chapter 8", "fit_typed, rebuild"),
-    Check(
-        "open_request",
-        plays.ONE_SUMMARY,
-        open_request,
-        "chapter 8",
-        "in_progress, rebuild",
-    ),
-    Check(
-        "files",
-        plays.ONE_SUMMARY,
-        files_left,
-        "chapter 8",
-        "still_needed, restore_recent_files",
-    ),
-    Check(
-        "no_resume",
-        plays.STARTS,
-        second_start,
-        "chapter 10",
-        "load, resume",
-        any_of=True,
-    ),
-    Check("passing_error", plays.FAILS, recovers, "reference", "ask"),
-    Check("no_pages", plays.READS, pages, "reference", "read_file"),
-    Check("secrets", plays.READS, secret, "reference", "inside, read_file"),
-    Check(
-        "stopped_call", plays.INTERRUPTED, stopped_command, "", "run_tools, close_calls"
-    ),
-    Check("surrogate", plays.SURROGATE, lone_surrogate, "", "to_bytes"),
-    Check("cut_answer", plays.CUT, answer_is_cut, "", "nudge"),
-    Check("refusal", plays.DECLINED, declined, "", "drop_declined"),
+FAULTS = [  # what small.py gets wrong
+    Check("no_thinking", plays.OUTPUTS, thinking, "chapter 3"),
+    Check("same_id", plays.SAME_ID, one_id, "chapter 3"),
+    Check("fixed_threshold", plays.WINDOW, small_window, "chapter 4"),
+    Check("no_path", plays.OUTPUTS, way_back, "chapter 5"),
+    Check("paste", plays.PASTE, last_prompt, "chapter 6"),
+    Check("cut_output", plays.LONG, rest_of_output, "chapter 6"),
+    Check("no_summaries", plays.NEVER, never_a_summary, "chapter 7"),
+    Check("long_words", plays.PASTES, long_words, "chapter 8"),
+    Check("open_request", plays.ONE_SUMMARY, open_request, "chapter 8"),
+    Check("files", plays.ONE_SUMMARY, files_left, "chapter 8"),
+    Check("no_resume", plays.STARTS, second_start, "chapter 10", any_of=True),
+    Check("passing_error", plays.FAILS, recovers, "reference"),
+    Check("no_pages", plays.READS, pages, "reference"),
+    Check("secrets", plays.READS, secret, "reference"),
+    Check("stopped_call", plays.INTERRUPTED, stopped_command),
+    Check("surrogate", plays.SURROGATE, lone_surrogate),
+    Check("cut_answer", plays.CUT, answer_is_cut),
+    Check("refusal", plays.DECLINED, declined),
 ]

@@ -24,34 +24,38 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
+import checks
 import plays
 import report
 import small
 import stub
 from checks import FAULTS, Check, Finding
+from plays import START
 
 JAPANESE = "文脈を圧縮する" * 500
-TITLES = {
-    "no_thinking": "Thinking is lost between calls",
-    "same_id": "A gateway can use an id twice",
-    "fixed_threshold": "The threshold ignores the window",
-    "japanese": "Japanese is counted as bytes / 4, 1.25 times too low",
-    "no_path": "A placeholder has no path",
-    "paste": "A paste can be larger than the window",
-    "cut_output": "The rest of a long output is not saved",
-    "no_summaries": "A model that never summarises is asked again and again",
-    "long_words": "User messages are never shortened",
-    "open_request": "Finished and unfinished requests look alike",
-    "files": "Files, plans and skills are lost after a summary",
-    "no_resume": "A conversation cannot be resumed",
-    "passing_error": "A temporary error ends the turn",
-    "no_pages": "read_file has no pages",
-    "secrets": "read_file reads .env",
-    "stopped_call": "The model never hears of a call that Ctrl-C stopped",
-    "surrogate": "A lone surrogate cannot be sent",
-    "cut_answer": "A truncated answer counts as complete",
-    "refusal": "A prompt that the model declined stays",
-}
+TEXTS = """\
+no_thinking | Thinking is lost between calls | drop_thinking
+same_id | A gateway can use an id twice | sanitize_calls
+fixed_threshold | The threshold ignores the window | configured_limits, auto_compact_threshold
+japanese | Japanese is counted as bytes / 4, 1.25 times too low | context_tokens
+no_path | A placeholder has no path | micro_compact, save_result
+paste | A paste can be larger than the window | tool_result_budget, preview
+cut_output | The rest of a long output is not saved | tool_result_budget, preview
+no_summaries | A model that never summarises is asked again and again | auto_compact, compact_without_model
+long_words | User messages are never shortened | fit_typed, rebuild
+open_request | Finished and unfinished requests look alike | in_progress, rebuild
+files | Files, plans and skills are lost after a summary | still_needed, restore_recent_files
+no_resume | A conversation cannot be resumed | load, resume
+passing_error | A temporary error ends the turn | ask
+no_pages | read_file has no pages | read_file
+secrets | read_file reads .env | inside, read_file
+stopped_call | The model never hears of a call that Ctrl-C stopped | run_tools, close_calls
+surrogate | A lone surrogate cannot be sent | to_bytes
+cut_answer | A truncated answer counts as complete | nudge
+refusal | A prompt that the model declined stays | drop_declined"""
+LINES = [line.split(" | ") for line in TEXTS.split("\n")]
+# for each fault of small.py its title, and the functions of agent.py that fix it
+TITLES, FIXES = ({line[0]: line[at] for line in LINES} for at in (1, 2))
 PLACES = {"reference": "The Reference", "": "In no chapter, only in agent.py"}
 MINE = "python3 tests/lessons/{} --mine {} {}"
 UNSEEN = "Not played: japanese, because an agent's count can't be seen from outside."
@@ -67,16 +71,14 @@ def count_japanese(_):
 def of_small():
     """The faults of small.py, in the order of the page: [(check, finding)]."""
     runs = report.Runs(Path(small.__file__))
-    by_hand = Check(
-        "japanese", plays.CUT, count_japanese, "chapter 4", "context_tokens"
-    )
+    by_hand = Check("japanese", plays.CUT, count_japanese, "chapter 4")
     table = [*FAULTS[:3], by_hand, *FAULTS[3:]]
     return [(check, report.finding(check, runs)) for check in table]
 
 
 def shown(check, found) -> str:
     """A fault's title, what its run shows, and its fix, 79 columns wide."""
-    seen, by = found.text, check.by.replace(", ", " and ")
+    seen, by = found.text, FIXES[check.name].replace(", ", " and ")
     lines = f"    seen    {seen}", f"    fixed   by {by}"
     return "\n".join([f"  {TITLES[check.name]}", *(report.fill(t, 12) for t in lines)])
 
@@ -116,7 +118,7 @@ def line(check, found) -> str:
     """A line of the list, wrapped."""
     text = check.plays[0].what + f": {found.text}" * bool(found.text)
     where = re.sub("^step .*", r"\g<0> of chapter 2", found.place)
-    text += f" ({where or f'agent.py: {check.by}'})" * (not found.is_right)
+    text += f" ({where or f'agent.py: {FIXES[check.name]}'})" * (not found.is_right)
     return report.line(check.name, Finding(text, found.is_right), 15)
 
 
@@ -127,7 +129,9 @@ def list_mine(file, words) -> int:
         print(report.fill(f"No fault is called {unknown[0]}, only {names}."))
         return 2
     path, table = Path(file).absolute(), [*chosen(words)]
-    problem, runs = report.start(path)
+    problem, runs = report.start(path, play=START)
+    if not problem and (reason := checks.stopped(run := runs(START)) or run.problem):
+        problem = reason + checks.printed(run, reason)
     if problem:
         print(report.fill(f"{path.name} can't be played: {problem}"))
         print(report.fill(f"Next: {MINE.format('steps.py small', file, '')}"))

@@ -14,17 +14,18 @@ from stage import reads, use, write_files
 import stub
 from stub import reply
 
-# --- The work: at the first prompt, the model reads 24 files: four in one reply, the
-# --- others one by one. At the second, it translates each file into four languages, and
-# --- then calls `compact`. The reads give layer 1 old results to clear; the translations
-# --- give layer 2 a conversation to summarise. ---
+# --- The work: at the first prompt, the model reads 24 files: four in one reply, twelve
+# --- one by one, some of these with a command, and then twice four in one reply. At the
+# --- second, it translates each file into four languages, and then calls `compact`. The
+# --- reads give layer 1 old results to clear, and new ones that the model hasn't seen; the
+# --- translations give layer 2 a conversation to summarise. It thinks before each call. ---
 
 TYPED = "Read all files. Never touch the tests.", "Translate each into four languages."
 SUMMARY = "Summary {:02}: all files are read; names stay in English."
 CUT_OFF = "Summary 02: all files are"
 ANSWER = "All are read."  # at the end of the first turn
 LINES = 23  # of each file
-FOREIGN = {12: "語", 13: "の", 14: "读", 15: "文"}  # files in Japanese or Chinese
+FOREIGN = {15: "語", 16: "の", 17: "读", 18: "文"}  # files in Japanese or Chinese
 REPLACED = "xxx"  # in these, which has as many bytes as one such character
 
 
@@ -34,9 +35,11 @@ def work():
     for at, character in FOREIGN.items():
         file = Path(names[at])
         file.write_text(file.read_text().replace(REPLACED, character), "utf-8")
-    four = use("read_file", *names[:4], thinking="Four at once.")
-    replies = [ask_for_list(), four, *reads(names[4:], thinking="Next.")]
-    replies += [reply(ANSWER), *(write(name, 4) for name in names)]
+    fours = [names[:4], names[16:20], names[20:]]
+    first, *last = [use("read_file", *four, thinking="Four at once.") for four in fours]
+    ones = [read(name, number) for number, name in enumerate(names[4:16], 5)]
+    replies = [ask_for_list(), first, *ones, *last, reply(ANSWER)]
+    replies += [write(name, 4) for name in names]
     return [*replies, use("compact"), reply("All are translated.")]
 
 
@@ -45,10 +48,18 @@ def ask_for_list():
     return use("read_file", "words.txt", thinking="Is there a list of words?")
 
 
+def read(name, number):
+    """A call that reads a file, every third one with a command."""
+    if number % 3:
+        return use("read_file", name, thinking="Next.")
+    return use("bash", command=f"cat {name}", thinking="Next.")
+
+
 def write(name, times=1):
     """A call that writes a file's translation into this many languages."""
     text = Path(name).read_text("utf-8").replace("x", "y") * times
-    return use("bash", command=f"cat > new_{name} <<'END'\n{text}END")
+    command = f"cat > new_{name} <<'END'\n{text}END"
+    return use("bash", command=command, thinking="Now.")
 
 
 def summaries():
@@ -107,7 +118,8 @@ def truncated():
 
 
 def ask_first():
-    return [use("bash", command="touch asked")]
+    names = "asked", "asked_too"
+    return [reply(calls=[("bash", {"command": f"touch {name}"}) for name in names])]
 
 
 def failing_command():
@@ -124,10 +136,10 @@ EMPTY = (
 STOPPED = Play("Ctrl-C in a tool", stop_tool, answer="Ctrl-C", presses=True)
 HUGE = Play("a huge file", huge_file), Play("twenty large files at once", twenty_files)
 BLANK = Play("a blank prompt", list, (" ", "Go."))
-TRUNCATED = Play("a truncated call", truncated, ("Go.",))
+TRUNCATED = Play("a truncated call", truncated)
 ANSWERS = (
-    Play("the answer `maybe`", ask_first, ("Go.",), answer="maybe"),
-    Play("the answer Enter alone", ask_first, ("Go.",), answer=""),
+    Play("the answer `maybe`", ask_first, answer="maybe"),
+    Play("the answer Enter alone", ask_first, answer=""),
 )
 FAILING = Play("a command that fails", failing_command, ("Go.",))
 
@@ -148,8 +160,8 @@ def old_outputs():
 
 def first_start():
     names = write_files(1, 900)
-    count = use("bash", command="echo $((600 + 7))")
-    return [use("read_file", *names), count, reply("It is 607."), reply("Yes.")]
+    count = use("bash", command="echo $((600 + 7)) > new_number.txt")
+    return [use("read_file", *names), count, reply("It is there."), reply("Yes.")]
 
 
 def small_window():
@@ -169,7 +181,7 @@ def api_fails():
     busy = failure("OverloadedError", "Overloaded", status_code=529)
     lost = failure("APIConnectionError", "Connection error.")
     [name] = write_files(1, 900)
-    return [*[busy] * 4, use("read_file", name), *[lost] * 4, reply(LAST)]
+    return [*[busy] * 6, use("read_file", name), *[lost] * 6, reply(LAST)]
 
 
 def two_reads():
@@ -189,9 +201,18 @@ def same_id():
     return [call, stub.copied(call)]
 
 
+def first_life():
+    """It thinks, reads, forgets, and is stopped by Ctrl-C."""
+    read = use("read_file", *write_files(1, 900), thinking="Hm.")
+    stop = "touch pressed; kill -INT $PPID; sleep 1"
+    again = use("bash", command=stop, thinking="Well.")
+    return [read, use("compact"), reply("I will.", thinking="So."), again]
+
+
 def second_start(*typed, options=()):
     """A start after a conversation, with these options and lines to get it back."""
-    before = Play("a conversation", list, (WORDS,))
+    talk = (WORDS, "Go on.")
+    before = Play("a conversation", first_life, talk, presses=True)
     what, typed = "a second start, after a conversation", (*typed, "Which number?")
     return Play(what, list, typed, options=options, before=before)
 
@@ -241,7 +262,7 @@ STARTS = (
     second_start("/resume"),
     second_start("/resume 1"),
 )
-FAILS = Play("an API that fails four times in a row", api_fails, ("Read it.", "Go on."))
+FAILS = Play("an API that fails six times in a row", api_fails, ("Read it.", "Go on."))
 READS = Play("a file of 100,000 characters, and .env", two_reads, ("Read both.",))
 INTERRUPTED = Play(
     "Ctrl-C while a command runs", stop_command, ("Go.", "What happened?"), presses=True

@@ -10,18 +10,28 @@ from pathlib import Path
 
 import checks
 from checks import CHECKS, Finding
-from plays import START, WORK
+from plays import WORK
 from runner import played
 
 MARKS = {True: "ok", False: "!", None: ""}
 KEEP_TOGETHER = "\N{NO-BREAK SPACE}"
 LINE = "the line `{}`"
+RULES = " (the API checks each thought)"
+# what loses the conversation comes first; then what is lost or done behind one's back
+HARM = "memory", "stopped", "Ctrl-C", "asks", "empty", "huge file", "truncated", "blank"
+HARM += "messages", "summary", "no text", "cut off", "prompts", "rejected", "seen"
 LEAST_URGENT = "on disk", "asks"
 OWN_LINE = r"\(([^()]+), line (\d+)[^()]*\)"  # as `runner.where` writes it
-OTHER_LANGUAGE = (
-    "It isn't Python. For an agent in any other language, run: python3 "
-    "tests/lessons/steps.py small --serve"
-)
+FIX_THIS = "fix this; chapter 1 has an agent to start from"
+STEPS = "python3 tests/lessons/steps.py small"
+SERVE = f"test it over HTTP, with any client: {STEPS} --serve"
+ELSEWHERE = {  # words of a problem, and how the agent can be judged all the same
+    "offer the tool": "give the names of its tools, in the order bash, read_file, compact: "
+    f"{STEPS} --mine FILE --tools NAME NAME",
+    "isn't supported here": SERVE,
+    "It isn't Python": SERVE,
+    "no request with": SERVE,
+}
 PROMPTS = "It has to get its prompts from `input()`: two, one after the other."
 PACKAGES = (
     "Only Anthropic's client can be tested; other packages must be installed for the "
@@ -32,21 +42,24 @@ PACKAGES = (
 class Runs:
     """The runs of an agent, each played once."""
 
-    def __init__(self, path, options=(), done=()):
-        self.path, self.options, self.done = path, options, dict(done)
+    def __init__(self, path, options=(), names=(), done=()):
+        self.path, self.options, self.names = path, options, names
+        self.done = dict(done)
 
     def __call__(self, play):
         if play not in self.done:
-            self.done[play] = played(self.path, play, self.options)
+            self.done[play] = played(self.path, play, self.options, self.names)
         return self.done[play]
 
 
 def finding(check, runs):
-    """What a check says: of the first play that goes wrong, or that goes well."""
+    """What a check says: of the first play that goes wrong, or of all."""
+    if check.any_of:
+        return check.judge(map(runs, check.plays))
     found = None
     for play in check.plays:
         now = check.judge(runs(play))
-        if now and now.is_right is check.any_of:
+        if now and now.is_right is False:
             return now
         found = found or now
     return found
@@ -68,42 +81,33 @@ def about_work(runs, table=CHECKS):
     return judged(runs, [c for c in table if c.always or not is_stopped])
 
 
-def play_mine(path):
+def play_mine(path, names=()):
     """The report on the agent in this file, and if nothing is wrong."""
-    return with_next(path.name, report(path))
+    problem, runs = start(path, names)
+    if problem:
+        return with_next(path.name, {"problem": Finding(problem, False)})
+    how = "".join(f", started with {option}" for option in runs.options)
+    return with_next(f"{path.name}{how}", about_work(runs), runs(WORK))
 
 
-def report(path):
-    """Run the agent in this file and judge what it did: {name: finding}."""
-    if reason := cannot_start(path):
-        return {"problem": Finding(reason, False)}
-    runs = Runs(path)
-    if reason := asks_nothing(runs(WORK)):
-        return {"problem": Finding(reason, False)}
-    return about_work(runs)
+def start(path, names=(), play=None):
+    """Start an agent with a play; returns why it can't be judged, and its runs.
 
-
-def start(path):
-    """Start an agent; returns why it can't be played, and its runs.
-
-    If it runs no command although we answer y, it's started with the option `--yes`.
+    If it runs no command although nobody said no, it's started with the option `--yes`.
     """
-    if reason := cannot_start(path):
-        return reason, None
-    for options in ((), ("--yes",)):
-        run = (runs := Runs(path, options))(START)
-        asked = asks_nothing(run)
-        reason = asked or checks.stopped(run) or run.problem
-        if reason or any("607" in text for text in run.results.values()):
-            more = "" if asked else checks.printed(run, reason)
-            return f"{reason}{more}", runs
-    return "", Runs(path)
+    runs, play = Runs(path, (), names), play or WORK
+    if reason := cannot_start(path) or asks_nothing(run := runs(play)):
+        return reason, runs
+    if not (checks.done(run) or run.last_question or checks.stopped(run)):
+        agreed = Runs(path, ("--yes",), names)
+        return "", agreed if checks.done(agreed(play)) else runs
+    return "", runs
 
 
 def cannot_start(path):
     """The reason why Python cannot start a file, "" if it can."""
     if Path(path).suffix not in ("", ".py"):
-        return OTHER_LANGUAGE
+        return "It isn't Python."
     try:
         compile(Path(path).read_bytes(), str(path), "exec", dont_inherit=True)
     except OSError as error:
@@ -129,21 +133,28 @@ def asks_nothing(run):
         return f"{why}. {PROMPTS}" if run.ended.startswith("IndexError") else why
     if not run.typed:
         return f"It made no request. {PROMPTS}{checks.printed(run)}"
+    if not run.prompts:
+        return (
+            "It read both prompts before its first request; here, a line is a prompt."
+        )
     sends = "a client from `anthropic.Anthropic()`"
     return f"It got a prompt, but made no request with {sends}.{checks.printed(run)}"
 
 
-def next_step(facts):
-    """The place on the page to read next: first for what stopped the agent."""
+def next_step(facts, run):
+    """What to do next: first about what stopped the agent, then what does most harm."""
     if "problem" in facts:
-        return "fix this; chapter 1 has an agent to start from"
+        said = facts["problem"].text
+        return next(
+            (how for words, how in ELSEWHERE.items() if words in said), FIX_THIS
+        )
     wrong = [label for label in facts if facts[label].is_right is False]
     if not wrong:
         return "python3 tests/lessons/faults.py shows what this report doesn't check"
-    is_stopped = not facts["stopped"].is_right  # other lines may be its consequences
-    label = "stopped" if is_stopped else min(wrong, key=lambda at: rank(at, facts[at]))
-    place = facts[label].place
-    if is_stopped and not place:
+    grows = checks.is_of_chapter_2(run)
+    label = min(wrong, key=lambda one: rank(one, facts[one], grows))
+    is_stopped, place = not facts["stopped"].is_right, facts[label].place
+    if label == "stopped" and not place:
         lines = re.findall(OWN_LINE, facts[label].text)
         return "fix line {1} of {0}".format(*lines[-1]) if lines else LINE.format(label)
     if place.startswith("step"):
@@ -154,17 +165,23 @@ def next_step(facts):
     return f"{label} ({place})" if place else LINE.format(label)
 
 
-def rank(label, fact):
-    """The order in which to fix lines: by step, then by chapter, the least urgent last."""
+def rank(label, fact, grows):
+    """The order in which to fix lines: by harm, or by step in an agent that grows.
+
+    Other lines may be consequences of what stopped it, but not that it forgets a turn.
+    """
+    harm = HARM.index(label) if label in HARM else len(HARM)
     last = LEAST_URGENT.index(label) if label in LEAST_URGENT else -1
-    return last, not fact.place, not fact.place.startswith("step"), fact.place
+    if harm < 2 or not grows:
+        return harm, last, not fact.place, fact.place
+    return 2, last, not fact.place, not fact.place.startswith("step"), fact.place
 
 
-def with_next(name, facts):
+def with_next(name, facts, run=None):
     """A report with the next step in its last line; and if nothing is wrong."""
-    lines = shown(f"{name}, given {WORK.what}", facts)
+    lines = shown(f"{name}, given {WORK.what}{RULES}", facts)
     is_right = all(fact.is_right is not False for fact in facts.values())
-    return f"{lines}\nNext: {next_step(facts)}", is_right
+    return f"{lines}\nNext: {next_step(facts, run)}", is_right
 
 
 def shown(title, facts):

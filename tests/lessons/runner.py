@@ -13,6 +13,7 @@ back afterwards, and the agent may do to its process what it likes.
 
 import atexit
 import builtins
+import datetime
 import io
 import itertools
 import json
@@ -21,12 +22,14 @@ import re
 import runpy
 import select
 import signal
+import socket
 import sys
 import tempfile
 import textwrap
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, fields
@@ -47,18 +50,22 @@ TESTS = Path(__file__).resolve().parents[1]
 ADDED = 2_000  # characters; a text with more around a prompt is a conversation
 RETRIES = 2  # that the SDK makes by itself
 MOST_REFUSED = 5  # rejected requests; after that, the user types no more
-SAME_AGAIN = 50  # refused requests in a row; an agent that sends more never stops
+SAME_AGAIN = 50  # refused requests in a row, or the same questions; more never stop
 PAUSE = 0.002  # seconds; an agent that waits between requests waits no longer here
 LARGEST = 20_000_000  # bytes of a file that is looked into
-KEYS = {"ANTHROPIC_API_KEY": "none", "MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
+MODELS = {"MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
+SCREENS = (
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "ANTHROPIC_AUTH_TOKEN",
+)  # an agent must do without
 NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
-UNSUPPORTED = (
-    "It uses `{}`, which isn't supported here. Test it with --serve, which works with "
-    "any client: python3 tests/lessons/steps.py small --serve"
-)
+UNSUPPORTED = "It uses `{}`, which isn't supported here."
 SAME_WORDS = "taken for a prompt, because it has the same words"
 TURN_IS_OVER = "It sent another request, although the model had called no tool."
+ASKS_AGAIN = "It asks again and again: {}."
+NO_TOOL = "Its request doesn't offer the tool `{}`, but {}."
 NEVER_LEARNS = "It sent {} requests in a row that were rejected. The last: {}"
 KILLED = "It killed its own process with {}."
 EXITED = "It ended its process without a word (`os._exit`)."
@@ -115,7 +122,7 @@ class Run:
 
     what: str = ""  # the play, in words
     path: str = ""  # of the agent
-    options: Sequence[str] = ()  # it was started with, besides `--yes`
+    options: Sequence[str] = ()  # that it was started with
     exchanges: list[Exchange] = field(default_factory=list)  # of all requests
     typed: list[str] = field(default_factory=list)  # by the user
     prompts: list[str] = field(default_factory=list)  # that the user couldn't type
@@ -179,9 +186,15 @@ class Run:
 
     @cached_property
     def compactions(self):
-        """Each request for a summary between its neighbours, unless it was repeated."""
-        threes = zip(self.accepted, self.accepted[1:], self.accepted[2:])
-        return [three for three in threes if three[1].asks and not three[2].asks]
+        """The requests for each summary between those for work: (before, asks, after)."""
+        found, before, asks = [], None, []
+        for exchange in self.accepted:
+            if exchange.asks:
+                asks.append(exchange)
+                continue
+            found += [(before, asks, exchange)] if before and asks else []
+            before, asks = exchange, []
+        return found
 
     # --- Calls, results, texts and files ---
 
@@ -267,7 +280,9 @@ class Player(stub.StubClient):
         limits = {"window": play.window, "in_parts": False}
         super().__init__(*play.script(), always=always, **limits)
         self.play, self.exchanges, self.marked = play, [], False
-        self.folder = Path.cwd()
+        self.folder, self.again = Path.cwd(), Counter()
+        self.closed = socket.socket()  # a port of this machine where nobody listens
+        self.closed.bind(("127.0.0.1", 0))
         summaries = (reply(s) if isinstance(s, str) else s for s in play.summaries())
         self.summaries, self.purposes = summaries, Purposes()
         self.purpose, self.said, self.slept = "work", "", 0
@@ -331,11 +346,14 @@ class Player(stub.StubClient):
 
     def answer_question(self):
         """Approve the tool call, press Ctrl-C, or say anything else, and then no."""
-        answer = self.approval
+        self.again[self.last_question] += 1
+        if self.again[self.last_question] == SAME_AGAIN:
+            self.give_up(ASKS_AGAIN.format(self.last_question))
+        answer, self.approval = self.approval, "y" if self.approval == "y" else "n"
         if answer == "Ctrl-C":
             self.calling, self.pressed = "", True
-            raise KeyboardInterrupt
-        self.approval = "y" if answer == "y" else "n"
+            signal.raise_signal(signal.SIGINT)  # which the program may handle itself
+            return "n"
         return answer
 
     # --- The client ---
@@ -441,7 +459,8 @@ class Player(stub.StubClient):
         offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
         while self.queue and (wrong := [*self.missing(offered)]):
             if wrong != [self.compact]:
-                self.give_up(f"Its request doesn't offer the tool `{wrong[0]}`.")
+                names = ", ".join(map(str, offered))
+                self.give_up(NO_TOOL.format(wrong[0], names))
             self.queue.popleft()
         for call in calls_in([*self.queue][:1]):
             call["input"] = fitted(call["input"], offered[call["name"]])
@@ -474,7 +493,8 @@ class Purposes:
     def __init__(self):
         self.known, self.questions = set(), set()  # texts that came with either
         self.said, self.summaries = [], []  # words of the model's replies and calls
-        self.after_summary, self.typed, self.system = False, 0, None
+        self.after_summary, self.system = False, None
+        self.typed = self.works = 0  # prompts and requests for work that were answered
 
     def of(self, request, typed):
         """Tell what a request is for."""
@@ -482,7 +502,8 @@ class Purposes:
         texts = [block["text"] for block in last if block["type"] == "text"]
         sent, end = str(request["messages"]), "".join(texts[-1:])
         if not request.get("tools"):
-            told = any(words in sent for words in [*self.said, *self.summaries])
+            known = [*self.said, *self.summaries, *typed[: self.typed]]
+            told = any(words in sent for words in known)
             return "summary" if told else "aside"
         if self.system is None:  # it's the first request for work, or after a resume
             is_new = any(repr(prompt)[1:-1] in sent for prompt in typed) or not typed
@@ -496,7 +517,7 @@ class Purposes:
         results = any(block["type"] == "tool_result" for block in last)
         if self.after_summary and not results:  # which may be in this one
             return "summary" if self.bare(end, typed) in self.questions else "work"
-        if self.asks(end, typed):
+        if self.asks(end, typed) and not (results and self.works < 2):
             return "summary"
         reminds = self.bare(end, typed) in self.known or re.match(REMINDER, end)
         is_new = any(self.is_new(text, typed) for text in texts)
@@ -541,6 +562,7 @@ class Purposes:
         if purpose == "work":
             self.known |= {self.bare(text, typed) for text in texts}
             self.typed, self.after_summary = len(typed), False
+            self.works += 1
             self.system = self.system or str(request.get("system"))
             inputs = [[*call["input"].values()] for call in calls_in([reply])]
             self.said += [str(given[0])[:12] for given in inputs if given]
@@ -614,8 +636,11 @@ class CannotPlay(Exception):
     """The reason why this machine can't run an agent at all."""
 
 
-def played(path, play, options=()):
-    """Play this on an agent and return the Run, whatever becomes of its process."""
+def played(path, play, options=(), names=()):
+    """Play this on an agent and return the Run, whatever becomes of its process.
+
+    The options are for its command line; the names are those of its tools.
+    """
     try:
         # a command of a life that was interrupted may still be writing
         folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -623,18 +648,18 @@ def played(path, play, options=()):
         raise CannotPlay(f"No folder can be made for it: {error}") from error
     with folder as where:
         for one in [play.before, play] if play.before else [play]:
-            run = live(path, one, where, [*options, *one.options])
+            run = live(path, one, where, [*options, *one.options], names)
         return run
 
 
-def live(path, play, folder, options):
+def live(path, play, folder, options, names):
     """Live in a process of its own."""
     reading, writing = os.pipe()
     # Python would drop a Ctrl-C that comes while it forks
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         if not (child := os.fork()):
-            in_the_process(writing, path, play, folder, options)
+            in_the_process(writing, path, play, folder, options, names)
     except OSError as error:
         raise CannotPlay(f"No process can be started for it: {error}") from error
     finally:
@@ -657,7 +682,7 @@ def live(path, play, folder, options):
         return Run(play.what, ended=how, typed=[*play.typed])
     if isinstance(record := json.loads(said), str):
         raise RuntimeError(record)
-    return run_of({**record, "path": str(path), "options": play.options}, Path(folder))
+    return run_of({**record, "path": str(path), "options": options}, Path(folder))
 
 
 def read_all(pipe, child, until, said):
@@ -704,7 +729,7 @@ def saved_in(folder, elsewhere):
 END = os._exit
 
 
-def in_the_process(writing, path, play, folder, options):
+def in_the_process(writing, path, play, folder, options, names):
     """Run an agent to its end, and send the record of its life."""
     printed = Printed()
     try:
@@ -713,7 +738,7 @@ def in_the_process(writing, path, play, folder, options):
         for number in range(3):  # what its commands read and print
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
         stub.tool_ids = stub.ids()
-        player = Player(play)
+        player = Player(play, names)
         finish = partial(send, writing, player, printed, os.getpid())
         player.give_up = finish
         set_up(path, player, finish, [str(path), *options])
@@ -727,6 +752,7 @@ def in_the_process(writing, path, play, folder, options):
 def send(writing, player, printed, process, ended=""):
     """Send the record to the parent, and end this process."""
     if os.getpid() == process:  # not a process that the agent has forked
+        signal.setitimer(signal.ITIMER_REAL, 0)
         record = player.record(ended, printed.getvalue())
         with open(writing, "wb") as pipe:
             pipe.write(json.dumps(record, default=repr, skipkeys=True).encode() + b"\n")
@@ -737,13 +763,19 @@ def set_up(path, player, finish, argv):
     """Give a program its client, prompts, settings and folder, and a time limit."""
     temporary = Path("tmp").absolute()
     temporary.mkdir(exist_ok=True)
+    os.environ |= MODELS | os.environ | {"ANTHROPIC_API_KEY": "none"}
     os.environ |= {"HOME": os.getcwd(), "TMPDIR": str(temporary)}
-    os.environ |= {key: KEYS[key] for key in KEYS if key not in os.environ}
+    # a client of its own reaches nobody
+    os.environ["ANTHROPIC_BASE_URL"] = (
+        f"http://127.0.0.1:{player.closed.getsockname()[1]}"
+    )
+    for name in os.environ.keys() & {*SCREENS}:
+        del os.environ[name]
     tempfile.tempdir = None  # see TMPDIR
     sys.modules |= sdk.package(player, partial(player.unsupported, "AsyncAnthropic"))
     sys.modules["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
     builtins.input = player.type_next
-    time.sleep = partial(shortly, time.sleep)
+    set_clock(player)
     os._exit = lambda *_: finish("" if player.ends else EXITED)
     sys.stdin, sys.argv = NoStdin(player.give_up), argv
     sys.path.insert(0, str(Path(path).parent))
@@ -752,9 +784,13 @@ def set_up(path, player, finish, argv):
         del sys.modules[name]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    too_slow = TOO_SLOW.format(player.play.seconds)
-    signal.signal(signal.SIGALRM, lambda *_: finish(too_slow))
+    signal.signal(signal.SIGALRM, lambda *_: finish(too_slow(player)))
     signal.setitimer(signal.ITIMER_REAL, player.play.seconds)
+
+
+def too_slow(player):
+    asked = f" It asked: {player.last_question}." * bool(player.last_question)
+    return TOO_SLOW.format(player.play.seconds) + asked
 
 
 def why_ended(path):
@@ -762,9 +798,6 @@ def why_ended(path):
     atexit._clear()  # what is registered there isn't its own
     try:
         runpy.run_path(str(path), run_name="__main__")
-        for thread in threading.enumerate():
-            if not (thread.daemon or thread is threading.main_thread()):
-                thread.join()  # as Python does
     except SystemExit as error:
         print(error.code if isinstance(error.code, str) else "")  # as Python does
     except (EOFError, InputEnded, stub.Refused):
@@ -773,7 +806,10 @@ def why_ended(path):
         return BY_CTRL_C
     except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
         return f"{type(error).__name__}: {error}{where(error)}"
-    finally:
+    finally:  # as Python does
+        for thread in threading.enumerate():
+            if not (thread.daemon or thread is threading.main_thread()):
+                thread.join()
         atexit._run_exitfuncs()
     return ""
 
@@ -810,9 +846,31 @@ class NoStdin(io.StringIO):
         pass
 
 
-def shortly(sleep, seconds):
-    """Sleep, but not as long as a program that waits between its requests."""
-    sleep(min(seconds, PAUSE))
+def set_clock(player):
+    """Let each request take a minute, and note how long the program sleeps."""
+
+    def sleep(seconds, really=time.sleep):
+        player.slept += seconds
+        really(min(seconds, PAUSE))
+
+    def now(really=time.time):
+        return really() + 60 * len(player.exchanges)
+
+    class Datetime(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls.fromtimestamp(now(), tz)
+
+    time.sleep, time.time, datetime.datetime = sleep, now, Datetime
+    for name in "localtime", "gmtime":
+        made = partial(at_that_time, getattr(time, name), now)
+        setattr(time, name, made)
+    shown = time.strftime
+    time.strftime = lambda how, at=None: shown(how, at or time.localtime())
+
+
+def at_that_time(make, now, seconds=None):
+    return make(now() if seconds is None else seconds)
 
 
 # what puts words into a file, and which of the event's arguments is its path

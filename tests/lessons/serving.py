@@ -30,7 +30,8 @@ WOULD_REJECT = "The API would reject this request: "
 REJECTED = """\
 {}{}
 If no other one is accepted, the report comes in {} seconds."""
-UNTRIED = "none was tried, because that takes an agent in Python"
+NAME = "Your agent"
+UNTRIED = "none was tried over HTTP; --mine tries them, if it's in Python"
 NO_REQUEST = "There was no request. Does your agent use ANTHROPIC_BASE_URL?"
 IS_OVER = "The work is over, and its report begins."
 FIRST = f'Start your agent again, and type this first: "{TYPED[0]}"'
@@ -42,13 +43,13 @@ Start your agent in this folder, from another terminal:
     export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=none
 Type this prompt:
     {}
-Wait for the answer "All are read." Then type this one, and allow all commands:
+Allow all commands. Wait for the answer "All are read." Then type this one:
     {}
 The report comes when all is translated, or when you press Ctrl-C here."""
 
 
 def report_on(names):
-    """Serve the stand-in until an agent with these tools is done; report on it."""
+    """Serve the stand-in until an agent with these tools is done; returns the report."""
     checks.usages_of_small()  # before any thread, as it forks this process
     with stage.from_scratch(), served(client := Served(names)) as url:
         tools = ", ".join([*names, *runner.TOOLS[len(names) :]])
@@ -61,13 +62,14 @@ def report_on(names):
 
 
 def about(client):
-    """The findings about an agent that has run elsewhere."""
-    if not client.requests:
-        return {"problem": Finding(client.ended or NO_REQUEST, False)}
+    """The report on an agent that has run elsewhere, and if nothing is wrong."""
     run = runner.run_of(client.record(client.ended), client.folder)
+    if not run.exchanges:
+        problem = Finding(client.ended or NO_REQUEST, False)
+        return report.with_next(NAME, {"problem": problem})
     table = [check for check in checks.CHECKS if check.play is WORK]
     facts = report.about_work(report.Runs("", done={WORK: run}), table)
-    return facts | {"accidents": Finding(UNTRIED)}
+    return report.with_next(NAME, {**facts, "accidents": Finding(UNTRIED)}, run)
 
 
 class Served(runner.Player):

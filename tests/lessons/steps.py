@@ -277,17 +277,19 @@ def main(argv=None) -> int:
         "--serve", action="store_true", help="report on an agent in any language"
     )
     parser.add_argument(
-        "--tools", nargs="+", default=[], metavar="NAME", help="its tools, for --serve"
+        "--tools", nargs="+", default=[], metavar="NAME", help="the names of its tools"
     )
     given = parser.parse_args(argv)
     if given.mine or given.serve:
         how = "--serve" if given.serve else "--mine"
+        if given.mine and given.serve:
+            parser.error("--mine starts the agent itself; with --serve, you start it")
         if given.layer != "small" or given.step is not None:
             parser.error(f"{how} needs small and no step, as in: steps.py small {how}")
         told, is_right = (
-            report.with_next("Your agent", serving.report_on(given.tools))
+            serving.report_on(given.tools)
             if given.serve
-            else report.play_mine(given.mine.absolute())
+            else report.play_mine(given.mine.absolute(), given.tools)
         )
         print(told)
         return 0 if is_right else 1

@@ -2,7 +2,7 @@
 
 AGENTS is the one table of verdicts: each row has what is replaced, and the words of the
 report, or of the list of faults, that show it. A row without words is a right agent of
-another shape, about which nothing may be wrong. `- NAME`: that line may not be wrong.
+another shape, about which nothing may be wrong. `- NAME`: that line has no mark.
 """
 
 import re
@@ -17,7 +17,7 @@ from readme import ROOT
 
 pytestmark = pytest.mark.slow
 
-SMALL = ROOT / "tests/lessons/small.py"
+SMALL, S06 = ROOT / "tests/lessons/small.py", ROOT / "tests/agents/s06.py"
 
 # --- Parts of small.py, and what replaces them ---
 
@@ -94,7 +94,7 @@ DURING = """\
             auto_compact(client, messages)  # layer 2
 """
 FORGOTTEN = (
-    "! memory at the second prompt, 2 of 45 messages are left (step 2) ... Next: "
+    "! memory at the second prompt, 2 of 33 messages are left (step 2) ... Next: "
     "memory (step 2 of chapter 2)"
 )
 SUMMARISES = "            auto_compact(client, messages)"
@@ -110,9 +110,9 @@ def drop(messages):
 def micro_compact"""
 DROPS = (SUMMARISES, "            drop(messages)"), ("def micro_compact", BY_DROPPING)
 NEVER = (
-    "it never asked for a summary; if it has a layer 2, the threshold is too high or the "
-    "count too low: chapter 4 (step 4) ... ! stopped prompt is too long (step 4) ... "
-    "Next: step 4 of chapter 2; if it has a layer 2, chapter 4"
+    "it never asked for a summary; if it has a layer 2, its threshold is too high or its "
+    "count too low (step 4) ... ! stopped prompt is too long (step 4) ... Next: step 4 of "
+    "chapter 2; if it has a layer 2, chapter 4"
 )
 IN_SYSTEM_TOO = "    ask.typed = [*getattr(ask, 'typed', []), *typed]\n"
 NEEDS_TAGS = """\
@@ -233,6 +233,81 @@ KEEPS_THINKING = {  # and never drops it
             content.append(block.to_dict())
         if block.type == "text" and"""
 }
+NO_LAYER_1 = ("        micro_compact(messages)  # layer 1\n", "")
+NOT_CHAPTER_2 = ('SYSTEM = f"You write', 'SYSTEM = f"Write')
+THINKS = f"""{SKIPS}        if block.type == "thinking":
+            content.append(block.to_dict())
+"""
+TEXTS = '[title, *(b for b in content if b["type"] == "text")]'
+AFTER_NO = 'return "The user said no."'
+FLAT = """    blocks = [block for message in lists for block in message["content"]]
+    for block in blocks[:-2]:
+        if True:
+"""
+AS_TEXT = '"content": [{"type": "text", "text": text}]}'
+SENT = '"tool_use_id": call["id"], "content": text}'
+READ_AGAIN = """
+    call = {"type": "tool_use", "id": "again_1", "name": "read_file"}
+    result = {"type": "tool_result", "tool_use_id": "again_1", "content": "As before."}
+    messages.append({"role": "assistant", "content": [{**call, "input": {"path": "x"}}]})
+    messages.append({"role": "user", "content": [result]})
+"""
+STATUS = """        results.append(result)
+    run_tools.times = getattr(run_tools, "times", 0) + len(calls)
+    status = f"{run_tools.times} calls so far; the history is compacted at {THRESHOLD}."
+    return [*results, {"type": "text", "text": status}]
+"""
+MACHINE = """prompt))
+            import time
+            note = f"Today is {time.ctime()}, and {len(messages)} messages are known."
+            messages.append({"role": "user", "content": [{"type": "text", "text": note}]})
+"""
+TWICE = """    if len(messages) > 9:
+        half = [*messages[:-4], {"role": "user", "content": PROMPT}]
+        text, stop = ask(client, half)
+        if not text or stop != "end_turn":
+            return
+"""
+WITHOUT_LAST = "[*messages[:-2], "
+WHOLE_LINES = """[json.loads(line) for line in TRANSCRIPT.open()] if TRANSCRIPT.exists() else []
+    while messages and "tool_use" in str(messages[-1]):
+        messages.pop()  # Ctrl-C stopped it
+"""
+CUT_AGAIN = """    names = [f"file_{n:02}" for n in range(1, 99)]
+"""
+PAUSES = RETRIES.replace("            pass", "            import time; time.sleep({})")
+BY_TIME = """    import time
+    log.all = [*getattr(log, "all", []), message]
+    Path(f"{int(time.time())}.json").write_text(json.dumps(log.all[-9:]))
+"""
+ZIPPED = """    import gzip
+    with gzip.open("log.gz", "at") as file:
+        file.write(json.dumps(message))
+"""
+IN_PARTS = """    whole = [str(message)[:300] for message in messages]
+    for part in whole[::2], whole[1::2], whole[:1]:
+        ask.tools = []
+        content, stop = ask(client, [{"role": "user", "content": PROMPT + str(part)}])
+        ask.tools = TOOLS
+        if not content or stop != "end_turn":
+            return
+"""
+OWN_HANDLER = """    import signal
+    stops = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    signal.signal(signal.SIGINT, stops)
+"""
+USED = """    used = reply.usage.model_dump(exclude_none=True)["output_tokens"]
+    assert used and reply.to_dict()["role"] == "assistant"
+"""
+AS_JSON_STATE = """    try:
+        state = json.loads("".join(block["text"] for block in content))
+    except ValueError:
+        return
+    content = [{"type": "text", "text": state["done"] + state["next"]}]
+"""
+IN_SNAPSHOT = NEEDS_TAGS.replace("<summary>", "<state_snapshot>").replace(
+    "9:-10", "16:-17"
+)
 EMPTY = "! empty after an empty reply, the next request is rejected: messages.1: all"
 OPEN = "! Ctrl-C after Ctrl-C in a tool, the next request is rejected: messages.1: `tool_use`"
 
@@ -335,12 +410,12 @@ AGENTS = {
     "layer 1 acts all the time": (
         "MIN_SAVINGS = 20_000",
         "MIN_SAVINGS = 0",
-        "before 21 of 55 requests (chapter 5)",
+        "before 15 of 49 requests (chapter 5)",
     ),
     "layer 1 clears results that the model hasn't seen": (
         "lists[:-KEEP_RECENT]",
         "lists",
-        "seen the model saw 22 of 24 files",
+        "seen the model saw 19 of 24 files (step 3)",
     ),
     "the summary is read from the first block": (
         "    content = []\n",
@@ -375,7 +450,7 @@ AGENTS = {
     "thinking is sent back after a clearing": (
         SKIPS,
         f'{SKIPS}        if block.type == "thinking":\n            content.append(block.to_dict())\n',
-        "Right before it, 25,308 tokens of old results were cleared. (chapter 3)",
+        "Right before it, 25,320 tokens of old results were cleared. (chapter 3)",
     ),
     "a summary is followed by half a pair": (
         "[title, *content])]",
@@ -418,18 +493,18 @@ AGENTS = {
     "a summary before each request": (
         "THRESHOLD = 50_000",
         "THRESHOLD = 0",
-        "layer 1 it never acted ! layer 2 requests for a summary: 50 of 99 requests: too "
+        "layer 1 it never acted ! layer 2 requests for a summary: 44 of 87 requests: too "
         "often (chapter 4)",
     ),
     "a system prompt that isn't counted": (
         "SYSTEM = f",
         'SYSTEM = "x" * 440_000 + f',
-        "largest 201,850 tokens in a request",
+        "largest 207,470 tokens in a request",
     ),
     "layer 1 clears the inputs of calls": (
         "        for result in old:\n",
         CLEARS_INPUTS,
-        "of the right type. Right before it, 25,308 tokens of old results were cleared. "
+        "of the right type. Right before it, 25,320 tokens of old results were cleared. "
         "(step 3)",
     ),
     "the tool `compact` ends the turn": (
@@ -440,12 +515,12 @@ AGENTS = {
     "the transcript is written again after a clearing": (
         APPENDS,
         WRITES_AGAIN,
-        "messages, but 18 of 24 files only as a layer left them (step 2)",
+        "messages, but 20 of 24 files only as a layer left them (step 2)",
     ),
     "a summary is added like a user message": (
         '[*typed, log("user", [title, *content])]',
         '[*typed, log("user", content[-1]["text"])]',
-        "! summary 5 of 5 are in the next request, but each stays for ever, like what "
+        "! summary 4 of 4 are in the next request, but each stays for ever, like what "
         "you typed (step 4)",
     ),
     "only the beginning is summarised": (
@@ -467,30 +542,30 @@ AGENTS = {
     "each prompt begins a new list": (
         'messages.append(log("user", prompt))',
         'messages = [log("user", prompt)]',
-        "! memory at the second prompt, 1 of 45 messages are left ... - prompts",
+        "! memory at the second prompt, 1 of 33 messages are left ... - prompts",
     ),
     "the model's answer isn't kept": (
         "    if content:  # the API would reject an empty message\n"
         '        messages.append(log("assistant", content))',
         '    log("assistant", content)',
-        '45 of 45 messages are left, but not the answer "All are read." (step 2)',
+        '33 of 33 messages are left, but not the answer "All are read." (step 2)',
     ),
     "a file's first 1,000 characters are all": (
         READ_TEXT,
         f"{READ_TEXT}[:1000]",
-        "seen the model saw 4 of 24 files, and less than a quarter of 20 (step 1) ... "
+        "seen the model saw 8 of 24 files, and less than a quarter of 16 (step 1) ... "
         "Next: seen (step 1 of chapter 2)",
     ),
     "a result is cut to 200 characters": (
         READ_TEXT,
         f"{READ_TEXT}[:200]",
-        "seen the model saw 0 of 24 files, and less than a quarter of 24 (step 1) ... "
+        "seen the model saw 4 of 24 files, and less than a quarter of 20 (step 1) ... "
         "Next: seen (step 1 of chapter 2)",
     ),
     "the results of a reply are mixed up": (
         "    return results\n",
         SWAPS,
-        "saw 24 of 24 files, but 4 as the result of another file's call (step 1)",
+        "saw 24 of 24 files, but 12 as the result of another file's call (step 1)",
     ),
     "the system prompt is a message": (
         "Anthropic(), []",
@@ -528,7 +603,7 @@ AGENTS = {
     "files are looked for beside the program": (
         'Path(given["path"])',
         '(Path(__file__).parent / "none" / given["path"])',
-        "results 24 were ... seen the model saw 0 of 24 files (step 1) ... "
+        "results 24 were ... seen the model saw 4 of 24 files (step 1) ... "
         "Next: seen (step 1 of chapter 2)",
     ),
     "a call has no arguments": (
@@ -556,9 +631,8 @@ AGENTS = {
         (QUESTION, "messages, system=PROMPT"),
         ("def ask(client, messages):", ASKS_WITH),
         (SENDS, SENDS_MORE),
-        "ok layer 2 requests for a summary: 7 ... ! cost 63% from the cache ... the "
-        "requests for a summary alone: 31% from the cache, price 372,000: chapter 7 "
-        "(chapter 5)",
+        "ok layer 2 requests for a summary: 6 ... ! cost 62% from the cache ... the "
+        "requests for a summary alone: 33% from the cache, price 365,000 (chapter 7)",
     ),
     "the request for a summary stays": (
         (f"    content, stop = ask(client, {QUESTION})\n", STAYS),
@@ -580,17 +654,17 @@ AGENTS = {
     "a message is added with each summary": (
         "[title, *content])]",
         '[title, *content]), log("user", "Continue.")]',
-        '! summary 5 of 5 are in the next request, but "Continue." is there once for each',
+        '! summary 4 of 4 are in the next request, but "Continue." is there once for each',
     ),
     "a message in the transcript replaces the last": (
         'TRANSCRIPT.open("a"',
         'TRANSCRIPT.open("w"',
-        "! on disk 1 message after 56 replies: each one replaces the one before (step 2)",
+        "! on disk 1 message after 49 replies: each one replaces the one before (step 2)",
     ),
     "only replies are on disk": (
         "    with TRANSCRIPT",
         '    if role == "user":\n        return message\n    with TRANSCRIPT',
-        "on disk 49 messages, but 24 of 24 files missing: no result of a tool is there",
+        "on disk 43 messages, but 24 of 24 files missing: no result of a tool is there",
     ),
     "layer 2 acts only at a prompt": (
         (DURING, ""),
@@ -606,15 +680,15 @@ AGENTS = {
     "characters are counted": (
         "ensure_ascii=False).encode()) // 4",
         "ensure_ascii=False)) // 4",
-        "! layer 2 requests for a summary: 6, at 67, ... tokens, but not at 79, ... of "
+        "! layer 2 requests for a summary: 6, at 68, ... tokens, but not at 91, ... of "
         "Japanese and Chinese: it counts characters (chapter 4)",
     ),
     "old messages are dropped, prompts as well": (
         *DROPS,
-        "! layer 2 it never asked for a summary; its requests got shorter by dropping 82 "
-        "messages: chapter 8 (step 4) ... "
+        "! layer 2 it never asked for a summary; its requests got shorter by dropping 70 "
+        "messages (chapter 8) ... "
         '! prompts "Read all files. Never touch the tests." is in no request after number '
-        '27; "Translate each into four languages." is in no request after number 29 '
+        '22; "Translate each into four languages." is in no request after number 23 '
         "(step 4)",
     ),
     "a refused request is repeated for ever": (
@@ -731,18 +805,12 @@ AGENTS = {
         "faults: ! no_resume",
     ),
     "it reads its transcript at the start": (
-        (
-            STARTS,
-            f"client, messages = Anthropic(), TRANSCRIPT.exists() and {EARLIER} or []",
-        ),
+        (STARTS, f"client, messages = Anthropic(), {WHOLE_LINES}"),
         "faults: ok no_resume",
     ),
     "it asks if it shall go on": (
-        (
-            STARTS,
-            "client, messages = Anthropic(), TRANSCRIPT.exists() and "
-            f"input('Again? ') == 'y' and {EARLIER} or []",
-        ),
+        (STARTS, f"client, messages = Anthropic(), {WHOLE_LINES}"),
+        (EARLIER, f"input('Again? ') == 'y' and {EARLIER}"),
         "faults: ok no_resume",
     ),
     "it mentions an option": (
@@ -757,7 +825,10 @@ AGENTS = {
         ("= Anthropic()", "= Anthropic(max_retries=10)"),
         "faults: ok passing_error",
     ),
-    "it tries again itself": ((CALL, RETRIES), "faults: ok passing_error"),
+    "it tries again itself, after pauses that grow": (
+        (CALL, PAUSES.format("2**_")),
+        "faults: ok passing_error",
+    ),
     "its summary has the open request": (
         ("what is next.", "which request is open."),
         "faults: - open_request",
@@ -798,6 +869,222 @@ AGENTS = {
         ("if estimate_tokens(messages) > THRESHOLD:", "if len(messages) < 0:"),
         "faults: - no_summaries",
     ),
+    # the same, by what readers met
+    "files are read again after a summary": (
+        ("[*typed, log(", "[*typed, log("),
+        (
+            '    messages[:] = [*typed, log("user", [title, *content])]\n',
+            '    messages[:] = [*typed, log("user", [title, *content])]\n' + READ_AGAIN,
+        ),
+        "",
+    ),
+    "an empty result has no content": (
+        ('.rstrip() or "(no output)"', ".rstrip()"),
+        (
+            SENT,
+            SENT + "\n        result = result if text else dict([*result.items()][:2])",
+        ),
+        "",
+    ),
+    "it continues its conversation at the start": (
+        (STARTS, f"client, messages = Anthropic(), {WHOLE_LINES}"),
+        "",
+    ),
+    "a status with a changing number names compacting": ((RESULTS, STATUS), ""),
+    "a note on the machine follows each prompt": (("prompt))\n", MACHINE), ""),
+    "a summary is asked for in two steps, with tools": (
+        (
+            "    content, stop = ask(client, [*messages",
+            f"{TWICE}    content, stop = ask(client, [*messages",
+        ),
+        "",
+    ),
+    "a summary is asked for with tool_choice none": (
+        (QUESTION, f'{QUESTION}, tool_choice={{"type": "none"}}'),
+        ("def ask(client, messages):", ASKS_WITH),
+        (SENDS, SENDS_MORE),
+        "ok stopped ... ok layer 2 requests for a summary: 6",
+    ),
+    "bash is the API's own tool": (
+        (
+            '{"name": "bash", "description": "Run a shell command.", "input_schema": COMMAND}',
+            '{"type": "bash_20250124", "name": "bash"}',
+        ),
+        "",
+    ),
+    "it uses what else the SDK has": (
+        (
+            "client, messages = Anthropic(), []",
+            "messages = []\n    with Anthropic() as client:\n        print(client.models.retrieve(MODEL).max_input_tokens)",
+        ),
+        ("    content = []\n", f"{USED}    content = []\n"),
+        "",
+    ),
+    "its summary is JSON": (
+        ("what is next.", 'as JSON: {"done": "...", "next": "..."}.'),
+        ("    title = {", f"{AS_JSON_STATE}    title = {{"),
+        "",
+    ),
+    "its summary is in a tag of its own": (
+        ("what is next.", "what is next, in <state_snapshot>."),
+        ("    title = {", f"{IN_SNAPSHOT}    title = {{"),
+        "",
+    ),
+    "its transcripts are named by the second": ((APPENDS, BY_TIME), ""),
+    "its transcript is compressed": ((APPENDS, ZIPPED), ""),
+    "Ctrl-C has a handler of its own": (
+        (
+            "    client, messages = Anthropic(), []",
+            f"{OWN_HANDLER}    client, messages = Anthropic(), []",
+        ),
+        "",
+    ),
+    "one call at a time": (
+        (
+            SENDS,
+            SENDS.replace(
+                "**fixed",
+                '**fixed, tool_choice={"type": "auto", "disable_parallel_tool_use": True}',
+            ),
+        ),
+        "",
+    ),
+    "a summary is asked for in parts": (
+        (f"    content, stop = ask(client, {QUESTION})\n", IN_PARTS),
+        ('"tools": TOOLS}', '"tools": getattr(ask, "tools", TOOLS)}'),
+        "ok layer 2 ... ok summary",
+    ),
+    "no tool compact, and a layer 1 that never had to act": (
+        NOT_CHAPTER_2,
+        NO_LAYER_1,
+        (
+            '    {"name": "compact", "description": "Summarise all so far.", "input_schema": EMPTY},\n',
+            "",
+        ),
+        "- compact ... - layer 1 ... ok layer 2",
+    ),
+    # what readers met, and the report didn't say
+    "the newest messages stay with their thinking": (
+        NO_LAYER_1,
+        (SKIPS, THINKS),
+        ("    messages[:] = [*typed, log(", f"{TAIL}    messages[:] = [*typed, log("),
+        ("[title, *content])]", f"{TEXTS}), *tail]"),
+        "! stopped messages.1.content.0: Invalid `signature` ... This was the request after "
+        "a summary. (chapter 3)",
+    ),
+    "after a no, the turn ends with an open call": (
+        (PAIRS, CALLS_FIRST),
+        (AFTER_NO, "raise KeyboardInterrupt"),
+        "! asks a command is run only after y; after a no, the next request is rejected: "
+        "messages.1: `tool_use` ids ... (step 6)",
+    ),
+    "after a no, the other calls get no result": (
+        (
+            "        results.append(result)\n",
+            '        results.append(result)\n        if text == "The user said no.":\n            break\n',
+        ),
+        "! asks a command is run only after y; after a no, the next request is rejected",
+    ),
+    "a truncated call is kept, but not run": (
+        (' and reply.stop_reason == "tool_use":  # not cut off', ":"),
+        ("content, _ = ask", "content, stop = ask"),
+        ("        if not calls:", '        if not calls or stop == "max_tokens":'),
+        "! truncated a truncated call is not run, but the next request is rejected: ... "
+        "(step 3)",
+    ),
+    "a turn ends at an empty file": (
+        ('.rstrip() or "(no output)"', ".rstrip()"),
+        ('"content": text}', AS_TEXT),
+        ('len(block["content"]) > 100', 'len(str(block["content"])) > 100'),
+        "! errors a file that isn't there gets no result (step 1)",
+    ),
+    "s06 as it is now keeps what it read": (
+        S06,
+        (
+            '        if len(result["content"]) > 100:\n',
+            '        read = names.get(result["tool_use_id"]) == "read_file"\n        if len(result["content"]) > 100 and not read:\n',
+        ),
+        "! stopped messages.9.content.0: Invalid `signature` ... were cleared. (chapter 3) "
+        "... ! files 0 of 24",
+    ),
+    "only the newest two results stay": (
+        (
+            '    for message in lists[:-KEEP_RECENT]:\n        for block in message["content"]:\n',
+            FLAT,
+        ),
+        "! seen the model saw 2",
+    ),
+    "a resume loads an open call": (
+        (
+            STARTS,
+            f"client, messages = Anthropic(), TRANSCRIPT.exists() and {EARLIER} or []",
+        ),
+        "faults: ! no_resume it's sent, and rejected: messages.7: `tool_use` ids",
+    ),
+    "a resume loads what a summary replaced": (
+        *KEEPS_THINKING.items(),
+        ("[title, *content]", TEXTS),
+        (STARTS, f"client, messages = Anthropic(), {WHOLE_LINES}"),
+        "faults: ! no_resume it's sent, and rejected: messages.",
+    ),
+    "it asks again at once": (
+        (CALL, RETRIES),
+        "faults: ! passing_error it asks again at once",
+    ),
+    "its pauses are all alike": (
+        (CALL, PAUSES.format(1)),
+        "faults: ! passing_error all its pauses are alike, 1 seconds",
+    ),
+    "all but the last exchange is summarised": (
+        ("[*messages, ", WITHOUT_LAST),
+        "! layer 2 requests for a summary: 6, 3 of them without the newest messages (chapter 7)",
+    ),
+    "each prompt begins a new list, without a layer 1": (
+        NO_LAYER_1,
+        ('messages.append(log("user", prompt))', 'messages = [log("user", prompt)]'),
+        "! memory at the second prompt, 1 of 33 ... layer 1 it never acted ... Next: memory "
+        "(step 2 of chapter 2)",
+    ),
+    "the forgetting is left to the API": (
+        (
+            SENDS,
+            SENDS.replace(
+                "**fixed",
+                '**fixed, context_management={"edits": []}, extra_headers={"anthropic-beta": "context-management-2025-06-27"}',
+            ),
+        ),
+        "! stopped It leaves the forgetting to the API (`context_management`), which the "
+        "stand-in doesn't play. (chapter 11)",
+    ),
+    "only what isn't cached is counted": (
+        NOT_CHAPTER_2,
+        NO_LAYER_1,
+        (
+            "if estimate_tokens(messages) > THRESHOLD:",
+            "if getattr(ask, 'used', 0) > THRESHOLD:",
+        ),
+        (
+            "    content = []\n",
+            "    ask.used = reply.usage.input_tokens\n    content = []\n",
+        ),
+        "! stopped prompt is too long (chapter 4) ... Next: chapter 4",
+    ),
+    "five cache markers": (
+        (
+            SENDS,
+            'create(messages=[*messages[:-1], {**messages[-1], "content": [dict(b, **cache) for b in messages[-1]["content"]]}] if type(messages[-1]["content"]) is list else messages, **fixed, **cache)',
+        ),
+        "! stopped A maximum of 4 blocks with cache_control may be provided. Found 5. (chapter 5)",
+    ),
+    "thinking goes back without its signature": (
+        (
+            SKIPS,
+            THINKS.replace(
+                "block.to_dict()", '{"type": "thinking", "thinking": block.thinking}'
+            ),
+        ),
+        "! stopped messages.1.content.0.thinking.signature: Field required ... (chapter 3)",
+    ),
 }
 
 
@@ -805,14 +1092,24 @@ def in_one_line(text):
     return " ".join(text.split())
 
 
-def changed(*changes):
-    """small.py with some texts replaced, in a file of this folder."""
-    source = SMALL.read_text("utf-8")
+def changed(*changes, agent=SMALL):
+    """small.py, or another agent, with some texts replaced, in a file of this folder."""
+    source = agent.read_text("utf-8")
     for old, new in changes:
         assert old in source, old
         source = source.replace(old, new)
     (path := Path("agent.py").absolute()).write_text(source, "utf-8")
     return path
+
+
+def made(agent):
+    """The file of an agent in the table, and the words about it."""
+    *changes, told = AGENTS[agent]
+    if type(changes[0]) is str:
+        return changed(changes), told
+    if type(changes[0]) is tuple:
+        return changed(*changes), told
+    return changed(*changes[1:], agent=changes[0]), told
 
 
 def checks_for(told):
@@ -829,17 +1126,17 @@ def said(path, told):
     runs, table = report.Runs(path), checks_for(told)
     if table[0].name == "stopped":
         facts = report.about_work(runs, table)
-        return in_one_line(report.with_next("It", facts)[0])
+        return in_one_line(report.with_next("It", facts, runs(WORK))[0])
     return in_one_line(report.shown("It", report.judged(runs, table)))
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_gets_the_verdict_it_deserves(agent):
-    *changes, told = AGENTS[agent]
-    path = changed(*(changes if type(changes[0]) is tuple else [changes]))
+    path, told = made(agent)
     shown, parts = said(path, told), told.removeprefix("faults: ").split(" ... ")
     assert [p for p in parts if p[:2] != "- " and p not in shown] == []
-    assert [p for p in parts if p[:2] == "- " and f"! {p[2:]}" in shown] == []
+    neither = [p[2:] for p in parts if p[:2] == "- "]
+    assert [p for p in neither if re.search(f"(!|ok) {p}", shown)] == []
     assert told or " ! " not in shown
 
 

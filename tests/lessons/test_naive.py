@@ -57,7 +57,7 @@ SAYS = {
     "5": f"sees 3 of 6 files.|{SIGNED}|5% from the cache|sees 6 of 6 files; requests rejected: 0",
     "6": f"summarised 5 times, seen 0 times|leaves 51, 51, 51|20 cuts in 44|{SIGNED}",
     "7": "23 of 60 results, the task: True|23 of 60 results, the task: False",
-    "8": "0 of the user's 2 requests are left|2 of 2 survive word for word|message 4 is|5 of 6 files",
+    "8": "0 of the user's 2 requests are left|2 of 2 survive word for word|message 2 is|4 of 6 files",
     "9": "2 of 5 are edited|prompt is too long: |5 of 5 are edited|12 of 12 files",
     "10": "0 of 9 messages of the first are left|it has 4 of 4 results|accepts it: True",
 }

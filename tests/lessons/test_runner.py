@@ -145,7 +145,7 @@ PROGRAMS = {
     f"{ASKS}client.ask(prompt)": "because it stopped with AttributeError: ",
     f"{LOOP})": "None of its requests offers a tool.",
     f"{LOOP}{READS.replace('read_file', 'view')}": "Its request doesn't offer the tool "
-    "`read_file`.",
+    "`read_file`, but view. ... --tools NAME NAME",
     "import os\nos.environ['MY_KEY']": "because it stopped with KeyError: 'MY_KEY' "
     "(mine.py, line 2) Next:",
     # they do to their process what they like
@@ -264,11 +264,10 @@ def test_messages_on_disk_are_counted_in_any_json_format(how):
 UNDONE = {  # an agent's question and the answer it wants: findings
     ("Run it (yes/no)? ", "yes"): [
         'asked "Run it (yes/no)?" was answered with y',
-        'results 24 were "The user refused."',
+        'results 28 were "The user refused."',
     ],
     ("[0 tokens] ", "y"): [
         'asked "[0 tokens]" was taken for a prompt, because it has the same words',
-        'results 24 were "EOFError:"',
     ],
 }
 
@@ -280,7 +279,7 @@ def test_the_report_shows_a_question_that_y_does_not_answer(question, wanted):
         source.replace("(y/n) ", question).replace('"y"', f'"{wanted}"')
     )
     words = in_one_line(report.play_mine(path)[0])
-    assert "stopped no" in words and "files 0 of 24" in words
+    assert "files 0 of 24" in words
     assert [told for told in UNDONE[question, wanted] if told not in words] == []
 
 
