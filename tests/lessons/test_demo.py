@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -353,10 +354,13 @@ def test_it_fails_if_the_api_would_reject_a_request(play, monkeypatch):
     assert "signature" in play(2)[1].split("\n")[-2]
 
 
-def test_a_copy_of_agent_py_alone_says_what_is_missing(run, tmp_path):
-    status, out, _ = run("--demo")
+def test_a_copy_of_agent_py_alone_says_what_is_missing(tmp_path):
+    alone = shutil.copy(program.__file__, tmp_path)
+    argv = [sys.executable, alone, "--demo"]
+    done = subprocess.run(argv, capture_output=True, text=True)
     missing = tmp_path / "tests/lessons"
-    assert (status, out) == (1, f"--demo needs {missing}; clone the whole project.\n")
+    assert done.returncode == 1
+    assert done.stdout == f"--demo needs {missing}; clone the whole project.\n"
 
 
 @pytest.mark.parametrize("number", [-1, 8, 99])
