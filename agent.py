@@ -2434,7 +2434,6 @@ READER += r"grep(?: -[cEFinovwx]+| -[ABCm] ?\d+)* (?:[\w.]+|(['\"])[\w.][\w .:]*
 SIMPLE += rf"(?:2>(?:&1|/dev/null) *)?(?:\| *(?:{READER}) *)*"
 CHOICES = "[y]es, [a]lways, [n]o, or say what to do instead:"
 ESC_SECONDS = 0.1  # in which the rest of a key sequence follows its Esc
-CANNOT_ASK = "Cannot ask for approval without a terminal; use --yes to allow tools."
 # keys that delete, and the part of the line that each deletes
 ERASE_KEYS = dict.fromkeys("\b\x7f", r".\Z") | {"\x15": ".+", "\x17": r"\S*\s*\Z"}
 NEWLINES = "\x1b\r", "\x1b\n", "\x1b[27;2;13~", "\x1b[13;2u"  # Alt-Enter, Shift-Enter
@@ -2575,7 +2574,7 @@ def ask_approval(terminal: Terminal, agent: Agent, name: str, what: str) -> None
     is_begun = re.fullmatch(SIMPLE, key) and f"{key} ".startswith((*agent.beginnings,))
     if not (agent.auto_approve or key in agent.allowed or is_begun):
         if not terminal.can_ask:
-            raise ToolError(CANNOT_ASK)
+            raise ToolError("Cannot ask for approval without a terminal; use --yes.")
         question = tool.question.format(lines[0], what.count("\n+"), what.count("\n-"))
         ask_user(terminal, agent, question, key)
     show(terminal, "wait", name)  # until there is output

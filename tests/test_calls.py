@@ -283,7 +283,7 @@ def test_tool_calls_run_in_order_and_share_one_result_message(make):
 
 ALONE = "The user refused this call. If they do not say why, ask them."
 REFUSAL = "The user refused this call and said: Stop! Not store.py"
-CANNOT = "Cannot ask for approval without a terminal; use --yes to allow tools."
+CANNOT = "Cannot ask for approval without a terminal; use --yes."
 
 
 def refusing(at, text):
