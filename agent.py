@@ -2464,9 +2464,8 @@ def leave_work_mode(terminal: Terminal) -> None:
     """Erase the region, and leave the terminal as readline and the shell expect it."""
     with signals_held(signal.SIGINT), terminal.lock, suppress(OSError, termios.error):
         terminal.working.clear()
-        redraw(terminal)
+        redraw(terminal, NO_PASTES if terminal.keyboard else "")
         if terminal.keyboard:
-            print(NO_PASTES, end="", file=terminal.out, flush=True)
             termios.tcsetattr(0, termios.TCSANOW, terminal.saved_modes)
 
 
