@@ -2735,8 +2735,7 @@ def repl(agent: Agent, terminal: Terminal, line: str) -> None:
             done = handle_line(agent, line)
         except (KeyboardInterrupt, SystemError):  # input() turns two at once into this
             cut = "; the unfinished answer was discarded" if terminal.writes else ""
-            hint = "\nPress Ctrl-D or type /quit to leave."
-            notice = f"\nstopped{cut}" if line else hint
+            notice = f"\nstopped{cut}" if line else "\nPress Ctrl-D or type /quit."
             done = False
         except EOFError:
             return agent.emit("plain", "")
