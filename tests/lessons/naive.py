@@ -18,7 +18,6 @@ import stage  # adds the folder of stub to sys.path
 import stub
 from stage import (
     SUMMARY,
-    Model,
     bill,
     characters_by_4,
     from_scratch,
@@ -27,6 +26,7 @@ from stage import (
     refusal,
     results,
     run,
+    scripted,
     seen,
     use,
     user_said,
@@ -126,7 +126,7 @@ def without_thinking(messages):
 def chapter_3():
     """What the API rejects"""
     names, messages = write_files(6, 800), [user_said("Read all files.")]
-    append_for_ever(Model(*reads(names, "Hm."), reply("All read.")), messages)
+    append_for_ever(scripted(*reads(names, "Hm."), reply("All read.")), messages)
     del messages[-1]
     cuts = range(1, len(messages))
     bad = [n for n in cuts if rejection(keep_newest(SUMMARY, messages, n))]
@@ -168,7 +168,7 @@ def summarise_over(messages):
 def chapter_4():
     """Counting tokens"""
     text, late = "文脈は有限だ。" * 500, "文" * 200_000
-    model = Model(reply("はい。"), reply("はい。"))
+    model = scripted(reply("はい。"), reply("はい。"))
     agent, _ = ours(model, text)
     agent.messages.append(user_said(text))
     guess = program.context_tokens(agent)
@@ -198,7 +198,7 @@ def windows():
     theirs = [v5_threshold(*one) for one in both]
     mine = [program.auto_compact_threshold(*one) for one in both]
     script = [*reads(write_files(10, 160)), reply("Done.")]
-    model, second = Model(*script), Model(*script)
+    model, second = scripted(*script), scripted(*script)
     append_for_ever(model, [user_said("Read ten files.")], summarise_over)
     alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
     ours(
@@ -228,12 +228,12 @@ def chapter_5():
     names = write_files(20, 9_000)
     six = use("read_file", *names[:6], thinking="Six."), *reads(names[6:7], "One more.")
     forget = micro_compact_every_turn
-    first, mine = Model(*six), Model(*six, reply("Done."))
+    first, mine = scripted(*six), scripted(*six, reply("Done."))
     problem = refusal(append_for_ever, first, [user_said("Compare six.")], forget)
     ours(mine, "Compare six.")
     saw = seen(mine.requests[1])
     script = [*reads(names), reply("Done.")]
-    every_turn, seldom = Model(*script), Model(*script)
+    every_turn, seldom = scripted(*script), scripted(*script)
     append_for_ever(every_turn, [user_said("Read them.")], forget)
     _, acted = ours(seldom, "Read them.", threshold=50_000)
     say(f"""
@@ -272,12 +272,12 @@ def snip_to_50(messages, most=50):
 def chapter_6():
     """Too much at once"""
     (name,) = write_files(1, 60_000)
-    model = Model(*reads([name] * 5), reply("I give up."))
+    model = scripted(*reads([name] * 5), reply("I give up."))
     append_for_ever(model, [user_said("Read it.")], budget_then_threshold)
     lost = [r for r in model.requests if r["messages"] == summary_alone(SUMMARY)]
     times = sum(map(seen, model.requests))
     pages = use("read_file", name), use("read_file", name, offset=1 + 50_000 // 400)
-    paged = Model(*pages, reply("Done."))
+    paged = scripted(*pages, reply("Done."))
     _, acted = ours(paged, "Read it.")
     saw = seen(paged.requests[-1])
     chat, after = [user_said("Hello.")], []
@@ -286,8 +286,10 @@ def chapter_6():
         chat, before = snip_to_50(chat), chat
         after += [len(chat)] * (chat is not before)
     script = reads(write_files(44, 160), "Hm.")
-    problem = refusal(append_for_ever, Model(*script), [user_said("Go.")], snip_to_50)
-    mine = Model(*script, reply("Done."))
+    problem = refusal(
+        append_for_ever, scripted(*script), [user_said("Go.")], snip_to_50
+    )
+    mine = scripted(*script, reply("Done."))
     _, cuts = ours(mine, "Go.", max_messages=50)
     say(f"""
         naive: a file of 60,000 characters. s08 accepts results of up to 200,000, but \
@@ -324,13 +326,13 @@ def chapter_7():
     names, task = write_files(60, 3_280), "Find the file that differs."
     script = [use("read_file", *names[n : n + 10]) for n in range(0, 60, 10)]
     messages = [user_said(task)]
-    append_for_ever(Model(*script, reply("None.")), messages)
+    append_for_ever(scripted(*script, reply("None.")), messages)
     parts = json.dumps(messages)[:80_000], json.dumps(messages)[-80_000:]
     head, tail = (sum(f"{name} 0000" in part for name in names) for part in parts)
     first, last = (task in part for part in parts)
     thought = reply(thinking="Well.", stop="max_tokens")
     empty = reply(content=[{"type": "text", "text": ""}])
-    model = Model(thought, empty, reply("A long summary. " * 300))
+    model = scripted(thought, empty, reply("A long summary. " * 300))
     try:
         summary_of_its_own(model, messages)
     except AttributeError as error:
@@ -338,7 +340,7 @@ def chapter_7():
     nothing = summary_alone(summary_of_its_own(model, messages))
     before = stub.tokens(messages)
     left = str(pay_and_forget(model, messages)).count("long summary")
-    mine = Model(*script, reply("None."), summaries=[""])
+    mine = scripted(*script, reply("None."), summaries=[""])
     agent, _ = ours(mine, task, threshold=60_000, keep_recent=100)
     asked, usage = mine.asked[0], mine.usages[mine.bodies.index(mine.asked[0])]
     whole = task in str(asked)
@@ -365,7 +367,7 @@ def chapter_8():
     names, compact = write_files(6, 48_000), use("compact")
     first = use("read_file", *names[:2]), compact, reply("Done.")
     more = use("read_file", *names[2:4]), compact, use("read_file", *names[4:]), compact
-    model = Model(*first, *more, reply("Done."), summaries=PARAPHRASES)
+    model = scripted(*first, *more, reply("Done."), summaries=PARAPHRASES)
     agent, acted = ours(model, RULE, MORE)
     at = [PARAPHRASES[-1] in str(message) for message in agent.messages].index(True)
     kept = sum(user_said(text) in agent.messages for text in (RULE, MORE))
@@ -410,15 +412,17 @@ def chapter_9():
     change = {"old_text": "0000", "new_text": "edited"}
     edits = [use("edit_file", name, **change) for name in names]
     script = [use("read_file", *names), *edits[:2], compact, *edits[2:], reply("Done.")]
-    loop_that_ends_with_compact(Model(*script), [user_said("Edit five files.")])
+    loop_that_ends_with_compact(scripted(*script), [user_said("Edit five files.")])
     done, orphan = edited(names), answer_after_the_summary(compact["content"][0])
-    problem = refusal(Model(window=20_000).answer, request([user_said("x" * 70_000)]))
-    names, model = write_files(5, 24_000), Model(*script)
+    problem = refusal(
+        scripted(window=20_000).answer, request([user_said("x" * 70_000)])
+    )
+    names, model = write_files(5, 24_000), scripted(*script)
     ours(model, "Edit five files.")
     mine = edited(names)
     asked = focus in str(model.asked[0]["messages"][-1])
     script = [*reads(write_files(12, 9_000)), reply("Done.")]
-    tight = Model(*script, window=30_000)
+    tight = scripted(*script, window=30_000)
     _, acted = ours(tight, "Read twelve files.")
     read = 12 - len(tight.queue)
     say(f"""
@@ -446,7 +450,7 @@ def chapter_10():
     first, second = [user_said("The first task.")] * 9, [user_said("The second.")] * 5
     path, again = (save_by_the_second(m, t) for m, t in ((first, 7.2), (second, 7.9)))
     left = path.read_text(encoding="utf-8").count("first")
-    with Model(reply("Done.")).messages.stream(**request(second)) as stream:
+    with scripted(reply("Done.")).messages.stream(**request(second)) as stream:
         answer = model_said(stream.get_final_message().content)
     third = save_by_the_second([*second, answer, user_said("Go on.")], 8.0)
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
@@ -456,7 +460,7 @@ def chapter_10():
     whole = seen({"messages": [json.loads(third.read_text(encoding="utf-8"))]})
     names, compact = write_files(4, 48_000), use("compact")
     one, two = use("read_file", *names[:2]), use("read_file", *names[2:])
-    model = Model(one, compact, two, compact, reply("Done."))
+    model = scripted(one, compact, two, compact, reply("Done."))
     agent, acted = ours(model, "Read four files.")
     files = [*agent.transcript.parent.glob("*.jsonl")]
     text = agent.transcript.read_text(encoding="utf-8")

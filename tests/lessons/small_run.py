@@ -24,7 +24,7 @@ def asks_for_summary(request):
 
 
 fake_api = partial(
-    stage.Model, asks=asks_for_summary, summaries=[reply("It went well.")]
+    stage.scripted, asks=asks_for_summary, summaries=[reply("It went well.")]
 )
 
 

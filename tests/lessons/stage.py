@@ -20,13 +20,11 @@ NAMES = {}  # the tool's name for the id of each call
 SUMMARY = "The files were read."
 
 
-class Model(StubClient):
+def scripted(*replies, summaries=(SUMMARY,), **options):
     """A fake API that gives our agent its summaries: replies, or their texts."""
-
-    def __init__(self, *replies, summaries=(SUMMARY,), **options):
-        options = {"asks": stub.asks_for_summary, "in_parts": False} | options
-        written = (s if type(s) is dict else in_tags(s) for s in summaries)
-        super().__init__(*replies, summaries=written, **options)
+    written = (in_tags(s) if type(s) is str else s for s in summaries)
+    own = {"asks": stub.asks_for_summary, "in_parts": False, "summaries": written}
+    return StubClient(*replies, **own | options)
 
 
 def in_tags(text):

@@ -123,7 +123,7 @@ def read_twenty(micro_compact):
     calls += [("read_file", {"path": name}) for name in names[:5]]
     six = reply(calls=calls, thinking="A test, and five files.")
     script = [six, *reads(names[5:], thinking="One more."), reply("Done.")]
-    client, messages = stage.Model(*script), [user_said(RULE)]
+    client, messages = stage.scripted(*script), [user_said(RULE)]
     return client, messages, refusal(work, client, messages, micro_compact)
 
 
@@ -163,19 +163,20 @@ def again(messages):
 # --- Layer 2: thirteen files, a summary, four files more ---
 
 
-class Model(stage.Model):
-    """A model that needs all 2,000 tokens of s06's limit for thinking."""
+def asks_for_summary(request):
+    """Recognise s06's request for a summary."""
+    last = request["messages"][-1]["content"]
+    return type(last) is str and last.startswith("Summarize this conversation")
 
-    prompt = "Summarize this conversation"
 
-    def take(self, request):
-        last = request["messages"][-1]["content"]
-        if type(last) is str and last.startswith(self.prompt):
-            self.asked.append(len(self.requests))
-            few = request["max_tokens"] <= 2_000
-            text, stop = ("", "max_tokens") if few else (SUMMARY, "end_turn")
-            self.queue.appendleft(reply(text, thinking="What was it?", stop=stop))
-        return super().take(request)
+def summarise(request):
+    """Write a summary, after thinking that takes all 2,000 tokens of s06's limit."""
+    few = request["max_tokens"] <= 2_000
+    text, stop = ("", "max_tokens") if few else (SUMMARY, "end_turn")
+    return reply(text, thinking="What was it?", stop=stop)
+
+
+OF_S06 = {"asks": asks_for_summary, "summaries": [summarise]}
 
 
 def as_sdk(client):
@@ -192,7 +193,8 @@ def layer2(path):
     """Play a step of layer 2; returns {label: finding}."""
     step = load(path)
     names = write_files(17, 16_000)
-    client = Model(*reads(names, thinking="Next."), reply("Done."))
+    replies = *reads(names, thinking="Next."), reply("Done.")
+    client = stage.scripted(*replies, **OF_S06)
 
     def before(messages):
         if stage.characters_by_4(json.dumps(messages)) <= THRESHOLD:
@@ -203,9 +205,9 @@ def layer2(path):
         problem = refusal(work, client, messages := [user_said(RULE)], before)
     except AttributeError as error:
         return {"ended by": f"AttributeError: {error}"}
-    asked = client.requests[client.asked[0]]
+    asked = client.asked[0]
     included = sum(f"{name} 0000" in json.dumps(asked["messages"]) for name in names)
-    share = bill([client.usages[client.asked[0]]])
+    share = bill([client.usages[client.bodies.index(asked)]])
     written = len(SUMMARY) if SUMMARY in str(messages) else 0
     facts = {"asked": f"about {included} of 13 results, {share}"}
     facts["summary"] = f"{written} characters"
@@ -220,9 +222,10 @@ def layer2(path):
 def left(step):
     """The number of results that are left if the model refuses to summarise."""
     names = write_files(13, 160)
-    client, messages = Model(*reads(names), reply("Done.")), [user_said(RULE)]
+    client = stage.scripted(*reads(names), reply("Done."), **OF_S06)
+    messages = [user_said(RULE)]
     work(client, messages, list)
-    refuses = stage.Model(reply(stop="refusal"))
+    refuses = stage.scripted(reply(stop="refusal"))
     return len(results(step.auto_compact(as_sdk(refuses), SETTINGS, messages)))
 
 
