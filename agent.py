@@ -2976,12 +2976,11 @@ def load_settings() -> None:
         raise AgentError(f"{env} is not in UTF-8; save it again as UTF-8.") from error
     ours = re.compile("ANTHROPIC_.*|MODEL_ID|" + "|".join(vars(Limits())).upper())
     HIDDEN_FROM_COMMANDS.update({*filter(ours.fullmatch, os.environ)} - before)
-    in_shell = [name for name in KEY_NAMES if name in before]
-    in_file = [n for n in KEY_NAMES if os.environ.get(n) and n not in in_shell]
-    if in_shell and in_file:  # a gateway could get the key of another: pi#4339
-        both = f"{in_shell[0]} is set in the shell and {in_file[0]} in {env}"
+    by_shell = {name in before: name for name in KEY_NAMES if os.environ.get(name)}
+    if len(by_shell) > 1:  # a gateway could get the key of another: pi#4339
+        both = f"{by_shell[True]} is set in the shell and {by_shell[False]} in {env}"
         raise AgentError(f"{both}; remove one.")
-    if not in_shell and not in_file:
+    if not by_shell:
         raise AgentError(f"No API key; set ANTHROPIC_API_KEY in the shell or in {env}.")
 
 
