@@ -521,10 +521,10 @@ def test_no_file_tool_leaves_the_workspace(error_of, outside, name, path):
 
 UNEXPANDED = ["~/notes", "~user/notes", "~a.b-c/x", "$HOME/x", "${HOME}/x", "$A_1/a/b"]
 UNEXPANDED += ["C:\\x", "c:/x/y", "file:///x", "file:x", "src\\deep\\x.py"]
-QUOTED = ['"a.py"', "'a b.py'", "a.py\n", "two\nlines", "a.py ", "a\t"]
+QUOTED_PATHS = ['"a.py"', "'a b.py'", "a.py\n", "two\nlines", "a.py ", "a\t"]
 
 
-@pytest.mark.parametrize("path", QUOTED)
+@pytest.mark.parametrize("path", QUOTED_PATHS)
 @pytest.mark.parametrize("name", ["read_file", "write_file"])
 def test_a_path_in_quotes_or_with_a_newline_or_a_blank_at_its_end_is_an_error(
     error_of, name, path

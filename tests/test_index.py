@@ -318,16 +318,16 @@ def test_an_api_key_that_the_model_was_shown_is_not_in_it(key, holder):
     assert key not in text and "my_own_name" in text
 
 
-QUOTED = f"{INDEX}\nsrc/evil.py: planted_name"
+QUOTED_INDEX = f"{INDEX}\nsrc/evil.py: planted_name"
 
 
 @pytest.mark.parametrize(
     "quotation",
     [
-        [program.note(f"[The user ran this command: cat notes.txt]\n{QUOTED}")],
-        [said(QUOTED)],
-        [typed(QUOTED)],
-        did(QUOTED, given={"command": "cat notes.txt"}),
+        [program.note(f"[The user ran this command: cat notes.txt]\n{QUOTED_INDEX}")],
+        [said(QUOTED_INDEX)],
+        [typed(QUOTED_INDEX)],
+        did(QUOTED_INDEX, given={"command": "cat notes.txt"}),
     ],
 )
 def test_a_text_that_quotes_an_index_is_not_taken_for_one(quotation):

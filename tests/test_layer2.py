@@ -45,7 +45,7 @@ import agent as program
 from agent import context_tokens, estimate_tokens, fixed_tokens, in_progress, tokens_in
 
 COMPACT = ("compact", {})
-RUN = "npm test -- --run src/orders.test.ts"
+TEST_COMMAND = "npm test -- --run src/orders.test.ts"
 T = 10_000  # tokens; about 1,000 of them are system prompt and tools
 WINDOW = {"threshold": T}
 BODY = sized(15_000)  # over T, however it is counted
@@ -1073,7 +1073,9 @@ def test_after_three_failures_in_a_row_it_writes_a_note_instead_and_says_so_once
 
 def test_with_max_failures_0_the_model_is_never_asked_for_a_summary(make):
     agent = make(TOO_LARGE, reply(calls=[COMPACT]), reply("Yes."), max_failures=0)
-    for message in history(needed(), said(BODY), did("fine", given={"command": RUN})):
+    for message in history(
+        needed(), said(BODY), did("fine", given={"command": TEST_COMMAND})
+    ):
         program.commit(agent, message)
     turns(agent, "And now, what else is there to be done, if anything at all?")
     agent.messages += [said(BODY), said("So.")]
@@ -1082,7 +1084,7 @@ def test_with_max_failures_0_the_model_is_never_asked_for_a_summary(make):
     assert not summaries(agent) and not shown(agent, "error")
     _, summary, calls, _ = left(agent.messages)
     assert "No summary could be made" in summary and calls[0][0] == "a.py"
-    assert f"$ {RUN}" in str(agent.messages)
+    assert f"$ {TEST_COMMAND}" in str(agent.messages)
 
 
 def test_the_screen_says_that_there_is_no_summary(make):

@@ -487,7 +487,7 @@ def test_a_smaller_window_cuts_limits_rules_results_and_typed_messages(make):
     assert len(agent.client.requests) == 2
 
 
-def reading(times):
+def reads_notes(times):
     """A model that reads the notes so many times, and writes summaries if asked to."""
     reads = (reply(calls=[READ]) for _ in range(times))
     return lambda request: (
@@ -501,7 +501,7 @@ def test_the_maximum_named_in_an_error_is_the_window_from_then_on(
     make, monkeypatch, maximum
 ):
     monkeypatch.setenv("CLEAR_ABOVE", "999999")
-    client = StubClient(always=reading(40), window=maximum)
+    client = StubClient(always=reads_notes(40), window=maximum)
     Path("notes.txt").write_text(sized(maximum // 23, "a line of notes\n"))
     agent = make(client=client)
     assert take_turn(agent, "Read it forty times.") == "Fine."

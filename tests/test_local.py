@@ -354,30 +354,30 @@ DEEPSEEK = (
 )
 LITELLM = "litellm.BadRequestError: Hosted_vllmException - "
 UNSIGNED = {"type": "thinking", "thinking": "so far: {}", "signature": ""}
-BARE = {"type": "thinking", "thinking": "so far: {}"}
-SIGNED = {**UNSIGNED, "signature": "k{}"}
-BLANK = {**UNSIGNED, "thinking": ""}
+BARE_THOUGHT = {"type": "thinking", "thinking": "so far: {}"}
+SIGNED_THOUGHT = {**UNSIGNED, "signature": "k{}"}
+BLANK_THOUGHT = {**UNSIGNED, "thinking": ""}
 # For each provider: what it thinks, whether it signs that, and its own check.
 PROVIDERS = {
-    "Anthropic": (BARE, True, None),
-    "Anthropic, without a text": ({**BARE, "thinking": ""}, True, None),
+    "Anthropic": (BARE_THOUGHT, True, None),
+    "Anthropic, without a text": ({**BARE_THOUGHT, "thinking": ""}, True, None),
     "Kimi": (UNSIGNED, False, stub.wants_thinking(KIMI)),
-    "Kimi, signed": (SIGNED, False, stub.wants_thinking(KIMI)),
-    "Kimi, blank": (BLANK, False, stub.wants_thinking(KIMI)),
+    "Kimi, signed": (SIGNED_THOUGHT, False, stub.wants_thinking(KIMI)),
+    "Kimi, blank": (BLANK_THOUGHT, False, stub.wants_thinking(KIMI)),
     "Kimi, signed and blank": (
-        {**SIGNED, "thinking": ""},
+        {**SIGNED_THOUGHT, "thinking": ""},
         False,
         stub.wants_thinking(KIMI),
     ),
     "DeepSeek": (UNSIGNED, False, stub.wants_thinking(DEEPSEEK)),
-    "DeepSeek, blank": (BLANK, False, stub.wants_thinking(DEEPSEEK)),
-    "LiteLLM": (BLANK, False, stub.wants_thinking(LITELLM + KIMI, text=True)),
+    "DeepSeek, blank": (BLANK_THOUGHT, False, stub.wants_thinking(DEEPSEEK)),
+    "LiteLLM": (BLANK_THOUGHT, False, stub.wants_thinking(LITELLM + KIMI, text=True)),
     "LiteLLM, signed": (
-        {**SIGNED, "thinking": ""},
+        {**SIGNED_THOUGHT, "thinking": ""},
         False,
         stub.wants_thinking(LITELLM + DEEPSEEK, text=True),
     ),
-    "Ollama": (BARE, False, None),
+    "Ollama": (BARE_THOUGHT, False, None),
     "llama.cpp": (UNSIGNED, False, None),
     "vLLM": (UNSIGNED, False, None),
     "vLLM 0.14": (UNSIGNED, False, stub.knows_no_thinking),
@@ -404,7 +404,7 @@ def provider(name):
     return client
 
 
-SMALL = {"threshold": 20_000, "clear_above": 6_000, "min_savings": 2_000}
+LOW_LIMITS = {"threshold": 20_000, "clear_above": 6_000, "min_savings": 2_000}
 
 
 @pytest.mark.slow
@@ -415,7 +415,7 @@ def test_resuming_or_switching_to_another_provider_costs_one_rejection_at_most(
     Path("notes.txt").write_text(sized(900, "these are the notes\n"))
     agent = None
     for client in [provider(name), *map(provider, [name, "Anthropic", name])]:
-        before, agent = agent, make(client=client, **SMALL)
+        before, agent = agent, make(client=client, **LOW_LIMITS)
         if before:
             vars(agent).update(vars(program.load(before.transcript)))
         assert take_turn(agent, "Read the notes.") == "Done."

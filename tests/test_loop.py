@@ -149,7 +149,7 @@ def test_cut_off_and_empty_replies_count_together(make):
 
 # For each case: the replies, of which only the last is whole, and the answer.
 TWO = [{"type": "text", "text": "One, "}, {"type": "text", "text": "two."}]
-ANSWERS = {
+WHOLE_ANSWERS = {
     "a text": ([reply("One, ", stop="max_tokens"), reply("two.")], "One, two."),
     "four parts": ([*[reply("a", stop="max_tokens")] * 3, reply("b")], "aaab"),
     "nothing, then a text": ([reply(content=[]), reply("two.")], "two."),
@@ -169,9 +169,9 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("case", ANSWERS)
+@pytest.mark.parametrize("case", WHOLE_ANSWERS)
 def test_the_answer_is_all_text_since_the_last_call(make, case):
-    replies, whole = ANSWERS[case]
+    replies, whole = WHOLE_ANSWERS[case]
     agent = make(*replies)
     assert take_turn(agent, "Tell") == whole and goes_on(agent)
     first = next(b["text"] for r in replies for b in r["content"] if "text" in b)

@@ -119,11 +119,11 @@ def test_what_is_typed_while_a_subagent_works_is_for_its_parent(make):
     assert last["messages"][-1] == typed("Never touch a.py.")
 
 
-WORK = reply(sized(5_000), calls=[BASH])
+LONG_WORK = reply(sized(5_000), calls=[BASH])
 CALLERS = {  # what asks for a summary within a turn: the replies before it
     "auto_compact": [reply(sized(14_000), calls=[BASH])],
-    "compact": [WORK, reply(calls=[("compact", {})])],
-    "reactive_compact": [WORK, TOO_LARGE],
+    "compact": [LONG_WORK, reply(calls=[("compact", {})])],
+    "reactive_compact": [LONG_WORK, TOO_LARGE],
 }
 WRITTEN = {
     "a summary": [SUMMARY],
@@ -565,12 +565,20 @@ def test_other_keys_are_ignored_wherever_they_are_split(keys, key):
         assert (terminal.line, terminal.queue) == ("one", [])
 
 
-ANSWERS = ["\x1b]10;rgb:ffff/ffff/ffff\x1b\\", "\x1b]11;rgb:00/00/00\x07"]  # OSC
-ANSWERS += ["\x1bP>|tmux 3.4\x1b\\", "\x1bP1$r0m\x1b\\", "\x1b_Gi=31;OK\x1b\\"]
-ANSWERS += ["\x1b[24;80R", "\x1b[?62;22c", "\x1b[?2026;2$y", "\x1b[8;24;80t"]  # CSI
+TERMINAL_ANSWERS = [
+    "\x1b]10;rgb:ffff/ffff/ffff\x1b\\",
+    "\x1b]11;rgb:00/00/00\x07",
+]  # OSC
+TERMINAL_ANSWERS += ["\x1bP>|tmux 3.4\x1b\\", "\x1bP1$r0m\x1b\\", "\x1b_Gi=31;OK\x1b\\"]
+TERMINAL_ANSWERS += [
+    "\x1b[24;80R",
+    "\x1b[?62;22c",
+    "\x1b[?2026;2$y",
+    "\x1b[8;24;80t",
+]  # CSI
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=ascii)
+@pytest.mark.parametrize("answer", TERMINAL_ANSWERS, ids=ascii)
 def test_an_answer_of_the_terminal_is_no_text(keys, answer):
     assert keys(f"on{answer}e").line == "one"
     assert keys("on", answer, "e").line == "one"
@@ -578,7 +586,9 @@ def test_an_answer_of_the_terminal_is_no_text(keys, answer):
 
 def test_at_the_prompt_some_answers_of_the_terminal_are_no_text(user):
     user.enqueue(reply("I see."))
-    user.say("on" + "".join(ANSWERS[-4:]) + "\x1b[H\x1b[Cf\x1b[F\x1b[De", "I see.")
+    user.say(
+        "on" + "".join(TERMINAL_ANSWERS[-4:]) + "\x1b[H\x1b[Cf\x1b[F\x1b[De", "I see."
+    )
     assert user.sent[-1] == typed("ofen")
 
 

@@ -324,9 +324,11 @@ def index_and_rest(messages):
 
 # --- Short answers and their questions ---
 
-ANSWERS = st.sampled_from(["2", "no!", "ja, bitte", "好", "go on", "Yes, but not now."])
+SHORT_ANSWER = st.sampled_from(
+    ["2", "no!", "ja, bitte", "好", "go on", "Yes, but not now."]
+)
 STEP = st.sampled_from(["none", "none", "without a model", "resume"])
-ROUND = st.tuples(ANSWERS, st.integers(0, 2), STEP)
+ROUND = st.tuples(SHORT_ANSWER, st.integers(0, 2), STEP)
 
 
 @EXAMPLES

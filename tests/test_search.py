@@ -123,7 +123,7 @@ def test_glob_and_grep_search_a_protected_folder_if_it_is_named(
 
 IGNORED_FILES = ["node_modules/pkg/x.py", "src/build/x.py", "a.log", "lib/b.log"]
 IGNORED_FILES += ["logs/only.log"]
-WORK = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
+NOT_IGNORED = ["a.py", "build/x.py", "lib/node_modules", "src/a.py"]
 IN_KNOWN_FOLDERS = [
     ".venv/lib/x.py",
     "a/node_modules/pkg/dist/x.py",
@@ -141,7 +141,7 @@ def found_by(use, pattern="**/*", path="."):
 @pytest.fixture
 def repository():
     """A repository in which git ignores some files."""
-    create_files(*IGNORED_FILES, *WORK)
+    create_files(*IGNORED_FILES, *NOT_IGNORED)
     Path(".gitignore").write_text("/node_modules/\nsrc/build\n*.log\n!kept.log\n")
     subprocess.run(["git", "init", "-q"], check=True)
 
@@ -151,7 +151,7 @@ def test_glob_and_grep_leave_out_files_that_git_ignores(
     use, repository, monkeypatch, folder
 ):
     monkeypatch.chdir(folder)
-    names = [name for name in WORK if folder == "." or name.startswith(folder)]
+    names = [name for name in NOT_IGNORED if folder == "." or name.startswith(folder)]
     work = {os.path.relpath(name, folder) for name in names}
     listed, searched = found_by(use)
     assert (listed - {".gitignore"}, searched) == (work, work)
@@ -165,7 +165,7 @@ def test_git_also_lists_a_repository_that_belongs_to_another_user(
     refused = subprocess.run(["git", "status"], capture_output=True)
     assert b"dubious ownership" in refused.stderr
     listed, searched = found_by(use)
-    assert searched == {*WORK, ".github/a.yml"} == listed - {".gitignore"}
+    assert searched == {*NOT_IGNORED, ".github/a.yml"} == listed - {".gitignore"}
 
 
 NAMED_FOLDERS = {
