@@ -2864,10 +2864,9 @@ def resume(agent: Agent, which: str) -> None:
     messages = agent.messages
     for _, call, _ in exchanges(messages):  # what is newer counts as changed since
         with suppress(OSError, ValueError, ToolError):  # it's gone
-            path = Path(os.path.realpath(str(call["input"].get("path", ""))))
+            real, text = file_to_change(str(call["input"].get("path", "")))
             newest = Path(str(agent.transcript)).stat().st_mtime_ns
-            text = hash(text_in(path, "surrogateescape"))
-            agent.known[path] = text if path.stat().st_mtime_ns <= newest else -1
+            agent.known[real] = hash(text) if real.stat().st_mtime_ns <= newest else -1
     is_open = in_progress(messages)
     state = "isn't answered yet" if is_open else "was answered"
     agent.emit("layer", f"[resume] {agent.transcript}: the last request {state}")
