@@ -145,7 +145,7 @@ def test_each_scene_shows_one_layer_what_it_changed_why_and_the_bill(
         (4, "| 9. Next step: say how books are ranked, and who asks for it."),
         (4, "+ summary [Conversation compressed. Transcript: .transcripts/@ #"),
         (4, "summary + note; you typed; tool_use bash; tool_result bash."),
-        (5, "summary + note; you typed; "),
+        (5, "summary + note; note; you typed; "),
         (
             6,
             "summary + note; ",
@@ -344,7 +344,7 @@ def test_it_fails_if_a_scene_does_not_go_as_scripted(play, monkeypatch):
 def test_without_summaries_scene_4_shows_the_note_that_replaces_the_history(
     play, monkeypatch
 ):
-    monkeypatch.setattr(program, "MAX_FAILURES", 0)
+    monkeypatch.setattr(demo, "Limits", partial(program.Limits, max_failures=0))
     _, out, _ = play(4)
     assert "    | No summary could be made. The transcript has everything" in out
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 LONGEST = costs.SHAPES / "entire_ad-ff0201aecb-0.jsonl.xz"
 [SHORT] = costs.SHAPES.glob("entire_b7*")
+[CLEARED] = costs.SHAPES.glob("ctxeval_8f*")
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def screen(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "columns, file, clearings", [(80, watch.SHAPE, 1), (200, SHORT, 0)]
+    "columns, file, clearings", [(80, CLEARED, 2), (200, SHORT, 0)]
 )
 def test_each_request_is_a_line_that_fits_and_has_its_bar(
     screen, capsys, columns, file, clearings
