@@ -119,7 +119,7 @@ def measured():
     saved = [1 - project["ours"][0] for project in projects]
     return found | {
         "results": found["shares"]["tool_result"] + found["shares"]["newest"],
-        "policies": {n: dict(zip(("cost", "R"), row)) for n, row in costs.items()},
+        "policies": {n: pair_of(row) for n, row in costs.items()},
         "by_project": {name: [*chain(*rows[name])] for name in rows},
         "saved": {"least": min(saved), "most": max(saved)},
         "after": {name: in_sight(moment) for name, moment in moments.items()},
@@ -132,6 +132,8 @@ def measured():
             key: {name: [*column] for name, column in zip(("cost", "R"), zip(*rows))}
             for key, rows in swept(found["sweep"])
         },
+        "warm": {n: pair_of(row) for n, row in found["sweep"]["ALWAYS_WARM"].items()},
+        "fair": found["before"]["ours"] / found["before"]["nothing"],
         "worth": worth(found["sweep"]["MAX_FAILURES"]),
         "grep": dict(zip(("lines", "found", "tokens", "whole"), grep)),
     }
@@ -141,6 +143,11 @@ def swept(sweep):
     """Yield the name and the rows of each number of layer 1 that was varied."""
     for name in "MIN_SAVINGS", "CLEAR_ABOVE":
         yield name, [row[:2] for row in sweep[name].values()]
+
+
+def pair_of(row):
+    """The cost and R that a row of the sweep begins with."""
+    return dict(zip(("cost", "R"), row))
 
 
 def worth(failures):
