@@ -1601,8 +1601,7 @@ def run_tools(agent: Agent, calls: list[Message]) -> None:
         for call in calls:
             results.append(result := run_tool(agent, call))
             if result.get("is_error") and result["content"].startswith(REFUSED):
-                close_calls(agent, *results, why=NOT_RUN)
-                break
+                return close_calls(agent, *results, why=NOT_RUN)
     except KeyboardInterrupt as stopped:
         for output in stopped.args:  # the interrupted command's output
             text = f"{output}\n{INTERRUPTED}"
