@@ -38,6 +38,8 @@ from stub import reply as stub_reply
 
 from agent import UNANSWERED, Limits
 
+pytestmark = pytest.mark.slow  # they replay sessions
+
 T31 = "x" * 31  # a text of 10 tokens, so a message of 15
 POLICY_NAMES = [*TUTORIALS, "summaries", "ours"]
 
@@ -612,7 +614,6 @@ def test_cliff_writes_its_log_near_the_end_of_the_window_and_asks_no_model():
     assert 160_000 < max(meter.contexts) < 167_500
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*TUTORIALS, *PEERS])
 def test_no_policy_leaves_a_result_without_its_call(name):
     policy, seen = (TUTORIALS | PEERS)[name], []
@@ -822,7 +823,6 @@ def test_a_policy_of_your_own_has_a_row_beside_the_others(mine):
     assert "Needed by an edit, but out of sight in mine: 0 lines." in words
 
 
-@pytest.mark.slow
 def test_it_is_told_what_the_api_would_reject_and_what_an_edit_needed(mine):
     words = mine(DROP.format("len(messages) - 1"), SHOP)
     assert "mine: the API would reject 4 of 5 requests." in words
@@ -841,7 +841,6 @@ def test_what_a_policy_returns_is_what_it_gets_next(tmp_path):
     )
 
 
-@pytest.mark.slow
 def test_a_policy_is_cheaper_where_it_saves_something(mine):
     few, many = [typed("Go."), said("Yes.")], [*reading(70, 9_300), *THREE]
     code = "def forget(messages):\n    long = len(str(messages)) > 200_000\n"
@@ -874,7 +873,6 @@ WRONG_POLICIES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("code", WRONG_POLICIES)
 def test_a_wrong_policy_is_reported_in_one_line(monkeypatch, mine, code):
     monkeypatch.setattr(own_policy, "SECONDS", 0.2)
@@ -896,7 +894,6 @@ def test_the_example_that_clears_forgets_what_s06_forgets():
     assert mine.contexts == pytest.approx(s06.contexts, rel=0.02)
 
 
-@pytest.mark.slow
 def test_the_example_that_keeps_the_newest_leaves_a_list_that_the_api_accepts():
     turns = [m for _ in range(2) for m in reading(60, 6_000)]
     meter = own_policy.run(Session(turns), AGENTS / "newest.py")
@@ -904,7 +901,6 @@ def test_the_example_that_keeps_the_newest_leaves_a_list_that_the_api_accepts():
     assert max(meter.contexts) < 140_000
 
 
-@pytest.mark.slow
 def test_the_policy_in_the_readme_leaves_a_list_that_the_api_accepts(mine):
     text = (ROOT / "tests/README.md").read_text("utf-8")
     [code] = [c for c in text.split("```") if "def forget" in c]
@@ -1047,7 +1043,6 @@ def test_several_processes_measure_the_same(monkeypatch, told):
 TIMED, ONE_LARGE = at_times(THREE, *range(6)), reading(1, 300_000)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "sessions, words",
     [
@@ -1106,7 +1101,6 @@ def test_an_invalid_price_is_rejected(capsys, text):
     assert "--read" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["policies.py", "prices.py"])
 def test_a_policy_may_have_the_name_of_a_module_of_the_measure(tmp_path, name):
     for folder in "measure", "standin":
@@ -1161,7 +1155,6 @@ def cut(content, most):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("most, unseen", [(0, 30), (500, 30), (900, 0)])
 def test_results_that_a_policy_cuts_before_the_model_sees_them_are_counted(
     tmp_path, capsys, most, unseen
@@ -1225,7 +1218,6 @@ def test_only_what_the_recording_has_wrong_is_not_the_policys_fault(
     assert f"the API would reject {count} of 3" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_slow_policy_is_named(tmp_path, capsys):
     out = measured_with(tmp_path, capsys, [], SLOW)
     assert "It's slow: one call of forget took 0." in out
