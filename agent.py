@@ -1939,9 +1939,8 @@ def signals_held(*only: int) -> Iterator[None]:
     """Hold back the signals that we handle, or `only` these, until the block ends."""
     pending: list[int] = []
     numbers = only or (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread():
-        numbers = ()  # only the main thread gets signals
-    handlers = {n: old for n in numbers if callable(old := signal.getsignal(n))}
+    is_main = threading.current_thread() is threading.main_thread()  # it gets them all
+    handlers = {n: h for n in numbers if is_main and callable(h := signal.getsignal(n))}
     try:
         for number in handlers:
             signal.signal(number, lambda number, _: pending.append(number))
