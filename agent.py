@@ -2316,9 +2316,8 @@ def end_text(terminal: Terminal) -> str:
 
 def styled(terminal: Terminal, style: str, text: str) -> str:
     """Return an event as lines in its colour."""
-    lines = format_event(style, visible(text))
-    color = COLORS.get(style) if terminal.colored else None
-    return f"{color}{lines}{PLAIN}" if color else lines
+    color = COLORS.get(style, "") if terminal.colored else ""
+    return color + format_event(style, visible(text)) + (PLAIN if color else "")
 
 
 def redraw(terminal: Terminal, above: str = "") -> None:
