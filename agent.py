@@ -1146,9 +1146,8 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
     temporary = path.with_name(f".tmp-{os.urandom(8).hex()}")
     old = path.stat() if path.exists() else None
     try:
-        opener = partial(os.open, mode=0o600 if old else mode)
-        with open(temporary, "xb", opener=opener) as file:
-            file.write(data)
+        temporary.touch(0o600 if old else mode, exist_ok=False)
+        temporary.write_bytes(data)
         if old:
             with suppress(OSError):  # exFAT has no modes; only root gives away
                 temporary.chmod(old.st_mode & 0o7777)
