@@ -3010,7 +3010,6 @@ def piped_in(agent: Agent, terminal: Terminal) -> str:
         agent.emit("note", "Reading standard input; close it to go on.")
     if len(data := sys.stdin.buffer.read(MAX_BYTES + 1)) > MAX_BYTES:  # `yes |`
         raise AgentError(f"Over {MAX_BYTES:,} bytes are piped in; name a file instead.")
-    text = data.decode(errors="replace")
     if terminal.live:  # the user sees questions, so let the keyboard answer them
         with suppress(OSError):
             os.dup2(os.open("/dev/tty", os.O_RDWR), 0)
@@ -3018,7 +3017,7 @@ def piped_in(agent: Agent, terminal: Terminal) -> str:
             if sys.stdout.isatty():  # and let it type while the agent works
                 terminal.keyboard, terminal.saved_modes = True, termios.tcgetattr(0)
                 enter_work_mode(terminal)
-    return text
+    return data.decode(errors="replace")
 
 
 def first_screen(agent: Agent) -> str:
