@@ -1080,11 +1080,10 @@ def load(path: Path, as_shown: bool = False) -> Conversation:
             messages = [] if "event" in entry else read.messages
             for message in entry.get("messages", [entry]):
                 messages += drop_thinking([check_message(message, messages)])
-            if "event" in entry:
-                is_try = re.fullmatch("(auto_|reactive_)?compact", entry["event"])
-                tried = len(messages) if is_try else read.tried_until
-                read.tried_until = min(tried, len(messages))
-                read.summary = str(entry.get("summary", ""))
+            is_try = re.fullmatch("(auto_|reactive_)?compact", entry.get("event", ""))
+            tried = len(messages) if is_try else read.tried_until
+            read.tried_until = min(tried, len(messages))
+            read.summary = str(entry.get("summary", read.summary))
             read.messages = messages
             read.transcript_bytes += len(line) + 1
         except Exception as error:  # a damaged line raises almost anything
