@@ -43,11 +43,11 @@ import threading
 import time
 import unicodedata
 import warnings
-from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from encodings.utf_8 import IncrementalDecoder
 from functools import cache, partial
 from pathlib import Path
 from shutil import get_terminal_size
@@ -2226,7 +2226,6 @@ PASTES, NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"  # whether it marks pasted text
 # unprintable to Python, but common in text: joiners, a soft hyphen, spaces
 ALSO_PRINTABLE = "\n\t\xad\u200c\u200d\xa0\u2009\u202f\u3000"
 UNSEEN = "[\u034f\u115f\u1160\u2800\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]"
-UTF_8 = getincrementaldecoder("utf-8")  # a read may end within a character
 
 
 @dataclass
@@ -2254,7 +2253,7 @@ class Terminal:
     begun: bool = False  # the line was begun before the last question
     answer: Any = ""  # to the last question; None while it waits for one
     editor: Any = None  # the module readline
-    decode: Any = field(default_factory=lambda: UTF_8(errors="replace"))
+    decode: Any = field(default_factory=partial(IncrementalDecoder, "replace"))
     lock: Any = field(default_factory=threading.RLock)
 
 
@@ -2467,7 +2466,7 @@ def leave_work_mode(terminal: Terminal) -> None:
 def read_keys(terminal: Terminal) -> bool:
     """Handle the keys pressed so far; return False if there can't be any more."""
     while select.select([0], [], [], ESC_SECONDS * (terminal.keys == "\x1b"))[0]:
-        if not (data := os.read(0, 65_536)):
+        if not (data := os.read(0, 65_536)):  # it may end within a character
             return False
         keys, at = terminal.keys + terminal.decode.decode(data), 0
         while key := KEY.match(keys, at):
