@@ -2833,9 +2833,8 @@ def result_from_end(agent: Agent, number: int) -> str:
     path = agent.transcript  # after a compaction, only there it's whole
     messages = load(path, as_shown=True).messages if path else []
     results = [exchange.result["content"] for exchange in exchanges(messages)]
-    if not 0 < number <= len(results):
-        return f"This conversation has {plural(len(results), 'tool result')}."
-    return results[-number]
+    count = f"This conversation has {plural(len(results), 'tool result')}."
+    return results[-number] if 0 < number <= len(results) else count
 
 
 def find_conversation(agent: Agent, which: str) -> Conversation:
