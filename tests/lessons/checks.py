@@ -5,21 +5,20 @@ say. To add a verdict, add a row to the table, a judge, and a play to plays.py i
 them shows it.
 """
 
-import itertools
 import json
 import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cache, lru_cache
+from itertools import chain, pairwise, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import plays  # adds the folder of stub to sys.path
 import stub
-from plays import ANSWER, CUT_OFF, LINES, WORK
-from runner import LONG_ENOUGH as TOO_LONG
-from runner import Play, blocks_of, holds, played, results_of, text_of, texts_of
+from plays import ANSWER, CUT_OFF, LINES, work
+from runner import TOO_LONG, Play, played, text_of
 from stage import bill, price
 
 SMALL = Path(__file__).with_name("small.py")
@@ -30,10 +29,7 @@ OFTEN = 1 / 4  # requests for a summary per other request
 LATER = 1.1  # times the tokens of the shortest request that led to a summary
 SHORT = 2_000  # `max_tokens`; today's models may use that up by thinking
 MOST_IN_A_ROW = 3  # summaries that fail before the agent has to do without
-FAILED = {  # the text of a summary that failed, and what is wrong with it
-    "": "without text",
-    CUT_OFF: "that was cut off",
-}
+FAILED = {"": "without text", CUT_OFF: "that was cut off"}  # texts of summaries
 KINDS = "txt", "tyt"  # the ends of names in the texts that are read, and written
 ROLE = r'"role":\s*"(?:user|assistant)"'
 ERROR = r"(?i)^(?! ).*(?:error|exception)\b"
@@ -78,11 +74,11 @@ EARLY = "It ended before the work was done."
 BROKE_OFF = "Its turn ended, although the model had called `{}`."
 NO_WORDS = "Its turn ended after the model's first call, for a file that doesn't exist."
 ASKED_LAST = " Its last request asked for a summary, and no other one followed."
+BOTH = "It read both prompts as one; here, a line is a prompt."
 ONE_PROMPT = (
     "It ended after its first prompt, but two are typed: ask for another one (`input()`) "
     "after each turn."
 )
-CHAPTER_2 = "You write code in "  # how the system prompt of its agent begins
 FIXES = {  # words of what stopped an agent, and the part of the page about them
     "FileNotFoundError": "step 1",
     "must define tools": "chapter 7",
@@ -117,6 +113,8 @@ def stopped(run):
         return run.ended
     if run.problem:
         return run.problem
+    if run.accepted and run.accepted[0].typed > 1:
+        return BOTH
     if called := run.broke_off or run.calling:
         at_once = run.worked == 1  # the first call fails, because it has to
         return NO_WORDS if at_once else BROKE_OFF.format(called)
@@ -140,7 +138,7 @@ def came_after(run, reason):
     stop = "" if reason.endswith(".") else "."
     if run.rejected[0].asks:
         return f"{stop} This was the request after a summary."
-    freed = freed_before_refusal(run)
+    freed = clearings(run)[-1]
     cleared = f"{stop} Right before it, {freed:,} tokens of old results were cleared."
     return cleared if freed else ""
 
@@ -149,44 +147,43 @@ def place_for(run, reason):
     """The part of the page that explains what stopped an agent."""
     if reason != TOO_LONG:
         return next((place for words, place in FIXES.items() if words in reason), "")
-    good = good_summaries(run)
-    if good and not told(good).is_right:
+    if (summary := kept_summary(run)) and not summary.is_right:
         return "step 4"  # the summaries change nothing
-    if too_late(run) or any(exchange.asks for exchange in run.accepted):
-        return "chapter 4"  # too late: its threshold is too high, its count too low
-    if reads_cache(run) and not is_of_chapter_2(run):
-        return "chapter 4"
+    if summary or too_late(run) or summaries(run) or counts_new(run):
+        return "chapter 4"  # its threshold is too high, its count too low
     return "step 4" if any(clearings(run)) else "step 3"
 
 
-def reads_cache(run):
-    return any(read for e in run.accepted for *_, read in [e.usage])
+def counts_new(run):
+    """Check if an agent may count without what the API has in its cache."""
+    is_cached = any(usage[2] for usage in usages(run.accepted))
+    return is_cached and not is_of_chapter_2(run)
 
 
 def is_of_chapter_2(run):
     """Check if an agent grows as chapter 2 tells, where what is missing comes next."""
-    system = next((text_of(b) for b in system_of(run)), "")
-    return system.startswith(CHAPTER_2)
-
-
-def system_of(run):
-    return stub.blocks(run.accepted[0].request.get("system")) if run.accepted else []
+    system = [e.request.get("system") for e in run.accepted[:1]]
+    texts = [text_of(block) for block in chain(*map(stub.blocks, system))]
+    return "".join(texts).startswith("You write code in ")
 
 
 def printed(run, reason=EARLY):
     """The first error that the program printed, or the last line, if one of them helps."""
     if not reason or reason == run.ended:
         return ""
-    errors = [line for line in run.lines if re.search(ERROR, line)]
+    errors = errors_in(run)
     if reason != NO_WORDS:  # else every agent gets this one
         errors = [line for line in errors if "words.txt" not in line]
-    [first] = errors[:1] or [""]
-    if reason.removesuffix(".") in first:
-        return ""
     is_known = run.broke_off or reason in (TOO_LONG, *run.refused)
-    line = first or ("" if is_known else run.lines[-1])
+    [line] = errors[:1] or ([""] if is_known else run.lines[-1:])
     when = "last" if line == run.lines[-1] else "first"
-    return f' It printed {when}: "{line[:200]}"' if line else ""
+    is_told = not line or (errors and reason.removesuffix(".") in line)
+    return "" if is_told else f' It printed {when}: "{line[:200]}"'
+
+
+def errors_in(run):
+    """The printed lines that look like an error."""
+    return [line for line in run.lines if re.search(ERROR, line)]
 
 
 def too_late(run):
@@ -215,15 +212,16 @@ def translated(run):
 
 def on_disk(run):
     """Judge the messages on disk, and the files that aren't there as the model saw them."""
-    texts = saved_texts(run)
-    number, replies = messages_in(texts), len(run.accepted)
+    names = [n for n in run.files if not re.match("file_|new_|large", n)]
+    texts, replies = [run.files[name] for name in names], len(run.accepted)
+    number = messages_in(texts)
     saw, saved = lines_of(run.results.values()), lines_of(texts)
     lost = [name for name in saw if len(saved[name]) < len(saw[name]) / 2]
     if saw and not number and not lost:  # in another format, which isn't JSON
         return Finding("all files as the model saw them, but no messages in JSON")
-    text = f"{number} message{'s' * (number != 1)}"
     if not number and any("\ufffd" in text for text in texts):
         return Finding("files that aren't text, so nobody knows what is in them")
+    text = f"{number} message{'s' * (number != 1)}"
     if number == 1 < replies:
         text += f" after {replies} replies: each one replaces the one before"
     elif number and lost:
@@ -233,12 +231,6 @@ def on_disk(run):
         text += f", but {len(lost)} of {len(saw)} files {how}"
     # one message for each reply, at least
     return Finding(text, number >= max(1, replies) and not lost)
-
-
-def saved_texts(run):
-    """The texts of all files that the program wrote, but not the translations."""
-    names = (name for name in run.files if not re.match("file_|new_|large", name))
-    return [run.files[name] for name in names]
 
 
 def messages_in(texts):
@@ -263,25 +255,22 @@ def files_in(run):
 
 def largest(run):
     """The largest request, accepted or refused."""
-    most = max(size(e.request) for e in run.exchanges)
-    return Finding(f"{most:,} tokens in a request")
+    return Finding(f"{max(map(size, run.exchanges)):,} tokens in a request")
 
 
-def size(request):
+def size(exchange):
     """The tokens of a request, with its system prompt and tools.
 
     A temporary folder in the prompt counts the same, however long its name is.
     """
-    try:
-        system = json.dumps(request.get("system"))
-        same = re.sub(r"(/[\w.-]+)*/tmp\w{8}", "/tmp/tmp12345678", system)
-        return stub.count(json.loads(same), request.get("tools"), request["messages"])
-    except (TypeError, ValueError):  # it isn't JSON, so it was refused
-        return 0
+    request = exchange.request
+    system = json.dumps(request.get("system"))
+    same = re.sub(r"(/[\w.-]+)*/tmp\w{8}", "/tmp/tmp12345678", system)
+    return stub.count(json.loads(same), request.get("tools"), exchange.messages)
 
 
 def rejected(run):
-    if stopped(run) or not run.problem:
+    if not run.problem:
         return None
     if run.problem == TOO_LONG and done(run) == 24:
         return Finding(f"{TOO_LONG}, but it recovered")
@@ -302,7 +291,8 @@ def same_results(run):
     """The most common result, of those that can explain what is missing."""
     writes = {call for call in run.calls if "new_file" in str(run.calls[call])}
     texts = [t for c, t in run.results.items() if done(run) < 24 or c not in writes]
-    [(result, number)] = Counter(texts).most_common(1) or [("", 0)]
+    alike = Counter(re.sub(r"file_\d\d", "file_..", text) for text in texts)
+    [(result, number)] = alike.most_common(1) or [("", 0)]
     if number < 2 or not is_unfinished(run):
         return None
     return Finding(f'{number} were "{textwrap.shorten(result, 80)}"')
@@ -313,7 +303,7 @@ def same_results(run):
 
 def seen(run):
     """Judge the files that the model saw, and what it saw in their place."""
-    saw, often = len(files_in(run)), sum(map(bool, clearings(run)))
+    saw, often = len(files_in(run)), any(clearings(run))
     text = f"the model saw {saw} of 24 files"
     if part := len(lines_of(run.results.values())) - saw:
         text += f", and less than a quarter of {part}"
@@ -321,54 +311,43 @@ def seen(run):
         return Finding(text)
     if saw < 24:
         is_step_1 = not (often or stopped(run))
-        return Finding(text, False, "step 1" if is_step_1 else "step 3" * bool(often))
+        return Finding(text, False, "step 1" if is_step_1 else "step 3" * often)
     named = {c: {*re.findall(r"file_\d\d", str(run.calls[c]))} for c in run.calls}
     first = run.results.items()
     other = sum(bool(lines_of([text]).keys() - named[call]) for call, text in first)
-    if other:
-        text += f", but {other} as the result of another file's call"
+    text += f", but {other} as the result of another file's call" * bool(other)
     return Finding(text, not other, "step 1")
 
 
 def layer_1(run):
     """Judge how often old results were cleared."""
     freed = clearings(run)
-    often = sum(map(bool, freed))
-    if not often:
+    if not (often := sum(map(bool, freed))):
         is_judged = not (asks_often(run) or stopped_early(run)) and is_of_chapter_2(run)
         return Finding("it never acted", False if is_judged else None, "step 3")
-    text = (
-        f"cleared {sum(freed):,} tokens of old results, before {often} of "
-        f"{len(freed) + 1} requests"
-    )
+    cleared = f"cleared {sum(freed):,} tokens of old results"
+    text = f"{cleared}, before {often} of {len(freed) + 1} requests"
     return Finding(text, sum(freed) / often >= FEW, "chapter 5")
 
 
 @lru_cache(maxsize=1)
 def clearings(run):
     """The tokens cleared before each request but the first, a refused one included."""
-    freed = [freed_between(*pair) for pair in itertools.pairwise(run.accepted)]
-    return [*freed, freed_before_refusal(run)] if run.rejected else freed
-
-
-def freed_before_refusal(run):
-    """The tokens cleared between the first refused request and the one before it."""
-    try:
-        return freed_between(*run.rejected)
-    except (LookupError, TypeError, AttributeError):  # it isn't a list of messages
-        return 0
+    pairs = [*pairwise(run.accepted), *filter(None, [run.rejected])]
+    return [*starmap(freed_between, pairs)]
 
 
 def freed_between(before, after):
     """Tokens of results that were cleared between one request and the next."""
-    old, new = (
-        {c: stub.tokens(t) for c, t in results_of(e).items()} for e in (before, after)
-    )
     # A result that is missing was cleared as well, except around a summary or a prompt.
     is_step = before.typed == after.typed and not (before.asks or after.asks)
-    missing = 0 if is_step else None
-    pairs = [(size, new.get(call, missing)) for call, size in old.items()]
-    return sum(size - now for size, now in pairs if now is not None and now < size)
+    pairs = [(text, after.results.get(c)) for c, text in before.results.items()]
+    sizes = [
+        (stub.tokens(old), stub.tokens(new or ""))
+        for old, new in pairs
+        if new is not None or is_step
+    ]
+    return sum(old - new for old, new in sizes if new < old)
 
 
 # --- Layer 2 ---
@@ -377,7 +356,7 @@ def freed_between(before, after):
 def summaries(run):
     """The number of summaries that were asked for, each in one request or in several."""
     asks = [False, *(exchange.asks for exchange in run.accepted)]
-    return sum(now and not before for before, now in itertools.pairwise(asks))
+    return sum(now and not before for before, now in pairwise(asks))
 
 
 def asks_often(run):
@@ -393,7 +372,7 @@ def layer_2(run):
     if asks_often(run):
         text += f" of {len(run.accepted)} requests: too often"
         return Finding(text, False, "chapter 4")
-    if cut := sum(itertools.starmap(begins_only, run.compactions)):
+    if cut := sum(starmap(begins_only, run.compactions)):
         text += f", {cut} of them without the newest messages"
         return Finding(text, False, "chapter 7")
     if later := later_in_japanese(run):
@@ -416,7 +395,7 @@ def no_summary(run):
         return Finding(text, False, "chapter 8")
     if not (stopped(run) or is_of_chapter_2(run)):
         return Finding(text)
-    if reads_cache(run) and not is_of_chapter_2(run):
+    if counts_new(run):
         text += " (`input_tokens` alone leaves out what comes from the cache)"
     return Finding(text + NEVER_STARTS, False, place_for(run, TOO_LONG))
 
@@ -424,10 +403,10 @@ def no_summary(run):
 def dropped(run):
     """The number of messages with calls or results that were dropped within a turn."""
     number = 0
-    for before, after in itertools.pairwise(run.accepted):
+    for before, after in pairwise(run.accepted):
         if before.typed == after.typed:
-            left = {*itertools.chain(*map(ids_in, after.request["messages"]))}
-            ids = filter(None, map(ids_in, before.request["messages"]))
+            left = {*chain(*map(ids_in, after.messages))}
+            ids = filter(None, map(ids_in, before.messages))
             number += sum(left.isdisjoint(some) for some in ids)
     return number
 
@@ -435,8 +414,7 @@ def dropped(run):
 def ids_in(message):
     """The ids of a message's calls and results."""
     parts = stub.blocks(message["content"])
-    ids = [part.get("id") or part.get("tool_use_id") for part in parts]
-    return [*filter(None, ids)]
+    return [*filter(None, (p.get("id") or p.get("tool_use_id") for p in parts))]
 
 
 def later_in_japanese(run):
@@ -446,23 +424,20 @@ def later_in_japanese(run):
     longer than one that led to a summary. One that counts characters does, since one of
     these files has a third of the characters; but none with more characters.
     """
-    went_on, asked_at, failed = {}, {}, False  # messages of requests, by their tokens
-    for before, now in itertools.pairwise(run.accepted):
+    went_on, asked_at, failed = {}, {}, False  # characters of requests, by their tokens
+    for before, now in pairwise(run.accepted):
         if now.asks and not before.asks and run.compact not in str(before.content):
-            reply = {"role": "assistant", "content": before.content}
             number = sum(before.usage) + stub.tokens(before.content)
-            asked_at[number] = [*before.request["messages"], reply]
+            asked_at[number] = characters([*before.messages, before.content])
         failed = now.text in FAILED if now.asks else failed
         if not now.asks and not failed:
-            went_on[sum(now.usage)] = now.request["messages"]
+            went_on[sum(now.usage)] = characters(now.messages)
     if not asked_at or not went_on or max(went_on) < LATER * min(asked_at):
         return ""
-    if max(map(characters, went_on.values())) > min(map(characters, asked_at.values())):
+    if max(went_on.values()) > min(asked_at.values()):
         return ""
-    return (
-        f"at {min(asked_at):,} tokens, but not at {max(went_on):,} of Japanese and "
-        "Chinese: it counts characters"
-    )
+    at, not_at = f"{min(asked_at):,} tokens", f"{max(went_on):,}"
+    return f"at {at}, but not at {not_at} of Japanese and Chinese: it counts characters"
 
 
 def characters(messages):
@@ -471,12 +446,11 @@ def characters(messages):
 
 def begins_only(before, asks, after):
     """Check if a summary was asked for without the newest file, which is now lost."""
-    had, left = (json.dumps(e.request["messages"]) for e in (before, after))
-    given = json.dumps([exchange.request["messages"] for exchange in asks])
-    had += json.dumps(before.content)
+    had = json.dumps([before.messages, before.content])
+    given = json.dumps([exchange.messages for exchange in asks])
     reads, writes = (re.findall(rf"file_\d\d\.{kind} 00", had) for kind in KINDS)
     names = writes or reads  # a summary may leave out all inputs of calls
-    lost = names and names[-1] not in given + left
+    lost = names and names[-1] not in given + json.dumps(after.messages)
     return bool(lost) and any(name in given for name in names)
 
 
@@ -490,7 +464,7 @@ def after_failed(text):
         before, (*_, ask), after = found[-1]
         if run.exchanges[run.exchanges.index(ask) + 1] is not after:
             return None  # a rejection came between them
-        had, has = (len(e.request["messages"]) for e in (before, after))
+        had, has = len(before.messages), len(after.messages)
         left = f"{min(had, has)} of {had} messages are in the next request"
         return Finding(f"after a summary {FAILED[text]}, {left}", has >= had / 2)
 
@@ -498,39 +472,28 @@ def after_failed(text):
 
 
 def good_summaries(run):
-    """The compactions whose summary is whole."""
-    return [
-        (before, asks[-1], after)
-        for before, asks, after in run.compactions
-        if asks[-1].text not in FAILED
-    ]
+    """The whole summaries: the request for each, and the next one."""
+    lasts = [(asks[-1], after) for _, asks, after in run.compactions]
+    return [pair for pair in lasts if pair[0].text not in FAILED]
 
 
 def kept_words(run):
     """Judge the user's words that are left after good summaries."""
     if not (good := good_summaries(run)):
         return None
-    sent = [json.dumps(after.request) for _, _, after in good]
-    kept = [
-        [words in text for words in run.typed[: ask.typed]]
-        for (_, ask, _), text in zip(good, sent)
-    ]
+    kept = [[w in after.sent for w in run.typed[: ask.typed]] for ask, after in good]
     least = min(kept, key=lambda texts: (sum(texts) / len(texts), -len(texts)))
     text = f"after a summary, {sum(least)} of {len(least)} user messages are in the "
     return Finding(f"{text}next request", all(least))
 
 
 def kept_summary(run):
-    good = good_summaries(run)
-    return told(good) if good else None
-
-
-def told(good):
     """Judge the summaries that are in the next request."""
-    sent = [json.dumps(after.request) for _, _, after in good]
-    there = [ask.text in text for (_, ask, _), text in zip(good, sent)]
+    if not (good := good_summaries(run)):
+        return None
+    there = [ask.text in after.sent for ask, after in good]
     text, more = f"{sum(there)} of {len(there)} are in the next request", ""
-    if len(good) > 2 and all(there) and good[0][1].text in sent[-1]:
+    if len(good) > 2 and all(there) and good[0][0].text in good[-1][1].sent:
         more = ", but each stays for ever, like what you typed"
     elif again := added_each_time(good):
         more = f', but "{textwrap.shorten(again, 40)}" is there once for each'
@@ -539,28 +502,22 @@ def told(good):
 
 def added_each_time(good):
     """A text in the last request after a summary that each one has added once more."""
-    first, last = (Counter(texts_in(good[n][2])) for n in (0, -1))
+    blocks = good[0][1].blocks, good[-1][1].blocks
+    first, last = (Counter(b["text"] for b in some if "text" in b) for some in blocks)
     grown = (text for text in last if last[text] - first[text] >= len(good) - 1)
     return next(grown, "") if len(good) > 2 else ""
 
 
-def texts_in(exchange):
-    """The texts of a request's messages."""
-    return [b["text"] for b in blocks_of(exchange) if b["type"] == "text"]
-
-
 def memory(run):
     """Judge what is left of the first turn in the second: messages, and the answer."""
-    for before, after in itertools.pairwise(run.accepted):
-        is_next = before.typed < after.typed and not after.asks
-        if not is_next or before.asks or before.text != ANSWER:
-            continue
-        had, has = (len(e.request["messages"]) for e in (before, after))
-        text = f"at the second prompt, {min(had, has)} of {had} messages are left"
-        is_right = has >= had / 2
-        if is_right and ANSWER not in json.dumps(after.request):
-            text, is_right = f'{text}, but not the answer "{ANSWER}"', False
-        return Finding(text, is_right)
+    for before, after in pairwise(run.accepted):
+        is_next = before.typed < after.typed and not (before.asks or after.asks)
+        if is_next and before.text == ANSWER:
+            had, has = len(before.messages), len(after.messages)
+            text = f"at the second prompt, {min(had, has)} of {had} messages are left"
+            is_lost = has >= had / 2 and ANSWER not in after.sent
+            text += f', but not the answer "{ANSWER}"' * is_lost
+            return Finding(text, has >= had / 2 and not is_lost)
     return None
 
 
@@ -572,10 +529,10 @@ def dropped_prompts(run):
     """
     if (kept := memory(run)) and not kept.is_right:
         return None
-    sent = [json.dumps(exchange.request) for exchange in run.accepted]
     lost = []
     for prompt in run.typed:
-        number = max((n for n, text in enumerate(sent, 1) if prompt in text), default=0)
+        found = (n for n, e in enumerate(run.accepted, 1) if prompt in e.sent)
+        number = max(found, default=0)
         around = run.accepted[number - 1 : number + 1]  # the last with it, and the next
         if number and len(around) == 2 and not any(e.asks for e in around):
             lost.append(f'"{prompt}" is in no request after number {number}')
@@ -587,50 +544,51 @@ def dropped_prompts(run):
 
 def last_compact(run):
     """Judge the last request, which comes after the model calls `compact`."""
-    tokens = f"{size(run.exchanges[-1].request):,} tokens"
+    tokens = f"{size(run.exchanges[-1]):,} tokens"
     offered = [tool["name"] for tool in run.accepted[0].request["tools"]]
     if run.compact not in offered:
         text = f"there is no such tool; the last request has {tokens}"
-        if is_of_chapter_2(run):
-            return Finding(text, False)
-        return Finding(f"{text} (a command such as /compact isn't tried)")
+        more = "" if (grows := is_of_chapter_2(run)) else " (/compact isn't tried)"
+        return Finding(text + more, False if grows else None)
     before, ask, last = run.accepted[-3:]
     text = f"the request after it has {tokens}"
     if before.asks and not ask.asks:
         return Finding(f"{text}; the last summary came right before it")
-    is_used = ask.asks and (ask.text in FAILED or ask.text in json.dumps(last.request))
-    if ask.asks and not is_used:
-        text += ", but not the summary"
+    is_used = ask.asks and (ask.text in FAILED or ask.text in last.sent)
+    text += ", but not the summary" * (ask.asks and not is_used)
     return Finding(text, is_used)
 
 
-def cost(run):
-    """Judge the price of the input by what small.py pays for the same work.
+def usages(exchanges):
+    return [exchange.usage for exchange in exchanges]
 
-    Another model, to which a program may leave its summaries, has another price.
-    """
+
+def of_model(run):
+    """The requests to the agent's first model; another one has another price."""
     model = run.accepted[0].request["model"]
-    own = [e for e in run.accepted if e.request["model"] == model]
-    usages = [e.usage for e in own]
-    text = f"{bill(usages)} (in full-price input tokens)"
+    return [e for e in run.accepted if e.request["model"] == model]
+
+
+def cost(run):
+    """Judge the price of the input by what small.py pays for the same work."""
+    own, asks = of_model(run), [e for e in of_model(run) if e.asks]
+    text = f"{bill(usages(own))} (in full-price input tokens)"
     if others := len(run.accepted) - len(own):
         text += f", without {others} requests to another model"
-    is_cached = any(written + known for _, written, known in usages)
-    if not is_cached:
+    new, written, known = map(sum, zip(*usages(own)))
+    if not (written or known):
         short = "; what its `cache_control` marks is too short to be cached"
         text += short if run.marked else "; no request has `cache_control`"
     if not (small := usages_of_small()):
         return Finding(text)
-    if price(usages) <= DEAR * price(small):
+    most, place = DEAR * price(small), "chapter 5" if written or known else "step 3"
+    if price(usages(own)) <= most:
         return Finding(text, True)
-    place = "chapter 5" if is_cached else "step 3"
-    if price([e.usage for e in own if not e.asks]) <= DEAR * price(small):
-        text += "; the requests for a summary alone: "
-        text, place = text + bill([e.usage for e in own if e.asks]), "chapter 7"
-    *_, known = map(sum, zip(*usages))
-    is_policy = known >= CACHED * sum(
-        map(sum, usages)
-    )  # it forgets late, and that's all
+    if asks and price(usages(own)) - price(usages(asks)) <= most:
+        text += f"; the requests for a summary alone: {bill(usages(asks))}"
+        place = "chapter 7"
+    # with most from the cache, it only forgets late
+    is_policy = known >= CACHED * (new + written + known)
     return Finding(text, None if is_policy else False, place)
 
 
@@ -643,16 +601,14 @@ def small_cost(_):
 @cache
 def usages_of_small():
     """The usages of small.py at the same work; none if the machine was too busy."""
-    run = played(SMALL, WORK)
-    return [] if run.ended else [e.usage for e in run.accepted]
+    run = played(SMALL, work)
+    return [] if run.ended else usages(run.accepted)
 
 
 def too_short(run):
     """Judge if a reply has too few tokens for today's models, which think first."""
     for asks, what in ((False, "a reply"), (True, "a summary")):
-        model = run.accepted[0].request["model"]
-        sent = [e.request for e in run.accepted if e.asks == asks]
-        few = [r["max_tokens"] for r in sent if r["model"] == model]
+        few = [e.request["max_tokens"] for e in of_model(run) if e.asks == asks]
         if few and min(few) <= SHORT:
             text = f"{what} gets {min(few):,}, and thinking may use them up"
             return Finding(text, False)
@@ -662,17 +618,11 @@ def too_short(run):
 # --- Accidents ---
 
 
-def goes_on(run):
-    """Judge by the request after an accident."""
-    place = "step 3" if "non-whitespace" in run.problem else ""
-    return Finding(f"after {run.what}, {next_request(run)}", went_on(run), place)
-
-
 def went_on(run):
     """Check that it came to its last prompt, and that its last request was accepted."""
     recovered = run.problem == TOO_LONG and not run.ended and run.is_accepted
     is_bad = run.problem and not recovered
-    return not is_bad and not run.prompts and not kept_on(run)
+    return not (is_bad or run.prompts or kept_on(run))
 
 
 def kept_on(run):
@@ -681,15 +631,27 @@ def kept_on(run):
     return run.pressed and len({*typed}) < len(typed)
 
 
+def why(run):
+    """The reason why a turn or the program ended, in words."""
+    said = re.split(r" except|\. ", run.problem)[0]
+    return said or f"the program ended.{printed(run)}"
+
+
 def next_request(run):
     """The API's answer to the request after an accident, in words."""
     if run.ended or (run.prompts and not run.problem):
-        why = run.ended or f"the program ended.{printed(run)}"
-        return f"there is no next request: {why}"
+        return f"there is no next request: {run.ended or why(run)}"
     if kept_on(run) and not run.problem:
         return "the turn goes on, and you can't stop it"
-    said = re.split(r" except|\. ", run.problem)[0]
-    return f"the next request is {f'rejected: {said}' if said else 'accepted'}"
+    return (
+        f"the next request is {f'rejected: {why(run)}' if run.problem else 'accepted'}"
+    )
+
+
+def goes_on(run):
+    """Judge by the request after an accident."""
+    place = "step 3" if "non-whitespace" in run.problem else ""
+    return Finding(f"after {run.what}, {next_request(run)}", went_on(run), place)
 
 
 def blank_prompt(run):
@@ -701,10 +663,9 @@ def blank_prompt(run):
 def truncated(run):
     if "half" in run.files:
         return Finding("a truncated call was run", False)
-    text = "a truncated call is not run"
-    if "`tool_use`" in run.problem:
-        return Finding(f"{text}, but {next_request(run)}", False)
-    return Finding(text, True)
+    is_kept = "`tool_use`" in run.problem
+    more = f", but {next_request(run)}" if is_kept else ""
+    return Finding(f"a truncated call is not run{more}", not is_kept)
 
 
 def asks_first(run):
@@ -713,10 +674,10 @@ def asks_first(run):
     if {"asked", "asked_too"} & {*run.files}:
         how = f"after {run.what}" if run.last_question else "without asking"
         return Finding(f"a command is run {how}", False)
-    text = "a command is run only after y"
-    if went_on(run):
-        return Finding(text, True)
-    return Finding(f"{text}; after a no, {next_request(run)}", False, "step 6")
+    more = "" if (fine := went_on(run)) else f"; after a no, {next_request(run)}"
+    return Finding(
+        f"a command is run only after y{more}", fine, "" if fine else "step 6"
+    )
 
 
 def shows_output(run):
@@ -729,22 +690,13 @@ def shows_output(run):
 
 def shows_error(run):
     _, empty, missing, *_ = [*run.results.values(), "", "", ""]
-    looks = "is reported as missing"
-    if len(run.results) < 3:
-        looks = "gets no result"
-    elif empty == missing:
-        looks = "looks like an empty one"
-    text = f"a file that isn't there {looks}"
-    return Finding(text, looks == "is reported as missing")
+    hidden = "looks like an empty one" if empty == missing else ""
+    hidden = "gets no result" if len(run.results) < 3 else hidden
+    text = f"a file that isn't there {hidden or 'is reported as missing'}"
+    return Finding(text, not hidden)
 
 
 # --- What small.py gets wrong ---
-
-
-def why(run):
-    """The reason why a turn or the program ended, in words."""
-    said = re.split(r" except|\. ", run.problem)[0]
-    return said or f"the program ended.{printed(run)}"
 
 
 def last_prompt(run):
@@ -760,7 +712,7 @@ def last_prompt(run):
 def thinking(run):
     if signed := [error for error in run.refused if "thinking" in error]:
         return Finding(signed[0].partition(". ")[0], False)
-    counts = [str(e.request["messages"]).count("'signature'") for e in run.work]
+    counts = [str(e.messages).count("'signature'") for e in run.work]
     if not any(counts):
         return Finding("no thought is ever sent back, so each call starts afresh")
     if run.problem:
@@ -772,11 +724,11 @@ def way_back(run):
     if not run.since_clearing:
         return Finding(f"no old result was cleared{run.problem and f': {run.problem}'}")
     request = run.since_clearing[0]
-    now = results_of(request)
-    call = next(c for c in now if len(now[c]) < len(run.results[c]) / 2)
+    now = run.cleared_in(request)
+    call = next(iter(now))
     lines = run.results[call].split("\n")[20:22]
     shown = f"one is now `{textwrap.shorten(now[call], 80)}`"
-    sent = f"{request.request.get('system')} {texts_of(request)}"
+    sent = f"{request.request.get('system')} {request.texts}"
     for path, is_text in run.files_with(*lines):
         names = {path.name, path.parent.name} - {""}
         if any(name in (sent if is_text else now[call]) for name in names):
@@ -831,7 +783,7 @@ def long_words(run):
 
 def asked_for(ask, words):
     """Check if a request for a summary asks for something, by these words."""
-    *_, last = texts_of(ask)
+    *_, last = ask.texts
     return re.search(words, f"{last[:1_000]} {last[-1_000:]}")
 
 
@@ -844,11 +796,11 @@ def open_request(run):
     if not run.compactions:
         return without_summary(run)
     _, (*_, ask), after = run.compactions[0]
-    sent, both = texts_of(after), (plays.FINISHED, plays.OPEN)
+    sent, both = after.texts, (plays.FINISHED, plays.OPEN)
     old, new = ([n for n, t in enumerate(sent) if w in t] for w in both)
     between = sent[old[-1] : new[-1] + 1] if old and new else []
     is_alike = " ".join(between).split() == " ".join(both).split()
-    replies = [m for m in after.request["messages"] if m["role"] == "assistant"]
+    replies = [m for m in after.messages if m["role"] == "assistant"]
     if new and not (is_alike and not replies):
         return Finding("", True)
     if asked_for(ask, OF_REQUESTS):
@@ -863,8 +815,8 @@ def files_left(run):
         return without_summary(run)
     _, (*_, ask), after = run.compactions[0]
     names = [f"file_{number:02}.txt" for number in range(1, 6)]
-    there = sum(holds(after, f"{name} 0000") for name in names)
-    named = sum(holds(after, name) for name in names)
+    there = sum(after.holds(f"{name} 0000") for name in names)
+    named = sum(after.holds(name) for name in names)
     if there or named == len(names):
         return Finding(f"{there} are there after it, {named} named", True)
     if asked_for(ask, OF_FILES):
@@ -875,7 +827,7 @@ def files_left(run):
 def second_start(runs):
     """Judge if one of the ways to start again brings the conversation back."""
     for run in runs:
-        if any(holds(exchange, plays.WORDS) for exchange in run.exchanges):
+        if any(exchange.holds(plays.WORDS) for exchange in run.exchanges):
             if run.refused:
                 return Finding(f"it's sent, and rejected: {why(run)}", False)
             how = " ".join([*run.options, *run.typed[:-1]]).removeprefix("--yes ")
@@ -958,7 +910,7 @@ def answer_is_cut(run):
 def declined(run):
     if not (finding := last_prompt(run)).is_right:
         return finding
-    is_there = holds(run.accepted[-1], "(bad)")
+    is_there = run.accepted[-1].holds("(bad)")
     return Finding("it's in the next request" * is_there, not is_there)
 
 
@@ -971,54 +923,54 @@ def one_id(run):
 
 CHECKS = [
     # the work, whatever stopped it
-    Check("stopped", WORK, what_stopped, always=True),
-    Check("files", WORK, translated, always=True),
-    Check("on disk", WORK, on_disk, "step 2", always=True),
-    Check("largest", WORK, largest, always=True),
-    Check("rejected", WORK, rejected),
-    Check("asked", WORK, asked, always=True),
-    Check("results", WORK, same_results, always=True),
-    Check("seen", WORK, seen, always=True),
-    Check("layer 1", WORK, layer_1, always=True),
-    Check("layer 2", WORK, layer_2, always=True),
-    Check("no text", WORK, after_failed(""), "step 4", always=True),
-    Check("cut off", WORK, after_failed(CUT_OFF), "step 4", always=True),
-    Check("messages", WORK, kept_words, "step 4", always=True),
-    Check("summary", WORK, kept_summary, "step 4", always=True),
-    Check("memory", WORK, memory, "step 2", always=True),
-    Check("prompts", WORK, dropped_prompts, "step 4", always=True),
+    Check("stopped", work, what_stopped, always=True),
+    Check("files", work, translated, always=True),
+    Check("on disk", work, on_disk, "step 2", always=True),
+    Check("largest", work, largest, always=True),
+    Check("rejected", work, rejected),
+    Check("asked", work, asked, always=True),
+    Check("results", work, same_results, always=True),
+    Check("seen", work, seen, always=True),
+    Check("layer 1", work, layer_1, always=True),
+    Check("layer 2", work, layer_2, always=True),
+    Check("no text", work, after_failed(""), "step 4", always=True),
+    Check("cut off", work, after_failed(CUT_OFF), "step 4", always=True),
+    Check("messages", work, kept_words, "step 4", always=True),
+    Check("summary", work, kept_summary, "step 4", always=True),
+    Check("memory", work, memory, "step 2", always=True),
+    Check("prompts", work, dropped_prompts, "step 4", always=True),
     # the work, once it's done
-    Check("compact", WORK, last_compact, "step 5"),
-    Check("cost", WORK, cost),
-    Check("small.py", WORK, small_cost),
-    Check("max_tokens", WORK, too_short, "chapter 7"),
+    Check("compact", work, last_compact, "step 5"),
+    Check("cost", work, cost),
+    Check("small.py", work, small_cost),
+    Check("max_tokens", work, too_short, "chapter 7"),
     # accidents
-    Check("empty", plays.EMPTY, goes_on, "step 6"),
-    Check("Ctrl-C", plays.STOPPED, goes_on, "step 6"),
-    Check("huge file", plays.HUGE, goes_on, "step 1"),
-    Check("truncated", plays.TRUNCATED, truncated, "step 3"),
-    Check("asks", plays.ANSWERS, asks_first, "step 1"),
-    Check("output", plays.FAILING, shows_output, "step 1"),
-    Check("errors", plays.FAILING, shows_error, "step 1"),
-    Check("blank", plays.BLANK, blank_prompt, "step 2"),
+    Check("empty", (plays.empty_reply, plays.blank_text), goes_on, "step 6"),
+    Check("Ctrl-C", plays.stop_tool, goes_on, "step 6"),
+    Check("huge file", (plays.huge_file, plays.twenty_files), goes_on, "step 1"),
+    Check("truncated", plays.truncated, truncated, "step 3"),
+    Check("asks", (plays.maybe, plays.enter), asks_first, "step 1"),
+    Check("output", plays.failing, shows_output, "step 1"),
+    Check("errors", plays.failing, shows_error, "step 1"),
+    Check("blank", plays.blank_prompt, blank_prompt, "step 2"),
 ]
 FAULTS = [  # what small.py gets wrong
-    Check("no_thinking", plays.OUTPUTS, thinking, "chapter 3"),
-    Check("same_id", plays.SAME_ID, one_id, "chapter 3"),
-    Check("fixed_threshold", plays.WINDOW, small_window, "chapter 4"),
-    Check("no_path", plays.OUTPUTS, way_back, "chapter 5"),
-    Check("paste", plays.PASTE, last_prompt, "chapter 6"),
-    Check("cut_output", plays.LONG, rest_of_output, "chapter 6"),
-    Check("no_summaries", plays.NEVER, never_a_summary, "chapter 7"),
-    Check("long_words", plays.PASTES, long_words, "chapter 8"),
-    Check("open_request", plays.ONE_SUMMARY, open_request, "chapter 8"),
-    Check("files", plays.ONE_SUMMARY, files_left, "chapter 8"),
-    Check("no_resume", plays.STARTS, second_start, "chapter 10", any_of=True),
-    Check("passing_error", plays.FAILS, recovers, "reference"),
-    Check("no_pages", plays.READS, pages, "reference"),
-    Check("secrets", plays.READS, secret, "reference"),
-    Check("stopped_call", plays.INTERRUPTED, stopped_command),
-    Check("surrogate", plays.SURROGATE, lone_surrogate),
-    Check("cut_answer", plays.CUT, answer_is_cut),
-    Check("refusal", plays.DECLINED, declined),
+    Check("no_thinking", plays.old_outputs, thinking, "chapter 3"),
+    Check("same_id", plays.same_id, one_id, "chapter 3"),
+    Check("fixed_threshold", plays.small_window, small_window, "chapter 4"),
+    Check("no_path", plays.old_outputs, way_back, "chapter 5"),
+    Check("paste", plays.paste, last_prompt, "chapter 6"),
+    Check("cut_output", plays.long_output, rest_of_output, "chapter 6"),
+    Check("no_summaries", plays.never, never_a_summary, "chapter 7"),
+    Check("long_words", plays.pastes, long_words, "chapter 8"),
+    Check("open_request", plays.one_summary, open_request, "chapter 8"),
+    Check("files", plays.one_summary, files_left, "chapter 8"),
+    Check("no_resume", plays.second_starts, second_start, "chapter 10", any_of=True),
+    Check("passing_error", plays.api_fails, recovers, "reference"),
+    Check("no_pages", plays.two_reads, pages, "reference"),
+    Check("secrets", plays.two_reads, secret, "reference"),
+    Check("stopped_call", plays.stop_command, stopped_command),
+    Check("surrogate", plays.surrogate, lone_surrogate),
+    Check("cut_answer", plays.cut_answer, answer_is_cut),
+    Check("refusal", plays.declined, declined),
 ]

@@ -30,7 +30,7 @@ import report
 import small
 import stub
 from checks import FAULTS, Check, Finding
-from plays import START
+from runner import CannotPlay
 
 JAPANESE = "文脈を圧縮する" * 500
 TEXTS = """\
@@ -71,7 +71,7 @@ def count_japanese(_):
 def of_small():
     """The faults of small.py, in the order of the page: [(check, finding)]."""
     runs = report.Runs(Path(small.__file__))
-    by_hand = Check("japanese", plays.CUT, count_japanese, "chapter 4")
+    by_hand = Check("japanese", plays.cut_answer, count_japanese, "chapter 4")
     table = [*FAULTS[:3], by_hand, *FAULTS[3:]]
     return [(check, report.finding(check, runs)) for check in table]
 
@@ -129,8 +129,10 @@ def list_mine(file, words) -> int:
         print(report.fill(f"No fault is called {unknown[0]}, only {names}."))
         return 2
     path, table = Path(file).absolute(), [*chosen(words)]
-    problem, runs = report.start(path, play=START)
-    if not problem and (reason := checks.stopped(run := runs(START)) or run.problem):
+    problem, runs = report.start(path, play=plays.start)
+    if not problem and (
+        reason := checks.stopped(run := runs(plays.start)) or run.problem
+    ):
         problem = reason + checks.printed(run, reason)
     if problem:
         print(report.fill(f"{path.name} can't be played: {problem}"))
@@ -173,6 +175,9 @@ def main(argv) -> int:
 if __name__ == "__main__":
     try:
         status = main(sys.argv[1:])
+    except CannotPlay as error:
+        print(error, file=sys.stderr)
+        status = 2
     except KeyboardInterrupt:
         status = 130
     sys.exit(status)

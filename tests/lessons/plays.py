@@ -4,13 +4,14 @@ Each `Play` has a script: a function that writes the files and returns the model
 """
 
 import itertools
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
-from runner import Play, failure  # adds the folder of stub to sys.path
+from runner import Play  # adds the folder of stub to sys.path
 from stage import reads, use, write_files
 
 # isort: split
+import sdk
 import stub
 from stub import reply
 
@@ -26,11 +27,29 @@ CUT_OFF = "Summary 02: all files are"
 ANSWER = "All are read."  # at the end of the first turn
 LINES = 23  # of each file
 FOREIGN = {15: "語", 16: "の", 17: "读", 18: "文"}  # files in Japanese or Chinese
+WHOLE = {"more": False, "seconds": 30}  # no reply after the script
 REPLACED = "xxx"  # in these, which has as many bytes as one such character
 
 
+def play(what, *typed, **options):
+    """Make a play of the function below this, which is its script."""
+    return lambda script: Play(what, script, typed or ("Go.", "Go on."), **options)
+
+
+def summaries():
+    """The replies to requests for a summary, whose number is part of the text.
+
+    All begin with thinking; the first has no text, and the third is cut off.
+    """
+    thinking = "What was it?"
+    yield reply(thinking=thinking)
+    yield reply(SUMMARY.format(1), thinking=thinking)
+    yield reply(CUT_OFF, thinking=thinking, stop="max_tokens")
+    yield from (reply(SUMMARY.format(n), thinking=thinking) for n in itertools.count(2))
+
+
+@play("24 files to read and translate", *TYPED, summaries=summaries, **WHOLE)
 def work():
-    """The model's replies."""
     names = write_files(24, 9_000)
     for at, character in FOREIGN.items():
         file = Path(names[at])
@@ -41,6 +60,14 @@ def work():
     replies = [ask_for_list(), first, *ones, *last, reply(ANSWER)]
     replies += [write(name, 4) for name in names]
     return [*replies, use("compact"), reply("All are translated.")]
+
+
+@play("24 files to translate", "Translate all files.", **WHOLE)
+def translate():
+    script = [ask_for_list()]
+    for name in write_files(24, 32_000):
+        script += [*reads([name], thinking="Next."), write(name)]
+    return [*script, use("compact"), reply("All are translated.")]
 
 
 def ask_for_list():
@@ -62,34 +89,18 @@ def write(name, times=1):
     return use("bash", command=command, thinking="Now.")
 
 
-def summaries():
-    """The replies to requests for a summary, whose number is part of the text.
-
-    All begin with thinking; the first has no text, and the third is cut off.
-    """
-    thinking = "What was it?"
-    yield reply(thinking=thinking)
-    yield reply(SUMMARY.format(1), thinking=thinking)
-    yield reply(CUT_OFF, thinking=thinking, stop="max_tokens")
-    yield from (reply(SUMMARY.format(n), thinking=thinking) for n in itertools.count(2))
-
-
-def translate():
-    """The replies for the steps of chapter 2: read and write one after another."""
-    script = [ask_for_list()]
-    for name in write_files(24, 32_000):
-        script += [*reads([name], thinking="Next."), write(name)]
-    return [*script, use("compact"), reply("All are translated.")]
-
-
-only = partial(Play, more=False, seconds=30)
-WORK = only("24 files to read and translate", work, TYPED, summaries=summaries)
-ONE_TURN = only("24 files to translate", translate, ("Translate all files.",))
-
-
 # --- Accidents ---
 
+STOP = "touch pressed; kill -INT $PPID; sleep 1"
+STOPS, HALF = use("bash", command=STOP), use("bash", command="touch half")
+CUT_CALL = {**HALF, "stop_reason": "max_tokens"}
+empty_reply = play("an empty reply")(lambda: [reply(thinking="Hm.")])
+blank_prompt = play("a blank prompt", " ", "Go.")(list)
+stop_tool = play("Ctrl-C in a tool", answer="Ctrl-C", presses=True)(lambda: [STOPS])
+truncated = play("a truncated call")(lambda: [CUT_CALL])
 
+
+@play("a blank text")
 def blank_text():
     blank = use("read_file", "large.txt")
     blank["content"].insert(0, {"type": "text", "text": "\n\n"})
@@ -97,11 +108,13 @@ def blank_text():
     return [blank]
 
 
+@play("a huge file")
 def huge_file():
     Path("large.txt").write_text("x" * 800_000)
     return reads(["large.txt"])
 
 
+@play("twenty large files at once")
 def twenty_files():
     names = [f"large_{n}.txt" for n in range(20)]
     for name in names:
@@ -109,39 +122,22 @@ def twenty_files():
     return [use("read_file", *names)]
 
 
-def stop_tool():
-    return [use("bash", command="touch pressed; kill -INT $PPID; sleep 1")]
-
-
-def truncated():
-    return [{**use("bash", command="touch half"), "stop_reason": "max_tokens"}]
-
-
-def ask_first():
+@play("the answer `maybe`", answer="maybe")
+def maybe():
     names = "asked", "asked_too"
     return [reply(calls=[("bash", {"command": f"touch {name}"}) for name in names])]
 
 
-def failing_command():
+enter = maybe._replace(what="the answer Enter alone", answer="")
+
+
+@play("a command that fails", "Go.")
+def failing():
     Path("two_lines.txt").write_text("One is 607.\nTwo is 809.\n")
     Path("empty.txt").write_text("")
     command = use("bash", command="cat two_lines.txt none.txt")
     return [command, *reads(["empty.txt", "none.txt"])]
 
-
-EMPTY = (
-    Play("an empty reply", lambda: [reply(thinking="Hm.")]),
-    Play("a blank text", blank_text),
-)
-STOPPED = Play("Ctrl-C in a tool", stop_tool, answer="Ctrl-C", presses=True)
-HUGE = Play("a huge file", huge_file), Play("twenty large files at once", twenty_files)
-BLANK = Play("a blank prompt", list, (" ", "Go."))
-TRUNCATED = Play("a truncated call", truncated)
-ANSWERS = (
-    Play("the answer `maybe`", ask_first, answer="maybe"),
-    Play("the answer Enter alone", ask_first, answer=""),
-)
-FAILING = Play("a command that fails", failing_command, ("Go.",))
 
 # --- What small.py gets wrong ---
 
@@ -149,41 +145,94 @@ FINISHED, OPEN = "Write a.py.", "Now write b.py."
 LAST = "That was the last one."
 KEY = "sk-ant-not-a-real-key"
 WORDS = "Remember the number 42."
+SEQ, DECLINED = "seq 130000", [reply(stop="refusal")]
+LONG = [reply("A long answer. " * 3_000)] * 16
+SHORT = [reply("The answer is", stop="max_tokens"), reply("42.")]
+PASTES = [f"Paste {n}: {'word ' * 16_000}" for n in range(1, 11)]
+PARTS = [f"Write part {n}." for n in range(1, 17)]
+NEVER = {"summaries": lambda: itertools.repeat(reply(thinking="Hm."))}
+paste = play("a paste of 700,000 characters", "word " * 140_000, "Go on.")(list)
+pastes = play("ten pastes of 80,000 characters each", *PASTES)(list)
+surrogate = play("a prompt with a byte that isn't UTF-8", "caf\udce9", "Go on.")(list)
+never = play("a model that never writes a summary", *PARTS, **NEVER)(lambda: LONG)
+long_output = play("an output of 800,000 characters")(
+    lambda: [use("bash", command=SEQ)]
+)
+cut_answer = play("an answer that is cut off by max_tokens", "And?")(lambda: SHORT)
+declined = play("a prompt that the model declines", "(bad)", "Go on.")(lambda: DECLINED)
 
 
-def old_outputs():
-    """Outputs of commands that can't be had again."""
-    once = "cat {0}; : > {0}"
-    names = write_files(24, 30_000)
-    return [use("bash", command=once.format(n), thinking="Next.") for n in names]
-
-
-def first_start():
+@play("a file to read, and a command", "Read it.", "Go on.", **WHOLE)
+def start():
     names = write_files(1, 900)
     count = use("bash", command="echo $((600 + 7)) > new_number.txt")
     return [use("read_file", *names), count, reply("It is there."), reply("Yes.")]
 
 
-def small_window():
-    return [*reads(write_files(20, 9_000)), reply(LAST)]
+@play(
+    "long outputs of commands, with thinking before each",
+    "Go.",
+    enough=lambda run: len(run.since_clearing) > 2,
+)
+def old_outputs():
+    once = "cat {0}; : > {0}"  # can't be had again
+    names = write_files(24, 30_000)
+    return [use("bash", command=once.format(n), thinking="Next.") for n in names]
 
 
+@play(
+    "a request that is finished, an open one, and a summary",
+    *(FINISHED, OPEN),
+    summaries=lambda: itertools.repeat("The work goes on."),
+    enough=lambda run: bool(run.compactions),
+)
 def one_summary():
-    lines = f"# {'x' * 397}\n" * 150
-    writes = [
-        use("bash", command=f"cat > b{n}.py <<'END'\n{lines}END") for n in range(11)
+    text = f"# {'x' * 397}\n" * 150
+    commands = [f"cat > b{n}.py <<'END'\n{text}END" for n in range(11)]
+    writes = [use("bash", command=command) for command in commands]
+    return [
+        reply("a.py is written."),
+        use("read_file", *write_files(5, 4_000)),
+        *writes,
     ]
-    read = use("read_file", *write_files(5, 4_000))
-    return [reply("a.py is written."), read, *writes]
 
 
+@play("a conversation", WORDS, "Go on.", presses=True)
+def first_life():
+    """It thinks, reads, forgets, and is stopped by Ctrl-C."""
+    first = use("read_file", *write_files(1, 900), thinking="Hm.")
+    stop = use("bash", command=STOP, thinking="Well.")
+    return [first, use("compact"), reply("I will.", thinking="So."), stop]
+
+
+def second_start(*typed, options=()):
+    """A start after a conversation, with these options and lines to get it back."""
+    what, more = "a second start, after a conversation", {"options": options}
+    return play(what, *typed, "Which number?", before=first_life, **more)(list)
+
+
+second_starts = (
+    *(second_start(options=given) for given in ((), ("--resume",), ("--continue",))),
+    *(second_start(typed) for typed in ("y", "/resume", "/resume 1")),
+)
+
+
+@play("an API that fails six times in a row", "Read it.", "Go on.")
 def api_fails():
     busy = failure("OverloadedError", "Overloaded", status_code=529)
     lost = failure("APIConnectionError", "Connection error.")
-    [name] = write_files(1, 900)
-    return [*[busy] * 6, use("read_file", name), *[lost] * 6, reply(LAST)]
+    return [*[busy] * 6, *reads(write_files(1, 900)), *[lost] * 6, reply(LAST)]
 
 
+def failure(name, text, **more):
+    """An error of the SDK."""
+    error = sdk.ERRORS[name](text)
+    response = SimpleNamespace(headers={}, **more)
+    vars(error).update(message=text, body=None, response=response, **more)
+    return error
+
+
+@play("a file of 100,000 characters, and .env", "Read both.")
 def two_reads():
     lines = [f"line {number:05} ".ljust(39, "x") for number in range(2_500)]
     Path("long.txt").write_text("\n".join(lines) + "\n")
@@ -191,91 +240,17 @@ def two_reads():
     return reads(["long.txt", ".env"])
 
 
+@play("Ctrl-C while a command runs", "Go.", "What happened?", presses=True)
 def stop_command():
-    command = "touch half.txt pressed; kill -INT $PPID; sleep 1"
-    return [use("bash", command=command)]
+    return [use("bash", command=f"touch half.txt; {STOP}")]
 
 
+@play("a window of 16,000 that only a rejection names", window=16_000)
+def small_window():
+    return [*reads(write_files(20, 9_000)), reply(LAST)]
+
+
+@play("a gateway that uses an id twice")
 def same_id():
     call = use("read_file", *write_files(1, 900))
     return [call, stub.copied(call)]
-
-
-def first_life():
-    """It thinks, reads, forgets, and is stopped by Ctrl-C."""
-    read = use("read_file", *write_files(1, 900), thinking="Hm.")
-    stop = "touch pressed; kill -INT $PPID; sleep 1"
-    again = use("bash", command=stop, thinking="Well.")
-    return [read, use("compact"), reply("I will.", thinking="So."), again]
-
-
-def second_start(*typed, options=()):
-    """A start after a conversation, with these options and lines to get it back."""
-    talk = (WORDS, "Go on.")
-    before = Play("a conversation", first_life, talk, presses=True)
-    what, typed = "a second start, after a conversation", (*typed, "Which number?")
-    return Play(what, list, typed, options=options, before=before)
-
-
-START = only("a file to read, and a command", first_start, ("Read it.", "Go on."))
-OUTPUTS = Play(
-    "long outputs of commands, with thinking before each",
-    old_outputs,
-    ("Go.",),
-    enough=lambda run: len(run.since_clearing) > 2,
-)
-WINDOW = Play(
-    "a window of 16,000 that only a rejection names",
-    small_window,
-    ("Read all files.", "Go on."),
-    window=16_000,
-)
-PASTE = Play("a paste of 700,000 characters", list, ("word " * 140_000, "Go on."))
-LONG = Play(
-    "an output of 800,000 characters",
-    lambda: [use("bash", command="seq 130000")],
-    ("Count.", "Go on."),
-)
-NEVER = Play(
-    "a model that never writes a summary",
-    lambda: [reply("A long answer. " * 3_000)] * 16,
-    tuple(f"Write part {n}." for n in range(1, 17)),
-    summaries=lambda: itertools.repeat(reply(thinking="Hm.")),
-)
-PASTES = Play(
-    "ten pastes of 80,000 characters each",
-    list,
-    tuple(f"Paste {n}: {'word ' * 16_000}" for n in range(1, 11)),
-)
-ONE_SUMMARY = Play(
-    "a request that is finished, an open one, and a summary",
-    one_summary,
-    (FINISHED, OPEN),
-    summaries=lambda: itertools.repeat("The work goes on."),
-    enough=lambda run: bool(run.compactions),
-)
-STARTS = (
-    second_start(),
-    second_start(options=("--resume",)),
-    second_start(options=("--continue",)),
-    second_start("y"),
-    second_start("/resume"),
-    second_start("/resume 1"),
-)
-FAILS = Play("an API that fails six times in a row", api_fails, ("Read it.", "Go on."))
-READS = Play("a file of 100,000 characters, and .env", two_reads, ("Read both.",))
-INTERRUPTED = Play(
-    "Ctrl-C while a command runs", stop_command, ("Go.", "What happened?"), presses=True
-)
-SURROGATE = Play("a prompt with a byte that isn't UTF-8", list, ("caf\udce9", "Go on."))
-CUT = Play(
-    "an answer that is cut off by max_tokens",
-    lambda: [reply("The answer is", stop="max_tokens"), reply("42.")],
-    ("What is 6 * 7?",),
-)
-DECLINED = Play(
-    "a prompt that the model declines",
-    lambda: [reply(stop="refusal")],
-    ("(bad)", "Go on."),
-)
-SAME_ID = Play("a gateway that uses an id twice", same_id)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import checks
 from checks import CHECKS, Finding
-from plays import WORK
+from plays import work
 from runner import played
 
 MARKS = {True: "ok", False: "!", None: ""}
@@ -77,7 +77,7 @@ def judged(runs, table):
 
 def about_work(runs, table=CHECKS):
     """The findings about the work, and those that make sense once it's done."""
-    is_stopped = checks.stopped(runs(WORK))
+    is_stopped = checks.stopped(runs(work))
     return judged(runs, [c for c in table if c.always or not is_stopped])
 
 
@@ -87,7 +87,7 @@ def play_mine(path, names=()):
     if problem:
         return with_next(path.name, {"problem": Finding(problem, False)})
     how = "".join(f", started with {option}" for option in runs.options)
-    return with_next(f"{path.name}{how}", about_work(runs), runs(WORK))
+    return with_next(f"{path.name}{how}", about_work(runs), runs(work))
 
 
 def start(path, names=(), play=None):
@@ -95,7 +95,7 @@ def start(path, names=(), play=None):
 
     If it runs no command although nobody said no, it's started with the option `--yes`.
     """
-    runs, play = Runs(path, (), names), play or WORK
+    runs, play = Runs(path, (), names), play or work
     if reason := cannot_start(path) or asks_nothing(run := runs(play)):
         return reason, runs
     if not (checks.done(run) or run.last_question or checks.stopped(run)):
@@ -133,7 +133,7 @@ def asks_nothing(run):
         return f"{why}. {PROMPTS}" if run.ended.startswith("IndexError") else why
     if not run.typed:
         return f"It made no request. {PROMPTS}{checks.printed(run)}"
-    if not run.prompts:
+    if not (run.prompts or checks.errors_in(run)):
         return (
             "It read both prompts before its first request; here, a line is a prompt."
         )
@@ -179,7 +179,7 @@ def rank(label, fact, grows):
 
 def with_next(name, facts, run=None):
     """A report with the next step in its last line; and if nothing is wrong."""
-    lines = shown(f"{name}, given {WORK.what}{RULES}", facts)
+    lines = shown(f"{name}, given {work.what}{RULES}", facts)
     is_right = all(fact.is_right is not False for fact in facts.values())
     return f"{lines}\nNext: {next_step(facts, run)}", is_right
 

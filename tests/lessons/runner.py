@@ -31,7 +31,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from pathlib import Path
@@ -53,12 +53,9 @@ MOST_REFUSED = 5  # rejected requests; after that, the user types no more
 SAME_AGAIN = 50  # refused requests in a row, or the same questions; more never stop
 PAUSE = 0.002  # seconds; an agent that waits between requests waits no longer here
 LARGEST = 20_000_000  # bytes of a file that is looked into
+TOOLS = "bash", "read_file", "compact"
 MODELS = {"MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
-SCREENS = (
-    "DISPLAY",
-    "WAYLAND_DISPLAY",
-    "ANTHROPIC_AUTH_TOKEN",
-)  # an agent must do without
+UNSET = "DISPLAY", "WAYLAND_DISPLAY", "ANTHROPIC_AUTH_TOKEN"
 NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
 UNSUPPORTED = "It uses `{}`, which isn't supported here."
@@ -71,13 +68,12 @@ KILLED = "It killed its own process with {}."
 EXITED = "It ended its process without a word (`os._exit`)."
 BY_CTRL_C = "Ctrl-C ended the program."
 TOO_SLOW = "It did not finish within {} seconds."
-TOOLS = "bash", "read_file", "compact"
+TOO_LONG = "prompt is too long"
 # A reminder to call the tool `compact` doesn't ask for a summary.
 ASKS_AT_END = (
     r"(?i)summar|compress|(?<!call )(?<!use )(?<!use the )compact|总结|摘要|压缩|要約"
 )
 REMINDER = r"\s*<[\w-]*(reminder|status|context|env|info)"  # it asks for nothing
-LONG_ENOUGH = "prompt is too long"
 
 
 class Play(NamedTuple):
@@ -97,7 +93,8 @@ class Play(NamedTuple):
     seconds: float = 10  # time limit; on an idle computer, most take less than one
 
 
-class Exchange(NamedTuple):
+@dataclass(eq=False)
+class Exchange:
     """A request, what it was for, and what came back."""
 
     request: dict[str, Any]
@@ -112,8 +109,37 @@ class Exchange(NamedTuple):
 
     @property
     def asks(self):
-        """Whether it asked for a summary."""
         return self.purpose == "summary"
+
+    @property
+    def messages(self):
+        return self.request["messages"]
+
+    @cached_property
+    def sent(self):
+        """The request as JSON."""
+        return json.dumps(self.request)
+
+    @cached_property
+    def blocks(self):
+        """The blocks of all messages; one that was refused may have others."""
+        found = (m.get("content") for m in self.messages if isinstance(m, dict))
+        blocks = itertools.chain(*map(stub.blocks, found))
+        return [block for block in blocks if isinstance(block, dict)]
+
+    @cached_property
+    def results(self):
+        """The texts of the results in it: {id of the call: text}."""
+        found = [b for b in self.blocks if b.get("type") == "tool_result"]
+        return {result["tool_use_id"]: text_of(result) for result in found}
+
+    @property
+    def texts(self):
+        """Its texts in order: messages, and results of calls."""
+        return [text_of(block) for block in self.blocks]
+
+    def holds(self, words):
+        return any(words in text for text in self.texts)
 
 
 @dataclass(eq=False)
@@ -159,20 +185,16 @@ class Run:
 
     @cached_property
     def rejected(self):
-        """The first request that was rejected, after the last accepted one before it."""
-        first = next((n for n, e in enumerate(self.exchanges) if e.is_refused), 0)
-        before = [e for e in self.exchanges[:first] if e in self.accepted]
-        return (before[-1], self.exchanges[first]) if before else None
-
-    @property
-    def is_too_long(self):
-        return any(error.startswith(LONG_ENOUGH) for error in self.refused)
+        """The first request that was rejected, after the accepted one before it."""
+        pairs = itertools.pairwise(self.exchanges)
+        firsts = (pair for pair in pairs if pair[1].is_refused and not pair[0].error)
+        return next(firsts, None)
 
     @property
     def problem(self):
         """What stopped the work, an error of the API or of the program; or ""."""
-        if self.is_too_long:
-            return LONG_ENOUGH
+        if any(error.startswith(TOO_LONG) for error in self.refused):
+            return TOO_LONG
         return self.ended or "".join(self.refused[:1])
 
     @property
@@ -203,20 +225,23 @@ class Run:
         """The text of each result as it first came, by the id of its call."""
         first = {}
         for exchange in self.accepted:
-            for call, text in results_of(exchange).items():
-                first.setdefault(call, text)
+            first |= {c: t for c, t in exchange.results.items() if c not in first}
         return first
 
     @cached_property
     def since_clearing(self):
         """The requests for work since an old result was first cleared in one."""
-        starts = (n for n, e in enumerate(self.work) if cleared(e, self.results))
-        return self.work[next(starts, len(self.work)) :]
+        return [*itertools.dropwhile(lambda e: not self.cleared_in(e), self.work)]
+
+    def cleared_in(self, exchange):
+        """The results of a request that are a placeholder now: {id: text}."""
+        now, first = exchange.results, self.results
+        return {c: now[c] for c in now if len(now[c]) < len(first[c]) / 2}
 
     @cached_property
     def calls(self):
         """The input of each call, by its id."""
-        blocks = itertools.chain(*(blocks_of(e) for e in self.accepted))
+        blocks = itertools.chain(*(exchange.blocks for exchange in self.accepted))
         return {b["id"]: b["input"] for b in blocks if b["type"] == "tool_use"}
 
     def files_with(self, *lines):
@@ -227,38 +252,10 @@ class Run:
                 yield Path(path), wanted[0] in text
 
 
-def blocks_of(exchange):
-    """The blocks of a request's messages."""
-    for message in exchange.request["messages"]:
-        yield from stub.blocks(message["content"])
-
-
-def results_of(exchange):
-    """The texts of the results in a request: {id of the call: text}."""
-    found = [b for b in blocks_of(exchange) if b["type"] == "tool_result"]
-    return {result["tool_use_id"]: text_of(result) for result in found}
-
-
-def cleared(exchange, first):
-    """The results of a request that are a placeholder now: {id: text}."""
-    now = results_of(exchange)
-    return {call: now[call] for call in now if len(now[call]) < len(first[call]) / 2}
-
-
 def text_of(block):
     """The text of a block or a result."""
     inner = stub.blocks(block.get("content"))
     return block.get("text") or "".join(part.get("text", "") for part in inner)
-
-
-def texts_of(exchange):
-    """The texts of a request in order: messages, and results of calls."""
-    return [text_of(block) for block in blocks_of(exchange)]
-
-
-def holds(exchange, words):
-    """Check if a text of a request has these words."""
-    return any(words in text for text in texts_of(exchange))
 
 
 # --- The API, the model and the user, for one life of an agent ---
@@ -268,10 +265,6 @@ class NotAnAgent(Exception):
     """The reason why an agent can't be played any further."""
 
 
-class InputEnded(BaseException):
-    """The end of a program that ignores EOFError and keeps asking for prompts."""
-
-
 class Player(stub.StubClient):
     """The stand-in for the API, the user at the prompt, and a record of the life."""
 
@@ -279,19 +272,15 @@ class Player(stub.StubClient):
         always = reply("Done.") if play.more else None
         limits = {"window": play.window, "in_parts": False}
         super().__init__(*play.script(), always=always, **limits)
-        self.play, self.exchanges, self.marked = play, [], False
-        self.folder, self.again = Path.cwd(), Counter()
-        self.closed = socket.socket()  # a port of this machine where nobody listens
-        self.closed.bind(("127.0.0.1", 0))
         summaries = (reply(s) if isinstance(s, str) else s for s in play.summaries())
-        self.summaries, self.purposes = summaries, Purposes()
-        self.purpose, self.said, self.slept = "work", "", 0
+        self.play, self.summaries, self.folder = play, summaries, Path.cwd()
         self.prompts, self.typed, self.approval = [*play.typed], [], play.answer
-        self.calling = self.broke_off = ""
-        self.worked = self.ends = self.in_a_row = 0
-        self.first_question, self.last_question = None, ""
-        self.pressed, self.retries = False, RETRIES
-        self.elsewhere, self.headers, self.not_played = {}, {}, set()
+        self.purposes, self.purpose, self.said = Purposes(self.typed), "work", ""
+        self.exchanges, self.elsewhere, self.headers = [], {}, {}
+        self.calling = self.broke_off = self.last_question = ""
+        self.first_question, self.asked_times, self.not_played = None, Counter(), set()
+        self.worked = self.ends = self.in_a_row = self.slept = 0
+        self.pressed, self.marked, self.retries = False, False, RETRIES
         own = dict(zip(TOOLS, TOOLS)) | dict(zip(TOOLS, names))
         self.compact = own["compact"]
         for call in calls_in(given for given in self.queue if isinstance(given, dict)):
@@ -303,19 +292,22 @@ class Player(stub.StubClient):
         raise NotAnAgent(why)
 
     def record(self, ended="", printed=""):
-        """What could be seen of this life, as plain JSON."""
+        """What could be seen of this life, as plain JSON; each message is there once."""
         names = {one.name for one in fields(Run)} & vars(self).keys()
         seen = {name: getattr(self, name) for name in names}
         messages, exchanges = {}, []
         for exchange in self.exchanges:
-            request, parts = {**exchange.request}, exchange.request["messages"]
-            texts = [json.dumps(part, default=repr, skipkeys=True) for part in parts]
-            request["messages"] = [messages.setdefault(t, len(messages)) for t in texts]
-            exchanges.append(exchange._replace(request=request))
-        elsewhere = {str(path): size for path, size in self.elsewhere.items()}
-        more = {"elsewhere": elsewhere, "messages": [*messages], "exchanges": exchanges}
-        more |= {"ended": ended, "lines": printed.strip().split("\n")}
-        return {**seen, **more, "what": self.play.what, "replies": len(self.queue)}
+            options = {"default": repr, "skipkeys": True}
+            texts = [json.dumps(message, **options) for message in exchange.messages]
+            numbers = [messages.setdefault(text, len(messages)) for text in texts]
+            request = {**exchange.request, "messages": numbers}
+            names = [one.name for one in fields(Exchange)]
+            known = {name: getattr(exchange, name) for name in names}
+            exchanges.append({**known, "request": request})
+        seen |= {"what": self.play.what, "replies": len(self.queue), "ended": ended}
+        seen["elsewhere"] = {str(path): size for path, size in self.elsewhere.items()}
+        seen["lines"] = printed.strip().split("\n")
+        return {**seen, "messages": [*messages], "exchanges": exchanges}
 
     # --- The user ---
 
@@ -325,10 +317,9 @@ class Player(stub.StubClient):
         if self.first_question is None:
             self.first_question = question
         is_prompt = question and question == self.first_question
-        if self.pressed or (
-            self.play.presses and self.folder.joinpath("pressed").exists()
-        ):
-            self.calling, self.pressed = "", True  # what it asks now is the next prompt
+        self.pressed |= self.play.presses and (self.folder / "pressed").exists()
+        if self.pressed:
+            self.calling = ""  # what it asks now is the next prompt
         if self.calling:
             how = SAME_WORDS if is_prompt else f"answered with {self.approval}"
             self.last_question = f'"{textwrap.shorten(question[:500], 80)}" was {how}'
@@ -342,26 +333,25 @@ class Player(stub.StubClient):
         self.ends += 1
         if self.ends > 2_000:
             self.give_up(NEVER_ENDS)
-        raise EOFError if self.ends < 1_000 else InputEnded
+        raise EOFError if self.ends < 1_000 else SystemExit
 
     def answer_question(self):
         """Approve the tool call, press Ctrl-C, or say anything else, and then no."""
-        self.again[self.last_question] += 1
-        if self.again[self.last_question] == SAME_AGAIN:
+        self.asked_times[self.last_question] += 1
+        if self.asked_times[self.last_question] == SAME_AGAIN:
             self.give_up(ASKS_AGAIN.format(self.last_question))
         answer, self.approval = self.approval, "y" if self.approval == "y" else "n"
-        if answer == "Ctrl-C":
-            self.calling, self.pressed = "", True
-            signal.raise_signal(signal.SIGINT)  # which the program may handle itself
-            return "n"
-        return answer
+        if answer != "Ctrl-C":
+            return answer
+        self.pressed = True
+        signal.raise_signal(signal.SIGINT)  # which the program may handle itself
+        return "n"
 
     # --- The client ---
 
     def with_options(self, default_headers=(), max_retries=None, **_):
         self.headers |= dict(default_headers or ())
-        if isinstance(max_retries, int):
-            self.retries = max_retries
+        self.retries = max_retries if isinstance(max_retries, int) else self.retries
         return self
 
     @property
@@ -399,15 +389,14 @@ class Player(stub.StubClient):
         except Exception as error:
             self.note_error(error)
             raise
+        if is_work := self.purpose == "work":
+            self.said = said_in(message)
+        calls = [call["name"] for call in calls_in([message])]
+        self.calling = "".join(calls[:1]) if is_work else waiting
         # it does without what couldn't be played
         self.exchanges = [e for e in self.exchanges if e.error not in self.not_played]
-        content, purpose = message["content"], self.purpose
-        if purpose == "work":
-            self.said = "".join(block.get("text", "") for block in content)
-        calls = [call["name"] for call in calls_in([message])]
-        self.calling = "".join(calls[:1]) if purpose == "work" else waiting
-        self.note(self.said, content=content, usage=self.usages[-1])
-        self.purposes.note(purpose, request, self.typed, message, self.said)
+        self.note(self.said, content=message["content"], usage=self.usages[-1])
+        self.purposes.note(self.purpose, request, message, self.said)
         self.in_a_row = 0
         if self.play.enough and self.play.enough(Run(exchanges=self.exchanges)):
             self.queue.clear()
@@ -417,7 +406,7 @@ class Player(stub.StubClient):
     def note(self, text, **more):
         """Add the newest request to the record."""
         known = self.purpose, text, len(self.typed)
-        self.marked = self.marked or "cache_control" in str(self.bodies[-1])
+        self.marked |= "cache_control" in str(self.bodies[-1])
         more["paused"], self.slept = self.slept, 0
         self.exchanges.append(Exchange(self.requests[-1], *known, **more))
 
@@ -432,53 +421,36 @@ class Player(stub.StubClient):
         self.in_a_row += is_refused
         if self.in_a_row == SAME_AGAIN:
             self.give_up(NEVER_LEARNS.format(SAME_AGAIN, error))
-        if (
-            len(self.play.typed) > 2
-            and sum(e.is_refused for e in self.exchanges) > MOST_REFUSED
-        ):
+        many = sum(exchange.is_refused for exchange in self.exchanges) > MOST_REFUSED
+        if many and len(self.play.typed) > 2:
             self.prompts.clear()
 
     def prepare(self, request):
         """Put a summary at the head of the queue, or fit the next reply's calls."""
-        self.purpose = self.purposes.of(request, self.typed)
+        self.purpose = self.purposes.of(request)
         if self.purpose != "work":
-            given = (
-                next(self.summaries) if self.purpose == "summary" else reply("A title.")
-            )
-            self.said = "".join(block.get("text", "") for block in given["content"])
-            self.queue.appendleft(as_asked(given, request))
-            return
+            is_aside = self.purpose == "aside"
+            given = reply("A title.") if is_aside else next(self.summaries)
+            self.said = said_in(given)
+            return self.queue.appendleft(as_asked(given, request))
         for _ in range(self.retries):
             if self.queue and isinstance(self.queue[0], Exception):
                 self.queue.popleft()  # the SDK tries again
-        if self.queue and isinstance(self.queue[0], dict):
-            self.fit_next(request.get("tools") or [])
-
-    def fit_next(self, tools):
-        """Make the next reply call only tools that are offered, by their own input."""
-        offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
-        while self.queue and (wrong := [*self.missing(offered)]):
-            if wrong != [self.compact]:
-                names = ", ".join(map(str, offered))
-                self.give_up(NO_TOOL.format(wrong[0], names))
+        while self.queue and isinstance(self.queue[0], dict):
+            if self.fits_next(request.get("tools") or []):
+                break
             self.queue.popleft()
-        for call in calls_in([*self.queue][:1]):
-            call["input"] = fitted(call["input"], offered[call["name"]])
 
-    def missing(self, offered):
-        """The tools that the next reply calls but the request doesn't offer."""
-        names = [call["name"] for call in calls_in([*self.queue][:1])]
-        return (name for name in names if name not in offered)
-
-
-def failure(name, text, **more):
-    """An error of the SDK."""
-    error = sdk.ERRORS[name](text)
-    known = {"message": text, "body": None, "request": None, "request_id": None}
-    if more:
-        known["response"] = SimpleNamespace(headers={}, **more)
-    vars(error).update(known, **more)
-    return error
+    def fits_next(self, tools):
+        """Give the next reply's calls the tools' own input; skip one of `compact`."""
+        offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
+        for call in calls_in([self.queue[0]]):
+            if (name := call["name"]) not in offered and name == self.compact:
+                return False
+            if name not in offered:
+                self.give_up(NO_TOOL.format(name, ", ".join(map(str, offered))))
+            call["input"] = fitted(call["input"], offered[name])
+        return True
 
 
 class Purposes:
@@ -490,87 +462,79 @@ class Purposes:
     the conversation, there is nothing to summarise.
     """
 
-    def __init__(self):
-        self.known, self.questions = set(), set()  # texts that came with either
+    def __init__(self, typed):
+        self.typed, self.known, self.questions = typed, set(), set()
         self.said, self.summaries = [], []  # words of the model's replies and calls
         self.after_summary, self.system = False, None
-        self.typed = self.works = 0  # prompts and requests for work that were answered
+        self.prompts = self.works = 0  # that were answered; requests for work
 
-    def of(self, request, typed):
+    def of(self, request):
         """Tell what a request is for."""
         last = stub.blocks(request["messages"][-1]["content"])
         texts = [block["text"] for block in last if block["type"] == "text"]
         sent, end = str(request["messages"]), "".join(texts[-1:])
         if not request.get("tools"):
-            known = [*self.said, *self.summaries, *typed[: self.typed]]
-            told = any(words in sent for words in known)
-            return "summary" if told else "aside"
+            words = [*self.said, *self.summaries, *self.typed[: self.prompts]]
+            return "summary" if any(word in sent for word in words) else "aside"
         if self.system is None:  # it's the first request for work, or after a resume
-            is_new = any(repr(prompt)[1:-1] in sent for prompt in typed) or not typed
-            asks = len(request["messages"]) > 1 and (
-                self.asks(end, typed) or not is_new
-            )
-            return "summary" if asks else "work"
+            is_new = any(repr(prompt)[1:-1] in sent for prompt in self.typed)
+            asks = self.asks(end) or not (is_new or not self.typed)
+            return "summary" if asks and len(request["messages"]) > 1 else "work"
         chosen = (request.get("tool_choice") or {}).get("type")
-        if chosen == "none" or self.asks_in_system(request):
+        if chosen == "none" or self.asks_in_system(str(request.get("system"))):
             return "summary"
-        results = any(block["type"] == "tool_result" for block in last)
-        if self.after_summary and not results:  # which may be in this one
-            return "summary" if self.bare(end, typed) in self.questions else "work"
-        if self.asks(end, typed) and not (results and self.works < 2):
+        has_results = any(block["type"] == "tool_result" for block in last)
+        if self.after_summary and not has_results:  # which may be in this one
+            return "summary" if self.bare(end) in self.questions else "work"
+        if self.asks(end) and not (has_results and self.works < 2):
             return "summary"
-        reminds = self.bare(end, typed) in self.known or re.match(REMINDER, end)
-        is_new = any(self.is_new(text, typed) for text in texts)
-        works = results or reminds or is_new
-        return "work" if works else "summary"
+        is_new = self.reminds(end) or any(map(self.holds_prompt, texts))
+        return "work" if has_results or is_new else "summary"
 
-    def bare(self, text, typed):
+    def bare(self, text):
         """A text without numbers and prompts."""
-        for prompt in typed:
+        for prompt in self.typed:
             text = text.replace(prompt, "")
         return re.sub(r"[-\d.,:%]+", "", text).strip()
 
-    def asks(self, end, typed):
-        """Check if a text asks for a summary, rather than holds one or reminds."""
-        bare = self.bare(end, typed)
-        if not bare or bare in self.questions:
-            return bool(bare)
-        holds = any(text in end for text in self.summaries)
-        reminds = bare in self.known or re.match(REMINDER, end)
-        return bool(re.search(ASKS_AT_END, bare)) and not (holds or reminds)
+    def reminds(self, end):
+        """Check if a text came with the work before, or is a reminder by its tag."""
+        return self.bare(end) in self.known or bool(re.match(REMINDER, end))
 
-    def asks_in_system(self, request):
+    def asks(self, end):
+        """Check if a text asks for a summary, rather than holds one or reminds."""
+        if not (bare := self.bare(end)) or bare in self.questions:
+            return bool(bare)
+        holds = self.reminds(end) or any(text in end for text in self.summaries)
+        return bool(re.search(ASKS_AT_END, bare)) and not holds
+
+    def asks_in_system(self, system):
         """Check if the system prompt now asks for a summary, rather than holds one."""
-        system = str(request.get("system"))
         if any(text in system for text in self.summaries):
             return False
-        return bool(re.search(ASKS_AT_END, system)) > bool(
-            re.search(ASKS_AT_END, self.system)
-        )
+        before, now = (bool(re.search(ASKS_AT_END, s)) for s in (self.system, system))
+        return now and not before
 
-    def is_new(self, text, typed):
+    def holds_prompt(self, text):
         """Check if a text holds the newest prompt, rather than the conversation."""
-        is_short = len(text) < sum(map(len, typed[-1:])) + ADDED
-        told = not is_short and any(
-            words in text for words in [*typed[:-1], *self.said]
-        )
-        return len(typed) > self.typed and typed[-1] in text and not told
+        *older, newest = self.typed
+        is_long = len(text) >= len(newest) + ADDED
+        told = is_long and any(words in text for words in [*older, *self.said])
+        return len(self.typed) > self.prompts and newest in text and not told
 
-    def note(self, purpose, request, typed, reply, text):
+    def note(self, purpose, request, message, text):
         """Remember a request that was answered."""
-        texts = [b.get("text", "") for b in last_turn(request["messages"])]
+        texts = [self.bare(text_of(b)) for b in last_turn(request["messages"])]
         if purpose == "work":
-            self.known |= {self.bare(text, typed) for text in texts}
-            self.typed, self.after_summary = len(typed), False
+            self.known |= {*texts}
+            self.prompts, self.after_summary = len(self.typed), False
             self.works += 1
             self.system = self.system or str(request.get("system"))
-            inputs = [[*call["input"].values()] for call in calls_in([reply])]
+            inputs = [[*call["input"].values()] for call in calls_in([message])]
             self.said += [str(given[0])[:12] for given in inputs if given]
             self.said += [text] * bool(text)
         if purpose == "summary":
-            self.questions |= {
-                self.bare(text, typed) for text in texts[-1:]
-            } - self.known
+            self.questions |= {*texts[-1:]} - self.known
             self.after_summary = True
             self.summaries += [text] * bool(text)
 
@@ -588,24 +552,25 @@ def calls_in(replies):
             yield block
 
 
+def said_in(given):
+    """The text of a reply."""
+    return "".join(block.get("text", "") for block in given["content"])
+
+
 def as_asked(given, request):
     """A summary in the form that is asked for: in each tag, or under each key."""
     end = "".join(text_of(block) for block in last_turn(request["messages"])[-1:])
     asked = f"{end[:1_000]} {end[-1_000:]} {request.get('system')}"
     keys = re.findall(r'"(\w+)":', asked) if "JSON" in asked else []
-    tags = re.findall(r"<([a-z][\w-]*)>", asked)
-    is_whole, content = (
-        given["stop_reason"] == "end_turn",
-        stub.copied(given["content"]),
-    )
-    for block in content:
+    tags = dict.fromkeys(re.findall(r"<([a-z][\w-]*)>", asked))
+    is_whole, given = given["stop_reason"] == "end_turn", stub.copied(given)
+    for block in given["content"]:
         if block["type"] == "text" and keys and is_whole:
             block["text"] = json.dumps(dict.fromkeys(keys, block["text"]))
         elif block["type"] == "text" and tags:
-            parts = [f"<{tag}>{block['text']}" for tag in dict.fromkeys(tags)]
-            ends = [f"</{tag}>" * is_whole for tag in dict.fromkeys(tags)]
-            block["text"] = "\n".join(map("".join, zip(parts, ends)))
-    return {**given, "content": content}
+            texts = [f"<{tag}>{block['text']}" + f"</{tag}>" * is_whole for tag in tags]
+            block["text"] = "\n".join(texts)
+    return given
 
 
 def as_json(value):
@@ -702,9 +667,9 @@ def read_all(pipe, child, until, said):
 def run_of(record, folder):
     """Turn a record into a Run, with the files in this folder."""
     messages = [*map(json.loads, record.pop("messages"))]
-    exchanges = [Exchange(*one) for one in record.pop("exchanges")]
+    exchanges = [Exchange(**one) for one in record.pop("exchanges")]
     for exchange in exchanges:
-        numbers = exchange.request["messages"]
+        numbers = exchange.messages
         exchange.request["messages"] = [messages[number] for number in numbers]
     run = Run(exchanges=exchanges, **record)
     run.files |= saved_in(folder, run.elsewhere)
@@ -742,8 +707,9 @@ def in_the_process(writing, path, play, folder, options, names):
         finish = partial(send, writing, player, printed, os.getpid())
         player.give_up = finish
         set_up(path, player, finish, [str(path), *options])
-        with redirect_stdout(printed), redirect_stderr(printed):
-            finish(why_ended(path))
+        how = {"errors": "backslashreplace", "write_through": True}
+        sys.stdout = sys.stderr = io.TextIOWrapper(printed, "utf-8", **how)
+        finish(why_ended(path))
     except BaseException:  # noqa: BLE001  a fault of ours, which the parent raises
         os.write(writing, json.dumps(traceback.format_exc()).encode() + b"\n")
         END(1)
@@ -753,7 +719,7 @@ def send(writing, player, printed, process, ended=""):
     """Send the record to the parent, and end this process."""
     if os.getpid() == process:  # not a process that the agent has forked
         signal.setitimer(signal.ITIMER_REAL, 0)
-        record = player.record(ended, printed.getvalue())
+        record = player.record(ended, printed.getvalue().decode(errors="replace"))
         with open(writing, "wb") as pipe:
             pipe.write(json.dumps(record, default=repr, skipkeys=True).encode() + b"\n")
     END(0)
@@ -761,27 +727,36 @@ def send(writing, player, printed, process, ended=""):
 
 def set_up(path, player, finish, argv):
     """Give a program its client, prompts, settings and folder, and a time limit."""
-    temporary = Path("tmp").absolute()
+    temporary, nobody = Path("tmp").absolute(), socket.socket()
     temporary.mkdir(exist_ok=True)
-    os.environ |= MODELS | os.environ | {"ANTHROPIC_API_KEY": "none"}
-    os.environ |= {"HOME": os.getcwd(), "TMPDIR": str(temporary)}
-    # a client of its own reaches nobody
-    os.environ["ANTHROPIC_BASE_URL"] = (
-        f"http://127.0.0.1:{player.closed.getsockname()[1]}"
+    nobody.bind(("127.0.0.1", 0))  # and listens to no client of the program's own
+    player.nobody = nobody  # as long as it lives
+    os.environ |= (
+        MODELS
+        | os.environ
+        | {
+            "ANTHROPIC_API_KEY": "none",
+            "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{nobody.getsockname()[1]}",
+            "HOME": os.getcwd(),
+            "TMPDIR": str(temporary),
+        }
     )
-    for name in os.environ.keys() & {*SCREENS}:
+    for name in os.environ.keys() & {*UNSET}:
         del os.environ[name]
     tempfile.tempdir = None  # see TMPDIR
     sys.modules |= sdk.package(player, partial(player.unsupported, "AsyncAnthropic"))
     sys.modules["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
     builtins.input = player.type_next
     set_clock(player)
-    os._exit = lambda *_: finish("" if player.ends else EXITED)
-    sys.stdin, sys.argv = NoStdin(player.give_up), argv
-    sys.path.insert(0, str(Path(path).parent))
-    sys.addaudithook(partial(note, Path.cwd(), player.elsewhere))
-    for name in namesakes(Path(path).parent):
+    is_done = lambda: player.typed and not player.calling  # noqa: E731
+    os._exit = lambda *_: finish("" if is_done() else EXITED)
+    stdin = io.BufferedReader(NoStdin(player.give_up))
+    sys.stdin, sys.argv = io.TextIOWrapper(stdin), argv
+    sys.path.insert(0, str(Path(path).parent))  # where modules may be called like ours
+    ours = {n: getattr(m, "__file__", None) or "" for n, m in sys.modules.items()}
+    for name in [n for n in ours if TESTS in Path(ours[n]).parents and n != "__main__"]:
         del sys.modules[name]
+    sys.addaudithook(partial(note, Path.cwd(), player.elsewhere))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGALRM, lambda *_: finish(too_slow(player)))
@@ -793,6 +768,28 @@ def too_slow(player):
     return TOO_SLOW.format(player.play.seconds) + asked
 
 
+def set_clock(player):
+    """Let each request take a minute, and note how long the program sleeps."""
+
+    def sleep(seconds, really=time.sleep):
+        player.slept += seconds
+        really(min(seconds, PAUSE))
+
+    def now(really=time.time):
+        return really() + 60 * len(player.exchanges)
+
+    def strftime(how, moment=None, really=time.strftime):
+        return really(how, moment or time.localtime(now()))
+
+    class Datetime(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls.fromtimestamp(now(), tz)
+
+    time.sleep, time.time, time.strftime = sleep, now, strftime
+    datetime.datetime = Datetime
+
+
 def why_ended(path):
     """Run a program; return what ended it, or "" if it came to its own end."""
     atexit._clear()  # what is registered there isn't its own
@@ -800,7 +797,7 @@ def why_ended(path):
         runpy.run_path(str(path), run_name="__main__")
     except SystemExit as error:
         print(error.code if isinstance(error.code, str) else "")  # as Python does
-    except (EOFError, InputEnded, stub.Refused):
+    except (EOFError, stub.Refused):
         pass  # the record has a refusal, even if the program goes on
     except KeyboardInterrupt:
         return BY_CTRL_C
@@ -825,52 +822,19 @@ def where(error):
     return f" ({Path(sys.argv[0]).name}, line {line}{function})"
 
 
-class Printed(io.StringIO):
-    """What a program prints, in any encoding that it sets."""
-
-    def reconfigure(self, **_):
-        pass
+class Printed(io.BytesIO):
+    def close(self):
+        pass  # the program may do that, but we haven't read it yet
 
 
-class NoStdin(io.StringIO):
+class NoStdin(io.RawIOBase):
     """A standard input that cannot be read; the user only answers `input()`."""
 
     def __init__(self, give_up):
-        super().__init__()
-        self.read = self.readline = lambda *_: give_up(READS_STDIN)
+        self.readinto = lambda *_: give_up(READS_STDIN)
 
-    def __next__(self):  # a loop over the lines
-        return self.readline()
-
-    def reconfigure(self, **_):
-        pass
-
-
-def set_clock(player):
-    """Let each request take a minute, and note how long the program sleeps."""
-
-    def sleep(seconds, really=time.sleep):
-        player.slept += seconds
-        really(min(seconds, PAUSE))
-
-    def now(really=time.time):
-        return really() + 60 * len(player.exchanges)
-
-    class Datetime(datetime.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return cls.fromtimestamp(now(), tz)
-
-    time.sleep, time.time, datetime.datetime = sleep, now, Datetime
-    for name in "localtime", "gmtime":
-        made = partial(at_that_time, getattr(time, name), now)
-        setattr(time, name, made)
-    shown = time.strftime
-    time.strftime = lambda how, at=None: shown(how, at or time.localtime())
-
-
-def at_that_time(make, now, seconds=None):
-    return make(now() if seconds is None else seconds)
+    def readable(self):
+        return True
 
 
 # what puts words into a file, and which of the event's arguments is its path
@@ -887,10 +851,3 @@ def note(folder, elsewhere, event, given):
     is_read = event == "open" and not given[2] & (os.O_WRONLY | os.O_RDWR)
     if not is_read and not is_own:
         elsewhere.setdefault(file, file.stat().st_size if file.is_file() else 0)
-
-
-def namesakes(folder):
-    """Names of our modules that the program's folder has modules of its own for."""
-    own = {file.stem for file in folder.glob("*.py")} & {*sys.modules}
-    files = {name: getattr(sys.modules[name], "__file__", None) or "" for name in own}
-    return [name for name in own if TESTS in Path(files[name]).parents]

@@ -18,7 +18,7 @@ import report
 import runner
 import stage
 from checks import Finding
-from plays import TYPED, WORK
+from plays import TYPED, work
 
 # isort: split
 from door import served
@@ -67,8 +67,8 @@ def about(client):
     if not run.exchanges:
         problem = Finding(client.ended or NO_REQUEST, False)
         return report.with_next(NAME, {"problem": problem})
-    table = [check for check in checks.CHECKS if check.play is WORK]
-    facts = report.about_work(report.Runs("", done={WORK: run}), table)
+    table = [check for check in checks.CHECKS if check.play is work]
+    facts = report.about_work(report.Runs("", done={work: run}), table)
     return report.with_next(NAME, {**facts, "accidents": Finding(UNTRIED)}, run)
 
 
@@ -76,7 +76,7 @@ class Served(runner.Player):
     """The stand-in for the API; it learns from the requests what the user typed."""
 
     def __init__(self, names=()):
-        super().__init__(WORK, names)
+        super().__init__(work, names)
         self.ended = ""
         self.done, self.one_by_one = threading.Event(), threading.Lock()
         self.patience: threading.Timer | None = None  # since a rejection

@@ -25,12 +25,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import checks
+import plays
 import report
-import serving
 import stage  # adds the folder of stub to sys.path
 import stub
-from plays import ONE_TURN, WORK
-from runner import played
+from runner import CannotPlay, played
 from stage import (
     bill,
     model_said,
@@ -79,8 +78,8 @@ OF_WORK |= {"compact"}
 
 def small(path):
     """Play a step from first.py to small.py; returns {label: finding}."""
-    runs = report.Runs(path, done={WORK: played(path, ONE_TURN)})
-    table = [c for c in checks.CHECKS if c.play is not WORK or c.name in OF_WORK]
+    runs = report.Runs(path, done={plays.work: played(path, plays.translate)})
+    table = [c for c in checks.CHECKS if c.play is not plays.work or c.name in OF_WORK]
     return report.about_work(runs, table)
 
 
@@ -265,22 +264,20 @@ def source(path: Path) -> tuple[str, list[str]]:
 
 def main(argv=None) -> int:
     """Play the chosen steps; returns 0, or 1 if something is wrong with an agent."""
-    parser = argparse.ArgumentParser(
-        description="Play small.py and the layers step by step."
-    )
+    about = "Play small.py and the layers step by step, or an agent of your own."
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("layer", nargs="?", choices=LAYERS)
     parser.add_argument("step", nargs="?", type=int)
-    parser.add_argument(
-        "--diff", action="store_true", help="show what the step changes"
-    )
-    parser.add_argument(
-        "--mine", type=Path, metavar="FILE", help="report on your own agent"
-    )
-    parser.add_argument(
-        "--serve", action="store_true", help="report on an agent in any language"
-    )
-    parser.add_argument(
-        "--tools", nargs="+", default=[], metavar="NAME", help="the names of its tools"
+    add, is_given = parser.add_argument, {"action": "store_true"}
+    add("--diff", help="show what the step changes", **is_given)
+    add("--mine", type=Path, metavar="FILE", help="report on your own agent")
+    add("--serve", help="report on an agent in any language", **is_given)
+    add(
+        "--tools",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="how its tools are called",
     )
     given = parser.parse_args(argv)
     if given.mine or given.serve:
@@ -289,11 +286,12 @@ def main(argv=None) -> int:
             parser.error("--mine starts the agent itself; with --serve, you start it")
         if given.layer != "small" or given.step is not None:
             parser.error(f"{how} needs small and no step, as in: steps.py small {how}")
-        told, is_right = (
-            serving.report_on(given.tools)
-            if given.serve
-            else report.play_mine(given.mine.absolute(), given.tools)
-        )
+        if given.serve:
+            from serving import report_on  # loads an HTTP server, which takes a while
+
+            told, is_right = report_on(given.tools)
+        else:
+            told, is_right = report.play_mine(given.mine.absolute(), given.tools)
         print(told)
         return 0 if is_right else 1
     layers = [given.layer] if given.layer else [*LAYERS]
@@ -316,6 +314,9 @@ if __name__ == "__main__":
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         status = 0
+    except CannotPlay as error:
+        print(error, file=sys.stderr)
+        status = 2
     except KeyboardInterrupt:
         print("It was interrupted, so there is no report.", file=sys.stderr)
         status = 130

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import report
 from checks import CHECKS, FAULTS
-from plays import WORK
+from plays import work
 from readme import ROOT
 
 pytestmark = pytest.mark.slow
@@ -308,6 +308,13 @@ AS_JSON_STATE = """    try:
 IN_SNAPSHOT = NEEDS_TAGS.replace("<summary>", "<state_snapshot>").replace(
     "9:-10", "16:-17"
 )
+ODD = """    import atexit, os, sys
+    subprocess.Popen(["sleep", "9"], start_new_session=True)
+    atexit.register(os._exit, 0)
+    atexit.register(sys.stdout.close)
+    if os.fork() == 0:
+        os._exit(0)
+"""
 EMPTY = "! empty after an empty reply, the next request is rejected: messages.1: all"
 OPEN = "! Ctrl-C after Ctrl-C in a tool, the next request is rejected: messages.1: `tool_use`"
 
@@ -603,7 +610,7 @@ AGENTS = {
     "files are looked for beside the program": (
         'Path(given["path"])',
         '(Path(__file__).parent / "none" / given["path"])',
-        "results 24 were ... seen the model saw 4 of 24 files (step 1) ... "
+        "results 20 were ... seen the model saw 4 of 24 files (step 1) ... "
         "Next: seen (step 1 of chapter 2)",
     ),
     "a call has no arguments": (
@@ -963,7 +970,18 @@ AGENTS = {
         ),
         "- compact ... - layer 1 ... ok layer 2",
     ),
+    "it leaves a process behind, ends itself, and closes its output": (
+        ("    from anthropic", f"{ODD}    from anthropic"),
+        "",
+    ),
     # what readers met, and the report didn't say
+    "Ctrl-C is ignored": (
+        (
+            "    from anthropic",
+            "    import signal; signal.signal(2, signal.SIG_IGN)\n    from anthropic",
+        ),
+        "! Ctrl-C after Ctrl-C in a tool, the turn goes on, and you can't stop it (step 6)",
+    ),
     "the newest messages stay with their thinking": (
         NO_LAYER_1,
         (SKIPS, THINKS),
@@ -1116,7 +1134,7 @@ def checks_for(told):
     """The checks that these words are about: by name, or else all about the work."""
     table = FAULTS if told.startswith("faults: ") else CHECKS
     some = [c for c in table if re.search(rf"(^| )(!|ok|-) {c.name}\b", told)]
-    plays = {check.play for check in some} or {WORK}
+    plays = {check.play for check in some} or {work}
     return [check for check in table if check.play in plays or not told]
 
 
@@ -1126,7 +1144,7 @@ def said(path, told):
     runs, table = report.Runs(path), checks_for(told)
     if table[0].name == "stopped":
         facts = report.about_work(runs, table)
-        return in_one_line(report.with_next("It", facts, runs(WORK))[0])
+        return in_one_line(report.with_next("It", facts, runs(work))[0])
     return in_one_line(report.shown("It", report.judged(runs, table)))
 
 

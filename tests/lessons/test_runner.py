@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import checks
 import plays
@@ -20,7 +21,7 @@ from builders import typed
 from readme import ROOT
 from runner import Exchange, Play, Player, Run, played
 from stub import reply
-from test_judge import in_one_line
+from test_judge import SMALL, in_one_line
 
 pytestmark = pytest.mark.slow
 
@@ -148,6 +149,14 @@ PROGRAMS = {
     "`read_file`, but view. ... --tools NAME NAME",
     "import os\nos.environ['MY_KEY']": "because it stopped with KeyError: 'MY_KEY' "
     "(mine.py, line 2) Next:",
+    "input()\ninput()\ninput()": "It read both prompts before its first request; here, a",
+    "import os\ninput()\nopen(os.environ['ANTHROPIC_BASE_URL'])": "FileNotFoundError: [Errno "
+    "2] No such file or directory: 'http://127.0.0.1:",
+    "import os\ninput()\nint(os.environ['ANTHROPIC_API_KEY'])": "int() with base 10: 'none'",
+    f"{ASKS.replace('input()', 'input() + input()')}messages = [dict(role='user', "
+    f"content=prompt)]\n{SEND}{READS}": "It read both prompts as one; here, a line is a",
+    f"{LOOP}{READS}\nwhile input('1, 2 or 3? ') not in '123': pass": "It asks again and "
+    'again: "1, 2 or 3?" was answered with y.',
     # they do to their process what they like
     "while True:\n    pass": "It did not finish within 0.5 seconds.",
     "while 1:\n    try: input()\n    except: pass": "It never ends: a bare `except:`",
@@ -178,7 +187,7 @@ PROGRAMS = {
 def test_a_program_of_any_kind_gets_a_reason(source, monkeypatch):
     told = PROGRAMS[source]
     seconds = 0.5 if "0.5 seconds" in told else 30  # others may take their time
-    monkeypatch.setattr(report, "WORK", plays.WORK._replace(seconds=seconds))
+    monkeypatch.setattr(report, "work", plays.work._replace(seconds=seconds))
     (path := Path("mine.py").absolute()).write_text(source)
     shown, is_right = report.play_mine(path)
     shown = in_one_line(shown)
@@ -312,6 +321,13 @@ def test_ctrl_c_of_the_reader_ends_the_report_and_the_program_whatever_it_does()
     with pytest.raises(ProcessLookupError):
         os.kill(int(Path("started").read_text()), 0)
     assert process.returncode == 130
+
+
+@pytest.mark.parametrize("needed", ["os.fork", "tempfile.TemporaryDirectory"])
+def test_a_machine_that_can_play_nothing_gets_a_reason(needed, monkeypatch):
+    monkeypatch.setattr(needed, Mock(side_effect=OSError("there is none")))
+    with pytest.raises(runner.CannotPlay, match="for it: there is none"):
+        played(SMALL, plays.blank_prompt)
 
 
 def test_no_price_is_compared_with_that_of_a_run_without_an_end(monkeypatch):

@@ -331,8 +331,7 @@ MINE = {
         "! messages after a summary, 1 of 2 user messages are in the next request (step 4)",
         "! cut off after a summary that was cut off, 2 of 10 messages are in the next",
         "ok summary 3 of 3 are in the next request",
-        " compact there is no such tool; the last request has 22,849 tokens (a command such "
-        "as /compact isn't tried)",
+        " compact there is no such tool; the last request has 22,849 tokens (/compact isn't tried)",
         "! cost 0% from the cache",
         "no request has `cache_control` (step 3)",
         EMPTY,
@@ -416,7 +415,7 @@ COUNTED = {  # how small.py counts: the Chinese files it translates, with how ma
 def test_small_py_gets_through_chinese_files_with_few_summaries(counts, monkeypatch):
     monkeypatch.setattr(plays, "FOREIGN", dict.fromkeys(range(24), "要"))
     monkeypatch.setattr(plays, "REPLACED", "x")
-    run = runner.played(changed((BYTES, counts)), plays.WORK)
+    run = runner.played(changed((BYTES, counts)), plays.work)
     assert (checks.done(run), sum(e.asks for e in run.accepted)) == COUNTED[counts]
 
 
@@ -431,6 +430,21 @@ def test_mine_works_only_with_small(argv, capsys):
     with pytest.raises(SystemExit):
         steps.main([*argv, "--mine", "none.py"])
     assert "--mine needs small and no step" in capsys.readouterr().err
+
+
+def test_what_starts_the_agent_is_chosen(capsys):
+    with pytest.raises(SystemExit):
+        steps.main(["small", "--mine", "none.py", "--serve"])
+    assert "with --serve, you start it" in capsys.readouterr().err
+
+
+def test_tools_can_be_named_and_agent_py_agrees_to_its_commands(capsys):
+    names = [("bash", "run"), ("read_file", "view"), ("compact", "sum_up")]
+    path = changed(*((f'"{old}"', f'"{new}"') for old, new in names))
+    tools = ["--tools", "run", "view", "sum_up"]
+    assert steps.main(["small", "--mine", str(path), *tools]) == 0
+    assert steps.main(["small", "--mine", str(ROOT / "agent.py")]) == 0
+    assert "agent.py, started with --yes, given 24 files" in capsys.readouterr().out
 
 
 def test_a_reader_that_stops_early_gets_no_traceback():
