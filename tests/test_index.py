@@ -205,12 +205,6 @@ def test_names_are_not_taken_from_a_password_in_a_url():
     assert "my_own_name" in index and "app_name" in index
 
 
-def test_a_name_in_two_texts_comes_before_a_newer_one_in_one():
-    older = [*read("a.py", "two_names"), *read("b.py", "two_names")]
-    gone = [*older, *read("c.py", "newer_name")]
-    assert [*lines(gone).values()] == [["two_names"], ["newer_name"]]
-
-
 def test_what_is_in_sight_is_not_in_it_and_no_name_is_in_it_twice():
     gone = read("a.py", "seen_name gone_name other_name gone_name")
     kept = did("the seen_name is here")
