@@ -466,7 +466,10 @@ def after_failed(text):
             return None  # a rejection came between them
         had, has = len(before.messages), len(after.messages)
         left = f"{min(had, has)} of {had} messages are in the next request"
-        return Finding(f"after a summary {FAILED[text]}, {left}", has >= had / 2)
+        is_used = text != "" and text in after.sent
+        left += ", and its text" * is_used
+        is_kept = has >= had / 2 and not is_used
+        return Finding(f"after a summary {FAILED[text]}, {left}", is_kept)
 
     return judge
 

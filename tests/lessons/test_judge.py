@@ -540,6 +540,12 @@ AGENTS = {
         "if not content:",
         "! cut off after a summary that was cut off, 3 of 13 messages are in",
     ),
+    "it's accepted before the newest messages": (
+        ('if not content or stop != "end_turn":', "if not content:"),
+        ("title, *content])]", "title, *content]), *messages[-16:]]"),
+        "! cut off after a summary that was cut off, 19 of 19 messages are in the next "
+        "request, and its text (step 4)",
+    ),
     "a name in the loop is bound to a new list": (PAIRS, LOCAL, FORGOTTEN),
     "the loop works on a copy": (
         "    while True:\n        micro",
