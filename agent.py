@@ -1741,11 +1741,9 @@ def file_to_change(path: str) -> tuple[Path, str]:
     real = inside(path)
     if PROTECTED_DIRS & {part.lower() for part in real.relative_to(Path.cwd()).parts}:
         raise ToolError(f"{path} belongs to git or your own records; leave it alone.")
-    if not real.exists():
-        return real, ""
-    if not os.access(real, os.W_OK):
+    if real.exists() and not os.access(real, os.W_OK):
         raise ToolError(f"{path} is read-only; ask the user about it.")
-    return real, text_in(real, "surrogateescape")
+    return real, text_in(real, "surrogateescape") if real.exists() else ""
 
 
 def change_file(agent: Agent, name: str, real: Path, old: str, new: str) -> None:
@@ -2835,9 +2833,8 @@ def result_from_end(agent: Agent, number: int) -> str:
     path = agent.transcript  # after a compaction, only there it's whole
     messages = load(path, as_shown=True).messages if path else []
     results = [exchange.result["content"] for exchange in exchanges(messages)]
-    if not 0 < number <= len(results):
-        return f"This conversation has {plural(len(results), 'tool result')}."
-    return results[-number]
+    count = f"This conversation has {plural(len(results), 'tool result')}."
+    return results[-number] if 0 < number <= len(results) else count
 
 
 def find_conversation(agent: Agent, which: str) -> Conversation:
