@@ -291,6 +291,11 @@ def test_the_prompt_forbids_tool_calls_at_both_ends_and_names_nine_sections(comp
     assert f"{T // 8:,}" in text and "earlier summary" in text
 
 
+def test_half_of_a_reply_is_left_for_thinking_about_the_summary(compacted):
+    [request] = summaries(compacted(max_output=1_000))
+    assert "in at most\n500 tokens" in texts(request["messages"][-1])[0]
+
+
 def test_the_prompt_asks_for_the_users_language(compacted):
     [text] = texts(summaries(compacted())[0]["messages"][-1])
     assert "in the language that the user writes in" in " ".join(text.split())

@@ -511,6 +511,13 @@ def test_the_maximum_named_in_an_error_is_the_window_from_then_on(
     assert len(client.too_long) <= 2 and len(summaries(agent)) <= 8
 
 
+def test_a_smaller_window_makes_no_reply_longer(worked):
+    agent = worked(too_long(14_310, 9_000), SUMMARY, reply("Done."), max_output=1_000)
+    assert take_turn(agent, "Go on.") == "Done."
+    limits = agent.limits
+    assert (limits.context_window, limits.max_output) == (9_000, 1_000)
+
+
 # Errors that say a reply of 32,000 tokens doesn't fit; a shorter one would.
 NEWER = "This model's maximum context length is 32000 tokens and your request has 900 "
 NEWER += "input tokens (32000 > 32000 - 900)."
