@@ -2926,10 +2926,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
-    about = "A coding agent that compacts its own context."
-    epilog = "Type /help at the prompt to see its commands. Settings come from the"
-    epilog += " shell and from the .env file next to agent.py; .env.example lists them."
-    parser = argparse.ArgumentParser(description=about, epilog=epilog)
+    about = "A coding agent that compacts its own context. Type /help for its commands."
+    about += " .env.example lists settings for the shell or the .env file next to it."
+    parser = argparse.ArgumentParser(description=about)
     add = parser.add_argument
     add("prompt", nargs="*", help="first message; type more at the prompt")
     add("-p", action="store_true", help="answer once and exit; piped input is sent too")

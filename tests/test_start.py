@@ -270,8 +270,8 @@ def test_two_keys_from_different_places_are_a_one_line_error(
 def test_help_lists_the_flags_without_loading_the_sdk():
     argv = [sys.executable, "-X", "importtime", program.__file__, "--help"]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
-    parts = r"-p .*answer once and exit;.* --resume .*continue an earlier conv"
-    parts += r".* --model .* --yes .* --demo .*/help.* \.env file next to"
+    parts = r"/help .*\.env file next to .* -p .*answer once and exit;.* --resume "
+    parts += r".*continue an earlier conv.* --model .* --yes .* --demo "
     assert re.search(parts, " ".join(done.stdout.split()))
     assert "argparse" in done.stderr and "anthropic" not in done.stderr
 
