@@ -2948,10 +2948,9 @@ def load_settings() -> None:
     env = Path(__file__).resolve().with_name(".env")
     if not all(map(importlib.util.find_spec, PACKAGES)):
         venv = f"{env.parent}/.venv"  # many systems refuse pip elsewhere: PEP 668
-        steps = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install"
-        steps += f" -r {env.parent}/requirements.txt"
-        missing = "The package anthropic or python-dotenv is missing; install it: "
-        raise AgentError(f"{missing}{steps}. Start agent.py with {venv}/bin/python.")
+        steps = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install -r"
+        why = f"anthropic or dotenv is missing: {steps} {env.parent}/requirements.txt."
+        raise AgentError(f"{why} Start agent.py with {venv}/bin/python.")
     import dotenv
 
     for name in os.environ.keys() & {*KEY_NAMES, "ANTHROPIC_BASE_URL"}:

@@ -307,7 +307,7 @@ def test_a_missing_package_is_named_with_commands_that_a_debian_python_allows(
     run, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(program, "PACKAGES", ("dotenv", "no_such_package"))
-    missing = "The package anthropic or python-dotenv is missing; install it: "
+    missing = "anthropic or dotenv is missing: "
     venv = f"{tmp_path}/.venv"
     install = f"{sys.executable} -m venv {venv} && {venv}/bin/pip install -r "
     install += f"{tmp_path}/requirements.txt. Start agent.py with {venv}/bin/python."
