@@ -1160,7 +1160,7 @@ def save(path: Path, data: bytes, mode: int = 0o666) -> None:
 # ---- requests and replies: one function asks, for the loop and for summaries ----
 
 MAX_TRIES = 7  # for one request; the waits add up to a minute
-PROBE_SECONDS = 5  # for the endpoints that we can do without
+PROBE = {"timeout": 5}  # seconds, for the endpoints that we can do without
 # statuses, mistakes in a client, or words in an error, that a retry won't change
 LASTING = {*range(400, 500), "certificate", "protocol"} - {408, 409, 429}
 LASTING |= {"AttributeError", "KeyError", "NameError", "TypeError", "403", "407"}
@@ -1422,8 +1422,7 @@ def fit_to_ollama(agent: Agent, is_summary: bool = False) -> None:
     size = sys.maxsize
     with suppress(Exception):  # other servers have no such path
         if str(agent.client.base_url).startswith("http:"):
-            options: Any = {"timeout": PROBE_SECONDS}
-            answer: Any = agent.client.get("/api/ps", cast_to=object, options=options)
+            answer: Any = agent.client.get("/api/ps", cast_to=object, options=PROBE)
             name = agent.model if ":" in agent.model else f"{agent.model}:latest"
             size = {m["name"]: int(m["context_length"]) for m in answer["models"]}[name]
     window, used = max(MIN_WINDOW, size), context_tokens(agent)
@@ -1513,7 +1512,7 @@ def connect(agent: Agent) -> None:
     except Exception as error:
         raise AgentError(f"{describe_error(agent, error)} {HINTS[None]}") from error
     with suppress(Exception):  # we can do without the models endpoint
-        info: Any = client.models.retrieve(agent.model, timeout=PROBE_SECONDS)
+        info: Any = client.models.retrieve(agent.model, timeout=PROBE["timeout"])
         window = info.max_input_tokens or sys.maxsize
         agent.limits = configured_limits(window, info.max_tokens or sys.maxsize)
         agent.thinking = info.capabilities.thinking.types.adaptive.supported is True
@@ -2205,8 +2204,9 @@ def find_rules() -> dict[str, str]:
 def find_skills() -> dict[str, tuple[str, str]]:
     """Return the folder and the text of each skill by its name; the nearest wins."""
     files = project_files(".claude/skills/*/SKILL.md", ".agents/skills/*/SKILL.md")
-    skills = [(os.path.dirname(path), text) for path, text in files if text]
-    return {os.path.basename(folder): (folder, text) for folder, text in skills}
+    return {
+        Path(p).parent.name: (os.path.dirname(p), text) for p, text in files if text
+    }
 
 
 # ---- the terminal: showing events ----
