@@ -2204,9 +2204,8 @@ def find_rules() -> dict[str, str]:
 def find_skills() -> dict[str, tuple[str, str]]:
     """Return the folder and the text of each skill by its name; the nearest wins."""
     files = project_files(".claude/skills/*/SKILL.md", ".agents/skills/*/SKILL.md")
-    return {
-        Path(p).parent.name: (os.path.dirname(p), text) for p, text in files if text
-    }
+    skills = [(os.path.dirname(path), text) for path, text in files if text]
+    return {os.path.basename(folder): (folder, text) for folder, text in skills}
 
 
 # ---- the terminal: showing events ----

@@ -991,7 +991,7 @@ def test_nonsense_from_the_models_endpoint_means_defaults(run, api, case):
 def test_it_does_not_wait_for_a_models_endpoint_that_hangs(
     run, api, hanging, monkeypatch
 ):
-    monkeypatch.setattr(program, "PROBE_SECONDS", 0.2)
+    monkeypatch.setitem(program.PROBE, "timeout", 0.2)
     api.enqueue(reply(WHOLE))
     assert run("-p", "Hi")[:2] == (0, WHOLE + "\n")
     assert [request["max_tokens"] for request in api.requests] == [32_000]
