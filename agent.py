@@ -2703,9 +2703,8 @@ MAX_LISTED = 20  # conversations
 
 def repl(agent: Agent, terminal: Terminal, line: str) -> None:
     """Handle `line`, then each line the user types, until Ctrl-D or /quit."""
-    if sys.stdin.isatty():
-        load_sdk = partial(importlib.import_module, "anthropic")  # takes a second
-        threading.Thread(target=load_sdk, daemon=True).start()  # while the user types
+    if sys.stdin.isatty():  # load the SDK, which takes a second, while the user types
+        threading.Thread(target=__import__, args=("anthropic",), daemon=True).start()
         with suppress(ImportError, locale.Error):  # some systems have no readline
             terminal.editor = line_editor() if sys.stdout.isatty() else None
     done, notice = True, ""
