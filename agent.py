@@ -3039,8 +3039,7 @@ def handle_signals(terminal: Terminal) -> None:
                         os.write(terminal.out.fileno(), shown)
             finally:
                 os._exit(128 + number)
-        # no traceback if Python raises, and drops, the interrupt in a destructor
-        sys.unraisablehook = lambda _: None
+        sys.unraisablehook = lambda _: None  # no traceback if a destructor drops it
         if time.monotonic() - terminal.stopped > SAME_CTRL_C:
             terminal.stopped = time.monotonic()
             raise KeyboardInterrupt
