@@ -962,8 +962,7 @@ def sightings(messages: list[Message]) -> Iterator[tuple[str, str]]:
             named, given = "", {}
         if call["name"] == "bash" and not result.get("is_error"):  # it wasn't refused
             yield "", f"$ {named}"
-        words = [word for word in named.split() if word != "$"]
-        place = " ".join(words[:5]) or call["name"]  # the first words
+        place = re.sub(r"^(\$ )+", "", " ".join(named.split()[:5])) or call["name"]
         yield "\n".join([*given.values(), result["content"]]), place
     for message in reversed(messages):
         texts = user_texts([message]) or [b["text"] for b in blocks(message, "text")]
