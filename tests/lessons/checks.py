@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import chain, pairwise, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import plays  # adds the folder of stub to sys.path
 import stub
 from plays import ANSWER, CUT_OFF, LINES, work
-from runner import TOO_LONG, Play, played, text_of
+from runner import TOO_LONG, Play, text_of
 from stage import bill, price
 
-SMALL = Path(__file__).with_name("small.py")
+# tokens of small.py at the same work: new ones, written to the cache, read from it
+OF_SMALL = 1_529, 396_955, 1_249_971
 FEW = 5_000  # tokens; who clears fewer at a time, on average, clears too often
 DEAR = 1.4  # times the price of small.py
 CACHED = 0.75  # of all tokens; who gets so many from the cache pays for nothing again
@@ -42,7 +43,6 @@ OF_FILES = r"(?i)\bfiles?\b|文件|ファイル"
 OF_REQUESTS = (
     r"(?i)\b(open|pending|in progress|unfinished|current|latest)\b|未完|进行中"
 )
-LEFT = "its prompt leaves that to the summary"
 
 
 class Finding(NamedTuple):
@@ -80,28 +80,17 @@ ONE_PROMPT = (
     "after each turn."
 )
 FIXES = {  # words of what stopped an agent, and the part of the page about them
-    "FileNotFoundError": "step 1",
-    "must define tools": "chapter 7",
-    "text content blocks must be non-empty": "chapter 3",
-    BROKE_OFF.format("compact"): "chapter 9",
-    NO_WORDS: "step 1",
-    ONE_PROMPT: "step 2",
-    "Invalid `signature`": "chapter 3",
-    "`tool_use`": "chapter 3",
-    "`tool_result`": "chapter 3",
-    "tool_use.input": "step 3",
-    "non-whitespace": "step 3",
+    rf"FileNotFoundError|{NO_WORDS}": "step 1",
+    rf'role "system"|{ONE_PROMPT[:30]}': "step 2",
+    r"tool_use\.input|non-whitespace": "step 3",
     "non-empty content": "step 6",
-    "assistant message prefill": "chapter 7",
-    "has no attribute 'text'": "chapter 7",
-    'role "system"': "step 2",
     "Unexpected role": "chapter 0",
-    "Extra inputs": "chapter 3",
-    "cannot be modified": "chapter 3",
-    "signature: Field required": "chapter 3",
-    'must use the "user" role': "chapter 3",
+    "must define tools|message prefill|has no attribute 'text'": "chapter 7",
+    BROKE_OFF.format("compact"): "chapter 9",
     "blocks with cache_control": "chapter 5",
     "leaves the forgetting to the API": "chapter 11",
+    "`tool_(use|result)`|Extra inputs|signature|cannot be modified": "chapter 3",
+    'must be non-empty|must use the "user" role': "chapter 3",
     ASKED_LAST: "step 4",
 }
 
@@ -146,7 +135,7 @@ def came_after(run, reason):
 def place_for(run, reason):
     """The part of the page that explains what stopped an agent."""
     if reason != TOO_LONG:
-        return next((place for words, place in FIXES.items() if words in reason), "")
+        return next((at for words, at in FIXES.items() if re.search(words, reason)), "")
     if (summary := kept_summary(run)) and not summary.is_right:
         return "step 4"  # the summaries change nothing
     if summary or too_late(run) or summaries(run) or counts_new(run):
@@ -391,7 +380,7 @@ def no_summary(run):
         text = "its first request for a summary was too long itself"
         return Finding(text, False, "chapter 4")
     if number := dropped(run):
-        text += f"; its requests got shorter by dropping {number} messages"
+        text += f"; its requests got shorter by dropping {number} results"
         return Finding(text, False, "chapter 8")
     if not (stopped(run) or is_of_chapter_2(run)):
         return Finding(text)
@@ -401,20 +390,9 @@ def no_summary(run):
 
 
 def dropped(run):
-    """The number of messages with calls or results that were dropped within a turn."""
-    number = 0
-    for before, after in pairwise(run.accepted):
-        if before.typed == after.typed:
-            left = {*chain(*map(ids_in, after.messages))}
-            ids = filter(None, map(ids_in, before.messages))
-            number += sum(left.isdisjoint(some) for some in ids)
-    return number
-
-
-def ids_in(message):
-    """The ids of a message's calls and results."""
-    parts = stub.blocks(message["content"])
-    return [*filter(None, (p.get("id") or p.get("tool_use_id") for p in parts))]
+    """The number of results that were dropped within a turn, without a summary."""
+    steps = [pair for pair in pairwise(run.accepted) if pair[0].typed == pair[1].typed]
+    return sum(len(old.results.keys() - new.results.keys()) for old, new in steps)
 
 
 def later_in_japanese(run):
@@ -428,20 +406,16 @@ def later_in_japanese(run):
     for before, now in pairwise(run.accepted):
         if now.asks and not before.asks and run.compact not in str(before.content):
             number = sum(before.usage) + stub.tokens(before.content)
-            asked_at[number] = characters([*before.messages, before.content])
+            asked_at[number] = len(stub.to_json([before.messages, before.content]))
         failed = now.text in FAILED if now.asks else failed
         if not now.asks and not failed:
-            went_on[sum(now.usage)] = characters(now.messages)
+            went_on[sum(now.usage)] = len(stub.to_json(now.messages))
     if not asked_at or not went_on or max(went_on) < LATER * min(asked_at):
         return ""
     if max(went_on.values()) > min(asked_at.values()):
         return ""
     at, not_at = f"{min(asked_at):,} tokens", f"{max(went_on):,}"
     return f"at {at}, but not at {not_at} of Japanese and Chinese: it counts characters"
-
-
-def characters(messages):
-    return len(stub.to_json(messages))
 
 
 def begins_only(before, asks, after):
@@ -582,9 +556,10 @@ def cost(run):
     if not (written or known):
         short = "; what its `cache_control` marks is too short to be cached"
         text += short if run.marked else "; no request has `cache_control`"
-    if not (small := usages_of_small()):
-        return Finding(text)
-    most, place = DEAR * price(small), "chapter 5" if written or known else "step 3"
+    most, place = (
+        DEAR * price([OF_SMALL]),
+        "chapter 5" if written or known else "step 3",
+    )
     if price(usages(own)) <= most:
         return Finding(text, True)
     if asks and price(usages(own)) - price(usages(asks)) <= most:
@@ -593,19 +568,6 @@ def cost(run):
     # with most from the cache, it only forgets late
     is_policy = known >= CACHED * (new + written + known)
     return Finding(text, None if is_policy else False, place)
-
-
-def small_cost(_):
-    if small := usages_of_small():
-        return Finding(f"at the same work: {bill(small)}")
-    return Finding("it came to no end, so there is no price to compare with")
-
-
-@cache
-def usages_of_small():
-    """The usages of small.py at the same work; none if the machine was too busy."""
-    run = played(SMALL, work)
-    return [] if run.ended else usages(run.accepted)
 
 
 def too_short(run):
@@ -708,7 +670,7 @@ def last_prompt(run):
     if run.in_turn(number) and run.is_accepted:
         return Finding("", True)
     said, again = why(run), "" if run.prompts else "; again at the next prompt"
-    place = next((place for words, place in FIXES.items() if words in said), "")
+    place = place_for(run, said) if said != TOO_LONG else ""
     return Finding(f"{said}{again}", False, place)
 
 
@@ -762,19 +724,15 @@ def rest_of_output(run):
 
 
 def never_a_summary(run):
-    times = sum(exchange.asks for exchange in run.accepted)
-    if not times:
+    """Judge by the requests for work in a row of which each needed a summary first."""
+    if not (times := sum(exchange.asks for exchange in run.accepted)):
         return Finding("it never asks for one")
     text = f"{times} of {len(run.accepted)} requests ask for one, for nothing"
     if not (finding := last_prompt(run)).is_right:
         return Finding(f"{finding.text}; {text}", False)
-    return Finding(text, in_a_row(run) <= MOST_IN_A_ROW)
-
-
-def in_a_row(run):
-    """Most requests for work in a row of which each needed a summary first."""
     asks = "".join("a" if exchange.asks else "w" for exchange in run.accepted)
-    return max(len(part.replace("a", "")) for part in re.findall("(?:a+w)*", asks))
+    rows = [part.count("w") for part in re.findall("(?:a+w)*", asks)]
+    return Finding(text, max(rows) <= MOST_IN_A_ROW)
 
 
 def long_words(run):
@@ -784,21 +742,24 @@ def long_words(run):
     return Finding(f"{why(run)}, at paste {number}", False)
 
 
-def asked_for(ask, words):
-    """Check if a request for a summary asks for something, by these words."""
-    *_, last = ask.texts
-    return re.search(words, f"{last[:1_000]} {last[-1_000:]}")
+def of_summary(judge, words):
+    """Judge the request after a summary, unless its prompt asks for it by these words."""
+
+    def judged(run):
+        if not run.compactions:
+            return Finding(f"there was no summary{run.problem and f': {run.problem}'}")
+        _, (*_, ask), after = run.compactions[0]
+        *_, last = ask.texts
+        asks = re.search(words, f"{last[:1_000]} {last[-1_000:]}")
+        finding = judge(after)
+        is_left = asks and not finding.is_right
+        return Finding("its prompt leaves that to the summary") if is_left else finding
+
+    return judged
 
 
-def without_summary(run):
-    return Finding(f"there was no summary{run.problem and f': {run.problem}'}")
-
-
-def open_request(run):
+def open_request(after):
     """Judge if the model can tell the request that is open from one that isn't."""
-    if not run.compactions:
-        return without_summary(run)
-    _, (*_, ask), after = run.compactions[0]
     sent, both = after.texts, (plays.FINISHED, plays.OPEN)
     old, new = ([n for n, t in enumerate(sent) if w in t] for w in both)
     between = sent[old[-1] : new[-1] + 1] if old and new else []
@@ -806,24 +767,17 @@ def open_request(run):
     replies = [m for m in after.messages if m["role"] == "assistant"]
     if new and not (is_alike and not replies):
         return Finding("", True)
-    if asked_for(ask, OF_REQUESTS):
-        return Finding(LEFT)
     text = "nothing tells them apart" if new else "the open one is gone"
     return Finding(f"after a summary, {text}", False)
 
 
-def files_left(run):
+def files_left(after):
     """Judge if the model still has the files that it read, or their names."""
-    if not run.compactions:
-        return without_summary(run)
-    _, (*_, ask), after = run.compactions[0]
     names = [f"file_{number:02}.txt" for number in range(1, 6)]
     there = sum(after.holds(f"{name} 0000") for name in names)
     named = sum(after.holds(name) for name in names)
     if there or named == len(names):
         return Finding(f"{there} are there after it, {named} named", True)
-    if asked_for(ask, OF_FILES):
-        return Finding(LEFT)
     return Finding("after it, the model has neither one of them nor its name", False)
 
 
@@ -945,7 +899,7 @@ CHECKS = [
     # the work, once it's done
     Check("compact", work, last_compact, "step 5"),
     Check("cost", work, cost),
-    Check("small.py", work, small_cost),
+    Check("small.py", work, lambda _: Finding(f"at the same work: {bill([OF_SMALL])}")),
     Check("max_tokens", work, too_short, "chapter 7"),
     # accidents
     Check("empty", (plays.empty_reply, plays.blank_text), goes_on, "step 6"),
@@ -966,8 +920,13 @@ FAULTS = [  # what small.py gets wrong
     Check("cut_output", plays.long_output, rest_of_output, "chapter 6"),
     Check("no_summaries", plays.never, never_a_summary, "chapter 7"),
     Check("long_words", plays.pastes, long_words, "chapter 8"),
-    Check("open_request", plays.one_summary, open_request, "chapter 8"),
-    Check("files", plays.one_summary, files_left, "chapter 8"),
+    Check(
+        "open_request",
+        plays.one_summary,
+        of_summary(open_request, OF_REQUESTS),
+        "chapter 8",
+    ),
+    Check("files", plays.one_summary, of_summary(files_left, OF_FILES), "chapter 8"),
     Check("no_resume", plays.second_starts, second_start, "chapter 10", any_of=True),
     Check("passing_error", plays.api_fails, recovers, "reference"),
     Check("no_pages", plays.two_reads, pages, "reference"),

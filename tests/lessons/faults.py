@@ -91,14 +91,14 @@ def place(check) -> str:
 def list_small(words) -> int:
     """List the faults of small.py whose lines have these words; 2 if there are none."""
     texts = [(place(check), shown(check, found)) for check, found in of_small()]
-    chosen = [one for one in texts if all(word in one[1] for word in words)]
-    if not chosen:
+    some = [one for one in texts if all(word in one[1] for word in words)]
+    if not some:
         print(f"No fault mentions {' and '.join(words)}.")
         return 2
-    many = f"{len(chosen)} of {len(texts)} faults of small.py"
+    many = f"{len(some)} of {len(texts)} faults of small.py"
     print(f"{many}, each with the functions of agent.py that fix it")
-    for where, some in groupby(chosen, key=itemgetter(0)):
-        print(f"\n{where}", *(text for _, text in some), sep="\n")
+    for where, group in groupby(some, key=itemgetter(0)):
+        print(f"\n{where}", *(text for _, text in group), sep="\n")
     return 0
 
 
@@ -130,9 +130,8 @@ def list_mine(file, words) -> int:
         return 2
     path, table = Path(file).absolute(), [*chosen(words)]
     problem, runs = report.start(path, play=plays.start)
-    if not problem and (
-        reason := checks.stopped(run := runs(plays.start)) or run.problem
-    ):
+    run = runs(plays.start) if not problem else None
+    if run and (reason := checks.stopped(run) or run.problem):
         problem = reason + checks.printed(run, reason)
     if problem:
         print(report.fill(f"{path.name} can't be played: {problem}"))
@@ -147,11 +146,10 @@ def list_mine(file, words) -> int:
             found = report.finding(check, runs)
             marks[check.name] = found.is_right
             print(line(check, found), flush=True)
-    wrong = [name for name, is_right in marks.items() if is_right is False]
-    right = [*marks.values()].count(True)
-    neither = len(marks) - right - len(wrong)
-    rest = f"; can't be judged: {neither}" if neither else ""
-    print(f"\nok: {right} of {len(marks)}; `!`: {len(wrong)}{rest}")
+    every = (True, None, False)
+    right, neither, wrong = ([n for n in marks if marks[n] is mark] for mark in every)
+    rest = f"; can't be judged: {len(neither)}" if neither else ""
+    print(f"\nok: {len(right)} of {len(marks)}; `!`: {len(wrong)}{rest}")
     if wrong and len(table) > 1:
         again = MINE.format("faults.py", file, wrong[0])
         print(report.fill(f"To run one again: {again}"))
@@ -162,9 +160,8 @@ def list_mine(file, words) -> int:
 
 def main(argv) -> int:
     """List the faults of small.py, or those of a reader's agent."""
-    parser = argparse.ArgumentParser(
-        description="Show what small.py, or an agent of your own, gets wrong."
-    )
+    about = "Show what small.py, or an agent of your own, gets wrong."
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("words", nargs="*", metavar="WORD", help="words to look for")
     mine = "play the faults on your own agent; then a WORD is a chapter or a name"
     parser.add_argument("--mine", metavar="FILE", help=mine)

@@ -22,15 +22,16 @@ HARM = "memory", "stopped", "Ctrl-C", "asks", "empty", "huge file", "truncated",
 HARM += "messages", "summary", "no text", "cut off", "prompts", "rejected", "seen"
 LEAST_URGENT = "on disk", "asks"
 OWN_LINE = r"\(([^()]+), line (\d+)[^()]*\)"  # as `runner.where` writes it
-FIX_THIS = "fix this; chapter 1 has an agent to start from"
+FAULTS_NEXT = "python3 tests/lessons/faults.py shows what this report doesn't check"
 STEPS = "python3 tests/lessons/steps.py small"
-SERVE = f"test it over HTTP, with any client: {STEPS} --serve"
-ELSEWHERE = {  # words of a problem, and how the agent can be judged all the same
-    "offer the tool": "give the names of its tools, in the order bash, read_file, compact: "
+ELSEWHERE = {  # words of a problem, and what to do about it; "" for any
+    "offer the tool": "name its tools, in the order bash, read_file, compact: "
     f"{STEPS} --mine FILE --tools NAME NAME",
-    "isn't supported here": SERVE,
-    "It isn't Python": SERVE,
-    "no request with": SERVE,
+    **dict.fromkeys(
+        ("isn't supported here", "It isn't Python", "no request with"),
+        f"test it over HTTP, with any client: {STEPS} --serve",
+    ),
+    "": "fix this; chapter 1 has an agent to start from",
 }
 PROMPTS = "It has to get its prompts from `input()`: two, one after the other."
 PACKAGES = (
@@ -120,17 +121,15 @@ def cannot_start(path):
 
 def asks_nothing(run):
     """The reason why the program made no request, "" if it made one."""
-    if any(exchange.purpose != "aside" for exchange in run.exchanges):
-        return ""
     if run.exchanges:
-        return "None of its requests offers a tool."
+        asides = all(exchange.purpose == "aside" for exchange in run.exchanges)
+        return "None of its requests offers a tool." if asides else ""
     if run.ended.startswith("It"):  # the runner's own words
         return run.ended
     if run.ended:
         why = f"It made no request, because it stopped with {run.ended}"
-        if run.ended.startswith("ModuleNotFoundError"):
-            return f"{why}. {PACKAGES}"
-        return f"{why}. {PROMPTS}" if run.ended.startswith("IndexError") else why
+        more = {"ModuleNotFoundError": f". {PACKAGES}", "IndexError": f". {PROMPTS}"}
+        return why + more.get(run.ended.partition(":")[0], "")
     if not run.typed:
         return f"It made no request. {PROMPTS}{checks.printed(run)}"
     if not (run.prompts or checks.errors_in(run)):
@@ -145,24 +144,19 @@ def next_step(facts, run):
     """What to do next: first about what stopped the agent, then what does most harm."""
     if "problem" in facts:
         said = facts["problem"].text
-        return next(
-            (how for words, how in ELSEWHERE.items() if words in said), FIX_THIS
-        )
+        return next(how for words, how in ELSEWHERE.items() if words in said)
     wrong = [label for label in facts if facts[label].is_right is False]
     if not wrong:
-        return "python3 tests/lessons/faults.py shows what this report doesn't check"
+        return FAULTS_NEXT
     grows = checks.is_of_chapter_2(run)
     label = min(wrong, key=lambda one: rank(one, facts[one], grows))
-    is_stopped, place = not facts["stopped"].is_right, facts[label].place
-    if label == "stopped" and not place:
+    if not (place := facts[label].place):
         lines = re.findall(OWN_LINE, facts[label].text)
         return "fix line {1} of {0}".format(*lines[-1]) if lines else LINE.format(label)
     if place.startswith("step"):
         more = checks.NEVER_STARTS in facts["layer 2"].text and place == "step 4"
         place += f" of chapter 2{'; if it has a layer 2, chapter 4' * more}"
-    if is_stopped:
-        return place
-    return f"{label} ({place})" if place else LINE.format(label)
+    return place if facts["stopped"].is_right is False else f"{label} ({place})"
 
 
 def rank(label, fact, grows):
@@ -171,10 +165,10 @@ def rank(label, fact, grows):
     Other lines may be consequences of what stopped it, but not that it forgets a turn.
     """
     harm = HARM.index(label) if label in HARM else len(HARM)
-    last = LEAST_URGENT.index(label) if label in LEAST_URGENT else -1
     if harm < 2 or not grows:
-        return harm, last, not fact.place, fact.place
-    return 2, last, not fact.place, not fact.place.startswith("step"), fact.place
+        return harm, label in LEAST_URGENT, fact.place
+    is_step = fact.place.startswith("step")
+    return 2, label in LEAST_URGENT, not fact.place, not is_step, fact.place
 
 
 def with_next(name, facts, run=None):
@@ -186,13 +180,13 @@ def with_next(name, facts, run=None):
 
 def shown(title, facts):
     """Format a title and findings in lines of at most 79 columns."""
-    lines = [fill(title)]
-    for label, fact in facts.items():
-        is_finding = isinstance(fact, Finding)
-        lines.append(
-            line(label, fact) if is_finding else fill(f"  {label:<10} {fact}", 13)
-        )
-    return "\n".join(lines)
+    lines = [
+        line(label, fact)
+        if type(fact) is Finding
+        else fill(f"  {label:<10} {fact}", 13)
+        for label, fact in facts.items()
+    ]
+    return "\n".join([fill(title), *lines])
 
 
 def line(label, fact, width=10):

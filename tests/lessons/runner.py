@@ -258,6 +258,8 @@ def text_of(block):
     return block.get("text") or "".join(part.get("text", "") for part in inner)
 
 
+RUN, EXCHANGE = ([one.name for one in fields(kind)] for kind in (Run, Exchange))
+
 # --- The API, the model and the user, for one life of an agent ---
 
 
@@ -292,22 +294,22 @@ class Player(stub.StubClient):
         raise NotAnAgent(why)
 
     def record(self, ended="", printed=""):
-        """What could be seen of this life, as plain JSON; each message is there once."""
-        names = {one.name for one in fields(Run)} & vars(self).keys()
-        seen = {name: getattr(self, name) for name in names}
-        messages, exchanges = {}, []
+        """What could be seen of this life, as plain JSON.
+
+        Of the messages of a request, those that the one before had are only counted.
+        """
+        seen = {n: getattr(self, n) for n in RUN if n in vars(self)}
+        exchanges, before = [], []
         for exchange in self.exchanges:
-            options = {"default": repr, "skipkeys": True}
-            texts = [json.dumps(message, **options) for message in exchange.messages]
-            numbers = [messages.setdefault(text, len(messages)) for text in texts]
-            request = {**exchange.request, "messages": numbers}
-            names = [one.name for one in fields(Exchange)]
-            known = {name: getattr(exchange, name) for name in names}
+            pairs = zip(before, before := exchange.messages)
+            same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
+            known = {name: getattr(exchange, name) for name in EXCHANGE}
+            request = {**exchange.request, "messages": [same, before[same:]]}
             exchanges.append({**known, "request": request})
         seen |= {"what": self.play.what, "replies": len(self.queue), "ended": ended}
         seen["elsewhere"] = {str(path): size for path, size in self.elsewhere.items()}
         seen["lines"] = printed.strip().split("\n")
-        return {**seen, "messages": [*messages], "exchanges": exchanges}
+        return {**seen, "exchanges": exchanges}
 
     # --- The user ---
 
@@ -406,7 +408,9 @@ class Player(stub.StubClient):
     def note(self, text, **more):
         """Add the newest request to the record."""
         known = self.purpose, text, len(self.typed)
-        self.marked |= "cache_control" in str(self.bodies[-1])
+        messages = self.bodies[-1].get("messages")
+        last = messages[-1:] if isinstance(messages, list) else []
+        self.marked |= "cache_control" in str({**self.bodies[-1], "messages": last})
         more["paused"], self.slept = self.slept, 0
         self.exchanges.append(Exchange(self.requests[-1], *known, **more))
 
@@ -472,11 +476,13 @@ class Purposes:
         """Tell what a request is for."""
         last = stub.blocks(request["messages"][-1]["content"])
         texts = [block["text"] for block in last if block["type"] == "text"]
-        sent, end = str(request["messages"]), "".join(texts[-1:])
+        end = "".join(texts[-1:])
         if not request.get("tools"):
             words = [*self.said, *self.summaries, *self.typed[: self.prompts]]
+            sent = str(request["messages"])
             return "summary" if any(word in sent for word in words) else "aside"
         if self.system is None:  # it's the first request for work, or after a resume
+            sent = str(request["messages"])
             is_new = any(repr(prompt)[1:-1] in sent for prompt in self.typed)
             asks = self.asks(end) or not (is_new or not self.typed)
             return "summary" if asks and len(request["messages"]) > 1 else "work"
@@ -623,31 +629,37 @@ def live(path, play, folder, options, names):
     # Python would drop a Ctrl-C that comes while it forks
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        if not (child := os.fork()):
-            in_the_process(writing, path, play, folder, options, names)
+        child = os.fork()
     except OSError as error:
-        raise CannotPlay(f"No process can be started for it: {error}") from error
-    finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    os.close(writing)
+        raise CannotPlay(f"No process can be started for it: {error}") from error
+    if not child:
+        in_the_process(writing, path, play, folder, options, names)
     said, status = [], None
     try:
+        os.close(writing)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         status = read_all(reading, child, time.monotonic() + play.seconds + GRACE, said)
     finally:
         for kill in os.killpg, os.kill:  # what it started, and itself
             with suppress(OSError):  # it has ended
                 kill(child, signal.SIGKILL)
         if status is None:
-            _, status = os.waitpid(child, 0)
+            os.waitpid(child, 0)
         os.close(reading)
-    said = b"".join(said)
-    if not said.endswith(b"\n"):
-        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        how = KILLED.format(signal.Signals(number).name) if number else EXITED
-        return Run(play.what, ended=how, typed=[*play.typed])
-    if isinstance(record := json.loads(said), str):
-        raise RuntimeError(record)
-    return run_of({**record, "path": str(path), "options": options}, Path(folder))
+    if said[-1:] and said[-1].endswith(b"\n"):
+        if isinstance(record := json.loads(b"".join(said)), str):
+            raise RuntimeError(record)
+        return run_of({**record, "path": str(path), "options": options}, Path(folder))
+    how = TOO_SLOW.format(play.seconds) if status is None else how_it_died(status)
+    return Run(play.what, ended=how, typed=[*play.typed])
+
+
+def how_it_died(status):
+    """Say how a process ended that left no record."""
+    if os.WIFSIGNALED(status):
+        return KILLED.format(signal.Signals(os.WTERMSIG(status)).name)
+    return EXITED
 
 
 def read_all(pipe, child, until, said):
@@ -657,8 +669,10 @@ def read_all(pipe, child, until, said):
         ended, status = os.waitpid(child, os.WNOHANG)
         while select.select([pipe], [], [], 0 if ended else 0.05)[0]:
             said.append(os.read(pipe, 1 << 20))
-            if not said[-1] or said[-1].endswith(b"\n"):
+            if said[-1].endswith(b"\n"):
                 return status if ended else None
+            if not said[-1]:
+                break
         if ended:
             return status
     return None
@@ -666,13 +680,12 @@ def read_all(pipe, child, until, said):
 
 def run_of(record, folder):
     """Turn a record into a Run, with the files in this folder."""
-    messages = [*map(json.loads, record.pop("messages"))]
-    exchanges = [Exchange(**one) for one in record.pop("exchanges")]
-    for exchange in exchanges:
-        numbers = exchange.messages
-        exchange.request["messages"] = [messages[number] for number in numbers]
-    run = Run(exchanges=exchanges, **record)
-    run.files |= saved_in(folder, run.elsewhere)
+    run, before = Run(**record), []
+    run.exchanges = [Exchange(**one) for one in run.exchanges]
+    for exchange in run.exchanges:
+        same, rest = exchange.messages
+        before = exchange.request["messages"] = [*before[:same], *rest]
+    run.files = dict(saved_in(folder, run.elsewhere))
     return run
 
 
@@ -748,8 +761,7 @@ def set_up(path, player, finish, argv):
     sys.modules["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
     builtins.input = player.type_next
     set_clock(player)
-    is_done = lambda: player.typed and not player.calling  # noqa: E731
-    os._exit = lambda *_: finish("" if is_done() else EXITED)
+    os._exit = lambda *_: finish(EXITED * bool(player.calling or not player.typed))
     stdin = io.BufferedReader(NoStdin(player.give_up))
     sys.stdin, sys.argv = io.TextIOWrapper(stdin), argv
     sys.path.insert(0, str(Path(path).parent))  # where modules may be called like ours

@@ -50,7 +50,6 @@ The report comes when all is translated, or when you press Ctrl-C here."""
 
 def report_on(names):
     """Serve the stand-in until an agent with these tools is done; returns the report."""
-    checks.usages_of_small()  # before any thread, as it forks this process
     with stage.from_scratch(), served(client := Served(names)) as url:
         tools = ", ".join([*names, *runner.TOOLS[len(names) :]])
         told = HOW_TO.format(*TYPED, url=url, folder=Path.cwd(), tools=tools)

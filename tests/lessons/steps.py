@@ -21,7 +21,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import checks
@@ -42,9 +41,7 @@ from stage import (
 )
 from stub import reply
 
-sys.path.append(
-    str(stage.ROOT)
-)  # for a step that imports agent.py; a file there has any name
+sys.path.append(str(stage.ROOT))  # for agent.py; last, as files there have any name
 
 FOLDER = Path(__file__).resolve().parent
 SETTINGS = {
@@ -178,16 +175,6 @@ def summarise(request):
 OF_S06 = {"asks": asks_for_summary, "summaries": [summarise]}
 
 
-def as_sdk(client):
-    """Give the model `messages.create`, which s06 calls on the SDK's client."""
-
-    def create(**request):
-        with client.messages.stream(**request) as stream:
-            return stream.get_final_message()
-
-    return SimpleNamespace(messages=SimpleNamespace(create=create))
-
-
 def layer2(path):
     """Play a step of layer 2; returns {label: finding}."""
     step = load(path)
@@ -198,7 +185,7 @@ def layer2(path):
     def before(messages):
         if stage.characters_by_4(json.dumps(messages)) <= THRESHOLD:
             return messages
-        return step.auto_compact(as_sdk(client), SETTINGS, messages)
+        return step.auto_compact(client, SETTINGS, messages)
 
     try:
         problem = refusal(work, client, messages := [user_said(RULE)], before)
@@ -209,8 +196,7 @@ def layer2(path):
     share = bill([client.usages[client.bodies.index(asked)]])
     written = len(SUMMARY) if SUMMARY in str(messages) else 0
     facts = {"asked": f"about {included} of 13 results, {share}"}
-    facts["summary"] = f"{written} characters"
-    facts["rejected"] = problem or "no"
+    facts |= {"summary": f"{written} characters", "rejected": problem or "no"}
     if not problem:
         facts["cost"] = bill(client.usages)
         facts["rule"] = f"in the last request: {RULE in str(client.requests[-1])}"
@@ -225,7 +211,7 @@ def left(step):
     messages = [user_said(RULE)]
     work(client, messages, list)
     refuses = stage.scripted(reply(stop="refusal"))
-    return len(results(step.auto_compact(as_sdk(refuses), SETTINGS, messages)))
+    return len(results(step.auto_compact(refuses, SETTINGS, messages)))
 
 
 # --- Which step ---

@@ -698,8 +698,8 @@ AGENTS = {
     ),
     "old messages are dropped, prompts as well": (
         *DROPS,
-        "! layer 2 it never asked for a summary; its requests got shorter by dropping 70 "
-        "messages (chapter 8) ... "
+        "! layer 2 it never asked for a summary; its requests got shorter by dropping 44 "
+        "results (chapter 8) ... "
         '! prompts "Read all files. Never touch the tests." is in no request after number '
         '22; "Translate each into four languages." is in no request after number 23 '
         "(step 4)",

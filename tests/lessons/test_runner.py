@@ -19,7 +19,7 @@ import steps
 import stub
 from builders import typed
 from readme import ROOT
-from runner import Exchange, Play, Player, Run, played
+from runner import Play, Player, played
 from stub import reply
 from test_judge import SMALL, in_one_line
 
@@ -161,6 +161,7 @@ PROGRAMS = {
     "while True:\n    pass": "It did not finish within 0.5 seconds.",
     "while 1:\n    try: input()\n    except: pass": "It never ends: a bare `except:`",
     "import threading\nthreading.Event().wait()": "did not finish within 0.5 seconds",
+    "import signal\nsignal.setitimer(0, 0)\nwhile 1: pass": "finish within 0.5 seconds",
     "import os\nos._exit(3)": "It ended its process without a word (`os._exit`).",
     "import os\nos.kill(os.getpid(), 9)": "It killed its own process with SIGKILL.",
     "import os\nos.killpg(0, 15)": "It killed its own process with SIGTERM.",
@@ -330,13 +331,10 @@ def test_a_machine_that_can_play_nothing_gets_a_reason(needed, monkeypatch):
         played(SMALL, plays.blank_prompt)
 
 
-def test_no_price_is_compared_with_that_of_a_run_without_an_end(monkeypatch):
-    ended = Run(ended="It did not finish within 30 seconds.")
-    monkeypatch.setattr(checks, "played", lambda *_: ended)
-    monkeypatch.setattr(checks, "usages_of_small", checks.usages_of_small.__wrapped__)
-    assert "no price to compare with" in checks.small_cost(None).text
-    used = Exchange({"model": "m"}, False, "", 1, usage=[9, 0, 0])
-    assert checks.cost(Run(exchanges=[used])).is_right is None
+def test_small_py_costs_what_the_report_says():
+    usages = checks.usages(played(SMALL, plays.work).accepted)
+    found = [*map(sum, zip(*usages))]
+    assert found == pytest.approx(checks.OF_SMALL, rel=0.01)
 
 
 @pytest.mark.parametrize(

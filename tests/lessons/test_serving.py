@@ -153,7 +153,6 @@ def test_the_report_waits_for_what_an_agent_writes_after_the_last_reply(monkeypa
     monkeypatch.setattr(serving.threading, "Event", lambda: event)
     monkeypatch.setattr(serving, "served", lambda client: nullcontext("url"))
     monkeypatch.setattr(serving, "about", event.report)
-    monkeypatch.setattr(serving.checks, "usages_of_small", list)
     with stage.from_scratch():
         serving.report_on([])
     done, pause, (report, *_) = event.mock_calls
