@@ -1197,6 +1197,7 @@ HINTS |= dict.fromkeys(("403", "407"), "The proxy says so: check HTTPS_PROXY.")
 # settings are read when the program starts
 HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
 # about the account: /clear wouldn't help
+USED_UP = r"(?i)^(?!.*retry in).*(usage limit|billing|resets? at)"  # for hours or days
 ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait|limits|organi[sz]"
 
 
@@ -1309,6 +1310,8 @@ def back_off(agent: Agent, error: Any, text: str, tries: int, is_summary: bool) 
     why = f"{text} {hint.format(agent.transcript)}".strip()
     headers: Any = getattr(getattr(error, "response", None), "headers", {})
     is_final = kind in LASTING or headers.get("x-should-retry") == "false"
+    if kind == 429 and re.search(USED_UP, text):
+        is_final = "retry-after" not in headers
     if is_final or tries == MAX_TRIES:
         no_summary = is_summary and hint and kind in (400, 422)
         raise (NoSummary if no_summary else AgentError)(why) from error

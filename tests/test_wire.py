@@ -203,6 +203,27 @@ def test_retry_after_0_does_not_use_up_all_tries_at_once(wired, pauses):
     assert sum(pauses) == 1 + 2 + 4 + 8 + 16 + 32
 
 
+PLANS = {  # what a provider says of a limit, and how often it's asked
+    "usage limit reached for 5 hour. Your limit will reset at 2026-11-30 04:00": 1,
+    "You exceeded your current quota, please check your plan and billing details": 1,
+    "You exceeded your quota, check your plan and billing. Please retry in 39.6s": 7,
+    "Too many requests": 7,
+}
+
+
+@pytest.mark.parametrize("text, tries", PLANS.items())
+def test_a_plan_that_is_used_up_is_asked_once(wired, text, tries):
+    agent = wired(*[api_error(429, text)] * tries)
+    assert text in fails(agent, "Hi")
+    assert len(agent.client.requests) == tries and len(agent.messages) == 1
+
+
+def test_a_plan_that_says_when_to_retry_is_asked_again(wired, pauses):
+    used_up = api_error(429, "usage limit reached", headers={"retry-after": "5"})
+    agent = wired(used_up, reply(WHOLE))
+    assert take_turn(agent, "Hi") == WHOLE and sum(pauses) == 5
+
+
 @pytest.mark.parametrize("after", ["61", "86400", "99999999"])
 def test_a_retry_after_over_a_minute_says_when_to_try_again(
     wired, pauses, monkeypatch, after
