@@ -1197,8 +1197,8 @@ HINTS |= dict.fromkeys(("403", "407"), "The proxy says so: check HTTPS_PROXY.")
 # settings are read when the program starts
 HINTS |= {n: f"{HINTS[n]} Then start again with --resume." for n in (401, 403, 404)}
 # about the account: /clear wouldn't help
-USED_UP = r"(?i)^(?!.*retry in).*(usage limit|billing|resets? at)"  # for hours or days
 ACCOUNT = "(?i)credit|balance|quota|billing|budget|per day|daily|wait|limits|organi[sz]"
+USED_UP = r"(?i)^(?!.*retry in).*(usage limit|billing|resets? at)"  # for hours or days
 
 
 class Reply(NamedTuple):
