@@ -381,9 +381,10 @@ def no_summary(run):
         return Finding(text, False, "chapter 4")
     if number := dropped(run):
         text += f"; its requests got shorter by dropping {number} results"
-        return Finding(text, False, "chapter 8")
     if not (stopped(run) or is_of_chapter_2(run)):
         return Finding(text)
+    if number:
+        return Finding(text, False, "chapter 8")
     if counts_new(run):
         text += " (`input_tokens` alone leaves out what comes from the cache)"
     return Finding(text + NEVER_STARTS, False, place_for(run, TOO_LONG))

@@ -73,7 +73,10 @@ TOO_LONG = "prompt is too long"
 ASKS_AT_END = (
     r"(?i)summar|compress|(?<!call )(?<!use )(?<!use the )compact|总结|摘要|压缩|要約"
 )
-REMINDER = r"\s*<[\w-]*(reminder|status|context|env|info)"  # it asks for nothing
+# by its tag or its first word, a text asks for nothing
+REMINDER = (
+    r"(?i)\s*<[\w-]*(reminder|status|context|env|info)|\W*(reminder|note|todos?):"
+)
 
 
 class Play(NamedTuple):

@@ -62,6 +62,7 @@ ASKS_FOR_ONE = {  # how a request ends, and if it asks for a summary
     "them as a block": ([*CALLED, block(OWN)], True),
     "all in one text": ([f"{OWN} Go."], True),
     "a reminder": ([*CALLED, "<reminder>Plan.</reminder>"], False),
+    "a reminder without a tag": ([*CALLED, "Reminder: plan your work."], False),
 }
 
 
