@@ -1144,10 +1144,13 @@ def checks_for(told):
     return [check for check in table if check.play in plays or not told]
 
 
+runs_of = cache(report.Runs)  # each agent is played once, whatever is asked about it
+
+
 @cache
 def said(path, told):
     """The lines of the report about an agent that these words are about, as one."""
-    runs, table = report.Runs(path), checks_for(told)
+    runs, table = runs_of(path), checks_for(told)
     if table[0].name == "stopped":
         facts = report.about_work(runs, table)
         return in_one_line(report.with_next("It", facts, runs(work))[0])
