@@ -1121,6 +1121,14 @@ def test_after_a_failure_the_next_try_waits_for_enough_new_tokens(long):
     assert len(summaries(agent)) == 2
 
 
+def test_compact_tries_again_at_once_after_a_failed_summary(long):
+    agent = long(NO_SUMMARY, SUMMARY)
+    for failures in 1, 0:
+        program.run_command(agent, "/compact")
+        assert agent.failures == failures
+    assert layers(agent) == ["compact"] and len(summaries(agent)) == 2
+
+
 def test_after_a_failed_summary_max_messages_is_still_kept(long):
     work = [reply(calls=[("bash", {"command": "true"})])] * 9
     agent = long(NO_SUMMARY, *work, reply("Done."), max_messages=12)

@@ -416,7 +416,8 @@ def test_a_stop_does_not_start_the_next_command():
     assert not Path("next").exists()
 
 
-def test_what_a_python_program_printed_is_kept_when_it_is_stopped():
+def test_what_a_python_program_printed_is_kept_when_it_is_stopped(monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     stop = "import os, time; print('begun'); os.kill({}, 2); time.sleep(600)"
     command = f'{sys.executable} -c "{stop.format(os.getpid())}"'
     output = bytearray()
