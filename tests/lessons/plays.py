@@ -91,7 +91,7 @@ def write(name, times=1):
 
 # --- Accidents ---
 
-STOP = "touch pressed; kill -INT $PPID; sleep 1"
+STOP = "touch pressed; kill -INT $PPID; sleep 0.1"
 STOPS, HALF = use("bash", command=STOP), use("bash", command="touch half")
 CUT_CALL = {**HALF, "stop_reason": "max_tokens"}
 empty_reply = play("an empty reply")(lambda: [reply(thinking="Hm.")])
