@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import plays  # adds the folder of stub to sys.path
 import stub
 from plays import ANSWER, CUT_OFF, LINES, work
-from runner import TOO_LONG, Play, text_of
+from runner import SAME_WORDS, TOO_LONG, Play, text_of
 from stage import bill, price
 
 # tokens of small.py at the same work: new ones, written to the cache, read from it
@@ -266,23 +266,21 @@ def rejected(run):
     return Finding(run.problem, False, place_for(run, run.problem))
 
 
-def is_unfinished(run):
-    """Check if files are missing, for which a question may be the reason."""
-    return not (done(run) == 24 and len(files_in(run)) == 24)
-
-
 def asked(run):
-    is_told = is_unfinished(run) and run.last_question
+    """The last question about a tool, if its answer may be why nothing is translated."""
+    is_told = SAME_WORDS in run.last_question or not (run.refused or run.ended)
+    is_told = is_told and run.last_question and not done(run)
     return Finding(run.last_question) if is_told else None
 
 
 def same_results(run):
     """The most common result, of those that can explain what is missing."""
     writes = {call for call in run.calls if "new_file" in str(run.calls[call])}
-    texts = [t for c, t in run.results.items() if done(run) < 24 or c not in writes]
-    alike = Counter(re.sub(r"file_\d\d", "file_..", text) for text in texts)
+    texts = [t for c, t in run.results.items() if not done(run) or c not in writes]
+    failed = [text for text in texts if not lines_of([text])]
+    alike = Counter(re.sub(r"file_\d\d", "file_..", text) for text in failed)
     [(result, number)] = alike.most_common(1) or [("", 0)]
-    if number < 2 or not is_unfinished(run):
+    if number < 2 or done(run) == len(files_in(run)) == 24:
         return None
     return Finding(f'{number} were "{textwrap.shorten(result, 80)}"')
 
