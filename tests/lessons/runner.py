@@ -747,16 +747,10 @@ def set_up(path, player, finish, argv):
     temporary.mkdir(exist_ok=True)
     nobody.bind(("127.0.0.1", 0))  # and listens to no client of the program's own
     player.nobody = nobody  # as long as it lives
-    os.environ |= (
-        MODELS
-        | os.environ
-        | {
-            "ANTHROPIC_API_KEY": "none",
-            "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{nobody.getsockname()[1]}",
-            "HOME": os.getcwd(),
-            "TMPDIR": str(temporary),
-        }
-    )
+    address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    own = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": address}
+    own |= {"HOME": os.getcwd(), "TMPDIR": str(temporary)}
+    os.environ |= MODELS | os.environ | own
     for name in os.environ.keys() & {*UNSET}:
         del os.environ[name]
     tempfile.tempdir = None  # see TMPDIR

@@ -29,16 +29,7 @@ import report
 import stage  # adds the folder of stub to sys.path
 import stub
 from runner import CannotPlay, played
-from stage import (
-    bill,
-    model_said,
-    reads,
-    refusal,
-    results,
-    seen,
-    user_said,
-    write_files,
-)
+from stage import bill, reads, results, user_said, write_files
 from stub import reply
 
 sys.path.append(str(stage.ROOT))  # for agent.py; last, as files there have any name
@@ -88,7 +79,7 @@ def work(client, messages, before):
     while True:
         messages[:] = before(messages)
         content = client.answer({**SETTINGS, "messages": messages})["content"]
-        messages.append(model_said(content))
+        messages.append(stage.model_said(content))
         calls = [block for block in content if block["type"] == "tool_use"]
         if not calls:
             return
@@ -120,7 +111,7 @@ def read_twenty(micro_compact):
     six = reply(calls=calls, thinking="A test, and five files.")
     script = [six, *reads(names[5:], thinking="One more."), reply("Done.")]
     client, messages = stage.scripted(*script), [user_said(RULE)]
-    return client, messages, refusal(work, client, messages, micro_compact)
+    return client, messages, stage.refusal(work, client, messages, micro_compact)
 
 
 def layer1(path):
@@ -128,7 +119,9 @@ def layer1(path):
     step = load(path)
     step.tool_name_map = stage.NAMES
     client, messages, problem = read_twenty(step.micro_compact)
-    facts = {"seen": f"{seen(client.requests[1])} of the 6 results of the first reply"}
+    facts = {
+        "seen": f"{stage.seen(client.requests[1])} of the 6 results of the first reply"
+    }
     facts["rejected"] = (
         f"request {len(client.requests)}: {problem}" if problem else "no"
     )
@@ -188,7 +181,7 @@ def layer2(path):
         return step.auto_compact(client, SETTINGS, messages)
 
     try:
-        problem = refusal(work, client, messages := [user_said(RULE)], before)
+        problem = stage.refusal(work, client, messages := [user_said(RULE)], before)
     except AttributeError as error:
         return {"ended by": f"AttributeError: {error}"}
     asked = client.asked[0]
