@@ -767,6 +767,7 @@ def set_up(path, player, finish, argv):
         del sys.modules[name]
     sys.addaudithook(partial(note, Path.cwd(), player.elsewhere))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the caller may have another
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGALRM, lambda *_: finish(too_slow(player)))
     signal.setitimer(signal.ITIMER_REAL, player.play.seconds)

@@ -197,6 +197,16 @@ def test_a_program_of_any_kind_gets_a_reason(source, monkeypatch):
     assert not is_right and re.search("! (problem|stopped) ", shown)
 
 
+def test_a_program_inherits_no_handler_of_the_caller():
+    (path := Path("mine.py").absolute()).write_text("import os\nos.killpg(0, 15)")
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        shown, _ = report.play_mine(path)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "It killed its own process with SIGTERM." in in_one_line(shown)
+
+
 @pytest.mark.parametrize("name", ["agent.ts", "Agent.java", "agent.mjs", "main.go"])
 def test_a_file_in_another_language_is_told_how_it_can_be_tested(name):
     Path(name).write_text("")
