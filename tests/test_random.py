@@ -118,7 +118,8 @@ def assert_valid(agent, messages):
 def kept(messages):
     """The typed messages and the calls that a compaction must keep."""
     needed = program.still_needed(messages, program.TOOLS)
-    return program.user_texts(messages), [exchange.call for exchange in needed]
+    words = [t.removeprefix(program.STOPPED) for t in program.user_texts(messages)]
+    return words, [exchange.call for exchange in needed]
 
 
 def assert_consistent(agent):
@@ -282,7 +283,6 @@ def test_every_step_leaves_a_valid_conversation_and_what_was_sent_stays_as_it_wa
             words, calls = kept(agent.messages)
             old_words, old_calls = kept(before[0])
             # of the calls, those that fit into half of what was freed
-            words = [text.removeprefix(program.STOPPED) for text in words]
             assert words == old_words and [c for c in old_calls if c in calls] == calls
     assert client.changed == [] and agent.thinking
 
