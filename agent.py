@@ -1348,6 +1348,9 @@ def stream(agent: Agent, messages: list[Message], shown: Sequence[str]) -> Any:
             elif event.type == "input_json":
                 written += len(event.partial_json)
                 agent.emit("wait", f"writing a call, {written:,} characters")
+            elif event.type in DELTAS:  # of a summary
+                written += len(getattr(event, event.type))
+                agent.emit("wait", f"summarising, {written:,} characters written")
             elif event.type == "message_stop" and not event.message.stop_reason:
                 event.message.stop_reason = "end_turn"  # vLLM's filter gives none
         return events.get_final_message()

@@ -14,7 +14,6 @@ from unittest.mock import Mock
 import pytest
 from builders import (
     HOSTILE,
-    SUMMARY,
     did,
     turns,
     typed,
@@ -131,23 +130,27 @@ def test_the_clock_stays_on_one_row_and_never_steers_the_terminal(screen):
     )
 
 
-def test_the_clock_says_that_a_summary_is_being_written(make):
+def test_the_clock_says_how_much_of_a_summary_is_written(make):
     said = []
+    text = "<summary>All is well.</summary>"
     agent = make(
         api_error(529, "Overloaded"),
-        SUMMARY,
+        reply(text, thinking="What was it?"),
         reply("So."),
         messages=[typed("Go."), *did("old" * 900), *did("new")],
     )
     agent.emit = lambda style, text: said.append((style, text))
     agent.focus = ""
     turns(agent, "Go on.")
-    waits = [text for style, text in said if style == "wait"]
-    assert re.fullmatch(r"summarising, context [\d,]+ of 167,000 tokens", waits[0])
-    *before, last = waits
-    assert before == [waits[0], "try 2 of 7 in 1 s", waits[0]]
+    first, again, second, *written, last = [t for style, t in said if style == "wait"]
+    assert re.fullmatch(r"summarising, context [\d,]+ of 167,000 tokens", first)
+    assert (again, second) == ("try 2 of 7 in 1 s", first)
+    sizes = [int(re.sub(r"\D", "", line)) for line in written]
+    assert sizes == sorted({*sizes}) and sizes[-1] == len("What was it?" + text)
+    assert written[-1] == f"summarising, {sizes[-1]} characters written"
     full = r"waiting for the model, context [\d,]+ of 167,000 tokens"
     assert re.fullmatch(full, last)
+    assert "".join(text for style, text in said if style in program.DELTAS) == "So."
 
 
 def test_an_answer_that_breaks_off_is_marked_as_discarded(screen, make):
