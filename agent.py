@@ -580,7 +580,8 @@ def rebuild(agent: Agent, summary: str) -> tuple[list[Message], str]:
     new = [*older, *before, note(f"{text}\n", *index), *request, *after, *tail]
     names = [exchange.call["name"] for exchange in calls]
     files = sum(agent.tools[name].rerunnable for name in names)
-    told = f"your {plural(len(user_texts(new)), 'message')}"
+    cut = str(texts := user_texts(new)).count("bytes are left out here]")
+    told = f"your {plural(len(texts), 'message')}" + f" ({cut} cut)" * bool(cut)
     told += ", the plan" if "todo_write" in names else ""
     told += f", {plural(files, 'file')} read again" if files else ""
     return new, told + (f", the newest {plural(len(tail), 'message')}" if tail else "")

@@ -986,6 +986,19 @@ def test_a_compaction_says_what_it_kept(compacted):
     )
 
 
+def test_a_compaction_says_how_many_typed_messages_are_cut_even_if_it_was_earlier(make):
+    long = typed(sized(30_000, "the specification\n"))
+    agent = make(SUMMARY, SUMMARY, messages=[long, said("Read.")])
+    for text in "Never push.", "Go on.":
+        agent.messages += [typed(text), *did(sized(3_000)), said("Done.")]
+        program.run_command(agent, "/compact")
+    notes = [text for text in shown(agent, "note") if text.startswith("kept: ")]
+    assert [re.match("kept: (.*?),", note)[1] for note in notes] == [
+        "your 2 messages (1 cut)",
+        "your 3 messages (1 cut)",
+    ]
+
+
 def test_three_compactions_in_a_row_keep_typed_messages_and_a_valid_list(make):
     work = [m for n in range(30) for m in did(f"{n} {sized(500)}")]
     agent = make(messages=history(*needed(), typed("Never push."), work), **WINDOW)
