@@ -177,6 +177,7 @@ def test_the_same_search_by_bash_costs_the_same_every_time(make):
 
 TIMEOUTS = [({}, 120), ({"timeout": 1}, 1), ({"timeout": 9_999}, 600)]
 TIMEOUTS += [({"timeout": 0}, 600), ({"timeout": -1}, 600)]  # meant as "no limit"
+TIMEOUTS += [({"timeout": 10_000}, 10), ({"timeout": 20_999}, 20)]  # in milliseconds
 
 
 @pytest.mark.parametrize("given, seconds", TIMEOUTS)
@@ -187,13 +188,8 @@ def test_the_timeout_is_two_minutes_by_default_and_ten_at_most(
     assert use("bash", command="true", **given) == f"(exit status {seconds})"
 
 
-def test_a_time_limit_in_milliseconds_means_seconds(use):
+def test_a_command_that_takes_longer_is_killed(use):
     assert "killed after 1 seconds" in use("bash", command="sleep 60", timeout=1)
-    start = time.monotonic()
-    assert "(killed after 10 seconds)" not in use(
-        "bash", command="true", timeout=20_000
-    )
-    assert time.monotonic() - start < 60
 
 
 NEVER_ENDING = {
