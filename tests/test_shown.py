@@ -199,6 +199,11 @@ def test_a_line_cut_to_the_screens_width_ends_in_an_ellipsis(screen, style):
     assert format_event(style, TOO_WIDE) == CUT[style]
 
 
+def test_a_wide_letter_counts_as_two_columns(screen):
+    room = len(format_event("tool", "e" * 99)) - 1  # without the ellipsis
+    assert format_event("tool", "文" * 99) == "文" * (room // 2) + "…"
+
+
 SHOWN_RESULTS = {
     "1\n2\n3\n4\n": "1|2|3|4",
     "1\n\n\n\n\n(exit)": "1|(3 more lines; /last shows all)||(exit)",

@@ -248,7 +248,9 @@ def test_a_skill_is_listed_by_its_folder_and_description(make, head, description
 HIDDEN = "name: review\ndisable-model-invocation: true\ndescription: how to review"
 
 
-@pytest.mark.parametrize("head", [HIDDEN, HIDDEN.replace("\n", "\r\n")])
+@pytest.mark.parametrize(
+    "head", [HIDDEN, HIDDEN.replace("\n", "\r\n"), HIDDEN.replace("true", "True")]
+)
 def test_a_skill_that_only_the_user_may_name_is_not_listed_but_can_be_loaded(
     make, head
 ):
