@@ -286,6 +286,7 @@ def test_a_deprecated_model_answers_without_a_warning_by_the_sdk(fresh, desk):
 MISTAKES = [
     ("Hi", {"ANTHROPIC_API_KEY": ""}, "set ANTHROPIC_API_KEY in the shell or in /"),
     ("Hi", {"THRESHOLD": "many"}, "THRESHOLD=many: give a whole number"),
+    ("Hi", {"KEEP_RECENT": "-1"}, "KEEP_RECENT=-1: give a whole number"),
     ("Hi", {"MAX_MESSAGES": "\uff15"}, "MAX_MESSAGES"),
     (
         "Hi --resume go",
