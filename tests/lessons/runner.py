@@ -20,7 +20,6 @@ import json
 import os
 import re
 import runpy
-import select
 import signal
 import socket
 import sys
@@ -32,7 +31,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,13 +57,10 @@ MODELS = {"MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
 UNSET = "DISPLAY", "WAYLAND_DISPLAY", "ANTHROPIC_AUTH_TOKEN"
 NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
-UNSUPPORTED = "It uses `{}`, which isn't supported here."
 SAME_WORDS = "taken for a prompt, because it has the same words"
 TURN_IS_OVER = "It sent another request, although the model had called no tool."
-ASKS_AGAIN = "It asks again and again: {}."
 NO_TOOL = "Its request doesn't offer the tool `{}`, but {}."
 NEVER_LEARNS = "It sent {} requests in a row that were rejected. The last: {}"
-KILLED = "It killed its own process with {}."
 EXITED = "It ended its process without a word (`os._exit`)."
 BY_CTRL_C = "Ctrl-C ended the program."
 TOO_SLOW = "It did not finish within {} seconds."
@@ -171,7 +167,7 @@ class Run:
 
     # --- Requests ---
 
-    @cached_property
+    @property
     def accepted(self):
         """The exchanges about the conversation whose request the API accepted."""
         return [e for e in self.exchanges if not e.error and e.purpose != "aside"]
@@ -181,7 +177,7 @@ class Run:
         """The accepted requests for work, which are those that ask for no summary."""
         return [e for e in self.accepted if not e.asks]
 
-    @cached_property
+    @property
     def refused(self):
         """The API's reasons for rejecting requests, in order."""
         return [e.error for e in self.exchanges if e.is_refused]
@@ -261,7 +257,10 @@ def text_of(block):
     return block.get("text") or "".join(part.get("text", "") for part in inner)
 
 
-RUN, EXCHANGE = ([one.name for one in fields(kind)] for kind in (Run, Exchange))
+def as_dict(record):
+    """A Run or an Exchange without what follows from its fields."""
+    return {one.name: getattr(record, one.name) for one in fields(record)}
+
 
 # --- The API, the model and the user, for one life of an agent ---
 
@@ -271,23 +270,19 @@ class NotAnAgent(Exception):
 
 
 class Player(stub.StubClient):
-    """The stand-in for the API, the user at the prompt, and a record of the life."""
+    """The stand-in for the API, and the user at the prompt; together they fill a Run."""
 
     def __init__(self, play, names=()):
         always = reply("Done.") if play.more else None
         limits = {"window": play.window, "in_parts": False}
         super().__init__(*play.script(), always=always, **limits)
         summaries = (reply(s) if isinstance(s, str) else s for s in play.summaries())
-        self.play, self.summaries, self.folder = play, summaries, Path.cwd()
-        self.prompts, self.typed, self.approval = [*play.typed], [], play.answer
-        self.purposes, self.purpose, self.said = Purposes(self.typed), "work", ""
-        self.exchanges, self.elsewhere, self.headers = [], {}, {}
-        self.calling = self.broke_off = self.last_question = ""
-        self.first_question, self.asked_times, self.not_played = None, Counter(), set()
-        self.worked = self.ends = self.in_a_row = self.slept = 0
-        self.pressed, self.marked, self.retries = False, False, RETRIES
         own = dict(zip(TOOLS, TOOLS)) | dict(zip(TOOLS, names))
-        self.compact = own["compact"]
+        self.run = Run(play.what, prompts=[*play.typed], compact=own["compact"])
+        self.play, self.summaries, self.folder = play, summaries, Path.cwd()
+        self.purposes, self.purpose, self.said = Purposes(self.run.typed), "work", ""
+        self.headers, self.approval, self.first_question = {}, play.answer, None
+        self.asked_times, self.ends, self.in_a_row, self.slept = Counter(), 0, 0, 0
         for call in calls_in(given for given in self.queue if isinstance(given, dict)):
             call["name"] = own[call["name"]]
         self.models = SimpleNamespace(retrieve=self.retrieve)
@@ -296,45 +291,39 @@ class Player(stub.StubClient):
         """End the life, because nothing more can be learned from it."""
         raise NotAnAgent(why)
 
-    def record(self, ended="", printed=""):
-        """What could be seen of this life, as plain JSON.
-
-        Of the messages of a request, those that the one before had are only counted.
-        """
-        seen = {n: getattr(self, n) for n in RUN if n in vars(self)}
+    def record(self, printed=""):
+        """The Run as JSON; messages that the request before had are only counted."""
         exchanges, before = [], []
-        for exchange in self.exchanges:
+        for exchange in self.run.exchanges:
             pairs = zip(before, before := exchange.messages)
             same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
-            known = {name: getattr(exchange, name) for name in EXCHANGE}
             request = {**exchange.request, "messages": [same, before[same:]]}
-            exchanges.append({**known, "request": request})
-        seen |= {"what": self.play.what, "replies": len(self.queue), "ended": ended}
-        seen["elsewhere"] = {str(path): size for path, size in self.elsewhere.items()}
-        seen["lines"] = printed.strip().split("\n")
-        return {**seen, "exchanges": exchanges}
+            exchanges.append(as_dict(exchange) | {"request": request})
+        seen = {"replies": len(self.queue), "lines": printed.strip().split("\n")}
+        seen["exchanges"] = exchanges
+        return json.dumps(as_dict(self.run) | seen, default=repr, skipkeys=True)
 
     # --- The user ---
 
     def type_next(self, question="", *_):
         """Return the next prompt, or the answer to a question about a tool."""
-        question = str(question)
+        run, question = self.run, str(question)
         if self.first_question is None:
             self.first_question = question
         is_prompt = question and question == self.first_question
-        self.pressed |= self.play.presses and (self.folder / "pressed").exists()
-        if self.pressed:
-            self.calling = ""  # what it asks now is the next prompt
-        if self.calling:
+        run.pressed |= self.play.presses and (self.folder / "pressed").exists()
+        if run.pressed:
+            run.calling = ""  # what it asks now is the next prompt
+        if run.calling:
             how = SAME_WORDS if is_prompt else f"answered with {self.approval}"
-            self.last_question = f'"{textwrap.shorten(question[:500], 80)}" was {how}'
-        if self.calling and not is_prompt:
+            run.last_question = f'"{textwrap.shorten(question[:500], 80)}" was {how}'
+        if run.calling and not is_prompt:
             return self.answer_question()
-        if self.calling and not self.broke_off:
-            self.broke_off, self.worked = self.calling, len(self.accepted)
-        if self.prompts:
-            self.typed.append(self.prompts.pop(0))
-            return self.typed[-1]
+        if run.calling and not run.broke_off:
+            run.broke_off, run.worked = run.calling, len(run.accepted)
+        if run.prompts:
+            run.typed.append(run.prompts.pop(0))
+            return run.typed[-1]
         self.ends += 1
         if self.ends > 2_000:
             self.give_up(NEVER_ENDS)
@@ -342,13 +331,14 @@ class Player(stub.StubClient):
 
     def answer_question(self):
         """Approve the tool call, press Ctrl-C, or say anything else, and then no."""
-        self.asked_times[self.last_question] += 1
-        if self.asked_times[self.last_question] == SAME_AGAIN:
-            self.give_up(ASKS_AGAIN.format(self.last_question))
+        question = self.run.last_question
+        self.asked_times[question] += 1
+        if self.asked_times[question] == SAME_AGAIN:
+            self.give_up(f"It asks again and again: {question}.")
         answer, self.approval = self.approval, "y" if self.approval == "y" else "n"
         if answer != "Ctrl-C":
             return answer
-        self.pressed = True
+        self.run.pressed = True
         signal.raise_signal(signal.SIGINT)  # which the program may handle itself
         return "n"
 
@@ -356,7 +346,8 @@ class Player(stub.StubClient):
 
     def with_options(self, default_headers=(), max_retries=None, **_):
         self.headers |= dict(default_headers or ())
-        self.retries = max_retries if isinstance(max_retries, int) else self.retries
+        if isinstance(max_retries, int):
+            self.run.retries = max_retries
         return self
 
     @property
@@ -364,7 +355,7 @@ class Player(stub.StubClient):
         return self.unsupported("client.beta")
 
     def unsupported(self, name, *_, **__):
-        self.give_up(UNSUPPORTED.format(name))
+        self.give_up(f"It uses `{name}`, which isn't supported here.")
 
     def count_tokens(self, **request):
         return super().count_tokens(**as_json(request))
@@ -375,16 +366,12 @@ class Player(stub.StubClient):
 
     # --- The model ---
 
-    @property
-    def accepted(self):
-        return Run(exchanges=self.exchanges).accepted
-
     def answer(self, request):
         """Answer a request, which may hold blocks of replies as objects."""
-        waiting, self.calling = self.calling, ""
+        run, waiting, unplayed = self.run, self.run.calling, [*self.unplayed]
+        run.calling, self.purpose = "", "work"
         headers = self.headers | dict(request.get("extra_headers") or {})
         request = as_json({**request, "extra_headers": headers})
-        self.purpose = "work"
         with suppress(LookupError, TypeError, ValueError, AttributeError):
             self.prepare(request)  # if it can't be read, it is refused below
         try:
@@ -397,40 +384,39 @@ class Player(stub.StubClient):
         if is_work := self.purpose == "work":
             self.said = said_in(message)
         calls = [call["name"] for call in calls_in([message])]
-        self.calling = "".join(calls[:1]) if is_work else waiting
+        run.calling = "".join(calls[:1]) if is_work else waiting
         # it does without what couldn't be played
-        self.exchanges = [e for e in self.exchanges if e.error not in self.not_played]
+        run.exchanges = [e for e in run.exchanges if e.error not in unplayed]
         self.note(self.said, content=message["content"], usage=self.usages[-1])
         self.purposes.note(self.purpose, request, message, self.said)
         self.in_a_row = 0
-        if self.play.enough and self.play.enough(Run(exchanges=self.exchanges)):
+        if self.play.enough and self.play.enough(replace(run)):
             self.queue.clear()
-            self.prompts.clear()
+            run.prompts.clear()
         return message
 
     def note(self, text, **more):
         """Add the newest request to the record."""
-        known = self.purpose, text, len(self.typed)
-        messages = self.bodies[-1].get("messages")
+        run, body, newest = self.run, self.bodies[-1], self.requests[-1]
+        messages = body.get("messages")
         last = messages[-1:] if isinstance(messages, list) else []
-        self.marked |= "cache_control" in str({**self.bodies[-1], "messages": last})
+        run.marked |= "cache_control" in str({**body, "messages": last})
         more["paused"], self.slept = self.slept, 0
-        self.exchanges.append(Exchange(self.requests[-1], *known, **more))
+        run.exchanges.append(
+            Exchange(newest, self.purpose, text, len(run.typed), **more)
+        )
 
     def note_error(self, error):
         """Add a request that failed, and give up if the program never learns from it."""
         is_refused = isinstance(error, stub.Refused | TypeError | ValueError)
-        if isinstance(error, stub.Unplayed):
-            self.not_played.add(str(error))
         self.note("", error=str(error), is_refused=is_refused)
         if self.purpose != "work":
             self.queue.popleft()
         self.in_a_row += is_refused
         if self.in_a_row == SAME_AGAIN:
             self.give_up(NEVER_LEARNS.format(SAME_AGAIN, error))
-        many = sum(exchange.is_refused for exchange in self.exchanges) > MOST_REFUSED
-        if many and len(self.play.typed) > 2:
-            self.prompts.clear()
+        if len(self.run.refused) > MOST_REFUSED and len(self.play.typed) > 2:
+            self.run.prompts.clear()
 
     def prepare(self, request):
         """Put a summary at the head of the queue, or fit the next reply's calls."""
@@ -440,7 +426,7 @@ class Player(stub.StubClient):
             given = reply("A title.") if is_aside else next(self.summaries)
             self.said = said_in(given)
             return self.queue.appendleft(as_asked(given, request))
-        for _ in range(self.retries):
+        for _ in range(self.run.retries):
             if self.queue and isinstance(self.queue[0], Exception):
                 self.queue.popleft()  # the SDK tries again
         while self.queue and isinstance(self.queue[0], dict):
@@ -452,7 +438,7 @@ class Player(stub.StubClient):
         """Give the next reply's calls the tools' own input; skip one of `compact`."""
         offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
         for call in calls_in([self.queue[0]]):
-            if (name := call["name"]) not in offered and name == self.compact:
+            if (name := call["name"]) not in offered and name == self.run.compact:
                 return False
             if name not in offered:
                 self.give_up(NO_TOOL.format(name, ", ".join(map(str, offered))))
@@ -627,58 +613,47 @@ def played(path, play, options=(), names=()):
 
 
 def live(path, play, folder, options, names):
-    """Live in a process of its own."""
-    reading, writing = os.pipe()
-    # Python would drop a Ctrl-C that comes while it forks
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        child = os.fork()
-    except OSError as error:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        raise CannotPlay(f"No process can be started for it: {error}") from error
-    if not child:
-        in_the_process(writing, path, play, folder, options, names)
-    said, status = [], None
-    try:
-        os.close(writing)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        status = read_all(reading, child, time.monotonic() + play.seconds + GRACE, said)
-    finally:
-        for kill in os.killpg, os.kill:  # what it started, and itself
+    """Live in a process of its own, which leaves its record in a file."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        # Python would drop a Ctrl-C that comes while it forks
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            child = os.fork()
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            raise CannotPlay(f"No process can be started for it: {error}") from error
+        if not child:
+            in_the_process(file, path, play, folder, options, names)
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            how = how_it_ended(child, play.seconds)
+        finally:
+            with suppress(OSError):  # there is nothing left of what it started
+                os.killpg(child, signal.SIGKILL)
             with suppress(OSError):  # it has ended
-                kill(child, signal.SIGKILL)
-        if status is None:
-            os.waitpid(child, 0)
-        os.close(reading)
-    if said[-1:] and said[-1].endswith(b"\n"):
-        if isinstance(record := json.loads(b"".join(said)), str):
-            raise RuntimeError(record)
-        return run_of({**record, "path": str(path), "options": options}, Path(folder))
-    how = TOO_SLOW.format(play.seconds) if status is None else how_it_died(status)
-    return Run(play.what, ended=how, typed=[*play.typed])
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        file.seek(0)
+        record = file.read()
+    if not record.endswith("\n"):
+        return Run(play.what, ended=how, typed=[*play.typed])
+    if isinstance(known := json.loads(record), str):
+        raise RuntimeError(known)
+    return run_of({**known, "path": str(path), "options": options}, Path(folder))
 
 
-def how_it_died(status):
-    """Say how a process ended that left no record."""
-    if os.WIFSIGNALED(status):
-        return KILLED.format(signal.Signals(os.WTERMSIG(status)).name)
-    return EXITED
-
-
-def read_all(pipe, child, until, said):
-    """Add what a process sends to a list, to its end; returns how it ended, if it has."""
+def how_it_ended(child, seconds):
+    """Wait for a process; returns in words how it ended, if it left no record."""
+    until = time.monotonic() + seconds + GRACE
     while time.monotonic() < until:
-        # a process that it left behind may keep the pipe open, so look before reading
         ended, status = os.waitpid(child, os.WNOHANG)
-        while select.select([pipe], [], [], 0 if ended else 0.05)[0]:
-            said.append(os.read(pipe, 1 << 20))
-            if said[-1].endswith(b"\n"):
-                return status if ended else None
-            if not said[-1]:
-                break
+        if ended and os.WIFSIGNALED(status):
+            name = signal.Signals(os.WTERMSIG(status)).name
+            return f"It killed its own process with {name}."
         if ended:
-            return status
-    return None
+            return EXITED
+        time.sleep(0.002)
+    return TOO_SLOW.format(seconds)
 
 
 def run_of(record, folder):
@@ -710,9 +685,18 @@ def saved_in(folder, elsewhere):
 END = os._exit
 
 
-def in_the_process(writing, path, play, folder, options, names):
-    """Run an agent to its end, and send the record of its life."""
-    printed = Printed()
+def in_the_process(file, path, play, folder, options, names):
+    """Run an agent to its end, and write the record of its life to a file."""
+    printed, process = Printed(), os.getpid()
+
+    def finish(ended=""):
+        if os.getpid() == process:  # not a process that the agent has forked
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            player.run.ended = ended
+            print(player.record(printed.getvalue().decode(errors="replace")), file=file)
+            file.flush()
+        END(0)
+
     try:
         os.setsid()
         os.chdir(folder)
@@ -720,25 +704,14 @@ def in_the_process(writing, path, play, folder, options, names):
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
         stub.tool_ids = stub.ids()
         player = Player(play, names)
-        finish = partial(send, writing, player, printed, os.getpid())
         player.give_up = finish
         set_up(path, player, finish, [str(path), *options])
         how = {"errors": "backslashreplace", "write_through": True}
         sys.stdout = sys.stderr = io.TextIOWrapper(printed, "utf-8", **how)
         finish(why_ended(path))
     except BaseException:  # noqa: BLE001  a fault of ours, which the parent raises
-        os.write(writing, json.dumps(traceback.format_exc()).encode() + b"\n")
+        print(json.dumps(traceback.format_exc()), file=file, flush=True)
         END(1)
-
-
-def send(writing, player, printed, process, ended=""):
-    """Send the record to the parent, and end this process."""
-    if os.getpid() == process:  # not a process that the agent has forked
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        record = player.record(ended, printed.getvalue().decode(errors="replace"))
-        with open(writing, "wb") as pipe:
-            pipe.write(json.dumps(record, default=repr, skipkeys=True).encode() + b"\n")
-    END(0)
 
 
 def set_up(path, player, finish, argv):
@@ -758,14 +731,16 @@ def set_up(path, player, finish, argv):
     sys.modules["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
     builtins.input = player.type_next
     set_clock(player)
-    os._exit = lambda *_: finish(EXITED * bool(player.calling or not player.typed))
+    os._exit = lambda *_: finish(
+        EXITED * bool(player.run.calling or not player.run.typed)
+    )
     stdin = io.BufferedReader(NoStdin(player.give_up))
     sys.stdin, sys.argv = io.TextIOWrapper(stdin), argv
     sys.path.insert(0, str(Path(path).parent))  # where modules may be called like ours
     ours = {n: getattr(m, "__file__", None) or "" for n, m in sys.modules.items()}
     for name in [n for n in ours if TESTS in Path(ours[n]).parents and n != "__main__"]:
         del sys.modules[name]
-    sys.addaudithook(partial(note, Path.cwd(), player.elsewhere))
+    sys.addaudithook(partial(note, Path.cwd(), player.run.elsewhere))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the caller may have another
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -774,7 +749,8 @@ def set_up(path, player, finish, argv):
 
 
 def too_slow(player):
-    asked = f" It asked: {player.last_question}." * bool(player.last_question)
+    question = player.run.last_question
+    asked = f" It asked: {question}." * bool(question)
     return TOO_SLOW.format(player.play.seconds) + asked
 
 
@@ -786,7 +762,7 @@ def set_clock(player):
         really(min(seconds, PAUSE))
 
     def now(really=time.time):
-        return really() + 60 * len(player.exchanges)
+        return really() + 60 * len(player.run.exchanges)
 
     def strftime(how, moment=None, really=time.strftime):
         return really(how, moment or time.localtime(now()))
@@ -860,4 +836,4 @@ def note(folder, elsewhere, event, given):
     is_own = folder in file.parents or "__pycache__" in file.parts or path == os.devnull
     is_read = event == "open" and not given[2] & (os.O_WRONLY | os.O_RDWR)
     if not is_read and not is_own:
-        elsewhere.setdefault(file, file.stat().st_size if file.is_file() else 0)
+        elsewhere.setdefault(str(file), file.stat().st_size if file.is_file() else 0)

@@ -62,9 +62,9 @@ def report_on(names):
 
 def about(client):
     """The report on an agent that has run elsewhere, and if nothing is wrong."""
-    run = runner.run_of(client.record(client.ended), client.folder)
+    run = runner.run_of(json.loads(client.record()), client.folder)
     if not run.exchanges:
-        problem = Finding(client.ended or NO_REQUEST, False)
+        problem = Finding(run.ended or NO_REQUEST, False)
         return report.with_next(NAME, {"problem": problem})
     table = [check for check in checks.CHECKS if check.play is work]
     facts = report.about_work(report.Runs("", done={work: run}), table)
@@ -76,7 +76,6 @@ class Served(runner.Player):
 
     def __init__(self, names=()):
         super().__init__(work, names)
-        self.ended = ""
         self.done, self.one_by_one = threading.Event(), threading.Lock()
         self.patience: threading.Timer | None = None  # since a rejection
 
@@ -89,9 +88,9 @@ class Served(runner.Player):
             try:
                 message = super().answer(request)
             except runner.NotAnAgent as error:
-                self.ended = str(error)
+                self.run.ended = str(error)
                 self.done.set()
-                raise Refused(self.ended) from error
+                raise Refused(self.run.ended) from error
             except Refused as error:
                 self.wait_for_another(error)
                 raise
@@ -114,7 +113,7 @@ class Served(runner.Player):
     def note_prompt(self, request):
         """Move the next prompt to those that were typed, once a request ends with it."""
         last = [*request.get("messages", [])][-1:]
-        if self.prompts and self.prompts[0] in json.dumps(last):
-            self.typed.append(self.prompts.pop(0))
-        if not self.typed:
+        if self.run.prompts and self.run.prompts[0] in json.dumps(last):
+            self.run.typed.append(self.run.prompts.pop(0))
+        if not self.run.typed:
             raise Refused(FIRST)

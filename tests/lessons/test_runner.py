@@ -93,7 +93,7 @@ def test_requests_in_a_row_are_told_apart(how):
     client = player(reply("0"), reply("1"), summaries=summaries)
     for words in asked:
         ask(client, words)
-    assert [exchange.text for exchange in client.exchanges] == said
+    assert [exchange.text for exchange in client.run.exchanges] == said
 
 
 def test_a_refused_request_for_a_summary_uses_up_no_reply():

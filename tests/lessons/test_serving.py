@@ -124,7 +124,7 @@ def test_an_agent_that_stops_after_a_rejection_gets_its_report_soon(model, monke
         assert post(url, request_of([typed(TYPED[0])], tools=TOOLS, top_k=1))[0] == 400
         assert model.done.wait(60)
         status, text = post(url, START)
-    assert status == 400 and serving.IS_OVER in text and not model.accepted
+    assert status == 400 and serving.IS_OVER in text and not model.run.accepted
 
 
 def test_an_agent_that_recovers_from_a_rejection_goes_on(model):
@@ -165,7 +165,7 @@ def test_a_body_in_chunks_can_have_extensions(model):
     with serving.served(model) as url:
         sent = "".join([*parts, "0\r\n\r\n"])
         status, _ = post(url, sent, headers={"transfer-encoding": "chunked"})
-    assert status == 200 and len(model.exchanges) == 1
+    assert status == 200 and len(model.run.exchanges) == 1
 
 
 def test_ctrl_c_ends_it_with_a_report():
