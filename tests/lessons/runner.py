@@ -53,7 +53,6 @@ SAME_AGAIN = 50  # refused requests in a row, or the same questions; more never 
 PAUSE = 0.002  # seconds; an agent that waits between requests waits no longer here
 LARGEST = 20_000_000  # bytes of a file that is looked into
 TOOLS = "bash", "read_file", "compact"
-MODELS = {"MODEL_ID": "none", "ANTHROPIC_MODEL": "none"}
 UNSET = "DISPLAY", "WAYLAND_DISPLAY", "ANTHROPIC_AUTH_TOKEN"
 NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
@@ -252,7 +251,7 @@ class Run:
 
 
 def text_of(block):
-    """The text of a block or a result."""
+    """The text of a block, a result or a reply."""
     inner = stub.blocks(block.get("content"))
     return block.get("text") or "".join(part.get("text", "") for part in inner)
 
@@ -283,7 +282,7 @@ class Player(stub.StubClient):
         self.purposes, self.purpose, self.said = Purposes(self.run.typed), "work", ""
         self.headers, self.approval, self.first_question = {}, play.answer, None
         self.asked_times, self.ends, self.in_a_row, self.slept = Counter(), 0, 0, 0
-        for call in calls_in(given for given in self.queue if isinstance(given, dict)):
+        for call in itertools.chain(*map(calls_in, self.queue)):
             call["name"] = own[call["name"]]
         self.models = SimpleNamespace(retrieve=self.retrieve)
 
@@ -382,8 +381,8 @@ class Player(stub.StubClient):
             self.note_error(error)
             raise
         if is_work := self.purpose == "work":
-            self.said = said_in(message)
-        calls = [call["name"] for call in calls_in([message])]
+            self.said = text_of(message)
+        calls = [call["name"] for call in calls_in(message)]
         run.calling = "".join(calls[:1]) if is_work else waiting
         # it does without what couldn't be played
         run.exchanges = [e for e in run.exchanges if e.error not in unplayed]
@@ -424,20 +423,18 @@ class Player(stub.StubClient):
         if self.purpose != "work":
             is_aside = self.purpose == "aside"
             given = reply("A title.") if is_aside else next(self.summaries)
-            self.said = said_in(given)
+            self.said = text_of(given)
             return self.queue.appendleft(as_asked(given, request))
         for _ in range(self.run.retries):
             if self.queue and isinstance(self.queue[0], Exception):
                 self.queue.popleft()  # the SDK tries again
-        while self.queue and isinstance(self.queue[0], dict):
-            if self.fits_next(request.get("tools") or []):
-                break
+        while self.queue and not self.fits_next(request.get("tools") or []):
             self.queue.popleft()
 
     def fits_next(self, tools):
         """Give the next reply's calls the tools' own input; skip one of `compact`."""
         offered = {tool.get("name"): tool.get("input_schema") or {} for tool in tools}
-        for call in calls_in([self.queue[0]]):
+        for call in calls_in(self.queue[0]):
             if (name := call["name"]) not in offered and name == self.run.compact:
                 return False
             if name not in offered:
@@ -519,13 +516,14 @@ class Purposes:
 
     def note(self, purpose, request, message, text):
         """Remember a request that was answered."""
-        texts = [self.bare(text_of(b)) for b in last_turn(request["messages"])]
+        _, blocks = stub.merge_turns(request["messages"])[-1]
+        texts = [self.bare(text_of(block)) for block in blocks]
         if purpose == "work":
             self.known |= {*texts}
             self.prompts, self.after_summary = len(self.typed), False
             self.works += 1
             self.system = self.system or str(request.get("system"))
-            inputs = [[*call["input"].values()] for call in calls_in([message])]
+            inputs = [[*call["input"].values()] for call in calls_in(message)]
             self.said += [str(given[0])[:12] for given in inputs if given]
             self.said += [text] * bool(text)
         if purpose == "summary":
@@ -534,27 +532,16 @@ class Purposes:
             self.summaries += [text] * bool(text)
 
 
-def last_turn(messages):
-    """The blocks of the user's side since the last reply."""
-    last = itertools.takewhile(lambda m: m["role"] != "assistant", reversed(messages))
-    return [*itertools.chain(*(stub.blocks(m["content"]) for m in [*last][::-1]))]
-
-
-def calls_in(replies):
-    """The calls of these replies."""
-    for block in itertools.chain(*(given["content"] for given in replies)):
-        if block["type"] == "tool_use":
-            yield block
-
-
-def said_in(given):
-    """The text of a reply."""
-    return "".join(block.get("text", "") for block in given["content"])
+def calls_in(given):
+    """The calls of a reply, none of an error."""
+    content = given["content"] if isinstance(given, dict) else []
+    return [block for block in content if block["type"] == "tool_use"]
 
 
 def as_asked(given, request):
     """A summary in the form that is asked for: in each tag, or under each key."""
-    end = "".join(text_of(block) for block in last_turn(request["messages"])[-1:])
+    _, blocks = stub.merge_turns(request["messages"])[-1]
+    end = "".join(map(text_of, blocks[-1:]))
     asked = f"{end[:1_000]} {end[-1_000:]} {request.get('system')}"
     keys = re.findall(r'"(\w+)":', asked) if "JSON" in asked else []
     tags = dict.fromkeys(re.findall(r"<([a-z][\w-]*)>", asked))
@@ -716,6 +703,12 @@ def in_the_process(file, path, play, folder, options, names):
 
 def set_up(path, player, finish, argv):
     """Give a program its client, prompts, settings and folder, and a time limit."""
+
+    def stop(*_):
+        asked = f" It asked: {player.run.last_question}."
+        slow = TOO_SLOW.format(player.play.seconds)
+        finish(slow + asked * bool(player.run.last_question))
+
     temporary, nobody = Path("tmp").absolute(), socket.socket()
     temporary.mkdir(exist_ok=True)
     nobody.bind(("127.0.0.1", 0))  # and listens to no client of the program's own
@@ -723,7 +716,7 @@ def set_up(path, player, finish, argv):
     address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
     own = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": address}
     own |= {"HOME": os.getcwd(), "TMPDIR": str(temporary)}
-    os.environ |= MODELS | os.environ | own
+    os.environ |= {"MODEL_ID": "none", "ANTHROPIC_MODEL": "none"} | os.environ | own
     for name in os.environ.keys() & {*UNSET}:
         del os.environ[name]
     tempfile.tempdir = None  # see TMPDIR
@@ -744,14 +737,8 @@ def set_up(path, player, finish, argv):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the caller may have another
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    signal.signal(signal.SIGALRM, lambda *_: finish(too_slow(player)))
+    signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, player.play.seconds)
-
-
-def too_slow(player):
-    question = player.run.last_question
-    asked = f" It asked: {question}." * bool(question)
-    return TOO_SLOW.format(player.play.seconds) + asked
 
 
 def set_clock(player):
