@@ -17,7 +17,10 @@ from pathlib import Path
 import stage  # adds the folder of stub to sys.path
 import stub
 from stage import (
+    SETTINGS,
     SUMMARY,
+    append_for_ever,
+    ask,
     bill,
     characters_by_4,
     from_scratch,
@@ -40,8 +43,6 @@ import agent as program
 
 # --- What all chapters need: a naive agent's helpers, and ours ---
 
-TOOLS = [{"name": n, "input_schema": {}} for n in ("read_file", "edit_file", "compact")]
-
 
 def say(lines):
     """Print lines like `who: what` in 79 columns."""
@@ -51,23 +52,9 @@ def say(lines):
         print(textwrap.fill(what, 79, break_on_hyphens=False, **indent))
 
 
-def request(messages):
-    """A naive agent's request. It asks for the prompt cache, though no tutorial does."""
-    settings = {"model": "m", "max_tokens": 16_000, "system": "You write code."}
-    marker = {"cache_control": {"type": "ephemeral"}}
-    return {**settings, "tools": TOOLS, "messages": messages, **marker}
-
-
 def rejection(messages):
     """The API's error for a request with these messages, "" if it accepts them."""
-    return refusal(stub.check, request(messages))
-
-
-def ask(client, messages):
-    """Ask the model; returns the calls in its reply."""
-    content = client.answer(request(messages))["content"]
-    messages.append(model_said(content))
-    return [block for block in content if block["type"] == "tool_use"]
+    return refusal(stub.check, {**SETTINGS, "messages": messages})
 
 
 def ours(model, *prompts, **limits):
@@ -88,15 +75,6 @@ def ours(model, *prompts, **limits):
 PRICES = f"""\
 price: writing a token to the prompt cache counts {stub.CACHE_WRITE}, reading one \
 {stub.CACHE_READ}, any other input 1; output is left out."""
-
-
-def append_for_ever(client, messages, before=list):
-    """The loop of the tutorials, with a layer that acts `before` each request."""
-    while True:
-        messages[:] = before(messages)
-        if not (calls := ask(client, messages)):
-            return
-        messages.append(user_said([run(call) for call in calls]))
 
 
 def understood(summary):
@@ -414,9 +392,8 @@ def chapter_9():
     script = [use("read_file", *names), *edits[:2], compact, *edits[2:], reply("Done.")]
     loop_that_ends_with_compact(scripted(*script), [user_said("Edit five files.")])
     done, orphan = edited(names), answer_after_the_summary(compact["content"][0])
-    problem = refusal(
-        scripted(window=20_000).answer, request([user_said("x" * 70_000)])
-    )
+    small, long = scripted(window=20_000), [user_said("x" * 70_000)]
+    problem = refusal(append_for_ever, small, long)
     names, model = write_files(5, 24_000), scripted(*script)
     ours(model, "Edit five files.")
     mine = edited(names)
@@ -450,7 +427,9 @@ def chapter_10():
     first, second = [user_said("The first task.")] * 9, [user_said("The second.")] * 5
     path, again = (save_by_the_second(m, t) for m, t in ((first, 7.2), (second, 7.9)))
     left = path.read_text(encoding="utf-8").count("first")
-    with scripted(reply("Done.")).messages.stream(**request(second)) as stream:
+    with scripted(reply("Done.")).messages.stream(
+        **SETTINGS, messages=second
+    ) as stream:
         answer = model_said(stream.get_final_message().content)
     third = save_by_the_second([*second, answer, user_said("Go on.")], 8.0)
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]

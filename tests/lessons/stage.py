@@ -21,15 +21,11 @@ SUMMARY = "The files were read."
 
 
 def scripted(*replies, summaries=(SUMMARY,), **options):
-    """A fake API that gives our agent its summaries: replies, or their texts."""
-    written = (in_tags(s) if type(s) is str else s for s in summaries)
+    """A fake API that gives our agent its summaries: replies, or texts for its tags."""
+    tagged = "<summary>{}</summary>".format
+    written = (reply(tagged(s)) if type(s) is str else s for s in summaries)
     own = {"asks": stub.asks_for_summary, "in_parts": False, "summaries": written}
     return StubClient(*replies, **own | options)
-
-
-def in_tags(text):
-    """A reply with a summary as our agent wants it."""
-    return reply(f"<summary>{text}</summary>")
 
 
 @contextmanager
@@ -85,10 +81,41 @@ def model_said(content):
     return {"role": "assistant", "content": content}
 
 
+def settings(*tools):
+    """A naive agent's settings; they ask for the prompt cache, though no tutorial does."""
+    named = [{"name": name, "input_schema": {}} for name in tools]
+    fixed = {"model": "m", "max_tokens": 16_000, "system": "You write code."}
+    return {**fixed, "tools": named, "cache_control": {"type": "ephemeral"}}
+
+
+SETTINGS = settings("read_file", "edit_file", "compact")
+
+
+def ask(client, messages, settings=SETTINGS):
+    """Ask the model; returns the calls in its reply."""
+    content = client.answer({**settings, "messages": messages})["content"]
+    messages.append(model_said(content))
+    return [block for block in content if block["type"] == "tool_use"]
+
+
+def append_for_ever(client, messages, before=list, settings=SETTINGS):
+    """The loop of the tutorials, with a layer that acts `before` each request."""
+    while True:
+        messages[:] = before(messages)
+        if not (calls := ask(client, messages, settings)):
+            return
+        messages.append(user_said([run(call) for call in calls]))
+
+
 def run(call):
-    """Run one of the naive agent's tools; returns the result block."""
+    """Run one of the naive agent's tools; returns the result block.
+
+    A command is a test run, whose output cannot be read again.
+    """
     given, text = call["input"], "done"
     NAMES[call["id"]] = call["name"]
+    if call["name"] == "bash":
+        text = "FAILED test_one: 1 is not 2\n" * 320
     if "path" in given:
         text = Path(given["path"]).read_text(encoding="utf-8")
     if "new_text" in given:

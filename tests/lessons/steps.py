@@ -29,19 +29,13 @@ import report
 import stage  # adds the folder of stub to sys.path
 import stub
 from runner import CannotPlay, played
-from stage import bill, reads, results, user_said, write_files
+from stage import append_for_ever, bill, reads, results, user_said, write_files
 from stub import reply
 
 sys.path.append(str(stage.ROOT))  # for agent.py; last, as files there have any name
 
 FOLDER = Path(__file__).resolve().parent
-SETTINGS = {
-    "model": "m",
-    "max_tokens": 16_000,
-    "system": "You write code.",
-    "tools": [{"name": name, "input_schema": {}} for name in ("bash", "read_file")],
-    "cache_control": {"type": "ephemeral"},
-}
+SETTINGS = stage.settings("bash", "read_file")
 RULE = "Read all files. Never touch the tests."
 SUMMARY = "The files were read; all of them are alike."
 THRESHOLD = 50_000  # tokens, as s06 counts them
@@ -71,35 +65,6 @@ def small(path):
     return report.about_work(runs, table)
 
 
-# --- The work, the same for each step of a layer ---
-
-
-def work(client, messages, before):
-    """Run the tutorials' loop, with a layer that acts `before` each request."""
-    while True:
-        messages[:] = before(messages)
-        content = client.answer({**SETTINGS, "messages": messages})["content"]
-        messages.append(stage.model_said(content))
-        calls = [block for block in content if block["type"] == "tool_use"]
-        if not calls:
-            return
-        messages.append(user_said([run(call) for call in calls]))
-
-
-def run(call):
-    """Run a call; the output of `bash` is a test run that cannot be read again."""
-    result = stage.run(call)
-    if call["name"] == "bash":
-        result["content"] = "FAILED test_one: 1 is not 2\n" * 320
-    return result
-
-
-def rewrites(client):
-    """The number of requests that don't begin with all of the one before."""
-    pairs = itertools.pairwise(r["messages"] for r in client.requests)
-    return sum(after[: len(before)] != before for before, after in pairs)
-
-
 # --- Layer 1: six results in one reply, then fourteen one by one ---
 
 
@@ -111,7 +76,14 @@ def read_twenty(micro_compact):
     six = reply(calls=calls, thinking="A test, and five files.")
     script = [six, *reads(names[5:], thinking="One more."), reply("Done.")]
     client, messages = stage.scripted(*script), [user_said(RULE)]
-    return client, messages, stage.refusal(work, client, messages, micro_compact)
+    problem = stage.refusal(append_for_ever, client, messages, micro_compact, SETTINGS)
+    return client, messages, problem
+
+
+def rewrites(client):
+    """The number of requests that don't begin with all of the one before."""
+    pairs = itertools.pairwise(r["messages"] for r in client.requests)
+    return sum(after[: len(before)] != before for before, after in pairs)
 
 
 def layer1(path):
@@ -171,7 +143,7 @@ OF_S06 = {"asks": asks_for_summary, "summaries": [summarise]}
 def layer2(path):
     """Play a step of layer 2; returns {label: finding}."""
     step = load(path)
-    names = write_files(17, 16_000)
+    names, messages = write_files(17, 16_000), [user_said(RULE)]
     replies = *reads(names, thinking="Next."), reply("Done.")
     client = stage.scripted(*replies, **OF_S06)
 
@@ -181,7 +153,7 @@ def layer2(path):
         return step.auto_compact(client, SETTINGS, messages)
 
     try:
-        problem = stage.refusal(work, client, messages := [user_said(RULE)], before)
+        problem = stage.refusal(append_for_ever, client, messages, before, SETTINGS)
     except AttributeError as error:
         return {"ended by": f"AttributeError: {error}"}
     asked = client.asked[0]
@@ -202,7 +174,7 @@ def left(step):
     names = write_files(13, 160)
     client = stage.scripted(*reads(names), reply("Done."), **OF_S06)
     messages = [user_said(RULE)]
-    work(client, messages, list)
+    append_for_ever(client, messages, settings=SETTINGS)
     refuses = stage.scripted(reply(stop="refusal"))
     return len(results(step.auto_compact(refuses, SETTINGS, messages)))
 
