@@ -16,25 +16,7 @@ from pathlib import Path
 
 import stage  # adds the folder of stub to sys.path
 import stub
-from stage import (
-    SETTINGS,
-    SUMMARY,
-    append_for_ever,
-    ask,
-    bill,
-    characters_by_4,
-    from_scratch,
-    model_said,
-    reads,
-    refusal,
-    results,
-    run,
-    scripted,
-    seen,
-    use,
-    user_said,
-    write_files,
-)
+from stage import SUMMARY, bill, reads, refusal, results, scripted, use, user_said
 from stub import reply
 
 sys.path.append(str(stage.ROOT))  # last, because a file there can have any name
@@ -54,19 +36,15 @@ def say(lines):
 
 def rejection(messages):
     """The API's error for a request with these messages, "" if it accepts them."""
-    return refusal(stub.check, {**SETTINGS, "messages": messages})
+    return refusal(stub.check, {**stage.SETTINGS, "messages": messages})
 
 
 def ours(model, *prompts, **limits):
     """Run our agent; returns it with the names of the layers that acted."""
     lines = []
     world = {"approve": lambda *_: None, "emit": lambda _, text: lines.append(text)}
-    agent = program.Agent(
-        limits=program.Limits(**limits),
-        client=model,
-        system={"": "You write code."},
-        **world,
-    )
+    world |= {"client": model, "system": {"": "You write code."}}
+    agent = program.Agent(limits=program.Limits(**limits), **world)
     for prompt in prompts:
         program.take_turn(agent, prompt)
     return agent, [line[1:].partition("]")[0] for line in lines if "->" in line]
@@ -79,7 +57,7 @@ price: writing a token to the prompt cache counts {stub.CACHE_WRITE}, reading on
 
 def understood(summary):
     """s06 and v5, on their pages: the new history ends with an assistant message."""
-    return [user_said(summary), model_said("Understood. Continuing.")]
+    return [user_said(summary), stage.model_said("Understood. Continuing.")]
 
 
 def keep_newest(summary, messages, number):
@@ -97,14 +75,14 @@ def without_thinking(messages):
     """A cut at a fixed number, after which no thinking is left."""
     replies = [m for m in messages if m["role"] == "assistant"]
     kept = [[b for b in m["content"] if b["type"] != "thinking"] for m in replies]
-    new = iter(map(model_said, kept))
+    new = iter(map(stage.model_said, kept))
     return [next(new) if m["role"] == "assistant" else m for m in messages]
 
 
 def chapter_3():
     """What the API rejects"""
-    names, messages = write_files(6, 800), [user_said("Read all files.")]
-    append_for_ever(scripted(*reads(names, "Hm."), reply("All read.")), messages)
+    names, messages = stage.write_files(6, 800), [user_said("Read all files.")]
+    stage.naive_loop(scripted(*reads(names, "Hm."), reply("All read.")), messages)
     del messages[-1]
     cuts = range(1, len(messages))
     bad = [n for n in cuts if rejection(keep_newest(SUMMARY, messages, n))]
@@ -129,7 +107,7 @@ def chapter_3():
 
 def escaped_by_4(content):
     """v5: the same of escaped JSON, where a Japanese character takes six."""
-    return characters_by_4(json.dumps(content))
+    return stage.characters_by_4(json.dumps(content))
 
 
 def v5_threshold(context_window, max_output=16_384):
@@ -156,7 +134,7 @@ def chapter_4():
     true, escaped = stub.tokens(text), escaped_by_4(text)
     early = v5_threshold(200_000) * true // escaped
     say(f"""
-        naive: {len(text):,} Japanese characters are {characters_by_4(text)} tokens \
+        naive: {len(text):,} Japanese characters are {stage.characters_by_4(text)} tokens \
 (s06).
         damage: the API counts {true:,}; a threshold of 50,000 lets \
 {stub.tokens(late):,} pass, in a window of 200,000.
@@ -175,17 +153,12 @@ def windows():
     both = [(window, min(program.MAX_OUTPUT, window // 3)) for window in sizes]
     theirs = [v5_threshold(*one) for one in both]
     mine = [program.auto_compact_threshold(*one) for one in both]
-    script = [*reads(write_files(10, 160)), reply("Done.")]
+    script = [*reads(stage.write_files(10, 160)), reply("Done.")]
     model, second = scripted(*script), scripted(*script)
-    append_for_ever(model, [user_said("Read ten files.")], summarise_over)
+    stage.naive_loop(model, [user_said("Read ten files.")], summarise_over)
     alone = [r["messages"] == summary_alone(SUMMARY) for r in model.requests]
-    ours(
-        second,
-        "Read ten files.",
-        context_window=16_000,
-        max_output=5_333,
-        threshold=mine[1],
-    )
+    limits = {"context_window": 16_000, "max_output": 5_333, "threshold": mine[1]}
+    ours(second, "Read ten files.", **limits)
     say(f"""
         naive: {"".join(f"{threshold:>10,}" for threshold in theirs)}
         ours: {"".join(f"{threshold:>10,}" for threshold in mine)}
@@ -203,21 +176,21 @@ def micro_compact_every_turn(messages):
 
 def chapter_5():
     """Layer 1: clear old results"""
-    names = write_files(20, 9_000)
+    names = stage.write_files(20, 9_000)
     six = use("read_file", *names[:6], thinking="Six."), *reads(names[6:7], "One more.")
     forget = micro_compact_every_turn
     first, mine = scripted(*six), scripted(*six, reply("Done."))
-    problem = refusal(append_for_ever, first, [user_said("Compare six.")], forget)
+    problem = refusal(stage.naive_loop, first, [user_said("Compare six.")], forget)
     ours(mine, "Compare six.")
-    saw = seen(mine.requests[1])
+    saw = stage.seen(mine.requests[1])
     script = [*reads(names), reply("Done.")]
     every_turn, seldom = scripted(*script), scripted(*script)
-    append_for_ever(every_turn, [user_said("Read them.")], forget)
+    stage.naive_loop(every_turn, [user_said("Read them.")], forget)
     _, acted = ours(seldom, "Read them.", threshold=50_000)
     say(f"""
         {PRICES}
         naive: one reply reads six files, and all but the newest 3 results are cleared.
-        damage: the model sees {seen(first.requests[1])} of 6 files.
+        damage: the model sees {stage.seen(first.requests[1])} of 6 files.
         naive: it thinks, reads one more file, and one more result is cleared.
         API: {problem}
         damage: 20 reads: {bill(every_turn.usages)}.
@@ -249,25 +222,23 @@ def snip_to_50(messages, most=50):
 
 def chapter_6():
     """Too much at once"""
-    (name,) = write_files(1, 60_000)
+    (name,) = stage.write_files(1, 60_000)
     model = scripted(*reads([name] * 5), reply("I give up."))
-    append_for_ever(model, [user_said("Read it.")], budget_then_threshold)
+    stage.naive_loop(model, [user_said("Read it.")], budget_then_threshold)
     lost = [r for r in model.requests if r["messages"] == summary_alone(SUMMARY)]
-    times = sum(map(seen, model.requests))
+    times = sum(map(stage.seen, model.requests))
     pages = use("read_file", name), use("read_file", name, offset=1 + 50_000 // 400)
     paged = scripted(*pages, reply("Done."))
     _, acted = ours(paged, "Read it.")
-    saw = seen(paged.requests[-1])
+    saw = stage.seen(paged.requests[-1])
     chat, after = [user_said("Hello.")], []
     for _ in range(44):
-        chat += [model_said("Yes."), user_said("Go on.")]
+        chat += [stage.model_said("Yes."), user_said("Go on.")]
         chat, before = snip_to_50(chat), chat
         after += [len(chat)] * (chat is not before)
-    script = reads(write_files(44, 160), "Hm.")
-    problem = refusal(
-        append_for_ever, scripted(*script), [user_said("Go.")], snip_to_50
-    )
-    mine = scripted(*script, reply("Done."))
+    script = reads(stage.write_files(44, 160), "Hm.")
+    theirs, mine = scripted(*script), scripted(*script, reply("Done."))
+    problem = refusal(stage.naive_loop, theirs, [user_said("Go.")], snip_to_50)
     _, cuts = ours(mine, "Go.", max_messages=50)
     say(f"""
         naive: a file of 60,000 characters. s08 accepts results of up to 200,000, but \
@@ -301,10 +272,10 @@ def summary_alone(summary):
 
 def chapter_7():
     """Layer 2: the summary"""
-    names, task = write_files(60, 3_280), "Find the file that differs."
+    names, task = stage.write_files(60, 3_280), "Find the file that differs."
     script = [use("read_file", *names[n : n + 10]) for n in range(0, 60, 10)]
     messages = [user_said(task)]
-    append_for_ever(scripted(*script, reply("None.")), messages)
+    stage.naive_loop(scripted(*script, reply("None.")), messages)
     parts = json.dumps(messages)[:80_000], json.dumps(messages)[-80_000:]
     head, tail = (sum(f"{name} 0000" in part for name in names) for part in parts)
     first, last = (task in part for part in parts)
@@ -331,7 +302,7 @@ the task: {last}.
         damage: an empty answer: {before:,} tokens become {stub.tokens(nothing)}.
         damage: an unused one (s06 in TypeScript, its page): {bill(model.usages[2:])}; \
 {left} of it is kept.
-        ours: {seen(asked)} of 60 results, the task: {whole}; {bill([usage])}.
+        ours: {stage.seen(asked)} of 60 results, the task: {whole}; {bill([usage])}.
         ours: an empty answer: {len(results(agent.messages))} of 60 results stay.""")
 
 
@@ -342,7 +313,7 @@ PARAPHRASES = "apple is renamed, mind the tests", "renaming goes on", "work was 
 def chapter_8():
     """What stays"""
     left = sum(text in PARAPHRASES[-1] for text in (RULE, MORE))
-    names, compact = write_files(6, 48_000), use("compact")
+    names, compact = stage.write_files(6, 48_000), use("compact")
     first = use("read_file", *names[:2]), compact, reply("Done.")
     more = use("read_file", *names[2:4]), compact, use("read_file", *names[4:]), compact
     model = scripted(*first, *more, reply("Done."), summaries=PARAPHRASES)
@@ -362,16 +333,16 @@ def chapter_8():
 def loop_that_ends_with_compact(client, messages):
     """s08, on its page, and newer code of s06: the tool `compact` ends the turn."""
     while True:
-        calls = ask(client, messages)
+        calls = stage.ask(client, messages)
         if any(call["name"] == "compact" for call in calls):
             messages[:] = summary_alone(SUMMARY)
             return
-        messages.append(user_said([run(call) for call in calls]))
+        messages.append(user_said([stage.run(call) for call in calls]))
 
 
 def answer_after_the_summary(call):
     """s08: the summary removes the call, then its result is added."""
-    return [*summary_alone(SUMMARY), user_said([run(call)])]
+    return [*summary_alone(SUMMARY), user_said([stage.run(call)])]
 
 
 def is_too_long(problem):
@@ -385,7 +356,7 @@ def edited(names):
 
 def chapter_9():
     """Layer 3: on demand"""
-    names, focus = write_files(5, 24_000), "which files are still to do"
+    names, focus = stage.write_files(5, 24_000), "which files are still to do"
     compact = use("compact", focus=focus)
     change = {"old_text": "0000", "new_text": "edited"}
     edits = [use("edit_file", name, **change) for name in names]
@@ -393,12 +364,12 @@ def chapter_9():
     loop_that_ends_with_compact(scripted(*script), [user_said("Edit five files.")])
     done, orphan = edited(names), answer_after_the_summary(compact["content"][0])
     small, long = scripted(window=20_000), [user_said("x" * 70_000)]
-    problem = refusal(append_for_ever, small, long)
-    names, model = write_files(5, 24_000), scripted(*script)
+    problem = refusal(stage.naive_loop, small, long)
+    names, model = stage.write_files(5, 24_000), scripted(*script)
     ours(model, "Edit five files.")
     mine = edited(names)
     asked = focus in str(model.asked[0]["messages"][-1])
-    script = [*reads(write_files(12, 9_000)), reply("Done.")]
+    script = [*reads(stage.write_files(12, 9_000)), reply("Done.")]
     tight = scripted(*script, window=30_000)
     _, acted = ours(tight, "Read twelve files.")
     read = 12 - len(tight.queue)
@@ -427,17 +398,16 @@ def chapter_10():
     first, second = [user_said("The first task.")] * 9, [user_said("The second.")] * 5
     path, again = (save_by_the_second(m, t) for m, t in ((first, 7.2), (second, 7.9)))
     left = path.read_text(encoding="utf-8").count("first")
-    with scripted(reply("Done.")).messages.stream(
-        **SETTINGS, messages=second
-    ) as stream:
-        answer = model_said(stream.get_final_message().content)
+    sent = {**stage.SETTINGS, "messages": second}
+    with scripted(reply("Done.")).messages.stream(**sent) as stream:
+        answer = stage.model_said(stream.get_final_message().content)
     third = save_by_the_second([*second, answer, user_said("Go on.")], 8.0)
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
-    calls = [{"name": "read_file", "input": {"path": n}} for n in write_files(6, 900)]
-    six = [run({**call, "id": str(at)}) for at, call in enumerate(calls)]
+    calls = use("read_file", *stage.write_files(6, 900))["content"]
+    six = [*map(stage.run, calls)]
     third = save_by_the_second(micro_compact_every_turn([user_said(six)]), 9.0)
-    whole = seen({"messages": [json.loads(third.read_text(encoding="utf-8"))]})
-    names, compact = write_files(4, 48_000), use("compact")
+    whole = stage.seen({"messages": [json.loads(third.read_text(encoding="utf-8"))]})
+    names, compact = stage.write_files(4, 48_000), use("compact")
     one, two = use("read_file", *names[:2]), use("read_file", *names[2:])
     model = scripted(one, compact, two, compact, reply("Done."))
     agent, acted = ours(model, "Read four files.")
@@ -467,14 +437,12 @@ def main(arguments):
         return 0
     chapters = {name[8:]: f for name, f in globals().items() if "chapter_" in name}
     if wrong := [name for name in arguments if name not in chapters]:
-        print(
-            f"There is no chapter {wrong[0]}, only {', '.join(chapters)}.",
-            file=sys.stderr,
-        )
+        names = ", ".join(chapters)
+        print(f"There is no chapter {wrong[0]}, only {names}.", file=sys.stderr)
         return 2
     for name in arguments or chapters:
         print(f"{name}. {chapters[name].__doc__}")
-        with from_scratch():
+        with stage.from_scratch():
             chapters[name]()
     return 0
 

@@ -98,7 +98,7 @@ def ask(client, messages, settings=SETTINGS):
     return [block for block in content if block["type"] == "tool_use"]
 
 
-def append_for_ever(client, messages, before=list, settings=SETTINGS):
+def naive_loop(client, messages, before=list, settings=SETTINGS):
     """The loop of the tutorials, with a layer that acts `before` each request."""
     while True:
         messages[:] = before(messages)

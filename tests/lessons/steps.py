@@ -15,13 +15,12 @@ prints the outcome. A step is a file such as layer1/step2.py; the first and last
 
 import argparse
 import difflib
-import importlib.util
 import itertools
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import checks
 import plays
@@ -29,7 +28,7 @@ import report
 import stage  # adds the folder of stub to sys.path
 import stub
 from runner import CannotPlay, played
-from stage import append_for_ever, bill, reads, results, user_said, write_files
+from stage import bill, naive_loop, reads, results, user_said, write_files
 from stub import reply
 
 sys.path.append(str(stage.ROOT))  # for agent.py; last, as files there have any name
@@ -41,15 +40,6 @@ SUMMARY = "The files were read; all of them are alike."
 THRESHOLD = 50_000  # tokens, as s06 counts them
 READ, WRITE = stub.CACHE_READ, stub.CACHE_WRITE
 PRICE = f"Prices are in full-price input tokens: cache write {WRITE}, read {READ}."
-
-
-def load(path: Path) -> Any:
-    """Load a step as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # --- From first.py to small.py: translate 24 files ---
@@ -76,7 +66,7 @@ def read_twenty(micro_compact):
     six = reply(calls=calls, thinking="A test, and five files.")
     script = [six, *reads(names[5:], thinking="One more."), reply("Done.")]
     client, messages = stage.scripted(*script), [user_said(RULE)]
-    problem = stage.refusal(append_for_ever, client, messages, micro_compact, SETTINGS)
+    problem = stage.refusal(naive_loop, client, messages, micro_compact, SETTINGS)
     return client, messages, problem
 
 
@@ -88,30 +78,24 @@ def rewrites(client):
 
 def layer1(path):
     """Play a step of layer 1; returns {label: finding}."""
-    step = load(path)
+    step = import_module(f"layer1.{path.stem}")
     step.tool_name_map = stage.NAMES
     client, messages, problem = read_twenty(step.micro_compact)
-    facts = {
-        "seen": f"{stage.seen(client.requests[1])} of the 6 results of the first reply"
-    }
-    facts["rejected"] = (
-        f"request {len(client.requests)}: {problem}" if problem else "no"
-    )
+    sees, number = stage.seen(client.requests[1]), len(client.requests)
+    facts = {"seen": f"{sees} of the 6 results of the first reply"}
+    facts["rejected"] = f"request {number}: {problem}" if problem else "no"
     if not problem:
         nothing, _, _ = read_twenty(list)
-        facts["cost"] = f"{sent(client.usages)}, {bill(client.usages)}"
-        bill_without = f"{sent(nothing.usages)}, {bill(nothing.usages)}"
-        facts["without"] = f"forgetting: {bill_without}"
-        facts["rewritten"] = (
-            f"before {rewrites(client)} of {len(client.requests)} requests"
-        )
+        facts |= {"cost": spent(client), "without": f"forgetting: {spent(nothing)}"}
+        facts["rewritten"] = f"before {rewrites(client)} of {number} requests"
         facts["test run"] = f"can be recovered word for word: {again(messages)}"
     return facts
 
 
-def sent(usages):
-    """Say how many tokens were sent in all requests."""
-    return f"{round(sum(map(sum, usages)), -3):,} tokens sent"
+def spent(client):
+    """Say how many tokens were sent in all requests, and their price."""
+    sent = round(sum(map(sum, client.usages)), -3)
+    return f"{sent:,} tokens sent, {bill(client.usages)}"
 
 
 def again(messages):
@@ -142,7 +126,7 @@ OF_S06 = {"asks": asks_for_summary, "summaries": [summarise]}
 
 def layer2(path):
     """Play a step of layer 2; returns {label: finding}."""
-    step = load(path)
+    step = import_module(f"layer2.{path.stem}")
     names, messages = write_files(17, 16_000), [user_said(RULE)]
     replies = *reads(names, thinking="Next."), reply("Done.")
     client = stage.scripted(*replies, **OF_S06)
@@ -153,7 +137,7 @@ def layer2(path):
         return step.auto_compact(client, SETTINGS, messages)
 
     try:
-        problem = stage.refusal(append_for_ever, client, messages, before, SETTINGS)
+        problem = stage.refusal(naive_loop, client, messages, before, SETTINGS)
     except AttributeError as error:
         return {"ended by": f"AttributeError: {error}"}
     asked = client.asked[0]
@@ -174,7 +158,7 @@ def left(step):
     names = write_files(13, 160)
     client = stage.scripted(*reads(names), reply("Done."), **OF_S06)
     messages = [user_said(RULE)]
-    append_for_ever(client, messages, settings=SETTINGS)
+    naive_loop(client, messages, settings=SETTINGS)
     refuses = stage.scripted(reply(stop="refusal"))
     return len(results(step.auto_compact(refuses, SETTINGS, messages)))
 
@@ -223,13 +207,8 @@ def main(argv=None) -> int:
     add("--diff", help="show what the step changes", **is_given)
     add("--mine", type=Path, metavar="FILE", help="report on your own agent")
     add("--serve", help="report on an agent in any language", **is_given)
-    add(
-        "--tools",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="how its tools are called",
-    )
+    names = {"nargs": "+", "default": [], "metavar": "NAME"}
+    add("--tools", help="how its tools are called", **names)
     given = parser.parse_args(argv)
     if given.mine or given.serve:
         how = "--serve" if given.serve else "--mine"
