@@ -11,7 +11,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import chain, pairwise, starmap
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +31,6 @@ LATER = 1.1  # times the tokens of the shortest request that led to a summary
 SHORT = 2_000  # `max_tokens`; today's models may use that up by thinking
 MOST_IN_A_ROW = 3  # summaries that fail before the agent has to do without
 FAILED = {"": "without text", CUT_OFF: "that was cut off"}  # texts of summaries
-KINDS = "txt", "tyt"  # the ends of names in the texts that are read, and written
-ROLE = r'"role":\s*"(?:user|assistant)"'
 ERROR = r"(?i)^(?! ).*(?:error|exception)\b"
 # Words of a tool or a result that say how to get the rest of a text.
 HINTS = r"(?i)\b(offset|pages?|sed|tail|head|grep|saved|redirect\w*|lines? \d+)\b|页"
@@ -74,7 +72,6 @@ EARLY = "It ended before the work was done."
 BROKE_OFF = "Its turn ended, although the model had called `{}`."
 NO_WORDS = "Its turn ended after the model's first call, for a file that doesn't exist."
 ASKED_LAST = " Its last request asked for a summary, and no other one followed."
-BOTH = "It read both prompts as one; here, a line is a prompt."
 ONE_PROMPT = (
     "It ended after its first prompt, but two are typed: ask for another one (`input()`) "
     "after each turn."
@@ -103,7 +100,7 @@ def stopped(run):
     if run.problem:
         return run.problem
     if run.accepted and run.accepted[0].typed > 1:
-        return BOTH
+        return "It read both prompts as one; here, a line is a prompt."
     if called := run.broke_off or run.calling:
         at_once = run.worked == 1  # the first call fails, because it has to
         return NO_WORDS if at_once else BROKE_OFF.format(called)
@@ -138,7 +135,8 @@ def place_for(run, reason):
         return next((at for words, at in FIXES.items() if re.search(words, reason)), "")
     if (summary := kept_summary(run)) and not summary.is_right:
         return "step 4"  # the summaries change nothing
-    if summary or too_late(run) or summaries(run) or counts_new(run):
+    is_late = run.rejected and run.rejected[1].asks
+    if summary or is_late or summaries(run) or counts_new(run):
         return "chapter 4"  # its threshold is too high, its count too low
     return "step 4" if any(clearings(run)) else "step 3"
 
@@ -151,9 +149,8 @@ def counts_new(run):
 
 def is_of_chapter_2(run):
     """Check if an agent grows as chapter 2 tells, where what is missing comes next."""
-    system = [e.request.get("system") for e in run.accepted[:1]]
-    texts = [text_of(block) for block in chain(*map(stub.blocks, system))]
-    return "".join(texts).startswith("You write code in ")
+    system = {"content": run.accepted and run.accepted[0].request.get("system")}
+    return text_of(system).startswith("You write code in ")
 
 
 def printed(run, reason=EARLY):
@@ -173,11 +170,6 @@ def printed(run, reason=EARLY):
 def errors_in(run):
     """The printed lines that look like an error."""
     return [line for line in run.lines if re.search(ERROR, line)]
-
-
-def too_late(run):
-    """Check if the first request that was refused asked for a summary."""
-    return bool(run.rejected) and run.rejected[1].asks
 
 
 def stopped_early(run):
@@ -224,7 +216,8 @@ def on_disk(run):
 
 def messages_in(texts):
     """The number of messages in these texts, in any JSON format."""
-    return sum(len(re.findall(ROLE, text)) for text in texts)
+    role = r'"role":\s*"(?:user|assistant)"'
+    return sum(len(re.findall(role, text)) for text in texts)
 
 
 def lines_of(texts):
@@ -328,13 +321,11 @@ def freed_between(before, after):
     """Tokens of results that were cleared between one request and the next."""
     # A result that is missing was cleared as well, except around a summary or a prompt.
     is_step = before.typed == after.typed and not (before.asks or after.asks)
-    pairs = [(text, after.results.get(c)) for c, text in before.results.items()]
-    sizes = [
-        (stub.tokens(old), stub.tokens(new or ""))
-        for old, new in pairs
-        if new is not None or is_step
+    freed = [
+        stub.tokens(old) - stub.tokens(after.results.get(c, "" if is_step else old))
+        for c, old in before.results.items()
     ]
-    return sum(old - new for old, new in sizes if new < old)
+    return sum(tokens for tokens in freed if tokens > 0)
 
 
 # --- Layer 2 ---
@@ -374,10 +365,12 @@ def no_summary(run):
     text = "it never asked for a summary"
     if stopped_early(run):
         return Finding(text)
-    if too_late(run):
+    if run.rejected and run.rejected[1].asks:
         text = "its first request for a summary was too long itself"
         return Finding(text, False, "chapter 4")
-    if number := dropped(run):
+    steps = [pair for pair in pairwise(run.accepted) if pair[0].typed == pair[1].typed]
+    lost = [old.results.keys() - new.results.keys() for old, new in steps]
+    if number := sum(map(len, lost)):
         text += f"; its requests got shorter by dropping {number} results"
     if not (stopped(run) or is_of_chapter_2(run)):
         return Finding(text)
@@ -386,12 +379,6 @@ def no_summary(run):
     if counts_new(run):
         text += " (`input_tokens` alone leaves out what comes from the cache)"
     return Finding(text + NEVER_STARTS, False, place_for(run, TOO_LONG))
-
-
-def dropped(run):
-    """The number of results that were dropped within a turn, without a summary."""
-    steps = [pair for pair in pairwise(run.accepted) if pair[0].typed == pair[1].typed]
-    return sum(len(old.results.keys() - new.results.keys()) for old, new in steps)
 
 
 def later_in_japanese(run):
@@ -421,7 +408,7 @@ def begins_only(before, asks, after):
     """Check if a summary was asked for without the newest file, which is now lost."""
     had = json.dumps([before.messages, before.content])
     given = json.dumps([exchange.messages for exchange in asks])
-    reads, writes = (re.findall(rf"file_\d\d\.{kind} 00", had) for kind in KINDS)
+    reads, writes = (re.findall(rf"file_\d\d\.{end} 00", had) for end in ("txt", "tyt"))
     names = writes or reads  # a summary may leave out all inputs of calls
     lost = names and names[-1] not in given + json.dumps(after.messages)
     return bool(lost) and any(name in given for name in names)
@@ -547,22 +534,20 @@ def of_model(run):
 
 def cost(run):
     """Judge the price of the input by what small.py pays for the same work."""
-    own, asks = of_model(run), [e for e in of_model(run) if e.asks]
-    text = f"{bill(usages(own))} (in full-price input tokens)"
+    own = of_model(run)
+    paid, asks = usages(own), usages(e for e in own if e.asks)
+    text = f"{bill(paid)} (in full-price input tokens)"
     if others := len(run.accepted) - len(own):
         text += f", without {others} requests to another model"
-    new, written, known = map(sum, zip(*usages(own)))
-    if not (written or known):
+    new, written, known = map(sum, zip(*paid))
+    if not (is_cached := written or known):
         short = "; what its `cache_control` marks is too short to be cached"
         text += short if run.marked else "; no request has `cache_control`"
-    most, place = (
-        DEAR * price([OF_SMALL]),
-        "chapter 5" if written or known else "step 3",
-    )
-    if price(usages(own)) <= most:
+    most, place = DEAR * price([OF_SMALL]), "chapter 5" if is_cached else "step 3"
+    if price(paid) <= most:
         return Finding(text, True)
-    if asks and price(usages(own)) - price(usages(asks)) <= most:
-        text += f"; the requests for a summary alone: {bill(usages(asks))}"
+    if asks and price(paid) - price(asks) <= most:
+        text += f"; the requests for a summary alone: {bill(asks)}"
         place = "chapter 7"
     # with most from the cache, it only forgets late
     is_policy = known >= CACHED * (new + written + known)
@@ -607,9 +592,8 @@ def next_request(run):
         return f"there is no next request: {run.ended or why(run)}"
     if kept_on(run) and not run.problem:
         return "the turn goes on, and you can't stop it"
-    return (
-        f"the next request is {f'rejected: {why(run)}' if run.problem else 'accepted'}"
-    )
+    how = f"rejected: {why(run)}" if run.problem else "accepted"
+    return f"the next request is {how}"
 
 
 def goes_on(run):
@@ -639,9 +623,7 @@ def asks_first(run):
         how = f"after {run.what}" if run.last_question else "without asking"
         return Finding(f"a command is run {how}", False)
     more = "" if (fine := went_on(run)) else f"; after a no, {next_request(run)}"
-    return Finding(
-        f"a command is run only after y{more}", fine, "" if fine else "step 6"
-    )
+    return Finding(f"a command is run only after y{more}", fine, "step 6")
 
 
 def shows_output(run):
