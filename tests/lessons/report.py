@@ -6,6 +6,7 @@ figure. A wrong one ends with the step of chapter 2, or the chapter, that fixes 
 
 import re
 import textwrap
+from itertools import starmap
 from pathlib import Path
 
 import checks
@@ -15,8 +16,6 @@ from runner import played
 
 MARKS = {True: "ok", False: "!", None: ""}
 KEEP_TOGETHER = "\N{NO-BREAK SPACE}"
-LINE = "the line `{}`"
-RULES = " (the API checks each thought)"
 # what loses the conversation comes first; then what is lost or done behind one's back
 HARM = "memory", "stopped", "Ctrl-C", "asks", "empty", "huge file", "truncated", "blank"
 HARM += "messages", "summary", "no text", "cut off", "prompts", "rejected", "seen"
@@ -24,13 +23,11 @@ LEAST_URGENT = "on disk", "asks"
 OWN_LINE = r"\(([^()]+), line (\d+)[^()]*\)"  # as `runner.where` writes it
 FAULTS_NEXT = "python3 tests/lessons/faults.py shows what this report doesn't check"
 STEPS = "python3 tests/lessons/steps.py small"
+OVER_HTTP = "isn't supported here|It isn't Python|no request with"
 ELSEWHERE = {  # words of a problem, and what to do about it; "" for any
     "offer the tool": "name its tools, in the order bash, read_file, compact: "
     f"{STEPS} --mine FILE --tools NAME NAME",
-    **dict.fromkeys(
-        ("isn't supported here", "It isn't Python", "no request with"),
-        f"test it over HTTP, with any client: {STEPS} --serve",
-    ),
+    OVER_HTTP: f"test it over HTTP, with any client: {STEPS} --serve",
     "": "fix this; chapter 1 has an agent to start from",
 }
 PROMPTS = "It has to get its prompts from `input()`: two, one after the other."
@@ -68,12 +65,8 @@ def finding(check, runs):
 
 def judged(runs, table):
     """The findings of these checks: {name: finding}."""
-    found = {check: finding(check, runs) for check in table}
-    return {
-        check.name: one._replace(place=one.place or check.place)
-        for check, one in found.items()
-        if one
-    }
+    found = ((check, finding(check, runs)) for check in table)
+    return {c.name: one._replace(place=one.place or c.place) for c, one in found if one}
 
 
 def about_work(runs, table=CHECKS):
@@ -144,7 +137,7 @@ def next_step(facts, run):
     """What to do next: first about what stopped the agent, then what does most harm."""
     if "problem" in facts:
         said = facts["problem"].text
-        return next(how for words, how in ELSEWHERE.items() if words in said)
+        return next(how for words, how in ELSEWHERE.items() if re.search(words, said))
     wrong = [label for label in facts if facts[label].is_right is False]
     if not wrong:
         return FAULTS_NEXT
@@ -152,7 +145,9 @@ def next_step(facts, run):
     label = min(wrong, key=lambda one: rank(one, facts[one], grows))
     if not (place := facts[label].place):
         lines = re.findall(OWN_LINE, facts[label].text)
-        return "fix line {1} of {0}".format(*lines[-1]) if lines else LINE.format(label)
+        return (
+            "fix line {1} of {0}".format(*lines[-1]) if lines else f"the line `{label}`"
+        )
     if place.startswith("step"):
         more = checks.NEVER_STARTS in facts["layer 2"].text and place == "step 4"
         place += f" of chapter 2{'; if it has a layer 2, chapter 4' * more}"
@@ -173,24 +168,21 @@ def rank(label, fact, grows):
 
 def with_next(name, facts, run=None):
     """A report with the next step in its last line; and if nothing is wrong."""
-    lines = shown(f"{name}, given {work.what}{RULES}", facts)
+    rules = "the API checks each thought"
+    lines = shown(f"{name}, given {work.what} ({rules})", facts)
     is_right = all(fact.is_right is not False for fact in facts.values())
     return f"{lines}\nNext: {next_step(facts, run)}", is_right
 
 
 def shown(title, facts):
     """Format a title and findings in lines of at most 79 columns."""
-    lines = [
-        line(label, fact)
-        if type(fact) is Finding
-        else fill(f"  {label:<10} {fact}", 13)
-        for label, fact in facts.items()
-    ]
-    return "\n".join([fill(title), *lines])
+    return "\n".join([fill(title), *starmap(line, facts.items())])
 
 
 def line(label, fact, width=10):
     """A finding's line: its mark, its label, what it says, and where to read on."""
+    if type(fact) is str:  # what a layer's step does is neither right nor wrong
+        return fill(f"  {label:<{width}} {fact}", width + 3)
     text = f"  {MARKS[fact.is_right]:<2} {label:<{width}} {fact.text}"
     if fact.place and fact.is_right is False:
         text += f" ({fact.place.replace(' ', KEEP_TOGETHER)})"
