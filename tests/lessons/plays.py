@@ -5,7 +5,6 @@ Each `Play` has a script: a function that writes the files and returns the model
 
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 
 from runner import Play  # adds the folder of stub to sys.path
 from stage import reads, use, write_files
@@ -145,7 +144,7 @@ FINISHED, OPEN = "Write a.py.", "Now write b.py."
 LAST = "That was the last one."
 KEY = "sk-ant-not-a-real-key"
 WORDS = "Remember the number 42."
-SEQ, DECLINED = "seq 130000", [reply(stop="refusal")]
+SEQ, DECLINED = use("bash", command="seq 130000"), reply(stop="refusal")
 LONG = [reply("A long answer. " * 3_000)] * 16
 SHORT = [reply("The answer is", stop="max_tokens"), reply("42.")]
 PASTES = [f"Paste {n}: {'word ' * 16_000}" for n in range(1, 11)]
@@ -155,11 +154,11 @@ paste = play("a paste of 700,000 characters", "word " * 140_000, "Go on.")(list)
 pastes = play("ten pastes of 80,000 characters each", *PASTES)(list)
 surrogate = play("a prompt with a byte that isn't UTF-8", "caf\udce9", "Go on.")(list)
 never = play("a model that never writes a summary", *PARTS, **NEVER)(lambda: LONG)
-long_output = play("an output of 800,000 characters")(
-    lambda: [use("bash", command=SEQ)]
-)
+long_output = play("an output of 800,000 characters")(lambda: [SEQ])
 cut_answer = play("an answer that is cut off by max_tokens", "And?")(lambda: SHORT)
-declined = play("a prompt that the model declines", "(bad)", "Go on.")(lambda: DECLINED)
+declined = play("a prompt that the model declines", "(bad)", "Go on.")(
+    lambda: [DECLINED]
+)
 
 
 @play("a file to read, and a command", "Read it.", "Go on.", **WHOLE)
@@ -190,11 +189,8 @@ def one_summary():
     text = f"# {'x' * 397}\n" * 150
     commands = [f"cat > b{n}.py <<'END'\n{text}END" for n in range(11)]
     writes = [use("bash", command=command) for command in commands]
-    return [
-        reply("a.py is written."),
-        use("read_file", *write_files(5, 4_000)),
-        *writes,
-    ]
+    read = use("read_file", *write_files(5, 4_000))
+    return [reply("a.py is written."), read, *writes]
 
 
 @play("a conversation", WORDS, "Go on.", presses=True)
@@ -219,17 +215,9 @@ second_starts = (
 
 @play("an API that fails six times in a row", "Read it.", "Go on.")
 def api_fails():
-    busy = failure("OverloadedError", "Overloaded", status_code=529)
-    lost = failure("APIConnectionError", "Connection error.")
+    busy = sdk.failure("OverloadedError", "Overloaded", status_code=529)
+    lost = sdk.failure("APIConnectionError", "Connection error.")
     return [*[busy] * 6, *reads(write_files(1, 900)), *[lost] * 6, reply(LAST)]
-
-
-def failure(name, text, **more):
-    """An error of the SDK."""
-    error = sdk.ERRORS[name](text)
-    response = SimpleNamespace(headers={}, **more)
-    vars(error).update(message=text, body=None, response=response, **more)
-    return error
 
 
 @play("a file of 100,000 characters, and .env", "Read both.")

@@ -357,7 +357,7 @@ class Player(stub.StubClient):
         self.give_up(f"It uses `{name}`, which isn't supported here.")
 
     def count_tokens(self, **request):
-        return super().count_tokens(**as_json(request))
+        return super().count_tokens(**sdk.as_json(request))
 
     def retrieve(self, model, **_):
         """Describe the model as the API does, even if a gateway accepts less."""
@@ -370,7 +370,7 @@ class Player(stub.StubClient):
         run, waiting, unplayed = self.run, self.run.calling, [*self.unplayed]
         run.calling, self.purpose = "", "work"
         headers = self.headers | dict(request.get("extra_headers") or {})
-        request = as_json({**request, "extra_headers": headers})
+        request = sdk.as_json({**request, "extra_headers": headers})
         with suppress(LookupError, TypeError, ValueError, AttributeError):
             self.prepare(request)  # if it can't be read, it is refused below
         try:
@@ -401,9 +401,8 @@ class Player(stub.StubClient):
         last = messages[-1:] if isinstance(messages, list) else []
         run.marked |= "cache_control" in str({**body, "messages": last})
         more["paused"], self.slept = self.slept, 0
-        run.exchanges.append(
-            Exchange(newest, self.purpose, text, len(run.typed), **more)
-        )
+        known = newest, self.purpose, text, len(run.typed)
+        run.exchanges.append(Exchange(*known, **more))
 
     def note_error(self, error):
         """Add a request that failed, and give up if the program never learns from it."""
@@ -555,18 +554,6 @@ def as_asked(given, request):
     return given
 
 
-def as_json(value):
-    """A request as JSON: like the SDK, accept the blocks of a reply as objects."""
-    if isinstance(value, str):  # as most values are
-        return value
-    if isinstance(value, dict):
-        given = {key: value[key] for key in value if value[key] is not sdk.NOT_GIVEN}
-        return {key: as_json(given[key]) for key in given}
-    if isinstance(value, list | tuple):
-        return [*map(as_json, value)]
-    return value.to_dict() if hasattr(value, "to_dict") else value
-
-
 def fitted(given, schema):
     """A call's single input, under the name that the agent's tool has for it."""
     names = [*schema.get("properties", {})]
@@ -703,11 +690,11 @@ def in_the_process(file, path, play, folder, options, names):
 
 def set_up(path, player, finish, argv):
     """Give a program its client, prompts, settings and folder, and a time limit."""
+    run = player.run
 
     def stop(*_):
-        asked = f" It asked: {player.run.last_question}."
-        slow = TOO_SLOW.format(player.play.seconds)
-        finish(slow + asked * bool(player.run.last_question))
+        asked = f" It asked: {run.last_question}." * bool(run.last_question)
+        finish(TOO_SLOW.format(player.play.seconds) + asked)
 
     temporary, nobody = Path("tmp").absolute(), socket.socket()
     temporary.mkdir(exist_ok=True)
@@ -724,16 +711,14 @@ def set_up(path, player, finish, argv):
     sys.modules["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
     builtins.input = player.type_next
     set_clock(player)
-    os._exit = lambda *_: finish(
-        EXITED * bool(player.run.calling or not player.run.typed)
-    )
+    os._exit = lambda *_: finish(EXITED * bool(run.calling or not run.typed))
     stdin = io.BufferedReader(NoStdin(player.give_up))
     sys.stdin, sys.argv = io.TextIOWrapper(stdin), argv
     sys.path.insert(0, str(Path(path).parent))  # where modules may be called like ours
     ours = {n: getattr(m, "__file__", None) or "" for n, m in sys.modules.items()}
     for name in [n for n in ours if TESTS in Path(ours[n]).parents and n != "__main__"]:
         del sys.modules[name]
-    sys.addaudithook(partial(note, Path.cwd(), player.run.elsewhere))
+    sys.addaudithook(partial(note, Path.cwd(), run.elsewhere))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the caller may have another
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -7,7 +7,7 @@ program can name them after `except`; each has the base class that it has in the
 from collections.abc import Iterator
 from functools import partial
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import stub
 
@@ -32,6 +32,26 @@ OTHERS = {  # the errors that have this base class
 for base, names in OTHERS.items():
     ERRORS |= {name: type(name, (ERRORS[base],), {}) for name in names.split()}
 ERRORS["RequestTooLargeError"] = ERRORS["ContentTooLargeError"]
+
+
+def failure(name, text, **more):
+    """Make an error of this name, for a request without an answer of the API."""
+    error = ERRORS[name](text)
+    response = SimpleNamespace(headers={}, **more)
+    vars(error).update(message=text, body=None, response=response, **more)
+    return error
+
+
+def as_json(value):
+    """A request as JSON: like the SDK, accept the blocks of a reply as objects."""
+    if isinstance(value, str):  # as most values are
+        return value
+    if isinstance(value, dict):
+        given = {key: value[key] for key in value if value[key] is not NOT_GIVEN}
+        return {key: as_json(given[key]) for key in given}
+    if isinstance(value, list | tuple):
+        return [*map(as_json, value)]
+    return value.to_dict() if hasattr(value, "to_dict") else value
 
 
 class BlockType(type):
