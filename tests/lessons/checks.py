@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,11 +36,6 @@ ERROR = r"(?i)^(?! ).*(?:error|exception)\b"
 HINTS = r"(?i)\b(offset|pages?|sed|tail|head|grep|saved|redirect\w*|lines? \d+)\b|页"
 # Words that tell the user that an answer isn't whole.
 IS_CUT = r"(?i)\bcut\b|truncat|incomplete|unfinished|max_tokens|token limit|截断|途中"
-# Words by which a summary is asked to name files, or the request that is open.
-OF_FILES = r"(?i)\bfiles?\b|文件|ファイル"
-OF_REQUESTS = (
-    r"(?i)\b(open|pending|in progress|unfinished|current|latest)\b|未完|进行中"
-)
 
 
 class Finding(NamedTuple):
@@ -72,6 +67,7 @@ EARLY = "It ended before the work was done."
 BROKE_OFF = "Its turn ended, although the model had called `{}`."
 NO_WORDS = "Its turn ended after the model's first call, for a file that doesn't exist."
 ASKED_LAST = " Its last request asked for a summary, and no other one followed."
+ONE_LINE = "here, a line is a prompt."
 ONE_PROMPT = (
     "It ended after its first prompt, but two are typed: ask for another one (`input()`) "
     "after each turn."
@@ -100,7 +96,7 @@ def stopped(run):
     if run.problem:
         return run.problem
     if run.accepted and run.accepted[0].typed > 1:
-        return "It read both prompts as one; here, a line is a prompt."
+        return f"It read both prompts as one; {ONE_LINE}"
     if called := run.broke_off or run.calling:
         at_once = run.worked == 1  # the first call fails, because it has to
         return NO_WORDS if at_once else BROKE_OFF.format(called)
@@ -414,24 +410,20 @@ def begins_only(before, asks, after):
     return bool(lost) and any(name in given for name in names)
 
 
-def after_failed(text):
-    """A judge of what is left after a summary with this text, which failed."""
-
-    def judge(run):
-        found = [three for three in run.compactions if three[1][-1].text == text]
-        if not found:
-            return None
-        before, (*_, ask), after = found[-1]
-        if run.exchanges[run.exchanges.index(ask) + 1] is not after:
-            return None  # a rejection came between them
-        had, has = len(before.messages), len(after.messages)
-        left = f"{min(had, has)} of {had} messages are in the next request"
-        is_used = text != "" and text in after.sent
-        left += ", and its text" * is_used
-        is_kept = has >= had / 2 and not is_used
-        return Finding(f"after a summary {FAILED[text]}, {left}", is_kept)
-
-    return judge
+def after_failed(text, run):
+    """Judge what is left after a summary with this text, which failed."""
+    found = [three for three in run.compactions if three[1][-1].text == text]
+    if not found:
+        return None
+    before, (*_, ask), after = found[-1]
+    if run.exchanges[run.exchanges.index(ask) + 1] is not after:
+        return None  # a rejection came between them
+    had, has = len(before.messages), len(after.messages)
+    left = f"{min(had, has)} of {had} messages are in the next request"
+    is_used = text != "" and text in after.sent
+    left += ", and its text" * is_used
+    is_kept = has >= had / 2 and not is_used
+    return Finding(f"after a summary {FAILED[text]}, {left}", is_kept)
 
 
 def good_summaries(run):
@@ -723,23 +715,19 @@ def long_words(run):
     return Finding(f"{why(run)}, at paste {number}", False)
 
 
-def of_summary(judge, words):
+def after_summary(judge, words, run):
     """Judge the request after a summary, unless its prompt asks for it by these words."""
-
-    def judged(run):
-        if not run.compactions:
-            return Finding(f"there was no summary{run.problem and f': {run.problem}'}")
-        _, (*_, ask), after = run.compactions[0]
-        *_, last = ask.texts
-        asks = re.search(words, f"{last[:1_000]} {last[-1_000:]}")
-        finding = judge(after)
-        is_left = asks and not finding.is_right
-        return Finding("its prompt leaves that to the summary") if is_left else finding
-
-    return judged
+    if not run.compactions:
+        return Finding(f"there was no summary{run.problem and f': {run.problem}'}")
+    _, (*_, ask), after = run.compactions[0]
+    *_, last = ask.texts
+    asks = re.search(words, f"{last[:1_000]} {last[-1_000:]}")
+    finding = judge(after)
+    is_left = asks and not finding.is_right
+    return Finding("its prompt leaves that to the summary") if is_left else finding
 
 
-def open_request(after):
+def told_apart(after):
     """Judge if the model can tell the request that is open from one that isn't."""
     sent, both = after.texts, (plays.FINISHED, plays.OPEN)
     old, new = ([n for n, t in enumerate(sent) if w in t] for w in both)
@@ -760,6 +748,12 @@ def files_left(after):
     if there or named == len(names):
         return Finding(f"{there} are there after it, {named} named", True)
     return Finding("after it, the model has neither one of them nor its name", False)
+
+
+# with the words by which a summary is asked for these
+OPEN = r"(?i)\b(open|pending|in progress|unfinished|current|latest)\b|未完|进行中"
+open_request = partial(after_summary, told_apart, OPEN)
+files = partial(after_summary, files_left, r"(?i)\bfiles?\b|文件|ファイル")
 
 
 def second_start(runs):
@@ -871,8 +865,8 @@ CHECKS = [
     Check("seen", work, seen, always=True),
     Check("layer 1", work, layer_1, always=True),
     Check("layer 2", work, layer_2, always=True),
-    Check("no text", work, after_failed(""), "step 4", always=True),
-    Check("cut off", work, after_failed(CUT_OFF), "step 4", always=True),
+    Check("no text", work, partial(after_failed, ""), "step 4", always=True),
+    Check("cut off", work, partial(after_failed, CUT_OFF), "step 4", always=True),
     Check("messages", work, kept_words, "step 4", always=True),
     Check("summary", work, kept_summary, "step 4", always=True),
     Check("memory", work, memory, "step 2", always=True),
@@ -901,13 +895,8 @@ FAULTS = [  # what small.py gets wrong
     Check("cut_output", plays.long_output, rest_of_output, "chapter 6"),
     Check("no_summaries", plays.never, never_a_summary, "chapter 7"),
     Check("long_words", plays.pastes, long_words, "chapter 8"),
-    Check(
-        "open_request",
-        plays.one_summary,
-        of_summary(open_request, OF_REQUESTS),
-        "chapter 8",
-    ),
-    Check("files", plays.one_summary, of_summary(files_left, OF_FILES), "chapter 8"),
+    Check("open_request", plays.one_summary, open_request, "chapter 8"),
+    Check("files", plays.one_summary, files, "chapter 8"),
     Check("no_resume", plays.second_starts, second_start, "chapter 10", any_of=True),
     Check("passing_error", plays.api_fails, recovers, "reference"),
     Check("no_pages", plays.two_reads, pages, "reference"),

@@ -126,9 +126,7 @@ def asks_nothing(run):
     if not run.typed:
         return f"It made no request. {PROMPTS}{checks.printed(run)}"
     if not (run.prompts or checks.errors_in(run)):
-        return (
-            "It read both prompts before its first request; here, a line is a prompt."
-        )
+        return f"It read both prompts before its first request; {checks.ONE_LINE}"
     sends = "a client from `anthropic.Anthropic()`"
     return f"It got a prompt, but made no request with {sends}.{checks.printed(run)}"
 
@@ -144,10 +142,9 @@ def next_step(facts, run):
     grows = checks.is_of_chapter_2(run)
     label = min(wrong, key=lambda one: rank(one, facts[one], grows))
     if not (place := facts[label].place):
-        lines = re.findall(OWN_LINE, facts[label].text)
-        return (
-            "fix line {1} of {0}".format(*lines[-1]) if lines else f"the line `{label}`"
-        )
+        if own := re.findall(OWN_LINE, facts[label].text):
+            return "fix line {1} of {0}".format(*own[-1])
+        return f"the line `{label}`"
     if place.startswith("step"):
         more = checks.NEVER_STARTS in facts["layer 2"].text and place == "step 4"
         place += f" of chapter 2{'; if it has a layer 2, chapter 4' * more}"

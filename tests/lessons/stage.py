@@ -46,9 +46,8 @@ def write_files(number, characters):
     """Write this many text files, in lines of up to 400 characters; returns the names."""
     names = [f"file_{n:02}.txt" for n in range(1, number + 1)]
     for name in names:
-        lines = [
-            f"{name} {n:04} ".ljust(399, "x") for n in range(1 + characters // 400)
-        ]
+        starts = (f"{name} {n:04} " for n in range(1 + characters // 400))
+        lines = [start.ljust(399, "x") for start in starts]
         Path(name).write_text("\n".join(lines)[: characters - 1] + "\n")
     return names
 
