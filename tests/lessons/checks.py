@@ -11,7 +11,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import lru_cache, partial
-from itertools import pairwise, starmap
+from itertools import groupby, pairwise, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -203,8 +203,8 @@ def on_disk(run):
         text += f" after {replies} replies: each one replaces the one before"
     elif number and lost:
         is_cleared = any("tool_result" in text for text in texts)
-        left, missing = "as a layer left them", "missing: no result of a tool is there"
-        how = f"only {left}" if is_cleared else missing
+        missing = "missing: no result of a tool is there"
+        how = "only as a layer left them" if is_cleared else missing
         text += f", but {len(lost)} of {len(saw)} files {how}"
     # one message for each reply, at least
     return Finding(text, number >= max(1, replies) and not lost)
@@ -329,8 +329,7 @@ def freed_between(before, after):
 
 def summaries(run):
     """The number of summaries that were asked for, each in one request or in several."""
-    asks = [False, *(exchange.asks for exchange in run.accepted)]
-    return sum(now and not before for before, now in pairwise(asks))
+    return sum(asks for asks, _ in groupby(run.accepted, lambda e: e.asks))
 
 
 def asks_often(run):

@@ -101,10 +101,8 @@ truncated = play("a truncated call")(lambda: [CUT_CALL])
 
 @play("a blank text")
 def blank_text():
-    blank = use("read_file", "large.txt")
-    blank["content"].insert(0, {"type": "text", "text": "\n\n"})
     Path("large.txt").write_text("x" * 40_000)
-    return [blank]
+    return [reply("\n\n", calls=[("read_file", {"path": "large.txt"})])]
 
 
 @play("a huge file")

@@ -207,14 +207,11 @@ class Run:
     @cached_property
     def compactions(self):
         """The requests for each summary between those for work: (before, asks, after)."""
-        found, before, asks = [], None, []
-        for exchange in self.accepted:
-            if exchange.asks:
-                asks.append(exchange)
-                continue
-            found += [(before, asks, exchange)] if before and asks else []
-            before, asks = exchange, []
-        return found
+        rows = [[*row] for _, row in itertools.groupby(self.accepted, lambda e: e.asks)]
+        threes = zip(rows, rows[1:], rows[2:])
+        return [
+            (work[-1], asks, then[0]) for work, asks, then in threes if asks[0].asks
+        ]
 
     # --- Calls, results, texts and files ---
 
@@ -264,10 +261,6 @@ def as_dict(record):
 # --- The API, the model and the user, for one life of an agent ---
 
 
-class NotAnAgent(Exception):
-    """The reason why an agent can't be played any further."""
-
-
 class Player(stub.StubClient):
     """The stand-in for the API, and the user at the prompt; together they fill a Run."""
 
@@ -288,7 +281,8 @@ class Player(stub.StubClient):
 
     def give_up(self, why):
         """End the life, because nothing more can be learned from it."""
-        raise NotAnAgent(why)
+        self.run.ended = why
+        raise stub.Refused(why)
 
     def record(self, printed=""):
         """The Run as JSON; messages that the request before had are only counted."""
@@ -762,9 +756,7 @@ def why_ended(path):
     except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
         return f"{type(error).__name__}: {error}{where(error)}"
     finally:  # as Python does
-        for thread in threading.enumerate():
-            if not (thread.daemon or thread is threading.main_thread()):
-                thread.join()
+        threading._shutdown()
         atexit._run_exitfuncs()
     return ""
 

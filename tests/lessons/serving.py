@@ -87,10 +87,6 @@ class Served(runner.Player):
             self.note_prompt(request)
             try:
                 message = super().answer(request)
-            except runner.NotAnAgent as error:
-                self.run.ended = str(error)
-                self.done.set()
-                raise Refused(self.run.ended) from error
             except Refused as error:
                 self.wait_for_another(error)
                 raise
@@ -101,9 +97,13 @@ class Served(runner.Player):
                 self.done.set()
             return message
 
+    def give_up(self, why):
+        self.done.set()
+        super().give_up(why)
+
     def wait_for_another(self, error):
         """Report soon, unless the agent recovers from this rejection."""
-        if not self.patience:
+        if not (self.patience or self.done.is_set()):
             why = "" if isinstance(error, Unplayed) else WOULD_REJECT
             print(REJECTED.format(why, error, RECOVERY), flush=True)
             self.patience = threading.Timer(RECOVERY, self.done.set)
