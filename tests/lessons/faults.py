@@ -30,7 +30,6 @@ import report
 import small
 import stub
 from checks import FAULTS, Check, Finding
-from runner import CannotPlay
 
 JAPANESE = "文脈を圧縮する" * 500
 TEXTS = """\
@@ -158,7 +157,7 @@ def list_mine(file, words) -> int:
     return 1 if wrong else 0
 
 
-def main(argv) -> int:
+def main(argv=None) -> int:
     """List the faults of small.py, or those of a reader's agent."""
     about = "Show what small.py, or an agent of your own, gets wrong."
     parser = argparse.ArgumentParser(description=about)
@@ -170,11 +169,4 @@ def main(argv) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        status = main(sys.argv[1:])
-    except CannotPlay as error:
-        print(error, file=sys.stderr)
-        status = 2
-    except KeyboardInterrupt:
-        status = 130
-    sys.exit(status)
+    sys.exit(report.status_of(main))

@@ -4,7 +4,9 @@ A line begins with `ok`, with `!` if something is wrong, or with nothing if it i
 figure. A wrong one ends with the step of chapter 2, or the chapter, that fixes it.
 """
 
+import os
 import re
+import sys
 import textwrap
 from itertools import starmap
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import checks
 from checks import CHECKS, Finding
 from plays import work
-from runner import played
+from runner import CannotPlay, played
 
 MARKS = {True: "ok", False: "!", None: ""}
 KEEP_TOGETHER = "\N{NO-BREAK SPACE}"
@@ -193,3 +195,20 @@ def fill(text, indent=2):
     start, rest = text[: len(text) - len(text.lstrip())], " " * indent
     options |= {"initial_indent": start, "subsequent_indent": rest}
     return textwrap.fill(text.strip(), 79, **options).replace(KEEP_TOGETHER, " ")
+
+
+def status_of(main, interrupted=""):
+    """Run a program of ours; returns its exit status, whatever stops it."""
+    try:
+        status = main()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except CannotPlay as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(interrupted, end="", file=sys.stderr)
+        return 130

@@ -208,10 +208,8 @@ class Run:
     def compactions(self):
         """The requests for each summary between those for work: (before, asks, after)."""
         rows = [[*row] for _, row in itertools.groupby(self.accepted, lambda e: e.asks)]
-        threes = zip(rows, rows[1:], rows[2:])
-        return [
-            (work[-1], asks, then[0]) for work, asks, then in threes if asks[0].asks
-        ]
+        threes = [three for three in zip(rows, rows[1:], rows[2:]) if three[1][0].asks]
+        return [(before[-1], asks, after[0]) for before, asks, after in threes]
 
     # --- Calls, results, texts and files ---
 

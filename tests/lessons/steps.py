@@ -17,7 +17,6 @@ import argparse
 import difflib
 import itertools
 import json
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +26,7 @@ import plays
 import report
 import stage  # adds the folder of stub to sys.path
 import stub
-from runner import CannotPlay, played
+from runner import played
 from stage import bill, naive_loop, reads, results, user_said, write_files
 from stub import reply
 
@@ -238,16 +237,4 @@ def main(argv=None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        status = 0
-    except CannotPlay as error:
-        print(error, file=sys.stderr)
-        status = 2
-    except KeyboardInterrupt:
-        print("It was interrupted, so there is no report.", file=sys.stderr)
-        status = 130
-    sys.exit(status)
+    sys.exit(report.status_of(main, "It was interrupted, so there is no report.\n"))
