@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import plays  # adds the folder of stub to sys.path
 import stub
 from plays import ANSWER, CUT_OFF, LINES, work
-from runner import SAME_WORDS, TOO_LONG, Play, text_of
+from runner import SAME_WORDS, TOO_LONG, Play
 from stage import bill, price
+from stub import text_of
 
 # tokens of small.py at the same work: new ones, written to the cache, read from it
 OF_SMALL = 1_529, 396_955, 1_249_971

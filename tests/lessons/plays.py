@@ -95,7 +95,7 @@ STOPS, HALF = use("bash", command=STOP), use("bash", command="touch half")
 CUT_CALL = {**HALF, "stop_reason": "max_tokens"}
 empty_reply = play("an empty reply")(lambda: [reply(thinking="Hm.")])
 blank_prompt = play("a blank prompt", " ", "Go.")(list)
-stop_tool = play("Ctrl-C in a tool", answer="Ctrl-C", presses=True)(lambda: [STOPS])
+stop_tool = play("Ctrl-C in a tool", answer="Ctrl-C")(lambda: [STOPS])
 truncated = play("a truncated call")(lambda: [CUT_CALL])
 
 
@@ -191,7 +191,7 @@ def one_summary():
     return [reply("a.py is written."), read, *writes]
 
 
-@play("a conversation", WORDS, "Go on.", presses=True)
+@play("a conversation", WORDS, "Go on.")
 def first_life():
     """It thinks, reads, forgets, and is stopped by Ctrl-C."""
     first = use("read_file", *write_files(1, 900), thinking="Hm.")
@@ -226,7 +226,7 @@ def two_reads():
     return reads(["long.txt", ".env"])
 
 
-@play("Ctrl-C while a command runs", "Go.", "What happened?", presses=True)
+@play("Ctrl-C while a command runs", "Go.", "What happened?")
 def stop_command():
     return [use("bash", command=f"touch half.txt; {STOP}")]
 

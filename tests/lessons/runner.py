@@ -42,7 +42,7 @@ import stage  # noqa: F401  adds the folder of sdk and stub to sys.path
 # isort: split
 import sdk
 import stub
-from stub import reply
+from stub import calls_in, reply, text_of
 
 GRACE = 2  # seconds that a process gets to end by itself, once its time is up
 TESTS = Path(__file__).resolve().parents[1]
@@ -81,7 +81,6 @@ class Play(NamedTuple):
     script: Callable[[], Iterable[Any]]  # writes its files; the model's replies
     typed: Sequence[str] = ("Go.", "Go on.")
     answer: str = "y"  # to the first question; "Ctrl-C" presses that instead
-    presses: bool = False  # the model's command presses Ctrl-C
     summaries: Callable[[], Iterable[Any]] = partial(itertools.repeat, "It went well.")
     window: int = 200_000  # tokens
     enough: Callable[["Run"], bool] | None = None  # the user then goes away
@@ -245,12 +244,6 @@ class Run:
                 yield Path(path), wanted[0] in text
 
 
-def text_of(block):
-    """The text of a block, a result or a reply."""
-    inner = stub.blocks(block.get("content"))
-    return block.get("text") or "".join(part.get("text", "") for part in inner)
-
-
 def as_dict(record):
     """A Run or an Exchange without what follows from its fields."""
     return {one.name: getattr(record, one.name) for one in fields(record)}
@@ -291,6 +284,7 @@ class Player(stub.StubClient):
             request = {**exchange.request, "messages": [same, before[same:]]}
             exchanges.append(as_dict(exchange) | {"request": request})
         seen = {"replies": len(self.queue), "lines": printed.strip().split("\n")}
+        seen["marked"] = any("cache_control" in str(body) for body in self.bodies)
         seen["exchanges"] = exchanges
         return json.dumps(as_dict(self.run) | seen, default=repr, skipkeys=True)
 
@@ -302,7 +296,7 @@ class Player(stub.StubClient):
         if self.first_question is None:
             self.first_question = question
         is_prompt = question and question == self.first_question
-        run.pressed |= self.play.presses and (self.folder / "pressed").exists()
+        run.pressed |= (self.folder / "pressed").exists()  # by a command of the model
         if run.pressed:
             run.calling = ""  # what it asks now is the next prompt
         if run.calling:
@@ -388,13 +382,9 @@ class Player(stub.StubClient):
 
     def note(self, text, **more):
         """Add the newest request to the record."""
-        run, body, newest = self.run, self.bodies[-1], self.requests[-1]
-        messages = body.get("messages")
-        last = messages[-1:] if isinstance(messages, list) else []
-        run.marked |= "cache_control" in str({**body, "messages": last})
+        known = self.requests[-1], self.purpose, text, len(self.run.typed)
         more["paused"], self.slept = self.slept, 0
-        known = newest, self.purpose, text, len(run.typed)
-        run.exchanges.append(Exchange(*known, **more))
+        self.run.exchanges.append(Exchange(*known, **more))
 
     def note_error(self, error):
         """Add a request that failed, and give up if the program never learns from it."""
@@ -521,12 +511,6 @@ class Purposes:
             self.questions |= {*texts[-1:]} - self.known
             self.after_summary = True
             self.summaries += [text] * bool(text)
-
-
-def calls_in(given):
-    """The calls of a reply, none of an error."""
-    content = given["content"] if isinstance(given, dict) else []
-    return [block for block in content if block["type"] == "tool_use"]
 
 
 def as_asked(given, request):

@@ -92,9 +92,9 @@ SETTINGS = settings("read_file", "edit_file", "compact")
 
 def ask(client, messages, settings=SETTINGS):
     """Ask the model; returns the calls in its reply."""
-    content = client.answer({**settings, "messages": messages})["content"]
-    messages.append(model_said(content))
-    return [block for block in content if block["type"] == "tool_use"]
+    answer = client.answer({**settings, "messages": messages})
+    messages.append(model_said(answer["content"]))
+    return stub.calls_in(answer)
 
 
 def naive_loop(client, messages, before=list, settings=SETTINGS):

@@ -205,7 +205,7 @@ def reply(text="", calls=(), thinking=None, stop=None, content=None, details=Non
         for name, arguments in calls:
             call = {"type": "tool_use", "id": next(tool_ids), "name": name}
             content.append(call | {"input": arguments})
-    called = any(block["type"] == "tool_use" for block in content)
+    called = calls_in({"content": content})
     stop = stop or ("tool_use" if called else "end_turn")
     return {"content": content, "stop_reason": stop, "stop_details": details}
 
@@ -308,6 +308,18 @@ def blocks(content):
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return content or []
+
+
+def text_of(block):
+    """The text of a block, a result or a reply."""
+    inner = blocks(block.get("content"))
+    return block.get("text") or "".join(part.get("text", "") for part in inner)
+
+
+def calls_in(given):
+    """The calls of a reply, none of an error."""
+    content = given["content"] if isinstance(given, dict) else []
+    return [block for block in content if block["type"] == "tool_use"]
 
 
 def merge_turns(messages):
