@@ -140,8 +140,7 @@ def place_for(run, reason):
 
 def counts_new(run):
     """Check if an agent may count without what the API has in its cache."""
-    is_cached = any(usage[2] for usage in usages(run.accepted))
-    return is_cached and not is_of_chapter_2(run)
+    return any(usage[2] for usage in usages(run.accepted)) and not is_of_chapter_2(run)
 
 
 def is_of_chapter_2(run):
@@ -438,8 +437,8 @@ def kept_words(run):
         return None
     kept = [[w in after.sent for w in run.typed[: ask.typed]] for ask, after in good]
     least = min(kept, key=lambda texts: (sum(texts) / len(texts), -len(texts)))
-    text = f"after a summary, {sum(least)} of {len(least)} user messages are in the "
-    return Finding(f"{text}next request", all(least))
+    number = f"{sum(least)} of {len(least)} user messages"
+    return Finding(f"after a summary, {number} are in the next request", all(least))
 
 
 def kept_summary(run):
@@ -500,8 +499,7 @@ def dropped_prompts(run):
 def last_compact(run):
     """Judge the last request, which comes after the model calls `compact`."""
     tokens = f"{size(run.exchanges[-1]):,} tokens"
-    offered = [tool["name"] for tool in run.accepted[0].request["tools"]]
-    if run.compact not in offered:
+    if run.compact not in [tool["name"] for tool in run.accepted[0].request["tools"]]:
         text = f"there is no such tool; the last request has {tokens}"
         more = "" if (grows := is_of_chapter_2(run)) else " (/compact isn't tried)"
         return Finding(text + more, False if grows else None)
@@ -639,8 +637,7 @@ def shows_error(run):
 
 def last_prompt(run):
     """Judge by the last prompt: its last request was accepted, or not."""
-    number = len(run.typed) + len(run.prompts)
-    if run.in_turn(number) and run.is_accepted:
+    if run.in_turn(len(run.typed) + len(run.prompts)) and run.is_accepted:
         return Finding("", True)
     said, again = why(run), "" if run.prompts else "; again at the next prompt"
     place = place_for(run, said) if said != TOO_LONG else ""
@@ -664,10 +661,9 @@ def way_back(run):
     request = run.since_clearing[0]
     now = run.cleared_in(request)
     call = next(iter(now))
-    lines = run.results[call].split("\n")[20:22]
     shown = f"one is now `{textwrap.shorten(now[call], 80)}`"
     sent = f"{request.request.get('system')} {request.texts}"
-    for path, is_text in run.files_with(*lines):
+    for path, is_text in run.files_with(*run.results[call].split("\n")[20:22]):
         names = {path.name, path.parent.name} - {""}
         if any(name in (sent if is_text else now[call]) for name in names):
             return Finding(shown, True)

@@ -106,10 +106,9 @@ def list_small(words) -> int:
 
 def chosen(words):
     """The faults that these words name: a chapter, or a part of a name."""
-    named = [f"chapter {word}" for word in words]
     for check in FAULTS:
-        is_named = check.place in named or any(word in check.name for word in words)
-        if is_named or not words:
+        names = [w for w in words if w in check.name or check.place == f"chapter {w}"]
+        if names or not words:
             yield check
 
 

@@ -132,7 +132,6 @@ def chapter_4():
     program.take_turn(agent, text)
     off = abs(guess / sum(model.usages[-1]) - 1)
     true, escaped = stub.tokens(text), escaped_by_4(text)
-    early = v5_threshold(200_000) * true // escaped
     say(f"""
         naive: {len(text):,} Japanese characters are {stage.characters_by_4(text)} tokens \
 (s06).
@@ -140,7 +139,7 @@ def chapter_4():
 {stub.tokens(late):,} pass, in a window of 200,000.
         naive: v5 counts them as JSON escapes them: {escaped:,} tokens.
         damage: that is {escaped / true:.1f} times as many; its threshold of \
-{v5_threshold(200_000):,} comes at {early:,}.
+{v5_threshold(200_000):,} comes at {v5_threshold(200_000) * true // escaped:,}.
         ours: before any reply, by bytes: {program.estimate_tokens([user_said(text)]):,}.
         ours: after a reply, which has the true count: {off:.0%} off for the next.""")
     windows()
@@ -403,8 +402,7 @@ def chapter_10():
         answer = stage.model_said(stream.get_final_message().content)
     third = save_by_the_second([*second, answer, user_said("Go on.")], 8.0)
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
-    calls = use("read_file", *stage.write_files(6, 900))["content"]
-    six = [*map(stage.run, calls)]
+    six = [*map(stage.run, use("read_file", *stage.write_files(6, 900))["content"])]
     third = save_by_the_second(micro_compact_every_turn([user_said(six)]), 9.0)
     whole = stage.seen({"messages": [json.loads(third.read_text(encoding="utf-8"))]})
     names, compact = stage.write_files(4, 48_000), use("compact")

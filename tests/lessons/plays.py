@@ -92,11 +92,10 @@ def write(name, times=1):
 
 STOP = "touch pressed; kill -INT $PPID; sleep 0.1"
 STOPS, HALF = use("bash", command=STOP), use("bash", command="touch half")
-CUT_CALL = {**HALF, "stop_reason": "max_tokens"}
 empty_reply = play("an empty reply")(lambda: [reply(thinking="Hm.")])
 blank_prompt = play("a blank prompt", " ", "Go.")(list)
 stop_tool = play("Ctrl-C in a tool", answer="Ctrl-C")(lambda: [STOPS])
-truncated = play("a truncated call")(lambda: [CUT_CALL])
+truncated = play("a truncated call")(lambda: [{**HALF, "stop_reason": "max_tokens"}])
 
 
 @play("a blank text")

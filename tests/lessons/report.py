@@ -23,7 +23,6 @@ HARM = "memory", "stopped", "Ctrl-C", "asks", "empty", "huge file", "truncated",
 HARM += "messages", "summary", "no text", "cut off", "prompts", "rejected", "seen"
 LEAST_URGENT = "on disk", "asks"
 OWN_LINE = r"\(([^()]+), line (\d+)[^()]*\)"  # as `runner.where` writes it
-FAULTS_NEXT = "python3 tests/lessons/faults.py shows what this report doesn't check"
 STEPS = "python3 tests/lessons/steps.py small"
 OVER_HTTP = "isn't supported here|It isn't Python|no request with"
 ELSEWHERE = {  # words of a problem, and what to do about it; "" for any
@@ -140,7 +139,7 @@ def next_step(facts, run):
         return next(how for words, how in ELSEWHERE.items() if re.search(words, said))
     wrong = [label for label in facts if facts[label].is_right is False]
     if not wrong:
-        return FAULTS_NEXT
+        return "python3 tests/lessons/faults.py shows what this report doesn't check"
     grows = checks.is_of_chapter_2(run)
     label = min(wrong, key=lambda one: rank(one, facts[one], grows))
     if not (place := facts[label].place):
@@ -167,8 +166,7 @@ def rank(label, fact, grows):
 
 def with_next(name, facts, run=None):
     """A report with the next step in its last line; and if nothing is wrong."""
-    rules = "the API checks each thought"
-    lines = shown(f"{name}, given {work.what} ({rules})", facts)
+    lines = shown(f"{name}, given {work.what} (the API checks each thought)", facts)
     is_right = all(fact.is_right is not False for fact in facts.values())
     return f"{lines}\nNext: {next_step(facts, run)}", is_right
 

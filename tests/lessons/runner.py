@@ -53,15 +53,12 @@ SAME_AGAIN = 50  # refused requests in a row, or the same questions; more never 
 PAUSE = 0.002  # seconds; an agent that waits between requests waits no longer here
 LARGEST = 20_000_000  # bytes of a file that is looked into
 TOOLS = "bash", "read_file", "compact"
-UNSET = "DISPLAY", "WAYLAND_DISPLAY", "ANTHROPIC_AUTH_TOKEN"
-NEVER_ENDS = "It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C."
 READS_STDIN = "It reads `sys.stdin`. Use `input()` for prompts and answers."
 SAME_WORDS = "taken for a prompt, because it has the same words"
 TURN_IS_OVER = "It sent another request, although the model had called no tool."
 NO_TOOL = "Its request doesn't offer the tool `{}`, but {}."
 NEVER_LEARNS = "It sent {} requests in a row that were rejected. The last: {}"
 EXITED = "It ended its process without a word (`os._exit`)."
-BY_CTRL_C = "Ctrl-C ended the program."
 TOO_SLOW = "It did not finish within {} seconds."
 TOO_LONG = "prompt is too long"
 # A reminder to call the tool `compact` doesn't ask for a summary.
@@ -311,7 +308,7 @@ class Player(stub.StubClient):
             return run.typed[-1]
         self.ends += 1
         if self.ends > 2_000:
-            self.give_up(NEVER_ENDS)
+            self.give_up("It never ends: a bare `except:` swallows Ctrl-D and Ctrl-C.")
         raise EOFError if self.ends < 1_000 else SystemExit
 
     def answer_question(self):
@@ -680,8 +677,8 @@ def set_up(path, player, finish, argv):
     own = {"ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": address}
     own |= {"HOME": os.getcwd(), "TMPDIR": str(temporary)}
     os.environ |= {"MODEL_ID": "none", "ANTHROPIC_MODEL": "none"} | os.environ | own
-    for name in os.environ.keys() & {*UNSET}:
-        del os.environ[name]
+    for name in "DISPLAY", "WAYLAND_DISPLAY", "ANTHROPIC_AUTH_TOKEN":
+        os.environ.pop(name, None)
     tempfile.tempdir = None  # see TMPDIR
     sys.modules |= sdk.package(player, partial(player.unsupported, "AsyncAnthropic"))
     sys.modules["dotenv"] = sdk.module("dotenv", load_dotenv=lambda *_, **__: False)
@@ -734,7 +731,7 @@ def why_ended(path):
     except (EOFError, stub.Refused):
         pass  # the record has a refusal, even if the program goes on
     except KeyboardInterrupt:
-        return BY_CTRL_C
+        return "Ctrl-C ended the program."
     except Exception as error:  # noqa: BLE001  the reader is told, whatever it is
         return f"{type(error).__name__}: {error}{where(error)}"
     finally:  # as Python does

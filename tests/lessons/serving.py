@@ -34,7 +34,6 @@ NAME = "Your agent"
 UNTRIED = "none was tried over HTTP; --mine tries them, if it's in Python"
 NO_REQUEST = "There was no request. Does your agent use ANTHROPIC_BASE_URL?"
 IS_OVER = "The work is over, and its report begins."
-FIRST = f'Start your agent again, and type this first: "{TYPED[0]}"'
 HOW_TO = """\
 The stand-in for the API is at {url}
 Your agent's tools must be {tools} (other names: --tools).
@@ -116,4 +115,4 @@ class Served(runner.Player):
         if self.run.prompts and self.run.prompts[0] in json.dumps(last):
             self.run.typed.append(self.run.prompts.pop(0))
         if not self.run.typed:
-            raise Refused(FIRST)
+            raise Refused(f'Start your agent again, and type this first: "{TYPED[0]}"')

@@ -127,8 +127,7 @@ def layer2(path):
     """Play a step of layer 2; returns {label: finding}."""
     step = import_module(f"layer2.{path.stem}")
     names, messages = write_files(17, 16_000), [user_said(RULE)]
-    replies = *reads(names, thinking="Next."), reply("Done.")
-    client = stage.scripted(*replies, **OF_S06)
+    client = stage.scripted(*reads(names, thinking="Next."), reply("Done."), **OF_S06)
 
     def before(messages):
         if stage.characters_by_4(json.dumps(messages)) <= THRESHOLD:
@@ -154,10 +153,8 @@ def layer2(path):
 
 def left(step):
     """The number of results that are left if the model refuses to summarise."""
-    names = write_files(13, 160)
-    client = stage.scripted(*reads(names), reply("Done."), **OF_S06)
-    messages = [user_said(RULE)]
-    naive_loop(client, messages, settings=SETTINGS)
+    client = stage.scripted(*reads(write_files(13, 160)), reply("Done."))
+    naive_loop(client, messages := [user_said(RULE)], settings=SETTINGS)
     refuses = stage.scripted(reply(stop="refusal"))
     return len(results(step.auto_compact(refuses, SETTINGS, messages)))
 
@@ -223,15 +220,15 @@ def main(argv=None) -> int:
             told, is_right = report.play_mine(given.mine.absolute(), given.tools)
         print(told)
         return 0 if is_right else 1
-    layers = [given.layer] if given.layer else [*LAYERS]
-    numbers = {layer: range(len(STEPS[layer])) for layer in layers}
-    for layer in layers:
-        if given.step not in [None, *numbers[layer]]:
-            parser.error(f"{layer} has the steps 0 to {numbers[layer][-1]}")
-    if not given.diff and layers != ["small"]:
+    numbers = {layer: range(len(STEPS[layer])) for layer in LAYERS}
+    numbers = {given.layer: numbers[given.layer]} if given.layer else numbers
+    for layer, steps in numbers.items():
+        if given.step not in [None, *steps]:
+            parser.error(f"{layer} has the steps 0 to {steps[-1]}")
+    if not given.diff and given.layer != "small":
         print(PRICE)
-    for layer in layers:
-        for number in numbers[layer] if given.step is None else [given.step]:
+    for layer, steps in numbers.items():
+        for number in steps if given.step is None else [given.step]:
             print((changes if given.diff else play)(layer, number))
     return 0
 
