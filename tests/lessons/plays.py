@@ -90,32 +90,31 @@ def write(name, times=1):
 
 # --- Accidents ---
 
+
+def large(characters, name="large.txt"):
+    """Write a large file; returns its name."""
+    Path(name).write_text("x" * characters)
+    return name
+
+
+# a command that presses Ctrl-C, and leaves a file to say so
 STOP = "touch pressed; kill -INT $PPID; sleep 0.1"
 STOPS, HALF = use("bash", command=STOP), use("bash", command="touch half")
 empty_reply = play("an empty reply")(lambda: [reply(thinking="Hm.")])
 blank_prompt = play("a blank prompt", " ", "Go.")(list)
 stop_tool = play("Ctrl-C in a tool", answer="Ctrl-C")(lambda: [STOPS])
+huge_file = play("a huge file")(lambda: reads([large(800_000)]))
 truncated = play("a truncated call")(lambda: [{**HALF, "stop_reason": "max_tokens"}])
 
 
 @play("a blank text")
 def blank_text():
-    Path("large.txt").write_text("x" * 40_000)
-    return [reply("\n\n", calls=[("read_file", {"path": "large.txt"})])]
-
-
-@play("a huge file")
-def huge_file():
-    Path("large.txt").write_text("x" * 800_000)
-    return reads(["large.txt"])
+    return [reply("\n\n", calls=[("read_file", {"path": large(40_000)})])]
 
 
 @play("twenty large files at once")
 def twenty_files():
-    names = [f"large_{n}.txt" for n in range(20)]
-    for name in names:
-        Path(name).write_text("x" * 40_000)
-    return [use("read_file", *names)]
+    return [use("read_file", *(large(40_000, f"large_{n}.txt") for n in range(20)))]
 
 
 @play("the answer `maybe`", answer="maybe")
@@ -155,6 +154,11 @@ long_output = play("an output of 800,000 characters")(lambda: [SEQ])
 cut_answer = play("an answer that is cut off by max_tokens", "And?")(lambda: SHORT)
 declined = play("a prompt that the model declines", "(bad)", "Go on.")(
     lambda: [DECLINED]
+)
+
+
+stop_command = play("Ctrl-C while a command runs", "Go.", "What happened?")(
+    lambda: [use("bash", command=f"touch half.txt; {STOP}")]
 )
 
 
@@ -223,11 +227,6 @@ def two_reads():
     Path("long.txt").write_text("\n".join(lines) + "\n")
     Path(".env").write_text(f"ANTHROPIC_API_KEY={KEY}\n")
     return reads(["long.txt", ".env"])
-
-
-@play("Ctrl-C while a command runs", "Go.", "What happened?")
-def stop_command():
-    return [use("bash", command=f"touch half.txt; {STOP}")]
 
 
 @play("a window of 16,000 that only a rejection names", window=16_000)

@@ -47,7 +47,6 @@ from stub import calls_in, reply, text_of
 GRACE = 2  # seconds that a process gets to end by itself, once its time is up
 TESTS = Path(__file__).resolve().parents[1]
 ADDED = 2_000  # characters; a text with more around a prompt is a conversation
-RETRIES = 2  # that the SDK makes by itself
 MOST_REFUSED = 5  # rejected requests; after that, the user types no more
 SAME_AGAIN = 50  # refused requests in a row, or the same questions; more never stop
 PAUSE = 0.002  # seconds; an agent that waits between requests waits no longer here
@@ -66,9 +65,7 @@ ASKS_AT_END = (
     r"(?i)summar|compress|(?<!call )(?<!use )(?<!use the )compact|总结|摘要|压缩|要約"
 )
 # by its tag or its first word, a text asks for nothing
-REMINDER = (
-    r"(?i)\s*<[\w-]*(reminder|status|context|env|info)|\W*(reminder|note|todos?):"
-)
+REMINDS = r"(?i)\s*<[\w-]*(reminder|status|context|env|info)|\W*(reminder|note|todos?):"
 
 
 class Play(NamedTuple):
@@ -156,7 +153,7 @@ class Run:
     pressed: bool = False  # Ctrl-C
     marked: bool = False  # a request asked for the prompt cache
     compact: str = "compact"  # the tool's name
-    retries: int = RETRIES
+    retries: int = 2  # of a request that fails, which the SDK makes by itself
     elsewhere: dict[str, int] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)  # their texts, by path
 
@@ -469,7 +466,7 @@ class Purposes:
 
     def reminds(self, end):
         """Check if a text came with the work before, or is a reminder by its tag."""
-        return self.bare(end) in self.known or bool(re.match(REMINDER, end))
+        return self.bare(end) in self.known or bool(re.match(REMINDS, end))
 
     def asks(self, end):
         """Check if a text asks for a summary, rather than holds one or reminds."""
@@ -480,10 +477,8 @@ class Purposes:
 
     def asks_in_system(self, system):
         """Check if the system prompt now asks for a summary, rather than holds one."""
-        if any(text in system for text in self.summaries):
-            return False
         before, now = (bool(re.search(ASKS_AT_END, s)) for s in (self.system, system))
-        return now and not before
+        return now > before and not any(text in system for text in self.summaries)
 
     def holds_prompt(self, text):
         """Check if a text holds the newest prompt, rather than the conversation."""
