@@ -559,9 +559,8 @@ def too_short(run):
 
 def went_on(run):
     """Check that it came to its last prompt, and that its last request was accepted."""
-    recovered = run.problem == TOO_LONG and not run.ended and run.is_accepted
-    is_bad = run.problem and not recovered
-    return not (is_bad or run.prompts or kept_on(run))
+    recovered = run.problem == TOO_LONG and not (run.ended or run.exchanges[-1].error)
+    return not ((run.problem and not recovered) or run.prompts or kept_on(run))
 
 
 def kept_on(run):
@@ -637,7 +636,7 @@ def shows_error(run):
 
 def last_prompt(run):
     """Judge by the last prompt: its last request was accepted, or not."""
-    if run.in_turn(len(run.typed) + len(run.prompts)) and run.is_accepted:
+    if run.in_turn(len(run.typed) + len(run.prompts)) and not run.exchanges[-1].error:
         return Finding("", True)
     said, again = why(run), "" if run.prompts else "; again at the next prompt"
     place = place_for(run, said) if said != TOO_LONG else ""

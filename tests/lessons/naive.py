@@ -16,12 +16,15 @@ from pathlib import Path
 
 import stage  # adds the folder of stub to sys.path
 import stub
+from layer1 import step0 as s06
 from stage import SUMMARY, bill, reads, refusal, results, scripted, use, user_said
 from stub import reply
 
 sys.path.append(str(stage.ROOT))  # last, because a file there can have any name
 
 import agent as program
+
+s06.tool_name_map = stage.NAMES
 
 # --- What all chapters need: a naive agent's helpers, and ours ---
 
@@ -165,20 +168,12 @@ def windows():
         ours: {len(second.asked)} of {len(second.requests)} requests ask for one.""")
 
 
-def micro_compact_every_turn(messages):
-    """s06: before each request, clear all results but the newest three."""
-    for result in results(messages)[:-3]:
-        if len(result["content"]) > 100:
-            result["content"] = f"[Previous: used {stage.NAMES[result['tool_use_id']]}]"
-    return messages
-
-
 def chapter_5():
     """Layer 1: clear old results"""
     names = stage.write_files(20, 9_000)
     six = use("read_file", *names[:6], thinking="Six."), *reads(names[6:7], "One more.")
-    forget = micro_compact_every_turn
     first, mine = scripted(*six), scripted(*six, reply("Done."))
+    forget = s06.micro_compact
     problem = refusal(stage.naive_loop, first, [user_said("Compare six.")], forget)
     ours(mine, "Compare six.")
     saw = stage.seen(mine.requests[1])
@@ -403,7 +398,7 @@ def chapter_10():
     third = save_by_the_second([*second, answer, user_said("Go on.")], 8.0)
     back = [json.loads(line) for line in third.read_text(encoding="utf-8").split("\n")]
     six = [*map(stage.run, use("read_file", *stage.write_files(6, 900))["content"])]
-    third = save_by_the_second(micro_compact_every_turn([user_said(six)]), 9.0)
+    third = save_by_the_second(s06.micro_compact([user_said(six)]), 9.0)
     whole = stage.seen({"messages": [json.loads(third.read_text(encoding="utf-8"))]})
     names, compact = stage.write_files(4, 48_000), use("compact")
     one, two = use("read_file", *names[:2]), use("read_file", *names[2:])

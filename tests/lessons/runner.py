@@ -188,11 +188,6 @@ class Run:
             return TOO_LONG
         return self.ended or "".join(self.refused[:1])
 
-    @property
-    def is_accepted(self):
-        """Whether the last request was accepted."""
-        return bool(self.exchanges) and not self.exchanges[-1].error
-
     def in_turn(self, number):
         """The accepted requests after this many prompts."""
         return [e for e in self.accepted if e.typed == number]
