@@ -772,8 +772,7 @@ def recovers(run):
         tries = sum(e.typed == 1 and e.error == failed[-1].error for e in failed)
         text = f"{error}, and after {tries * (1 + run.retries)} tries the turn is over"
         return Finding(text, False)
-    after = zip(run.exchanges, run.exchanges[1:])
-    pauses = [e.paused for before, e in after if before in failed]
+    pauses = [e.paused for before, e in pairwise(run.exchanges) if before in failed]
     if pauses and not any(pauses):
         return Finding("it asks again at once", False)
     if len(pauses) > 2 and len({*pauses}) == 1:

@@ -109,8 +109,8 @@ def chapter_3():
 
 
 def escaped_by_4(content):
-    """v5: the same of escaped JSON, where a Japanese character takes six."""
-    return stage.characters_by_4(json.dumps(content))
+    """v5: a token for four characters of escaped JSON; a Japanese one takes six."""
+    return len(json.dumps(content)) // 4
 
 
 def v5_threshold(context_window, max_output=16_384):
@@ -136,8 +136,7 @@ def chapter_4():
     off = abs(guess / sum(model.usages[-1]) - 1)
     true, escaped = stub.tokens(text), escaped_by_4(text)
     say(f"""
-        naive: {len(text):,} Japanese characters are {stage.characters_by_4(text)} tokens \
-(s06).
+        naive: {len(text):,} Japanese characters are {len(text) // 4} tokens (s06).
         damage: the API counts {true:,}; a threshold of 50,000 lets \
 {stub.tokens(late):,} pass, in a window of 200,000.
         naive: v5 counts them as JSON escapes them: {escaped:,} tokens.
@@ -276,10 +275,7 @@ def chapter_7():
     thought = reply(thinking="Well.", stop="max_tokens")
     empty = reply(content=[{"type": "text", "text": ""}])
     model = scripted(thought, empty, reply("A long summary. " * 300))
-    try:
-        summary_of_its_own(model, messages)
-    except AttributeError as error:
-        problem = error
+    problem = refusal(summary_of_its_own, model, messages, error=AttributeError)
     nothing = summary_alone(summary_of_its_own(model, messages))
     before = stub.tokens(messages)
     left = str(pay_and_forget(model, messages)).count("long summary")

@@ -58,12 +58,12 @@ def use(tool, *names, thinking=None, **more):
     return reply(calls=calls, thinking=thinking)
 
 
-def refusal(step, *arguments, **more):
+def refusal(step, *arguments, error=stub.Refused):
     """The API's error when this is called, "" if it accepts every request."""
     try:
-        step(*arguments, **more)
-    except stub.Refused as error:
-        return str(error)
+        step(*arguments)
+    except error as raised:
+        return str(raised)
     return ""
 
 
@@ -145,8 +145,3 @@ def price(usages):
     """The price of the input, in full-price input tokens."""
     new, written, known = map(sum, zip(*usages))
     return new + stub.CACHE_WRITE * written + stub.CACHE_READ * known
-
-
-def characters_by_4(text):
-    """s06, v5: four characters are a token."""
-    return len(text) // 4

@@ -36,7 +36,7 @@ FOLDER = Path(__file__).resolve().parent
 SETTINGS = stage.settings("bash", "read_file")
 RULE = "Read all files. Never touch the tests."
 SUMMARY = "The files were read; all of them are alike."
-THRESHOLD = 50_000  # tokens, as s06 counts them
+THRESHOLD = 50_000  # tokens; s06 takes four characters for one
 READ, WRITE = stub.CACHE_READ, stub.CACHE_WRITE
 PRICE = f"Prices are in full-price input tokens: cache write {WRITE}, read {READ}."
 
@@ -130,7 +130,7 @@ def layer2(path):
     client = stage.scripted(*reads(names, thinking="Next."), reply("Done."), **OF_S06)
 
     def before(messages):
-        if stage.characters_by_4(json.dumps(messages)) <= THRESHOLD:
+        if len(json.dumps(messages)) // 4 <= THRESHOLD:
             return messages
         return step.auto_compact(client, SETTINGS, messages)
 
