@@ -69,7 +69,7 @@ def count_japanese(_):
 
 def of_small():
     """The faults of small.py, in the order of the page: [(check, finding)]."""
-    runs = report.Runs(Path(small.__file__))
+    runs = report.runs_of(Path(small.__file__))
     by_hand = Check("japanese", plays.cut_answer, count_japanese, "chapter 4")
     table = [*FAULTS[:3], by_hand, *FAULTS[3:]]
     return [(check, report.finding(check, runs)) for check in table]
@@ -127,7 +127,7 @@ def list_mine(file, words) -> int:
         print(report.fill(f"No fault is called {unknown[0]}, only {names}."))
         return 2
     path, table = Path(file).absolute(), [*chosen(words)]
-    problem, runs = report.start(path, play=plays.start)
+    problem, name, runs = report.start(path, play=plays.start)
     run = runs(plays.start) if not problem else None
     if run and (reason := checks.stopped(run) or run.problem):
         problem = reason + checks.printed(run, reason)
@@ -135,8 +135,7 @@ def list_mine(file, words) -> int:
         print(report.fill(f"{path.name} can't be played: {problem}"))
         print(report.fill(f"Next: {MINE.format('steps.py small', file, '')}"))
         return 1
-    how = "".join(f", started with {option}" for option in runs.options)
-    print(f"{path.name}{how}, and the faults that can be seen from outside", flush=True)
+    print(f"{name}, and the faults that can be seen from outside", flush=True)
     marks = {}
     for where, some in groupby(table, key=place):
         print(f"\n{where}")

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import textwrap
+from functools import cache
 from itertools import starmap
 from pathlib import Path
 
@@ -38,17 +39,10 @@ PACKAGES = (
 )
 
 
-class Runs:
-    """The runs of an agent, each played once."""
-
-    def __init__(self, path, options=(), names=(), done=()):
-        self.path, self.options, self.names = path, options, names
-        self.done = dict(done)
-
-    def __call__(self, play):
-        if play not in self.done:
-            self.done[play] = played(self.path, play, self.options, self.names)
-        return self.done[play]
+def runs_of(path, options=(), names=(), instead=None):
+    """A function that plays each play once on an agent, or another one instead of it."""
+    other = instead or {}
+    return cache(lambda play: played(path, other.get(play, play), options, names))
 
 
 def finding(check, runs):
@@ -78,25 +72,25 @@ def about_work(runs, table=CHECKS):
 
 def play_mine(path, names=()):
     """The report on the agent in this file, and if nothing is wrong."""
-    problem, runs = start(path, names)
+    problem, name, runs = start(path, names)
     if problem:
-        return with_next(path.name, {"problem": Finding(problem, False)})
-    how = "".join(f", started with {option}" for option in runs.options)
-    return with_next(f"{path.name}{how}", about_work(runs), runs(work))
+        return with_next(name, {"problem": Finding(problem, False)})
+    return with_next(name, about_work(runs), runs(work))
 
 
 def start(path, names=(), play=None):
-    """Start an agent with a play; returns why it can't be judged, and its runs.
+    """Start an agent with a play; returns why it can't be judged, its name, and its runs.
 
     If it runs no command although nobody said no, it's started with the option `--yes`.
     """
-    runs, play = Runs(path, (), names), play or work
+    runs, play = runs_of(path, (), names), play or work
     if reason := cannot_start(path) or asks_nothing(run := runs(play)):
-        return reason, runs
+        return reason, path.name, runs
     if not (checks.done(run) or run.last_question or checks.stopped(run)):
-        agreed = Runs(path, ("--yes",), names)
-        return "", agreed if checks.done(agreed(play)) else runs
-    return "", runs
+        agreed = runs_of(path, ("--yes",), names)
+        if checks.done(agreed(play)):
+            return "", f"{path.name}, started with --yes", agreed
+    return "", path.name, runs
 
 
 def cannot_start(path):

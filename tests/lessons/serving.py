@@ -66,7 +66,7 @@ def about(client):
         problem = Finding(run.ended or NO_REQUEST, False)
         return report.with_next(NAME, {"problem": problem})
     table = [check for check in checks.CHECKS if check.play is work]
-    facts = report.about_work(report.Runs("", done={work: run}), table)
+    facts = report.about_work({work: run}.__getitem__, table)
     return report.with_next(NAME, {**facts, "accidents": Finding(UNTRIED)}, run)
 
 

@@ -26,7 +26,6 @@ import plays
 import report
 import stage  # adds the folder of stub to sys.path
 import stub
-from runner import played
 from stage import bill, naive_loop, reads, results, user_said, write_files
 from stub import reply
 
@@ -49,7 +48,7 @@ OF_WORK |= {"compact"}
 
 def small(path):
     """Play a step from first.py to small.py; returns {label: finding}."""
-    runs = report.Runs(path, done={plays.work: played(path, plays.translate)})
+    runs = report.runs_of(path, instead={plays.work: plays.translate})
     table = [c for c in checks.CHECKS if c.play is not plays.work or c.name in OF_WORK]
     return report.about_work(runs, table)
 

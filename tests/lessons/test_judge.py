@@ -1154,7 +1154,7 @@ def checks_for(told):
 
 def said(path, told):
     """The lines of the report about an agent that these words are about, as one."""
-    runs, table = report.Runs(path), checks_for(told)
+    runs, table = report.runs_of(path), checks_for(told)
     if table[0].name == "stopped":
         facts = report.about_work(runs, table)
         return in_one_line(report.with_next("It", facts, runs(work))[0])
@@ -1172,7 +1172,7 @@ def test_an_agent_gets_the_verdict_it_deserves(agent):
 
 
 def test_small_py_itself_is_said_to_do_none_of_this():
-    runs = report.Runs(SMALL)
+    runs = report.runs_of(SMALL)
     shown = in_one_line(report.shown("small.py", report.about_work(runs)))
     told = [
         row[-1].split(" ... ") for row in AGENTS.values() if "faults" not in row[-1]
