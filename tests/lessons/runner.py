@@ -31,7 +31,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -233,11 +233,6 @@ class Run:
                 yield Path(path), wanted[0] in text
 
 
-def as_dict(record):
-    """A Run or an Exchange without what follows from its fields."""
-    return {one.name: getattr(record, one.name) for one in fields(record)}
-
-
 # --- The API, the model and the user, for one life of an agent ---
 
 
@@ -271,11 +266,11 @@ class Player(stub.StubClient):
             pairs = zip(before, before := exchange.messages)
             same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
             request = {**exchange.request, "messages": [same, before[same:]]}
-            exchanges.append(as_dict(exchange) | {"request": request})
+            exchanges.append(vars(replace(exchange, request=request)))
+        marked = any("cache_control" in str(body) for body in self.bodies)
         seen = {"replies": len(self.queue), "lines": printed.strip().split("\n")}
-        seen["marked"] = any("cache_control" in str(body) for body in self.bodies)
-        seen["exchanges"] = exchanges
-        return json.dumps(as_dict(self.run) | seen, default=repr, skipkeys=True)
+        run = replace(self.run, exchanges=exchanges, marked=marked, **seen)
+        return json.dumps(vars(run), default=repr, skipkeys=True)
 
     # --- The user ---
 
