@@ -74,14 +74,6 @@ def keep_pairs(summary, messages, number):
     return [user_said(summary), *messages[first:]]
 
 
-def without_thinking(messages):
-    """A cut at a fixed number, after which no thinking is left."""
-    replies = [m for m in messages if m["role"] == "assistant"]
-    kept = [[b for b in m["content"] if b["type"] != "thinking"] for m in replies]
-    new = iter(map(stage.model_said, kept))
-    return [next(new) if m["role"] == "assistant" else m for m in messages]
-
-
 def chapter_3():
     """What the API rejects"""
     names, messages = stage.write_files(6, 800), [user_said("Read all files.")]
@@ -90,7 +82,7 @@ def chapter_3():
     cuts = range(1, len(messages))
     bad = [n for n in cuts if rejection(keep_newest(SUMMARY, messages, n))]
     whole = [n for n in cuts if rejection(keep_pairs(SUMMARY, messages, n))]
-    empty = without_thinking(messages)
+    empty = stub.without_thinking({"messages": messages})["messages"]
     parted = [n for n in cuts if rejection(keep_newest(SUMMARY, empty, n))]
     safe = [program.pair_safe(messages, len(messages) - n) for n in cuts]
     kept = [program.drop_thinking(messages[cut:]) for cut in safe]

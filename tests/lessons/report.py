@@ -184,9 +184,8 @@ def fill(text, indent=2):
     """Wrap a text in 79 columns; all lines but the first are indented."""
     text = text.encode(errors="replace").decode()
     options = {"break_on_hyphens": False, "break_long_words": False}
-    start, rest = text[: len(text) - len(text.lstrip())], " " * indent
-    options |= {"initial_indent": start, "subsequent_indent": rest}
-    return textwrap.fill(text.strip(), 79, **options).replace(KEEP_TOGETHER, " ")
+    filled = textwrap.fill(text.rstrip(), 79, subsequent_indent=" " * indent, **options)
+    return filled.replace(KEEP_TOGETHER, " ")
 
 
 def status_of(main, interrupted=""):
