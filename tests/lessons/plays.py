@@ -183,7 +183,7 @@ def old_outputs():
 @play(
     "a request that is finished, an open one, and a summary",
     *(FINISHED, OPEN),
-    summaries=lambda: itertools.repeat("The work goes on."),
+    summaries=lambda: itertools.repeat(reply("The work goes on.")),
     enough=lambda run: bool(run.compactions),
 )
 def one_summary():

@@ -75,7 +75,7 @@ class Play(NamedTuple):
     script: Callable[[], Iterable[Any]]  # writes its files; the model's replies
     typed: Sequence[str] = ("Go.", "Go on.")
     answer: str = "y"  # to the first question; "Ctrl-C" presses that instead
-    summaries: Callable[[], Iterable[Any]] = partial(itertools.repeat, "It went well.")
+    summaries: Callable[[], Any] = partial(itertools.repeat, reply("It went well."))
     window: int = 200_000  # tokens
     enough: Callable[["Run"], bool] | None = None  # the user then goes away
     options: Sequence[str] = ()  # on the agent's command line
@@ -240,13 +240,11 @@ class Player(stub.StubClient):
     """The stand-in for the API, and the user at the prompt; together they fill a Run."""
 
     def __init__(self, play, names=()):
-        always = reply("Done.") if play.more else None
-        limits = {"window": play.window, "in_parts": False}
-        super().__init__(*play.script(), always=always, **limits)
-        summaries = (reply(s) if isinstance(s, str) else s for s in play.summaries())
+        more = {"always": reply("Done.") if play.more else None, "window": play.window}
+        super().__init__(*play.script(), in_parts=False, **more)
         own = dict(zip(TOOLS, TOOLS)) | dict(zip(TOOLS, names))
         self.run = Run(play.what, prompts=[*play.typed], compact=own["compact"])
-        self.play, self.summaries, self.folder = play, summaries, Path.cwd()
+        self.play, self.summaries, self.folder = play, play.summaries(), Path.cwd()
         self.purposes, self.purpose, self.said = Purposes(self.run.typed), "work", ""
         self.headers, self.approval, self.first_question = {}, play.answer, None
         self.asked_times, self.ends, self.in_a_row, self.slept = Counter(), 0, 0, 0
@@ -386,8 +384,8 @@ class Player(stub.StubClient):
         """Put a summary at the head of the queue, or fit the next reply's calls."""
         self.purpose = self.purposes.of(request)
         if self.purpose != "work":
-            is_aside = self.purpose == "aside"
-            given = reply("A title.") if is_aside else next(self.summaries)
+            asks = self.purpose == "summary"
+            given = next(self.summaries) if asks else reply("A title.")
             self.said = text_of(given)
             return self.queue.appendleft(as_asked(given, request))
         for _ in range(self.run.retries):

@@ -36,7 +36,8 @@ CALLED = [typed("Go."), {"role": "assistant", "content": [CALL]}, typed([RESULT]
 
 def player(*replies, summaries=("It went well.",)):
     """A model with these replies, and a user who has typed "Go."."""
-    play = Play("", lambda: replies, ("Go.",), summaries=lambda: summaries, more=False)
+    written = {"summaries": lambda: map(reply, summaries), "more": False}
+    play = Play("", lambda: replies, ("Go.",), **written)
     client = Player(play)
     client.type_next()
     return client
