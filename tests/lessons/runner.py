@@ -623,8 +623,8 @@ def in_the_process(file, path, play, folder, options, names):
         if os.getpid() == process:  # not a process that the agent has forked
             signal.setitimer(signal.ITIMER_REAL, 0)
             player.run.ended = ended
-            print(player.record(printed.getvalue().decode(errors="replace")), file=file)
-            file.flush()
+            text = printed.getvalue().decode(errors="replace")
+            print(player.record(text), file=file, flush=True)
         END(0)
 
     try:
@@ -641,7 +641,8 @@ def in_the_process(file, path, play, folder, options, names):
         finish(why_ended(path))
     except BaseException:  # noqa: BLE001  a fault of ours, which the parent raises
         print(json.dumps(traceback.format_exc()), file=file, flush=True)
-        END(1)
+    finally:
+        END(1)  # even if the record can't be written
 
 
 def set_up(path, player, finish, argv):
