@@ -673,7 +673,8 @@ def set_up(path, player, finish, argv):
     sys.stdin, sys.argv = io.TextIOWrapper(stdin), argv
     sys.path.insert(0, str(Path(path).parent))  # where modules may be called like ours
     ours = {n: getattr(m, "__file__", None) or "" for n, m in sys.modules.items()}
-    for name in [n for n in ours if TESTS in Path(ours[n]).parents and n != "__main__"]:
+    of_tests = {n for n in ours if ours[n].startswith(f"{TESTS}{os.sep}")}
+    for name in of_tests - {"__main__"}:
         del sys.modules[name]
     sys.addaudithook(partial(note, Path.cwd(), run.elsewhere))
     signal.signal(signal.SIGINT, signal.default_int_handler)
