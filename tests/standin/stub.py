@@ -330,6 +330,11 @@ def merge_turns(messages):
     ]
 
 
+def with_roles(turns):
+    """Each block of these turns, with its role."""
+    return [[role, block] for role, content in turns for block in content]
+
+
 def unmarked(data):
     """Remove cache markers from JSON bytes: they are not part of the conversation.
 
@@ -359,10 +364,16 @@ def in_short(message):
     return {"role": role, "content": content}
 
 
+def compared(part):
+    """How the API compares a part: without its markers; and if it has one."""
+    data = encoded(part)
+    return unmarked(data), MARKER in data
+
+
 lengths_of = by_place(lambda message: len(encoded(in_short(message))))
 markers_in = by_place(lambda part: encoded(part, errors="strict").count(MARKER))
-bytes_for_cache = by_place(encoded)
-bytes_for_chain = by_place(lambda part: unmarked(encoded(part)))
+compared_first = by_place(compared)  # all that comes before the messages
+compared_blocks = by_place(compared)  # the messages' blocks, each with its role
 
 
 def one_by_one(messages):
@@ -677,8 +688,7 @@ class Chain:
 
     def read(self, turns):
         """Read all blocks, and yield each thinking block that does not belong."""
-        parts = [[role, block] for role, content in turns for block in content]
-        data = iter(bytes_for_chain(parts))
+        data = (data for data, _ in compared_blocks(with_roles(turns)))
         for index, (_, content) in enumerate(turns):
             for position, block in enumerate(content):
                 if not self.follow(block, next(data)):
@@ -1019,18 +1029,18 @@ def look_up(body, cached, least=0):
     Only markers add an entry to the set `cached`, each for everything before it, if
     that has `least` bytes. A marker finds an entry at most LOOK_BACK positions before it.
     """
-    kinds, parts = zip(*cache_order(body))
     before, running = "", hashlib.sha256()
     beginnings, entries = [], set()
     position = read = marked = size = 0
-    for index, (kind, whole) in enumerate(zip(kinds, bytes_for_cache(parts))):
+    parts = [*cache_order(body)]
+    for index, (kind, data, is_marked) in enumerate(parts):
         position += bool(kind) and not (kind == before and kind in RUNS)
-        before, data = kind, unmarked(whole)
+        before = kind
         size += len(data)
         running.update(data)
         beginnings.append((position, size, running.digest()))
         automatic = index == len(parts) - 1 and body.get("cache_control")
-        if size >= least and (automatic or MARKER in whole):
+        if size >= least and (automatic or is_marked):
             near = (b for b in beginnings if position - b[0] <= LOOK_BACK)
             read = max([read, *(end for _, end, entry in near if entry in cached)])
             marked = size
@@ -1040,14 +1050,17 @@ def look_up(body, cached, least=0):
 
 
 def cache_order(body):
-    """Yield `(type, part)` in the order in which the prompt cache compares them."""
-    yield "", body["model"]
-    yield from (("tool", tool) for tool in body.get("tools") or [])
-    yield from (("text", block) for block in blocks(body.get("system")))
+    """Yield `(type, bytes, if marked)` in the order in which the cache compares parts."""
+    first = [("", body["model"])]
+    first += [("tool", tool) for tool in body.get("tools") or []]
+    first += [("text", block) for block in blocks(body.get("system"))]
     # changing either loses the messages, but not the tools and the system prompt
-    yield "", [body.get("thinking"), body.get("tool_choice")]
-    for role, content in merge_turns(body["messages"]):
-        yield from ((block["type"], [role, block]) for block in content)
+    first.append(("", [body.get("thinking"), body.get("tool_choice")]))
+    told = compared_first([part for _, part in first])
+    yield from ((kind, *how) for (kind, _), how in zip(first, told))
+    parts = with_roles(merge_turns(body["messages"]))
+    told = compared_blocks(parts)
+    yield from ((block["type"], *how) for (_, block), how in zip(parts, told))
 
 
 # --- A reply in pieces ---
