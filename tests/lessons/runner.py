@@ -61,11 +61,13 @@ EXITED = "It ended its process without a word (`os._exit`)."
 TOO_SLOW = "It did not finish within {} seconds."
 TOO_LONG = "prompt is too long"
 # A reminder to call the tool `compact` doesn't ask for a summary.
-ASKS_AT_END = (
+ASKS_AT_END = re.compile(  # here, rather than once in each process
     r"(?i)summar|compress|(?<!call )(?<!use )(?<!use the )compact|总结|摘要|压缩|要約"
 )
 # by its tag or its first word, a text asks for nothing
-REMINDS = r"(?i)\s*<[\w-]*(reminder|status|context|env|info)|\W*(reminder|note|todos?):"
+REMINDS = re.compile(
+    r"(?i)\s*<[\w-]*(reminder|status|context|env|info)|\W*(reminder|note|todos?):"
+)
 
 
 class Play(NamedTuple):
