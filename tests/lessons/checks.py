@@ -264,12 +264,15 @@ def asked(run):
 
 def same_results(run):
     """The most common result, of those that can explain what is missing."""
+    number_done = done(run)
+    if number_done == len(files_in(run)) == 24:
+        return None
     writes = {call for call in run.calls if "new_file" in str(run.calls[call])}
-    texts = [t for c, t in run.results.items() if not done(run) or c not in writes]
+    texts = [t for c, t in run.results.items() if not number_done or c not in writes]
     failed = [text for text in texts if not lines_of([text])]
     alike = Counter(re.sub(r"file_\d\d", "file_..", text) for text in failed)
     [(result, number)] = alike.most_common(1) or [("", 0)]
-    if number < 2 or done(run) == len(files_in(run)) == 24:
+    if number < 2:
         return None
     return Finding(f'{number} were "{textwrap.shorten(result, 80)}"')
 
@@ -317,10 +320,11 @@ def freed_between(before, after):
     """Tokens of results that were cleared between one request and the next."""
     # A result that is missing was cleared as well, except around a summary or a prompt.
     is_step = before.typed == after.typed and not (before.asks or after.asks)
-    freed = [
-        stub.tokens(old) - stub.tokens(after.results.get(c, "" if is_step else old))
+    pairs = [
+        (old, after.results.get(c, "" if is_step else old))
         for c, old in before.results.items()
     ]
+    freed = [stub.tokens(old) - stub.tokens(new) for old, new in pairs if old != new]
     return sum(tokens for tokens in freed if tokens > 0)
 
 
@@ -383,17 +387,18 @@ def later_in_japanese(run):
     longer than one that led to a summary. One that counts characters does, since one of
     these files has a third of the characters; but none with more characters.
     """
-    went_on, asked_at, failed = {}, {}, False  # characters of requests, by their tokens
+    went_on, asked_at, failed = {}, {}, False  # requests, by their tokens
     for before, now in pairwise(run.accepted):
         if now.asks and not before.asks and run.compact not in str(before.content):
             number = sum(before.usage) + stub.tokens(before.content)
-            asked_at[number] = len(stub.to_json([before.messages, before.content]))
+            asked_at[number] = [before.messages, before.content]
         failed = now.text in FAILED if now.asks else failed
         if not now.asks and not failed:
-            went_on[sum(now.usage)] = len(stub.to_json(now.messages))
+            went_on[sum(now.usage)] = now.messages
     if not asked_at or not went_on or max(went_on) < LATER * min(asked_at):
         return ""
-    if max(went_on.values()) > min(asked_at.values()):
+    longest = max(len(stub.to_json(messages)) for messages in went_on.values())
+    if longest > min(len(stub.to_json(sent)) for sent in asked_at.values()):
         return ""
     at, not_at = f"{min(asked_at):,} tokens", f"{max(went_on):,}"
     return f"at {at}, but not at {not_at} of Japanese and Chinese: it counts characters"
@@ -485,8 +490,8 @@ def dropped_prompts(run):
         return None
     lost = []
     for prompt in run.typed:
-        found = (n for n, e in enumerate(run.accepted, 1) if prompt in e.sent)
-        number = max(found, default=0)
+        numbers = range(len(run.accepted), 0, -1)
+        number = next((n for n in numbers if prompt in run.accepted[n - 1].sent), 0)
         around = run.accepted[number - 1 : number + 1]  # the last with it, and the next
         if number and len(around) == 2 and not any(e.asks for e in around):
             lost.append(f'"{prompt}" is in no request after number {number}')
