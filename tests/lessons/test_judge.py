@@ -58,7 +58,6 @@ PAIRS = """\
 SKIPS = (
     "    for block in reply.content:  # skip thinking: a layer would make it invalid\n"
 )
-LOCAL = PAIRS.replace("messages += [", "messages = messages + [")
 OF_LISTS = """\
         calls = [b.to_dict() for b in content if type(b) is not dict]
 """
@@ -84,19 +83,6 @@ FOR_EVER = """\
         except Exception:
             continue
 """
-AT_PROMPTS = """\
-            if estimate_tokens(messages) > THRESHOLD:
-                auto_compact(client, messages)
-            agent_loop(client, messages)
-"""
-DURING = """\
-        if estimate_tokens(messages) > THRESHOLD:
-            auto_compact(client, messages)  # layer 2
-"""
-FORGOTTEN = (
-    "! memory at the second prompt, 2 of 33 messages are left (step 2) ... Next: "
-    "memory (step 2 of chapter 2)"
-)
 SUMMARISES = "            auto_compact(client, messages)"
 BY_DROPPING = """\
 def drop(messages):
@@ -273,8 +259,6 @@ WHOLE_LINES = """[json.loads(line) for line in TRANSCRIPT.open()] if TRANSCRIPT.
     while messages and "tool_use" in str(messages[-1]):
         messages.pop()  # Ctrl-C stopped it
 """
-CUT_AGAIN = """    names = [f"file_{n:02}" for n in range(1, 99)]
-"""
 PAUSES = RETRIES.replace("            pass", "            import time; time.sleep({})")
 BY_TIME = """    import time
     log.all = [*getattr(log, "all", []), message]
@@ -315,18 +299,12 @@ ODD = """    import atexit, os, sys
     if os.fork() == 0:
         os._exit(0)
 """
-EMPTY = "! empty after an empty reply, the next request is rejected: messages.1: all"
 OPEN = "! Ctrl-C after Ctrl-C in a tool, the next request is rejected: messages.1: `tool_use`"
 
 RIGHT = "ok stopped"
 
 AGENTS = {
     # right agents of other shapes
-    "it takes only what is in the tags it asks for": (
-        ("what is next.", "what is next, in <summary> tags."),
-        ('    title = {"type"', f'{NEEDS_TAGS}    title = {{"type"'),
-        "",
-    ),
     "it asks again after an empty reply": (
         ("        if not calls:", f"{ASKS_AGAIN}        if not calls:"),
         "",
@@ -548,16 +526,11 @@ AGENTS = {
         "! cut off after a summary that was cut off, 19 of 19 messages are in the next "
         "request, and its text (step 4)",
     ),
-    "a name in the loop is bound to a new list": (PAIRS, LOCAL, FORGOTTEN),
-    "the loop works on a copy": (
-        "    while True:\n        micro",
-        "    messages = messages[:]\n    while True:\n        micro",
-        FORGOTTEN,
-    ),
-    "each prompt begins a new list": (
-        'messages.append(log("user", prompt))',
-        'messages = [log("user", prompt)]',
-        "! memory at the second prompt, 1 of 33 messages are left ... - prompts",
+    "a name in the loop is bound to a new list": (
+        "messages += [reply",
+        "messages = messages + [reply",
+        "! memory at the second prompt, 2 of 33 messages are left (step 2) ... Next: "
+        "memory (step 2 of chapter 2)",
     ),
     "the model's answer isn't kept": (
         "    if content:  # the API would reject an empty message\n"
@@ -680,11 +653,6 @@ AGENTS = {
         "    with TRANSCRIPT",
         '    if role == "user":\n        return message\n    with TRANSCRIPT',
         "on disk 43 messages, but 24 of 24 files missing: no result of a tool is there",
-    ),
-    "layer 2 acts only at a prompt": (
-        (DURING, ""),
-        ("            agent_loop(client, messages)\n", AT_PROMPTS),
-        NEVER,
     ),
     "the request for a summary is too long": (
         "THRESHOLD = 50_000",
@@ -844,13 +812,9 @@ AGENTS = {
         (CALL, PAUSES.format("2**_")),
         "faults: ok passing_error",
     ),
-    "its summary has the open request": (
-        ("what is next.", "which request is open."),
-        "faults: - open_request",
-    ),
-    "its summary has files": (
-        ("what is next.", "which files matter."),
-        "faults: - files",
+    "its prompt asks for the open request, and for files": (
+        ("what is next.", "which request is open; which files matter."),
+        "faults: - open_request ... - files",
     ),
     "messages stay beside the summary": (
         ("*content])]", "*content]), *messages[3:5]]"),
@@ -870,11 +834,7 @@ AGENTS = {
     ),
     "its limit says how to read on": (
         (":,} characters]", ":,} characters; use sed -n]"),
-        "faults: ok no_pages",
-    ),
-    "its limit says what to do": (
-        (":,} characters]", ":,} characters; use sed -n]"),
-        "faults: - cut_output",
+        "faults: ok no_pages ... - cut_output",
     ),
     "Ctrl-C becomes a result": (
         ("except Exception as", "except BaseException as"),
@@ -899,10 +859,6 @@ AGENTS = {
             SENT,
             SENT + "\n        result = result if text else dict([*result.items()][:2])",
         ),
-        "",
-    ),
-    "it continues its conversation at the start": (
-        (STARTS, f"client, messages = Anthropic(), {WHOLE_LINES}"),
         "",
     ),
     "a status with a changing number names compacting": (
@@ -1074,8 +1030,8 @@ AGENTS = {
     "each prompt begins a new list, without a layer 1": (
         NO_LAYER_1,
         ('messages.append(log("user", prompt))', 'messages = [log("user", prompt)]'),
-        "! memory at the second prompt, 1 of 33 ... layer 1 it never acted ... Next: memory "
-        "(step 2 of chapter 2)",
+        "! memory at the second prompt, 1 of 33 messages are left ... layer 1 it never acted "
+        "... - prompts ... Next: memory (step 2 of chapter 2)",
     ),
     "the forgetting is left to the API": (
         (
