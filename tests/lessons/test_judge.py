@@ -22,6 +22,10 @@ SMALL, S06 = ROOT / "tests/lessons/small.py", ROOT / "tests/agents/s06.py"
 # --- Parts of small.py, and what replaces them ---
 
 QUESTION = '[*messages, {"role": "user", "content": PROMPT}]'
+ASKS = f"    content, stop = ask(client, {QUESTION})\n"
+REPLACES = '    messages[:] = [*typed, log("user", [title, *content])]\n'
+RESULTS = "    return results\n"
+ADDS = '    return [*results, {{"type": "text", "text": {}}}]\n'
 APPENDS = """\
     with TRANSCRIPT.open("a", encoding="utf-8") as file:
         file.write(json.dumps(message, ensure_ascii=False, allow_nan=False) + "\\n")
@@ -30,125 +34,57 @@ WRITES_AGAIN = """\
     log.all = [*getattr(log, "all", []), message]
     TRANSCRIPT.write_text(json.dumps(log.all))
 """
+AT_EXIT = """\
+    import atexit
+    atexit.register(lambda: TRANSCRIPT.write_text("\\n".join(log.all)))
+"""
 READ_TEXT = 'read_text(encoding="utf-8", errors="replace")'
-ASKS_WITH = "def ask(client, messages, **more):"
 SENDS = "create(messages=messages, **fixed, **cache)"
-SENDS_MORE = "create(messages=messages, **{**fixed, **cache, **more})"
-CLEARS_INPUTS = """\
-        for message in messages[1:-6]:
-            for block in message["content"]:
-                if block["type"] == "tool_use":
-                    block["input"] = "[cleared]"
-        for result in old:
-"""
-FIRST_BLOCK = """\
-    content = []
-    if messages[-1]["content"] == PROMPT:
-        return [{"type": "text", "text": reply.content[0].text}], "end_turn"
-"""
-CALLS_FIRST = """\
-        messages.append(log("assistant", content))
-        messages.append(log("user", run_tools(calls)))
-"""
-PAIRS = """\
-        reply = log("assistant", content)
-        results = log("user", run_tools(calls))
-        messages += [reply, results]  # together, so no call is left without a result
-"""
-SKIPS = (
-    "    for block in reply.content:  # skip thinking: a layer would make it invalid\n"
+SENDS_MORE = (  # what `ask` is told
+    ("def ask(client, messages):", "def ask(client, messages, **more):"),
+    (SENDS, "create(messages=messages, **{**fixed, **cache, **more})"),
 )
-OF_LISTS = """\
-        calls = [b.to_dict() for b in content if type(b) is not dict]
-"""
-IS_CALL = """\
-        calls = [block for block in content if block["type"] == "tool_use"]
-"""
-STAYS = """\
-    messages.append({"role": "user", "content": PROMPT})
-    content, stop = ask(client, messages)
-"""
-SWAPS = """\
-    ids = [result["tool_use_id"] for result in results]
-    for result, call in zip(results, reversed(ids)):
-        result["tool_use_id"] = call
-    return results
-"""
-FOR_EVER = """\
-    while True:
-        try:
-            sent = [*messages, 7] if len(messages) > 20 else messages
-            reply = client.messages.create(messages=sent, **fixed, **cache)
-            break
-        except Exception:
-            continue
-"""
-SUMMARISES = "            auto_compact(client, messages)"
-BY_DROPPING = """\
-def drop(messages):
-    typed = [m["content"] for m in messages if type(m["content"]) is str]
-    del messages[:-12]
-    while messages[0]["role"] == "user":
-        del messages[0]
-    messages.insert(0, {"role": "user", "content": "Go on."})
-
-
-def micro_compact"""
-DROPS = (SUMMARISES, "            drop(messages)"), ("def micro_compact", BY_DROPPING)
+CALLS_FIRST = (
+    ('reply = log("assistant", content)', 'messages.append(log("assistant", content))'),
+    ("+= [reply, results]", "+= [results]"),
+)
+KEEPS_THINKING = (  # and never drops it
+    "in reply.content:  # skip thinking: a layer would make it invalid\n",
+    """in reply.content:
+        if block.type == "thinking":
+            content.append(block.to_dict())
+""",
+)
+DROPS = (
+    "            auto_compact(client, messages)",
+    """\
+            typed = [m["content"] for m in messages if type(m["content"]) is str]
+            messages[:-12] = [{"role": "user", "content": "Go on."}]""",
+)
 NEVER = (
     "it never asked for a summary; if it has a layer 2, its threshold is too high or its "
     "count too low (step 4) ... ! stopped prompt is too long (step 4) ... Next: step 4 of "
     "chapter 2; if it has a layer 2, chapter 4"
 )
-IN_SYSTEM_TOO = "    ask.typed = [*getattr(ask, 'typed', []), *typed]\n"
-NEEDS_TAGS = """\
-    text = "".join(block["text"] for block in content)
-    if "<summary>" not in text:
-        return
-    content = [{"type": "text", "text": text[9:-10]}]
-"""
-ASKS_AGAIN = "        if not content:\n            continue\n"
-AT_EXIT = """\
-    if not hasattr(log, "all"):
-        import atexit
-
-        log.all = []
-        atexit.register(lambda: TRANSCRIPT.write_text("\\n".join(log.all)))
-    log.all.append(json.dumps(message))
-"""
-IN_MARKDOWN = """\
-    with TRANSCRIPT.open("a", encoding="utf-8") as file:
-        file.write(f"## {role}\\n{content}\\n")
-"""
-TAIL = """\
+KEEPS_NEWEST = (
+    REPLACES,
+    f"""\
     tail = messages[-2:] if type(messages[-1]["content"]) is list else []
-"""
-IN_SHORT = """\
-def in_short(message):
-    content = message["content"]
-    blocks = [content] if type(content) is str else content
-    return [str(block)[:300] for block in blocks]
-"""
+{REPLACES[:-2]}, *tail]
+""",
+)
 JOINED = """\
-def joined(messages):
     last = messages[-1]["content"]
-    blocks = [{"type": "text", "text": last}] if type(last) is str else last
-    asks = [*blocks, {"type": "text", "text": PROMPT}]
-    return [*messages[:-1], {"role": "user", "content": asks}]
+    last = [{"type": "text", "text": last}] if type(last) is str else last
+    asks = [*last, {"type": "text", "text": PROMPT}]
+    content, stop = ask(client, [*messages[:-1], {"role": "user", "content": asks}])
 """
-RECOVERS = """\
-    typed = [message for message in messages if type(message["content"]) is str]
+RECOVERS = f"""\
     try:
-        content, stop = ask(client, [*messages, {"role": "user", "content": PROMPT}])
+    {ASKS}
     except Exception:
-        messages[:] = typed
+        messages[:] = [m for m in messages if type(m["content"]) is str]
         return
-"""
-RESULTS = "        results.append(result)\n    return results\n"
-REMINDS = """\
-        results.append(result)
-    text = "Call compact when a piece of work is done."
-    return [*results, {"type": "text", "text": text}]
 """
 WITH_NUMBERS = 'return "".join(f"{n:6} {line}" for n, line in enumerate(Path(given["path"]).open()))'
 WAITS = """\
@@ -171,9 +107,9 @@ MOVES_MARKER = """\
     last["content"][-1]["cache_control"] = {"type": "ephemeral"}
 """
 CLEARS_BOTH = """\
-    replies = [m for m in messages if m["role"] == "assistant"]
-    blocks = [block for message in replies[:-3] for block in message["content"]]
-    calls = [b for b in blocks if b["type"] == "tool_use" and len(str(b)) > 400]
+    replies = [m["content"] for m in messages if m["role"] == "assistant"]
+    calls = [block for content in replies[:-3] for block in content if "input" in block]
+    calls = [call for call in calls if len(str(call)) > 400]
     if estimate_tokens(calls) >= MIN_SAVINGS:
         for call in calls:
             call["input"] = {"command": call["input"]["command"][:60] + "[cleared]"}
@@ -191,9 +127,6 @@ UNTIL_YES_OR_NO = """\
     if said != "y":
 """
 CHEAPER = '[{"role": "user", "content": PROMPT + json.dumps(messages)}], model="haiku", tools=[]'
-IN_SYSTEM = """\
-    ask.summary = f" Summary so far: {content[-1]['text']}"
-"""
 KEEPS_TWO = """\
     blocks = [message["content"] for message in messages if message not in typed]
     last = [{"role": "user", "content": b} for b in blocks if b[0] == title][-1:]
@@ -201,65 +134,46 @@ KEEPS_TWO = """\
 """
 TYPED = '            messages.append(log("user", prompt))'
 READ = '        return Path(given["path"]).read_text('
-STARTS = "client, messages = Anthropic(), []"
+STARTS = "    client, messages = Anthropic(), []"
 EARLIER = "[json.loads(line) for line in TRANSCRIPT.open()]"
+RESUMES = (
+    STARTS,
+    f"""{STARTS[:-2]}{EARLIER} if TRANSCRIPT.exists() else []
+    while messages and "tool_use" in str(messages[-1]):
+        messages.pop()  # Ctrl-C stopped it
+""",
+)
 PRINTS = '            print(f"Stopped'
-CALL = "    reply = client.messages.create(messages=messages, **fixed, **cache)"
-RETRIES = """\
-    from anthropic import APIConnectionError, InternalServerError
+CALL = f"    reply = client.messages.{SENDS}"
+ERRORS = "(APIConnectionError, InternalServerError)"
+RETRIES = f"""\
+    from anthropic import {ERRORS[1:-1]}
     for _ in range(3):
         try:
-            reply = client.messages.create(messages=messages, **fixed, **cache)
+            reply = client.messages.{SENDS}
             break
-        except (APIConnectionError, InternalServerError):
+        except {ERRORS}:
             pass"""
-KEEPS_THINKING = {  # and never drops it
-    '        if block.type == "text" and': """\
-        if block.type == "thinking":
-            content.append(block.to_dict())
-        if block.type == "text" and"""
-}
+PAUSES = RETRIES.replace("            pass", "            import time; time.sleep({})")
 NO_LAYER_1 = ("        micro_compact(messages)  # layer 1\n", "")
 NOT_CHAPTER_2 = ('SYSTEM = f"You write', 'SYSTEM = f"Write')
-THINKS = f"""{SKIPS}        if block.type == "thinking":
-            content.append(block.to_dict())
-"""
 TEXTS = '[title, *(b for b in content if b["type"] == "text")]'
-AFTER_NO = 'return "The user said no."'
-FLAT = """    blocks = [block for message in lists for block in message["content"]]
-    for block in blocks[:-2]:
-        if True:
-"""
-AS_TEXT = '"content": [{"type": "text", "text": text}]}'
-SENT = '"tool_use_id": call["id"], "content": text}'
 READ_AGAIN = """
     call = {"type": "tool_use", "id": "again_1", "name": "read_file"}
     result = {"type": "tool_result", "tool_use_id": "again_1", "content": "As before."}
     messages.append({"role": "assistant", "content": [{**call, "input": {"path": "x"}}]})
     messages.append({"role": "user", "content": [result]})
 """
-STATUS = """        results.append(result)
-    run_tools.times = getattr(run_tools, "times", 0) + len(calls)
-    status = f"{run_tools.times} calls so far; the history is compacted at {THRESHOLD}."
-    return [*results, {"type": "text", "text": status}]
-"""
 MACHINE = """prompt))
-            import time
-            note = f"Today is {time.ctime()}, and {len(messages)} messages are known."
+            note = f"It runs Linux 6.1, and {len(messages)} messages are known."
             messages.append({"role": "user", "content": [{"type": "text", "text": note}]})
 """
-TWICE = """    if len(messages) > 9:
-        half = [*messages[:-4], {"role": "user", "content": PROMPT}]
+TWICE = f"""    if len(messages) > 9:
+        half = [*messages[:-4], {{"role": "user", "content": PROMPT}}]
         text, stop = ask(client, half)
         if not text or stop != "end_turn":
             return
-"""
-WITHOUT_LAST = "[*messages[:-2], "
-WHOLE_LINES = """[json.loads(line) for line in TRANSCRIPT.open()] if TRANSCRIPT.exists() else []
-    while messages and "tool_use" in str(messages[-1]):
-        messages.pop()  # Ctrl-C stopped it
-"""
-PAUSES = RETRIES.replace("            pass", "            import time; time.sleep({})")
+{ASKS}"""
 BY_TIME = """    import time
     log.all = [*getattr(log, "all", []), message]
     Path(f"{int(time.time())}.json").write_text(json.dumps(log.all[-9:]))
@@ -270,28 +184,11 @@ ZIPPED = """    import gzip
 """
 IN_PARTS = """    whole = [str(message)[:300] for message in messages]
     for part in whole[::2], whole[1::2], whole[:1]:
-        ask.tools = []
-        content, stop = ask(client, [{"role": "user", "content": PROMPT + str(part)}])
-        ask.tools = TOOLS
+        asks = [{"role": "user", "content": f"{PROMPT} {part}"}]
+        content, stop = ask(client, asks, tools=[])
         if not content or stop != "end_turn":
             return
 """
-OWN_HANDLER = """    import signal
-    stops = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-    signal.signal(signal.SIGINT, stops)
-"""
-USED = """    used = reply.usage.model_dump(exclude_none=True)["output_tokens"]
-    assert used and reply.to_dict()["role"] == "assistant"
-"""
-AS_JSON_STATE = """    try:
-        state = json.loads("".join(block["text"] for block in content))
-    except ValueError:
-        return
-    content = [{"type": "text", "text": state["done"] + state["next"]}]
-"""
-IN_SNAPSHOT = NEEDS_TAGS.replace("<summary>", "<state_snapshot>").replace(
-    "9:-10", "16:-17"
-)
 ODD = """    import atexit, os, sys
     subprocess.Popen(["sleep", "9"], start_new_session=True)
     atexit.register(os._exit, 0)
@@ -306,47 +203,39 @@ RIGHT = "ok stopped"
 AGENTS = {
     # right agents of other shapes
     "it asks again after an empty reply": (
-        ("        if not calls:", f"{ASKS_AGAIN}        if not calls:"),
-        "",
+        ("if not calls:", "if not content: continue\n        if not calls:"),
+        "ok empty ... ok truncated",
     ),
-    "it writes its transcript at the end": ((APPENDS, AT_EXIT), ""),
+    "it writes its transcript at the end": (
+        (APPENDS, '    log.all = [*getattr(log, "all", []), json.dumps(message)]\n'),
+        (STARTS, AT_EXIT + STARTS),
+        RIGHT,
+    ),
     "its transcript is one list": (
         (APPENDS, WRITES_AGAIN),
         (", message]", ", json.loads(json.dumps(message))]"),
-        "",
+        RIGHT,
     ),
-    "its transcript isn't JSON": ((APPENDS, IN_MARKDOWN), ""),
-    "it adds the date to a prompt": (
-        (
-            'messages.append(log("user", prompt',
-            'messages.append(log("user", "Today: " + prompt',
-        ),
-        "",
+    "its transcript isn't JSON": (
+        ("json.dumps(message, ensure_ascii=False, allow_nan=False)", "str(message)"),
+        RIGHT,
     ),
-    "it keeps the newest messages as they are": (
-        ("    messages[:] = [*typed, log(", f"{TAIL}    messages[:] = [*typed, log("),
-        ("[title, *content])]", "[title, *content]), *tail]"),
-        "",
-    ),
+    "it adds the date to a prompt": ('r", prompt)', 'r", "Today: " + prompt)', ""),
+    "it keeps the newest messages as they are": (KEEPS_NEWEST, RIGHT),
     "it summarises the beginning of each call and result": (
         ("[*messages, {", "[{"),
-        ('"content": PROMPT}', '"content": f"{PROMPT} {[*map(in_short, messages)]}"}'),
-        ("def auto_compact", f"{IN_SHORT}\n\ndef auto_compact"),
-        "",
+        ("T}]", 'T + str([str(b)[:300] for m in messages for b in m["content"]])}]'),
+        RIGHT,
     ),
-    "it joins its question to the results before it": (
-        (QUESTION, "joined(messages)"),
-        ("def auto_compact", f"{JOINED}\n\ndef auto_compact"),
-        "",
-    ),
+    "it joins its question to the results before it": ((ASKS, JOINED), RIGHT),
     "it recovers from a request that is too long": (
         ("THRESHOLD = 50_000", "THRESHOLD = 148_000"),
-        (f"    content, stop = ask(client, {QUESTION})\n", RECOVERS),
-        "",
+        (ASKS, RECOVERS),
+        RIGHT,
     ),
     "it prints the errors of its tools, and reminds the model of one": (
         ('text = f"{type(error)', 'print(error)\n            text = f"{type(error)'),
-        (RESULTS, REMINDS),
+        (RESULTS, ADDS.format('"Call compact when a piece of work is done."')),
         "",
     ),
     "it numbers lines, waits between requests, shows that, and moves its marker": (
@@ -363,25 +252,26 @@ AGENTS = {
             """    if input(f"Run {given['command']!r}? [y/N] ") != "y":\n""",
             UNTIL_YES_OR_NO,
         ),
-        "",
+        f"{RIGHT} ... ok asks",
     ),
     "a cheaper model summarises, with few tokens": (
         (QUESTION, f"{CHEAPER}, max_tokens=2_000"),
-        ("def ask(client, messages):", ASKS_WITH),
-        (SENDS, SENDS_MORE),
-        "",
+        *SENDS_MORE,
+        RIGHT,
     ),
     "its summary is in the system prompt": (
-        ('[*typed, log("user", [title, *content])]', "typed"),
-        ("    messages[:] =", '    log("user", content)\n    messages[:] ='),
-        ("    typed = [", f"{IN_SYSTEM}    typed = ["),
+        (
+            REPLACES,
+            """    ask.summary = f" Summary so far: {content[-1]['text']}"\n"""
+            '    log("user", content)\n    messages[:] = typed\n',
+        ),
         ('"system": SYSTEM', '"system": SYSTEM + getattr(ask, "summary", "")'),
-        "",
+        RIGHT,
     ),
     "the last two summaries stay, and there are only two": (
         ("THRESHOLD = 50_000", "THRESHOLD = 108_000"),
-        ('    messages[:] = [*typed, log("user", [title, *content])]\n', KEEPS_TWO),
-        "",
+        (REPLACES, KEEPS_TWO),
+        RIGHT,
     ),
     # mistakes that learners make, at work
     "layer 1 is deleted": (
@@ -406,7 +296,7 @@ AGENTS = {
     ),
     "the summary is read from the first block": (
         "    content = []\n",
-        FIRST_BLOCK,
+        '    content = [reply.content[0].text for m in messages if m["content"] is PROMPT]\n',
         "AttributeError: 'Block' object has no attribute 'text'\" (chapter 7)",
     ),
     "a summary without text is accepted": (
@@ -424,19 +314,13 @@ AGENTS = {
         "[log(",
         "after a summary, 0 of 2 user messages are in the next request ... - prompts",
     ),
-    "layer 2 keeps only the first user message": (
-        "[*typed, log(",
-        "[*typed[:1], log(",
-        "after a summary, 1 of 2 user messages are in the next request",
-    ),
     "no request has cache_control": (
         'cache = {"cache_control": {"type": "ephemeral"}}',
         "cache = {}",
         "cost 0% from the cache",
     ),
     "thinking is sent back after a clearing": (
-        SKIPS,
-        f'{SKIPS}        if block.type == "thinking":\n            content.append(block.to_dict())\n',
+        KEEPS_THINKING,
         "Right before it, 25,320 tokens of old results were cleared. (chapter 3)",
     ),
     "a summary is followed by half a pair": (
@@ -474,7 +358,7 @@ AGENTS = {
     "the threshold of layer 2 is too high": (
         "THRESHOLD = 50_000",
         "THRESHOLD = 150_000",
-        "! stopped prompt is too long (chapter 4)",
+        "! stopped prompt is too long (chapter 4) ... largest 206,252 tokens",
     ),
     "layer 2 never starts": ("THRESHOLD = 50_000", "THRESHOLD = 10**9", NEVER),
     "a summary before each request": (
@@ -483,14 +367,16 @@ AGENTS = {
         "layer 1 it never acted ! layer 2 requests for a summary: 44 of 87 requests: too "
         "often (chapter 4)",
     ),
-    "a system prompt that isn't counted": (
+    "a long system prompt that isn't counted": (
         "SYSTEM = f",
-        'SYSTEM = "x" * 440_000 + f',
-        "largest 207,470 tokens in a request",
+        'SYSTEM = "x" * 40_000 + f',
+        "largest 93,826 tokens in a request",
     ),
     "layer 1 clears the inputs of calls": (
         "        for result in old:\n",
-        CLEARS_INPUTS,
+        "        for message in messages[1:-6:2]:\n"
+        '            message["content"][0]["input"] = "[cleared]"\n'
+        "        for result in old:\n",
         "of the right type. Right before it, 25,320 tokens of old results were cleared. "
         "(step 3)",
     ),
@@ -544,15 +430,9 @@ AGENTS = {
         "seen the model saw 8 of 24 files, and less than a quarter of 16 (step 1) ... "
         "Next: seen (step 1 of chapter 2)",
     ),
-    "a result is cut to 200 characters": (
-        READ_TEXT,
-        f"{READ_TEXT}[:200]",
-        "seen the model saw 4 of 24 files, and less than a quarter of 20 (step 1) ... "
-        "Next: seen (step 1 of chapter 2)",
-    ),
     "the results of a reply are mixed up": (
-        "    return results\n",
-        SWAPS,
+        '"tool_use_id": call["id"]',
+        '"tool_use_id": calls[~len(results)]["id"]',
         "saw 24 of 24 files, but 12 as the result of another file's call (step 1)",
     ),
     "the system prompt is a message": (
@@ -607,23 +487,19 @@ AGENTS = {
         'exist. It printed last: "Stopped: TypeError: the JSON object must be str',
     ),
     "blocks are logged as objects": (
-        (
-            'content.append({**block.to_dict(), "input": given})',
-            "content.append(block)",
-        ),
-        (IS_CALL, OF_LISTS),
+        '"input": given}',
+        '"input": block}',
         "! stopped Its turn ended after the model's first call, for a file that doesn't "
         'exist. It printed last: "Stopped: TypeError: Object of type Block',
     ),
     "the system prompt asks for the summary": (
         (QUESTION, "messages, system=PROMPT"),
-        ("def ask(client, messages):", ASKS_WITH),
-        (SENDS, SENDS_MORE),
+        *SENDS_MORE,
         "ok layer 2 requests for a summary: 6 ... ! cost 62% from the cache ... the "
         "requests for a summary alone: 33% from the cache, price 365,000 (chapter 7)",
     ),
     "the request for a summary stays": (
-        (f"    content, stop = ask(client, {QUESTION})\n", STAYS),
+        (QUESTION, 'messages.append({"role": "user", "content": PROMPT}) or messages'),
         ("is str]\n    messages[:]", "is str and m is PROMPT]\n    messages[:]"),
         "the model had called `bash`. Its last request asked for a summary, and no other "
         "one followed. (step 4) ... Next: step 4",
@@ -635,8 +511,7 @@ AGENTS = {
     ),
     "a summary gets 2,000 tokens": (
         (QUESTION, f"{QUESTION}, max_tokens=2_000"),
-        ("def ask(client, messages):", ASKS_WITH),
-        (SENDS, SENDS_MORE),
+        *SENDS_MORE,
         "! max_tokens a summary gets 2,000, and thinking may use them up (chapter 7)",
     ),
     "a message is added with each summary": (
@@ -667,7 +542,7 @@ AGENTS = {
         "Japanese and Chinese: it counts characters (chapter 4)",
     ),
     "old messages are dropped, prompts as well": (
-        *DROPS,
+        DROPS,
         "! layer 2 it never asked for a summary; its requests got shorter by dropping 44 "
         "results (chapter 8) ... "
         '! prompts "Read all files. Never touch the tests." is in no request after number '
@@ -675,30 +550,29 @@ AGENTS = {
         "(step 4)",
     ),
     "a refused request is repeated for ever": (
-        f"    reply = client.messages.{SENDS}\n",
-        FOR_EVER,
+        (CALL, RETRIES.replace("(3)", "(99)").replace(ERRORS, "Exception")),
+        ("messages=messages", "messages=messages + [7] * (len(messages) > 20)"),
         "! stopped It sent 50 requests in a row that were rejected. The last: messages.21: "
         "Input should be ... Next: the line `stopped`",
     ),
     # the words of the prompts, kept in other ways
-    "joined": (*DROPS, ('"Go on."}', '" ".join(typed)}'), "- prompts"),
+    "joined": (DROPS, ('"Go on."}', '" ".join(typed)}'), "- prompts"),
     "quoted": (
-        *DROPS,
+        DROPS,
         ('"Go on."}', r'"\n> ".join(["They said:", *typed])}'),
         "- prompts",
     ),
     "in the system prompt": (
-        *DROPS,
-        ("    del messages[:-12]", f"{IN_SYSTEM_TOO}    del messages[:-12]"),
+        DROPS,
+        (
+            "messages[:-12]",
+            "ask.typed = [*getattr(ask, 'typed', []), *typed]\n            messages[:-12]",
+        ),
         ('"system": SYSTEM', "\"system\": f\"{SYSTEM} {getattr(ask, 'typed', '')}\""),
         "- prompts",
     ),
     # mistakes in accidents
-    "a call is kept when its tool is stopped": (
-        PAIRS,
-        CALLS_FIRST,
-        OPEN,
-    ),
+    "a call is kept when its tool is stopped": (*CALLS_FIRST, OPEN),
     "Ctrl-C in a tool ends the program": (
         "        except (Exception, KeyboardInterrupt) as error:",
         "        except KeyboardInterrupt:\n            break\n"
@@ -758,7 +632,7 @@ AGENTS = {
         "! Ctrl-C after Ctrl-C in a tool, the turn goes on, and you can't stop it (step 6)",
     ),
     # faults that are solved in another way
-    "thinking goes back for ever": (*KEEPS_THINKING.items(), "faults: ! no_thinking"),
+    "thinking goes back for ever": (KEEPS_THINKING, "faults: ! no_thinking"),
     "a paste is cut": (
         ('log("user", prompt)', 'log("user", prompt[:99_000])'),
         "faults: ok paste",
@@ -784,15 +658,12 @@ AGENTS = {
         "faults: ok secrets",
     ),
     "it reads its transcript before there is one": (
-        (STARTS, f"client, messages = Anthropic(), {EARLIER}"),
+        (STARTS, f"{STARTS[:-2]}{EARLIER}"),
         "faults: ! no_resume",
     ),
-    "it reads its transcript at the start": (
-        (STARTS, f"client, messages = Anthropic(), {WHOLE_LINES}"),
-        "faults: ok no_resume",
-    ),
+    "it reads its transcript at the start": (RESUMES, "faults: ok no_resume"),
     "it asks if it shall go on": (
-        (STARTS, f"client, messages = Anthropic(), {WHOLE_LINES}"),
+        RESUMES,
         (EARLIER, f"input('Again? ') == 'y' and {EARLIER}"),
         "faults: ok no_resume",
     ),
@@ -846,131 +717,98 @@ AGENTS = {
     ),
     # the same, by what readers met
     "files are read again after a summary": (
-        ("[*typed, log(", "[*typed, log("),
-        (
-            '    messages[:] = [*typed, log("user", [title, *content])]\n',
-            '    messages[:] = [*typed, log("user", [title, *content])]\n' + READ_AGAIN,
-        ),
+        REPLACES,
+        REPLACES + READ_AGAIN,
         RIGHT,
     ),
     "an empty result has no content": (
         ('.rstrip() or "(no output)"', ".rstrip()"),
-        (
-            SENT,
-            SENT + "\n        result = result if text else dict([*result.items()][:2])",
-        ),
-        "",
+        ('"content": text}', '**({"content": text} if text else {})}'),
+        "ok output ... ok errors",
     ),
     "a status with a changing number names compacting": (
-        (RESULTS, STATUS),
+        RESULTS,
+        ADDS.format("f'{len(str(calls))} used; it is compacted at 50,000.'"),
         RIGHT,
     ),
-    "a note on the machine follows each prompt": (
-        ("prompt))\n", MACHINE),
-        RIGHT,
-    ),
-    "a summary is asked for in two steps, with tools": (
-        (
-            "    content, stop = ask(client, [*messages",
-            f"{TWICE}    content, stop = ask(client, [*messages",
-        ),
-        RIGHT,
-    ),
+    "a note on the machine follows each prompt": ("prompt))\n", MACHINE, RIGHT),
+    "a summary is asked for in two steps, with tools": (ASKS, TWICE, RIGHT),
     "a summary is asked for with tool_choice none": (
         (QUESTION, f'{QUESTION}, tool_choice={{"type": "none"}}'),
-        ("def ask(client, messages):", ASKS_WITH),
-        (SENDS, SENDS_MORE),
-        "ok stopped ... ok layer 2 requests for a summary: 6",
+        *SENDS_MORE,
+        "ok layer 2 requests for a summary: 6 ... ! cost 54% from the cache",
     ),
     "bash is the API's own tool": (
-        (
-            '{"name": "bash", "description": "Run a shell command.", "input_schema": COMMAND}',
-            '{"type": "bash_20250124", "name": "bash"}',
-        ),
-        "",
-    ),
-    "it uses what else the SDK has": (
-        (
-            "client, messages = Anthropic(), []",
-            "messages = []\n    with Anthropic() as client:\n        print(client.models.retrieve(MODEL).max_input_tokens)",
-        ),
-        ("    content = []\n", f"{USED}    content = []\n"),
+        '"description": "Run a shell command.", "input_schema": COMMAND',
+        '"type": "bash_20250124"',
         "",
     ),
     "its summary is JSON": (
         ("what is next.", 'as JSON: {"done": "...", "next": "..."}.'),
-        ("    title = {", f"{AS_JSON_STATE}    title = {{"),
+        (
+            "*content]",
+            '{**content[0], "text": json.loads(content[0]["text"])["next"]}]',
+        ),
         RIGHT,
     ),
     "its summary is in a tag of its own": (
         ("what is next.", "what is next, in <state_snapshot>."),
-        ("    title = {", f"{IN_SNAPSHOT}    title = {{"),
+        ("*content]", '{**content[0], "text": content[0]["text"].split("shot>")[1]}]'),
         RIGHT,
     ),
     "its transcripts are named by the second": ((APPENDS, BY_TIME), RIGHT),
     "its transcript is compressed": ((APPENDS, ZIPPED), RIGHT),
     "Ctrl-C has a handler of its own": (
-        (
-            "    client, messages = Anthropic(), []",
-            f"{OWN_HANDLER}    client, messages = Anthropic(), []",
-        ),
-        "",
+        STARTS,
+        "    import signal\n"
+        "    stops = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)\n"
+        f"    signal.signal(signal.SIGINT, stops)\n{STARTS}",
+        "ok Ctrl-C",
     ),
     "one call at a time": (
-        (
-            SENDS,
-            SENDS.replace(
-                "**fixed",
-                '**fixed, tool_choice={"type": "auto", "disable_parallel_tool_use": True}',
-            ),
-        ),
+        "messages=messages,",
+        'messages=messages, tool_choice={"type": "auto", "disable_parallel_tool_use": True},',
         "",
     ),
     "a summary is asked for in parts": (
-        (f"    content, stop = ask(client, {QUESTION})\n", IN_PARTS),
-        ('"tools": TOOLS}', '"tools": getattr(ask, "tools", TOOLS)}'),
+        (ASKS, IN_PARTS),
+        *SENDS_MORE,
         "ok layer 2 ... ok summary",
     ),
     "no tool compact, and a layer 1 that never had to act": (
         NOT_CHAPTER_2,
         NO_LAYER_1,
-        (
-            '    {"name": "compact", "description": "Summarise all so far.", "input_schema": EMPTY},\n',
-            "",
-        ),
+        ('"tools": TOOLS', '"tools": TOOLS[:2]'),
         "- compact ... - layer 1 ... ok layer 2",
     ),
     "it leaves a process behind, ends itself, and closes its output": (
-        ("    from anthropic", f"{ODD}    from anthropic"),
-        "",
+        "    from anthropic",
+        f"{ODD}    from anthropic",
+        RIGHT,
     ),
     # what readers met, and the report didn't say
     "Ctrl-C is ignored": (
-        (
-            "    from anthropic",
-            "    import signal; signal.signal(2, signal.SIG_IGN)\n    from anthropic",
-        ),
+        "    from anthropic",
+        "    import signal\n    signal.signal(2, signal.SIG_IGN)\n    from anthropic",
         "! Ctrl-C after Ctrl-C in a tool, the turn goes on, and you can't stop it (step 6)",
     ),
     "the newest messages stay with their thinking": (
         NO_LAYER_1,
-        (SKIPS, THINKS),
-        ("    messages[:] = [*typed, log(", f"{TAIL}    messages[:] = [*typed, log("),
-        ("[title, *content])]", f"{TEXTS}), *tail]"),
+        KEEPS_THINKING,
+        KEEPS_NEWEST,
+        ("[title, *content]", TEXTS),
         "! stopped messages.1.content.0: Invalid `signature` ... This was the request after "
         "a summary. (chapter 3)",
     ),
     "after a no, the turn ends with an open call": (
-        (PAIRS, CALLS_FIRST),
-        (AFTER_NO, "raise KeyboardInterrupt"),
+        *CALLS_FIRST,
+        ('return "The user said no."', "raise KeyboardInterrupt"),
         "! asks a command is run only after y; after a no, the next request is rejected: "
         "messages.1: `tool_use` ids ... (step 6)",
     ),
     "after a no, the other calls get no result": (
-        (
-            "        results.append(result)\n",
-            '        results.append(result)\n        if text == "The user said no.":\n            break\n',
-        ),
+        "        results.append(result)\n",
+        '        results.append(result)\n        if "said no" in text:\n            break\n',
         "! asks a command is run only after y; after a no, the next request is rejected",
     ),
     "a truncated call is kept, but not run": (
@@ -982,37 +820,32 @@ AGENTS = {
     ),
     "a turn ends at an empty file": (
         ('.rstrip() or "(no output)"', ".rstrip()"),
-        ('"content": text}', AS_TEXT),
+        ('"content": text}', '"content": [{"type": "text", "text": text}]}'),
         ('len(block["content"]) > 100', 'len(str(block["content"])) > 100'),
         "! errors a file that isn't there gets no result (step 1)",
     ),
     "s06 as it is now keeps what it read": (
         S06,
-        (
-            '        if len(result["content"]) > 100:\n',
-            '        read = names.get(result["tool_use_id"]) == "read_file"\n        if len(result["content"]) > 100 and not read:\n',
-        ),
+        ("> 100:", '> 100 and names.get(result["tool_use_id"]) != "read_file":'),
         "! stopped messages.9.content.0: Invalid `signature` ... were cleared. (chapter 3) "
         "... ! files 0 of 24",
     ),
     "only the newest two results stay": (
         (
-            '    for message in lists[:-KEEP_RECENT]:\n        for block in message["content"]:\n',
-            FLAT,
+            "old = []",
+            'lists = [{"content": [b]} for m in lists for b in m["content"]]\n    old = []',
         ),
+        ("KEEP_RECENT = 3", "KEEP_RECENT = 2"),
         "! seen the model saw 2",
     ),
     "a resume loads an open call": (
-        (
-            STARTS,
-            f"client, messages = Anthropic(), TRANSCRIPT.exists() and {EARLIER} or []",
-        ),
+        (STARTS, f"{STARTS[:-2]}TRANSCRIPT.exists() and {EARLIER} or []"),
         "faults: ! no_resume it's sent, and rejected: messages.7: `tool_use` ids",
     ),
     "a resume loads what a summary replaced": (
-        *KEEPS_THINKING.items(),
+        KEEPS_THINKING,
         ("[title, *content]", TEXTS),
-        (STARTS, f"client, messages = Anthropic(), {WHOLE_LINES}"),
+        RESUMES,
         "faults: ! no_resume it's sent, and rejected: messages.",
     ),
     "it asks again at once": (
@@ -1024,7 +857,8 @@ AGENTS = {
         "faults: ! passing_error all its pauses are alike, 1 seconds",
     ),
     "all but the last exchange is summarised": (
-        ("[*messages, ", WITHOUT_LAST),
+        "[*messages, ",
+        "[*messages[:-2], ",
         "! layer 2 requests for a summary: 6, 3 of them without the newest messages (chapter 7)",
     ),
     "each prompt begins a new list, without a layer 1": (
@@ -1034,13 +868,8 @@ AGENTS = {
         "... - prompts ... Next: memory (step 2 of chapter 2)",
     ),
     "the forgetting is left to the API": (
-        (
-            SENDS,
-            SENDS.replace(
-                "**fixed",
-                '**fixed, context_management={"edits": []}, extra_headers={"anthropic-beta": "context-management-2025-06-27"}',
-            ),
-        ),
+        "messages=messages,",
+        'messages=messages, context_management={"edits": []}, extra_headers={"anthropic-beta": "context-management-2025-06-27"},',
         "! stopped It leaves the forgetting to the API (`context_management`), which the "
         "stand-in doesn't play. (chapter 11)",
     ),
@@ -1048,28 +877,25 @@ AGENTS = {
         NOT_CHAPTER_2,
         NO_LAYER_1,
         (
-            "if estimate_tokens(messages) > THRESHOLD:",
-            "if getattr(ask, 'used', 0) > THRESHOLD:",
+            "    content = []\n",
+            "    content, ask.used = [], reply.usage.input_tokens\n",
         ),
         (
-            "    content = []\n",
-            "    ask.used = reply.usage.input_tokens\n    content = []\n",
+            "estimate_tokens(messages) > THRESHOLD",
+            "getattr(ask, 'used', 0) > THRESHOLD",
         ),
         "! stopped prompt is too long (chapter 4) ... Next: chapter 4",
     ),
-    "five cache markers": (
-        (
-            SENDS,
-            'create(messages=[*messages[:-1], {**messages[-1], "content": [dict(b, **cache) for b in messages[-1]["content"]]}] if type(messages[-1]["content"]) is list else messages, **fixed, **cache)',
-        ),
-        "! stopped A maximum of 4 blocks with cache_control may be provided. Found 5. (chapter 5)",
+    "each result has a cache marker": (
+        '"content": text}',
+        '"content": text, "cache_control": {"type": "ephemeral"}}',
+        "! stopped A maximum of 4 blocks with cache_control may be provided. Found 6. (chapter 5)",
     ),
     "thinking goes back without its signature": (
+        KEEPS_THINKING,
         (
-            SKIPS,
-            THINKS.replace(
-                "block.to_dict()", '{"type": "thinking", "thinking": block.thinking}'
-            ),
+            "append(block.to_dict())\n        if",
+            'append({"type": "thinking", "thinking": block.thinking})\n        if',
         ),
         "! stopped messages.1.content.0.thinking.signature: Field required ... (chapter 3)",
     ),
@@ -1124,7 +950,7 @@ def test_an_agent_gets_the_verdict_it_deserves(agent):
     assert [p for p in parts if p[:2] != "- " and p not in shown] == []
     neither = [p[2:] for p in parts if p[:2] == "- "]
     assert [p for p in neither if re.search(f"(!|ok) {p}", shown)] == []
-    assert told not in ("", RIGHT) or " ! " not in shown
+    assert "!" in told or told[:2] not in ("", "ok") or " ! " not in shown
 
 
 def test_small_py_itself_is_said_to_do_none_of_this():
