@@ -13,7 +13,7 @@ from pathlib import Path
 
 import faults
 import pytest
-from test_judge import SMALL, changed
+from test_judge import KEEPS_THINKING, SMALL, changed
 
 import agent as program
 
@@ -45,12 +45,7 @@ PARTS = [f"Chapter {n}" for n in (3, 4, 5, 6, 7, 8, 10)]
 PARTS += ["The Reference", "In no chapter, only in agent.py"]
 
 
-@pytest.fixture(autouse=True)
-def play_each_fault_once(monkeypatch):
-    monkeypatch.setattr(faults, "of_small", OF_SMALL)
-
-
-OF_SMALL = cache(faults.of_small)
+faults.of_small = cache(faults.of_small)  # each fault is played once
 
 
 def test_each_fault_is_shown_by_a_run_and_fixed_in_agent_py():
@@ -83,11 +78,8 @@ def test_faults_can_be_selected_by_a_word(capsys):
 
 # How chapters 3 to 9 change small.py, as briefly as possible.
 CHANGES = {
-    3: {
-        '        if block.type == "text" and': """\
-        if block.type == "thinking":
-            content.append(block.to_dict())
-        if block.type == "text" and""",
+    3: dict([KEEPS_THINKING])
+    | {
         '"input": given}': '"input": given, "id": unique(block.id, messages)}',
         "    return content, reply.stop_reason": """\
     return content if without_thinking(content) else [], reply.stop_reason
