@@ -9,6 +9,7 @@ report. `- NAME`: that line has no mark.
 import re
 from pathlib import Path
 
+import checks
 import pytest
 import report
 from checks import CHECKS, FAULTS
@@ -906,14 +907,24 @@ def in_one_line(text):
     return " ".join(text.split())
 
 
+def written(source):
+    """The file of an agent with this source, in this folder."""
+    (path := Path("mine.py").absolute()).write_text(source, "utf-8")
+    return path
+
+
+def reported(source):
+    """The report on an agent with this source, in one line."""
+    return in_one_line(report.play_mine(written(source))[0])
+
+
 def changed(*changes, agent=SMALL):
-    """small.py, or another agent, with some texts replaced, in a file of this folder."""
+    """The file of small.py, or another agent, with some texts replaced."""
     source = agent.read_text("utf-8")
     for old, new in changes:
         assert old in source, old
         source = source.replace(old, new)
-    (path := Path("agent.py").absolute()).write_text(source, "utf-8")
-    return path
+    return written(source)
 
 
 def made(agent):
@@ -956,9 +967,9 @@ def test_an_agent_gets_the_verdict_it_deserves(agent):
 def test_small_py_itself_is_said_to_do_none_of_this():
     runs = report.runs_of(SMALL)
     shown = in_one_line(report.shown("small.py", report.about_work(runs)))
-    told = [
-        row[-1].split(" ... ") for row in AGENTS.values() if "faults" not in row[-1]
-    ]
+    told = [row[-1] for row in AGENTS.values() if "faults" not in row[-1]]
     assert " ! " not in shown and "next request is accepted" in shown
-    said = {part for parts in told for part in parts if part.startswith("! ")}
+    said = {part for part in " ... ".join(told).split(" ... ") if part[:2] == "! "}
     assert len(said) > 40 and [part for part in said if part in shown] == []
+    found = [*map(sum, zip(*checks.usages(runs(work).accepted)))]
+    assert found == pytest.approx(checks.OF_SMALL, rel=0.01)
