@@ -62,6 +62,10 @@ DROPS = (
             typed = [m["content"] for m in messages if type(m["content"]) is str]
             messages[:-12] = [{"role": "user", "content": "Go on."}]""",
 )
+FIRST_CALL = (
+    "! stopped Its turn ended after the model's first call, for a file that doesn't exist. "
+    "It printed "
+)
 NEVER = (
     "it never asked for a summary; if it has a layer 2, its threshold is too high or its "
     "count too low (step 4) ... ! stopped prompt is too long (step 4) ... Next: step 4 of "
@@ -91,34 +95,29 @@ WITH_NUMBERS = 'return "".join(f"{n:6} {line}" for n, line in enumerate(Path(giv
 WAITS = """\
     import threading, time
     over = threading.Event()
-
     def spin():
         while not over.is_set():
             print(end=".", flush=True)
             time.sleep(1)
-
     (thread := threading.Thread(target=spin)).start()
     time.sleep(1)
 """
 MOVES_MARKER = """\
-    cache, messages = {}, json.loads(json.dumps(messages))
-    last = messages[-1]
-    if type(last["content"]) is str:
-        last["content"] = [{"type": "text", "text": last["content"]}]
-    last["content"][-1]["cache_control"] = {"type": "ephemeral"}
+    cache, last = {}, messages[-1]["content"]
+    last = [{"type": "text", "text": last}] if type(last) is str else last
+    last = [*last[:-1], {**last[-1], "cache_control": {"type": "ephemeral"}}]
+    messages = [*messages[:-1], {"role": "user", "content": last}]
 """
 CLEARS_BOTH = """\
-    replies = [m["content"] for m in messages if m["role"] == "assistant"]
-    calls = [block for content in replies[:-3] for block in content if "input" in block]
-    calls = [call for call in calls if len(str(call)) > 400]
+    blocks = [block for message in messages[:-6] for block in message["content"]]
+    calls = [b for b in blocks if "input" in b and len(str(b)) > 400]
     if estimate_tokens(calls) >= MIN_SAVINGS:
         for call in calls:
             call["input"] = {"command": call["input"]["command"][:60] + "[cleared]"}
     if estimate_tokens(old) >= MIN_SAVINGS:
 """
 IN_FILES = """\
-    folder = Path(__file__).with_name("history")
-    folder.mkdir(exist_ok=True)
+    (folder := Path(__file__).with_name("history")).mkdir(exist_ok=True)
     file = folder / f"{len([*folder.iterdir()])}.json"
     file.write_text(json.dumps(message))
 """
@@ -129,12 +128,10 @@ UNTIL_YES_OR_NO = """\
 """
 CHEAPER = '[{"role": "user", "content": PROMPT + json.dumps(messages)}], model="haiku", tools=[]'
 KEEPS_TWO = """\
-    blocks = [message["content"] for message in messages if message not in typed]
-    last = [{"role": "user", "content": b} for b in blocks if b[0] == title][-1:]
+    last = [m for m in messages if m["content"][0] == title][-1:]
     messages[:] = [*typed, *last, log("user", [title, *content])]
 """
 TYPED = '            messages.append(log("user", prompt))'
-READ = '        return Path(given["path"]).read_text('
 STARTS = "    client, messages = Anthropic(), []"
 EARLIER = "[json.loads(line) for line in TRANSCRIPT.open()]"
 RESUMES = (
@@ -144,7 +141,6 @@ RESUMES = (
         messages.pop()  # Ctrl-C stopped it
 """,
 )
-PRINTS = '            print(f"Stopped'
 CALL = f"    reply = client.messages.{SENDS}"
 ERRORS = "(APIConnectionError, InternalServerError)"
 RETRIES = f"""\
@@ -275,11 +271,7 @@ AGENTS = {
         RIGHT,
     ),
     # mistakes that learners make, at work
-    "layer 1 is deleted": (
-        "        micro_compact(messages)  # layer 1\n",
-        "",
-        "layer 1 it never acted",
-    ),
+    "layer 1 is deleted": (*NO_LAYER_1, "! layer 1 it never acted (step 3)"),
     "layer 1 raises when it acts": (
         "in old:",
         "in old_results:",
@@ -300,25 +292,11 @@ AGENTS = {
         '    content = [reply.content[0].text for m in messages if m["content"] is PROMPT]\n',
         "AttributeError: 'Block' object has no attribute 'text'\" (chapter 7)",
     ),
-    "a summary without text is accepted": (
-        'if not content or stop != "end_turn":',
-        'if stop != "end_turn":',
-        "! no text after a summary without text, 3 of",
-    ),
-    "the summary is thrown away": (
-        "[title, *content]",
-        "[title]",
-        "! summary 0 of",
-    ),
+    "the summary is thrown away": ("[title, *content]", "[title]", "! summary 0 of"),
     "layer 2 drops the user's messages": (
         "[*typed, log(",
         "[log(",
         "after a summary, 0 of 2 user messages are in the next request ... - prompts",
-    ),
-    "no request has cache_control": (
-        'cache = {"cache_control": {"type": "ephemeral"}}',
-        "cache = {}",
-        "cost 0% from the cache",
     ),
     "thinking is sent back after a clearing": (
         KEEPS_THINKING,
@@ -328,11 +306,6 @@ AGENTS = {
         "[title, *content])]",
         "[title, *content]), messages[-1]]",
         "This was the request after a summary. (chapter 3)",
-    ),
-    "a reply is added with its stop reason": (
-        'log("assistant", content)\n        results',
-        'log("assistant", [content, _])\n        results',
-        "! stopped messages.1.content.0: Input should be a valid dictionary",
     ),
     "the tool `compact` changes nothing": (
         'call["name"] == "compact" for',
@@ -347,14 +320,8 @@ AGENTS = {
     "an error of a tool ends the turn": (
         "        except Exception as error:  # noqa: BLE001  tell",
         "        except ZeroDivisionError as error:  # tell",
-        "! stopped Its turn ended after the model's first call, for a file that doesn't exist. "
-        'It printed first: "Stopped: FileNotFoundError: [Errno 2] No such file or directory: '
-        "'words.txt'\" (step 1)",
-    ),
-    "a tool returns bytes": (
-        '.read_text(encoding="utf-8", errors="replace")',
-        ".read_bytes()",
-        'It printed last: "Stopped: TypeError: Object of type bytes is not JSON serializable"',
+        f'{FIRST_CALL}first: "Stopped: FileNotFoundError: [Errno 2] No such file or '
+        "directory: 'words.txt'\" (step 1)",
     ),
     "the threshold of layer 2 is too high": (
         "THRESHOLD = 50_000",
@@ -402,12 +369,7 @@ AGENTS = {
         '[{"role": "user", "content": PROMPT + json.dumps(messages)[:80_000]}]',
         "of them without the newest messages (chapter 7)",
     ),
-    "a summary that was cut off is accepted": (
-        'if not content or stop != "end_turn":',
-        "if not content:",
-        "! cut off after a summary that was cut off, 3 of 13 messages are in",
-    ),
-    "it's accepted before the newest messages": (
+    "a summary that was cut off comes before the newest messages": (
         ('if not content or stop != "end_turn":', "if not content:"),
         ("title, *content])]", "title, *content]), *messages[-16:]]"),
         "! cut off after a summary that was cut off, 19 of 19 messages are in the next "
@@ -484,14 +446,12 @@ AGENTS = {
     "the input is parsed": (
         "given = block.input if type(block.input) is dict else {}",
         "given = json.loads(block.input)",
-        "! stopped Its turn ended after the model's first call, for a file that doesn't "
-        'exist. It printed last: "Stopped: TypeError: the JSON object must be str',
+        f'{FIRST_CALL}last: "Stopped: TypeError: the JSON object must be str',
     ),
     "blocks are logged as objects": (
         '"input": given}',
         '"input": block}',
-        "! stopped Its turn ended after the model's first call, for a file that doesn't "
-        'exist. It printed last: "Stopped: TypeError: Object of type Block',
+        f'{FIRST_CALL}last: "Stopped: TypeError: Object of type Block',
     ),
     "the system prompt asks for the summary": (
         (QUESTION, "messages, system=PROMPT"),
@@ -580,11 +540,6 @@ AGENTS = {
         "        except Exception as error:",
         "! Ctrl-C after Ctrl-C in a tool, there is no next request: the program ended.",
     ),
-    "a command runs without asking": (
-        """if input(f"Run {given['command']!r}? [y/N] ") != "y":""",
-        "if not given:",
-        "! asks a command is run without asking (step 1)",
-    ),
     "only n means no": (
         '[y/N] ") != "y":',
         '[Y/n] ") == "n":',
@@ -643,19 +598,15 @@ AGENTS = {
         "faults: ok paste",
     ),
     "a paste that was rejected is forgotten, with all else": (
-        (PRINTS, f"            messages.clear()\n{PRINTS}"),
+        ('print(f"Stopped', 'messages.clear()\n            print(f"Stopped'),
         "faults: ok paste",
     ),
-    "the end of long messages stays": (
+    "the end of a long message stays": (
         ('log("user", prompt)', 'log("user", prompt[-9_000:])'),
         "faults: ok long_words",
     ),
-    "long messages go": (
-        ('log("user", prompt)', 'log("user", "(long)")'),
-        "faults: ok long_words",
-    ),
     "reading needs a yes, too": (
-        (READ, f'        if input("Read it? ") != "y": return ""\n{READ}'),
+        ('name == "read_file"', 'name == "read_file" and input("Read it? ") == "y"'),
         "faults: ok secrets",
     ),
     "it reads its transcript before there is one": (
@@ -717,11 +668,7 @@ AGENTS = {
         "faults: - no_summaries",
     ),
     # the same, by what readers met
-    "files are read again after a summary": (
-        REPLACES,
-        REPLACES + READ_AGAIN,
-        RIGHT,
-    ),
+    "files are read again after a summary": (REPLACES, REPLACES + READ_AGAIN, RIGHT),
     "an empty result has no content": (
         ('.rstrip() or "(no output)"', ".rstrip()"),
         ('"content": text}', '**({"content": text} if text else {})}'),
@@ -930,11 +877,9 @@ def changed(*changes, agent=SMALL):
 def made(agent):
     """The file of an agent in the table, and the words about it."""
     *changes, told = AGENTS[agent]
-    if type(changes[0]) is str:
-        return changed(changes), told
-    if type(changes[0]) is tuple:
-        return changed(*changes), told
-    return changed(*changes[1:], agent=changes[0]), told
+    changes = [changes] if type(changes[0]) is str else changes
+    other = changes.pop(0) if isinstance(changes[0], Path) else SMALL
+    return changed(*changes, agent=other), told
 
 
 def checks_for(told):
