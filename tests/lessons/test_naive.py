@@ -22,22 +22,20 @@ FUNCTIONS = {
 CHAPTERS = [name[8:] for name in FUNCTIONS if name.startswith("chapter_")]
 
 
-@pytest.fixture(scope="module")
-def output():
-    """The output of all chapters."""
-    return printed("python3 tests/lessons/naive.py")
+COMMAND = "python3 tests/lessons/naive.py"
 
 
 @pytest.fixture(scope="module")
-def played(output):
+def played():
     """The output of each chapter, with wrapped lines joined."""
-    parts = re.split(r"(?m)^(\d+)\. .*\n", output)[1:]
+    parts = re.split(r"(?m)^(\d+)\. .*\n", printed(COMMAND))[1:]
     whole = [re.sub(r"\n {10}", " ", part) for part in parts[1::2]]
     return dict(zip(parts[::2], whole))
 
 
-def test_the_output_is_narrow_and_the_same_everywhere(output, tmp_path):
+def test_the_output_is_narrow_and_the_same_everywhere(tmp_path):
     """Without packages or settings, in any folder."""
+    output = printed(COMMAND)
     assert max(map(len, output.split("\n"))) < 80
     (deep := tmp_path / ("long" * 20)).mkdir()
     program = [sys.executable, "-X", "utf8", "-S", str(SCRIPT)]

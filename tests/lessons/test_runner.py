@@ -112,10 +112,9 @@ def test_requests_without_tools_ask_for_a_summary_in_two_steps():
 
 
 def test_a_status_that_names_the_tool_asks_for_no_summary():
-    assert not re.search(
-        runner.ASKS_AT_END, "9% used. When full, use the compact tool."
-    )
-    assert re.search(runner.ASKS_AT_END, "Now compact what was said.")
+    asks = runner.ASKS_AT_END.search
+    assert not asks("9% used. When full, use the compact tool.")
+    assert asks("Now compact what was said.")
 
 
 # --- Programs of every kind: their source, and the words of their report ---
@@ -186,6 +185,15 @@ PROGRAMS = {
 }
 
 
+@pytest.fixture
+def own_handler():
+    """A handler of the caller's, which no program inherits."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("own_handler")
 @pytest.mark.parametrize("source", PROGRAMS)
 def test_a_program_of_any_kind_gets_a_reason(source, monkeypatch):
     told = PROGRAMS[source]
@@ -195,15 +203,6 @@ def test_a_program_of_any_kind_gets_a_reason(source, monkeypatch):
     shown = in_one_line(shown)
     assert [part for part in told.split(" ... ") if part not in shown] == []
     assert not is_right and re.search("! (problem|stopped) ", shown)
-
-
-def test_a_program_inherits_no_handler_of_the_caller():
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        shown = reported("import os\nos.killpg(0, 15)")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert "It killed its own process with SIGTERM." in shown
 
 
 @pytest.mark.parametrize("name", ["agent.ts", "Agent.java", "agent.mjs", "main.go"])
@@ -297,9 +296,8 @@ UNDONE = {  # an agent's question and the answer it wants: findings
 
 @pytest.mark.parametrize("question, wanted", UNDONE)
 def test_the_report_shows_a_question_that_y_does_not_answer(question, wanted):
-    source = (ROOT / "tests/agents/classes.py").read_text()
-    source = source.replace("(y/n) ", question).replace('"y"', f'"{wanted}"')
-    words = reported(source)
+    source = (ROOT / "tests/agents/classes.py").read_text().replace("(y/n) ", question)
+    words = reported(source.replace('"y"', f'"{wanted}"'))
     assert "files 0 of 24" in words
     assert [told for told in UNDONE[question, wanted] if told not in words] == []
 

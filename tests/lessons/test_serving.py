@@ -75,9 +75,15 @@ def test_an_agent_in_another_language_gets_the_same_report(name, stream, tmp_pat
     assert "accidents none was tried" in report and process.returncode == 0
 
 
-def request_of(messages, **more):
-    """The body of a request with these messages and the tools that the work needs."""
-    return json.dumps({"model": "m", "max_tokens": 9, "messages": messages, **more})
+FIXED = {"model": "m", "max_tokens": 9, "messages": [typed(TYPED[0])]}
+
+
+def request_of(**more):
+    """The body of a request with the first prompt, and the tools that the work needs."""
+    return json.dumps({**FIXED, "tools": TOOLS, **more})
+
+
+START = request_of()
 
 
 def post(url, body, path="/v1/messages", **more):
@@ -95,12 +101,9 @@ def model():
         yield serving.Served()
 
 
-START = request_of([typed(TYPED[0])], tools=TOOLS)
-
-
 def test_a_beta_is_known_by_the_requests_header(model):
     thinking = {"type": "adaptive", "block_binding": stub.DROPS}
-    body = request_of([typed(TYPED[0])], tools=TOOLS, thinking=thinking)
+    body = request_of(thinking=thinking)
     with serving.served(model) as url:
         assert post(url, body)[0] == 400
         assert post(url, body, headers={"anthropic-beta": stub.BINDING})[0] == 200
@@ -109,7 +112,7 @@ def test_a_beta_is_known_by_the_requests_header(model):
 def test_an_agent_that_stops_after_a_rejection_gets_its_report_soon(model, monkeypatch):
     monkeypatch.setattr(serving, "RECOVERY", 0.1)
     with serving.served(model) as url:
-        assert post(url, request_of([typed(TYPED[0])], tools=TOOLS, top_k=1))[0] == 400
+        assert post(url, request_of(top_k=1))[0] == 400
         assert model.done.wait(60)
         status, text = post(url, START)
     assert status == 400 and serving.IS_OVER in text and not model.run.accepted
@@ -117,22 +120,19 @@ def test_an_agent_that_stops_after_a_rejection_gets_its_report_soon(model, monke
 
 def test_an_agent_that_recovers_from_a_rejection_goes_on(model):
     with serving.served(model) as url:
-        assert post(url, request_of([typed(TYPED[0])], tools=TOOLS, top_k=1))[0] == 400
+        assert post(url, request_of(top_k=1))[0] == 400
         assert model.patience.is_alive() and post(url, START)[0] == 200
     assert model.patience is None and not model.done.is_set()
 
 
 def test_what_the_stand_in_cannot_play_is_not_called_a_rejection(model, capsys):
-    body = request_of([typed(TYPED[0])], tools=TOOLS, thread={"type": "create"})
+    body = request_of(thread={"type": "create"})
     with serving.served(model) as url:
         beta = {"anthropic-beta": "message-threads-2026-08-12"}
         status, text = post(url, body, headers=beta)
         assert post(url, START)[0] == 200
-    error = json.loads(text)["error"]
-    assert (status, error["details"]["error_code"]) == (
-        400,
-        "thread_unsupported_request",
-    )
+    code = json.loads(text)["error"]["details"]["error_code"]
+    assert (status, code) == (400, "thread_unsupported_request")
     assert capsys.readouterr().out.startswith("The stand-in keeps no threads")
 
 
@@ -163,25 +163,21 @@ def test_ctrl_c_ends_it_with_a_report():
     assert "problem    There was no request." in report and process.returncode == 1
 
 
-FIXED = {"model": "m", "max_tokens": 9, "messages": [typed(TYPED[0])]}
 NAMED = [{"name": "cat", "input_schema": {}}]
 ANSWERS = {  # a path and a body: the status, and part of the answer
     "another first prompt": (
-        ("/v1/messages", json.dumps({**FIXED, "messages": [typed("Hi")]})),
+        ("/v1/messages", request_of(messages=[typed("Hi")])),
         (400, "type this first:"),
     ),
     "a tool that isn't there": (
-        ("/v1/messages?beta=true", json.dumps({**FIXED, "tools": NAMED})),
+        ("/v1/messages?beta=true", request_of(tools=NAMED)),
         (400, "Its request doesn't offer the tool `read_file`, but cat."),
     ),
     "a wrong request": (
-        ("/v1/messages", json.dumps({**FIXED, "tools": TOOLS, "top_k": 3})),
+        ("/v1/messages", request_of(top_k=3)),
         (400, "top_k: Extra inputs are not permitted"),
     ),
-    "a count": (
-        ("/v1/messages/count_tokens", json.dumps(FIXED)),
-        (200, "input_tokens"),
-    ),
+    "a count": (("/v1/messages/count_tokens", START), (200, "input_tokens")),
     "no JSON": (("/v1/messages", "{"), (400, "JSONDecodeError")),
     "no object": (("/v1/messages", "[]"), (400, "invalid_request_error")),
     "another path": (("/v1/complete", "{}"), (404, "Not found: /v1/complete")),

@@ -141,15 +141,12 @@ def run_tool(name, given):
         return Path(given["path"]).read_text()
     if input(f"Run {given['command']}? ") != "y":
         return "No."
-    options = {"shell": True, "capture_output": True, "text": True}
-    done = subprocess.run(given["command"], **options)
-    return done.stdout + done.stderr
+    return subprocess.getoutput(given["command"])
 
 
 question ="""
 PROMPTS = """\
-messages = []
-client = Anthropic()
+client, messages = Anthropic(), []
 while True:
     try:
         prompt = input("\\n> ")
