@@ -45,7 +45,7 @@ import stub
 from stub import calls_in, reply, text_of
 
 GRACE = 2  # seconds that a process gets to end by itself, once its time is up
-TESTS = Path(__file__).resolve().parents[1]
+OURS = {file.stem for file in Path(__file__).resolve().parents[1].rglob("*.py")}
 ADDED = 2_000  # characters; a text with more around a prompt is a conversation
 MOST_REFUSED = 5  # rejected requests; after that, the user types no more
 SAME_AGAIN = 50  # refused requests in a row, or the same questions; more never stop
@@ -674,9 +674,7 @@ def set_up(path, player, finish, argv):
     stdin = io.BufferedReader(NoStdin(player.give_up))
     sys.stdin, sys.argv = io.TextIOWrapper(stdin), argv
     sys.path.insert(0, str(Path(path).parent))  # where modules may be called like ours
-    ours = {n: getattr(m, "__file__", None) or "" for n, m in sys.modules.items()}
-    of_tests = {n for n in ours if ours[n].startswith(f"{TESTS}{os.sep}")}
-    for name in of_tests - {"__main__"}:
+    for name in OURS & sys.modules.keys():
         del sys.modules[name]
     sys.addaudithook(partial(note, Path.cwd(), run.elsewhere))
     signal.signal(signal.SIGINT, signal.default_int_handler)
