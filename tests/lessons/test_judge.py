@@ -1,9 +1,9 @@
 """Agents that are small.py with some texts replaced, and what is said about them.
 
 AGENTS is the one table of verdicts: each row has what is replaced, and the words of the
-report, or of the list of faults, that show it. Without a `!` in them, it's a right agent
-of another shape: nothing may be wrong with its work, or without words, in all of the
-report. `- NAME`: that line has no mark.
+report, or of the list of faults, that show it. If all of them are `ok`, it's a right agent
+of another shape: nothing may be wrong in what it's judged by, which is its work, what the
+words name, or without words, all of the report. `- NAME`: that line has no mark.
 """
 
 import re
@@ -12,7 +12,6 @@ from pathlib import Path
 import checks
 import pytest
 import report
-from checks import CHECKS, FAULTS
 from plays import work
 from readme import ROOT
 
@@ -643,11 +642,7 @@ AGENTS = {
         ("*content])]", "*content]), *messages[3:5]]"),
         "faults: ok files",
     ),
-    "it knows that an answer is cut off": (
-        ("content, _ = ask(", "content, _ = cut_off = ask("),
-        "faults: ! cut_answer",
-    ),
-    "it prints that": (
+    "it prints that an answer is cut off": (
         ("    if content:", "    print('(The answer was cut off.)')\n    if content:"),
         "faults: ok cut_answer",
     ),
@@ -884,7 +879,7 @@ def made(agent):
 
 def checks_for(told):
     """The checks that these words are about: by name, or else all about the work."""
-    table = FAULTS if told.startswith("faults: ") else CHECKS
+    table = checks.FAULTS if told.startswith("faults: ") else checks.CHECKS
     some = [c for c in table if re.search(rf"(^| )(!|ok|-) {c.name}\b", told)]
     plays = {check.play for check in some} or {work}
     return [check for check in table if check.play in plays or not told]
@@ -906,7 +901,8 @@ def test_an_agent_gets_the_verdict_it_deserves(agent):
     assert [p for p in parts if p[:2] != "- " and p not in shown] == []
     neither = [p[2:] for p in parts if p[:2] == "- "]
     assert [p for p in neither if re.search(f"(!|ok) {p}", shown)] == []
-    assert "!" in told or told[:2] not in ("", "ok") or " ! " not in shown
+    is_right = "!" not in told and told[:2] in ("", "ok")
+    assert not is_right or " ! " not in shown
 
 
 def test_small_py_itself_is_said_to_do_none_of_this():
