@@ -913,4 +913,5 @@ def test_small_py_itself_is_said_to_do_none_of_this():
     said = {part for part in " ... ".join(told).split(" ... ") if part[:2] == "! "}
     assert len(said) > 40 and [part for part in said if part in shown] == []
     found = [*map(sum, zip(*checks.usages(runs(work).accepted)))]
-    assert found == pytest.approx(checks.OF_SMALL, rel=0.01)
+    # the name of a temporary folder, in the system prompt, can have any length
+    assert found == pytest.approx(checks.OF_SMALL, rel=0.01, abs=200)
